@@ -445,15 +445,17 @@ var variations = []func(*gen){
 		g.sameRules()
 	},
 	func(g *gen) {
+		route := g.toOther()
 		rule := `{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"%s}}`
 		if g.chance(50) {
 			before(g.rules, "rules", parse(rule, `, "scope": "host"`))
+			route = strings.Replace(route, `"prefix": "/"`, `"path": "/shared"`, 1)
 		} else {
 			before(g.rules, "rules", parse(rule, ""))
 			g.rules["virtual_hosts"].(tree)["b"] = tree{"domains": []any{"b.example"}, "rules": []any{parse(rule, "")}}
 		}
 		join(g.routes(), "virtual_hosts",
-			tree{"name": "shared", "domains": []any{"b.example"}, "routes": []any{parse("%s", g.toOther())}})
+			tree{"name": "shared", "domains": []any{"b.example"}, "routes": []any{parse("%s", route)}})
 		g.routes()["ignore_port_in_host_matching"] = true
 		g.others = append(g.others, "b.example")
 	},

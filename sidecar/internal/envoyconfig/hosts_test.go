@@ -60,13 +60,13 @@ func virtualHosts() []analyzeTest {
 				"prefix_rewrite: /me/}}]}"), []string{weakerHost.Code}, "virtual host others: routes[0]"},
 		{"virtual hosts, the other one refuses",
 			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, deny: {domains: [b.example], default: "+
-				"deny, rules: [{match: {prefix: /part/}, auth: {permissions: [p]}}]}",
-				"{name: all, domains: [a.example, b.example], routes: [{match: {path: /x}, route: {cluster: a}}]}, "+toOthers), nil, ""},
+				"deny, rules: [{match: {prefix: /part/}, auth: {permissions: [p]}}]}, none: {domains: [c.example], default: deny}",
+				"{name: all, domains: [a.example, b.example, c.example], routes: [{match: {path: /x}, route: {cluster: a}}]}, "+toOthers), nil, ""},
 		{"virtual hosts, the other one opens a part",
-			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, part: {domains: [b.example], default: "+
-				"deny, rules: [{match: {prefix: /part/}}]}",
-				"{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: a}}]}"+
-					toRest), []string{weakerHost.Code}, "virtual host all: routes[0]"},
+			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, part: {domains: [b.example], rules: "+
+				"[{match: {prefix: /part/}}, {match: {prefix: /}, auth: {}}]}",
+				"{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: a}}]}"+toRest),
+			[]string{weakerHost.Code}, "virtual host all: routes[0]"},
 		{"virtual hosts by a route's header", hosted(shopRules, "{name: all, domains: ['*'], routes: [{match: {prefix: /, "+
 			"headers: [{name: ':authority', string_match: {exact: shop.example}}]}, route: {cluster: shop}}, {match: {prefix: "+
 			"/v1/}, route: {cluster: upstream}}]}"), []string{weakerHost.Code, sharedKeys.Code}, "routes[0]"},
