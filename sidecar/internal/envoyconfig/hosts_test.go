@@ -62,6 +62,9 @@ func virtualHosts() []analyzeTest {
 			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, deny: {domains: [b.example], default: "+
 				"deny, rules: [{match: {prefix: /part/}, auth: {permissions: [p]}}]}, none: {domains: [c.example], default: deny}",
 				"{name: all, domains: [a.example, b.example, c.example], routes: [{match: {path: /x}, route: {cluster: a}}]}, "+toOthers), nil, ""},
+		{"virtual hosts, one of which is refused", hosted("open: {domains: [a.example]}, none: {domains: [b.example], default: "+
+			"deny}", "{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: a}}]}"+toRest),
+			nil, ""},
 		{"virtual hosts, the other one opens a part",
 			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, part: {domains: [b.example], rules: "+
 				"[{match: {prefix: /part/}}, {match: {prefix: /}, auth: {}}]}",
