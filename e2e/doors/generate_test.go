@@ -196,6 +196,9 @@ func (g *gen) intend() {
 
 // done closes the configuration: the file that is checked, and its parts for Envoy.
 func (g *gen) done() *config {
+	if slices.Contains(g.others, "b.example") { // static.example may have what is cached for it
+		g.others = []string{"b.example"}
+	}
 	g.sameRules()
 	g.before(g.edge)
 	g.read.read(g.file)
