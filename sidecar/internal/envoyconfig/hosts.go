@@ -11,8 +11,8 @@ import (
 var (
 	otherPort  = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true")
 	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to Envoy")
-	weakerHost = findings.ErrorKind("GH0611", "give both hosts the same rules there, or the other default: deny, or each an "+
-		"upstream")
+	weakerHost = findings.ErrorKind("GH0611", "give both hosts the same rules there, or the other default: deny, or "+
+		"each an upstream")
 )
 
 // judge is what decides about requests: the rules of a virtual host, or those of the top level.
@@ -170,7 +170,8 @@ func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
 					if method, path := w.weaker(&guard{way: guarded, paths: guarded.protects()}); path != "" {
 						a.add(&otherPort, p.name(), "route_config.ignore_port_in_host_matching",
 							"is not true: Envoy sends requests for the host %q to %s, where %s asks more for %s %s than %s, which "+
-								"judges them by the host without its port", host, w.levels[1].at, guarded.by.title(), method, path, w.by.title())
+								"judges them by the host without its port", host, w.levels[1].at, guarded.by.title(), method, path,
+							w.by.title())
 						return
 					}
 				}

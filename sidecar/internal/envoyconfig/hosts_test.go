@@ -13,7 +13,8 @@ const (
 
 	shopRules = "shop: {domains: [shop.example, '*.shop.example'], rules: [{match: {prefix: /me/}, auth: {}}, " +
 		"{name: all, match: {prefix: /}, cache: {}}]}"
-	toShop   = "{name: shop, domains: [shop.example, '*.SHOP.example'], routes: [{match: {prefix: /}, route: {cluster: shop}}]}"
+	toShop = "{name: shop, domains: [shop.example, '*.SHOP.example'], routes: [{match: {prefix: /}, route: {cluster: " +
+		"shop}}]}"
 	toRest   = ", {name: rest, domains: [rest.test], routes: [{match: {path: /x}, route: {cluster: rest}}]}"
 	toOthers = "{name: others, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: upstream}}]}"
 )
@@ -43,27 +44,33 @@ func virtualHosts() []analyzeTest {
 		{"virtual hosts, ports count, but nothing asks more", hosted(shopRules,
 			toShop+", {name: others, domains: ['*'], routes: [{match: {path: /v1/x}, route: {cluster: upstream}}]}", portsCount,
 			"x: y"), nil, ""},
-		{"virtual hosts, ports count, but no other host takes them", hosted(shopRules, toShop+toRest, portsCount, "x: y"), nil, ""},
+		{"virtual hosts, ports count, but no other host takes them", hosted(shopRules, toShop+toRest, portsCount,
+			"x: y"), nil, ""},
 		{"virtual hosts, a port in a domain", hosted(shopRules,
 			"{name: shop, domains: ['shop.example', 'shop.example:*'], routes: [{match: {prefix: /}, route: {cluster: shop}}]}"+
 				toRest, portsCount, "x: y"), nil, ""},
 		{"virtual hosts with one upstream", hosted(shopRules, "{name: all, domains: ['*'], routes: [{match: {prefix: /}, "+
 			"route: {cluster: upstream}}]}"), []string{weakerHost.Code}, "listener edge: virtual host all: routes[0]"},
 		{"virtual hosts with one upstream of two domains",
-			hosted(shopRules, toShop+", {name: others, domains: ['*'], routes: [{match: {prefix: /me/}, route: {cluster: shop}}]}"),
+			hosted(shopRules, toShop+", {name: others, domains: ['*'], routes: [{match: {prefix: /me/}, route: {cluster: "+
+				"shop}}]}"),
 			[]string{weakerHost.Code}, "virtual host others: routes[0]"},
 		{"virtual hosts, another path of one upstream",
-			hosted(shopRules, toShop+", {name: others, domains: ['*'], routes: [{match: {path: /you}, route: {cluster: shop}}]}"),
+			hosted(shopRules, toShop+", {name: others, domains: ['*'], routes: [{match: {path: /you}, route: {cluster: "+
+				"shop}}]}"),
 			nil, ""},
 		{"virtual hosts, a path of one upstream by rewriting",
-			hosted(shopRules, toShop+", {name: others, domains: ['*'], routes: [{match: {prefix: /you/}, route: {cluster: shop, "+
-				"prefix_rewrite: /me/}}]}"), []string{weakerHost.Code}, "virtual host others: routes[0]"},
+			hosted(shopRules, toShop+", {name: others, domains: ['*'], routes: [{match: {prefix: /you/}, route: {cluster: "+
+				"shop, prefix_rewrite: /me/}}]}"), []string{weakerHost.Code}, "virtual host others: routes[0]"},
 		{"virtual hosts, the other one refuses",
-			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, deny: {domains: [b.example], default: "+
-				"deny, rules: [{match: {prefix: /part/}, auth: {permissions: [p]}}]}, none: {domains: [c.example], default: deny}",
-				"{name: all, domains: [a.example, b.example, c.example], routes: [{match: {path: /x}, route: {cluster: a}}]}, "+toOthers), nil, ""},
-		{"virtual hosts, one of which is refused", hosted("open: {domains: [a.example]}, none: {domains: [b.example], default: "+
-			"deny}", "{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: a}}]}"+toRest),
+			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, deny: {domains: [b.example], "+
+				"default: deny, rules: [{match: {prefix: /part/}, auth: {permissions: [p]}}]}, none: {domains: [c.example], "+
+				"default: deny}",
+				"{name: all, domains: [a.example, b.example, c.example], routes: [{match: {path: /x}, route: {cluster: a}}]}, "+
+					toOthers), nil, ""},
+		{"virtual hosts, one of which is refused", hosted("open: {domains: [a.example]}, none: {domains: [b.example], "+
+			"default: deny}", "{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: "+
+			"a}}]}"+toRest),
 			nil, ""},
 		{"virtual hosts, the other one opens a part",
 			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, part: {domains: [b.example], rules: "+
@@ -91,35 +98,41 @@ func virtualHosts() []analyzeTest {
 		{"one cache, another host by Lua", []string{shippedRouter,
 			luaFilter(`function envoy_on_request(h) h:headers():replace(":authority", "x") end`) + shippedRouter}, nil, ""},
 		{"virtual hosts, a route without the filter", hosted(shopRules,
-			"{name: shop, domains: [shop.example, '*.shop.example'], typed_per_filter_config: {gatehouse: {disabled: true}}, routes: [{match: "+
-				"{prefix: /}, route: {cluster: shop}}]}, "+toOthers), []string{routeOff.Code}, "virtual host shop"},
+			"{name: shop, domains: [shop.example, '*.shop.example'], typed_per_filter_config: {gatehouse: {disabled: true}}, "+
+				"routes: [{match: {prefix: /}, route: {cluster: shop}}]}, "+toOthers), []string{routeOff.Code},
+			"virtual host shop"},
 		{"virtual hosts, rewritten", hosted(shopRules, "{name: shop, domains: ['*.shop.example'], routes: [{match: {prefix: "+
 			"/you/}, route: {cluster: shop, prefix_rewrite: /me/}}, {match: {prefix: /}, route: {cluster: shop}}]}"+
 			toRest), []string{rewriteIn.Code}, "virtual host shop: routes[0]"},
 		{"virtual hosts, rewritten to what only another one protects", hosted(shopRules, toShop+", {name: others, domains: "+
 			"['*'], routes: [{match: {prefix: /you/}, route: {cluster: upstream, prefix_rewrite: /me/}}, {match: {prefix: /}, "+
 			"route: {cluster: upstream}}]}"), nil, ""},
-		{"virtual hosts, a wildcard", hosted("shop: {domains: [shop.example, '*.shop.example'], rules: [{match: {path: '/*'}, "+
-			"auth: {}}]}", both), []string{wildcard.Code}, "listener edge: virtual_hosts.shop.rules[0].match"},
+		{"virtual hosts, a wildcard", hosted("shop: {domains: [shop.example, '*.shop.example'], rules: [{match: {path: "+
+			"'/*'}, auth: {}}]}", both), []string{wildcard.Code}, "listener edge: virtual_hosts.shop.rules[0].match"},
 		{"virtual hosts, a secret before the filter",
-			hosted("shop: {default: deny, domains: [shop.example, '*.shop.example'], credentials: {id_header: x-id, secret_header: x-shop}}", both,
+			hosted("shop: {default: deny, domains: [shop.example, '*.shop.example'], credentials: {id_header: x-id, "+
+				"secret_header: x-shop}}", both,
 				shippedFilters, shippedFilters+sets("x-shop")), []string{injects.Code}, "http_filters[0]"},
 		{"several upstreams of one cache, by domains", hosted("shop: {domains: ['*.example'], rules: [{match: {prefix: /}, "+
-			"cache: {}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: b}}]}"+toRest),
+			"cache: {}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: "+
+			"b}}]}"+toRest),
 			[]string{sharedKeys.Code}, "listener edge: virtual_hosts.shop.rules[0].cache"},
 		{"several upstreams, keys with hosts", hosted("shop: {domains: ['*.example'], rules: [{match: {prefix: /}, cache: "+
-			"{scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: b}}]}"+toRest),
+			"{scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: "+
+			"b}}]}"+toRest),
 			nil, ""},
 		{"several upstreams by a header, keys with hosts", hosted("shop: {domains: ['*.example'], rules: [{match: {prefix: "+
-			"/}, cache: {scope: host}}]}", "{name: b, domains: [b.example], routes: [{match: {prefix: /, headers: [{name: x}]}, "+
-			"route: {cluster: b}}, {match: {prefix: /}, route: {cluster: c}}]}"+toRest), []string{sharedKeys.Code}, "rules[0].cache"},
+			"/}, cache: {scope: host}}]}", "{name: b, domains: [b.example], routes: [{match: {prefix: /, headers: [{name: "+
+			"x}]}, route: {cluster: b}}, {match: {prefix: /}, route: {cluster: c}}]}"+toRest), []string{sharedKeys.Code},
+			"rules[0].cache"},
 	}
 }
 
 // TestJudgesOf: the hosts of the rules that judge requests for each virtual host of Envoy.
 func TestJudgesOf(t *testing.T) {
 	rules, err := policy.Parse(map[string]any{"virtual_hosts": map[string]any{
-		"a": map[string]any{"domains": []any{"a.example", "*.shop.test"}}, "b": map[string]any{"domains": []any{"*.example"}}}})
+		"a": map[string]any{"domains": []any{"a.example", "*.shop.test"}},
+		"b": map[string]any{"domains": []any{"*.example"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,8 @@ func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
 	credential := func(name string) bool {
 		return slices.ContainsFunc(p.judges(), func(j judge) bool {
 			c := &j.Credentials
-			return spelled(name) == spelled(c.SecretHeader) && c.SecretHeader != "" || c.Basic && spelled(name) == "authorization"
+			return spelled(name) == spelled(c.SecretHeader) && c.SecretHeader != "" ||
+				c.Basic && spelled(name) == "authorization"
 		})
 	}
 	injected := func(at string, v any) {

@@ -214,7 +214,8 @@ func (a *analysis) authRequest(s *scope) {
 // clientAddress reports that clients choose their address.
 func (a *analysis) clientAddress(s *scope) {
 	if a.rules != nil && !slices.ContainsFunc(a.judgesOf(s), func(j judge) bool {
-		return j.Source.Header == "" && slices.ContainsFunc(a.rules.all[j.First:j.End], func(r rule) bool { return r.protects() })
+		return j.Source.Header == "" && slices.ContainsFunc(a.rules.all[j.First:j.End],
+			func(r rule) bool { return r.protects() })
 	}) {
 		return
 	}

@@ -40,8 +40,8 @@ var (
 		"pass on websocket only: map $http_upgrade $websocket { websocket websocket; } and proxy_set_header Upgrade "+
 			"$websocket")
 
-	weakerHost = findings.ErrorKind("GH1210", "give both hosts the same rules there, or the other default: deny, or each an "+
-		"upstream")
+	weakerHost = findings.ErrorKind("GH1210", "give both hosts the same rules there, or the other default: deny, or "+
+		"each an upstream")
 	dottedHost = findings.ErrorKind("GH1211", "give the top level the same rules there, or default: deny")
 
 	forgedIdentity = findings.ErrorKind("GH1301", "remove the line: the plugin sets this header")

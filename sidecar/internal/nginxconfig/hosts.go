@@ -181,7 +181,8 @@ func (a *analysis) peers(s *scope) []judge {
 	all := slices.Clone(a.judgesOf(s))
 	to := a.passed(s.server())
 	for _, other := range a.http.inner {
-		if other != s.server() && slices.ContainsFunc(a.passed(other), func(name string) bool { return slices.Contains(to, name) }) {
+		if other != s.server() && slices.ContainsFunc(a.passed(other),
+			func(name string) bool { return slices.Contains(to, name) }) {
 			all = append(all, a.undotted(other)...)
 		}
 	}
@@ -219,7 +220,9 @@ func (a *analysis) hosts() {
 		}
 		to := a.addresses(s, s.pass())
 		for _, guard := range all {
-			if !slices.ContainsFunc(a.addresses(guard, guard.pass()), func(name string) bool { return slices.Contains(to, name) }) {
+			if !slices.ContainsFunc(a.addresses(guard, guard.pass()), func(name string) bool {
+				return slices.Contains(to, name)
+			}) {
 				continue
 			}
 			for _, by := range a.judges[s.server()] {

@@ -12,14 +12,15 @@ import (
 const pass = "location / { proxy_pass http://service; }"
 
 const (
-	denied  = "default: deny\nrules: []\n"
-	shop    = "virtual_hosts: {shop: {domains: [shop.example, '*.shop.example'], rules: [{match: {prefix: /me/}, auth: {}}]}}\n"
+	denied = "default: deny\nrules: []\n"
+	shop   = "virtual_hosts: {shop: {domains: [shop.example, '*.shop.example'], rules: [{match: {prefix: /me/}, auth: " +
+		"{}}]}}\n"
 	open    = "virtual_hosts: {open: {domains: [open.example]}}\nrules: [{match: {prefix: /me/}, auth: {}}]\n"
 	forShop = "server_name shop.example .shop.example;"
 )
 
-// hosted are configurations with virtual hosts of the rules: what else the server of nginx.conf has, more servers of its
-// address, and more of http. e2e/doors shows which are open.
+// hosted are configurations with virtual hosts of the rules: what else the server of nginx.conf has, more servers of
+// its address, and more of http. e2e/doors shows which are open.
 var hosted = []struct {
 	name, rules          string
 	own, servers, others string
@@ -55,14 +56,17 @@ var hosted = []struct {
 		"", []string{weakerHost.Code}, "server open.example: location /"},
 	{"an open host of another path", open, "",
 		"server { LISTEN; server_name open.example; PLUGIN location /you/ { proxy_pass http://service; } }", "", nil, ""},
-	{"an open host, rewriting", open, "", "server { LISTEN; server_name open.example; PLUGIN location /you/ { proxy_pass " +
-		"http://service/me/; } }", "", []string{rewriteIn.Code}, "server open.example: location /you/"},
-	{"an open host, rewriting what it captures", open, "", "server { LISTEN; server_name open.example; PLUGIN location /you/ " +
-		"{ rewrite ^/y(o)u/(?<rest>.*)$ /me/$rest break; proxy_pass http://service; } }", "", []string{rewriteIn.Code}, ""},
+	{"an open host, rewriting", open, "", "server { LISTEN; server_name open.example; PLUGIN location /you/ { " +
+		"proxy_pass http://service/me/; } }", "", []string{rewriteIn.Code}, "server open.example: location /you/"},
+	{"an open host, rewriting what it captures", open, "", "server { LISTEN; server_name open.example; PLUGIN location " +
+		"/you/ { rewrite ^/y(o)u/(?<rest>.*)$ /me/$rest break; proxy_pass http://service; } }", "",
+		[]string{rewriteIn.Code}, ""},
 	{"an open host for this machine", open, "",
-		"server { LISTEN; server_name open.example; PLUGIN PASS/other; } }", "server { listen 127.0.0.1:81; server_name open.example; PLUGIN PASS/service; } }", nil, ""},
-	{"an upstream by a map of the host", open, "", "server { LISTEN; server_name open.example; PLUGIN location / { proxy_pass " +
-		"http://$by_host; } }", "map $http_host $by_host { open.example other; default service; }", []string{weakerHost.Code}, ""},
+		"server { LISTEN; server_name open.example; PLUGIN PASS/other; } }", "server { listen 127.0.0.1:81; server_name " +
+			"open.example; PLUGIN PASS/service; } }", nil, ""},
+	{"an upstream by a map of the host", open, "", "server { LISTEN; server_name open.example; PLUGIN location / { " +
+		"proxy_pass http://$by_host; } }", "map $http_host $by_host { open.example other; default service; }",
+		[]string{weakerHost.Code}, ""},
 }
 
 func TestHosted(t *testing.T) {
@@ -90,14 +94,16 @@ func TestDot(t *testing.T) {
 rules: [{match: {path: /v1/secret}, auth: {}}]
 virtual_hosts: {shop: {domains: [shop.example], rules: [{match: {path: /v1/secret}, auth: {}}, {match: {prefix: /me/}, auth: {}}]}}
 `
-	const servers = include + "server_name shop.example;\n" + pass + "}\nserver { listen unix:DIR/1.sock default_server;\n" +
+	const servers = include + "server_name shop.example;\n" + pass + "}\nserver { listen unix:DIR/1.sock " +
+		"default_server;\n" +
 		include + "location / { return 404; }"
 	e := newEdge(t, edgeConfig, []string{plain, servers})
 	rendered, _, err := nginx.Render([]byte(rules))
 	check(t, err)
 	e.write("rules.json", string(rendered))
 	e.ready()
-	for host, want := range map[string]string{"shop.example": "401", "SHOP.example:80": "401", "shop.example.": "upstream: GET /me/x",
+	for host, want := range map[string]string{"shop.example": "401", "SHOP.example:80": "401",
+		"shop.example.":    "upstream: GET /me/x",
 		"shop.example.:80": "upstream: GET /me/x", "other.example": "404"} {
 		if got := e.ask(1, "GET", "/me/x", "Host: "+host); !strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want %s", host, got, want)

@@ -67,8 +67,8 @@ func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
 }
 
 // opens returns the path of a rule, and the path by which clients get there with less than the rule asks, if requests
-// of a scope for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows from then
-// follows to.
+// of a scope for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows
+// from then follows to.
 func (a *analysis) opens(s *scope, from string, below bool, to string, keeps bool) (client, path string, found bool) {
 	if a.rules == nil {
 		return "", "", false
