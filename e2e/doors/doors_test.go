@@ -214,10 +214,45 @@ var doors = []door{
 	{"several domains with one cache", func(g *gen) {
 		rules := g.rules["rules"].([]any)
 		g.rules["rules"] = append([]any{parse(`{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"}}`)}, rules...)
-		join(g.hcm["route_config"].(tree), "virtual_hosts",
+		join(g.routes(), "virtual_hosts",
 			parse(`{"name": "b", "domains": ["b.example"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}`,
 				g.name("other")))
 		g.others = append(g.others, "b.example")
+	}},
+	{"a port in the host", func(g *gen) {
+		g.open()
+		g.routes()["ignore_port_in_host_matching"] = false
+		delete(g.hcm, "strip_any_host_port")
+		if g.chance(50) {
+			g.hcm["strip_matching_host_port"] = true
+		}
+	}},
+	{"an empty port in the host", func(g *gen) {
+		g.open()
+		g.routes()["ignore_port_in_host_matching"] = false
+		g.hcm["strip_any_host_port"] = true
+	}},
+	{"an open host of the same service", func(g *gen) {
+		g.open()
+		g.domains(g.toUpstream(always), "pub.example")
+	}},
+	{"an open host of the same service, by rewriting", func(g *gen) {
+		g.open()
+		g.domains(g.toUpstream(`{"prefix": "/public/"}`, `"prefix_rewrite": "/"`), "pub.example")
+	}},
+	{"an open host that Envoy doesn't know", func(g *gen) { g.judges("pub.example") }},
+	{"more open hosts than Envoy knows", func(g *gen) {
+		g.open()
+		g.domains(g.toOther(), "pub.example")
+	}},
+	{"a host by a route's header", func(g *gen) {
+		g.judges("pub.example")
+		g.route(`{"prefix": "/", "headers": [{"name": ":authority", "string_match": {"exact": "pub.example"}}]}`, g.to("other"))
+	}},
+	{"another host of Lua behind", func(g *gen) {
+		g.open()
+		g.insert(g.filterAt()+1,
+			lua("door", "function envoy_on_request(h) h:headers():replace(':authority', 'edge.example') end"))
 	}},
 	{"the filter off on a route", func(g *gen) {
 		g.route(`{"prefix": "/"}`, g.to("upstream"))["typed_per_filter_config"] = off()

@@ -25,7 +25,7 @@ var (
 )
 
 // hints are warnings that tell of a door whose openness depends on what was meant.
-var hints = []string{"GH0105", "GH0504", "GH0603", "GH0607", "GH1209", "GH1303"}
+var hints = []string{"GH0105", "GH0504", "GH0603", "GH0607", "GH0610", "GH1209", "GH1303"}
 
 type finding struct {
 	Code, Severity, Message string

@@ -185,6 +185,7 @@ func (g *gen) intend() {
 		rules = append(rules, parse(`{"match": {"prefix": "/open/"}}`))
 	}
 	clear(g.rules)
+	g.rules["virtual_hosts"] = tree{}
 	g.rules["credentials"] = parse(`{"id_header": "x-device-id", "secret_header": "x-device-token"}`)
 	g.rules["rules"] = rules
 	if g.chance(25) {
@@ -195,6 +196,10 @@ func (g *gen) intend() {
 
 // done closes the configuration: the file that is checked, and its parts for Envoy.
 func (g *gen) done() *config {
+	if slices.Contains(g.others, "b.example") { // static.example may have what is cached for it
+		g.others = []string{"b.example"}
+	}
+	g.sameRules()
 	g.before(g.edge)
 	g.read.read(g.file)
 	g.text = marshal(tree{
@@ -306,6 +311,52 @@ func filterState(name, key, factory, format string) tree {
 		name, key, factory, format)
 }
 
+// judges gives hosts a virtual host of the rules that lets all pass.
+func (g *gen) judges(domains ...any) {
+	g.rules["virtual_hosts"].(tree)["pub"] = tree{"domains": domains, "rules": []any{parse(`{"match": {"prefix": "/"}}`)}}
+	g.routes()["ignore_port_in_host_matching"] = true
+}
+
+// sameRules gives the virtual host app of the rules those of the top level.
+func (g *gen) sameRules() {
+	if app, found := g.rules["virtual_hosts"].(tree)["app"].(tree); found {
+		delete(app, "default")
+		for _, name := range []string{"rules", "default"} {
+			if g.rules[name] != nil {
+				app[name] = g.rules[name]
+			}
+		}
+	}
+}
+
+// routes is the route configuration.
+func (g *gen) routes() tree {
+	if scopes, found := g.hcm["scoped_routes"].(tree); found {
+		return at(scopes, "scoped_route_configurations_list", "scoped_route_configurations", 0, "route_configuration").(tree)
+	}
+	return g.hcm["route_config"].(tree)
+}
+
+// domains gives hosts a virtual host of Envoy for these routes.
+func (g *gen) domains(route string, domains ...any) {
+	config := g.routes()
+	config["virtual_hosts"] = slices.DeleteFunc(config["virtual_hosts"].([]any), func(host any) bool {
+		return at(host, "name") == "pub"
+	})
+	join(config, "virtual_hosts", tree{"name": "pub", "domains": domains, "routes": []any{parse("%s", route)}})
+}
+
+// toOther is a route of all paths to the service that isn't protected.
+func (g *gen) toOther() string {
+	return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))
+}
+
+// open is an open host of another service.
+func (g *gen) open() {
+	g.judges("pub.example", "*.pub.example")
+	g.domains(g.toOther(), "pub.example", "*.Pub.example")
+}
+
 // vary makes changes that open nothing.
 func (g *gen) vary() {
 	for _, i := range g.Perm(len(variations))[:g.IntN(5)] {
@@ -390,6 +441,27 @@ var variations = []func(*gen){
 		g.file = append(g.file, second)
 	},
 	func(g *gen) { g.hcm["strip_any_host_port"] = true },
+	(*gen).open,
+	(*gen).open,
+	func(g *gen) { // the same rules, also those that others add
+		g.rules["virtual_hosts"].(tree)["app"] = tree{"domains": []any{"edge.example", "static.example"}}
+		g.sameRules()
+	},
+	func(g *gen) {
+		route := g.toOther()
+		rule := `{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"%s}}`
+		if g.chance(50) {
+			before(g.rules, "rules", parse(rule, `, "scope": "host"`))
+			route = strings.Replace(route, `"prefix": "/"`, `"path": "/shared"`, 1)
+		} else {
+			before(g.rules, "rules", parse(rule, ""))
+			g.rules["virtual_hosts"].(tree)["b"] = tree{"domains": []any{"b.example"}, "rules": []any{parse(rule, "")}}
+		}
+		join(g.routes(), "virtual_hosts",
+			tree{"name": "shared", "domains": []any{"b.example"}, "routes": []any{parse("%s", route)}})
+		g.routes()["ignore_port_in_host_matching"] = true
+		g.others = append(g.others, "b.example")
+	},
 	func(g *gen) {
 		join(at(g.hcm, "route_config").(tree), "virtual_hosts", parse(`{"name": "static", "domains": ["static.example"],
 			"routes": [{"match": {"prefix": "/files/"}, "route": {"cluster": %q}}]}`, g.name("other")))
@@ -401,7 +473,7 @@ var variations = []func(*gen){
 func (g *gen) wild() {
 	prefixes := []string{"/", "/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/v1/admin/health", "/a/b/", "/x"}
 	rules := g.rules["rules"].([]any)
-	switch g.IntN(8) {
+	switch g.IntN(10) {
 	case 0:
 		g.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
 	case 1:
@@ -440,7 +512,33 @@ func (g *gen) wild() {
 				`{"headers_with_underscores_action": "REJECT_REQUEST"}`)
 		}
 		g.listen("partly", g.everywhere(), partly)
+	case 7, 8:
+		g.wildHosts()
 	default:
 		g.door(pick(g, doors...))
+	}
+}
+
+// wildHosts draws virtual hosts of the rules and of Envoy.
+func (g *gen) wildHosts() {
+	some := func() (list []any) {
+		all := []any{"pub.example", "*.pub.example", "*.example", "a.pub.example", "other.test", "*.test"}
+		for _, i := range g.Perm(len(all))[:1+g.IntN(3)] {
+			list = append(list, all[i])
+		}
+		return list
+	}
+	g.judges(some()...)
+	g.domains(fmt.Sprintf(`{"match": {"prefix": %q}, "route": %s}`, pick(g, "/", "/", "/v1/", "/open/"),
+		g.to(pick(g, "upstream", "other", "other"))), some()...)
+	config := g.routes()
+	config["ignore_port_in_host_matching"] = g.chance(60)
+	if g.chance(30) {
+		g.host["domains"] = []any{"edge.example", "*.test"}
+		if slices.ContainsFunc(config["virtual_hosts"].([]any), func(host any) bool {
+			return at(host, "name") == "pub" && slices.Contains(at(host, "domains").([]any), any("*.test"))
+		}) {
+			g.host["domains"] = []any{"edge.example"}
+		}
 	}
 }

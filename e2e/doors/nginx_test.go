@@ -5,13 +5,14 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// nginxRules protect all resources: nginx has one set of rules.
+// nginxRules protect all resources, except for an open host: nginx has one set of rules.
 const nginxRules = `
 credentials: {id_header: x-device-id, secret_header: x-device-token}
 rules:
@@ -23,6 +24,8 @@ rules:
 - {match: {prefix: /secret/}, auth: {}}
 - {match: {path: /v1/fleet/config}, auth: {permissions: [admin]}}
 - {match: {prefix: /v1/products/}, cache: {query: [lang]}}
+virtual_hosts:
+  pub: {domains: [pub.example, "*.pub.example"], rules: [{match: {prefix: /}}]}
 `
 
 // nginx is the world with nginx.
@@ -43,6 +46,7 @@ const (
 type ngen struct {
 	*gen
 	locations, inServer, others string
+	pub                         string // the server of the same port for the open host
 }
 
 // location adds one, unless there is one of its name.
@@ -53,15 +57,31 @@ func (g *ngen) location(format string, args ...any) {
 	}
 }
 
-// server adds a server of the network.
+// server adds a server of the network, and one of the same port for the open host.
 func (g *ngen) server(format string, args ...any) {
+	g.serve(named("pub.example *.Pub.example", "location / { proxy_pass http://other; }"), fmt.Sprintf(format, args...))
+}
+
+// serve adds a server of the network, and another one of the same port, "" for none.
+func (g *ngen) serve(named, text string) {
 	port := g.port()
 	g.ports = append(g.ports, port)
-	g.others += fmt.Sprintf("server { listen 0.0.0.0:%d;\n%s }\n", port, fmt.Sprintf(format, args...))
+	servers := []string{fmt.Sprintf("server { listen 0.0.0.0:%d default_server;\n%s }\n", port, text)}
+	if named != "" {
+		servers = append(servers, fmt.Sprintf("server { listen 0.0.0.0:%d;\n%s }\n", port, named))
+		if g.chance(50) {
+			slices.Reverse(servers)
+		}
+	}
+	g.others += strings.Join(servers, "")
 }
+
+// named is a server with names and the plugin.
+func named(names, text string) string { return "server_name " + names + ";\n" + serverConf + text }
 
 func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 	g := &ngen{gen: &gen{config: &config{n: n}, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w.world, free: ports}}
+	g.pub = named("pub.example *.pub.example", "location / { proxy_pass http://other; }")
 	for _, i := range []int{0, 2, 3, 4, 5, 6} {
 		g.protected = append(g.protected, resources[i])
 	}
@@ -83,7 +103,7 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 	}
 	g.location("/ { %s }", pass)
 	others := g.others
-	g.server("%s%s%s", g.inServer+serverConf, g.locations, "")
+	g.serve(g.pub, g.inServer+serverConf+g.locations)
 	g.servers = strings.TrimPrefix(g.others, others) + others
 	g.servers = strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICE", w.service,
 		"APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket, "OPERATORS", w.adminAddress).Replace(g.servers)
@@ -94,8 +114,14 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 
 var nginxPaths = regexp.MustCompile(`(?:location|rewrite|proxy_pass)[ =~^*]+(?:http://\w+)?(\^?/[^ ;]*)`)
 
-// readNginx reads the paths of a configuration.
+var nginxNames = regexp.MustCompile(`server_name ([^~;]*);`)
+
+// readNginx reads the paths and hosts of a configuration.
 func (r *reader) readNginx(text string) {
+	r.domains = []string{"pub.example", "*.pub.example", "edge.example"}
+	for _, m := range nginxNames.FindAllStringSubmatch(text, -1) {
+		r.domains = append(r.domains, strings.Fields(m[1])...)
+	}
 	for _, m := range nginxPaths.FindAllStringSubmatch(text, -1) {
 		if strings.ContainsAny(m[1], "^$(*") {
 			r.regexes = append(r.regexes, m[1])
@@ -162,6 +188,11 @@ var nginxVariations = []func(*ngen){
 		g.server("deny 192.0.2.1; allow 192.0.2.0/24; deny all; location / { proxy_pass http://service; }")
 	},
 	func(g *ngen) { g.server(serverConf+"location / { %s }", pass) },
+	func(g *ngen) { g.pub = named(".pub.example", "location / { proxy_pass http://other; }") },
+	func(g *ngen) { g.pub = named("~^(.+\\.)?pub\\.example$", "location / { proxy_pass http://other; }") },
+	func(g *ngen) {
+		g.pub = named("pub.example *.pub.example", "location / { return 200 ok; } location /open/ { "+pass+" }")
+	},
 	func(g *ngen) { g.server("location /open/ { %s proxy_pass http://service; }", cleared) },
 	func(g *ngen) { g.inServer += "underscores_in_headers on;\n" },
 	func(g *ngen) { g.inServer += "if ($arg_none) { set $none 1; }\n" },
@@ -195,6 +226,20 @@ var nginxDoors = []struct {
 	{"access_by_lua of a location", func(g *ngen) { g.location("/secret/ { access_by_lua_block { } %s }", pass) }},
 	{"access_by_lua of a nested location", func(g *ngen) {
 		g.location("/v1 { %s location /v1/me { access_by_lua_block { } %s } }", pass, pass)
+	}},
+	{"an open host of the same service", func(g *ngen) { g.pub = "" }},
+	{"an open host of the same service, by name", func(g *ngen) {
+		g.pub = named("pub.example *.pub.example", "location / { "+pass+" }")
+	}},
+	{"an open host of the same service, by rewriting", func(g *ngen) {
+		g.pub = named("pub.example *.pub.example", "location /public/ { proxy_pass http://service/; }")
+	}},
+	{"more open hosts than a server has names", func(g *ngen) {
+		g.pub = named("pub.example", "location / { proxy_pass http://other; }")
+	}},
+	{"an upstream by a map of the host", func(g *ngen) {
+		g.pub = ""
+		g.location("/ { proxy_pass http://$by_host; }")
 	}},
 	{"satisfy any", func(g *ngen) { g.location("/secret/ { satisfy any; allow all; %s }", pass) }},
 	{"rewrite, last", func(g *ngen) { g.location("/public/ { rewrite ^/public/(.*)$ /$1 last; }") }},
@@ -246,7 +291,7 @@ var nginxDoors = []struct {
 func (g *ngen) wild() {
 	prefixes := []string{"/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/a/b/", "/x"}
 	from, to := pick(g.gen, prefixes...), pick(g.gen, append(prefixes, "/")...)
-	switch g.IntN(6) {
+	switch g.IntN(8) {
 	case 0:
 		g.location("%s { rewrite ^%s(.*)$ %s$1 %s; %s }", from, from, to, pick(g.gen, "last", "break"), pass)
 	case 1:
@@ -258,6 +303,11 @@ func (g *ngen) wild() {
 		g.server("location %s { %s proxy_pass http://service%s; }", from, cleared, pick(g.gen, "", to))
 	case 4:
 		g.location("%s { access_by_lua_block { } %s }", from, pick(g.gen, pass, "return 404;"))
+	case 5, 6:
+		text := fmt.Sprintf("location %s { proxy_pass http://%s%s; }", pick(g.gen, "/", "/", from),
+			pick(g.gen, "service", "other"), pick(g.gen, "", "", to))
+		g.pub = named(pick(g.gen, "pub.example", "*.pub.example", ".pub.example", "*.example", "pub.*", "a.pub.example",
+			"~^[a-z]+\\.pub\\.example$", ".pub.example other.test"), text)
 	default:
 		g.location("%s { error_page %s = %s; proxy_intercept_errors on; root DIR; }", from,
 			pick(g.gen, "404", "400 401 403 404 503"), pick(g.gen, "/secret/x", "/none", "@none"))
@@ -274,7 +324,8 @@ func newNginx(t *testing.T) *nginx {
 		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: stack.NginxEdge, Rules: nginxRules,
 		ModifyNginx: func(config string) string {
 			w.base = strings.Replace(service.ReplaceAllString(config, "server "+w.service+";"), "  upstream service {",
-				fmt.Sprintf("  proxy_cache_path %s/cache keys_zone=answers:1m;\n  upstream other { server %s; }\n  upstream "+
+				fmt.Sprintf("  map $http_host $by_host { pub.example other; default service; }\n"+
+					"  proxy_cache_path %s/cache keys_zone=answers:1m;\n  upstream other { server %s; }\n  upstream "+
 					"service {", w.dir, w.other), 1)
 			all := ""
 			for _, c := range w.deployed {

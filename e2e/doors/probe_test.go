@@ -232,6 +232,7 @@ func (c *prober) send2(p *probe, ask string) string {
 type reader struct {
 	heads   []string // beginnings of paths
 	regexes []string
+	domains []string
 }
 
 func (r *reader) read(v any) {
@@ -249,6 +250,11 @@ func (r *reader) read(v any) {
 				r.heads = append(r.heads, text)
 			case text != "" && key == "regex":
 				r.regexes = append(r.regexes, text)
+			}
+			if list, ok := value.([]any); ok && key == "domains" {
+				for _, domain := range list {
+					r.domains = append(r.domains, domain.(string))
+				}
 			}
 			r.read(value)
 		}
@@ -278,6 +284,16 @@ func (r *reader) paths(path string) (all []string) {
 	all = slices.DeleteFunc(all, func(p string) bool {
 		return !strings.HasPrefix(p, "/") || strings.ContainsAny(p, " ^$()[]*+\\")
 	})
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// hosts are spellings of those that a configuration names.
+func (r *reader) hosts() (all []string) {
+	for _, domain := range r.domains {
+		host := strings.ToLower(strings.TrimPrefix(strings.Replace(domain, "*", "some", 1), "."))
+		all = append(all, host, strings.ToUpper(host), host+":1", host+":", host+":99999", host+".", host+".:1", "b."+host)
+	}
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -336,6 +352,12 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 			add(probe{method: method, path: path, version2: two, host: "static.example"})
 			add(probe{method: method, path: path, version2: two, host: "b.example"})
 			add(probe{method: method, path: path, version2: two, headers: [][2]string{{"x-internal", "1"}}})
+		}
+		for _, host := range read.hosts() {
+			add(probe{method: method, path: path, host: host})
+			add(probe{method: method, path: path, host: host, version2: true})
+			add(probe{method: method, path: path, host: host, headers: [][2]string{{"host", "edge.example"}}})
+			add(probe{method: method, path: "/public" + path, host: host})
 		}
 		for _, spelled := range spellings(path) {
 			add(probe{method: method, path: spelled})

@@ -188,6 +188,13 @@ type virtualHostTable struct {
 	any   place            // of the domain "*"
 }
 
+// FindVirtualHost returns a function that returns the index of the virtual host of a host, in lower case and without
+// its port, or [NoVirtualHost].
+func (c *Config) FindVirtualHost() func(host string) int {
+	table := newVirtualHostTable(c.VirtualHosts)
+	return func(host string) int { return table.find(host).host }
+}
+
 // place is the index of a virtual host and of one of its domains.
 type place struct{ host, domain int }
 

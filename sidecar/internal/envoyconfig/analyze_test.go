@@ -257,7 +257,7 @@ func TestAnalyze(t *testing.T) {
               - match: {prefix: /public/}
                 route: {cluster: upstream, prefix_rewrite: /v2/}`}, nil, ""},
 	}
-	tests = append(tests, doors()...)
+	tests = slices.Concat(tests, doors(), virtualHosts())
 	seen := map[string]bool{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

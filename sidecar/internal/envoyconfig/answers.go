@@ -24,8 +24,8 @@ func (a *analysis) answers(p *plugin) {
 		notes = append(notes, policy.NoteNoStore)
 	}
 	tokens := a.tokenHeaders(p)
-	for _, w := range a.ways(p.manager) {
-		if !w.sends() || w.protects(p) == nil {
+	for _, w := range a.judged(p) {
+		if !w.sends() || w.protects() == nil {
 			continue
 		}
 		for _, note := range notes {

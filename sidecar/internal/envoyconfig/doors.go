@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // around checks that nothing takes requests past the filter: other listeners and filter chains, and Gatehouse's own
@@ -32,6 +30,7 @@ func (a *analysis) around(tree any) {
 			a.unjudged(c, guards)
 		} else {
 			a.weakerEdge(c, guards)
+			a.weakerHosts(c, guards)
 		}
 	}
 }
@@ -197,8 +196,15 @@ type guard struct {
 
 // within returns the paths that a guard protects, also samples of those that another route takes or makes.
 func (g *guard) within(other *way) []string {
-	edge := g.chain.edge
-	paths := append(edge.protectedPaths(other), edge.ownPaths(other)...)
+	paths := append(g.way.by.protectedPaths(other), g.way.by.ownPaths(other)...)
+	if other.by.plugin != nil {
+		for _, r := range other.by.own() { // which may ask less for a part of what this one protects
+			paths = append(paths, slices.DeleteFunc(r.Match.Samples(), func(path string) bool {
+				_, found := g.way.by.asks(path)
+				return !found
+			})...)
+		}
+	}
 	return append(slices.DeleteFunc(paths, func(path string) bool { return !g.way.takes(path) }), g.paths...)
 }
 
@@ -208,8 +214,8 @@ func (a *analysis) guards(chains []chain) (all []guard) {
 		if c.edge == nil {
 			continue
 		}
-		for _, w := range a.waysOf(c) {
-			if paths := w.protects(c.edge); paths != nil {
+		for _, w := range a.judged(c.edge) {
+			if paths := w.protects(); paths != nil {
 				to, _ := w.targets(&a.resources, false)
 				all = append(all, guard{c, w, to, paths})
 			}
@@ -230,8 +236,8 @@ func protectedBy(to targets, guards []guard) (by *chain, own []guard) {
 
 // protects are the paths that an upstream gets by the route only from whom the rules let pass, in the spelling of the
 // rules, too.
-func (w *way) protects(p *plugin) (paths []string) {
-	for _, path := range p.protectedPaths(w) {
+func (w *way) protects() (paths []string) {
+	for _, path := range w.by.protectedPaths(w) {
 		if to, _ := w.upstream(path); w.takes(path) {
 			paths = append(paths, path, to)
 		}
@@ -277,13 +283,13 @@ func (c *chain) asOpen(other *chain) bool { return c.reach >= other.reach || c.r
 
 // weakerEdge reports an edge by which clients get to an upstream with less than another edge asks.
 func (a *analysis) weakerEdge(c *chain, guards []guard) {
-	for _, w := range a.waysOf(c) {
+	for _, w := range a.judged(c.edge) {
 		to, _ := w.targets(&a.resources, false)
 		for _, g := range guards {
 			if g.chain.edge == c.edge || !c.asOpen(g.chain) || !g.to.meet(to) {
 				continue
 			}
-			if method, path := w.weaker(c.edge, &g); path != "" {
+			if method, path := w.weaker(&g); path != "" {
 				a.add(&weakerEdge, c.listener.text("name"),
 					"rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path,
 					g.chain.listener.text("name"))
@@ -294,14 +300,14 @@ func (a *analysis) weakerEdge(c *chain, guards []guard) {
 }
 
 // weaker returns a request by the route of which the rules ask less than a guard, "" for none.
-func (w *way) weaker(p *plugin, g *guard) (method, path string) {
+func (w *way) weaker(g *guard) (method, path string) {
 	for _, path := range g.within(w) {
 		for _, client := range w.clientPaths(path) {
 			if to, known := w.upstream(client); !known || to != path || !w.takes(client) {
 				continue
 			}
-			for _, method := range g.chain.edge.rules.SampleMethods() {
-				if p.rules.Need(method, client).Weaker(g.chain.edge.rules.Need(method, path)) {
+			for _, method := range g.way.by.rules.SampleMethods() {
+				if w.by.need(method, client).Weaker(g.way.by.need(method, path)) {
 					return method, path
 				}
 			}
@@ -359,8 +365,10 @@ func (a *analysis) upgrades(p *plugin) {
 				"%s requests have these filters, without Gatehouse's: none is judged", upgrade.text("upgrade_type"))
 		}
 	}
-	for _, w := range a.ways(p.manager) {
-		if w.match.has("connect_matcher") && w.sends() && !p.rules.DenyByDefault && p.auth {
+	seen := map[string]bool{}
+	for _, w := range a.judged(p) {
+		if w.match.has("connect_matcher") && w.sends() && !w.by.DenyByDefault && p.auth && !seen[w.at] {
+			seen[w.at] = true
 			a.add(&tunnel, p.name(), w.at+".match.connect_matcher",
 				"CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
 		}
@@ -389,22 +397,37 @@ func (a *analysis) caches(p *plugin) {
 
 // sharedKeys reports that several upstreams share the objects of a path.
 func (a *analysis) sharedKeys(p *plugin) {
-	caching := slices.IndexFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
-	if caching < 0 {
-		return
-	}
-	match := &p.rules.Rules[caching].Match
-	hosts := map[string]bool{}
-	for _, w := range a.ways(p.manager) {
-		to, _ := w.targets(&a.resources, false)
-		if len(to) > 0 && w.sends() && slices.ContainsFunc(match.Samples(), w.takes) {
-			hosts[strings.Join(slices.Compact(slices.Sorted(slices.Values(to[1:]))), " ")+to.nameless()] = true
+	ways := a.judged(p)
+	for i := range p.rules.Rules {
+		rule := &p.rules.Rules[i]
+		if rule.Cache == nil {
+			continue
 		}
-	}
-	if len(hosts) > 1 {
-		a.add(&sharedKeys, p.name(), fmt.Sprintf("rules[%d].cache", caching),
-			"objects have a path and no host, and requests for %s go to several upstreams, by domain or header: all of them "+
-				"get the same objects", match.Path+match.Prefix)
+		to := map[int]map[string]bool{} // by what has objects of its own: a virtual host of Envoy, if keys have the host
+		for _, w := range ways {
+			if w.by.host != p.rules.VirtualHostOf(i) {
+				continue
+			}
+			space := 0
+			if rule.Cache.PerHost {
+				space = w.host
+			}
+			all, _ := w.targets(&a.resources, false)
+			if len(all) > 0 && w.sends() && slices.ContainsFunc(rule.Match.Samples(), w.takes) {
+				if to[space] == nil {
+					to[space] = map[string]bool{}
+				}
+				to[space][strings.Join(slices.Compact(slices.Sorted(slices.Values(all[1:]))), " ")+all.nameless()] = true
+			}
+		}
+		for _, upstreams := range to {
+			if len(upstreams) > 1 {
+				a.add(&sharedKeys, p.name(), p.rules.RuleField(i)+".cache",
+					"requests for %s go to several upstreams, by domain or header, and keys don't tell which: all of them get the "+
+						"same objects", rule.Match.Path+rule.Match.Prefix)
+				return
+			}
+		}
 	}
 }
 

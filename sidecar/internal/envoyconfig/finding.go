@@ -79,7 +79,7 @@ var (
 	clientsChoose = findings.ErrorKind("GH0605", "name the cluster in the route")
 	setsIdentity  = findings.ErrorKind("GH0606", "remove the header there: the filter sets it")
 	sharedKeys    = findings.WarningKind("GH0607",
-		"give each upstream paths of its own, or cache in a listener for one of them")
+		"give the hosts of each upstream a virtual host of the rules, or cache with scope: host")
 	unseenRoutes = findings.WarningKind("GH0609", "check the whole /config_dump of a running Envoy, which has them")
 )
 
@@ -89,9 +89,10 @@ func Kinds() []findings.Kind {
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
-		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, ownAddress,
+		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
 		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,
+		noHost, weakerHost,
 	}
 }

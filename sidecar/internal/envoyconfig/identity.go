@@ -18,6 +18,12 @@ func isIdentity(name string) bool {
 // isJudged reports whether a header is one that the filter judges or sets: nothing may set it later.
 func isJudged(name string) bool { return isIdentity(name) || name == ":path" || name == ":method" }
 
+// routesBy reports whether a header is one that the filter judges or sets, or by which Envoy finds the host that the
+// filter judged.
+func (p *plugin) routesBy(name string) bool {
+	return isJudged(name) || p.rules.DependsOnHost() && (name == ":authority" || spelled(name) == "host")
+}
+
 // headers checks that nothing behind the filter sets an identity header, method or path, and nothing before it a
 // credential.
 func (a *analysis) headers(p *plugin) {
@@ -30,7 +36,7 @@ func (a *analysis) headers(p *plugin) {
 			return
 		}
 		seen[at] = true
-		if strings.HasPrefix(header, ":") {
+		if !isIdentity(header) {
 			a.add(&translated, p.name(), at, "sets %s behind the filter, which judged the client's", header)
 		} else {
 			a.add(&setsIdentity, p.name(), at, "sets %s behind the filter: the upstream takes any client for that device",
@@ -68,7 +74,7 @@ func (a *analysis) perFilter(p *plugin, l level, report func(at, header string))
 		if at >= 0 && at < p.index {
 			continue
 		}
-		if header := setWithin(configs[name], isJudged); header != "" {
+		if header := setWithin(configs[name], p.routesBy); header != "" {
 			report(l.at+".typed_per_filter_config."+name, header)
 		}
 	}
@@ -77,8 +83,11 @@ func (a *analysis) perFilter(p *plugin, l level, report func(at, header string))
 // filterHeaders checks the other filters of the connection manager.
 func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
 	credential := func(name string) bool {
-		c := &p.rules.Credentials
-		return spelled(name) == spelled(c.SecretHeader) && c.SecretHeader != "" || c.Basic && spelled(name) == "authorization"
+		return slices.ContainsFunc(p.judges(), func(j judge) bool {
+			c := &j.Credentials
+			return spelled(name) == spelled(c.SecretHeader) && c.SecretHeader != "" ||
+				c.Basic && spelled(name) == "authorization"
+		})
 	}
 	injected := func(at string, v any) {
 		if header := setWithin(v, credential); header != "" {
@@ -93,7 +102,7 @@ func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
 		if i < p.index {
 			injected(at, config)
 		} else if i > p.index {
-			if header := setWithin(config, isJudged); header != "" {
+			if header := setWithin(config, p.routesBy); header != "" {
 				report(at, header)
 			}
 		}

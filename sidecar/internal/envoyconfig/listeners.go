@@ -71,7 +71,7 @@ func (a *analysis) edge(p *plugin) {
 	for i, rule := range p.rules.Rules {
 		p.auth = p.auth || protects(&rule)
 		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
-			a.add(&wildcard, p.name(), fmt.Sprintf("rules[%d].match", i),
+			a.add(&wildcard, p.name(), p.rules.RuleField(i)+".match",
 				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
 		}
 	}
@@ -89,6 +89,7 @@ func (a *analysis) edge(p *plugin) {
 		a.routesOf(p)
 		a.answers(p)
 		a.sharedKeys(p)
+		a.hosts(p)
 	}
 }
 
@@ -141,7 +142,9 @@ func (a *analysis) manager(p *plugin) {
 		add(&underscores, "common_http_protocol_options.headers_with_underscores_action",
 			"is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
 	}
-	if source := p.raw.field("source"); p.auth && !m.flag("use_remote_address") && (source == nil || source == "envoy") {
+	if !m.flag("use_remote_address") && slices.ContainsFunc(p.judges(), func(j judge) bool {
+		return j.asksCredential() && j.Source == policy.Source{}
+	}) {
 		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the "+
 			"client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
 	}
@@ -154,7 +157,6 @@ func (a *analysis) manager(p *plugin) {
 // order checks what stands before the filter and behind it.
 func (a *analysis) order(p *plugin) {
 	states := []string{}
-	source := p.raw.object("source").text("filter_state")
 	for i, filter := range p.filters {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		switch {
@@ -168,15 +170,21 @@ func (a *analysis) order(p *plugin) {
 		}
 	}
 	before := a.stored(p.manager, p.filters[:p.index])
-	if i := slices.IndexFunc(before, func(s stored) bool {
-		return source != "" && s.key == source && s.chosen(p.manager)
-	}); i >= 0 {
-		a.add(&forgedSource, p.name(), before[i].at,
-			"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
-	}
-	if source != "" && !slices.Contains(states, source) {
-		a.add(&noSource, p.name(), "source.filter_state",
-			"%q: no set_filter_state filter before this one writes it, so no request has a source", source)
+	var sources []string
+	for _, j := range p.judges() {
+		source := j.Source.FilterState
+		if source == "" || slices.Contains(sources, source) {
+			continue
+		}
+		sources = append(sources, source)
+		if i := slices.IndexFunc(before, func(s stored) bool { return s.key == source && s.chosen(p.manager) }); i >= 0 {
+			a.add(&forgedSource, p.name(), before[i].at,
+				"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
+		}
+		if !slices.Contains(states, source) {
+			a.add(&noSource, p.name(), "source.filter_state",
+				"%q: no set_filter_state filter before this one writes it, so no request has a source", source)
+		}
 	}
 	providers := a.providers(p)
 	for _, provider := range providers {

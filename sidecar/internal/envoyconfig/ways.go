@@ -22,18 +22,21 @@ type way struct {
 	match  object
 	levels []level  // the route configuration, the virtual host, the route, and its weighted clusters
 	before []object // routes of the same virtual host that come first
+	host   int      // the index of the virtual host
+	by     judge    // of its requests, where the filter is
 }
 
 // ways returns all routes of a connection manager that are known.
 func (r *resources) ways(manager object) (all []way) {
 	configs, _ := r.routings(manager)
 	for _, config := range configs {
-		for _, host := range config.list("virtual_hosts") {
+		for h, host := range config.list("virtual_hosts") {
 			at := "virtual host " + host.text("name")
 			outer := []level{{"route_config", config}, {at, host}}
 			routes := append(host.list("routes"), matched(host.object("matcher"))...)
 			for i, route := range routes {
-				w := way{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.object("match"), before: routes[:i]}
+				w := way{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.object("match"),
+					before: routes[:i], host: h}
 				w.levels = append(slices.Clone(outer), level{w.at, route})
 				for j, cluster := range route.object("route").object("weighted_clusters").list("clusters") {
 					w.levels = append(w.levels, level{fmt.Sprintf("%s.route.weighted_clusters[%d]", w.at, j), cluster})
@@ -245,26 +248,26 @@ func (w *way) clientPaths(path string) (all []string) {
 }
 
 // ownPaths are samples of the paths that a route takes, where a rule refuses some requests.
-func (p *plugin) ownPaths(w *way) []string {
+func (j *judge) ownPaths(w *way) []string {
 	from := w.from()
 	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
-		return !w.takes(path) || !slices.ContainsFunc(p.rules.SampleMethods(), func(method string) bool {
-			need := p.rules.Need(method, path)
+		return !w.takes(path) || !slices.ContainsFunc(j.rules.SampleMethods(), func(method string) bool {
+			need := j.need(method, path)
 			return need.Rule >= 0 && (policy.Need{}).Weaker(need)
 		})
 	})
 }
 
 // protectedPaths are samples of paths of which the rules refuse some requests, also of those that a route rewrites to.
-func (p *plugin) protectedPaths(w *way) (paths []string) {
+func (j *judge) protectedPaths(w *way) (paths []string) {
 	action := w.route.object("route")
 	to, _, _ := strings.Cut(action.text("prefix_rewrite")+action.object("regex_rewrite").text("substitution"), `\`)
 	candidates := []string{"/", to, to + "x"}
-	for i := range p.rules.Rules {
-		candidates = append(candidates, p.rules.Rules[i].Match.Samples()...)
+	for _, r := range j.own() {
+		candidates = append(candidates, r.Match.Samples()...)
 	}
 	for _, path := range candidates {
-		if _, found := p.asks(path); found {
+		if _, found := j.asks(path); found {
 			paths = append(paths, path)
 		}
 	}
@@ -273,10 +276,10 @@ func (p *plugin) protectedPaths(w *way) (paths []string) {
 
 // asks reports whether the rules refuse some requests for a path, and returns a rule that does, -1 if only the default
 // does.
-func (p *plugin) asks(path string) (rule int, found bool) {
+func (j *judge) asks(path string) (rule int, found bool) {
 	rule = -1
-	for _, method := range p.rules.SampleMethods() {
-		if need := p.rules.Need(method, path); (policy.Need{}).Weaker(need) {
+	for _, method := range j.rules.SampleMethods() {
+		if need := j.need(method, path); (policy.Need{}).Weaker(need) {
 			if found = true; rule < 0 {
 				rule = need.Rule
 			}
@@ -304,14 +307,15 @@ type opened struct {
 }
 
 // opens returns a path that clients get to by the rewriting of a route without what its rule asks.
-func (w *way) opens(p *plugin) (o opened, found bool) {
-	for _, client := range p.clients(w) {
+func (w *way) opens() (o opened, found bool) {
+	j := &w.by
+	for _, client := range j.clients(w) {
 		to, known := w.upstream(client)
 		if !known || !w.takes(client) || !strings.HasPrefix(client, "/") {
 			continue
 		}
-		for _, method := range p.rules.SampleMethods() {
-			if asked := p.rules.Need(method, to); p.rules.Need(method, client).Weaker(asked) {
+		for _, method := range j.rules.SampleMethods() {
+			if asked := j.need(method, to); j.need(method, client).Weaker(asked) {
 				return opened{method, client, to, asked.Rule}, true
 			}
 		}
@@ -321,22 +325,22 @@ func (w *way) opens(p *plugin) (o opened, found bool) {
 
 // clients are paths of clients that a route may open: those that become protected samples, the route's own, and those
 // of each rule, since what a rule covers may become longer than any sample.
-func (p *plugin) clients(w *way) (all []string) {
-	for _, path := range p.protectedPaths(w) {
+func (j *judge) clients(w *way) (all []string) {
+	for _, path := range j.protectedPaths(w) {
 		all = append(all, slices.DeleteFunc(w.clientPaths(path), func(client string) bool {
 			to, _ := w.upstream(client)
 			return to != path
 		})...)
 	}
 	all = append(all, w.from(), w.from()+"x")
-	for i := range p.rules.Rules {
-		all = append(all, p.rules.Rules[i].Match.Samples()...)
+	for _, r := range j.own() {
+		all = append(all, r.Match.Samples()...)
 	}
 	return all
 }
 
 // unclear reports whether it can't be told if rewriting opens a path, for example of an expression with several groups.
-func (w *way) unclear(p *plugin) bool {
+func (w *way) unclear() bool {
 	if !w.rewrites() || w.route.object("route").text("prefix_rewrite") != "" {
 		return false
 	}
@@ -348,15 +352,18 @@ func (w *way) unclear(p *plugin) bool {
 	if anchored := strings.HasPrefix(rewrite.object("pattern").text("regex"), "^"); !anchored || head == "" {
 		return true
 	}
-	return slices.ContainsFunc(p.protectedPaths(w), func(path string) bool {
+	return slices.ContainsFunc(w.by.protectedPaths(w), func(path string) bool {
 		return strings.HasPrefix(path, head) || strings.HasPrefix(head, path) && whole
 	})
 }
 
 // asker names the rule that asks something of a request, or the default.
-func (p *plugin) asker(rule int) string {
+func (j *judge) asker(rule int) string {
 	if rule < 0 {
+		if j.host != policy.NoVirtualHost {
+			return j.title() + ".default: deny"
+		}
 		return "default: deny"
 	}
-	return fmt.Sprintf("rules[%d]", rule)
+	return j.rules.RuleField(rule)
 }

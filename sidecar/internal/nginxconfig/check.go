@@ -213,9 +213,10 @@ func (a *analysis) authRequest(s *scope) {
 
 // clientAddress reports that clients choose their address.
 func (a *analysis) clientAddress(s *scope) {
-	if a.rules != nil && (a.rules.Source.Header != "" || !slices.ContainsFunc(a.rules.all, func(r rule) bool {
-		return r.protects()
-	})) {
+	if a.rules != nil && !slices.ContainsFunc(a.judgesOf(s), func(j judge) bool {
+		return j.Source.Header == "" && slices.ContainsFunc(a.rules.all[j.First:j.End],
+			func(r rule) bool { return r.protects() })
+	}) {
 		return
 	}
 	for _, d := range s.effective("set_real_ip_from") {

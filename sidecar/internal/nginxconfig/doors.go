@@ -3,8 +3,6 @@ package nginxconfig
 import (
 	"slices"
 	"strings"
-
-	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // What clients must not reach.
@@ -65,15 +63,19 @@ func (a *analysis) methods(s *scope) {
 	if pass := s.pass(); pass == nil || pass.name != "proxy_pass" || method == "" || a.rules == nil {
 		return
 	}
-	config := a.rules
-	for i := range a.rules.all {
-		r := &a.rules.all[i]
-		if !r.protects() || !s.takes(r) {
-			continue
+	for _, j := range a.judgesOf(s) {
+		for i := j.First; i < j.End; i++ {
+			a.method(s, &j, &a.rules.all[i], method)
 		}
-		for _, path := range (&policy.Match{Path: r.Path, Prefix: r.Prefix}).Samples() {
-			for _, client := range config.SampleMethods() {
-				if config.Need(client, path).Weaker(config.Need(method, path)) {
+	}
+}
+
+// method is methods for a rule of a judge.
+func (a *analysis) method(s *scope, j *judge, r *rule, method string) {
+	if r.protects() && s.takes(r) {
+		for _, path := range r.Samples() {
+			for _, client := range a.rules.SampleMethods() {
+				if a.need(j, client, path).Weaker(a.need(j, method, path)) {
 					a.addAt(&otherMethod, s, s.effective("proxy_method")[0], "sends %s %s upstream as %s, for which a rule asks more",
 						client, path, method)
 					return

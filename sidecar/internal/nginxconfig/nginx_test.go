@@ -252,7 +252,10 @@ func (e *edge) ask(server int, method, target string, headers ...string) string 
 	}
 	defer conn.Close()
 	check(e.t, conn.SetDeadline(time.Now().Add(10*time.Second)))
-	lines := append([]string{method + " " + target + " HTTP/1.1", "Host: x", "Connection: close"}, headers...)
+	lines := append([]string{method + " " + target + " HTTP/1.1", "Connection: close"}, headers...)
+	if !slices.ContainsFunc(headers, func(line string) bool { return strings.HasPrefix(line, "Host:") }) {
+		lines = append(lines, "Host: x")
+	}
 	_, err = io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\n\r\n")
 	check(e.t, err)
 	answer, err := io.ReadAll(conn)

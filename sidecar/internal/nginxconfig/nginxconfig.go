@@ -23,6 +23,7 @@ type analysis struct {
 	exposed     map[*scope]bool   // local servers that others lead to
 	machineOnly bool              // other machines don't reach the servers that the plugin judges
 	seen        map[place]bool
+	judges      map[*scope][]judge // of each server
 }
 
 // place is a directive with a finding: several locations may inherit it.
@@ -71,6 +72,7 @@ func Analyze(file string, text, rules []byte) findings.Report {
 		return a.report // of a proxy that isn't Gatehouse's
 	}
 	a.setup(rules)
+	a.findJudges()
 	a.push()
 	a.protect()
 	a.expose()
@@ -78,6 +80,7 @@ func Analyze(file string, text, rules []byte) findings.Report {
 	for _, server := range a.http.inner {
 		server.each(a.check)
 	}
+	a.hosts()
 	a.report.Sort()
 	return a.report
 }

@@ -380,6 +380,9 @@ func TestPage(t *testing.T) {
 	for _, c := range setups {
 		found = append(found, c.want...)
 	}
+	for _, c := range hosted {
+		found = append(found, c.want...)
+	}
 	for _, c := range files {
 		found = append(found, c.want...)
 	}

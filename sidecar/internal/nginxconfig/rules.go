@@ -92,22 +92,28 @@ func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
 	if a.rules == nil {
 		return true
 	}
-	for i := range a.rules.all {
-		if r := &a.rules.all[i]; kind(r) && s.takes(r) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.rulesOf(s), func(r rule) bool { return kind(&r) && s.takes(&r) })
 }
 
 // opens returns the path of a rule, and the path by which clients get there with less than the rule asks, if requests
-// for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows from then
-// follows to.
-func (a *analysis) opens(from string, below bool, to string, keeps bool) (client, path string, found bool) {
+// of a scope for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows
+// from then follows to.
+func (a *analysis) opens(s *scope, from string, below bool, to string, keeps bool) (client, path string, found bool) {
 	if a.rules == nil {
 		return "", "", false
 	}
-	for i := range a.rules.all {
+	for _, asker := range a.peers(s) {
+		if client, path, found = a.opensTo(s, &asker, from, below, to, keeps); found {
+			return client, path, true
+		}
+	}
+	return "", "", false
+}
+
+// opensTo is opens for the rules of one who judges requests to the same upstream.
+func (a *analysis) opensTo(s *scope, asker *judge, from string, below bool, to string, keeps bool) (client, path string,
+	found bool) {
+	for i := asker.First; i < asker.End; i++ {
 		r := &a.rules.all[i]
 		if !r.protects() {
 			continue
@@ -130,11 +136,18 @@ func (a *analysis) opens(from string, below bool, to string, keeps bool) (client
 		default:
 			continue
 		}
-		if slices.ContainsFunc(a.rules.SampleMethods(), func(method string) bool {
-			return a.rules.Need(method, client).Weaker(a.rules.Need(method, upstream))
-		}) {
+		if a.asksLess(s, client, asker, upstream) {
 			return client, r.text(), true
 		}
 	}
 	return "", "", false
+}
+
+// asksLess reports whether a judge of a scope asks less for a path than another judge for a path of the upstream.
+func (a *analysis) asksLess(s *scope, client string, asker *judge, upstream string) bool {
+	return slices.ContainsFunc(a.judgesOf(s), func(by judge) bool {
+		return slices.ContainsFunc(a.rules.SampleMethods(), func(method string) bool {
+			return a.need(&by, method, client).Weaker(a.need(asker, method, upstream))
+		})
+	})
 }

@@ -120,7 +120,7 @@ func (a *analysis) decoded(s *scope) []string {
 // rewrites checks what gets upstream with another path than the one that was judged.
 func (a *analysis) rewrites(s *scope) {
 	report := func(d *directive, from string, below bool, to string, keeps bool) {
-		if client, path, found := a.opens(from, below, to, keeps); found {
+		if client, path, found := a.opens(s, from, below, to, keeps); found {
 			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		}
 	}
@@ -132,7 +132,7 @@ func (a *analysis) rewrites(s *scope) {
 	byExpression := func(d *directive, expression, to string) {
 		if from, below, path, keeps, ok := mapping(expression, to); ok {
 			report(d, from, below, path, keeps)
-		} else if client, path, found := a.captures(expression, to); found {
+		} else if client, path, found := a.captures(s, expression, to); found {
 			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		}
 	}

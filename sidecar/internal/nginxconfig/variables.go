@@ -166,14 +166,24 @@ var lastGroup = regexp.MustCompile(`^([^$]*)\$\{?(\w+)\}?$`)
 
 // captures returns the path of a rule, and one by which clients get there with less than the rule asks, if what an
 // expression captures is the end of the upstream's path.
-func (a *analysis) captures(expression, to string) (client, path string, found bool) {
+func (a *analysis) captures(s *scope, expression, to string) (client, path string, found bool) {
 	m := lastGroup.FindStringSubmatch(strings.TrimSuffix(to, "$is_args$args"))
 	compiled, err := regexp.Compile(expression)
 	if m == nil || err != nil || a.rules == nil {
 		return "", "", false
 	}
-	config := a.rules
-	for i := range a.rules.all {
+	for _, asker := range a.peers(s) {
+		if client, path, found = a.capturesOf(s, &asker, compiled, expression, m); found {
+			return client, path, true
+		}
+	}
+	return "", "", false
+}
+
+// capturesOf is captures for the rules of one who judges requests to the same upstream, where m is the last group.
+func (a *analysis) capturesOf(s *scope, asker *judge, compiled *regexp.Regexp, expression string, m []string) (client,
+	path string, found bool) {
+	for i := asker.First; i < asker.End; i++ {
 		r := &a.rules.all[i]
 		path := r.text()
 		if r.Prefix != "" {
@@ -188,9 +198,7 @@ func (a *analysis) captures(expression, to string) (client, path string, found b
 			string(compiled.ExpandString(nil, "${"+m[2]+"}", client, at)) != rest {
 			continue
 		}
-		if slices.ContainsFunc(config.SampleMethods(), func(method string) bool {
-			return config.Need(method, client).Weaker(config.Need(method, path))
-		}) {
+		if a.asksLess(s, client, asker, path) {
 			return client, r.text(), true
 		}
 	}
