@@ -315,6 +315,9 @@ func ruleOf(c *policy.Config, index int) *Rule {
 func answerOf(d *policy.Decision) Answer {
 	a := actionOf(d)
 	if d.WouldBeRefused() {
+		if a.Reason == "" {
+			a.Reason = d.Reason.WouldDeny()
+		}
 		status, reason := d.Enforced()
 		a.Enforced = &Answer{Action: "reply", Status: status, Reason: reason, Text: replies[reason]}
 	}
