@@ -77,7 +77,7 @@ func (s *stream) decide(request *policy.Request) Action {
 			d.Withhold()
 		}
 		if d.Action != policy.Fetch { // afterwards the credential is judged again
-			v.count(rule, d.Auth)
+			v.count(d.CountedUnder(rule), d.Auth)
 		}
 		v.count(rule, d.Cache)
 		if d.Refresh {

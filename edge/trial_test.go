@@ -198,4 +198,9 @@ func TestTrialIsCounted(t *testing.T) {
 	if e.tick(); e.counts[name] != 1 {
 		t.Errorf("got %v, want %s once", e.counts, name)
 	}
+	e = emulate(t, `{"default": "would_deny", "rules": [{"match": {"prefix": "/a"}, "cache": {}}]}`)
+	x := e.streams[send(e, "/%61")] // some read /a
+	if e.tick(); !x.went() || e.counts[name] != 1 || !slices.Contains(x.notes, "gatehouse_rule: 0") {
+		t.Errorf("readings: got %+v, %v", x, e.counts)
+	}
 }

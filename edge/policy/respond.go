@@ -46,7 +46,8 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 		return
 	}
 	if rule.Cache.PerDevice {
-		if q.device = d.Device; q.device == "" { // the rule isn't enforced
+		q.device = d.Device
+		if q.device == "" { // the rule isn't enforced
 			d.pass(CacheBypass, statusBypass)
 			return
 		}

@@ -22,6 +22,15 @@ func (e *Engine) refused(d *Decision, r *Request, answers *Answers) {
 // WouldBeRefused reports whether the request would be refused, with d.Reason, if all rules and defaults were enforced.
 func (d *Decision) WouldBeRefused() bool { return WouldDeny <= d.Auth && d.Auth <= WouldThrottle }
 
+// CountedUnder returns the rule for which d.Auth counts, of a request that rule governs: no rule where it would be
+// refused for its readings, as if that were enforced.
+func (d *Decision) CountedUnder(rule int) int {
+	if d.Reason == AmbiguousPath && d.WouldBeRefused() {
+		return NoRule
+	}
+	return rule
+}
+
 // Enforced returns status and reason of the refusal, if WouldBeRefused.
 func (d *Decision) Enforced() (status int, reason string) {
 	switch status = 503; d.Auth {
