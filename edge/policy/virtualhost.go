@@ -55,7 +55,8 @@ func (c *Config) HostRules(host int) HostRules {
 func (c *Config) enforcement(h HostRules) (tries, enforces bool) {
 	tries, enforces = h.WouldDenyByDefault, h.DenyByDefault
 	for i := h.First; i < h.End; i++ {
-		tries, enforces = tries || c.Rules[i].tries(), enforces || c.Rules[i].enforces()
+		tries = tries || c.Rules[i].tries()
+		enforces = enforces || c.Rules[i].enforces()
 	}
 	return tries, enforces
 }
@@ -289,7 +290,8 @@ func newHosts(c *Config, none *governor) *hosts {
 	for i := range c.VirtualHosts {
 		g := newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules)
 		h.all = append(h.all, g)
-		tries, enforces = tries || g.tries, enforces || g.enforces
+		tries = tries || g.tries
+		enforces = enforces || g.enforces
 	}
 	if len(c.VirtualHosts) > 0 {
 		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: enforces, WouldDenyByDefault: tries && !enforces})
