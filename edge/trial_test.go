@@ -18,8 +18,8 @@ func trialOf(rules string) string {
 		Replace(rules)
 }
 
-// TestTrialJudgesAlike sends the same requests to two edges, of which one doesn't enforce its rules, and has the sidecar
-// answer both alike. Both make the same calls and count the same refusals, and the second refuses nothing.
+// TestTrialJudgesAlike sends the same requests to two edges, one of which doesn't enforce its rules, and has the
+// sidecar answer both alike. Both make the same calls and count the same refusals, and the second refuses nothing.
 func TestTrialJudgesAlike(t *testing.T) {
 	counters := map[policy.Counter]policy.Counter{policy.AuthDeny: policy.WouldDeny,
 		policy.AuthForbidden: policy.WouldForbid, policy.AuthUnavailable: policy.WouldBeUnavailable,

@@ -34,8 +34,8 @@ const VaryAll = "*"
 // Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
 // the credential or, for objects of one device, [VaryAll], with which no cache gives it to any client (RFC 9111,
 // section 4.1). Some caches don't find the "*" beside names that the upstream sends, and some ignore Vary, so that such
-// an answer needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store, and under a rule that
-// isn't enforced, which leaves the answer as it is.
+// an answer needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store, and under a rule
+// that isn't enforced, which leaves the answer as it is.
 func (e *Engine) Vary(r *Request) string {
 	rule := &e.config.Rules[r.rule]
 	if m := r.method(); m != "GET" && m != "HEAD" || rule.tries() {

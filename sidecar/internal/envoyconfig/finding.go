@@ -89,7 +89,8 @@ var (
 // Kinds returns all kinds of findings, by code.
 func Kinds() []findings.Kind {
 	return []findings.Kind{
-		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin, notEnforced,
+		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
+		notEnforced,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
 		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, ownAddress,
