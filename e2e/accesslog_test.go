@@ -11,7 +11,10 @@ import (
 )
 
 // logged is a line of the access log.
-type logged struct{ Method, Path, Status, Reason, Rule, Device, Source string }
+type logged struct {
+	Method, Path, Status, Reason, Rule, Device, Source string
+	WouldDeny                                          string `json:"would_deny"`
+}
 
 // accessLog returns the lines so far, by path.
 func (e *edge) accessLog() map[string]logged {

@@ -77,7 +77,7 @@ func (s *stream) decide(request *policy.Request) Action {
 			d.Withhold()
 		}
 		if d.Action != policy.Fetch { // afterwards the credential is judged again
-			v.count(rule, d.Auth)
+			v.count(d.CountedUnder(rule), d.Auth)
 		}
 		v.count(rule, d.Cache)
 		if d.Refresh {
@@ -88,7 +88,9 @@ func (s *stream) decide(request *policy.Request) Action {
 			if d.Key != "" {
 				v.hits.hit(d.Key)
 			}
-			if d.Cache == policy.None || v.engine.Config().LogHits {
+			if d.WouldBeRefused() {
+				s.describeSpared(&d, rule)
+			} else if d.Cache == policy.None || v.engine.Config().LogHits {
 				s.describe(rule, d.Credential.ID)
 			}
 			return s.reply(&d)
@@ -96,6 +98,7 @@ func (s *stream) decide(request *policy.Request) Action {
 			s.pass(&d, request)
 			return Continue
 		case policy.Verify, policy.Fetch, policy.Exchange:
+			s.answers.Refused = d.Refusal()
 			if v.calls.join(s, &d, now) {
 				return Pause
 			}
@@ -118,11 +121,21 @@ func (s *stream) describe(rule int, device string) {
 	}
 }
 
-// pass sends a request upstream with only the authenticated identity, and without its secret.
+// describeSpared is describe for a request that isn't refused, because its rule isn't enforced.
+func (s *stream) describeSpared(d *policy.Decision, rule int) {
+	s.describe(rule, d.Credential.ID)
+	s.vm.host.Note(policy.NoteReason, d.Reason.WouldDeny())
+}
+
+// pass sends a request upstream with only the authenticated identity, and without its secret if that was needed.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.vm
 	rule, _ := r.Rule()
-	s.describe(rule, d.Device)
+	if d.WouldBeRefused() {
+		s.describeSpared(d, rule)
+	} else {
+		s.describe(rule, d.Device)
+	}
 	if d.CacheStatus != "" {
 		v.host.Note(policy.NoteCacheStatus, d.CacheStatus)
 		if r.Dated() {

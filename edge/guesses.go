@@ -160,7 +160,7 @@ func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS
 //
 //go:noinline
 func (c *calls) doubts(s *stream, d *policy.Decision, nowMS int64) bool {
-	if d.Action > policy.Reply || s.answers.Suspect ||
+	if d.Action > policy.Reply && !d.WouldBeRefused() || s.answers.Suspect ||
 		d.Hint == policy.Right && c.guesses.devices[d.Credential.ID] == nil {
 		return false
 	}

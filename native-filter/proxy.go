@@ -115,6 +115,7 @@ var noteStates = [...]string{
 	policy.NoteNoStore:      "wasm." + policy.NoteNoStore.String(),
 	policy.NoteDevice:       "wasm." + policy.NoteDevice.String(),
 	policy.NoteRule:         "wasm." + policy.NoteRule.String(),
+	policy.NoteReason:       "wasm." + policy.NoteReason.String(),
 }
 
 func (p *proxy) Note(n policy.Note, value string) {

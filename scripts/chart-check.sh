@@ -188,7 +188,7 @@ metrics() {
   documented=$(sed -n 's/^| `\(gatehouse[._][a-z_]*\)`.*/\1/p' docs/operate.md docs/rules.md | tr . _)
   for name in $(render $chart/ci/gateway-values.yaml | grep -o '\bgatehouse_[a-z_]*' | sed 's/_bucket$//' | sort -u); do
     case $name in gatehouse_push | gatehouse_telemetry | gatehouse_redis) continue ;; esac # names of Envoy's statistics
-    case $name in gatehouse_cache_status | gatehouse_vary | gatehouse_cache_control | gatehouse_no_store | gatehouse_rule | gatehouse_device) continue ;; esac # properties
+    case $name in gatehouse_cache_status | gatehouse_vary | gatehouse_cache_control | gatehouse_no_store | gatehouse_rule | gatehouse_device | gatehouse_reason) continue ;; esac # properties
     grep -qx "$name" <<<"$documented" || { echo "$name is in no README" >&2; return 1; }
   done
 }

@@ -38,9 +38,10 @@ type Config struct {
 	ServeStale bool
 	// Rules has the rules of all hosts: first those of the top level, then those of each virtual host.
 	Rules []Rule
-	// DenyByDefault refuses a request that no rule matches; otherwise it passes. Like Credentials and Source it is for
-	// hosts without a virtual host.
-	DenyByDefault bool
+	// DenyByDefault refuses a request that no rule matches; otherwise it passes. WouldDenyByDefault passes it, too, and
+	// counts it as one that DenyByDefault would refuse. Like Credentials and Source they are for hosts without a virtual
+	// host.
+	DenyByDefault, WouldDenyByDefault bool
 	// VirtualHosts are in the order of their names.
 	VirtualHosts []VirtualHost
 	// KeepOverrides keeps the headers with which clients can override method or target at some upstreams.
@@ -86,6 +87,8 @@ type Match struct {
 // Auth requires a valid credential of a device that has all Permissions.
 type Auth struct {
 	Permissions []string
+	// Trial judges the credential, too, but refuses no request: what would be refused passes, and is counted.
+	Trial bool
 }
 
 // Cache lets GET and HEAD be answered from shared memory.
@@ -151,7 +154,7 @@ func (d *decoder) config(tree any) *Config {
 		d.problem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)
 	}
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
-	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
+	c.DenyByDefault, c.WouldDenyByDefault = d.byDefault("default", m["default"])
 	c.KeepOverrides = !d.boolean("strip_override_headers", m["strip_override_headers"], true)
 	c.LogHits = d.boolean("log_hits", m["log_hits"], false)
 	c.Credentials = d.credentials("credentials", m["credentials"])
@@ -186,6 +189,12 @@ func (d *decoder) rules(c *Config, host string, v any) {
 		r.Name = label + r.Name
 		c.Rules = append(c.Rules, r)
 	}
+}
+
+// byDefault decodes what happens to a request that no rule matches.
+func (d *decoder) byDefault(at string, v any) (deny, wouldDeny bool) {
+	word := d.oneOf(at, v, "pass", "deny", "would_deny")
+	return word == "deny", word == "would_deny"
 }
 
 func (d *decoder) sidecar(c *Config, v any) {
@@ -261,7 +270,8 @@ func (d *decoder) rule(at string, v any) Rule {
 	r.Match = d.match(at+".match", m["match"])
 	if auth, ok := m["auth"]; ok {
 		r.Auth = &Auth{}
-		am := d.fields(at+".auth", auth, "permissions")
+		am := d.fields(at+".auth", auth, "permissions", "enforce")
+		r.Auth.Trial = !d.boolean(at+".auth.enforce", am["enforce"], true)
 		for i, p := range d.list(at+".auth.permissions", am["permissions"]) {
 			r.Auth.Permissions = append(r.Auth.Permissions, d.permission(fmt.Sprintf("%s.auth.permissions[%d]", at, i), p))
 		}
@@ -414,6 +424,12 @@ func (d *decoder) crossCheckHost(c *Config, h HostRules) {
 
 // protects reports whether a rule asks for a credential.
 func (r *Rule) protects() bool { return r.Auth != nil || r.IssueSession }
+
+// tries reports whether a rule asks for a credential and passes requests without one.
+func (r *Rule) tries() bool { return r.Auth != nil && r.Auth.Trial }
+
+// enforces reports whether a rule refuses requests without a credential.
+func (r *Rule) enforces() bool { return r.protects() && !r.tries() }
 
 // hiddenBy returns the first rule from one on that matches everything that rule j matches, -1 for none.
 func (c *Config) hiddenBy(first, j int) int {

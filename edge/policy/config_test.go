@@ -25,7 +25,7 @@ const full = `{
 		{"name": "telemetry", "match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
 		{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}},
 		{"match": {"path": "/v1/fleet/config"}, "auth": {"permissions": ["config.read"]}, "cache": {"on_miss": "fetch"}},
-		{"match": {"path": "/v1/me/config"}, "auth": {}, "cache": {"scope": "device"}},
+		{"match": {"path": "/v1/me/config"}, "auth": {"enforce": false}, "cache": {"scope": "device"}},
 		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"},
 		{"match": {"path": "/healthz"}}
 	]}`
@@ -63,7 +63,7 @@ func TestParse(t *testing.T) {
 			{Name: "1", Match: Match{Prefix: "/v1/products/"}, Cache: &Cache{Query: []string{"lang"}}},
 			{Name: "2", Match: Match{Path: "/v1/fleet/config"}, Auth: &Auth{Permissions: []string{"config.read"}},
 				Cache: &Cache{Fetch: true}},
-			{Name: "3", Match: Match{Path: "/v1/me/config"}, Auth: &Auth{}, Cache: &Cache{PerDevice: true}},
+			{Name: "3", Match: Match{Path: "/v1/me/config"}, Auth: &Auth{Trial: true}, Cache: &Cache{PerDevice: true}},
 			{Name: "4", Match: Match{Path: "/v1/session", Methods: []string{"POST"}}, IssueSession: true},
 			{Name: "5", Match: Match{Path: "/healthz"}},
 		},
@@ -100,7 +100,7 @@ func TestParseRefuses(t *testing.T) {
 			[]string{`rules[0].cache.on_mis: unknown field; known are query, on_miss, scope`}},
 		{"every problem", `{"max_staleness": "soon", "default": "maybe", "x": 1}`,
 			[]string{`x: unknown field`, `max_staleness: is "soon", want a duration such as "30s"`,
-				`default: is "maybe", want pass or deny`}},
+				`default: is "maybe", want pass or deny or would_deny`}},
 		{"duration as a number", `{"max_staleness": 30}`, []string{`max_staleness: is 30, want a duration such as "30s"`}},
 		{"duration out of bounds", `{"sidecar": {"timeout": "0s"}}`, []string{`sidecar.timeout: is 0s, want 10ms to 1m0s`}},
 		{"empty cluster", `{"sidecar": {"cluster": ""}}`, []string{`sidecar.cluster: is empty`}},

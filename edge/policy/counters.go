@@ -20,6 +20,12 @@ const (
 	AuthForbidden
 	AuthUnavailable
 	AuthThrottled
+	// WouldDeny to WouldThrottle count what passes, but AuthDeny to AuthThrottled would count if it were enforced; in
+	// their order.
+	WouldDeny
+	WouldForbid
+	WouldBeUnavailable
+	WouldThrottle
 	CallFetch
 	CallVerify
 	CallRefresh
@@ -46,25 +52,29 @@ const (
 type series struct{ metric, label, value string }
 
 var counterSeries = [Counters]series{
-	CacheHit:         {"cache_requests_total", "outcome", "hit"},
-	CacheNotModified: {"cache_requests_total", "outcome", "not_modified"},
-	CacheMiss:        {"cache_requests_total", "outcome", "miss"},
-	CacheStale:       {"cache_requests_total", "outcome", "stale"},
-	CacheStaleServed: {"cache_requests_total", "outcome", "stale_served"},
-	CacheBypass:      {"cache_requests_total", "outcome", "bypass"},
-	AuthAllow:        {"auth_requests_total", "outcome", "allow"},
-	AuthGrace:        {"auth_requests_total", "outcome", "grace"},
-	AuthDeny:         {"auth_requests_total", "outcome", "deny"},
-	AuthForbidden:    {"auth_requests_total", "outcome", "forbidden"},
-	AuthUnavailable:  {"auth_requests_total", "outcome", "unavailable"},
-	AuthThrottled:    {"auth_requests_total", "outcome", "throttled"},
-	CallFetch:        {"calls_total", "call", "fetch"},
-	CallVerify:       {"calls_total", "call", "verify"},
-	CallRefresh:      {"calls_total", "call", "refresh"},
-	SessionIssued:    {"sessions_issued_total", "", ""},
-	CallFailed:       {"calls_failed_total", "", ""},
-	BatchApplied:     {"batches_total", "result", "applied"},
-	BatchRefused:     {"batches_total", "result", "refused"},
+	CacheHit:           {"cache_requests_total", "outcome", "hit"},
+	CacheNotModified:   {"cache_requests_total", "outcome", "not_modified"},
+	CacheMiss:          {"cache_requests_total", "outcome", "miss"},
+	CacheStale:         {"cache_requests_total", "outcome", "stale"},
+	CacheStaleServed:   {"cache_requests_total", "outcome", "stale_served"},
+	CacheBypass:        {"cache_requests_total", "outcome", "bypass"},
+	AuthAllow:          {"auth_requests_total", "outcome", "allow"},
+	AuthGrace:          {"auth_requests_total", "outcome", "grace"},
+	AuthDeny:           {"auth_requests_total", "outcome", "deny"},
+	AuthForbidden:      {"auth_requests_total", "outcome", "forbidden"},
+	AuthUnavailable:    {"auth_requests_total", "outcome", "unavailable"},
+	AuthThrottled:      {"auth_requests_total", "outcome", "throttled"},
+	CallFetch:          {"calls_total", "call", "fetch"},
+	WouldDeny:          {"would_deny_requests_total", "outcome", "deny"},
+	WouldForbid:        {"would_deny_requests_total", "outcome", "forbidden"},
+	WouldBeUnavailable: {"would_deny_requests_total", "outcome", "unavailable"},
+	WouldThrottle:      {"would_deny_requests_total", "outcome", "throttled"},
+	CallVerify:         {"calls_total", "call", "verify"},
+	CallRefresh:        {"calls_total", "call", "refresh"},
+	SessionIssued:      {"sessions_issued_total", "", ""},
+	CallFailed:         {"calls_failed_total", "", ""},
+	BatchApplied:       {"batches_total", "result", "applied"},
+	BatchRefused:       {"batches_total", "result", "refused"},
 }
 
 // String returns a short name: cache_hit, calls_fetch, sessions_issued.
@@ -101,11 +111,22 @@ func (c *Config) RuleName(rule int) string {
 	return c.Rules[rule].Name
 }
 
+// tries reports whether some rule or default isn't enforced.
+func (c *Config) tries() bool {
+	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
+		if tries, _ := c.enforcement(c.HostRules(host)); tries {
+			return true
+		}
+	}
+	return false
+}
+
 // Expects reports whether requests of a rule, or of [NoRule], commonly increment a counter, so that its series should
 // exist before the first of them.
 func (c *Config) Expects(rule int, counter Counter) bool {
 	if rule == NoRule {
-		return counter == AuthForbidden || counter == CallFailed || counter == BatchApplied || counter == BatchRefused
+		return counter == AuthForbidden || counter == CallFailed || counter == BatchApplied || counter == BatchRefused ||
+			counter == WouldForbid && c.tries()
 	}
 	r := &c.Rules[rule]
 	switch counter {
@@ -115,12 +136,18 @@ func (c *Config) Expects(rule int, counter Counter) bool {
 		return r.Cache != nil && c.ServeStale
 	case CallFetch:
 		return r.Cache != nil && r.Cache.Fetch
-	case AuthAllow, AuthForbidden, CallRefresh:
+	case AuthAllow, CallRefresh:
 		return r.Auth != nil
+	case AuthForbidden:
+		return r.Auth != nil && !r.Auth.Trial
 	case AuthGrace:
 		return r.Auth != nil && c.VerdictGrace > 0
-	case AuthDeny, AuthUnavailable, AuthThrottled, CallVerify:
-		return r.Auth != nil || r.IssueSession
+	case WouldDeny, WouldForbid, WouldBeUnavailable, WouldThrottle:
+		return r.tries()
+	case AuthDeny, AuthUnavailable, AuthThrottled:
+		return r.enforces()
+	case CallVerify:
+		return r.protects()
 	case SessionIssued:
 		return r.IssueSession
 	}

@@ -25,7 +25,7 @@ type Decision struct {
 	Status  int    // Reply
 	Headers []byte // Reply; as headermap.Append writes them; may belong to the edge
 	Body    []byte // Reply; may belong to Memory
-	Reason  Reason // Reply that isn't from the cache, see Details
+	Reason  Reason // Reply that isn't from the cache, see Details; and see WouldBeRefused
 
 	// Credential is the request's, if its rule requires one. It must be verified now (Verify), for a token (Exchange),
 	// or in the background of an answered request (Refresh).
@@ -73,8 +73,16 @@ type Answers struct {
 	// Suspect means that wrong secrets of the device came from the request's network lately, so what shared memory tells
 	// about this one doesn't count: see [Hint].
 	Suspect bool
+	// Refused is why a request would be refused under a rule that isn't enforced, once that is known; Auth 0: unknown.
+	Refused Refusal
 	// ThrottledS is for how many seconds the edge refuses credentials like this one without a call; 0: it doesn't.
 	ThrottledS uint16
+}
+
+// Refusal is the reason of a refusal, and what counts it.
+type Refusal struct {
+	Auth   Counter
+	Reason Reason
 }
 
 // Hint is what shared memory tells about the secret of a request. Who guesses may learn it at the sidecar's pace only.
@@ -186,8 +194,11 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 		switch {
 		case r.ambiguous:
 			d.forbidden(AmbiguousPath)
-		case e.by.DenyByDefault:
+		case e.by.judgesAll:
 			d.forbidden(e.by.refusal)
+		}
+		if r.tolerated || !r.ambiguous && e.by.WouldDenyByDefault {
+			d.spare()
 		}
 		return
 	}
@@ -197,12 +208,20 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 		return
 	}
 	if rule.Auth != nil {
-		if e.authorize(d, nowMS, r, mem, answers); d.Action != Pass {
-			return
+		if answers.Refused.Auth != None {
+			e.refused(d, r, answers)
+		} else if e.authorize(d, nowMS, r, mem, answers); d.Action != Pass {
+			if !rule.Auth.Trial || d.Action != Reply {
+				return
+			}
+			d.spare()
 		}
 	}
 	if rule.Cache != nil {
 		e.answer(d, nowMS, rule, r, mem, answers)
+	}
+	if r.tolerated && !d.WouldBeRefused() && d.Action <= Reply {
+		d.Auth, d.Reason = WouldForbid, AmbiguousPath
 	}
 }
 

@@ -17,6 +17,8 @@ const (
 	OpenPart
 	// UnknownMethod: a rule names a method that nobody sends.
 	UnknownMethod
+	// NotEnforced: a rule or a default passes what it should refuse some day.
+	NotEnforced
 )
 
 // Doubt is a setting that is valid, but probably not what was meant.
@@ -26,8 +28,17 @@ type Doubt struct {
 	Text  string
 }
 
-// Doubts returns what is doubtful about the rules, in their order.
+// Doubts returns what is doubtful about the rules, in their order, and about the defaults.
 func (c *Config) Doubts() (doubts []Doubt) {
+	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
+		field := "default"
+		if host != NoVirtualHost {
+			field = virtualHostField(c.VirtualHosts[host].Name) + ".default"
+		}
+		if c.HostRules(host).WouldDenyByDefault {
+			doubts = append(doubts, Doubt{NotEnforced, field, "would_deny passes requests that no rule matches"})
+		}
+	}
 	for i := range c.Rules {
 		field := c.RuleField(i) + ".match"
 		if unknown := slices.DeleteFunc(slices.Clone(c.Rules[i].Match.Methods), knownMethod); len(unknown) > 0 {
@@ -40,6 +51,10 @@ func (c *Config) Doubts() (doubts []Doubt) {
 				Doubt{OpenMethods, field,
 					fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches %s, "+
 						"which asks for one", c.RuleField(j))})
+		}
+		if c.Rules[i].tries() {
+			doubts = append(doubts, Doubt{NotEnforced, c.RuleField(i) + ".auth.enforce",
+				"is false, so requests pass without a credential"})
 		}
 		if text := c.opensPart(i); text != "" {
 			doubts = append(doubts, Doubt{OpenPart, field, text})

@@ -29,7 +29,7 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.plain = plainPath(value)
 			l.candidate = e.candidate(l.path, e.by.First)
-			l.Passes = l.plain && l.candidate < 0 && !e.by.DenyByDefault &&
+			l.Passes = l.plain && l.candidate < 0 && !e.by.judgesAll &&
 				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil)
 			break
 		}
@@ -43,9 +43,9 @@ func (e *Engine) Govern(r *Request, at *Location) bool {
 	if at.plain && inUpperCase(r.method()) {
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
-		r.rule, r.ambiguous = e.ruleOf(r.method(), at)
+		e.ruleOf(r, at)
 	}
-	return r.rule >= 0 || r.ambiguous || e.by.DenyByDefault
+	return r.rule >= 0 || r.ambiguous || e.by.judgesAll
 }
 
 // inUpperCase reports whether all upstreams read method alike, see ruleOf.
@@ -61,53 +61,75 @@ func inUpperCase(method string) bool {
 // maxMethod bounds a method that isn't plain, in bytes: a longer one is ambiguous, and nobody uses one.
 const maxMethod = 64
 
-// ruleOf returns the rule that governs a request, -1 if there is none, over all readings of its path and method.
+// ruleOf sets the rule that governs a request, -1 if there is none, over all readings of its path and method.
 // Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams read
-// "post" as POST. So both readings must be permitted, see [Engine.both].
+// "post" as POST. All readings must be permitted: by one rule, or by one if the others have none.
 //
 //go:noinline
-func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
-	if len(method) > maxMethod {
-		return -1, true
-	}
+func (e *Engine) ruleOf(r *Request, at *Location) {
+	method := r.method()
 	upper := strings.ToUpper(strings.TrimSpace(method))
-	first := true
+	all := met{by: e.by, rules: e.config.Rules, rule: -1}
 	add := func(path string) bool {
 		candidate := e.candidate(path, e.by.First)
-		found := e.firstRule(method, path, candidate)
+		all.add(e.firstRule(method, path, candidate))
 		if upper != method && candidate >= 0 {
-			if found, ambiguous = e.both(found, e.firstRule(upper, path, candidate)); ambiguous {
-				return false
-			}
+			all.add(e.firstRule(upper, path, candidate))
 		}
-		if first {
-			rule, first = found, false
-			return true
-		}
-		rule, ambiguous = e.both(rule, found)
-		return !ambiguous
+		return !all.ambiguous || e.by.tries && !all.enforced
 	}
-	if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
+	if len(method) > maxMethod {
+		all.addUnknown()
+	} else if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
 		add(at.path)
-	} else if ambiguous = !e.by.readings.read(at.path); !ambiguous {
+	} else if e.by.readings.read(at.path) {
 		e.by.readings.each(add)
+	} else {
+		all.addUnknown()
 	}
-	if ambiguous {
-		return -1, true
-	}
-	return rule, false
+	r.rule, r.ambiguous = all.rule, all.ambiguous
+	r.tolerated = all.doubtful && !all.ambiguous || all.ambiguous && all.tried && !all.enforced
 }
 
-// both returns the rule of a request with two readings under these rules. Both readings must be permitted: by one rule,
-// or by one if the other reading has none. Otherwise it is ambiguous.
-func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
+// met has the rules that a request's readings have met so far.
+type met struct {
+	by    *governor
+	rules []Rule
+
+	rule      int // that governs all readings; -1: none, or ambiguous
+	ambiguous bool
+	doubtful  bool // they would be ambiguous if the default were enforced
+	some      bool // readings were added
+	unmatched bool // a reading has no rule
+	tried     bool // a reading has a rule, or a default, that isn't enforced
+	enforced  bool // a reading has a rule, or a default, that refuses some requests
+}
+
+// add adds the rule of a reading, -1 for none.
+func (m *met) add(rule int) {
 	switch {
-	case a == b || a < 0 && !e.by.DenyByDefault:
-		return b, false
-	case b < 0 && !e.by.DenyByDefault:
-		return a, false
+	case rule >= 0:
+		m.tried = m.tried || m.rules[rule].tries()
+		m.enforced = m.enforced || m.rules[rule].enforces()
+	default:
+		m.unmatched = true
+		m.tried = m.tried || m.by.WouldDenyByDefault
+		m.enforced = m.enforced || m.by.DenyByDefault
 	}
-	return -1, true
+	switch {
+	case m.ambiguous:
+	case !m.some, rule != m.rule && m.rule < 0 && !m.by.DenyByDefault:
+		m.rule = rule
+	case rule != m.rule && (rule >= 0 || m.by.DenyByDefault):
+		m.rule, m.ambiguous = -1, true
+	}
+	m.some = true
+	m.doubtful = m.by.WouldDenyByDefault && m.unmatched && m.rule >= 0
+}
+
+// addUnknown adds readings that may have any rule.
+func (m *met) addUnknown() {
+	m.ambiguous, m.tried, m.enforced = true, m.by.tries, m.by.enforces
 }
 
 // firstRule returns the first rule from a candidate on that covers a path, -1 if there is none.

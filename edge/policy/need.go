@@ -32,8 +32,8 @@ func (c *Config) NeedOf(h HostRules, method, path string) Need {
 }
 
 func (r *Rule) need(index int) Need {
-	n := Need{Rule: index, Credential: r.protects()}
-	if r.Auth != nil {
+	n := Need{Rule: index, Credential: r.enforces()}
+	if r.Auth != nil && !r.Auth.Trial {
 		n.Permissions = r.Auth.Permissions
 	}
 	return n

@@ -12,6 +12,7 @@ const (
 	NoteNoStore                  // Cache-Control, instead of the upstream's
 	NoteDevice                   // the device that its credential names, accepted or refused
 	NoteRule                     // the name of the rule that governs it
+	NoteReason                   // why it would be refused, see [Reason.WouldDeny]
 )
 
 var noteNames = [...]string{
@@ -21,6 +22,7 @@ var noteNames = [...]string{
 	NoteNoStore:      "gatehouse_no_store",
 	NoteDevice:       "gatehouse_device",
 	NoteRule:         "gatehouse_rule",
+	NoteReason:       "gatehouse_reason",
 }
 
 // String returns the note's name in Envoy's filter state, after the prefix "wasm.".
@@ -32,12 +34,14 @@ const VaryAll = "*"
 // Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
 // the credential or, for objects of one device, [VaryAll], with which no cache gives it to any client (RFC 9111,
 // section 4.1). Some caches don't find the "*" beside names that the upstream sends, and some ignore Vary, so that such
-// an answer needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store.
+// an answer needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store, and under a rule
+// that isn't enforced, which leaves the answer as it is.
 func (e *Engine) Vary(r *Request) string {
-	if m := r.method(); m != "GET" && m != "HEAD" {
+	rule := &e.config.Rules[r.rule]
+	if m := r.method(); m != "GET" && m != "HEAD" || rule.tries() {
 		return ""
 	}
-	if cache := e.config.Rules[r.rule].Cache; cache != nil && cache.PerDevice {
+	if rule.Cache != nil && rule.Cache.PerDevice {
 		return VaryAll
 	}
 	return e.by.varyCredential

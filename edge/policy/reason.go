@@ -1,5 +1,7 @@
 package policy
 
+import "strings"
+
 // Reason says why a request is answered as it is. Its name is in Envoy's RESPONSE_CODE_DETAILS and nginx's
 // $gatehouse_reason.
 type Reason uint8
@@ -68,6 +70,25 @@ const (
 	reasonNotModified = "gatehouse_not_modified"
 	reasonStale       = "gatehouse_hit_stale"
 )
+
+// wouldDeny has, for each reason of a refusal, the name of what is not refused for it.
+var wouldDeny = func() (names [reasons]string) {
+	for i, name := range reasonNames {
+		parts := strings.SplitN(name, "_", 3) // gatehouse, what is refused how, why
+		names[i] = WouldDenyPrefix + parts[2]
+	}
+	return names
+}()
+
+// WouldDenyPrefix begins the names of what is not refused, because its rule isn't enforced.
+const WouldDenyPrefix = "gatehouse_would_deny_"
+
+// String returns the reason's name.
+func (r Reason) String() string { return reasonNames[r] }
+
+// WouldDeny returns the name of the reason of a request that passes, but would be refused if its rule were enforced:
+// "gatehouse_would_deny_wrong_secret" for [WrongSecret].
+func (r Reason) WouldDeny() string { return wouldDeny[r] }
 
 // Reasons returns all names, for documentation.
 func Reasons() []string {

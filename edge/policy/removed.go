@@ -51,10 +51,11 @@ func (e *Engine) isRemoved(name string) bool {
 func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
 
 // SecretHeaders returns the headers with the secret of an authenticated request, which no upstream gets: the
-// credential's, and other spellings of it. The proxy's JWT filter removes tokens.
+// credential's, and other spellings of it. The proxy's JWT filter removes tokens. Under a rule that isn't enforced the
+// upstream may still check the secret, and gets it.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	c := &e.by.Credentials
-	if c.Forward {
+	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].tries() {
 		return nil
 	}
 	if c.Basic && r.has(headerAuthorization) || !c.Basic && r.has(headerSecret) {

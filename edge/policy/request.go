@@ -43,6 +43,9 @@ type Request struct {
 	rule int // rule that governs it, -1 if none does; see Govern
 	// ambiguous means that no single rule governs all readings of the path.
 	ambiguous bool
+	// tolerated means that the request passes as far as its readings are concerned, though they have different rules:
+	// none of these is enforced or, if it has a rule, the default isn't.
+	tolerated bool
 	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.removes].
 	Removed []string
 	// Token has the claims of the request's token, and is read only if a rule needs it; it may be nil if no session

@@ -47,6 +47,10 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	}
 	if rule.Cache.PerDevice {
 		q.device = d.Device
+		if q.device == "" { // the rule isn't enforced
+			d.pass(CacheBypass, statusBypass)
+			return
+		}
 	}
 	if rule.Cache.PerHost {
 		q.device = e.ofHost(q.device)
@@ -114,11 +118,11 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		d.pass(CacheBypass, statusNotAcceptable)
 	case rule.Cache.Fetch && !limits.ValidKey(key): // it can't have been published
 		d.pass(CacheBypass, statusBypass)
-	case rule.Cache.Fetch && answers.Fetch == nil:
+	case rule.Cache.Fetch && answers.Fetch == nil && !answers.Unreachable: // to wait again would be in vain
 		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CallFetch, d.ReloadState || ofOtherEpoch(err)
 	case errors.Is(err, errExpired):
 		d.pass(CacheStale, statusExpired)
-	case finder.failed():
+	case finder.failed(), rule.Cache.Fetch && answers.Fetch == nil:
 		d.pass(CacheMiss, statusFetchFailed)
 	default:
 		d.ReloadState = d.ReloadState || ofOtherEpoch(err)
@@ -267,17 +271,20 @@ func (e *Engine) compose(all []byte) string {
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
+// private reports whether answers from the cache are for one client: those that need a credential.
+func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
+
 // cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
 // without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
 // max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
 	switch {
-	case o.TTLMS != 0 && rule.Auth != nil:
+	case o.TTLMS != 0 && rule.private():
 		return e.decimal("private, max-age=", left)
 	case o.TTLMS != 0:
 		return e.decimal("max-age=", left)
-	case rule.Auth != nil:
+	case rule.private():
 		return "private, no-cache"
 	default:
 		return "no-cache"
@@ -289,9 +296,9 @@ func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	switch {
-	case rule.Auth != nil && encoded:
+	case rule.private() && encoded:
 		return e.by.varyEncodedCredential
-	case rule.Auth != nil:
+	case rule.private():
 		return e.by.varyCredential
 	case encoded:
 		return varyEncoding

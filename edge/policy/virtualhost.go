@@ -22,10 +22,11 @@ type VirtualHost struct {
 
 // HostRules decide about the requests of one virtual host, or of all hosts without one.
 type HostRules struct {
-	First, End    int // the rules are Config.Rules[First:End]
-	Credentials   Credentials
-	Source        Source
-	DenyByDefault bool
+	First, End  int // the rules are Config.Rules[First:End]
+	Credentials Credentials
+	Source      Source
+	// As the same fields of [Config].
+	DenyByDefault, WouldDenyByDefault bool
 }
 
 // NoVirtualHost is the index of a virtual host for requests that none governs.
@@ -42,11 +43,22 @@ func (c *Config) HostRules(host int) HostRules {
 	if host != NoVirtualHost {
 		return c.VirtualHosts[host].HostRules
 	}
-	top := HostRules{End: len(c.Rules), Credentials: c.Credentials, Source: c.Source, DenyByDefault: c.DenyByDefault}
+	top := HostRules{End: len(c.Rules), Credentials: c.Credentials, Source: c.Source, DenyByDefault: c.DenyByDefault,
+		WouldDenyByDefault: c.WouldDenyByDefault}
 	if len(c.VirtualHosts) > 0 {
 		top.End = c.VirtualHosts[0].First
 	}
 	return top
+}
+
+// enforcement reports whether some of these rules, or the default, isn't enforced, and whether some is.
+func (c *Config) enforcement(h HostRules) (tries, enforces bool) {
+	tries, enforces = h.WouldDenyByDefault, h.DenyByDefault
+	for i := h.First; i < h.End; i++ {
+		tries = tries || c.Rules[i].tries()
+		enforces = enforces || c.Rules[i].enforces()
+	}
+	return tries, enforces
 }
 
 // DependsOnHost reports whether a decision can depend on the request's host.
@@ -108,7 +120,7 @@ func (d *decoder) virtualHosts(c *Config, v any) {
 		if m["source"] != nil {
 			h.Source = d.source(at+".source", m["source"])
 		}
-		h.DenyByDefault = d.oneOf(at+".default", m["default"], "pass", "deny") == "deny"
+		h.DenyByDefault, h.WouldDenyByDefault = d.byDefault(at+".default", m["default"])
 		h.First = len(c.Rules)
 		d.rules(c, name, m["rules"])
 		h.End = len(c.Rules)
@@ -235,10 +247,14 @@ func (t *virtualHostTable) find(host string) place {
 // governor is what an engine needs for the requests of one virtual host, or of all hosts without one.
 type governor struct {
 	HostRules
-	name     string   // of the virtual host, "" for none
-	refusal  Reason   // of requests that no rule matches, under DenyByDefault
-	readings readings // of the last path that isn't plain
-	known    knownHeaders
+	name    string // of the virtual host, "" for none
+	refusal Reason // of requests that no rule matches, unless these pass
+	// judgesAll means that requests that no rule matches need a decision.
+	judgesAll bool
+	// tries means that some rule, or the default, isn't enforced, and enforces that some is.
+	tries, enforces bool
+	readings        readings // of the last path that isn't plain
+	known           knownHeaders
 	// secret is the header with the secret, which no upstream gets from an authenticated request.
 	secret []string
 	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
@@ -247,6 +263,8 @@ type governor struct {
 
 func newGovernor(c *Config, name string, rules HostRules) *governor {
 	g := &governor{HostRules: rules, name: name, refusal: DefaultDeny}
+	g.judgesAll = g.DenyByDefault || g.WouldDenyByDefault
+	g.tries, g.enforces = c.enforcement(rules)
 	g.readings = newReadings(c.Rules[g.First:g.End])
 	g.known = newKnownHeaders(&g.Credentials)
 	g.varyCredential = strings.Join(credentialHeaders(&g.Credentials, c.SessionMetadata != ""), ", ")
@@ -275,13 +293,15 @@ func newHosts(c *Config, none *governor) *hosts {
 		return nil
 	}
 	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}
-	strict := none.DenyByDefault || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.protects() })
+	tries, enforces := none.tries, none.enforces
 	for i := range c.VirtualHosts {
-		h.all = append(h.all, newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules))
-		strict = strict || c.VirtualHosts[i].DenyByDefault
+		g := newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules)
+		h.all = append(h.all, g)
+		tries = tries || g.tries
+		enforces = enforces || g.enforces
 	}
 	if len(c.VirtualHosts) > 0 {
-		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: strict})
+		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: enforces, WouldDenyByDefault: tries && !enforces})
 		h.ambiguous.refusal = AmbiguousHost
 	}
 	return h

@@ -22,7 +22,7 @@ const twoHosts = `{
 	"rules": [{"name": "a", "match": {"prefix": "/a"}}],
 	"virtual_hosts": {
 		"shop": {"domains": ["shop.example", "*.shop.example", "[::1]"], "source": {"filter_state": "s"},
-			"credentials": {"basic": true},
+			"credentials": {"basic": true}, "default": "would_deny",
 			"rules": [{"name": "a", "match": {"path": "/a"}, "auth": {}}, {"match": {"prefix": "/"}, "cache": {"scope": "host"}}]},
 		"blog": {"domains": ["blog.example"], "default": "deny",
 			"rules": [{"match": {"prefix": "/"}, "auth": {}, "cache": {"scope": ["host", "device"]}}]}
@@ -35,14 +35,14 @@ func TestParseVirtualHosts(t *testing.T) {
 	}
 	headers := Credentials{IDHeader: "x-id", SecretHeader: "x-secret"}
 	want := []VirtualHost{
-		{"blog", []string{"blog.example"}, HostRules{1, 2, headers, Source{Header: "x-client"}, true}},
+		{"blog", []string{"blog.example"}, HostRules{1, 2, headers, Source{Header: "x-client"}, true, false}},
 		{"shop", []string{"shop.example", "*.shop.example", "[::1]"},
-			HostRules{2, 4, Credentials{Basic: true}, Source{FilterState: "s"}, false}},
+			HostRules{2, 4, Credentials{Basic: true}, Source{FilterState: "s"}, false, true}},
 	}
 	if !reflect.DeepEqual(c.VirtualHosts, want) {
 		t.Errorf("got %+v\nwant %+v", c.VirtualHosts, want)
 	}
-	if top := c.HostRules(NoVirtualHost); top != (HostRules{0, 1, headers, Source{Header: "x-client"}, true}) {
+	if top := c.HostRules(NoVirtualHost); top != (HostRules{0, 1, headers, Source{Header: "x-client"}, true, false}) {
 		t.Errorf("the top level has %+v", top)
 	}
 	var names, fields []string

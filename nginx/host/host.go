@@ -32,6 +32,7 @@ type host struct {
 	removed []string                // headers that it must not have any more, see changed
 	added   [][2]string             // names and values of those that it must have
 	answer  answer
+	spared  bool   // a note has its reason
 	body    []byte // of the request, at the push listener
 }
 
@@ -66,7 +67,7 @@ func (h *host) begin() error {
 // enter makes a request the current one, or none for nil.
 func (h *host) enter(request unsafe.Pointer) {
 	h.request, h.claims, h.removed, h.added = request, jwt.Claims{}, h.removed[:0], h.added[:0]
-	h.answer.set = false
+	h.answer.set, h.spared = false, false
 }
 
 // forgetGone forgets requests that have ended while they waited: with lua_check_client_abort Lua ends them.
@@ -196,10 +197,14 @@ var variables = [...]string{
 	policy.NoteNoStore:      "gatehouse_private",
 	policy.NoteDevice:       "gatehouse_device",
 	policy.NoteRule:         "gatehouse_rule",
+	policy.NoteReason:       "gatehouse_reason",
 }
 
 // Note implements edge.Host.
-func (h *host) Note(n policy.Note, value string) { h.setVariable(variables[n], value) }
+func (h *host) Note(n policy.Note, value string) {
+	h.spared = h.spared || n == policy.NoteReason
+	h.setVariable(variables[n], value)
+}
 
 func (h *host) setVariable(name, value string) {
 	p, n := lend(name)

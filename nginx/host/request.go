@@ -219,7 +219,7 @@ func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *
 	*head = C.gh_answer_head{status: C.int32_t(a.status)}
 	head.fields = (*C.uchar)(unsafe.Pointer(unsafe.SliceData(a.headers)))
 	hit := a.details == "gatehouse_hit" || a.details == "gatehouse_hit_stale"
-	if !hit && a.details != "gatehouse_not_modified" || w.edge.vm.Config().LogHits {
+	if !hit && a.details != "gatehouse_not_modified" || w.edge.vm.Config().LogHits && !w.edge.spared {
 		head.reason, head.reason_length = lend(a.details)
 	}
 	out.status, out.body, out.body_length, out.key, out.forget = C.int32_t(a.status), nil, 0, 0, 0

@@ -152,6 +152,13 @@ filter_chains:
             filters:
             - status_code_filter: {comparison: {op: GE, value: {default_value: 400, runtime_key: gatehouse.log.status}}}
             - duration_filter: {comparison: {op: GE, value: {default_value: 1000, runtime_key: gatehouse.log.milliseconds}}}
+            {{- if include "gatehouse.tries" . }}
+            - extension_filter:
+                name: envoy.access_loggers.extension_filters.cel
+                typed_config:
+                  "@type": type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter
+                  expression: "'wasm.gatehouse_reason' in filter_state"
+            {{- end }}
         {{- end }}
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog
@@ -165,6 +172,7 @@ filter_chains:
               reason: "%RESPONSE_CODE_DETAILS%"
               flags: "%RESPONSE_FLAGS%"
               rule: "%FILTER_STATE(wasm.gatehouse_rule:PLAIN)%" # of what went upstream or was refused
+              would_deny: "%FILTER_STATE(wasm.gatehouse_reason:PLAIN)%" # why, if a rule were enforced
               cache: "%RESP(cache-status)%"
               device: "%FILTER_STATE(wasm.gatehouse_device:PLAIN)%" # of a credential that was accepted or refused
               source: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"

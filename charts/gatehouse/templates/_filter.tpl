@@ -27,6 +27,12 @@ log_hits: true
 {{- end }}
 {{- end }}
 
+{{/* "true" if some rule or default isn't enforced. */}}
+{{- define "gatehouse.tries" -}}
+{{- $all := toJson (list .Values.rules .Values.default .Values.virtualHosts) }}
+{{- if or (contains "\"enforce\":false" $all) (contains "\"would_deny\"" $all) }}true{{ end }}
+{{- end }}
+
 {{/* Where the address of a client is, as JSON. Istio's inbound listeners believe x-forwarded-for, which clients write. */}}
 {{- define "gatehouse.source" -}}
 {{- if .Values.source }}{{ toJson .Values.source }}

@@ -236,7 +236,8 @@ func chosenRules(source string, file []byte, listener string) (json.RawMessage, 
 }
 
 func printExplanation(w io.Writer, e *inspect.Explanation) {
-	answer := func(name string, a *inspect.Answer) {
+	var answer func(name string, a *inspect.Answer)
+	answer = func(name string, a *inspect.Answer) {
 		what := a.Action
 		if a.Status != 0 {
 			what += fmt.Sprintf(" %d", a.Status)
@@ -245,6 +246,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 			what += ", " + a.Reason
 		}
 		fmt.Fprintf(w, "%s\t%s\n\t%s\n", name, what, a.Text)
+		if a.Enforced != nil {
+			answer("  if it were enforced", a.Enforced)
+		}
 	}
 	if e.Warning != "" {
 		fmt.Fprintf(w, "WARNING: %s\n", e.Warning)
@@ -259,7 +263,8 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 	if r := e.Rule; r != nil {
 		fmt.Fprintf(w, "rule\t%s: %s\n", r.Name, r.Match)
 		if r.Auth {
-			fmt.Fprintf(w, "requires\t%s\n", dash(strings.Join(r.Permissions, ", ")))
+			name := map[bool]string{false: "requires", true: "would require"}[r.Trial]
+			fmt.Fprintf(w, "%s\t%s\n", name, dash(strings.Join(r.Permissions, ", ")))
 		}
 	} else {
 		fmt.Fprintln(w, "rule\tnone")

@@ -120,6 +120,7 @@ func TestAnalyze(t *testing.T) {
 			[]string{"default: pass",
 				"- match: {prefix: /v1/}\n                        auth: {}\n                      default: pass"},
 			[]string{openMethod.Code}, "listener edge: rules[1].match"},
+		{"a trial", []string{"default: pass", "default: would_deny"}, []string{notEnforced.Code}, "listener edge: default"},
 		{"braces", []string{"path: /v1/me/config", "path: '/v1/{id}/config'"}, []string{wildcard.Code},
 			"listener edge: rules[3].match"},
 		{"star", []string{"prefix: /v1/products/", "prefix: /v1/*/"}, []string{wildcard.Code}, "rules[1].match"},

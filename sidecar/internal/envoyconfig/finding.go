@@ -26,6 +26,9 @@ var (
 	openAdmin     = findings.ErrorKind("GH0110",
 		"listen on loopback: admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")
 
+	notEnforced = findings.WarningKind("GH0111",
+		"enforce it once it would refuse only what you want")
+
 	otherVM       = findings.ErrorKind("GH0201", "give all of Gatehouse's plugins the same vm_id")
 	failOpen      = findings.ErrorKind("GH0202", "set failure_policy: FAIL_RELOAD")
 	noReload      = findings.WarningKind("GH0203", "set failure_policy: FAIL_RELOAD")
@@ -87,6 +90,7 @@ var (
 func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
+		notEnforced,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
 		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress,

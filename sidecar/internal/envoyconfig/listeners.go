@@ -65,7 +65,7 @@ func (p *plugin) filter() object {
 func (a *analysis) edge(p *plugin) {
 	for _, doubt := range p.rules.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
-			policy.UnknownMethod: &unknownMethod}[doubt.Kind]
+			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
 		a.add(kind, p.name(), doubt.Field, "%s", doubt.Text)
 	}
 	for i, rule := range p.rules.Rules {

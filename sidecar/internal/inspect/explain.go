@@ -57,6 +57,7 @@ type Rule struct {
 	Match       string   `json:"match"`
 	Permissions []string `json:"permissions,omitempty"` // that it requires
 	Auth        bool     `json:"auth"`
+	Trial       bool     `json:"trial"` // of its auth: it isn't enforced
 	Cache       bool     `json:"cache"`
 	Session     bool     `json:"session"` // it issues tokens
 }
@@ -69,6 +70,8 @@ type Answer struct {
 	Reason      string `json:"reason,omitempty"`       // of the access log
 	CacheStatus string `json:"cache_status,omitempty"` // of a response from upstream
 	Text        string `json:"text"`
+	// Enforced is the answer if all rules and defaults were enforced, nil for the same.
+	Enforced *Answer `json:"enforced,omitempty"`
 }
 
 // Object is an object in each place where it may be.
@@ -304,12 +307,24 @@ func ruleOf(c *policy.Config, index int) *Rule {
 	rule := &Rule{Name: r.Name, Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil,
 		Session: r.IssueSession}
 	if r.Auth != nil {
-		rule.Permissions = r.Auth.Permissions
+		rule.Permissions, rule.Trial = r.Auth.Permissions, r.Auth.Trial
 	}
 	return rule
 }
 
 func answerOf(d *policy.Decision) Answer {
+	a := actionOf(d)
+	if d.WouldBeRefused() {
+		if a.Reason == "" {
+			a.Reason = d.Reason.WouldDeny()
+		}
+		status, reason := d.Enforced()
+		a.Enforced = &Answer{Action: "reply", Status: status, Reason: reason, Text: replies[reason]}
+	}
+	return a
+}
+
+func actionOf(d *policy.Decision) Answer {
 	switch d.Action {
 	case policy.Reply:
 		return Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
@@ -328,6 +343,9 @@ func answerOf(d *policy.Decision) Answer {
 
 // refine says what became of a device that the edge, which lists only those that may authenticate, takes for unknown.
 func (a *Answer) refine(d *Device) {
+	if a.Enforced != nil {
+		a.Enforced.refine(d)
+	}
 	if a.Reason != "gatehouse_denied_unknown_device" {
 		return
 	}

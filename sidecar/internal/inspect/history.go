@@ -181,6 +181,7 @@ func isReload(name string) bool {
 const (
 	cacheRequests = "gatehouse_cache_requests_total"
 	authRequests  = "gatehouse_auth_requests_total"
+	wouldDeny     = "gatehouse_would_deny_requests_total"
 )
 
 // growth returns the growth per second of each counter; one that was set back begins at 0.

@@ -57,6 +57,7 @@ type ruleRates struct {
 	Name                          string
 	Answered, Upstream            float64
 	Allowed, Refused, Unavailable float64
+	WouldDeny                     float64 // not refused, because the rule isn't enforced
 }
 
 // pages adds the page to mux.
@@ -201,14 +202,18 @@ func rulesOf(rates map[string]float64) []ruleRates {
 	of := map[string]*ruleRates{}
 	for full, rate := range rates {
 		rule, outcome := labelOf(full, "rule"), labelOf(full, "outcome")
-		cache := strings.HasPrefix(full, cacheRequests+"{")
-		if !cache && !strings.HasPrefix(full, authRequests+"{") {
+		counter, _, _ := strings.Cut(full, "{")
+		if counter != cacheRequests && counter != authRequests && counter != wouldDeny {
 			continue
 		}
 		r := of[rule]
 		if r == nil {
 			r = &ruleRates{Name: rule}
 			of[rule] = r
+		}
+		if counter == wouldDeny {
+			r.WouldDeny += rate
+			continue
 		}
 		switch outcome {
 		case "hit", "not_modified", "stale_served":

@@ -23,6 +23,8 @@ var (
 		"put the rule with auth above it; if anybody may read these paths, add methods: [GET] to the rule that only caches")
 	openPart      = findings.ErrorKind("GH1111", "put the narrower rule above the broader one")
 	unknownMethod = findings.ErrorKind("GH1112", "correct the method: methods: [POST]")
+	notEnforced   = findings.WarningKind("GH1113",
+		"enforce it once it would refuse only what you want")
 
 	ownAccess = findings.ErrorKind("GH1201",
 		"remove the access_by_lua, or call require(\"gatehouse.edge\").access() at its end")
@@ -65,7 +67,7 @@ var (
 func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noPlugin, noInit, noStart, noDict, smallMemory, noCodeCache, rulesUnread, badRules,
-		openMethod, openPart, unknownMethod,
+		openMethod, openPart, unknownMethod, notEnforced,
 		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toInner, clientsChoose, otherMethod, tunnel,
 		weakerHost, dottedHost,
 		forgedIdentity, splitHeader, authRequest, anySource,

@@ -330,6 +330,9 @@ func TestRules(t *testing.T) {
 		{"methods", "credentials: {basic: true}\nrules: [{match: {prefix: /a/b/}, cache: {}}, {match: {prefix: /a/, " +
 			"methods: [GET, PSOT]}}, {match: {path: /a/c}, auth: {}}, {match: {prefix: /a/}, auth: {}}]", 4,
 			[]string{unknownMethod.Code, openPart.Code, openMethod.Code}, "takes GET, PSOT from rules[2]"},
+		{"trials", "credentials: {basic: true}\ndefault: would_deny\nrules: [{match: {prefix: /a}, auth: " +
+			"{enforce: false}}]", 1,
+			[]string{notEnforced.Code, notEnforced.Code}, "rules[0].auth.enforce"},
 		{"two mistakes", "rulez: []\nrules: []\ndefault: maybe", 0, []string{badRules.Code, badRules.Code},
 			"rulez: unknown field"},
 	} {
@@ -370,7 +373,8 @@ func TestPage(t *testing.T) {
 		FindAllStringSubmatch(string(page), -1) {
 		listed = append(listed, row[1]+" "+row[2]+" "+strings.ReplaceAll(row[3], "`", ""))
 	}
-	found := []string{badRules.Code, rulesUnread.Code, openMethod.Code, openPart.Code, unknownMethod.Code} // TestRules
+	found := []string{badRules.Code, rulesUnread.Code, openMethod.Code, openPart.Code, unknownMethod.Code,
+		notEnforced.Code} // TestRules
 	for _, c := range bypasses {
 		found = append(found, c.want...)
 	}

@@ -55,7 +55,7 @@ func (a *analysis) readRules(given []byte, named string) {
 	}
 	for _, doubt := range c.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
-			policy.UnknownMethod: &unknownMethod}[doubt.Kind]
+			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
 		a.add(kind, nil, doubt.Field, "%s", doubt.Text)
 	}
 }

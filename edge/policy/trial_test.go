@@ -1,0 +1,213 @@
+package policy
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/edge/wire"
+)
+
+// checkTrial checks, for a decision under enforced rules, that the same rules without enforcement judge the request
+// alike and refuse nothing, and that it gets what it would get without auth.
+func checkTrial(t *testing.T, config string, enforced *Decision, m *memory, token Claims, answers Answers,
+	lines ...string) {
+	t.Helper()
+	if read, ok := token.(*claims); ok {
+		unread := *read
+		token = &unread
+	}
+	under := func(change func(c *Config)) (Decision, *Rule) {
+		c, err := parseJSON(t, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(c)
+		e := NewEngine(c)
+		if m.state.Epoch != 0 {
+			e.SetState(now, m.state)
+		}
+		r := read(e, lines...)
+		r.Token = token
+		var d Decision
+		e.Decide(&d, now, &r, m, &answers)
+		d.Headers, d.Body = slices.Clone(d.Headers), slices.Clone(d.Body)
+		if r.rule < 0 {
+			return d, nil
+		}
+		return d, &c.Rules[r.rule]
+	}
+	trial, rule := under(func(c *Config) {
+		for i := range c.Rules {
+			if c.Rules[i].Auth != nil {
+				c.Rules[i].Auth.Trial = true
+			}
+		}
+		c.DenyByDefault, c.WouldDenyByDefault = false, c.DenyByDefault
+	})
+	if rule != nil && rule.IssueSession {
+		return
+	}
+	if enforced.Action != Reply || enforced.Status < 400 {
+		if trial.Action != enforced.Action || trial.Status != enforced.Status || trial.Auth != enforced.Auth ||
+			trial.Device != enforced.Device || trial.Permissions != enforced.Permissions {
+			t.Errorf("not enforced: got %+v, enforced %+v", trial, enforced)
+		}
+		return
+	}
+	status, reason := trial.Enforced()
+	if !trial.WouldBeRefused() || status != enforced.Status || reason != enforced.Details() ||
+		trial.Device != "" || trial.Hint != enforced.Hint || trial.New {
+		t.Errorf("not enforced: got %+v, which would be %d %s; want %d %s", trial, status, reason, enforced.Status,
+			enforced.Details())
+	}
+	if rule == nil || rule.Cache != nil && (rule.Cache.PerDevice || answers.Unreachable) {
+		return
+	}
+	open, _ := under(func(c *Config) {
+		for i := range c.Rules {
+			c.Rules[i].Auth = nil
+		}
+	})
+	if trial.Action != open.Action || trial.Status != open.Status || trial.CacheStatus != open.CacheStatus ||
+		string(trial.Headers) != string(open.Headers) || string(trial.Body) != string(open.Body) {
+		t.Errorf("not enforced: got %+v, without auth %+v", trial, open)
+	}
+}
+
+// TestTrialCache: rules that aren't enforced answer from the cache as if they had no auth, but never with what is one
+// device's.
+func TestTrialCache(t *testing.T) {
+	const config = `{"credentials": {"id_header": "id", "secret_header": "secret"}, "rules": [
+		{"match": {"prefix": "/me"}, "auth": {"enforce": false}, "cache": {"scope": "device"}},
+		{"match": {"prefix": "/fetch"}, "auth": {"enforce": false}, "cache": {"on_miss": "fetch"}},
+		{"match": {"prefix": "/"}, "auth": {"enforce": false}, "cache": {}}]}`
+	good := []string{"id: dev", "secret: s3cret"}
+	for _, tt := range []struct {
+		name    string
+		request []string
+		answers Answers
+		action  Action
+		status  string // Cache-Status of a pass
+		control string
+		auth    Counter
+	}{
+		{"no credential", []string{"GET /a"}, Answers{}, Reply, "", "no-cache", WouldDeny},
+		{"a good one", append([]string{"GET /a"}, good...), Answers{}, Reply, "", "no-cache", AuthAllow},
+		{"a device's object", append([]string{"GET /me"}, good...), Answers{}, Reply, "", "private, no-cache", AuthAllow},
+		{"nobody's object", []string{"GET /me"}, Answers{}, Pass, statusBypass, "", WouldDeny},
+		{"a fetch", []string{"GET /fetch"}, Answers{}, Fetch, "", "", WouldDeny},
+		{"none after waiting in vain", append([]string{"GET /fetch"}, "id: other", "secret: x"),
+			Answers{Unreachable: true}, Pass, statusFetchFailed, "", WouldBeUnavailable},
+		{"judged before the fetch", append([]string{"GET /fetch"}, good...),
+			Answers{Fetch: &wire.FetchResponse{}, Refused: Refusal{WouldThrottle, TooManyGuesses}}, Pass,
+			statusFetchFailed, "", WouldThrottle},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			m.put("/a", 0)
+			m.put("@dev/me", 0)
+			m.put("@/me", 0)
+			m.verdict("dev", "s3cret", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
+			m.device("other", false)
+			d := decide(t, m, config, tt.answers, tt.request...)
+			control := ""
+			for _, f := range fieldsOf(d) {
+				if f[0] == "cache-control" {
+					control = f[1]
+				}
+			}
+			if d.Action != tt.action || d.CacheStatus != tt.status || control != tt.control || d.Auth != tt.auth {
+				t.Errorf("got action %d, %q, %q, %q; want %d, %q, %q, %q", d.Action, d.CacheStatus, control, d.Auth,
+					tt.action, tt.status, tt.control, tt.auth)
+			}
+		})
+	}
+}
+
+// TestTrialReadings: a request whose readings meet different rules passes, and is counted, unless one is enforced.
+func TestTrialReadings(t *testing.T) {
+	const rules = `"credentials": {"basic": true}, "rules": [
+		{"match": {"prefix": "/try/a"}, "auth": {"enforce": false}},
+		{"match": {"prefix": "/try/"}, "auth": {"enforce": false, "permissions": ["x"]}},
+		{"match": {"prefix": "/cache/a"}, "cache": {}},
+		{"match": {"prefix": "/cache/", "methods": ["GET"]}, "auth": {"enforce": false}},
+		{"match": {"prefix": "/both/a"}, "auth": {}},
+		{"match": {"prefix": "/both/"}, "auth": {"enforce": false}},
+		{"match": {"path": "/1/a"}, "auth": {}},
+		{"match": {"path": "/1/ab"}, "auth": {"enforce": false}},
+		{"match": {"prefix": "/1/"}, "auth": {"enforce": false}},
+		{"match": {"path": "/2/a"}, "auth": {"enforce": false}},
+		{"match": {"path": "/2/ab"}, "auth": {}},
+		{"match": {"prefix": "/2/"}, "auth": {"enforce": false}},
+		{"match": {"path": "/3/a"}, "auth": {"enforce": false}},
+		{"match": {"path": "/3/ab"}, "auth": {"enforce": false}},
+		{"match": {"prefix": "/3/"}, "auth": {}},
+		{"match": {"prefix": "/open/a"}, "cache": {}},
+		{"match": {"prefix": "/open/"}}]`
+	const trials = `"credentials": {"basic": true}, "rules": [{"match": {"prefix": "/try/"}, "auth": {"enforce": false}}]`
+	const (
+		passes  = "passes"
+		refused = "refused"
+	)
+	for _, tt := range []struct{ name, rules, fallback, target, want string }{
+		{"two trials", rules, "pass", "/try/%61", "would_deny_ambiguous_path"},
+		{"a trial and a cache", rules, "pass", "/cache/%61", "would_deny_ambiguous_path"},
+		{"a trial and none", rules, "pass", "/%74ry/b", "would_deny_no_credential"},
+		{"a trial and none, denied", rules, "deny", "/%74ry/b", refused},
+		{"a trial and none, not denied yet", rules, "would_deny", "/%74ry/b", "would_deny_no_credential"},
+		{"a trial and an enforced rule", rules, "pass", "/both/%61", refused},
+		{"an enforced rule and none, not denied yet", rules, "would_deny", "/%62oth/a", refused},
+		{"the first of three is enforced", rules, "pass", "/1/a;b", refused},
+		{"the second of three is enforced", rules, "pass", "/2/a;b", refused},
+		{"the third of three is enforced", rules, "pass", "/3/a;b", refused},
+		{"two caches", rules, "pass", "/open/%61", refused},
+		{"a cache and none, not denied yet", rules, "would_deny", "/%6fpen/a", "would_deny_ambiguous_path"},
+		{"none", rules, "pass", "/x", passes},
+		{"none, not denied yet", rules, "would_deny", "/x", "would_deny_default"},
+		{"none, not denied yet, spelled", rules, "would_deny", "/%78", "would_deny_default"},
+		{"none, denied", rules, "deny", "/x", refused},
+		{"it climbs, and some rule is enforced", rules, "pass", "/try/..;/x", refused},
+		{"it climbs, and no rule is enforced", trials, "pass", "/try/..;/x", "would_deny_ambiguous_path"},
+		{"it climbs, and the default is", trials, "deny", "/try/..;/x", refused},
+		{"it climbs, and the default isn't", trials, "would_deny", "/x/..;/x", "would_deny_ambiguous_path"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := decide(t, newMemory(), `{"default": "`+tt.fallback+`", `+tt.rules+`}`, Answers{}, "GET "+tt.target)
+			got := passes
+			switch {
+			case d.WouldBeRefused() && d.Action == Pass:
+				got = d.Reason.WouldDeny()[len("gatehouse_"):]
+			case d.Action == Reply:
+				got = refused
+			}
+			if got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestTrialHost: an ambiguous host is refused as soon as some host's rules are enforced.
+func TestTrialHost(t *testing.T) {
+	for rule, want := range map[string]Counter{`"auth": {"enforce": false}`: WouldForbid, `"auth": {}`: AuthForbidden,
+		`"cache": {}`: None} {
+		d := decide(t, newMemory(), `{"credentials": {"basic": true}, "virtual_hosts": {"a": {"domains": ["a"],
+			"rules": [{"match": {"prefix": "/"}, `+rule+`}]}}}`, Answers{}, "GET /", "host: b")
+		if d.Auth != want || want != None && d.Reason != AmbiguousHost {
+			t.Errorf("%s: got %q, %s, want %q", rule, d.Auth, d.Reason, want)
+		}
+	}
+}
+
+// TestWouldDenyNames: each reason has one name of its own.
+func TestWouldDenyNames(t *testing.T) {
+	names := map[string]bool{}
+	for r := range reasons {
+		if r != TokenIssued {
+			names[r.WouldDeny()] = true
+		}
+	}
+	if len(names) != int(reasons)-1 || !names["gatehouse_would_deny_wrong_secret"] {
+		t.Errorf("got %v", names)
+	}
+}
