@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// slowRate is how many bytes a second of an answer arrive while answers are slow: a catch-up with the bulky objects takes
-// longer than the fault.
+// slowRate is how many bytes a second of an answer arrive while answers are slow: a catch-up with the bulky objects
+// takes longer than the fault.
 const slowRate = 256 << 10
 
-// losses makes answers slow, and drops published messages on a link to Redis and forwards everything else, without closing the connection, as a
-// client or server does that drops messages under load.
+// losses is for a link to Redis: it makes answers slow, or drops published messages without closing the connection, as
+// a client or server does under load.
 type losses struct {
 	perMille atomic.Int64 // of the messages to drop
 	lost     atomic.Int64

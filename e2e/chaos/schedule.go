@@ -17,7 +17,8 @@ const (
 // fault is there twice: once for longer than max_staleness.
 var decks = map[Deployment][]FaultKind{
 	Single: {
-		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, SlowAnswers, LoseMessages, LoseLast, FullRedis,
+		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, SlowAnswers, LoseMessages, LoseLast,
+		FullRedis,
 		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, longPause, BadBatches, EmptyRedis, RevokeAll, both, both,
 		StepEdge, StepRedis, setBack, setBack, TrapEdge, TrapPush,
 	},
