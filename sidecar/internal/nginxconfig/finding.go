@@ -44,7 +44,6 @@ var (
 
 	weakerHost = findings.ErrorKind("GH1210", "give both hosts the same rules there, or the other default: deny, or "+
 		"each an upstream")
-	dottedHost = findings.ErrorKind("GH1211", "give the top level the same rules there, or default: deny")
 
 	forgedIdentity = findings.ErrorKind("GH1301", "remove the line: the plugin sets this header")
 	splitHeader    = findings.ErrorKind("GH1302", "use $request_uri, which is not decoded, or proxy_pass without a path")
@@ -69,7 +68,7 @@ func Kinds() []findings.Kind {
 		unreadable, noPlugin, noInit, noStart, noDict, smallMemory, noCodeCache, rulesUnread, badRules,
 		openMethod, openPart, unknownMethod, notEnforced,
 		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toInner, clientsChoose, otherMethod, tunnel,
-		weakerHost, dottedHost,
+		weakerHost,
 		forgedIdentity, splitHeader, authRequest, anySource,
 		sharedCache, lostHeaders, reencoded,
 		noPush, openPush, smallPush, openAdmin,

@@ -17,9 +17,6 @@ type judge struct {
 	as   string // a host that it judges
 }
 
-// dotted reports whether only hosts with a dot at the end are judged so. nginx ignores it, the rules don't.
-func (j *judge) dotted() bool { return strings.HasSuffix(j.as, ".") }
-
 func (a *analysis) title(j *judge) string {
 	if j.host == policy.NoVirtualHost {
 		return "the top level of the rules"
@@ -32,7 +29,7 @@ func (a *analysis) need(j *judge, method, path string) policy.Need {
 }
 
 // findJudges notes who judges the requests of each server. nginx chooses among the servers of an address by the host,
-// without its port and a dot at its end.
+// without its port and a dot at its end, like the plugin.
 func (a *analysis) findJudges() {
 	a.judges = map[*scope][]judge{}
 	if a.rules == nil {
@@ -47,18 +44,10 @@ func (a *analysis) findJudges() {
 	find := a.rules.FindVirtualHost()
 	for address, servers := range byAddress {
 		names := namesOf(address, servers)
-		hosts := []string{""}
-		for _, host := range append(findings.SampleHosts(names.domains, a.rules.Config), names.matched...) {
-			hosts = append(hosts, host, host+".")
-		}
-		slices.SortFunc(hosts, func(one, other string) int { // those without a dot first
-			if dot := strings.HasSuffix(one, "."); dot != strings.HasSuffix(other, ".") {
-				return map[bool]int{true: 1, false: -1}[dot]
-			}
-			return strings.Compare(one, other)
-		})
-		for _, host := range hosts {
-			server, by := servers[names.find(strings.TrimSuffix(host, "."))], find(host)
+		hosts := append(findings.SampleHosts(names.domains, a.rules.Config), names.matched...)
+		slices.Sort(hosts)
+		for _, host := range append([]string{""}, hosts...) {
+			server, by := servers[names.find(host)], find(host)
 			if !slices.ContainsFunc(a.judges[server], func(j judge) bool { return j.host == by }) {
 				a.judges[server] = append(a.judges[server], judge{a.rules.HostRules(by), by, host})
 			}
@@ -152,20 +141,16 @@ func (n *names) find(host string) int {
 	return n.other
 }
 
-// judgesOf are those of a scope's server, and all for a scope that isn't judged, except for hosts with a dot.
+// judgesOf are those of a scope's server, and all for a scope that isn't judged.
 func (a *analysis) judgesOf(s *scope) []judge {
 	if server := s.server(); server != nil && a.judged(s) {
-		return a.undotted(server)
+		return a.judges[server]
 	}
 	all := []judge{{HostRules: a.rules.HostRules(policy.NoVirtualHost), host: policy.NoVirtualHost}}
 	for i := range a.rules.VirtualHosts {
 		all = append(all, judge{HostRules: a.rules.HostRules(i), host: i})
 	}
 	return all
-}
-
-func (a *analysis) undotted(server *scope) []judge {
-	return slices.DeleteFunc(slices.Clone(a.judges[server]), func(j judge) bool { return j.dotted() })
 }
 
 // rulesOf are the rules of a scope's judges.
@@ -183,7 +168,7 @@ func (a *analysis) peers(s *scope) []judge {
 	for _, other := range a.http.inner {
 		if other != s.server() && slices.ContainsFunc(a.passed(other),
 			func(name string) bool { return slices.Contains(to, name) }) {
-			all = append(all, a.undotted(other)...)
+			all = append(all, a.judges[other]...)
 		}
 	}
 	return all
@@ -213,7 +198,7 @@ func (a *analysis) hosts() {
 			}
 		})
 	}
-	seen := map[*scope]map[bool]bool{}
+	seen := map[*scope]bool{}
 	for _, s := range all {
 		if s.closed() || !a.machineOnly && a.apart(s.server()) {
 			continue
@@ -226,24 +211,17 @@ func (a *analysis) hosts() {
 				continue
 			}
 			for _, by := range a.judges[s.server()] {
-				for _, other := range a.undotted(guard.server()) {
-					if other.First == other.End || by.host == other.host || seen[s.server()][by.dotted()] {
+				for _, other := range a.judges[guard.server()] {
+					if other.First == other.End || by.host == other.host || seen[s.server()] {
 						continue
 					}
 					method, path := a.weaker(s, guard, &by, &other)
 					if path == "" {
 						continue
 					}
-					kind := &weakerHost
-					if by.dotted() {
-						kind = &dottedHost
-					}
-					if seen[s.server()] == nil {
-						seen[s.server()] = map[bool]bool{}
-					}
-					seen[s.server()][by.dotted()] = true
-					a.addAt(kind, s, s.pass(), "%s: is an upstream that %s protects, but here %s judges the host %q, and asks less "+
-						"for %s %s", s.pass().arg(0), a.title(&other), a.title(&by), by.as, method, path)
+					seen[s.server()] = true
+					a.addAt(&weakerHost, s, s.pass(), "%s: is an upstream that %s protects, but here %s judges the host %q, and "+
+						"asks less for %s %s", s.pass().arg(0), a.title(&other), a.title(&by), by.as, method, path)
 				}
 			}
 		}
