@@ -87,7 +87,7 @@ func TestDenseRound(t *testing.T) {
 				t.Errorf("seed %d: no %q", seed, kind)
 			}
 		}
-		if took > 35*time.Second || !long[CutLink] || !long[PauseEnvoy] || !long[StepEdge] {
+		if took > 40*time.Second || !long[CutLink] || !long[PauseEnvoy] || !long[StepEdge] {
 			t.Errorf("seed %d: took %v, long %v", seed, took, long)
 		}
 	}
