@@ -24,13 +24,17 @@ const deadline = 60 * time.Second
 
 // empty are the queries that return nothing in a healthy system, by a part of their text and the edge; with the reason.
 var empty = map[stack.EdgeKind]map[string]string{
-	stack.EnvoyEdge: {},
+	stack.EnvoyEdge: {
+		"gatehouse_would_deny_": notEnforced,
+	},
 	stack.NativeEdge: {
-		"envoy_wasm_": "a metric of Wasm modules",
+		"gatehouse_would_deny_": notEnforced,
+		"envoy_wasm_":           "a metric of Wasm modules",
 	},
 	stack.NginxEdge: {
-		"envoy_overload_": "a metric of Envoy",
-		"envoy_wasm_":     "a metric of Envoy",
+		"gatehouse_would_deny_": notEnforced,
+		"envoy_overload_":       "a metric of Envoy",
+		"envoy_wasm_":           "a metric of Envoy",
 	},
 }
 
