@@ -105,7 +105,7 @@ func (c *Config) takes(i, j int) (methods []string) {
 	broad, narrow := &c.Rules[i], &c.Rules[j]
 	if !broad.Match.anyMethod().covers(narrow.Match.anyMethod()) ||
 		narrow.Match.anyMethod().covers(broad.Match.anyMethod()) ||
-		!broad.need(i).Weaker(narrow.need(j)) {
+		!c.NeedOfRule(i).Weaker(c.NeedOfRule(j)) {
 		return nil
 	}
 	for _, method := range c.SampleMethods() {

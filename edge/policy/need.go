@@ -25,13 +25,15 @@ func (c *Config) Need(method, path string) Need {
 func (c *Config) NeedOf(h HostRules, method, path string) Need {
 	for i := h.First; i < h.End; i++ {
 		if c.Rules[i].Match.matches(method, path) {
-			return c.Rules[i].need(i)
+			return c.NeedOfRule(i)
 		}
 	}
 	return Need{Rule: -1, Refused: h.DenyByDefault}
 }
 
-func (r *Rule) need(index int) Need {
+// NeedOfRule returns what the rule of this index asks of the requests that it governs.
+func (c *Config) NeedOfRule(index int) Need {
+	r := &c.Rules[index]
 	n := Need{Rule: index, Credential: r.enforces()}
 	if r.Auth != nil && !r.Auth.Trial {
 		n.Permissions = r.Auth.Permissions

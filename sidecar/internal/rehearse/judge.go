@@ -54,7 +54,9 @@ func (j *judge) judge(r *Request) judgement {
 	if got.rule, _ = request.Rule(); got.rule < 0 {
 		var d policy.Decision
 		j.engine.Decide(&d, 0, &request, nil, &policy.Answers{}) // without a rule it reads no memory
-		got.reason = d.Reason
+		if d.Action == policy.Reply {
+			got.reason = d.Reason
+		}
 	}
 	return got
 }
@@ -92,14 +94,10 @@ func (j *judge) space(g judgement) string {
 }
 
 func (j *judge) need(g judgement) policy.Need {
-	n := policy.Need{Rule: g.rule, Refused: g.reason != policy.Unreadable}
-	if r := j.rule(g); r != nil {
-		n.Credential = r.Auth != nil || r.IssueSession
-		if r.Auth != nil {
-			n.Permissions = r.Auth.Permissions
-		}
+	if g.rule >= 0 {
+		return j.config.NeedOfRule(g.rule)
 	}
-	return n
+	return policy.Need{Rule: g.rule, Refused: g.reason != policy.Unreadable}
 }
 
 // shown tells where a request shows its credential.
