@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/base64"
 	"fmt"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -153,21 +150,7 @@ func TestRawTargets(t *testing.T) {
 // raw sends a request as it is, and returns the status of the answer.
 func (e *edge) raw(request string) int {
 	e.t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(e.EdgeURL(), "http://"))
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := c.Write([]byte(request)); err != nil {
-		e.t.Fatal(err)
-	}
-	response, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		e.t.Fatalf("%q: %v", request, err)
-	}
-	_ = response.Body.Close()
-	return response.StatusCode
+	return e.octets(request).status
 }
 
 // TestTimingOfRefusals logs how long refusals take. The edge refuses an unknown device by itself, so that a flood costs

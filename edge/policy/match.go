@@ -88,7 +88,8 @@ func (e *Engine) ruleOf(r *Request, at *Location) {
 		all.addUnknown()
 	}
 	r.rule, r.ambiguous = all.rule, all.ambiguous
-	r.tolerated = all.doubtful && !all.ambiguous || all.ambiguous && all.tried && !all.enforced
+	doubtful := e.by.WouldDenyByDefault && all.unmatched && all.rule >= 0 // ambiguous if the default were enforced
+	r.tolerated = doubtful || all.ambiguous && all.tried && !all.enforced
 }
 
 // met has the rules that a request's readings have met so far.
@@ -98,7 +99,6 @@ type met struct {
 
 	rule      int // that governs all readings; -1: none, or ambiguous
 	ambiguous bool
-	doubtful  bool // they would be ambiguous if the default were enforced
 	some      bool // readings were added
 	unmatched bool // a reading has no rule
 	tried     bool // a reading has a rule, or a default, that isn't enforced
@@ -124,7 +124,6 @@ func (m *met) add(rule int) {
 		m.rule, m.ambiguous = -1, true
 	}
 	m.some = true
-	m.doubtful = m.by.WouldDenyByDefault && m.unmatched && m.rule >= 0
 }
 
 // addUnknown adds readings that may have any rule.

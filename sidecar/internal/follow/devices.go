@@ -136,11 +136,16 @@ func (f *Follower) abandon() {
 	payloads, _, _ := f.in.take()
 	f.lookAhead(payloads, f.dataEpoch)
 	f.readGrantedAgain()
+	f.doubtUnread()
+	f.grants.waiting = map[contract.Member]bool{}
+	f.grants.reading, f.grants.late, f.grants.held = nil, nil, position{}
+}
+
+// doubtUnread puts devices in doubt of which an event was told that no read has followed.
+func (f *Follower) doubtUnread() {
 	for m := range f.rereads.devices {
 		f.Credentials.Doubt(m.ID)
 	}
-	f.grants.waiting = map[contract.Member]bool{}
-	f.grants.reading, f.grants.late, f.grants.held = nil, nil, position{}
 }
 
 // readGrantedAgain has the next catch-up read devices with unread grants: their answers wait until it is over.
@@ -257,9 +262,7 @@ func (w *watchful) watch(call func() error) error {
 			}
 		case <-w.late:
 			w.late = nil
-			for m := range w.rereads.devices {
-				w.Credentials.Doubt(m.ID)
-			}
+			w.doubtUnread()
 		}
 	}
 }
