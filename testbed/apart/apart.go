@@ -233,9 +233,6 @@ func (c *Config) newUser(r *rand.Rand) user {
 			u.device = other.device
 		}
 	}
-	if r.IntN(8) == 0 && u.virtual+u.host != "" {
-		u.path = "//shop" + u.path
-	}
 	return u
 }
 
@@ -254,7 +251,7 @@ func (c *Config) Request(r *rand.Rand) Request {
 		q.authenticate(r, kind)
 	}
 	host := oneOf(r, hosts)
-	switch r.IntN(12) {
+	switch r.IntN(16) {
 	case 0:
 		q.Target = oneOf(r, []string{"//", "//shop", "//:a"}) + q.Target
 	case 1:
@@ -303,6 +300,8 @@ type Verdict struct {
 	Device  string // that is authenticated
 	Key     string // that is looked up
 	Object  string // the key of the object that is the answer
+	// Ambiguous means that the request has several hosts, or what can't be one.
+	Ambiguous bool
 	// Vague means that routers read the path in several ways, which may be those of different rules. All are of Virtual,
 	// and any of its objects for the host and device may be the answer.
 	Vague bool
@@ -319,7 +318,7 @@ func (c *Config) Judge(q Request) Verdict {
 	if len(q.Hosts) > 0 {
 		parts := unambiguous.FindStringSubmatch(q.Hosts[0])
 		if parts == nil || len(q.Hosts) > 1 {
-			if c.strict {
+			if v.Ambiguous = true; c.strict {
 				v.Status, v.Reason = 403, AmbiguousHost
 			}
 			return v
