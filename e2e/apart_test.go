@@ -13,6 +13,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,22 +39,61 @@ import (
 func TestVirtualHostsAreApart(t *testing.T) {
 	t.Parallel()
 	// Together a million in the whole suite, on three edges. Envoy compiles the Wasm module for each configuration.
-	configs, cases := sized(34, 3), sized(10_000, 3_000)
+	configs, cases := sized(34, 4), sized(10_000, 3_000)
 	if !onNginx() && !onNative() {
 		configs = sized(34, 1)
 	}
+	seed, repeat := rand.Uint64(), os.Getenv("SEED")
+	if repeat != "" {
+		configs = 1
+		if _, err := fmt.Sscan(repeat, &seed); err != nil {
+			t.Fatalf("SEED=%s: %v", repeat, err)
+		}
+	}
 	var all tally
 	begin := time.Now()
-	for range configs {
-		seed := rand.Uint64()
+	for i := range uint64(configs) {
+		seed := seed + i
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := startApart(t, seed, stack.Options{})
 			if err := w.compare(t.Context(), cases, &all); err != nil {
-				t.Errorf("seed %d: %s\n%v", seed, w.config.Rules(), err)
+				t.Errorf("SEED=%d: %s\n%v", seed, w.config.Rules(), err)
 			}
 		})
 	}
 	t.Logf("%d configurations of %d requests in %.0f s: %v", configs, cases, time.Since(begin).Seconds(), &all.counts)
+}
+
+// TestPlantsAreFound builds the edge with each defect of testdata/plants, and fails unless random requests find it.
+func TestPlantsAreFound(t *testing.T) {
+	long(t, "TestVirtualHostsAreApart")
+	if !onNginx() && !onNative() {
+		t.Skip("on the dynamic module and nginx, which start and build faster")
+	}
+	t.Parallel()
+	kind := os.Getenv("EDGE_KIND")
+	plants, err := filepath.Glob("testdata/plants/*")
+	if err != nil || len(plants) == 0 {
+		t.Fatalf("%d plants: %v", len(plants), err)
+	}
+	for _, plant := range plants {
+		t.Run(filepath.Base(plant), func(t *testing.T) {
+			library := filepath.Join(t.TempDir(), "library.so")
+			build := exec.CommandContext(t.Context(), "bash", "-ec", `cd .. && source scripts/overlay.sh && source "e2e/$1" &&
+				scripts/build-library.sh "$2" "$3" -overlay "$(write_overlay)"`, "plant", plant, kind, library)
+			if text, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, text)
+			}
+			for range 10 {
+				w := startApart(t, rand.Uint64(), stack.Options{LibraryPath: library, NginxLibrary: library})
+				if err := w.compare(t.Context(), 2000, new(tally)); err != nil {
+					t.Logf("found: %.300v", err)
+					return
+				}
+			}
+			t.Error("found by no request")
+		})
+	}
 }
 
 // tally counts outcomes.
