@@ -32,10 +32,10 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
-// TestVirtualHostsAreApart sends random requests, by HTTP/1 and HTTP/2, to edges with random virtual hosts, and compares
-// the answers with what the documentation says. Each object says for whom it is; another namespace of the same Redis has
-// objects of the same keys, and devices of the same ids with all permissions. On Envoy, requests that go upstream also
-// tell what Envoy's own route configuration with these virtual hosts takes for their virtual host.
+// TestVirtualHostsAreApart sends random requests, by HTTP/1 and HTTP/2, to edges with random virtual hosts, and
+// compares the answers with what the documentation says. Each object says for whom it is; another namespace of the same
+// Redis has objects of the same keys, and devices of the same ids with all permissions. On Envoy, requests that go
+// upstream also tell what Envoy's own route configuration with these virtual hosts takes for their virtual host.
 func TestVirtualHostsAreApart(t *testing.T) {
 	t.Parallel()
 	// Together a million in the whole suite, on three edges. Envoy compiles the Wasm module for each configuration.
@@ -61,7 +61,13 @@ func TestVirtualHostsAreApart(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d configurations of %d requests in %.0f s: %v", configs, cases, time.Since(begin).Seconds(), &all.counts)
+	t.Logf("%d configurations of %d requests in %.0f s: %v", configs, cases, time.Since(begin).Seconds(), all.counts)
+	for _, outcome := range apart.Outcomes() {
+		// Of few configurations, none may have an outcome. Proxies refuse many ambiguous hosts themselves.
+		if n := all.counts[outcome]; configs > 30 && outcome != apart.AmbiguousHost && n < configs*cases/1000 {
+			t.Errorf("%s: %d, the test shows little", outcome, n)
+		}
+	}
 }
 
 // TestApartFindsPlants builds the edge with each defect of testdata/plants, and fails unless random requests find it.
@@ -268,7 +274,7 @@ func (w *apartEdge) read(q apart.Request, f form) apart.Request {
 		hosts = []string{strings.Trim(strings.Join(hosts, ","), ",")}
 	case onEnvoy && f == absolute:
 		hosts = []string{hosts[0][strings.LastIndexByte(hosts[0], '@')+1:]} // also if there is another Host
-	case onEnvoy && f >= frames && len(hosts) > 1, f == absolute && len(hosts) > 1 && strings.EqualFold(hosts[0], hosts[1]):
+	case len(hosts) > 1 && (onEnvoy && f >= frames || f == absolute && strings.EqualFold(hosts[0], hosts[1])):
 		hosts = hosts[:1]
 	}
 	q.Hosts = hosts

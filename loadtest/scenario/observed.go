@@ -37,7 +37,7 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	}
 	w, err := startWorld(ctx, o, worldOptions{
 		name: "observed", direct: true, sidecar: []string{"--trace.endpoint=http://127.0.0.1:1", "--trace.ratio=1"},
-		modify: func(c *stack.Config) error { return errors.Join(observe(c, nothing, everything), host(c, hosted)) },
+		modify: func(c *stack.Config) error { return errors.Join(observe(c, nothing, everything), addHosts(c, hosted)) },
 		seed: func(ctx context.Context, p *publish.Publisher) error {
 			return seedObjects(ctx, p, func(path string) string { return publish.KeyOfVirtualHost(hostedName, "", path) })
 		},
@@ -132,11 +132,11 @@ func observe(c *stack.Config, nothing, everything string) error {
 	)
 }
 
-// hostedName is one of the virtual hosts that host adds.
+// hostedName is one of the virtual hosts that addHosts adds.
 const hostedName = "team-50"
 
-// host adds a copy of the edge listener that has its rules for each of 100 virtual hosts, too.
-func host(c *stack.Config, address string) error {
+// addHosts adds a copy of the edge listener that has its rules for each of 100 virtual hosts, too.
+func addHosts(c *stack.Config, address string) error {
 	err := copyEdge(c, "hosted", address)
 	if err != nil {
 		return err
@@ -159,5 +159,6 @@ func host(c *stack.Config, address string) error {
 
 // rulesOf returns the path of a part of the rules of a listener.
 func rulesOf(listener, part string) []string {
-	return manager(listener, "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value", part)
+	return manager(listener, "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value",
+		part)
 }

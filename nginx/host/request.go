@@ -148,8 +148,8 @@ func (h *host) authority(headers []C.gh_element) string {
 	return authority
 }
 
-// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port. It leaves
-// what can't be a host, which the policy refuses.
+// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port. It
+// leaves what can't be a host, which the policy refuses.
 func dotless(host string) string {
 	name, port, _ := strings.Cut(host, ":")
 	if strings.HasSuffix(name, ".") && policy.ValidPort(port) {

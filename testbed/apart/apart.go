@@ -79,7 +79,8 @@ var (
 	names   = []string{"shop", "a", "b", "s-1", "s_1", "no"}
 	domains = []string{"a", "b", "a.b", "*.a", "*.b", "*.a.b", "*.b.a.b", "shop", "*.shop", "[::1]", "[1::]", "a.a", "*",
 		"x-y.b", "*.x-y.b", "127.0.0.1"}
-	hosts = []string{"a", "b", "A", "B.a", "a.b", "x.a", "x.a.b", "c.b.a.b", "C.B.A.B", ".a", ".a.b", "a.", "shop", "x.shop",
+	hosts = []string{"a", "b", "A", "B.a", "a.b", "x.a", "x.a.b", "c.b.a.b", "C.B.A.B", ".a", ".a.b", "a.", "shop",
+		"x.shop",
 		"[::1]", "[1::]", "a.a", "y.x-y.b", "127.0.0.1", "none", "b.b.b.b", "ba", "x.ba", "xshop", "bx-y.b", ""}
 	paths   = []string{"/", "/v1", "/v1/x", "/shop", "/shop/v1", "/:a/v1", "/a", "/a/v1", "/@d/v1"}
 	devices = []string{"d", "a", "shop", ":a", "d:a", "x@d"}
@@ -440,7 +441,8 @@ func (v Verdict) label() string {
 // mayGet reports whether an object, by its key, can be the answer to a vague request.
 func (c *Config) mayGet(v Verdict, key string) bool {
 	u, found := c.Objects[key]
-	return found && u.virtual == v.Virtual && (u.host == "" || u.host == v.host) && (u.device == "" || u.device == v.device)
+	return found && u.virtual == v.Virtual && (u.host == "" || u.host == v.host) &&
+		(u.device == "" || u.device == v.device)
 }
 
 // String returns the verdict in words.
