@@ -26,7 +26,7 @@ type bench struct {
 	client    redis.UniversalClient
 	publisher *publish.Publisher
 	dir       string
-	workers   int // of Envoy
+	workers   int // of the edge
 }
 
 // start starts a stack with its own redis-server. seed may write to Redis before the sidecar starts.
@@ -65,19 +65,17 @@ func (b *bench) stop() error {
 	return errors.Join(b.client.Close(), b.Stop(), os.RemoveAll(b.dir))
 }
 
-// envoy returns Envoy for CPU measurements of any of its listeners.
-func (b *bench) envoy() proc.Server {
+// proxy returns Envoy or nginx, for CPU measurements of any of its listeners.
+func (b *bench) proxy() proc.Server {
+	if b.EdgeKind() == stack.NginxEdge {
+		return proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers, Forks: true}
+	}
 	return proc.Server{Name: "envoy", PID: b.EdgePID(), Cores: b.workers, Workers: "wrk:worker_"}
 }
 
 // servers returns Gatehouse's processes.
 func (b *bench) servers() []proc.Server {
-	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
-}
-
-// nginxServers returns Gatehouse's processes with nginx as the edge.
-func (b *bench) nginxServers() []proc.Server {
-	return append(b.servers()[1:], proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers})
+	return []proc.Server{b.proxy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
 
 // fill publishes n objects of random bytes, which [workload.Objects] asks for.
