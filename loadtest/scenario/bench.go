@@ -3,12 +3,14 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"regexp"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -40,7 +42,11 @@ func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, 
 		o.Concurrency = 2
 	}
 	b := &bench{workers: o.Concurrency}
-	if b.dir, err = os.MkdirTemp("", "gatehouse-loadtest-"); err != nil {
+	parent := ""
+	if cmp.Or(o.EdgeKind, stack.EdgeKind(os.Getenv("EDGE_KIND"))) == stack.NginxEdge {
+		parent = "/dev/shm" // a disk would write the memory file back, and make writers wait
+	}
+	if b.dir, err = os.MkdirTemp(parent, "gatehouse-loadtest-"); err != nil {
 		return nil, err
 	}
 	o.Dir, o.RedisServerPath = b.dir, path
@@ -77,6 +83,29 @@ func (b *bench) proxy() proc.Server {
 func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.proxy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
+
+// sidecarRoom and nginxRoom configure memory of the edge for a number of objects of 1 KiB: arguments of the sidecar, and
+// nginx.conf with the same limits. 0 objects: the defaults.
+func sidecarRoom(objects int) []string {
+	if objects == 0 {
+		return nil
+	}
+	return []string{fmt.Sprint("--memory.objects=", maxObjects(objects)),
+		fmt.Sprint("--memory.bytes=", roomMiB(objects)<<20)}
+}
+
+func nginxRoom(config string, objects int) string {
+	if objects == 0 {
+		return config
+	}
+	return memoryMiB.ReplaceAllString(config, fmt.Sprintf("memory_mib = %d, objects = %d", roomMiB(objects),
+		maxObjects(objects)))
+}
+
+func maxObjects(objects int) int { return objects*5/4 + 100 }
+func roomMiB(objects int) int    { return 64 + objects/256 }
+
+var memoryMiB = regexp.MustCompile(`memory_mib = [0-9]+`)
 
 // fill publishes n objects of random bytes, which [workload.Objects] asks for.
 func fill(ctx context.Context, p *publish.Publisher, n int) error {

@@ -69,9 +69,7 @@ func sizes(most int) []int { return []int{max(most/100, 1), max(most/10, 1), mos
 
 // objects measures reads of n objects of 1 KiB.
 func (g *growing) objects(ctx context.Context, n int) (err error) {
-	w, err := startWorld(ctx, g.Options,
-		worldOptions{name: "growth", sidecar: []string{fmt.Sprint("--memory.objects=", n*5/4+100),
-			fmt.Sprint("--memory.bytes=", 4096*n+(64<<20))}})
+	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", objects: n})
 	if err != nil {
 		return err
 	}

@@ -50,13 +50,13 @@ type worldOptions struct {
 	workers  int      // of the edge, 0 for the run's
 	binding  string   // of the module, or native or nginx; "" for the environment's
 	sidecar  []string // its arguments
+	objects  int      // of 1 KiB, for which the edge has room; 0: the defaults
 	services []string // kinds, in addition to the origin
 	direct   bool     // a direct_response answers requests that match no rule
 	floor    bool     // a listener like the edge, with the module of loadtest/floor
 	// listeners are added to Envoy: names, and the kinds of services behind them.
 	listeners []worldListener
 	modify    func(c *stack.Config) error // after everything else, may be nil
-	nginx     []string                    // more fields of edge.init, NAME = VALUE each
 	seed      func(ctx context.Context, p *publish.Publisher) error
 }
 
@@ -99,10 +99,13 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		return w, fmt.Errorf("%w: EDGE_KIND=nginx: this scenario changes Envoy's configuration", stack.ErrUsage)
 	}
 	w.bench, err = start(ctx, stack.Options{
-		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar,
+		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules,
+		SidecarArgs:  append(sidecarRoom(wo.objects), wo.sidecar...),
 		ReadyTimeout: time.Minute, EdgeKind: kind, Binding: binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
-		ModifyNginx:  func(config string) string { return w.modifyNginx(config, wo) },
+		ModifyNginx: func(config string) string {
+			return strings.Replace(nginxRoom(w.modifyNginx(config), wo.objects), "http {\n", w.returnListener(), 1)
+		},
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
 			return err
@@ -241,25 +244,23 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 func (w *world) startNginx(ctx context.Context, o *Options) (*bench, error) {
 	return start(ctx, stack.Options{
 		Name: "nginx", EdgeKind: stack.NginxEdge, Concurrency: o.Workers, Rules: worldRules,
-		ModifyNginx: w.upstreamOfNginx,
+		ModifyNginx: w.modifyNginx,
 	}, seedSingles)
 }
 
-// upstreamOfNginx returns nginx.conf with the world's upstream.
-func (w *world) upstreamOfNginx(config string) string {
-	return upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
+// modifyNginx returns nginx.conf with the world's upstream, and without a limit of requests on a connection: an open
+// loop would count those that are on their way.
+func (w *world) modifyNginx(config string) string {
+	config = upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
+	return strings.Replace(config, "http {\n", "http {\n  keepalive_requests 1000000000;\n", 1)
 }
 
 var upstreamServer = regexp.MustCompile(`server 127[0-9.:]*;`)
 
-// modifyNginx returns nginx.conf for the world, with a listener that answers by `return`.
-func (w *world) modifyNginx(config string, wo worldOptions) string {
-	for _, field := range wo.nginx {
-		config = strings.Replace(config, "edge\").init{", "edge\").init{"+field+", ", 1)
-	}
-	direct := fmt.Sprintf("http {\n  server {\n    listen %s reuseport;\n    location / { return 200 '%s'; }\n  }\n",
+// returnListener returns a server of nginx without Gatehouse, which answers everything with 1 KiB.
+func (w *world) returnListener() string {
+	return fmt.Sprintf("http {\n  server {\n    listen %s reuseport;\n    location / { return 200 %s; }\n  }\n",
 		w.listeners["direct"].Address, strings.Repeat("x", 1<<10))
-	return strings.Replace(w.upstreamOfNginx(config), "http {\n", direct, 1)
 }
 
 // seedSingles publishes the objects and the device of the workloads of one request.
