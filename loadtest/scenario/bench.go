@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -50,6 +51,14 @@ func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, 
 		return nil, err
 	}
 	o.Dir, o.RedisServerPath = b.dir, path
+	modify := o.ModifyNginx
+	o.ModifyNginx = func(config string) string {
+		if modify != nil {
+			config = modify(config)
+		}
+		// By default nginx closes each connection after 1,000 requests, also those on which one is on its way.
+		return strings.Replace(config, "http {\n", "http {\n  keepalive_requests 1000000000;\n", 1)
+	}
 	o.Seed = func(ctx context.Context, url string) error {
 		var err error
 		if b.client, err = redisurl.Connect(url); err != nil {
@@ -84,28 +93,40 @@ func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.proxy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
 
-// sidecarRoom and nginxRoom configure memory of the edge for a number of objects of 1 KiB: arguments of the sidecar, and
-// nginx.conf with the same limits. 0 objects: the defaults.
-func sidecarRoom(objects int) []string {
-	if objects == 0 {
-		return nil
+// room is how many objects of 1 KiB and verdicts the edge has memory for; 0: the defaults.
+type room struct{ objects, verdicts int }
+
+// sidecar returns the sidecar's arguments for it.
+func (r room) sidecar() (args []string) {
+	if r.objects > 0 {
+		args = append(args, fmt.Sprint("--memory.objects=", r.maxObjects()), fmt.Sprint("--memory.bytes=", r.mib()<<20))
 	}
-	return []string{fmt.Sprint("--memory.objects=", maxObjects(objects)),
-		fmt.Sprint("--memory.bytes=", roomMiB(objects)<<20)}
+	if r.verdicts > 0 {
+		args = append(args, fmt.Sprint("--memory.verdicts=", r.maxVerdicts()))
+	}
+	return args
 }
 
-func nginxRoom(config string, objects int) string {
-	if objects == 0 {
-		return config
+// nginx returns nginx.conf with the same limits.
+func (r room) nginx(config string) string {
+	limits := ""
+	if r.objects > 0 {
+		limits += fmt.Sprintf("memory_mib = %d, objects = %d, ", r.mib(), r.maxObjects())
 	}
-	return memoryMiB.ReplaceAllString(config, fmt.Sprintf("memory_mib = %d, objects = %d", roomMiB(objects),
-		maxObjects(objects)))
+	if r.verdicts > 0 {
+		limits += fmt.Sprintf("verdicts = %d, ", r.maxVerdicts())
+	}
+	if r.objects > 0 {
+		config = memoryMiB.ReplaceAllString(config, "")
+	}
+	return strings.Replace(config, "memory = ", limits+"memory = ", 1)
 }
 
-func maxObjects(objects int) int { return objects*5/4 + 100 }
-func roomMiB(objects int) int    { return 64 + objects/256 }
+func (r room) maxObjects() int  { return r.objects*5/4 + 100 }
+func (r room) mib() int         { return 64 + r.objects/256 }
+func (r room) maxVerdicts() int { return r.verdicts + 100 }
 
-var memoryMiB = regexp.MustCompile(`memory_mib = [0-9]+`)
+var memoryMiB = regexp.MustCompile(`memory_mib = [0-9]+,`)
 
 // fill publishes n objects of random bytes, which [workload.Objects] asks for.
 func fill(ctx context.Context, p *publish.Publisher, n int) error {

@@ -15,9 +15,8 @@ import (
 
 // startFilled starts a stack with objects objects, for which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
-	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute,
-		SidecarArgs: sidecarRoom(objects),
-		ModifyNginx: func(config string) string { return nginxRoom(config, objects) }},
+	r := room{objects: objects}
+	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecar(), ModifyNginx: r.nginx},
 		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
 }
 

@@ -50,7 +50,7 @@ func nginxWorkers(ctx context.Context, o *Options, out *Recorder) error {
 
 func (s *sharing) measure(ctx context.Context, workers int) (err error) {
 	w, err := startWorld(ctx, s.Options, worldOptions{name: "nginx-workers", workers: workers,
-		binding: string(stack.NginxEdge), objects: s.Objects})
+		binding: string(stack.NginxEdge), room: room{objects: s.Objects}})
 	if err != nil {
 		return err
 	}
@@ -92,31 +92,38 @@ func (s *sharing) measure(ctx context.Context, workers int) (err error) {
 
 // memory adds the memory of nginx's workers now.
 func (s *sharing) memory(w *world, when string) error {
-	pids, err := stack.NginxWorkers(w.EdgePID())
+	master, workers, err := w.nginxMemory()
 	if err != nil {
 		return err
 	}
-	var workers []workerMemory
-	for _, pid := range append(pids, w.EdgePID()) {
-		mappings, err := proc.Mappings(pid)
-		if err != nil {
-			return err
-		}
-		workers = append(workers, memoryOf(mappings))
-	}
-	master := workers[len(pids)]
-	sum := workerMemory{workers: len(pids), when: when, all: master.pss}
-	for _, m := range workers[:len(pids)] {
+	sum := workerMemory{workers: len(workers), when: when, all: master.pss}
+	for _, m := range workers {
 		sum.all += m.pss
 		sum.pss, sum.private = sum.pss+m.pss, sum.private+m.private
 		sum.file, sum.library = sum.file+m.file, sum.library+m.library
 		sum.heap, sum.other = sum.heap+m.heap, sum.other+m.other
 	}
 	for _, field := range []*int64{&sum.pss, &sum.private, &sum.file, &sum.library, &sum.heap, &sum.other} {
-		*field /= int64(len(pids))
+		*field /= int64(len(workers))
 	}
 	s.use = append(s.use, sum)
 	return nil
+}
+
+// nginxMemory returns the memory of nginx's master and of each worker.
+func (b *bench) nginxMemory() (master workerMemory, workers []workerMemory, err error) {
+	pids, err := stack.NginxWorkers(b.EdgePID())
+	if err != nil {
+		return master, nil, err
+	}
+	for _, pid := range append(pids, b.EdgePID()) {
+		mappings, err := proc.Mappings(pid)
+		if err != nil {
+			return master, nil, err
+		}
+		workers = append(workers, memoryOf(mappings))
+	}
+	return workers[len(pids)], workers[:len(pids)], nil
 }
 
 // memoryOf returns the memory of one process.

@@ -107,21 +107,21 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return measure(t, load, d/5)
 }
 
-// halfLoad returns a rate at which the edge's workers are busy about half of the time. That is less than half of the
-// closed loop's rate, because each request wakes a worker.
+// halfLoad returns a rate at which the edge's workers are busy about half of the time, or half of the closed loop's rate
+// if that is less: mostly it is more, because each request wakes a worker, but the workers may share their cores.
 func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload, out *Recorder) (float64, error) {
-	rate, err := o.highest(ctx, w, load, out)
+	most, err := o.highest(ctx, w, load, out)
 	if err != nil {
 		return 0, err
 	}
-	rate /= 4
+	rate := most / 4
 	for range 3 {
 		out.doing("%s, %.0f/s", load.Name, rate)
 		row, err := o.open(ctx, w.edge(), load, rate, 3*time.Second)
 		if out.row(row, err) != nil {
 			return 0, err
 		}
-		rate *= 0.5 * float64(o.Workers) / row.Edge()
+		rate = min(rate*0.5*float64(o.Workers)/row.Edge(), most/2)
 	}
 	return rate, nil
 }

@@ -50,7 +50,7 @@ type worldOptions struct {
 	workers  int      // of the edge, 0 for the run's
 	binding  string   // of the module, or native or nginx; "" for the environment's
 	sidecar  []string // its arguments
-	objects  int      // of 1 KiB, for which the edge has room; 0: the defaults
+	room     room
 	services []string // kinds, in addition to the origin
 	direct   bool     // a direct_response answers requests that match no rule
 	floor    bool     // a listener like the edge, with the module of loadtest/floor
@@ -100,11 +100,11 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	}
 	w.bench, err = start(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules,
-		SidecarArgs:  append(sidecarRoom(wo.objects), wo.sidecar...),
+		SidecarArgs:  append(wo.room.sidecar(), wo.sidecar...),
 		ReadyTimeout: time.Minute, EdgeKind: kind, Binding: binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
 		ModifyNginx: func(config string) string {
-			return strings.Replace(nginxRoom(w.modifyNginx(config), wo.objects), "http {\n", w.returnListener(), 1)
+			return strings.Replace(wo.room.nginx(w.modifyNginx(config)), "http {\n", w.returnListener(), 1)
 		},
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
@@ -248,11 +248,9 @@ func (w *world) startNginx(ctx context.Context, o *Options) (*bench, error) {
 	}, seedSingles)
 }
 
-// modifyNginx returns nginx.conf with the world's upstream, and without a limit of requests on a connection: an open
-// loop would count those that are on their way.
+// modifyNginx returns nginx.conf with the world's upstream.
 func (w *world) modifyNginx(config string) string {
-	config = upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
-	return strings.Replace(config, "http {\n", "http {\n  keepalive_requests 1000000000;\n", 1)
+	return upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
 }
 
 var upstreamServer = regexp.MustCompile(`server 127[0-9.:]*;`)
