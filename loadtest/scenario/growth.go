@@ -266,8 +266,8 @@ func (b *bench) verifications(ctx context.Context) (float64, error) {
 	return b.Metric(ctx, `gatehouse_api_requests_total{call="verify",result="ok"}`)
 }
 
-// letIn sends a request of each device of the fleet, and checks that the edge then has a verdict for each without a run of
-// bcrypt.
+// letIn sends a request of each device of the fleet, and checks that the edge then has a verdict for each without a run
+// of bcrypt.
 func (w *world) letIn(ctx context.Context, n int) error {
 	const connections = 64
 	load := workload.Devices(n)

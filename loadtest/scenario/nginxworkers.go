@@ -35,8 +35,8 @@ type workerMemory struct {
 	all                                      int64 // proportional set size of the master and all workers
 }
 
-// nginxWorkers measures Gatehouse in nginx, with several numbers of workers on one memory file: the closed loop, and the
-// memory at the start, with objects, and after all of them were read.
+// nginxWorkers measures Gatehouse in nginx, with several numbers of workers on one memory file: the closed loop, and
+// the memory at the start, with objects, and after all of them were read.
 func nginxWorkers(ctx context.Context, o *Options, out *Recorder) error {
 	s := &sharing{Options: o, Recorder: out}
 	for _, n := range workerCounts {
@@ -165,8 +165,9 @@ func goHeap(mappings []proc.Mapping) (heap int64) {
 
 // table prints the use of memory.
 func (s *sharing) table() {
-	fmt.Fprintf(s, "nginx-workers: memory of a worker on average, MiB: PSS is shared pages by their share, private is what "+
-		"no other process has; file, library, Go's heap and other are parts of PSS. %d objects of 1 KiB\n", s.Objects)
+	fmt.Fprintf(s, "nginx-workers: memory of a worker on average, MiB, %d objects of 1 KiB: PSS divides shared pages by "+
+		"their processes, private is what no other process has; file, library, Go's heap and other are parts of PSS\n",
+		s.Objects)
 	t := tabwriter.NewWriter(s, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "workers\t\tPSS\tprivate\tfile\tlibrary\tGo's heap\tother\tPSS of all with the master\t")
 	for _, m := range s.use {

@@ -107,8 +107,8 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return measure(t, load, d/5)
 }
 
-// halfLoad returns a rate at which the edge's workers are busy about half of the time, or half of the closed loop's rate
-// if that is less: mostly it is more, because each request wakes a worker, but the workers may share their cores.
+// halfLoad returns a rate at which the edge's workers are busy about half of the time. That is less than half of the
+// closed loop's rate, because each request wakes a worker; the latter is the limit if the workers have too few cores.
 func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload, out *Recorder) (float64, error) {
 	most, err := o.highest(ctx, w, load, out)
 	if err != nil {
