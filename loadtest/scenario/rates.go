@@ -108,7 +108,7 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 }
 
 // halfLoad returns a rate at which the edge's workers are busy about half of the time. That is less than half of the
-// closed loop's rate, because each request wakes a worker; the latter is the limit if the workers have too few cores.
+// closed loop's rate, because each request wakes a worker; workers that share cores get that half.
 func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload, out *Recorder) (float64, error) {
 	most, err := o.highest(ctx, w, load, out)
 	if err != nil {
