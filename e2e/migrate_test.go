@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,11 +35,15 @@ type migration struct {
 	service *migratedService
 	auth    *authService
 	redis   string // its address
+
+	device []string // header lines of a good credential
+	id     string   // of its device
 }
 
 func newMigration(t *testing.T, guide, devices string) *migration {
 	t.Helper()
-	m := &migration{t: t, dir: t.TempDir(), service: newMigratedService(t), auth: newAuthService(t)}
+	m := &migration{t: t, dir: t.TempDir(), service: newMigratedService(t), auth: newAuthService(t),
+		device: migratedDevice, id: "sensor-7"}
 	if err := os.CopyFS(m.dir, os.DirFS(filepath.Join(guides, guide))); err != nil {
 		t.Fatal(err)
 	}
@@ -192,9 +197,10 @@ func (m *migration) start(opts stack.Options) *edge {
 // takes telemetry.
 type migratedService struct {
 	address  string
-	identity string // name of the header from which it knows the device
-	products atomic.Int64
-	version  atomic.Int64
+	identity string       // name of the header from which it knows the device
+	products atomic.Int64 // requests for products
+	secrets  atomic.Int64 // requests with a device's secret
+	version  atomic.Int64 // of products
 }
 
 func newMigratedService(t *testing.T) *migratedService {
@@ -212,6 +218,9 @@ func serve(t *testing.T, answer http.HandlerFunc) (address string) {
 }
 
 func (s *migratedService) answer(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("X-Device-Token")+r.Header.Get("Apikey") != "" {
+		s.secrets.Add(1)
+	}
 	var body any
 	switch path := r.URL.Path; {
 	case strings.HasPrefix(path, "/v1/products/") && r.Method != http.MethodPost:
@@ -241,6 +250,7 @@ func (s *migratedService) answer(w http.ResponseWriter, r *http.Request) {
 type authService struct {
 	address string
 	calls   atomic.Int64
+	down    atomic.Bool // it closes connections instead of answering
 
 	mu      sync.Mutex
 	devices map[string][]string // secret and permissions by id
@@ -268,6 +278,9 @@ func (s *authService) revoke(id string) (restore func()) {
 
 func (s *authService) answer(w http.ResponseWriter, r *http.Request) {
 	s.calls.Add(1)
+	if s.down.Load() {
+		panic(http.ErrAbortHandler)
+	}
 	target := r.URL // Envoy sends the request's own
 	for _, header := range []string{"X-Original-Uri", "X-Original-Url"} {
 		if value := r.Header.Get(header); value != "" {
@@ -393,7 +406,7 @@ func (m *migration) callsOf(url string) int64 {
 	m.t.Helper()
 	before := m.auth.calls.Load()
 	for range 10 {
-		m.status(url, 200, "GET /v1/fleet/config", migratedDevice...)
+		m.status(url, 200, "GET /v1/fleet/config", m.device...)
 	}
 	return m.auth.calls.Load() - before
 }
@@ -422,6 +435,16 @@ func (m *migration) trial(url string, e *edge) {
 	})
 }
 
+// enforced begins the last step: from now on the auth service is not asked, and the service gets no secret.
+func (m *migration) enforced() {
+	m.t.Helper()
+	if m.service.secrets.Swap(0) == 0 {
+		m.t.Error("the service got no secret so far")
+	}
+	m.auth.calls.Store(0)
+	m.auth.down.Store(true)
+}
+
 // after checks what is true only with Gatehouse: no auth service, one bcrypt run for the credential, and writes that
 // count at once.
 func (m *migration) after(url string, e *edge) {
@@ -433,15 +456,23 @@ func (m *migration) after(url string, e *edge) {
 	if runs := e.metric(`gatehouse_verifications_total{outcome="allow",reason="bcrypt"}`); runs != 2 {
 		m.t.Errorf("two good credentials in many requests: %v runs of bcrypt", runs)
 	}
-	m.status(url, 200, "GET /v1/products/42", `If-None-Match: "of the service"`)
+	tag := m.status("http://"+m.service.address, 200, "GET /v1/products/42").header.Get("ETag")
+	asked := m.service.products.Load()
+	m.status(url, 200, "GET /v1/products/42?utm=x&lang=de", "If-None-Match: "+tag)
+	if got := m.service.products.Load() - asked; got != 0 {
+		m.t.Errorf("the service was asked %d times for what is published", got)
+	}
+	if got := m.service.secrets.Load(); got != 0 {
+		m.t.Errorf("the service got %d secrets", got)
+	}
 	e.put("/v1/products/42", `{"id":"42","lang":"","version":1}`)
 	e.pushed()
 	if a := m.status(url, 200, "GET /v1/products/42"); !strings.Contains(a.body, `"version":1`) {
 		m.t.Errorf("after a publish: got %s", a.body)
 	}
-	e.ctl("device", "revoke", "sensor-7")
+	e.ctl("device", "revoke", m.id)
 	e.pushed()
-	m.status(url, 401, "GET /v1/fleet/config", migratedDevice...)
+	m.status(url, 401, "GET /v1/fleet/config", m.device...)
 }
 
 var (
@@ -466,17 +497,23 @@ func TestMigrateExtAuthz(t *testing.T) {
 	if calls := m.callsOf(before); calls != 10 {
 		t.Errorf("before: ten requests make %d calls of the auth service", calls)
 	}
+	m.auth.down.Store(true)
+	m.status(before, 403, "GET /v1/fleet/config", m.device...)
+	m.auth.down.Store(false)
+	restore := m.auth.revoke("sensor-7")
+	m.status(before, 401, "GET /v1/fleet/config", m.device...)
+	restore()
 	m.follow("README.md")
 	rehearsed(t, m.follow("envoy-ext-authz.md"))
 
 	options := func(config string) stack.Options {
-		return stack.Options{ConfigPath: filepath.Join(m.dir, config), SidecarArgs: []string{"--limit.device=1000"}}
+		return stack.Options{ConfigPath: filepath.Join(m.dir, config)}
 	}
 	trial := m.start(options("trial.yaml"))
 	m.sameAnswers(trial.EdgeURL(), all, true, want)
 	m.trial(trial.EdgeURL(), trial)
 
-	m.auth.calls.Store(0)
+	m.enforced()
 	after := m.start(options("after.yaml"))
 	m.sameAnswers(after.EdgeURL(), all, true, want)
 	m.after(after.EdgeURL(), after)
@@ -493,18 +530,22 @@ func TestMigrateNginx(t *testing.T) {
 	before := m.before("before.conf", m.service.address)
 	want := m.answers(before, all, false)
 	m.staysCached(before)
+	m.service.version.Store(1)
+	if a := m.status(before, 200, "GET /v1/products/42"); !strings.Contains(a.body, `"version":0`) {
+		t.Errorf("a changed product, before: got %s", a.body)
+	}
+	m.service.version.Store(0)
 	m.follow("README.md")
 	rehearsed(t, m.follow("nginx.md"))
 
 	options := func(config, rules string) stack.Options {
-		return stack.Options{NginxConfigPath: filepath.Join(m.dir, config), Rules: m.read(rules),
-			SidecarArgs: []string{"--limit.device=1000"}}
+		return stack.Options{NginxConfigPath: filepath.Join(m.dir, config), Rules: m.read(rules)}
 	}
 	trial := m.start(options("trial.conf", "trial.yaml"))
 	m.sameAnswers(trial.EdgeURL(), all, false, want)
 	m.trial(trial.EdgeURL(), trial)
 
-	m.auth.calls.Store(0)
+	m.enforced()
 	after := m.start(options("after.conf", "rules.yaml"))
 	m.sameAnswers(after.EdgeURL(), all, true, want)
 	asked := m.service.products.Load()
@@ -534,6 +575,16 @@ func TestMigrateIngressNginx(t *testing.T) {
 	anyEdge(t)
 	m := newMigration(t, "ingress-nginx", migratedDevices)
 	all := exchanges(migratedDevice, poorDevice, wrongSecret, exchange{first: "GET /v1/%66leet/config", status: 401})
+	var ingress struct {
+		Metadata struct{ Annotations map[string]string }
+	}
+	if err := yaml.Unmarshal([]byte(m.read("before.yaml")), &ingress); err != nil {
+		t.Fatal(err)
+	}
+	key := ingress.Metadata.Annotations["nginx.ingress.kubernetes.io/auth-cache-key"]
+	if n := strings.Count(m.read("before.conf"), key+"';"); key == "" || n != 3 {
+		t.Errorf("before.conf has %d keys of before.yaml, %q", n, key)
+	}
 	before := m.before("before.conf", m.service.address)
 	want := m.answers(before, all, false)
 	m.staysCached(before)
@@ -541,14 +592,14 @@ func TestMigrateIngressNginx(t *testing.T) {
 	rehearsed(t, m.follow("ingress-nginx.md"))
 
 	// The service of Kubernetes is the edge, whose rules are the chart's values.
-	trial := m.start(stack.Options{Rules: m.read("trial.yaml"), SidecarArgs: []string{"--limit.device=1000"}})
+	trial := m.start(stack.Options{Rules: m.read("trial.yaml")})
 	url := m.before("before.conf", strings.TrimPrefix(trial.EdgeURL(), "http://"))
 	m.sameAnswers(url, all, false, want)
 	m.trial(url, trial)
 
-	m.auth.calls.Store(0)
+	m.enforced()
 	m.service.identity = "X-Gatehouse-Device"
-	after := m.start(stack.Options{Rules: m.read("rules.yaml"), SidecarArgs: []string{"--limit.device=1000"}})
+	after := m.start(stack.Options{Rules: m.read("rules.yaml")})
 	url = m.before("after.conf", strings.TrimPrefix(after.EdgeURL(), "http://"))
 	m.sameAnswers(url, all, true, want)
 	m.after(url, after)
@@ -594,7 +645,7 @@ func TestMigrateKong(t *testing.T) {
 		t.Fatal(err)
 	}
 	options := func(rules string) stack.Options {
-		return stack.Options{Rules: m.read(rules), SidecarArgs: []string{"--limit.device=1000"},
+		return stack.Options{Rules: m.read(rules),
 			ModifyConfig: func(c *stack.Config) error {
 				filters, err := c.Find(append(edgeManager, "http_filters")...)
 				if err == nil {
@@ -611,12 +662,18 @@ func TestMigrateKong(t *testing.T) {
 		exchange{first: "GET /v1/fleet/config", lines: append(poor[:1:1], "x-device-id: "+sensor[0][8:16]), status: 403},
 		exchange{first: "GET /v1/fleet/config", lines: []string{"x-device-id: " + sensor[0][8:16]}, status: 401},
 		exchange{first: "GET /v1/fleet/config", lines: append(sensor[:1:1], poor...), status: 401})
+	m.device, m.id = sensor, sensor[0][8:16]
 	trial := m.start(options("trial.yaml"))
-	m.status(trial.EdgeURL(), 200, "GET /v1/fleet/config", wrong...)
+	m.status(trial.EdgeURL(), 200, "POST /v1/telemetry", wrong...)
 
+	m.enforced()
 	after := m.start(options("rules.yaml"))
-	bodies := m.answers(after.EdgeURL(), all, true)
-	if id := sensor[0][8:16]; !strings.Contains(bodies[9], `"device":"`+id+`"`) {
-		t.Errorf("the service sees %s, want device %s", bodies[9], id)
+	if out, err := gatehousectl(t, "check", after.ConfigPath()); err != nil {
+		t.Errorf("check: %v\n%s", err, out)
 	}
+	bodies := m.answers(after.EdgeURL(), all, true)
+	if !slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, `"device":"`+m.id+`"`) }) {
+		t.Errorf("the service sees %q, want device %s in them", bodies, m.id)
+	}
+	m.after(after.EdgeURL(), after)
 }
