@@ -466,13 +466,22 @@ func (m *migration) after(url string, e *edge) {
 		m.t.Errorf("the service got %d secrets", got)
 	}
 	e.put("/v1/products/42", `{"id":"42","lang":"","version":1}`)
-	e.pushed()
-	if a := m.status(url, 200, "GET /v1/products/42"); !strings.Contains(a.body, `"version":1`) {
-		m.t.Errorf("after a publish: got %s", a.body)
-	}
+	m.until("the new product", url, func(a answer) bool { return strings.Contains(a.body, `"version":1`) },
+		"GET /v1/products/42")
 	e.ctl("device", "revoke", m.id)
-	e.pushed()
-	m.status(url, 401, "GET /v1/fleet/config", m.device...)
+	m.until("a 401 for the revoked device", url, status(401), "GET /v1/fleet/config", m.device...)
+}
+
+// until waits until a request gets an answer that ok accepts. Nothing else makes it so: not the end of a cache's time.
+func (m *migration) until(what, url string, ok func(answer) bool, first string, lines ...string) {
+	m.t.Helper()
+	await(m.t, what, patience, func() error {
+		a, err := ask(m.t.Context(), shared, url, "", first, lines...)
+		if err == nil && !ok(a) {
+			err = fmt.Errorf("got %d %s", a.status, a.body)
+		}
+		return err
+	})
 }
 
 var (
