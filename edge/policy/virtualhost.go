@@ -184,14 +184,11 @@ func notDomain(domain string) string {
 	case limits.ValidHost(host) && !(wild && host[0] == '['):
 		return ""
 	}
-	if before, port, found := strings.Cut(host, ":"); found && limits.ValidHost(before) && digits(port) {
+	if before, port, found := strings.Cut(host, ":"); found && limits.ValidHost(before) && ValidPort(port) {
 		return "want no port: the port of a request's host doesn't matter"
 	}
 	return "is no host: want letters, digits and . - _, or an IPv6 address in brackets"
 }
-
-// digits reports whether s has only digits; it may have none (RFC 3986, section 3.2.3).
-func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 // virtualHostTable finds the virtual host of a host.
 type virtualHostTable struct {
@@ -368,15 +365,15 @@ func (e *Engine) VirtualHost() (host int, domain string) {
 // Source tells where to find the client's address of the last request that was located.
 func (e *Engine) Source() *Source { return &e.by.Source }
 
-// maxPort bounds a port, in digits.
-const maxPort = 5
+// ValidPort reports whether a host can have this port: at most 5 digits. It may have none (RFC 3986, section 3.2.3).
+func ValidPort(port string) bool { return len(port) <= 5 && strings.Trim(port, "0123456789") == "" }
 
 // appendHost appends the host of an authority to dst, in lower case and without its port. It returns false for what
 // proxies and upstreams may read as different hosts.
 func appendHost(dst []byte, authority string) ([]byte, bool) {
 	end := len(authority)
 	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
-		if port := authority[colon+1:]; len(port) > maxPort || !digits(port) {
+		if !ValidPort(authority[colon+1:]) {
 			return dst, false
 		}
 		end = colon
