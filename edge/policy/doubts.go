@@ -82,7 +82,7 @@ func (c *Config) opensPart(i int) string {
 	for j := i + 1; j < c.HostRules(c.VirtualHostOf(i)).End; j++ {
 		taken := c.takes(i, j)
 		if len(taken) > 0 {
-			lost, methods = append(lost, c.RuleField(j)), append(methods, taken...)
+			lost, methods = append(lost, c.RuleTitle(j)), append(methods, taken...)
 		}
 	}
 	if lost == nil {
