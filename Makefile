@@ -213,8 +213,10 @@ mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built
 chart-check: build native nginx ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus
-	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
+chart-readme: ## update the schemas of the rules, the chart's table of values and schema, and its alerts in docs/prometheus
+	@go run ./sidecar/cmd/gatehousectl schema >nginx/rules.schema.json
+	@go run ./sidecar/cmd/gatehousectl schema envoy >envoy/envoy.schema.json
+	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse nginx/rules.schema.json
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 
 clean: ## remove build/; .venv stays
