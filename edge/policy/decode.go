@@ -242,7 +242,7 @@ func notPath(p string) string {
 	if len(p) > MaxRulePath {
 		return fmt.Sprintf("has %d bytes, at most %d", len(p), MaxRulePath)
 	}
-	if got := canonicalPath(p); got != p {
+	if got := CanonicalPath(p); got != p {
 		return fmt.Sprintf("%q matches nothing: rules see decoded, normalised paths, such as %q", p, got)
 	}
 	if !hasOneReading(p) {
@@ -261,9 +261,9 @@ func segments(path string) []string {
 	return all
 }
 
-// canonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
+// CanonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
 // repeated slashes merged and dot segments resolved.
-func canonicalPath(path string) string {
+func CanonicalPath(path string) string {
 	all := segments(path)
 	kept := all[:0:0]
 	for i, s := range all {

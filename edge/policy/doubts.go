@@ -47,9 +47,10 @@ func (c *Config) Doubts() (doubts []Doubt) {
 	}
 	for i := range c.Rules {
 		field := c.RuleField(i) + ".match"
-		if unknown := slices.DeleteFunc(slices.Clone(c.Rules[i].Match.Methods), knownMethod); len(unknown) > 0 {
+		methods := c.Rules[i].Match.Methods
+		if unknown := slices.DeleteFunc(slices.Clone(methods), knownMethod); len(unknown) > 0 {
 			doubts = append(doubts,
-				Doubt{UnknownMethod, field + ".methods",
+				Doubt{UnknownMethod, fmt.Sprintf("%s.methods[%d]", field, slices.Index(methods, unknown[0])),
 					fmt.Sprintf("%s: is no registered method, so what clients send isn't covered", strings.Join(unknown, ", "))})
 		}
 		if by := opened[i]; len(by) == 1 {

@@ -22,15 +22,14 @@ func TestCheckNginx(t *testing.T) {
 	judged := strings.NewReplacer("location / {\n      proxy_pass",
 		"location / {\n      access_by_lua_block {}\n      proxy_pass")
 	bad := s.file("nginx.conf", judged.Replace(string(content)))
-	s.fails(2, "error [GH1201] "+bad+": server 127.0.0.1:8080: location /: access_by_lua_block ("+
-		bad+":", "", "check", "--rules", rules, bad)
+	s.fails(2, "error [GH1201] "+bad+":54: server 127.0.0.1:8080: location /: access_by_lua_block: takes", "", "check", "--rules", rules, bad)
 	s.fails(2, "-: errors found: 1", judged.Replace(string(content)), "check", "--rules", rules, "-")
 	r := s.run("", "check", "--json", "--rules", rules, bad)
 	var report findings.Report
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != 2 || report.Rules != 4 ||
 		len(report.Findings) != 1 ||
 		report.Findings[0].Server != "127.0.0.1:8080" ||
-		!strings.HasPrefix(report.Findings[0].Path, "location /: access_by_lua_block (") {
+		report.Findings[0].Path != "location /: access_by_lua_block" || report.Findings[0].Line != 54 {
 		t.Errorf("as JSON, got %+v, %v", r, err)
 	}
 	s.fails(2, "--rules: ../../../envoy/envoy.yaml is Envoy's, which has the rules in it", "", "check", "--rules", rules,
