@@ -48,6 +48,15 @@ func TestLines(t *testing.T) {
 		{"scope", []string{"{scope: device}", "{scope: [device, hots]}"}, "hots", "cache: {scope: [device, host]} # the " +
 			"authenticated device id is part of the key"},
 		{"hidden rules", inFirst("match: {prefix: /}"), "name: all", ""},
+		{"a broader rule above", inFirst("match: {prefix: /, methods: [GET]}"), "name: all", ""},
+		{"rules with auth below", []string{first, `- {match: {path: /v1/telemetry/a}, cache: {}}
+                      - {match: {path: /v1/telemetry/b}, cache: {}}
+                      ` + first}, "match: {prefix: /v1/telemetry, methods: [POST]}", ""},
+		{"domains of two", []string{"default: pass", `virtual_hosts:
+                        a: {domains: [x, y, z]}
+                        b:
+                          domains: [w, x, y, z]
+                      default: pass`}, "domains: [w, x, y, z]", ""},
 		{"rules as text", []string{"google.protobuf.Struct\n                    value:\n                      # -", "google.protobuf.StringValue\n" +
 			"                    value: '{\"defualt\": \"deny\"}'\n                    x:\n                      # -"}, "defualt", ""},
 		{"a filter's field", []string{"&failure_policy FAIL_RELOAD", "&failure_policy FAIL_CLOSED", "*failure_policy",
