@@ -92,3 +92,26 @@ func TestLines(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedRules: a mistake in rules that two listeners have by an alias is one finding, and in two rules it is two.
+func TestSharedRules(t *testing.T) {
+	listener := func(name, value string) string {
+		return `
+  - name: ` + name + `
+    filter_chains: [{filters: [{typed_config: {"@type": x/` + wasmType + `, config: {vm_config: {vm_id: gatehouse,
+      configuration: {` + st + `, value: ` + value + `}}}}}]}]`
+	}
+	for second, want := range map[string]int{"*rules": 1, "{rules: [{match: {path: /a, methods: [get]}}]}": 2} {
+		report := Analyze([]byte("static_resources:\n  listeners:" + listener("a", "&rules {rules: [{match: "+
+			"{path: /a, methods: [get]}}]}") + listener("b", second)))
+		n := 0
+		for _, f := range report.Findings {
+			if f.Code == badRules.Code {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("%s: got %+v, want %d of wrong rules", second, report.Findings, want)
+		}
+	}
+}
