@@ -93,7 +93,8 @@ func TestBadRulesAreNotTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if out, err := gatehousectl(t, "nginx", "render", writeFile(t, "rules.yaml", "{}"), "--output", rendered); err != nil {
+		open := writeFile(t, "rules.yaml", "{}")
+		if out, err := gatehousectl(t, "nginx", "render", open, "--output", rendered); err != nil {
 			t.Fatalf("%v %s", err, out)
 		}
 		if err := e.SignalEdge(syscall.SIGHUP); err != nil {

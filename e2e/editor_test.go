@@ -16,8 +16,7 @@ import (
 	"testing"
 )
 
-// TestEditor opens the shipped configurations in yaml-language-server, as editors do, as they are and with mistakes, and
-// completes a field of a rule.
+// TestEditor opens the shipped configurations in yaml-language-server, as they are and with mistakes, and completes a field of a rule.
 func TestEditor(t *testing.T) {
 	t.Parallel()
 	long(t, "TestSchemaIsTheDecoder and TestEnvoy of package ruleschema")
@@ -35,9 +34,11 @@ func TestEditor(t *testing.T) {
 			[]string{"max_staleness: 30s", "max_staleness: 30", "on_miss", "on_mis", "[POST]", "[PSOT]"},
 			[]string{`Expected "string"`, "Property on_mis is not allowed", `Valid values: "ACL"`}},
 		{"envoy/envoy.yaml", "envoy/envoy.schema.json",
-			[]string{"default: pass", "default: maybe", "{scope: device}", "{scope: devise}", "push_listener: true", "push_listener: 1"},
+			[]string{"default: pass", "default: maybe", "{scope: device}", "{scope: devise}", "push_listener: true",
+				"push_listener: 1"},
 			[]string{`Valid values: "pass", "deny"`, `Valid values: "shared", "device"`, `Expected "boolean"`}},
-		{"envoy/envoy-native.yaml", "envoy/envoy.schema.json", []string{"{path: /v1/fleet/config}", "{pathh: /v1/fleet/config}"},
+		{"envoy/envoy-native.yaml", "envoy/envoy.schema.json",
+			[]string{"{path: /v1/fleet/config}", "{pathh: /v1/fleet/config}"},
 			[]string{"Property pathh is not allowed", `Missing property`}},
 	} {
 		schema, err := os.ReadFile("../" + tt.schema)

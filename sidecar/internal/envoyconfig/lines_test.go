@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLines: a finding has the line of what it names, or of what is around that, and the line as it should be if that is
-// known.
+// TestLines: a finding has the line of what it names, or of what is around that, and the line as it should be if that
+// is known.
 func TestLines(t *testing.T) {
 	const route, first = "              - match: {prefix: /}\n", "- name: telemetry # in counters and access logs\n"
 	inFirst := func(text string) []string {
@@ -23,7 +23,8 @@ func TestLines(t *testing.T) {
 		{"unknown field", []string{"on_miss:", "on_mis:"}, "on_mis: fetch",
 			"cache: {on_miss: fetch} # ask the sidecar (Redis) before going upstream"},
 		{"wrong word", []string{"default: pass", "default: dney"}, "default: dney", "default: deny # or deny"},
-		{"duration without a unit", []string{"max_staleness: 30s", "max_staleness: 30"}, "max_staleness: 30", "max_staleness: 30s"},
+		{"duration without a unit", []string{"max_staleness: 30s", "max_staleness: 30"}, "max_staleness: 30",
+			"max_staleness: 30s"},
 		{"list as text", []string{"permissions: [telemetry.write]", `permissions: "telemetry.write"`}, "telemetry.write",
 			"auth: {permissions: [telemetry.write]}"},
 		{"flag as text", []string{"max_staleness: 30s", "log_hits: 'Yes'"}, "'Yes'", "log_hits: true"},
@@ -57,8 +58,8 @@ func TestLines(t *testing.T) {
                         b:
                           domains: [w, x, y, z]
                       default: pass`}, "domains: [w, x, y, z]", ""},
-		{"rules as text", []string{"google.protobuf.Struct\n                    value:\n                      # -", "google.protobuf.StringValue\n" +
-			"                    value: '{\"defualt\": \"deny\"}'\n                    x:\n                      # -"}, "defualt", ""},
+		{"rules as text", []string{"google.protobuf.Struct\n                    value:\n                      # -",
+			"google.protobuf.StringValue\n                    value: '{\"defualt\": \"deny\"}'\n                    x:\n                      # -"}, "defualt", ""},
 		{"a filter's field", []string{"&failure_policy FAIL_RELOAD", "&failure_policy FAIL_CLOSED", "*failure_policy",
 			"FAIL_RELOAD"}, "failure_policy: &failure_policy FAIL_CLOSED", ""},
 		{"a field that is missing", []string{"normalize_path: true", "x: true"}, "- name: edge", ""},
@@ -66,7 +67,8 @@ func TestLines(t *testing.T) {
 			"typed_per_filter_config", ""},
 		{"a cluster", []string{"max_connections: 2048", "max_connections: 8"}, "circuit_breakers:", ""},
 		{"of a virtual host", []string{`domains: ["*"]` + "\n              routes:\n" + route, `domains: ["*"]` +
-			"\n              request_headers_to_add: [{header: {key: x-gatehouse-device, value: a}}]\n              routes:\n" + route},
+			"\n              request_headers_to_add: [{header: {key: x-gatehouse-device, value: a}}]\n" +
+			"              routes:\n" + route},
 			"request_headers_to_add", ""},
 		{"of another cluster", []string{"explicit_http_config: {http_protocol_options: {}}\n\n  - name: upstream",
 			"explicit_http_config: {http_protocol_options: {}}\n\n  - typed_extension_protocol_options: {x: {http_filters: " +
@@ -87,7 +89,8 @@ func TestLines(t *testing.T) {
 			}
 			if len(report.Findings) != 1 || !strings.Contains(line, tt.line) || tt.line == "" && line != "" ||
 				f.Corrected != tt.corrected {
-				t.Errorf("got line %d %q, %q in %+v; want %q, %q", f.Line, line, f.Corrected, report.Findings, tt.line, tt.corrected)
+				t.Errorf("got line %d %q, %q in %+v; want %q, %q", f.Line, line, f.Corrected,
+					report.Findings, tt.line, tt.corrected)
 			}
 		})
 	}

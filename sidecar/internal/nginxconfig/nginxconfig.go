@@ -263,8 +263,8 @@ func (a *analysis) push() {
 		})
 	}
 	if !found {
-		a.add(&noPush, a.http, "http", "has no push listener: the sidecar can't bring anything to the edge, so every request "+
-			"goes upstream or is answered 503")
+		a.add(&noPush, a.http, "http", "has no push listener: the sidecar can't bring anything to the edge, so every "+
+			"request goes upstream or is answered 503")
 	}
 }
 
