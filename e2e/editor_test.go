@@ -16,7 +16,8 @@ import (
 	"testing"
 )
 
-// TestEditor opens the shipped configurations in yaml-language-server, as they are and with mistakes, and completes a field of a rule.
+// TestEditor opens the shipped configurations in yaml-language-server, as they are and with mistakes, and completes a
+// field of a rule.
 func TestEditor(t *testing.T) {
 	t.Parallel()
 	long(t, "TestSchemaIsTheDecoder and TestEnvoy of package ruleschema")

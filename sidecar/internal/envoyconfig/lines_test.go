@@ -59,7 +59,8 @@ func TestLines(t *testing.T) {
                           domains: [w, x, y, z]
                       default: pass`}, "domains: [w, x, y, z]", ""},
 		{"rules as text", []string{"google.protobuf.Struct\n                    value:\n                      # -",
-			"google.protobuf.StringValue\n                    value: '{\"defualt\": \"deny\"}'\n                    x:\n                      # -"}, "defualt", ""},
+			"google.protobuf.StringValue\n                    value: '{\"defualt\": \"deny\"}'\n" +
+				"                    x:\n                      # -"}, "defualt", ""},
 		{"a filter's field", []string{"&failure_policy FAIL_RELOAD", "&failure_policy FAIL_CLOSED", "*failure_policy",
 			"FAIL_RELOAD"}, "failure_policy: &failure_policy FAIL_CLOSED", ""},
 		{"a field that is missing", []string{"normalize_path: true", "x: true"}, "- name: edge", ""},
