@@ -164,7 +164,7 @@ func (r *Rules) describe(path string) (beside []string, f *policy.Field, value a
 	return nil, f, value
 }
 
-// accepts reports whether the filter has no problem with a field after an edit.
+// accepts reports whether the filter has no problem with a field after an edit, and less than before.
 func (r *Rules) accepts(field string, e edit) bool {
 	text, err := json.Marshal(r.Tree)
 	var tree any
@@ -198,14 +198,20 @@ func (r *Rules) accepts(field string, e edit) bool {
 			break
 		}
 	}
-	_, err = policy.Parse(tree)
-	if err == nil {
-		return true
-	}
-	return !slices.ContainsFunc(strings.Split(err.Error(), "\n"), func(problem string) bool {
+	before, after := problems(r.Tree), problems(tree)
+	return len(after) < max(len(before), 1) && !slices.ContainsFunc(after, func(problem string) bool {
 		rest, found := strings.CutPrefix(problem, field)
 		return found && rest != "" && strings.ContainsAny(rest[:1], ":.[")
 	})
+}
+
+// problems are the filter's with rules.
+func problems(tree any) []string {
+	_, err := policy.Parse(tree)
+	if err == nil {
+		return nil
+	}
+	return strings.Split(err.Error(), "\n")
 }
 
 // line returns the line of an entry after an edit, "" if it has another form than YAML's usual ones.
