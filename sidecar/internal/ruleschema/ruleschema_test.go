@@ -182,8 +182,8 @@ func mutated(t *testing.T, base string, at []int, texts []string) string {
 }
 
 // TestSchemaIsTheDecoder changes each value of configurations that have all fields to each of many others, and two at a
-// time by chance: the schema refuses what the decoder refuses, but for what is left to the decoder. The short form tries
-// a quarter.
+// time by chance: the schema refuses what the decoder refuses, but for what is left to the decoder. The short form
+// tries a quarter.
 func TestSchemaIsTheDecoder(t *testing.T) {
 	s := compiled(t, Rules())
 	whole := append([]string{""}, values...) // "": the value goes
