@@ -111,8 +111,15 @@ func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format strin
 	}) {
 		return
 	}
-	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, k.Fix, rules.Correct(field)})
+	corrected := ""
+	if len(r.Findings) < maxCorrected {
+		corrected = rules.Correct(field)
+	}
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, k.Fix, corrected})
 }
+
+// maxCorrected bounds the findings with a corrected line: for each one the rules are read again.
+const maxCorrected = 100
 
 // Sort puts errors first.
 func (r *Report) Sort() {
