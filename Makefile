@@ -137,7 +137,7 @@ unit: test-tools ## unit tests with -race, except of packages that need a stack;
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
-	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-browser.sh) >/dev/null
+	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
@@ -214,8 +214,10 @@ mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built
 chart-check: build native nginx ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus
-	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
+chart-readme: ## update the schemas of the rules, the chart's table of values and schema, and its alerts in docs/prometheus
+	@go run ./sidecar/cmd/gatehousectl schema >nginx/rules.schema.json
+	@go run ./sidecar/cmd/gatehousectl schema envoy >envoy/envoy.schema.json
+	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse nginx/rules.schema.json
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 
 clean: ## remove build/; .venv stays

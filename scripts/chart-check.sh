@@ -199,7 +199,7 @@ envoy_binary=$(scripts/install-envoy.sh)
 nginx_binary=$(scripts/install-nginx.sh)
 stage "helm lint" lint
 stage "helm unittest" helm-unittest --strict $chart
-stage "README and descriptions" readme -check $chart
+stage "README and descriptions" readme -check $chart nginx/rules.schema.json
 stage "schemas of Kubernetes and custom resources" schemas
 stage "wrong values" wrong_values
 stage "null" null_values
