@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -204,8 +205,13 @@ var shared = newClient()
 // try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat. It sends the path as it is
 // written.
 func (e *edge) try(client *http.Client, first string, lines ...string) (answer, error) {
+	return tryAt(e.t.Context(), e.EdgeURL(), client, first, lines...)
+}
+
+// tryAt is try for another server.
+func tryAt(ctx context.Context, url string, client *http.Client, first string, lines ...string) (answer, error) {
 	method, path, _ := strings.Cut(first, " ")
-	request, err := http.NewRequestWithContext(e.t.Context(), method, e.EdgeURL(), nil)
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return answer{}, err
 	}

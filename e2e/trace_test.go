@@ -233,7 +233,7 @@ func TestTraceOfTrial(t *testing.T) {
 			t.Fatalf("%s: got %d, want the upstream's answer", path, a.status)
 		}
 		span := j.awaits(t, id, "ingress")["ingress"]
-		if got := [2]string{span.tag("gatehouse.rule"), span.tag("gatehouse.would_deny")}; got != want {
+		if got := [2]string{span.tag("gatehouse.rule"), span.tag("gatehouse.trial")}; got != want {
 			t.Errorf("%s: got %q, want %q, among %v", path, got, want, span.Tags)
 		}
 	}

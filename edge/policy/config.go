@@ -101,6 +101,8 @@ type Cache struct {
 	PerDevice bool
 	// PerHost makes the request's host part of the key.
 	PerHost bool
+	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
+	Trial bool
 }
 
 // Bounds and defaults of the configuration, as in the README.
@@ -334,7 +336,7 @@ func (d *decoder) match(at string, v any) Match {
 
 func (d *decoder) cache(at string, v any) *Cache {
 	c := &Cache{}
-	m := d.fields(at, v, "query", "on_miss", "scope")
+	m := d.fields(at, v, "query", "on_miss", "scope", "serve")
 	if query, ok := m["query"]; ok {
 		c.Query = []string{}
 		for i, name := range d.list(at+".query", query) {
@@ -347,6 +349,7 @@ func (d *decoder) cache(at string, v any) *Cache {
 	}
 	c.Fetch = d.oneOf(at+".on_miss", m["on_miss"], "pass", "fetch") == "fetch"
 	d.scope(at+".scope", m["scope"], c)
+	c.Trial = !d.boolean(at+".serve", m["serve"], true)
 	return c
 }
 

@@ -38,6 +38,8 @@ func TestDoubts(t *testing.T) {
 				"rules[0].match has no methods, so what is no GET goes upstream without a credential, and never reaches rules[1]"}},
 		{"a trial", `[{"match": {"prefix": "/", "methods": ["GET"]}, "auth": {"enforce": false}}, {"match": {"path": "/a"}, "auth": {"enforce": true}}]`,
 			[]string{"rules[0].auth.enforce is false", "rules[0].match takes GET from rules[1]"}},
+		{"a cache on trial", `[{"match": {"prefix": "/"}, "cache": {"serve": false}}]`,
+			[]string{"rules[0].cache.serve is false"}},
 		{"methods", `[{"match": {"prefix": "/", "methods": ["PSOT", "PURGE", "M-SEARCH", "X"]}, "auth": {}}]`,
 			[]string{"rules[0].match.methods PSOT, X: is no registered method"}},
 	} {
