@@ -249,7 +249,7 @@ func TestTriedCache(t *testing.T) {
 			}
 			m.put("/expired", 1000)
 			m.verdict("dev", "s3cret", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
-			under := func(change func(r *Rule)) Decision {
+			under := func(change func(r *Rule)) (d Decision, vary string) {
 				c, err := parseJSON(t, config)
 				if err != nil {
 					t.Fatal(err)
@@ -260,21 +260,24 @@ func TestTriedCache(t *testing.T) {
 				e := NewEngine(c)
 				e.SetState(now, m.state)
 				r := read(e, tt.request...)
-				var d Decision
 				for range 3 { // then answers are cached
 					e.Decide(&d, now, &r, m, &Answers{})
 				}
+				if hits, tries := c.Expects(r.rule, CacheHit), c.Expects(r.rule, WouldHitSame); hits ||
+					tries != (c.Rules[r.rule].Cache != nil) {
+					t.Errorf("counts hits: %t, what would be one: %t", hits, tries)
+				}
 				d.WouldHit = strings.Clone(d.WouldHit)
-				return d
+				return d, e.Vary(&r)
 			}
-			tried := under(func(r *Rule) { r.Cache.Trial = true })
+			tried, vary := under(func(r *Rule) { r.Cache.Trial = true })
 			if tried.WouldHit != tt.etag || tried.Cache != tt.cache || (tried.Key != "") != (tt.etag != "") {
 				t.Errorf("got %q, %q, key %q; want %q, %q", tried.WouldHit, tried.Cache, tried.Key, tt.etag, tt.cache)
 			}
-			without := under(func(r *Rule) { r.Cache = nil })
+			without, same := under(func(r *Rule) { r.Cache = nil })
 			tried.WouldHit, tried.Cache, tried.Key = "", None, ""
-			if fmt.Sprintf("%+v", tried) != fmt.Sprintf("%+v", without) {
-				t.Errorf("got %+v\nwant %+v, as without a cache", tried, without)
+			if fmt.Sprintf("%+v", tried) != fmt.Sprintf("%+v", without) || vary != same {
+				t.Errorf("got %+v, Vary %q\nwant %+v, %q, as without a cache", tried, vary, without, same)
 			}
 		})
 	}
