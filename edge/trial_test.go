@@ -268,6 +268,6 @@ func TestTriedCache(t *testing.T) {
 		}
 	}
 	if len(e.calls) != 0 || len(e.vm.hits.report) == 0 {
-		t.Errorf("got %d calls, and %d bytes of hits for the sidecar; want none, and some", len(e.calls), len(e.vm.hits.report))
+		t.Errorf("got %d calls, %d bytes of hits for the sidecar; want none, and some", len(e.calls), len(e.vm.hits.report))
 	}
 }

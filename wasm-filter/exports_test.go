@@ -19,7 +19,8 @@ func TestExports(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("got exports %q, want %q", got, want)
 	}
-	for tag, more := range map[string]string{"plugins": "proxy_on_context_create", "compare": "proxy_on_response_headers"} {
+	for tag, more := range map[string]string{"plugins": "proxy_on_context_create",
+		"compare": "proxy_on_response_headers"} {
 		got, all := exports(t, buildModule(t, "-tags="+tag)), append(want[:len(want):len(want)], more)
 		slices.Sort(got)
 		if slices.Sort(all); !slices.Equal(got, all) {

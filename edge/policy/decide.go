@@ -38,7 +38,7 @@ type Decision struct {
 	Key string // Fetch, a Reply from the cache, or WouldHit: the cache key
 
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
-	WouldHit    string // Pass: the entity-tag of what the cache would have answered if its rule were served, "" for nothing
+	WouldHit    string // Pass: the entity-tag of what the cache would answer if it were served, "" for nothing
 	Device      string // Pass: the authenticated device, "" if no auth rule applies
 	Permissions uint64 // Pass: its permissions, see [Engine.Names]
 
