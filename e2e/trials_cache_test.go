@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -27,7 +28,7 @@ rules:
 - {name: tried, match: {prefix: /tried}, cache: {serve: false, on_miss: fetch}}
 - {name: own, match: {prefix: /own}, auth: {}, cache: {serve: false, scope: device}}
 `, ConfigPath: logsTrials(t), EnvoyArgs: []string{"--file-flush-interval-msec", "10"}}
-	if !onNative() && !onNginx() {
+	if !onNative() && !onNginx() && os.Getenv("BINDING") != "sdk" {
 		opts.Binding, opts.WasmPath = "own", filepath.Join(t.TempDir(), "compare.wasm")
 		if out, err := exec.Command("../scripts/build-wasm.sh", opts.WasmPath, "-tags=compare").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
