@@ -26,6 +26,8 @@ var notOnNginx = map[string]string{
 	"TestPage":                "it reads Envoy's access log and texts of the page for Envoy; TestOperator, TestExplain",
 	"TestBoundedStaleness":    "it compares two listeners with different rules; TestRevokedWhileCutOff",
 	"TestRoutesByIdentity":    "nginx chooses the location by the URI alone",
+	"TestMigrateExtAuthz":     "the guide is about Envoy; TestMigrateNginx",
+	"TestMigrateKong":         "the guide leads to Envoy; TestMigrateIngressNginx",
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
 }
 

@@ -69,7 +69,7 @@ rules:
 		{"GET /own/a", append([]string{etag + `"v3"`}, good...), "own", "different"},
 	} {
 		got := e.send(tt.first, tt.lines...)
-		direct, err := tryAt(t.Context(), e.UpstreamURL(), shared, tt.first, tt.lines...)
+		direct, err := ask(t.Context(), shared, e.UpstreamURL(), "", tt.first, tt.lines...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,8 +77,8 @@ func (t *target) want(method string, i *identity) judged {
 	return judged{t.rule, "allow"}
 }
 
-// ask sends a request and returns the status of its answer.
-func ask(client *http.Client, url, method, host, path, body string, lines []string) (int, error) {
+// askHost sends a request for a host and returns the status of its answer.
+func askHost(client *http.Client, url, method, host, path, body string, lines []string) (int, error) {
 	request, err := http.NewRequest(method, url, nil)
 	if err != nil {
 		return 0, err
@@ -254,7 +254,7 @@ func askAll(client *http.Client, random *rand.Rand, identities []identity, urls 
 	var got [3]int
 	for i, url := range urls {
 		var err error
-		if got[i], err = ask(client, url, method, at.host, at.path, body, lines); err != nil {
+		if got[i], err = askHost(client, url, method, at.host, at.path, body, lines); err != nil {
 			return err
 		}
 	}
