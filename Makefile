@@ -47,8 +47,8 @@ LONG ?=
 RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
-# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, or plugins for rules in the plugins' own configurations. For
-# make wasm, and all that runs stacks with the filter.
+# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, plugins for rules in the plugins' own configurations, or
+# compare for trials of caches. For make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
 # For make release and publish: the version, the directory, the registry.
@@ -100,8 +100,8 @@ build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the 
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
 	$(GO) build -C e2e -trimpath -o ../build/ ./cmd/...
 
-wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
-	@case $(BINDING) in own | sdk | plugins) ;; *) echo "BINDING=$(BINDING): want own, sdk or plugins" >&2; exit 2 ;; esac
+wasm: ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
+	@case $(BINDING) in own | sdk | plugins | compare) ;; *) echo "BINDING=$(BINDING): want own, sdk, plugins or compare" >&2; exit 2 ;; esac
 	@mkdir -p build
 	GO=$(GO) scripts/build-wasm.sh $(if $(filter own,$(BINDING)),build/gatehouse.wasm,build/gatehouse-$(BINDING).wasm -tags=$(BINDING))
 

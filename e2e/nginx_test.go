@@ -17,6 +17,7 @@ func onNative() bool { return os.Getenv("EDGE_KIND") == string(stack.NativeEdge)
 // notOnNginx has the tests that can't hold on nginx, and why.
 var notOnNginx = map[string]string{
 	"TestCheckOfConfigDump":   "a /config_dump is Envoy's",
+	"TestTraceOfTrial":        "nginx sends no spans",
 	"TestBadRules":            "nginx gets rules that gatehousectl has checked; TestBadRulesAreNotTaken",
 	"TestRulesOfListeners":    "all servers of one nginx have the same rules",
 	"TestHotRestart":          "nginx has reloads instead; TestReload",

@@ -101,6 +101,8 @@ type Cache struct {
 	PerDevice bool
 	// PerHost makes the request's host part of the key.
 	PerHost bool
+	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
+	Trial bool
 }
 
 // Parse decodes a configuration from the tree that JSON decodes to (maps, slices, strings, float64, bool, nil). The
@@ -300,7 +302,7 @@ func (o *object) match() (m Match) {
 }
 
 func (o *object) cache() *Cache {
-	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch"}
+	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch", Trial: !o.flag("serve")}
 	f, at, v := o.field("scope")
 	if _, several := v.([]any); !several {
 		c.set(o.word("scope"))

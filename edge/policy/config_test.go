@@ -97,7 +97,7 @@ func TestParseRefuses(t *testing.T) {
 		{"not an object", `[]`, []string{`is a list, want an object`}},
 		{"unknown field", `{"rulez": []}`, []string{`rulez: unknown field; known are`}},
 		{"unknown field deep", `{"rules": [{"match": {"path": "/a"}, "cache": {"on_mis": "fetch"}}]}`,
-			[]string{`rules[0].cache.on_mis: unknown field; known are query, on_miss, scope`}},
+			[]string{`rules[0].cache.on_mis: unknown field; known are query, on_miss, serve, scope`}},
 		{"every problem", `{"max_staleness": "soon", "default": "maybe", "x": 1}`,
 			[]string{`x: unknown field`, `max_staleness: is "soon", want a duration such as "30s"`,
 				`default: is "maybe", want pass or deny or would_deny`}},

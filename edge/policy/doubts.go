@@ -17,7 +17,7 @@ const (
 	OpenPart
 	// UnknownMethod: a rule names a method that nobody sends.
 	UnknownMethod
-	// NotEnforced: a rule or a default passes what it should refuse some day.
+	// NotEnforced: a rule or a default passes what it should refuse, or answer from the cache, some day.
 	NotEnforced
 )
 
@@ -67,6 +67,10 @@ func (c *Config) Doubts() (doubts []Doubt) {
 		if c.Rules[i].tries() {
 			doubts = append(doubts, Doubt{NotEnforced, c.RuleField(i) + ".auth.enforce",
 				"is false, so requests pass without a credential"})
+		}
+		if r := &c.Rules[i]; r.Cache != nil && r.Cache.Trial {
+			doubts = append(doubts, Doubt{NotEnforced, c.RuleField(i) + ".cache.serve",
+				"is false, so all requests go upstream"})
 		}
 		if text := c.opensPart(i); text != "" {
 			doubts = append(doubts, Doubt{OpenPart, field, text})

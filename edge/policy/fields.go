@@ -131,6 +131,7 @@ var rulesField = Field{Name: "rules", Form: List, Max: maxRules, Item: &Field{Fo
 	{Name: "cache", Form: Object, Fields: []Field{
 		{Name: "query", Form: List, Item: &Field{Form: Parameter}},
 		{Name: "on_miss", Form: Word, Words: []string{"pass", "fetch"}},
+		{Name: "serve", Form: Flag, On: true},
 		{Name: "scope", Form: Word, Words: []string{"shared", "device", "host"}, Or: &Field{Form: List, Unique: true,
 			IfEmpty: "name host, device or both, or remove the field",
 			Item:    &Field{Form: Word, Words: []string{"host", "device"}}}},

@@ -44,6 +44,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			w.id++
 		}
 		id = w.id
+		h.id = id
 		valid := true
 		if w.tokens != nil {
 			taken, valid = w.takeToken(headers)
@@ -62,7 +63,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			out.more = flag(w.more())
 			return -1
 		}
-		h.claims, taken = held.claims, held.taken
+		h.claims, taken, h.id = held.claims, held.taken, id
 		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
 		action = held.goOn()
 	}

@@ -54,7 +54,7 @@ type Options struct {
 	SidecarArgs []string
 	// SidecarEnv is added to the sidecar's environment, NAME=value each.
 	SidecarEnv []string
-	// Binding is the filter's Proxy-Wasm binding: own, sdk, or plugins, our own with rules in the plugins' own
+	// Binding is the filter's Proxy-Wasm binding: own, sdk, compare, or plugins, our own with rules in the plugins' own
 	// configurations. Default: $BINDING, otherwise own.
 	Binding string
 	// WasmPath is the filter. Default: build/gatehouse.wasm, build/gatehouse-sdk.wasm or build/gatehouse-plugins.wasm.

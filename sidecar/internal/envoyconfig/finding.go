@@ -33,7 +33,7 @@ var (
 		"listen on loopback: admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")
 
 	notEnforced = findings.WarningKind("GH0111",
-		"enforce it once it would refuse only what you want")
+		"enforce or serve it once it would do only what you want")
 
 	otherVM       = findings.ErrorKind("GH0201", "give all of Gatehouse's plugins the same vm_id")
 	failOpen      = findings.ErrorKind("GH0202", "set failure_policy: FAIL_RELOAD")

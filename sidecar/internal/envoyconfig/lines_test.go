@@ -71,10 +71,10 @@ func TestLines(t *testing.T) {
 			"\n              request_headers_to_add: [{header: {key: x-gatehouse-device, value: a}}]\n" +
 			"              routes:\n" + route},
 			"request_headers_to_add", ""},
-		{"of another cluster", []string{"explicit_http_config: {http_protocol_options: {}}\n\n  - name: upstream",
-			"explicit_http_config: {http_protocol_options: {}}\n\n  - typed_extension_protocol_options: {x: {http_filters: " +
+		{"of another cluster", []string{"  - name: upstream\n    type: STATIC",
+			"  - typed_extension_protocol_options: {x: {http_filters: " +
 				"[{name: m, typed_config: {request_headers_to_add: [{header: {key: x-gatehouse-device, value: a}}]}}]}}\n" +
-				"    name: upstream"}, "- typed_extension_protocol_options", ""},
+				"    name: upstream\n    type: STATIC"}, "- typed_extension_protocol_options", ""},
 		{"the admin address", []string{"address: 127.0.0.1, port_value: 9901", "address: 0.0.0.0, port_value: 9901"},
 			"address:", ""},
 	} {
