@@ -125,6 +125,25 @@ envoy() {
   done
 }
 
+# Values files of two teams add up in any order, and gatehousectl finds nothing wrong if each has its own upstream.
+teams() {
+  local team order
+  for order in 'shop fleet' 'fleet shop'; do
+    local teams=()
+    for team in $order; do
+      teams+=(--values "$chart/ci/team-$team.yaml" --set "virtualHosts.$team.upstream.host=$team,virtualHosts.$team.upstream.port=80")
+    done
+    render $chart/ci/gateway-values.yaml "${teams[@]}" --show-only templates/gateway/edge-config.yaml |
+      content 'envoy\.yaml' >"$work/${order% *}-first.yaml"
+  done
+  diff "$work/shop-first.yaml" "$work/fleet-first.yaml" || return
+  for team in shop fleet; do
+    [[ $(grep -c "^ *- $team\.example\$\|route: {cluster: upstream-$team," "$work/shop-first.yaml") == 2 ]] ||
+      { echo "team $team has no rules or no route beside the other" >&2; return 1; }
+  done
+  build/gatehousectl check "$work/shop-first.yaml"
+}
+
 # Checks the nginx.conf of edge nginx by nginx, with the rules by gatehousectl and the plugin that it installs.
 nginx() {
   local pem=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -keyout "$work/tls.key" -out "$work/tls.crt")
@@ -204,6 +223,7 @@ stage "null" null_values
 stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
 stage "nginx's configuration" nginx
+stage "values of two teams" teams
 stage "settings of envoy/envoy.yaml and envoy-native.yaml" same_settings
 stage "metrics" metrics
 stage "alerts" alerts
