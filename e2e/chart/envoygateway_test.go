@@ -21,9 +21,12 @@ func TestEnvoyGateway(t *testing.T) {
 		"--set", "envoyGateway.wasm.image="+moduleImage)
 	steps := []step{
 		{"a gateway without the chart", c.gateway},
+		{"an edge behind it, and another team under traffic", c.behindGateway},
 		{"install", c.installAtGateway},
 		{"publish and answer", c.answers},
 		{"another listener", c.second().same},
+		{"another team under traffic", func(t *testing.T) { c.addTeam(t); c.same(t) }},
+		{"both teams at another listener", c.second().bothTeams},
 		{"the administrator's settings", c.keepsDefaults},
 		{"revocation", c.revoke},
 		{"other rules under traffic", c.upgradeRules},
@@ -37,6 +40,7 @@ func TestEnvoyGateway(t *testing.T) {
 			{"install the dynamic module", c.installNative},
 			{"publish and answer with that", c.answers},
 			{"another listener with that", c.second().same},
+			{"both teams with that", c.bothTeams},
 			{"revocation with that", c.revoke},
 			{"other rules under traffic with that", c.upgradeRules},
 			{"rules removed with that", c.ruleless},
@@ -64,6 +68,7 @@ func (c *cluster) gateway(t *testing.T) {
 }
 
 func (c *cluster) installAtGateway(t *testing.T) {
+	c.kubectl(t, "apply", "--filename", "testdata/team-routes.yaml")
 	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
 	c.refer(t)
 }

@@ -21,7 +21,7 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// ask is a request and the expected status.
+// ask is a request and the expected status. A header Host is the request's host.
 type ask struct {
 	path   string
 	header http.Header
@@ -124,7 +124,7 @@ func (c *connection) exchange(address string, ask ask) (again bool, err error) {
 		return false, err
 	}
 	if ask.header != nil {
-		request.Header = ask.header
+		request.Header, request.Host = ask.header, ask.header.Get("Host")
 	}
 	if err := request.Write(c); err != nil {
 		return false, err
