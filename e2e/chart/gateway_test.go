@@ -186,10 +186,16 @@ func (c *cluster) edge(t *testing.T) string {
 
 var credential = http.Header{"X-Device-Id": {device}, "X-Device-Token": {secret}}
 
-// get sends a request to the service. A header Host is the request's host.
+// get sends a request to the service.
 func (c *cluster) get(t *testing.T, path string, header http.Header) (*http.Response, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.edge(t)+path, nil)
+	return get(t, c.edge(t), path, header)
+}
+
+// get sends a request. A header Host is the request's host.
+func get(t *testing.T, address, path string, header http.Header) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/e2e/k8s"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
@@ -44,17 +46,33 @@ func to(host, device string) http.Header {
 	return header
 }
 
+// publishTeams writes what the teams' services write: objects and devices.
+func publishTeams(t *testing.T, redisURL string) {
+	client, err := redisurl.Connect(redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	writer := publish.New(client)
+	for _, tm := range []team{shop, fleet} {
+		for _, path := range []string{"/products/1", "/products/only-" + tm.name} {
+			object := publish.Object{Key: publish.KeyOfVirtualHost(tm.name, "", path), Body: []byte(tm.object()),
+				ContentType: "application/json"}
+			if _, err := writer.Put(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		device := publish.Device{ID: tm.device(), Secret: secret, Permissions: []string{tm.permission}}
+		if _, err := writer.PutDevice(t.Context(), device); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // addTeam adds the second team's rules to what the first one uses, by one more file of values and these settings. The
 // first one's requests are answered as before, all the time.
 func (c *cluster) addTeam(t *testing.T, settings ...string) {
-	for _, tm := range []team{shop, fleet} {
-		for _, path := range []string{"/products/1", "/products/only-" + tm.name} {
-			c.ctl(t, tm.object(), "put", "--virtual-host="+tm.name, path, "--file=-", "--content-type=application/json")
-		}
-		c.ctl(t, secret, "device", "put", tm.device(), "--secret-file=-", "--permissions="+tm.permission)
-	}
 	c.answersTo(t, "/orders", to(shop.host(), ""), http.StatusUnauthorized)
-	c.answersTo(t, "/orders", to(shop.host(), shop.device()), http.StatusOK)
 	c.answersTo(t, "/products/1", to(fleet.host(), ""), http.StatusOK)
 	answer, _ := c.get(t, "/products/1", to(shop.host(), ""))
 	known := to(shop.host(), "")
@@ -81,6 +99,7 @@ func (c *cluster) addTeam(t *testing.T, settings ...string) {
 
 // bothTeams sends requests for which the host decides.
 func (c *cluster) bothTeams(t *testing.T) {
+	address := c.edge(t)
 	for _, tt := range []struct {
 		host, path, device string
 		want               int
@@ -102,7 +121,7 @@ func (c *cluster) bothTeams(t *testing.T) {
 		{"fleet.example", "/products/only-shop", fleet.device(), http.StatusOK, ""},
 		{"fleet.example", "/orders", "", http.StatusOK, ""},
 	} {
-		answer, text := c.get(t, tt.path, to(tt.host, tt.device))
+		answer, text := get(t, address, tt.path, to(tt.host, tt.device))
 		good := answer.StatusCode == tt.want && hit(answer) == (tt.object != "")
 		if tt.object != "" {
 			good = good && text == tt.object
