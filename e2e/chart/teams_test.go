@@ -72,19 +72,21 @@ func publishTeams(t *testing.T, redisURL string) {
 // addTeam adds the second team's rules to what the first one uses, by one more file of values and these settings. The
 // first one's requests are answered as before, all the time.
 func (c *cluster) addTeam(t *testing.T, settings ...string) {
-	c.answersTo(t, "/orders", to(shop.host(), ""), http.StatusUnauthorized)
+	orders := []ask{
+		{"/orders", to(shop.host(), ""), http.StatusUnauthorized},
+		{"/orders", to(shop.host(), shop.device()), http.StatusOK},
+		{"/orders", to(shop.host(), fleet.device()), http.StatusForbidden},
+	}
+	for _, ask := range orders {
+		c.answersTo(t, ask.path, ask.header, ask.want)
+	}
 	c.answersTo(t, "/products/1", to(fleet.host(), ""), http.StatusOK)
 	answer, _ := c.get(t, "/products/1", to(shop.host(), ""))
 	known := to(shop.host(), "")
 	known["If-None-Match"] = answer.Header["Etag"] // answered with 304 for this object alone
 	before := c.pod(t)
 	c.values = append(append(c.values, fleet.values()...), settings...)
-	during(t, c.edge(t), []ask{
-		{"/products/1", known, http.StatusNotModified},
-		{"/orders", to(shop.host(), ""), http.StatusUnauthorized},
-		{"/orders", to(shop.host(), shop.device()), http.StatusOK},
-		{"/orders", to(shop.host(), fleet.device()), http.StatusForbidden},
-	}, func() {
+	during(t, c.edge(t), append(orders, ask{"/products/1", known, http.StatusNotModified}), func() {
 		c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
 		c.answersTo(t, "/products/1", to(fleet.host(), ""), http.StatusUnauthorized)
 		if c.entry != "" { // edges of our own are replaced
