@@ -97,6 +97,11 @@ func (c *cluster) addTeam(t *testing.T, settings ...string) {
 		t.Errorf("got another pod, %s for %s", got, before)
 	}
 	c.bothTeams(t)
+	said := c.kubectl(t, "exec", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl", "explain",
+		"http://truck.fleet.example/products/1")
+	if !strings.Contains(said, "fleet, by the domain *.fleet.example") {
+		t.Errorf("gatehousectl explain: got %s, want the second team's virtual host", said)
+	}
 }
 
 // bothTeams sends requests for which the host decides.
