@@ -118,8 +118,11 @@
 {{- if and (kindIs "map" $host.source) (hasKey ($host.source | default dict) "filter_state") (or (eq $v.mode "envoy-gateway") (eq $v.edge "nginx")) }}
 {{- fail (printf "virtualHosts.%s.source.filter_state: needs an Envoy in mode gateway or istio: remove source" $name) }}
 {{- end }}
-{{- if and $host.upstream (or (ne $v.mode "gateway") (eq $v.edge "nginx")) }}
-{{- fail (printf "virtualHosts.%s.upstream: needs an Envoy in mode gateway: remove upstream" $name) }}
+{{- if and $host.upstream (ne $v.mode "gateway") }}
+{{- fail (printf "virtualHosts.%s.upstream: is for mode gateway: in mode %s routes lead to upstreams; remove it" $name $v.mode) }}
+{{- end }}
+{{- if and $host.upstream (eq $v.edge "nginx") (has "*" $host.domains) }}
+{{- fail (printf "virtualHosts.%s.upstream: nginx sends the hosts of the domain * to upstream itself: set that instead" $name) }}
 {{- end }}
 {{- range $host.domains }}
 {{- if hasKey $hosts . }}
