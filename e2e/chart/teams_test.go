@@ -54,6 +54,7 @@ func publishTeams(t *testing.T, redisURL string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close() }()
+	await(t, "Redis answers", func() error { return client.Ping(t.Context()).Err() })
 	writer := publish.New(client)
 	for _, tm := range []team{shop, fleet} {
 		for _, path := range []string{"/products/1", "/products/only-" + tm.name} {
