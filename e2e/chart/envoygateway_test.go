@@ -20,8 +20,8 @@ func TestEnvoyGateway(t *testing.T) {
 		namespace+"/eg/http,"+namespace+"/eg/second}",
 		"--set", "envoyGateway.wasm.image="+moduleImage)
 	steps := []step{
-		{"a gateway without the chart", c.gateway},
-		{"an edge behind it, and another team under traffic", c.behindGateway},
+		{"a gateway, and an edge behind it", c.gateway},
+		{"another team under traffic at that edge", c.teamsBehind},
 		{"install", c.installAtGateway},
 		{"publish and answer", c.answers},
 		{"another listener", c.second().same},
@@ -50,13 +50,15 @@ func TestEnvoyGateway(t *testing.T) {
 	c.steps(t, steps)
 }
 
-// gateway installs Envoy Gateway and a Gateway, which serves.
+// gateway installs Envoy Gateway and a Gateway, which serves. The edge behind it starts meanwhile.
 func (c *cluster) gateway(t *testing.T) {
 	c.serveImage(t, "gatehouse-module", moduleImage)
 	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
 	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"),
 		"--namespace", "envoy-gateway-system",
 		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
+	edge := c.behind()
+	edge.helm(t, append([]string{"install", release, chartDir}, edge.values...)...)
 	c.kubectl(t, "apply", "--filename", "testdata/gateway.yaml")
 	await(t, "the gateway's service", func() error {
 		if c.kubectl(t, "get", "service", "--selector", c.selector, "--output", "name") == "" {

@@ -144,19 +144,23 @@ func (c *cluster) bothTeams(t *testing.T) {
 	}
 }
 
-// behindGateway installs an edge of mode gateway, which the Gateway sends the teams' requests to.
-func (c *cluster) behindGateway(t *testing.T) {
-	const fleetPort = "3003"
-	fleetUpstream := new(upstream.Handler)
+// behind returns the cluster with an edge of mode gateway, which the Gateway sends the teams' requests to.
+func (c *cluster) behind() *cluster {
 	edge := *c
 	edge.entry, edge.selector = c.selector, "app.kubernetes.io/component=gateway"
 	edge.values = append(append([]string{}, c.values...), "--set", "mode=gateway", "--set", "envoy.trustedHops=1",
 		"--set", "httpRoute.enabled=true", "--set", "httpRoute.parentRefs[0].name=eg",
 		"--set", "httpRoute.hostnames={shop.example,fleet.example,*.fleet.example}")
-	edge.helmInstall(t)
-	edge.serve(fleetPort, fleetUpstream)
-	edge.addTeam(t, fleet.ownUpstream(fleetPort)...)
-	if got := fleetUpstream.Requests(); got != 2 { // of bothTeams
+	return &edge
+}
+
+// teamsBehind adds a team to the edge behind the Gateway, with an upstream of its own.
+func (c *cluster) teamsBehind(t *testing.T) {
+	const port = "3003"
+	edge, own := c.behind(), new(upstream.Handler)
+	edge.serve(port, own)
+	edge.addTeam(t, fleet.ownUpstream(port)...)
+	if got := own.Requests(); got != 2 { // of bothTeams
 		t.Errorf("the second team's upstream saw %d requests, want 2", got)
 	}
 	edge.helm(t, "uninstall", release)
