@@ -137,7 +137,7 @@ unit: test-tools ## unit tests with -race, except of packages that need a stack;
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
-	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-browser.sh) >/dev/null
+	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
@@ -184,6 +184,7 @@ lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % 
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
 	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins && $(MAKE) --no-print-directory native nginx floor)
+	@$(if $(findstring nginx,$(EDGE_KIND) $(SCENARIO)),$(MAKE) --no-print-directory nginx && scripts/install-nginx.sh >/dev/null)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build native nginx floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
@@ -213,8 +214,10 @@ mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built
 chart-check: build native nginx ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus
-	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
+chart-readme: ## update the schemas of the rules, the chart's table of values and schema, and its alerts in docs/prometheus
+	@go run ./sidecar/cmd/gatehousectl schema >nginx/rules.schema.json
+	@go run ./sidecar/cmd/gatehousectl schema envoy >envoy/envoy.schema.json
+	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse nginx/rules.schema.json
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 
 clean: ## remove build/; .venv stays

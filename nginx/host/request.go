@@ -13,6 +13,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/nginx/jwt"
 )
 
@@ -147,10 +148,11 @@ func (h *host) authority(headers []C.gh_element) string {
 	return authority
 }
 
-// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port.
+// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port. It
+// leaves what can't be a host, which the policy refuses.
 func dotless(host string) string {
-	name, _, _ := strings.Cut(host, ":")
-	if strings.HasSuffix(name, ".") {
+	name, port, _ := strings.Cut(host, ":")
+	if strings.HasSuffix(name, ".") && policy.ValidPort(port) {
 		return name[:len(name)-1]
 	}
 	return host

@@ -70,6 +70,8 @@ type Options struct {
 	// ModifyConfig changes the configuration after everything else, at every start of Envoy.
 	ModifyConfig func(*Config) error
 
+	// NginxConfigPath is the nginx.conf that the stack adapts. Default: nginx/nginx.conf.
+	NginxConfigPath string
 	// ModifyNginx returns nginx.conf with changes, at every start of nginx. ModifyConfig doesn't apply to nginx.
 	ModifyNginx func(config string) string
 
@@ -179,7 +181,8 @@ func (o *Options) nginxPaths() (err error) {
 		return err
 	}
 	o.NginxLibrary = orDefault(o.NginxLibrary, filepath.Join(root, "build", "libgatehouse-nginx.so"))
-	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.NginxLibrary} {
+	o.NginxConfigPath = orDefault(o.NginxConfigPath, filepath.Join(root, "nginx", "nginx.conf"))
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.NginxLibrary, &o.NginxConfigPath} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("absolute path of %s: %w", *path, err)
 		}
