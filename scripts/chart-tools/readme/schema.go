@@ -11,8 +11,8 @@ import (
 )
 
 // describeSchema returns the schema with the comments of values.yaml as descriptions, and with the $defs of the rules'
-// schema, whose virtual hosts also have an upstream. Properties that values.yaml has no comment for keep theirs, and it is an error if one has none. What several
-// values share, in $defs, is described there.
+// schema, whose virtual hosts also have an upstream. Properties that values.yaml has no comment for keep theirs, and it
+// is an error if one has none. What several values share, in $defs, is described there.
 func describeSchema(schema, rules []byte, comments map[string]string) (string, error) {
 	var document, ofRules yaml.Node // JSON is YAML, and a node keeps the order of keys
 	if err := errors.Join(yaml.Unmarshal(schema, &document), yaml.Unmarshal(rules, &ofRules)); err != nil {
@@ -51,7 +51,7 @@ func addUpstream(defs *yaml.Node) error {
 	properties := defs
 	for _, name := range []string{"virtual_hosts", "additionalProperties", "properties"} {
 		if properties = get(properties, name); properties == nil {
-			return fmt.Errorf("the schema of the rules has no $defs.virtual_hosts.additionalProperties.properties: no %s", name)
+			return fmt.Errorf("the rules' schema describes no virtual hosts: $defs.virtual_hosts has no %s", name)
 		}
 	}
 	var key, reference yaml.Node
