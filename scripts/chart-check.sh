@@ -127,20 +127,47 @@ envoy() {
   done
 }
 
-# Checks the nginx.conf of edge nginx by nginx, with the rules by gatehousectl and the plugin that it installs.
-nginx() {
-  local pem=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -keyout "$work/tls.key" -out "$work/tls.crt")
-  render $chart/ci/nginx-values.yaml --show-only templates/gateway/edge-config.yaml >"$work/config.yaml"
+# two_teams FIRST SECOND: sets teams to arguments of render for values files of two teams with upstreams of their own.
+two_teams() {
+  local team
+  teams=()
+  for team in "$@"; do
+    teams+=(--values "$chart/ci/team-$team.yaml" --set "virtualHosts.$team.upstream.host=10.0.0.${#team},virtualHosts.$team.upstream.port=80") # each another
+  done
+}
+
+# Values files of two teams add up in any order, and gatehousectl finds nothing wrong.
+teams() {
+  local team teams
+  edge() { render $chart/ci/gateway-values.yaml "${teams[@]}" --show-only templates/gateway/edge-config.yaml | content 'envoy\.yaml'; }
+  two_teams shop fleet && edge >"$work/shop-first.yaml" || return
+  two_teams fleet shop && edge >"$work/fleet-first.yaml" || return
+  diff "$work/shop-first.yaml" "$work/fleet-first.yaml" || return
+  for team in shop fleet; do
+    [[ $(grep -c "^ *- $team\.example\$\|route: {cluster: upstream-$team," "$work/shop-first.yaml") == 2 ]] ||
+      { echo "team $team has no rules or no route beside the other" >&2; return 1; }
+  done
+  build/gatehousectl check "$work/shop-first.yaml"
+}
+
+# nginx_accepts [ARGUMENT...]: renders edge nginx; gatehousectl checks it, and nginx with the plugin that it installs.
+nginx_accepts() {
+  render $chart/ci/nginx-values.yaml --show-only templates/gateway/edge-config.yaml "$@" >"$work/config.yaml"
   content 'rules\.yaml' <"$work/config.yaml" >"$work/rules.yaml"
   build/gatehousectl nginx install --rules "$work/rules.yaml" "$work/plugin" 2>/dev/null || return
-  openssl req -x509 -nodes -subj /CN=edge "${pem[@]}" 2>/dev/null || return
   content 'nginx\.conf' <"$work/config.yaml" >"$work/nginx.conf"
   # nginx runs as root here, and then sets the owner of these directories.
   sed -i -e "1i user root;" -e "s#/usr/share/gatehouse/nginx#$work/plugin#" -e "s#/run/gatehouse#$work#" "$work/nginx.conf"
   build/gatehousectl check --rules "$work/rules.yaml" "$work/nginx.conf" || return
-  "$nginx_binary" -t -q -e stderr -c "$work/nginx.conf" || return
+  "$nginx_binary" -t -q -e stderr -c "$work/nginx.conf"
+}
+
+nginx() {
+  local missing teams pem=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -keyout "$work/tls.key" -out "$work/tls.crt")
+  openssl req -x509 -nodes -subj /CN=edge "${pem[@]}" 2>/dev/null || return
+  two_teams shop fleet
+  nginx_accepts "${teams[@]}" && nginx_accepts || return
   # It has each setting of nginx/nginx.conf. The addresses, sizes and paths are values, and pods need no other socket.
-  local missing
   settings() { sed -e 's/ *#.*//' -e 's/^ *//' -e '/^$/d' | sort -u; }
   missing=$(comm -13 <(content 'nginx\.conf' <"$work/config.yaml" | settings) <(settings <nginx/nginx.conf | grep -v -E \
     -e '^(user|listen|server|error_log|access_log|pid|rules =|memory =|proxy_read_timeout|location = /(metrics|healthcheck/ok)) ?'))
@@ -206,6 +233,7 @@ stage "null" null_values
 stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
 stage "nginx's configuration" nginx
+stage "values of two teams" teams
 stage "settings of envoy/envoy.yaml and envoy-native.yaml" same_settings
 stage "metrics" metrics
 stage "alerts" alerts

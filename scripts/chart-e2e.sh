@@ -57,6 +57,6 @@ for image in sidecar envoy nginx; do run+=(--image "build/images/gatehouse-$imag
 # Each part has its own cluster: the chart's tests leave control planes' resources behind. Go runs a test in its
 # package's directory.
 for part in "${parts[@]}"; do
-  "${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.run "${tests[$part]}" -test.v -test.failfast -test.timeout=10m "$@"
+  "${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.run "${tests[$part]}" -test.v -test.failfast -test.timeout=15m "$@"
   stage "all steps of $part passed"
 done

@@ -44,7 +44,8 @@ func meshDir(t *testing.T) string {
 func newMesh(t *testing.T, mode, selector string) *cluster {
 	c := newCluster(t, "wasm")
 	c.selector = selector
-	c.values = append(c.values, "--set", "mode="+mode)
+	c.values = append(append(c.values, "--set", "mode="+mode), shop.values()...)
+	publishTeams(t, "redis://"+k8s.Gateway+":"+redisPort)
 	createNamespace(t)
 	c.kubectl(t, "apply", "--filename", "testdata/backend.yaml")
 	return c
@@ -125,9 +126,15 @@ func (c *cluster) upgradeRules(t *testing.T) {
 // configuration one after the other.
 func (c *cluster) answersWith(t *testing.T, path string, want int) {
 	t.Helper()
-	row := 0
-	await(t, fmt.Sprintf("%s is answered with %d", path, want), func() error {
-		answer, _ := c.get(t, path, nil)
+	c.answersTo(t, path, nil, want)
+}
+
+// answersTo is the same for a request with this header.
+func (c *cluster) answersTo(t *testing.T, path string, header http.Header, want int) {
+	t.Helper()
+	address, row := c.edge(t), 0
+	await(t, fmt.Sprintf("%s%s is answered with %d", header.Get("Host"), path, want), func() error {
+		answer, _ := get(t, address, path, header)
 		if row++; answer.StatusCode != want {
 			row = 0
 		}

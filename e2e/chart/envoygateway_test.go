@@ -20,10 +20,13 @@ func TestEnvoyGateway(t *testing.T) {
 		namespace+"/eg/http,"+namespace+"/eg/second}",
 		"--set", "envoyGateway.wasm.image="+moduleImage)
 	steps := []step{
-		{"a gateway without the chart", c.gateway},
+		{"a gateway, and an edge behind it", c.gateway},
+		{"another team under traffic at that edge", c.teamsBehind},
 		{"install", c.installAtGateway},
 		{"publish and answer", c.answers},
 		{"another listener", c.second().same},
+		{"another team under traffic", func(t *testing.T) { c.addTeam(t); c.same(t) }},
+		{"both teams at another listener", c.second().bothTeams},
 		{"the administrator's settings", c.keepsDefaults},
 		{"revocation", c.revoke},
 		{"other rules under traffic", c.upgradeRules},
@@ -37,6 +40,7 @@ func TestEnvoyGateway(t *testing.T) {
 			{"install the dynamic module", c.installNative},
 			{"publish and answer with that", c.answers},
 			{"another listener with that", c.second().same},
+			{"both teams with that", c.bothTeams},
 			{"revocation with that", c.revoke},
 			{"other rules under traffic with that", c.upgradeRules},
 			{"rules removed with that", c.ruleless},
@@ -46,13 +50,15 @@ func TestEnvoyGateway(t *testing.T) {
 	c.steps(t, steps)
 }
 
-// gateway installs Envoy Gateway and a Gateway, which serves.
+// gateway installs Envoy Gateway and a Gateway, which serves. The edge behind it starts meanwhile.
 func (c *cluster) gateway(t *testing.T) {
 	c.serveImage(t, "gatehouse-module", moduleImage)
 	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
 	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"),
 		"--namespace", "envoy-gateway-system",
 		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
+	edge := c.behind()
+	edge.helm(t, append([]string{"install", release, chartDir}, edge.values...)...)
 	c.kubectl(t, "apply", "--filename", "testdata/gateway.yaml")
 	await(t, "the gateway's service", func() error {
 		if c.kubectl(t, "get", "service", "--selector", c.selector, "--output", "name") == "" {
@@ -64,6 +70,7 @@ func (c *cluster) gateway(t *testing.T) {
 }
 
 func (c *cluster) installAtGateway(t *testing.T) {
+	c.kubectl(t, "apply", "--filename", "testdata/team-routes.yaml")
 	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
 	c.refer(t)
 }

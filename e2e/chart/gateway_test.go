@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -179,7 +180,7 @@ func (c *cluster) helmTest(t *testing.T) {
 // edge returns the address of the service.
 func (c *cluster) edge(t *testing.T) string {
 	t.Helper()
-	return c.kubectl(t, "get", "service", "--selector", c.selector,
+	return c.kubectl(t, "get", "service", "--selector", cmp.Or(c.entry, c.selector),
 		"--output", fmt.Sprintf("jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[%d].port}", c.listener))
 }
 
@@ -188,11 +189,17 @@ var credential = http.Header{"X-Device-Id": {device}, "X-Device-Token": {secret}
 // get sends a request to the service.
 func (c *cluster) get(t *testing.T, path string, header http.Header) (*http.Response, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.edge(t)+path, nil)
+	return get(t, c.edge(t), path, header)
+}
+
+// get sends a request. A header Host is the request's host.
+func get(t *testing.T, address, path string, header http.Header) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header = header
+	request.Header, request.Host = header, header.Get("Host")
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)

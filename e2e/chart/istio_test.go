@@ -38,6 +38,7 @@ func TestIstio(t *testing.T) {
 			steps := []step{
 				{"install", w.install},
 				{"publish and answer", w.answers},
+				{"another team under traffic", func(t *testing.T) { w.addTeam(t); w.same(t) }},
 				{"revocation", w.revoke},
 				{"other rules under traffic", w.upgradeRules},
 				{"another release and sessions under traffic", w.upgradeToSessions},

@@ -37,6 +37,7 @@ type cluster struct {
 	t        *testing.T
 	edgeKind string // envoy or nginx: the name of its container, and of its values
 	selector string // of the edge's pods and service
+	entry    string // selector of another service that requests go to; empty: the edge's
 	listener int    // which of the service's ports requests go to
 	upstream *upstream.Handler
 	values   []string // of helm, for every installation

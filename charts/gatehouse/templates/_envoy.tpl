@@ -18,20 +18,12 @@ static_resources:
   - {{- include "gatehouse.sidecarCluster" . | nindent 4 }}
   - {{- include "gatehouse.adminCluster" (dict "name" "gatehouse-admin" "port" 9090) | nindent 4 }}
   - {{- include "gatehouse.adminCluster" (dict "name" "envoy-admin" "port" 9901) | nindent 4 }}
-  - name: upstream
-    type: STRICT_DNS
-    connect_timeout: 1s
-    per_connection_buffer_limit_bytes: 32768
-    load_assignment:
-      cluster_name: upstream
-      endpoints:
-      - lb_endpoints:
-        - endpoint:
-            address:
-              socket_address: {address: {{ .Values.upstream.host | quote }}, port_value: {{ .Values.upstream.port }}}
-    circuit_breakers:
-      thresholds:
-      - {priority: DEFAULT, max_connections: 4096, max_pending_requests: 4096, max_requests: 4096}
+  - {{- include "gatehouse.upstreamCluster" (list "upstream" .Values.upstream) | nindent 4 }}
+  {{- range $name, $host := .Values.virtualHosts }}
+  {{- with $host.upstream }}
+  - {{- include "gatehouse.upstreamCluster" (list (printf "upstream-%s" $name) .) | nindent 4 }}
+  {{- end }}
+  {{- end }}
   {{- with .Values.envoy.extraClusters }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -87,6 +79,36 @@ overload_manager:
       threshold: {value: 0.98}
 {{- end }}
 
+{{/* Of (list name upstream). */}}
+{{- define "gatehouse.upstreamCluster" -}}
+name: {{ index . 0 }}
+type: STRICT_DNS
+connect_timeout: 1s
+per_connection_buffer_limit_bytes: 32768
+load_assignment:
+  cluster_name: {{ index . 0 }}
+  endpoints:
+  - lb_endpoints:
+    - endpoint:
+        address:
+          socket_address: {address: {{ (index . 1).host | quote }}, port_value: {{ (index . 1).port }}}
+circuit_breakers:
+  thresholds:
+  - {priority: DEFAULT, max_connections: 4096, max_pending_requests: 4096, max_requests: 4096}
+{{- end }}
+
+{{/* A virtual host of Envoy: of (dict "root" $ "name" … "domains" … "upstream" its own). */}}
+{{- define "gatehouse.envoyVirtualHost" -}}
+name: {{ .name }}
+domains: {{ toJson .domains }}
+routes:
+{{- with ternary list .root.Values.envoy.extraRoutes (not (empty .upstream)) }}
+{{ toYaml . }}
+{{- end }}
+- match: {prefix: /}
+  route: {cluster: {{ if .upstream }}upstream-{{ .name }}{{ else }}upstream{{ end }}, timeout: {{ .root.Values.upstream.timeoutSeconds }}s}
+{{- end }}
+
 {{/* The certificate of the edge listener, which Envoy reads again when the Secret changes. */}}
 {{- define "gatehouse.tls" -}}
 resources:
@@ -134,14 +156,16 @@ filter_chains:
         name: edge
         {{- include "gatehouse.notes" . | nindent 8 }}
         virtual_hosts:
-        - name: upstream
-          domains: ["*"]
-          routes:
-          {{- with .Values.envoy.extraRoutes }}
-          {{- toYaml . | nindent 10 }}
-          {{- end }}
-          - match: {prefix: /}
-            route: {cluster: upstream, timeout: {{ .Values.upstream.timeoutSeconds }}s}
+        # As the rules have them, so that a request goes where the rules that judge it belong.
+        {{- $rest := true }}
+        {{- range $name, $host := .Values.virtualHosts }}
+        - {{- include "gatehouse.envoyVirtualHost" (dict "root" $ "name" $name "domains" $host.domains "upstream" $host.upstream) | nindent 10 }}
+        {{- if has "*" $host.domains }}{{ $rest = false }}{{ end }}
+        {{- end }}
+        {{- if $rest }}
+        - {{- include "gatehouse.envoyVirtualHost" (dict "root" $ "name" "all others" "domains" (list "*")) | nindent 10 }}
+        {{- end }}
+        ignore_port_in_host_matching: true
       stat_prefix: edge
       {{- if ne .Values.envoy.accessLog "off" }}
       access_log:

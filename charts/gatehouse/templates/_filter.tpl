@@ -19,7 +19,10 @@ rules:
 default: {{ .Values.default }}
 {{- with .Values.virtualHosts }}
 virtual_hosts:
-{{ toYaml . | indent 2 }}
+{{- range $name, $host := . }}
+  {{ $name }}:
+    {{- omit $host "upstream" | toYaml | nindent 4 }}
+{{- end }}
 {{- end }}
 strip_override_headers: {{ .Values.stripOverrideHeaders }}
 {{- if and (eq .Values.mode "gateway") (eq (ternary .Values.nginx.accessLog .Values.envoy.accessLog (eq .Values.edge "nginx")) "all") }}

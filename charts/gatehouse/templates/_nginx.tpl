@@ -61,37 +61,24 @@ http {
   {{- trim . | nindent 2 }}
   {{- end }}
 
-  upstream service {
-    server {{ .Values.upstream.host }}:{{ .Values.upstream.port }};
-    keepalive 64;
-  }
+  {{- $shared := list }}{{/* domains of virtual hosts without an upstream of their own */}}
+  {{- $own := dict }}
+  {{- range $name, $host := .Values.virtualHosts }}
+  {{- if $host.upstream }}{{ $_ := set $own $name $host }}{{ else }}{{ $shared = concat $shared (without $host.domains "*") }}{{ end }}
+  {{- end }}
+  {{- if $own }}
+  server_names_hash_max_size 32768;
+  server_names_hash_bucket_size 512;
+  {{- end }}
+  {{- include "gatehouse.nginxUpstream" (list "service" .Values.upstream) | nindent 2 }}
+  {{- range $name, $host := $own }}
+  {{- include "gatehouse.nginxUpstream" (list (printf "service-%s" $name) $host.upstream) | nindent 2 }}
+  {{- end }}
 
-  server {
-    {{- range include "gatehouse.nginxAddresses" . | fromJsonArray }}
-    listen {{ . }}:{{ $nginx.port }}{{ if $nginx.tls.existingSecret }} ssl http2{{ end }} reuseport;
-    {{- end }}
-    {{- if $nginx.tls.existingSecret }}
-    ssl_certificate $gatehouse_tls.crt;
-    ssl_certificate_key $gatehouse_tls.key;
-    {{- end }}
-    client_header_timeout 10s;
-    client_max_body_size 0;
-    include /usr/share/gatehouse/nginx/server.conf;
-    {{- with $nginx.extraServer }}
-    {{- trim . | nindent 4 }}
-    {{- end }}
-
-    location / {
-      proxy_pass http://service;
-      proxy_http_version 1.1;
-      proxy_set_header Connection $gatehouse_connection;
-      proxy_set_header Host $gatehouse_host;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-      proxy_request_buffering off;
-      proxy_connect_timeout 1s;
-      proxy_read_timeout {{ .Values.upstream.timeoutSeconds }}s;
-    }
-  }
+  {{- include "gatehouse.nginxServer" (dict "root" $ "upstream" "service" "names" (ternary $shared list (not (empty $own))) "first" true) | nindent 2 }}
+  {{- range $name, $host := $own }}
+  {{- include "gatehouse.nginxServer" (dict "root" $ "upstream" (printf "service-%s" $name) "names" $host.domains) | nindent 2 }}
+  {{- end }}
 
   server {
     listen unix:/run/gatehouse/push.sock;
@@ -120,6 +107,48 @@ http {
     location = /metrics { content_by_lua_block { require("gatehouse.counters").print() } }
     location = /healthcheck/fail { content_by_lua_block { require("gatehouse.edge").drain(true) } }
     location / { return 404; }
+  }
+}
+{{- end }}
+
+{{/* Of (list name upstream). */}}
+{{- define "gatehouse.nginxUpstream" }}
+upstream {{ index . 0 }} {
+  server {{ (index . 1).host }}:{{ (index . 1).port }};
+  keepalive 64;
+}
+{{- end }}
+
+{{/* A server for some hosts; the first one is also for all that no other names: of (dict "root" $ "upstream" … "names" … "first" …). */}}
+{{- define "gatehouse.nginxServer" }}
+{{- $nginx := .root.Values.nginx }}
+server {
+  {{- range include "gatehouse.nginxAddresses" .root | fromJsonArray }}
+  listen {{ . }}:{{ $nginx.port }}{{ if $nginx.tls.existingSecret }} ssl http2{{ end }}{{ if $.first }} reuseport{{ end }};
+  {{- end }}
+  {{- with .names }}
+  server_name {{ join " " . }};
+  {{- end }}
+  {{- if $nginx.tls.existingSecret }}
+  ssl_certificate $gatehouse_tls.crt;
+  ssl_certificate_key $gatehouse_tls.key;
+  {{- end }}
+  client_header_timeout 10s;
+  client_max_body_size 0;
+  include /usr/share/gatehouse/nginx/server.conf;
+  {{- with ternary $nginx.extraServer "" (not (empty .first)) }}
+  {{- trim . | nindent 2 }}
+  {{- end }}
+
+  location / {
+    proxy_pass http://{{ .upstream }};
+    proxy_http_version 1.1;
+    proxy_set_header Connection $gatehouse_connection;
+    proxy_set_header Host $gatehouse_host;
+    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    proxy_request_buffering off;
+    proxy_connect_timeout 1s;
+    proxy_read_timeout {{ .root.Values.upstream.timeoutSeconds }}s;
   }
 }
 {{- end }}

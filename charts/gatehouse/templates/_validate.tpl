@@ -109,11 +109,20 @@
 {{- define "gatehouse.validateRules" -}}
 {{- $v := . }}
 {{- include "gatehouse.validateRulesOf" (list "rules" .rules .credentials .sessions) }}
+{{- if kindIs "invalid" .virtualHosts }}
+{{- fail "virtualHosts: is null: leave it out, or what other files of values have there is removed" }}
+{{- end }}
 {{- $hosts := dict }}
 {{- range $name, $host := .virtualHosts }}
 {{- include "gatehouse.validateRulesOf" (list (printf "virtualHosts.%s.rules" $name) $host.rules ($host.credentials | default $v.credentials) $v.sessions) }}
 {{- if and (kindIs "map" $host.source) (hasKey ($host.source | default dict) "filter_state") (or (eq $v.mode "envoy-gateway") (eq $v.edge "nginx")) }}
 {{- fail (printf "virtualHosts.%s.source.filter_state: needs an Envoy in mode gateway or istio: remove source" $name) }}
+{{- end }}
+{{- if and $host.upstream (ne $v.mode "gateway") }}
+{{- fail (printf "virtualHosts.%s.upstream: is for mode gateway: in mode %s routes lead to upstreams; remove it" $name $v.mode) }}
+{{- end }}
+{{- if and $host.upstream (eq $v.edge "nginx") (has "*" $host.domains) }}
+{{- fail (printf "virtualHosts.%s.upstream: nginx sends the hosts of the domain * to upstream itself: set that instead" $name) }}
 {{- end }}
 {{- range $host.domains }}
 {{- if hasKey $hosts . }}
@@ -158,17 +167,54 @@
 {{- end }}
 {{- end }}
 
+{{/* "true" if these rules ask for a credential: of an object with rules and default. */}}
+{{- define "gatehouse.asks" -}}
+{{- $asks := eq (.default | default "pass") "deny" }}
+{{- range .rules }}{{ if hasKey . "auth" }}{{ $asks = true }}{{ end }}{{ end }}
+{{- if $asks }}true{{ end }}
+{{- end }}
+
 {{/* Credentials that nothing asks for: a list of rules was replaced by another one, most likely. */}}
 {{- define "gatehouse.validateAuth" -}}
-{{- $asked := eq .default "deny" }}
-{{- range .rules }}{{ if hasKey . "auth" }}{{ $asked = true }}{{ end }}{{ end }}
-{{- range .virtualHosts }}
-{{- if eq .default "deny" }}{{ $asked = true }}{{ end }}
-{{- range .rules }}{{ if hasKey . "auth" }}{{ $asked = true }}{{ end }}{{ end }}
+{{- $used := include "gatehouse.asks" . }}{{/* by the rules that credentials is for */}}
+{{- $asked := $used }}
+{{- range $name, $host := .virtualHosts }}
+{{- $asks := include "gatehouse.asks" $host }}
+{{- $asked = or $asked $asks }}
+{{- if not $host.credentials }}
+{{- $used = or $used $asks }}
+{{- else if not $asks }}
+{{- include "gatehouse.unasked" (list (printf "virtualHosts.%s.rules" $name) (printf "virtualHosts.%s.credentials" $name)) }}
 {{- end }}
-{{- if and (or .credentials .sessions.enabled) (not $asked) }}
-{{- fail (printf "rules: no rule has auth, but %s is set, so every request would be let through: a later file of values, or --set, replaces the whole list; give all rules in one, or remove %[1]s" (ternary "credentials" "sessions.enabled" (not (empty .credentials)))) }}
 {{- end }}
+{{- if and .credentials (not $used) }}
+{{- include "gatehouse.unasked" (list "rules" "credentials") }}
+{{- end }}
+{{- if and .sessions.enabled (not $asked) }}
+{{- include "gatehouse.unasked" (list "rules" "sessions.enabled") }}
+{{- end }}
+{{- end }}
+
+{{/* Fails: of (list rules setting). */}}
+{{- define "gatehouse.unasked" -}}
+{{- fail (printf "%s: no rule has auth, but %s is set, so every request would be let through: a later file of values, or --set, replaces the whole list; give all rules in one, or remove %[2]s" (index . 0) (index . 1)) }}
+{{- end }}
+
+{{/* Whose requests need no credential although others do, one a line. */}}
+{{- define "gatehouse.open" -}}
+{{- $open := list }}
+{{- $asked := include "gatehouse.asks" . }}
+{{- $others := not $asked }}
+{{- range $name, $host := .virtualHosts }}
+{{- if include "gatehouse.asks" $host }}
+{{- $asked = "true" }}
+{{- else }}
+{{- $open = append $open (printf "virtualHosts.%s: %s" $name (join ", " $host.domains)) }}
+{{- end }}
+{{- if has "*" $host.domains }}{{ $others = false }}{{ end }}
+{{- end }}
+{{- if $others }}{{ $open = append $open "rules: all other hosts" }}{{ end }}
+{{- if $asked }}{{ join "\n" $open }}{{ end }}
 {{- end }}
 
 {{/* Where there may be two pods, what one signs the other must know. */}}

@@ -11,8 +11,8 @@ import (
 )
 
 // describeSchema returns the schema with the comments of values.yaml as descriptions, and with the $defs of the rules'
-// schema. Properties that values.yaml has no comment for keep theirs, and it is an error if one has none. What several
-// values share, in $defs, is described there.
+// schema, whose virtual hosts also have an upstream. Properties that values.yaml has no comment for keep theirs, and it
+// is an error if one has none. What several values share, in $defs, is described there.
 func describeSchema(schema, rules []byte, comments map[string]string) (string, error) {
 	var document, ofRules yaml.Node // JSON is YAML, and a node keeps the order of keys
 	if err := errors.Join(yaml.Unmarshal(schema, &document), yaml.Unmarshal(rules, &ofRules)); err != nil {
@@ -26,6 +26,9 @@ func describeSchema(schema, rules []byte, comments map[string]string) (string, e
 		} else {
 			own.Content = append(own.Content, theirs.Content[i], theirs.Content[i+1])
 		}
+	}
+	if err := addUpstream(own); err != nil {
+		return "", err
 	}
 	s := describer{comments: comments}
 	s.schema(root, "")
@@ -41,6 +44,23 @@ func describeSchema(schema, rules []byte, comments map[string]string) (string, e
 		return "", err
 	}
 	return indented.String() + "\n", nil
+}
+
+// addUpstream adds to virtual hosts of the rules what only the chart's have: where their requests go.
+func addUpstream(defs *yaml.Node) error {
+	properties := defs
+	for _, name := range []string{"virtual_hosts", "additionalProperties", "properties"} {
+		if properties = get(properties, name); properties == nil {
+			return fmt.Errorf("the rules' schema describes no virtual hosts: $defs.virtual_hosts has no %s", name)
+		}
+	}
+	var key, reference yaml.Node
+	key.SetString("upstream")
+	if err := reference.Encode(map[string]string{"$ref": "#/$defs/hostUpstream"}); err != nil {
+		return err
+	}
+	properties.Content = append(properties.Content, &key, &reference)
+	return nil
 }
 
 type describer struct {
