@@ -184,6 +184,7 @@ lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % 
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
 	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins && $(MAKE) --no-print-directory native nginx floor)
+	@$(if $(findstring nginx,$(EDGE_KIND) $(SCENARIO)),$(MAKE) --no-print-directory nginx && scripts/install-nginx.sh >/dev/null)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build native nginx floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits

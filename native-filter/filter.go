@@ -208,14 +208,6 @@ func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
 	return dynmod.WantBody
 }
 
-// wake is called for a stream whose answer has arrived.
-func (w *worker) wake(id uint32, goOn func() edge.Action) {
-	if h := w.held[id]; h != nil {
-		h.goOn = goOn
-		h.stream.Wake()
-	}
-}
-
 // Woken implements dynmod.Filter: it continues a stream whose answer has arrived.
 func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
 	w := f.worker(s.Thread())
@@ -244,13 +236,6 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 	defer w.mu.Unlock()
 	delete(w.held, s.ID())
 	w.vm.Ended(s.ID())
-}
-
-// answered brings the answer to a call.
-func (w *worker) answered(token uint32, body []byte) {
-	w.safely(func() {
-		w.vm.CallResponse(token, body)
-	})
 }
 
 // safely runs f in the worker, on a thread that isn't its own.

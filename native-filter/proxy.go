@@ -127,7 +127,12 @@ func (p *proxy) Reply(status int, details string, headers, body []byte) {
 }
 
 // Wake implements edge.Host. It is called on another thread than the stream's, where filter.Woken continues it.
-func (p *proxy) Wake(id uint32, goOn func() edge.Action) { p.worker.wake(id, goOn) }
+func (p *proxy) Wake(id uint32, goOn func() edge.Action) {
+	if h := p.worker.held[id]; h != nil {
+		h.goOn = goOn
+		h.stream.Wake()
+	}
+}
 
 // Exists implements edge.Host: filter.Destroyed tells the VM which streams have ended.
 func (*proxy) Exists(uint32) bool { return true }
@@ -144,7 +149,9 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	// The next callback overwrites these.
 	c.Body = bytes.Clone(c.Body)
 	c.From = edge.Origin{RequestID: strings.Clone(c.From.RequestID), Traceparent: strings.Clone(c.From.Traceparent)}
-	newest, ok := w.filter.calls.Join(c, func(answer []byte) { w.answered(token, answer) })
+	newest, ok := w.filter.calls.Join(c, func(answer []byte) {
+		w.safely(func() { w.vm.CallResponse(token, answer) })
+	})
 	if !ok {
 		return 0, 0, errStopped
 	}

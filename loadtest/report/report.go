@@ -94,6 +94,17 @@ func (r Row) At(percent float64) float64 {
 	return -1
 }
 
+// edges are the names of proxies in Row.Cores.
+var edges = []string{"envoy", "nginx"}
+
+// Edge returns how many cores the proxy used.
+func (r Row) Edge() (used float64) {
+	for _, name := range edges {
+		used += r.Cores[name]
+	}
+	return used
+}
+
 // Pair compares the CPU of all processes per request for the same work, in alternating slices.
 type Pair struct {
 	Workload  string `json:"workload"`

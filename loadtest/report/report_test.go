@@ -44,16 +44,18 @@ func example() *Report {
 
 func TestCells(t *testing.T) {
 	rows := example().Sections[0].Rows
+	inNginx := Row{Cores: map[string]float64{"nginx": .9, "origin": .2}}
 	for _, test := range []struct {
 		row  Row
 		want map[string]string
 	}{
 		{rows[0], map[string]string{"asked/s": "1000", "achieved/s": "999.6", "bytes": "0", "p50": "5.01 ms",
-			"max": "10 ms", "errors": "0", "hit": "99.5 %", "envoy": "0.50", "peer": "–", "µs/req": "51.3",
+			"max": "10 ms", "errors": "0", "hit": "99.5 %", "edge": "0.50", "peer": "–", "µs/req": "51.3",
 			"bottleneck": "none: rate held"}},
 		{rows[1], map[string]string{"asked/s": "–", "achieved/s": "≥ 48000", "bottleneck": "client-bound: ≥ 48000"}},
 		{rows[2], map[string]string{"bytes": "–", "p99": "–", "achieved/s": "10.0", "errors": "503×11 timeout×2",
-			"hit": "–", "envoy": "–", "sidecar": "–", "peer": "0.70", "bottleneck": "origin core"}},
+			"hit": "–", "edge": "–", "sidecar": "–", "peer": "0.70", "bottleneck": "origin core"}},
+		{inNginx, map[string]string{"edge": "0.90", "peer": "0.20"}},
 	} {
 		cells := test.row.cells()
 		if len(cells) != len(Columns) {

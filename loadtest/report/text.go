@@ -11,14 +11,14 @@ import (
 // Columns are the heads of the table of rows, in order.
 var Columns = []string{
 	"workload", "server", "loop", "bytes", "conns", "asked/s", "achieved/s", "p50", "p90", "p99", "p99.9", "max",
-	"errors", "hit", "envoy", "sidecar", "redis", "peer", "client", "others", "µs/req", "bottleneck",
+	"errors", "hit", "edge", "sidecar", "redis", "peer", "client", "others", "µs/req", "bottleneck",
 }
 
 // cells returns the cells of a row, in the order of Columns.
 func (r Row) cells() []string {
 	peer := 0.0
 	for name, cores := range r.Cores {
-		if name != "envoy" && name != "sidecar" && name != "redis" {
+		if !slices.Contains(edges, name) && name != "sidecar" && name != "redis" {
 			peer += cores
 		}
 	}
@@ -34,7 +34,7 @@ func (r Row) cells() []string {
 		r.Workload, r.Server, r.Loop, orDash(r.Bytes >= 0, "%d", r.Bytes), fmt.Sprint(r.Connections),
 		orDash(r.Asked > 0, "%.0f", r.Asked), achieved,
 		micros(r.At(50)), micros(r.At(90)), micros(r.At(99)), micros(r.At(99.9)), micros(r.At(100)), r.errors(),
-		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), cores(r.Cores, "envoy"), cores(r.Cores, "sidecar"),
+		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), orDash(r.Edge() > 0, "%.2f", r.Edge()), cores(r.Cores, "sidecar"),
 		cores(r.Cores, "redis"),
 		orDash(peer > 0, "%.2f", peer), fmt.Sprintf("%.2f", r.Client), fmt.Sprintf("%.2f", r.Others),
 		short(r.MicrosPerRequest), bottleneck,

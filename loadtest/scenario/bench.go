@@ -3,12 +3,15 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"regexp"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -26,7 +29,7 @@ type bench struct {
 	client    redis.UniversalClient
 	publisher *publish.Publisher
 	dir       string
-	workers   int // of Envoy
+	workers   int // of the edge
 }
 
 // start starts a stack with its own redis-server. seed may write to Redis before the sidecar starts.
@@ -40,10 +43,22 @@ func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, 
 		o.Concurrency = 2
 	}
 	b := &bench{workers: o.Concurrency}
-	if b.dir, err = os.MkdirTemp("", "gatehouse-loadtest-"); err != nil {
+	parent := ""
+	if cmp.Or(o.EdgeKind, stack.EdgeKind(os.Getenv("EDGE_KIND"))) == stack.NginxEdge {
+		parent = "/dev/shm" // a disk would write the memory file back, and make writers wait
+	}
+	if b.dir, err = os.MkdirTemp(parent, "gatehouse-loadtest-"); err != nil {
 		return nil, err
 	}
 	o.Dir, o.RedisServerPath = b.dir, path
+	modify := o.ModifyNginx
+	o.ModifyNginx = func(config string) string {
+		if modify != nil {
+			config = modify(config)
+		}
+		// By default nginx closes each connection after 1,000 requests, also those on which one is on its way.
+		return strings.Replace(config, "http {\n", "http {\n  keepalive_requests 1000000000;\n", 1)
+	}
 	o.Seed = func(ctx context.Context, url string) error {
 		var err error
 		if b.client, err = redisurl.Connect(url); err != nil {
@@ -65,20 +80,53 @@ func (b *bench) stop() error {
 	return errors.Join(b.client.Close(), b.Stop(), os.RemoveAll(b.dir))
 }
 
-// envoy returns Envoy for CPU measurements of any of its listeners.
-func (b *bench) envoy() proc.Server {
+// proxy returns Envoy or nginx, for CPU measurements of any of its listeners.
+func (b *bench) proxy() proc.Server {
+	if b.EdgeKind() == stack.NginxEdge {
+		return proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers, Forks: true}
+	}
 	return proc.Server{Name: "envoy", PID: b.EdgePID(), Cores: b.workers, Workers: "wrk:worker_"}
 }
 
 // servers returns Gatehouse's processes.
 func (b *bench) servers() []proc.Server {
-	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
+	return []proc.Server{b.proxy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
 
-// nginxServers returns Gatehouse's processes with nginx as the edge.
-func (b *bench) nginxServers() []proc.Server {
-	return append(b.servers()[1:], proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers})
+// room is how many objects of 1 KiB and verdicts the edge has memory for; 0: the defaults.
+type room struct{ objects, verdicts int }
+
+// sidecar returns the sidecar's arguments for it.
+func (r room) sidecar() (args []string) {
+	if r.objects > 0 {
+		args = append(args, fmt.Sprint("--memory.objects=", r.maxObjects()), fmt.Sprint("--memory.bytes=", r.mib()<<20))
+	}
+	if r.verdicts > 0 {
+		args = append(args, fmt.Sprint("--memory.verdicts=", r.maxVerdicts()))
+	}
+	return args
 }
+
+// nginx returns nginx.conf with the same limits.
+func (r room) nginx(config string) string {
+	limits := ""
+	if r.objects > 0 {
+		limits += fmt.Sprintf("memory_mib = %d, objects = %d, ", r.mib(), r.maxObjects())
+	}
+	if r.verdicts > 0 {
+		limits += fmt.Sprintf("verdicts = %d, ", r.maxVerdicts())
+	}
+	if r.objects > 0 {
+		config = memoryMiB.ReplaceAllString(config, "")
+	}
+	return strings.Replace(config, "memory = ", limits+"memory = ", 1)
+}
+
+func (r room) maxObjects() int  { return r.objects*5/4 + 100 }
+func (r room) mib() int         { return 64 + r.objects/256 }
+func (r room) maxVerdicts() int { return r.verdicts + 100 }
+
+var memoryMiB = regexp.MustCompile(`memory_mib = [0-9]+,`)
 
 // fill publishes n objects of random bytes, which [workload.Objects] asks for.
 func fill(ctx context.Context, p *publish.Publisher, n int) error {

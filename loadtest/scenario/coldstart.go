@@ -15,8 +15,8 @@ import (
 
 // startFilled starts a stack with objects objects, for which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
-	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute,
-		SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
+	r := room{objects: objects}
+	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecar(), ModifyNginx: r.nginx},
 		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
 }
 
@@ -42,7 +42,7 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "coldstart: %d objects of 1 KiB in Redis; sidecar started → everything acknowledged by Envoy: "+
+	fmt.Fprintf(out, "coldstart: %d objects of 1 KiB in Redis; sidecar started → everything acknowledged by the edge: "+
 		"%s, %s, %s (%.0f objects at the edge)\n",
 		o.Objects, took[0], took[1], took[2], held)
 	return nil

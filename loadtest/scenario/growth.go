@@ -17,6 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // fleetSecret is the verdict.secret_file of the sidecars that growth starts.
@@ -31,12 +32,12 @@ type growing struct {
 
 // growthPoint is the cost at a number of objects or verdicts.
 type growthPoint struct {
-	load           string
-	n              int
-	closed, open   report.Row
-	pair           report.Pair
-	hit            float64 // share of requests that the edge answered without asking the sidecar
-	envoy, sidecar memory
+	load          string
+	n             int
+	closed, open  report.Row
+	pair          report.Pair
+	hit           float64 // share of requests that the edge answered without asking the sidecar
+	edge, sidecar memory
 }
 
 // memory is resident memory in bytes: with empty tables, with the objects or verdicts, and after all of them were
@@ -69,15 +70,13 @@ func sizes(most int) []int { return []int{max(most/100, 1), max(most/10, 1), mos
 
 // objects measures reads of n objects of 1 KiB.
 func (g *growing) objects(ctx context.Context, n int) (err error) {
-	w, err := startWorld(ctx, g.Options,
-		worldOptions{name: "growth", sidecar: []string{fmt.Sprint("--memory.objects=", n*5/4+100),
-			fmt.Sprint("--memory.bytes=", 4096*n+(64<<20))}})
+	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", room: room{objects: n}})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	var envoy, sidecar memory
-	if err := w.resident(&envoy.before, &sidecar.before); err != nil {
+	var edge, sidecar memory
+	if err := w.resident(&edge.before, &sidecar.before); err != nil {
 		return err
 	}
 	begin := time.Now()
@@ -88,11 +87,11 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 		return err
 	}
 	fmt.Fprintf(g, "growth: %d objects of 1 KiB: published and at the edge in %.1f s\n", n, time.Since(begin).Seconds())
-	if err := w.resident(&envoy.filled, &sidecar.filled); err != nil {
+	if err := w.resident(&edge.filled, &sidecar.filled); err != nil {
 		return err
 	}
 	for _, conditional := range []bool{true, false} {
-		if err := g.point(ctx, w, workload.Objects(n, conditional), envoy, sidecar); err != nil {
+		if err := g.point(ctx, w, workload.Objects(n, conditional), edge, sidecar); err != nil {
 			return err
 		}
 	}
@@ -112,8 +111,8 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 		return err
 	}
 	const life = "24h" // longer than any run
-	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", sidecar: []string{
-		fmt.Sprint("--memory.verdicts=", n+100), "--verdict.secret-file=" + secret, "--verdict.allow-ttl=" + life,
+	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", room: room{verdicts: n}, sidecar: []string{
+		"--verdict.secret-file=" + secret, "--verdict.allow-ttl=" + life,
 		"--verdict.pin-ttl=" + life}})
 	if err != nil {
 		return err
@@ -132,13 +131,13 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 		return err
 	}
 	registered := time.Since(begin)
-	var envoy, sidecar memory
-	if err := w.resident(&envoy.before, &sidecar.before); err != nil {
+	var edge, sidecar memory
+	if err := w.resident(&edge.before, &sidecar.before); err != nil {
 		return err
 	}
-	fmt.Fprintf(g, "growth: %d devices: published and at the edge in %.1f s; Envoy %.0f → %.0f MiB, sidecar %.0f → "+
+	fmt.Fprintf(g, "growth: %d devices: published and at the edge in %.1f s; edge %.0f → %.0f MiB, sidecar %.0f → "+
 		"%.0f MiB\n", n, registered.Seconds(),
-		mib(empty[0]), mib(envoy.before), mib(empty[1]), mib(sidecar.before))
+		mib(empty[0]), mib(edge.before), mib(empty[1]), mib(sidecar.before))
 	begin = time.Now()
 	if err := share(ctx, w.RedisURL(), secret, n, hash); err != nil {
 		return err
@@ -149,16 +148,16 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	}
 	fmt.Fprintf(g, "growth: %d verdicts: shared in %.1f s, each device authenticated %.1f s later\n",
 		n, shared.Seconds(), (time.Since(begin) - shared).Seconds())
-	if err := w.resident(&envoy.filled, &sidecar.filled); err != nil {
+	if err := w.resident(&edge.filled, &sidecar.filled); err != nil {
 		return err
 	}
-	return g.point(ctx, w, workload.Devices(n), envoy, sidecar)
+	return g.point(ctx, w, workload.Devices(n), edge, sidecar)
 }
 
 // point measures load, spread over all objects or devices: the closed loop, half of that rate, and the CPU per request
 // compared with a direct_response of 1 KiB. A single worker has its own core, otherwise the p99 would be the time that
 // it waits for the scheduler.
-func (g *growing) point(ctx context.Context, w *world, load workload.Workload, envoy, sidecar memory) (err error) {
+func (g *growing) point(ctx context.Context, w *world, load workload.Workload, used, sidecar memory) (err error) {
 	together, err := w.apart()
 	if err != nil {
 		return err
@@ -177,7 +176,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	if err != nil {
 		return err
 	}
-	p := growthPoint{load: kind, n: load.Count, envoy: envoy, sidecar: sidecar}
+	p := growthPoint{load: kind, n: load.Count, edge: used, sidecar: sidecar}
 	g.doing("%s, closed loop", load.Name)
 	if p.closed, err = g.closed(ctx, edge, load, g.wrkLoad(g.seconds(2)), w.dir); g.row(p.closed, err) != nil {
 		return err
@@ -191,7 +190,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 		return err
 	}
 	p.hit = p.closed.HitRatio * (1 - (calls-asked)/(p.closed.Achieved*p.closed.Seconds+p.open.Achieved*p.open.Seconds))
-	if err := w.resident(&p.envoy.read, &p.sidecar.read); err != nil {
+	if err := w.resident(&p.edge.read, &p.sidecar.read); err != nil {
 		return err
 	}
 	n := max(3*g.Options.Pairs/8, 1)
@@ -208,12 +207,12 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 // table prints the cost of each point.
 func (g *growing) table() {
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "growth\tof\tRPS\tp99 at half\tµs/req\tto direct\thit\tEnvoy, MiB\tbytes each\tonce read, "+
+	fmt.Fprintln(t, "growth\tof\tRPS\tp99 at half\tµs/req\tto direct\thit\tedge, MiB\tbytes each\tonce read, "+
 		"MiB\tsidecar, MiB\tbytes each\t")
 	for _, p := range g.points {
 		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.2f ms\t%.1f\t%.2f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n",
 			p.load, p.n, p.closed.Achieved, p.open.At(99)/1000, p.closed.MicrosPerRequest,
-			p.pair.Ratio.Median, 100*p.hit, mib(p.envoy.filled), p.envoy.each(p.n), mib(p.envoy.read),
+			p.pair.Ratio.Median, 100*p.hit, mib(p.edge.filled), p.edge.each(p.n), mib(p.edge.read),
 			mib(p.sidecar.filled), p.sidecar.each(p.n))
 	}
 	_ = t.Flush() // a Recorder never fails
@@ -221,16 +220,25 @@ func (g *growing) table() {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// resident returns the memory of Envoy and of the sidecar, bytes.
-func (b *bench) resident(envoy, sidecar *int64) (err error) {
-	if *envoy, err = proc.RSS(b.EdgePID()); err != nil {
+// resident returns the memory of the edge and of the sidecar, bytes; of nginx with all workers, shared pages once.
+func (b *bench) resident(edge, sidecar *int64) (err error) {
+	if b.EdgeKind() == stack.NginxEdge {
+		master, workers, err := b.nginxMemory()
+		if err != nil {
+			return err
+		}
+		*edge = master.pss
+		for _, m := range workers {
+			*edge += m.pss
+		}
+	} else if *edge, err = proc.RSS(b.EdgePID()); err != nil {
 		return err
 	}
 	*sidecar, err = proc.RSS(b.SidecarPID())
 	return err
 }
 
-// await waits until a metric of the sidecar is at least want, and Envoy has acknowledged everything.
+// await waits until a metric of the sidecar is at least want, and the edge has acknowledged everything.
 func (b *bench) await(ctx context.Context, name string, want int) error {
 	for deadline := time.Now().Add(5 * time.Minute); ; {
 		got, err := b.Metric(ctx, name)
@@ -258,8 +266,8 @@ func (b *bench) verifications(ctx context.Context) (float64, error) {
 	return b.Metric(ctx, `gatehouse_api_requests_total{call="verify",result="ok"}`)
 }
 
-// letIn sends a request of each device of the fleet, and checks that Envoy then has a verdict for each without a run of
-// bcrypt.
+// letIn sends a request of each device of the fleet, and checks that the edge then has a verdict for each without a run
+// of bcrypt.
 func (w *world) letIn(ctx context.Context, n int) error {
 	const connections = 64
 	load := workload.Devices(n)

@@ -43,7 +43,7 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, together()) }()
 	listener := func(name, url string) target {
-		return target{name: name, url: url, servers: []proc.Server{w.envoy()}}
+		return target{name: name, url: url, servers: []proc.Server{w.proxy()}}
 	}
 	off, on := listener(unobserved, "http://"+nothing), listener(observedIs, "http://"+everything)
 	asShipped := listener(shipped, w.EdgeURL())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // ramp measures throughput by number of connections.
@@ -52,8 +53,8 @@ const (
 )
 
 // pauses looks for pauses, for example of a garbage collector: half load for a long time, and then under updates.
-// Envoy's worker has its own core, so that waiting for a core doesn't look like a pause. A direct_response at the same
-// rate shows the machine's own pauses.
+// A single worker has its own core, so that waiting for a core doesn't look like a pause. A direct_response, or nginx's
+// return, at the same rate shows the machine's own pauses.
 func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "pauses"})
 	if err != nil {
@@ -78,14 +79,18 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 		if out.row(row, err) != nil {
 			return err
 		}
-		fmt.Fprintf(out, "pauses: %s of %s, %.0f requests/s for %s, Envoy's workers %.0f %% busy: p99.9 %.2f ms, max %.2f "+
+		fmt.Fprintf(out, "pauses: %s of %s, %.0f requests/s for %s, its workers %.0f %% busy: p99.9 %.2f ms, max %.2f "+
 			"ms; the client itself was at most %.2f ms late\n",
-			load.Name, t.name, rate, d, 100*row.Cores["envoy"]/float64(o.Workers), row.At(99.9)/1000,
+			load.Name, t.name, rate, d, 100*row.Edge()/float64(o.Workers), row.At(99.9)/1000,
 			row.At(100)/1000, row.ClientLate/1000)
 		return nil
 	}
 	d := o.seconds(300)
-	if err := measure(w.beside("direct_response", "direct"), oneKiB(), d/5); err != nil {
+	direct := "direct_response"
+	if w.EdgeKind() == stack.NginxEdge {
+		direct = "return"
+	}
+	if err := measure(w.beside(direct, "direct"), oneKiB(), d/5); err != nil {
 		return err
 	}
 	if err := measure(w.edge(), load, d); err != nil {
@@ -102,21 +107,21 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return measure(t, load, d/5)
 }
 
-// halfLoad returns a rate at which Envoy's workers are busy about half of the time. That is less than half of the
-// closed loop's rate, because each request wakes a worker.
+// halfLoad returns a rate at which the edge's workers are busy about half of the time. That is less than half of the
+// closed loop's rate, because each request wakes a worker; workers that share cores get that half.
 func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload, out *Recorder) (float64, error) {
-	rate, err := o.highest(ctx, w, load, out)
+	most, err := o.highest(ctx, w, load, out)
 	if err != nil {
 		return 0, err
 	}
-	rate /= 4
+	rate := most / 4
 	for range 3 {
 		out.doing("%s, %.0f/s", load.Name, rate)
 		row, err := o.open(ctx, w.edge(), load, rate, 3*time.Second)
 		if out.row(row, err) != nil {
 			return 0, err
 		}
-		rate *= 0.5 * float64(o.Workers) / row.Cores["envoy"]
+		rate = min(rate*0.5*float64(o.Workers)/row.Edge(), most/2)
 	}
 	return rate, nil
 }

@@ -138,7 +138,7 @@ func (o *Options) addRatios(ctx context.Context, all []costs, n int, loads []wor
 	defer func() { err = errors.Join(err, together()) }()
 	for i, load := range loads {
 		sides := []loaded{
-			{target{name: b.subject, url: w.EdgeURL(), servers: []proc.Server{w.envoy()}}, load},
+			{target{name: b.subject, url: w.EdgeURL(), servers: []proc.Server{w.proxy()}}, load},
 			{w.beside(directResponse, "direct"), oneKiB()},
 		}
 		if b == native {

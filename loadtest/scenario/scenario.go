@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package scenario has the load test's scenarios. Each starts whole stacks with a real Envoy and a real redis-server,
-// loads them and records the results.
+// Package scenario has the load test's scenarios. Each starts whole stacks with a real Envoy or nginx and a real
+// redis-server, loads them and records the results.
 package scenario
 
 import (
@@ -23,7 +23,7 @@ type Options struct {
 	Seconds     float64 `env:"SECONDS" help:"How long one measurement takes; 0 is the scenario's own default."`
 	Peers       int     `env:"PEERS" help:"1: also measure alternatives."`
 	Out         string  `env:"OUT" default:"build/loadtest" help:"Directory for the report."`
-	Workers     int     `env:"WORKERS" help:"Envoy's workers, of nginx, too; 0 is half of the cores, at least 1."`
+	Workers     int     `env:"WORKERS" help:"Workers of Envoy or nginx; 0 is half of the cores, at least 1."`
 	Connections int     `env:"CONNECTIONS" default:"32" help:"Connections of a closed loop, and at most of an open one."`
 	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached."`
 	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of seconds for each ratio; peers take half as many, growth 3 of 8."`
@@ -65,6 +65,7 @@ var scenarios = []scenario{
 	{"steady", "devices at work over several lives of their verdicts", steady, false},
 	{"flood", "devices at work under a flood of wrong credentials", flood, false},
 	{"pauses", "five minutes at half load: p99.9 and max", pauses, false},
+	{"nginx-workers", "1, 2 and 4 workers of nginx on one memory file", nginxWorkers, true},
 	{"check", "the ratios of limits.json, which must hold", check, true},
 }
 
@@ -81,7 +82,7 @@ func Names() string {
 func List() string {
 	var b strings.Builder
 	for _, s := range scenarios {
-		fmt.Fprintf(&b, "  %-12s %s\n", s.name, s.about)
+		fmt.Fprintf(&b, "  %-13s %s\n", s.name, s.about)
 	}
 	return b.String()
 }

@@ -110,7 +110,7 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	} else if err != nil {
 		return nil, err
 	} else {
-		t := target{name: edgeInNginx, url: w.nginx.EdgeURL(), servers: append(w.nginx.nginxServers(), origin.Server())}
+		t := target{name: edgeInNginx, url: w.nginx.EdgeURL(), servers: append(w.nginx.servers(), origin.Server())}
 		all = append(all, peer{t, slices.Concat(public, private, []string{"pass", "auth"}), false})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)

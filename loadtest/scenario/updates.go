@@ -109,8 +109,8 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	return u, err
 }
 
-// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends it, and waits until Envoy
-// has everything.
+// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends it, and waits until the
+// edge has everything.
 func (w *world) startUpdates(ctx context.Context, rate float64, objects, bytes int) (publisher proc.Server,
 	stop func() error, err error) {
 	p, err := stack.StartChild("publisher", "", []string{
@@ -150,7 +150,7 @@ func (b *bench) applied(ctx context.Context) error {
 	return err
 }
 
-// inStep waits until the sidecar and Envoy have everything that was published.
+// inStep waits until the sidecar and the edge have everything that was published.
 func (b *bench) inStep(ctx context.Context) error {
 	published, _, err := b.sequence(ctx)
 	if err != nil {
@@ -164,11 +164,11 @@ func (g *growing) updatesText(all []updatesSeen) {
 	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of "+
 		"%s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tEnvoy, cores\tsidecar\tRedis\tpublisher\t")
+	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tedge, cores\tsidecar\tRedis\tpublisher\t")
 	for _, u := range all {
 		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n",
 			u.rate, u.published, u.applied,
-			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Cores["envoy"], u.row.Cores["sidecar"],
+			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Edge(), u.row.Cores["sidecar"],
 			u.row.Cores["redis"], u.row.Cores["publisher"])
 	}
 	_ = t.Flush() // a Recorder never fails

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
@@ -36,7 +37,7 @@ const worldRules = `{credentials: {id_header: x-device-id, secret_header: x-devi
 type world struct {
 	*bench
 	services map[string]*peers.Running // by kind
-	// listeners are listeners of the same Envoy without Gatehouse, by name.
+	// listeners are listeners of the same Envoy or nginx without Gatehouse, by name.
 	listeners map[string]peers.Listener
 	others    []*peers.Running // nginx, varnish
 	nginx     *bench           // Gatehouse in nginx, nil if it wasn't started
@@ -46,9 +47,10 @@ type world struct {
 // worldOptions are a scenario's options for its world.
 type worldOptions struct {
 	name     string
-	workers  int      // Envoy's, 0 for the run's
-	binding  string   // of the module, or native; "" for the environment's
+	workers  int      // of the edge, 0 for the run's
+	binding  string   // of the module, or native or nginx; "" for the environment's
 	sidecar  []string // its arguments
+	room     room
 	services []string // kinds, in addition to the origin
 	direct   bool     // a direct_response answers requests that match no rule
 	floor    bool     // a listener like the edge, with the module of loadtest/floor
@@ -86,16 +88,24 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		w.listeners[l.name] = listener
 		listeners = append(listeners, listener)
 	}
-	kind, binding := stack.EdgeKind(""), wo.binding
-	if binding == string(stack.NativeEdge) {
-		kind, binding = stack.NativeEdge, ""
-	} else if binding != "" {
+	kind, binding := stack.EdgeKind(os.Getenv("EDGE_KIND")), wo.binding
+	switch {
+	case binding == string(stack.NativeEdge), binding == string(stack.NginxEdge):
+		kind, binding = stack.EdgeKind(binding), ""
+	case binding != "":
 		kind = stack.EnvoyEdge
 	}
+	if kind == stack.NginxEdge && wo.onEnvoy() {
+		return w, fmt.Errorf("%w: EDGE_KIND=nginx: this scenario changes Envoy's configuration", stack.ErrUsage)
+	}
 	w.bench, err = start(ctx, stack.Options{
-		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar,
+		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules,
+		SidecarArgs:  append(wo.room.sidecar(), wo.sidecar...),
 		ReadyTimeout: time.Minute, EdgeKind: kind, Binding: binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
+		ModifyNginx: func(config string) string {
+			return strings.Replace(wo.room.nginx(w.modifyNginx(config)), "http {\n", w.returnListener(), 1)
+		},
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
 			return err
@@ -103,6 +113,11 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		return wo.seed(ctx, p)
 	})
 	return w, err
+}
+
+// onEnvoy reports whether only Envoy can be the edge.
+func (wo worldOptions) onEnvoy() bool {
+	return wo.direct || wo.floor || len(wo.listeners) > 0 || wo.modify != nil
 }
 
 func (w *world) listener(l worldListener) (peers.Listener, error) {
@@ -194,7 +209,7 @@ func (w *world) stop() error {
 // edge returns Gatehouse with its upstream as a target.
 func (w *world) edge() target { return w.gatehouse(w.services[service.Origin].Server()) }
 
-// apart gives the worker of a one-worker Envoy its own core, and restricts all other processes of the load test to the
+// apart gives the worker of a one-worker edge its own core, and restricts all other processes of the load test to the
 // other cores, until together is called.
 func (w *world) apart() (together func() error, err error) {
 	if w.workers > 1 {
@@ -204,12 +219,12 @@ func (w *world) apart() (together func() error, err error) {
 	for _, r := range w.services {
 		rest = append(rest, r.Server().PID)
 	}
-	return proc.Apart(w.envoy(), rest...)
+	return proc.Apart(w.proxy(), rest...)
 }
 
-// beside returns a listener of the same Envoy as a target, with the services behind it.
+// beside returns a listener of the same Envoy or nginx as a target, with the services behind it.
 func (w *world) beside(name, listener string, kinds ...string) target {
-	servers := []proc.Server{w.envoy()}
+	servers := []proc.Server{w.proxy()}
 	for _, kind := range kinds {
 		servers = append(servers, w.services[kind].Server())
 	}
@@ -229,13 +244,22 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 func (w *world) startNginx(ctx context.Context, o *Options) (*bench, error) {
 	return start(ctx, stack.Options{
 		Name: "nginx", EdgeKind: stack.NginxEdge, Concurrency: o.Workers, Rules: worldRules,
-		ModifyNginx: func(config string) string {
-			return upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
-		},
+		ModifyNginx: w.modifyNginx,
 	}, seedSingles)
 }
 
+// modifyNginx returns nginx.conf with the world's upstream.
+func (w *world) modifyNginx(config string) string {
+	return upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
+}
+
 var upstreamServer = regexp.MustCompile(`server 127[0-9.:]*;`)
+
+// returnListener returns a server of nginx without Gatehouse, which answers everything with 1 KiB.
+func (w *world) returnListener() string {
+	return fmt.Sprintf("http {\n  server {\n    listen %s reuseport;\n    location / { return 200 %s; }\n  }\n",
+		w.listeners["direct"].Address, strings.Repeat("x", 1<<10))
+}
 
 // seedSingles publishes the objects and the device of the workloads of one request.
 func seedSingles(ctx context.Context, p *publish.Publisher) error {

@@ -7,15 +7,16 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Apart gives core 0 to the serving threads of s, which has Workers, and restricts all other threads of s and of the
-// processes in rest to the other cores, until undo is called. What those start meanwhile inherits
-// this.
+// Apart gives core 0 to the serving threads of s, which has Workers or Forks, and restricts all other threads of s, of
+// its children and of the processes in rest to the other cores, until undo is called. What those start meanwhile
+// inherits this.
 func Apart(s Server, rest ...int) (undo func() error, err error) {
 	if runtime.NumCPU() < 2 {
 		return nil, errors.New("a core for the serving threads alone: this machine has only one")
@@ -27,30 +28,44 @@ func Apart(s Server, rest ...int) (undo func() error, err error) {
 		others.Set(i)
 		all.Set(i)
 	}
+	children, err := childrenOf()
+	if err != nil {
+		return nil, err
+	}
+	pids := slices.Concat(rest, []int{s.PID}, children[s.PID])
 	undo = func() error {
 		var errs []error
-		for _, pid := range append(rest, s.PID) {
-			errs = append(errs, keep(pid, "", &all))
+		for _, pid := range pids {
+			errs = append(errs, keepAll(pid, &all))
 		}
 		return errors.Join(errs...)
 	}
-	for _, pid := range append(rest, s.PID) {
-		if err := keep(pid, "", &others); err != nil {
+	for _, pid := range pids {
+		if err := keepAll(pid, &others); err != nil {
 			return nil, errors.Join(err, undo())
 		}
 	}
-	if err := keep(s.PID, s.Workers, &first); err != nil {
+	serving, err := s.serving()
+	if err == nil {
+		err = keep(serving, &first)
+	}
+	if err != nil {
 		return nil, errors.Join(err, undo())
 	}
 	return undo, nil
 }
 
-// keep restricts the threads of a process whose names begin with prefix to cores.
-func keep(pid int, prefix string, cores *unix.CPUSet) error {
-	tasks, err := threads(pid, prefix)
+// keepAll restricts all threads of a process to cores.
+func keepAll(pid int, cores *unix.CPUSet) error {
+	tasks, err := threads(pid, "")
 	if err != nil {
 		return err
 	}
+	return keep(tasks, cores)
+}
+
+// keep restricts threads to cores.
+func keep(tasks []string, cores *unix.CPUSet) error {
 	for _, task := range tasks {
 		id, err := strconv.Atoi(filepath.Base(task))
 		if err != nil {

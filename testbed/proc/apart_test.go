@@ -52,4 +52,20 @@ func TestApart(t *testing.T) {
 		cores(pids[0]) != fmt.Sprint(runtime.NumCPU(), true) {
 		t.Errorf("undone: got %s and %s (%v), want all cores", cores(pids[0]), cores(pids[1]), err)
 	}
+
+	// Children serve by their first thread.
+	if _, err := Apart(Server{PID: pids[0], Forks: true}, pids[1]); err == nil {
+		t.Error("got no error for a server without children")
+	}
+	undo, err = Apart(Server{PID: os.Getpid(), Forks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, child := cores(os.Getpid()), cores(pids[0])
+	if err := undo(); err != nil || cores(pids[0]) != fmt.Sprint(runtime.NumCPU(), true) {
+		t.Errorf("undone: got %s (%v), want all cores", cores(pids[0]), err)
+	}
+	if own != fmt.Sprint(runtime.NumCPU()-1, false) || child != "1 true" {
+		t.Errorf("got itself on %s and a child on %s, want all but core 0, and core 0", own, child)
+	}
 }

@@ -19,16 +19,16 @@ type Locks struct {
 	samples, locked atomic.Int64
 }
 
-// WatchLocks samples a hundred times a second until Stop. It watches only servers with Workers: the threads of a Go
-// program wait in futex(2) for work, too.
+// WatchLocks samples a hundred times a second until Stop. It watches only servers with Workers or Forks: the threads
+// of a Go program wait in futex(2) for work, too.
 func WatchLocks(servers []Server) *Locks {
 	l := &Locks{stop: make(chan struct{}), done: make(chan struct{})}
 	var paths []string
 	for _, s := range servers {
-		if s.Workers == "" {
+		if !s.counted() {
 			continue
 		}
-		if tasks, err := threads(s.PID, s.Workers); err == nil {
+		if tasks, err := s.serving(); err == nil {
 			paths = append(paths, tasks...)
 		}
 	}

@@ -25,6 +25,30 @@ type Server struct {
 	Cores int
 	// Workers is the prefix of the names of the serving threads; empty if all threads serve.
 	Workers string
+	// Forks is set if instead the first threads of its children serve, as in nginx.
+	Forks bool
+}
+
+// counted reports whether some threads of a server serve, and others don't.
+func (s Server) counted() bool { return s.Workers != "" || s.Forks }
+
+// serving returns the paths of the serving threads of a server for which counted is true.
+func (s Server) serving() ([]string, error) {
+	if !s.Forks {
+		return threads(s.PID, s.Workers)
+	}
+	children, err := childrenOf()
+	if err != nil {
+		return nil, err
+	}
+	var tasks []string
+	for _, pid := range children[s.PID] {
+		tasks = append(tasks, fmt.Sprintf("/proc/%[1]d/task/%[1]d", pid))
+	}
+	if len(tasks) == 0 {
+		return nil, fmt.Errorf("process %d has no children", s.PID)
+	}
+	return tasks, nil
 }
 
 // Reading is what some servers and the machine have used until now.
@@ -50,8 +74,8 @@ func Read(servers []Server) (Reading, error) {
 			return r, fmt.Errorf("CPU of %s: %w", s.Name, err)
 		}
 		workers := all
-		if s.Workers != "" {
-			if workers, err = threadsCPU(s.PID, s.Workers); err != nil {
+		if s.counted() {
+			if workers, err = s.servingCPU(); err != nil {
 				return r, fmt.Errorf("CPU of the threads of %s: %w", s.Name, err)
 			}
 		}
@@ -180,8 +204,8 @@ func threads(pid int, prefix string) ([]string, error) {
 	return found, nil
 }
 
-func threadsCPU(pid int, prefix string) (time.Duration, error) {
-	tasks, err := threads(pid, prefix)
+func (s Server) servingCPU() (time.Duration, error) {
+	tasks, err := s.serving()
 	if err != nil {
 		return 0, err
 	}

@@ -40,21 +40,25 @@ func TestChildrenCount(t *testing.T) {
 		_ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL)
 		_ = p.Wait()
 	})
-	servers := []Server{{Name: "shell", PID: p.Process.Pid, Cores: 1}}
+	servers := []Server{{Name: "shell", PID: p.Process.Pid, Cores: 1, Forks: true}}
+	deadline := time.Now().Add(20 * time.Second)
 	before, err := Read(servers)
+	for err != nil && time.Now().Before(deadline) { // until it has its child
+		before, err = Read(servers)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	var u Usage
-	for deadline := time.Now().Add(20 * time.Second); u.CPU["shell"] < .05 && time.Now().Before(deadline); {
+	for u.CPU["shell"] < .05 && time.Now().Before(deadline) {
 		after, err := Read(servers)
 		if err != nil {
 			t.Fatal(err)
 		}
 		u = after.Since(before)
 	}
-	if u.CPU["shell"] < .05 {
-		t.Errorf("got %v s of CPU, want that of the child", u.CPU)
+	if u.CPU["shell"] < .05 || u.Busy["shell"] <= 0 {
+		t.Errorf("got %v s of CPU, busy %v, want that of the child", u.CPU, u.Busy)
 	}
 	checkClock(t, servers)
 }

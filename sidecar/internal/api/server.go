@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// drainTimeout bounds the running calls when the sidecar stops.
-	drainTimeout = 5 * time.Second
+	// callsTimeout bounds the running calls when the sidecar stops.
+	callsTimeout = 5 * time.Second
 	// awaitTimeout bounds how long an answer waits until the edge knows its permissions, or has no older version of an
 	// object.
 	awaitTimeout = 250 * time.Millisecond
@@ -106,7 +106,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callsTimeout)
 		defer cancel()
 		stopped <- server.Shutdown(ctx)
 	})

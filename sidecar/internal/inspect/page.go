@@ -8,7 +8,6 @@ import (
 	"html/template"
 	"io/fs"
 	"maps"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -240,69 +239,6 @@ func labelOf(full, label string) string {
 	_, rest, _ := strings.Cut(full, label+`="`)
 	value, _, _ := strings.Cut(rest, `"`)
 	return value
-}
-
-// plot is a line of the last 15 minutes, for a picture of plotWidth × plotHeight.
-type plot struct {
-	Name, Last string
-	Points     []string // of a polyline each: a gap ends one
-	High       string   // the value at the upper edge
-}
-
-const (
-	plotWidth  = 180
-	plotHeight = 40
-)
-
-func plotsOf(samples []sample) []plot {
-	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
-	return []plot{
-		plotOf(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
-		plotOf(samples, "Last comparison", 1, func(v float64) string {
-			return fmt.Sprintf("%.2f s", v)
-		}, func(s *sample) float64 { return s.lagS }),
-		plotOf(samples, "bcrypt, mean time", 1, func(v float64) string {
-			return fmt.Sprintf("%.0f ms", v)
-		}, func(s *sample) float64 { return s.bcryptMS }),
-		plotOf(samples, "Verifications", 1, func(v float64) string {
-			return fmt.Sprintf("%.1f/s", v)
-		}, func(s *sample) float64 { return s.verifies }),
-		plotOf(samples, "Waiting for bcrypt", 1, func(v float64) string {
-			return fmt.Sprintf("%.0f", v)
-		}, func(s *sample) float64 { return s.queue }),
-		plotOf(samples, "Object budget used", 1, percent, func(s *sample) float64 { return s.budget }),
-	}
-}
-
-// plotOf scales a line to the highest value, at least least.
-func plotOf(samples []sample, name string, least float64, text func(float64) string, value func(*sample) float64) plot {
-	high := least
-	for n := range samples {
-		if v := value(&samples[n]); v > high {
-			high = v
-		}
-	}
-	p := plot{Name: name, Last: "–", High: text(high)}
-	line := ""
-	for n := range samples {
-		v := value(&samples[n])
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			if line != "" {
-				p.Points = append(p.Points, line)
-			}
-			line = ""
-			continue
-		}
-		x := float64(plotWidth) * float64(sampled-len(samples)+n+1) / sampled
-		line += fmt.Sprintf("%.0f,%.1f ", x, plotHeight-v/high*plotHeight)
-		if n == len(samples)-1 {
-			p.Last = text(v)
-		}
-	}
-	if line != "" {
-		p.Points = append(p.Points, line)
-	}
-	return p
 }
 
 // count returns n with a separator between thousands.
