@@ -47,8 +47,8 @@ LONG ?=
 RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
-# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, or plugins for rules in the plugins' own configurations. For
-# make wasm, and all that runs stacks with the filter.
+# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, plugins for rules in the plugins' own configurations, or
+# compare for trials of caches. For make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
 # For make release and publish: the version, the directory, the registry.
@@ -100,8 +100,8 @@ build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the 
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
 	$(GO) build -C e2e -trimpath -o ../build/ ./cmd/...
 
-wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
-	@case $(BINDING) in own | sdk | plugins) ;; *) echo "BINDING=$(BINDING): want own, sdk or plugins" >&2; exit 2 ;; esac
+wasm: ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
+	@case $(BINDING) in own | sdk | plugins | compare) ;; *) echo "BINDING=$(BINDING): want own, sdk, plugins or compare" >&2; exit 2 ;; esac
 	@mkdir -p build
 	GO=$(GO) scripts/build-wasm.sh $(if $(filter own,$(BINDING)),build/gatehouse.wasm,build/gatehouse-$(BINDING).wasm -tags=$(BINDING))
 
@@ -137,7 +137,7 @@ unit: test-tools ## unit tests with -race, except of packages that need a stack;
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
-	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-browser.sh) >/dev/null
+	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
@@ -214,8 +214,10 @@ mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built
 chart-check: build native nginx ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus
-	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
+chart-readme: ## update the schemas of the rules, the chart's table of values and schema, and its alerts in docs/prometheus
+	@go run ./sidecar/cmd/gatehousectl schema >nginx/rules.schema.json
+	@go run ./sidecar/cmd/gatehousectl schema envoy >envoy/envoy.schema.json
+	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse nginx/rules.schema.json
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 
 clean: ## remove build/; .venv stays

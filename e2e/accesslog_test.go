@@ -12,8 +12,7 @@ import (
 
 // logged is a line of the access log.
 type logged struct {
-	Method, Path, Status, Reason, Rule, Device, Source string
-	WouldDeny                                          string `json:"would_deny"`
+	Method, Path, Status, Reason, Rule, Device, Source, Trial string
 }
 
 // accessLog returns the lines so far, by path.

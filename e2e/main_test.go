@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -204,8 +205,13 @@ var shared = newClient()
 // try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat. It sends the path as it is
 // written.
 func (e *edge) try(client *http.Client, first string, lines ...string) (answer, error) {
+	return ask(e.t.Context(), client, e.EdgeURL(), "", first, lines...)
+}
+
+// ask sends a request as [edge.try] does, with a body, to the server at url.
+func ask(ctx context.Context, client *http.Client, url, body, first string, lines ...string) (answer, error) {
 	method, path, _ := strings.Cut(first, " ")
-	request, err := http.NewRequestWithContext(e.t.Context(), method, e.EdgeURL(), nil)
+	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
@@ -220,8 +226,8 @@ func (e *edge) try(client *http.Client, first string, lines ...string) (answer, 
 		return answer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, string(body)}, err
+	got, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(got)}, err
 }
 
 // send calls try with the shared client, and fails the test if there is no answer.

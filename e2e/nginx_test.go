@@ -17,7 +17,8 @@ func onNative() bool { return os.Getenv("EDGE_KIND") == string(stack.NativeEdge)
 // notOnNginx has the tests that can't hold on nginx, and why.
 var notOnNginx = map[string]string{
 	"TestCheckOfConfigDump":   "a /config_dump is Envoy's",
-	"TestBadRules":            "nginx gets rules that gatehousectl has checked; TestRender and TestStart of package nginx",
+	"TestTraceOfTrial":        "nginx sends no spans",
+	"TestBadRules":            "nginx gets rules that gatehousectl has checked; TestBadRulesAreNotTaken",
 	"TestRulesOfListeners":    "all servers of one nginx have the same rules",
 	"TestHotRestart":          "nginx has reloads instead; TestReload",
 	"TestListenerGoes":        "all servers of one nginx have the same rules",
@@ -25,6 +26,8 @@ var notOnNginx = map[string]string{
 	"TestPage":                "it reads Envoy's access log and texts of the page for Envoy; TestOperator, TestExplain",
 	"TestBoundedStaleness":    "it compares two listeners with different rules; TestRevokedWhileCutOff",
 	"TestRoutesByIdentity":    "nginx chooses the location by the URI alone",
+	"TestMigrateExtAuthz":     "the guide is about Envoy; TestMigrateNginx",
+	"TestMigrateKong":         "the guide leads to Envoy; TestMigrateIngressNginx",
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
 }
 

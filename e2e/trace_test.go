@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -110,7 +112,7 @@ func (j jaeger) awaits(t *testing.T, id string, want ...string) (spans map[strin
 		spans, err = j.trace(t.Context(), id)
 		for _, name := range want {
 			if spans[name] == nil {
-				return fmt.Errorf("no %s: %v", name, err)
+				return fmt.Errorf("no %s among %v: %v", name, slices.Collect(maps.Keys(spans)), err)
 			}
 		}
 		return err
@@ -201,6 +203,38 @@ func TestTraces(t *testing.T) {
 	for _, none := range []string{hit, refused} {
 		if spans, err := j.trace(t.Context(), none); len(spans) != 0 || err != nil {
 			t.Errorf("got spans %v (%v) of a hit or an unsampled request, want none", spans, err)
+		}
+	}
+}
+
+// TestTraceOfTrial sends a request that an enforced rule would refuse, and finds why in Envoy's own span in Jaeger.
+func TestTraceOfTrial(t *testing.T) {
+	long(t, "TestTrialUpstream of package edge, TestTrials. .ci/run has a stage for it, as for TestTraces")
+	t.Parallel()
+	j := startJaeger(t)
+	shipped, err := os.ReadFile("../envoy/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(j.otlp, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("#spans ", "", "port_value: 4318", "port_value: "+port,
+		"random_sampling: {value: 1}", "random_sampling: {value: 100}").Replace(string(shipped))
+	e := start(t, stack.Options{Name: "trial-traces", ConfigPath: writeFile(t, "envoy.yaml", config),
+		Rules: fmt.Sprintf(trialRules, ", enforce: false", "enforce: false", "pass")})
+	for path, want := range map[string][2]string{
+		"/write":     {"write", "gatehouse_would_deny_no_credential"},
+		"/elsewhere": {"", ""},
+	} {
+		id := fmt.Sprintf("0af7651916cd43dd8448eb211c80%04x", len(path))
+		if a := e.send("GET "+path, "traceparent: 00-"+id+"-00f067aa0ba902b7-01"); a.status != 200 {
+			t.Fatalf("%s: got %d, want the upstream's answer", path, a.status)
+		}
+		span := j.awaits(t, id, "ingress")["ingress"]
+		if got := [2]string{span.tag("gatehouse.rule"), span.tag("gatehouse.trial")}; got != want {
+			t.Errorf("%s: got %q, want %q, among %v", path, got, want, span.Tags)
 		}
 	}
 }

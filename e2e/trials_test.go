@@ -154,7 +154,7 @@ func TestTrials(t *testing.T) {
 	}
 	for path, reason := range map[string]string{"/elsewhere": "default", "/writ;e": "ambiguous_path"} {
 		await(t, "the log of "+path, patience, func() error {
-			if l := trial.accessLog()[path]; !strings.HasSuffix(l.Reason+" "+l.WouldDeny, "gatehouse_would_deny_"+reason+
+			if l := trial.accessLog()[path]; !strings.HasSuffix(l.Reason+" "+l.Trial, "gatehouse_would_deny_"+reason+
 				map[bool]string{true: " "}[onNginx()]) {
 				return fmt.Errorf("got %+v", l)
 			}

@@ -100,6 +100,7 @@ func TestVirtualHosts(t *testing.T) {
 		"userinfo": "GET /v1/x HTTP/1.1\r\nHost: u@a.example\r\n\r\n",
 		"port":     "GET /v1/x HTTP/1.1\r\nHost: a.example:x\r\n\r\n",
 		"blank":    "GET /v1/x HTTP/1.1\r\nHost: a.example b\r\n\r\n",
+		"ports":    "GET /v1/x HTTP/1.1\r\nHost: a.example.:1:1\r\n\r\n",
 		"slash":    "GET /v1/x HTTP/1.1\r\nHost: a.example/b\r\n\r\n",
 	} {
 		if got := e.octets(request); got.status != 403 && got.status != 400 {

@@ -46,6 +46,8 @@ type emulator struct {
 	mute bool // request headers can't be read
 	full bool // no call can be made
 
+	blind bool // to responses
+
 	answer []byte // to the call of the current callback
 	body   []byte // of the request of the current callback
 	buffer []byte // of request headers
@@ -60,6 +62,7 @@ type exchange struct {
 	resumed     bool
 	cacheStatus string
 	notes       []string // the other notes
+	awaited     bool     // its response
 	ended       bool     // though its context exists
 }
 
@@ -252,6 +255,19 @@ func (e *emulator) Note(n policy.Note, value string) {
 		return
 	}
 	x.notes = append(x.notes, n.String()+": "+value)
+}
+
+func (e *emulator) AwaitResponse() bool {
+	e.streams[e.current].awaited = !e.blind
+	return !e.blind
+}
+
+// respond passes the response of the upstream to the VM.
+func (e *emulator) respond(id uint32, etag string) {
+	e.callback(id, func() {
+		value := e.result([]byte(etag))
+		e.vm.Response(id, unsafe.String(unsafe.SliceData(value), len(value)))
+	})
 }
 
 func (e *emulator) Reply(status int, details string, headers, body []byte) {

@@ -136,6 +136,9 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	} else {
 		s.describe(rule, d.Device)
 	}
+	if d.WouldHit != "" {
+		s.try(d, rule)
+	}
 	if d.CacheStatus != "" {
 		v.host.Note(policy.NoteCacheStatus, d.CacheStatus)
 		if r.Dated() {

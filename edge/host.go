@@ -52,6 +52,9 @@ type Host interface {
 	// Note sets a header that the route configuration adds to the response from upstream: adding it here would need a
 	// callback for every response.
 	Note(n policy.Note, value string)
+	// AwaitResponse has [VM.Response] called with the current stream's response, or [VM.Ended] if it ends without one. It
+	// returns false if the host can't.
+	AwaitResponse() bool
 	// Reply answers the request, with headers in the form of headermap.Append and details for access logs; its stream
 	// must pause and may not reply again.
 	Reply(status int, details string, headers, body []byte)

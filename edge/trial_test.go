@@ -204,3 +204,70 @@ func TestTrialIsCounted(t *testing.T) {
 		t.Errorf("readings: got %+v, %v", x, e.counts)
 	}
 }
+
+// TestTriedCache: a request that the cache would answer goes upstream unchanged, nothing is added to its response, and
+// it is counted by the response's entity-tag.
+func TestTriedCache(t *testing.T) {
+	const config = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
+		{"name": "a", "match": {"prefix": "/a"}, "cache": {"serve": false}},
+		{"name": "b", "match": {"prefix": "/b"}, "auth": {"enforce": false}, "cache": {"serve": false, "on_miss": "fetch"}}]}`
+	e := emulate(t, config)
+	s := state
+	s.InStepMS = e.clock
+	for _, key := range []string{"/a", "/b"} {
+		bucket, record := objects(&s, version(key, `"v1"`))
+		e.records[place(wire.RegionObjects, bucket)] = record
+	}
+	begin := func(path string) uint32 {
+		headers := [][2]string{{":method", "GET"}, {":path", path}, {"if-modified-since", "x"}, {"if-none-match", `"v1"`}}
+		id := e.begin(slices.Clone(headers), true)
+		x := e.streams[id]
+		if !x.went() || x.cacheStatus != "" || !slices.Equal(x.request, headers) {
+			t.Errorf("%s: got %+v, want it to go upstream unchanged", path, x)
+		}
+		return id
+	}
+	const different = "gatehouse_reason: gatehouse_would_hit_different"
+	for _, tt := range []struct {
+		path, etag string
+		notes      []string
+	}{
+		{"/a", `"v1"`, []string{"gatehouse_rule: a"}},
+		{"/a", `W/"v1"`, []string{"gatehouse_rule: a"}},
+		{"/a", `"v2"`, []string{"gatehouse_rule: a", different}},
+		{"/a", "", []string{"gatehouse_rule: a"}},
+		{"/b", `"v2"`, []string{"gatehouse_rule: b", "gatehouse_reason: gatehouse_would_deny_no_credential"}},
+	} {
+		id := begin(tt.path)
+		for range 2 { // of the second nobody is told
+			e.respond(id, tt.etag)
+		}
+		if x := e.streams[id]; !x.awaited || !slices.Equal(x.notes, tt.notes) {
+			t.Errorf("%s, %s: got notes %q, want %q", tt.path, tt.etag, x.notes, tt.notes)
+		}
+	}
+	if id := begin("/a/none"); e.streams[id].awaited {
+		t.Error("a miss awaits its response")
+	}
+	e.end(begin("/a"))
+	e.vm.Ended(begin("/a"))
+	waits := begin("/a")
+	e.tick()
+	if len(e.vm.tried) != 1 {
+		t.Errorf("%d requests are kept, want the one that waits", len(e.vm.tried))
+	}
+	e.respond(waits, `"v1"`)
+	e.blind = true
+	begin("/a")
+	e.tick()
+	for counter, want := range map[policy.Counter]uint64{policy.WouldHitSame: 3, policy.WouldHitDifferent: 2,
+		policy.WouldHitNoETag: 1, policy.WouldHitNotCompared: 3, policy.CacheMiss: 1, policy.CacheHit: 0,
+		policy.CacheNotModified: 0, policy.WouldDeny: 1} {
+		if got := e.counted(counter); got != want {
+			t.Errorf("%s: got %d, want %d", counter, got, want)
+		}
+	}
+	if len(e.calls) != 0 || len(e.vm.hits.report) == 0 {
+		t.Errorf("got %d calls, %d bytes of hits for the sidecar; want none, and some", len(e.calls), len(e.vm.hits.report))
+	}
+}

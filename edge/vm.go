@@ -46,6 +46,7 @@ type VM struct {
 	// forgetAt is the number of paused streams from which the next request has those that have ended removed.
 	forgetAt int
 	awaited  map[uint32]awaited // answers to calls, by token
+	tried    map[uint32]tried   // streams whose responses are awaited, by id
 
 	// pushes are the streams of the push listener. There is no callback when a stream has ended, because it would be
 	// called for every stream: see sweep and forgetEnded.
@@ -56,7 +57,7 @@ type VM struct {
 // New returns a VM of the host, which must be started.
 func New(h Host) *VM {
 	return &VM{host: h, writing: guard{host: h}, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
-		awaited: map[uint32]awaited{}, forgetAt: sweepLeast, sweepAt: sweepLeast}
+		awaited: map[uint32]awaited{}, tried: map[uint32]tried{}, forgetAt: sweepLeast, sweepAt: sweepLeast}
 }
 
 // TickMS is the interval at which a VM reads the state, flushes its counters and reports, ms.
@@ -99,7 +100,12 @@ func (v *VM) Tick() {
 	v.calls.throttles.sweep(v.host.Now())
 	v.calls.guesses.sweep(v.host.Now())
 	v.hits.tick(v)
-	v.giveUp() // last: it wakes streams
+	v.giveUp()                // it wakes streams
+	for id := range v.tried { // last: it enters them
+		if !v.host.Exists(id) {
+			v.untry(id)
+		}
+	}
 }
 
 // readState reads the state record and reports whether it changed.
@@ -232,6 +238,7 @@ func (v *VM) forget(id uint32) {
 func (v *VM) Ended(id uint32) {
 	delete(v.pushes, id)
 	v.forget(id)
+	v.untry(id)
 }
 
 // CallResponse passes the body of an answer, nil unless its status is 200, to the function that waits for it.

@@ -229,6 +229,15 @@ func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
 	return action
 }
 
+// Response implements dynmod.Filter.
+func (f *filter) Response(s *dynmod.Stream, etag string) {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proxy.enterStream(s)
+	w.vm.Response(s.ID(), etag)
+}
+
 // Destroyed implements dynmod.Filter.
 func (f *filter) Destroyed(s *dynmod.Stream) {
 	w := f.worker(s.Thread())

@@ -122,6 +122,12 @@ func (p *proxy) Note(n policy.Note, value string) {
 	p.check(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
 }
 
+// AwaitResponse implements edge.Host.
+func (p *proxy) AwaitResponse() bool {
+	p.stream.AwaitResponse()
+	return true
+}
+
 func (p *proxy) Reply(status int, details string, headers, body []byte) {
 	p.answer.Set(status, details, headers, body)
 }

@@ -36,7 +36,7 @@ func TestRender(t *testing.T) {
 		{"rules: [", "did not find expected node"},
 		{"{}\n---\n{}", "more than one YAML document"},
 		{"rulez: []", "rulez: unknown field"},
-		{"rules: [{match: {path: /a}, auth: {}}]", "rules[0].auth: needs credentials"},
+		{"rules: [{match: {path: /a}, auth: {}}]", "credentials: is missing, for rules[0]"},
 		{"1: 2", "has a field whose name is no text"},
 		{"push_listener: true", "needs no rules"},
 		{"source: {filter_state: x}", "source.filter_state: is Envoy's"},

@@ -54,7 +54,7 @@ for ARCH in amd64 arm64; do
   cp -r docs/systemd "$files/systemd"
   # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
-  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" "$image"/usr/local/lib/gatehouse/* release/packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
+  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" "$image"/usr/local/lib/gatehouse/* release/packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml envoy/envoy.schema.json \
     LICENSE CHANGELOG.md "$files"
   (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager deb --target "$out/" >/dev/null)
   mv "$files" "$work/gatehouse-$VERSION-linux-$ARCH"

@@ -54,6 +54,7 @@ schemas() {
     render "$values" >"$work/rendered.yaml" || return
     "${conform[@]}" "$work/rendered.yaml" || return
   done
+  "${conform[@]}" docs/migrate/ingress-nginx/{before,after}.yaml || return
   patched >"$work/patched.yaml" && grep -q 'restartPolicy: Always' "$work/patched.yaml" &&
     "${conform[@]}" "$work/patched.yaml"
 }
@@ -111,12 +112,13 @@ null_values() {
   echo "  null is refused by name, or empty, for $(wc -l <<<"$paths") values"
 }
 
-# Checks a gateway's envoy.yaml by gatehousectl and Envoy. Envoy validates without clusters, so with sessions it logs
-# that it can't fetch the keys.
+# Checks a gateway's envoy.yaml, also that of the guide from ingress-nginx, by gatehousectl and Envoy. Envoy validates
+# without clusters, so with sessions it logs that it can't fetch the keys.
 envoy() {
-  local values
-  for values in "$chart"/ci/gateway*-values.yaml; do
-    render "$values" --show-only templates/gateway/edge-config.yaml >"$work/config.yaml"
+  local values guide=docs/migrate/ingress-nginx
+  for values in "$chart"/ci/gateway*-values.yaml "$guide/values.yaml --values $guide/rules.yaml"; do
+    # shellcheck disable=SC2086 # a file and perhaps arguments
+    render $values --show-only templates/gateway/edge-config.yaml >"$work/config.yaml"
     content 'envoy\.yaml' <"$work/config.yaml" >"$work/envoy.yaml"
     content 'tls\.yaml' <"$work/config.yaml" >"$work/tls.yaml"
     build/gatehousectl check "$work/envoy.yaml" || return
@@ -197,7 +199,7 @@ envoy_binary=$(scripts/install-envoy.sh)
 nginx_binary=$(scripts/install-nginx.sh)
 stage "helm lint" lint
 stage "helm unittest" helm-unittest --strict $chart
-stage "README and descriptions" readme -check $chart
+stage "README and descriptions" readme -check $chart nginx/rules.schema.json
 stage "schemas of Kubernetes and custom resources" schemas
 stage "wrong values" wrong_values
 stage "null" null_values

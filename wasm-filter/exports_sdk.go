@@ -61,5 +61,16 @@ func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action
 	return types.Action(module.RequestBody(c.id, size, endOfStream))
 }
 
+// OnHttpResponseHeaders implements types.HttpContext. The SDK exports it in any case.
+func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
+	sdk.begin(&c.caller)
+	etag, err := proxywasm.GetHttpResponseHeader("etag")
+	if err != nil {
+		etag = ""
+	}
+	module.Response(c.id, etag)
+	return types.ActionContinue
+}
+
 // OnHttpStreamDone implements types.HttpContext.
 func (c *httpContext) OnHttpStreamDone() { sdk.end(&c.caller) }

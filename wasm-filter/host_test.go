@@ -72,7 +72,9 @@ func (*fake) RequestHeader(string) string { return "" }
 
 func (*fake) RemoveRequestHeader(string)      {}
 func (*fake) AddRequestHeader(string, string) {}
-func (*fake) Note(policy.Note, string)        {}
+
+func (*fake) AwaitResponse() bool      { return false }
+func (*fake) Note(policy.Note, string) {}
 
 func (f *fake) Reply(status int, _ string, _, _ []byte) { f.streams[f.current].status = status }
 

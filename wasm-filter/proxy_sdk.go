@@ -113,6 +113,8 @@ func (*proxy) Note(n policy.Note, value string) {
 	check(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
 }
 
+func (*proxy) AwaitResponse() bool { return true }
+
 // reply ignores the details, which the SDK can't send.
 func (*proxy) Reply(status int, _ string, headers, body []byte) {
 	const noGRPCStatus = -1

@@ -26,13 +26,16 @@ const deadline = 60 * time.Second
 var empty = map[stack.EdgeKind]map[string]string{
 	stack.EnvoyEdge: {
 		"gatehouse_would_deny_": notEnforced,
+		"gatehouse_would_hit_":  notEnforced,
 	},
 	stack.NativeEdge: {
 		"gatehouse_would_deny_": notEnforced,
+		"gatehouse_would_hit_":  notEnforced,
 		"envoy_wasm_":           "a metric of Wasm modules",
 	},
 	stack.NginxEdge: {
 		"gatehouse_would_deny_": notEnforced,
+		"gatehouse_would_hit_":  notEnforced,
 		"envoy_overload_":       "a metric of Envoy",
 		"envoy_wasm_":           "a metric of Envoy",
 	},

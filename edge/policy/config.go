@@ -101,22 +101,9 @@ type Cache struct {
 	PerDevice bool
 	// PerHost makes the request's host part of the key.
 	PerHost bool
+	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
+	Trial bool
 }
-
-// Bounds and defaults of the configuration, as in the README.
-const (
-	defaultCluster      = "gatehouse-sidecar"
-	defaultTimeout      = 2 * time.Second
-	minTimeout          = 10 * time.Millisecond
-	maxTimeout          = time.Minute
-	defaultMaxStaleness = 30 * time.Second
-	minMaxStaleness     = time.Second
-	maxMaxStaleness     = 24 * time.Hour
-	maxVerdictGrace     = 24 * time.Hour
-	maxRules            = 1000
-	maxRulePath         = 1024
-	maxRuleName         = 64
-)
 
 // Parse decodes a configuration from the tree that JSON decodes to (maps, slices, strings, float64, bool, nil). The
 // error has a line for every problem, each with the path of its field.
@@ -131,58 +118,60 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace",
-		"max_staleness", "max_auth_staleness", "stale", "rules", "default", "virtual_hosts", "strip_override_headers",
-		"log_hits")
-	if m == nil {
+	o := d.object("", tree, configFields)
+	if o.values == nil {
 		return c
 	}
-	if c.PushListener = d.boolean("push_listener", m["push_listener"], false); c.PushListener {
-		if len(m) > 1 {
+	if c.PushListener = o.flag("push_listener"); c.PushListener {
+		if len(o.values) > 1 {
 			d.problem("push_listener", "a push listener has no rules: remove the other fields")
 		}
 		return c
 	}
-	d.sidecar(c, m["sidecar"])
-	c.MaxStaleness = d.duration("max_staleness", m["max_staleness"], defaultMaxStaleness, minMaxStaleness, maxMaxStaleness)
-	c.VerdictGrace = d.duration("verdict_grace", m["verdict_grace"], 0, 0, maxVerdictGrace)
-	c.MaxAuthStaleness = d.duration("max_auth_staleness", m["max_auth_staleness"], 0, 0, maxMaxStaleness)
-	if 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minMaxStaleness {
+	c.sidecar(&o)
+	c.MaxStaleness = o.duration("max_staleness")
+	c.VerdictGrace = o.duration("verdict_grace")
+	c.MaxAuthStaleness = o.duration("max_auth_staleness")
+	if 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minStaleness {
 		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness,
-			minMaxStaleness, maxMaxStaleness)
+			minStaleness, maxStaleness)
 	} else if c.MaxAuthStaleness > 0 && c.VerdictGrace > c.MaxAuthStaleness {
 		d.problem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)
 	}
-	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
-	c.DenyByDefault, c.WouldDenyByDefault = d.byDefault("default", m["default"])
-	c.KeepOverrides = !d.boolean("strip_override_headers", m["strip_override_headers"], true)
-	c.LogHits = d.boolean("log_hits", m["log_hits"], false)
-	c.Credentials = d.credentials("credentials", m["credentials"])
-	if session, ok := m["session"]; ok {
-		if m := d.fields("session", session, "metadata"); m != nil {
-			c.SessionMetadata = d.text("session.metadata", m["metadata"])
+	c.ServeStale = o.word("stale") == "serve"
+	c.DenyByDefault, c.WouldDenyByDefault = o.byDefault()
+	c.KeepOverrides = !o.flag("strip_override_headers")
+	c.LogHits = o.flag("log_hits")
+	c.Credentials = o.credentials()
+	if o.has("session") {
+		if session := o.sub("session"); session.sound() {
+			c.SessionMetadata = session.text("metadata")
 		}
 	}
-	c.Source = d.source("source", m["source"])
-	d.rules(c, "", m["rules"])
-	d.virtualHosts(c, m["virtual_hosts"])
+	c.Source = o.source()
+	c.readRules(&o, "")
+	c.readVirtualHosts(&o)
 	d.crossCheck(c)
 	return c
 }
 
-// rules appends the rules of the virtual host of this name, "" for the top level.
-func (d *decoder) rules(c *Config, host string, v any) {
-	at, label := "rules", ""
+// readRules appends the rules of the virtual host of this name, "" for the top level.
+func (c *Config) readRules(o *object, host string) {
+	label := ""
 	if host != "" {
-		at, label = virtualHostField(host)+".rules", host+"/"
+		label = host + "/"
 	}
-	rules := d.list(at, v)
+	f, at, _ := o.field("rules")
+	rules := o.list("rules")
 	if n := len(c.Rules) + len(rules); n > maxRules {
-		d.problem(at, "makes %d rules, at most %d in all", n, maxRules)
+		o.problem(at, "makes %d rules, at most %d in all", n, maxRules)
 		return
 	}
-	for i, rule := range rules {
-		r := d.rule(fmt.Sprintf("%s[%d]", at, i), rule)
+	for i, v := range rules {
+		r := Rule{}
+		if rule := o.object(fmt.Sprintf("%s[%d]", at, i), v, f.Item.Fields); rule.values != nil {
+			r = rule.rule()
+		}
 		if r.Name == "" {
 			r.Name = strconv.Itoa(i)
 		}
@@ -191,187 +180,143 @@ func (d *decoder) rules(c *Config, host string, v any) {
 	}
 }
 
-// byDefault decodes what happens to a request that no rule matches.
-func (d *decoder) byDefault(at string, v any) (deny, wouldDeny bool) {
-	word := d.oneOf(at, v, "pass", "deny", "would_deny")
+// byDefault returns what happens to a request that no rule matches.
+func (o *object) byDefault() (deny, wouldDeny bool) {
+	word := o.word("default")
 	return word == "deny", word == "would_deny"
 }
 
-func (d *decoder) sidecar(c *Config, v any) {
-	c.SidecarCluster, c.SidecarTimeout = defaultCluster, defaultTimeout
-	if v == nil {
-		return
+func (c *Config) sidecar(o *object) {
+	c.SidecarCluster = defaultCluster
+	sidecar := object{decoder: o.decoder, fields: fieldNamed(o.fields, "sidecar").Fields}
+	if o.values["sidecar"] != nil {
+		sidecar = o.sub("sidecar")
 	}
-	m := d.fields("sidecar", v, "cluster", "timeout")
-	if cluster, ok := m["cluster"]; ok {
-		c.SidecarCluster = d.text("sidecar.cluster", cluster)
+	if sidecar.has("cluster") {
+		c.SidecarCluster = sidecar.text("cluster")
 	}
-	c.SidecarTimeout = d.duration("sidecar.timeout", m["timeout"], defaultTimeout, minTimeout, maxTimeout)
+	c.SidecarTimeout = sidecar.duration("timeout")
 }
 
-func (d *decoder) credentials(at string, v any) Credentials {
-	if v == nil {
-		return Credentials{}
-	}
-	before := len(d.problems)
-	m := d.fields(at, v, "id_header", "secret_header", "basic", "forward")
-	if m == nil {
-		return Credentials{Basic: true} // so that rules don't lack it, too
-	}
-	c := Credentials{Basic: d.boolean(at+".basic", m["basic"], false),
-		Forward: d.boolean(at+".forward", m["forward"], false)}
-	if c.Basic {
-		if m["id_header"] != nil || m["secret_header"] != nil {
-			d.problem(at+".basic", "is given with headers: use one of the two")
-		}
+func (o *object) credentials() (c Credentials) {
+	if o.values["credentials"] == nil {
 		return c
 	}
-	c.IDHeader = d.header(at+".id_header", m["id_header"])
-	c.SecretHeader = d.header(at+".secret_header", m["secret_header"])
-	if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
-		d.problem(at+".secret_header", "%q is also the id_header", c.SecretHeader)
+	m := o.sub("credentials")
+	c = Credentials{Basic: m.flag("basic"), Forward: m.flag("forward")}
+	switch {
+	case !m.sound():
+	case c.Basic:
+		if m.values["id_header"] != nil || m.values["secret_header"] != nil {
+			o.problem(m.at+".basic", "is given with headers: use one of the two")
+		}
+	default:
+		c.IDHeader, c.SecretHeader = m.text("id_header"), m.text("secret_header")
+		if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
+			o.problem(m.at+".secret_header", "%q is also the id_header", c.SecretHeader)
+		}
 	}
-	c.Basic = len(d.problems) > before // as above
+	c.Basic = c.Basic || !m.sound() // so that rules don't lack them, too
 	return c
 }
 
-func (d *decoder) source(at string, v any) (s Source) {
-	if v == nil || v == "envoy" {
+func (o *object) source() (s Source) {
+	f, at, v := o.field("source")
+	if v == nil || v == f.Words[0] {
 		return s
 	}
 	if _, ok := v.(map[string]any); !ok {
-		d.problem(at, "is %s, want envoy, {header: NAME} or {filter_state: NAME}", kind(v))
+		o.problem(at, "is %s, want envoy, {header: NAME} or {filter_state: NAME}", kind(v))
 		return s
 	}
-	m := d.fields(at, v, "header", "filter_state")
-	if (m["header"] == nil) == (m["filter_state"] == nil) {
-		d.problem(at, "needs either header or filter_state")
-		return s
-	}
-	if m["header"] != nil {
-		s.Header = d.header(at+".header", m["header"])
-		return s
-	}
-	if s.FilterState = d.text(at+".filter_state", m["filter_state"]); strings.IndexByte(s.FilterState, 0) >= 0 {
-		d.problem(at+".filter_state", "%q has a NUL", s.FilterState)
+	m := o.object(at, v, f.Or.Fields)
+	switch {
+	case !m.sound():
+	case (m.values["header"] == nil) == (m.values["filter_state"] == nil):
+		o.problem(at, "needs either header or filter_state")
+	case m.values["header"] != nil:
+		s.Header = m.text("header")
+	default:
+		if s.FilterState = m.text("filter_state"); strings.IndexByte(s.FilterState, 0) >= 0 {
+			o.problem(at+".filter_state", "%q has a NUL", s.FilterState)
+		}
 	}
 	return s
 }
 
-func (d *decoder) rule(at string, v any) Rule {
-	r := Rule{}
-	m := d.fields(at, v, "name", "match", "auth", "cache", "session")
-	if m == nil {
-		return r
+func (o *object) rule() (r Rule) {
+	if o.has("name") {
+		r.Name = o.text("name")
 	}
-	if name, ok := m["name"]; ok {
-		r.Name = d.ruleName(at+".name", name)
+	match := o.sub("match")
+	r.Match = match.match()
+	if o.has("auth") {
+		auth := o.sub("auth")
+		r.Auth = &Auth{Permissions: auth.texts("permissions"), Trial: !auth.flag("enforce")}
 	}
-	r.Match = d.match(at+".match", m["match"])
-	if auth, ok := m["auth"]; ok {
-		r.Auth = &Auth{}
-		am := d.fields(at+".auth", auth, "permissions", "enforce")
-		r.Auth.Trial = !d.boolean(at+".auth.enforce", am["enforce"], true)
-		for i, p := range d.list(at+".auth.permissions", am["permissions"]) {
-			r.Auth.Permissions = append(r.Auth.Permissions, d.permission(fmt.Sprintf("%s.auth.permissions[%d]", at, i), p))
-		}
-	}
-	if cache, ok := m["cache"]; ok {
-		r.Cache = d.cache(at+".cache", cache)
+	if o.has("cache") {
+		cache := o.sub("cache")
+		r.Cache = cache.cache()
 		if r.Cache.PerDevice && r.Auth == nil {
-			d.problem(at+".cache.scope", "device needs auth in the same rule: without it there is no device id")
+			o.problem(cache.at+".scope", "device needs auth in the same rule: without it there is no device id")
 		}
 		if !r.Match.reads() {
-			d.problem(at+".cache", "needs GET or HEAD among the methods of its match: the cache answers nothing else")
+			o.problem(cache.at, "needs GET or HEAD among the methods of its match: the cache answers nothing else")
 		}
 	}
-	if session, ok := m["session"]; ok {
-		d.session(at, session, &r)
+	if o.has("session") {
+		r.IssueSession = true
+		o.session(&r, match.sound())
 	}
 	return r
 }
 
-// session decodes a rule that issues tokens, which can have no other policy.
-func (d *decoder) session(at string, v any, r *Rule) {
-	if v != "issue" {
-		d.problem(at+".session", "is %s, want issue", kind(v))
-	}
-	r.IssueSession = true
+// session checks a rule that issues tokens, which can have no other policy.
+func (o *object) session(r *Rule, soundMatch bool) {
+	f, at, v := o.field("session")
+	o.oneOf(at, v, f.Words)
 	if r.Auth != nil || r.Cache != nil {
-		d.problem(at+".session", "excludes auth and cache: the credential is always checked, and tokens are not cached")
+		o.problem(at, "excludes auth and cache: the credential is always checked, and tokens are not cached")
 	}
-	if !slices.Equal(r.Match.Methods, []string{"POST"}) {
-		d.problem(at+".session", "needs methods: [POST] in its match: only POST may issue a token")
+	if soundMatch && !slices.Equal(r.Match.Methods, []string{"POST"}) {
+		o.problem(at, "needs methods: [POST] in its match: only POST may issue a token")
 	}
 }
 
-func (d *decoder) match(at string, v any) Match {
-	m := d.fields(at, v, "path", "prefix", "methods")
-	var match Match
-	if m == nil {
-		return match
+// match returns a match, which covers nothing if it has a problem.
+func (o *object) match() (m Match) {
+	if o.sound() && (o.values["path"] == nil) == (o.values["prefix"] == nil) {
+		o.problem(o.at, "needs either path or prefix")
 	}
-	if (m["path"] == nil) == (m["prefix"] == nil) {
-		d.problem(at, "needs either path or prefix")
+	if o.has("path") {
+		m.Path = o.text("path")
 	}
-	if p, ok := m["path"]; ok {
-		match.Path = d.path(at+".path", p)
+	if o.has("prefix") {
+		m.Prefix = o.text("prefix")
 	}
-	if p, ok := m["prefix"]; ok {
-		match.Prefix = d.path(at+".prefix", p)
+	m.Methods = o.texts("methods")
+	if !o.sound() {
+		return Match{}
 	}
-	if methods, ok := m["methods"]; ok {
-		list := d.list(at+".methods", methods)
-		if len(list) == 0 {
-			d.problem(at+".methods", "is empty: name a method, or remove the field for all of them")
-		}
-		for i, v := range list {
-			match.Methods = append(match.Methods, d.method(fmt.Sprintf("%s.methods[%d]", at, i), v))
-		}
-	}
-	return match
+	return m
 }
 
-func (d *decoder) cache(at string, v any) *Cache {
-	c := &Cache{}
-	m := d.fields(at, v, "query", "on_miss", "scope")
-	if query, ok := m["query"]; ok {
-		c.Query = []string{}
-		for i, name := range d.list(at+".query", query) {
-			text := d.text(fmt.Sprintf("%s.query[%d]", at, i), name)
-			if strings.ContainsAny(text, "&=") {
-				d.problem(fmt.Sprintf("%s.query[%d]", at, i), "%q is not a parameter's name: want one without & and =", text)
-			}
-			c.Query = append(c.Query, text)
-		}
+func (o *object) cache() *Cache {
+	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch", Trial: !o.flag("serve")}
+	f, at, v := o.field("scope")
+	if _, several := v.([]any); !several {
+		c.set(o.word("scope"))
+		return c
 	}
-	c.Fetch = d.oneOf(at+".on_miss", m["on_miss"], "pass", "fetch") == "fetch"
-	d.scope(at+".scope", m["scope"], c)
-	return c
-}
-
-// scope decodes whose requests share an object: a word, or a list of words.
-func (d *decoder) scope(at string, v any, c *Cache) {
-	words, several := v.([]any)
-	if !several {
-		c.set(d.oneOf(at, v, "shared", "device", "host"))
-		return
-	}
-	if len(words) == 0 {
-		d.problem(at, "is empty: name host, device or both, or remove the field")
-	}
-	for i, word := range words {
+	for i, word := range o.items(f.Or, at, v) {
 		at := fmt.Sprintf("%s[%d]", at, i)
-		if word == nil {
-			d.problem(at, "is missing, want host or device")
-			continue
-		}
-		name := d.oneOf(at, word, "host", "device")
+		name := o.oneOf(at, word, f.Or.Item.Words)
 		if name == "host" && c.PerHost || name == "device" && c.PerDevice {
-			d.problem(at, "%q is listed twice", name)
+			o.problem(at, "%q is listed twice", name)
 		}
 		c.set(name)
 	}
+	return c
 }
 
 func (c *Cache) set(scope string) {
@@ -381,45 +326,55 @@ func (c *Cache) set(scope string) {
 
 // crossCheck finds problems between rules.
 func (d *decoder) crossCheck(c *Config) {
+	var lacking []string
 	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
-		d.crossCheckHost(c, c.HostRules(host))
+		h := c.HostRules(host)
+		d.crossCheckHost(c, h)
+		for i := h.First; i < h.End && h.Credentials == (Credentials{}); i++ {
+			if c.Rules[i].protects() {
+				lacking = append(lacking, c.RuleTitle(i))
+			}
+		}
+	}
+	if len(lacking) > 0 {
+		d.problem("credentials", "is missing, for %s: set where requests carry them, e.g. credentials: {id_header: "+
+			"x-device-id, secret_header: x-device-token}", strings.Join(lacking, ", "))
 	}
 }
 
 func (d *decoder) crossCheckHost(c *Config, h HostRules) {
-	missing := h.Credentials == Credentials{}
 	named := map[string]int{}
-	hidden := map[int][]string{}
+	hidden := map[int][]int{}
 	for j := h.First; j < h.End; j++ {
-		at := c.RuleField(j)
 		if i, ok := named[c.Rules[j].Name]; ok {
-			d.problem(at+".name", "%q is also the name of %s; a rule without a name has its index as its name",
+			d.problem(c.RuleField(j)+".name", "%q is also the name of %s; a rule without a name has its index as its name",
 				ownName(c.Rules[j].Name), c.RuleField(i))
 		} else {
 			named[c.Rules[j].Name] = j
 		}
-		if c.Rules[j].protects() && missing {
-			field := ".auth"
-			if c.Rules[j].IssueSession {
-				field = ".session"
-			}
-			d.problem(at+field, "needs credentials: set where a request carries them, e.g. credentials: {id_header: "+
-				"x-device-id, secret_header: x-device-token}")
-		}
 		if i := c.hiddenBy(h.First, j); i >= 0 {
-			hidden[i] = append(hidden[i], at)
+			hidden[i] = append(hidden[i], j)
 		}
 	}
 	for i := h.First; i < h.End; i++ {
 		if these := hidden[i]; len(these) == 1 {
-			d.problem(these[0]+".match",
-				"is never reached: %s matches everything that it matches; move it up or remove it", c.RuleField(i))
+			d.problem(c.RuleField(these[0])+".match",
+				"is never reached: %s matches everything that it matches; move it up or remove it", c.RuleTitle(i))
 		} else if len(these) > 1 {
 			d.problem(c.RuleField(i)+".match",
 				"matches everything that these match, which are never reached: %s; move it below them, or remove them",
-				strings.Join(these, ", "))
+				c.titles(these))
 		}
 	}
+}
+
+// titles returns the titles of rules.
+func (c *Config) titles(rules []int) string {
+	all := make([]string, len(rules))
+	for i, rule := range rules {
+		all[i] = c.RuleTitle(rule)
+	}
+	return strings.Join(all, ", ")
 }
 
 // protects reports whether a rule asks for a credential.

@@ -26,6 +26,11 @@ const (
 	WouldForbid
 	WouldBeUnavailable
 	WouldThrottle
+	// The following count what passes, but would be answered from the cache if that were served: see [Compare].
+	WouldHitSame
+	WouldHitDifferent
+	WouldHitNoETag
+	WouldHitNotCompared
 	CallFetch
 	CallVerify
 	CallRefresh
@@ -52,29 +57,33 @@ const (
 type series struct{ metric, label, value string }
 
 var counterSeries = [Counters]series{
-	CacheHit:           {"cache_requests_total", "outcome", "hit"},
-	CacheNotModified:   {"cache_requests_total", "outcome", "not_modified"},
-	CacheMiss:          {"cache_requests_total", "outcome", "miss"},
-	CacheStale:         {"cache_requests_total", "outcome", "stale"},
-	CacheStaleServed:   {"cache_requests_total", "outcome", "stale_served"},
-	CacheBypass:        {"cache_requests_total", "outcome", "bypass"},
-	AuthAllow:          {"auth_requests_total", "outcome", "allow"},
-	AuthGrace:          {"auth_requests_total", "outcome", "grace"},
-	AuthDeny:           {"auth_requests_total", "outcome", "deny"},
-	AuthForbidden:      {"auth_requests_total", "outcome", "forbidden"},
-	AuthUnavailable:    {"auth_requests_total", "outcome", "unavailable"},
-	AuthThrottled:      {"auth_requests_total", "outcome", "throttled"},
-	CallFetch:          {"calls_total", "call", "fetch"},
-	WouldDeny:          {"would_deny_requests_total", "outcome", "deny"},
-	WouldForbid:        {"would_deny_requests_total", "outcome", "forbidden"},
-	WouldBeUnavailable: {"would_deny_requests_total", "outcome", "unavailable"},
-	WouldThrottle:      {"would_deny_requests_total", "outcome", "throttled"},
-	CallVerify:         {"calls_total", "call", "verify"},
-	CallRefresh:        {"calls_total", "call", "refresh"},
-	SessionIssued:      {"sessions_issued_total", "", ""},
-	CallFailed:         {"calls_failed_total", "", ""},
-	BatchApplied:       {"batches_total", "result", "applied"},
-	BatchRefused:       {"batches_total", "result", "refused"},
+	CacheHit:            {"cache_requests_total", "outcome", "hit"},
+	CacheNotModified:    {"cache_requests_total", "outcome", "not_modified"},
+	CacheMiss:           {"cache_requests_total", "outcome", "miss"},
+	CacheStale:          {"cache_requests_total", "outcome", "stale"},
+	CacheStaleServed:    {"cache_requests_total", "outcome", "stale_served"},
+	CacheBypass:         {"cache_requests_total", "outcome", "bypass"},
+	AuthAllow:           {"auth_requests_total", "outcome", "allow"},
+	AuthGrace:           {"auth_requests_total", "outcome", "grace"},
+	AuthDeny:            {"auth_requests_total", "outcome", "deny"},
+	AuthForbidden:       {"auth_requests_total", "outcome", "forbidden"},
+	AuthUnavailable:     {"auth_requests_total", "outcome", "unavailable"},
+	AuthThrottled:       {"auth_requests_total", "outcome", "throttled"},
+	CallFetch:           {"calls_total", "call", "fetch"},
+	WouldDeny:           {"would_deny_requests_total", "outcome", "deny"},
+	WouldForbid:         {"would_deny_requests_total", "outcome", "forbidden"},
+	WouldBeUnavailable:  {"would_deny_requests_total", "outcome", "unavailable"},
+	WouldThrottle:       {"would_deny_requests_total", "outcome", "throttled"},
+	WouldHitSame:        {"would_hit_requests_total", "outcome", "same"},
+	WouldHitDifferent:   {"would_hit_requests_total", "outcome", "different"},
+	WouldHitNoETag:      {"would_hit_requests_total", "outcome", "no_etag"},
+	WouldHitNotCompared: {"would_hit_requests_total", "outcome", "not_compared"},
+	CallVerify:          {"calls_total", "call", "verify"},
+	CallRefresh:         {"calls_total", "call", "refresh"},
+	SessionIssued:       {"sessions_issued_total", "", ""},
+	CallFailed:          {"calls_failed_total", "", ""},
+	BatchApplied:        {"batches_total", "result", "applied"},
+	BatchRefused:        {"batches_total", "result", "refused"},
 }
 
 // String returns a short name: cache_hit, calls_fetch, sessions_issued.
@@ -130,12 +139,16 @@ func (c *Config) Expects(rule int, counter Counter) bool {
 	}
 	r := &c.Rules[rule]
 	switch counter {
-	case CacheHit, CacheNotModified, CacheMiss, CacheStale, CacheBypass:
+	case CacheMiss, CacheStale, CacheBypass:
 		return r.Cache != nil
+	case CacheHit, CacheNotModified:
+		return r.serves()
 	case CacheStaleServed:
-		return r.Cache != nil && c.ServeStale
+		return r.serves() && c.ServeStale
 	case CallFetch:
-		return r.Cache != nil && r.Cache.Fetch
+		return r.serves() && r.Cache.Fetch
+	case WouldHitSame, WouldHitDifferent, WouldHitNoETag, WouldHitNotCompared:
+		return r.Cache != nil && r.Cache.Trial
 	case AuthAllow, CallRefresh:
 		return r.Auth != nil
 	case AuthForbidden:

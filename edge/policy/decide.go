@@ -35,9 +35,10 @@ type Decision struct {
 	New        bool // Verify, Exchange: the device never authenticated
 	Hint       Hint
 
-	Key string // Fetch, or a Reply from the cache: the cache key
+	Key string // Fetch, a Reply from the cache, or WouldHit: the cache key
 
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
+	WouldHit    string // Pass: the entity-tag of what the cache would answer if it were served, "" for nothing
 	Device      string // Pass: the authenticated device, "" if no auth rule applies
 	Permissions uint64 // Pass: its permissions, see [Engine.Names]
 
@@ -218,7 +219,11 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 		}
 	}
 	if rule.Cache != nil {
-		e.answer(d, nowMS, rule, r, mem, answers)
+		if rule.Cache.Trial {
+			e.tryCache(d, nowMS, rule, r, mem)
+		} else {
+			e.answer(d, nowMS, rule, r, mem, answers)
+		}
 	}
 	if r.tolerated && !d.WouldBeRefused() && d.Action <= Reply {
 		d.Auth, d.Reason = WouldForbid, AmbiguousPath

@@ -24,61 +24,121 @@ func (d *decoder) problem(path, format string, args ...any) {
 	d.problems = append(d.problems, text)
 }
 
-// fields returns v as an object that has no other fields than known, or nil.
-func (d *decoder) fields(at string, v any, known ...string) map[string]any {
-	m, ok := v.(map[string]any)
-	if !ok {
-		d.problem(at, "is %s, want an object with the fields %s", kind(v), strings.Join(known, ", "))
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		if !slices.Contains(known, name) {
-			d.problem(join(at, name), "unknown field; known are %s", strings.Join(known, ", "))
-		}
-	}
-	return m
+// object is an object of the configuration under its path.
+type object struct {
+	*decoder
+	at     string
+	fields []Field
+	values map[string]any // nil if it is no object
+	before int            // problems
 }
 
-// list returns v as a list; absent is an empty one.
-func (d *decoder) list(at string, v any) []any {
-	if v == nil {
+// sound reports whether the object has no problem so far: another one may be a consequence.
+func (o *object) sound() bool { return len(o.problems) == o.before }
+
+// object returns v as an object that has no other fields than these.
+func (d *decoder) object(at string, v any, fields []Field) object {
+	o := object{d, at, fields, nil, len(d.problems)}
+	known := strings.Join(names(fields), ", ")
+	var ok bool
+	if o.values, ok = v.(map[string]any); !ok {
+		d.problem(at, "is %s, want an object with the fields %s", kind(v), known)
+		return o
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.values)) {
+		if !slices.Contains(names(fields), name) {
+			d.problem(join(at, name), "unknown field; known are %s", known)
+		}
+	}
+	return o
+}
+
+// has reports whether the object has a field, whose value may be null.
+func (o *object) has(name string) bool {
+	_, found := o.values[name]
+	return found
+}
+
+// field returns a field of this name, with its path and value.
+func (o *object) field(name string) (f *Field, at string, v any) {
+	return fieldNamed(o.fields, name), join(o.at, name), o.values[name]
+}
+
+// sub returns the object in a field.
+func (o *object) sub(name string) object {
+	f, at, v := o.field(name)
+	return o.object(at, v, f.Fields)
+}
+
+// list returns the values of a list; absent is an empty one.
+func (o *object) list(name string) []any {
+	f, at, v := o.field(name)
+	if !o.has(name) {
+		return nil
+	}
+	return o.items(f, at, v)
+}
+
+func (d *decoder) items(f *Field, at string, v any) []any {
+	if v == nil && f.IfEmpty == "" {
 		return nil
 	}
 	list, ok := v.([]any)
-	if !ok {
+	switch {
+	case !ok:
 		d.problem(at, "is %s, want a list", kind(v))
+	case len(list) == 0 && f.IfEmpty != "":
+		d.problem(at, "is empty: %s", f.IfEmpty)
+	case f.Max > 0 && len(list) > f.Max:
+		d.problem(at, "has %d entries, at most %d", len(list), f.Max)
+		return nil
 	}
 	return list
 }
 
-// text returns v as a string that is not empty.
-func (d *decoder) text(at string, v any) string {
-	s, ok := v.(string)
-	if !ok {
-		d.problem(at, "is %s, want text", kind(v))
-	} else if s == "" {
-		d.problem(at, "is empty")
+// texts returns the values of a list of texts, nil if it is absent. Those with a problem are "".
+func (o *object) texts(name string) []string {
+	f, at, _ := o.field(name)
+	if !o.has(name) {
+		return nil
 	}
-	return s
+	all := []string{}
+	for i, v := range o.list(name) {
+		all = append(all, o.textOf(f.Item.Form, fmt.Sprintf("%s[%d]", at, i), v))
+	}
+	return all
 }
 
-// boolean returns v as true or false; absent is preset.
-func (d *decoder) boolean(at string, v any, preset bool) bool {
+// text returns a text, "" if it has a problem.
+func (o *object) text(name string) string {
+	f, at, v := o.field(name)
+	return o.textOf(f.Form, at, v)
+}
+
+// flag returns true or false.
+func (o *object) flag(name string) bool {
+	f, at, v := o.field(name)
 	if v == nil {
-		return preset
+		return f.On
 	}
 	b, ok := v.(bool)
 	if !ok {
-		d.problem(at, "is %s, want true or false", kind(v))
+		o.problem(at, "is %s, want true or false", kind(v))
 	}
 	return b
 }
 
-// oneOf returns v as one of words; absent is the first.
-func (d *decoder) oneOf(at string, v any, words ...string) string {
+// word returns one of the field's words; absent is the first.
+func (o *object) word(name string) string {
+	f, at, v := o.field(name)
 	if v == nil {
-		return words[0]
+		return f.Words[0]
 	}
+	return o.oneOf(at, v, f.Words)
+}
+
+// oneOf returns v as one of words.
+func (d *decoder) oneOf(at string, v any, words []string) string {
 	s, _ := v.(string)
 	if !slices.Contains(words, s) {
 		d.problem(at, "is %s, want %s", kind(v), strings.Join(words, " or "))
@@ -86,85 +146,109 @@ func (d *decoder) oneOf(at string, v any, words ...string) string {
 	return s
 }
 
-// duration returns v as a duration such as "30s" within bounds; absent is preset.
-func (d *decoder) duration(at string, v any, preset, least, most time.Duration) time.Duration {
+// duration returns a duration such as "30s" within the field's bounds.
+func (o *object) duration(name string) time.Duration {
+	f, at, v := o.field(name)
 	if v == nil {
-		return preset
+		return f.Preset
 	}
 	s, _ := v.(string)
 	t, err := time.ParseDuration(s)
 	if err != nil {
-		d.problem(at, "is %s, want a duration such as %q", kind(v), preset)
-	} else if t < least || t > most {
-		d.problem(at, "is %s, want %s to %s", t, least, most)
+		o.problem(at, "is %s, want a duration such as %q", kind(v), f.Preset)
+	} else if t < f.Least || t > f.Most {
+		o.problem(at, "is %s, want %s to %s", t, f.Least, f.Most)
 	}
 	return t
 }
 
-// header returns v as the name of a header that may carry a credential.
-func (d *decoder) header(at string, v any) string {
-	if v == nil {
-		d.problem(at, "is missing")
+// textOf returns v as text of a form, "" if it has a problem.
+func (d *decoder) textOf(form Form, at string, v any) string {
+	s, ok := v.(string)
+	if !ok {
+		d.problem(at, "is %s, want text", kind(v))
 		return ""
 	}
-	name := strings.ToLower(d.text(at, v))
-	if name == "" {
+	if form == Header {
+		s = strings.ToLower(s)
+	}
+	if why := notText(form, s); why != "" {
+		d.problem(at, "%s", why)
 		return ""
 	}
+	return s
+}
+
+// notText returns what is wrong with text of a form, "" if nothing is.
+func notText(form Form, s string) string {
+	if s == "" {
+		return "is empty"
+	}
+	switch form {
+	case Header:
+		return notHeader(s)
+	case Permission:
+		if !limits.ValidPermission(s) {
+			return fmt.Sprintf("%q: want at most %d letters, digits and . _ : -", s, limits.MaxPermissionName)
+		}
+	case RuleName:
+		return notRuleName(s)
+	case Method:
+		if !token(s) || s != strings.ToUpper(s) {
+			return fmt.Sprintf("%q is not a method: methods are case-sensitive, such as GET", s)
+		}
+	case Path:
+		return notPath(s)
+	case Parameter:
+		if strings.ContainsAny(s, "&=") {
+			return fmt.Sprintf("%q is not a parameter's name: want one without & and =", s)
+		}
+	case Domain:
+		if why := notDomain(s); why != "" {
+			return fmt.Sprintf("%q: %s", s, why)
+		}
+	}
+	return ""
+}
+
+// notHeader tells why a header may not carry a credential.
+func notHeader(name string) string {
 	if !token(name) {
-		d.problem(at, "%q is not a header name (RFC 9110, section 5.1)", name)
-	} else if slices.Contains(identityHeaders, name) {
-		d.problem(at, "%q is a header that Gatehouse sends upstream; use another", name)
+		return fmt.Sprintf("%q is not a header name (RFC 9110, section 5.1)", name)
 	}
-	return name
+	if slices.Contains(identityHeaders, name) {
+		return fmt.Sprintf("%q is a header that Gatehouse sends upstream; use another", name)
+	}
+	return ""
 }
 
-// permission returns v as a permission name.
-func (d *decoder) permission(at string, v any) string {
-	name := d.text(at, v)
-	if name != "" && !limits.ValidPermission(name) {
-		d.problem(at, "%q: want at most %d letters, digits and . _ : -", name, limits.MaxPermissionName)
-	}
-	return name
-}
-
-// ruleName returns v as the name of a rule, which is a part of the names of counters.
-func (d *decoder) ruleName(at string, v any) string {
-	name := d.text(at, v)
+// notRuleName tells why a rule can't have a name, which is a part of the names of counters.
+func notRuleName(name string) string {
 	other := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' && r != '-' }
-	if len(name) > maxRuleName || strings.ContainsFunc(name, other) {
-		d.problem(at, "%q: want at most %d of a-z, 0-9, _ and -", name, maxRuleName)
-	} else if name == noRuleName {
-		d.problem(at, "%q is for requests that no rule governs: use another name", name)
+	if len(name) > MaxRuleName || strings.ContainsFunc(name, other) {
+		return fmt.Sprintf("%q: want at most %d of a-z, 0-9, _ and -", name, MaxRuleName)
 	}
-	return name
+	if name == noRuleName {
+		return fmt.Sprintf("%q is for requests that no rule governs: use another name", name)
+	}
+	return ""
 }
 
-// method returns v as a request method.
-func (d *decoder) method(at string, v any) string {
-	name := d.text(at, v)
-	if name != "" && (!token(name) || name != strings.ToUpper(name)) {
-		d.problem(at, "%q is not a method: methods are case-sensitive, such as GET", name)
-	}
-	return name
-}
-
-// path returns v as a path that a normalized request can have.
-func (d *decoder) path(at string, v any) string {
-	p := d.text(at, v)
-	if p == "" {
-		return p
-	}
+// notPath tells why no normalized request has a path.
+func notPath(p string) string {
 	if p[0] != '/' || strings.ContainsAny(p, "?# ") {
-		d.problem(at, "%q: want a path that begins with / and has no query", p)
-	} else if len(p) > maxRulePath {
-		d.problem(at, "has %d bytes, at most %d", len(p), maxRulePath)
-	} else if got := canonicalPath(p); got != p {
-		d.problem(at, "%q matches nothing: rules see decoded, normalised paths, such as %q", p, got)
-	} else if !hasOneReading(p) {
-		d.problem(at, "%q: want no spaces or control characters: routers read them differently", p)
+		return fmt.Sprintf("%q: want a path that begins with / and has no query", p)
 	}
-	return p
+	if len(p) > MaxRulePath {
+		return fmt.Sprintf("has %d bytes, at most %d", len(p), MaxRulePath)
+	}
+	if got := CanonicalPath(p); got != p {
+		return fmt.Sprintf("%q matches nothing: rules see decoded, normalised paths, such as %q", p, got)
+	}
+	if !hasOneReading(p) {
+		return fmt.Sprintf("%q: want no spaces or control characters: routers read them differently", p)
+	}
+	return ""
 }
 
 // segments returns the segments of a path that begins with a slash, as an upstream may see them:
@@ -177,9 +261,9 @@ func segments(path string) []string {
 	return all
 }
 
-// canonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
+// CanonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
 // repeated slashes merged and dot segments resolved.
-func canonicalPath(path string) string {
+func CanonicalPath(path string) string {
 	all := segments(path)
 	kept := all[:0:0]
 	for i, s := range all {

@@ -17,7 +17,7 @@ const (
 	OpenPart
 	// UnknownMethod: a rule names a method that nobody sends.
 	UnknownMethod
-	// NotEnforced: a rule or a default passes what it should refuse some day.
+	// NotEnforced: a rule or a default passes what it should refuse, or answer from the cache, some day.
 	NotEnforced
 )
 
@@ -39,22 +39,38 @@ func (c *Config) Doubts() (doubts []Doubt) {
 			doubts = append(doubts, Doubt{NotEnforced, field, "would_deny passes requests that no rule matches"})
 		}
 	}
+	opened := map[int][]int{} // the rules that open a rule with auth
+	for i := range c.Rules {
+		if j := c.opensMethods(i); j > 0 {
+			opened[j] = append(opened[j], i)
+		}
+	}
 	for i := range c.Rules {
 		field := c.RuleField(i) + ".match"
-		if unknown := slices.DeleteFunc(slices.Clone(c.Rules[i].Match.Methods), knownMethod); len(unknown) > 0 {
+		methods := c.Rules[i].Match.Methods
+		if unknown := slices.DeleteFunc(slices.Clone(methods), knownMethod); len(unknown) > 0 {
 			doubts = append(doubts,
-				Doubt{UnknownMethod, field + ".methods",
+				Doubt{UnknownMethod, fmt.Sprintf("%s.methods[%d]", field, slices.Index(methods, unknown[0])),
 					fmt.Sprintf("%s: is no registered method, so what clients send isn't covered", strings.Join(unknown, ", "))})
 		}
-		if j := c.opensMethods(i); j > 0 {
+		if by := opened[i]; len(by) == 1 {
+			doubts = append(doubts,
+				Doubt{OpenMethods, c.RuleField(by[0]) + ".match",
+					fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches %s, "+
+						"which asks for one", c.RuleTitle(i))})
+		} else if len(by) > 1 {
 			doubts = append(doubts,
 				Doubt{OpenMethods, field,
-					fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches %s, "+
-						"which asks for one", c.RuleField(j))})
+					fmt.Sprintf("never gets what is no GET for the paths of %s, which have no methods: such requests go upstream "+
+						"without a credential", c.titles(by))})
 		}
 		if c.Rules[i].tries() {
 			doubts = append(doubts, Doubt{NotEnforced, c.RuleField(i) + ".auth.enforce",
 				"is false, so requests pass without a credential"})
+		}
+		if r := &c.Rules[i]; r.Cache != nil && r.Cache.Trial {
+			doubts = append(doubts, Doubt{NotEnforced, c.RuleField(i) + ".cache.serve",
+				"is false, so all requests go upstream"})
 		}
 		if text := c.opensPart(i); text != "" {
 			doubts = append(doubts, Doubt{OpenPart, field, text})
@@ -82,7 +98,7 @@ func (c *Config) opensPart(i int) string {
 	for j := i + 1; j < c.HostRules(c.VirtualHostOf(i)).End; j++ {
 		taken := c.takes(i, j)
 		if len(taken) > 0 {
-			lost, methods = append(lost, c.RuleField(j)), append(methods, taken...)
+			lost, methods = append(lost, c.RuleTitle(j)), append(methods, taken...)
 		}
 	}
 	if lost == nil {
@@ -130,5 +146,8 @@ var registered = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONN
 	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH
 	PURGE PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
 	M-SEARCH MKCALL NOTIFY SOURCE SUBSCRIBE UNSUBSCRIBE`)
+
+// Methods returns the methods that rules may name without a doubt, in the order of their names.
+func Methods() []string { return slices.Sorted(slices.Values(registered)) }
 
 func knownMethod(name string) bool { return slices.Contains(registered, name) }

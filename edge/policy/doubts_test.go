@@ -36,10 +36,15 @@ func TestDoubts(t *testing.T) {
 		{"writes go past", `[{"match": {"prefix": "/a/b/"}, "cache": {}}, {"match": {"prefix": "/a/"}, "auth": {}}]`,
 			[]string{
 				"rules[0].match has no methods, so what is no GET goes upstream without a credential, and never reaches rules[1]"}},
+		{"writes go past several", `[{"name": "x", "match": {"path": "/a/b"}, "cache": {}}, {"match": {"path": "/a/c"}, "cache": {}},
+			{"match": {"prefix": "/a/"}, "auth": {}}, {"match": {"path": "/b"}, "cache": {}}]`,
+			[]string{"rules[2].match never gets what is no GET for the paths of rules[0] (x), rules[1], which have no methods"}},
 		{"a trial", `[{"match": {"prefix": "/", "methods": ["GET"]}, "auth": {"enforce": false}}, {"match": {"path": "/a"}, "auth": {"enforce": true}}]`,
 			[]string{"rules[0].auth.enforce is false", "rules[0].match takes GET from rules[1]"}},
+		{"a cache on trial", `[{"match": {"prefix": "/"}, "cache": {"serve": false}}]`,
+			[]string{"rules[0].cache.serve is false"}},
 		{"methods", `[{"match": {"prefix": "/", "methods": ["PSOT", "PURGE", "M-SEARCH", "X"]}, "auth": {}}]`,
-			[]string{"rules[0].match.methods PSOT, X: is no registered method"}},
+			[]string{"rules[0].match.methods[0] PSOT, X: is no registered method"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var tree any

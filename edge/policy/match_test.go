@@ -35,8 +35,8 @@ func TestCanonicalPath(t *testing.T) {
 		{"/.well-known/x", "/.well-known/x"},
 	}
 	for _, tt := range tests {
-		if got := canonicalPath(tt.path); got != tt.want {
-			t.Errorf("canonicalPath(%q): got %q, want %q", tt.path, got, tt.want)
+		if got := CanonicalPath(tt.path); got != tt.want {
+			t.Errorf("CanonicalPath(%q): got %q, want %q", tt.path, got, tt.want)
 		}
 	}
 }
@@ -135,16 +135,16 @@ func TestRuleOfMethod(t *testing.T) {
 func FuzzCanonicalPath(f *testing.F) {
 	f.Add("/a/%2e%2e/;b//c\\d")
 	f.Fuzz(func(t *testing.T, path string) {
-		got := canonicalPath(path)
+		got := CanonicalPath(path)
 		if path != "" && path[0] == '/' && (got == "" || got[0] != '/') {
-			t.Errorf("canonicalPath(%q): got %q, want a path that begins with /", path, got)
+			t.Errorf("CanonicalPath(%q): got %q, want a path that begins with /", path, got)
 		}
 		plain, usual := plainPath(path)
 		if want, _, _ := strings.Cut(path, "?"); plain != want {
 			t.Errorf("plainPath(%q): got %q, want %q", path, plain, want)
 		}
-		if got := canonicalPath(plain); usual && got != plain {
-			t.Errorf("canonicalPath(%q): got %q for a usual path", plain, got)
+		if got := CanonicalPath(plain); usual && got != plain {
+			t.Errorf("CanonicalPath(%q): got %q for a usual path", plain, got)
 		}
 	})
 }

@@ -12,7 +12,7 @@ const (
 	NoteNoStore                  // Cache-Control, instead of the upstream's
 	NoteDevice                   // the device that its credential names, accepted or refused
 	NoteRule                     // the name of the rule that governs it
-	NoteReason                   // why it would be refused, see [Reason.WouldDeny]
+	NoteReason                   // what a trial tells of it: [Reason.WouldDeny], or [ReasonDifferent]
 )
 
 var noteNames = [...]string{
@@ -41,7 +41,7 @@ func (e *Engine) Vary(r *Request) string {
 	if m := r.method(); m != "GET" && m != "HEAD" || rule.tries() {
 		return ""
 	}
-	if rule.Cache != nil && rule.Cache.PerDevice {
+	if rule.serves() && rule.Cache.PerDevice {
 		return VaryAll
 	}
 	return e.by.varyCredential

@@ -1,5 +1,11 @@
 package policy
 
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/headermap"
+)
+
 // spare changes d, a refusal, to pass the request: what refuses it isn't enforced. Counter and reason tell what would
 // have been.
 //
@@ -49,3 +55,42 @@ func (d *Decision) Refusal() (r Refusal) {
 	}
 	return r
 }
+
+// serves reports whether the rule answers requests from the cache.
+func (r *Rule) serves() bool { return r.Cache != nil && !r.Cache.Trial }
+
+// tryCache is answer for a rule that isn't served. The request passes as if it had no cache; nothing is fetched for it.
+//
+//go:noinline
+func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory) {
+	would := Decision{Device: d.Device}
+	e.answer(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
+	d.ReloadState = d.ReloadState || would.ReloadState
+	if would.Action != Reply {
+		d.Cache = would.Cache
+		return
+	}
+	d.Key = would.Key
+	fields, _ := headermap.ParseFields(would.Headers)
+	for fields.More() {
+		if name, value := fields.Next(); name == "etag" {
+			d.WouldHit = value
+		}
+	}
+}
+
+// Compare returns what counts a request that would have been answered with the entity-tag held, and that the upstream
+// has answered with another one, "" for none. It compares weakly (RFC 9110, section 8.8.3.2): encodings don't matter.
+func Compare(held, upstream string) Counter {
+	switch {
+	case upstream == "":
+		return WouldHitNoETag
+	case strings.TrimPrefix(held, "W/") == strings.TrimPrefix(upstream, "W/"):
+		return WouldHitSame
+	}
+	return WouldHitDifferent
+}
+
+// ReasonDifferent is the reason of a request, in access logs, that the upstream has answered with another entity-tag
+// than the cache would have.
+const ReasonDifferent = "gatehouse_would_hit_different"

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
@@ -209,5 +211,88 @@ func TestWouldDenyNames(t *testing.T) {
 	}
 	if len(names) != int(reasons)-1 || !names["gatehouse_would_deny_wrong_secret"] {
 		t.Errorf("got %v", names)
+	}
+}
+
+// TestTriedCache: a rule whose cache isn't served decides as without a cache, and tells the entity-tag of what that
+// would have answered.
+func TestTriedCache(t *testing.T) {
+	const config = `{"credentials": {"id_header": "id", "secret_header": "secret"}, "rules": [
+		{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
+		{"match": {"prefix": "/tried"}, "auth": {"enforce": false}, "cache": {}},
+		{"match": {"prefix": "/fetch"}, "cache": {"on_miss": "fetch"}},
+		{"match": {"prefix": "/"}, "cache": {}}]}`
+	good := []string{"id: dev", "secret: s3cret"}
+	for _, tt := range []struct {
+		name    string
+		request []string
+		etag    string
+		cache   Counter
+	}{
+		{"a hit", []string{"GET /a"}, `"v1"`, None},
+		{"not modified", []string{"GET /a", `if-none-match: "v1"`}, `"v1"`, None},
+		{"an encoding", []string{"HEAD /a", "accept-encoding: gzip"}, `W/"v1"`, None},
+		{"a date", []string{"GET /a", "if-modified-since: Thu, 01 Jan 1970 00:00:00 GMT"}, `"v1"`, None},
+		{"a write", []string{"POST /a"}, "", CacheBypass},
+		{"a miss", []string{"GET /b"}, "", CacheMiss},
+		{"expired", []string{"GET /expired"}, "", CacheStale},
+		{"not fetched", []string{"GET /fetch"}, "", CacheMiss},
+		{"a device's", append([]string{"GET /me"}, good...), `"v1"`, None},
+		{"nobody's", []string{"GET /me"}, "", None},
+		{"of a trial", []string{"GET /tried"}, `"v1"`, None},
+		{"of a trial, good", append([]string{"GET /tried"}, good...), `"v1"`, None},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			for _, key := range []string{"/a", "@dev/me", "@/me", "/tried"} {
+				m.put(key, 0)
+			}
+			m.put("/expired", 1000)
+			m.verdict("dev", "s3cret", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
+			under := func(change func(r *Rule)) (d Decision, vary string) {
+				c, err := parseJSON(t, config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range c.Rules {
+					change(&c.Rules[i])
+				}
+				e := NewEngine(c)
+				e.SetState(now, m.state)
+				r := read(e, tt.request...)
+				for range 3 { // then answers are cached
+					e.Decide(&d, now, &r, m, &Answers{})
+				}
+				if hits, tries := c.Expects(r.rule, CacheHit), c.Expects(r.rule, WouldHitSame); hits ||
+					tries != (c.Rules[r.rule].Cache != nil) {
+					t.Errorf("counts hits: %t, what would be one: %t", hits, tries)
+				}
+				d.WouldHit = strings.Clone(d.WouldHit)
+				return d, e.Vary(&r)
+			}
+			tried, vary := under(func(r *Rule) { r.Cache.Trial = true })
+			if tried.WouldHit != tt.etag || tried.Cache != tt.cache || (tried.Key != "") != (tt.etag != "") {
+				t.Errorf("got %q, %q, key %q; want %q, %q", tried.WouldHit, tried.Cache, tried.Key, tt.etag, tt.cache)
+			}
+			without, same := under(func(r *Rule) { r.Cache = nil })
+			tried.WouldHit, tried.Cache, tried.Key = "", None, ""
+			if fmt.Sprintf("%+v", tried) != fmt.Sprintf("%+v", without) || vary != same {
+				t.Errorf("got %+v, Vary %q\nwant %+v, %q, as without a cache", tried, vary, without, same)
+			}
+		})
+	}
+}
+
+func TestCompare(t *testing.T) {
+	for _, tt := range []struct {
+		held, upstream string
+		want           Counter
+	}{
+		{`"a"`, `"a"`, WouldHitSame}, {`W/"a"`, `"a"`, WouldHitSame}, {`"a"`, `W/"a"`, WouldHitSame},
+		{`"a"`, `"b"`, WouldHitDifferent}, {`"a"`, `a`, WouldHitDifferent}, {`"a"`, "", WouldHitNoETag},
+	} {
+		if got := Compare(tt.held, tt.upstream); got != tt.want {
+			t.Errorf("%s, %s: got %s, want %s", tt.held, tt.upstream, got, tt.want)
+		}
 	}
 }

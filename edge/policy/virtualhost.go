@@ -32,12 +32,6 @@ type HostRules struct {
 // NoVirtualHost is the index of a virtual host for requests that none governs.
 const NoVirtualHost = -1
 
-// Bounds of virtual hosts.
-const (
-	maxVirtualHosts = 256
-	maxDomains      = 64
-)
-
 // HostRules returns the rules of a virtual host by its index, or those of [NoVirtualHost].
 func (c *Config) HostRules(host int) HostRules {
 	if host != NoVirtualHost {
@@ -81,88 +75,96 @@ func (c *Config) RuleField(rule int) string {
 	return fmt.Sprintf("rules[%d]", rule)
 }
 
+// RuleTitle returns the path of a rule's field and, if the rule has one, its name: "rules[0] (products)".
+func (c *Config) RuleTitle(rule int) string {
+	at, name := c.RuleField(rule), ownName(c.Rules[rule].Name)
+	if strings.HasSuffix(at, "["+name+"]") {
+		return at
+	}
+	return at + " (" + name + ")"
+}
+
 func virtualHostField(name string) string { return "virtual_hosts." + name }
 
 // ownName returns a rule's name without that of its virtual host.
 func ownName(rule string) string { return rule[strings.IndexByte(rule, '/')+1:] }
 
-// virtualHosts appends the virtual hosts and their rules.
-func (d *decoder) virtualHosts(c *Config, v any) {
+// readVirtualHosts appends the virtual hosts and their rules.
+func (c *Config) readVirtualHosts(o *object) {
+	f, at, v := o.field("virtual_hosts")
 	if v == nil {
 		return
 	}
-	const at = "virtual_hosts"
 	all, ok := v.(map[string]any)
 	if !ok {
-		d.problem(at, "is %s, want an object with a field for each virtual host", kind(v))
+		o.problem(at, "is %s, want an object with a field for each virtual host", kind(v))
 		return
 	}
-	if len(all) > maxVirtualHosts {
-		d.problem(at, "%d virtual hosts, at most %d", len(all), maxVirtualHosts)
+	if len(all) > f.Max {
+		o.problem(at, "has %d entries, at most %d", len(all), f.Max)
 		return
 	}
 	owners := map[string]string{} // of domains
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		at := virtualHostField(name)
 		if !limits.ValidVirtualHost(name) {
-			d.problem(at, "the name is not 1 to %d of a-z, 0-9, _ and -", limits.MaxVirtualHost)
+			o.problem(at, "the name is not 1 to %d of a-z, 0-9, _ and -", limits.MaxVirtualHost)
 			continue
 		}
-		m := d.fields(at, all[name], "domains", "rules", "default", "credentials", "source")
-		if m == nil {
+		m := o.object(at, all[name], f.Fields)
+		if m.values == nil {
 			continue
 		}
 		h := VirtualHost{Name: name, HostRules: c.HostRules(NoVirtualHost)}
-		h.Domains = d.domains(at, name, m["domains"], owners)
-		if m["credentials"] != nil {
-			h.Credentials = d.credentials(at+".credentials", m["credentials"])
+		h.Domains = m.domains(owners)
+		if m.values["credentials"] != nil {
+			h.Credentials = m.credentials()
 		}
-		if m["source"] != nil {
-			h.Source = d.source(at+".source", m["source"])
+		if m.values["source"] != nil {
+			h.Source = m.source()
 		}
-		h.DenyByDefault, h.WouldDenyByDefault = d.byDefault(at+".default", m["default"])
+		h.DenyByDefault, h.WouldDenyByDefault = m.byDefault()
 		h.First = len(c.Rules)
-		d.rules(c, name, m["rules"])
+		c.readRules(&m, name)
 		h.End = len(c.Rules)
 		c.VirtualHosts = append(c.VirtualHosts, h)
 	}
 	if owner, found := owners["*"]; found && c.HostRules(NoVirtualHost).End > 0 {
-		d.problem("rules", "are never reached: %s has the domain *, which is for all other hosts", owner)
+		o.problem("rules", "are never reached: %s has the domain *, which is for all other hosts", owner)
 	}
 }
 
 // domains returns the domains of a virtual host, and adds them to owners.
-func (d *decoder) domains(at, name string, v any, owners map[string]string) (domains []string) {
-	at += ".domains"
-	list := d.list(at, v)
-	if _, ok := v.([]any); v != nil && !ok {
+func (o *object) domains(owners map[string]string) (domains []string) {
+	f, at, v := o.field("domains")
+	if v == nil {
+		if o.sound() {
+			o.problem(at, "is missing: %s", f.IfEmpty)
+		}
 		return nil
 	}
-	if len(list) == 0 {
-		d.problem(at, "is %s: name a host, e.g. shop.example.com", map[bool]string{true: "missing", false: "empty"}[v == nil])
-	} else if len(list) > maxDomains {
-		d.problem(at, "%d domains, at most %d", len(list), maxDomains)
-		return nil
-	}
-	for i, v := range list {
-		at := fmt.Sprintf("%s[%d]", at, i)
-		domain := d.text(at, v)
-		if domain == "" {
-			continue
-		}
-		if why := notDomain(domain); why != "" {
-			d.problem(at, "%q: %s", domain, why)
-			continue
-		}
+	shared := map[string][]int{} // indexes of domains, by their other owner
+	list := o.texts("domains")
+	for i, domain := range list {
 		switch owner := owners[domain]; owner {
 		case "":
-			owners[domain] = virtualHostField(name)
-			domains = append(domains, domain)
-		case virtualHostField(name):
-			d.problem(at, "%q is listed twice", domain)
+			if domain != "" {
+				owners[domain] = o.at
+				domains = append(domains, domain)
+			}
+		case o.at:
+			o.problem(fmt.Sprintf("%s[%d]", at, i), "%q is listed twice", domain)
 		default:
-			d.problem(at, "%q is also a domain of %s", domain, owner)
+			shared[owner] = append(shared[owner], i)
 		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(shared)) {
+		these := shared[owner]
+		text := fmt.Sprintf("%q is also a domain of %s", list[these[0]], owner)
+		if len(these) > 1 {
+			text += fmt.Sprintf(", and so are %d more", len(these)-1)
+		}
+		o.problem(fmt.Sprintf("%s[%d]", at, these[0]), "%s", text)
 	}
 	return domains
 }
@@ -184,14 +186,11 @@ func notDomain(domain string) string {
 	case limits.ValidHost(host) && !(wild && host[0] == '['):
 		return ""
 	}
-	if before, port, found := strings.Cut(host, ":"); found && limits.ValidHost(before) && digits(port) {
+	if before, port, found := strings.Cut(host, ":"); found && limits.ValidHost(before) && ValidPort(port) {
 		return "want no port: the port of a request's host doesn't matter"
 	}
 	return "is no host: want letters, digits and . - _, or an IPv6 address in brackets"
 }
-
-// digits reports whether s has only digits; it may have none (RFC 3986, section 3.2.3).
-func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 // virtualHostTable finds the virtual host of a host.
 type virtualHostTable struct {
@@ -368,15 +367,15 @@ func (e *Engine) VirtualHost() (host int, domain string) {
 // Source tells where to find the client's address of the last request that was located.
 func (e *Engine) Source() *Source { return &e.by.Source }
 
-// maxPort bounds a port, in digits.
-const maxPort = 5
+// ValidPort reports whether a host can have this port: at most 5 digits. It may have none (RFC 3986, section 3.2.3).
+func ValidPort(port string) bool { return len(port) <= 5 && strings.Trim(port, "0123456789") == "" }
 
 // appendHost appends the host of an authority to dst, in lower case and without its port. It returns false for what
 // proxies and upstreams may read as different hosts.
 func appendHost(dst []byte, authority string) ([]byte, bool) {
 	end := len(authority)
 	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
-		if port := authority[colon+1:]; len(port) > maxPort || !digits(port) {
+		if !ValidPort(authority[colon+1:]) {
 			return dst, false
 		}
 		end = colon

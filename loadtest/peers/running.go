@@ -5,6 +5,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,6 +108,7 @@ func Probe(ctx context.Context, url string, w workload.Workload) error {
 		name, value, _ := strings.Cut(h, ": ")
 		request.Header.Set(name, value)
 	}
+	request.Host = cmp.Or(request.Header.Get("Host"), request.Host)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/proc"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -18,20 +19,28 @@ const (
 	unobserved = "nothing logged"
 	shipped    = "as shipped"
 	observedIs = "all logged and traced"
-	// maxObserved bounds what the shipped access log may cost a request, in direct_responses.
-	maxObserved = 0.04
+	hostedIs   = "100 virtual hosts"
+	// maxObserved and maxHosted bound what the shipped access log and the virtual hosts may cost a request, in
+	// direct_responses.
+	maxObserved, maxHosted = 0.04, 0.03
 )
 
 // observed measures what it costs to look: an edge without access log, one as shipped, and one that logs every request
-// (log_hits) and gets a sampled traceparent, in turn, slice by slice, in one Envoy, against direct_response.
+// (log_hits) and gets a sampled traceparent, in turn, slice by slice, in one Envoy, against direct_response; and
+// likewise an edge as shipped with 100 virtual hosts, each with ten domains and the rules of the others.
 func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
-	everything, nothing, err := addresses()
-	if err != nil {
-		return err
+	var nothing, everything, hosted string
+	for _, address := range []*string{&nothing, &everything, &hosted} {
+		if *address, err = stack.FreeAddress(); err != nil {
+			return err
+		}
 	}
 	w, err := startWorld(ctx, o, worldOptions{
 		name: "observed", direct: true, sidecar: []string{"--trace.endpoint=http://127.0.0.1:1", "--trace.ratio=1"},
-		modify: func(c *stack.Config) error { return observe(c, nothing, everything) },
+		modify: func(c *stack.Config) error { return errors.Join(observe(c, nothing, everything), addHosts(c, hosted)) },
+		seed: func(ctx context.Context, p *publish.Publisher) error {
+			return seedObjects(ctx, p, func(path string) string { return publish.KeyOfVirtualHost(hostedName, "", path) })
+		},
 	})
 	if err != nil {
 		return err
@@ -46,24 +55,26 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return target{name: name, url: url, servers: []proc.Server{w.proxy()}}
 	}
 	off, on := listener(unobserved, "http://"+nothing), listener(observedIs, "http://"+everything)
-	asShipped := listener(shipped, w.EdgeURL())
+	asShipped, hosting := listener(shipped, w.EdgeURL()), listener(hostedIs, "http://"+hosted)
 	var failed []error
 	for _, load := range ratioWorkloads()[1:4] { // 304, auth + 304, 200 1 KiB
 		traced := load
 		traced.Headers = append(slices.Clone(load.Headers),
 			"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		of := load
+		of.Headers = append(slices.Clone(load.Headers), "Host: a.b."+hostedName+".example") // the third lookup finds it
 		out.doing("%s", load.Name)
 		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
-			{off, load}, {asShipped, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
+			{off, load}, {asShipped, load}, {on, traced}, {hosting, of}, {w.beside(directResponse, "direct"), oneKiB()},
 		}))
 	}
 	return errors.Join(failed...)
 }
 
-// observe measures four targets: unobserved, as shipped, all observed, and direct_response.
+// observe measures five targets: unobserved, as shipped, all observed, with virtual hosts, and direct_response.
 func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload,
 	targets []loaded) error {
-	for _, t := range targets[:3] {
+	for _, t := range targets[:4] {
 		if err := warm(ctx, t.load, t.target); err != nil {
 			return err
 		}
@@ -78,35 +89,36 @@ func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load w
 			costs[i] = append(costs[i], micros[i])
 		}
 	}
-	direct := costs[3]
-	for i, t := range targets[:3] {
+	direct := costs[4]
+	for i, t := range targets[:4] {
 		pair, err := pairOf(load.Name, t.name, directResponse, stats.Pairs{Subject: costs[i], Reference: direct})
 		if err != nil {
 			return err
 		}
 		out.Pairs = append(out.Pairs, pair)
 	}
-	var more []float64 // of the shipped edge, in direct_responses
-	for i := range direct {
-		more = append(more, (costs[1][i]-costs[0][i])/direct[i])
+	var failed []error
+	for _, part := range []struct {
+		name          string
+		with, without []float64
+		most          float64
+	}{
+		{"the shipped access log costs", costs[1], costs[0], maxObserved},
+		{hostedIs + " cost", costs[3], costs[1], maxHosted},
+	} {
+		var more []float64 // in direct_responses
+		for i := range direct {
+			more = append(more, (part.with[i]-part.without[i])/direct[i])
+		}
+		low, high := stats.Bounds(more)
+		fmt.Fprintf(out, "%s: %s %+.3f of a direct_response, with 95 %% confidence at least %+.3f, and at most %+.3f\n",
+			load.Name, part.name, stats.SpreadOf(more).Median, low, high)
+		if low > part.most {
+			failed = append(failed, fmt.Errorf("%s: %s at least %.3f of a direct_response, want at most %.2f",
+				load.Name, part.name, low, part.most))
+		}
 	}
-	low, high := stats.Bounds(more)
-	fmt.Fprintf(out, "%s: the shipped access log costs %+.3f of a direct_response, with 95 %% confidence at least "+
-		"%+.3f, and at most %+.3f\n",
-		load.Name, stats.SpreadOf(more).Median, low, high)
-	if low > maxObserved {
-		return fmt.Errorf("%s: the shipped access log costs at least %.3f of a direct_response, want at most %.2f",
-			load.Name, low, maxObserved)
-	}
-	return nil
-}
-
-// addresses returns two free addresses.
-func addresses() (a, b string, err error) {
-	if a, err = stack.FreeAddress(); err == nil {
-		b, err = stack.FreeAddress()
-	}
-	return a, b, err
+	return errors.Join(failed...)
 }
 
 // observe adds two copies of the edge listener: one logs nothing, the other one everything.
@@ -116,7 +128,37 @@ func observe(c *stack.Config, nothing, everything string) error {
 		copyEdge(c, "unobserved", nothing), copyEdge(c, "observed", everything),
 		c.Set([]any{}, manager("unobserved", "access_log")...),
 		c.Set(all, manager("observed", "access_log", "0", "filter")...),
-		c.Set(true, manager("observed", "http_filters", "gatehouse", "typed_config", "config", "vm_config",
-			"configuration", "value", "log_hits")...),
+		c.Set(true, rulesOf("observed", "log_hits")...),
 	)
+}
+
+// hostedName is one of the virtual hosts that addHosts adds.
+const hostedName = "team-50"
+
+// addHosts adds a copy of the edge listener that has its rules for each of 100 virtual hosts, too.
+func addHosts(c *stack.Config, address string) error {
+	err := copyEdge(c, "hosted", address)
+	if err != nil {
+		return err
+	}
+	rules, err := c.Find(rulesOf("hosted", "rules")...)
+	if err != nil {
+		return err
+	}
+	hosts := map[string]any{}
+	for i := range 100 {
+		name := fmt.Sprint("team-", i)
+		domains := []string{"*." + name + ".example"}
+		for j := range 9 {
+			domains = append(domains, fmt.Sprintf("service-%d.%s.example", j, name))
+		}
+		hosts[name] = map[string]any{"domains": domains, "rules": rules}
+	}
+	return c.Set(hosts, rulesOf("hosted", "virtual_hosts")...)
+}
+
+// rulesOf returns the path of a part of the rules of a listener.
+func rulesOf(listener, part string) []string {
+	return manager(listener, "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value",
+		part)
 }

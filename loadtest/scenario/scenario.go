@@ -55,7 +55,7 @@ var scenarios = []scenario{
 	{"pass", "no rule: the upstream answers", single, false},
 	{"ramp", "throughput by connections", ramp, false},
 	{"ratio", "Envoy's CPU per request against direct_response", ratio, false},
-	{"observed", "what the access log and a traced request cost", observed, false},
+	{"observed", "what the access log, a traced request and virtual hosts cost", observed, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
 	{"propagation", "publish to first new answer", propagation, false},

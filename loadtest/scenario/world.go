@@ -263,15 +263,23 @@ func (w *world) returnListener() string {
 
 // seedSingles publishes the objects and the device of the workloads of one request.
 func seedSingles(ctx context.Context, p *publish.Publisher) error {
-	for path, size := range workload.Sizes {
-		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size),
-			ContentType: workload.ContentType}); err != nil {
-			return err
-		}
+	if err := seedObjects(ctx, p, func(path string) string { return path }); err != nil {
+		return err
 	}
 	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret,
 		Permissions: []string{"read", "telemetry.write"}, Cost: bcrypt.MinCost})
 	return err
+}
+
+// seedObjects publishes an object for each path of [workload.Sizes].
+func seedObjects(ctx context.Context, p *publish.Publisher, key func(path string) string) error {
+	for path, size := range workload.Sizes {
+		if _, err := p.Put(ctx, publish.Object{Key: key(path), Body: workload.Body(size),
+			ContentType: workload.ContentType}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // gzipped asks the edge for the length of each object's gzip encoding, which the publisher made.

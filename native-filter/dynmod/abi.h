@@ -12,7 +12,7 @@
 typedef struct { const char *ptr; size_t length; } buffer;
 typedef struct { const char *key; size_t key_length; const char *value; size_t value_length; } header;
 
-enum { REQUEST_HEADERS = 0, RECEIVED_REQUEST_BODY = 0 };
+enum { REQUEST_HEADERS = 0, RESPONSE_HEADERS = 2, RECEIVED_REQUEST_BODY = 0 };
 enum { ATTRIBUTE_SOURCE_ADDRESS = 24 };
 // Results of the hooks for request headers and bodies.
 enum { HEADERS_CONTINUE = 0, HEADERS_STOP = 1, HEADERS_STOP_ALL_AND_WATERMARK = 4 };

@@ -50,6 +50,8 @@ type Filter interface {
 	RequestBody(s *Stream, endOfStream bool) Action
 	// Woken is called for a stream that was woken, on its own thread.
 	Woken(s *Stream) Action
+	// Response is called with the entity-tag, "" for none, of the response to a stream that was awaited.
+	Response(s *Stream, etag string)
 	// Destroyed is called when a stream that is held has gone. It is the last call for it.
 	Destroyed(s *Stream)
 	// Scheduled is called on the main thread after Config.Schedule.

@@ -133,6 +133,13 @@ func goWoken(raw *C.stream) (action C.int) {
 	return C.int(filterOf(raw.config).Woken(s))
 }
 
+//export goResponse
+func goResponse(raw *C.stream, etag C.buffer) {
+	s := (*Stream)(raw)
+	defer func() { reportPanic(raw.config, s, recover()) }()
+	filterOf(raw.config).Response(s, string(borrow(etag)))
+}
+
 //export goDestroyed
 func goDestroyed(raw *C.stream) {
 	s := (*Stream)(raw)

@@ -183,6 +183,24 @@ int envoy_dynamic_module_on_http_filter_request_headers(void *envoy, const void 
   }
 }
 
+// A response that nobody awaits costs no call of Go.
+int envoy_dynamic_module_on_http_filter_response_headers(void *envoy, const void *module, bool end) {
+  (void)envoy, (void)end;
+  stream *s = (stream *)module;
+  if (!s->awaited) return 0;
+  s->awaited = false;
+  size_t count = envoy_dynamic_module_callback_http_get_headers_size(s->envoy, RESPONSE_HEADERS);
+  header *headers = malloc((count ? count : 1) * sizeof *headers);
+  buffer etag = {"", 0};
+  if (headers && envoy_dynamic_module_callback_http_get_headers(s->envoy, RESPONSE_HEADERS, headers))
+    for (size_t i = 0; i < count; i++)
+      if (headers[i].key_length == 4 && !memcmp(headers[i].key, "etag", 4))
+        etag = (buffer){headers[i].value, headers[i].value_length};
+  goResponse(s, etag);
+  free(headers);
+  return 0;
+}
+
 // append appends what has arrived of the body; false if it is too long, or memory is short.
 static bool append(stream *s) {
   size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(s->envoy, RECEIVED_REQUEST_BODY);

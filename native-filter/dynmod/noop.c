@@ -4,10 +4,6 @@
 #include "abi.h"
 
 int envoy_dynamic_module_on_http_filter_request_trailers(void *f, const void *m) { (void)f, (void)m; return 0; }
-int envoy_dynamic_module_on_http_filter_response_headers(void *f, const void *m, bool end) {
-  (void)f, (void)m, (void)end;
-  return 0;
-}
 int envoy_dynamic_module_on_http_filter_response_body(void *f, const void *m, bool end) {
   (void)f, (void)m, (void)end;
   return 0;

@@ -25,6 +25,9 @@ func (s *Stream) Thread() int { return int(s.thread) }
 // Hold makes Envoy's end of the stream known to Filter.Destroyed.
 func (s *Stream) Hold() { s.held = true }
 
+// AwaitResponse makes Envoy's response, or the end of the stream without one, known to Filter.
+func (s *Stream) AwaitResponse() { s.held, s.awaited = true, true }
+
 // PrepareWake makes Wake possible.
 func (s *Stream) PrepareWake() {
 	if s.scheduler == nil {

@@ -18,6 +18,7 @@ typedef struct {
   uint32_t id;      // of streams of this process, in the order of their beginning; repeats after 2³²
   uint32_t thread;  // number of the thread that serves it
   bool held;        // Go keeps something for it: tell when it ends
+  bool awaited;     // so is its response: tell when that begins
   bool changed;     // its headers were, so that another route may match
   bool wants_body;
   bool replied; // by the module, or another part of Envoy

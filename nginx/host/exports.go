@@ -11,12 +11,14 @@ package main
 #cgo noescape shim_set_header
 #cgo noescape shim_set_variable
 #cgo noescape shim_variable
+#cgo noescape shim_await
 #cgo nocallback shim_log
 #cgo nocallback shim_headers
 #cgo nocallback shim_remove_header
 #cgo nocallback shim_set_header
 #cgo nocallback shim_set_variable
 #cgo nocallback shim_variable
+#cgo nocallback shim_await
 #include "shim.h"
 */
 import "C"
@@ -47,7 +49,7 @@ func gh_start(rules *C.char, length C.size_t, issuer, path *C.char, bytes, objec
 		}
 	}()
 	if missing := C.shim_bind(); missing != nil {
-		return C.CString("this lua-nginx-module has no " + C.GoString(missing))
+		return C.CString("this nginx, or its lua-nginx-module, has no " + C.GoString(missing))
 	}
 	runtime.GOMAXPROCS(procs)
 	file, err := memfile.Open(C.GoString(path), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
@@ -75,6 +77,12 @@ func goJudge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) (action C.i
 		runtime.Gosched()
 	}
 	return current.judge(q, out, head)
+}
+
+//export goEnded
+func goEnded(q *C.gh_awaited) {
+	defer recovered()
+	current.edge.ended(q.r, uint32(q.id))
 }
 
 //export gh_tick

@@ -26,7 +26,9 @@ type host struct {
 	vm      *edge.VM
 	hosted  bool                    // the rules depend on the request's host
 	held    map[uint32]*heldRequest // by id
+	awaited map[uint32]bool         // ids of requests whose responses are
 	request unsafe.Pointer          // whose function runs; nil in others
+	id      uint32                  // of that one
 	raw     []byte                  // its headers
 	claims  jwt.Claims              // of its token
 	removed []string                // headers that it must not have any more, see changed
@@ -239,7 +241,28 @@ func (h *host) Wake(id uint32, goOn func() edge.Action) {
 }
 
 // Exists implements edge.Host.
-func (h *host) Exists(id uint32) bool { return h.held[id] != nil }
+func (h *host) Exists(id uint32) bool { return h.held[id] != nil || h.awaited[id] }
+
+// AwaitResponse implements edge.Host.
+func (h *host) AwaitResponse() bool {
+	ok := C.shim_await(h.request, C.uint32_t(h.id)) == 0
+	if ok {
+		h.awaited[h.id] = true
+	}
+	return ok
+}
+
+// ended tells the VM what a request has got whose response it awaits: nothing if the client has gone before.
+func (h *host) ended(request unsafe.Pointer, id uint32) {
+	delete(h.awaited, id)
+	h.enter(request)
+	if h.viewVariable("bytes_sent") == "0" {
+		h.vm.Ended(id)
+	} else {
+		h.vm.Response(id, h.viewVariable("sent_http_etag"))
+	}
+	h.enter(nil)
+}
 
 // Enter implements edge.Host.
 func (*host) Enter(uint32) {}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/nginx/jwt"
 )
 
@@ -43,6 +44,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			w.id++
 		}
 		id = w.id
+		h.id = id
 		valid := true
 		if w.tokens != nil {
 			taken, valid = w.takeToken(headers)
@@ -61,7 +63,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			out.more = flag(w.more())
 			return -1
 		}
-		h.claims, taken = held.claims, held.taken
+		h.claims, taken, h.id = held.claims, held.taken, id
 		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
 		action = held.goOn()
 	}
@@ -147,10 +149,11 @@ func (h *host) authority(headers []C.gh_element) string {
 	return authority
 }
 
-// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port.
+// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port. It
+// leaves what can't be a host, which the policy refuses.
 func dotless(host string) string {
-	name, _, _ := strings.Cut(host, ":")
-	if strings.HasSuffix(name, ".") {
+	name, port, _ := strings.Cut(host, ":")
+	if strings.HasSuffix(name, ".") && policy.ValidPort(port) {
 		return name[:len(name)-1]
 	}
 	return host

@@ -10,6 +10,13 @@
 #include <string.h>
 #include <time.h>
 
+// ngx_http_cleanup_t: what nginx calls when a request ends, before it writes the access log.
+typedef struct cleanup {
+  void (*handler)(void *);
+  void *data;
+  struct cleanup *next;
+} cleanup;
+
 // nginx loads modules with RTLD_GLOBAL, so their functions are found in the process.
 static int (*headers_count)(void *, int, int *);
 static int (*get_headers)(void *, gh_element *, int, int);
@@ -22,6 +29,7 @@ static int (*set_response_header)(void *, const char *, size_t, int, const char 
 static int (*get_variable)(void *, const char *, size_t, char *, int, char **, size_t *, char **);
 static int (*set_variable)(void *, const unsigned char *, size_t, unsigned char *, const unsigned char *, size_t,
                            unsigned char *, size_t *);
+static cleanup *(*add_cleanup)(void *, size_t);
 static int (*raw_log)(void *, int, const unsigned char *, size_t);
 
 // shim_bind finds them, and returns the name of one that is missing, or NULL.
@@ -39,6 +47,7 @@ const char *shim_bind(void) {
       {"ngx_http_lua_ffi_var_get", &get_variable},
       {"ngx_http_lua_ffi_var_set", &set_variable},
       {"ngx_http_lua_ffi_raw_log", &raw_log},
+      {"ngx_http_cleanup_add", &add_cleanup},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     void *function = dlsym(RTLD_DEFAULT, all[i].name);
@@ -76,6 +85,17 @@ void shim_set_variable(void *r, const char *name, size_t length, const char *val
 int shim_variable(void *r, const char *name, size_t length, char **value, size_t *value_length) {
   char low[MAX_NAME], *err;
   return length <= sizeof low ? get_variable(r, name, length, low, 0, value, value_length, &err) : -1;
+}
+
+static void ended(void *awaited) { goEnded(awaited); }
+
+// shim_await has goEnded called when a request ends; -1 if memory is short.
+int shim_await(void *r, uint32_t id) {
+  cleanup *c = add_cleanup(r, sizeof(gh_awaited));
+  if (!c) return -1;
+  *(gh_awaited *)c->data = (gh_awaited){r, id};
+  c->handler = ended;
+  return 0;
 }
 
 // shim_headers returns the number of headers that all points to until the next call, less than 0 if they can't be read.

@@ -64,6 +64,12 @@ typedef struct {
   int32_t has_length; // content_length is one
 } gh_answer_head;
 
+// gh_awaited is a request whose response Go awaits.
+typedef struct {
+  void *r;
+  uint32_t id;
+} gh_awaited;
+
 // For Go.
 const char *shim_bind(void);
 void shim_log(int level, const char *text, size_t length);
@@ -71,4 +77,5 @@ int shim_headers(void *r, gh_element **all);
 void shim_remove_header(void *r, const char *name, size_t length);
 void shim_set_header(void *r, const char *name, size_t length, const char *value, size_t value_length);
 void shim_set_variable(void *r, const char *name, size_t length, const char *value, size_t value_length);
+int shim_await(void *r, uint32_t id);
 int shim_variable(void *r, const char *name, size_t length, char **value, size_t *value_length);

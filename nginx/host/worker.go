@@ -61,7 +61,7 @@ const pushRules = `{"push_listener": true}`
 // newWorker returns the edge with rules as gatehousectl writes them.
 func newWorker(memory *memfile.File, rules []byte, issuer string) (*worker, error) {
 	w := &worker{memory: memory, kept: keptBodies{byStart: map[*byte]keptBody{}}}
-	w.edge = &host{worker: w, rules: rules, held: map[uint32]*heldRequest{}}
+	w.edge = &host{worker: w, rules: rules, held: map[uint32]*heldRequest{}, awaited: map[uint32]bool{}}
 	w.pusher = &host{worker: w, rules: []byte(pushRules)}
 	if err := w.edge.begin(); err != nil {
 		return nil, err

@@ -37,6 +37,10 @@ const head = `# Gatehouse in Envoy 1.40 as a dynamic module, which costs less th
 #
 # Lines that begin with "#session" enable session tokens: sed 's/#session //' envoy-native.yaml
 # Lines that begin with "#source" are for use_remote_address: false, see there.
+# Lines that begin with "#spans" have Envoy send spans to a collector: sed 's/#spans //' envoy-native.yaml
+#
+# Editors with yaml-language-server check and complete the rules by this file; gatehousectl schema envoy prints it:
+# yaml-language-server: $schema=envoy.schema.json
 #
 # Gatehouse's developers: scripts/envoy-native makes this file from envoy.yaml.
 

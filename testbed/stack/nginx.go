@@ -113,7 +113,7 @@ func (s *Stack) renderNginx() error {
 	if err := s.renderNginxRules(filepath.Join(source, "rules.yaml")); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(filepath.Join(source, "nginx.conf"))
+	text, err := os.ReadFile(s.opts.NginxConfigPath)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (s *Stack) renderNginx() error {
 		{"127.0.0.1:9901", s.opts.EnvoyAdmin},
 	} {
 		if !strings.Contains(config, change[0]) {
-			return fmt.Errorf("nginx.conf has no %q to replace", change[0])
+			return fmt.Errorf("%s has no %q to replace", s.opts.NginxConfigPath, change[0])
 		}
 		config = strings.ReplaceAll(config, change[0], change[1])
 	}

@@ -54,7 +54,7 @@ type Options struct {
 	SidecarArgs []string
 	// SidecarEnv is added to the sidecar's environment, NAME=value each.
 	SidecarEnv []string
-	// Binding is the filter's Proxy-Wasm binding: own, sdk, or plugins, our own with rules in the plugins' own
+	// Binding is the filter's Proxy-Wasm binding: own, sdk, compare, or plugins, our own with rules in the plugins' own
 	// configurations. Default: $BINDING, otherwise own.
 	Binding string
 	// WasmPath is the filter. Default: build/gatehouse.wasm, build/gatehouse-sdk.wasm or build/gatehouse-plugins.wasm.
@@ -70,6 +70,8 @@ type Options struct {
 	// ModifyConfig changes the configuration after everything else, at every start of Envoy.
 	ModifyConfig func(*Config) error
 
+	// NginxConfigPath is the nginx.conf that the stack adapts. Default: nginx/nginx.conf.
+	NginxConfigPath string
 	// ModifyNginx returns nginx.conf with changes, at every start of nginx. ModifyConfig doesn't apply to nginx.
 	ModifyNginx func(config string) string
 
@@ -179,7 +181,8 @@ func (o *Options) nginxPaths() (err error) {
 		return err
 	}
 	o.NginxLibrary = orDefault(o.NginxLibrary, filepath.Join(root, "build", "libgatehouse-nginx.so"))
-	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.NginxLibrary} {
+	o.NginxConfigPath = orDefault(o.NginxConfigPath, filepath.Join(root, "nginx", "nginx.conf"))
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.NginxLibrary, &o.NginxConfigPath} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("absolute path of %s: %w", *path, err)
 		}

@@ -6,12 +6,19 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 )
 
 // CountPath is the path at which a GET returns the count of all other requests.
 const CountPath = "/debug/requests"
+
+// Headers of a request that choose the status of the answer, and its entity-tag.
+const (
+	StatusHeader = "x-upstream-status"
+	ETagHeader   = "x-upstream-etag"
+)
 
 // Seen is the answer to a request: what the upstream received.
 type Seen struct {
@@ -46,11 +53,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, values := range r.Header {
 		seen.Headers[strings.ToLower(name)] = values
 	}
+	if tag := r.Header.Get(ETagHeader); tag != "" {
+		w.Header().Set("ETag", tag)
+	}
+	w.Header().Set("Content-Type", contentType)
+	if status, err := strconv.Atoi(r.Header.Get(StatusHeader)); err == nil && 200 <= status && status < 600 {
+		w.WriteHeader(status)
+	}
 	answer(w, seen)
 }
 
+const contentType = "application/json"
+
 func answer(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", contentType)
 	// An error here means that the client has gone.
 	_ = json.NewEncoder(w).Encode(v)
 }

@@ -43,6 +43,7 @@ type HeaderMap uint32
 // The header maps in use.
 const (
 	RequestHeaders      HeaderMap = 0
+	ResponseHeaders     HeaderMap = 2
 	CallResponseHeaders HeaderMap = 6
 )
 

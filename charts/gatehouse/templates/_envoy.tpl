@@ -172,7 +172,7 @@ filter_chains:
               reason: "%RESPONSE_CODE_DETAILS%"
               flags: "%RESPONSE_FLAGS%"
               rule: "%FILTER_STATE(wasm.gatehouse_rule:PLAIN)%" # of what went upstream or was refused
-              would_deny: "%FILTER_STATE(wasm.gatehouse_reason:PLAIN)%" # why, if a rule were enforced
+              trial: "%FILTER_STATE(wasm.gatehouse_reason:PLAIN)%" # why it would be refused, or what differs from the cache
               cache: "%RESP(cache-status)%"
               device: "%FILTER_STATE(wasm.gatehouse_device:PLAIN)%" # of a credential that was accepted or refused
               source: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"

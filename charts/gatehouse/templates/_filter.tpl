@@ -27,10 +27,10 @@ log_hits: true
 {{- end }}
 {{- end }}
 
-{{/* "true" if some rule or default isn't enforced. */}}
+{{/* "true" if some rule or default isn't enforced or served. */}}
 {{- define "gatehouse.tries" -}}
 {{- $all := toJson (list .Values.rules .Values.default .Values.virtualHosts) }}
-{{- if or (contains "\"enforce\":false" $all) (contains "\"would_deny\"" $all) }}true{{ end }}
+{{- if or (contains "\"enforce\":false" $all) (contains "\"serve\":false" $all) (contains "\"would_deny\"" $all) }}true{{ end }}
 {{- end }}
 
 {{/* Where the address of a client is, as JSON. Istio's inbound listeners believe x-forwarded-for, which clients write. */}}

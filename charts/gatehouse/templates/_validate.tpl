@@ -139,12 +139,6 @@
 {{- fail (printf "%s[%d].name: %s is also the name of %[1]s[%[4]s]; a rule without a name has its index as its name" $at $i $name .) }}
 {{- end }}
 {{- $_ := set $names $name (toString $i) }}
-{{- if not (or (hasKey $rule.match "path") (hasKey $rule.match "prefix")) }}
-{{- fail (printf "%s[%d].match: has neither path nor prefix: give one of them" $at $i) }}
-{{- end }}
-{{- if and (hasKey $rule.match "path") (hasKey $rule.match "prefix") }}
-{{- fail (printf "%s[%d].match: has path and prefix: give one of them" $at $i) }}
-{{- end }}
 {{- range $field := list "auth" "session" }}
 {{- if and (hasKey $rule $field) (not $credentials) }}
 {{- fail (printf "%s[%d].%s: credentials is empty: say where a request carries its credential" $at $i $field) }}

@@ -1,5 +1,6 @@
 // Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from
-// the comments in its values.yaml, and the list of values that can't be null. Usage: readme [-check] CHART
+// the comments in its values.yaml, and the list of values that can't be null. The schema gets the $defs of the rules'
+// schema. Usage: readme [-check] CHART RULES.SCHEMA.JSON
 package main
 
 import (
@@ -22,13 +23,13 @@ const (
 func main() {
 	check := flag.Bool("check", false, "fail if one of the files is not up to date, instead of writing them")
 	flag.Parse()
-	if err := run(flag.Arg(0), *check); err != nil {
+	if err := run(flag.Arg(0), flag.Arg(1), *check); err != nil {
 		fmt.Fprintln(os.Stderr, "readme:", err)
 		os.Exit(1)
 	}
 }
 
-func run(chart string, check bool) error {
+func run(chart, rules string, check bool) error {
 	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
 	if err != nil {
 		return err
@@ -37,7 +38,11 @@ func run(chart string, check bool) error {
 	if err != nil {
 		return err
 	}
-	schema := func(old []byte) (string, error) { return describeSchema(old, t.comments) }
+	ofRules, err := os.ReadFile(rules)
+	if err != nil {
+		return err
+	}
+	schema := func(old []byte) (string, error) { return describeSchema(old, ofRules, t.comments) }
 	return errors.Join(
 		update(filepath.Join(chart, "README.md"), check, t.replace),
 		update(filepath.Join(chart, "values.schema.json"), check, schema),
@@ -58,7 +63,7 @@ func update(name string, check bool, change func(old []byte) (string, error)) er
 	case written == string(old):
 		return nil
 	case check:
-		return fmt.Errorf("%s: is not what values.yaml says; run: make chart-readme", name)
+		return fmt.Errorf("%s: is not what values.yaml or the rules' schema says; run: make chart-readme", name)
 	}
 	return os.WriteFile(name, []byte(written), 0o644)
 }

@@ -10,22 +10,28 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// describeSchema returns the schema with the comments of values.yaml as descriptions. Properties that values.yaml has
-// no comment for keep theirs, and it is an error if one has none. What several values share, in $defs, is described
-// there.
-func describeSchema(schema []byte, comments map[string]string) (string, error) {
-	var document yaml.Node // JSON is YAML, and a node keeps the order of keys
-	if err := yaml.Unmarshal(schema, &document); err != nil {
+// describeSchema returns the schema with the comments of values.yaml as descriptions, and with the $defs of the rules'
+// schema. Properties that values.yaml has no comment for keep theirs, and it is an error if one has none. What several
+// values share, in $defs, is described there.
+func describeSchema(schema, rules []byte, comments map[string]string) (string, error) {
+	var document, ofRules yaml.Node // JSON is YAML, and a node keeps the order of keys
+	if err := errors.Join(yaml.Unmarshal(schema, &document), yaml.Unmarshal(rules, &ofRules)); err != nil {
 		return "", err
 	}
 	root := document.Content[0]
+	own, theirs := get(root, "$defs"), get(ofRules.Content[0], "$defs")
+	for i := 0; i < len(theirs.Content); i += 2 {
+		if old := get(own, theirs.Content[i].Value); old != nil {
+			*old = *theirs.Content[i+1]
+		} else {
+			own.Content = append(own.Content, theirs.Content[i], theirs.Content[i+1])
+		}
+	}
 	s := describer{comments: comments}
 	s.schema(root, "")
-	if defs := get(root, "$defs"); defs != nil {
-		s.comments = nil
-		for i := 0; i < len(defs.Content); i += 2 {
-			s.schema(defs.Content[i+1], "$defs."+defs.Content[i].Value)
-		}
+	s.comments = nil
+	for i := 0; i < len(own.Content); i += 2 {
+		s.schema(own.Content[i+1], "$defs."+own.Content[i].Value)
 	}
 	var compact, indented bytes.Buffer
 	if err := errors.Join(append(s.errs, writeJSON(&compact, root))...); err != nil {
@@ -69,7 +75,7 @@ func (d *describer) property(schema *yaml.Node, path string) {
 		key.SetString("description")
 		value.SetString(comment)
 		schema.Content = append([]*yaml.Node{&key, &value}, schema.Content...)
-	case old == nil:
+	case old == nil && get(schema, "$ref") == nil:
 		d.errs = append(d.errs, fmt.Errorf("%s has no description, and values.yaml no comment", path))
 	}
 	d.schema(schema, path)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
@@ -57,11 +58,17 @@ func (cmd *checkCmd) Run(c *console) error {
 		}
 	} else {
 		for _, f := range report.Findings {
-			at := cmd.File
+			at := cmp.Or(f.File, cmd.File)
+			if f.Line > 0 {
+				at += fmt.Sprint(":", f.Line)
+			}
 			if place := f.Place.Text(); place != "" {
 				at += ": " + place
 			}
 			fmt.Fprintf(c.stderr, "%s [%s] %s: %s\n  fix: %s\n", f.Severity, f.Code, at, f.Message, f.Fix)
+			if f.Corrected != "" {
+				fmt.Fprintf(c.stderr, "       %s\n", f.Corrected)
+			}
 		}
 		if err := printChanges(c, changes, false); err != nil {
 			return err
@@ -81,7 +88,7 @@ func (cmd *checkCmd) Run(c *console) error {
 
 func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
 	if nginxconfig.Is(file) {
-		return nginxconfig.Analyze(cmd.File, file, rules), nil
+		return nginxconfig.Analyze(cmd.File, file, cmd.Rules, rules), nil
 	}
 	if cmd.Rules != "" {
 		return findings.Report{}, usagef("--rules: %s is Envoy's, which has the rules in it", cmd.File)

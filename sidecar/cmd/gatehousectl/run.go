@@ -45,6 +45,8 @@ type cli struct {
 
 	Check checkCmd `cmd:"" help:"Check Gatehouse in a configuration of Envoy or nginx, offline."`
 
+	Schema schemaCmd `cmd:"" help:"Print the JSON Schema of the rules, for editors."`
+
 	Rehearse rehearseCmd `cmd:"" help:"Tell which requests of access logs other rules would judge differently, offline. Exit code 4 if they let in who was kept out."`
 
 	Nginx struct {

@@ -290,7 +290,7 @@ func (a *analysis) weakerEdge(c *chain, guards []guard) {
 				continue
 			}
 			if method, path := w.weaker(&g); path != "" {
-				a.add(&weakerEdge, c.listener.text("name"),
+				a.addOfRules(&weakerEdge, c.edge,
 					"rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path,
 					g.chain.listener.text("name"))
 				return
@@ -422,7 +422,7 @@ func (a *analysis) sharedKeys(p *plugin) {
 		}
 		for _, upstreams := range to {
 			if len(upstreams) > 1 {
-				a.add(&sharedKeys, p.name(), p.rules.RuleField(i)+".cache",
+				a.addOfRules(&sharedKeys, p, p.rules.RuleField(i)+".cache",
 					"requests for %s go to several upstreams, by domain or header, and keys don't tell which: all of them get the "+
 						"same objects", rule.Match.Path+rule.Match.Prefix)
 				return

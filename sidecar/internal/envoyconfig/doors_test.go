@@ -98,7 +98,7 @@ func doors() []analyzeTest {
 	}
 	return []analyzeTest{
 		{"a broader rule above", rule("{name: all, match: {prefix: /v1/, methods: [GET]}, cache: {}}"),
-			[]string{openPart.Code}, "listener edge: rules[0].match"},
+			[]string{openPart.Code}, "listener edge: rule all: rules[0].match"},
 		{"a broader rule that asks less above", rule("{name: all, match: {prefix: /v1/, methods: [GET]}, auth: {}}"),
 			[]string{openPart.Code}, "rules[0].match"},
 		{"a broader rule of other methods above", rule("{name: all, match: {prefix: /v1/telemetry, methods: [GET]}}"),

@@ -38,6 +38,7 @@ type plugin struct {
 	field    string         // that has them
 	tree     any            // the same, of any type
 	problem  string         // with them, behind the path of its field
+	places   findings.Rules // of the fields of rules
 }
 
 func (p *plugin) name() string { return p.listener.text("name") }
@@ -46,6 +47,8 @@ func (p *plugin) name() string { return p.listener.text("name") }
 type analysis struct {
 	resources
 	report  findings.Report
+	source  findings.Source
+	entries map[uintptr]findings.Entry // of objects
 	plugins []*plugin
 	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
 	candidates []*plugin
@@ -55,10 +58,14 @@ type analysis struct {
 // Envoy's /config_dump says.
 func Analyze(file []byte) findings.Report {
 	a := &analysis{}
-	tree, err := parse(file)
+	tree, source, err := parse(file)
 	if err != nil {
-		a.add(&unreadable, "", "", "%s", err)
+		a.report.Add(&unreadable, findings.Place{Line: findings.LineOf(err)}, "%s", err)
 		return a.report
+	}
+	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump is nobody's file
+		a.source, a.entries = source, map[uintptr]findings.Entry{}
+		a.enter(tree, source.Root())
 	}
 	a.find(tree)
 	if len(a.plugins) == 0 {
@@ -181,14 +188,16 @@ func (a *analysis) take(p *plugin) {
 		a.add(&misplaced, p.name(), path, "%s", message)
 		return
 	}
+	p.places = findings.Rules{Source: a.source, At: a.entry(p), Tree: p.tree}
 	config, err := policy.Parse(p.tree)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 			if p.raw == nil { // there is no field to name
-				path, message = p.field, strings.TrimSuffix(line, "\n")
+				a.add(&badRules, p.name(), p.field, "%s", strings.TrimSuffix(line, "\n"))
+			} else {
+				a.addOfRules(&badRules, p, path, "%s", message)
 			}
-			a.add(&badRules, p.name(), path, "%s", message)
 		}
 		return
 	}

@@ -4,7 +4,13 @@ import "github.com/gatehouse/gatehouse/sidecar/internal/findings"
 
 // add reports a finding in a listener, "" for none.
 func (a *analysis) add(k *findings.Kind, listener, path, format string, args ...any) {
-	a.report.Add(k, findings.Place{Listener: listener, Path: path}, format, args...)
+	at := findings.Place{Listener: listener, Path: path, Line: a.line(listener, path)}
+	a.report.Add(k, at, format, args...)
+}
+
+// addOfRules reports a finding about a field of a plugin's rules.
+func (a *analysis) addOfRules(k *findings.Kind, p *plugin, field, format string, args ...any) {
+	a.report.AddOfRules(k, findings.Place{Listener: p.name()}, &p.places, field, format, args...)
 }
 
 // The kinds. 01: the file and the rules. 02: the plugin. 03: the connection manager and the filters of the edge.
@@ -27,7 +33,7 @@ var (
 		"listen on loopback: admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")
 
 	notEnforced = findings.WarningKind("GH0111",
-		"enforce it once it would refuse only what you want")
+		"enforce or serve it once it would do only what you want")
 
 	otherVM       = findings.ErrorKind("GH0201", "give all of Gatehouse's plugins the same vm_id")
 	failOpen      = findings.ErrorKind("GH0202", "set failure_policy: FAIL_RELOAD")

@@ -128,12 +128,12 @@ func (a *analysis) hosts(p *plugin) {
 	}
 	for i, host := range p.rules.VirtualHosts {
 		if !used[i] {
-			a.add(&noHost, p.name(), "virtual_hosts."+host.Name+".domains",
+			a.addOfRules(&noHost, p, "virtual_hosts."+host.Name+".domains",
 				"no virtual host of Envoy has them: requests for %s get 404", strings.Join(host.Domains, ", "))
 		}
 	}
 	if top := p.judge(policy.NoVirtualHost); !used[policy.NoVirtualHost] && len(top.own()) > 0 {
-		a.add(&noHost, p.name(), "rules",
+		a.addOfRules(&noHost, p, "rules",
 			"judge no request: virtual_hosts have all hosts that Envoy's virtual hosts have")
 	}
 }

@@ -66,12 +66,16 @@ func (a *analysis) edge(p *plugin) {
 	for _, doubt := range p.rules.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
 			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
-		a.add(kind, p.name(), doubt.Field, "%s", doubt.Text)
+		a.addOfRules(kind, p, doubt.Field, "%s", doubt.Text)
 	}
 	for i, rule := range p.rules.Rules {
 		p.auth = p.auth || protects(&rule)
 		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
-			a.add(&wildcard, p.name(), p.rules.RuleField(i)+".match",
+			field := ".match.path"
+			if rule.Match.Prefix != "" {
+				field = ".match.prefix"
+			}
+			a.addOfRules(&wildcard, p, p.rules.RuleField(i)+field,
 				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
 		}
 	}
@@ -105,7 +109,7 @@ func (a *analysis) sidecarCluster(p *plugin) {
 			for known := range a.clusters {
 				names[known] = true
 			}
-			a.add(&noCluster, p.name(), "sidecar.cluster", "%q is not a cluster of this file (has: %s)",
+			a.addOfRules(&noCluster, p, "sidecar.cluster", "%q is not a cluster of this file (has: %s)",
 				name, strings.Join(names.keys(), ", "))
 		}
 		return
@@ -182,21 +186,21 @@ func (a *analysis) order(p *plugin) {
 				"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
 		}
 		if !slices.Contains(states, source) {
-			a.add(&noSource, p.name(), "source.filter_state",
+			a.addOfRules(&noSource, p, "source.filter_state",
 				"%q: no set_filter_state filter before this one writes it, so no request has a source", source)
 		}
 	}
 	providers := a.providers(p)
 	for _, provider := range providers {
 		if one, other := providers[0].text("issuer"), provider.text("issuer"); one != other {
-			a.add(&otherIssuer, p.name(), "session.metadata",
+			a.addOfRules(&otherIssuer, p, "session.metadata",
 				"%q: jwt_authn writes there the claims of tokens of several issuers, %q and %q: each can name any device",
 				p.rules.SessionMetadata, one, other)
 			break
 		}
 	}
 	if p.rules.SessionMetadata != "" && providers == nil {
-		a.add(&noJWT, p.name(), "session.metadata",
+		a.addOfRules(&noJWT, p, "session.metadata",
 			"%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	} else if p.native && p.rules.SessionMetadata != "" {
 		a.claims(p, states, before)
@@ -208,7 +212,7 @@ func (a *analysis) claims(p *plugin, states []string, before []stored) {
 	for _, claim := range []string{policy.SubjectClaim, policy.RecordClaim} {
 		state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim
 		if !slices.Contains(states, state) {
-			a.add(&noClaims, p.name(), "session.metadata",
+			a.addOfRules(&noClaims, p, "session.metadata",
 				"%q: no set_filter_state filter before this one writes %s, so no token counts", p.rules.SessionMetadata, state)
 		}
 		want := fmt.Sprintf("%%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:%s:%s)%%", p.rules.SessionMetadata, claim)

@@ -14,7 +14,7 @@ type Rules struct {
 // RulesOf returns the rules of each edge in an Envoy configuration, as [Analyze] reads it, or in a file that has the
 // rules only, as for nginx.
 func RulesOf(file []byte) ([]Rules, error) {
-	tree, err := parse(file)
+	tree, _, err := parse(file)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func RulesOf(file []byte) ([]Rules, error) {
 
 // IsRules reports whether a file has rules only, as for nginx.
 func IsRules(file []byte) bool {
-	tree, err := parse(file)
+	tree, _, err := parse(file)
 	m, ok := tree.(map[string]any)
 	return err == nil && ok && hasRules(m)
 }

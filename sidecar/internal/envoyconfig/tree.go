@@ -1,10 +1,7 @@
 package envoyconfig
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -12,23 +9,17 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
 // parse reads YAML, of which JSON is a part, to the tree that JSON would give.
-func parse(file []byte) (any, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(file))
-	var tree any
-	if err := decoder.Decode(&tree); errors.Is(err, io.EOF) {
-		return nil, errors.New("is empty")
-	} else if err != nil {
-		return nil, err
+func parse(file []byte) (any, findings.Source, error) {
+	source, err := findings.ParseSource(file)
+	if err != nil {
+		return nil, source, err
 	}
-	var second any
-	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, errors.New("has more than one YAML document; Envoy reads only one")
-	}
-	return jsonTree(tree), nil
+	tree, err := source.Root().Tree()
+	return jsonTree(tree), source, err
 }
 
 // jsonTree turns what only YAML has into what JSON has for it.

@@ -42,9 +42,15 @@ type Place struct {
 	// Path is that of the field within the listener or the plugin's rules, or of the directive within the server; ""
 	// if there is none.
 	Path string `json:"path,omitempty"`
+	// Rule is the name of the rule that it is in, "" if it is in none, or in one without a name.
+	Rule string `json:"rule,omitempty"`
+	// File is the file that it is in, "" if that is the one that was given.
+	File string `json:"file,omitempty"`
+	// Line is that of the file, from 1, 0 if it isn't known.
+	Line int `json:"line,omitempty"`
 }
 
-// Text returns the place for messages: "listener edge: rules[0].match".
+// Text returns the place within the file for messages: "listener edge: rule products: rules[0].match".
 func (p Place) Text() string {
 	var parts []string
 	if p.Listener != "" {
@@ -52,6 +58,9 @@ func (p Place) Text() string {
 	}
 	if p.Server != "" {
 		parts = append(parts, "server "+p.Server)
+	}
+	if p.Rule != "" {
+		parts = append(parts, "rule "+p.Rule)
 	}
 	if p.Path != "" {
 		parts = append(parts, p.Path)
@@ -67,6 +76,8 @@ type Finding struct {
 	// Message describes the problem.
 	Message string `json:"message"`
 	Fix     string `json:"fix"`
+	// Corrected is the line as it should be, "" if that isn't known.
+	Corrected string `json:"corrected,omitempty"`
 }
 
 // Report is the result of an analysis, errors first, each in the order of the file.
@@ -88,8 +99,27 @@ func (r *Report) Errors() (n int) {
 
 // Add adds a finding of a kind.
 func (r *Report) Add(k *Kind, at Place, format string, args ...any) {
-	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, fmt.Sprintf(format, args...), k.Fix})
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, fmt.Sprintf(format, args...), k.Fix, ""})
 }
+
+// AddOfRules adds a finding about a field of rules, once for rules that have several places by an alias.
+func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	at = rules.Place(at, field)
+	if at.Line > 0 && slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Code == k.Code && f.File == at.File && f.Line == at.Line && f.Path == at.Path && f.Message == message
+	}) {
+		return
+	}
+	corrected := ""
+	if len(r.Findings) < maxCorrected {
+		corrected = rules.Correct(field)
+	}
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, k.Fix, corrected})
+}
+
+// maxCorrected bounds the findings with a corrected line: for each one the rules are read again.
+const maxCorrected = 100
 
 // Sort puts errors first.
 func (r *Report) Sort() {

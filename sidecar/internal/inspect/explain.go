@@ -337,8 +337,12 @@ func actionOf(d *policy.Decision) Answer {
 		return Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads Redis; without " +
 			"an object there, the request goes upstream."}
 	}
-	return Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" +
+	a := Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" +
 		because(d.CacheStatus) + "."}
+	if d.WouldHit != "" {
+		a.Text += " The cache would answer it, but its rule has serve: false."
+	}
+	return a
 }
 
 // refine says what became of a device that the edge, which lists only those that may authenticate, takes for unknown.

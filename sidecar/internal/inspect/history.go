@@ -182,6 +182,7 @@ const (
 	cacheRequests = "gatehouse_cache_requests_total"
 	authRequests  = "gatehouse_auth_requests_total"
 	wouldDeny     = "gatehouse_would_deny_requests_total"
+	wouldHit      = "gatehouse_would_hit_requests_total"
 )
 
 // growth returns the growth per second of each counter; one that was set back begins at 0.

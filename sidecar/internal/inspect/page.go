@@ -57,6 +57,8 @@ type ruleRates struct {
 	Answered, Upstream            float64
 	Allowed, Refused, Unavailable float64
 	WouldDeny                     float64 // not refused, because the rule isn't enforced
+	WouldHit                      float64 // not answered, because the rule's cache isn't served
+	Different                     float64 // of these, by the upstream's entity-tag
 }
 
 // pages adds the page to mux.
@@ -202,7 +204,7 @@ func rulesOf(rates map[string]float64) []ruleRates {
 	for full, rate := range rates {
 		rule, outcome := labelOf(full, "rule"), labelOf(full, "outcome")
 		counter, _, _ := strings.Cut(full, "{")
-		if counter != cacheRequests && counter != authRequests && counter != wouldDeny {
+		if counter != cacheRequests && counter != authRequests && counter != wouldDeny && counter != wouldHit {
 			continue
 		}
 		r := of[rule]
@@ -214,7 +216,12 @@ func rulesOf(rates map[string]float64) []ruleRates {
 			r.WouldDeny += rate
 			continue
 		}
+		if counter == wouldHit {
+			r.WouldHit += rate
+		}
 		switch outcome {
+		case "different":
+			r.Different += rate
 		case "hit", "not_modified", "stale_served":
 			r.Answered += rate
 		case "miss", "stale", "bypass":

@@ -384,6 +384,6 @@ func TestDump(t *testing.T) {
 		t.Error("isn't taken for nginx's")
 	}
 	check(t, os.Remove(filepath.Join(e.dir, "nginx.conf")))
-	wantCodes(t, Analyze("-", dump, []byte(edgeRules)), []string{ownAccess.Code})
-	wantCodes(t, Analyze("-", dump, nil), []string{ownAccess.Code, rulesUnread.Code})
+	wantCodes(t, Analyze("-", dump, "rules", []byte(edgeRules)), []string{ownAccess.Code})
+	wantCodes(t, Analyze("-", dump, "", nil), []string{ownAccess.Code, rulesUnread.Code})
 }

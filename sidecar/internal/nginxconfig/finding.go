@@ -24,7 +24,7 @@ var (
 	openPart      = findings.ErrorKind("GH1111", "put the narrower rule above the broader one")
 	unknownMethod = findings.ErrorKind("GH1112", "correct the method: methods: [POST]")
 	notEnforced   = findings.WarningKind("GH1113",
-		"enforce it once it would refuse only what you want")
+		"enforce or serve it once it would do only what you want")
 
 	ownAccess = findings.ErrorKind("GH1201",
 		"remove the access_by_lua, or call require(\"gatehouse.edge\").access() at its end")

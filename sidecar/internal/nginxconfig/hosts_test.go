@@ -28,7 +28,7 @@ var hosted = []struct {
 	at                   string // is part of the first finding's place and message
 }{
 	{"one server", shop, "", "", "", []string{weakerHost.Code},
-		`proxy_pass (../../../nginx/nginx.conf:55): http://service: is an upstream that virtual_hosts.shop protects, but ` +
+		`proxy_pass: http://service: is an upstream that virtual_hosts.shop protects, but ` +
 			`here the top level of the rules judges the host "", and asks less for DELETE /me/`},
 	{"one server, others are refused", denied + shop, "", "", "", nil, ""},
 	{"one server, others ask the same", shop + "rules: [{match: {prefix: /me/}, auth: {}}]\n", "", "", "", nil, ""},

@@ -145,7 +145,7 @@ func (e *edge) analyze() findings.Report {
 	file := filepath.Join(e.dir, "nginx.conf")
 	text, err := os.ReadFile(file)
 	check(e.t, err)
-	return Analyze(file, text, nil)
+	return Analyze(file, text, "", nil)
 }
 
 func (e *edge) write(name, text string) {

@@ -14,6 +14,7 @@ import (
 
 // analysis is one under way.
 type analysis struct {
+	file        string // nginx.conf
 	report      findings.Report
 	reader      *reader
 	http        *scope
@@ -38,9 +39,9 @@ var nginxFile = regexp.MustCompile(`(?m)^\s*(events|http|server)\s*\{`)
 func Is(text []byte) bool { return nginxFile.Match(text) }
 
 // Analyze reads an nginx.conf, of which text is the content, with the files that it includes; or the output of
-// nginx -T. rules are the plugin's, rendered or not; nil: those that nginx.conf names.
-func Analyze(file string, text, rules []byte) findings.Report {
-	a := &analysis{upstreams: map[string]bool{}, seen: map[place]bool{}}
+// nginx -T. rules are the plugin's, rendered or not, of a file of this name; nil: those that nginx.conf names.
+func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
+	a := &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{}}
 	var tree []*directive
 	tree, a.reader = load(file, text)
 	for _, d := range tree {
@@ -71,7 +72,7 @@ func Analyze(file string, text, rules []byte) findings.Report {
 		a.add(&noPlugin, nil, "", "no server runs access_by_lua of Gatehouse: no request is judged")
 		return a.report // of a proxy that isn't Gatehouse's
 	}
-	a.setup(rules)
+	a.setup(rulesFile, rules)
 	a.findJudges()
 	a.push()
 	a.protect()
@@ -87,6 +88,23 @@ func Analyze(file string, text, rules []byte) findings.Report {
 
 // add reports a finding in a scope, nil for none; at says where in it.
 func (a *analysis) add(k *findings.Kind, s *scope, at, format string, args ...any) {
+	var d *directive
+	if s != nil {
+		d = s.directive
+	}
+	a.addIn(k, s, d, at, format, args...)
+}
+
+// addAt reports a finding about a directive that applies in a scope, once.
+func (a *analysis) addAt(k *findings.Kind, s *scope, d *directive, format string, args ...any) {
+	if at := (place{d, k.Code}); !a.seen[at] {
+		a.seen[at] = true
+		a.addIn(k, s, d, d.name, format, args...)
+	}
+}
+
+// addIn reports a finding in a scope, nil for none; at says where in it, on the line of a directive.
+func (a *analysis) addIn(k *findings.Kind, s *scope, d *directive, at, format string, args ...any) {
 	p := findings.Place{Path: at}
 	if server := s.server(); server != nil {
 		p.Server = server.title()
@@ -94,15 +112,13 @@ func (a *analysis) add(k *findings.Kind, s *scope, at, format string, args ...an
 			p.Path = path + ": " + at
 		}
 	}
-	a.report.Add(k, p, format, args...)
-}
-
-// addAt reports a finding about a directive that applies in a scope, once.
-func (a *analysis) addAt(k *findings.Kind, s *scope, d *directive, format string, args ...any) {
-	if at := (place{d, k.Code}); !a.seen[at] {
-		a.seen[at] = true
-		a.add(k, s, d.name+" ("+d.at()+")", format, args...)
+	if d != nil {
+		p.Line = d.line
+		if d.file != a.file {
+			p.File = d.file
+		}
 	}
+	a.report.Add(k, p, format, args...)
 }
 
 var luaComment = regexp.MustCompile(`--[^\n]*`)
@@ -154,10 +170,10 @@ const (
 )
 
 // setup checks what the plugin needs in the http block, and reads the rules.
-func (a *analysis) setup(rules []byte) {
+func (a *analysis) setup(file string, rules []byte) {
 	code, calls, known := a.calls(a.http, "init_by_lua", edgeModule, callInit)
 	if !calls && known {
-		a.add(&noInit, nil,
+		a.add(&noInit, a.http,
 			"http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 503")
 	}
 	if calls || !known || rules != nil {
@@ -165,14 +181,14 @@ func (a *analysis) setup(rules []byte) {
 		if m := rulesFile.FindStringSubmatch(code); m != nil {
 			named = m[1]
 		}
-		a.readRules(rules, named)
+		a.readRules(file, rules, named)
 	}
 	a.inner = map[string]string{}
 	for _, m := range ownSocket.FindAllStringSubmatch(code, -1) {
 		a.inner[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
 	}
 	if _, calls, known := a.calls(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
-		a.add(&noStart, nil,
+		a.add(&noStart, a.http,
 			"http", "no init_worker_by_lua calls edge.start: workers don't load the library, and answer every request 503")
 	}
 	a.memory(code)
@@ -191,7 +207,7 @@ const defaultBudgetMiB = 256
 // memory checks the shared memory that init names.
 func (a *analysis) memory(init string) {
 	if !slices.ContainsFunc(a.http.own("lua_shared_dict"), func(d *directive) bool { return d.arg(0) == "gatehouse" }) {
-		a.add(&noDict, nil, "http", "lua_shared_dict gatehouse is missing: nginx doesn't start")
+		a.add(&noDict, a.http, "http", "lua_shared_dict gatehouse is missing: nginx doesn't start")
 	}
 	if m := memoryMiB.FindStringSubmatch(init); m != nil {
 		if mib, err := strconv.Atoi(m[1]); err == nil && mib < defaultBudgetMiB {
@@ -247,8 +263,8 @@ func (a *analysis) push() {
 		})
 	}
 	if !found {
-		a.add(&noPush, nil, "http", "has no push listener: the sidecar can't bring anything to the edge, so every request "+
-			"goes upstream or is answered 503")
+		a.add(&noPush, a.http, "http", "has no push listener: the sidecar can't bring anything to the edge, so every "+
+			"request goes upstream or is answered 503")
 	}
 }
 

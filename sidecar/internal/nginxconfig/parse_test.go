@@ -114,6 +114,6 @@ func FuzzAnalyze(f *testing.F) {
 		if strings.Contains(text, "include") {
 			t.Skip("files of this machine")
 		}
-		Analyze("nginx.conf", []byte(text), []byte(edgeRules))
+		Analyze("nginx.conf", []byte(text), "rules", []byte(edgeRules))
 	})
 }

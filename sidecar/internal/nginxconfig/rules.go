@@ -29,23 +29,30 @@ func (r *rule) caches() bool { return r.of.Cache != nil }
 
 func (r *rule) text() string { return r.Path + r.Prefix }
 
-// readRules reads the rules that were given, or else those that edge.init names. Without any, each path counts as one
-// that needs a credential.
-func (a *analysis) readRules(given []byte, named string) {
-	text, name := given, "rules"
+// readRules reads the rules that were given, in a file of this name, or else those of the file that edge.init names.
+// Without any, each path counts as one that needs a credential.
+func (a *analysis) readRules(file string, given []byte, named string) {
+	text := given
 	if text == nil {
 		var err error
-		name = named
+		file = named
 		if text, err = a.reader.readAbsolute(named); err != nil {
 			a.add(&rulesUnread, nil, "init_by_lua", "rules: %q: %s: each path is taken for one that needs a credential",
 				named, err)
 			return
 		}
 	}
+	in, places := findings.Place{File: file}, placesOf(text)
 	c, err := nginx.Parse(text)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			a.add(&badRules, nil, name, "%s", strings.TrimSuffix(line, "\n"))
+			line = strings.TrimSuffix(line, "\n")
+			if field, message, found := strings.Cut(line, ": "); found && places.Tree != nil && !strings.Contains(field, " ") {
+				a.report.AddOfRules(&badRules, in, &places, field, "%s", message)
+				continue
+			}
+			in.Line = findings.LineOf(err)
+			a.report.Add(&badRules, in, "%s", line)
 		}
 		return
 	}
@@ -56,8 +63,27 @@ func (a *analysis) readRules(given []byte, named string) {
 	for _, doubt := range c.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
 			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
-		a.add(kind, nil, doubt.Field, "%s", doubt.Text)
+		a.report.AddOfRules(kind, in, &places, doubt.Field, "%s", doubt.Text)
 	}
+}
+
+// placesOf returns the places of rules in a text, rendered or not.
+func placesOf(text []byte) findings.Rules {
+	source, err := findings.ParseSource(text)
+	if err != nil {
+		return findings.Rules{}
+	}
+	at := source.Root()
+	if rules, found := at.Child("rules"); found {
+		if _, rendered := at.Child("format"); rendered {
+			at = rules
+		}
+	}
+	tree, err := at.Tree()
+	if err != nil {
+		return findings.Rules{}
+	}
+	return findings.Rules{Source: source, At: at, Tree: tree}
 }
 
 // RulesOf returns the rules that an nginx.conf names, which [Analyze] reads likewise.

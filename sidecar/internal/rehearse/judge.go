@@ -109,7 +109,7 @@ func (j *judge) shown(g judgement) string {
 // cached tells by which key the cache answers; "": it doesn't.
 func (j *judge) cached(g judgement) string {
 	r := j.rule(g)
-	if r == nil || r.Cache == nil || !g.reads {
+	if r == nil || r.Cache == nil || r.Cache.Trial || !g.reads {
 		return ""
 	}
 	query := "all"

@@ -127,6 +127,8 @@ var plants = []struct {
 		"products -> products"},
 	{"no cache", []string{", cache: {query: [lang]}", ""}, Request{"GET", "", "/products/1"}, NotCached,
 		"products -> products"},
+	{"a cache on trial", []string{"cache: {query: [lang]}", "cache: {query: [lang], serve: false}"},
+		Request{"GET", "", "/products/1"}, NotCached, "products -> products"},
 	{"another rule", []string{"- {name: api",
 		"- {name: new, match: {prefix: /v1/new}, auth: {permissions: [read]}}\n- {name: api"},
 		Request{"GET", "", "/v1/new"}, OtherRule, "api -> new"},

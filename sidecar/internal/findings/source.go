@@ -1,0 +1,211 @@
+package findings
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Source is a text in YAML, of which JSON is a part. The zero Source has no lines.
+type Source struct {
+	lines []string
+	root  *yaml.Node
+}
+
+// ParseSource reads a text that has one document.
+func ParseSource(text []byte) (Source, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document, second yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return Source{}, errors.New("is empty")
+	} else if err != nil {
+		return Source{}, err
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		return Source{}, errors.New("has more than one YAML document; Envoy reads only one")
+	}
+	return Source{strings.Split(string(text), "\n"), document.Content[0]}, nil
+}
+
+var lineOfError = regexp.MustCompile(`\bline ([0-9]+)`)
+
+// LineOf returns the line that an error of [ParseSource] names, 0 if it names none.
+func LineOf(err error) int {
+	if found := lineOfError.FindStringSubmatch(err.Error()); found != nil {
+		n, _ := strconv.Atoi(found[1]) // 0 if it is too large
+		return n
+	}
+	return 0
+}
+
+// Entry is a value of a source with its key, nil for one of a list. The zero Entry is none.
+type Entry struct{ key, value *yaml.Node }
+
+// Root returns the whole source.
+func (s Source) Root() Entry { return Entry{value: s.root} }
+
+// Tree returns what the entry says.
+func (e Entry) Tree() (tree any, err error) {
+	err = e.value.Decode(&tree)
+	return tree, err
+}
+
+// Line returns the line where the entry begins, 0 for none.
+func (e Entry) Line() int {
+	switch {
+	case e.key != nil:
+		return e.key.Line
+	case e.value != nil:
+		return e.value.Line
+	}
+	return 0
+}
+
+// real returns the value that an alias stands for.
+func (e Entry) real() *yaml.Node {
+	if e.value != nil && e.value.Kind == yaml.AliasNode {
+		return e.value.Alias
+	}
+	return e.value
+}
+
+// Child returns the value of a field, or false. Of protobuf's JSON it also takes the name in lowerCamelCase.
+func (e Entry) Child(name string) (Entry, bool) {
+	n := e.real()
+	if n == nil || n.Kind != yaml.MappingNode {
+		return Entry{}, false
+	}
+	var merged []Entry
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Value == name || key.Value == lowerCamel(name) {
+			return Entry{key, value}, true
+		}
+		if key.Tag == "!!merge" {
+			merged = append(append(merged, Entry{value: value}), Entry{value: value}.Items()...)
+		}
+	}
+	for _, from := range merged {
+		if child, found := from.Child(name); found {
+			return child, true
+		}
+	}
+	return Entry{}, false
+}
+
+func lowerCamel(name string) string {
+	words := strings.Split(name, "_")
+	for i, word := range words[1:] {
+		if word != "" {
+			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+		}
+	}
+	return strings.Join(words, "")
+}
+
+// Items returns the values of a list.
+func (e Entry) Items() (all []Entry) {
+	if n := e.real(); n != nil && n.Kind == yaml.SequenceNode {
+		for _, item := range n.Content {
+			all = append(all, Entry{value: item})
+		}
+	}
+	return all
+}
+
+// text returns the value of a text, "" of others.
+func (e Entry) text() string {
+	if n := e.real(); n != nil && n.Kind == yaml.ScalarNode {
+		return n.Value
+	}
+	return ""
+}
+
+var step = regexp.MustCompile(`^(?:\.?([^.\[\]]+)|\[([0-9]+)\])`)
+
+// At follows a path such as "rules[0].match" as far as the source has it; whole says that it has all of it.
+func (e Entry) At(path string) (at Entry, whole bool) {
+	for path != "" {
+		found := step.FindStringSubmatch(path)
+		if found == nil {
+			return e, false
+		}
+		var next Entry
+		ok := false
+		if i, err := strconv.Atoi(found[2]); err == nil {
+			items := e.Items()
+			if ok = i < len(items); ok {
+				next = items[i]
+			}
+		} else {
+			next, ok = e.Child(found[1])
+		}
+		if !ok {
+			return e, false
+		}
+		e, path = next, path[len(found[0]):]
+	}
+	return e, true
+}
+
+// Search is [Entry.At] from wherever below the entry the path begins, the least deep place first; or the entry itself.
+// It doesn't look into fields that skip names.
+func (e Entry) Search(path string, skip ...string) Entry {
+	first := step.FindString(path)
+	if i := strings.IndexByte(path, '['); i >= 0 && i < len(first) {
+		first = path[:i]
+	}
+	if first == "" {
+		return e
+	}
+	if below := e.find(skip, func(under Entry) bool { _, found := under.Child(first); return found }); below != nil {
+		at, _ := below.At(path)
+		return at
+	}
+	return e
+}
+
+// Named returns the mapping below the entry that has a name and a field, or the entry itself.
+func (e Entry) Named(name, field string) Entry {
+	below := e.find(nil, func(under Entry) bool {
+		is, _ := under.Child("name")
+		_, has := under.Child(field)
+		return has && is.text() == name
+	})
+	if below == nil {
+		return e
+	}
+	return *below
+}
+
+// find returns the first entry, the least deep one first, that is wanted.
+func (e Entry) find(skip []string, wanted func(Entry) bool) *Entry {
+	for level := []Entry{e}; len(level) > 0; {
+		var next []Entry
+		for i, under := range level {
+			if wanted(under) {
+				return &level[i]
+			}
+			n := under.real()
+			switch {
+			case n == nil:
+			case n.Kind == yaml.SequenceNode:
+				next = append(next, under.Items()...)
+			case n.Kind == yaml.MappingNode:
+				for i := 0; i+1 < len(n.Content); i += 2 {
+					if !slices.Contains(skip, n.Content[i].Value) {
+						next = append(next, Entry{n.Content[i], n.Content[i+1]})
+					}
+				}
+			}
+		}
+		level = next
+	}
+	return nil
+}

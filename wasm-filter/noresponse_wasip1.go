@@ -1,0 +1,5 @@
+//go:build (!compare && !sdk) || plugins
+
+package main
+
+const compares = false

@@ -1,0 +1,18 @@
+//go:build compare && !sdk && !plugins
+
+package main
+
+import "github.com/gatehouse/gatehouse/wasm-filter/abi"
+
+const compares = true
+
+//go:wasmexport proxy_on_response_headers
+func proxyOnResponseHeaders(id, _, _ uint32) uint32 {
+	abi.BeginCallback()
+	etag, err := abi.Header(abi.ResponseHeaders, "etag")
+	if err != nil {
+		etag = ""
+	}
+	module.Response(id, etag)
+	return 0
+}
