@@ -32,7 +32,7 @@ func TestContractDocument(t *testing.T) {
 	shared := map[string]int64{
 		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret,
 		"entity-tag":   limits.MaxETag,
-		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
+		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes, "labels": contract.MaxLabels,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
 		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
@@ -112,6 +112,12 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"data epoch": {contract.ValidDataEpoch, []string{"beef", strings.Repeat("0", 64)}},
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
+		}},
+		"label": {func(s string) bool {
+			name, value, found := strings.Cut(s, "=")
+			return found && contract.CheckLabel(name, value) == nil
+		}, []string{
+			"a._-9=Z:._-9", strings.Repeat("n", 32) + "=" + strings.Repeat("v", 64), "a=b=c", "=a",
 		}},
 		"namespace": {func(s string) bool { return s != "" && contract.CheckNamespace(s) == nil },
 			[]string{"shop", "9-a", "-a", strings.Repeat("n", 32)}},

@@ -191,6 +191,16 @@ func (c *Checker) BeginFor(key int, kind Kind, at, life time.Duration) uint64 {
 	return c.histories[key].begin(kind, at, life)
 }
 
+// BeginRotation is Begin for a new secret of a device that lets the one before count for an overlap.
+func (c *Checker) BeginRotation(device int, at, overlap time.Duration) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &c.histories[device]
+	version := h.begin(Put, at, 0)
+	h.writes[version-1].overlap = overlap
+	return version
+}
+
 // End records the outcome of a write.
 func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration) {
 	c.mu.Lock()
@@ -364,6 +374,15 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("expired", "version %d, asked for at %.3f s, was written by %.3f s for %v", r.Version,
 			r.Start.Seconds(), w.ended.Seconds(), w.life)
 	}
+	rotation := h.rotation(r.Version)
+	if rotation != nil && c.clockWrong(rotation.begun, r.End) {
+		return // the overlap may end at any time
+	}
+	if rotation != nil && rotation.outcome == Acked && c.settled(rotation.ended, r.Start) &&
+		r.Start > rotation.ended+rotation.overlap+c.limits.Slack {
+		report("outlived its overlap", "version %d, asked for at %.3f s, was replaced by %.3f s with an overlap of %v",
+			r.Version, r.Start.Seconds(), rotation.ended.Seconds(), rotation.overlap)
+	}
 	age := h.age(r.Version, r.Start)
 	c.oldest = max(c.oldest, age)
 	switch newest := h.ackedAt(r.Start); {
@@ -386,7 +405,7 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	if seen := f.before(r.Start); seen.gone && r.Version < seen.version {
 		report("came back", "version %d, asked for at %.3f s; at %.3f s it was seen to be gone", r.Version,
 			r.Start.Seconds(), seen.end.Seconds())
-	} else if r.Version < seen.version {
+	} else if r.Version < seen.version && (rotation == nil || seen.version > r.Version+1) {
 		report("backwards", "version %d, asked for at %.3f s; version %d was seen at %.3f s", r.Version,
 			r.Start.Seconds(), seen.version, seen.end.Seconds())
 	}
@@ -448,7 +467,16 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 func (c *Checker) wasGood(r *Read) bool {
 	h := &c.histories[r.Key]
 	at, found := h.ackOf(r.Version)
-	return found && h.writes[r.Version-1].life == 0 && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End)
+	rotation := h.rotation(r.Version)
+	return found && h.writes[r.Version-1].life == 0 && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End) &&
+		(rotation == nil || !c.clockWrong(rotation.begun, r.End))
+}
+
+// clockWrong reports whether a clock other than Redis's may have been wrong between two times.
+func (c *Checker) clockWrong(from, to time.Duration) bool {
+	return slices.ContainsFunc(c.faults, func(f fault) bool {
+		return f.clock && !f.redisClock && f.begin <= to && (f.end == 0 || f.end >= from)
+	})
 }
 
 // settled reports whether a write that was acknowledged at from has reached the edge by end: nothing was broken for

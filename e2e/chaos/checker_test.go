@@ -40,6 +40,21 @@ func forASecond(version uint64, begun, acked int) event {
 	}}
 }
 
+// rotated is a new secret; the one before counts for another second.
+func rotated(version uint64, begun, acked int) event {
+	return event{do: func(c *Checker) []Violation {
+		if got := c.BeginRotation(0, at(begun), time.Second); got != version {
+			panic("a test counts versions wrongly")
+		}
+		c.End(0, version, Acked, at(acked))
+		return nil
+	}}
+}
+
+func refused(version uint64, start, end int) event {
+	return read(Read{Answer: Refused, Version: version, Start: at(start), End: at(end)})
+}
+
 // stepped begins a fault in which a clock is wrong.
 func stepped(ms int) event {
 	return event{do: func(c *Checker) []Violation { c.BeginFault(at(ms), false); c.ClockStepped(false); return nil }}
@@ -154,6 +169,20 @@ func TestChecker(t *testing.T) {
 		{"goes back to what expires", []event{forASecond(1, 0, 1), put(2, 2, 3), hit(2, 4, 5),
 			but(hit(1, 6, 7), "backwards")}},
 
+		{"in its overlap", []event{put(1, 0, 1), rotated(2, 3000, 3002), hit(2, 3003, 3004), hit(1, 3005, 3006),
+			hit(1, 4002, 4003), hit(2, 9000, 9001)}},
+		{"after its overlap", []event{put(1, 0, 1), rotated(2, 3000, 3002), hit(1, 5002, 5003),
+			but(hit(1, 5003, 5004), "outlived its overlap")}},
+		{"after its overlap, unsettled", []event{put(1, 0, 1), rotated(2, 3000, 3002), began(3003, false), hit(1, 5003, 5004),
+			hit(1, 8002, 8003), but(hit(1, 8003, 8004), "too old")}},
+		{"after its overlap, by a clock that is wrong", []event{put(1, 0, 1), rotated(2, 3000, 3002), stepped(3003),
+			hit(1, 9000, 9001), refused(1, 9002, 9003)}},
+		{"refused in its overlap", []event{put(1, 0, 1), rotated(2, 3000, 3002), but(refused(1, 3500, 3999), "good one refused"),
+			refused(1, 3999, 4000)}},
+		{"again after its overlap", []event{put(1, 0, 1), rotated(2, 3000, 3002), hit(1, 3003, 3004), refused(1, 4003, 4004),
+			but(hit(1, 4005, 4006), "came back")}},
+		{"after a second rotation", []event{began(0, false), put(1, 0, 1), rotated(2, 3000, 3002), rotated(3, 3100, 3102),
+			hit(1, 7102, 7103), but(hit(1, 7103, 7104), "too old")}},
 		{"too old", []event{began(0, false), put(1, 0, 1), put(2, 9, 10), hit(1, 4010, 4011),
 			but(hit(1, 4011, 4012), "too old")}},
 		{"too old, deleted", []event{began(0, false), put(1, 0, 1), del(2, 9, 10), hit(1, 4010, 4011),

@@ -42,14 +42,17 @@ const (
 	racing
 	// mortal ones get new secrets that are valid until a not-after.
 	mortal
+	// rotating ones get new secrets, and those before stay valid for an overlap.
+	rotating
 )
 
 // How many places the classes have, besides the changing ones.
 const (
-	steadyPlaces = 24
-	racingPlaces = 3
-	mortalPlaces = 4
-	otherPlaces  = steadyPlaces + racingPlaces + mortalPlaces
+	steadyPlaces   = 24
+	racingPlaces   = 3
+	mortalPlaces   = 4
+	rotatingPlaces = 4
+	otherPlaces    = steadyPlaces + racingPlaces + mortalPlaces + rotatingPlaces
 )
 
 // classOf returns the class of a place of so many, and so of its devices.
@@ -59,6 +62,8 @@ func classOf(place, places int) class {
 		return mortal
 	case n <= mortalPlaces+racingPlaces:
 		return racing
+	case n <= mortalPlaces+racingPlaces+rotatingPlaces:
+		return rotating
 	case n <= otherPlaces:
 		return steady
 	}
@@ -71,8 +76,12 @@ const permissionNames = 8
 
 func permissionOf(version uint64) string { return fmt.Sprintf("chaos.%d", version%permissionNames) }
 
-// lifeOf is how long secrets of mortal devices are valid.
-const lifeOf = 2 * time.Second
+const (
+	// lifeOf is how long secrets of mortal devices are valid.
+	lifeOf = 2 * time.Second
+	// overlapOf is how long a rotating device's secret before stays valid: longer than changes take to settle.
+	overlapOf = 4 * time.Second
+)
 
 // The secrets of steady devices, and their hashes; every second device has only the first one. The secret of racing
 // ones takes bcrypt long, so that a revocation can come meanwhile.
@@ -165,7 +174,7 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	defer w.writing.RUnlock()
 	kind, alone := Put, w.class(int(place.Load())) != changing
 	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 &&
-		w.class(int(place.Load())) != mortal {
+		w.class(int(place.Load())) < mortal {
 		kind = Delete
 	}
 	if len(kinds) > 0 {
@@ -284,11 +293,17 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 	if life == 0 {
 		d.NotAfter = time.Time{}
 	}
+	if newest, found := w.checker.Newest(device); of == rotating && kind == Put && found && newest == Put {
+		version = w.checker.BeginRotation(device, w.world.now(), overlapOf)
+		_, err = w.publisher.RotateDevice(ctx, publish.Rotation{ID: d.ID, Secret: secretOf(device, version),
+			Overlap: overlapOf, Cost: secretCost})
+		return version, err
+	}
 	version = w.checker.BeginFor(device, kind, w.world.now(), life)
 	switch of {
 	case changing:
 		d.Version, d.Secret, d.Cost = version, secretOf(device, version), secretCost
-	case mortal:
+	case mortal, rotating:
 		d.Secret, d.Cost = secretOf(device, version), secretCost
 	case racing:
 		d.Hashes = racingHashes()

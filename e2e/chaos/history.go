@@ -53,6 +53,8 @@ type write struct {
 	// life is how long what was written is valid: the ttl of an object, or the time until a device's not-after. 0: for
 	// ever. By a clock that is ahead it may end at any time, so it need not be there.
 	life time.Duration
+	// overlap is how long the secret before stays valid beside this one, if this is a rotation.
+	overlap time.Duration
 }
 
 type ack struct {
@@ -135,9 +137,12 @@ func (h *history) ackOf(version uint64) (time.Duration, bool) {
 	return h.acks[i].at, true
 }
 
-// overtaken reports whether a newer write may be in force at t.
+// overtaken reports whether a newer write may have ended this one by t.
 func (h *history) overtaken(version uint64, t time.Duration) bool {
-	for _, w := range h.writes[version:] {
+	for i, w := range h.writes[version:] {
+		if i == 0 {
+			w.begun += w.overlap
+		}
 		if w.outcome != Failed && w.begun <= t {
 			return true
 		}
@@ -145,14 +150,26 @@ func (h *history) overtaken(version uint64, t time.Duration) bool {
 	return false
 }
 
-// age returns how long before t a version newer than this one was acknowledged: the age of an answer with this version.
-// It is negative if there was none.
+// rotation returns the next write if it lets this one's secret count for an overlap, else nil.
+func (h *history) rotation(version uint64) *write {
+	if version < uint64(len(h.writes)) && h.writes[version].overlap > 0 {
+		return &h.writes[version]
+	}
+	return nil
+}
+
+// age returns how long before t a version newer than this one was acknowledged, or its overlap ended: the age of an
+// answer with this version. It is negative if there was none.
 func (h *history) age(version uint64, t time.Duration) time.Duration {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version > version })
 	if i == len(h.acks) {
 		return -1
 	}
-	return t - h.acks[i].at
+	ended := h.acks[i].at + h.writes[h.acks[i].version-1].overlap
+	if i++; i < len(h.acks) { // a further rotation ends the oldest secret
+		ended = min(ended, h.acks[i].at)
+	}
+	return t - ended
 }
 
 // mayBeAbsent reports whether the key may have no object at t, if version from or a later one is in force.

@@ -339,6 +339,9 @@ func (r *run) load(ctx context.Context) error {
 	writers.Go(func() {
 		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(mortal)) })
 	})
+	writers.Go(func() {
+		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(rotating)) })
+	})
 	writers.Go(func() { registrar.run(writing, writersOfKey*r.DeviceWrite) })
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
@@ -354,7 +357,8 @@ func (r *run) load(ctx context.Context) error {
 const (
 	// Each steady device is written about every six seconds: what isn't repaired by a next write must have been right.
 	steadyEvery = 250 * time.Millisecond
-	// Each mortal device gets a secret about every six seconds, and so has none that is valid for some seconds.
+	// Each mortal or rotating device gets a secret about every six seconds, and so has none, or one, that is valid for
+	// some seconds.
 	mortalEvery = 1500 * time.Millisecond
 )
 
@@ -412,7 +416,8 @@ func (r *run) loginAll(ctx context.Context, place *place, newLogin func(device i
 			login.close()
 			login = newLogin(device)
 		}
-		version, newest := r.devices.Secret(login.device, login.class == changing && rand.IntN(4) == 0)
+		former := login.class == changing && rand.IntN(4) == 0 || login.class == rotating && rand.IntN(2) == 0
+		version, newest := r.devices.Secret(login.device, former)
 		if version > 0 {
 			r.show(ctx, login, version, newest)
 		}

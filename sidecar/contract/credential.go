@@ -2,6 +2,7 @@ package contract
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,10 @@ const (
 	MinCost = 4
 	// MaxCost is the upper bound, see MinCost.
 	MaxCost = 15
+	// MaxLabels, MaxLabelName and MaxLabelValue bound the labels of one credential, in number and bytes.
+	MaxLabels     = 16
+	MaxLabelName  = 32
+	MaxLabelValue = 64
 	// hashSize is the size of a bcrypt hash: "$2b$12$", 22 characters of salt, 31 of digest.
 	hashSize = 60
 )
@@ -35,12 +40,16 @@ type Credential struct {
 	Deleted bool
 	// Disabled means that the device is refused with any credential.
 	Disabled bool
-	// Hashes are bcrypt hashes; the secret must match one of them.
+	// Hashes are bcrypt hashes, the newest first; the secret must match one of them.
 	Hashes []string
+	// OldUntilMS is the time from which only the first hash counts, in unix milliseconds; 0 means never.
+	OldUntilMS int64
 	// Permissions are names in bytewise order without duplicates.
 	Permissions []string
 	// NotAfterMS is the time from which the device is refused, in unix milliseconds; 0 means never.
 	NotAfterMS int64
+	// Labels are for operators; they decide nothing.
+	Labels map[string]string
 }
 
 // ParseCredential parses a credential's hash from HGETALL or an event. It returns an error for a missing key, which has
@@ -67,12 +76,56 @@ func ParseCredential(fields map[string]string) (Credential, error) {
 	if c.Permissions, err = parsePermissions(fields[FieldPermissions]); err != nil {
 		return Credential{}, err
 	}
-	if notAfter, found := fields[FieldNotAfter]; found {
-		if c.NotAfterMS, err = parseMillis(FieldNotAfter, notAfter, 1); err != nil {
+	for field, ms := range map[string]*int64{FieldNotAfter: &c.NotAfterMS, FieldOldUntil: &c.OldUntilMS} {
+		if text, found := fields[field]; found {
+			if *ms, err = parseMillis(field, text, 1); err != nil {
+				return Credential{}, err
+			}
+		}
+	}
+	if text, found := fields[FieldLabels]; found {
+		if c.Labels, err = ParseLabels(text); err != nil {
 			return Credential{}, err
 		}
 	}
 	return c, nil
+}
+
+// ParseLabels parses labels as their field has them: name=value, joined by commas, in any order.
+func ParseLabels(text string) (map[string]string, error) {
+	if most := MaxLabels * (MaxLabelName + MaxLabelValue + 2); len(text) > most {
+		return nil, refuse(ReasonLimit, "labels: %d bytes, at most %d are allowed", len(text), most)
+	}
+	labels := map[string]string{}
+	for pair := range strings.SplitSeq(strings.Clone(text), ",") {
+		name, value, found := strings.Cut(pair, "=")
+		if _, twice := labels[name]; twice {
+			return nil, refuse(ReasonConflict, "labels: %s comes twice", quote(name))
+		}
+		if !found {
+			return nil, refuse(ReasonMalformed, "labels: %s: want name=value", quote(pair))
+		}
+		if err := CheckLabel(name, value); err != nil {
+			return nil, err
+		}
+		labels[name] = value
+	}
+	if len(labels) > MaxLabels {
+		return nil, refuse(ReasonLimit, "labels: %d, at most %d are allowed", len(labels), MaxLabels)
+	}
+	return labels, nil
+}
+
+// CheckLabel returns an error if a label is invalid.
+func CheckLabel(name, value string) error {
+	if n := len(name); n == 0 || n > MaxLabelName || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
+		return refuse(ReasonMalformed, "labels: name %s: want 1 to %d of a-z, 0-9 and . _ -", quote(name), MaxLabelName)
+	}
+	if value != "" && (len(value) > MaxLabelValue || !limits.ValidPermission(value)) {
+		return refuse(ReasonMalformed, "labels: value %s of %s: want at most %d letters, digits and . _ : -", quote(value),
+			name, MaxLabelValue)
+	}
+	return nil
 }
 
 func parseHashes(text string) ([]string, error) {
@@ -135,7 +188,7 @@ func parsePermissions(text string) ([]string, error) {
 
 func credentialField(field string) bool {
 	switch field {
-	case FieldHash, FieldPermissions, FieldDisabled, FieldNotAfter:
+	case FieldHash, FieldPermissions, FieldDisabled, FieldNotAfter, FieldOldUntil, FieldLabels:
 		return true
 	}
 	return false
@@ -158,6 +211,16 @@ func (c Credential) Fields() map[string]string {
 	}
 	if c.NotAfterMS != 0 {
 		fields[FieldNotAfter] = strconv.FormatInt(c.NotAfterMS, 10)
+	}
+	if c.OldUntilMS != 0 {
+		fields[FieldOldUntil] = strconv.FormatInt(c.OldUntilMS, 10)
+	}
+	if len(c.Labels) > 0 {
+		var pairs []string
+		for _, name := range slices.Sorted(maps.Keys(c.Labels)) {
+			pairs = append(pairs, name+"="+c.Labels[name])
+		}
+		fields[FieldLabels] = strings.Join(pairs, ",")
 	}
 	return fields
 }

@@ -21,6 +21,8 @@ const (
 	FieldPermissions = "permissions"
 	FieldDisabled    = "disabled"
 	FieldNotAfter    = "not-after"
+	FieldOldUntil    = "old-until"
+	FieldLabels      = "labels"
 )
 
 // Keys names the keys of one shard. The zero value is shard 0 of the default namespace in database 0.

@@ -19,7 +19,7 @@ var (
 	}
 	credential = map[string]string{
 		"version": "9007199254740991", "published": "0", "hash": hash + "\n" + strings.Replace(hash, "$2b$12", "$2y$04", 1),
-		"permissions": "a,b", "not-after": "1", "disabled": "1",
+		"permissions": "a,b", "not-after": "1", "old-until": "2", "labels": "fleet=eu,note=", "disabled": "1",
 	}
 	tombstone = map[string]string{"version": "2", "published": "3", "deleted": "1"}
 )
@@ -64,7 +64,8 @@ func TestCredentialRoundTrip(t *testing.T) {
 		{"tombstone", tombstone, 3, Credential{Version: 2, Deleted: true}},
 		{"all fields", credential, 0, Credential{
 			Version: 1<<53 - 1, Disabled: true, Permissions: []string{"a", "b"}, NotAfterMS: 1,
-			Hashes: []string{hash, strings.Replace(hash, "$2b$12", "$2y$04", 1)},
+			Hashes:     []string{hash, strings.Replace(hash, "$2b$12", "$2y$04", 1)},
+			OldUntilMS: 2, Labels: map[string]string{"fleet": "eu", "note": ""},
 		}},
 		{"least", map[string]string{"version": "1", "published": "1", "hash": hash}, 1,
 			Credential{Version: 1, Hashes: []string{hash}}},
@@ -181,6 +182,15 @@ func TestParseCredentialRefuses(t *testing.T) {
 		{"permissions", strings.Repeat("a,", 5000), ReasonLimit},
 		{"not-after", "0", ReasonLimit},
 		{"not-after", "2030-01-01T00:00:00Z", ReasonMalformed},
+		{"old-until", "0", ReasonLimit},
+		{"labels", "", ReasonMalformed},
+		{"labels", "fleet", ReasonMalformed},
+		{"labels", "Fleet=eu", ReasonMalformed},
+		{"labels", "fleet=e u", ReasonMalformed},
+		{"labels", "a=,a=", ReasonConflict},
+		{"labels", "a" + strings.Repeat("b", MaxLabelName) + "=", ReasonMalformed},
+		{"labels", "a=" + strings.Repeat("b", MaxLabelValue+1), ReasonMalformed},
+		{"labels", "a=,b=,c=,d=,e=,f=,g=,h=,i=,j=,k=,l=,m=,n=,o=,p=,q=", ReasonLimit},
 		{"not-before", "1", ReasonUnknown},
 		{"etag", `"a"`, ReasonUnknown},
 	}, func(fields map[string]string) error {

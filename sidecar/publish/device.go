@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -29,6 +30,8 @@ type Device struct {
 	Permissions []string
 	// NotAfter is the time from which the device is refused, in milliseconds; zero means never.
 	NotAfter time.Time
+	// Labels are for operators (contract.CheckLabel), at most contract.MaxLabels.
+	Labels map[string]string
 	// Version must exceed the stored one; 0 means the next one.
 	Version uint64
 	// Cost is the bcrypt cost of Secret, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
@@ -40,18 +43,15 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 	if err := d.check(); err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
 	}
-	record := contract.Credential{Version: d.Version, Hashes: d.Hashes, Permissions: slices.Clone(d.Permissions)}
+	record := contract.Credential{Version: d.Version, Hashes: d.Hashes, Permissions: slices.Clone(d.Permissions),
+		Labels: d.Labels}
 	slices.Sort(record.Permissions)
 	record.Permissions = slices.Compact(record.Permissions)
 	if !d.NotAfter.IsZero() {
 		record.NotAfterMS = d.NotAfter.UnixMilli()
 	}
 	if d.Secret != "" {
-		cost := d.Cost
-		if cost == 0 {
-			cost = DefaultCost
-		}
-		hash, err := bcrypt.GenerateFromPassword([]byte(d.Secret), cost)
+		hash, err := bcrypt.GenerateFromPassword([]byte(d.Secret), cmp.Or(d.Cost, DefaultCost))
 		if err != nil {
 			return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 		}
@@ -91,16 +91,32 @@ func (d Device) check() error {
 			return refuse("hash %d of %q: %w", i+1, d.ID, err)
 		}
 	}
-	for _, name := range d.Permissions {
+	if err := checkNames(d.ID, d.Permissions, d.Labels); err != nil {
+		return err
+	}
+	return checkVersion(d.Version)
+}
+
+// checkNames checks the permissions and labels of a device.
+func checkNames(id string, permissions []string, labels map[string]string) error {
+	for _, name := range permissions {
 		if !limits.ValidPermission(name) {
-			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, d.ID,
+			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, id,
 				limits.MaxPermissionName)
 		}
 	}
-	if n := len(d.Permissions); n > limits.MaxPermissions {
-		return refuse("permissions of %q: %d names, at most %d are allowed", d.ID, n, limits.MaxPermissions)
+	if n := len(permissions); n > limits.MaxPermissions {
+		return refuse("permissions of %q: %d names, at most %d are allowed", id, n, limits.MaxPermissions)
 	}
-	return checkVersion(d.Version)
+	for name, value := range labels {
+		if err := contract.CheckLabel(name, value); err != nil {
+			return refuse("device %q: %w", id, err)
+		}
+	}
+	if n := len(labels); n > contract.MaxLabels {
+		return refuse("labels of %q: %d, at most %d are allowed", id, n, contract.MaxLabels)
+	}
+	return nil
 }
 
 // ListDevices yields the credentials of all devices, in each shard the oldest write first. A device that is written

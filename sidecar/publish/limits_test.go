@@ -57,6 +57,13 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		}
 		return strings.Join(all, ",")
 	}
+	labels := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf("%s%02d=%s", long("a", contract.MaxLabelName-2), i, long("b", contract.MaxLabelValue)))
+		}
+		return strings.Join(all, ",")
+	}
 	type write struct {
 		member contract.Member
 		field  string
@@ -106,6 +113,13 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		}},
 		{device, "disabled", []string{"1", "0", "true", ""}},
 		{device, "not-after", []string{"", "0", "1", "01", "9007199254740991", "9007199254740992"}},
+		{device, "old-until", []string{"", "0", "1", "01", "9007199254740991", "9007199254740992"}},
+		{device, "labels", []string{
+			"", "a", "a=", "=a", "a=b=c", "A=b", "a b=c", "a=b,", ",a=b", "a=b,a=c", "b=,a=", "a=é", "a._-0=Z:._-9",
+			long("a", contract.MaxLabelName) + "=" + long("b", contract.MaxLabelValue),
+			long("a", contract.MaxLabelName+1) + "=", "a=" + long("b", contract.MaxLabelValue+1),
+			labels(contract.MaxLabels), labels(contract.MaxLabels + 1), long("a=,", 3000) + "a=",
+		}},
 		{device, "body", []string{""}},
 	} {
 		for _, value := range w.values {

@@ -123,6 +123,19 @@ local function permissions(text)
   return count > 64 and '64 names at most'
 end
 
+local function labels(text)
+  local seen, count = {}, 0
+  for pair in string.gmatch(text .. ',', '(.-),') do
+    local name, value = string.match(pair, '^([a-z0-9._-]+)=([A-Za-z0-9._:-]*)$')
+    if not name or #name > 32 or #value > 64 or seen[name] then
+      return 'name=value joined by commas, each name once: 1 to 32 of a-z, 0-9 and . _ -, and at most 64 letters, '
+        .. 'digits and . _ : -'
+    end
+    seen[name], count = true, count + 1
+  end
+  return count > 16 and '16 labels at most'
+end
+
 local mebibyte = 1048576
 local codings = { mebibyte, coding }
 local forms = { -- by kind and field: bytes at most, and the function
@@ -132,7 +145,7 @@ local forms = { -- by kind and field: bytes at most, and the function
   },
   c = {
     hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 1, flag },
-    ['not-after'] = { 16, number }, deleted = { 1, flag },
+    ['not-after'] = { 16, number }, ['old-until'] = { 16, number }, labels = { 16 * 98, labels }, deleted = { 1, flag },
   },
 }
 local kind, id = string.sub(member, 1, 1), string.sub(member, 3)

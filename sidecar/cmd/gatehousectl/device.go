@@ -3,12 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
@@ -16,38 +12,174 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
-type devicePutCmd struct {
-	ID          string    `arg:"" help:"The device's id."`
-	SecretFile  string    `required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
-	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device; they replace the previous ones."`
-	Cost        int       `default:"12" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
-	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z. Default: never; this replaces the previous setting."`
+// secretFlags give a device a secret.
+type secretFlags struct {
+	SecretFile string `xor:"secret" required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
+	Generate   bool   `xor:"secret" required:"" help:"Make a secret of 128 random bits, and print it, and nothing else, to standard output."`
+	Cost       int    `default:"${cost}" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
 }
 
-// Run registers the device.
-func (cmd *devicePutCmd) Run(c *console) error {
-	if cmd.Cost < contract.MinCost || cmd.Cost > contract.MaxCost {
-		return usagef("--cost %d: is out of %d to %d", cmd.Cost, contract.MinCost, contract.MaxCost)
+// read returns the secret.
+func (f *secretFlags) read(c *console) (string, error) {
+	if f.Cost < contract.MinCost || f.Cost > contract.MaxCost {
+		return "", usagef("--cost %d: is out of %d to %d", f.Cost, contract.MinCost, contract.MaxCost)
+	}
+	if f.Generate {
+		return publish.NewSecret(), nil
 	}
 	const maxFile = 4096 // up to here a secret is refused with its own size
-	secret, err := c.read(cmd.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
+	secret, err := c.read(f.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if line, found := bytes.CutSuffix(secret, []byte("\n")); found {
 		secret = bytes.TrimSuffix(line, []byte("\r"))
 	}
 	if len(secret) == 0 {
-		return usagef("--secret-file %s: is empty, want a secret of 1 to %d bytes", cmd.SecretFile, limits.MaxSecret)
+		return "", usagef("--secret-file %s: is empty, want a secret of 1 to %d bytes", f.SecretFile, limits.MaxSecret)
+	}
+	return string(secret), nil
+}
+
+// write writes the device's record with the secret, and prints what it wrote.
+func (f *secretFlags) write(c *console, id string,
+	write func(ctx context.Context, p *publish.Publisher, secret string) (publish.Receipt, error)) error {
+	secret, err := f.read(c)
+	if err != nil {
+		return err
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		receipt, err := p.PutDevice(ctx, publish.Device{
-			ID: cmd.ID, Secret: string(secret), Permissions: cmd.Permissions, NotAfter: cmd.NotAfter, Cost: cmd.Cost,
+		receipt, err := write(ctx, p, secret)
+		if err != nil {
+			return err
+		}
+		told := c.stdout
+		if f.Generate {
+			fmt.Fprintln(c.stdout, secret)
+			told = c.stderr
+		}
+		fmt.Fprintf(told, "%s: version %d\n", id, receipt.Version)
+		return nil
+	})
+}
+
+type devicePutCmd struct {
+	ID          string            `arg:"" help:"The device's id."`
+	Permissions []string          `sep:"," placeholder:"NAME" help:"Permissions of the device; they replace the previous ones."`
+	NotAfter    time.Time         `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z. Default: never; this replaces the previous setting."`
+	Labels      map[string]string `name:"label" placeholder:"NAME=VALUE" mapsep:"," help:"Labels of the device, for operators; they replace the previous ones."`
+
+	secretFlags `embed:""`
+}
+
+// Run registers the device.
+func (cmd *devicePutCmd) Run(c *console) error {
+	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string) (publish.Receipt, error) {
+		return p.PutDevice(ctx, publish.Device{ID: cmd.ID, Secret: secret, Permissions: cmd.Permissions,
+			NotAfter: cmd.NotAfter, Labels: cmd.Labels, Cost: cmd.Cost})
+	})
+}
+
+// ifVersion makes a change conditional.
+type ifVersion struct {
+	IfVersion uint64 `placeholder:"N" help:"Change nothing, and fail, unless the record has this version."`
+}
+
+type deviceRotateCmd struct {
+	ID      string        `arg:"" help:"The device's id."`
+	Overlap time.Duration `default:"24h" help:"How long the secret before stays valid beside the new one; 0: it ends at once. Older ones end in any case."`
+
+	secretFlags `embed:""`
+	ifVersion   `embed:""`
+}
+
+// Run gives the device a new secret.
+func (cmd *deviceRotateCmd) Run(c *console) error {
+	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string) (publish.Receipt, error) {
+		return p.RotateDevice(ctx, publish.Rotation{ID: cmd.ID, Secret: secret, Overlap: cmd.Overlap,
+			Version: cmd.IfVersion, Cost: cmd.Cost})
+	})
+}
+
+type deviceSetCmd struct {
+	ID          string            `arg:"" help:"The device's id."`
+	Permissions *[]string         `xor:"permissions" sep:"," placeholder:"NAME" help:"Permissions of the device, instead of those that it has; empty for none."`
+	Add         []string          `xor:"permissions" sep:"," placeholder:"NAME" help:"Permissions to add."`
+	Remove      []string          `sep:"," placeholder:"NAME" help:"Permissions to remove."`
+	NotAfter    string            `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z; never: no end."`
+	Labels      map[string]string `name:"label" placeholder:"NAME=VALUE" mapsep:"," help:"Labels to set; the others stay."`
+	Unlabel     []string          `sep:"," placeholder:"NAME" help:"Labels to remove."`
+	Disabled    *bool             `negatable:"" help:"Refuse the device, as device revoke does; --no-disabled: accept it again, with the secret that it has."`
+	EndOverlap  bool              `help:"End the secret before at once, if a rotation lets it count still."`
+
+	ifVersion `embed:""`
+}
+
+// Run changes what the flags name, and keeps the secret.
+func (cmd *deviceSetCmd) Run(c *console) error {
+	var notAfter time.Time
+	if cmd.NotAfter != "" && cmd.NotAfter != "never" {
+		var err error
+		if notAfter, err = time.Parse(time.RFC3339, cmd.NotAfter); err != nil || notAfter.UnixMilli() < 1 {
+			return usagef("--not-after %q: want never, or a time such as 2030-01-31T00:00:00Z", cmd.NotAfter)
+		}
+	}
+	if cmd.Permissions == nil && len(cmd.Add)+len(cmd.Remove)+len(cmd.Labels)+len(cmd.Unlabel) == 0 &&
+		cmd.NotAfter == "" && cmd.Disabled == nil && !cmd.EndOverlap {
+		return usagef("device set: give what to change, such as --add NAME")
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		receipt, err := p.ChangeDevice(ctx, cmd.ID, cmd.IfVersion, func(d *contract.Credential) error {
+			if cmd.Permissions != nil {
+				d.Permissions = slices.Clone(*cmd.Permissions)
+			}
+			d.Permissions = slices.DeleteFunc(append(d.Permissions, cmd.Add...), func(name string) bool {
+				return slices.Contains(cmd.Remove, name)
+			})
+			for name, value := range cmd.Labels {
+				if d.Labels == nil {
+					d.Labels = map[string]string{}
+				}
+				d.Labels[name] = value
+			}
+			for _, name := range cmd.Unlabel {
+				delete(d.Labels, name)
+			}
+			switch {
+			case cmd.NotAfter == "never":
+				d.NotAfterMS = 0
+			case cmd.NotAfter != "":
+				d.NotAfterMS = notAfter.UnixMilli()
+			}
+			if cmd.Disabled != nil {
+				d.Disabled = *cmd.Disabled
+			}
+			if cmd.EndOverlap && d.OldUntilMS != 0 {
+				d.Hashes, d.OldUntilMS = d.Hashes[:min(1, len(d.Hashes))], 0
+			}
+			return nil
 		})
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(c.stdout, "%s: version %d\n", cmd.ID, receipt.Version)
+		return nil
+	})
+}
+
+type deviceDeleteCmd struct {
+	ID    string `arg:"" help:"The device's id."`
+	Force bool   `help:"Also delete a device that is not in Redis, so that a put in flight with an older version doesn't bring it back."`
+}
+
+// Run deletes the device.
+func (cmd *deviceDeleteCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		receipt, err := p.DeleteDevice(ctx, cmd.ID, cmd.Force)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.ID, receipt.Version)
 		return nil
 	})
 }
@@ -85,46 +217,5 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 		}
 		fmt.Fprintf(c.stdout, "%s: revoked, version %d\n", cmd.ID, receipt.Version)
 		return nil
-	})
-}
-
-type deviceListCmd struct{}
-
-// Run lists the devices; a damaged record has its own state, and fails the command.
-func (cmd *deviceListCmd) Run(c *console) error {
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		devices := map[string]contract.Credential{} // by id: one may come twice
-		damaged := map[string]error{}
-		for device, err := range p.ListDevices(ctx) {
-			if err != nil && !errors.Is(err, publish.ErrCorrupt) {
-				return err
-			}
-			devices[device.ID] = device
-			delete(damaged, device.ID)
-			if err != nil {
-				damaged[device.ID] = err
-			}
-		}
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "ID\tVERSION\tSTATE\tNOT-AFTER\tPERMISSIONS")
-		var errs []error
-		for _, id := range slices.Sorted(maps.Keys(devices)) {
-			d := devices[id]
-			state, notAfter := "enabled", "-"
-			if d.NotAfterMS != 0 {
-				notAfter = timestamp(d.NotAfterMS)
-			}
-			switch {
-			case damaged[id] != nil:
-				state = "corrupt"
-				errs = append(errs, damaged[id])
-			case d.Disabled:
-				state = "revoked"
-			case d.NotAfterMS != 0 && d.NotAfterMS <= time.Now().UnixMilli():
-				state = "expired"
-			}
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", id, d.Version, state, notAfter, strings.Join(d.Permissions, ","))
-		}
-		return errors.Join(append(errs, w.Flush())...)
 	})
 }

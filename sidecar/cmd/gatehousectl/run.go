@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/alecthomas/kong"
 
@@ -29,9 +30,14 @@ type cli struct {
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
 	List   listCmd   `cmd:"" help:"List objects by key."`
 	Device struct {
-		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its credential. Ends a revocation."`
+		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
+		Rotate deviceRotateCmd `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
+		Set    deviceSetCmd    `cmd:"" help:"Change a device without its secret."`
+		Get    deviceGetCmd    `cmd:"" help:"Print a device's record."`
 		Revoke deviceRevokeCmd `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
-		List   deviceListCmd   `cmd:"" help:"List devices by id."`
+		Delete deviceDeleteCmd `cmd:"" help:"Make the edges forget a device."`
+		List   deviceListCmd   `cmd:"" help:"List devices, in each shard the oldest write first. One that is written meanwhile may come twice."`
+		Export deviceExportCmd `cmd:"" help:"Print devices with the hashes of their secrets, one JSON object a line."`
 	} `cmd:"" help:"Manage device credentials."`
 	AcceptLoss acceptLossCmd `cmd:"" help:"Make the sidecars believe that an empty Redis has lost everything: the edges drop it, and refuse all devices. Otherwise they keep it until somebody writes."`
 
@@ -104,6 +110,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		kong.Name("gatehousectl"),
 		kong.Description("Publish objects and device credentials for Gatehouse, and check its configuration."),
 		kong.Writers(stdout, stderr),
+		kong.Vars{"cost": strconv.Itoa(publish.DefaultCost)},
 		kong.Exit(func(c int) { exited, code = true, c }), // after --help
 	)
 	if err != nil {

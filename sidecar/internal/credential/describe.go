@@ -8,6 +8,8 @@ type Description struct {
 	Refusal Reason    `json:"refusal,omitempty"`
 	Version uint64    `json:"version"` // of its record; 0: none is known
 	Expires time.Time `json:"not_after,omitzero"`
+	// OldUntil is when the secrets before the last rotation end; zero: the device has one secret, or none of them ends.
+	OldUntil time.Time `json:"old_until,omitzero"`
 	// Permissions has a bit for each name.
 	Permissions uint64 `json:"-"`
 	// Pinned: a secret was confirmed by bcrypt lately, and needs no bcrypt until then.
@@ -27,6 +29,9 @@ func (v *Verifier) Describe(id string) (d Description) {
 		return d
 	}
 	d.Version, d.Expires, d.Permissions, d.Sources = r.version, r.notAfter, r.permissions, len(r.sources)
+	if r.overlaps() {
+		d.OldUntil = r.oldUntil
+	}
 	for i := range r.hashes {
 		if until := r.hashes[i].pinnedUntil; until.After(now) && until.After(d.Pinned) {
 			d.Pinned = until

@@ -217,7 +217,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r := v.records[a.id]
+	r := v.recordOf(a.id, now)
 	if r == nil || r.generation != a.generation {
 		return unavailable(isUnsure) // no caller uses this answer: they start over
 	}
@@ -232,10 +232,10 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
 		return v.deny(a, now, isExpired)
 	case m == nil:
-		return v.deny(a, now, reason)
+		return v.deny(a, now, r.why(a, reason))
 	}
 	v.meet(r, a.id, a.source)
-	return v.allow(a, r, now, reason)
+	return v.allow(a, r, r.old(m.Hash), now, reason)
 }
 
 // resolve stores that a secret matches, until most at the latest: m may come from a sidecar with other settings or

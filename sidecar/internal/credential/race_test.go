@@ -219,7 +219,7 @@ func TestDoubtDuringBcrypt(t *testing.T) {
 		runs    int // in all, with those of a second request
 	}{
 		{"ends in doubt", true, 1, "unsure", 1},
-		{"ends in doubt of another", true, 2, "unsure", 2},
+		{"ends in doubt of another with the same hash", true, 2, "unsure", 1},
 		{"ends later", false, 1, "bcrypt", 1},
 		{"ends later than another is read", false, 2, "bcrypt", 2},
 	} {

@@ -21,6 +21,7 @@ const (
 	isRefused   Reason = "refused_record" // its record is malformed or can't be used
 	isResolved  Reason = "resolved"       // the right secret is another one
 	isRefuted   Reason = "refuted"        // this secret was wrong before
+	isOldSecret Reason = "old_secret"     // it was right until an overlap ended
 )
 
 // Why there is no answer yet.

@@ -24,7 +24,11 @@ type record struct {
 	permissions uint64
 	wanted      []string  // permission names without a bit, the reason why the record can't authenticate the device
 	notAfter    time.Time // zero: no end
-	hashes      []hash
+	hashes      []hash    // the newest first
+	oldUntil    time.Time // when only the first one counts; zero: never
+	ends        *time.Timer
+	// ended has the digests of secrets whose hashes don't count any more.
+	ended []digest
 	// refuted has the last wrong secrets, at most maxRefuted, oldest first. They stay wrong while the record is
 	// unchanged.
 	refuted []digest
@@ -79,7 +83,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 	defer v.mu.Unlock()
 	v.forget(time.Now())
 	shard := v.Shards.Of(c.ID)
-	before := v.records[c.ID]
+	before := v.recordOf(c.ID, time.Now())
 	if before != nil && before.resync == v.resyncs[shard] && !before.expiring(time.Now()) && !before.precedes(&c) {
 		return
 	}
@@ -178,6 +182,12 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	if c.NotAfterMS > 0 {
 		r.notAfter = time.UnixMilli(c.NotAfterMS)
 	}
+	if c.OldUntilMS > 0 {
+		r.oldUntil = time.UnixMilli(c.OldUntilMS)
+		if !time.Now().Before(r.oldUntil) {
+			r.hashes = r.hashes[:1:1]
+		}
+	}
 	return ""
 }
 
@@ -196,7 +206,7 @@ func (r *record) same(other *record) bool {
 		refusal = "" // without the doubt; bits that were wanted are missing in permissions
 	}
 	if r.publishedMS != other.publishedMS || refusal != other.refusal || r.permissions != other.permissions ||
-		!r.notAfter.Equal(other.notAfter) || len(r.hashes) != len(other.hashes) {
+		!r.notAfter.Equal(other.notAfter) || !r.oldUntil.Equal(other.oldUntil) || len(r.hashes) != len(other.hashes) {
 		return false
 	}
 	for i := range r.hashes {
@@ -213,6 +223,9 @@ func (v *Verifier) replace(id string, r *record) {
 	if before != nil && !before.tombstone {
 		v.live--
 	}
+	if before != nil && before.ends != nil {
+		before.ends.Stop()
+	}
 	if r == nil {
 		delete(v.records, id)
 	} else {
@@ -220,12 +233,14 @@ func (v *Verifier) replace(id string, r *record) {
 		r.generation = v.generation
 		if before != nil {
 			r.sources = before.sources // a new secret does not make a device new
+			r.recall(before)
 		} else {
 			// neither does a restart
 			r.sources = v.restore(id)
 		}
 		v.records[id] = r
 		v.size.Add(v.records)
+		v.endLater(id, r)
 		if !r.tombstone {
 			v.live++
 		}
@@ -255,6 +270,65 @@ func (v *Verifier) warnCrowded() {
 	if v.crowded != nil && !slices.Contains(v.synced, false) {
 		v.log.Warn("the edge can't list all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
 	}
+}
+
+// recall takes what bcrypt has found about hashes that before has, too.
+func (r *record) recall(before *record) {
+	for i := range r.hashes {
+		for _, known := range before.hashes {
+			if known.bcrypt == r.hashes[i].bcrypt {
+				r.hashes[i] = known
+			}
+		}
+	}
+}
+
+// overlaps reports whether the record has old secrets that count until oldUntil.
+func (r *record) overlaps() bool { return len(r.hashes) > 1 && !r.oldUntil.IsZero() }
+
+// old reports whether a secret of this hash ends at oldUntil.
+func (r *record) old(hash string) bool { return r.overlaps() && hash != r.hashes[0].bcrypt }
+
+// end returns when a secret, old or not, stops to authenticate the device; zero for never.
+func (r *record) end(old bool) time.Time {
+	if old && (r.notAfter.IsZero() || r.oldUntil.Before(r.notAfter)) {
+		return r.oldUntil
+	}
+	return r.notAfter
+}
+
+// endLater calls recordOf when old secrets end, so that the edge drops their verdicts also if its own clock is behind;
+// mu is held.
+func (v *Verifier) endLater(id string, r *record) {
+	if !r.overlaps() {
+		return
+	}
+	r.ends = time.AfterFunc(time.Until(r.oldUntil), func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.recordOf(id, time.Now()) == r {
+			v.endLater(id, r) // only if the clock was set back
+		}
+	})
+}
+
+// recordOf returns the device's record, nil for none. If its old secrets don't count any more, it drops them with the
+// device's verdicts, and running verifications start over. mu is held.
+func (v *Verifier) recordOf(id string, now time.Time) *record {
+	r := v.records[id]
+	if r == nil || !r.overlaps() || now.Before(r.oldUntil) {
+		return r
+	}
+	for _, old := range r.hashes[1:] {
+		if old.resolved {
+			r.ended = append(r.ended, old.digest)
+		}
+	}
+	r.hashes = r.hashes[:1:1]
+	v.generation++
+	r.generation = v.generation
+	v.memory.DropVerdicts(id)
+	return r
 }
 
 // Doubt makes the device's record count for nothing until it is applied again or removed: Redis may have another one. A

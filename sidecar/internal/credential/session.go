@@ -10,10 +10,22 @@ import (
 )
 
 // session returns an identifier of one write of a device's record, for tokens: version and publish time. The version is
-// not enough, because versions start over when Redis loses data.
-func (r *record) session() string {
+// not enough, because versions start over when Redis loses data. old: a secret that ends authenticated the device.
+func (r *record) session(old bool) string {
 	b := strconv.AppendUint(make([]byte, 0, limits.MaxSession), r.version, 10)
-	return string(strconv.AppendInt(append(b, '-'), r.publishedMS, 10))
+	b = strconv.AppendInt(append(b, '-'), r.publishedMS, 10)
+	if old {
+		b = append(b, "-o"...)
+	}
+	return string(b)
+}
+
+// hasSession reports whether a token of this session still counts, and whether it is of a secret that ends.
+func (r *record) hasSession(session string) (old, ok bool) {
+	if hmac.Equal([]byte(r.session(false)), []byte(session)) {
+		return false, true
+	}
+	return true, r.overlaps() && hmac.Equal([]byte(r.session(true)), []byte(session))
 }
 
 // VerifySession decides whether device id may still authenticate with a token that was issued for the record that
@@ -31,7 +43,11 @@ func (v *Verifier) SessionValid(id, session string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r, why := v.admissible(id, time.Now())
-	return why == "" && r.session() == session
+	if why != "" {
+		return false
+	}
+	_, ok := r.hasSession(session)
+	return ok
 }
 
 func (v *Verifier) verifySession(id, session string) Result {
@@ -44,11 +60,12 @@ func (v *Verifier) verifySession(id, session string) Result {
 	defer v.mu.Unlock()
 	now := time.Now()
 	r, why := v.admissible(id, now)
-	switch {
-	case why != "":
+	if why != "" {
 		return v.refused(&a, now, why)
-	case !hmac.Equal([]byte(r.session()), []byte(session)):
+	}
+	old, ok := r.hasSession(session)
+	if !ok {
 		return v.deny(&a, now, bySession)
 	}
-	return v.allow(&a, r, now, bySession)
+	return v.allow(&a, r, old, now, bySession)
 }

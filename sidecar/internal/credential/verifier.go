@@ -240,7 +240,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 // settle is decide, and lists who guessed.
 func (v *Verifier) settle(a *attempt) (Result, bool) {
 	r, done := v.decide(a)
-	if r.Reason == isResolved {
+	if r.Reason == isResolved || r.Reason == isOldSecret {
 		v.blame(a) // without the lock: the queue takes it
 	}
 	return r, done
@@ -280,7 +280,7 @@ func unavailable(reason Reason) Result {
 func (v *Verifier) current(a *attempt) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := v.records[a.id]
+	r := v.recordOf(a.id, time.Now())
 	return r != nil && r.generation == a.generation && r.refusal == ""
 }
 
@@ -311,12 +311,12 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 				return v.guessed(a, wait), true
 			}
 			v.meet(r, a.id, a.source)
-			return v.allow(a, r, now, byPin), true
+			return v.allow(a, r, r.old(h.bcrypt), now, byPin), true
 		}
 	}
 	for i := range r.refuted {
 		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
-			return v.deny(a, now, isRefuted), true
+			return v.deny(a, now, r.why(a, isRefuted)), true
 		}
 	}
 	if len(a.toTry) > 0 {
@@ -333,7 +333,7 @@ func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
 	}
 	r.refute(a.digest)
 	v.count(a)
-	denied := v.deny(a, now, isResolved)
+	denied := v.deny(a, now, r.why(a, isResolved))
 	if a.familiar || v.DeviceFailures == 0 {
 		denied.ThrottleFor = ownFor
 	}
@@ -345,7 +345,7 @@ func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
 
 // admissible returns the record of a device that may authenticate, or why it may not; mu is held.
 func (v *Verifier) admissible(id string, now time.Time) (r *record, why Reason) {
-	r = v.records[id]
+	r = v.recordOf(id, now)
 	switch {
 	case !v.synced[v.Shards.Of(id)]:
 		return nil, isStarting
@@ -367,23 +367,34 @@ func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 	return v.deny(a, now, why)
 }
 
-// allow stores the verdict and returns the answer; mu is held.
-func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Result {
+// why returns the reason for which a wrong secret is denied: another one if it was right until an overlap ended.
+func (r *record) why(a *attempt, reason Reason) Reason {
+	for i := range r.ended {
+		if hmac.Equal(r.ended[i][:], a.digest[:]) {
+			return isOldSecret
+		}
+	}
+	return reason
+}
+
+// allow stores the verdict and returns the answer; old: the secret, or that of the token, is one that ends. mu is held.
+func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason Reason) Result {
 	// Jitter: devices that authenticated at the same time don't expire at the same time.
 	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
 	verdict := wire.Verdict{
 		Outcome: wire.Allow, Permissions: r.permissions,
 		ExpiresMS: now.Add(life).UnixMilli(), RefreshAfterMS: now.Add(life * 2 / 3).UnixMilli(),
 	}
-	if !r.notAfter.IsZero() {
-		verdict.NotAfterMS = min(r.notAfter.UnixMilli(), 1<<48-1)
+	end := r.end(old)
+	if !end.IsZero() {
+		verdict.NotAfterMS = min(end.UnixMilli(), 1<<48-1)
 		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
 	// The secret matched the only hash, so no other secret is right.
 	only := len(r.hashes) == 1
 	v.store(a, verdict, only)
-	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(),
-		NotAfter: r.notAfter}
+	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(old),
+		NotAfter: end}
 }
 
 // deny returns the answer, and stores the verdict if denies decides so. mu is held.

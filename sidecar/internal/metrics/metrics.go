@@ -275,7 +275,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 	for outcome, reasons := range map[string][]string{
 		"allow": {"bcrypt", "pin", "shared", "session"},
 		"deny": {"unknown", "deleted", "revoked", "expired", "malformed", "refused_record",
-			"bcrypt", "resolved", "refuted", "session"},
+			"bcrypt", "resolved", "refuted", "old_secret", "session"},
 		"unavailable": {"starting", "permissions", "unsure", "overload", "limited", "timeout"},
 	} {
 		for _, reason := range reasons {

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// record returns the stored record of device d.
+func (s *shell) record() contract.Credential {
+	s.t.Helper()
+	c, err := contract.ParseCredential(hash(s, "d"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// TestLifeOfADevice registers, changes, rotates and deletes a device.
+func TestLifeOfADevice(t *testing.T) {
+	s := newShell(t)
+	generated := func(version string, args ...string) string {
+		t.Helper()
+		r := s.run("", append(args, "--generate", "--cost", "4")...)
+		secret := strings.TrimSuffix(r.stdout, "\n")
+		if r.code != 0 || r.stderr != "d: version "+version+"\n" || !strings.HasPrefix(secret, "gh_") ||
+			bcrypt.CompareHashAndPassword([]byte(s.record().Hashes[0]), []byte(secret)) != nil {
+			t.Fatalf("%v: %+v, want the secret alone", args, r)
+		}
+		return secret
+	}
+	first := generated("1", "device", "put", "d", "--permissions", "a,b", "--label", "fleet=eu,model=x1")
+	for i, step := range []struct {
+		args []string
+		want map[string]string // fields that change; "": removed
+	}{
+		{[]string{"--add", "c,a", "--remove", "b"}, map[string]string{"permissions": "a,c"}},
+		{[]string{"--permissions", "z"}, map[string]string{"permissions": "z"}},
+		{[]string{"--permissions", ""}, map[string]string{"permissions": ""}},
+		{[]string{"--label", "fleet=us", "--label", "site=7", "--unlabel", "model"}, map[string]string{"labels": "fleet=us,site=7"}},
+		{[]string{"--not-after", "2001-01-01T00:00:00Z"}, map[string]string{"not-after": "978307200000"}},
+		{[]string{"--not-after", "never"}, map[string]string{"not-after": ""}},
+		{[]string{"--disabled"}, map[string]string{"disabled": "1"}},
+		{[]string{"--no-disabled", "--if-version", "8"}, map[string]string{"disabled": ""}},
+	} {
+		want := hash(s, "d")
+		for field, value := range step.want {
+			if want[field] = value; value == "" {
+				delete(want, field)
+			}
+		}
+		s.ok("", append([]string{"device", "set", "d"}, step.args...)...)
+		got := hash(s, "d")
+		for field, value := range want {
+			if field != "version" && field != "published" && got[field] != value {
+				t.Errorf("step %d, %v: %s is %q, want %q", i, step.args, field, got[field], value)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("step %d, %v: got %v, want %v", i, step.args, got, want)
+		}
+	}
+	s.fails(1, "stale version: device \"d\" has version 9, want 8", "", "device", "set", "d", "--disabled", "--if-version", "8")
+	s.fails(2, "give what to change", "", "device", "set", "d")
+	s.fails(2, `--not-after "soon"`, "", "device", "set", "d", "--not-after", "soon")
+	s.fails(2, `labels: name "A"`, "", "device", "set", "d", "--label", "A=b")
+	s.fails(2, "can't be used together", "", "device", "set", "d", "--permissions", "a", "--add", "b")
+	s.fails(2, "--secret-file", "", "device", "rotate", "d")
+	s.fails(3, "not found", "x", "device", "rotate", "nobody", "--secret-file", "-", "--cost", "4")
+	s.fails(2, "is the current one", first, "device", "rotate", "d", "--secret-file", "-", "--cost", "4")
+
+	generated("10", "device", "rotate", "d", "--overlap", "1h", "--if-version", "9")
+	if c := s.record(); len(c.Hashes) != 2 || c.OldUntilMS == 0 ||
+		bcrypt.CompareHashAndPassword([]byte(c.Hashes[1]), []byte(first)) != nil {
+		t.Errorf("after a rotation: %+v", c)
+	}
+	var d deviceView
+	if err := json.Unmarshal([]byte(s.ok("", "device", "get", "d", "--json")), &d); err != nil || d.ID != "d" ||
+		d.State != "enabled" || len(d.Costs) != 2 || d.OldUntil == "" || d.Labels["site"] != "7" || d.Hashes != nil {
+		t.Errorf("get --json: %+v, %v", d, err)
+	}
+	text := s.ok("", "device", "get", "d")
+	for _, want := range []string{"state:        enabled\n", "secret:       newest, bcrypt cost 4\n",
+		"secret:       until 2", "labels:       fleet=us,site=7\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("get has no %q:\n%s", want, text)
+		}
+	}
+	s.ok("", "device", "set", "d", "--end-overlap")
+	if c := s.record(); len(c.Hashes) != 1 || c.OldUntilMS != 0 {
+		t.Errorf("after the end of the overlap: %+v", c)
+	}
+	if got := s.ok("", "device", "delete", "d"); got != "d: deleted, version 12\n" {
+		t.Errorf("delete: %q", got)
+	}
+	for _, command := range []string{"get", "delete"} {
+		s.fails(3, "not found", "", "device", command, "d")
+	}
+	s.ok("", "device", "delete", "nobody", "--force")
+}
+
+// TestSelection lists and exports the devices that match.
+func TestSelection(t *testing.T) {
+	s := newShell(t)
+	for id, flags := range map[string][]string{
+		"car-1": {"--label", "fleet=eu", "--permissions", "read,write"},
+		"car-2": {"--label", "fleet=us,model=x", "--permissions", "read"},
+		"van-1": {"--label", "fleet=eu,model=x"},
+	} {
+		s.ok("secret", append([]string{"device", "put", id, "--secret-file", "-", "--cost", "4"}, flags...)...)
+	}
+	s.ok("new", "device", "rotate", "car-2", "--secret-file", "-", "--cost", "4")
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"car-1", "car-2", "van-1"}},
+		{[]string{"car-*"}, []string{"car-1", "car-2"}},
+		{[]string{"car-?", "--label", "fleet=eu"}, []string{"car-1"}},
+		{[]string{"--label", "fleet=eu", "--label", "model=x"}, []string{"van-1"}},
+		{[]string{"--permission", "write"}, []string{"car-1"}},
+		{[]string{"--overlap"}, []string{"car-2"}},
+		{[]string{"--label", "fleet="}, nil},
+	} {
+		for _, command := range []string{"list", "export"} {
+			args := append([]string{"device", command}, test.args...)
+			if command == "list" {
+				args = append(args, "--json")
+			}
+			got := map[string]deviceView{}
+			for line := range strings.Lines(s.ok("", args...)) {
+				var d deviceView
+				if err := json.Unmarshal([]byte(line), &d); err != nil {
+					t.Fatal(err)
+				}
+				got[d.ID] = d
+				if (len(d.Hashes) > 0) != (command == "export") {
+					t.Errorf("%v: %s has hashes %q", args, d.ID, d.Hashes)
+				}
+			}
+			for _, id := range test.want {
+				if _, found := got[id]; !found {
+					t.Errorf("%v: no %s", args, id)
+				}
+			}
+			if len(got) != len(test.want) {
+				t.Errorf("%v: got %d devices, want %d", args, len(got), len(test.want))
+			}
+		}
+	}
+	s.fails(2, "syntax error in pattern", "", "device", "list", "[")
+}
