@@ -32,7 +32,8 @@ func TestContractDocument(t *testing.T) {
 	shared := map[string]int64{
 		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret,
 		"entity-tag":   limits.MaxETag,
-		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes, "labels": contract.MaxLabels,
+		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
+		"labels":      contract.MaxLabels,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
 		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),

@@ -31,11 +31,10 @@
 // Most devices are written so often that a next write may repair what went wrong with the last one. So others are not:
 // steady devices keep their secrets (every second one has two) for the run and are given other permissions, revoked,
 // deleted or registered again every few seconds. Their only permission shows which write was in force. Racing devices
-// are revoked while bcrypt runs for them. Mortal ones have a not-after. Rotating ones send the secret before, too, which
-// must count until the overlap ends, and not after. Two devices own objects, which no other device
-// gets. In a quarter of the runs, by the seed, max_auth_staleness is off, and nothing bounds how long a revocation
-// takes in a fault. In half of the runs the second edge's sidecar has too little memory for the objects, and evicts
-// some.
+// are revoked while bcrypt runs for them. Mortal ones have a not-after. Rotating ones also send the secret before,
+// which must count until the overlap ends, and not after. Two devices own objects, which no other device gets. In a
+// quarter of the runs, by the seed, max_auth_staleness is off, and nothing bounds how long a revocation takes in a
+// fault. In half of the runs the second edge's sidecar has too little memory for the objects, and evicts some.
 //
 // # Deployments
 //

@@ -48,8 +48,8 @@ func (p *Publisher) device(ctx context.Context, id string) (contract.Credential,
 }
 
 // ChangeDevice changes a device's record by change, and keeps the rest. version is the one that the stored record must
-// have, 0 for any; with another, ChangeDevice returns [ErrStale]. If the record is written between, and version is 0, it
-// calls change again, with the newer record. It returns [ErrNotFound] if there is none, and the error of change.
+// have, 0 for any; with another, ChangeDevice returns [ErrStale]. If the record is written between, and version is 0,
+// it calls change again, with the newer record. It returns [ErrNotFound] if there is none, and the error of change.
 func (p *Publisher) ChangeDevice(ctx context.Context, id string, version uint64,
 	change func(*contract.Credential) error) (receipt Receipt, err error) {
 	for range changeAttempts {
@@ -94,8 +94,8 @@ type Rotation struct {
 	ID string
 	// Secret is the new one (limits.ValidSecret).
 	Secret string
-	// Overlap is how long the secret before stays valid, in milliseconds, by the clocks of this writer and of the edges;
-	// 0: it ends at once. Those before that one end in any case.
+	// Overlap is how long the secret before stays valid, in milliseconds, by the clocks of this writer and of the
+	// edges; 0: it ends at once. Those before that one end in any case.
 	Overlap time.Duration
 	// Version is the one that the stored record must have; 0: any.
 	Version uint64
@@ -103,16 +103,16 @@ type Rotation struct {
 	Cost int
 }
 
-// RotateDevice makes the secret of r valid, and lets the one before count until the overlap ends. A revoked device stays
-// revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
+// RotateDevice makes the secret of r valid, and lets the one before count until the overlap ends. A revoked device
+// stays revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
 func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, error) {
 	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost}
 	if err := device.check(); err != nil {
 		return Receipt{}, fmt.Errorf("rotate device: %w", err)
 	}
 	if r.Overlap != 0 && r.Overlap < time.Millisecond {
-		return Receipt{}, fmt.Errorf("rotate device: %w", refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap,
-			r.ID))
+		return Receipt{}, fmt.Errorf("rotate device: %w",
+			refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap, r.ID))
 	}
 	hash, err := bcrypt.GenerateFromPassword([]byte(r.Secret), cmp.Or(r.Cost, DefaultCost))
 	if err != nil {
@@ -160,8 +160,9 @@ func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Re
 	return receipt, nil
 }
 
-// NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE) of
-// all before the last _ in 8 hex digits. The prefix lets scanners find leaked secrets; the checksum tells a typing error.
+// NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE)
+// of all before the last _ in 8 hex digits. The prefix lets scanners find leaked secrets; the checksum tells a typing
+// error.
 func NewSecret() string {
 	secret := "gh_" + rand.Text()
 	return fmt.Sprintf("%s_%08x", secret, crc32.ChecksumIEEE([]byte(secret)))

@@ -41,7 +41,8 @@ func TestRotateDevice(t *testing.T) {
 		want := s.stored(t, "d")
 		rotate := func(secret string, overlap time.Duration) contract.Credential {
 			t.Helper()
-			if _, err := s.p.RotateDevice(t.Context(), Rotation{ID: "d", Secret: secret, Overlap: overlap, Cost: 4}); err != nil {
+			rotation := Rotation{ID: "d", Secret: secret, Overlap: overlap, Cost: 4}
+			if _, err := s.p.RotateDevice(t.Context(), rotation); err != nil {
 				t.Fatal(err)
 			}
 			return s.stored(t, "d")

@@ -41,7 +41,8 @@ func TestLifeOfADevice(t *testing.T) {
 		{[]string{"--add", "c,a", "--remove", "b"}, map[string]string{"permissions": "a,c"}},
 		{[]string{"--permissions", "z"}, map[string]string{"permissions": "z"}},
 		{[]string{"--permissions", ""}, map[string]string{"permissions": ""}},
-		{[]string{"--label", "fleet=us", "--label", "site=7", "--unlabel", "model"}, map[string]string{"labels": "fleet=us,site=7"}},
+		{[]string{"--label", "fleet=us", "--label", "site=7", "--unlabel", "model"},
+			map[string]string{"labels": "fleet=us,site=7"}},
 		{[]string{"--not-after", "2001-01-01T00:00:00Z"}, map[string]string{"not-after": "978307200000"}},
 		{[]string{"--not-after", "never"}, map[string]string{"not-after": ""}},
 		{[]string{"--disabled"}, map[string]string{"disabled": "1"}},
@@ -64,7 +65,8 @@ func TestLifeOfADevice(t *testing.T) {
 			t.Errorf("step %d, %v: got %v, want %v", i, step.args, got, want)
 		}
 	}
-	s.fails(1, "stale version: device \"d\" has version 9, want 8", "", "device", "set", "d", "--disabled", "--if-version", "8")
+	s.fails(1, `stale version: device "d" has version 9, want 8`, "", "device", "set", "d", "--disabled",
+		"--if-version", "8")
 	s.fails(2, "give what to change", "", "device", "set", "d")
 	s.fails(2, `--not-after "soon"`, "", "device", "set", "d", "--not-after", "soon")
 	s.fails(2, `labels: name "A"`, "", "device", "set", "d", "--label", "A=b")

@@ -37,7 +37,7 @@ var Descriptions = map[string]string{
 	"rules.cache":               "Answers GET and HEAD with published objects.",
 	"rules.cache.query":         "Parameters that are part of the key; without them, the whole query, sorted.",
 	"rules.cache.on_miss":       "On a miss: pass (go upstream), or fetch (read Redis first).",
-	"rules.cache.serve":         "false: a trial, which sends every request upstream and counts what the cache would have answered.",
+	"rules.cache.serve":         "false: a trial, which sends all requests upstream and counts what the cache has.",
 	"rules.cache.scope":         "Who shares an object: shared (all), device, host, or [host, device].",
 	"rules.session":             "issue: answers POST with a token for the credential.",
 	"default":                   "What no rule matches: pass (upstream), deny (403), or would_deny, a trial of deny.",
