@@ -247,6 +247,13 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 	w.vm.Ended(s.ID())
 }
 
+// answered brings the answer to a call.
+func (w *worker) answered(token uint32, body []byte) {
+	w.safely(func() {
+		w.vm.CallResponse(token, body)
+	})
+}
+
 // safely runs f in the worker, on a thread that isn't its own.
 func (w *worker) safely(f func()) {
 	defer func() {

@@ -155,9 +155,7 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	// The next callback overwrites these.
 	c.Body = bytes.Clone(c.Body)
 	c.From = edge.Origin{RequestID: strings.Clone(c.From.RequestID), Traceparent: strings.Clone(c.From.Traceparent)}
-	newest, ok := w.filter.calls.Join(c, func(answer []byte) {
-		w.safely(func() { w.vm.CallResponse(token, answer) })
-	})
+	newest, ok := w.filter.calls.Join(c, func(answer []byte) { w.answered(token, answer) })
 	if !ok {
 		return 0, 0, errStopped
 	}
