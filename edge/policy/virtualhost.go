@@ -281,9 +281,16 @@ type hosts struct {
 	all       []*governor // by virtual host
 	none      *governor   // for hosts without one
 	ambiguous *governor   // for requests whose host is ambiguous
-	host      string      // of the last request, "" if it has none or is ambiguous; in buffer
-	buffer    []byte
-	place     place // of the last request
+	host      string      // of the last request, "" if it has none or is ambiguous; in an entry of met
+	place     place       // of the last request
+	met       [64]metHost // the last authorities, by their hash
+	last      *metHost    // of the last request that has one, in met
+}
+
+// metHost is what a valid authority means. Its slices are reused, so that other hosts cost no garbage.
+type metHost struct {
+	authority, host []byte
+	place           place
 }
 
 // newHosts returns nil if nothing depends on the host.
@@ -292,6 +299,7 @@ func newHosts(c *Config, none *governor) *hosts {
 		return nil
 	}
 	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}
+	h.last = &h.met[0]
 	tries, enforces := none.tries, none.enforces
 	for i := range c.VirtualHosts {
 		g := newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules)
@@ -318,17 +326,44 @@ func (h *hosts) governor(fields headermap.Fields) *governor {
 			lines++
 		}
 	}
-	if authority != "" || lines > 1 {
-		var ok bool
-		if h.buffer, ok = appendHost(h.buffer[:0], authority); !ok || lines > 1 {
-			return h.ambiguous
-		}
-		h.host = view(h.buffer)
+	switch {
+	case lines > 1:
+		return h.ambiguous
+	case authority != "" && !h.meet(authority):
+		return h.ambiguous
+	case authority != "":
+		h.host, h.place = view(h.last.host), h.last.place
+	default:
+		h.place = h.table.find("")
 	}
-	if h.place = h.table.find(h.host); h.place.host != NoVirtualHost {
+	if h.place.host != NoVirtualHost {
 		return h.all[h.place.host]
 	}
 	return h.none
+}
+
+// meet makes last the entry of an authority. It returns false for what proxies and upstreams may read as different
+// hosts.
+func (h *hosts) meet(authority string) bool {
+	if string(h.last.authority) == authority {
+		return true
+	}
+	hash := uint32(2166136261) // FNV-1a
+	for i := range len(authority) {
+		hash = (hash ^ uint32(authority[i])) * 16777619
+	}
+	m := &h.met[hash%uint32(len(h.met))]
+	if string(m.authority) != authority {
+		var ok bool
+		m.authority = m.authority[:0]
+		if m.host, ok = appendHost(m.host[:0], authority); !ok {
+			return false
+		}
+		m.authority = append(m.authority, authority...)
+		m.place = h.table.find(view(m.host))
+	}
+	h.last = m
+	return true
 }
 
 // enter makes g the governor of the request.

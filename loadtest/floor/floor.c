@@ -42,6 +42,11 @@ const void *envoy_dynamic_module_on_http_filter_new(const void *config, void *en
 }
 void envoy_dynamic_module_on_http_filter_destroy(const void *module) { (void)module; }
 
+int envoy_dynamic_module_on_http_filter_response_headers(void *envoy, const void *module, bool end) {
+  (void)envoy, (void)module, (void)end;
+  return 0;
+}
+
 #define FIELD(name, value) {name, sizeof name - 1, value, sizeof value - 1}
 
 // The first five are those of a 304.
