@@ -5,14 +5,7 @@ cd "$(dirname "$0")/.."
 site=build/docs pages=build/docs-pages npm=build/docs-npm pinned=scripts/docs
 
 scripts/install-python.sh $pinned/requirements.txt "" .venv/docs
-if ! cmp -s $pinned/package-lock.json $npm/installed.json; then
-  scripts/need.sh npm npm "it installs the scripts of the site: mermaid draws diagrams"
-  rm -rf $npm
-  mkdir -p $npm
-  cp $pinned/package.json $pinned/package-lock.json $npm/
-  npm ci --prefix $npm --ignore-scripts --no-audit --no-fund --silent
-  cp $pinned/package-lock.json $npm/installed.json # written last
-fi
+scripts/install-npm.sh $pinned $npm "it installs the scripts of the site: mermaid draws diagrams"
 
 rm -rf $pages
 mkdir -p $pages/assets

@@ -3,16 +3,8 @@
 # prints the path of its program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-pinned=scripts/yaml-language-server out=build/yaml-language-server
+out=build/yaml-language-server
 
 scripts/need.sh node nodejs "yaml-language-server runs in it"
-if ! cmp -s $pinned/package-lock.json $out/installed.json; then
-  scripts/need.sh npm npm "it installs yaml-language-server"
-  echo "installing yaml-language-server into $out ..." >&2
-  rm -rf $out
-  mkdir -p $out
-  cp $pinned/package.json $pinned/package-lock.json $out/
-  npm ci --prefix $out --ignore-scripts --no-audit --no-fund --silent
-  cp $pinned/package-lock.json $out/installed.json # written last
-fi
+scripts/install-npm.sh scripts/yaml-language-server $out "it installs yaml-language-server"
 echo "$PWD/$out/node_modules/yaml-language-server/bin/yaml-language-server"

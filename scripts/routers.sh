@@ -26,14 +26,7 @@ fresh() { # STAMP SOURCE...: whether STAMP was made from these sources
   cmp -s <(cat "$@") "$stamp"
 }
 
-sources=("$apps/express/package.json" "$apps/express/package-lock.json")
-if ! fresh $out/express.stamp "${sources[@]}"; then
-  echo "installing Express into $out ..." >&2
-  mkdir -p $out/express
-  cp "${sources[@]}" $out/express/
-  npm ci --prefix $out/express --ignore-scripts --no-audit --no-fund --silent
-  cat "${sources[@]}" >$out/express.stamp
-fi
+scripts/install-npm.sh $apps/express $out/express "make routers runs or builds a router with it"
 cp $apps/express/app.js $out/express/
 
 mapfile -t sources < <(find $apps/spring -type f | LC_ALL=C sort)
