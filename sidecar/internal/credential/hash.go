@@ -232,7 +232,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
 		return v.deny(a, now, isExpired)
 	case m == nil:
-		return v.deny(a, now, r.why(a, reason))
+		return r.tell(a, v.deny(a, now, reason))
 	}
 	v.meet(r, a.id, a.source)
 	return v.allow(a, r, r.old(m.Hash), now, reason)

@@ -116,3 +116,23 @@ func TestOverlapEndsDuringBcrypt(t *testing.T) {
 		}
 	})
 }
+
+// TestOldSecretCountsOnce: a device that sends its old secret again and again counts as one wrong secret, so others at
+// its address aren't held back.
+func TestOldSecretCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const home, nat = "192.0.2.1", "192.0.2.2"
+		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
+		before := device("d", 1, "old")
+		f.Apply(before)
+		f.Apply(device("other", 1, "right"))
+		f.show(t, "d", "old", home, wire.Allow, "bcrypt")
+		f.Apply(rotated(before, "new"))
+		f.show(t, "d", "new", home, wire.Allow, "bcrypt")
+		time.Sleep(11 * time.Second)
+		for range 3 * fewFailures.SourceFailures {
+			f.show(t, "d", "old", nat, wire.Deny, "old_secret")
+		}
+		f.show(t, "other", "right", nat, wire.Allow, "bcrypt")
+	})
+}

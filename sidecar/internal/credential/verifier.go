@@ -183,6 +183,7 @@ type attempt struct {
 	familiar   bool     // the device authenticated from source before
 	toTry      []string // hashes that need bcrypt
 	wrong      bool     // the device has another secret that is right
+	guess      bool     // it was wrong, without bcrypt, and not before: its source is to blame
 }
 
 // Verify decides whether device id may authenticate with secret, and stores the verdict for the edge. from is the
@@ -240,7 +241,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 // settle is decide, and lists who guessed.
 func (v *Verifier) settle(a *attempt) (Result, bool) {
 	r, done := v.decide(a)
-	if r.Reason == isResolved || r.Reason == isOldSecret {
+	if a.guess {
 		v.blame(a) // without the lock: the queue takes it
 	}
 	return r, done
@@ -293,7 +294,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	if why != "" {
 		return v.refused(a, now, why), true
 	}
-	a.generation, a.toTry, a.wrong = r.generation, nil, false
+	a.generation, a.toTry, a.wrong, a.guess = r.generation, nil, false, false
 	a.familiar = slices.Contains(r.sources, a.source)
 	for i := range r.hashes {
 		h := &r.hashes[i]
@@ -316,7 +317,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	}
 	for i := range r.refuted {
 		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
-			return v.deny(a, now, r.why(a, isRefuted)), true
+			return r.tell(a, v.deny(a, now, isRefuted)), true
 		}
 	}
 	if len(a.toTry) > 0 {
@@ -333,7 +334,8 @@ func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
 	}
 	r.refute(a.digest)
 	v.count(a)
-	denied := v.deny(a, now, r.why(a, isResolved))
+	a.guess = true
+	denied := r.tell(a, v.deny(a, now, isResolved))
 	if a.familiar || v.DeviceFailures == 0 {
 		denied.ThrottleFor = ownFor
 	}
@@ -367,14 +369,14 @@ func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 	return v.deny(a, now, why)
 }
 
-// why returns the reason for which a wrong secret is denied: another one if it was right until an overlap ended.
-func (r *record) why(a *attempt, reason Reason) Reason {
+// tell returns the answer to a wrong secret with another reason if it was right until an overlap ended.
+func (r *record) tell(a *attempt, denied Result) Result {
 	for i := range r.ended {
 		if hmac.Equal(r.ended[i][:], a.digest[:]) {
-			return isOldSecret
+			denied.Reason = isOldSecret
 		}
 	}
-	return reason
+	return denied
 }
 
 // allow stores the verdict and returns the answer; old: the secret, or that of the token, is one that ends. mu is held.
