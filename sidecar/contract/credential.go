@@ -116,6 +116,15 @@ func ParseLabels(text string) (map[string]string, error) {
 	return labels, nil
 }
 
+// FormatLabels returns labels as their field has them, in byte order.
+func FormatLabels(labels map[string]string) string {
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, name+"="+labels[name])
+	}
+	return strings.Join(pairs, ",")
+}
+
 // CheckLabel returns an error if a label is invalid.
 func CheckLabel(name, value string) error {
 	if n := len(name); n == 0 || n > MaxLabelName || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
@@ -216,11 +225,7 @@ func (c Credential) Fields() map[string]string {
 		fields[FieldOldUntil] = strconv.FormatInt(c.OldUntilMS, 10)
 	}
 	if len(c.Labels) > 0 {
-		var pairs []string
-		for _, name := range slices.Sorted(maps.Keys(c.Labels)) {
-			pairs = append(pairs, name+"="+c.Labels[name])
-		}
-		fields[FieldLabels] = strings.Join(pairs, ",")
+		fields[FieldLabels] = FormatLabels(c.Labels)
 	}
 	return fields
 }

@@ -1,22 +1,17 @@
 package publish
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"slices"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
-
-// changeAttempts bounds the retries of a change whose record is written meanwhile.
-const changeAttempts = 10
 
 // GetDevice returns a device's credential. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does
 // not allow the stored record.
@@ -33,16 +28,15 @@ func (p *Publisher) device(ctx context.Context, id string) (contract.Credential,
 	if err := checkMember(m); err != nil {
 		return contract.Credential{}, err
 	}
-	if err := p.reads(ctx); err != nil {
-		return contract.Credential{}, err
-	}
 	records, err := p.records(ctx, []contract.Member{m})
 	if err != nil {
 		return contract.Credential{}, err
 	}
 	c, err := parseDevice(id, records[0])
 	if err == nil && c.Deleted {
-		err = fmt.Errorf("device %q: %w", id, ErrNotFound)
+		if err = p.reads(ctx); err == nil { // with another number of shards it may be in another one
+			err = fmt.Errorf("device %q: %w", id, ErrNotFound)
+		}
 	}
 	return c, err
 }
@@ -52,7 +46,7 @@ func (p *Publisher) device(ctx context.Context, id string) (contract.Credential,
 // it calls change again, with the newer record. It returns [ErrNotFound] if there is none, and the error of change.
 func (p *Publisher) ChangeDevice(ctx context.Context, id string, version uint64,
 	change func(*contract.Credential) error) (receipt Receipt, err error) {
-	for range changeAttempts {
+	for range attempts {
 		if receipt, err = p.change(ctx, id, version, change); version != 0 || !errors.Is(err, ErrStale) {
 			break
 		}
@@ -75,8 +69,7 @@ func (p *Publisher) change(ctx context.Context, id string, version uint64,
 	if err := change(&c); err != nil {
 		return Receipt{}, err
 	}
-	slices.Sort(c.Permissions)
-	c.Permissions = slices.Compact(c.Permissions)
+	c.Permissions = distinct(c.Permissions)
 	if err := checkNames(id, c.Permissions, c.Labels); err != nil {
 		return Receipt{}, err
 	}
@@ -114,7 +107,7 @@ func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, erro
 		return Receipt{}, fmt.Errorf("rotate device: %w",
 			refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap, r.ID))
 	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(r.Secret), cmp.Or(r.Cost, DefaultCost))
+	hash, err := hashOf(r.Secret, r.Cost)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("rotate device %q: %w", r.ID, err)
 	}
@@ -125,7 +118,7 @@ func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, erro
 				return refuse("secret of %q: is the current one", r.ID)
 			}
 		}
-		c.Hashes, c.OldUntilMS = []string{string(hash)}, 0
+		c.Hashes, c.OldUntilMS = []string{hash}, 0
 		if r.Overlap > 0 && len(before) > 0 {
 			c.Hashes = append(c.Hashes, before...)
 			c.OldUntilMS = time.Now().Add(r.Overlap).UnixMilli()
@@ -146,7 +139,7 @@ func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Re
 	}
 	if !force {
 		state, err := p.state(ctx, m)
-		if err == nil && !state.there && !state.missing() {
+		if err == nil && !state.known() {
 			err = ErrNotFound
 		}
 		if err != nil {

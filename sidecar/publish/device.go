@@ -43,25 +43,36 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 	if err := d.check(); err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
 	}
-	record := contract.Credential{Version: d.Version, Hashes: d.Hashes, Permissions: slices.Clone(d.Permissions),
+	record := contract.Credential{Version: d.Version, Hashes: d.Hashes, Permissions: distinct(d.Permissions),
 		Labels: d.Labels}
-	slices.Sort(record.Permissions)
-	record.Permissions = slices.Compact(record.Permissions)
 	if !d.NotAfter.IsZero() {
 		record.NotAfterMS = d.NotAfter.UnixMilli()
 	}
 	if d.Secret != "" {
-		hash, err := bcrypt.GenerateFromPassword([]byte(d.Secret), cmp.Or(d.Cost, DefaultCost))
+		hash, err := hashOf(d.Secret, d.Cost)
 		if err != nil {
 			return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 		}
-		record.Hashes = []string{string(hash)}
+		record.Hashes = []string{hash}
 	}
 	receipt, err := p.write(ctx, replace, contract.CredentialMember(d.ID), record.Fields())
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 	}
 	return receipt, nil
+}
+
+// hashOf returns the hash of a secret; a cost of 0 means [DefaultCost].
+func hashOf(secret string, cost int) (string, error) {
+	hash, err := bcrypt.GenerateFromPassword([]byte(secret), cmp.Or(cost, DefaultCost))
+	return string(hash), err
+}
+
+// distinct returns names in byte order, each once.
+func distinct(names []string) []string {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (d Device) check() error {

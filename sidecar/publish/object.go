@@ -123,7 +123,7 @@ func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for %q: %w", key, err)
 	}
-	return state.there || state.missing(), nil
+	return state.known(), nil
 }
 
 // Get returns the object at key. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does not allow

@@ -18,8 +18,8 @@ import (
 const (
 	// revokeParallel is how many devices RevokeAll revokes concurrently.
 	revokeParallel = 16
-	// revokeAttempts bounds the retries of a revocation whose record is written meanwhile.
-	revokeAttempts = 10
+	// attempts bounds the retries of a change or revocation whose record is written meanwhile.
+	attempts = 10
 )
 
 // RevokeDevice disables a device and keeps the rest of its record. If the log has the device but the record is gone,
@@ -41,7 +41,7 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 	if err := checkMember(m); err != nil {
 		return Receipt{}, fmt.Errorf("revoke device: %w", err)
 	}
-	for range revokeAttempts {
+	for range attempts {
 		fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: "1"}
 		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
 			break
@@ -83,6 +83,9 @@ type state struct {
 
 // missing reports whether a record was written and doesn't exist any more.
 func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
+
+// known reports whether there is a record, or was one that edges may have.
+func (s state) known() bool { return s.there || s.missing() }
 
 func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
 	shard := p.keyspace.KeysOf(m.ID)

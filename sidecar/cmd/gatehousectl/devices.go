@@ -65,11 +65,6 @@ func view(c contract.Credential, damage error) deviceView {
 	return d
 }
 
-// labels returns the labels in one line.
-func (d deviceView) labels() string {
-	return contract.Credential{Labels: d.Labels}.Fields()[contract.FieldLabels]
-}
-
 type deviceGetCmd struct {
 	ID   string `arg:"" help:"The device's id."`
 	JSON bool   `name:"json" help:"As a JSON object."`
@@ -89,7 +84,7 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintf(w, "id:\t%s\nstate:\t%s\nversion:\t%d\npublished:\t%s\nnot-after:\t%s\npermissions:\t%s\n"+
 			"labels:\t%s\n", d.ID, d.State, d.Version, d.Published, orNone(d.NotAfter),
-			orNone(strings.Join(d.Permissions, ",")), orNone(d.labels()))
+			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
 		for i, cost := range d.Costs {
 			secret := "newest"
 			if i > 0 {
@@ -184,7 +179,7 @@ func (cmd *deviceListCmd) Run(c *console) error {
 			return lines.Encode(d)
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", d.ID, d.Version, d.State, orNone(d.NotAfter),
-			orNone(strings.Join(d.Permissions, ",")), orNone(d.labels()))
+			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
 		const page = 1000 // of which the columns are aligned
 		if count++; count%page == 0 {
 			return w.Flush()
