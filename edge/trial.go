@@ -28,8 +28,13 @@ func (s *stream) try(d *policy.Decision, rule int) {
 	v.tried[s.id] = tried{rule, strings.Clone(d.WouldHit), d.WouldBeRefused()}
 }
 
-// Response tells the entity-tag of the response to a stream, "" if it has none. It may be called for every stream, as
-// another callback of it.
+// Awaits reports whether the response to a stream is awaited, so that hosts need not read others.
+func (v *VM) Awaits(id uint32) bool {
+	_, ok := v.tried[id]
+	return ok
+}
+
+// Response tells the entity-tag of the response to a stream, "" if it has none, as another callback of it.
 func (v *VM) Response(id uint32, etag string) {
 	t, ok := v.tried[id]
 	if !ok {

@@ -63,6 +63,9 @@ func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action
 
 // OnHttpResponseHeaders implements types.HttpContext. The SDK exports it in any case.
 func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
+	if !module.Awaits(c.id) {
+		return types.ActionContinue
+	}
 	sdk.begin(&c.caller)
 	etag, err := proxywasm.GetHttpResponseHeader("etag")
 	if err != nil {

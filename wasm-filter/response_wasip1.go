@@ -8,6 +8,9 @@ const compares = true
 
 //go:wasmexport proxy_on_response_headers
 func proxyOnResponseHeaders(id, _, _ uint32) uint32 {
+	if !module.Awaits(id) {
+		return 0
+	}
 	abi.BeginCallback()
 	etag, err := abi.Header(abi.ResponseHeaders, "etag")
 	if err != nil {

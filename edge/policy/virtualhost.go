@@ -278,17 +278,17 @@ func newGovernor(c *Config, name string, rules HostRules) *governor {
 // hosts finds the governor of each request.
 type hosts struct {
 	table     *virtualHostTable
-	all       []*governor // by virtual host
-	none      *governor   // for hosts without one
-	ambiguous *governor   // for requests whose host is ambiguous
-	host      string      // of the last request, "" if it has none or is ambiguous; in an entry of met
-	place     place       // of the last request
-	met       [64]metHost // the last authorities, by their hash
-	last      *metHost    // of the last request that has one, in met
+	all       []*governor    // by virtual host
+	none      *governor      // for hosts without one
+	ambiguous *governor      // for requests whose host is ambiguous
+	host      string         // of the last request, "" if it has none or is ambiguous; in recent
+	place     place          // of the last request
+	recent    [64]recentHost // by the hash of the authority
+	last      *recentHost    // of the last request that has one, in recent
 }
 
-// metHost is what a valid authority means. Its slices are reused, so that other hosts cost no garbage.
-type metHost struct {
+// recentHost is what a valid authority means. Its slices are reused, so that other hosts cost no garbage.
+type recentHost struct {
 	authority, host []byte
 	place           place
 }
@@ -299,7 +299,7 @@ func newHosts(c *Config, none *governor) *hosts {
 		return nil
 	}
 	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}
-	h.last = &h.met[0]
+	h.last = &h.recent[0]
 	tries, enforces := none.tries, none.enforces
 	for i := range c.VirtualHosts {
 		g := newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules)
@@ -329,7 +329,7 @@ func (h *hosts) governor(fields headermap.Fields) *governor {
 	switch {
 	case lines > 1:
 		return h.ambiguous
-	case authority != "" && !h.meet(authority):
+	case authority != "" && !h.know(authority):
 		return h.ambiguous
 	case authority != "":
 		h.host, h.place = view(h.last.host), h.last.place
@@ -342,9 +342,9 @@ func (h *hosts) governor(fields headermap.Fields) *governor {
 	return h.none
 }
 
-// meet makes last the entry of an authority. It returns false for what proxies and upstreams may read as different
+// know makes last the entry of an authority. It returns false for what proxies and upstreams may read as different
 // hosts.
-func (h *hosts) meet(authority string) bool {
+func (h *hosts) know(authority string) bool {
 	if string(h.last.authority) == authority {
 		return true
 	}
@@ -352,7 +352,7 @@ func (h *hosts) meet(authority string) bool {
 	for i := range len(authority) {
 		hash = (hash ^ uint32(authority[i])) * 16777619
 	}
-	m := &h.met[hash%uint32(len(h.met))]
+	m := &h.recent[hash%uint32(len(h.recent))]
 	if string(m.authority) != authority {
 		var ok bool
 		m.authority = m.authority[:0]
