@@ -24,7 +24,7 @@ type deviceView struct {
 	// State is "enabled", "revoked", "expired" or "corrupt".
 	State       string            `json:"state"`
 	Version     uint64            `json:"version"`
-	Published   string            `json:"published"` // RFC 3339
+	Published   string            `json:"published,omitempty"` // RFC 3339
 	NotAfter    string            `json:"not_after,omitempty"`
 	Permissions []string          `json:"permissions"`
 	Labels      map[string]string `json:"labels"`
@@ -39,7 +39,7 @@ type deviceView struct {
 // view returns c without its hashes; damage is why it can't be read.
 func view(c contract.Credential, damage error) deviceView {
 	now := time.Now().UnixMilli()
-	d := deviceView{ID: c.ID, State: "enabled", Version: c.Version, Published: timestamp(c.PublishedMS),
+	d := deviceView{ID: c.ID, State: "enabled", Version: c.Version,
 		Permissions: slices.Concat([]string{}, c.Permissions), Labels: maps.Clone(c.Labels), Costs: []int{}}
 	if d.Labels == nil {
 		d.Labels = map[string]string{}
@@ -47,6 +47,9 @@ func view(c contract.Credential, damage error) deviceView {
 	for _, hash := range c.Hashes {
 		cost, _ := bcrypt.Cost([]byte(hash)) // contract.ParseCredential has checked it
 		d.Costs = append(d.Costs, cost)
+	}
+	if c.PublishedMS != 0 {
+		d.Published = timestamp(c.PublishedMS)
 	}
 	if c.NotAfterMS != 0 {
 		d.NotAfter = timestamp(c.NotAfterMS)
