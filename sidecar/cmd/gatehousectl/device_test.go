@@ -92,6 +92,10 @@ func TestLifeOfADevice(t *testing.T) {
 			t.Errorf("get has no %q:\n%s", want, text)
 		}
 	}
+	s.redis.HSet(keys.CredentialKey("d"), "old-until", "978307200000")
+	if text := s.ok("", "device", "get", "d"); !strings.Contains(text, "secret:       ended 2001-01-01T00:00:00.000Z") {
+		t.Errorf("get after the overlap:\n%s", text)
+	}
 	s.ok("", "device", "set", "d", "--end-overlap")
 	if c := s.record(); len(c.Hashes) != 1 || c.OldUntilMS != 0 {
 		t.Errorf("after the end of the overlap: %+v", c)

@@ -90,10 +90,12 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
 		for i, cost := range d.Costs {
 			secret := "newest"
-			if i > 0 {
+			switch {
+			case i > 0 && d.OldUntil == "":
 				secret = "valid"
-			}
-			if i > 0 && d.OldUntil != "" {
+			case i > 0 && device.OldUntilMS <= time.Now().UnixMilli():
+				secret = "ended " + d.OldUntil
+			case i > 0:
 				secret = "until " + d.OldUntil
 			}
 			fmt.Fprintf(w, "secret:\t%s, bcrypt cost %d\n", secret, cost)
