@@ -86,6 +86,16 @@ units() {
   rm -rf "$dir"
 }
 
+# Planted defects replace text of sources, which other changes move.
+plants() {
+  local plant status=0
+  for plant in e2e/testdata/plants/* e2e/chaos/testdata/plants/*; do
+    # shellcheck disable=SC1090 # any plant
+    (source scripts/overlay.sh && source "$plant") || { echo "$plant does not apply" >&2; status=1; }
+  done
+  return $status
+}
+
 # A tag of an action can be moved to other code; a commit can't.
 by_digest() { ! grep -n 'uses:' .github/workflows/*.yml | grep -vE 'uses: [a-z/-]+@[0-9a-f]{40} # v[0-9.]+$'; }
 
@@ -123,6 +133,7 @@ stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native
 stage "staticcheck, nginx" env CGO_ENABLED=1 go run "$staticcheck" -tags=nginx ./nginx/host
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
+stage "planted defects" plants
 stage "systemd units" units
 stage "tested versions" scripts/versions.sh
 stage links links
