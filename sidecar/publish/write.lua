@@ -89,6 +89,10 @@ local function flag(text)
   return text ~= '1' and '1, or no such field'
 end
 
+local function disabled(text)
+  return text ~= '1' and text ~= 'revoked' and '1 or revoked, or no such field'
+end
+
 local function coding(text)
   return text == '' and 'bytes: no content coding is empty'
 end
@@ -144,7 +148,7 @@ local forms = { -- by kind and field: bytes at most, and the function
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
   },
   c = {
-    hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 1, flag },
+    hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 7, disabled },
     ['not-after'] = { 16, number }, ['old-until'] = { 16, number }, labels = { 16 * 98, labels }, deleted = { 1, flag },
   },
 }
