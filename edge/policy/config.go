@@ -208,7 +208,8 @@ func (o *object) credentials() (c Credentials) {
 	}
 	m := o.sub("credentials")
 	c = Credentials{Basic: m.flag("basic"), Bearer: m.flag("bearer"), Forward: m.flag("forward")}
-	if m.sound() && m.values["api_key_header"] != nil {
+	apiKey := m.values["api_key_header"] != nil
+	if m.sound() && apiKey {
 		c.APIKeyHeader = m.text("api_key_header")
 	}
 	pair := m.values["id_header"] != nil || m.values["secret_header"] != nil
@@ -218,7 +219,7 @@ func (o *object) credentials() (c Credentials) {
 		if pair {
 			o.problem(m.at+".basic", "is given with headers: use one of the two")
 		}
-	case pair || !c.takesAPIKeys():
+	case pair || !apiKey && !c.Bearer:
 		c.IDHeader, c.SecretHeader = m.text("id_header"), m.text("secret_header")
 		if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
 			o.problem(m.at+".secret_header", "%q is also the id_header", c.SecretHeader)
