@@ -81,7 +81,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	keyed := strings.Replace(rules, `{"id_header": "x-device-id", "secret_header": "x-device-token"}`,
 		`{"api_key_header": "x-api-key", "bearer": true}`, 1)
 	configs := []struct{ name, rules, space string }{
-		{"", rules, ""}, {"an API key, ", keyed, ""}, {"a bearer, ", keyed, ""}, {"a virtual host, ", hundredHosts(), "//edge"},
+		{"", rules, ""}, {"an API key, ", keyed, ""}, {"a bearer, ", keyed, ""},
+		{"a virtual host, ", hundredHosts(), "//edge"},
 		{"its hosts, ", strings.ReplaceAll(hundredHosts(), `"cache": {`, `"cache": {"scope": "host", `), "//edge:edge.example.com"},
 	}
 	for _, tt := range tests {

@@ -32,11 +32,12 @@ var basic = []testCase{
 	{"9110 11.4", "another scheme", "GET /a/doc\nauthorization: Bearer ZGV2OnNlY3JldA==", 401, "edge", ""},
 	{"6750 2.1", "an API key", "GET /a/doc\nauthorization: Bearer gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 200,
 		"hit", "cache-control: private, no-cache\nvary ~ .*authorization.*"},
-	{"9110 11.1", "its scheme in lower case", "GET /a/doc\nauthorization: bearer gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654",
-		200, "hit", ""},
+	{"9110 11.1", "its scheme in lower case", "GET /a/doc\nauthorization: bearer " +
+		"gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 200, "hit", ""},
 	{"6750 3.1", "an API key with a wrong checksum",
 		"GET /a/doc\nauthorization: Bearer gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e653", 401, "edge", ""},
-	{"6750 2.3", "no API key in the query", "GET /a/doc?access_token=gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 401, "edge",
+	{"6750 2.3", "no API key in the query", "GET /a/doc?access_token=" +
+		"gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 401, "edge",
 		"www-authenticate ~ Basic .*"},
 	{"9110 5.3", "two credentials",
 		"GET /a/doc\nauthorization: Basic ZGV2OnNlY3JldA==\nauthorization: Basic ZGV2OnNlY3JldA==", 401, "edge", ""},

@@ -346,8 +346,8 @@ func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
 	return true
 }
 
-// misspelt reports whether the request's credential is an API key with a wrong checksum, so that the sidecar need not be
-// asked.
+// misspelt reports whether the request's credential is an API key with a wrong checksum, which the sidecar need not
+// judge.
 //
 //go:noinline
 func (e *Engine) misspelt(cred *Credential, r *Request) bool {

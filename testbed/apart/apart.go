@@ -137,7 +137,8 @@ func New(r *rand.Rand) *Config {
 }
 
 func newHost(r *rand.Rand, name string, domains []string) host {
-	h := host{Domains: domains, Default: oneOf(r, []string{"pass", "pass", "deny"}), kind: oneOf(r, []int{0, 0, 1, 2, 3, 4})}
+	h := host{Domains: domains, Default: oneOf(r, []string{"pass", "pass", "deny"}),
+		kind: oneOf(r, []int{0, 0, 1, 2, 3, 4})}
 	if h.kind != 0 {
 		h.Credentials = &kinds[h.kind]
 	}

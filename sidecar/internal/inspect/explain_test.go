@@ -110,7 +110,8 @@ func TestVirtualHostIsExplained(t *testing.T) {
 			Rule: &Rule{Name: "shop/all"}, Key: "@d//shop:shop.example/a"}},
 		{"key", [][2]string{{"X-API-Key", "another's"}}, Explanation{VirtualHost: "key", Domain: "key",
 			Rule: &Rule{Name: "key/all"}, Key: "@d//key/a"}},
-		{"bearer", nil, Explanation{VirtualHost: "bearer", Domain: "bearer", Rule: &Rule{Name: "bearer/all"}, Key: "@d//bearer/a"}},
+		{"bearer", nil, Explanation{VirtualHost: "bearer", Domain: "bearer", Rule: &Rule{Name: "bearer/all"},
+			Key: "@d//bearer/a"}},
 		{"a,b", nil, Explanation{Answer: Answer{Reason: "gatehouse_forbidden_ambiguous_host"}}},
 	}
 	for _, tt := range tests {

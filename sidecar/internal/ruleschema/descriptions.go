@@ -7,11 +7,12 @@ import (
 
 // Descriptions are those of the fields, by their paths, for editors. docs/rules.md has more.
 var Descriptions = map[string]string{
-	"push_listener":              "true, and nothing else, makes Envoy's plugin the listener to which the sidecar pushes.",
-	"sidecar":                    "How the edge calls the sidecar.",
-	"sidecar.cluster":            "Envoy's cluster of the sidecar, by default gatehouse-sidecar.",
-	"sidecar.timeout":            "How long a request waits for a call.",
-	"credentials":                "Where the credential is: {id_header: NAME, secret_header: NAME}, {basic: true}, {api_key_header: NAME}, {bearer: true}.",
+	"push_listener":   "true, and nothing else, makes Envoy's plugin the listener to which the sidecar pushes.",
+	"sidecar":         "How the edge calls the sidecar.",
+	"sidecar.cluster": "Envoy's cluster of the sidecar, by default gatehouse-sidecar.",
+	"sidecar.timeout": "How long a request waits for a call.",
+	"credentials": "Where the credential is: {id_header: NAME, secret_header: NAME}, {basic: true}, " +
+		"{api_key_header: NAME} or {bearer: true}.",
 	"credentials.id_header":      "Header with the id of the device.",
 	"credentials.secret_header":  "Header with its secret.",
 	"credentials.basic":          "true: Basic authentication (RFC 7617), in place of headers.",
