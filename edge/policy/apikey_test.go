@@ -69,6 +69,8 @@ func TestDecideAPIKey(t *testing.T) {
 		{"the bearer twice", bearer, []string{authorization + right, authorization + right}, none, nobody},
 		{"the bearer, then another", bearer, []string{authorization + right, "authorization: Basic Og=="}, none, nobody},
 		{"another, then the bearer", bearer, []string{"authorization: Basic Og==", authorization + right}, none, nobody},
+		{"headers beside another's token, then a bearer", all,
+			[]string{"x-id: dev", "x-secret: s", "authorization: Bearer eyJ", authorization + right}, none, nobody},
 		{"folded", header, []string{key + right + ", " + right}, none, nobody},
 		{"in both ways", both, []string{key + right, authorization + right}, none, nobody},
 		{"another key in each way", both, []string{key + right, authorization + apiKeyOf("b")}, none, nobody},
