@@ -10,6 +10,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
@@ -29,8 +30,10 @@ func putObject(e *emulator, key string, length int) {
 }
 
 // putVerdict stores an allow verdict for device dev until expires, unix ms.
-func putVerdict(e *emulator, expires int64) {
-	digest := state.Keys.Digest("dev", "s3cret")
+func putVerdict(e *emulator, expires int64) { putVerdictOf(e, "s3cret", expires) }
+
+func putVerdictOf(e *emulator, secret string, expires int64) {
+	digest := state.Keys.Digest("dev", secret)
 	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
 	e.records[place(wire.RegionVerdicts, bucket)] = wire.AppendVerdicts(nil, state.Epoch,
 		[]wire.Verdict{{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: expires}}, nil)
@@ -73,8 +76,13 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		{"auth + 200", device("/v1/private/1"), 200},
 		{"auth + 200, query", device("/v1/private/1?b=1&lang=de&a"), 200},
 	}
+	secret := apikey.Secret(strings.Repeat("K", 26))
+	key, _ := apikey.Of("dev", secret)
+	keyed := strings.Replace(rules, `{"id_header": "x-device-id", "secret_header": "x-device-token"}`,
+		`{"api_key_header": "x-api-key", "bearer": true}`, 1)
 	configs := []struct{ name, rules, space string }{
-		{"", rules, ""}, {"a virtual host, ", hundredHosts(), "//edge"},
+		{"", rules, ""}, {"an API key, ", keyed, ""}, {"a bearer, ", keyed, ""},
+		{"a virtual host, ", hundredHosts(), "//edge"},
 		{"its hosts, ", strings.ReplaceAll(hundredHosts(), `"cache": {`, `"cache": {"scope": "host", `), "//edge:edge.example.com"},
 	}
 	for _, tt := range tests {
@@ -87,6 +95,12 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 					raiseGuard(e)
 				}
 				putVerdict(e, e.clock+60_000)
+				shown := tt.headers
+				if config.rules == keyed {
+					putVerdictOf(e, secret, e.clock+60_000)
+					shown = append(slices.Clone(shown), map[string][2]string{"an API key, ": {"x-api-key", key},
+						"a bearer, ": {"authorization", "Bearer " + key}}[config.name])
+				}
 				path, _, _ := strings.Cut(tt.headers[1][1], "?")
 				if strings.Contains(tt.headers[1][1], "lang") {
 					path += "?lang=de"
@@ -96,7 +110,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 				}
 				q := &quiet{emulator: e}
 				e.vm.host = q
-				e.streams[2] = &exchange{request: tt.headers}
+				e.streams[2] = &exchange{request: shown}
 				run := func() {
 					q.show(2)
 					if answers == "kept for a moment" {

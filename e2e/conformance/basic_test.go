@@ -2,10 +2,10 @@ package conformance
 
 import "testing"
 
-// guarded are rules that deny all other requests, with credentials as in RFC 7617.
+// guarded are rules that deny all other requests, with credentials as in RFC 7617, or API keys as in RFC 6750.
 const guarded = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
-credentials: {basic: true}
+credentials: {basic: true, bearer: true}
 session: {metadata: gatehouse}
 rules:
 - {match: {path: /session, methods: [POST]}, session: issue}
@@ -30,6 +30,15 @@ var basic = []testCase{
 	{"7617 2", "nothing behind the scheme", "GET /a/doc\nauthorization: Basic", 401, "edge", ""},
 	{"9110 11.4", "another alphabet", "GET /a/doc\nauthorization: Basic ZGV2OnNlY3JldA==!", 401, "edge", ""},
 	{"9110 11.4", "another scheme", "GET /a/doc\nauthorization: Bearer ZGV2OnNlY3JldA==", 401, "edge", ""},
+	{"6750 2.1", "an API key", "GET /a/doc\nauthorization: Bearer gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 200,
+		"hit", "cache-control: private, no-cache\nvary ~ .*authorization.*"},
+	{"9110 11.1", "its scheme in lower case", "GET /a/doc\nauthorization: bearer " +
+		"gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 200, "hit", ""},
+	{"6750 3.1", "an API key with a wrong checksum",
+		"GET /a/doc\nauthorization: Bearer gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e653", 401, "edge", ""},
+	{"6750 2.3", "no API key in the query", "GET /a/doc?access_token=" +
+		"gh_key_KKKKKKKKKKKKKKKKKKKKKKKKKK_5255e654", 401, "edge",
+		"www-authenticate ~ Basic .*"},
 	{"9110 5.3", "two credentials",
 		"GET /a/doc\nauthorization: Basic ZGV2OnNlY3JldA==\nauthorization: Basic ZGV2OnNlY3JldA==", 401, "edge", ""},
 	{"9110 11.6.2", "a credential of a proxy's is none",

@@ -35,6 +35,11 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 	d.Digest = cred.digest(&e.state.Keys)
 	v, status, err := e.find(cred.ID, &d.Digest, mem)
+	if status != wire.Found && e.misspelt(cred, r) {
+		*cred = Credential{}
+		e.unauthorized(d, NoCredential)
+		return
+	}
 	d.Hint = hint(cred, status, v.Outcome)
 	switch {
 	case d.Hint != NoHint && answers.Suspect:

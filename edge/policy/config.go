@@ -51,10 +51,14 @@ type Config struct {
 }
 
 // Credentials tells where a request has its device id and secret: in two headers or, if Basic, as HTTP Basic (RFC
-// 7617).
+// 7617). Instead of these or beside them it may have both as an API key (package apikey). A request may use one way.
 type Credentials struct {
 	IDHeader, SecretHeader string // lower case
 	Basic                  bool
+	APIKeyHeader           string // lower case
+	// Bearer means that an API key may be the token of Authorization: Bearer (RFC 6750). Other tokens there are not
+	// the policy's.
+	Bearer bool
 	// Forward sends the secret upstream even under an auth rule.
 	Forward bool
 }
@@ -203,21 +207,43 @@ func (o *object) credentials() (c Credentials) {
 		return c
 	}
 	m := o.sub("credentials")
-	c = Credentials{Basic: m.flag("basic"), Forward: m.flag("forward")}
+	c = Credentials{Basic: m.flag("basic"), Bearer: m.flag("bearer"), Forward: m.flag("forward")}
+	apiKey := m.values["api_key_header"] != nil
+	if m.sound() && apiKey {
+		c.APIKeyHeader = m.text("api_key_header")
+	}
+	pair := m.values["id_header"] != nil || m.values["secret_header"] != nil
 	switch {
 	case !m.sound():
 	case c.Basic:
-		if m.values["id_header"] != nil || m.values["secret_header"] != nil {
+		if pair {
 			o.problem(m.at+".basic", "is given with headers: use one of the two")
 		}
-	default:
+	case pair || !apiKey && !c.Bearer:
 		c.IDHeader, c.SecretHeader = m.text("id_header"), m.text("secret_header")
 		if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
 			o.problem(m.at+".secret_header", "%q is also the id_header", c.SecretHeader)
 		}
 	}
+	for _, other := range [...][2]string{{c.IDHeader, "the id_header"}, {c.SecretHeader, "the secret_header"},
+		{c.authorization(), "of basic or bearer"}} {
+		if c.APIKeyHeader != "" && c.APIKeyHeader == other[0] {
+			o.problem(m.at+".api_key_header", "%q is also %s", c.APIKeyHeader, other[1])
+		}
+	}
 	c.Basic = c.Basic || !m.sound() // so that rules don't lack them, too
 	return c
+}
+
+// takesAPIKeys reports whether the credential may be an API key.
+func (c *Credentials) takesAPIKeys() bool { return c.APIKeyHeader != "" || c.Bearer }
+
+// authorization returns "authorization" if that header has credentials, "" if it doesn't.
+func (c *Credentials) authorization() string {
+	if c.Basic || c.Bearer {
+		return "authorization"
+	}
+	return ""
 }
 
 func (o *object) source() (s Source) {

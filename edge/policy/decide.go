@@ -127,6 +127,7 @@ type Engine struct {
 	fields  [8][2]string
 	headers []byte
 	text    []byte
+	secret  []byte // of its API key
 }
 
 // maxSets is the maximum number of sets in permissionNames.

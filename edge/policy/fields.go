@@ -106,6 +106,8 @@ var credentialsField = Field{Name: "credentials", Form: Object, Fields: []Field{
 	{Name: "id_header", Form: Header},
 	{Name: "secret_header", Form: Header},
 	{Name: "basic", Form: Flag},
+	{Name: "api_key_header", Form: Header},
+	{Name: "bearer", Form: Flag},
 	{Name: "forward", Form: Flag},
 }}
 

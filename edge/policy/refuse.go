@@ -24,6 +24,8 @@ func (e *Engine) unauthorized(d *Decision, why Reason) {
 	challenge := `Device realm="gatehouse"`
 	if e.by.Credentials.Basic {
 		challenge = `Basic realm="gatehouse", charset="UTF-8"`
+	} else if e.by.Credentials.Bearer {
+		challenge = `Bearer realm="gatehouse"`
 	}
 	d.problem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})
 }

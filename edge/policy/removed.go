@@ -6,6 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
+var authorization = []string{"authorization"}
+
 // identityHeaders tell the upstream the device; clients must not send them.
 var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 
@@ -50,7 +52,7 @@ func (e *Engine) isRemoved(name string) bool {
 // have that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
 func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
 
-// SecretHeaders returns the headers with the secret of an authenticated request, which no upstream gets: the
+// SecretHeaders returns the headers with the secret or API key of an authenticated request, which no upstream gets: the
 // credential's, and other spellings of it. The proxy's JWT filter removes tokens. Under a rule that isn't enforced the
 // upstream may still check the secret, and gets it.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
@@ -58,8 +60,13 @@ func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].tries() {
 		return nil
 	}
-	if c.Basic && r.has(headerAuthorization) || !c.Basic && r.has(headerSecret) {
+	switch {
+	case r.has(headerSecret):
 		names = e.by.secret
+	case r.has(headerAPIKey):
+		names = e.by.apiKey
+	case r.has(headerAuthorization) && e.shows(r):
+		names = authorization
 	}
 	if r.more != nil {
 		names = r.spelled(names)

@@ -75,6 +75,7 @@ func TestRemoved(t *testing.T) {
 func TestSecretHeaders(t *testing.T) {
 	const headers, basic = `{"credentials": {"id_header": "x-id", "secret_header": "x-device-token"`,
 		`{"credentials": {"basic": true`
+	const keys = headers + `, "api_key_header": "x-api-key", "bearer": true}}`
 	tests := []struct {
 		name, config string
 		lines        []string
@@ -90,6 +91,11 @@ func TestSecretHeaders(t *testing.T) {
 		{"another spelling beside a token", headers + `}}`, []string{"x_device_token: s"}, []string{"x_device_token"}},
 		{"other lines twice", headers + `}}`, []string{"if-none-match: a", "if-none-match: b"}, nil},
 		{"basic", basic + `}}`, []string{"authorization: Basic ZGV2OnM=", "x-device-token: s"}, []string{"authorization"}},
+		{"an API key", keys, []string{"x-api-key: k", "x_api-key: k", "x-id: dev"}, []string{"x-api-key", "x_api-key"}},
+		{"a bearer", keys, []string{"authorization: Bearer gh_k"}, []string{"authorization"}},
+		{"another's bearer beside a key", keys, []string{"authorization: Bearer eyJ", "x-api-key: k"}, []string{"x-api-key"}},
+		{"a token that is forwarded", keys, []string{"authorization: Bearer eyJ"}, nil},
+		{"an API key, forwarded", headers + `, "api_key_header": "k", "forward": true}}`, []string{"k: gh_k"}, nil},
 		{"basic, forwarded", basic + `, "forward": true}}`, []string{"authorization: Basic ZGV2OnM="}, nil},
 	}
 	for _, tt := range tests {

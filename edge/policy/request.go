@@ -2,9 +2,11 @@ package policy
 
 import (
 	"encoding/base64"
+	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
@@ -28,10 +30,11 @@ const (
 	headerIfUnmodifiedSince
 	headerContentType
 	headerID
-	headerSecret
 	headerAuthorization
+	headerSecret // from here on no upstream gets them in any spelling
+	headerAPIKey
 	headerCount
-	// headerSpelled is a name in another spelling of the secret's, stored as the value of a line.
+	// headerSpelled is a name in another spelling of the secret's or API key's, stored as the value of a line.
 	headerSpelled = headerCount
 )
 
@@ -110,7 +113,7 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 		name, value := fields.Next()
 		for _, known := range e.known[min(len(name), lastLength)] {
 			if known.name != name {
-				if known.header == headerSecret {
+				if known.header >= headerSecret {
 					r.addSpelled(name, known.name)
 				}
 				continue
@@ -163,11 +166,11 @@ func newKnownHeaders(c *Credentials) (k knownHeaders) {
 	k.add("if-match", headerIfMatch)
 	k.add("if-unmodified-since", headerIfUnmodifiedSince)
 	k.add("content-type", headerContentType)
-	if c.Basic {
-		k.add("authorization", headerAuthorization)
-	} else if *c != (Credentials{}) {
-		k.add(c.IDHeader, headerID)
-		k.add(c.SecretHeader, headerSecret)
+	for h, name := range [headerCount]string{headerID: c.IDHeader, headerSecret: c.SecretHeader,
+		headerAPIKey: c.APIKeyHeader, headerAuthorization: c.authorization()} {
+		if name != "" {
+			k.add(name, header(h))
+		}
 	}
 	return k
 }
@@ -175,14 +178,11 @@ func newKnownHeaders(c *Credentials) (k knownHeaders) {
 // credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter can be configured to use
 // another one for tokens.
 func credentialHeaders(c *Credentials, tokens bool) []string {
-	var names []string
-	if !c.Basic {
-		names = []string{c.IDHeader, c.SecretHeader}
+	names := []string{c.IDHeader, c.SecretHeader, c.APIKeyHeader, c.authorization()}
+	if tokens {
+		names[3] = "authorization"
 	}
-	if c.Basic || tokens {
-		names = append(names, "authorization")
-	}
-	return names
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
 // spells reports whether an upstream may read name as header, which has the same length: many don't distinguish '-' and
@@ -251,7 +251,13 @@ type Credential struct {
 }
 
 // credential sets cred to the request's credential; false if there is none, more than one, or one that can't be valid.
-func (r *Request) credential(cred *Credential, c *Credentials) bool {
+func (e *Engine) credential(cred *Credential, r *Request) bool {
+	c := &e.by.Credentials
+	if c.takesAPIKeys() {
+		if key, shown := r.apiKey(c); shown > 0 {
+			return shown == 1 && e.parseAPIKey(cred, key)
+		}
+	}
 	if c.Basic {
 		var ok bool
 		if *cred, ok = parseBasic(&r.fields[headerAuthorization]); !ok {
@@ -287,4 +293,64 @@ func parseBasic(f *field) (Credential, bool) {
 	}
 	id, secret, found := strings.Cut(string(decoded), ":")
 	return Credential{ID: id, Secret: secret}, found
+}
+
+// apiKey returns the request's API key, and the number of its lines with a credential, or a part of one, of any kind;
+// 0 if none of them is for an API key.
+func (r *Request) apiKey(c *Credentials) (key string, shown int) {
+	key, shown = r.fields[headerAPIKey].value, r.fields[headerAPIKey].lines
+	others := r.fields[headerID].lines + r.fields[headerSecret].lines
+	if first := &r.fields[headerAuthorization]; first.lines > 0 {
+		switch text, isKey := bearerKey(first.value); {
+		case c.Bearer && (isKey || first.lines > 1 && r.moreBearerKeys()):
+			key = text
+			shown += first.lines
+		case c.Basic:
+			others += first.lines
+		}
+	}
+	if shown == 0 {
+		return "", 0
+	}
+	return key, shown + others
+}
+
+// bearerKey returns what may be an API key in Authorization: Bearer (RFC 6750, section 2.1); false for other schemes,
+// and for tokens.
+func bearerKey(line string) (key string, ok bool) {
+	const scheme = "bearer "
+	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
+		return "", false
+	}
+	key = strings.TrimLeft(line[len(scheme):], " ")
+	return key, strings.HasPrefix(key, apikey.Prefix)
+}
+
+//go:noinline
+func (r *Request) moreBearerKeys() bool {
+	return slices.ContainsFunc(r.more, func(l line) bool {
+		_, isKey := bearerKey(l.value)
+		return l.header == headerAuthorization && isKey
+	})
+}
+
+// parseAPIKey sets cred to the id and secret of an API key; false if it has another form. It leaves the checksum to
+// [Engine.misspelt], as a verdict tells enough.
+func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
+	id, tail, ok := apikey.Split(key)
+	if !ok {
+		return false
+	}
+	e.secret = append(append(e.secret[:0], apikey.Prefix...), tail...)
+	*cred = Credential{ID: id, Secret: view(e.secret)}
+	return true
+}
+
+// misspelt reports whether the request's credential is an API key with a wrong checksum, which the sidecar need not
+// judge.
+//
+//go:noinline
+func (e *Engine) misspelt(cred *Credential, r *Request) bool {
+	_, shown := r.apiKey(&e.by.Credentials)
+	return shown > 0 && !apikey.IsSecret(cred.Secret)
 }

@@ -22,12 +22,24 @@ const (
 // shown sets c to the request's credential or, without any part of one, to the session of its token. It returns false
 // if neither can be valid.
 func (e *Engine) shown(c *Credential, r *Request) bool {
-	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
-		return r.credential(c, &e.by.Credentials)
+	if e.config.SessionMetadata == "" || e.shows(r) {
+		return e.credential(c, r)
 	}
 	c.ID = r.Token.Claim(e.config.SessionMetadata, SubjectClaim)
 	c.Session = r.Token.Claim(e.config.SessionMetadata, RecordClaim)
 	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
+}
+
+// shows reports whether a request has a credential, or a part of one.
+func (e *Engine) shows(r *Request) bool {
+	if r.has(headerID) || r.has(headerSecret) || r.has(headerAPIKey) {
+		return true
+	}
+	if !r.has(headerAuthorization) || e.by.Credentials.Basic {
+		return r.has(headerAuthorization)
+	}
+	_, shown := r.apiKey(&e.by.Credentials)
+	return shown > 0
 }
 
 // digest returns the digest that finds the verdict on the credential.
@@ -42,7 +54,7 @@ func (c *Credential) digest(k *wire.Keys) wire.Digest {
 // tokens.
 func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
-	if !r.credential(cred, &e.by.Credentials) {
+	if !e.credential(cred, r) {
 		*cred = Credential{}
 		e.unauthorized(d, NoCredential)
 		return
@@ -61,6 +73,11 @@ func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
 		v, status, _ := e.find(cred.ID, &d.Digest, mem)
+		if status != wire.Found && e.misspelt(cred, r) {
+			*cred = Credential{}
+			e.unauthorized(d, NoCredential)
+			return
+		}
 		d.Hint = hint(cred, status, v.Outcome)
 		if e.refutes(nowMS, cred, status) && !(d.Hint == Wrong && answers.Suspect) {
 			e.deny(d, nowMS, refuted(status))

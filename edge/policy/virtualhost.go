@@ -254,8 +254,9 @@ type governor struct {
 	tries, enforces bool
 	readings        readings // of the last path that isn't plain
 	known           knownHeaders
-	// secret is the header with the secret, which no upstream gets from an authenticated request.
-	secret []string
+	// secret and apiKey are the headers with the secret or API key, which no upstream gets from an authenticated
+	// request.
+	secret, apiKey []string
 	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
 	varyCredential, varyEncodedCredential string
 }
@@ -268,10 +269,7 @@ func newGovernor(c *Config, name string, rules HostRules) *governor {
 	g.known = newKnownHeaders(&g.Credentials)
 	g.varyCredential = strings.Join(credentialHeaders(&g.Credentials, c.SessionMetadata != ""), ", ")
 	g.varyEncodedCredential = varyEncoding + ", " + g.varyCredential
-	g.secret = []string{g.Credentials.SecretHeader}
-	if g.Credentials.Basic {
-		g.secret[0] = "authorization"
-	}
+	g.secret, g.apiKey = []string{g.Credentials.SecretHeader}, []string{g.Credentials.APIKeyHeader}
 	return g
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 )
 
 const (
@@ -64,13 +66,15 @@ func (v *Validator) SetKeys(set []byte) bool {
 // HasKeys reports whether keys were set. Until then nobody can tell a good token from a bad one.
 func (v *Validator) HasKeys() bool { return v.keys != nil }
 
-// Text returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4).
+// Text returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4), or an
+// API key.
 func Text(line string) (token string, ok bool) {
 	const scheme = "bearer "
 	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
 		return "", false
 	}
-	return strings.TrimLeft(line[len(scheme):], " "), true
+	token = strings.TrimLeft(line[len(scheme):], " ")
+	return token, !strings.HasPrefix(token, apikey.Prefix)
 }
 
 // claims are the claims that are read. The sidecar's are of these types: a claim of another type makes a token bad.

@@ -123,8 +123,9 @@ func TestValidTokensAreBounded(t *testing.T) {
 
 func TestText(t *testing.T) {
 	for line, want := range map[string]string{
-		"Bearer a": "a", "bearer a": "a", "BEARER   a b": "a b", "Bearer ": "",
-		"Bearer": "none", "Basic a": "none", "": "none", "Bearera": "none",
+		"Bearer a": "a", "bearer a": "a", "BEARER   a b": "a b", "Bearer ": "", "Bearer gh": "gh",
+		"Bearer gh_a": "none",
+		"Bearer":      "none", "Basic a": "none", "": "none", "Bearera": "none",
 	} {
 		got, ok := Text(line)
 		if !ok {

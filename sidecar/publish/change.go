@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
@@ -156,7 +156,8 @@ func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Re
 // NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE)
 // of all before the last _ in 8 hex digits. The prefix lets scanners find leaked secrets; the checksum tells a typing
 // error.
-func NewSecret() string {
-	secret := "gh_" + rand.Text()
-	return fmt.Sprintf("%s_%08x", secret, crc32.ChecksumIEEE([]byte(secret)))
-}
+func NewSecret() string { return apikey.Secret(rand.Text()) }
+
+// APIKey returns the API key of a device with a secret that [NewSecret] has made; false for other secrets, and for an
+// id that isn't valid.
+func APIKey(id, secret string) (key string, ok bool) { return apikey.Of(id, secret) }

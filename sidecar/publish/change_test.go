@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -179,6 +180,16 @@ func TestNewSecret(t *testing.T) {
 	parts := form.FindStringSubmatch(first)
 	if parts == nil || !limits.ValidSecret(first) || first == NewSecret() {
 		t.Fatalf("got %q", first)
+	}
+	text, err := os.ReadFile("../../docs/devices.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scanned := regexp.MustCompile(regexp.MustCompile(`(?m)^    (gh_\(.*)$`).FindStringSubmatch(string(text))[1])
+	key, ok := APIKey("a_b", first)
+	if got := scanned.FindString(`"` + key + `",`); !ok || got != key || scanned.FindString("x "+first) != first ||
+		scanned.MatchString("gh_x") {
+		t.Errorf("scanners find %q of %q", got, key)
 	}
 	if want := fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(parts[1]))); parts[2] != want {
 		t.Errorf("checksum %s, want %s", parts[2], want)

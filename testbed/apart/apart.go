@@ -4,9 +4,12 @@
 package apart
 
 import (
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -52,17 +55,23 @@ type credentials struct {
 	IDHeader     string `json:"id_header,omitempty"`
 	SecretHeader string `json:"secret_header,omitempty"`
 	Basic        bool   `json:"basic,omitempty"`
+	APIKeyHeader string `json:"api_key_header,omitempty"`
+	Bearer       bool   `json:"bearer,omitempty"`
 }
 
 // objects is the number of objects of a configuration, some of them the same.
 const objects = 150
 
 // kinds are the credentials that a virtual host can have. The first are the top level's.
-var kinds = [3]credentials{{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
-	{IDHeader: "x-own-id", SecretHeader: "x-own-token"}, {Basic: true}}
+var kinds = [5]credentials{{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
+	{IDHeader: "x-own-id", SecretHeader: "x-own-token"}, {Basic: true}, {APIKeyHeader: "x-own-key"}, {Bearer: true}}
 
-// Secret returns the secret of a device.
-func Secret(device string) string { return "of-" + device }
+// Secret returns the secret of a device, in the form of generated ones.
+func Secret(device string) string {
+	random := sha256.Sum256([]byte(device))
+	secret := "gh_" + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(random[:16])
+	return fmt.Sprintf("%s_%08x", secret, crc32.ChecksumIEEE([]byte(secret)))
+}
 
 // permission returns the permission that rules of a virtual host ask for.
 func permission(virtual string) string { return "at-" + virtual }
@@ -128,7 +137,8 @@ func New(r *rand.Rand) *Config {
 }
 
 func newHost(r *rand.Rand, name string, domains []string) host {
-	h := host{Domains: domains, Default: oneOf(r, []string{"pass", "pass", "deny"}), kind: oneOf(r, []int{0, 0, 1, 2})}
+	h := host{Domains: domains, Default: oneOf(r, []string{"pass", "pass", "deny"}),
+		kind: oneOf(r, []int{0, 0, 1, 2, 3, 4})}
 	if h.kind != 0 {
 		h.Credentials = &kinds[h.kind]
 	}
@@ -248,8 +258,11 @@ type Request struct {
 // Request returns a random request.
 func (c *Config) Request(r *rand.Rand) Request {
 	q := Request{Target: oneOf(r, paths)}
+	other := 2 + 2*r.IntN(2) // one of those in Authorization
 	for kind := range kinds {
-		q.authenticate(r, kind)
+		if kind != other {
+			q.authenticate(r, kind)
+		}
 	}
 	host := oneOf(r, hosts)
 	switch r.IntN(16) {
@@ -282,6 +295,18 @@ func (q *Request) authenticate(r *rand.Rand, kind int) {
 	case kinds[kind].Basic:
 		q.Headers = append(q.Headers, [2]string{"authorization",
 			"Basic " + base64.StdEncoding.EncodeToString([]byte(device+":"+Secret(device)))})
+	case kinds[kind].Bearer || kinds[kind].APIKeyHeader != "":
+		name, key := kinds[kind].APIKeyHeader, "gh_"+device+strings.TrimPrefix(Secret(device), "gh")
+		if chance == 1 {
+			key = key[:len(key)-1] // half a checksum
+		}
+		if kinds[kind].Bearer {
+			name, key = "authorization", "Bearer "+key
+		}
+		q.Headers = append(q.Headers, [2]string{name, key})
+		if chance == 1 {
+			return
+		}
 	default:
 		q.Headers = append(q.Headers, [2]string{kinds[kind].IDHeader, device})
 		if chance == 1 {

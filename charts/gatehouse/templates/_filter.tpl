@@ -220,6 +220,9 @@ typed_config:
         cache_duration: 60s
         async_fetch: {fast_listener: true, failed_refetch_duration: 1s}
   rules:
+  - match:
+      prefix: /
+      headers: [{name: {{ .Values.sessions.header }}, string_match: {contains: "bearer gh_", ignore_case: true}}]
   - match: {prefix: /}
     requires:
       requires_any:

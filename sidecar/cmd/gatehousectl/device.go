@@ -16,6 +16,7 @@ import (
 type secretFlags struct {
 	SecretFile string `xor:"secret" required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
 	Generate   bool   `xor:"secret" required:"" help:"Make a secret of 128 random bits, and print it, and nothing else, to standard output."`
+	APIKey     bool   `name:"api-key" help:"With --generate: print the device's API key, which has its id and the secret, in place of the secret."`
 	Cost       int    `default:"${cost}" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
 }
 
@@ -26,6 +27,9 @@ func (f *secretFlags) read(c *console) (string, error) {
 	}
 	if f.Generate {
 		return publish.NewSecret(), nil
+	}
+	if f.APIKey {
+		return "", usagef("--api-key: needs --generate: only a generated secret has an API key")
 	}
 	const maxFile = 4096 // up to here a secret is refused with its own size
 	secret, err := c.read(f.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
@@ -55,6 +59,9 @@ func (f *secretFlags) write(c *console, id string,
 		}
 		told := c.stdout
 		if f.Generate {
+			if f.APIKey {
+				secret, _ = publish.APIKey(id, secret)
+			}
 			fmt.Fprintln(c.stdout, secret)
 			told = c.stderr
 		}

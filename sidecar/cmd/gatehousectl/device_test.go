@@ -75,6 +75,14 @@ func TestLifeOfADevice(t *testing.T) {
 	s.fails(3, "not found", "x", "device", "rotate", "nobody", "--secret-file", "-", "--cost", "4")
 	s.fails(2, "is the current one", first, "device", "rotate", "d", "--secret-file", "-", "--cost", "4")
 
+	s.fails(2, "needs --generate", "x", "device", "put", "d", "--secret-file", "-", "--api-key")
+	key := s.run("", "device", "put", "a_b", "--generate", "--api-key", "--cost", "4").stdout
+	secret, found := strings.CutPrefix(strings.TrimSuffix(key, "\n"), "gh_a_b_")
+	if c, err := contract.ParseCredential(hash(s, "a_b")); err != nil || !found ||
+		bcrypt.CompareHashAndPassword([]byte(c.Hashes[0]), []byte("gh_"+secret)) != nil {
+		t.Errorf("got the API key %q, want a_b's", key)
+	}
+
 	generated("10", "device", "rotate", "d", "--overlap", "1h", "--if-version", "9")
 	if c := s.record(); len(c.Hashes) != 2 || c.OldUntilMS == 0 ||
 		bcrypt.CompareHashAndPassword([]byte(c.Hashes[1]), []byte(first)) != nil {

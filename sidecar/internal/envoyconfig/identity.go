@@ -86,7 +86,8 @@ func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
 		return slices.ContainsFunc(p.judges(), func(j judge) bool {
 			c := &j.Credentials
 			return spelled(name) == spelled(c.SecretHeader) && c.SecretHeader != "" ||
-				c.Basic && spelled(name) == "authorization"
+				spelled(name) == spelled(c.APIKeyHeader) && c.APIKeyHeader != "" ||
+				(c.Basic || c.Bearer) && spelled(name) == "authorization"
 		})
 	}
 	injected := func(at string, v any) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
@@ -178,7 +179,8 @@ func (i *Inspector) token(q *Question, c *policy.Config) (claims, error) {
 		return nil, nil
 	}
 	for at, h := range q.Headers {
-		if text, found := strings.CutPrefix(h[1], "Bearer "); found && strings.EqualFold(h[0], "authorization") {
+		text, found := strings.CutPrefix(h[1], "Bearer ")
+		if found && strings.EqualFold(h[0], "authorization") && !strings.HasPrefix(text, apikey.Prefix) {
 			device, record, err := i.Tokens.Read(text)
 			q.Headers = slices.Delete(slices.Clone(q.Headers), at, at+1)
 			return claims{policy.SubjectClaim: device, policy.RecordClaim: record}, err
@@ -264,7 +266,7 @@ func (q *Question) headers(c *policy.Credentials, host, target string) [][2]stri
 	if host != "" && !slices.ContainsFunc(q.Headers, func(h [2]string) bool { return strings.EqualFold(h[0], "host") }) {
 		all = append(all, [2]string{":authority", host})
 	}
-	credentials := map[string]bool{c.IDHeader: true, c.SecretHeader: true, "authorization": true}
+	credentials := map[string]bool{c.IDHeader: true, c.SecretHeader: true, c.APIKeyHeader: true, "authorization": true}
 	for _, h := range q.Headers {
 		name := strings.ToLower(h[0])
 		if q.Device == "" || !credentials[name] {
@@ -277,6 +279,10 @@ func (q *Question) headers(c *policy.Credentials, host, target string) [][2]stri
 		all = append(all, [2]string{"authorization", "Basic " + basic(q.Device)})
 	case c.IDHeader != "":
 		all = append(all, [2]string{c.IDHeader, q.Device}, [2]string{c.SecretHeader, placeholder})
+	case c.APIKeyHeader != "":
+		all = append(all, [2]string{c.APIKeyHeader, keyOf(q.Device)})
+	case c.Bearer:
+		all = append(all, [2]string{"authorization", "Bearer " + keyOf(q.Device)})
 	}
 	return all
 }

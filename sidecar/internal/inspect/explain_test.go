@@ -92,7 +92,11 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	i := New(Parts{Memory: memory, Verifier: v})
 	const rules = `{"rules": [{"name": "top", "match": {"prefix": "/"}, "cache": {"scope": "host"}}],
 		"virtual_hosts": {"shop": {"domains": ["shop.example", "*.shop.example"], "credentials": {"basic": true},
-			"rules": [{"name": "all", "match": {"prefix": "/"}, "auth": {}, "cache": {"scope": ["host", "device"]}}]}}}`
+			"rules": [{"name": "all", "match": {"prefix": "/"}, "auth": {}, "cache": {"scope": ["host", "device"]}}]},
+		"key": {"domains": ["key"], "credentials": {"api_key_header": "x-api-key"},
+			"rules": [{"name": "all", "match": {"prefix": "/"}, "auth": {}, "cache": {"scope": "device"}}]},
+		"bearer": {"domains": ["bearer"], "credentials": {"bearer": true},
+			"rules": [{"name": "all", "match": {"prefix": "/"}, "auth": {}, "cache": {"scope": "device"}}]}}}`
 	tests := []struct {
 		host   string
 		header [][2]string
@@ -104,6 +108,10 @@ func TestVirtualHostIsExplained(t *testing.T) {
 			Key: "@d//shop:a.shop.example/a"}},
 		{"other", [][2]string{{"Host", "shop.example"}}, Explanation{VirtualHost: "shop", Domain: "shop.example",
 			Rule: &Rule{Name: "shop/all"}, Key: "@d//shop:shop.example/a"}},
+		{"key", [][2]string{{"X-API-Key", "another's"}}, Explanation{VirtualHost: "key", Domain: "key",
+			Rule: &Rule{Name: "key/all"}, Key: "@d//key/a"}},
+		{"bearer", nil, Explanation{VirtualHost: "bearer", Domain: "bearer", Rule: &Rule{Name: "bearer/all"},
+			Key: "@d//bearer/a"}},
 		{"a,b", nil, Explanation{Answer: Answer{Reason: "gatehouse_forbidden_ambiguous_host"}}},
 	}
 	for _, tt := range tests {

@@ -1,6 +1,11 @@
 package inspect
 
-import "encoding/base64"
+import (
+	"encoding/base64"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/wire/apikey"
+)
 
 // placeholder stands for the right secret of a device.
 const placeholder = "-"
@@ -8,6 +13,12 @@ const placeholder = "-"
 // basic returns a device's credential with the placeholder (RFC 7617).
 func basic(id string) string {
 	return base64.StdEncoding.EncodeToString([]byte(id + ":" + placeholder))
+}
+
+// keyOf returns an API key of a device, with a placeholder of the right form for its secret.
+func keyOf(id string) string {
+	key, _ := apikey.Of(id, apikey.Secret(strings.Repeat("A", 26)))
+	return key
 }
 
 // replies explains each reason of the edge's own answers.

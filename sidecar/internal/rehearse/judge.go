@@ -103,7 +103,8 @@ func (j *judge) need(g judgement) policy.Need {
 // shown tells where a request shows its credential.
 func (j *judge) shown(g judgement) string {
 	c := j.config.HostRules(g.host).Credentials
-	return fmt.Sprintf("%q %q %t %q", c.IDHeader, c.SecretHeader, c.Basic, j.config.SessionMetadata)
+	c.Forward = false
+	return fmt.Sprintf("%+v %q", c, j.config.SessionMetadata)
 }
 
 // cached tells by which key the cache answers; "": it doesn't.

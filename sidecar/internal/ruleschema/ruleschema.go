@@ -135,14 +135,18 @@ func (w *writer) object(path string, fields []policy.Field) *schema {
 	return s
 }
 
+var basic = having(&schema{Const: true}, "basic")
+
 // exclusive are the fields of objects that exclude each other, of which there must be some.
 var exclusive = map[string][]*schema{
 	"rules.match.": {{Required: []string{"path"}}, {Required: []string{"prefix"}}},
 	"source.":      {{Required: []string{"header"}}, {Required: []string{"filter_state"}}},
 	"credentials.": {
-		{Required: []string{"id_header", "secret_header"}, Not: having(&schema{Const: true}, "basic")},
+		{Required: []string{"id_header", "secret_header"}, Not: basic},
 		{Required: []string{"basic"}, Properties: map[string]*schema{"basic": {Const: true}},
 			Not: &schema{AnyOf: []*schema{{Required: []string{"id_header"}}, {Required: []string{"secret_header"}}}}},
+		{AnyOf: []*schema{{Required: []string{"api_key_header"}}, having(&schema{Const: true}, "bearer")}, Not: &schema{
+			AnyOf: []*schema{{Required: []string{"id_header"}}, {Required: []string{"secret_header"}}, basic}}},
 	},
 }
 

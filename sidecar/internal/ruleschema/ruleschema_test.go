@@ -35,13 +35,14 @@ var bases = []string{`{
 }`, `{"source": "envoy", "credentials": {"basic": true, "forward": false},
 	"rules": [{"match": {"prefix": "/a"}, "auth": {}, "cache": {"scope": "device"}}],
 	"virtual_hosts": {"a": {"domains": ["*.b"], "source": {"header": "h"},
-		"credentials": {"id_header": "a", "secret_header": "b"}}}
+		"credentials": {"id_header": "a", "secret_header": "b", "api_key_header": "c", "bearer": true}},
+		"k": {"domains": ["k"], "credentials": {"bearer": true}}}
 }`, `{"push_listener": true}`, `{"push_listener": false, "source": {"filter_state": "s"}}`}
 
 // leftToDecoder are the problems that only the decoder finds, since they depend on more than one value, or on what a
 // pattern can't tell.
 var leftToDecoder = regexp.MustCompile(`want \S+ to \d\S+$|or 0s for no bound|want at most max_auth_staleness|` +
-	`a push listener has no rules|is a header that Gatehouse sends|is also the id_header|has a NUL|` +
+	`a push listener has no rules|is a header that Gatehouse sends|is also (the|of) |has a NUL|` +
 	`matches nothing: rules see|want no spaces or control characters|` +
 	`device needs auth|needs GET or HEAD|excludes auth and cache|needs methods: \[POST\]|` +
 	`is missing, for |is also the name of|is never reached|which are never reached|are never reached: |` +
@@ -122,7 +123,9 @@ var values = []string{`null`, `true`, `false`, `1`, `30`, `""`, `"x"`, `"POST"`,
 	`[]`, `["a"]`, `["host", "host"]`, `["host"]`, `["a", "a"]`, `[1]`, `[null]`, `[{}]`, `["GET", "POST"]`,
 	`{}`, `{"x": 1}`, `{"path": "/a"}`, `{"header": "a"}`, `{"basic": true}`, `{"basic": false}`,
 	`{"basic": true, "id_header": "a"}`, `{"path": "/a", "prefix": "/b"}`, `{"header": "a", "filter_state": "b"}`,
-	`{"id_header": "a"}`, `{"id_header": "a", "secret_header": "b", "basic": false}`, `{"domains": ["a"]}`}
+	`{"id_header": "a"}`,
+	`{"bearer": false}`, `{"bearer": true, "basic": true}`, `{"api_key_header": "a", "bearer": false}`,
+	`{"api_key_header": "a", "id_header": "b"}`, `{"id_header": "a", "secret_header": "b", "basic": false}`, `{"domains": ["a"]}`}
 
 // place is a value in a document, or a field that isn't there.
 type place struct {
