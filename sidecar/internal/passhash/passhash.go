@@ -66,6 +66,10 @@ func Time(text string) time.Duration {
 	if err != nil {
 		return 0
 	}
+	return timeOf(h)
+}
+
+func timeOf(h contract.Hash) time.Duration {
 	switch h.Scheme {
 	case contract.Bcrypt:
 		return bcryptTime(h.Cost)
@@ -88,12 +92,8 @@ func blocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / si
 
 // CheckCost returns an error if a run takes longer than one of bcrypt at a cost, as estimated; most is
 // contract.MinCost to contract.MaxCost.
-func CheckCost(text string, most int) error {
-	h, err := contract.ParseHash(text)
-	if err != nil {
-		return err
-	}
-	if Time(text) > bcryptTime(most) {
+func CheckCost(h contract.Hash, most int) error {
+	if timeOf(h) > bcryptTime(most) {
 		return fmt.Errorf("%v takes longer than bcrypt at cost %d: raise --bcrypt.max-cost, or hash the secret again", h, most)
 	}
 	return nil
