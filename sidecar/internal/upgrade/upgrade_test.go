@@ -110,10 +110,22 @@ func TestUpgrade(t *testing.T) {
 		contract.FormatLabels(got.Labels) != "fleet=eu" || len(got.Permissions) != 1 {
 		t.Errorf("got %+v", got)
 	}
+	offer = f.put(f.writer, "d", secret)
+	if _, err := f.writer.ChangeDevice(t.Context(), "d", 0, func(c *contract.Credential) error {
+		c.Labels["fleet"] = "us"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.Offer(offer)
+	f.counted("stale", maxQueue)
+	if got := f.record(f.writer, "d"); got.Hashes[0] != offer.Hash {
+		t.Errorf("another version was upgraded: %+v", got)
+	}
 	gone := offer
 	gone.Device = "gone"
 	f.Offer(gone)
-	f.counted("stale", maxQueue)
+	f.counted("stale", maxQueue+1)
 }
 
 // TestRotationWins rotates or revokes devices while they are upgraded: no rotation or revocation is lost.
