@@ -54,7 +54,8 @@ func TestColdFleet(t *testing.T) {
 	known := int(e.metric("gatehouse_credentials"))
 	took := concurrently(t, n, func(i int) error {
 		secrets[i] = contract.NewSecret()
-		_, err := e.publisher.PutDevice(t.Context(), publish.Device{ID: id(i), Secret: secrets[i], Pepper: pepper})
+		_, err := e.publisher.PutDevice(t.Context(), publish.Device{ID: id(i), Secret: secrets[i], Pepper: pepper,
+			Permissions: []string{"config.read"}})
 		return err
 	})
 	t.Logf("%d devices registered in %v", n, took)
