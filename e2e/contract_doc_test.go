@@ -34,7 +34,8 @@ func TestContractDocument(t *testing.T) {
 		"entity-tag":   limits.MaxETag,
 		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
 		"labels":      contract.MaxLabels,
-		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": limits.MaxPermissions,
+		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost,
+		"memory": contract.MaxRunMemory, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
 		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
 	}
@@ -97,6 +98,13 @@ func documentedFields(t *testing.T) {
 func documentedForms(t *testing.T, bounds map[string]int64) {
 	t.Helper()
 	hash := "$2b$12$" + strings.Repeat("a", 53)
+	rest := "$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
+	ofScheme := func(scheme string) func(string) bool {
+		return func(s string) bool {
+			h, err := contract.ParseHash(s)
+			return err == nil && h.Scheme == scheme
+		}
+	}
 	forms := map[string]struct {
 		valid   func(string) bool
 		samples []string
@@ -111,9 +119,19 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"secret": {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ",
 			"\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},
 		"data epoch": {contract.ValidDataEpoch, []string{"beef", strings.Repeat("0", 64)}},
-		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
+		"bcrypt": {ofScheme(contract.Bcrypt), []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
 		}},
+		"argon2id": {ofScheme(contract.Argon2id), []string{
+			"$argon2id$v=19$m=131072,t=16,p=16" + rest, "$argon2id$v=19$m=131073,t=1,p=1" + rest, "$argon2id$v=19$m=1,t=17,p=0" + rest,
+		}},
+		"scrypt": {ofScheme(contract.Scrypt), []string{"$scrypt$ln=17,r=8,p=16" + rest, "$scrypt$ln=18,r=9,p=17" + rest}},
+		"PBKDF2": {func(s string) bool {
+			return ofScheme(contract.PBKDF2SHA256)(s) || ofScheme(contract.PBKDF2SHA512)(s)
+		}, []string{
+			"$pbkdf2-sha256$i=600000,l=32" + rest, "$pbkdf2-sha512$29000" + rest, "$pbkdf2-sha256$i=999" + rest,
+		}},
+		"gh1": {ofScheme(contract.GH1), []string{"$gh1$0123456789abcdef" + rest}},
 		"label": {func(s string) bool {
 			name, value, found := strings.Cut(s, "=")
 			return found && contract.CheckLabel(name, value) == nil
@@ -124,7 +142,10 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 			[]string{"shop", "9-a", "-a", strings.Repeat("n", 32)}},
 		"number": {validNumber, []string{"0", "10", "9007199254740991", "9007199254740992"}},
 	}
-	for line := range strings.Lines(block(t, section(t, "Records"), "text")) {
+	text := block(t, section(t, "Records"), "text")
+	text, end, _ := strings.Cut(text, "REST  ") // of hashes
+	end, after, _ := strings.Cut(strings.TrimSpace(end), "\n")
+	for line := range strings.Lines(strings.ReplaceAll(text+after, "REST", end)) {
 		name, expression, _ := strings.Cut(line, "  ")
 		form, known := forms[name]
 		if !known {
@@ -137,6 +158,9 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 			matches := re.MatchString(s)
 			if n, err := strconv.ParseUint(s, 10, 64); name == "number" && err == nil {
 				matches = matches && n <= uint64(bounds[name])
+			} else if memory := regexp.MustCompile(`m=(\d+)`).FindStringSubmatch(s); name == "argon2id" && matches {
+				n, err := strconv.ParseInt(memory[1], 10, 64)
+				matches = err == nil && n <= bounds["memory"]
 			} else if limit := bounds[name]; name != "number" && limit != 0 {
 				matches = matches && int64(len(s)) <= limit
 			}

@@ -11,20 +11,13 @@ import (
 )
 
 const (
-	// MaxHashes bounds the hashes of one credential, because each wrong secret costs a run of bcrypt per hash. Two are
-	// enough to change a secret without a gap.
+	// MaxHashes bounds the hashes of one credential, because each wrong secret costs a run per hash. Two are enough to
+	// change a secret without a gap.
 	MaxHashes = 4
-	// MinCost and MaxCost bound a hash's bcrypt cost. Each step doubles the time of a run; 15 takes some seconds, and a
-	// hash of cost 31 would occupy a worker for a day.
-	MinCost = 4
-	// MaxCost is the upper bound, see MinCost.
-	MaxCost = 15
 	// MaxLabels, MaxLabelName and MaxLabelValue bound the labels of one credential, in number and bytes.
 	MaxLabels     = 16
 	MaxLabelName  = 32
 	MaxLabelValue = 64
-	// hashSize is the size of a bcrypt hash: "$2b$12$", 22 characters of salt, 31 of digest.
-	hashSize = 60
 )
 
 // Credential is the content of a credential's hash in Redis. A tombstone has only ID, Version, PublishedMS and Deleted.
@@ -42,7 +35,7 @@ type Credential struct {
 	Disabled bool
 	// Revoked means that a revocation has disabled it, not a change of its settings; only if Disabled.
 	Revoked bool
-	// Hashes are bcrypt hashes, the newest first; the secret must match one of them.
+	// Hashes are hashes of [ParseHash], the newest first; the secret must match one of them.
 	Hashes []string
 	// OldUntilMS is the time from which only the first hash counts, in unix milliseconds; 0 means never.
 	OldUntilMS int64
@@ -152,28 +145,6 @@ func parseHashes(text string) ([]string, error) {
 		}
 	}
 	return hashes, nil
-}
-
-// CheckHash returns an error if a bcrypt hash is invalid, without quoting it.
-func CheckHash(hash string) error {
-	if len(hash) != hashSize || hash[:2] != "$2" || !strings.Contains("aby", hash[2:3]) ||
-		hash[3] != '$' || hash[6] != '$' {
-		return refuse(ReasonMalformed, "%d bytes that are not a bcrypt hash ($2b$<cost>$…, %d bytes)", len(hash), hashSize)
-	}
-	for i := 7; i < hashSize; i++ {
-		c := hash[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '/') {
-			return refuse(ReasonMalformed, "byte %d is not of the bcrypt alphabet ./A-Za-z0-9", i)
-		}
-	}
-	tens, ones := hash[4]-'0', hash[5]-'0'
-	if tens > 9 || ones > 9 {
-		return refuse(ReasonMalformed, "cost %q is not a number of two digits", hash[4:6])
-	}
-	if cost := int(10*tens + ones); cost < MinCost || cost > MaxCost {
-		return refuse(ReasonLimit, "cost %d is out of %d to %d", cost, MinCost, MaxCost)
-	}
-	return nil
 }
 
 // parsePermissions accepts any order and duplicates, which change nothing.

@@ -2,15 +2,13 @@ package publish
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 // GetDevice returns a device's credential. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does
@@ -94,12 +92,14 @@ type Rotation struct {
 	Version uint64
 	// Cost is the bcrypt cost, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
 	Cost int
+	// Pepper, if any, stores the secret as gh1, not bcrypt.
+	Pepper *contract.Pepper
 }
 
 // RotateDevice makes the secret of r valid, and lets the one before count until the overlap ends. A revoked device
 // stays revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
 func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, error) {
-	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost}
+	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost, Pepper: r.Pepper}
 	if err := device.check(); err != nil {
 		return Receipt{}, fmt.Errorf("rotate device: %w", err)
 	}
@@ -107,14 +107,14 @@ func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, erro
 		return Receipt{}, fmt.Errorf("rotate device: %w",
 			refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap, r.ID))
 	}
-	hash, err := hashOf(r.Secret, r.Cost)
+	hash, err := hashOf(r.Secret, r.Cost, r.Pepper)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("rotate device %q: %w", r.ID, err)
 	}
 	receipt, err := p.ChangeDevice(ctx, r.ID, r.Version, func(c *contract.Credential) error {
 		before := c.Hashes[:min(1, len(c.Hashes))]
 		for _, hash := range before {
-			if bcrypt.CompareHashAndPassword([]byte(hash), []byte(r.Secret)) == nil {
+			if passhash.Compare(hash, r.Secret) == nil || r.Pepper != nil && r.Pepper.Matches(hash, r.Secret) {
 				return refuse("secret of %q: is the current one", r.ID)
 			}
 		}
@@ -153,10 +153,8 @@ func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Re
 	return receipt, nil
 }
 
-// NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE)
-// of all before the last _ in 8 hex digits. The prefix lets scanners find leaked secrets; the checksum tells a typing
-// error.
-func NewSecret() string { return apikey.Secret(rand.Text()) }
+// NewSecret returns [contract.NewSecret].
+func NewSecret() string { return contract.NewSecret() }
 
 // APIKey returns the API key of a device with a secret that [NewSecret] has made; false for other secrets, and for an
 // id that isn't valid.

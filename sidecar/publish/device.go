@@ -22,9 +22,10 @@ const DefaultCost = 12
 type Device struct {
 	// ID is the device id (limits.ValidDeviceID).
 	ID string
-	// Secret is hashed with bcrypt (limits.ValidSecret).
+	// Secret is hashed with bcrypt, or with Pepper (limits.ValidSecret, contract.CheckSecret).
 	Secret string
-	// Hashes are existing bcrypt hashes, 1 to contract.MaxHashes.
+	// Hashes are existing hashes of any scheme (contract.ParseHash), 1 to contract.MaxHashes. The contract tells which
+	// secrets they must not be of.
 	Hashes []string
 	// Permissions are names (limits.ValidPermission), at most limits.MaxPermissions.
 	Permissions []string
@@ -36,6 +37,8 @@ type Device struct {
 	Version uint64
 	// Cost is the bcrypt cost of Secret, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
 	Cost int
+	// Pepper, if any, stores Secret, which must be generated ([NewSecret]), as gh1.
+	Pepper *contract.Pepper
 }
 
 // PutDevice registers d, or replaces its stored record, even a revoked one.
@@ -49,7 +52,7 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 		record.NotAfterMS = d.NotAfter.UnixMilli()
 	}
 	if d.Secret != "" {
-		hash, err := hashOf(d.Secret, d.Cost)
+		hash, err := hashOf(d.Secret, d.Cost, d.Pepper)
 		if err != nil {
 			return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 		}
@@ -62,8 +65,11 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 	return receipt, nil
 }
 
-// hashOf returns the hash of a secret; a cost of 0 means [DefaultCost].
-func hashOf(secret string, cost int) (string, error) {
+// hashOf returns the hash of a secret: gh1 with a pepper, otherwise bcrypt, where a cost of 0 means [DefaultCost].
+func hashOf(secret string, cost int, pepper *contract.Pepper) (string, error) {
+	if pepper != nil {
+		return pepper.Hash(secret)
+	}
 	hash, err := bcrypt.GenerateFromPassword([]byte(secret), cmp.Or(cost, DefaultCost))
 	return string(hash), err
 }
@@ -88,6 +94,10 @@ func (d Device) check() error {
 	case d.Secret != "" && !limits.ValidSecret(d.Secret):
 		return refuse("secret of %q: has a NUL, line end or other control character, a blank at an end, or a byte order "+
 			"mark, which no header can carry", d.ID)
+	case d.Secret == "" && d.Pepper != nil:
+		return refuse("device %q: a pepper is for a secret, not for hashes", d.ID)
+	case d.Pepper != nil && !contract.Generated(d.Secret):
+		return refuse("secret of %q: only generated ones can be stored as gh1", d.ID)
 	case d.Cost != 0 && (d.Cost < contract.MinCost || d.Cost > contract.MaxCost):
 		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
 	case len(d.Hashes) > contract.MaxHashes:
@@ -96,6 +106,9 @@ func (d Device) check() error {
 		return refuse("version %d of %q: leave one for its revocation", d.Version, d.ID)
 	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > limits.MaxVersion):
 		return refuse("not-after %v of %q: want a time after 1970", d.NotAfter, d.ID)
+	}
+	if err := contract.CheckSecret(d.Secret); err != nil {
+		return refuse("secret of %q: %w", d.ID, err)
 	}
 	for i, hash := range d.Hashes {
 		if err := contract.CheckHash(hash); err != nil {

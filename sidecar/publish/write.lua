@@ -106,11 +106,45 @@ local function content_type(text)
   return not fits and 'printable ASCII without a blank at an end'
 end
 
+local function within(text, least, most)
+  return string.find(text, '^[1-9]%d*$') and #text < 8 and tonumber(text) >= least and tonumber(text) <= most
+end
+
+local function sized(text, least, most) -- as base64 without padding can be
+  return #text >= least and #text <= most and #text % 4 ~= 1
+end
+
+local bytes64 = '([./+A-Za-z0-9]+)'
+
+local function hash_fits(hash)
+  local cost = #hash == 60 and string.match(hash, '^%$2[aby]%$(%d%d)%$[./A-Za-z0-9]+$')
+  if cost then
+    return tonumber(cost) >= 4 and tonumber(cost) <= 15
+  end
+  local scheme, parameters, salt, key = string.match(hash, '^%$([a-z0-9-]+)%$(.+)%$' .. bytes64 .. '%$' .. bytes64 .. '$')
+  if not scheme or not sized(salt, 8, 63) or not sized(key, 20, 87) then
+    return false
+  elseif scheme == 'gh1' then
+    return string.find(parameters, '^[0-9a-f]+$') and #parameters == 16 and #salt == 22 and #key == 43
+  elseif scheme == 'pbkdf2-sha256' or scheme == 'pbkdf2-sha512' then
+    parameters = string.gsub(string.gsub(parameters, '^i=', ''), ',l=[1-9]%d$', '')
+    return within(parameters, 1000, 9999999)
+  elseif scheme == 'argon2id' then
+    local memory, passes, lanes = string.match(parameters, '^v=19%$m=(%d+),t=(%d+),p=(%d+)$')
+    return memory and within(memory, 1, 131072) and within(passes, 1, 16) and within(lanes, 1, 16)
+  end
+  local log, block, lanes = string.match(parameters, '^ln=(%d+),r=(%d+),p=(%d+)$')
+  return scheme == 'scrypt' and log and within(log, 1, 17) and within(block, 1, 8) and within(lanes, 1, 16)
+end
+
 local function hashes(text)
+  local _, more = string.gsub(text, '\n', '')
+  if more > 3 then
+    return '4 hashes at most'
+  end
   for hash in string.gmatch(text .. '\n', '(.-)\n') do
-    local cost = #hash == 60 and string.match(hash, '^%$2[aby]%$(%d%d)%$[./A-Za-z0-9]+$')
-    if not cost or tonumber(cost) < 4 or tonumber(cost) > 15 then
-      return 'bcrypt hashes of 60 bytes, of cost 04 to 15, one a line'
+    if not hash_fits(hash) then
+      return 'hashes of bcrypt (cost 04 to 15), argon2id, scrypt, pbkdf2-sha256, pbkdf2-sha512 or gh1, one a line'
     end
   end
 end
@@ -148,7 +182,7 @@ local forms = { -- by kind and field: bytes at most, and the function
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
   },
   c = {
-    hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 7, disabled },
+    hash = { 4 * 193 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 7, disabled },
     ['not-after'] = { 16, number }, ['old-until'] = { 16, number }, labels = { 16 * 98, labels }, deleted = { 1, flag },
   },
 }

@@ -19,6 +19,8 @@ sessions.ttl
 sessions.rotate
 sharedVerdicts
 sharedVerdicts.secretKey
+peppers
+peppers.secretKeys
 upstream
 upstream.port
 upstream.timeoutSeconds

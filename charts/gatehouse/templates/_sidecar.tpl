@@ -121,12 +121,24 @@
 {{- end }}
 {{- end }}
 
-{{/* Secrets that the sidecars have in common, as JSON: the section of the setting secret_file, and
-     {existingSecret, secretKey}. */}}
+{{/* Secrets that the sidecars have in common, as JSON: the section of the settings, and {name, setting, items}. */}}
 {{- define "gatehouse.secrets" -}}
 {{- $secrets := dict }}
-{{- if and .Values.sessions.enabled .Values.sessions.existingSecret }}{{ $_ := set $secrets "session" .Values.sessions }}{{ end }}
-{{- if .Values.sharedVerdicts.existingSecret }}{{ $_ := set $secrets "verdict" .Values.sharedVerdicts }}{{ end }}
+{{- $of := dict "session" .Values.sessions "verdict" .Values.sharedVerdicts }}
+{{- if not .Values.sessions.enabled }}{{ $_ := unset $of "session" }}{{ end }}
+{{- range $section, $from := $of }}
+{{- if $from.existingSecret }}
+{{- $items := list (dict "key" $from.secretKey "path" "secret") }}
+{{- $_ := set $secrets $section (dict "name" $from.existingSecret "setting" "secret_file" "items" $items) }}
+{{- end }}
+{{- end }}
+{{- with .Values.peppers.existingSecret }}
+{{- $items := list }}
+{{- range $i, $key := $.Values.peppers.secretKeys }}
+{{- $items = append $items (dict "key" $key "path" (printf "pepper-%d" $i)) }}
+{{- end }}
+{{- $_ := set $secrets "credential" (dict "name" . "setting" "pepper_file" "items" $items) }}
+{{- end }}
 {{- $secrets | toJson }}
 {{- end }}
 
@@ -136,9 +148,11 @@
 {{- if .Values.sessions.enabled }}
 {{- $_ := set $config "session" (pick .Values.sessions "issuer" "ttl" "rotate") }}
 {{- end }}
-{{- range $section, $_ := include "gatehouse.secrets" . | fromJson }}
+{{- range $section, $from := include "gatehouse.secrets" . | fromJson }}
 {{- $settings := get $config $section | default dict }}
-{{- $_ := set $settings "secret_file" (printf "/etc/gatehouse/secrets/%s/secret" $section) }}
+{{- $files := list }}
+{{- range $from.items }}{{ $files = append $files (printf "/etc/gatehouse/secrets/%s/%s" $section .path) }}{{ end }}
+{{- $_ := set $settings $from.setting (join "," $files) }}
 {{- $_ := set $config $section $settings }}
 {{- end }}
 {{- with get (dict "istio" 15000 "envoy-gateway" 19000) .Values.mode }}

@@ -42,9 +42,9 @@
 {{- range $section, $from := include "gatehouse.secrets" . | fromJson }}
 - name: gatehouse-{{ $section }}-secret
   secret:
-    secretName: {{ $from.existingSecret }}
+    secretName: {{ $from.name }}
     defaultMode: {{ $mode }}
-    items: [{key: {{ $from.secretKey }}, path: secret}]
+    items: {{ $from.items | toJson }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

@@ -18,6 +18,7 @@ const (
 	randomLength   = 26 // of base32 (RFC 4648): 130 bits
 	checksumLength = 8  // of lowercase hex digits
 	tailLength     = randomLength + 1 + checksumLength
+	namedLength    = len(Prefix) + randomLength // of what the checksum covers
 	// SecretLength is the length of a generated secret in bytes.
 	SecretLength = len(Prefix) + tailLength
 )
@@ -31,18 +32,30 @@ func Secret(random string) string {
 
 // IsSecret reports whether secret has the form of a generated one, with its checksum.
 func IsSecret(secret string) bool {
-	if len(secret) != SecretLength || secret[:len(Prefix)] != Prefix || secret[SecretLength-checksumLength-1] != '_' {
+	if !HasForm(secret) {
 		return false
 	}
-	named := secret[:SecretLength-checksumLength-1]
-	for i := len(Prefix); i < len(named); i++ {
-		if c := named[i]; (c < 'A' || 'Z' < c) && (c < '2' || '7' < c) {
+	sum := crc32.ChecksumIEEE([]byte(secret[:namedLength]))
+	for i := range checksumLength {
+		if secret[namedLength+1+i] != "0123456789abcdef"[sum>>(28-4*i)&15] {
 			return false
 		}
 	}
-	sum := crc32.ChecksumIEEE([]byte(named))
-	for i := range checksumLength {
-		if secret[len(named)+1+i] != "0123456789abcdef"[sum>>(28-4*i)&15] {
+	return true
+}
+
+// HasForm reports whether text has the form of a generated secret, with a checksum that may be wrong.
+func HasForm(text string) bool {
+	if len(text) != SecretLength || text[:len(Prefix)] != Prefix || text[namedLength] != '_' {
+		return false
+	}
+	for i := len(Prefix); i < namedLength; i++ {
+		if c := text[i]; (c < 'A' || 'Z' < c) && (c < '2' || '7' < c) {
+			return false
+		}
+	}
+	for i := namedLength + 1; i < len(text); i++ {
+		if c := text[i]; (c < '0' || '9' < c) && (c < 'a' || 'f' < c) {
 			return false
 		}
 	}

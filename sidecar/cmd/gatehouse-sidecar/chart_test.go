@@ -29,6 +29,7 @@ func TestChartSettings(t *testing.T) {
 	values := read(source).Properties
 	settings := read(read(values["sidecar"]).Properties["settings"])
 	var listed, offered []string
+	listed = append(listed, "credential.pepper_file") // by peppers
 	for value, section := range map[string]string{"sessions": "session", "sharedVerdicts": "verdict"} {
 		for name := range read(values[value]).Properties {
 			switch name {

@@ -29,7 +29,9 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/sidecar/internal/upgrade"
 	"github.com/gatehouse/gatehouse/sidecar/internal/version"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
 // Exit codes.
@@ -154,11 +156,22 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		return nil, err
 	}
 	addresses := familiar.Open(c.API.Socket+".known", log)
+	peppers, err := c.Credential.Peppers()
+	if err != nil {
+		return nil, fmt.Errorf("credential.pepper_file: %w", err)
+	}
+	var upgrades component
+	var offer func(credential.Upgrade)
+	if c.Credential.Upgrade {
+		writer := publish.New(client, publish.Shards(c.Redis.Shards), publish.Namespace(c.Redis.Namespace))
+		upgrader := upgrade.New(writer, &peppers[0], m, log)
+		upgrades, offer = upgrader, upgrader.Offer
+	}
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
-		Compare: hashers.Compare, Shards: keyspace.Shards, Fleet: others, Known: addresses,
+		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
 	}, memory, m, log)
 	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
@@ -187,9 +200,13 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	})
 	listed := presence.New(client, keyspace, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
-	return []component{
+	components := []component{
 		memory, objects, followers, pusher, collector{}, addresses, inspector, resync, listed,
 		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, tokens, m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
-	}, nil
+	}
+	if upgrades != nil {
+		components = append(components, upgrades)
+	}
+	return components, nil
 }

@@ -17,7 +17,24 @@ type secretFlags struct {
 	SecretFile string `xor:"secret" required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
 	Generate   bool   `xor:"secret" required:"" help:"Make a secret of 128 random bits, and print it, and nothing else, to standard output."`
 	APIKey     bool   `name:"api-key" help:"With --generate: print the device's API key, which has its id and the secret, in place of the secret."`
+	PepperFile string `placeholder:"F" help:"Store the secret, which must be generated, as gh1 by this pepper of the sidecars, not by bcrypt."`
 	Cost       int    `default:"${cost}" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
+}
+
+// pepper returns the pepper, nil without one.
+func (f *secretFlags) pepper(c *console) (*contract.Pepper, error) {
+	if f.PepperFile == "" {
+		return nil, nil
+	}
+	content, err := c.read(f.PepperFile, contract.MaxPepper, "a pepper")
+	if err != nil {
+		return nil, err
+	}
+	pepper, err := contract.NewPepper(content)
+	if err != nil {
+		return nil, usagef("--pepper-file %s: %w", f.PepperFile, err)
+	}
+	return &pepper, nil
 }
 
 // read returns the secret.
@@ -47,13 +64,17 @@ func (f *secretFlags) read(c *console) (string, error) {
 
 // write writes the device's record with the secret, and prints what it wrote.
 func (f *secretFlags) write(c *console, id string,
-	write func(ctx context.Context, p *publish.Publisher, secret string) (publish.Receipt, error)) error {
+	write func(context.Context, *publish.Publisher, string, *contract.Pepper) (publish.Receipt, error)) error {
+	pepper, err := f.pepper(c)
+	if err != nil {
+		return err
+	}
 	secret, err := f.read(c)
 	if err != nil {
 		return err
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		receipt, err := write(ctx, p, secret)
+		receipt, err := write(ctx, p, secret, pepper)
 		if err != nil {
 			return err
 		}
@@ -81,9 +102,10 @@ type devicePutCmd struct {
 
 // Run registers the device.
 func (cmd *devicePutCmd) Run(c *console) error {
-	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string) (publish.Receipt, error) {
+	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
+		pepper *contract.Pepper) (publish.Receipt, error) {
 		return p.PutDevice(ctx, publish.Device{ID: cmd.ID, Secret: secret, Permissions: cmd.Permissions,
-			NotAfter: cmd.NotAfter, Labels: cmd.Labels, Cost: cmd.Cost})
+			NotAfter: cmd.NotAfter, Labels: cmd.Labels, Cost: cmd.Cost, Pepper: pepper})
 	})
 }
 
@@ -102,9 +124,10 @@ type deviceRotateCmd struct {
 
 // Run gives the device a new secret.
 func (cmd *deviceRotateCmd) Run(c *console) error {
-	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string) (publish.Receipt, error) {
+	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
+		pepper *contract.Pepper) (publish.Receipt, error) {
 		return p.RotateDevice(ctx, publish.Rotation{ID: cmd.ID, Secret: secret, Overlap: cmd.Overlap,
-			Version: cmd.IfVersion, Cost: cmd.Cost})
+			Version: cmd.IfVersion, Cost: cmd.Cost, Pepper: pepper})
 	})
 }
 

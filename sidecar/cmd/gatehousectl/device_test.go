@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,11 +93,11 @@ func TestLifeOfADevice(t *testing.T) {
 	}
 	var d deviceView
 	if err := json.Unmarshal([]byte(s.ok("", "device", "get", "d", "--json")), &d); err != nil || d.ID != "d" ||
-		d.State != "enabled" || len(d.Costs) != 2 || d.OldUntil == "" || d.Labels["site"] != "7" || d.Hashes != nil {
+		d.State != "enabled" || len(d.Schemes) != 2 || d.Schemes[1] != "bcrypt 4" || d.OldUntil == "" || d.Labels["site"] != "7" || d.Hashes != nil {
 		t.Errorf("get --json: %+v, %v", d, err)
 	}
 	text := s.ok("", "device", "get", "d")
-	for _, want := range []string{"state:        enabled\n", "secret:       newest, bcrypt cost 4\n",
+	for _, want := range []string{"state:        enabled\n", "secret:       newest, bcrypt 4\n",
 		"secret:       until 2", "labels:       fleet=us,site=7\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("get has no %q:\n%s", want, text)
@@ -167,4 +170,35 @@ func TestSelection(t *testing.T) {
 		}
 	}
 	s.fails(2, "syntax error in pattern", "", "device", "list", "[")
+}
+
+// TestDevicePepper stores generated secrets as gh1, beside the hash before, and refuses chosen ones.
+func TestDevicePepper(t *testing.T) {
+	s := newShell(t)
+	file := filepath.Join(t.TempDir(), "pepper")
+	if err := os.WriteFile(file, []byte(strings.Repeat("p", 64)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pepper, err := contract.NewPepper([]byte(strings.Repeat("p", 64)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ok("chosen", "device", "put", "d", "--secret-file", "-", "--cost", "4")
+	secret := strings.TrimSpace(s.run("", "device", "rotate", "d", "--generate", "--pepper-file", file).stdout)
+	if c := s.record(); len(c.Hashes) != 2 || !pepper.Matches(c.Hashes[0], secret) {
+		t.Errorf("got %+v", c)
+	}
+	s.fails(2, "is the current one", secret, "device", "rotate", "d", "--secret-file", "-", "--pepper-file", file)
+	var d deviceView
+	if err := json.Unmarshal([]byte(s.ok("", "device", "list", "--json")), &d); err != nil ||
+		!slices.Equal(d.Schemes, []string{"gh1 " + pepper.ID, "bcrypt 4"}) {
+		t.Errorf("list --json: %+v, %v", d, err)
+	}
+	s.fails(2, "only generated ones", "chosen", "device", "put", "d", "--secret-file", "-", "--pepper-file", file)
+	s.fails(2, "its checksum is wrong", secret+"0", "device", "put", "d", "--secret-file", "-", "--cost", "4")
+	s.fails(2, "a pepper of 3 bytes", "abc", "device", "put", "d", "--generate", "--pepper-file", "-")
+	s.run("", "device", "put", "d", "--generate", "--pepper-file", file)
+	if c := s.record(); len(c.Hashes) != 1 || !strings.HasPrefix(c.Hashes[0], "$gh1$"+pepper.ID) {
+		t.Errorf("got %+v", c)
+	}
 }

@@ -12,8 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
@@ -28,8 +26,8 @@ type deviceView struct {
 	NotAfter    string            `json:"not_after,omitempty"`
 	Permissions []string          `json:"permissions"`
 	Labels      map[string]string `json:"labels"`
-	// Costs has the bcrypt cost of each hash, the newest secret's first.
-	Costs []int `json:"bcrypt_costs"`
+	// Schemes has scheme and cost of each hash, the newest secret's first: bcrypt 12, or gh1 and the pepper's id.
+	Schemes []string `json:"schemes"`
 	// OldUntil is when all secrets but the newest end.
 	OldUntil string `json:"old_until,omitempty"`
 	// Hashes is only in an export.
@@ -40,13 +38,13 @@ type deviceView struct {
 func view(c contract.Credential, damage error) deviceView {
 	now := time.Now().UnixMilli()
 	d := deviceView{ID: c.ID, State: "enabled", Version: c.Version,
-		Permissions: slices.Concat([]string{}, c.Permissions), Labels: maps.Clone(c.Labels), Costs: []int{}}
+		Permissions: slices.Concat([]string{}, c.Permissions), Labels: maps.Clone(c.Labels), Schemes: []string{}}
 	if d.Labels == nil {
 		d.Labels = map[string]string{}
 	}
 	for _, hash := range c.Hashes {
-		cost, _ := bcrypt.Cost([]byte(hash)) // contract.ParseCredential has checked it
-		d.Costs = append(d.Costs, cost)
+		h, _ := contract.ParseHash(hash) // contract.ParseCredential has checked it
+		d.Schemes = append(d.Schemes, h.String())
 	}
 	if c.PublishedMS != 0 {
 		d.Published = timestamp(c.PublishedMS)
@@ -90,7 +88,7 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		fmt.Fprintf(w, "id:\t%s\nstate:\t%s\nversion:\t%d\npublished:\t%s\nnot-after:\t%s\npermissions:\t%s\n"+
 			"labels:\t%s\n", d.ID, d.State, d.Version, d.Published, orNone(d.NotAfter),
 			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
-		for i, cost := range d.Costs {
+		for i, scheme := range d.Schemes {
 			secret := "newest"
 			switch {
 			case i > 0 && d.OldUntil == "":
@@ -100,7 +98,7 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 			case i > 0:
 				secret = "until " + d.OldUntil
 			}
-			fmt.Fprintf(w, "secret:\t%s, bcrypt cost %d\n", secret, cost)
+			fmt.Fprintf(w, "secret:\t%s, %s\n", secret, scheme)
 		}
 		return w.Flush()
 	})

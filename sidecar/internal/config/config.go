@@ -34,6 +34,8 @@ type Config struct {
 	Limit   Limit   `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
 	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
 	Trace   Trace   `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
+
+	Credential Credential `embed:"" prefix:"credential." envprefix:"GATEHOUSE_CREDENTIAL_"`
 }
 
 // Push configures the connection to the push listener.
@@ -69,7 +71,13 @@ type Bcrypt struct {
 	Workers int           `env:"WORKERS" default:"0" placeholder:"N" help:"Concurrent runs of bcrypt. Default: 0, half of the processors."`
 	Queue   int           `env:"QUEUE" default:"1024" placeholder:"N" help:"Maximum number of verifications that wait for a worker; further ones get a 503. Default: ${default}."`
 	Wait    time.Duration `env:"WAIT" default:"1500ms" placeholder:"D" help:"How long a request waits for its verification, less than sidecar.timeout of the filter. Default: ${default}."`
-	MaxCost int           `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
+	MaxCost int           `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one, or with a hash of another scheme that takes longer, is refused. Default: ${default}."`
+}
+
+// Credential configures hashes by a pepper.
+type Credential struct {
+	PepperFile []string `env:"PEPPER_FILE" placeholder:"FILE" help:"Pepper of gh1 hashes, at least 32 bytes; give several times, or separated by commas, to accept several. Read at start."`
+	Upgrade    bool     `env:"UPGRADE" help:"Hash generated secrets of good devices again, as gh1 with the first pepper. Needs permission to write to Redis."`
 }
 
 // Verdict configures the lifetimes of verdicts, and sharing them.
@@ -149,6 +157,7 @@ func (c *Config) validate() error {
 	} {
 		check(d.value >= d.lowest && d.value <= 30*24*time.Hour, "%s: %v is out of %v to 720h", d.name, d.value, d.lowest)
 	}
+	errs = append(errs, c.Credential.validate()...)
 	errs = append(errs, c.Verdict.validate()...)
 	var level slog.Level
 	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)

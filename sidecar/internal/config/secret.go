@@ -2,15 +2,20 @@ package config
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// Bounds of the fleet's secret, in bytes.
+// Bounds of the fleet's secret, and of a file with a pepper, in bytes.
 const (
 	minSecret = 32
 	maxSecret = 4096
+	// maxPeppers bounds the peppers: two are enough to change one.
+	maxPeppers = 4
 )
 
 // Secret returns the fleet's secret, nil if verdicts are not shared. Surrounding white space, such as a line end, is
@@ -19,17 +24,9 @@ func (v *Verdict) Secret() ([]byte, error) {
 	if v.SecretFile == "" {
 		return nil, nil
 	}
-	file, err := os.Open(v.SecretFile)
+	content, err := read(v.SecretFile)
 	if err != nil {
 		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxSecret {
-		return nil, fmt.Errorf("%s: over %d bytes, too large for a secret", v.SecretFile, maxSecret)
 	}
 	secret := bytes.TrimSpace(content)
 	if len(secret) < minSecret {
@@ -37,6 +34,55 @@ func (v *Verdict) Secret() ([]byte, error) {
 			v.SecretFile, len(secret), minSecret, minSecret)
 	}
 	return secret, nil
+}
+
+// read returns the content of a file with a secret.
+func read(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
+	if err == nil && len(content) > maxSecret {
+		err = fmt.Errorf("%s: over %d bytes, too large for a secret", name, maxSecret)
+	}
+	return content, err
+}
+
+// Peppers returns the peppers of gh1, in the order of the files.
+func (c *Credential) Peppers() ([]contract.Pepper, error) {
+	var peppers []contract.Pepper
+	for _, name := range c.PepperFile {
+		content, err := read(name)
+		if err != nil {
+			return nil, err
+		}
+		pepper, err := contract.NewPepper(content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		for i := range peppers {
+			if peppers[i].ID == pepper.ID {
+				return nil, fmt.Errorf("%s: is the same pepper as %s", name, c.PepperFile[i])
+			}
+		}
+		peppers = append(peppers, pepper)
+	}
+	return peppers, nil
+}
+
+func (c *Credential) validate() (errs []error) {
+	if _, err := c.Peppers(); err != nil {
+		errs = append(errs, fmt.Errorf("credential.pepper_file: %w", err))
+	}
+	if len(c.PepperFile) > maxPeppers {
+		errs = append(errs, fmt.Errorf("credential.pepper_file: %d files, at most %d are allowed", len(c.PepperFile), maxPeppers))
+	}
+	if c.Upgrade && len(c.PepperFile) == 0 {
+		errs = append(errs, errors.New("credential.upgrade: has no effect without credential.pepper_file"))
+	}
+	return errs
 }
 
 func (v *Verdict) validate() (errs []error) {

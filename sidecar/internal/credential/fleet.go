@@ -46,7 +46,7 @@ func (v *Verifier) question(a *attempt) (*Question, bool) {
 	}
 	c := &Question{Device: a.id, Secret: a.secret, Version: r.version}
 	for i := range r.hashes {
-		c.Hashes = append(c.Hashes, r.hashes[i].bcrypt)
+		c.Hashes = append(c.Hashes, r.hashes[i].text)
 	}
 	return c, true
 }

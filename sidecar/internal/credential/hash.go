@@ -5,9 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
@@ -202,10 +201,10 @@ func (v *Verifier) matches(ctx context.Context, hash, secret string, pace <-chan
 	tracing.Observe(v.metrics.BcryptSeconds, time.Since(started).Seconds(), span)
 	result := "match"
 	switch {
-	case errors.Is(err, bcrypt.ErrMismatchedHashAndPassword):
+	case errors.Is(err, passhash.ErrMismatch):
 		result = "mismatch"
 	case err != nil:
-		result = "error" // bcrypt can parse every hash that contract.CheckHash accepts
+		result = "error" // passhash can run every hash that contract.CheckHash accepts, but gh1
 		v.log.Error("bcrypt failed", "error", err)
 	}
 	v.metrics.Bcrypt.WithLabelValues(result).Inc()
@@ -235,6 +234,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 		return r.tell(a, v.deny(a, now, reason))
 	}
 	v.meet(r, a.id, a.source)
+	v.upgrade(a, r, m.Hash)
 	return v.allow(a, r, r.old(m.Hash), now, reason)
 }
 
@@ -246,7 +246,7 @@ func (r *record) resolve(d digest, m *Match, most time.Time) {
 		until = most
 	}
 	for i := range r.hashes {
-		if h := &r.hashes[i]; h.bcrypt == m.Hash {
+		if h := &r.hashes[i]; h.text == m.Hash {
 			h.resolved, h.digest, h.pinnedUntil = true, d, until
 		}
 	}

@@ -5,7 +5,8 @@ type Reason string
 
 // Why a device is allowed.
 const (
-	byBcrypt  Reason = "bcrypt"  // or denied: bcrypt has just run
+	byBcrypt  Reason = "bcrypt"  // or denied: bcrypt, or another slow scheme, has just run
+	byGH1     Reason = "gh1"     // the secret is right by its pepper
 	byPin     Reason = "pin"     // the secret matched lately
 	byFleet   Reason = "shared"  // another sidecar ran bcrypt
 	bySession Reason = "session" // or denied: a token

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
@@ -71,10 +70,11 @@ func remember[T comparable](list []T, value T, n int) []T {
 
 // hash is one of the record's hashes, with the result of earlier verifications.
 type hash struct {
-	bcrypt      string
-	resolved    bool      // a secret has matched it:
-	digest      digest    // the digest of that secret
-	pinnedUntil time.Time // confirmed without bcrypt until then
+	text        string
+	pepper      *contract.Pepper // of gh1, which needs no run; nil: another scheme
+	resolved    bool             // a secret has matched it:
+	digest      digest           // the digest of that secret
+	pinnedUntil time.Time        // confirmed without bcrypt until then
 }
 
 // Apply makes c the record of its device, if it is newer than the known one, and drops the device's verdicts. A running
@@ -170,14 +170,18 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 		return isDisabled
 	}
 	for _, text := range c.Hashes {
-		if cost, err := bcrypt.Cost([]byte(text)); err != nil || cost > v.MaxCost {
-			if err == nil {
-				err = fmt.Errorf("cost %d, at most %d is allowed: raise --bcrypt.max-cost, or hash the secret again",
-					cost, v.MaxCost)
-			}
+		h, err := contract.ParseHash(text)
+		if err == nil {
+			err = passhash.CheckCost(h, v.MaxCost)
+		}
+		if err != nil {
 			return v.refuse("cost", c.ID, err)
 		}
-		r.hashes = append(r.hashes, hash{bcrypt: text})
+		pepper := v.pepper(h.Pepper)
+		if h.Scheme == contract.GH1 && pepper == nil {
+			return v.refuse("pepper", c.ID, fmt.Errorf("its pepper, %s, is none of --credential.pepper-file", h.Pepper))
+		}
+		r.hashes = append(r.hashes, hash{text: text, pepper: pepper})
 	}
 	if len(r.hashes) == 0 {
 		return v.refuse("corrupt", c.ID, errors.New("no hash"))
@@ -192,6 +196,16 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 		}
 	}
 	return ""
+}
+
+// pepper returns the pepper with this ID, nil if it is unknown.
+func (v *Verifier) pepper(id string) *contract.Pepper {
+	for i := range v.Peppers {
+		if v.Peppers[i].ID == id {
+			return &v.Peppers[i]
+		}
+	}
+	return nil
 }
 
 func (v *Verifier) refuse(reason, id string, err error) Reason {
@@ -213,7 +227,7 @@ func (r *record) same(other *record) bool {
 		return false
 	}
 	for i := range r.hashes {
-		if r.hashes[i].bcrypt != other.hashes[i].bcrypt {
+		if r.hashes[i].text != other.hashes[i].text {
 			return false
 		}
 	}
@@ -279,7 +293,7 @@ func (v *Verifier) warnCrowded() {
 func (r *record) recall(before *record) {
 	for i := range r.hashes {
 		for _, known := range before.hashes {
-			if known.bcrypt == r.hashes[i].bcrypt {
+			if known.text == r.hashes[i].text {
 				r.hashes[i] = known
 			}
 		}
@@ -290,7 +304,7 @@ func (r *record) recall(before *record) {
 func (r *record) overlaps() bool { return len(r.hashes) > 1 && !r.oldUntil.IsZero() }
 
 // old reports whether a secret of this hash ends at oldUntil.
-func (r *record) old(hash string) bool { return r.overlaps() && hash != r.hashes[0].bcrypt }
+func (r *record) old(hash string) bool { return r.overlaps() && hash != r.hashes[0].text }
 
 // end returns when a secret, old or not, stops to authenticate the device; zero for never.
 func (r *record) end(old bool) time.Time {

@@ -1,6 +1,6 @@
-// Package credential verifies credentials of devices. It runs bcrypt as seldom as possible: once for each stored hash
-// and right secret, in one of the sidecars that share verdicts; never for a device that must be refused anyway; and
-// never for a wrong secret once the right one is known.
+// Package credential verifies credentials of devices. It runs bcrypt, which stands for all schemes that are slow on
+// purpose, as seldom as possible: once for each stored hash and right secret, in one of the sidecars that share verdicts;
+// never for a device that must be refused anyway; and never for a wrong secret once the right one is known.
 //
 // # Revocation
 //
@@ -23,13 +23,13 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
@@ -68,18 +68,20 @@ type Config struct {
 	Workers  int           // concurrent runs of bcrypt
 	Queue    int           // verifications that may wait for a worker
 	Wait     time.Duration // how long a caller waits; the verification continues without it
-	MaxCost  int           // higher costs are refused
+	MaxCost  int           // of bcrypt; higher costs, and other schemes that take longer, are refused
 	AllowTTL time.Duration // ± 10 %
 	DenyTTL  time.Duration
 	PinTTL   time.Duration // maximum time for which a matched secret needs no bcrypt; 0: none
 	Limits
-	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. There are at most as many
-	// concurrent calls as Workers. With a pace the run uses only spare CPU; it pauses, and doesn't count towards
-	// Workers, while the last value of pace was true. Without Compare bcrypt runs in this process.
+	// Compare is [passhash.Compare]. There are at most as many concurrent calls as Workers. With a pace the run uses
+	// only spare CPU; it pauses, and doesn't count towards Workers, while the last value of pace was true. Without
+	// Compare it runs in this process.
 	Compare func(hash, secret string, pace <-chan bool) error
-	Shards  contract.Shards // each has its own full resyncs
-	Fleet   Fleet           // other sidecars; nil: nothing is shared
-	Known   Known           // nil: nothing is stored across restarts
+	Peppers []contract.Pepper // of gh1; other records of gh1 are refused
+	Upgrade func(Upgrade)     // is called with what should be gh1 of the first pepper, and must not block; nil: not
+	Shards  contract.Shards   // each has its own full resyncs
+	Fleet   Fleet             // other sidecars; nil: nothing is shared
+	Known   Known             // nil: nothing is stored across restarts
 }
 
 // Limits bound wrong secrets; 0 means no limit.
@@ -150,7 +152,7 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 	rand.Read(v.secret[:]) // never fails
 	if v.Compare == nil {
 		v.Compare = func(hash, secret string, _ <-chan bool) error {
-			return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
+			return passhash.Compare(hash, secret)
 		}
 	}
 	if v.Fleet == nil {
@@ -296,15 +298,27 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	}
 	a.generation, a.toTry, a.wrong, a.guess = r.generation, nil, false, false
 	a.familiar = slices.Contains(r.sources, a.source)
+	if contract.Mistyped(a.secret) {
+		return v.deny(a, now, isMalformed), true
+	}
 	for i := range r.hashes {
 		h := &r.hashes[i]
 		switch {
+		case h.pepper != nil:
+			if !h.pepper.Matches(h.text, a.secret) {
+				continue
+			}
+			// No limit: nobody can guess a generated secret.
+			h.resolved, h.digest = true, a.digest
+			v.meet(r, a.id, a.source)
+			v.upgrade(a, r, h.text)
+			return v.allow(a, r, r.old(h.text), now, byGH1), true
 		case !h.resolved:
-			a.toTry = append(a.toTry, h.bcrypt)
+			a.toTry = append(a.toTry, h.text)
 		case !hmac.Equal(h.digest[:], a.digest[:]):
 			a.wrong = true // the right secret for this hash is another one
 		default:
-			a.toTry, a.wrong = []string{h.bcrypt}, false
+			a.toTry, a.wrong = []string{h.text}, false
 			if !now.Before(h.pinnedUntil) {
 				return Result{}, false
 			}
@@ -312,7 +326,8 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 				return v.guessed(a, wait), true
 			}
 			v.meet(r, a.id, a.source)
-			return v.allow(a, r, r.old(h.bcrypt), now, byPin), true
+			v.upgrade(a, r, h.text)
+			return v.allow(a, r, r.old(h.text), now, byPin), true
 		}
 	}
 	for i := range r.refuted {
@@ -326,8 +341,16 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	return v.resolved(a, r, now), true
 }
 
-// resolved counts and answers a secret that is wrong, because all right ones are known; mu is held.
+// resolved counts and answers a secret that is wrong, because all right ones are known or gh1; mu is held.
 func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
+	if !slices.ContainsFunc(r.hashes, func(h hash) bool { return h.pepper == nil }) {
+		// Nobody can guess it, so the limit of the device would only keep the device out.
+		r.refute(a.digest)
+		a.guess = true
+		denied := r.tell(a, v.deny(a, now, isResolved))
+		denied.ThrottleFor = ownFor
+		return denied
+	}
 	wait := v.guesses(a)
 	if wait > 0 && !a.familiar {
 		return v.guessed(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong

@@ -1,4 +1,4 @@
-// Package hasher runs bcrypt in child processes of low priority, so that a flood of wrong secrets uses only spare CPU.
+// Package hasher runs bcrypt, and other schemes that are slow on purpose, in child processes of low priority, so that a flood of wrong secrets uses only spare CPU.
 // Threads of low priority in this process would not work: garbage collection waits for every thread, so the whole
 // program would wait for threads that get no CPU.
 //
@@ -8,6 +8,7 @@ package hasher
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,13 +18,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 // Priority is a hasher's scheduling priority, and the argument that starts a program as a hasher.
@@ -74,7 +75,7 @@ func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
 	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{}}
 }
 
-// Compare returns nil if hash is a hash of secret, otherwise an error like [bcrypt.CompareHashAndPassword]. With a
+// Compare returns nil if hash is a hash of secret, otherwise an error like [passhash.Compare]. With a
 // pace, a hasher of [Idle] priority runs it and is stopped while the last value of pace was true. If that hasher fails,
 // one of [Low] priority runs it. If that one fails or can't start, this process does.
 func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
@@ -87,7 +88,7 @@ func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
 	if err == nil {
 		return result(answer)
 	}
-	return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
+	return passhash.Compare(hash, secret)
 }
 
 // ask returns a hasher's answer, or the reason why there is none.
@@ -145,7 +146,7 @@ func result(answer byte) error {
 	case match:
 		return nil
 	case mismatch:
-		return bcrypt.ErrMismatchedHashAndPassword
+		return passhash.ErrMismatch
 	}
 	return errors.New("the hasher could not read the hash")
 }
@@ -268,19 +269,15 @@ type lateError struct{ after time.Duration }
 
 func (e *lateError) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
 
-// deadline returns the maximum time for an answer: 9 s at cost 12, and 60 s for a hasher that gets only spare CPU;
-// twice that for each step above, half of it for all costs below.
+// deadline returns the maximum time for an answer: 9 s at bcrypt's cost 12, and 60 s for a hasher that gets only spare
+// CPU; in proportion to the estimated time for others, but half of it for all below cost 11.
 func deadline(hash string, p Priority) time.Duration {
-	const at = 12
-	cost, err := bcrypt.Cost([]byte(hash))
-	if err != nil {
-		cost = 0 // bcrypt will fail at once
-	}
 	times := 9 * time.Second
 	if p == Idle {
 		times = 60 * time.Second
 	}
-	return times << max(cost, at-1) >> at
+	const unit = passhash.Unit
+	return time.Duration(float64(times) * float64(max(passhash.Time(hash), unit/2)) / float64(unit))
 }
 
 func (h *process) end() {
@@ -320,14 +317,17 @@ func serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 		answer := byte(match)
-		switch err := bcrypt.CompareHashAndPassword(text[:hash], text[hash:]); {
-		case errors.Is(err, bcrypt.ErrMismatchedHashAndPassword):
+		switch err := passhash.Compare(string(text[:hash]), string(text[hash:])); {
+		case errors.Is(err, passhash.ErrMismatch):
 			answer = mismatch
 		case err != nil:
 			answer = failed
 		}
 		if _, err := out.Write([]byte{answer}); err != nil {
 			return err
+		}
+		if !bytes.HasPrefix(text[:hash], []byte("$2")) { // not bcrypt: some take 128 MiB, which a process that waits must not keep
+			debug.FreeOSMemory()
 		}
 	}
 }

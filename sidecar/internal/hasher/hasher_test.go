@@ -2,10 +2,12 @@ package hasher
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -218,5 +220,24 @@ func TestDeadline(t *testing.T) {
 		if low, idle := deadline(hash, Low), deadline(hash, Idle); low != want[0] || idle != want[1] {
 			t.Errorf("cost %d: got %v and %v, want %v", cost, low, idle, want)
 		}
+	}
+	slow := "$scrypt$ln=17,r=8,p=16$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
+	if got := deadline(slow, Low); got < 4*time.Minute || got > 5*time.Minute {
+		t.Errorf("the slowest scrypt: got %v, want 36 times its 6.7 s", got)
+	}
+}
+
+// TestMemory: after a run of 128 MiB, a hasher that waits for another one has given that back.
+func TestMemory(t *testing.T) {
+	hash := "$argon2id$v=19$m=131072,t=1,p=4$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
+	question := string(binary.LittleEndian.AppendUint16(nil, uint16(len(hash)))) + "\x01\x00" + hash + "s"
+	var answer bytes.Buffer
+	if err := serve(strings.NewReader(question+question), &answer); err != nil || answer.String() != "\x01\x01" {
+		t.Fatalf("got %q, %v, want two mismatches", answer.String(), err)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if held := m.HeapSys - m.HeapReleased; m.HeapSys < 128<<20 || held > 64<<20 {
+		t.Errorf("%d MiB of %d are held, want at most 64", held>>20, m.HeapSys>>20)
 	}
 }

@@ -66,6 +66,7 @@ type Metrics struct {
 	Denies        *prometheus.CounterVec // result
 	Shared        *prometheus.CounterVec // result
 	Sessions      *prometheus.CounterVec // result
+	Upgrades      *prometheus.CounterVec // result
 
 	// The pushes.
 	Pushes      *prometheus.CounterVec // result
@@ -137,7 +138,7 @@ func New() *Metrics {
 
 		Credentials: f.gauge("gatehouse_credentials", "Credential records, without tombstones."),
 		Refused: f.vector("gatehouse_credentials_refused_total",
-			"Credential records that cannot authenticate their device.", "reason", "corrupt", "cost", "permissions"),
+			"Credential records that cannot authenticate their device.", "reason", "corrupt", "cost", "pepper", "permissions"),
 		Bcrypt: f.vector("gatehouse_bcrypt_total", "Runs of bcrypt.", "result", "match", "mismatch", "error"),
 		BcryptSeconds: f.histogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.",
 			[]float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}),
@@ -148,6 +149,8 @@ func New() *Metrics {
 		Verifications: f.verifications(),
 		Sessions: f.vector("gatehouse_sessions_total", "Credentials shown for a token, by result.",
 			"result", "issued", "refused", "unavailable"),
+		Upgrades: f.vector("gatehouse_credential_upgrades_total",
+			"Hashes that the sidecar would replace by gh1, by result.", "result", "upgraded", "stale", "dropped", "error"),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
@@ -273,7 +276,7 @@ func (f factory) corrupt() *prometheus.CounterVec {
 func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and reason.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
-		"allow": {"bcrypt", "pin", "shared", "session"},
+		"allow": {"bcrypt", "gh1", "pin", "shared", "session"},
 		"deny": {"unknown", "deleted", "revoked", "disabled", "expired", "malformed", "refused_record",
 			"bcrypt", "resolved", "refuted", "old_secret", "session"},
 		"unavailable": {"starting", "permissions", "unsure", "overload", "limited", "timeout"},

@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 const (
@@ -36,10 +36,9 @@ const (
 	maxFinds = 8
 	// The lifetime of a lock is about eight runs of bcrypt, because a busy machine is slow. After that another sidecar
 	// may run bcrypt, too. If the holder has died, the others wait that long.
-	lockPerRun = 2 * time.Second // at lockCost, twice that for each step above
-	lockCost   = 12
-	minLock    = 2 * time.Second
-	maxLock    = 30 * time.Second
+	lockRuns = 8
+	minLock  = 2 * time.Second
+	maxLock  = 30 * time.Second
 )
 
 // Verdicts implements [credential.Fleet] with Redis.
@@ -242,11 +241,7 @@ func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(resul
 func lockLife(c *credential.Question) time.Duration {
 	life := time.Duration(0)
 	for _, hash := range c.Hashes {
-		cost, err := bcrypt.Cost([]byte(hash))
-		if err != nil {
-			continue // bcrypt will fail at once
-		}
-		life += lockPerRun << cost >> lockCost
+		life += lockRuns * passhash.Time(hash)
 	}
 	return min(max(life, minLock), maxLock)
 }

@@ -54,7 +54,7 @@ spec:
 {{- end }}
 
 {{- define "gatehouse.noVolumes" -}}
-{{- range $name := list "module" "redis" "redis-tls" "session-secret" "verdict-secret" }}
+{{- range $name := list "module" "redis" "redis-tls" "session-secret" "verdict-secret" "credential-secret" }}
 - {$patch: delete, name: gatehouse-{{ $name }}}
 {{- end }}
 {{- range .Values.extraVolumes }}

@@ -1,0 +1,23 @@
+package credential
+
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// Upgrade is a right generated secret whose hash should be gh1 of the first pepper.
+type Upgrade struct {
+	Device, Secret string
+	Hash           string // the one that the secret matches
+	Version        uint64 // of the record
+}
+
+// upgrade offers the hash that the attempt's secret matches for an upgrade; mu is held.
+func (v *Verifier) upgrade(a *attempt, r *record, hash string) {
+	if v.Upgrade == nil || strings.HasPrefix(hash, "$"+contract.GH1+"$"+v.Peppers[0].ID+"$") ||
+		!contract.Generated(a.secret) {
+		return
+	}
+	v.Upgrade(Upgrade{Device: a.id, Secret: a.secret, Hash: hash, Version: r.version})
+}
