@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"iter"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -39,6 +41,36 @@ func (p *Publisher) device(ctx context.Context, id string) (contract.Credential,
 		}
 	}
 	return c, err
+}
+
+// GetDevices yields the credentials of ids in their order, as of one round trip to each server. For a device that is not
+// there, or whose record the contract does not allow, it yields the ID with an [ErrNotFound] or [ErrCorrupt] and
+// continues; any other error ends it.
+func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[contract.Credential, error] {
+	return func(yield func(contract.Credential, error) bool) {
+		members := make([]contract.Member, len(ids))
+		for i, id := range ids {
+			members[i] = contract.CredentialMember(id)
+		}
+		err := p.reads(ctx)
+		var records []*redis.MapStringStringCmd
+		if err == nil {
+			records, err = p.records(ctx, members)
+		}
+		if err != nil {
+			yield(contract.Credential{}, fmt.Errorf("get devices: %w", err))
+			return
+		}
+		for i, record := range records {
+			c, err := parseDevice(ids[i], record)
+			if err == nil && c.Deleted {
+				err = fmt.Errorf("device %q: %w", ids[i], ErrNotFound)
+			}
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
 }
 
 // ChangeDevice changes a device's record by change, and keeps the rest. version is the one that the stored record must
@@ -100,14 +132,14 @@ type Rotation struct {
 // stays revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
 func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, error) {
 	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost}
-	if err := device.check(); err != nil {
+	if err := device.Check(); err != nil {
 		return Receipt{}, fmt.Errorf("rotate device: %w", err)
 	}
 	if r.Overlap != 0 && r.Overlap < time.Millisecond {
 		return Receipt{}, fmt.Errorf("rotate device: %w",
 			refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap, r.ID))
 	}
-	hash, err := hashOf(r.Secret, r.Cost)
+	hash, err := HashSecret(r.Secret, r.Cost)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("rotate device %q: %w", r.ID, err)
 	}
