@@ -43,8 +43,8 @@ func (p *Publisher) device(ctx context.Context, id string) (contract.Credential,
 	return c, err
 }
 
-// GetDevices yields the credentials of ids in their order, as of one round trip to each server. For a device that is not
-// there, or whose record the contract does not allow, it yields the ID with an [ErrNotFound] or [ErrCorrupt] and
+// GetDevices yields the credentials of ids in their order, read in one round trip to each server. For a device that is
+// not there, or whose record the contract does not allow, it yields the ID with an [ErrNotFound] or [ErrCorrupt] and
 // continues; any other error ends it.
 func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[contract.Credential, error] {
 	return func(yield func(contract.Credential, error) bool) {
