@@ -22,7 +22,8 @@ func TestAddDevices(t *testing.T) {
 		ctx := t.Context()
 		other := "$2b$12$" + strings.Repeat("b", 53)
 		want := Device{ID: "d", Hashes: []string{readyHash, other}, Permissions: []string{"b", "a"},
-			Labels: map[string]string{"fleet": "eu", "a": ""}, NotAfter: time.UnixMilli(1 << 42), OldUntil: time.UnixMilli(1 << 41)}
+			Labels: map[string]string{"fleet": "eu", "a": ""},
+			NotAfter: time.UnixMilli(1 << 42), OldUntil: time.UnixMilli(1 << 41)}
 		for i, step := range []struct {
 			before func()
 			force  bool
@@ -37,7 +38,8 @@ func TestAddDevices(t *testing.T) {
 			{func() { want.Labels["fleet"] = "eu"; want.Permissions = []string{"a"} }, true, Result{Receipt: Receipt{4, 4}}},
 			{func() { want.Permissions = nil }, false, Result{Err: ErrExists}},                                 // one field less
 			{func() { want.Permissions = []string{"a"}; want.Disabled = true }, false, Result{Err: ErrExists}}, // one more
-			{func() { s.HSet(ctx, keys.CredentialKey("d"), "version", "x"); want.Disabled = false }, false, Result{Err: ErrExists}},
+			{func() { s.HSet(ctx, keys.CredentialKey("d"), "version", "x"); want.Disabled = false }, false,
+				Result{Err: ErrExists}},
 			{func() { s.p.DeleteDevice(ctx, "d", true) }, false, Result{Receipt: Receipt{6, 6}}},
 			{func() { want.Hashes = nil }, true, Result{Err: ErrInvalid}},
 		} {
