@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/edge/wire/apikey"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 // GetDevice returns a device's credential. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does
@@ -37,6 +39,36 @@ func (p *Publisher) device(ctx context.Context, id string) (contract.Credential,
 		}
 	}
 	return c, err
+}
+
+// GetDevices yields the credentials of ids in their order, read in one round trip to each server. For a device that is
+// not there, or whose record the contract does not allow, it yields the ID with an [ErrNotFound] or [ErrCorrupt] and
+// continues; any other error ends it.
+func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[contract.Credential, error] {
+	return func(yield func(contract.Credential, error) bool) {
+		members := make([]contract.Member, len(ids))
+		for i, id := range ids {
+			members[i] = contract.CredentialMember(id)
+		}
+		err := p.reads(ctx)
+		var records []*redis.MapStringStringCmd
+		if err == nil {
+			records, err = p.records(ctx, members)
+		}
+		if err != nil {
+			yield(contract.Credential{}, fmt.Errorf("get devices: %w", err))
+			return
+		}
+		for i, record := range records {
+			c, err := parseDevice(ids[i], record)
+			if err == nil && c.Deleted {
+				err = fmt.Errorf("device %q: %w", ids[i], ErrNotFound)
+			}
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
 }
 
 // ChangeDevice changes a device's record by change, and keeps the rest. version is the one that the stored record must
@@ -100,21 +132,21 @@ type Rotation struct {
 // stays revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
 func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, error) {
 	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost, Pepper: r.Pepper}
-	if err := device.check(); err != nil {
+	if err := device.Check(); err != nil {
 		return Receipt{}, fmt.Errorf("rotate device: %w", err)
 	}
 	if r.Overlap != 0 && r.Overlap < time.Millisecond {
 		return Receipt{}, fmt.Errorf("rotate device: %w",
 			refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap, r.ID))
 	}
-	hash, err := hashOf(r.Secret, r.Cost, r.Pepper)
+	hash, err := HashSecret(r.Secret, r.Cost, r.Pepper)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("rotate device %q: %w", r.ID, err)
 	}
 	receipt, err := p.ChangeDevice(ctx, r.ID, r.Version, func(c *contract.Credential) error {
 		before := c.Hashes[:min(1, len(c.Hashes))]
 		for _, hash := range before {
-			if passhash.Compare(hash, r.Secret) == nil || r.Pepper != nil && r.Pepper.Matches(hash, r.Secret) {
+			if Matches(hash, r.Secret, r.Pepper) {
 				return refuse("secret of %q: is the current one", r.ID)
 			}
 		}

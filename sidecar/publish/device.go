@@ -3,6 +3,7 @@ package publish
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -13,12 +14,13 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 // DefaultCost is the default bcrypt cost of a secret's hash.
 const DefaultCost = 12
 
-// Device is a device's credential. Exactly one of Secret and Hashes is required.
+// Device is a device's credential. Exactly one of Secret and Hashes is required; a disabled one may have neither.
 type Device struct {
 	// ID is the device id (limits.ValidDeviceID).
 	ID string
@@ -27,6 +29,10 @@ type Device struct {
 	// Hashes are existing hashes of any scheme (contract.ParseHash), 1 to contract.MaxHashes. The contract tells which
 	// secrets they must not be of.
 	Hashes []string
+	// OldUntil is the time from which only the first hash counts, in milliseconds; zero means never.
+	OldUntil time.Time
+	// Disabled means that the device is refused with any credential, Revoked that a revocation says so.
+	Disabled, Revoked bool
 	// Permissions are names (limits.ValidPermission), at most limits.MaxPermissions.
 	Permissions []string
 	// NotAfter is the time from which the device is refused, in milliseconds; zero means never.
@@ -43,35 +49,96 @@ type Device struct {
 
 // PutDevice registers d, or replaces its stored record, even a revoked one.
 func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
-	if err := d.check(); err != nil {
+	m, err := d.mutation(replace)
+	if err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
 	}
-	record := contract.Credential{Version: d.Version, Hashes: d.Hashes, Permissions: distinct(d.Permissions),
-		Labels: d.Labels}
-	if !d.NotAfter.IsZero() {
-		record.NotAfterMS = d.NotAfter.UnixMilli()
-	}
-	if d.Secret != "" {
-		hash, err := hashOf(d.Secret, d.Cost, d.Pepper)
-		if err != nil {
-			return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
-		}
-		record.Hashes = []string{hash}
-	}
-	receipt, err := p.write(ctx, replace, contract.CredentialMember(d.ID), record.Fields())
+	receipt, err := p.write(ctx, m.mode, m.member, m.fields)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 	}
 	return receipt, nil
 }
 
-// hashOf returns the hash of a secret: gh1 with a pepper, otherwise bcrypt, where a cost of 0 means [DefaultCost].
-func hashOf(secret string, cost int, pepper *contract.Pepper) (string, error) {
+// AddDevices registers devices with different ids, some hundreds in one round trip to each server, and returns the
+// outcome for each. One whose record is as d says already is not written: its Seq is 0. One with another record, even
+// a revoked one, gets [ErrExists]; with force it is replaced, as by [Publisher.PutDevice]. So a call that failed, or
+// whose outcome is unknown, can be repeated. Hash secrets before by [HashSecret]: each hash of a secret is another one.
+func (p *Publisher) AddDevices(ctx context.Context, devices []Device, force bool) []Result {
+	results := make([]Result, len(devices))
+	write := func(mode string, these []int) {
+		var mutations []mutation
+		var written []int
+		for _, i := range these {
+			m, err := devices[i].mutation(mode)
+			if err != nil {
+				results[i].Err = err
+				continue
+			}
+			mutations, written = append(mutations, m), append(written, i)
+		}
+		for n, r := range p.writeAll(ctx, mutations) {
+			results[written[n]] = r
+		}
+	}
+	all, others := make([]int, len(devices)), []int(nil)
+	for i := range all {
+		all[i] = i
+	}
+	write(add, all)
+	for i, r := range results {
+		if errors.Is(r.Err, ErrExists) {
+			others = append(others, i)
+		}
+	}
+	if force && len(others) > 0 {
+		write(replace, others)
+	}
+	for i, r := range results {
+		if r.Err != nil {
+			results[i].Err = fmt.Errorf("device %q: %w", devices[i].ID, r.Err)
+		}
+	}
+	return results
+}
+
+// mutation returns the write of d, if it is valid.
+func (d Device) mutation(mode string) (mutation, error) {
+	if err := d.Check(); err != nil {
+		return mutation{}, err
+	}
+	record := contract.Credential{Version: d.Version, Disabled: d.Disabled, Revoked: d.Revoked, Hashes: d.Hashes,
+		Permissions: distinct(d.Permissions), Labels: d.Labels}
+	if !d.NotAfter.IsZero() {
+		record.NotAfterMS = d.NotAfter.UnixMilli()
+	}
+	if !d.OldUntil.IsZero() {
+		record.OldUntilMS = d.OldUntil.UnixMilli()
+	}
+	if d.Secret != "" {
+		hash, err := HashSecret(d.Secret, d.Cost, d.Pepper)
+		if err != nil {
+			return mutation{}, fmt.Errorf("device %q: %w", d.ID, err)
+		}
+		record.Hashes = []string{hash}
+	}
+	return mutation{mode, contract.CredentialMember(d.ID), record.Fields()}, nil
+}
+
+// HashSecret returns the hash of a secret, for [Device]: gh1 with a pepper, otherwise bcrypt, where a cost of 0 means
+// [DefaultCost].
+func HashSecret(secret string, cost int, pepper *contract.Pepper) (string, error) {
 	if pepper != nil {
 		return pepper.Hash(secret)
 	}
 	hash, err := bcrypt.GenerateFromPassword([]byte(secret), cmp.Or(cost, DefaultCost))
 	return string(hash), err
+}
+
+// Matches reports whether a secret is right for a hash; without its pepper it is for no gh1 hash. It takes as long as
+// the scheme.
+func Matches(hash, secret string, pepper *contract.Pepper) bool {
+	return passhash.Compare(hash, secret) == nil || pepper != nil && pepper.Matches(hash, secret)
 }
 
 // distinct returns names in byte order, each once.
@@ -81,12 +148,13 @@ func distinct(names []string) []string {
 	return slices.Compact(names)
 }
 
-func (d Device) check() error {
+// Check returns an [ErrInvalid] if the contract does not allow d.
+func (d Device) Check() error {
 	if err := checkMember(contract.CredentialMember(d.ID)); err != nil {
 		return err
 	}
 	switch {
-	case (d.Secret == "") == (len(d.Hashes) == 0):
+	case d.Secret != "" && len(d.Hashes) > 0, d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled:
 		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, limits.MaxSecret)
 	case len(d.Secret) > limits.MaxSecret:
 		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID,
@@ -106,6 +174,8 @@ func (d Device) check() error {
 		return refuse("version %d of %q: leave one for its revocation", d.Version, d.ID)
 	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > limits.MaxVersion):
 		return refuse("not-after %v of %q: want a time after 1970", d.NotAfter, d.ID)
+	case !d.OldUntil.IsZero() && (d.OldUntil.UnixMilli() < 1 || d.OldUntil.UnixMilli() > limits.MaxVersion):
+		return refuse("old-until %v of %q: want a time after 1970", d.OldUntil, d.ID)
 	}
 	if err := contract.CheckSecret(d.Secret); err != nil {
 		return refuse("secret of %q: %w", d.ID, err)

@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -37,6 +38,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
 	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
+	// ErrExists: the device has another record, and nothing was written.
+	ErrExists = errors.New("already registered")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
 )
@@ -90,38 +93,78 @@ type Receipt struct {
 const (
 	replace = "replace"
 	merge   = "merge"
+	add     = "add"
 )
 
-// write runs the script for m. It uses the version in fields, 0 for the next one, and ignores their publish time.
+// mutation is a write of one record. It uses the version in fields, 0 for the next one, and ignores their publish time.
+type mutation struct {
+	mode   string
+	member contract.Member
+	fields map[string]string
+}
+
+// Result is the outcome of one of several writes.
+type Result struct {
+	Receipt
+	Err error
+}
+
+// write runs the script for m.
 func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	fields map[string]string) (Receipt, error) {
+	result := p.writeAll(ctx, []mutation{{mode, m, fields}})[0]
+	return result.Receipt, result.Err
+}
+
+// writeAll runs the script for each mutation, up to a bound in one round trip to each server. Each is atomic by itself.
+func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result {
+	const atOnce = 512 // some 30 ms of Redis, and a few hundred kilobytes of devices
+	results := make([]Result, 0, len(mutations))
 	if err := p.agree(ctx); err != nil {
-		return Receipt{}, err
+		return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations))...)
 	}
+	for part := range slices.Chunk(mutations, atOnce) {
+		calls := make([]call, len(part))
+		for i, m := range part {
+			calls[i] = p.call(ctx, m)
+		}
+		for _, r := range p.run(ctx, writeScript, calls...) {
+			results = append(results, p.result(ctx, r))
+		}
+	}
+	return results
+}
+
+// call returns the run of the script for m.
+func (p *Publisher) call(ctx context.Context, m mutation) call {
 	expiryMS := int64(0)
-	if fields[contract.FieldDeleted] != "" {
+	if m.fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
-	shard := p.keyspace.KeysOf(m.ID)
-	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
-	args := []any{mode, fields[contract.FieldVersion], newDataEpoch(), m.String(), expiryMS, shard.EventsChannel(),
-		p.by, traceparent(ctx)}
-	for field, value := range fields {
+	shard := p.keyspace.KeysOf(m.member.ID)
+	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
+	args := []any{m.mode, m.fields[contract.FieldVersion], newDataEpoch(), m.member.String(), expiryMS,
+		shard.EventsChannel(), p.by, traceparent(ctx)}
+	for field, value := range m.fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
 			args = append(args, field, value)
 		}
 	}
-	reply, err := p.run(ctx, writeScript, keys, args...)
-	if err != nil {
-		return Receipt{}, p.failed(ctx, err)
+	return call{keys, args}
+}
+
+// result returns the outcome of a run of the write script.
+func (p *Publisher) result(ctx context.Context, r reply) Result {
+	if r.err != nil {
+		return Result{Err: p.failed(ctx, r.err)}
 	}
-	if len(reply) != 2 {
-		return Receipt{}, fmt.Errorf("the write script returned %d numbers, want 2", len(reply))
+	if len(r.numbers) != 2 {
+		return Result{Err: fmt.Errorf("the write script returned %d numbers, want 2", len(r.numbers))}
 	}
-	if reply[1] == 1 {
+	if r.numbers[1] == 1 {
 		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and with it the number of shards
 	}
-	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
+	return Result{Receipt: Receipt{Version: uint64(r.numbers[0]), Seq: uint64(r.numbers[1])}}
 }
 
 // traceparent returns the span of ctx as a traceparent (W3C Trace Context), "" if there is none.
@@ -196,6 +239,8 @@ func scriptError(err error) error {
 		return ErrFull
 	case "ABSENT":
 		return ErrNotFound
+	case "EXISTS":
+		return fmt.Errorf("%w: %s", ErrExists, text)
 	case "INVALID", "LIMIT":
 		return fmt.Errorf("%w: %s", ErrInvalid, text)
 	}

@@ -5,6 +5,8 @@ import (
 	"crypto/sha1" // Redis identifies scripts by it
 	"encoding/hex"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -33,39 +35,89 @@ func newScript(source string) script {
 	return script{source, hex.EncodeToString(sum[:])}
 }
 
-// run runs a script.
-func (p *Publisher) run(ctx context.Context, s script, keys []string, args ...any) ([]int64, error) {
+// call is one run of a script. All its keys are of one shard.
+type call struct {
+	keys []string
+	args []any
+}
+
+// reply is what a run returned.
+type reply struct {
+	numbers []int64
+	err     error
+}
+
+// run runs a script for each of calls, in one round trip to each server. Calls of the same shard run in their order,
+// except where its slot is moving.
+func (p *Publisher) run(ctx context.Context, s script, calls ...call) []reply {
+	replies := make([]reply, len(calls))
+	pending := make([]int, len(calls)) // indices
+	for i := range pending {
+		pending[i] = i
+	}
 	pause := firstPause
 	for begin := time.Now(); ; {
-		reply, err := p.eval(ctx, "evalsha", s.hash, keys, args)
-		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			reply, err = p.eval(ctx, "eval", s.source, keys, args)
+		p.eval(ctx, "evalsha", s.hash, calls, pending, replies)
+		loading := p.load(ctx, s, calls, pending, replies)
+		pending = slices.DeleteFunc(pending, func(i int) bool { return !moving(replies[i].err) && !unknown(replies[i].err) })
+		if len(pending) == 0 || time.Since(begin) > movingFor {
+			return replies
 		}
-		if !moving(err) || time.Since(begin) > movingFor {
-			return reply, err
+		if loading {
+			continue
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(err, ctx.Err())
+			for _, i := range pending {
+				replies[i].err = errors.Join(replies[i].err, ctx.Err())
+			}
+			return replies
 		case <-time.After(pause):
 			pause = min(2*pause, longestPause)
 		}
 	}
 }
 
-func (p *Publisher) eval(ctx context.Context, command, script string, keys []string, args []any) ([]int64, error) {
-	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, command, script, len(keys))
-	for _, key := range keys {
-		all = append(all, key)
+// load sends the script itself for the first call of each shard whose server did not know it. It reports whether there
+// was one.
+func (p *Publisher) load(ctx context.Context, s script, calls []call, pending []int, replies []reply) bool {
+	sent := map[string]bool{} // by shard
+	for _, i := range pending {
+		shard, _, _ := strings.Cut(calls[i].keys[0], "}")
+		if unknown(replies[i].err) && !sent[shard] {
+			sent[shard] = true
+			p.eval(ctx, "eval", s.source, calls, []int{i}, replies)
+		}
 	}
-	cmd := redis.NewCmd(ctx, append(all, args...)...)
-	cmd.SetFirstKeyPos(3) // for the client to select the server in a Cluster
-	if err := p.client.Process(ctx, once{cmd}); err != nil {
-		return nil, err
-	}
-	return cmd.Int64Slice()
+	return len(sent) > 0
 }
+
+// eval runs a script once for each of the calls that pending names, and stores the replies.
+func (p *Publisher) eval(ctx context.Context, command, script string, calls []call, pending []int, replies []reply) {
+	commands := make([]*redis.Cmd, len(pending))
+	pipe := p.client.Pipeline()
+	for n, i := range pending {
+		all := make([]any, 0, 3+len(calls[i].keys)+len(calls[i].args))
+		all = append(all, command, script, len(calls[i].keys))
+		for _, key := range calls[i].keys {
+			all = append(all, key)
+		}
+		commands[n] = redis.NewCmd(ctx, append(all, calls[i].args...)...)
+		commands[n].SetFirstKeyPos(3) // for the client to select the server in a Cluster
+		_ = pipe.Process(ctx, once{commands[n]})
+	}
+	if len(pending) == 1 {
+		_ = p.client.Process(ctx, once{commands[0]}) // also follows a failover of a Cluster
+	} else {
+		_, _ = pipe.Exec(ctx) // the commands have the errors
+	}
+	for n, i := range pending {
+		replies[i].numbers, replies[i].err = commands[n].Int64Slice()
+	}
+}
+
+// unknown reports whether the server doesn't know the script, and executed nothing.
+func unknown(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // moving reports whether a Cluster is moving the slot and executed nothing.
 func moving(err error) bool {

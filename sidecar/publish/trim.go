@@ -154,12 +154,12 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	if len(args) == 0 {
 		return nil
 	}
-	reply, err := p.run(ctx, trimScript, keys, args...)
-	if err != nil {
-		return err
+	reply := p.run(ctx, trimScript, call{keys, args})[0]
+	if reply.err != nil {
+		return reply.err
 	}
-	if len(reply) == 1 {
-		done.Removed += int(reply[0])
+	if len(reply.numbers) == 1 {
+		done.Removed += int(reply.numbers[0])
 	}
 	return nil
 }

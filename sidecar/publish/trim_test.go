@@ -138,11 +138,12 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 			}
 		}
 		s.Del(ctx, keys.ObjectKey("/b"))
-		reply, err := s.p.run(ctx, trimScript, []string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"),
-			keys.ObjectKey("/b")},
-			"1", "o:/a", "1", "o:/b") // the score of the second one has changed
-		if err != nil || len(reply) != 1 || reply[0] != 0 || s.ZCard(ctx, keys.LogKey()).Val() != 2 {
-			t.Errorf("got %v, %v, want nothing removed", reply, err)
+		got := s.p.run(ctx, trimScript, call{
+			[]string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
+			[]any{"1", "o:/a", "1", "o:/b"}, // the score of the second one has changed
+		})[0]
+		if got.err != nil || len(got.numbers) != 1 || got.numbers[0] != 0 || s.ZCard(ctx, keys.LogKey()).Val() != 2 {
+			t.Errorf("got %+v, want nothing removed", got)
 		}
 		if s.HExists(ctx, keys.ChainKey(), contract.ChainFloor).Val() {
 			t.Error("a floor although nothing is gone")

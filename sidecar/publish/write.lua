@@ -3,7 +3,8 @@
 --
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
---         fields of a record that is there and is no tombstone
+--         fields of a record that is there and is no tombstone; "add" is "replace" unless such
+--         a record is there
 --       2 version, "0" for the next one
 --       3 a random epoch, taken if there is none
 --       4 member
@@ -13,7 +14,9 @@
 --       8 traceparent (W3C Trace Context), "" for none
 --       9 field, 10 value, and so on, without version and published
 --
--- Returns {version, seq}, or an error that starts with "STALE ", "ABSENT ", "INVALID " or "LIMIT ".
+-- Returns {version, seq}; after "add" seq is 0 if the record has just these fields already, and
+-- nothing was written. Or an error that starts with "STALE ", "ABSENT ", "EXISTS ", "INVALID " or
+-- "LIMIT ".
 -- docs/redis-contract.md has it all for writers in other languages.
 
 local function decimal(n) -- tostring would turn to 1e+15 where 2^53 has its place
@@ -45,8 +48,8 @@ if #KEYS ~= 5 or #ARGV < 10 or #ARGV % 2 == 1 or #ARGV > 8 + 2 * most then
     .. most .. ' fields with a value each')
 end
 local mode, member, expiry, trace = ARGV[1], ARGV[4], number_of(ARGV[5]), ARGV[8]
-if mode ~= 'replace' and mode ~= 'merge' then
-  return invalid('mode ' .. mode .. ': want replace or merge')
+if mode ~= 'replace' and mode ~= 'merge' and mode ~= 'add' then
+  return invalid('mode ' .. mode .. ': want replace, merge or add')
 end
 if not string.find(ARGV[3], '^[0-9a-f]+$') or #ARGV[3] > 64 then
   return invalid('epoch ' .. ARGV[3] .. ': want 1 to 64 lowercase hex digits')
@@ -279,7 +282,7 @@ for i = 9, #ARGV, 2 do
   if given[ARGV[i]] then
     return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published are set here, every other field comes once')
   end
-  given[ARGV[i]] = true
+  given[ARGV[i]] = ARGV[i + 1]
   refused = refused or refusal(ARGV[i], ARGV[i + 1])
   record[#record + 1] = ARGV[i]
   record[#record + 1] = ARGV[i + 1]
@@ -317,6 +320,20 @@ if not seq or seq == newest or before and before ~= decimal(seq) then -- as INCR
   return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest))
 end
 seq = seq + 1
+
+if mode == 'add' then
+  local old = read('HGETALL', KEYS[1])
+  local same = stored > 0 and #old == #record + 4 -- version and published
+  for i = 1, #old, 2 do
+    local want = given[old[i]]
+    same = same and (want == true or want == old[i + 1])
+  end
+  if same then
+    return { stored, 0 }
+  elseif #old > 0 and read('HEXISTS', KEYS[1], 'deleted') == 0 then
+    return redis.error_reply('EXISTS ' .. member .. ' has another record, version ' .. decimal(stored))
+  end
+end
 
 local version = number_of(ARGV[2])
 if not version then

@@ -17,12 +17,18 @@ type secretFlags struct {
 	SecretFile string `xor:"secret" required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
 	Generate   bool   `xor:"secret" required:"" help:"Make a secret of 128 random bits, and print it, and nothing else, to standard output."`
 	APIKey     bool   `name:"api-key" help:"With --generate: print the device's API key, which has its id and the secret, in place of the secret."`
-	PepperFile string `placeholder:"F" help:"Store the secret, which must be generated, as gh1 by this pepper of the sidecars, not by bcrypt."`
 	Cost       int    `default:"${cost}" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
+
+	pepperFlag `embed:""`
+}
+
+// pepperFlag stores generated secrets as gh1.
+type pepperFlag struct {
+	PepperFile string `placeholder:"F" help:"Store generated secrets as gh1 by this pepper of the sidecars, not by bcrypt."`
 }
 
 // pepper returns the pepper, nil without one.
-func (f *secretFlags) pepper(c *console) (*contract.Pepper, error) {
+func (f *pepperFlag) pepper(c *console) (*contract.Pepper, error) {
 	if f.PepperFile == "" {
 		return nil, nil
 	}

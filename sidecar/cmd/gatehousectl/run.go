@@ -31,6 +31,7 @@ type cli struct {
 	List   listCmd   `cmd:"" help:"List objects by key."`
 	Device struct {
 		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
+		Import deviceImportCmd `cmd:"" help:"Register the devices of a file. Those that are as it says already stay. Exit code 1 if any failed."`
 		Rotate deviceRotateCmd `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
 		Set    deviceSetCmd    `cmd:"" help:"Change a device without its secret."`
 		Get    deviceGetCmd    `cmd:"" help:"Print a device's record."`

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+// TestMillionDevices imports a million ready hashes, lists a tenth of them, and starts a sidecar.
+func TestMillionDevices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long form; TestImport of gatehousectl, with few devices")
+	}
+	const devices = 1_000_000
+	dir := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir, ".", "../gatehousectl").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	path := filepath.Join(dir, "devices.csv")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csv := bufio.NewWriter(file)
+	fmt.Fprintln(csv, "id,hash,permissions,labels")
+	for i := range devices {
+		fmt.Fprintf(csv, "device-%d,$2b$12$%053d,telemetry.write,\"fleet=f%d,site=%d\"\n", i, i, i%10, i%1000)
+	}
+	if err := csv.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.StartServer(t)
+	for _, step := range []struct {
+		args []string
+		most time.Duration
+		mib  int64
+	}{
+		{[]string{"import", path}, 90 * time.Second, 160},
+		{[]string{"import", path}, 90 * time.Second, 160}, // all are there
+		{[]string{"list", "--label", "fleet=f3"}, 30 * time.Second, 64},
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "gatehousectl"), append([]string{"device"}, step.args...)...)
+		cmd.Env = append(os.Environ(), "GATEHOUSE_REDIS=redis://"+server.Address)
+		cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
+		begin := time.Now()
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		took, mib := time.Since(begin), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss>>10
+		t.Logf("%s: %v, %d MiB", step.args[0], took, mib)
+		if took > step.most || mib > step.mib {
+			t.Errorf("%s: %v and %d MiB, want at most %v and %d MiB", step.args[0], took, mib, step.most, step.mib)
+		}
+	}
+	p := startProcess(t, filepath.Join(dir, "gatehouse-sidecar"), server.Address)
+	took := p.ready(t)
+	p.fits(t, fmt.Sprintf("ready in %v", took))
+}

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+const (
+	// maxImport bounds the devices of one file: their ids, 8 bytes each and as much again, tell those that come twice.
+	maxImport = 10_000_000
+	// importBatch is how many devices are written at once.
+	importBatch = 512
+	// maxPrinted bounds the printed errors of lines.
+	maxPrinted = 100
+)
+
+type deviceImportCmd struct {
+	File     string `arg:"" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them; - is standard input."`
+	Generate bool   `help:"Make a secret for each device that has neither a secret nor a hash."`
+	Secrets  string `placeholder:"F" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
+	Resume   bool   `help:"Continue an import that was interrupted: the secrets in the file of --secrets count."`
+	Replace  bool   `help:"Replace other records of these devices, also revoked ones, instead of failing for their lines."`
+	DryRun   bool   `help:"Check the file only, and connect to nothing."`
+	Rate     int    `placeholder:"N" help:"Devices a second at most. Default: no limit."`
+	Cost     int    `default:"${cost}" help:"bcrypt cost of secrets, 4 to 15, at most the sidecars' bcrypt.max-cost."`
+
+	pepperFlag `embed:""`
+}
+
+// Run imports the devices of the file.
+func (cmd *deviceImportCmd) Run(c *console) error {
+	switch {
+	case cmd.Cost < contract.MinCost || cmd.Cost > contract.MaxCost:
+		return usagef("--cost %d: is out of %d to %d", cmd.Cost, contract.MinCost, contract.MaxCost)
+	case cmd.Rate < 0:
+		return usagef("--rate %d: want a number from 1, or 0 for no limit", cmd.Rate)
+	case cmd.Generate != (cmd.Secrets != "") && !cmd.DryRun:
+		return usagef("device import: --generate and --secrets need each other")
+	}
+	i := &importer{deviceImportCmd: cmd, console: c, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{},
+		progress: progress{begin: time.Now()}}
+	in := c.stdin
+	if cmd.File != "-" {
+		file, err := os.Open(cmd.File)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+			i.progress.size = info.Size()
+		}
+		in = file
+	}
+	if stderr, ok := c.stderr.(*os.File); ok {
+		info, err := stderr.Stat()
+		i.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	var err error
+	if i.key, err = cmd.pepper(c); err != nil {
+		return err
+	}
+	if i.lines, err = newDeviceLines(in); err != nil {
+		return usagef("%s: %w", cmd.File, err)
+	}
+	if cmd.DryRun {
+		return i.run(context.Background())
+	}
+	if cmd.Generate {
+		if i.secrets, err = openSecrets(cmd.Secrets, cmd.Resume); err != nil {
+			return err
+		}
+		defer i.secrets.close()
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		i.publisher = p
+		return i.run(ctx)
+	})
+}
+
+// importer is a running import. One goroutine reads lines and makes hashes, another one writes.
+type importer struct {
+	*deviceImportCmd
+	*console
+	publisher *publish.Publisher // nil in a dry run
+	key       *contract.Pepper   // nil without one
+
+	// Of the reader.
+	lines   *deviceLines
+	secrets *secretsFile // nil without --generate
+	seed    maphash.Seed
+	seen    map[uint64]struct{} // ids, by their hash
+	nice    bool                // the priority was lowered
+
+	// Of the writer.
+	progress
+	terminal                   bool
+	written, unchanged, failed int
+}
+
+// batch is some lines.
+type batch struct {
+	devices   []publish.Device
+	at        []int  // the line of each
+	generated []bool // whether its secret is a new one
+	errs      map[int]error
+	bytes     int64 // of the file up to the end of the batch
+	err       error // ends the import; io.EOF at the end of the file
+}
+
+func (i *importer) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	batches := make(chan *batch, 1)
+	go func() {
+		defer close(batches)
+		for end := false; !end; {
+			b := i.read(ctx)
+			end = b.err != nil
+			select {
+			case batches <- b:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	defer func() {
+		cancel()
+		for range batches { // until the reader has ended
+		}
+	}()
+	limit := rate.NewLimiter(rate.Inf, 0)
+	if i.Rate > 0 {
+		limit = rate.NewLimiter(rate.Limit(i.Rate), i.atOnce())
+	}
+	for b := range batches {
+		if err := limit.WaitN(ctx, len(b.devices)); err != nil {
+			return err
+		}
+		err := i.write(ctx, b)
+		if err == nil && !errors.Is(b.err, io.EOF) {
+			err = b.err
+		}
+		i.report(b)
+		if err != nil {
+			i.clear()
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", i.File, i.devices, err)
+		}
+	}
+	i.clear()
+	if i.DryRun {
+		fmt.Fprintf(i.stdout, "%d devices: %d valid, %d failed; nothing was written\n", i.devices, i.written, i.failed)
+	} else {
+		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.devices, i.written, i.unchanged, i.failed)
+	}
+	if i.failed > 0 {
+		return fmt.Errorf("%s: %d of %d devices failed", i.File, i.failed, i.devices)
+	}
+	return nil
+}
+
+// atOnce is the size of a batch. With a rate there are some ten a second.
+func (i *importer) atOnce() int {
+	if i.Rate > 0 {
+		return min(importBatch, max(1, i.Rate/10))
+	}
+	return importBatch
+}
+
+// read reads a batch, and makes the hashes of its secrets.
+func (i *importer) read(ctx context.Context) *batch {
+	b := &batch{errs: map[int]error{}}
+	secrets, most := 0, 8*runtime.GOMAXPROCS(0) // a second of bcrypt or two
+	for b.err == nil && len(b.devices)+len(b.errs) < i.atOnce() && secrets < most {
+		d, err := i.lines.next()
+		var generate bool
+		if err == nil {
+			generate, err = i.check(&d)
+		}
+		switch {
+		case errors.Is(err, errLine):
+			b.errs[i.lines.line] = err
+		case err != nil:
+			b.err = err
+		default:
+			b.devices, b.at = append(b.devices, d), append(b.at, i.lines.line)
+			b.generated = append(b.generated, generate)
+			if d.Secret != "" {
+				secrets++
+			}
+		}
+	}
+	b.bytes = i.lines.bytes
+	if secrets > 0 && !i.DryRun {
+		if err := i.hash(ctx, b); err != nil {
+			b.devices, b.at, b.err = nil, nil, err
+		}
+	}
+	return b
+}
+
+// check checks a device, and gives it a secret if it shall have one.
+func (i *importer) check(d *publish.Device) (generate bool, err error) {
+	generate = i.Generate && d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled
+	if generate {
+		d.Secret = publish.NewSecret()
+	}
+	d.Cost = i.Cost
+	if err := d.Check(); err != nil {
+		return false, lineError{err}
+	}
+	id := maphash.String(i.seed, d.ID)
+	if _, twice := i.seen[id]; twice {
+		return false, lineError{fmt.Errorf("device %q: came before", d.ID)}
+	}
+	if len(i.seen) == maxImport {
+		return false, fmt.Errorf("over %d devices: split the file", maxImport)
+	}
+	i.seen[id] = struct{}{}
+	if !generate || i.secrets == nil {
+		return generate, nil
+	}
+	before, found, err := i.secrets.find(d.ID)
+	if found {
+		d.Secret, d.Hashes = "", []string{before.Hash}
+	}
+	return !found, err
+}
+
+// hash replaces secrets by their hashes, and writes generated ones to their file. A device that has the secret keeps
+// its hash.
+func (i *importer) hash(ctx context.Context, b *batch) error {
+	if !i.nice {
+		i.nice = true
+		lowerPriority()
+	}
+	var of []int // devices with a secret
+	var ids []string
+	for n, d := range b.devices {
+		if d.Secret != "" {
+			of, ids = append(of, n), append(ids, d.ID)
+		}
+	}
+	var stored []contract.Credential
+	exists := make([]bool, 0, len(of))
+	for c, err := range i.publisher.GetDevices(ctx, ids) {
+		if err != nil && !errors.Is(err, publish.ErrNotFound) && !errors.Is(err, publish.ErrCorrupt) {
+			return err
+		}
+		stored, exists = append(stored, c), append(exists, !errors.Is(err, publish.ErrNotFound))
+	}
+	errs := make([]error, len(of))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for k, n := range of {
+		group.Go(func() error {
+			d := &b.devices[n]
+			if !b.generated[n] && len(stored[k].Hashes) > 0 &&
+				publish.Matches(stored[k].Hashes[0], d.Secret, i.key) {
+				d.Hashes = stored[k].Hashes[:1]
+				return nil
+			}
+			if exists[k] && !i.Replace {
+				errs[k] = fmt.Errorf("device %q: %w with another secret", d.ID, publish.ErrExists)
+				return nil
+			}
+			key := i.key
+			if !contract.Generated(d.Secret) {
+				key = nil
+			}
+			hash, err := publish.HashSecret(d.Secret, d.Cost, key)
+			d.Hashes = []string{hash}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	var secrets []kept
+	for k, n := range of {
+		d := &b.devices[n]
+		if errs[k] != nil {
+			b.errs[b.at[n]] = errs[k]
+		} else if b.generated[n] {
+			secrets = append(secrets, kept{d.ID, d.Secret, d.Hashes[0]})
+		}
+		d.Secret = ""
+	}
+	b.drop()
+	if len(secrets) == 0 {
+		return nil
+	}
+	return i.secrets.write(secrets)
+}
+
+// drop removes the devices whose lines have errors.
+func (b *batch) drop() {
+	var devices []publish.Device
+	var at []int
+	for n, line := range b.at {
+		if b.errs[line] == nil {
+			devices, at = append(devices, b.devices[n]), append(at, line)
+		}
+	}
+	b.devices, b.at = devices, at
+}
+
+// write writes the devices of b. It returns the error of other than single devices.
+func (i *importer) write(ctx context.Context, b *batch) error {
+	if i.DryRun {
+		i.written += len(b.devices)
+		return nil
+	}
+	var failed error
+	for n, r := range i.publisher.AddDevices(ctx, b.devices, i.Replace) {
+		switch {
+		case r.Err == nil && r.Seq == 0:
+			i.unchanged++
+		case r.Err == nil:
+			i.written++
+		case ofOneDevice(r.Err):
+			b.errs[b.at[n]] = r.Err
+		default:
+			failed = r.Err
+		}
+	}
+	return failed
+}
+
+// ofOneDevice reports whether other devices can be written after err.
+func ofOneDevice(err error) bool {
+	return errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrExists) || errors.Is(err, publish.ErrStale) ||
+		strings.Contains(err.Error(), "WRONGTYPE")
+}
+
+// report prints the errors of b's lines, and the progress.
+func (i *importer) report(b *batch) {
+	for _, line := range slices.Sorted(maps.Keys(b.errs)) {
+		i.failed++
+		if i.failed > maxPrinted {
+			continue
+		}
+		i.clear()
+		fmt.Fprintf(i.stderr, "%s:%d: %v\n", i.File, line, b.errs[line])
+		if i.failed == maxPrinted {
+			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", i.File)
+		}
+	}
+	i.devices, i.bytes = i.written+i.unchanged+i.failed, b.bytes
+	const interval = 200 * time.Millisecond
+	if now := time.Now(); i.terminal && now.Sub(i.shown) >= interval {
+		i.shown = now
+		fmt.Fprintf(i.stderr, "\r%s\x1b[K", i.progress.line(now))
+	}
+}
+
+// clear removes the progress from the terminal.
+func (i *importer) clear() {
+	if i.terminal {
+		fmt.Fprint(i.stderr, "\r\x1b[K")
+	}
+}
+
+// progress is how far an import is.
+type progress struct {
+	begin, shown time.Time
+	size         int64 // of the file, 0 if unknown
+	bytes        int64
+	devices      int
+}
+
+// line returns the progress for the terminal.
+func (p *progress) line(now time.Time) string {
+	elapsed := now.Sub(p.begin)
+	text := fmt.Sprintf("%d devices, %.0f/s", p.devices, float64(p.devices)/max(elapsed.Seconds(), 0.001))
+	if p.size > 0 && p.bytes > 0 {
+		left := time.Duration(float64(elapsed) * float64(p.size-p.bytes) / float64(p.bytes))
+		text += fmt.Sprintf(", %d %%, %s left", 100*p.bytes/p.size, max(left, 0).Round(time.Second))
+	}
+	return text
+}

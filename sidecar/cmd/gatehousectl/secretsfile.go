@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// kept is a generated secret with the hash that is in the device's record.
+type kept struct {
+	ID     string `json:"id"`
+	Secret string `json:"secret"`
+	Hash   string `json:"hash"`
+}
+
+// maxKept bounds a line of the file in bytes.
+const maxKept = 4096
+
+// secretsFile has generated secrets as JSON lines, each written before its device. A later run finds them by id.
+type secretsFile struct {
+	file    *os.File
+	end     int64
+	seed    maphash.Seed
+	offsets map[uint64]int64 // by the id's hash; only of the lines that were there
+}
+
+// openSecrets creates the file, readable by its owner only. To resume it may exist; the end of a line that an
+// interruption cut off is removed.
+func openSecrets(name string, resume bool) (*secretsFile, error) {
+	flags := os.O_RDWR | os.O_CREATE
+	if !resume {
+		flags |= os.O_EXCL
+	}
+	file, err := os.OpenFile(name, flags, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil, usagef("--secrets %s: exists; with --resume its secrets count", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &secretsFile{file: file, seed: maphash.MakeSeed(), offsets: map[uint64]int64{}}
+	if err := s.open(); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("--secrets %s: %w", name, err)
+	}
+	return s, nil
+}
+
+func (s *secretsFile) open() error {
+	if err := syscall.Flock(int(s.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("is another import writing to it? %w", err)
+	}
+	info, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("mode %v: want a file that only its owner can read and write", info.Mode())
+	}
+	lines := bufio.NewReaderSize(s.file, maxKept)
+	for n := 1; ; n++ {
+		line, err := lines.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			return s.file.Truncate(s.end)
+		}
+		var k kept
+		if err == nil {
+			k, err = parseKept(line)
+		}
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		s.offsets[maphash.String(s.seed, k.ID)] = s.end
+		s.end += int64(len(line))
+	}
+}
+
+func parseKept(line []byte) (k kept, err error) {
+	if json.Unmarshal(line, &k) != nil || contract.CheckHash(k.Hash) != nil {
+		return kept{}, errors.New("is no line of an import's secrets")
+	}
+	return k, nil
+}
+
+// find returns what the file had for a device when it was opened.
+func (s *secretsFile) find(id string) (k kept, found bool, err error) {
+	offset, found := s.offsets[maphash.String(s.seed, id)]
+	if !found {
+		return kept{}, false, nil
+	}
+	line := make([]byte, maxKept)
+	n, err := s.file.ReadAt(line, offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return kept{}, false, err
+	}
+	line, _, _ = bytes.Cut(line[:n], []byte("\n"))
+	k, err = parseKept(line)
+	return k, k.ID == id, err
+}
+
+// write appends secrets, and returns once they are on disk.
+func (s *secretsFile) write(secrets []kept) error {
+	var b bytes.Buffer
+	lines := json.NewEncoder(&b)
+	lines.SetEscapeHTML(false)
+	for _, k := range secrets {
+		if err := lines.Encode(k); err != nil {
+			return err
+		}
+	}
+	n, err := s.file.WriteAt(b.Bytes(), s.end)
+	s.end += int64(n)
+	return errors.Join(err, s.file.Sync())
+}
+
+func (s *secretsFile) close() error { return s.file.Close() }
