@@ -8,6 +8,9 @@ import (
 // TombstoneLife is the lifetime of a tombstone, and so of the version that a later write must exceed.
 const TombstoneLife = 24 * time.Hour
 
+// MaxAuthor is the maximum number of bytes of an author in the audit.
+const MaxAuthor = 128
+
 // Fields of the hashes.
 const (
 	FieldVersion     = "version"
@@ -66,6 +69,18 @@ func (k Keys) DataEpochKey() string { return k.name("epoch") }
 
 // ChainKey returns the key of the hash with the [Link] of the last writes ([ChainHead], [ChainField]) and [ChainFloor].
 func (k Keys) ChainKey() string { return k.name("chain") }
+
+// AuditKey returns the key of the stream of changes of devices, for operators.
+func (k Keys) AuditKey() string { return k.name("audit") }
+
+// SeenKey returns the key of the sorted set of devices by their last authentication, unix milliseconds.
+func (k Keys) SeenKey() string { return k.name("seen") }
+
+// SeenOldKey returns the key of the same for authentications with an old secret, during an overlap.
+func (k Keys) SeenOldKey() string { return k.name("seen:old") }
+
+// SeenFailedKey returns the key of the sorted set of wrong secrets on the day of t in UTC, by [FailedMember].
+func (k Keys) SeenFailedKey(t time.Time) string { return k.name("seen:failed:" + t.UTC().Format("20060102")) }
 
 // EventsChannel returns the name of the events channel. It has the database, because Redis's channels don't know
 // databases.

@@ -51,6 +51,7 @@ type Publisher struct {
 	client   redis.UniversalClient
 	keyspace contract.Keyspace
 	by       string      // command to publish events
+	author   string      // of the audit's entries
 	agreed   atomic.Bool // Redis has the same number of shards
 }
 
@@ -65,10 +66,14 @@ func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = cont
 // Edges read only what is written in their sidecar's namespace and Redis database.
 func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
 
+// Author sets who writes, for the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
+// at an end, "" for nobody; the default is [DefaultAuthor]. A write with another form fails with [ErrInvalid].
+func Author(name string) Option { return func(p *Publisher) { p.author = name } }
+
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
 // server, Sentinel or a Cluster.
 func New(client redis.UniversalClient, options ...Option) *Publisher {
-	p := &Publisher{client: client, by: "PUBLISH", keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
+	p := &Publisher{client: client, by: "PUBLISH", author: DefaultAuthor(), keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
 	if _, cluster := client.(*redis.ClusterClient); cluster {
 		p.by = "SPUBLISH" // PUBLISH would send events to every node of the Cluster
 	}
@@ -98,20 +103,13 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	if err := p.agree(ctx); err != nil {
 		return Receipt{}, err
 	}
-	expiryMS := int64(0)
-	if fields[contract.FieldDeleted] != "" {
-		expiryMS = contract.TombstoneLife.Milliseconds()
-	}
-	shard := p.keyspace.KeysOf(m.ID)
-	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
-	args := []any{mode, fields[contract.FieldVersion], newDataEpoch(), m.String(), expiryMS, shard.EventsChannel(),
-		p.by, traceparent(ctx)}
-	for field, value := range fields {
-		if field != contract.FieldVersion && field != contract.FieldPublished {
-			args = append(args, field, value)
-		}
-	}
+	audited := m.Kind == contract.KindCredential
+	keys, args := p.arguments(ctx, mode, m, fields, audited)
 	reply, err := p.run(ctx, writeScript, keys, args...)
+	if audited && redis.IsPermissionError(err) { // perhaps only for the audit's key, and a revocation must not need that
+		keys, args = p.arguments(ctx, mode, m, fields, false)
+		reply, err = p.run(ctx, writeScript, keys, args...)
+	}
 	if err != nil {
 		return Receipt{}, p.failed(ctx, err)
 	}
@@ -122,6 +120,28 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and with it the number of shards
 	}
 	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
+}
+
+// arguments returns keys and arguments of the script, without author if the write is not audited.
+func (p *Publisher) arguments(ctx context.Context, mode string, m contract.Member, fields map[string]string,
+	audited bool) (keys []string, args []any) {
+	expiryMS := int64(0)
+	if fields[contract.FieldDeleted] != "" {
+		expiryMS = contract.TombstoneLife.Milliseconds()
+	}
+	shard := p.keyspace.KeysOf(m.ID)
+	keys = []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
+	args = []any{mode, fields[contract.FieldVersion], newDataEpoch(), m.String(), expiryMS, shard.EventsChannel(),
+		p.by, traceparent(ctx)}
+	if audited {
+		keys, args = append(keys, shard.AuditKey()), append(args, p.author)
+	}
+	for field, value := range fields {
+		if field != contract.FieldVersion && field != contract.FieldPublished {
+			args = append(args, field, value)
+		}
+	}
+	return keys, args
 }
 
 // traceparent returns the span of ctx as a traceparent (W3C Trace Context), "" if there is none.
