@@ -2,11 +2,26 @@ package contract
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
 // TombstoneLife is the lifetime of a tombstone, and so of the version that a later write must exceed.
 const TombstoneLife = 24 * time.Hour
+
+// SeenBegin is the member of [Keys.SeenKey] whose score is when sidecars began to write it. It is no device's id.
+const SeenBegin = ""
+
+// MaxFailed is how many members [Keys.SeenFailedKey] keeps, those with most wrong secrets.
+const MaxFailed = 1000
+
+// FailedMember returns the member of [Keys.SeenFailedKey] for wrong secrets of a device from a network, "-" if unknown.
+func FailedMember(network, device string) string { return network + " " + device }
+
+// ParseFailedMember parses a member of [Keys.SeenFailedKey].
+func ParseFailedMember(member string) (network, device string, ok bool) {
+	return strings.Cut(member, " ")
+}
 
 // MaxAuthor is the maximum number of bytes of an author in the audit.
 const MaxAuthor = 128
@@ -80,7 +95,9 @@ func (k Keys) SeenKey() string { return k.name("seen") }
 func (k Keys) SeenOldKey() string { return k.name("seen:old") }
 
 // SeenFailedKey returns the key of the sorted set of wrong secrets on the day of t in UTC, by [FailedMember].
-func (k Keys) SeenFailedKey(t time.Time) string { return k.name("seen:failed:" + t.UTC().Format("20060102")) }
+func (k Keys) SeenFailedKey(t time.Time) string {
+	return k.name("seen:failed:" + t.UTC().Format("20060102"))
+}
 
 // EventsChannel returns the name of the events channel. It has the database, because Redis's channels don't know
 // databases.

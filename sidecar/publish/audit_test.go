@@ -103,7 +103,7 @@ func TestAuditOfShards(t *testing.T) {
 	for i := range each {
 		for shard := range 3 {
 			pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: contract.Keys{Shard: shard}.AuditKey(),
-				ID: fmt.Sprintf("%d-0", 1000+3*i+shard),
+				ID:     fmt.Sprintf("%d-0", 1000+3*i+shard),
 				Values: []string{"device", "d", "version", strconv.Itoa(3*i + shard)}})
 		}
 	}
@@ -170,7 +170,8 @@ func TestUnaudited(t *testing.T) {
 		"+hset +hdel +pexpire +persist +publish"
 	for user, rules := range map[string]string{
 		"command": "~{gatehouse:*}:* " + commands,
-		"key":     "~{gatehouse:*}:c:* ~{gatehouse:*}:s* ~{gatehouse:*}:log ~{gatehouse:*}:epoch ~{gatehouse:*}:chain " + commands + " +xadd",
+		"key": "~{gatehouse:*}:c:* ~{gatehouse:*}:s* ~{gatehouse:*}:log ~{gatehouse:*}:epoch ~{gatehouse:*}:chain +xadd " +
+			commands,
 	} {
 		args := []any{"acl", "setuser", user, "on", ">p", "resetkeys", "&*", "-@all"}
 		for _, rule := range strings.Fields(rules) {

@@ -73,7 +73,8 @@ func Author(name string) Option { return func(p *Publisher) { p.author = name } 
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
 // server, Sentinel or a Cluster.
 func New(client redis.UniversalClient, options ...Option) *Publisher {
-	p := &Publisher{client: client, by: "PUBLISH", author: DefaultAuthor(), keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
+	p := &Publisher{client: client, by: "PUBLISH", author: DefaultAuthor(),
+		keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
 	if _, cluster := client.(*redis.ClusterClient); cluster {
 		p.by = "SPUBLISH" // PUBLISH would send events to every node of the Cluster
 	}

@@ -87,7 +87,7 @@ func (cmd *auditCmd) print(c *console, change publish.Change) error {
 	if len(change.Fields) > 0 {
 		what += " " + shown(strings.Join(change.Fields, ","))
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", timestamp(change.Time.UnixMilli()), shown(change.Device),
-		change.Version, what, orNone(shown(change.Author)))
+	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", timestamp(change.Time.UnixMilli()),
+		shown(change.Device), change.Version, what, orNone(shown(change.Author)))
 	return err
 }

@@ -65,7 +65,8 @@ func TestAuditCommand(t *testing.T) {
 // TestRedisUserIsAnAuthor: where Redis tells the user, the audit has it.
 func TestRedisUserIsAnAuthor(t *testing.T) {
 	server := redistest.StartServer(t)
-	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "ops", "on", ">p", "~*", "&*", "+@all").Err(); err != nil {
+	acl := []any{"acl", "setuser", "ops", "on", ">p", "~*", "&*", "+@all"}
+	if err := server.Client(t).Do(t.Context(), acl...).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": "redis://ops:p@" + server.Address}}

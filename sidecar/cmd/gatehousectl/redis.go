@@ -76,7 +76,7 @@ func (r *redisFlags) settings() redisurl.Settings {
 		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
 		SentinelUsername: r.SentinelUsername, SentinelPasswordFile: r.SentinelPasswordFile,
 		TLSCAFile: r.TLSCAFile, TLSCertFile: r.TLSCertFile, TLSKeyFile: r.TLSKeyFile, TLSServerName: r.TLSServerName,
-		PoolSize: max(1, r.Shards), // audit --follow waits at each shard
+		PoolSize:   max(1, r.Shards), // audit --follow waits at each shard
 		ClientName: "gatehousectl", Once: true,
 	}
 }

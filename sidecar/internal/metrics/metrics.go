@@ -66,6 +66,7 @@ type Metrics struct {
 	Denies        *prometheus.CounterVec // result
 	Shared        *prometheus.CounterVec // result
 	Sessions      *prometheus.CounterVec // result
+	LastSeen      *prometheus.CounterVec // result
 
 	// The pushes.
 	Pushes      *prometheus.CounterVec // result
@@ -148,6 +149,8 @@ func New() *Metrics {
 		Verifications: f.verifications(),
 		Sessions: f.vector("gatehouse_sessions_total", "Credentials shown for a token, by result.",
 			"result", "issued", "refused", "unavailable"),
+		LastSeen: f.vector("gatehouse_last_seen_total",
+			"Devices whose last authentication was to be written to Redis, by result.", "result", "written", "failed", "dropped"),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
