@@ -27,7 +27,7 @@ end
 
 local newest = 9007199254740991 -- 2^53 - 1: doubles count exactly up to here
 local ring = 65536 -- links that the chain keeps
-local audited = 100000 -- newest entries that the audit keeps, some 12 MB
+local audited = 100000 -- newest entries that the audit keeps, some 9 MB
 
 -- A stored number that cannot be read is as good as none, so that a write heals it.
 local function number_of(text)
