@@ -151,8 +151,10 @@ func TestNamespacePermissions(t *testing.T) {
 				{"subscribe", channel}, {"ssubscribe", channel}, {"get", keys.SeqKey()}, {"zrange", keys.LogKey(), 0, 1},
 				{"hgetall", record}, {"hmget", record, "f"}, {"memory", "usage", record}, {"set", keys.ResyncKey(), "x"},
 				{"hset", k.EdgesKey(), "f", "v"}, {"hdel", k.EdgesKey(), "f"}, {"set", keys.VerdictKey("x"), "x"},
-				{"del", keys.VerdictLockKey("x")}, {"zadd", keys.SeenKey(), 1, "d"}, {"zincrby", keys.SeenFailedKey(day), 1, "d"},
-				{"zmscore", keys.SeenKey(), "d"}, {"zremrangebyrank", keys.SeenFailedKey(day), 0, 0}, {"expire", keys.SeenOldKey(), 1000},
+				{"del", keys.VerdictLockKey("x")},
+				{"zadd", keys.SeenKey(), 1, "d"}, {"zincrby", keys.SeenFailedKey(day), 1, "d"},
+				{"zremrangebyrank", keys.SeenFailedKey(day), 0, 0}, {"zmscore", keys.SeenKey(), "d"},
+				{"expire", keys.SeenOldKey(), 1000},
 			}
 		},
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
@@ -124,21 +125,53 @@ func TestAuditOfShards(t *testing.T) {
 	}
 }
 
-// TestFollowAudit: new entries are passed as they come, also after Redis was away.
+// TestFollowAudit: new entries are passed as they come, from a Cluster, and by sentinels also after a failover; a reader
+// needs the documented permissions only.
 func TestFollowAudit(t *testing.T) {
-	redisServer := redistest.StartServer(t)
-	p := New(redisServer.Client(t), Author("a"), Shards(2))
-	put := func(id string) {
-		t.Helper()
-		if _, err := p.PutDevice(t.Context(), Device{ID: id, Secret: "s", Cost: 4}); err != nil {
+	t.Run("user", func(t *testing.T) {
+		server := redistest.StartServer(t)
+		rules := []any{"acl", "setuser", "auditor", "on", ">p", "%R~{gatehouse:*}:*", "-@all", "+get", "+xrange",
+			"+xread"}
+		if err := server.Client(t).Do(t.Context(), rules...).Err(); err != nil {
 			t.Fatal(err)
 		}
+		followsAudit(t, "redis://"+server.Address, "redis://auditor:p@"+server.Address, func() {})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.StartCluster(t)
+		followsAudit(t, c.URL, c.URL, func() {})
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		s := redistest.StartSentinels(t)
+		followsAudit(t, s.URL, s.URL, func() { s.Failover(t, func() {}) })
+	})
+}
+
+func followsAudit(t *testing.T, writer, reader string, trouble func()) {
+	t.Helper()
+	connect := func(url string) redis.UniversalClient {
+		client, err := redisurl.Connect(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	p := New(connect(writer), Author("a"), Shards(3))
+	put := func(id string) {
+		t.Helper()
+		var err error
+		await.Until(t, "write of "+id, func() bool { // after a failover the client looks for the master
+			_, err = p.PutDevice(t.Context(), Device{ID: id, Secret: "s", Cost: 4})
+			return err == nil
+		})
 	}
 	put("before")
 	ctx, cancel := context.WithCancel(t.Context())
-	got, ended := make(chan string, 10), make(chan error, 1)
+	got, ended := make(chan string, 100), make(chan error, 1)
 	go func() {
-		ended <- p.FollowAudit(ctx, time.Time{}, func(c Change) error { got <- c.Device; return nil }, func(error) {})
+		ended <- New(connect(reader), Shards(3)).FollowAudit(ctx, time.Time{},
+			func(c Change) error { got <- c.Device; return nil }, func(error) {})
 	}()
 	expect := func(want string) {
 		t.Helper()
@@ -152,10 +185,13 @@ func TestFollowAudit(t *testing.T) {
 		}
 	}
 	expect("before")
-	for _, id := range []string{"b", "c", "d"} { // of both shards
+	for _, id := range []string{"b", "c", "d", "e"} { // of all shards
 		put(id)
 		expect(id)
 	}
+	trouble()
+	put("after")
+	expect("after")
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)

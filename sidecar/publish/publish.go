@@ -107,7 +107,8 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	audited := m.Kind == contract.KindCredential
 	keys, args := p.arguments(ctx, mode, m, fields, audited)
 	reply, err := p.run(ctx, writeScript, keys, args...)
-	if audited && redis.IsPermissionError(err) { // perhaps only for the audit's key, and a revocation must not need that
+	if audited && (redis.IsPermissionError(err) || moving(err)) {
+		// Perhaps only the audit's key isn't permitted or, in a slot that moves, isn't there: a revocation must not need it.
 		keys, args = p.arguments(ctx, mode, m, fields, false)
 		reply, err = p.run(ctx, writeScript, keys, args...)
 	}

@@ -57,7 +57,7 @@ func TestBatches(t *testing.T) {
 	one.Failed("a", "")
 	batch(t, one)
 	later := client.ZScore(t.Context(), k.KeysOf("a").SeenKey(), "a").Val() + 5000
-	client.ZAdd(t.Context(), k.KeysOf("a").SeenKey(), redis.Z{Score: later, Member: "a"}) // of a sidecar with another clock
+	client.ZAdd(t.Context(), k.KeysOf("a").SeenKey(), redis.Z{Score: later, Member: "a"}) // by another clock
 	other.Allowed("a", false)
 	other.Failed("a", "192.0.2.1")
 	other.Failed("a", "2001:db8::1")
@@ -99,7 +99,8 @@ func TestBounds(t *testing.T) {
 		l.Failed("d", "10.0.0.1")
 	}
 	if len(l.seen) != maxSeen || len(l.failed) != maxFailed || count(t, l, dropped) != 10 || len(l.half) != 1 {
-		t.Errorf("%d devices, %d pairs, %d dropped, %d signals", len(l.seen), len(l.failed), count(t, l, dropped), len(l.half))
+		t.Errorf("%d devices, %d pairs, %d dropped, %d signals", len(l.seen), len(l.failed), count(t, l, dropped),
+			len(l.half))
 	}
 	batch(t, l)
 	key := contract.Keys{}.SeenFailedKey(time.Now())
@@ -129,7 +130,8 @@ func TestRefused(t *testing.T) {
 	admin := server.Client(t)
 	acl := func(rules ...any) {
 		t.Helper()
-		if err := admin.Do(t.Context(), append([]any{"acl", "setuser", "reader", "on", ">p"}, rules...)...).Err(); err != nil {
+		rules = append([]any{"acl", "setuser", "reader", "on", ">p"}, rules...)
+		if err := admin.Do(t.Context(), rules...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -150,7 +150,8 @@ func New() *Metrics {
 		Sessions: f.vector("gatehouse_sessions_total", "Credentials shown for a token, by result.",
 			"result", "issued", "refused", "unavailable"),
 		LastSeen: f.vector("gatehouse_last_seen_total",
-			"Devices whose last authentication was to be written to Redis, by result.", "result", "written", "failed", "dropped"),
+			"Devices whose last authentication was to be written to Redis, by result.",
+			"result", "written", "failed", "dropped"),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
