@@ -125,8 +125,8 @@ func TestAuditOfShards(t *testing.T) {
 	}
 }
 
-// TestFollowAudit: new entries are passed as they come, from a Cluster, and by sentinels also after a failover; a reader
-// needs the documented permissions only.
+// TestFollowAudit: new entries are passed as they come, from a Cluster, and by sentinels also after a failover, to a
+// reader with the documented permissions.
 func TestFollowAudit(t *testing.T) {
 	t.Run("user", func(t *testing.T) {
 		server := redistest.StartServer(t)
