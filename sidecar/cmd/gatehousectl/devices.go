@@ -234,6 +234,7 @@ func (cmd *deviceListCmd) Run(c *console) error {
 		var page []listed
 		flush := func() error {
 			kept, err := cmd.see(ctx, p, page, before)
+			page = page[:0]
 			if err != nil {
 				return err
 			}
@@ -248,7 +249,6 @@ func (cmd *deviceListCmd) Run(c *console) error {
 				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Version, d.State, orNone(d.NotAfter),
 					orNone(d.LastSeen), orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
 			}
-			page = page[:0]
 			return w.Flush()
 		}
 		err := cmd.each(ctx, p, func(device contract.Credential, damage error) error {
