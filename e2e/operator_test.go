@@ -33,7 +33,10 @@ type explained struct {
 	Device *struct {
 		ID          string
 		Permissions []string
-		Sidecar     struct{ Refusal string }
+		Sidecar     struct {
+			Refusal string
+			Refused struct{ Reason, Text, From string } `json:"last_refused"`
+		}
 	}
 }
 
@@ -110,6 +113,7 @@ func TestExplain(t *testing.T) {
 		{"right device", "GET /admin", nil, "root", 2, "pass", 200, "", ""},
 		{"verified", "GET /admin", credential("root", "secret"), "", 2, "verify", 200, "", "pass"},
 		{"wrong", "GET /admin", credential("root", "wrong"), "", 2, "verify", 401, "", "pass"},
+		{"wrong at first", "GET /admin", credential("new", "wrong"), "", 2, "verify", 401, "", "pass"},
 		{"to verify", "GET /admin", credential("new", "secret"), "", 2, "verify", 200, "", "pass"},
 		{"own object", "GET /me", nil, "dev", 3, "reply", 200, "gatehouse_hit", ""},
 		{"open", "GET /open", nil, "", 4, "pass", 200, "", ""},
@@ -160,6 +164,11 @@ func TestExplain(t *testing.T) {
 	}
 	if !strings.HasPrefix(got.Answer.Text, "The device was revoked at 20") {
 		t.Errorf("got %q, want that and when the device was revoked", got.Answer.Text)
+	}
+	got = explained{}
+	e.operate(&got, append([]string{"explain", "/admin", "--device", "new"}, from...)...)
+	if d := got.Device; d == nil || d.Sidecar.Refused.Reason != "bcrypt" || d.Sidecar.Refused.From != "127.0.0.1" {
+		t.Errorf("got device %+v, want a wrong secret to be its last refusal", d)
 	}
 }
 

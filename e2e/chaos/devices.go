@@ -232,7 +232,7 @@ func (w *deviceWriter) register(ctx context.Context) error {
 		id := ownerID(owner)
 		got, err := w.client.HMGet(ctx, contract.Keyspace{Shards: w.shards}.KeysOf(id).CredentialKey(id), contract.FieldHash,
 			contract.FieldDisabled).Result()
-		if err == nil && (got[0] == nil || got[1] == "1") {
+		if err == nil && (got[0] == nil || got[1] != nil) {
 			_, err = w.publisher.PutDevice(ctx, publish.Device{ID: id, Hashes: steadyHashes()[:1]})
 		}
 		if err != nil {

@@ -121,7 +121,7 @@ class Publisher:
 
     def revoke(self, device):
         """Refuses a device from now on; the rest of its record stays."""
-        return self.write("merge", "c:" + device, {"disabled": 1})
+        return self.write("merge", "c:" + device, {"disabled": "revoked"})
 
 
 def split(key):

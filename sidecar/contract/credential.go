@@ -40,6 +40,8 @@ type Credential struct {
 	Deleted bool
 	// Disabled means that the device is refused with any credential.
 	Disabled bool
+	// Revoked means that a revocation has disabled it, not a change of its settings; only if Disabled.
+	Revoked bool
 	// Hashes are bcrypt hashes, the newest first; the secret must match one of them.
 	Hashes []string
 	// OldUntilMS is the time from which only the first hash counts, in unix milliseconds; 0 means never.
@@ -63,7 +65,9 @@ func ParseCredential(fields map[string]string) (Credential, error) {
 	if c.Deleted {
 		return c, nil
 	}
-	if c.Disabled, err = parseFlag(fields, FieldDisabled); err != nil {
+	if c.Revoked = fields[FieldDisabled] == DisabledRevoked; c.Revoked {
+		c.Disabled = true
+	} else if c.Disabled, err = parseFlag(fields, FieldDisabled); err != nil {
 		return Credential{}, err
 	}
 	if hashes, found := fields[FieldHash]; found {
@@ -209,7 +213,10 @@ func (c Credential) Fields() map[string]string {
 	if c.Deleted {
 		return fields
 	}
-	if c.Disabled {
+	switch {
+	case c.Revoked:
+		fields[FieldDisabled] = DisabledRevoked
+	case c.Disabled:
 		fields[FieldDisabled] = "1"
 	}
 	if len(c.Hashes) > 0 {

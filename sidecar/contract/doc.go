@@ -52,7 +52,7 @@
 //	hash         1 to 4 bcrypt hashes of 60 bytes, "$2a$", "$2b$" or "$2y$", cost 4 to 15,
 //	             joined by "\n"; may be absent where disabled is set
 //	permissions  names (limits.ValidPermission), sorted, joined by ","; absent: none
-//	disabled     "1": refuse the device; otherwise absent
+//	disabled     "revoked" by a revocation, or "1": refuse the device; otherwise absent
 //	not-after    unix milliseconds, from 1; refuse the device from then on; absent: no end
 //
 // # Events

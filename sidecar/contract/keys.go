@@ -43,6 +43,9 @@ const (
 	FieldLabels      = "labels"
 )
 
+// DisabledRevoked is the value of [FieldDisabled] that a revocation writes; a change of the device writes "1".
+const DisabledRevoked = "revoked"
+
 // Keys names the keys of one shard. The zero value is shard 0 of the default namespace in database 0.
 type Keys struct {
 	// Namespace and Database are those of the [Keyspace].

@@ -71,6 +71,8 @@ func TestCredentialRoundTrip(t *testing.T) {
 			Credential{Version: 1, Hashes: []string{hash}}},
 		{"disabled without a hash", map[string]string{"version": "1", "published": "1", "disabled": "1"},
 			1, Credential{Version: 1, Disabled: true}},
+		{"revoked", map[string]string{"version": "1", "published": "1", "disabled": "revoked"},
+			1, Credential{Version: 1, Disabled: true, Revoked: true}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -165,6 +167,7 @@ func TestParseCredentialRefuses(t *testing.T) {
 		{"deleted", "1", ReasonConflict},
 		{"disabled", "0", ReasonMalformed},
 		{"disabled", "", ReasonMalformed},
+		{"disabled", "Revoked", ReasonMalformed},
 		{"hash", absent, ReasonMissing},
 		{"hash", "", ReasonMalformed},
 		{"hash", hash + "\n", ReasonMalformed},

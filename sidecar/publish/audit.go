@@ -46,7 +46,8 @@ type Change struct {
 	Device string `json:"device"`
 	// Version is the record's.
 	Version uint64 `json:"version"`
-	// Change is what happened: put (there was no record), changed, revoked, enabled (no longer revoked) or deleted.
+	// Change is what happened: put (there was no record), changed, revoked, disabled, enabled (neither any
+	// more) or deleted.
 	Change string `json:"change"`
 	// Fields are the names of the record's fields that changed, unless it was put or deleted.
 	Fields []string `json:"fields"`

@@ -57,7 +57,8 @@ func TestAudit(t *testing.T) {
 		change(func(*contract.Credential) {})
 		must(p.RevokeDevice(ctx, "d"))
 		must(p.RevokeDevice(ctx, "d"))
-		change(func(c *contract.Credential) { c.Disabled = false })
+		change(func(c *contract.Credential) { c.Disabled, c.Revoked = true, false })
+		change(func(c *contract.Credential) { c.Disabled, c.Revoked = false, false })
 		must(p.PutDevice(ctx, Device{ID: "e", Secret: "s", Cost: 4}))
 		if n, err := New(s.Client, Author("")).RevokeAll(ctx); n != 2 || err != nil {
 			t.Fatal(n, err)
@@ -71,12 +72,12 @@ func TestAudit(t *testing.T) {
 			t.Errorf("an author with a line end: %v, want ErrInvalid", err)
 		}
 		got := audited(t, p, time.Time{})
-		if len(got) == 13 {
-			slices.Sort(got[9:11]) // revoked at once
+		if len(got) == 14 {
+			slices.Sort(got[10:12]) // revoked at once
 		}
 		want := []string{"d put  ann@ops", "d changed hash,old-until ann@ops", "d changed labels,permissions ann@ops",
 			"d changed permissions ann@ops", "d changed  ann@ops", "d revoked disabled ann@ops", "d changed  ann@ops",
-			"d enabled disabled ann@ops", "e put  ann@ops", "d revoked disabled ", "e revoked disabled ", "d deleted  ann@ops",
+			"d disabled disabled ann@ops", "d enabled disabled ann@ops", "e put  ann@ops", "d revoked disabled ", "e revoked disabled ", "d deleted  ann@ops",
 			"d put  ann@ops"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

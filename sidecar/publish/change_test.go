@@ -114,7 +114,7 @@ func TestChangeDevice(t *testing.T) {
 		}
 		want := s.stored(t, "d")
 		receipt, err := s.p.ChangeDevice(ctx, "d", 0, add)
-		want.Version, want.Disabled, want.Permissions = 3, true, []string{"a", "b", "c"}
+		want.Version, want.Disabled, want.Revoked, want.Permissions = 3, true, true, []string{"a", "b", "c"}
 		if got := s.stored(t, "d"); err != nil || receipt.Version != 3 || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v; want %+v", got, err, want)
 		}

@@ -83,7 +83,7 @@ func TestRevokeDevice(t *testing.T) {
 			if _, err := s.p.RevokeDevice(ctx, "d"); err != nil {
 				t.Fatal(err)
 			}
-			want.Version, want.Disabled = version, true
+			want.Version, want.Disabled, want.Revoked = version, true, true
 			if got := s.stored(t, "d"); !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -109,7 +109,7 @@ func TestRevokeOddRecords(t *testing.T) {
 		if _, err := s.p.RevokeDevice(ctx, "damaged"); err != nil {
 			t.Errorf("damaged: %v", err)
 		}
-		if got := s.hash(t, contract.CredentialMember("damaged")); got["disabled"] != "1" || got["version"] != "1" ||
+		if got := s.hash(t, contract.CredentialMember("damaged")); got["disabled"] != "revoked" || got["version"] != "1" ||
 			got["hash"] != "x" {
 			t.Errorf("damaged: %v", got)
 		}

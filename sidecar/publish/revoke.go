@@ -42,7 +42,7 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 		return Receipt{}, fmt.Errorf("revoke device: %w", err)
 	}
 	for range attempts {
-		fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: "1"}
+		fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: contract.DisabledRevoked}
 		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
 			break
 		}
@@ -172,7 +172,7 @@ func (f *failures) keep(err error) error {
 	return nil
 }
 
-// enabled returns the members that are neither deleted nor revoked, or whose state can't be read.
+// enabled returns the members that are neither deleted nor disabled, or whose state can't be read.
 func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
 	if len(members) == 0 {
 		return nil, nil
@@ -191,7 +191,7 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 		if err := states[i].Err(); err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
 			return nil, fmt.Errorf("read whether devices are revoked: %w", scriptError(err)) // or they would be again, for ever
 		}
-		if state := states[i].Val(); len(state) < 2 || state[0] == nil && state[1] != "1" {
+		if state := states[i].Val(); len(state) < 2 || state[0] == nil && state[1] != "1" && state[1] != contract.DisabledRevoked {
 			enabled = append(enabled, m)
 		}
 	}

@@ -54,14 +54,14 @@ func TestRevokeAll(t *testing.T) {
 		for range n { // an event for each, once
 			e := next()
 			gone := e.Member.ID == "d10" && e.Fields["deleted"] == "1" // evicted, according to Redis
-			if seen[e.Member.ID] || !gone && (e.Fields["disabled"] != "1" || e.Fields["permissions"] != "p") {
+			if seen[e.Member.ID] || !gone && (e.Fields["disabled"] != "revoked" || e.Fields["permissions"] != "p") {
 				t.Errorf("event %+v", e)
 			}
 			seen[e.Member.ID] = true
 		}
 		for i := range devices {
 			if c := s.hash(t, contract.CredentialMember(fmt.Sprint("d", i))); i != 9 && i != 10 &&
-				(c["disabled"] != "1" || c["version"] != "2" || c["hash"] != string(hash)) {
+				(c["disabled"] != "revoked" || c["version"] != "2" || c["hash"] != string(hash)) {
 				t.Errorf("d%d: %v", i, c)
 			}
 		}

@@ -93,6 +93,10 @@ local function flag(text)
   return text ~= '1' and '1, or no such field'
 end
 
+local function disabled(text)
+  return text ~= '1' and text ~= 'revoked' and '1 or revoked, or no such field'
+end
+
 local function coding(text)
   return text == '' and 'bytes: no content coding is empty'
 end
@@ -148,7 +152,7 @@ local forms = { -- by kind and field: bytes at most, and the function
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
   },
   c = {
-    hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 1, flag },
+    hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 7, disabled },
     ['not-after'] = { 16, number }, ['old-until'] = { 16, number }, labels = { 16 * 98, labels }, deleted = { 1, flag },
   },
 }
@@ -398,32 +402,23 @@ end
 -- The audit comes last, and whatever becomes of it, the write counts: who gives this user its permissions decides
 -- whether it is audited.
 local function audit()
-  local was, changed = {}, {}
+  local was, is, fields = {}, {}, {}
   for i = 1, #old, 2 do
     was[old[i]] = old[i + 1]
   end
+  for i = 1, #record, 2 do
+    is[record[i]] = record[i + 1]
+  end
   local change = was.version and not was.deleted and 'changed' or 'put'
-  if given['deleted'] then
+  if is.deleted then
     change = 'deleted'
-  elseif given['disabled'] and not was.disabled then
-    change = 'revoked'
-  elseif was.disabled and not given['disabled'] then
+  elseif is.disabled and is.disabled ~= was.disabled then
+    change = is.disabled == 'revoked' and 'revoked' or 'disabled'
+  elseif was.disabled and not is.disabled then
     change = 'enabled'
   end
-  if change ~= 'put' and change ~= 'deleted' then
-    for i = 1, #record, 2 do
-      if was[record[i]] ~= record[i + 1] then
-        changed[#changed + 1] = record[i]
-      end
-      was[record[i]] = nil
-    end
-    for field in pairs(was) do
-      changed[#changed + 1] = field
-    end
-  end
-  local fields = {}
-  for _, field in ipairs(changed) do -- not those of a damaged record, nor version and published
-    if forms.c[field] then
+  for field in pairs(change ~= 'put' and change ~= 'deleted' and forms.c or {}) do
+    if was[field] ~= is[field] then
       fields[#fields + 1] = field
     end
   end

@@ -109,7 +109,7 @@ type deviceSetCmd struct {
 	NotAfter    string            `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z; never: no end."`
 	Labels      map[string]string `name:"label" placeholder:"NAME=VALUE" mapsep:"," help:"Labels to set; the others stay."`
 	Unlabel     []string          `sep:"," placeholder:"NAME" help:"Labels to remove."`
-	Disabled    *bool             `negatable:"" help:"Refuse the device, as device revoke does; --no-disabled: accept it again, with the secret that it has."`
+	Disabled    *bool             `negatable:"" help:"Refuse the device; --no-disabled: accept it again, also after a revocation, with the secret that it has."`
 	EndOverlap  bool              `help:"End the secret before at once, if a rotation lets it count still."`
 
 	ifVersion `embed:""`
@@ -152,7 +152,7 @@ func (cmd *deviceSetCmd) Run(c *console) error {
 				d.NotAfterMS = notAfter.UnixMilli()
 			}
 			if cmd.Disabled != nil {
-				d.Disabled = *cmd.Disabled
+				d.Disabled, d.Revoked = *cmd.Disabled, *cmd.Disabled && d.Revoked
 			}
 			if cmd.EndOverlap && d.OldUntilMS != 0 {
 				d.Hashes, d.OldUntilMS = d.Hashes[:min(1, len(d.Hashes))], 0

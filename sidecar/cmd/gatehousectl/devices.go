@@ -22,7 +22,7 @@ import (
 // deviceView is a device as commands print it.
 type deviceView struct {
 	ID string `json:"id"`
-	// State is "enabled", "revoked", "expired" or "corrupt".
+	// State is "enabled", "revoked", "disabled", "expired" or "corrupt".
 	State       string            `json:"state"`
 	Version     uint64            `json:"version"`
 	Published   string            `json:"published,omitempty"` // RFC 3339
@@ -66,8 +66,10 @@ func view(c contract.Credential, damage error) deviceView {
 	switch {
 	case damage != nil:
 		d.State = "corrupt"
-	case c.Disabled:
+	case c.Revoked:
 		d.State = "revoked"
+	case c.Disabled:
+		d.State = "disabled"
 	case c.NotAfterMS != 0 && c.NotAfterMS <= now:
 		d.State = "expired"
 	}

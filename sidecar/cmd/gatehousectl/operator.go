@@ -282,6 +282,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 			may = "may not authenticate: " + string(d.Sidecar.Refusal)
 		}
 		fmt.Fprintf(w, "device\t%s, %s\n", d.ID, may)
+		if r := d.Sidecar.Refused; r != nil {
+			fmt.Fprintf(w, "  last refused\t%s, from %s: %s\n", timestamp(r.At.UnixMilli()), dash(r.From), r.Text)
+		}
 		fmt.Fprintf(w, "  permissions\t%s\n", dash(strings.Join(d.Permissions, ", ")))
 		fmt.Fprintf(w, "  in Redis\t%s\n", versionAt(&d.Redis))
 		fmt.Fprintf(w, "  in the sidecar\t%s\n", number(d.Sidecar.Version))
@@ -320,8 +323,10 @@ func versionAt(v *inspect.Version) string {
 		return "can't be read: " + v.Error
 	case v.Deleted:
 		text += ", deleted"
-	case v.Disabled:
+	case v.Revoked:
 		text += ", revoked"
+	case v.Disabled:
+		text += ", disabled"
 	}
 	if v.PublishedMS != 0 {
 		text += ", of " + timestamp(v.PublishedMS)

@@ -83,8 +83,10 @@ func watchedOf(payload string) watched {
 	switch {
 	case e.Fields[contract.FieldDeleted] != "":
 		w.Change = "deleted"
-	case e.Fields[contract.FieldDisabled] == "1":
+	case e.Fields[contract.FieldDisabled] == contract.DisabledRevoked:
 		w.Change = "revoked"
+	case e.Fields[contract.FieldDisabled] == "1":
+		w.Change = "disabled"
 	}
 	return w
 }

@@ -8,6 +8,8 @@ type Description struct {
 	Refusal Reason    `json:"refusal,omitempty"`
 	Version uint64    `json:"version"` // of its record; 0: none is known
 	Expires time.Time `json:"not_after,omitzero"`
+	// Refused is the last refusal under this record, nil for none. The edge refuses some by itself.
+	Refused *Refused `json:"last_refused,omitempty"`
 	// OldUntil is when the secrets before the last rotation end; zero: the device has one secret, or none of them ends.
 	OldUntil time.Time `json:"old_until,omitzero"`
 	// Permissions has a bit for each name.
@@ -16,6 +18,14 @@ type Description struct {
 	Pinned time.Time `json:"pinned_until,omitzero"`
 	// Sources is the number of addresses, at most 4, at which the limits don't apply to the device.
 	Sources int `json:"known_addresses"`
+}
+
+// Refused is a refusal of a device.
+type Refused struct {
+	Reason Reason    `json:"reason"` // as in gatehouse_verifications_total
+	Text   string    `json:"text"`
+	At     time.Time `json:"at"`
+	From   string    `json:"from,omitempty"` // the client's address
 }
 
 // Describe returns what is known about a device.
@@ -31,6 +41,11 @@ func (v *Verifier) Describe(id string) (d Description) {
 	d.Version, d.Expires, d.Permissions, d.Sources = r.version, r.notAfter, r.permissions, len(r.sources)
 	if r.overlaps() {
 		d.OldUntil = r.oldUntil
+	}
+	if r.refused != nil {
+		last := *r.refused
+		last.Text = refusals[last.Reason]
+		d.Refused = &last
 	}
 	for i := range r.hashes {
 		if until := r.hashes[i].pinnedUntil; until.After(now) && until.After(d.Pinned) {

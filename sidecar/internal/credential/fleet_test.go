@@ -125,7 +125,7 @@ func TestClaim(t *testing.T) {
 
 // TestRevocationBeatsSharedVerdict changes the record in the last moment before a shared match is used.
 func TestRevocationBeatsSharedVerdict(t *testing.T) {
-	revoked, other := contract.Credential{ID: "d", Version: 8, Disabled: true}, device("d", 8, "t")
+	revoked, other := contract.Credential{ID: "d", Version: 8, Disabled: true, Revoked: true}, device("d", 8, "t")
 	for _, test := range []struct {
 		when   string
 		then   contract.Credential

@@ -121,7 +121,7 @@ func TestRevocationWins(t *testing.T) {
 	apply := func(revoked bool) {
 		version++
 		c := good
-		c.Version, c.Disabled = version, revoked
+		c.Version, c.Disabled, c.Revoked = version, revoked, revoked
 		f.Apply(c)
 	}
 	apply(false)
@@ -171,7 +171,7 @@ func TestRevocationDuringBcrypt(t *testing.T) {
 		result := make(chan credential.Result)
 		go func() { result <- f.Verify(t.Context(), "d", "s") }()
 		f.running(t)
-		c.Version, c.Disabled = 2, true
+		c.Version, c.Disabled, c.Revoked = 2, true, true
 		f.Apply(c)
 		close(end)
 		if r := <-result; r.Outcome != wire.Deny || r.Reason != "revoked" {
@@ -196,7 +196,7 @@ func TestRevocationDuringBcryptOfNobody(t *testing.T) {
 		cancel()
 		f.Verify(ctx, "d", "s")
 		f.running(t)
-		c.Version, c.Disabled = 2, true
+		c.Version, c.Disabled, c.Revoked = 2, true, true
 		f.Apply(c)
 		close(end)
 		synctest.Wait()

@@ -17,6 +17,7 @@ const (
 	isUnknown   Reason = "unknown"
 	isDeleted   Reason = "deleted"
 	isRevoked   Reason = "revoked"
+	isDisabled  Reason = "disabled"
 	isExpired   Reason = "expired"
 	isRefused   Reason = "refused_record" // its record is malformed or can't be used
 	isResolved  Reason = "resolved"       // the right secret is another one
@@ -33,6 +34,20 @@ const (
 	isOverLimit  Reason = "limited"
 	isOutOfTime  Reason = "timeout"
 )
+
+// refusals explains why a device that has a record was refused.
+var refusals = map[Reason]string{
+	isDeleted:   "it is deleted",
+	isRevoked:   "it is revoked",
+	isDisabled:  "it is disabled",
+	isExpired:   "its access has ended",
+	isRefused:   "its record is malformed or can't be used",
+	byBcrypt:    "the secret is wrong",
+	isResolved:  "the secret is wrong: another one is right",
+	isRefuted:   "the secret is wrong, as it was before",
+	isOldSecret: "the secret was right until its overlap ended",
+	bySession:   "the token is of an earlier record",
+}
 
 // NotYet reports whether a device that isn't allowed for this reason should try again.
 func (r Reason) NotYet() bool { return r == isStarting || r == wantsBits || r == isUnsure }

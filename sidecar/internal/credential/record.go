@@ -32,6 +32,7 @@ type record struct {
 	// refuted has the last wrong secrets, at most maxRefuted, oldest first. They stay wrong while the record is
 	// unchanged.
 	refuted []digest
+	refused *Refused // the last refusal, nil for none
 	// sources has the last maxSources sources from which the device authenticated, under this record or an earlier one,
 	// or before a restart, oldest first. Only registered devices have any, so no flood can make this grow or lose
 	// entries.
@@ -163,8 +164,10 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	switch {
 	case c.Deleted:
 		return isDeleted
-	case c.Disabled:
+	case c.Revoked:
 		return isRevoked
+	case c.Disabled:
+		return isDisabled
 	}
 	for _, text := range c.Hashes {
 		if cost, err := bcrypt.Cost([]byte(text)); err != nil || cost > v.MaxCost {

@@ -87,7 +87,7 @@ func TestSessionEnds(t *testing.T) {
 		reason credential.Reason
 	}{
 		{"deleted", func() contract.Credential { return contract.Credential{ID: "d", Version: 8, Deleted: true} }, "deleted"},
-		{"revoked", with(func(c *contract.Credential) { c.Disabled = true }), "revoked"},
+		{"revoked", with(func(c *contract.Credential) { c.Disabled, c.Revoked = true, true }), "revoked"},
 		{"another secret", with(func(c *contract.Credential) { c.Hashes = []string{hashed("t", 4)} }), "session"},
 		{"other permissions", with(func(c *contract.Credential) { c.Permissions = nil }), "session"},
 		{"over", with(func(c *contract.Credential) { c.NotAfterMS = 1 }), "expired"},

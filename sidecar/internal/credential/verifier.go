@@ -386,11 +386,12 @@ func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 	return v.deny(a, now, why)
 }
 
-// tell returns the answer to a wrong secret with another reason if it was right until an overlap ended.
+// tell returns the answer to a wrong secret, as deny has just given it, with another reason if it was right until an
+// overlap ended.
 func (r *record) tell(a *attempt, denied Result) Result {
 	for i := range r.ended {
 		if hmac.Equal(r.ended[i][:], a.digest[:]) {
-			denied.Reason = isOldSecret
+			denied.Reason, r.refused.Reason = isOldSecret, isOldSecret
 		}
 	}
 	return denied
@@ -421,6 +422,9 @@ func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason 
 func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
 	if reason == byBcrypt || reason == isResolved || reason == isRefuted {
 		v.Seen.Failed(a.id, a.from)
+	}
+	if r := v.records[a.id]; r != nil {
+		r.refused = &Refused{Reason: reason, At: now, From: strings.Clone(a.from)} // without the rest of the call
 	}
 	fate := v.denies.judge(a.digest, now, reason == byBcrypt)
 	v.metrics.Denies.WithLabelValues(string(fate)).Inc()

@@ -176,7 +176,8 @@ func registered() fixture {
 	for _, c := range []contract.Credential{
 		device("good", 1, "s"),
 		device("rotating", 1, "old", "new"),
-		with(device("revoked", 1, "s"), func(c *contract.Credential) { c.Disabled = true }),
+		with(device("revoked", 1, "s"), func(c *contract.Credential) { c.Disabled, c.Revoked = true, true }),
+		with(device("disabled", 1, "s"), func(c *contract.Credential) { c.Disabled = true }),
 		{ID: "deleted", Version: 2, Deleted: true, PublishedMS: time.Now().UnixMilli()},
 		with(device("over", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = past }),
 		with(device("ending", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = future }),
@@ -208,6 +209,7 @@ func TestVerify(t *testing.T) {
 	}{
 		{"unknown", "nobody", "s", wire.Deny, "unknown", 0},
 		{"revoked", "revoked", "s", wire.Deny, "revoked", 0},
+		{"disabled", "disabled", "s", wire.Deny, "disabled", 0},
 		{"deleted", "deleted", "s", wire.Deny, "deleted", 0},
 		{"past its end", "over", "s", wire.Deny, "expired", 0},
 		{"before its end", "ending", "s", wire.Allow, "bcrypt", 1},
@@ -234,6 +236,11 @@ func TestVerify(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f.expect(t, test.id, test.secret, test.outcome, test.reason, test.runs)
 			f.expectVerdict(t, test.id, test.secret, test.outcome, test.reason)
+			last := f.Describe(test.id).Refused
+			if test.outcome == wire.Deny && test.reason != "malformed" && test.reason != "unknown" &&
+				(last == nil || last.Reason != test.reason && last.Reason != "refuted" || last.Text == "") {
+				t.Errorf("the last refusal is %+v, want one because of %s", last, test.reason)
+			}
 		})
 	}
 }
@@ -401,7 +408,7 @@ func TestDoubtEnds(t *testing.T) {
 			c.Hashes = device("d", 5, "t").Hashes
 		}), wire.Deny, "bcrypt", 1},
 		{"other permissions", changed(func(c *contract.Credential) { c.Permissions = nil }), wire.Allow, "pin", 0},
-		{"revoked", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "revoked", 0},
+		{"revoked", changed(func(c *contract.Credential) { c.Disabled, c.Revoked = true, true }), wire.Deny, "revoked", 0},
 		{"deleted", changed(func(c *contract.Credential) {
 			*c = contract.Credential{ID: "d", Version: 5, Deleted: true}
 		}), wire.Deny, "deleted", 0},

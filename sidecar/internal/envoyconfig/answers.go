@@ -5,12 +5,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
-
-var sharedAnswers = findings.WarningKind("GH0608",
-	"add the lines of response_headers_to_add in envoy/envoy.yaml there; for a token's header another one: {key: vary, "+
-		"value: NAME}")
 
 // answers checks that routes under auth rules add what keeps one device's answer from other clients.
 func (a *analysis) answers(p *plugin) {

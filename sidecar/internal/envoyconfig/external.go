@@ -2,12 +2,7 @@ package envoyconfig
 
 import (
 	"slices"
-
-	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
-
-var ownAddress = findings.ErrorKind("GH0320",
-	"remove internal_address_config, or set source: {filter_state: …}, see envoy/envoy.yaml")
 
 // externalAddress checks a source in x-envoy-external-address. Envoy sets that header if its peer is external; an
 // internal one, which sends no list of addresses besides, keeps its own header.

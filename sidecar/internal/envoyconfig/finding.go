@@ -66,6 +66,9 @@ var (
 	translated = findings.ErrorKind("GH0314",
 		"put that filter before Gatehouse's, so that rules see what the upstream gets")
 	otherIssuer = findings.ErrorKind("GH0315", "give the claims of other issuers' tokens another payload_in_metadata")
+	otherPort   = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true")
+	ownAddress  = findings.ErrorKind("GH0320",
+		"remove internal_address_config, or set source: {filter_state: …}, see envoy/envoy.yaml")
 
 	noPush   = findings.ErrorKind("GH0401", "add the listener gatehouse-push as envoy/envoy.yaml has it")
 	openPush = findings.ErrorKind("GH0402", "listen on a unix socket: address: {pipe: {path: "+
@@ -89,7 +92,13 @@ var (
 	setsIdentity  = findings.ErrorKind("GH0606", "remove the header there: the filter sets it")
 	sharedKeys    = findings.WarningKind("GH0607",
 		"give the hosts of each upstream a virtual host of the rules, or cache with scope: host")
+	sharedAnswers = findings.WarningKind("GH0608",
+		"add the lines of response_headers_to_add in envoy/envoy.yaml there; for a token's header another one: {key: vary, "+
+			"value: NAME}")
 	unseenRoutes = findings.WarningKind("GH0609", "check the whole /config_dump of a running Envoy, which has them")
+	noHost       = findings.WarningKind("GH0610", "correct the domains, or add them to Envoy")
+	weakerHost   = findings.ErrorKind("GH0611", "give both hosts the same rules there, or the other default: deny, or "+
+		"each an upstream")
 )
 
 // Kinds returns all kinds of findings, by code.

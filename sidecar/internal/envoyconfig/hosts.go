@@ -8,13 +8,6 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-var (
-	otherPort  = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true")
-	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to Envoy")
-	weakerHost = findings.ErrorKind("GH0611", "give both hosts the same rules there, or the other default: deny, or "+
-		"each an upstream")
-)
-
 // judge is what decides about requests: the rules of a virtual host, or those of the top level.
 type judge struct {
 	*plugin

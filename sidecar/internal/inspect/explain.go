@@ -89,6 +89,7 @@ type Version struct {
 	ETag        string `json:"etag,omitempty"`
 	Deleted     bool   `json:"deleted,omitempty"`
 	Disabled    bool   `json:"disabled,omitempty"`
+	Revoked     bool   `json:"revoked,omitempty"`
 	Error       string `json:"error,omitempty"` // why it can't be read
 }
 
@@ -361,6 +362,8 @@ func (a *Answer) refine(d *Device) {
 	switch d.Sidecar.Refusal { // see package credential
 	case "revoked":
 		a.Text = "The device was revoked" + when + "."
+	case "disabled":
+		a.Text = "The device was disabled" + when + "."
 	case "deleted":
 		a.Text = "The device was deleted" + when + "."
 	case "expired":
@@ -437,6 +440,7 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 		d.Redis.Error = err.Error()
 		return d
 	}
-	d.Redis = Version{Version: c.Version, PublishedMS: c.PublishedMS, Deleted: c.Deleted, Disabled: c.Disabled}
+	d.Redis = Version{Version: c.Version, PublishedMS: c.PublishedMS, Deleted: c.Deleted, Disabled: c.Disabled,
+		Revoked: c.Revoked}
 	return d
 }

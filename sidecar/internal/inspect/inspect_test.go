@@ -38,6 +38,7 @@ func TestUnknownDevice(t *testing.T) {
 	for _, tt := range []struct{ reason, refusal, want string }{
 		{"gatehouse_denied_unknown_device", "unknown", "No such device is registered."},
 		{"gatehouse_denied_unknown_device", "revoked", "The device was revoked at 2026-11-26T12:00:00Z."},
+		{"gatehouse_denied_unknown_device", "disabled", "The device was disabled at 2026-11-26T12:00:00Z."},
 		{"gatehouse_denied_unknown_device", "deleted", "The device was deleted at 2026-11-26T12:00:00Z."},
 		{"gatehouse_denied_unknown_device", "expired", "The device's access ended at 2026-11-26T13:00:00Z."},
 		{"gatehouse_denied_unknown_device", "refused_record", "The device's record is malformed or can't be used."},

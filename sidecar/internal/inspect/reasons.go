@@ -21,7 +21,7 @@ var replies = map[string]string{
 	"gatehouse_denied_unknown_device":  "No such device is registered.",
 	"gatehouse_denied_wrong_secret":    "The device authenticated with another secret, and has only one.",
 	"gatehouse_denied_credential": "The sidecar refuses the credential: the secret is wrong, or the device is " +
-		"unknown, revoked or expired.",
+		"unknown, revoked, disabled or expired.",
 	"gatehouse_denied_token": "The request has a token that isn't valid. In Envoy, jwt_authn refuses it " +
 		"with a reason of its own.",
 	"gatehouse_forbidden_permission":     "The device lacks a permission that the rule requires.",

@@ -278,7 +278,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and reason.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
 		"allow": {"bcrypt", "pin", "shared", "session"},
-		"deny": {"unknown", "deleted", "revoked", "expired", "malformed", "refused_record",
+		"deny": {"unknown", "deleted", "revoked", "disabled", "expired", "malformed", "refused_record",
 			"bcrypt", "resolved", "refuted", "old_secret", "session"},
 		"unavailable": {"starting", "permissions", "unsure", "overload", "limited", "timeout"},
 	} {
