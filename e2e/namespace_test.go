@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -40,8 +41,8 @@ func userLines(t *testing.T) [][]string {
 		t.Fatal(err)
 	}
 	lines := regexp.MustCompile(`(?m)^ACL SETUSER (writer|reader) (.*)$`).FindAllStringSubmatch(string(text), -1)
-	if len(lines) != 5 {
-		t.Fatalf("%s has %d lines for users, want 5", contractDoc, len(lines))
+	if len(lines) != 6 {
+		t.Fatalf("%s has %d lines for users, want 6", contractDoc, len(lines))
 	}
 	return lines
 }
@@ -129,7 +130,7 @@ func TestNamespacePermissions(t *testing.T) {
 	for _, k := range keyspaces {
 		namespacedUsers(t, server.Client(t), k)
 	}
-	hash := strings.Repeat("0", 40)
+	hash, day := strings.Repeat("0", 40), time.Now()
 	commands := map[string]func(k contract.Keyspace) [][]any{
 		"writer": func(k contract.Keyspace) [][]any {
 			keys := k.Keys(0)
@@ -140,6 +141,7 @@ func TestNamespacePermissions(t *testing.T) {
 				{"zscore", keys.LogKey(), "m"}, {"set", k.ShardsKey(), "1"}, {"get", keys.SeqKey()}, {"incr", keys.SeqKey()},
 				{"zadd", keys.LogKey(), 1, "m"}, {"hset", record, "f", "v"}, {"hdel", record, "f"},
 				{"pexpire", record, 1000}, {"persist", keys.SeqKey()}, {"publish", channel, "m"}, {"spublish", channel, "m"},
+				{"xadd", keys.AuditKey(), "*", "f", "v"},
 			}
 		},
 		"reader": func(k contract.Keyspace) [][]any {
@@ -150,10 +152,13 @@ func TestNamespacePermissions(t *testing.T) {
 				{"hgetall", record}, {"hmget", record, "f"}, {"memory", "usage", record}, {"set", keys.ResyncKey(), "x"},
 				{"hset", k.EdgesKey(), "f", "v"}, {"hdel", k.EdgesKey(), "f"}, {"set", keys.VerdictKey("x"), "x"},
 				{"del", keys.VerdictLockKey("x")},
+				{"zadd", keys.SeenKey(), 1, "d"}, {"zincrby", keys.SeenFailedKey(day), 1, "d"},
+				{"zremrangebyrank", keys.SeenFailedKey(day), 0, 0}, {"zmscore", keys.SeenKey(), "d"},
+				{"expire", keys.SeenOldKey(), 1000},
 			}
 		},
 	}
-	noKey := []string{"time", "script", "client", "unsubscribe", "sunsubscribe", "ping", "info"}
+	noKey := []string{"time", "script", "acl", "client", "unsubscribe", "sunsubscribe", "ping", "info"}
 	for user, of := range commands {
 		for _, line := range userLines(t) {
 			for _, permitted := range regexp.MustCompile(` \+([a-z]+)`).FindAllStringSubmatch(line[2], -1) {

@@ -44,7 +44,7 @@ TOMBSTONE_LIFE_MS = 24 * 60 * 60 * 1000
 class Publisher:
     """Writes to all shards. Their number and the namespace are the same for all writers and sidecars."""
 
-    def __init__(self, client, shards=1, cluster=False, namespace=""):
+    def __init__(self, client, shards=1, cluster=False, namespace="", author="publish_example.py"):
         if namespace and not NAMESPACE.fullmatch(namespace):
             raise ValueError(f"namespace {namespace!r}: want 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit")
         self.prefix = "{gatehouse" + ("." + namespace if namespace else "") + ":%d}:"
@@ -56,6 +56,7 @@ class Publisher:
         if int(stored) != shards:
             raise ValueError(f"Redis has {int(stored)} shards, this program is set to {shards}")
         self.shards = shards
+        self.author = author  # of changes of devices
         # Channels don't know databases.
         database = 0 if cluster else client.connection_pool.connection_kwargs.get("db", 0)
         self.channel = f"events:{database}" if database else "events"
@@ -72,6 +73,9 @@ class Publisher:
         keys = [prefix + name for name in (member, "seq", "log", "epoch", "chain")]
         traceparent = ""
         args = [mode, version, secrets.token_hex(16), member, expiry_ms, prefix + self.channel, self.publish, traceparent]
+        if member.startswith("c:"):
+            keys.append(prefix + "audit")
+            args.append(self.author)
         for field, value in fields.items():
             args += [field, value]
         return tuple(self.script(keys=keys, args=args))

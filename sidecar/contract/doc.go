@@ -17,6 +17,8 @@
 //	                                      65,536: sequence number, a space, digest. "floor": see [ChainFloor]
 //	{gatehouse:S}:events         channel  one message a write; events:D in a database D other than 0
 //	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; writers ignore it
+//	{gatehouse:S}:audit          stream   who changed which device; readers ignore it
+//	{gatehouse:S}:seen           zset     device id, score its last authentication; also seen:old, seen:failed:<day>
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //
 // Cache keys obey limits.ValidKey, and objectkey.Canonical does not change them. Device ids obey limits.ValidDeviceID.

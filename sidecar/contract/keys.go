@@ -2,11 +2,29 @@ package contract
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
 // TombstoneLife is the lifetime of a tombstone, and so of the version that a later write must exceed.
 const TombstoneLife = 24 * time.Hour
+
+// SeenBegin is the member of [Keys.SeenKey] whose score is when sidecars began to write it. It is no device's id.
+const SeenBegin = ""
+
+// MaxFailed is how many members [Keys.SeenFailedKey] keeps, those with most wrong secrets.
+const MaxFailed = 1000
+
+// FailedMember returns the member of [Keys.SeenFailedKey] for wrong secrets of a device from a network, "-" if unknown.
+func FailedMember(network, device string) string { return network + " " + device }
+
+// ParseFailedMember parses a member of [Keys.SeenFailedKey].
+func ParseFailedMember(member string) (network, device string, ok bool) {
+	return strings.Cut(member, " ")
+}
+
+// MaxAuthor is the maximum number of bytes of an author in the audit.
+const MaxAuthor = 128
 
 // Fields of the hashes.
 const (
@@ -69,6 +87,20 @@ func (k Keys) DataEpochKey() string { return k.name("epoch") }
 
 // ChainKey returns the key of the hash with the [Link] of the last writes ([ChainHead], [ChainField]) and [ChainFloor].
 func (k Keys) ChainKey() string { return k.name("chain") }
+
+// AuditKey returns the key of the stream of changes of devices, for operators.
+func (k Keys) AuditKey() string { return k.name("audit") }
+
+// SeenKey returns the key of the sorted set of devices by their last authentication, unix milliseconds.
+func (k Keys) SeenKey() string { return k.name("seen") }
+
+// SeenOldKey returns the key of the same for authentications with an old secret, during an overlap.
+func (k Keys) SeenOldKey() string { return k.name("seen:old") }
+
+// SeenFailedKey returns the key of the sorted set of wrong secrets on the day of t in UTC, by [FailedMember].
+func (k Keys) SeenFailedKey(t time.Time) string {
+	return k.name("seen:failed:" + t.UTC().Format("20060102"))
+}
 
 // EventsChannel returns the name of the events channel. It has the database, because Redis's channels don't know
 // databases.

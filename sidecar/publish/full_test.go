@@ -59,6 +59,9 @@ func TestFullRedis(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if n := client.XLen(ctx, keys.AuditKey()).Val(); n < 5 {
+		t.Errorf("the audit has %d entries, want one for each device and what became of it", n)
+	}
 	if done, err := New(client).Trim(ctx); err != nil || done.Removed == 0 {
 		t.Errorf("trim: got %+v, %v; want entries removed", done, err)
 	}

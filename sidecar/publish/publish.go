@@ -54,6 +54,7 @@ type Publisher struct {
 	client   redis.UniversalClient
 	keyspace contract.Keyspace
 	by       string      // command to publish events
+	author   string      // of the audit's entries
 	agreed   atomic.Bool // Redis has the same number of shards
 }
 
@@ -68,10 +69,15 @@ func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = cont
 // Edges read only what is written in their sidecar's namespace and Redis database.
 func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
 
+// Author sets who writes, for the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
+// at an end, "" for nobody; the default is [DefaultAuthor]. A write with another form fails with [ErrInvalid].
+func Author(name string) Option { return func(p *Publisher) { p.author = name } }
+
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
 // server, Sentinel or a Cluster.
 func New(client redis.UniversalClient, options ...Option) *Publisher {
-	p := &Publisher{client: client, by: "PUBLISH", keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
+	p := &Publisher{client: client, by: "PUBLISH", author: DefaultAuthor(),
+		keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
 	if _, cluster := client.(*redis.ClusterClient); cluster {
 		p.by = "SPUBLISH" // PUBLISH would send events to every node of the Cluster
 	}
@@ -124,19 +130,38 @@ func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result
 		return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations))...)
 	}
 	for part := range slices.Chunk(mutations, atOnce) {
-		calls := make([]call, len(part))
-		for i, m := range part {
-			calls[i] = p.call(ctx, m)
-		}
-		for _, r := range p.run(ctx, writeScript, calls...) {
+		for _, r := range p.runAll(ctx, part) {
 			results = append(results, p.result(ctx, r))
 		}
 	}
 	return results
 }
 
-// call returns the run of the script for m.
-func (p *Publisher) call(ctx context.Context, m mutation) call {
+// runAll runs the script for each mutation; writes of devices are audited, if they may be.
+func (p *Publisher) runAll(ctx context.Context, mutations []mutation) []reply {
+	calls := make([]call, len(mutations))
+	for i, m := range mutations {
+		calls[i] = p.call(ctx, m, m.member.Kind == contract.KindCredential)
+	}
+	replies := p.run(ctx, writeScript, calls...)
+	var again []int
+	calls = nil
+	for i, m := range mutations {
+		if err := replies[i].err; m.member.Kind == contract.KindCredential && (redis.IsPermissionError(err) || moving(err)) {
+			// Perhaps only the audit's key isn't permitted or, in a slot that moves, isn't there: a revocation must not need it.
+			again, calls = append(again, i), append(calls, p.call(ctx, m, false))
+		}
+	}
+	if len(again) > 0 {
+		for n, r := range p.run(ctx, writeScript, calls...) {
+			replies[again[n]] = r
+		}
+	}
+	return replies
+}
+
+// call returns the run of the script for m, without author if the write is not audited.
+func (p *Publisher) call(ctx context.Context, m mutation, audited bool) call {
 	expiryMS := int64(0)
 	if m.fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
@@ -145,6 +170,9 @@ func (p *Publisher) call(ctx context.Context, m mutation) call {
 	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
 	args := []any{m.mode, m.fields[contract.FieldVersion], newDataEpoch(), m.member.String(), expiryMS,
 		shard.EventsChannel(), p.by, traceparent(ctx)}
+	if audited {
+		keys, args = append(keys, shard.AuditKey()), append(args, p.author)
+	}
 	for field, value := range m.fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
 			args = append(args, field, value)

@@ -131,7 +131,7 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	}
 	_, _ = pipe.Exec(ctx) // the replies have the errors
 	keys := []string{shard.LogKey(), shard.ChainKey()}
-	var args []any
+	var args, gone []any
 	for i, head := range heads {
 		if head == nil || redis.HasErrorPrefix(head.Err(), "WRONGTYPE") {
 			continue
@@ -149,10 +149,16 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 		case version == "": // removed, if the script also finds no record
 			keys = append(keys, shard.RecordKey(members[i]))
 			args = append(args, score(page[i].Score), members[i].String())
+			if members[i].Kind == contract.KindCredential {
+				gone = append(gone, members[i].ID)
+			}
 		}
 	}
 	if len(args) == 0 {
 		return nil
+	}
+	if err := p.forgetSeen(ctx, shard, gone); err != nil { // first: nothing finds them once the entries are gone
+		return err
 	}
 	reply := p.run(ctx, trimScript, call{keys, args})[0]
 	if reply.err != nil {

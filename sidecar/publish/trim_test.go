@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,9 @@ func TestTrim(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if _, err := s.p.PutDevice(ctx, Device{ID: "gone", Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
 		const many = 2*trimPage + 10
 		for i := range many {
 			put(fmt.Sprint("/gone/", i), 0)
@@ -45,6 +49,11 @@ func TestTrim(t *testing.T) {
 		if _, err := s.p.Delete(ctx, "/deleted", 0); err != nil { // its tombstone still exists
 			t.Fatal(err)
 		}
+		for _, key := range []string{keys.SeenKey(), keys.SeenOldKey()} {
+			s.ZAdd(ctx, key, redis.Z{Score: 1, Member: contract.SeenBegin}, redis.Z{Score: 2, Member: "d"},
+				redis.Z{Score: 3, Member: "gone"})
+		}
+		s.Del(ctx, keys.CredentialKey("gone")) // like the expiry of its tombstone
 		s.Set(ctx, keys.ObjectKey("/odd"), "not a hash", 0)
 		s.ZAdd(ctx, keys.LogKey(), redis.Z{Score: 3.5, Member: "o:/odd"})
 		age := func(key string, by time.Duration) {
@@ -58,11 +67,16 @@ func TestTrim(t *testing.T) {
 		members := s.ZCard(ctx, keys.LogKey()).Val()
 
 		done, err := s.p.Trim(ctx)
-		if want := (Trimmed{Members: int(members), Removed: many, Expired: 1}); err != nil || done != want {
+		if want := (Trimmed{Members: int(members), Removed: many + 1, Expired: 1}); err != nil || done != want {
 			t.Fatalf("got %+v, %v; want %+v", done, err, want)
 		}
-		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != many {
-			t.Errorf("floor %d, want the last number of those removed, %d", floor, many)
+		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != many+1 {
+			t.Errorf("floor %d, want the last number of those removed, %d", floor, many+1)
+		}
+		for _, key := range []string{keys.SeenKey(), keys.SeenOldKey()} {
+			if left := s.ZRange(ctx, key, 0, -1).Val(); !slices.Equal(left, []string{contract.SeenBegin, "d"}) {
+				t.Errorf("%s has %q, want no device that is gone", key, left)
+			}
 		}
 		for _, member := range []string{"o:/kept", "o:/fresh", "o:/expired", "o:/expired-a-day-ago",
 			"c:d", "o:/deleted", "o:/odd"} {
@@ -74,12 +88,12 @@ func TestTrim(t *testing.T) {
 			t.Errorf("expired: %v", o)
 		}
 		done, err = s.p.Trim(ctx)
-		if want := (Trimmed{Members: int(members) - many}); err != nil || done != want {
+		if want := (Trimmed{Members: int(members) - many - 1}); err != nil || done != want {
 			t.Errorf("again: %+v, %v; want %+v", done, err, want)
 		}
 		// Versions continue above the earlier ones.
-		if got, err := s.p.Put(ctx, Object{Key: "/gone/7", ContentType: "a"}); err != nil || got.Version != many+1 {
-			t.Errorf("written again: %+v, %v; want version %d", got, err, many+1)
+		if got, err := s.p.Put(ctx, Object{Key: "/gone/7", ContentType: "a"}); err != nil || got.Version != many+2 {
+			t.Errorf("written again: %+v, %v; want version %d", got, err, many+2)
 		}
 		// The floor never decreases.
 		s.HSet(ctx, keys.ChainKey(), contract.ChainFloor, 1<<40)

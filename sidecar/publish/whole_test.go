@@ -223,4 +223,11 @@ func TestMovingSlot(t *testing.T) {
 			t.Errorf("%s, after the move: %v", name, err)
 		}
 	}
+	// Where no write was audited, the audit's key doesn't exist either.
+	do(to, "DEL", keys.AuditKey())
+	do(from, "CLUSTER", "SETSLOT", slot, "IMPORTING", idOf(to))
+	do(to, "CLUSTER", "SETSLOT", slot, "MIGRATING", idOf(from))
+	if err := all["revocation"](t.Context()); err != nil {
+		t.Errorf("unaudited revocation: %v", err)
+	}
 }

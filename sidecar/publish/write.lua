@@ -1,7 +1,7 @@
 -- One write of the Redis contract (package contract): all of it, or nothing.
 -- Runs on Redis 7.0 and later and on miniredis.
 --
--- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain
+-- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
 --         fields of a record that is there and is no tombstone; "add" is "replace" unless such
 --         a record is there
@@ -12,7 +12,8 @@
 --       6 channel; scripts can't ask for the number of the database that its name may have
 --       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
 --       8 traceparent (W3C Trace Context), "" for none
---       9 field, 10 value, and so on, without version and published
+--       9 only with KEYS[6]: the author, "" if unknown
+--       then field, value, field, value, and so on, without version and published
 --
 -- Returns {version, seq}; after "add" seq is 0 if the record has just these fields already, and
 -- nothing was written. Or an error that starts with "STALE ", "ABSENT ", "EXISTS ", "INVALID " or
@@ -29,6 +30,7 @@ end
 
 local newest = 9007199254740991 -- 2^53 - 1: doubles count exactly up to here
 local ring = 65536 -- links that the chain keeps
+local audited = 100000 -- newest entries that the audit keeps, some 9 MB
 
 -- A stored number that cannot be read is as good as none, so that a write heals it.
 local function number_of(text)
@@ -43,9 +45,11 @@ end
 -- A slip of a writer is refused before it costs anything: a record that readers refuse is
 -- gone from the edges.
 local most = 32 -- fields; over some thousands unpack fails
-if #KEYS ~= 5 or #ARGV < 10 or #ARGV % 2 == 1 or #ARGV > 8 + 2 * most then
+local before_fields = #KEYS == 6 and 9 or 8 -- arguments
+if #KEYS < 5 or #KEYS > 6 or #ARGV < before_fields + 2 or (#ARGV - before_fields) % 2 == 1
+  or #ARGV > before_fields + 2 * most then
   return invalid(#KEYS .. ' keys and ' .. #ARGV .. ' arguments: want 5 keys, 8 arguments, then 1 to '
-    .. most .. ' fields with a value each')
+    .. most .. ' fields with a value each; to audit the write of a device, 6 keys and 9 arguments before them')
 end
 local mode, member, expiry, trace = ARGV[1], ARGV[4], number_of(ARGV[5]), ARGV[8]
 if mode ~= 'replace' and mode ~= 'merge' and mode ~= 'add' then
@@ -58,8 +62,8 @@ local prefix = string.sub(KEYS[1], 1, -#member - 1)
 if not string.find(member, '^[oc]:.') or prefix .. member ~= KEYS[1] or string.sub(prefix, -2) ~= '}:' then
   return invalid('member ' .. member .. ' of ' .. KEYS[1] .. ': want o:KEY or c:DEVICE, and the same at the end of the key')
 end
-for i, name in ipairs({ 'seq', 'log', 'epoch', 'chain' }) do
-  if KEYS[i + 1] ~= prefix .. name then
+for i, name in ipairs({ 'seq', 'log', 'epoch', 'chain', 'audit' }) do
+  if KEYS[i + 1] and KEYS[i + 1] ~= prefix .. name then
     return invalid('key ' .. KEYS[i + 1] .. ': want ' .. prefix .. name)
   end
 end
@@ -275,10 +279,15 @@ local function id_refusal()
   end
 end
 
+if KEYS[6] and kind ~= 'c' then
+  return invalid('key ' .. KEYS[6] .. ': only the writes of devices are audited')
+elseif KEYS[6] and ARGV[9] ~= '' and (#ARGV[9] > 128 or content_type(ARGV[9])) then
+  return invalid('author: want at most 128 bytes of printable ASCII without a blank at an end')
+end
 local refused = id_refusal()
 local record = {}
 local given = { version = true, published = true }
-for i = 9, #ARGV, 2 do
+for i = before_fields + 1, #ARGV, 2 do
   if given[ARGV[i]] then
     return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published are set here, every other field comes once')
   end
@@ -352,9 +361,9 @@ if version <= stored or version > newest then
     .. decimal(stored) .. ' (at most ' .. decimal(newest) .. ')')
 end
 
+local old = (mode == 'merge' or KEYS[6]) and read('HGETALL', KEYS[1]) or {}
 local stale = {}
 if mode == 'merge' then
-  local old = read('HGETALL', KEYS[1])
   if #old == 0 or read('HEXISTS', KEYS[1], 'deleted') == 1 then
     return redis.error_reply('ABSENT ' .. member)
   end
@@ -439,5 +448,39 @@ for _, write in ipairs(writes) do
 end
 for _, write in ipairs(writes) do
   redis.call(unpack(write))
+end
+
+-- The audit comes last, and whatever becomes of it, the write counts: who gives this user its permissions decides
+-- whether it is audited.
+local function audit()
+  local was, is, fields = {}, {}, {}
+  for i = 1, #old, 2 do
+    was[old[i]] = old[i + 1]
+  end
+  for i = 1, #record, 2 do
+    is[record[i]] = record[i + 1]
+  end
+  local change = was.version and not was.deleted and 'changed' or 'put'
+  if is.deleted then
+    change = 'deleted'
+  elseif is.disabled and is.disabled ~= was.disabled then
+    change = is.disabled == 'revoked' and 'revoked' or 'disabled'
+  elseif was.disabled and not is.disabled then
+    change = 'enabled'
+  end
+  for field in pairs(change ~= 'put' and change ~= 'deleted' and forms.c or {}) do
+    if was[field] ~= is[field] then
+      fields[#fields + 1] = field
+    end
+  end
+  table.sort(fields, precedes)
+  local entry = { 'XADD', KEYS[6], 'MAXLEN', '~', decimal(audited), '*', 'device', id, 'version', decimal(version),
+    'change', change, 'fields', table.concat(fields, ','), 'author', ARGV[9] }
+  if not redis.acl_check_cmd or redis.acl_check_cmd(unpack(entry)) then
+    redis.pcall(unpack(entry))
+  end
+end
+if KEYS[6] then
+  audit()
 end
 return { version, seq }

@@ -23,6 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
+	"github.com/gatehouse/gatehouse/sidecar/internal/lastseen"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
@@ -155,6 +156,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	if err != nil {
 		return nil, err
 	}
+	seen := lastseen.New(client, keyspace, m, log)
 	addresses := familiar.Open(c.API.Socket+".known", log)
 	peppers, err := c.Credential.Peppers()
 	if err != nil {
@@ -172,6 +174,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
+		Seen: seen,
 	}, memory, m, log)
 	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
@@ -201,7 +204,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	listed := presence.New(client, keyspace, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	components := []component{
-		memory, objects, followers, pusher, collector{}, addresses, inspector, resync, listed,
+		memory, objects, followers, pusher, collector{}, addresses, inspector, resync, listed, seen,
 		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, tokens, m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
@@ -200,5 +201,77 @@ func TestDevicePepper(t *testing.T) {
 	s.run("", "device", "put", "d", "--generate", "--pepper-file", file)
 	if c := s.record(); len(c.Hashes) != 1 || !strings.HasPrefix(c.Hashes[0], "$gh1$"+pepper.ID) {
 		t.Errorf("got %+v", c)
+	}
+}
+
+// TestSeen tells which devices authenticated when, as sidecars write it.
+func TestSeen(t *testing.T) {
+	s := newShell(t)
+	for _, id := range []string{"here", "away", "never", "old", "both"} {
+		s.ok("secret", "device", "put", id, "--secret-file", "-", "--cost", "4")
+	}
+	for _, id := range []string{"old", "both"} {
+		s.ok("new", "device", "rotate", id, "--secret-file", "-", "--cost", "4")
+	}
+	s.fails(1, "no sidecar has written last authentications", "", "device", "list", "--not-seen", "30d")
+	if out := s.ok("", "device", "get", "here"); !strings.Contains(out, "last seen:    -\n") {
+		t.Errorf("before a sidecar wrote: %s", out)
+	}
+	now := time.Now()
+	at := func(key, id string, ago time.Duration) {
+		if _, err := s.redis.ZAdd(key, float64(now.Add(-ago).UnixMilli()), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const day = 24 * time.Hour
+	at(keys.SeenKey(), contract.SeenBegin, 100*day)
+	at(keys.SeenKey(), "here", time.Hour)
+	at(keys.SeenKey(), "away", 40*day)
+	at(keys.SeenKey(), "old", 20*day)
+	at(keys.SeenOldKey(), "old", 20*day)
+	at(keys.SeenKey(), "both", -time.Minute)
+	at(keys.SeenOldKey(), "both", -30*time.Second) // under this record, by the clock of a sidecar
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "away both here never old"},
+		{[]string{"--not-seen", "30d"}, "away never"},
+		{[]string{"--not-seen", "10d", "--label", "a=b"}, ""},
+		{[]string{"--not-seen", "240h"}, "away never old"},
+		{[]string{"--not-seen", now.Add(-50 * day).Format(time.RFC3339)}, "never"},
+		{[]string{"--old-secret-in-use"}, "both old"},
+		{[]string{"--old-secret-in-use", "--not-seen", "10d"}, "old"},
+	} {
+		var got []string
+		for line := range strings.Lines(s.ok("", append([]string{"device", "list", "--json"}, test.args...)...)) {
+			var d deviceView
+			if err := json.Unmarshal([]byte(line), &d); err != nil || (d.LastSeen == "") != (d.ID == "never") {
+				t.Errorf("%s: %v", line, err)
+			}
+			got = append(got, d.ID)
+		}
+		if slices.Sort(got); strings.Join(got, " ") != test.want {
+			t.Errorf("%v: got %v, want %s", test.args, got, test.want)
+		}
+	}
+	s.ok("", "device", "set", "old", "--end-overlap")
+	if _, err := s.redis.ZAdd(keys.SeenFailedKey(now), 3, contract.FailedMember("192.0.2.1/32", "old")); err != nil {
+		t.Fatal(err)
+	}
+	out := s.ok("", "device", "get", "old")
+	for _, want := range []string{"last seen:    2", ", with an old secret\n",
+		"failed:       3 times from 192.0.2.1/32 since yesterday\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("get has no %q:\n%s", want, out)
+		}
+	}
+	if out := s.ok("", "device", "list", "--old-secret-in-use", "--json"); strings.Contains(out, `"old"`) {
+		t.Errorf("after the end of the overlap: %s", out)
+	}
+	s.fails(2, `--not-seen "soon"`, "", "device", "list", "--not-seen", "soon")
+	at(keys.SeenKey(), contract.SeenBegin, day)
+	if r := s.run("", "device", "list", "--not-seen", "30d"); r.code != 0 || !strings.Contains(r.stderr, "known since") {
+		t.Errorf("known for a day only: %+v, want that it says so", r)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
@@ -30,6 +32,11 @@ type deviceView struct {
 	Schemes []string `json:"schemes"`
 	// OldUntil is when all secrets but the newest end.
 	OldUntil string `json:"old_until,omitempty"`
+	// LastSeen is the last authentication, OldSecretSeen the last one with an old secret, if sidecars wrote them.
+	LastSeen      string `json:"last_seen,omitempty"`
+	OldSecretSeen string `json:"old_secret_seen,omitempty"`
+	// Failed is only for one device.
+	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
 	// Hashes is only in an export.
 	Hashes []string `json:"hashes,omitempty"`
 }
@@ -81,6 +88,14 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 			return err
 		}
 		d := view(device, nil)
+		seen, err := p.LastSeen(ctx, cmd.ID)
+		if err == nil {
+			d.see(seen[0])
+			d.Failed, err = p.FailedAttempts(ctx, cmd.ID)
+		}
+		if err != nil && !redis.IsPermissionError(err) {
+			return err
+		}
 		if cmd.JSON {
 			return c.printJSON(d)
 		}
@@ -100,8 +115,30 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 			}
 			fmt.Fprintf(w, "secret:\t%s, %s\n", secret, scheme)
 		}
+		with := ""
+		switch {
+		case d.LastSeen == "":
+		case d.OldSecretSeen == d.LastSeen:
+			with = ", with an old secret"
+		case d.OldSecretSeen != "":
+			with = ", with an old secret " + d.OldSecretSeen
+		}
+		fmt.Fprintf(w, "last seen:\t%s%s\n", orNone(d.LastSeen), with)
+		for _, f := range d.Failed {
+			fmt.Fprintf(w, "failed:\t%d times from %s since yesterday\n", f.Count, shown(f.Network))
+		}
 		return w.Flush()
 	})
+}
+
+// see sets when the device was seen.
+func (d *deviceView) see(seen publish.Seen) {
+	if !seen.Last.IsZero() {
+		d.LastSeen = timestamp(seen.Last.UnixMilli())
+	}
+	if !seen.Old.IsZero() {
+		d.OldSecretSeen = timestamp(seen.Old.UnixMilli())
+	}
 }
 
 func orNone(text string) string {
@@ -142,32 +179,39 @@ func (s *selection) Validate() error {
 }
 
 // each passes the selected devices to visit, with the error of a corrupt record, which fails the command at its end.
-func (s *selection) each(c *console, visit func(contract.Credential, error) error) error {
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		var errs []error
-		for device, err := range p.ListDevices(ctx) {
-			if err != nil && !errors.Is(err, publish.ErrCorrupt) {
-				return err
-			}
-			if !s.has(device) {
-				continue
-			}
-			const most = 100
-			if err != nil && len(errs) < most {
-				errs = append(errs, err)
-			}
-			if err := visit(device, err); err != nil {
-				return err
-			}
+func (s *selection) each(ctx context.Context, p *publish.Publisher,
+	visit func(contract.Credential, error) error) error {
+	var errs []error
+	for device, err := range p.ListDevices(ctx) {
+		if err != nil && !errors.Is(err, publish.ErrCorrupt) {
+			return err
 		}
-		return errors.Join(errs...)
-	})
+		if !s.has(device) {
+			continue
+		}
+		const most = 100
+		if err != nil && len(errs) < most {
+			errs = append(errs, err)
+		}
+		if err := visit(device, err); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
 }
 
 type deviceListCmd struct {
-	JSON bool `name:"json" help:"One JSON object a line."`
+	JSON           bool   `name:"json" help:"One JSON object a line."`
+	NotSeen        string `placeholder:"TIME" help:"Only the devices that have not authenticated since then, or never: a duration such as 30d, or a time such as 2030-01-31T00:00:00Z."`
+	OldSecretInUse bool   `help:"Only the devices whose old secret counts still, and which used it last."`
 
 	selection `embed:""`
+}
+
+// listed is a device of a list.
+type listed struct {
+	device contract.Credential
+	view   deviceView
 }
 
 // Run lists the devices as they come, so a million take no memory.
@@ -175,23 +219,92 @@ func (cmd *deviceListCmd) Run(c *console) error {
 	lines := json.NewEncoder(c.stdout)
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	if !cmd.JSON {
-		fmt.Fprintln(w, "ID\tVERSION\tSTATE\tNOT-AFTER\tPERMISSIONS\tLABELS")
+		fmt.Fprintln(w, "ID\tVERSION\tSTATE\tNOT-AFTER\tLAST SEEN\tPERMISSIONS\tLABELS")
 	}
-	count := 0
-	err := cmd.each(c, func(device contract.Credential, damage error) error {
-		d := view(device, damage)
-		if cmd.JSON {
-			return lines.Encode(d)
+	before, err := ago(cmd.NotSeen)
+	if err != nil {
+		return usagef("--not-seen %w", err)
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		if cmd.NotSeen != "" {
+			if err := recorded(ctx, c, p, before); err != nil {
+				return err
+			}
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", d.ID, d.Version, d.State, orNone(d.NotAfter),
-			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
-		const page = 1000 // of which the columns are aligned
-		if count++; count%page == 0 {
+		const most = 1000
+		var page []listed
+		flush := func() error {
+			kept, err := cmd.see(ctx, p, page, before)
+			page = page[:0]
+			if err != nil {
+				return err
+			}
+			for _, l := range kept {
+				d := l.view
+				if cmd.JSON {
+					if err := lines.Encode(d); err != nil {
+						return err
+					}
+					continue
+				}
+				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Version, d.State, orNone(d.NotAfter),
+					orNone(d.LastSeen), orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
+			}
 			return w.Flush()
 		}
-		return nil
+		err := cmd.each(ctx, p, func(device contract.Credential, damage error) error {
+			if page = append(page, listed{device, view(device, damage)}); len(page) < most {
+				return nil
+			}
+			return flush()
+		})
+		return errors.Join(flush(), err)
 	})
-	return errors.Join(w.Flush(), err)
+}
+
+// see sets when the devices of page were seen, and returns those that the flags select, in the same memory.
+func (cmd *deviceListCmd) see(ctx context.Context, p *publish.Publisher, page []listed,
+	before time.Time) ([]listed, error) {
+	ids := make([]string, len(page))
+	for i, l := range page {
+		ids[i] = l.device.ID
+	}
+	seen, err := p.LastSeen(ctx, ids...)
+	if redis.IsPermissionError(err) && cmd.NotSeen == "" && !cmd.OldSecretInUse {
+		return page, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	kept := page[:0]
+	for i, l := range page {
+		l.view.see(seen[i])
+		if (cmd.NotSeen == "" || seen[i].Last.Before(before)) && (!cmd.OldSecretInUse || oldInUse(l.device, seen[i])) {
+			kept = append(kept, l)
+		}
+	}
+	return kept, nil
+}
+
+// oldInUse reports whether an old secret of a device counts still, and the device has used it under this record, or
+// last.
+func oldInUse(c contract.Credential, seen publish.Seen) bool {
+	return c.OldUntilMS > time.Now().UnixMilli() && !seen.Old.IsZero() &&
+		(seen.Old.UnixMilli() >= c.PublishedMS || !seen.Last.After(seen.Old))
+}
+
+// recorded returns an error if no sidecar writes last authentications, and says so if they began to after before.
+func recorded(ctx context.Context, c *console, p *publish.Publisher, before time.Time) error {
+	since, err := p.SeenSince(ctx)
+	if errors.Is(err, publish.ErrNotFound) {
+		return errors.New("no sidecar has written last authentications to every shard: its Redis user may lack the " +
+			"permission (docs/redis-contract.md, Last seen)")
+	}
+	if err == nil && since.After(before) {
+		fmt.Fprintf(c.stderr, "last authentications are known since %s only: a device that isn't seen may have been here "+
+			"before\n", timestamp(since.UnixMilli()))
+	}
+	return err
 }
 
 type deviceExportCmd struct {
@@ -201,9 +314,11 @@ type deviceExportCmd struct {
 // Run prints the devices with their hashes.
 func (cmd *deviceExportCmd) Run(c *console) error {
 	lines := json.NewEncoder(c.stdout)
-	return cmd.each(c, func(device contract.Credential, damage error) error {
-		d := view(device, damage)
-		d.Hashes = device.Hashes
-		return lines.Encode(d)
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		return cmd.each(ctx, p, func(device contract.Credential, damage error) error {
+			d := view(device, damage)
+			d.Hashes = device.Hashes
+			return lines.Encode(d)
+		})
 	})
 }

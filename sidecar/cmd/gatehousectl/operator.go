@@ -293,6 +293,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 			known = "registered"
 		}
 		fmt.Fprintf(w, "  at the edge\t%s, %d allow and %d deny verdicts\n", known, d.Edge.Allows, d.Edge.Denies)
+		if d.LastSeen != nil {
+			fmt.Fprintf(w, "  last seen\t%s\n", timestamp(d.LastSeen.UnixMilli()))
+		}
 		for _, h := range d.Held {
 			who := ""
 			if h.Device == "" {

@@ -76,7 +76,8 @@ func (r *redisFlags) settings() redisurl.Settings {
 		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
 		SentinelUsername: r.SentinelUsername, SentinelPasswordFile: r.SentinelPasswordFile,
 		TLSCAFile: r.TLSCAFile, TLSCertFile: r.TLSCertFile, TLSKeyFile: r.TLSKeyFile, TLSServerName: r.TLSServerName,
-		PoolSize: 2, ClientName: "gatehousectl", Once: true,
+		PoolSize:   max(2, r.Shards), // audit --follow waits at each shard
+		ClientName: "gatehousectl", Once: true,
 	}
 }
 
@@ -90,8 +91,26 @@ func (r *redisFlags) keyspace(client redis.UniversalClient) contract.Keyspace {
 // connect gives command a publisher. An error never has the URL in it, for its password.
 func (c *console) connect(command func(context.Context, *publish.Publisher) error) error {
 	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
-		return command(ctx, publish.New(client, publish.Shards(c.redis.Shards), publish.Namespace(c.redis.Namespace)))
+		options := []publish.Option{publish.Shards(c.redis.Shards), publish.Namespace(c.redis.Namespace)}
+		if c.device {
+			author := c.author
+			if author == "" {
+				author = defaultAuthor(ctx, client)
+			}
+			options = append(options, publish.Author(author))
+		}
+		return command(ctx, publish.New(client, options...))
 	})
+}
+
+// defaultAuthor returns user@host, and Redis's name of the user if it tells.
+func defaultAuthor(ctx context.Context, client redis.UniversalClient) string {
+	author := publish.DefaultAuthor()
+	name, err := client.Do(ctx, "acl", "whoami").Text()
+	if with := author + " as " + name; err == nil && name != "default" && len(with) <= contract.MaxAuthor {
+		return with
+	}
+	return author
 }
 
 // client gives command a client.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -30,6 +31,8 @@ type cli struct {
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
 	List   listCmd   `cmd:"" help:"List objects by key."`
 	Device struct {
+		Author string `placeholder:"NAME" help:"Who changes devices, for gatehousectl audit. Default: user@host, and the Redis user."`
+
 		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
 		Import deviceImportCmd `cmd:"" help:"Register the devices of a file. Those that are as it says already stay. Exit code 1 if any failed."`
 		Rotate deviceRotateCmd `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
@@ -41,6 +44,8 @@ type cli struct {
 		Export deviceExportCmd `cmd:"" help:"Print devices with the hashes of their secrets, one JSON object a line."`
 	} `cmd:"" help:"Manage device credentials."`
 	AcceptLoss acceptLossCmd `cmd:"" help:"Make the sidecars believe that an empty Redis has lost everything: the edges drop it, and refuse all devices. Otherwise they keep it until somebody writes."`
+
+	Audit auditCmd `cmd:"" help:"Tell who changed which device and how, the oldest change first. Redis keeps some 100,000 of each shard."`
 
 	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that expired over 24 hours ago."`
 
@@ -76,6 +81,8 @@ type console struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	redis          *redisFlags
+	device         bool   // the command is one for devices
+	author         string // of its changes; "": the default
 	traceparent    string // of writes, from $TRACEPARENT; "" for none
 }
 
@@ -126,7 +133,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		fmt.Fprintf(stderr, "gatehousectl: %v\nTry gatehousectl --help\n", err)
 		return exitUsage
 	}
-	con := &console{stdin: stdin, stdout: stdout, stderr: stderr, redis: &c.Redis, traceparent: env("TRACEPARENT")}
+	con := &console{stdin: stdin, stdout: stdout, stderr: stderr, redis: &c.Redis, author: c.Device.Author,
+		device: strings.HasPrefix(command.Command(), "device "), traceparent: env("TRACEPARENT")}
 	if err = c.Redis.complete(env); err == nil {
 		err = command.Run(con)
 	}

@@ -186,10 +186,10 @@ func TestDevices(t *testing.T) {
 	if got := s.ok("", "device", "revoke", "third"); got != "third: revoked, version 2\n" {
 		t.Errorf("revoke: %q", got)
 	}
-	want := `ID     VERSION  STATE    NOT-AFTER                 PERMISSIONS  LABELS
-demo   1        expired  2001-02-03T04:05:06.000Z  a,b          -
-other  1        enabled  -                         -            -
-third  2        revoked  -                         -            -
+	want := `ID     VERSION  STATE    NOT-AFTER                 LAST SEEN  PERMISSIONS  LABELS
+demo   1        expired  2001-02-03T04:05:06.000Z  -          a,b          -
+other  1        enabled  -                         -          -            -
+third  2        revoked  -                         -          -            -
 `
 	if got := s.ok("", "device", "list"); got != want {
 		t.Errorf("list:\n%s\nwant:\n%s", got, want)

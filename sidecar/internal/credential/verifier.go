@@ -82,7 +82,21 @@ type Config struct {
 	Shards  contract.Shards   // each has its own full resyncs
 	Fleet   Fleet             // other sidecars; nil: nothing is shared
 	Known   Known             // nil: nothing is stored across restarts
+	Seen    Seen              // nil: nobody wants to know
 }
+
+// Seen learns what became of verifications, for operators. It is called under a lock.
+type Seen interface {
+	// Allowed: the device authenticated; old: with a secret that ends, or a token for it.
+	Allowed(device string, old bool)
+	// Failed: its secret was wrong; from is the client's address, "" if unknown.
+	Failed(device, from string)
+}
+
+type unseen struct{}
+
+func (unseen) Allowed(string, bool)  {}
+func (unseen) Failed(string, string) {}
 
 // Limits bound wrong secrets; 0 means no limit.
 type Limits struct {
@@ -140,6 +154,9 @@ type Verifier struct {
 func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	if c.Known == nil {
 		c.Known = forgetful{}
+	}
+	if c.Seen == nil {
+		c.Seen = unseen{}
 	}
 	v := &Verifier{
 		Config: c, memory: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
@@ -419,12 +436,16 @@ func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason 
 	// The secret matched the only hash, so no other secret is right.
 	only := len(r.hashes) == 1
 	v.store(a, verdict, only)
+	v.Seen.Allowed(a.id, old)
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(old),
 		NotAfter: end}
 }
 
 // deny returns the answer, and stores the verdict if denies decides so. mu is held.
 func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
+	if reason == byBcrypt || reason == isResolved || reason == isRefuted {
+		v.Seen.Failed(a.id, a.from)
+	}
 	if r := v.records[a.id]; r != nil {
 		r.refused = &Refused{Reason: reason, At: now, From: strings.Clone(a.from)} // without the rest of the call
 	}

@@ -101,7 +101,8 @@ type Device struct {
 	Sidecar     credential.Description `json:"sidecar"`
 	Permissions []string               `json:"permissions"`
 	Edge        edgemem.DeviceAt       `json:"edge"`
-	Held        []credential.Hold      `json:"held,omitempty"` // where it is held back; without a device: new devices are
+	LastSeen    *time.Time             `json:"last_seen,omitempty"` // by any sidecar, if Redis has it and permits to read it
+	Held        []credential.Hold      `json:"held,omitempty"`      // where it is held back; without a device: new devices are
 }
 
 // ErrQuestion is wrapped by errors of a malformed question.
@@ -427,7 +428,13 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 	}
 	pipe := i.Redis.Pipeline() // catch-ups have other connections for themselves
 	fields := pipe.HGetAll(ctx, i.Keyspace.KeysOf(id).CredentialKey(id))
-	if _, err := pipe.Exec(ctx); err != nil {
+	seen := pipe.ZMScore(ctx, i.Keyspace.KeysOf(id).SeenKey(), id)
+	_, _ = pipe.Exec(ctx) // the replies have the errors
+	if scores := seen.Val(); len(scores) == 1 && scores[0] > 0 {
+		at := time.UnixMilli(int64(scores[0])).UTC()
+		d.LastSeen = &at
+	}
+	if err := fields.Err(); err != nil {
 		d.Redis.Error = err.Error()
 		return d
 	}

@@ -67,6 +67,7 @@ type Metrics struct {
 	Shared        *prometheus.CounterVec // result
 	Sessions      *prometheus.CounterVec // result
 	Upgrades      *prometheus.CounterVec // result
+	LastSeen      *prometheus.CounterVec // result
 
 	// The pushes.
 	Pushes      *prometheus.CounterVec // result
@@ -151,6 +152,9 @@ func New() *Metrics {
 			"result", "issued", "refused", "unavailable"),
 		Upgrades: f.vector("gatehouse_credential_upgrades_total",
 			"Hashes that the sidecar would replace by gh1, by result.", "result", "upgraded", "stale", "dropped", "error"),
+		LastSeen: f.vector("gatehouse_last_seen_total",
+			"Devices whose last authentication was to be written to Redis, by result.",
+			"result", "written", "failed", "dropped"),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),

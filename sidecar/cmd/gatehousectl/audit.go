@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+type auditCmd struct {
+	Device string `placeholder:"GLOB" help:"Only the devices whose ids match, with * and ? as in a shell."`
+	Author string `placeholder:"GLOB" help:"Only the authors that match."`
+	Since  string `placeholder:"TIME" help:"Only from then on: a duration such as 24h, or a time such as 2030-01-31T00:00:00Z."`
+	Follow bool   `help:"Go on with new changes as they come."`
+	JSON   bool   `name:"json" help:"One JSON object a line."`
+}
+
+// Validate checks the patterns; the parser calls it.
+func (cmd *auditCmd) Validate() error {
+	for _, glob := range []string{cmd.Device, cmd.Author} {
+		if _, err := path.Match(glob, ""); err != nil {
+			return fmt.Errorf("%q: %w", glob, err)
+		}
+	}
+	return nil
+}
+
+// Run prints the changes.
+func (cmd *auditCmd) Run(c *console) error {
+	since, err := ago(cmd.Since)
+	if err != nil {
+		return usagef("--since %w", err)
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		if cmd.Follow {
+			return p.FollowAudit(ctx, since, func(change publish.Change) error { return cmd.print(c, change) },
+				func(err error) { fmt.Fprintln(c.stderr, "gatehousectl: tries again:", err) })
+		}
+		for change, err := range p.Audit(ctx, since) {
+			if err == nil {
+				err = cmd.print(c, change)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ago returns the time that text names: a duration before now, a time, or zero for "".
+func ago(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	days, whole := strings.CutSuffix(text, "d")
+	if whole {
+		text = days + "h"
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		if whole {
+			d *= 24
+		}
+		return time.Now().Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%q: want a duration such as 24h or 30d, or a time such as 2030-01-31T00:00:00Z", text)
+	}
+	return t, nil
+}
+
+func (cmd *auditCmd) print(c *console, change publish.Change) error {
+	for glob, text := range map[string]string{cmd.Device: change.Device, cmd.Author: change.Author} {
+		if matches, _ := path.Match(glob, text); glob != "" && !matches {
+			return nil
+		}
+	}
+	if cmd.JSON {
+		return json.NewEncoder(c.stdout).Encode(change)
+	}
+	what := shown(change.Change)
+	if len(change.Fields) > 0 {
+		what += " " + shown(strings.Join(change.Fields, ","))
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", timestamp(change.Time.UnixMilli()),
+		shown(change.Device), change.Version, what, orNone(shown(change.Author)))
+	return err
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+// TestAuditCommand changes devices and tells who did it.
+func TestAuditCommand(t *testing.T) {
+	s := newShell(t)
+	s.env["GATEHOUSE_REDIS_SHARDS"] = "3"
+	s.ok("secret", "device", "put", "car-1", "--secret-file", "-", "--cost", "4")
+	s.ok("", "device", "set", "car-1", "--add", "read", "--author", "ann")
+	s.ok("", "device", "revoke", "--all", "--author", "ann")
+	s.ok("secret", "device", "--author", "job 7", "put", "van-1", "--secret-file", "-", "--cost", "4")
+	s.fails(2, "author: want", "", "device", "revoke", "van-1", "--author", "ann\n")
+	for _, test := range []struct {
+		args []string
+		want []string // device, version, change
+	}{
+		{nil, []string{"car-1 version 1: put, by " + publish.DefaultAuthor(),
+			"car-1 version 2: changed permissions, by ann", "car-1 version 3: revoked disabled, by ann",
+			"van-1 version 1: put, by job 7"}},
+		{[]string{"--device", "van-*"}, []string{"van-1 version 1: put, by job 7"}},
+		{[]string{"--author", "ann", "--since", "1h"},
+			[]string{"car-1 version 2: changed permissions, by ann", "car-1 version 3: revoked disabled, by ann"}},
+		{[]string{"--since", "2100-01-01T00:00:00Z"}, nil},
+	} {
+		out := s.ok("", append([]string{"audit"}, test.args...)...)
+		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+		if out == "" {
+			lines = nil
+		}
+		for i, line := range lines {
+			_, text, _ := strings.Cut(line, "  ")
+			if i >= len(test.want) || text != test.want[i] {
+				t.Errorf("%v: line %d is %q, want %q", test.args, i, line, test.want)
+			}
+		}
+		if len(lines) != len(test.want) {
+			t.Errorf("%v: %d lines, want %d", test.args, len(lines), len(test.want))
+		}
+	}
+	var change publish.Change
+	if err := json.Unmarshal([]byte(s.ok("", "audit", "--device", "van-1", "--json")), &change); err != nil ||
+		change.Device != "van-1" || change.Change != "put" || change.Author != "job 7" || change.Fields == nil {
+		t.Errorf("--json: %+v, %v", change, err)
+	}
+	if _, err := s.redis.XAdd(keys.AuditKey(), "*", []string{"device", "\x1b[31m", "author", "a\nb"}); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.ok("", "audit"); !strings.Contains(out, `"\x1b[31m" version 0: , by "a\nb"`) {
+		t.Errorf("an entry for the terminal: %q", out)
+	}
+	s.fails(2, "syntax error in pattern", "", "audit", "--device", "[")
+	s.fails(2, `--since "soon"`, "", "audit", "--since", "soon")
+	s.env["GATEHOUSE_REDIS_SHARDS"] = "2"
+	s.fails(2, "is 3, this program is set to 2", "", "audit")
+}
+
+// TestRedisUserIsAnAuthor: where Redis tells the user, the audit has it.
+func TestRedisUserIsAnAuthor(t *testing.T) {
+	server := redistest.StartServer(t)
+	acl := []any{"acl", "setuser", "ops", "on", ">p", "~*", "&*", "+@all"}
+	if err := server.Client(t).Do(t.Context(), acl...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": "redis://ops:p@" + server.Address}}
+	s.ok("secret", "device", "put", "d", "--secret-file", "-", "--cost", "4")
+	if out, want := s.ok("", "audit"), "by "+publish.DefaultAuthor()+" as ops\n"; !strings.HasSuffix(out, want) {
+		t.Errorf("got %q, want %q at its end", out, want)
+	}
+}

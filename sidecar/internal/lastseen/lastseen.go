@@ -1,0 +1,205 @@
+// Package lastseen writes to Redis, in batches, when each device authenticated last and from where wrong secrets came,
+// for operators. No verification waits for it or depends on it.
+package lastseen
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	every       = time.Minute
+	callTimeout = 5 * time.Second
+	// maxSeen and maxFailed bound what waits for a batch. A batch begins early when half of the devices are there.
+	maxSeen   = 1 << 16
+	maxFailed = 4096
+	// chunk is the number of devices of one command: a longer one would hold Redis up.
+	chunk = 512
+	// failedOfBatch is how many pairs of network and device a batch writes, those with most wrong secrets;
+	// contract.MaxFailed how many Redis keeps. So an attacker's addresses take a bounded part of it.
+	failedOfBatch = 256
+	failedLife    = 48 * time.Hour
+)
+
+// Results of the metric.
+const (
+	written = "written"
+	failed  = "failed"
+	dropped = "dropped"
+)
+
+// Log is what this sidecar has not written yet. It is safe for concurrent use.
+type Log struct {
+	client   redis.UniversalClient
+	keyspace contract.Keyspace
+	metrics  *metrics.Metrics
+	log      *slog.Logger
+	half     chan struct{} // maxSeen is half used
+
+	mu     sync.Mutex // protects all below
+	seen   map[string]times
+	failed map[string]int // wrong secrets by contract.FailedMember
+	off    bool           // Redis does not permit the writes
+}
+
+// times are the last authentications of a device, unix ms; 0: none.
+type times struct{ last, old int64 }
+
+// New returns an empty Log.
+func New(client redis.UniversalClient, k contract.Keyspace, m *metrics.Metrics, log *slog.Logger) *Log {
+	return &Log{client: client, keyspace: k, metrics: m, log: log, half: make(chan struct{}, 1),
+		seen: map[string]times{}, failed: map[string]int{}}
+}
+
+// Allowed notes that a device authenticated now; old: with a secret that ends.
+func (l *Log) Allowed(device string, old bool) {
+	t := times{last: time.Now().UnixMilli()}
+	if old {
+		t.old = t.last
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.note(device, t)
+}
+
+// note adds t; mu is held.
+func (l *Log) note(device string, t times) {
+	before, found := l.seen[device]
+	switch {
+	case l.off:
+	case found:
+		l.seen[device] = times{max(before.last, t.last), max(before.old, t.old)}
+	case len(l.seen) >= maxSeen:
+		l.metrics.LastSeen.WithLabelValues(dropped).Inc()
+	default:
+		l.seen[strings.Clone(device)] = t
+		if len(l.seen) == maxSeen/2 {
+			select {
+			case l.half <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// Failed notes a wrong secret of a device that has a record, from an address.
+func (l *Log) Failed(device, from string) {
+	network := "-"
+	if prefix, ok := credential.NetworkOf(from); ok {
+		network = prefix.String()
+	}
+	member := contract.FailedMember(network, device)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, found := l.failed[member]; !l.off && (found || len(l.failed) < maxFailed) {
+		l.failed[member]++
+	}
+}
+
+// Run writes batches until ctx ends, and then the last one.
+func (l *Log) Run(ctx context.Context) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	said := false // that Redis refuses
+	for {
+		select {
+		case <-ctx.Done():
+			l.write(context.WithoutCancel(ctx))
+			return nil
+		case <-tick.C:
+		case <-l.half:
+		}
+		err := l.write(ctx)
+		if refused := redis.IsPermissionError(err); refused && !said {
+			l.log.Info("redis does not permit to write when devices were seen last: gatehousectl device does not show it",
+				"error", err)
+			said = true
+		} else if err != nil {
+			l.log.Debug("last authentications are not written", "error", err)
+		}
+	}
+}
+
+// write writes one batch.
+func (l *Log) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	now := time.Now()
+	err := l.begin(ctx, now)
+	l.mu.Lock()
+	seen, wrong := l.seen, l.failed
+	l.seen, l.failed = map[string]times{}, map[string]int{}
+	l.off = redis.IsPermissionError(err)
+	off := l.off
+	l.mu.Unlock()
+	if off {
+		return err
+	}
+	if err == nil {
+		err = l.send(ctx, now, seen, wrong)
+	}
+	if err == nil {
+		l.metrics.LastSeen.WithLabelValues(written).Add(float64(len(seen)))
+		return nil
+	}
+	l.metrics.LastSeen.WithLabelValues(failed).Add(float64(len(seen)))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for device, t := range seen { // the next batch has them; wrong secrets may have been counted
+		l.note(device, t)
+	}
+	return err
+}
+
+// begin notes when the first sidecar began to write, and so finds out whether Redis permits it.
+func (l *Log) begin(ctx context.Context, now time.Time) error {
+	pipe := l.client.Pipeline()
+	for i := range l.keyspace.Count() {
+		pipe.ZAddNX(ctx, l.keyspace.Keys(i).SeenKey(), redis.Z{Score: float64(now.UnixMilli()), Member: contract.SeenBegin})
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
+func (l *Log) send(ctx context.Context, now time.Time, seen map[string]times, wrong map[string]int) error {
+	byKey := map[string][]redis.Z{}
+	for device, t := range seen {
+		shard := l.keyspace.KeysOf(device)
+		byKey[shard.SeenKey()] = append(byKey[shard.SeenKey()], redis.Z{Score: float64(t.last), Member: device})
+		if t.old != 0 {
+			byKey[shard.SeenOldKey()] = append(byKey[shard.SeenOldKey()], redis.Z{Score: float64(t.old), Member: device})
+		}
+	}
+	pipe := l.client.Pipeline()
+	for key, members := range byKey {
+		for part := range slices.Chunk(members, chunk) {
+			pipe.ZAddGT(ctx, key, part...)
+		}
+	}
+	most := slices.SortedFunc(maps.Keys(wrong), func(a, b string) int { return cmp.Compare(wrong[b], wrong[a]) })
+	touched := map[string]struct{}{}
+	for _, member := range most[:min(len(most), failedOfBatch)] {
+		_, device, _ := contract.ParseFailedMember(member)
+		key := l.keyspace.KeysOf(device).SeenFailedKey(now)
+		pipe.ZIncrBy(ctx, key, float64(wrong[member]), member)
+		touched[key] = struct{}{}
+	}
+	for key := range touched {
+		pipe.ZRemRangeByRank(ctx, key, 0, -contract.MaxFailed-1)
+		pipe.Expire(ctx, key, failedLife)
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}
