@@ -268,7 +268,8 @@ func TestPeppers(t *testing.T) {
 		}
 	}
 	t.Setenv("GATEHOUSE_CREDENTIAL_PEPPER_FILE", "")
-	if _, problems := load("--credential.upgrade"); !strings.Contains(fmt.Sprint(problems), "credential.upgrade: has no effect") {
+	_, problems := load("--credential.upgrade")
+	if !strings.Contains(fmt.Sprint(problems), "credential.upgrade: has no effect") {
 		t.Errorf("without a pepper: %v", problems)
 	}
 }
