@@ -1,6 +1,6 @@
 // Package hasher runs bcrypt, and other schemes that are slow on purpose, in child processes of low priority, so that a
-// flood of wrong secrets uses only spare CPU. Threads of low priority in this process would not work: garbage collection
-// waits for every thread, so the whole program would wait for threads that get no CPU.
+// flood of wrong secrets uses only spare CPU. Threads of low priority in this process would not work: garbage
+// collection waits for every thread, so the whole program would wait for threads that get no CPU.
 //
 // A hasher that does not answer in time is killed, and its run is repeated elsewhere, so that a right secret is never
 // refused because of it.
