@@ -123,7 +123,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
 		}},
 		"argon2id": {ofScheme(contract.Argon2id), []string{
-			"$argon2id$v=19$m=131072,t=16,p=16" + rest, "$argon2id$v=19$m=131073,t=1,p=1" + rest, "$argon2id$v=19$m=1,t=17,p=0" + rest,
+			"$argon2id$v=19$m=131072,t=16,p=16" + rest, "$argon2id$v=19$m=131073,t=1,p=1" + rest,
+			"$argon2id$v=19$m=1,t=17,p=0" + rest,
 		}},
 		"scrypt": {ofScheme(contract.Scrypt), []string{"$scrypt$ln=17,r=8,p=16" + rest, "$scrypt$ln=18,r=9,p=17" + rest}},
 		"PBKDF2": {func(s string) bool {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Schemes of hashes. All but GH1 are slow on purpose; the others take Gatehouse's generated secrets and chosen ones.
+// Schemes of hashes. All but GH1 are slow on purpose, and take any secret.
 const (
 	Bcrypt       = "bcrypt"
 	Argon2id     = "argon2id"
@@ -80,7 +80,7 @@ func CheckHash(text string) error {
 // ParseHash parses a hash: one of bcrypt, or a PHC string of the other schemes with their parameters in this order. Its
 // error doesn't quote the hash.
 //
-//	$2b$12$SALT KEY                      or $2a$, $2y$
+//	$2b$12$SALTKEY                       or $2a$, $2y$
 //	$argon2id$v=19$m=19456,t=2,p=1$SALT$KEY
 //	$scrypt$ln=16,r=8,p=1$SALT$KEY
 //	$pbkdf2-sha256$i=600000$SALT$KEY     or ,l=32 after i (not read), or passlib's form without i=
@@ -91,7 +91,7 @@ func ParseHash(text string) (Hash, error) {
 	if strings.HasPrefix(text, "$2") {
 		return parseBcrypt(text)
 	}
-	parts := strings.Split(text, "$")
+	parts := strings.Split(text[:min(len(text), maxHash)], "$")
 	if len(text) > maxHash || len(parts) < 5 || parts[0] != "" {
 		return Hash{}, refuse(ReasonMalformed, "%d bytes that are no hash of a known scheme", len(text))
 	}
@@ -103,7 +103,7 @@ func ParseHash(text string) (Hash, error) {
 		return Hash{}, refuse(ReasonMalformed, "argon2id without v=19")
 	}
 	if len(parameters) != 1 {
-		return Hash{}, refuse(ReasonMalformed, "%d parts of a %.20q hash", len(parts), h.Scheme)
+		return Hash{}, refuse(ReasonMalformed, "%d parts between $, or an unknown scheme", len(parts))
 	}
 	if err := h.parameters(parameters[0]); err != nil {
 		return Hash{}, err
@@ -142,7 +142,7 @@ func (h *Hash) parameters(text string) error {
 		h.Pepper = strings.Clone(text)
 		return nil
 	}
-	return refuse(ReasonMalformed, "%.20q is no known scheme", h.Scheme)
+	return refuse(ReasonMalformed, "an unknown scheme: want bcrypt, argon2id, scrypt, pbkdf2-sha256, -sha512 or gh1")
 }
 
 // number is a parameter with the text before it.

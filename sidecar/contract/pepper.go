@@ -30,8 +30,8 @@ type Pepper struct {
 	key []byte
 }
 
-// NewPepper returns the pepper in the content of its file: at least 32 random bytes, such as openssl rand -hex 32 makes;
-// white space around them is not part of it. Its error quotes nothing.
+// NewPepper returns the pepper in the content of its file: at least 32 random bytes, at most [MaxPepper]. White space
+// around them is not part of it. Its error quotes nothing.
 func NewPepper(content []byte) (Pepper, error) {
 	key := bytes.TrimSpace(content)
 	if len(key) < minPepper || len(key) > MaxPepper {
@@ -65,8 +65,8 @@ func (p *Pepper) Hash(secret string) (string, error) {
 	return "$" + GH1 + "$" + p.ID + "$" + text(salt) + "$" + text(p.mac("gatehouse gh1, hash", salt, secret)), nil
 }
 
-// Matches reports whether a gh1 hash is one of the secret under this pepper. It takes microseconds, and its time doesn't
-// depend on how much of the hash is right.
+// Matches reports whether a gh1 hash is one of the secret under this pepper. It takes a microsecond, whether or not a
+// part of the hash is right.
 func (p *Pepper) Matches(hash, secret string) bool {
 	h, err := ParseHash(hash)
 	return err == nil && h.Scheme == GH1 && h.Pepper == p.ID && Generated(secret) &&

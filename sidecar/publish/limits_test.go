@@ -53,9 +53,11 @@ func hashesOfSchemes() (all []string) {
 		"$argon2id$v=19$m=1,t=17,p=1", "$argon2id$v=19$m=1,t=1,p=17", "$argon2id$v=19$m=0,t=1,p=1",
 		"$argon2id$v=19$m=01,t=1,p=1", "$argon2id$v=19$m=1,t=99999999,p=1", "$argon2id$m=1,t=1,p=1", "$argon2id$v=19",
 		"$argon2i$v=19$m=1,t=1,p=1", "$argon2id$v=19$m=1,t=1,p=1,a=1",
-		"$scrypt$ln=17,r=8,p=16", "$scrypt$ln=18,r=8,p=1", "$scrypt$ln=1,r=9,p=1", "$scrypt$ln=1,r=1,p=17", "$scrypt$ln=1",
+		"$scrypt$ln=17,r=8,p=16", "$scrypt$ln=18,r=8,p=1", "$scrypt$ln=1,r=9,p=1", "$scrypt$ln=1,r=1,p=17",
+		"$scrypt$ln=1",
 		"$pbkdf2-sha256$i=1000", "$pbkdf2-sha512$i=9999999,l=64", "$pbkdf2-sha256$29000", "$pbkdf2-sha256$29000,l=32",
-		"$pbkdf2-sha256$i=999", "$pbkdf2-sha256$i=10000000", "$pbkdf2-sha256$i=1000,l=9", "$pbkdf2-sha256$i=1000,l=99,l=99",
+		"$pbkdf2-sha256$i=999", "$pbkdf2-sha256$i=10000000", "$pbkdf2-sha256$i=1000,l=9",
+		"$pbkdf2-sha256$i=1000,l=99,l=99",
 		"$pbkdf2-sha256$i=i=1000", "$pbkdf2$1000", "$pbkdf2-sha256$v=1$1000",
 		"$gh1$0123456789abcdef", "$gh1$0123456789abcde", "$gh1$0123456789abcdeF", "gh1$0123456789abcdef", "$$", "$a$b",
 	} {
@@ -64,10 +66,12 @@ func hashesOfSchemes() (all []string) {
 	for _, rest := range []string{
 		"$" + long("s", 7) + key, "$" + long("s", 8) + key, "$" + long("s", 9) + key, "$" + long("s", 63) + key,
 		"$" + long("s", 64) + key, salt + "$" + long("k", 19), salt + "$" + long("k", 20), salt + "$" + long("k", 21),
-		salt + "$" + long("k", 87), salt + "$" + long("k", 88), salt + key + "=", salt + "$./+" + long("k", 40), salt, "$" + key,
+		salt + "$" + long("k", 87), salt + "$" + long("k", 88), salt + key + "=", salt + "$./+" + long("k", 40), salt,
+		"$" + key,
 		salt + key + "\x00", "$" + salt + key, salt + key + "$",
 	} {
-		all = append(all, "$pbkdf2-sha256$i=1000"+rest, "$gh1$0123456789abcdef"+rest, "$argon2id$v=19$m=131072,t=16,p=16"+rest)
+		all = append(all, "$pbkdf2-sha256$i=1000"+rest, "$gh1$0123456789abcdef"+rest,
+			"$argon2id$v=19$m=131072,t=16,p=16"+rest)
 	}
 	longest := "$argon2id$v=19$m=131072,t=16,p=16$" + long("s", 63) + "$" + long("k", 87)
 	return append(all, long(longest+"\n", 3)+longest, "$gh1$0123456789abcdef"+salt+key+"\n$2b$12$"+long("a", 53))

@@ -94,7 +94,8 @@ func TestLifeOfADevice(t *testing.T) {
 	}
 	var d deviceView
 	if err := json.Unmarshal([]byte(s.ok("", "device", "get", "d", "--json")), &d); err != nil || d.ID != "d" ||
-		d.State != "enabled" || len(d.Schemes) != 2 || d.Schemes[1] != "bcrypt 4" || d.OldUntil == "" || d.Labels["site"] != "7" || d.Hashes != nil {
+		d.State != "enabled" || len(d.Schemes) != 2 || d.Schemes[1] != "bcrypt 4" ||
+		d.OldUntil == "" || d.Labels["site"] != "7" || d.Hashes != nil {
 		t.Errorf("get --json: %+v, %v", d, err)
 	}
 	text := s.ok("", "device", "get", "d")

@@ -234,3 +234,42 @@ func TestNegativeValues(t *testing.T) {
 		}
 	}
 }
+
+// TestPeppers reads peppers that the flags, the environment and the file name.
+func TestPeppers(t *testing.T) {
+	one, two := file(t, strings.Repeat("1", 32)+"\n"), file(t, strings.Repeat("2", 64))
+	load := func(args ...string) (*config.Config, []error) {
+		c, err := config.Load(args)
+		return c, config.Problems(err, c)
+	}
+	byFile := "--config=" + file(t, "credential: {pepper_file: '"+one+","+two+"', upgrade: true}")
+	for _, args := range [][]string{{byFile}, {"--credential.pepper-file=" + one, "--credential.pepper-file", two}} {
+		c, problems := load(args...)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		if peppers, err := c.Credential.Peppers(); err != nil || len(peppers) != 2 || peppers[0].ID == peppers[1].ID {
+			t.Errorf("%v: %v, %v", args, len(peppers), err)
+		}
+	}
+	t.Setenv("GATEHOUSE_CREDENTIAL_PEPPER_FILE", two+","+one)
+	if c, problems := load(); len(problems) > 0 || c.Credential.PepperFile[0] != two {
+		t.Errorf("the environment: %v, %v", c.Credential, problems)
+	}
+	for want, args := range map[string][]string{
+		"a pepper of 3 bytes": {"--credential.pepper-file=" + file(t, "abc")},
+		"is the same pepper":  {"--credential.pepper-file=" + one, "--credential.pepper-file=" + one},
+		"no such file":        {"--credential.pepper-file=/no/such"},
+		"over 4096 bytes":     {"--credential.pepper-file=" + file(t, strings.Repeat("p", 4097))},
+	} {
+		if _, problems := load(args...); len(problems) != 1 || !strings.Contains(fmt.Sprint(problems), want) ||
+			strings.Contains(fmt.Sprint(problems), "abc") {
+			t.Errorf("got %v, want %s", problems, want)
+		}
+	}
+	t.Setenv("GATEHOUSE_CREDENTIAL_PEPPER_FILE", "")
+	_, problems := load("--credential.upgrade")
+	if !strings.Contains(fmt.Sprint(problems), "credential.upgrade: has no effect") {
+		t.Errorf("without a pepper: %v", problems)
+	}
+}

@@ -77,7 +77,8 @@ func (c *Credential) validate() (errs []error) {
 		errs = append(errs, fmt.Errorf("credential.pepper_file: %w", err))
 	}
 	if len(c.PepperFile) > maxPeppers {
-		errs = append(errs, fmt.Errorf("credential.pepper_file: %d files, at most %d are allowed", len(c.PepperFile), maxPeppers))
+		errs = append(errs, fmt.Errorf("credential.pepper_file: %d files, at most %d are allowed", len(c.PepperFile),
+			maxPeppers))
 	}
 	if c.Upgrade && len(c.PepperFile) == 0 {
 		errs = append(errs, errors.New("credential.upgrade: has no effect without credential.pepper_file"))

@@ -1,6 +1,6 @@
 // Package credential verifies credentials of devices. It runs bcrypt, which stands for all schemes that are slow on
-// purpose, as seldom as possible: once for each stored hash and right secret, in one of the sidecars that share verdicts;
-// never for a device that must be refused anyway; and never for a wrong secret once the right one is known.
+// purpose, as seldom as possible: once for each stored hash and right secret, in one of the sidecars that share
+// verdicts; never for a device that must be refused anyway; and never for a wrong secret once the right one is known.
 //
 // # Revocation
 //

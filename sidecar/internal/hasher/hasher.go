@@ -1,6 +1,6 @@
-// Package hasher runs bcrypt, and other schemes that are slow on purpose, in child processes of low priority, so that a flood of wrong secrets uses only spare CPU.
-// Threads of low priority in this process would not work: garbage collection waits for every thread, so the whole
-// program would wait for threads that get no CPU.
+// Package hasher runs bcrypt, and other schemes that are slow on purpose, in child processes of low priority, so that a
+// flood of wrong secrets uses only spare CPU. Threads of low priority in this process would not work: garbage
+// collection waits for every thread, so the whole program would wait for threads that get no CPU.
 //
 // A hasher that does not answer in time is killed, and its run is repeated elsewhere, so that a right secret is never
 // refused because of it.
@@ -326,7 +326,7 @@ func serve(in io.Reader, out io.Writer) error {
 		if _, err := out.Write([]byte{answer}); err != nil {
 			return err
 		}
-		if !bytes.HasPrefix(text[:hash], []byte("$2")) { // not bcrypt: some take 128 MiB, which a process that waits must not keep
+		if !bytes.HasPrefix(text[:hash], []byte("$2")) { // some take 128 MiB, which a process that waits must not keep
 			debug.FreeOSMemory()
 		}
 	}

@@ -94,7 +94,8 @@ func blocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / si
 // contract.MinCost to contract.MaxCost.
 func CheckCost(h contract.Hash, most int) error {
 	if timeOf(h) > bcryptTime(most) {
-		return fmt.Errorf("%v takes longer than bcrypt at cost %d: raise --bcrypt.max-cost, or hash the secret again", h, most)
+		return fmt.Errorf("%v takes longer than bcrypt at cost %d: raise --bcrypt.max-cost, or hash the secret again", h,
+			most)
 	}
 	return nil
 }

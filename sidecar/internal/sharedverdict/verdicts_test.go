@@ -284,7 +284,8 @@ func TestLockLife(t *testing.T) {
 		}
 	}
 	rest := "$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
-	c := credential.Question{Hashes: []string{hash(12), "$gh1$0123456789abcdef" + rest, "$argon2id$v=19$m=100000,t=10,p=1" + rest}}
+	c := credential.Question{Hashes: []string{hash(12), "$gh1$0123456789abcdef" + rest,
+		"$argon2id$v=19$m=100000,t=10,p=1" + rest}}
 	if got := lockLife(&c); got != 10*time.Second { // 2 s, nothing, and eight times a second
 		t.Errorf("several schemes: %v", got)
 	}

@@ -50,7 +50,8 @@ func start(t *testing.T, user ...string) fixture {
 	client := redis.NewClient(options)
 	t.Cleanup(func() { client.Close() })
 	log := new(logbuffer.Buffer)
-	return fixture{New(publish.New(client), &pepper, metrics.New(), slog.New(slog.NewTextHandler(log, nil))), t, server, log}
+	u := New(publish.New(client), &pepper, metrics.New(), slog.New(slog.NewTextHandler(log, nil)))
+	return fixture{u, t, server, log}
 }
 
 // put registers a device, and returns what its verification would offer.
