@@ -77,7 +77,8 @@ func TestAudit(t *testing.T) {
 		}
 		want := []string{"d put  ann@ops", "d changed hash,old-until ann@ops", "d changed labels,permissions ann@ops",
 			"d changed permissions ann@ops", "d changed  ann@ops", "d revoked disabled ann@ops", "d changed  ann@ops",
-			"d disabled disabled ann@ops", "d enabled disabled ann@ops", "e put  ann@ops", "d revoked disabled ", "e revoked disabled ", "d deleted  ann@ops",
+			"d disabled disabled ann@ops", "d enabled disabled ann@ops",
+			"e put  ann@ops", "d revoked disabled ", "e revoked disabled ", "d deleted  ann@ops",
 			"d put  ann@ops"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -31,7 +31,7 @@ func TestSeen(t *testing.T) {
 		before := device("d", 1, "old")
 		f.Apply(before)
 		f.Apply(rotated(before, "new"))
-		f.Apply(contract.Credential{ID: "revoked", Version: 1, Disabled: true})
+		f.Apply(contract.Credential{ID: "revoked", Version: 1, Disabled: true, Revoked: true})
 		for _, step := range []struct {
 			id, secret, from string
 			reason           string
