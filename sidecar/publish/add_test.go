@@ -22,7 +22,7 @@ func TestAddDevices(t *testing.T) {
 		ctx := t.Context()
 		other := "$2b$12$" + strings.Repeat("b", 53)
 		want := Device{ID: "d", Hashes: []string{readyHash, other}, Permissions: []string{"b", "a"},
-			Labels: map[string]string{"fleet": "eu", "a": ""},
+			Labels:   map[string]string{"fleet": "eu", "a": ""},
 			NotAfter: time.UnixMilli(1 << 42), OldUntil: time.UnixMilli(1 << 41)}
 		for i, step := range []struct {
 			before func()
