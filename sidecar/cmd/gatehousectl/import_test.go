@@ -107,7 +107,8 @@ func TestImportRefuses(t *testing.T) {
 	s := newShell(t)
 	for _, test := range []struct{ line, want string }{
 		{`d,"open,,,,`, "extraneous or missing"}, {"d,s", "2 fields, want 6"}, {"d,s,,a b,,", `permission "a b"`},
-		{"d,s,,,a=1;b=2,", "labels: value"}, {"d,s,,,,tomorrow", "not_after: want a time"}, {"d,,nohash,,,", "not a bcrypt hash"},
+		{"d,s,,,a=1;b=2,", "labels: value"}, {"d,s,,,,tomorrow", "not_after: want a time"},
+		{"d,,nohash,,,", "not a bcrypt hash"},
 		{"d,s," + readyHash + ",,,", "give a secret"}, {"d,,,,,", "give a secret"}, {"d\x00,s,,,,", `"c:d\x00"`},
 		{"d,s\x00,,,,", "has a NUL"}, {"d,\xff,,,,", "is not UTF-8"}, {"\x1b[2J,s,,,,", `\x1b[2J`},
 		{`"=cmd(""x"")",s,,,,`, "device id"}, {"d," + strings.Repeat("s", maxDeviceLine) + ",,,,", "over 65536 bytes"},
@@ -132,7 +133,8 @@ func TestImportRefuses(t *testing.T) {
 		}
 	}
 	many := s.run("id\n"+strings.Repeat("d,\n", 1000), "device", "import", "-", "--dry-run")
-	if many.code != 1 || strings.Count(many.stderr, "\n") != maxPrinted+2 || !strings.Contains(many.stderr, "1000 of 1000") {
+	if many.code != 1 || strings.Count(many.stderr, "\n") != maxPrinted+2 ||
+		!strings.Contains(many.stderr, "1000 of 1000") {
 		t.Errorf("many errors: %+v", many)
 	}
 	s.fails(2, "is empty", "", "device", "import", "-")
