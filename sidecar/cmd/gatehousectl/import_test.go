@@ -63,8 +63,8 @@ func TestImport(t *testing.T) {
 		!strings.Contains(r.stderr, "2 of 2 devices failed") || !s.record().Disabled {
 		t.Errorf("over others: %+v", r)
 	}
-	if got := s.ok("", "device", "import", file, "--cost", "4", "--replace"); got != "2 devices: 2 written, 0 unchanged, 0 failed\n" ||
-		s.record().Disabled {
+	got := s.ok("", "device", "import", file, "--cost", "4", "--replace")
+	if got != "2 devices: 2 written, 0 unchanged, 0 failed\n" || s.record().Disabled {
 		t.Errorf("replace: %q", got)
 	}
 }
@@ -161,7 +161,8 @@ func TestGeneratedSecrets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secrets")
 	args := []string{"device", "import", "-", "--generate", "--secrets", file, "--cost", "4"}
 	r := s.run("id\nold\n<new>\n", args...)
-	if r.code != 1 || r.stdout != "2 devices: 1 written, 0 unchanged, 1 failed\n" || !strings.HasPrefix(r.stderr, "-:2: ") {
+	if r.code != 1 || r.stdout != "2 devices: 1 written, 0 unchanged, 1 failed\n" ||
+		!strings.HasPrefix(r.stderr, "-:2: ") {
 		t.Fatalf("got %+v", r)
 	}
 	info, err := os.Stat(file)
