@@ -48,8 +48,8 @@ func TestImport(t *testing.T) {
 			t.Errorf("import %d: %q", i, got)
 		}
 	}
-	if c := s.record(); c.Version != 1 || c.Hashes[0] != readyHash || contract.FormatLabels(c.Labels) != "fleet=eu,site=7" ||
-		!reflect.DeepEqual(c.Permissions, []string{"a", "b"}) || c.NotAfterMS != 1896048000000 {
+	if c := s.record(); c.Version != 1 || c.Hashes[0] != readyHash ||
+		contract.FormatLabels(c.Labels) != "fleet=eu,site=7" || !reflect.DeepEqual(c.Permissions, []string{"a", "b"}) || c.NotAfterMS != 1896048000000 {
 		t.Errorf("got %+v", c)
 	}
 	if err := bcrypt.CompareHashAndPassword([]byte(hash(s, "e")["hash"]), []byte("s3cret")); err != nil {
