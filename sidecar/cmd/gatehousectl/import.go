@@ -164,7 +164,8 @@ func (i *importer) run(ctx context.Context) error {
 	if i.DryRun {
 		fmt.Fprintf(i.stdout, "%d devices: %d valid, %d failed; nothing was written\n", i.devices, i.written, i.failed)
 	} else {
-		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.devices, i.written, i.unchanged, i.failed)
+		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.devices, i.written, i.unchanged,
+			i.failed)
 	}
 	if i.failed > 0 {
 		return fmt.Errorf("%s: %d of %d devices failed", i.File, i.failed, i.devices)

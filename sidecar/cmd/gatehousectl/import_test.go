@@ -39,17 +39,18 @@ func TestImport(t *testing.T) {
 	file := s.file("d.csv", "\ufeffid,secret,hash,permissions,labels,not_after\r\n"+
 		"d,,"+readyHash+",\"b,a\",\"fleet=eu,site=7\",2030-01-31T00:00:00Z\r\n\r\n"+
 		"e,s3cret,,,,\r\n")
-	if got := s.ok("", "device", "import", file, "--dry-run"); got != "2 devices: 2 valid, 0 failed; nothing was written\n" ||
-		len(s.redis.Keys()) > 0 {
-		t.Errorf("dry run: %q", got)
+	dry := s.ok("", "device", "import", file, "--dry-run")
+	if dry != "2 devices: 2 valid, 0 failed; nothing was written\n" || len(s.redis.Keys()) > 0 {
+		t.Errorf("dry run: %q", dry)
 	}
 	for i, want := range []string{"2 written, 0 unchanged", "0 written, 2 unchanged"} {
 		if got := s.ok("", "device", "import", file, "--cost", "4"); got != "2 devices: "+want+", 0 failed\n" {
 			t.Errorf("import %d: %q", i, got)
 		}
 	}
-	if c := s.record(); c.Version != 1 || c.Hashes[0] != readyHash || contract.FormatLabels(c.Labels) != "fleet=eu,site=7" ||
-		!reflect.DeepEqual(c.Permissions, []string{"a", "b"}) || c.NotAfterMS != 1896048000000 {
+	if c := s.record(); c.Version != 1 || c.Hashes[0] != readyHash ||
+		contract.FormatLabels(c.Labels) != "fleet=eu,site=7" || !reflect.DeepEqual(c.Permissions, []string{"a", "b"}) ||
+		c.NotAfterMS != 1896048000000 {
 		t.Errorf("got %+v", c)
 	}
 	if err := bcrypt.CompareHashAndPassword([]byte(hash(s, "e")["hash"]), []byte("s3cret")); err != nil {
@@ -63,8 +64,8 @@ func TestImport(t *testing.T) {
 		!strings.Contains(r.stderr, "2 of 2 devices failed") || !s.record().Disabled {
 		t.Errorf("over others: %+v", r)
 	}
-	if got := s.ok("", "device", "import", file, "--cost", "4", "--replace"); got != "2 devices: 2 written, 0 unchanged, 0 failed\n" ||
-		s.record().Disabled {
+	got := s.ok("", "device", "import", file, "--cost", "4", "--replace")
+	if got != "2 devices: 2 written, 0 unchanged, 0 failed\n" || s.record().Disabled {
 		t.Errorf("replace: %q", got)
 	}
 }
@@ -107,7 +108,8 @@ func TestImportRefuses(t *testing.T) {
 	s := newShell(t)
 	for _, test := range []struct{ line, want string }{
 		{`d,"open,,,,`, "extraneous or missing"}, {"d,s", "2 fields, want 6"}, {"d,s,,a b,,", `permission "a b"`},
-		{"d,s,,,a=1;b=2,", "labels: value"}, {"d,s,,,,tomorrow", "not_after: want a time"}, {"d,,nohash,,,", "no hash of a known scheme"},
+		{"d,s,,,a=1;b=2,", "labels: value"}, {"d,s,,,,tomorrow", "not_after: want a time"},
+		{"d,,nohash,,,", "no hash of a known scheme"},
 		{"d,s," + readyHash + ",,,", "give a secret"}, {"d,,,,,", "give a secret"}, {"d\x00,s,,,,", `"c:d\x00"`},
 		{"d,s\x00,,,,", "has a NUL"}, {"d,\xff,,,,", "is not UTF-8"}, {"\x1b[2J,s,,,,", `\x1b[2J`},
 		{`"=cmd(""x"")",s,,,,`, "device id"}, {"d," + strings.Repeat("s", maxDeviceLine) + ",,,,", "over 65536 bytes"},
@@ -132,7 +134,8 @@ func TestImportRefuses(t *testing.T) {
 		}
 	}
 	many := s.run("id\n"+strings.Repeat("d,\n", 1000), "device", "import", "-", "--dry-run")
-	if many.code != 1 || strings.Count(many.stderr, "\n") != maxPrinted+2 || !strings.Contains(many.stderr, "1000 of 1000") {
+	if many.code != 1 || strings.Count(many.stderr, "\n") != maxPrinted+2 ||
+		!strings.Contains(many.stderr, "1000 of 1000") {
 		t.Errorf("many errors: %+v", many)
 	}
 	s.fails(2, "is empty", "", "device", "import", "-")
@@ -159,7 +162,8 @@ func TestGeneratedSecrets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secrets")
 	args := []string{"device", "import", "-", "--generate", "--secrets", file, "--cost", "4"}
 	r := s.run("id\nold\n<new>\n", args...)
-	if r.code != 1 || r.stdout != "2 devices: 1 written, 0 unchanged, 1 failed\n" || !strings.HasPrefix(r.stderr, "-:2: ") {
+	if r.code != 1 || r.stdout != "2 devices: 1 written, 0 unchanged, 1 failed\n" ||
+		!strings.HasPrefix(r.stderr, "-:2: ") {
 		t.Fatalf("got %+v", r)
 	}
 	info, err := os.Stat(file)

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowerPriority makes all threads of the process nicer, as bcrypt can take hours; new threads inherit it (setpriority(2)).
+// lowerPriority makes all threads of the process nicer, as bcrypt can take hours. New threads inherit it
+// (setpriority(2)).
 func lowerPriority() {
 	const niceness = 10
 	threads, _ := os.ReadDir("/proc/self/task") // without it the import works as well
