@@ -22,6 +22,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
@@ -50,8 +51,8 @@ type Verdicts struct {
 	metrics  *metrics.Metrics
 	log      *slog.Logger
 
-	finds         chan struct{} // one for each call of Find
-	reads, writes []breaker     // by shard; separate, because a user may have permission to read only
+	finds         chan struct{}     // one for each call of Find
+	reads, writes []breaker.Breaker // by shard; separate, because a user may have permission to read only
 }
 
 // New returns the Verdicts of the sidecars with the same secret. The client must obey deadlines of contexts, and not
@@ -61,7 +62,7 @@ func New(secret []byte, client redis.UniversalClient, k contract.Keyspace, m *me
 	return &Verdicts{
 		sealer: secret, client: client, keyspace: k, metrics: m, log: log,
 		finds: make(chan struct{}, maxFinds),
-		reads: make([]breaker, k.Count()), writes: make([]breaker, k.Count()),
+		reads: make([]breaker.Breaker, k.Count()), writes: make([]breaker.Breaker, k.Count()),
 	}
 }
 
@@ -190,10 +191,10 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 
 // call sends commands to a shard, even if ctx has ended: that is no failure of Redis. It reports whether they were
 // answered; if not, it counts the failure, and logs the first one.
-func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind string,
+func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard int, kind string,
 	commands func(context.Context, redis.Pipeliner)) bool {
 	b := &breakers[shard]
-	if !b.try(time.Now()) {
+	if !b.Try(time.Now()) {
 		v.count("skipped")
 		return false
 	}
@@ -209,7 +210,7 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind
 		}
 	}
 	failed := err != nil && !errors.Is(err, redis.Nil)
-	changed := b.done(failed, time.Now())
+	changed := b.Done(failed, time.Now())
 	if failed {
 		v.count("error")
 	}
