@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
+	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
@@ -154,11 +155,18 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		return nil, err
 	}
 	addresses := familiar.Open(c.API.Socket+".known", log)
+	var asked credential.Authority
+	if c.Authority.URL != "" {
+		if asked, err = authority.New(c.Authority.Settings(), m, log); err != nil {
+			return nil, err
+		}
+	}
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Shards: keyspace.Shards, Fleet: others, Known: addresses,
+		Authority: asked, MostAnswers: c.Memory.Verdicts,
 	}, memory, m, log)
 	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{

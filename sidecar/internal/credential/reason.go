@@ -5,10 +5,11 @@ type Reason string
 
 // Why a device is allowed.
 const (
-	byBcrypt  Reason = "bcrypt"  // or denied: bcrypt has just run
-	byPin     Reason = "pin"     // the secret matched lately
-	byFleet   Reason = "shared"  // another sidecar ran bcrypt
-	bySession Reason = "session" // or denied: a token
+	byBcrypt    Reason = "bcrypt"    // or denied: bcrypt has just run
+	byPin       Reason = "pin"       // the secret matched lately
+	byFleet     Reason = "shared"    // another sidecar ran bcrypt
+	bySession   Reason = "session"   // or denied: a token
+	byAuthority Reason = "authority" // or denied: the authority has just answered
 )
 
 // Why a device is denied.
@@ -32,7 +33,10 @@ const (
 	isOverloaded Reason = "overload"
 	isOverLimit  Reason = "limited"
 	isOutOfTime  Reason = "timeout"
+	noAuthority  Reason = "no_authority" // the authority had to be asked, and gave no usable answer
 )
 
 // NotYet reports whether a device that isn't allowed for this reason should try again.
-func (r Reason) NotYet() bool { return r == isStarting || r == wantsBits || r == isUnsure }
+func (r Reason) NotYet() bool {
+	return r == isStarting || r == wantsBits || r == isUnsure || r == noAuthority
+}

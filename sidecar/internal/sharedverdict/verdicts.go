@@ -84,7 +84,11 @@ func (s sealer) verdict(c *credential.Question, k contract.Keyspace) verdict {
 // put adds the command that stores m for c, where it stays for life.
 func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict,
 	m *credential.Match, life time.Duration) {
-	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
+	value := s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until)
+	if m.Said != nil {
+		value = s.sealSaid(at.name, m)
+	}
+	p.Set(ctx, at.key, value, life)
 }
 
 // Put adds to a pipeline the command that shares the match m for c; none if m has expired.
@@ -216,7 +220,7 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard i
 	}
 	switch {
 	case changed && failed:
-		v.log.Warn("shared verdicts are unavailable: bcrypt runs here", "call", kind, "shard", shard, "error", err)
+		v.log.Warn("shared verdicts are unavailable: bcrypt runs, and the authority is asked, here", "call", kind, "shard", shard, "error", err)
 	case changed:
 		v.log.Info("shared verdicts are available again", "call", kind, "shard", shard)
 	}
@@ -239,9 +243,9 @@ func (v *Verdicts) read(c *credential.Question, at *verdict, value *redis.String
 
 func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
 
-// lockLife returns the lifetime of a lock, for all hashes of a question.
+// lockLife returns the lifetime of a lock, for all hashes of a question, or a call of the authority.
 func lockLife(c *credential.Question) time.Duration {
-	life := time.Duration(0)
+	life := c.Takes
 	for _, hash := range c.Hashes {
 		cost, err := bcrypt.Cost([]byte(hash))
 		if err != nil {
