@@ -30,14 +30,15 @@ type cli struct {
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
 	List   listCmd   `cmd:"" help:"List objects by key."`
 	Device struct {
-		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
-		Rotate deviceRotateCmd `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
-		Set    deviceSetCmd    `cmd:"" help:"Change a device without its secret."`
-		Get    deviceGetCmd    `cmd:"" help:"Print a device's record."`
-		Revoke deviceRevokeCmd `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
-		Delete deviceDeleteCmd `cmd:"" help:"Make the edges forget a device."`
-		List   deviceListCmd   `cmd:"" help:"List devices, in each shard the oldest write first. One that is written meanwhile may come twice."`
-		Export deviceExportCmd `cmd:"" help:"Print devices with the hashes of their secrets, one JSON object a line."`
+		Put        devicePutCmd        `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
+		Rotate     deviceRotateCmd     `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
+		Set        deviceSetCmd        `cmd:"" help:"Change a device without its secret."`
+		Get        deviceGetCmd        `cmd:"" help:"Print a device's record."`
+		Revoke     deviceRevokeCmd     `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
+		Invalidate deviceInvalidateCmd `cmd:"" help:"End verdicts of the authority, on a device without a record, or on all."`
+		Delete     deviceDeleteCmd     `cmd:"" help:"Make the edges forget a device."`
+		List       deviceListCmd       `cmd:"" help:"List devices, in each shard the oldest write first. One that is written meanwhile may come twice."`
+		Export     deviceExportCmd     `cmd:"" help:"Print devices with the hashes of their secrets, one JSON object a line."`
 	} `cmd:"" help:"Manage device credentials."`
 	AcceptLoss acceptLossCmd `cmd:"" help:"Make the sidecars believe that an empty Redis has lost everything: the edges drop it, and refuse all devices. Otherwise they keep it until somebody writes."`
 

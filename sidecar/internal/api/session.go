@@ -39,6 +39,9 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
 	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: seconds(result.RetryAfter),
 		ThrottleMS: milliseconds(result.ThrottleFor)}
+	if result.Outcome == wire.Away {
+		response.Outcome = wire.Unavailable
+	}
 	if result.Asked { // other sidecars could not tell whether its token still counts
 		response.Outcome = wire.Deny
 	}

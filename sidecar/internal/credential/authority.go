@@ -178,11 +178,16 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return unavailable(noAuthority)
+			return away()
 		case !wanted():
 			return unavailable(isUnsure)
 		}
 	}
+}
+
+// away is the answer while the authority gives none: the edge may use an expired verdict, within verdict_grace.
+func away() Result {
+	return Result{Outcome: wire.Away, Reason: noAuthority, RetryAfter: retryAfter}
 }
 
 // ask asks the authority, and ends what the fleet began.
@@ -192,7 +197,8 @@ func (v *Verifier) ask(ctx context.Context, a *attempt, end func(*Match)) Result
 	span.End()
 	if err != nil {
 		end(nil)
-		return unavailable(noAuthority)
+		v.unanswered(a)
+		return away()
 	}
 	var m *Match
 	if said.Allow {
@@ -206,6 +212,18 @@ func (v *Verifier) ask(ctx context.Context, a *attempt, end func(*Match)) Result
 	}
 	end(m)
 	return r
+}
+
+// unanswered counts a secret that is none of those that the authority found right, while verdict_grace lets the device
+// in with these: otherwise nothing would limit guesses while the authority is away.
+func (v *Verifier) unanswered(a *attempt) {
+	v.mu.Lock()
+	d := v.answers.devices[a.id]
+	guess := d != nil && d.of(a.digest) == nil
+	v.mu.Unlock()
+	if guess {
+		v.count(a)
+	}
 }
 
 // agreed returns the match that an allow is. The authority is asked again after two thirds of its life. Its end has
@@ -238,7 +256,7 @@ func (v *Verifier) concludeAsked(a *attempt, m *Match, now time.Time, reason Rea
 	bits, err := v.memory.Permissions(m.Said.Permissions)
 	if err != nil {
 		v.tell.Do(func() { v.log.Warn("an answer of the authority can't be used", "device", a.id, "error", err) })
-		return unavailable(noAuthority)
+		return away()
 	}
 	v.generation++
 	most := now.Add(v.AllowTTL + v.AllowTTL/10) // another sidecar may have another setting, or another clock

@@ -263,8 +263,8 @@ func (v *Verifier) settle(a *attempt) (Result, bool) {
 
 // answerTo returns the answer for the attempt: a source that has failed lately gets a longer Retry-After.
 func (v *Verifier) answerTo(a *attempt, r Result) Result {
-	if r.Outcome == wire.Unavailable && !a.familiar && v.suspect(a) {
-		r.RetryAfter, r.ThrottleFor = suspectAfter, v.throttleFor(a, suspectAfter)
+	if (r.Outcome == wire.Unavailable || r.Outcome == wire.Away) && !a.familiar && v.suspect(a) {
+		r.Outcome, r.RetryAfter, r.ThrottleFor = wire.Unavailable, suspectAfter, v.throttleFor(a, suspectAfter)
 	}
 	return r
 }
