@@ -91,7 +91,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		{200, `{"allow": true}`, "allow [] 0s -62135596800 []", "allow"},
 		{200, `{"allow": true, "permissions": ["b", "a", "b"], "ttl": 1.5, "not_after": "2030-01-31T00:00:00Z",
-			"labels": {"fleet": "eu"}}`, "allow [a b] 1.5s 1895961600 [fleet]", "allow"},
+			"labels": {"fleet": "eu"}}`, "allow [a b] 1.5s 1896048000 [fleet]", "allow"},
 		{200, `{"allow": false, "permissions": ["a"]}`, "deny", "deny"},
 		{401, `whatever`, "deny", "deny"},
 		{403, ``, "deny", "deny"},

@@ -1,0 +1,9 @@
+package publish
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
