@@ -3,14 +3,19 @@ package authority_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -266,6 +271,47 @@ func TestSlow(t *testing.T) {
 	close(stop)
 	if f.counts("busy") != 68 {
 		t.Errorf("%v busy, want 68", f.counts("busy"))
+	}
+}
+
+// TestTLS: the service is verified by the CA certificates, and gets the client certificate.
+func TestTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"allow": %v}`, len(r.TLS.PeerCertificates) == 1)
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ca, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key.pem")
+	for file, b := range map[string]*pem.Block{
+		ca:      {Type: "CERTIFICATE", Bytes: server.Certificate().Raw},
+		keyFile: {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		settings authority.Settings
+		want     string
+	}{
+		{authority.Settings{URL: server.URL}, "error"},
+		{authority.Settings{URL: server.URL, CAFile: ca}, "deny"},
+		{authority.Settings{URL: server.URL, CAFile: ca, CertFile: ca, KeyFile: keyFile}, "allow"},
+	} {
+		c, err := authority.New(test.settings, metrics.New(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (fixture{c, t, nil, new(bytes.Buffer)}).ask("d"); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%+v: %s, want %s", test.settings, got, test.want)
+		}
 	}
 }
 
