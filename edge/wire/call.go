@@ -81,7 +81,7 @@ type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
 	// ThrottleMS is how long the edge need not ask about other credentials from this source, see [Network]. With
-	// Unavailable, those of new devices are refused meanwhile, and verdict_grace doesn't apply; with Throttled, all secrets of this device; with Deny, all
+	// Unavailable, those of new devices are refused meanwhile; with Throttled, all secrets of this device; with Deny, all
 	// but its right one.
 	ThrottleMS  uint32
 	Permissions uint64

@@ -6,8 +6,8 @@ import "encoding/binary"
 type Outcome uint8
 
 // The outcomes. Only Allow and Deny are stored; the others are answers to calls. Throttled is like Unavailable, and the
-// sidecar refuses all secrets of this device from this source for a while. Away is like Unavailable, because an authority
-// gave no answer, so verdict_grace applies.
+// sidecar refuses all secrets of this device from this source for a while. Away is like Unavailable, because an
+// authority gave no answer, so verdict_grace applies.
 const (
 	Allow       Outcome = 1
 	Deny        Outcome = 2

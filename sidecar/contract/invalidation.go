@@ -5,7 +5,7 @@ import "strings"
 // InvalidateAll is the id whose tombstone ends what an authority said about all devices. No other record has it.
 const InvalidateAll = "*"
 
-// InvalidateLabel returns the id whose tombstone ends what an authority said about the devices to which it gave a label.
+// InvalidateLabel returns the id whose tombstone ends what an authority said about devices to which it gave a label.
 func InvalidateLabel(name, value string) string { return InvalidateAll + name + "=" + value }
 
 // IsInvalidation reports whether a tombstone of id concerns other devices. An authority isn't asked about such an id.

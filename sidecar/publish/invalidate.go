@@ -11,8 +11,8 @@ import (
 // returns [ErrInvalid] if the device has a record, by which Gatehouse itself decides.
 func (p *Publisher) InvalidateDevice(ctx context.Context, id string) (Receipt, error) {
 	if contract.IsInvalidation(id) {
-		return Receipt{}, fmt.Errorf("invalidate device: %w", refuse("device %q: ids that begin with %s are for invalidations",
-			id, contract.InvalidateAll))
+		return Receipt{}, fmt.Errorf("invalidate device: %w",
+			refuse("device %q: ids that begin with %s are for invalidations", id, contract.InvalidateAll))
 	}
 	return p.invalidate(ctx, id)
 }

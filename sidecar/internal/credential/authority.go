@@ -105,11 +105,11 @@ func (v *Verifier) outdate() {
 // standing returns the record of the attempt's device, nil or a tombstone; false if the attempt must start over. mu is
 // held.
 func (v *Verifier) standing(a *attempt) (*record, bool) {
-	r, why := v.admissible(a.id, time.Now())
+	_, why := v.admissible(a.id, time.Now())
 	if !v.asks(a.id, why) {
 		return nil, false
 	}
-	r = v.records[a.id]
+	r := v.records[a.id]
 	return r, v.eraOf(r) == a.generation
 }
 

@@ -64,8 +64,8 @@ func (m *Memory) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	m.put(device, v, only, 0)
 }
 
-// PutAnswer stores an authority's verdict on a device's secret. It stays after its end, for verdict_grace, until a time,
-// while the table is half empty.
+// PutAnswer stores an authority's verdict on a device's secret. It stays after its end, for verdict_grace, until the
+// time given, while the table is half empty.
 func (m *Memory) PutAnswer(device, secret string, v wire.Verdict, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

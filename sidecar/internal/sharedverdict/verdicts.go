@@ -220,7 +220,7 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard i
 	}
 	switch {
 	case changed && failed:
-		v.log.Warn("shared verdicts are unavailable: bcrypt runs, and the authority is asked, here", "call", kind, "shard", shard, "error", err)
+		v.log.Warn("shared verdicts are unavailable: bcrypt runs here", "call", kind, "shard", shard, "error", err)
 	case changed:
 		v.log.Info("shared verdicts are available again", "call", kind, "shard", shard)
 	}
