@@ -35,10 +35,10 @@ type Answer struct {
 }
 
 const (
-	// GraceLife is how long the edge's memory keeps an allow verdict of an authority after its end, for verdict_grace.
-	GraceLife = 24 * time.Hour
+	// graceLife is how long the edge's memory keeps an allow verdict of an authority after its end, for verdict_grace.
+	graceLife = 24 * time.Hour
 	// heldLife is how long an answer is held after its end: longer than any copy of its verdict.
-	heldLife = GraceLife + time.Minute
+	heldLife = graceLife + time.Minute
 	// maxOfDevice bounds the answers that are held for one device, each for another secret.
 	maxOfDevice = 4
 	// maxShared bounds how long other sidecars use an answer: less than a tombstone lives, see Question.Invalidated.
@@ -281,7 +281,7 @@ func (v *Verifier) allowAsked(a *attempt, x *answer, reason Reason) Result {
 		verdict.NotAfterMS = min(x.notAfter.UnixMilli(), 1<<48-1)
 		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
-	v.memory.PutAnswer(a.id, a.secret, verdict, x.ends.Add(GraceLife))
+	v.memory.PutAnswer(a.id, a.secret, verdict, x.ends.Add(graceLife))
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: x.permissions, Session: x.session,
 		NotAfter: x.notAfter, Asked: true}
 }
