@@ -155,6 +155,10 @@ func (v *Verifier) askTime() time.Duration { return v.Wait - v.Wait/10 }
 func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 	v.calling(a.id, 1) // before the question: from now on, an invalidation changes the era
 	defer v.calling(a.id, -1)
+	again := a
+	if r, done := v.settle(&again); done { // another flight has ended since the attempt was decided
+		return r
+	}
 	c, ok := v.question(&a)
 	if !ok {
 		return unavailable(isUnsure) // no caller uses this answer: they start over
@@ -262,6 +266,9 @@ func (v *Verifier) concludeAsked(a *attempt, m *Match, now time.Time, reason Rea
 	most := now.Add(v.AllowTTL + v.AllowTTL/10) // another sidecar may have another setting, or another clock
 	x := &answer{device: a.id, digest: a.digest, permissions: bits, labels: m.Said.Labels, until: earlier(m.Until, most),
 		ends: earlier(m.Said.Ends, most), notAfter: m.Said.NotAfter, session: "a" + strconv.FormatUint(v.generation, 10)}
+	if !x.notAfter.IsZero() {
+		x.until = earlier(x.until, x.notAfter)
+	}
 	v.keep(a, x, now)
 	return v.allowAsked(a, x, reason)
 }
