@@ -28,7 +28,7 @@ func (v *Verifier) Describe(id string) (d Description) {
 		d.Refusal = noAuthority
 		if known := v.answers.devices[id]; known != nil {
 			for _, x := range known.answers {
-				if x.session != "" {
+				if x.session != "" && now.Before(x.ends) {
 					d.Refusal, d.Permissions, d.Expires = "", x.permissions, x.notAfter
 				}
 			}
