@@ -23,6 +23,14 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 	if v := answers.Verify; v != nil {
 		switch {
+		case v.Outcome == wire.Away:
+			d.Digest = cred.digest(&e.state.Keys)
+			known, status, _ := e.find(cred.ID, &d.Digest, mem)
+			if !e.graced(nowMS, status, &known) {
+				d.unavailable(v.RetryAfterS, NotVerified)
+				return
+			}
+			e.indulge(d, nowMS, r.rule, &known)
 		case v.Outcome == wire.Unavailable, v.Outcome == wire.Throttled:
 			d.unavailable(v.RetryAfterS, NotVerified)
 		case v.Epoch != e.state.Epoch: // its bits have other names in this state
@@ -55,13 +63,23 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 		e.ask(d, nowMS, answers, Verify)
 		d.ReloadState = ofOtherEpoch(err)
 		d.New = status == wire.New && e.heard(nowMS)
-	case status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
-		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS):
-		if e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
-			d.Auth = AuthGrace
-		}
+	case e.graced(nowMS, status, &v):
+		e.indulge(d, nowMS, r.rule, &v)
 	default:
 		d.unavailable(1, NoAnswer)
+	}
+}
+
+// graced reports whether a verdict found with a status counts within verdict_grace.
+func (e *Engine) graced(nowMS int64, status wire.CredentialStatus, v *wire.Verdict) bool {
+	return status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
+		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS)
+}
+
+// indulge decides by a verdict within verdict_grace.
+func (e *Engine) indulge(d *Decision, nowMS int64, rule int, v *wire.Verdict) {
+	if e.judge(d, nowMS, rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
+		d.Auth = AuthGrace
 	}
 }
 

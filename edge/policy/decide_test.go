@@ -487,6 +487,12 @@ func TestVerdictGrace(t *testing.T) {
 			Reply, 503, AuthUnavailable},
 		{"overloaded is not unreachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1},
 			Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable}}, Reply, 503, AuthUnavailable},
+		{"the authority is away", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute + 1},
+			Answers{Verify: &wire.VerifyResponse{Outcome: wire.Away}}, Pass, 0, AuthGrace},
+		{"away for too long", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute},
+			Answers{Verify: &wire.VerifyResponse{Outcome: wire.Away, RetryAfterS: 1}}, Reply, 503, AuthUnavailable},
+		{"away, not after", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now},
+			Answers{Verify: &wire.VerifyResponse{Outcome: wire.Away}}, Reply, 503, AuthUnavailable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

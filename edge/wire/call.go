@@ -72,8 +72,8 @@ func Network(text string) (netip.Addr, bool) {
 // VerifyResponse answers POST /v1/verify.
 //
 //	 0  u8   layout version
-//	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable, 4 throttled
-//	 2  u16  retry after, seconds (unavailable and throttled only)
+//	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable, 4 throttled, 5 away
+//	 2  u16  retry after, seconds (not with allow and deny)
 //	 4  u32  throttle, ms (not with allow)
 //	 8  u64  permissions, a bit per name of the state
 //	16  u64  epoch of that state
@@ -111,7 +111,7 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 		Permissions: binary.LittleEndian.Uint64(b[8:]),
 		Epoch:       binary.LittleEndian.Uint64(b[16:]),
 	}
-	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Throttled {
+	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Away {
 		return VerifyResponse{}, fmt.Errorf("verify response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
 	}
 	return r, nil

@@ -147,6 +147,7 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 		{"unavailable", VerifyResponse{Outcome: Unavailable, RetryAfterS: 30}},
 		{"unavailable for a while", VerifyResponse{Outcome: Unavailable, RetryAfterS: 5, ThrottleMS: 5000}},
 		{"throttled", VerifyResponse{Outcome: Throttled, RetryAfterS: 5, ThrottleMS: 5000}},
+		{"away", VerifyResponse{Outcome: Away, RetryAfterS: 1}},
 		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint32, math.MaxUint64, math.MaxUint64}},
 	}
 	for _, tt := range tests {
@@ -173,7 +174,7 @@ func TestParseVerifyResponseRefused(t *testing.T) {
 		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
 		{"outcome 0", edited(good, set8(1, 0)), ErrMalformed},
-		{"outcome 5", edited(good, set8(1, 5)), ErrMalformed},
+		{"outcome 6", edited(good, set8(1, 6)), ErrMalformed},
 		{"outcome 255", edited(good, set8(1, 255)), ErrMalformed},
 	}
 	for _, tt := range tests {

@@ -6,15 +6,17 @@ import "encoding/binary"
 type Outcome uint8
 
 // The outcomes. Only Allow and Deny are stored; the others are answers to calls. Throttled is like Unavailable, and the
-// sidecar refuses all secrets of this device from this source for a while.
+// sidecar refuses all secrets of this device from this source for a while. Away is like Unavailable, because an
+// authority gave no answer, so verdict_grace applies.
 const (
 	Allow       Outcome = 1
 	Deny        Outcome = 2
 	Unavailable Outcome = 3
 	Throttled   Outcome = 4
+	Away        Outcome = 5
 )
 
-// String returns the outcome for logs and metrics, where Throttled is unavailable, too.
+// String returns the outcome for logs and metrics, where Throttled and Away are unavailable, too.
 func (o Outcome) String() string {
 	switch o {
 	case Allow:

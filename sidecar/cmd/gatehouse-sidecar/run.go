@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
+	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
@@ -169,12 +170,18 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		upgrader := upgrade.New(writer, &peppers[0], m, log)
 		upgrades, offer = upgrader, upgrader.Offer
 	}
+	var asked credential.Authority
+	if c.Authority.URL != "" {
+		if asked, err = authority.New(c.Authority.Settings(), m, log); err != nil {
+			return nil, err
+		}
+	}
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
-		Seen: seen,
+		Seen: seen, Authority: asked, MostAnswers: c.Memory.Verdicts,
 	}, memory, m, log)
 	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
@@ -252,6 +253,44 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 			return err
 		}
 		fmt.Fprintf(c.stdout, "%s: revoked, version %d\n", cmd.ID, receipt.Version)
+		return nil
+	})
+}
+
+type deviceInvalidateCmd struct {
+	ID    string `arg:"" optional:"" help:"The device's id; it must have no record."`
+	All   bool   `help:"Invalidate the verdicts on all devices without a record."`
+	Label string `placeholder:"NAME=VALUE" help:"Invalidate the verdicts on the devices to which the authority gave this label."`
+}
+
+// Run ends verdicts of an authority.
+func (cmd *deviceInvalidateCmd) Run(c *console) error {
+	given := 0
+	for _, is := range []bool{cmd.ID != "", cmd.All, cmd.Label != ""} {
+		if is {
+			given++
+		}
+	}
+	name, value, pair := strings.Cut(cmd.Label, "=")
+	if given != 1 || cmd.Label != "" && !pair {
+		return usagef("device invalidate: give a device's id, --all or --label NAME=VALUE")
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) (err error) {
+		what := cmd.ID
+		switch {
+		case cmd.All:
+			what = "all devices"
+			_, err = p.InvalidateAll(ctx)
+		case pair:
+			what = "devices with " + cmd.Label
+			_, err = p.InvalidateLabel(ctx, name, value)
+		default:
+			_, err = p.InvalidateDevice(ctx, cmd.ID)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: invalidated\n", what)
 		return nil
 	})
 }

@@ -33,15 +33,16 @@ type cli struct {
 	Device struct {
 		Author string `placeholder:"NAME" help:"Who changes devices, for gatehousectl audit. Default: user@host, and the Redis user."`
 
-		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
-		Import deviceImportCmd `cmd:"" help:"Register the devices of a file. Those that are as it says already stay. Exit code 1 if any failed."`
-		Rotate deviceRotateCmd `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
-		Set    deviceSetCmd    `cmd:"" help:"Change a device without its secret."`
-		Get    deviceGetCmd    `cmd:"" help:"Print a device's record."`
-		Revoke deviceRevokeCmd `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
-		Delete deviceDeleteCmd `cmd:"" help:"Make the edges forget a device."`
-		List   deviceListCmd   `cmd:"" help:"List devices, in each shard the oldest write first. One that is written meanwhile may come twice."`
-		Export deviceExportCmd `cmd:"" help:"Print devices with the hashes of their secrets, one JSON object a line."`
+		Put        devicePutCmd        `cmd:"" help:"Register a device, or replace its record. Ends a revocation."`
+		Import     deviceImportCmd     `cmd:"" help:"Register the devices of a file. Those that are as it says already stay. Exit code 1 if any failed."`
+		Rotate     deviceRotateCmd     `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
+		Set        deviceSetCmd        `cmd:"" help:"Change a device without its secret."`
+		Get        deviceGetCmd        `cmd:"" help:"Print a device's record."`
+		Revoke     deviceRevokeCmd     `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
+		Invalidate deviceInvalidateCmd `cmd:"" help:"End verdicts of the authority, on a device without a record, or on all."`
+		Delete     deviceDeleteCmd     `cmd:"" help:"Make the edges forget a device."`
+		List       deviceListCmd       `cmd:"" help:"List devices, in each shard the oldest write first. One that is written meanwhile may come twice."`
+		Export     deviceExportCmd     `cmd:"" help:"Print devices with the hashes of their secrets, one JSON object a line."`
 	} `cmd:"" help:"Manage device credentials."`
 	AcceptLoss acceptLossCmd `cmd:"" help:"Make the sidecars believe that an empty Redis has lost everything: the edges drop it, and refuse all devices. Otherwise they keep it until somebody writes."`
 

@@ -411,3 +411,23 @@ func TestTraceparent(t *testing.T) {
 		}
 	}
 }
+
+func TestInvalidate(t *testing.T) {
+	s := newShell(t)
+	s.ok("x", "device", "put", "ours", "--secret-file", "-", "--cost", "4")
+	for _, args := range [][]string{{}, {"d", "--all"}, {"--all", "--label", "a=b"}, {"--label", "a"}} {
+		s.fails(2, "give a device's id, --all or --label", "", append([]string{"device", "invalidate"}, args...)...)
+	}
+	s.fails(2, "has a record", "", "device", "invalidate", "ours")
+	for want, args := range map[string][]string{"d: invalidated\n": {"d"}, "all devices: invalidated\n": {"--all"},
+		"devices with a=b: invalidated\n": {"--label", "a=b"}} {
+		if got := s.ok("", append([]string{"device", "invalidate"}, args...)...); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	for _, id := range []string{"d", "*", "*a=b"} {
+		if got := s.redis.HGet(keys.CredentialKey(id), "deleted"); got != "1" {
+			t.Errorf("%s: deleted is %q", id, got)
+		}
+	}
+}

@@ -39,8 +39,14 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
 	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: seconds(result.RetryAfter),
 		ThrottleMS: milliseconds(result.ThrottleFor)}
+	if result.Outcome == wire.Away {
+		response.Outcome = wire.Unavailable
+	}
+	if result.Asked { // other sidecars could not tell whether its token still counts
+		response.Outcome = wire.Deny
+	}
 	call, got := "ok", "refused"
-	switch result.Outcome {
+	switch response.Outcome {
 	case wire.Allow:
 		got = "issued"
 		response.Body, err = s.token(request.DeviceID, result.Session, result.Permissions, result.NotAfter)

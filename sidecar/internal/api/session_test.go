@@ -32,6 +32,8 @@ func TestSession(t *testing.T) {
 		"gone gone 6-1":    {},
 		"busy s": {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond,
 			ThrottleFor: 4500 * time.Millisecond},
+		"theirs s": {Outcome: wire.Allow, Permissions: 1, Session: "a1", Asked: true},
+		"away s":   {Outcome: wire.Away, RetryAfter: time.Second},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
 	var token token.Token
@@ -56,7 +58,13 @@ func TestSession(t *testing.T) {
 		got.RetryAfterS != 1 || len(got.Body) > 0 {
 		t.Errorf("its record has changed meanwhile: got %+v, want unavailable", got)
 	}
-	for result, want := range map[string]float64{"issued": 1, "refused": 1, "unavailable": 2} {
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "theirs", Secret: "s"}); got.Outcome != wire.Deny {
+		t.Errorf("an authority's device: got %+v, want deny", got)
+	}
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "away", Secret: "s"}); got.Outcome != wire.Unavailable {
+		t.Errorf("without the authority: got %+v, want unavailable", got)
+	}
+	for result, want := range map[string]float64{"issued": 1, "refused": 2, "unavailable": 3} {
 		if got := metricstest.Value(t, f.metrics, "gatehouse_sessions_total", "result", result); got != want {
 			t.Errorf("%v %s, want %v", got, result, want)
 		}

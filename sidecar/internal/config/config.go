@@ -22,19 +22,19 @@ type Config struct {
 	Version bool   `help:"Print the version and exit."`
 	Help    bool   `short:"h" help:"Print this and exit."`
 
-	Redis   Redis   `embed:"" prefix:"redis." envprefix:"GATEHOUSE_REDIS_"`
-	Push    Push    `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
-	API     API     `embed:"" prefix:"api." envprefix:"GATEHOUSE_API_"`
-	Admin   Admin   `embed:"" prefix:"admin." envprefix:"GATEHOUSE_ADMIN_"`
-	Edge    Edge    `embed:"" prefix:"edge." envprefix:"GATEHOUSE_EDGE_"`
-	Memory  Memory  `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
-	Bcrypt  Bcrypt  `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
-	Verdict Verdict `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
-	Session Session `embed:"" prefix:"session." envprefix:"GATEHOUSE_SESSION_"`
-	Limit   Limit   `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
-	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
-	Trace   Trace   `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
-
+	Redis      Redis      `embed:"" prefix:"redis." envprefix:"GATEHOUSE_REDIS_"`
+	Push       Push       `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
+	API        API        `embed:"" prefix:"api." envprefix:"GATEHOUSE_API_"`
+	Admin      Admin      `embed:"" prefix:"admin." envprefix:"GATEHOUSE_ADMIN_"`
+	Edge       Edge       `embed:"" prefix:"edge." envprefix:"GATEHOUSE_EDGE_"`
+	Memory     Memory     `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
+	Bcrypt     Bcrypt     `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
+	Verdict    Verdict    `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
+	Authority  Authority  `embed:"" prefix:"authority." envprefix:"GATEHOUSE_AUTHORITY_"`
+	Session    Session    `embed:"" prefix:"session." envprefix:"GATEHOUSE_SESSION_"`
+	Limit      Limit      `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
+	Log        Log        `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
+	Trace      Trace      `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
 	Credential Credential `embed:"" prefix:"credential." envprefix:"GATEHOUSE_CREDENTIAL_"`
 }
 
@@ -159,6 +159,7 @@ func (c *Config) validate() error {
 	}
 	errs = append(errs, c.Credential.validate()...)
 	errs = append(errs, c.Verdict.validate()...)
+	errs = append(errs, c.Authority.validate()...)
 	var level slog.Level
 	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
 	errs = append(errs, c.Session.validate()...)

@@ -34,6 +34,17 @@ func (v *Verifier) Describe(id string) (d Description) {
 	defer v.mu.Unlock()
 	now := time.Now()
 	_, d.Refusal = v.admissible(id, now)
+	if v.asks(id, d.Refusal) {
+		d.Refusal = noAuthority
+		if known := v.answers.devices[id]; known != nil {
+			for _, x := range known.answers {
+				if x.session != "" && now.Before(x.ends) {
+					d.Refusal, d.Permissions, d.Expires = "", x.permissions, x.notAfter
+				}
+			}
+		}
+		return d
+	}
 	r := v.records[id]
 	if r == nil {
 		return d

@@ -28,18 +28,37 @@ type Question struct {
 	Device, Secret string
 	Version        uint64
 	Hashes         []string // all hashes of the record, in its order
+
+	// Authority: the authority decides, since there is no record. Version and PublishedMS are those of the device's
+	// tombstone, 0 for none. Invalidated is another number after each invalidation of several devices.
+	Authority   bool
+	PublishedMS int64
+	Invalidated uint64
+	Takes       time.Duration // how long the answer may take
 }
 
 // Match is a positive answer to a question.
 type Match struct {
 	Hash  string    // the hash that the secret matches
-	Until time.Time // valid without bcrypt until then
+	Until time.Time // valid without bcrypt, or a call of the authority, until then
+	Said  *Said     // by an authority; nil: Hash is a match
+}
+
+// Said is the rest of an authority's allow.
+type Said struct {
+	Permissions []string
+	Ends        time.Time // of the verdict
+	NotAfter    time.Time // zero: never
+	Labels      map[string]string
 }
 
 // question returns the attempt's question; false if the record has changed.
 func (v *Verifier) question(a *attempt) (*Question, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if a.asks {
+		return v.askedQuestion(a)
+	}
 	r := v.records[a.id]
 	if r == nil || r.generation != a.generation {
 		return nil, false

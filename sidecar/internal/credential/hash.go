@@ -119,6 +119,10 @@ func (v *Verifier) elsewhere(ctx context.Context, a *attempt) (Result, bool) {
 		return Result{}, false
 	}
 	v.lookups.add(key)
+	if a.asks {
+		v.calling(a.id, 1)
+		defer v.calling(a.id, -1)
+	}
 	c, ok := v.question(a)
 	if !ok {
 		return Result{}, false
@@ -216,6 +220,9 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
+	if a.asks {
+		return v.concludeAsked(a, m, now, reason)
+	}
 	r := v.recordOf(a.id, now)
 	if r == nil || r.generation != a.generation {
 		return unavailable(isUnsure) // no caller uses this answer: they start over

@@ -5,11 +5,12 @@ type Reason string
 
 // Why a device is allowed.
 const (
-	byBcrypt  Reason = "bcrypt"  // or denied: bcrypt, or another slow scheme, has just run
-	byGH1     Reason = "gh1"     // the secret is right by its pepper
-	byPin     Reason = "pin"     // the secret matched lately
-	byFleet   Reason = "shared"  // another sidecar ran bcrypt
-	bySession Reason = "session" // or denied: a token
+	byBcrypt    Reason = "bcrypt"    // or denied: bcrypt, or another slow scheme, has just run
+	byGH1       Reason = "gh1"       // the secret is right by its pepper
+	byPin       Reason = "pin"       // the secret matched lately
+	byFleet     Reason = "shared"    // another sidecar ran bcrypt
+	bySession   Reason = "session"   // or denied: a token
+	byAuthority Reason = "authority" // or denied: the authority has just answered
 )
 
 // Why a device is denied.
@@ -34,6 +35,7 @@ const (
 	isOverloaded Reason = "overload"
 	isOverLimit  Reason = "limited"
 	isOutOfTime  Reason = "timeout"
+	noAuthority  Reason = "no_authority" // the authority had to be asked, and gave no usable answer
 )
 
 // refusals explains why a device that has a record was refused.
@@ -48,7 +50,10 @@ var refusals = map[Reason]string{
 	isRefuted:   "the secret is wrong, as it was before",
 	isOldSecret: "the secret was right until its overlap ended",
 	bySession:   "the token is of an earlier record",
+	byAuthority: "the authority refuses it",
 }
 
 // NotYet reports whether a device that isn't allowed for this reason should try again.
-func (r Reason) NotYet() bool { return r == isStarting || r == wantsBits || r == isUnsure }
+func (r Reason) NotYet() bool {
+	return r == isStarting || r == wantsBits || r == isUnsure || r == noAuthority
+}

@@ -20,6 +20,7 @@ type record struct {
 	refusal     Reason // why the record can't authenticate the device, or empty
 	tombstone   bool
 	publishedMS int64
+	writtenMS   int64 // publishedMS of the record, also if it is in the future
 	permissions uint64
 	wanted      []string  // permission names without a bit, the reason why the record can't authenticate the device
 	notAfter    time.Time // zero: no end
@@ -89,7 +90,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 		return
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted,
-		publishedMS: c.PublishedMS}
+		publishedMS: c.PublishedMS, writtenMS: c.PublishedMS}
 	if r.tombstone { // a time in the future would delay its removal, and that of later ones
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
@@ -263,6 +264,7 @@ func (v *Verifier) replace(id string, r *record) {
 		}
 	}
 	v.memory.DropVerdicts(id)
+	v.invalidate(id, r)
 	v.release(before)
 	v.mark(id, before, r)
 	v.metrics.Credentials.Set(float64(v.live))
@@ -361,6 +363,7 @@ func (v *Verifier) Doubt(id string) {
 	case r != nil:
 		v.replace(id, nil)
 	}
+	v.doubtAsked(id)
 }
 
 // Remove makes the device unknown: Redis has no record of it, or a malformed one.

@@ -68,7 +68,9 @@ func (s Shard) EndResync() {
 	if !slices.Contains(s.synced, false) {
 		s.restored = true
 		s.Known.Restored()
-		s.memory.SetDevicesComplete()
+		if s.Authority == nil { // otherwise no device is unknown
+			s.memory.SetDevicesComplete()
+		}
 		s.warnCrowded()
 	}
 }

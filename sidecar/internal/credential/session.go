@@ -43,6 +43,9 @@ func (v *Verifier) SessionValid(id, session string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r, why := v.admissible(id, time.Now())
+	if v.asks(id, why) {
+		return v.askedValid(id, session)
+	}
 	if why != "" {
 		return false
 	}

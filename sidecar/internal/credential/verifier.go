@@ -51,6 +51,9 @@ type Memory interface {
 	// PutVerdict stores a verdict; only: no other secret of the device is right.
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	PutSession(device, session string, v wire.Verdict)
+	// PutAnswer stores an authority's allow, and keeps it after its end, for verdict_grace, until the time given if there
+	// is room.
+	PutAnswer(device, secret string, v wire.Verdict, until time.Time)
 	DropVerdicts(device string)
 	// PutDevice lists a device that may authenticate; isNew: it never did. DropDevice removes it.
 	PutDevice(device string, isNew bool) error
@@ -83,6 +86,9 @@ type Config struct {
 	Fleet   Fleet             // other sidecars; nil: nothing is shared
 	Known   Known             // nil: nothing is stored across restarts
 	Seen    Seen              // nil: nobody wants to know
+	// Authority decides about devices without a record; nil: they are unknown. At most MostAnswers of its allows are held.
+	Authority   Authority
+	MostAnswers int
 }
 
 // Seen learns what became of verifications, for operators. It is called under a lock.
@@ -114,6 +120,7 @@ type Result struct {
 	ThrottleFor time.Duration // how long the edge refuses others from this source by itself, see [wire.VerifyResponse]
 	Session     string        // allow: identifies in a token the record that authenticated the device
 	NotAfter    time.Time     // allow: when that ends; zero: never
+	Asked       bool          // allow: an authority decided, and Session is of this process only
 }
 
 // Refused reports whether the credential was wrong, or its source beyond a limit.
@@ -143,6 +150,7 @@ type Verifier struct {
 	generation uint64                      // last assigned
 	resyncs    []uint64                    // by shard: number of full resyncs
 	denies     denies
+	answers    answers
 	restored   bool                // sources of earlier processes are not needed any more
 	waiting    map[string]struct{} // devices whose permission names have no bit
 	retries    bool                // a retry is scheduled
@@ -164,7 +172,7 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 		flights: flights{all: make(map[string]*flight)},
 		byPair:  newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
 		records: make(map[string]*record), waiting: make(map[string]struct{}),
-		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
+		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()), answers: newAnswers(c.MostAnswers),
 	}
 	rand.Read(v.secret[:]) // never fails
 	if v.Compare == nil {
@@ -202,6 +210,7 @@ type attempt struct {
 	familiar   bool     // the device authenticated from source before
 	toTry      []string // hashes that need bcrypt
 	wrong      bool     // the device has another secret that is right
+	asks       bool     // the authority decides
 	guess      bool     // it was wrong, without bcrypt, and not before: its source is to blame
 }
 
@@ -240,7 +249,12 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 				return Result{Outcome: wire.Unavailable, Reason: isOverLimit, RetryAfter: max(wait, retryAfter),
 					ThrottleFor: v.throttleFor(&a, v.bySource.retryAfter(uint64(a.source)))}
 			}
-			f = v.flights.start(ctx, key, func(ctx context.Context, f *flight) Result { return v.hash(ctx, a, f) })
+			f = v.flights.start(ctx, key, func(ctx context.Context, f *flight) Result {
+				if a.asks {
+					return v.consult(ctx, a, f)
+				}
+				return v.hash(ctx, a, f)
+			})
 		}
 		select {
 		case <-f.done:
@@ -268,8 +282,8 @@ func (v *Verifier) settle(a *attempt) (Result, bool) {
 
 // answerTo returns the answer for the attempt: a source that has failed lately gets a longer Retry-After.
 func (v *Verifier) answerTo(a *attempt, r Result) Result {
-	if r.Outcome == wire.Unavailable && !a.familiar && v.suspect(a) {
-		r.RetryAfter, r.ThrottleFor = suspectAfter, v.throttleFor(a, suspectAfter)
+	if (r.Outcome == wire.Unavailable || r.Outcome == wire.Away) && !a.familiar && v.suspect(a) {
+		r.Outcome, r.RetryAfter, r.ThrottleFor = wire.Unavailable, suspectAfter, v.throttleFor(a, suspectAfter)
 	}
 	return r
 }
@@ -300,6 +314,10 @@ func unavailable(reason Reason) Result {
 func (v *Verifier) current(a *attempt) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if a.asks {
+		_, ok := v.standing(a)
+		return ok
+	}
 	r := v.recordOf(a.id, time.Now())
 	return r != nil && r.generation == a.generation && r.refusal == ""
 }
@@ -310,6 +328,10 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	defer v.mu.Unlock()
 	now := time.Now()
 	r, why := v.admissible(a.id, now)
+	if v.asks(a.id, why) {
+		return v.remembered(a, now)
+	}
+	a.asks = false
 	if why != "" {
 		return v.refused(a, now, why), true
 	}
@@ -449,7 +471,7 @@ func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
 	if r := v.records[a.id]; r != nil {
 		r.refused = &Refused{Reason: reason, At: now, From: strings.Clone(a.from)} // without the rest of the call
 	}
-	fate := v.denies.judge(a.digest, now, reason == byBcrypt)
+	fate := v.denies.judge(a.digest, now, reason == byBcrypt || reason == byAuthority)
 	v.metrics.Denies.WithLabelValues(string(fate)).Inc()
 	if fate == denyStored {
 		v.store(a, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)

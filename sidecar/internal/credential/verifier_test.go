@@ -70,6 +70,10 @@ func (e *edge) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	e.stored = append(e.stored, device)
 }
 
+func (e *edge) PutAnswer(device, secret string, v wire.Verdict, _ time.Time) {
+	e.PutVerdict(device, secret, v, false)
+}
+
 // PutSession stores the verdict under a secret that can't exist.
 func (e *edge) PutSession(device, session string, v wire.Verdict) {
 	e.PutVerdict(device, "\x00"+session, v, false)

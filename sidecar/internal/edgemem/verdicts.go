@@ -47,6 +47,7 @@ type verdict struct {
 	wire.Verdict
 	device string
 	bucket uint32
+	keptMS int64 // it stays until then after its end if there is room, unix ms
 }
 
 func newVerdicts(buckets int) verdicts {
@@ -60,7 +61,16 @@ func (m *Memory) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.Digest(device, secret)
-	m.put(device, v, only)
+	m.put(device, v, only, 0)
+}
+
+// PutAnswer stores an authority's verdict on a device's secret. It stays after its end, for verdict_grace, until the
+// time given, while the table is half empty.
+func (m *Memory) PutAnswer(device, secret string, v wire.Verdict, until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v.Digest = m.keys.Digest(device, secret)
+	m.put(device, v, false, until.UnixMilli())
 }
 
 // PutSession stores the verdict on a token's session.
@@ -68,11 +78,11 @@ func (m *Memory) PutSession(device, session string, v wire.Verdict) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.SessionDigest(device, session)
-	m.put(device, v, false)
+	m.put(device, v, false, 0)
 }
 
 // put stores a verdict on device; mu is held.
-func (m *Memory) put(device string, v wire.Verdict, only bool) {
+func (m *Memory) put(device string, v wire.Verdict, only bool, keptMS int64) {
 	now := time.Now().UnixMilli()
 	if v.ExpiresMS <= now {
 		return
@@ -89,7 +99,7 @@ func (m *Memory) put(device string, v wire.Verdict, only bool) {
 		}
 	}
 	m.makeRoom(index, v.Outcome)
-	stored := &verdict{Verdict: v, device: device, bucket: index}
+	stored := &verdict{Verdict: v, device: device, bucket: index, keptMS: keptMS}
 	m.remember(stored)
 	if v.Outcome == wire.Allow {
 		m.verdicts.buckets[index].meet(device)
@@ -191,7 +201,9 @@ func (m *Memory) forget(v *verdict) {
 
 // expire removes a bucket's expired verdicts.
 func (m *Memory) expire(index uint32, nowMS int64) {
-	m.forgetAll(index, func(v *verdict) bool { return v.ExpiresMS <= nowMS })
+	m.forgetAll(index, func(v *verdict) bool {
+		return v.ExpiresMS <= nowMS && (v.keptMS <= nowMS || 2*m.verdicts.allows > m.maxAllows)
+	})
 }
 
 // forgetAll removes a bucket's verdicts for which gone returns true, and reports whether there were any.

@@ -162,3 +162,42 @@ func TestLastVerdictOfACredentialCounts(t *testing.T) {
 		t.Errorf("an expired verdict was stored")
 	}
 }
+
+// TestAnswerIsKept: an authority's verdict stays after its end, for verdict_grace, while there is room.
+func TestAnswerIsKept(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		after time.Duration
+		more  int // other verdicts
+		kept  bool
+	}{
+		{"within its time", time.Hour, 3, true},
+		{"after it", time.Hour + 2*time.Minute, 0, false},
+		{"over half full", time.Minute, 5, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := edgemem.New(edgemem.Config{Verdicts: 8})
+			m.Reset(nil)
+			memory := edgememtest.NewMemory()
+			end := time.Now().Add(30 * time.Second)
+			m.PutAnswer("d", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: end.UnixMilli()}, end.Add(time.Hour))
+			time.Sleep(test.after)
+			for i := range test.more {
+				m.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow,
+					ExpiresMS: time.Now().Add(time.Minute).UnixMilli()}, false)
+			}
+			for range 64 {
+				m.Sweep()
+			}
+			push(t, m, memory)
+			if _, err := memory.Verdict("d", "s"); (err == nil) != test.kept {
+				t.Errorf("%s: got %v", test.name, err)
+			}
+			m.DropVerdicts("d")
+			push(t, m, memory)
+			if _, err := memory.Verdict("d", "s"); !errors.Is(err, wire.ErrNotFound) {
+				t.Errorf("%s: dropped, got %v", test.name, err)
+			}
+		})
+	}
+}

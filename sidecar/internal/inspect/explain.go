@@ -239,7 +239,9 @@ func (i *Inspector) decide(e *Explanation, q *Question, host, target string) err
 	if id := d.Credential.ID; id != "" {
 		q.Device = id
 	}
-	if d.Action == policy.Verify {
+	if d.Action == policy.Verify && i.Verifier.Describe(q.Device).Refusal == "no_authority" {
+		e.Answer.Text += " Redis has no record of the device, so your authority decides."
+	} else if d.Action == policy.Verify {
 		answers.Verify = i.verdict(q.Device, memory)
 		if session := d.Credential.Session; session != "" && !i.Verifier.SessionValid(q.Device, session) {
 			answers.Verify.Outcome = wire.Deny

@@ -69,6 +69,11 @@ type Metrics struct {
 	Upgrades      *prometheus.CounterVec // result
 	LastSeen      *prometheus.CounterVec // result
 
+	// The authority, for devices without a record.
+	AuthorityCalls   *prometheus.CounterVec // result
+	AuthoritySeconds prometheus.Histogram
+	AuthorityBroken  prometheus.Gauge
+
 	// The pushes.
 	Pushes      *prometheus.CounterVec // result
 	PushOps     prometheus.Counter
@@ -155,6 +160,12 @@ func New() *Metrics {
 		LastSeen: f.vector("gatehouse_last_seen_total",
 			"Devices whose last authentication was to be written to Redis, by result.",
 			"result", "written", "failed", "dropped"),
+		AuthorityCalls: f.vector("gatehouse_authority_calls_total", "Questions to the authority, by result.",
+			"result", "allow", "deny", "error", "timeout", "malformed", "skipped", "busy"),
+		AuthoritySeconds: f.histogram("gatehouse_authority_seconds",
+			"Time of a question to the authority, with its retry.", calls),
+		AuthorityBroken: f.gauge("gatehouse_authority_broken",
+			"1 while calls of the authority are skipped, because it failed several times in a row."),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
@@ -280,10 +291,10 @@ func (f factory) corrupt() *prometheus.CounterVec {
 func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and reason.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
-		"allow": {"bcrypt", "gh1", "pin", "shared", "session"},
+		"allow": {"bcrypt", "gh1", "pin", "shared", "session", "authority"},
 		"deny": {"unknown", "deleted", "revoked", "disabled", "expired", "malformed", "refused_record",
-			"bcrypt", "resolved", "refuted", "old_secret", "session"},
-		"unavailable": {"starting", "permissions", "unsure", "overload", "limited", "timeout"},
+			"bcrypt", "resolved", "refuted", "old_secret", "session", "authority"},
+		"unavailable": {"starting", "permissions", "unsure", "overload", "limited", "timeout", "no_authority"},
 	} {
 		for _, reason := range reasons {
 			v.WithLabelValues(outcome, reason)

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"hash"
 	"time"
 
@@ -14,15 +15,26 @@ import (
 const (
 	nameDomain  = "gatehouse shared verdict, name, 1"
 	valueDomain = "gatehouse shared verdict, value, 1"
+	askedDomain = "gatehouse shared verdict, name of an authority's, 1"
 )
 
 // A value is 41 bytes: the index of the matching hash in the record, one byte; the end of its validity, 8 bytes, unix
-// milliseconds, big endian; and the HMAC of domain, name and these.
+// milliseconds, big endian; and the HMAC of domain, name and these. That of an authority has bySaid for the index, and
+// before the HMAC the rest of the answer, JSON.
 const (
 	untilAt   = 1
 	sealAt    = untilAt + 8
 	valueSize = sealAt + sha256.Size
+	bySaid    = 255
 )
+
+// said is the rest of an authority's answer.
+type said struct {
+	Permissions []string          `json:"permissions,omitempty"`
+	EndsMS      int64             `json:"ends"`
+	NotAfterMS  int64             `json:"not_after,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+}
 
 // sealer makes names and values with the fleet's secret. Without it nobody can find the device of a name, test secrets
 // with it, or make a valid value.
@@ -32,6 +44,15 @@ type sealer []byte
 // name.
 func (s sealer) name(c *credential.Question) [sha256.Size]byte {
 	mac := hmac.New(sha256.New, s)
+	if c.Authority {
+		write(mac, askedDomain)
+		write(mac, c.Device)
+		write(mac, c.Secret)
+		for _, number := range []uint64{c.Version, uint64(c.PublishedMS), c.Invalidated} {
+			mac.Write(binary.BigEndian.AppendUint64(nil, number))
+		}
+		return [sha256.Size]byte(mac.Sum(nil))
+	}
 	write(mac, nameDomain)
 	write(mac, c.Device)
 	write(mac, c.Secret)
@@ -50,8 +71,22 @@ func write(mac hash.Hash, part string) {
 // seal returns the value for the question with this name: its secret matches the record's hash at index. It is valid
 // until until.
 func (s sealer) seal(name [sha256.Size]byte, index int, until time.Time) []byte {
-	b := append(make([]byte, 0, valueSize), byte(index))
-	b = binary.BigEndian.AppendUint64(b, uint64(until.UnixMilli()))
+	return s.sealed(name, index, until, nil)
+}
+
+// sealSaid returns the value for the question with this name that an authority answered.
+func (s sealer) sealSaid(name [sha256.Size]byte, m *credential.Match) []byte {
+	rest := said{Permissions: m.Said.Permissions, EndsMS: m.Said.Ends.UnixMilli(), Labels: m.Said.Labels}
+	if !m.Said.NotAfter.IsZero() {
+		rest.NotAfterMS = m.Said.NotAfter.UnixMilli()
+	}
+	text, _ := json.Marshal(rest) // can't fail: names, numbers and labels
+	return s.sealed(name, bySaid, m.Until, text)
+}
+
+func (s sealer) sealed(name [sha256.Size]byte, index int, until time.Time, rest []byte) []byte {
+	b := append(make([]byte, 0, valueSize+len(rest)), byte(index))
+	b = append(binary.BigEndian.AppendUint64(b, uint64(until.UnixMilli())), rest...)
 	return append(b, s.sign(name, b)...)
 }
 
@@ -67,12 +102,33 @@ func (s sealer) sign(name [sha256.Size]byte, said []byte) []byte {
 func (s sealer) open(c *credential.Question, name [sha256.Size]byte, value string,
 	now time.Time) (m *credential.Match, ok bool) {
 	b := []byte(value)
-	if len(b) != valueSize || !hmac.Equal(b[sealAt:], s.sign(name, b[:sealAt])) {
+	end := len(b) - sha256.Size
+	if end < sealAt || end > sealAt && !c.Authority || !hmac.Equal(b[end:], s.sign(name, b[:end])) {
 		return nil, false
 	}
 	until := time.UnixMilli(int64(binary.BigEndian.Uint64(b[untilAt:])))
-	if int(b[0]) >= len(c.Hashes) || !now.Before(until) {
+	switch {
+	case !now.Before(until):
+		return nil, false
+	case c.Authority:
+		return openSaid(b[0], until, b[sealAt:end], now)
+	case int(b[0]) >= len(c.Hashes):
 		return nil, false
 	}
 	return &credential.Match{Hash: c.Hashes[b[0]], Until: until}, true
+}
+
+// openSaid returns an authority's answer.
+func openSaid(index byte, until time.Time, text []byte, now time.Time) (*credential.Match, bool) {
+	var rest said
+	if index != bySaid || json.Unmarshal(text, &rest) != nil {
+		return nil, false
+	}
+	m := &credential.Match{Until: until, Said: &credential.Said{
+		Permissions: rest.Permissions, Ends: time.UnixMilli(rest.EndsMS), Labels: rest.Labels,
+	}}
+	if rest.NotAfterMS != 0 {
+		m.Said.NotAfter = time.UnixMilli(rest.NotAfterMS)
+	}
+	return m, now.Before(m.Said.Ends)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
@@ -49,8 +50,8 @@ type Verdicts struct {
 	metrics  *metrics.Metrics
 	log      *slog.Logger
 
-	finds         chan struct{} // one for each call of Find
-	reads, writes []breaker     // by shard; separate, because a user may have permission to read only
+	finds         chan struct{}     // one for each call of Find
+	reads, writes []breaker.Breaker // by shard; separate, because a user may have permission to read only
 }
 
 // New returns the Verdicts of the sidecars with the same secret. The client must obey deadlines of contexts, and not
@@ -60,7 +61,7 @@ func New(secret []byte, client redis.UniversalClient, k contract.Keyspace, m *me
 	return &Verdicts{
 		sealer: secret, client: client, keyspace: k, metrics: m, log: log,
 		finds: make(chan struct{}, maxFinds),
-		reads: make([]breaker, k.Count()), writes: make([]breaker, k.Count()),
+		reads: make([]breaker.Breaker, k.Count()), writes: make([]breaker.Breaker, k.Count()),
 	}
 }
 
@@ -82,7 +83,11 @@ func (s sealer) verdict(c *credential.Question, k contract.Keyspace) verdict {
 // put adds the command that stores m for c, where it stays for life.
 func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict,
 	m *credential.Match, life time.Duration) {
-	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
+	value := s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until)
+	if m.Said != nil {
+		value = s.sealSaid(at.name, m)
+	}
+	p.Set(ctx, at.key, value, life)
 }
 
 // Put adds to a pipeline the command that shares the match m for c; none if m has expired.
@@ -189,10 +194,10 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 
 // call sends commands to a shard, even if ctx has ended: that is no failure of Redis. It reports whether they were
 // answered; if not, it counts the failure, and logs the first one.
-func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind string,
+func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard int, kind string,
 	commands func(context.Context, redis.Pipeliner)) bool {
 	b := &breakers[shard]
-	if !b.try(time.Now()) {
+	if !b.Try(time.Now()) {
 		v.count("skipped")
 		return false
 	}
@@ -208,7 +213,7 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind
 		}
 	}
 	failed := err != nil && !errors.Is(err, redis.Nil)
-	changed := b.done(failed, time.Now())
+	changed := b.Done(failed, time.Now())
 	if failed {
 		v.count("error")
 	}
@@ -237,9 +242,9 @@ func (v *Verdicts) read(c *credential.Question, at *verdict, value *redis.String
 
 func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
 
-// lockLife returns the lifetime of a lock, for all hashes of a question.
+// lockLife returns the lifetime of a lock, for all hashes of a question, or a call of the authority.
 func lockLife(c *credential.Question) time.Duration {
-	life := time.Duration(0)
+	life := c.Takes
 	for _, hash := range c.Hashes {
 		life += lockRuns * passhash.Time(hash)
 	}

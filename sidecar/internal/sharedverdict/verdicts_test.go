@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
@@ -213,11 +214,11 @@ func TestRedisTrouble(t *testing.T) {
 			}
 			// Two kinds of calls try once per pause; Await also waits for its poll.
 			took := time.Since(began)
-			if most := 2*callTimeout*(1+took/pause) + rounds*pollInterval + time.Second; took > most {
+			if most := 2*callTimeout*(1+took/breaker.Pause) + rounds*pollInterval + time.Second; took > most {
 				t.Errorf("%d rounds took %v, want at most %v", rounds, took, most)
 			}
 			if n := metricstest.Value(t, a.m, "gatehouse_shared_verdicts_total", "result", "error"); n < 2 ||
-				n > 2*float64(2+took/pause) {
+				n > 2*float64(2+took/breaker.Pause) {
 				t.Errorf("%v failed calls in %v", n, took)
 			}
 			if n := strings.Count(a.log.String(), "level=WARN"); n != 2 {

@@ -1,0 +1,200 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// authority is a service that lets each device in with the secret "right", if it is well.
+type authority struct {
+	url    string
+	calls  atomic.Int64
+	answer atomic.Value // string: what it says to a right secret; "": it hangs
+}
+
+const (
+	letsIn   = `{"allow": true, "permissions": ["telemetry.write"], "labels": {"fleet": "eu"}}`
+	nonsense = `{"allow": "yes"}`
+)
+
+func startAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := new(authority)
+	a.answer.Store(letsIn)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.calls.Add(1)
+		body, _ := io.ReadAll(r.Body)
+		switch answer := a.answer.Load().(string); {
+		case answer == "":
+			<-r.Context().Done()
+		case strings.HasSuffix(string(body), `"secret":"right"}`) || answer == nonsense:
+			_, _ = io.WriteString(w, answer)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	t.Cleanup(server.Close)
+	a.url = server.URL
+	return a
+}
+
+// TestAuthorityExample runs the service in docs/authority.md.
+func TestAuthorityExample(t *testing.T) {
+	behindEdge(t)
+	t.Parallel()
+	text, err := os.ReadFile("../docs/authority.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := redistest.FreeAddress(t)
+	service := exec.CommandContext(t.Context(), "python3", "-B", "-c", block(t, string(text), "python"),
+		address[strings.LastIndex(address, ":")+1:])
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = service.Process.Kill()
+		_ = service.Wait()
+	})
+	e := start(t, stack.Options{SidecarArgs: []string{"--authority.url=http://" + address}})
+	e.until("the device is let in", status(200), "POST /v1/telemetry", credential("truck-7", "s3cret")...)
+	for _, wrong := range [][]string{credential("truck-7", "wrong"), credential("truck-8", "s3cret")} {
+		if a := e.send("POST /v1/telemetry", wrong...); a.status != 401 {
+			t.Errorf("%q: got %d, want 401", wrong, a.status)
+		}
+	}
+}
+
+// TestAuthority lets in devices that Redis doesn't know, through failures of the authority, until they are invalidated.
+func TestAuthority(t *testing.T) {
+	t.Parallel()
+	a := startAuthority(t)
+	e := start(t, stack.Options{
+		SidecarArgs: []string{"--authority.url=" + a.url, "--verdict.allow-ttl=2s", "--verdict.deny-ttl=0s"},
+		Rules: "verdict_grace: 60s\n" + strings.ReplaceAll(basicRules, "{basic: true}",
+			"{id_header: x-device-id, secret_header: x-device-token}"),
+	})
+	good := credential("theirs", "right")
+	e.until("the device is let in", status(200), "POST /v1/telemetry", good...)
+	if got := e.send("POST /v1/telemetry", credential("theirs", "wrong")...).status; got != 401 {
+		t.Errorf("wrong secret: got %d, want 401", got)
+	}
+	e.device("ours", "secret", 4, "telemetry.write")
+	e.until("a registered device is let in", status(200), "POST /v1/telemetry", credential("ours", "secret")...)
+	if got := e.send("POST /v1/telemetry", credential("ours", "right")...).status; got != 401 {
+		t.Errorf("registered device, with what the authority would let in: got %d, want 401", got)
+	}
+	for _, bad := range []string{nonsense, ""} {
+		a.answer.Store(bad)
+		before := e.edgeMetric("gatehouse_auth_requests_total", `outcome="grace"`)
+		await(t, "the verdict has expired and stands", patience, func() error {
+			if got := e.send("POST /v1/telemetry", good...); got.status != 200 {
+				t.Fatalf("%q: got %d %q, want 200 by verdict_grace", bad, got.status, got.body)
+			}
+			if e.edgeMetric("gatehouse_auth_requests_total", `outcome="grace"`) < before+5 {
+				return fmt.Errorf("not yet")
+			}
+			return nil
+		})
+		for _, lines := range [][]string{credential("new", "right"), credential("theirs", "guess")} {
+			if got := e.send("POST /v1/telemetry", lines...); got.status != 503 || got.header.Get("Retry-After") == "" {
+				t.Errorf("%q, %q: got %d, want 503 with Retry-After", bad, lines, got.status)
+			}
+		}
+	}
+	e.ctl("device", "invalidate", "theirs")
+	e.until("grace is over", status(503), "POST /v1/telemetry", good...)
+	a.answer.Store(letsIn)
+	e.until("the authority is asked again", status(200), "POST /v1/telemetry", good...)
+	e.device("theirs", "registered", 4, "telemetry.write")
+	e.until("a record decides", status(401), "POST /v1/telemetry", good...)
+	if log := e.log("sidecar"); strings.Contains(log, "right") || strings.Contains(log, "guess") {
+		t.Error("the log has a secret")
+	}
+}
+
+// TestInvalidation measures how long verdicts of an authority count after an invalidation.
+func TestInvalidation(t *testing.T) {
+	t.Parallel()
+	const limit = 100 * time.Millisecond
+	a := startAuthority(t)
+	e := start(t, stack.Options{SidecarArgs: []string{"--authority.url=" + a.url, "--verdict.allow-ttl=10m"}})
+	clients := e.workers()
+	const rounds = 120
+	var took []time.Duration
+	for i := range rounds {
+		id := fmt.Sprint("device-", i)
+		a.answer.Store(letsIn)
+		await(t, "device is authenticated", patience, func() error {
+			return e.everyone(clients, status(200), "POST /v1/telemetry", credential(id, "right")...)
+		})
+		a.answer.Store(`{"allow": false}`)
+		invalidate := map[int]func() error{
+			0: func() error { _, err := e.publisher.InvalidateDevice(t.Context(), id); return err },
+			1: func() error { _, err := e.publisher.InvalidateLabel(t.Context(), "fleet", "eu"); return err },
+			2: func() error { _, err := e.publisher.InvalidateAll(t.Context()); return err },
+		}[i%3]
+		if err := invalidate(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for e.send("POST /v1/telemetry", credential(id, "right")...).status != 401 {
+			if time.Since(began) > patience {
+				t.Fatal("the verdict still counts")
+			}
+		}
+		took = append(took, time.Since(began))
+		await(t, "invalidation", patience, func() error {
+			return e.everyone(clients, status(401), "POST /v1/telemetry", credential(id, "right")...)
+		})
+	}
+	slices.Sort(took)
+	t.Logf("from the write's reply to the end of the first 401: p50 %s, p99 %s, max %s of %d", took[rounds/2],
+		took[rounds*99/100], took[rounds-1], rounds)
+	if took[rounds/2] > limit {
+		t.Errorf("median: got %s, want at most %s", took[rounds/2], limit)
+	}
+}
+
+// TestOneCallOfTheAuthority sends the first thousand requests of a device at once to two edges of one Redis.
+func TestOneCallOfTheAuthority(t *testing.T) {
+	behindEdge(t)
+	t.Parallel()
+	const requests = 1000
+	a := startAuthority(t)
+	f := startFleet(t, redistest.Start(t), []string{"--authority.url=" + a.url}, fleetSecret, fleetSecret)
+	var wg sync.WaitGroup
+	var let atomic.Int64
+	client := newClient()
+	client.Timeout = time.Minute
+	for i := range requests {
+		wg.Go(func() {
+			got, err := f.edges[i%2].try(client, "POST /v1/telemetry", credential("theirs", "right")...)
+			if err == nil && got.status == 200 {
+				let.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if let.Load() != requests || a.calls.Load() != 1 {
+		t.Errorf("%d of %d let in, by %d calls, want 1", let.Load(), requests, a.calls.Load())
+	}
+	f.edges[0].ctl("device", "invalidate", "--all")
+	a.answer.Store(`{"allow": false}`)
+	for _, e := range f.edges {
+		e.until("the device is refused", status(401), "POST /v1/telemetry", credential("theirs", "right")...)
+	}
+}

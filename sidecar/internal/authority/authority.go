@@ -1,0 +1,294 @@
+// Package authority asks a service over HTTP whether the credential of a device is good: docs/authority.md has the
+// contract. An answer that is late, too long or not as in the contract is an error, neither an allow nor a deny. No
+// secret gets into logs, traces or errors.
+package authority
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// maxAnswer bounds the bytes of an answer's body, and those of its headers.
+	maxAnswer = 64 << 10
+	// maxCalls bounds concurrent calls, maxStrangers those about devices that did not authenticate from their network
+	// before: a flood of these leaves room for the others.
+	maxCalls     = 64
+	maxStrangers = 32
+	// breakAfter is how many failures in a row stop calls for a while.
+	breakAfter = 5
+	// retryRatio is the number of retries for each call, of which maxRetries may be saved up.
+	retryRatio = 0.1
+	maxRetries = 10
+	idleFor    = time.Minute
+)
+
+// Client asks the service. It implements [credential.Authority].
+type Client struct {
+	url       string
+	http      *http.Client
+	metrics   *metrics.Metrics
+	log       *slog.Logger
+	tell      rate.Sometimes // bounds the log of failures
+	breaker   breaker.Breaker
+	calls     chan struct{}
+	strangers chan struct{}
+	retries   budget
+}
+
+// New returns a Client of the service in s, which connects on first use.
+func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
+	if errs := s.Check(); len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	u, _ := url.Parse(s.URL)
+	transport := &http.Transport{
+		MaxIdleConnsPerHost: maxCalls, IdleConnTimeout: idleFor, MaxResponseHeaderBytes: maxAnswer,
+		DisableCompression: true, ForceAttemptHTTP2: true,
+	}
+	target := s.URL
+	switch u.Scheme {
+	case "unix":
+		target = "http://localhost/"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", u.Path)
+		}
+	case "https":
+		config, err := s.tlsConfig()
+		if err != nil {
+			return nil, err
+		}
+		transport.TLSClientConfig = config
+	}
+	return &Client{
+		url: target, metrics: m, log: log, tell: rate.Sometimes{First: 10, Interval: time.Second},
+		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // the secret is for nobody else
+		}},
+		breaker: breaker.Breaker{After: breakAfter},
+		calls:   make(chan struct{}, maxCalls), strangers: make(chan struct{}, maxStrangers),
+		retries: budget{left: maxRetries},
+	}, nil
+}
+
+// Why there is no answer.
+var (
+	errSkipped = errors.New("calls are skipped: the authority failed lately")
+	errBusy    = errors.New("too many calls of the authority")
+)
+
+// malformed is an answer that is not as in the contract. It says nothing about the service's health: the next device's
+// may be good.
+type malformed struct{ error }
+
+// Ask implements [credential.Authority].
+func (c *Client) Ask(ctx context.Context, id, secret string, familiar bool) (credential.Answer, error) {
+	answer, err := c.ask(ctx, id, secret, familiar)
+	result := "allow"
+	switch {
+	case err == nil && !answer.Allow:
+		result = "deny"
+	case err == nil:
+	case errors.Is(err, errSkipped):
+		result = "skipped"
+	case errors.Is(err, errBusy):
+		result = "busy"
+	case errors.Is(err, context.DeadlineExceeded):
+		result = "timeout"
+	case errors.As(err, new(malformed)):
+		result = "malformed"
+	default:
+		result = "error"
+	}
+	c.metrics.AuthorityCalls.WithLabelValues(result).Inc()
+	if err != nil && !errors.Is(err, errSkipped) {
+		c.tell.Do(func() { c.log.Warn("no answer of the authority", "device", id, "error", err) })
+	}
+	return answer, err
+}
+
+func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (answer credential.Answer, err error) {
+	if !familiar {
+		leave, err := enter(ctx, c.strangers)
+		if err != nil {
+			return answer, err
+		}
+		defer leave()
+	}
+	leave, err := enter(ctx, c.calls)
+	if err != nil {
+		return answer, err
+	}
+	defer leave()
+	if !c.breaker.Try(time.Now()) {
+		return answer, errSkipped
+	}
+	body, err := json.Marshal(struct {
+		ID     string `json:"id"`
+		Secret string `json:"secret"`
+	}{id, secret})
+	if err != nil {
+		return answer, err
+	}
+	c.retries.earn()
+	began := time.Now()
+	answer, err = c.call(ctx, body)
+	if failed(err) && ctx.Err() == nil && c.retries.spend() {
+		answer, err = c.call(ctx, body)
+	}
+	c.metrics.AuthoritySeconds.Observe(time.Since(began).Seconds())
+	broke := failed(err)
+	changed := c.breaker.Done(broke, time.Now())
+	switch {
+	case changed && broke:
+		c.metrics.AuthorityBroken.Set(1)
+		c.log.Error("the authority fails: its devices get no new verdicts", "error", err)
+	case changed:
+		c.metrics.AuthorityBroken.Set(0)
+		c.log.Info("the authority answers again")
+	}
+	return answer, err
+}
+
+// failed reports whether err is a failure of the service, or of the way to it.
+func failed(err error) bool { return err != nil && !errors.As(err, new(malformed)) }
+
+// enter waits for one of the places.
+func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	case <-ctx.Done():
+		return nil, errBusy
+	}
+}
+
+// call makes one call.
+func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return credential.Answer{}, errors.New("malformed url")
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", "gatehouse-sidecar")
+	response, err := c.http.Do(request)
+	if err != nil {
+		if outer, ok := errors.AsType[*url.Error](err); ok {
+			err = outer.Err // its URL may have a key in its query
+		}
+		return credential.Answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return credential.Answer{}, err
+	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
+		return credential.Answer{}, nil
+	case response.StatusCode/100 == 5, response.StatusCode == http.StatusTooManyRequests:
+		return credential.Answer{}, fmt.Errorf("status %d", response.StatusCode)
+	case response.StatusCode != http.StatusOK:
+		return credential.Answer{}, malformed{fmt.Errorf("status %d, want 200, 401 or 403", response.StatusCode)}
+	}
+	return Parse(text)
+}
+
+// Parse reads the body of an answer of status 200. The error doesn't quote it.
+func Parse(text []byte) (credential.Answer, error) {
+	if len(text) > maxAnswer {
+		return credential.Answer{}, malformed{fmt.Errorf("over %d bytes", maxAnswer)}
+	}
+	var said struct {
+		Allow       *bool             `json:"allow"`
+		Permissions []string          `json:"permissions"`
+		TTL         *float64          `json:"ttl"`
+		NotAfter    *time.Time        `json:"not_after"`
+		Labels      map[string]string `json:"labels"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields() // a slip in not_after must not let a device in for ever
+	if decoder.Decode(&said) != nil || said.Allow == nil {
+		return credential.Answer{}, malformed{errors.New(`want a JSON object with allow, and nothing else than ` +
+			`permissions, ttl, not_after (RFC 3339) and labels`)}
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return credential.Answer{}, malformed{errors.New("text after the JSON object")}
+	}
+	if !*said.Allow {
+		return credential.Answer{}, nil
+	}
+	a := credential.Answer{Allow: true, Permissions: said.Permissions, Labels: said.Labels}
+	slices.Sort(a.Permissions)
+	a.Permissions = slices.Compact(a.Permissions)
+	for _, name := range a.Permissions {
+		if !limits.ValidPermission(name) {
+			return credential.Answer{}, malformed{fmt.Errorf("permissions: want names of 1 to %d letters, digits and . _ : -",
+				limits.MaxPermissionName)}
+		}
+	}
+	for name, value := range a.Labels {
+		if contract.CheckLabel(name, value) != nil {
+			return credential.Answer{}, malformed{errors.New("labels: a name or value has another form than in the contract")}
+		}
+	}
+	switch {
+	case len(a.Permissions) > limits.MaxPermissions:
+		return credential.Answer{}, malformed{fmt.Errorf("permissions: %d names, at most %d are allowed",
+			len(a.Permissions), limits.MaxPermissions)}
+	case len(a.Labels) > contract.MaxLabels:
+		return credential.Answer{}, malformed{fmt.Errorf("labels: %d, at most %d are allowed", len(a.Labels),
+			contract.MaxLabels)}
+	case said.TTL != nil && !(*said.TTL >= 1):
+		return credential.Answer{}, malformed{errors.New("ttl: want seconds, 1 or more")}
+	case said.NotAfter != nil && said.NotAfter.UnixMilli() < 1:
+		return credential.Answer{}, malformed{errors.New("not_after: want a time after 1970")}
+	}
+	if said.TTL != nil {
+		a.TTL = time.Duration(min(*said.TTL, (24*time.Hour).Seconds()*30) * float64(time.Second))
+	}
+	if said.NotAfter != nil {
+		a.NotAfter = *said.NotAfter
+	}
+	return a, nil
+}
+
+// budget bounds retries to a part of the calls. It is safe for concurrent use.
+type budget struct {
+	mu   sync.Mutex // protects left
+	left float64
+}
+
+func (b *budget) earn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left = min(b.left+retryRatio, maxRetries)
+}
+
+func (b *budget) spend() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left < 1 {
+		return false
+	}
+	b.left--
+	return true
+}

@@ -1,0 +1,356 @@
+package authority_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+)
+
+const secret = "a-secret-that-nobody-may-see"
+
+// fixture is a client of a service.
+type fixture struct {
+	*authority.Client
+	t       *testing.T
+	metrics *metrics.Metrics
+	log     *bytes.Buffer
+}
+
+func connect(t *testing.T, url string) fixture {
+	t.Helper()
+	m, log := metrics.New(), new(bytes.Buffer)
+	c, err := authority.New(authority.Settings{URL: url}, m, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fixture{c, t, m, log}
+}
+
+// ask returns the answer to a question that may take half a second, as text.
+func (f fixture) ask(id string) string {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), 500*time.Millisecond)
+	defer cancel()
+	a, err := f.Ask(ctx, id, secret, true)
+	switch {
+	case err != nil && strings.Contains(err.Error()+f.log.String(), secret):
+		f.t.Errorf("the error or the log has the secret: %v", err)
+		fallthrough
+	case err != nil:
+		return "error"
+	case !a.Allow:
+		return "deny"
+	}
+	return fmt.Sprint("allow ", a.Permissions, " ", a.TTL, " ", a.NotAfter.Unix(), " ",
+		slices.Sorted(maps.Keys(a.Labels)))
+}
+
+func (f fixture) counts(result string) float64 {
+	f.t.Helper()
+	return metricstest.Value(f.t, f.metrics, "gatehouse_authority_calls_total", "result", result)
+}
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// TestAnswers: each answer is an allow or a deny by the contract, or an error.
+func TestAnswers(t *testing.T) {
+	many := func(n int) string {
+		names := make([]string, n)
+		for i := range names {
+			names[i] = fmt.Sprintf(`"p%d"`, i)
+		}
+		return `{"allow": true, "permissions": [` + strings.Join(names, ",") + `]}`
+	}
+	for _, test := range []struct {
+		status     int
+		body, want string
+		counts     string
+	}{
+		{200, `{"allow": true}`, "allow [] 0s -62135596800 []", "allow"},
+		{200, `{"allow": true, "permissions": ["b", "a", "b"], "ttl": 1.5, "not_after": "2030-01-31T00:00:00Z",
+			"labels": {"fleet": "eu"}}`, "allow [a b] 1.5s 1896048000 [fleet]", "allow"},
+		{200, `{"allow": false, "permissions": ["a"]}`, "deny", "deny"},
+		{401, `whatever`, "deny", "deny"},
+		{403, ``, "deny", "deny"},
+		{200, many(64), "allow ", "allow"},
+		{200, many(65), "error", "malformed"},
+		{200, `{"allow": true, "permissions": ["a b"]}`, "error", "malformed"},
+		{200, `{"allow": true, "permissions": "a"}`, "error", "malformed"},
+		{200, `{"allow": true, "labels": {"Fleet": "eu"}}`, "error", "malformed"},
+		{200, `{"allow": true, "ttl": 0}`, "error", "malformed"},
+		{200, `{"allow": true, "ttl": -1}`, "error", "malformed"},
+		{200, `{"allow": true, "not_after": "tomorrow"}`, "error", "malformed"},
+		{200, `{"allow": true, "not_after": "1960-01-01T00:00:00Z"}`, "error", "malformed"},
+		{200, `{"allow": true, "notafter": "2030-01-31T00:00:00Z"}`, "error", "malformed"},
+		{200, `{"allow": "true"}`, "error", "malformed"},
+		{200, `{"allow": null}`, "error", "malformed"},
+		{200, `{}`, "error", "malformed"},
+		{200, `null`, "error", "malformed"},
+		{200, ``, "error", "malformed"},
+		{200, `{"allow": true} {"allow": true}`, "error", "malformed"},
+		{200, `{"allow": true`, "error", "malformed"},
+		{200, `{"allow": true}` + strings.Repeat(" ", 64<<10), "error", "malformed"},
+		{200, "<html>" + secret, "error", "malformed"},
+		{201, `{"allow": true}`, "error", "malformed"},
+		{302, `{"allow": true}`, "error", "malformed"},
+		{404, ``, "error", "malformed"},
+		{500, `{"allow": true}`, "error", "error"},
+	} {
+		f := connect(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(test.status)
+			io.WriteString(w, test.body)
+		}))
+		if got := f.ask("d"); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%d %.80s: %s, want %s", test.status, test.body, got, test.want)
+		}
+		if got := f.counts(test.counts); got != 1 {
+			t.Errorf("%d %.80s: not counted as %s", test.status, test.body, test.counts)
+		}
+	}
+}
+
+// TestQuestion: what the service gets, over TCP and over a unix socket.
+func TestQuestion(t *testing.T) {
+	var got, path atomic.Value
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		got.Store(r.Method + " " + r.Header.Get("Content-Type") + " " + string(text))
+		path.Store(r.URL.String())
+		io.WriteString(w, `{"allow": true}`)
+	})
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	want, _ := json.Marshal(map[string]string{"id": "d", "secret": secret})
+	for url, asked := range map[string]string{serve(t, handler) + "/check?k=v": "/check?k=v", "unix://" + socket: "/"} {
+		if answer := connect(t, url).ask("d"); !strings.HasPrefix(answer, "allow") {
+			t.Errorf("%s: %s", url, answer)
+		}
+		if got.Load() != "POST application/json "+string(want) || path.Load() != asked {
+			t.Errorf("the service got %s, at %s", got.Load(), path.Load())
+		}
+	}
+}
+
+// TestFailures: after five failures in a row calls are skipped, and one tries each second; malformed answers about
+// some devices skip none. A tenth of the calls is retried.
+func TestFailures(t *testing.T) {
+	var calls atomic.Int64
+	var status atomic.Int64
+	f := connect(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.WriteHeader(int(status.Load()))
+	}))
+	status.Store(404)
+	for range 20 {
+		f.ask("d")
+	}
+	if calls.Load() != 20 || f.counts("malformed") != 20 {
+		t.Fatalf("%d calls, %v malformed", calls.Load(), f.counts("malformed"))
+	}
+	status.Store(503)
+	for range 50 {
+		f.ask("d")
+	}
+	// Five questions with one retry each, and one more if the test took a second.
+	if got := calls.Load() - 20; got < 10 || got > 12 {
+		t.Errorf("%d calls while the service fails, want 10", got)
+	}
+	if f.counts("skipped") < 44 || metricstest.Value(t, f.metrics, "gatehouse_authority_broken") != 1 {
+		t.Errorf("%v skipped, broken is %v", f.counts("skipped"),
+			metricstest.Value(t, f.metrics, "gatehouse_authority_broken"))
+	}
+	status.Store(401)
+	for deadline := time.Now().Add(10 * time.Second); f.ask("d") != "deny"; {
+		if time.Now().After(deadline) {
+			t.Fatal("the service answers, and is not asked")
+		}
+	}
+	if metricstest.Value(t, f.metrics, "gatehouse_authority_broken") != 0 {
+		t.Error("still broken")
+	}
+}
+
+// TestRetriesAreBounded: services that fail now and then are asked again for a tenth of the calls.
+func TestRetriesAreBounded(t *testing.T) {
+	var calls atomic.Int64
+	f := connect(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1)%2 == 1 {
+			w.WriteHeader(502)
+			return
+		}
+		io.WriteString(w, `{"allow": true}`)
+	}))
+	errors := 0
+	for range 100 {
+		if f.ask("d") == "error" {
+			errors++
+		}
+	}
+	// ten retries were saved up, and each call earns a tenth
+	if got := calls.Load(); got > 121 || errors < 20 {
+		t.Errorf("%d calls for 100 questions, %d errors", got, errors)
+	}
+}
+
+// TestSlow: a service that hangs, before or within its answer, is an error in time, and takes no more than its places:
+// strangers leave half of them to devices that authenticated before.
+func TestSlow(t *testing.T) {
+	stop := make(chan struct{})
+	var hanging atomic.Int64
+	f := connect(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(text), `"good"`) {
+			io.WriteString(w, `{"allow": true}`)
+			return
+		}
+		hanging.Add(1)
+		io.WriteString(w, `{"allow": `)
+		w.(http.Flusher).Flush()
+		select {
+		case <-stop:
+		case <-r.Context().Done():
+		}
+	}))
+	if got := f.ask("d"); got != "error" || f.counts("timeout") != 1 {
+		t.Errorf("%s, %v timeouts", got, f.counts("timeout"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() { f.Ask(ctx, fmt.Sprint(i), secret, false) })
+	}
+	for hanging.Load() < 33 { // one before
+		if t.Context().Err() != nil {
+			t.Fatal("the calls never came")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if got := f.ask("good"); !strings.HasPrefix(got, "allow") {
+		t.Errorf("a known device: %s", got)
+	}
+	if got := hanging.Load(); got != 33 {
+		t.Errorf("%d concurrent calls about strangers, want 32", got-1)
+	}
+	cancel()
+	wg.Wait()
+	close(stop)
+	if f.counts("busy") != 68 {
+		t.Errorf("%v busy, want 68", f.counts("busy"))
+	}
+}
+
+// TestTLS: the service is verified by the CA certificates, and gets the client certificate.
+func TestTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"allow": %v}`, len(r.TLS.PeerCertificates) == 1)
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ca, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key.pem")
+	for file, b := range map[string]*pem.Block{
+		ca:      {Type: "CERTIFICATE", Bytes: server.Certificate().Raw},
+		keyFile: {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		settings authority.Settings
+		want     string
+	}{
+		{authority.Settings{URL: server.URL}, "error"},
+		{authority.Settings{URL: server.URL, CAFile: ca}, "deny"},
+		{authority.Settings{URL: server.URL, CAFile: ca, CertFile: ca, KeyFile: keyFile}, "allow"},
+	} {
+		c, err := authority.New(test.settings, metrics.New(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (fixture{c, t, nil, new(bytes.Buffer)}).ask("d"); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%+v: %s, want %s", test.settings, got, test.want)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	for _, test := range []struct {
+		settings authority.Settings
+		want     string // "": good
+	}{
+		{authority.Settings{URL: "http://127.0.0.1:80/a?b=c"}, ""},
+		{authority.Settings{URL: "https://auth.example"}, ""},
+		{authority.Settings{URL: "unix:///run/auth.sock"}, ""},
+		{authority.Settings{URL: "unix://run/auth.sock"}, "unix:///path"},
+		{authority.Settings{URL: "auth.example"}, "want http"},
+		{authority.Settings{URL: ""}, "want http"},
+		{authority.Settings{URL: "ftp://a"}, "want http"},
+		{authority.Settings{URL: "http://user:" + secret + "@a"}, "without a user"},
+		{authority.Settings{URL: "http://a/" + secret + "\x7f"}, "want http"},
+		{authority.Settings{URL: "http://a", CAFile: "f"}, "want https"},
+		{authority.Settings{URL: "https://a", CAFile: "/nothing"}, "tls_ca_file"},
+		{authority.Settings{URL: "https://a", CertFile: "/nothing"}, "together"},
+		{authority.Settings{URL: "https://a", CertFile: "/nothing", KeyFile: "/nothing"}, "tls_cert_file"},
+	} {
+		got := fmt.Sprint(test.settings.Check())
+		if test.want == "" && got != "[]" || !strings.Contains(got, test.want) || strings.Contains(got, secret) {
+			t.Errorf("%+v: %s, want %q", test.settings, got, test.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"allow": true, "permissions": ["a"], "ttl": 5, "not_after": "2030-01-31T00:00:00Z", "labels": {"a": "b"}}`))
+	f.Add([]byte(`{"allow": false}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a, err := authority.Parse(text)
+		if (err != nil || !a.Allow) && (a.Permissions != nil || a.Labels != nil || a.TTL != 0 || !a.NotAfter.IsZero()) {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if a.Allow && (len(a.Permissions) > 64 || len(a.Labels) > 16 || a.TTL < 0) {
+			t.Errorf("%+v", a)
+		}
+	})
+}

@@ -1,0 +1,40 @@
+package publish
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestInvalidate writes a tombstone for each kind, again and again, and none where there is a record.
+func TestInvalidate(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		s.registered(t, "s")
+		for id, invalidate := range map[string]func() (Receipt, error){
+			"theirs":    func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "theirs") },
+			"*":         func() (Receipt, error) { return s.p.InvalidateAll(ctx) },
+			"*fleet=eu": func() (Receipt, error) { return s.p.InvalidateLabel(ctx, "fleet", "eu") },
+		} {
+			for version := range uint64(3) {
+				receipt, err := invalidate()
+				if c := s.stored(t, id); err != nil || !c.Deleted || c.Version != receipt.Version || c.Version < version+1 {
+					t.Errorf("%s: %+v, %+v, %v", id, receipt, c, err)
+				}
+			}
+		}
+		for what, refused := range map[string]func() (Receipt, error){
+			"has a record":                  func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "d") },
+			"that begin with *":             func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "*") },
+			"invalid member":                func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "a/b") },
+			"labels: name \"Fleet\": want ": func() (Receipt, error) { return s.p.InvalidateLabel(ctx, "Fleet", "eu") },
+		} {
+			if _, err := refused(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), what) {
+				t.Errorf("%v, want one that says %s", err, what)
+			}
+		}
+		if c := s.stored(t, "d"); c.Deleted {
+			t.Error("a record was deleted")
+		}
+	})
+}
