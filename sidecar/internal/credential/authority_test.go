@@ -68,7 +68,7 @@ func TestAuthority(t *testing.T) {
 	s := new(service)
 	f := asking(s, pinned)
 	revoked := device("revoked", 1, "right")
-	revoked.Disabled = true
+	revoked.Disabled, revoked.Revoked = true, true
 	f.Apply(revoked)
 	f.Apply(device("registered", 1, "secret"))
 	f.Apply(tombstone("deleted", 2))
