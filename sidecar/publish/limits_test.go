@@ -233,7 +233,8 @@ func TestRevokeWithoutBounds(t *testing.T) {
 				t.Fatalf("%s: %v", id, err)
 			}
 			e, stored := next(), s.hash(t, contract.CredentialMember(id))
-			if e.Fields[contract.FieldDisabled] != contract.DisabledRevoked || len(e.payload) > 1<<14 || !maps.Equal(e.Fields, stored) {
+			if e.Fields[contract.FieldDisabled] != contract.DisabledRevoked || len(e.payload) > 1<<14 ||
+				!maps.Equal(e.Fields, stored) {
 				t.Errorf("%s: event of %d bytes, disabled %q, %d fields stored", id, len(e.payload),
 					e.Fields[contract.FieldDisabled], len(stored))
 			}

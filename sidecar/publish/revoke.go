@@ -191,7 +191,8 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 		if err := states[i].Err(); err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
 			return nil, fmt.Errorf("read whether devices are revoked: %w", scriptError(err)) // or they would be again, for ever
 		}
-		if state := states[i].Val(); len(state) < 2 || state[0] == nil && state[1] != "1" && state[1] != contract.DisabledRevoked {
+		state := states[i].Val()
+		if len(state) < 2 || state[0] == nil && state[1] != "1" && state[1] != contract.DisabledRevoked {
 			enabled = append(enabled, m)
 		}
 	}

@@ -113,7 +113,8 @@ func TestImportRefuses(t *testing.T) {
 		{"d,s," + readyHash + ",,,", "give a secret"}, {"d,,,,,", "give a secret"}, {"d\x00,s,,,,", `"c:d\x00"`},
 		{"d,s\x00,,,,", "has a NUL"}, {"d,\xff,,,,", "is not UTF-8"}, {"\x1b[2J,s,,,,", `\x1b[2J`},
 		{`"=cmd(""x"")",s,,,,`, "device id"}, {"d," + strings.Repeat("s", maxDeviceLine) + ",,,,", "over 65536 bytes"},
-		{"d," + strings.Repeat("s", 73) + ",,,,", "73 bytes"}, {"good,,x,,,", "no hash of a known scheme"}, {"twice,s,,,,", "came before"},
+		{"d," + strings.Repeat("s", 73) + ",,,,", "73 bytes"}, {"good,,x,,,", "no hash of a known scheme"},
+		{"twice,s,,,,", "came before"},
 	} {
 		in := "id,secret,hash,permissions,labels,not_after\ntwice,s,,,,\n" + test.line + "\nlast,s,,,,\n"
 		r := s.run(in, "device", "import", "-", "--dry-run")

@@ -64,7 +64,8 @@ func TestOverlap(t *testing.T) {
 		f.Shard(0).EndResync()
 		f.expect(t, "d", "old", wire.Deny, "old_secret", 0)
 		f.expect(t, "d", "new", wire.Allow, "pin", 0)
-		if got := f.Describe("d").Refused; got == nil || got.Reason != "old_secret" || !strings.Contains(got.Text, "overlap") {
+		got := f.Describe("d").Refused
+		if got == nil || got.Reason != "old_secret" || !strings.Contains(got.Text, "overlap") {
 			t.Errorf("the last refusal is %+v, want the old secret", got)
 		}
 	})
