@@ -7,10 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/testbed/proc"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
@@ -56,10 +56,11 @@ func TestMillionDevices(t *testing.T) {
 		cmd.Env = append(os.Environ(), "GATEHOUSE_REDIS=redis://"+server.Address)
 		cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
 		begin := time.Now()
-		if err := cmd.Run(); err != nil {
+		mib, err := runMeasured(cmd)
+		if err != nil {
 			t.Fatal(err)
 		}
-		took, mib := time.Since(begin), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss>>10
+		took := time.Since(begin)
 		t.Logf("%s: %v, %d MiB", step.args[0], took, mib)
 		if took > step.most || mib > step.mib {
 			t.Errorf("%s: %v and %d MiB, want at most %v and %d MiB", step.args[0], took, mib, step.most, step.mib)
@@ -68,4 +69,23 @@ func TestMillionDevices(t *testing.T) {
 	p := startProcess(t, filepath.Join(dir, "gatehouse-sidecar"), server.Address)
 	took := p.ready(t)
 	p.fits(t, fmt.Sprintf("ready in %v", took))
+}
+
+// runMeasured runs cmd and returns its peak of resident memory, in MiB. That of getrusage(2) has the parent's, too.
+func runMeasured(cmd *exec.Cmd) (mib int64, err error) {
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	for {
+		select {
+		case err := <-done:
+			return mib, err
+		case <-time.After(20 * time.Millisecond):
+			if peak, err := proc.PeakRSS(cmd.Process.Pid); err == nil {
+				mib = peak >> 20
+			}
+		}
+	}
 }
