@@ -6,7 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// Upgrade is a right generated secret whose hash should be gh1 of the first pepper.
+// Upgrade is a right generated secret whose hash should be gh1 of the first pepper: it is of a slow scheme. One of another
+// pepper stays: sidecars with their peppers in another order would undo each other's upgrades.
 type Upgrade struct {
 	Device, Secret string
 	Hash           string // the one that the secret matches
@@ -15,8 +16,7 @@ type Upgrade struct {
 
 // upgrade offers the hash that the attempt's secret matches for an upgrade; mu is held.
 func (v *Verifier) upgrade(a *attempt, r *record, hash string) {
-	if v.Upgrade == nil || strings.HasPrefix(hash, "$"+contract.GH1+"$"+v.Peppers[0].ID+"$") ||
-		!contract.Generated(a.secret) {
+	if v.Upgrade == nil || strings.HasPrefix(hash, "$"+contract.GH1+"$") || !contract.Generated(a.secret) {
 		return
 	}
 	v.Upgrade(Upgrade{Device: a.id, Secret: a.secret, Hash: hash, Version: r.version})

@@ -350,7 +350,6 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 			// No limit: nobody can guess a generated secret.
 			h.resolved, h.digest = true, a.digest
 			v.meet(r, a.id, a.source)
-			v.upgrade(a, r, h.text)
 			return v.allow(a, r, r.old(h.text), now, byGH1), true
 		case !h.resolved:
 			a.toTry = append(a.toTry, h.text)

@@ -23,6 +23,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
@@ -55,6 +57,9 @@ const (
 // is started.
 const maxDying = 8
 
+// maxMemory bounds the memory that the hashes of all runs of one priority take, in bytes.
+const maxMemory = 256 << 20
+
 // Pool starts hashers on demand, as many as run concurrently. It is safe for concurrent use.
 type Pool struct {
 	program string
@@ -62,6 +67,8 @@ type Pool struct {
 	log     *slog.Logger
 	// deadline returns the maximum time for an answer: [deadline], except in tests.
 	deadline func(hash string, p Priority) time.Duration
+	// memory is what runs of each priority may take. Paused runs keep theirs, so others don't wait for suspects.
+	memory map[Priority]*semaphore.Weighted
 
 	mu     sync.Mutex // protects all below
 	free   map[Priority][]*process
@@ -72,23 +79,38 @@ type Pool struct {
 
 // New returns a Pool of hashers that run program with their priority as the argument.
 func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
-	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{}}
+	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{},
+		memory: map[Priority]*semaphore.Weighted{Low: semaphore.NewWeighted(maxMemory), Idle: semaphore.NewWeighted(maxMemory)}}
 }
 
 // Compare returns nil if hash is a hash of secret, otherwise an error like [passhash.Compare]. With a
 // pace, a hasher of [Idle] priority runs it and is stopped while the last value of pace was true. If that hasher fails,
 // one of [Low] priority runs it. If that one fails or can't start, this process does.
 func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
+	takes := passhash.Memory(hash)
 	if pace != nil {
-		if answer, err := p.ask(hash, secret, Idle, pace); err == nil {
+		give := p.reserve(Idle, takes)
+		answer, err := p.ask(hash, secret, Idle, pace)
+		give()
+		if err == nil {
 			return result(answer)
 		}
 	}
+	defer p.reserve(Low, takes)()
 	answer, err := p.ask(hash, secret, Low, nil)
 	if err == nil {
 		return result(answer)
 	}
 	return passhash.Compare(hash, secret)
+}
+
+// reserve waits until a run may take some bytes, and returns what gives them back. bcrypt, which needs none, never waits.
+func (p *Pool) reserve(priority Priority, bytes int64) (give func()) {
+	if bytes == 0 {
+		return func() {}
+	}
+	_ = p.memory[priority].Acquire(context.Background(), bytes) // fails only if the context ends
+	return func() { p.memory[priority].Release(bytes) }
 }
 
 // ask returns a hasher's answer, or the reason why there is none.

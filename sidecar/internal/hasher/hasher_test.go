@@ -18,6 +18,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 // TestMain runs the test program as a hasher if it is started as one.
@@ -239,5 +240,28 @@ func TestMemory(t *testing.T) {
 	runtime.ReadMemStats(&m)
 	if held := m.HeapSys - m.HeapReleased; m.HeapSys < 128<<20 || held > 64<<20 {
 		t.Errorf("%d MiB of %d are held, want at most 64", held>>20, m.HeapSys>>20)
+	}
+}
+
+// TestMemoryOfRuns: what needs much memory waits while others of its priority have it; bcrypt doesn't.
+func TestMemoryOfRuns(t *testing.T) {
+	p, _ := newPool(t)
+	if err := p.memory[Low].Acquire(t.Context(), maxMemory); err != nil {
+		t.Fatal(err)
+	}
+	big := "$argon2id$v=19$m=131072,t=1,p=4$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
+	done := make(chan error, 1)
+	go func() { done <- p.Compare(big, "s", nil) }()
+	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-done:
+		t.Errorf("a run of 128 MiB didn't wait: %v", err)
+	default:
+	}
+	p.memory[Low].Release(maxMemory)
+	if err := <-done; !errors.Is(err, passhash.ErrMismatch) {
+		t.Errorf("got %v, want a mismatch", err)
 	}
 }

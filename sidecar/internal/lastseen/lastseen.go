@@ -52,6 +52,8 @@ type Log struct {
 	seen   map[string]times
 	failed map[string]int // wrong secrets by contract.FailedMember
 	off    bool           // Redis does not permit the writes
+	// failing: the last batch was not written, so none begins early.
+	failing bool
 }
 
 // times are the last authentications of a device, unix ms; 0: none.
@@ -71,7 +73,12 @@ func (l *Log) Allowed(device string, old bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.note(device, t)
+	if l.note(device, t); len(l.seen) >= maxSeen/2 && !l.failing {
+		select {
+		case l.half <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // note adds t; mu is held.
@@ -85,12 +92,6 @@ func (l *Log) note(device string, t times) {
 		l.metrics.LastSeen.WithLabelValues(dropped).Inc()
 	default:
 		l.seen[strings.Clone(device)] = t
-		if len(l.seen) == maxSeen/2 {
-			select {
-			case l.half <- struct{}{}:
-			default:
-			}
-		}
 	}
 }
 
@@ -150,14 +151,16 @@ func (l *Log) write(ctx context.Context) error {
 	if err == nil {
 		err = l.send(ctx, now, seen, wrong)
 	}
-	if err == nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failing = err != nil; !l.failing {
 		l.metrics.LastSeen.WithLabelValues(written).Add(float64(len(seen)))
 		return nil
 	}
 	l.metrics.LastSeen.WithLabelValues(failed).Add(float64(len(seen)))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for device, t := range seen { // the next batch has them; wrong secrets may have been counted
+	meanwhile := l.seen // usually few: verifications wait for the lock
+	l.seen = seen       // the next batch has them; wrong secrets may have been counted
+	for device, t := range meanwhile {
 		l.note(device, t)
 	}
 	return err

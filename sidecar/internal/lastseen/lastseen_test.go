@@ -188,3 +188,31 @@ func TestRetry(t *testing.T) {
 		}
 	}
 }
+
+// TestFailingBatches: while Redis refuses, a full memory doesn't lead to one batch after the other.
+func TestFailingBatches(t *testing.T) {
+	client := redistest.StartServer(t).Client(t)
+	client.Set(t.Context(), contract.Keyspace{}.Keys(0).SeenKey(), "another type", 0)
+	l := newLog(client, contract.Keyspace{}, io.Discard)
+	for i := range maxSeen {
+		l.Allowed(fmt.Sprint("device ", i), false)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	await.Until(t, "a failed batch", func() bool { return count(t, l, failed) > 0 })
+	for i := range 1000 {
+		l.Allowed(fmt.Sprint("device ", i), false)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	// One began early, perhaps another one by a signal from before, and the last one at the end.
+	if n := count(t, l, failed); n > 3*maxSeen {
+		t.Errorf("%d devices failed, want three batches of %d at most", n, maxSeen)
+	}
+	if len(l.seen) != maxSeen {
+		t.Errorf("%d devices are left, want all %d", len(l.seen), maxSeen)
+	}
+}

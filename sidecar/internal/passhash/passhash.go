@@ -90,6 +90,18 @@ func bcryptTime(cost int) time.Duration { return Unit << cost >> 12 }
 // blocks returns how often PBKDF2 runs all iterations.
 func blocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / size }
 
+// Memory returns the bytes that a run of [Compare] takes, besides some kilobytes; at most 128 MiB.
+func Memory(text string) int64 {
+	h, err := contract.ParseHash(text)
+	switch {
+	case err == nil && h.Scheme == contract.Argon2id:
+		return int64(h.Memory) << 10
+	case err == nil && h.Scheme == contract.Scrypt:
+		return int64(128*h.Memory) << h.Cost // RFC 7914, section 2: 128 * N * r
+	}
+	return 0
+}
+
 // CheckCost returns an error if a run takes longer than one of bcrypt at a cost, as estimated; most is
 // contract.MinCost to contract.MaxCost.
 func CheckCost(h contract.Hash, most int) error {
