@@ -2,6 +2,7 @@ package publish
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,34 @@ func TestInvalidate(t *testing.T) {
 		}
 		if c := s.stored(t, "d"); c.Deleted {
 			t.Error("a record was deleted")
+		}
+	})
+}
+
+// TestInvalidateBesideAPut: a record that is written at the same time stays.
+func TestInvalidateBesideAPut(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		for i := range 300 {
+			id := fmt.Sprint("d", i)
+			if i%2 == 0 {
+				if _, err := s.p.InvalidateDevice(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var put error
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, put = s.p.PutDevice(t.Context(), Device{ID: id, Hashes: []string{readyHash}})
+			}()
+			_, err := s.p.InvalidateDevice(t.Context(), id)
+			<-done
+			if put != nil || err != nil && !errors.Is(err, ErrInvalid) {
+				t.Fatalf("put: %v, invalidate: %v", put, err)
+			}
+			if c := s.stored(t, id); c.Deleted {
+				t.Fatalf("round %d: the record was deleted", i)
+			}
 		}
 	})
 }
