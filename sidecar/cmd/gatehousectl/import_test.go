@@ -151,7 +151,7 @@ func TestImportRefuses(t *testing.T) {
 	if err := os.Chmod(open, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(1, "only its owner", "id\n", "device", "import", "-", "--generate", "--secrets", open, "--resume")
+	s.fails(2, "only its owner", "id\n", "device", "import", "-", "--generate", "--secrets", open, "--resume")
 	s.redis.Close()
 	s.fails(1, "stopped after 0 devices; import it again", "id,hash\nd,"+readyHash+"\n", "device", "import", "-")
 }
@@ -189,7 +189,51 @@ func TestGeneratedSecrets(t *testing.T) {
 	if err := os.WriteFile(file, append(content, "{}\n{\"id"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(1, "line 2: is no line of an import", "id\nd\n", append(args, "--resume")...)
+	s.fails(2, "line 2: is no line of an import", "id\nd\n", append(args, "--resume")...)
+}
+
+// TestSecretsFile: only what an interrupted import may have written loses its end.
+func TestSecretsFile(t *testing.T) {
+	line := `{"id":"d","secret":"s","hash":"` + readyHash + `"}` + "\n"
+	for content, want := range map[string]string{ // "" is a refusal
+		"0123456789abcdef": "", `{"id":"d","secret":"s"}`: "", `{"name":`: "", line + "pepper": "", "pepper\n": "",
+		line + `{"id":"e"`: line, line + "{": line, line + `{"id`: line, line: line,
+	} {
+		name := filepath.Join(t.TempDir(), "secrets")
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := openSecrets(name, true)
+		if err == nil {
+			s.close()
+		}
+		if (err != nil) != (want == "") || err != nil && !errors.Is(err, errUsage) {
+			t.Errorf("%q: %v", content, err)
+		}
+		if want == "" {
+			want = content
+		}
+		if after, _ := os.ReadFile(name); string(after) != want {
+			t.Errorf("%q: became %q", content, after)
+		}
+	}
+	target := filepath.Join(t.TempDir(), "target")
+	link := target + ".link"
+	if err := errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSecrets(link, true); err == nil {
+		t.Error("a symbolic link was followed")
+	}
+	if os.Getuid() != 0 {
+		return
+	}
+	if err := os.Chown(target, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSecrets(target, true); !errors.Is(err, errUsage) {
+		t.Errorf("a file of another owner: %v", err)
+	}
 }
 
 // TestKilledImport kills imports at random moments and continues them: nothing is written twice, nothing is missing.

@@ -35,7 +35,7 @@ type secretsFile struct {
 // openSecrets creates the file, readable by its owner only. To resume it may exist; the end of a line that an
 // interruption cut off is removed.
 func openSecrets(name string, resume bool) (*secretsFile, error) {
-	flags := os.O_RDWR | os.O_CREATE
+	flags := os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW
 	if !resume {
 		flags |= os.O_EXCL
 	}
@@ -62,25 +62,35 @@ func (s *secretsFile) open() error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("mode %v: want a file that only its owner can read and write", info.Mode())
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 || !ok || int(owner.Uid) != os.Geteuid() {
+		return usagef("mode %v: want a file of yours that only its owner can read and write", info.Mode())
 	}
 	lines := bufio.NewReaderSize(s.file, maxKept)
 	for n := 1; ; n++ {
 		line, err := lines.ReadSlice('\n')
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) && cutOff(line) {
 			return s.file.Truncate(s.end)
 		}
 		var k kept
-		if err == nil {
+		if err == nil || errors.Is(err, io.EOF) {
 			k, err = parseKept(line)
 		}
 		if err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+			return usagef("line %d: %w", n, err)
 		}
 		s.offsets[maphash.String(s.seed, k.ID)] = s.end
 		s.end += int64(len(line))
 	}
+}
+
+// cutOff reports whether rest may be what is left of a line that an interruption cut off, or of none.
+func cutOff(rest []byte) bool {
+	begin := []byte(`{"id":"`)
+	if _, err := parseKept(rest); err != nil && json.Valid(rest) {
+		return false
+	}
+	return bytes.HasPrefix(rest, begin) || bytes.HasPrefix(begin, rest)
 }
 
 func parseKept(line []byte) (k kept, err error) {
