@@ -195,7 +195,7 @@ func (d Device) Check() error {
 func checkNames(id string, permissions []string, labels map[string]string) error {
 	for _, name := range permissions {
 		if !limits.ValidPermission(name) {
-			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, id,
+			return refuse("permission %.64q of %q: want 1 to %d of letters, digits and . _ : -", name, id,
 				limits.MaxPermissionName)
 		}
 	}

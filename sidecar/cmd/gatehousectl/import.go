@@ -75,7 +75,7 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		return err
 	}
 	if i.lines, err = newDeviceLines(in); err != nil {
-		return usagef("%s: %w", cmd.File, err)
+		return usagef("%s: %w", shown(cmd.File), err)
 	}
 	if cmd.DryRun {
 		return i.run(context.Background())
@@ -157,7 +157,7 @@ func (i *importer) run(ctx context.Context) error {
 		i.report(b)
 		if err != nil {
 			i.clear()
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", i.File, i.devices, err)
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.devices, err)
 		}
 	}
 	i.clear()
@@ -168,7 +168,7 @@ func (i *importer) run(ctx context.Context) error {
 			i.failed)
 	}
 	if i.failed > 0 {
-		return fmt.Errorf("%s: %d of %d devices failed", i.File, i.failed, i.devices)
+		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, i.devices)
 	}
 	return nil
 }
@@ -355,9 +355,9 @@ func (i *importer) report(b *batch) {
 			continue
 		}
 		i.clear()
-		fmt.Fprintf(i.stderr, "%s:%d: %v\n", i.File, line, b.errs[line])
+		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
 		if i.failed == maxPrinted {
-			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", i.File)
+			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}
 	}
 	i.devices, i.bytes = i.written+i.unchanged+i.failed, b.bytes

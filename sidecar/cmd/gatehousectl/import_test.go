@@ -114,7 +114,7 @@ func TestImportRefuses(t *testing.T) {
 		{"d,s\x00,,,,", "has a NUL"}, {"d,\xff,,,,", "is not UTF-8"}, {"\x1b[2J,s,,,,", `\x1b[2J`},
 		{`"=cmd(""x"")",s,,,,`, "device id"}, {"d," + strings.Repeat("s", maxDeviceLine) + ",,,,", "over 65536 bytes"},
 		{"d," + strings.Repeat("s", 73) + ",,,,", "73 bytes"}, {"good,,x,,,", "no hash of a known scheme"},
-		{"twice,s,,,,", "came before"},
+		{"twice,s,,,,", "came before"}, {"d,s,," + strings.Repeat("\x01", 1<<15) + ",,", "permission \"\\x01"},
 	} {
 		in := "id,secret,hash,permissions,labels,not_after\ntwice,s,,,,\n" + test.line + "\nlast,s,,,,\n"
 		r := s.run(in, "device", "import", "-", "--dry-run")
@@ -128,11 +128,18 @@ func TestImportRefuses(t *testing.T) {
 		{`{"id":"d","hashes":["` + readyHash + `"],"hash":"` + readyHash + `","permission":[]}`, `unknown field "permission"`},
 		{`{"id":"d","secret":7}`, "cannot unmarshal number"}, {`{"id":"d","secret":"s"} {}`, "more than a JSON object"},
 		{`{"id":"d","secret":"s"`, "unexpected EOF"}, {`{"id":"d","secret":"s","state":"odd"}`, `state "odd"`},
+		{`{"` + strings.Repeat("x", 1<<15) + `":1}`, "unknown field"},
+		{`{"id":` + strings.Repeat("7", 1<<15) + `}`, "cannot unmarshal"},
 	} {
 		r := s.run(`{"id":"a","secret":"s"}`+"\n"+test.line, "device", "import", "-", "--dry-run")
-		if r.code != 1 || !strings.HasPrefix(r.stderr, "-:2: ") || !strings.Contains(r.stderr, test.want) {
-			t.Errorf("%s: got %+v, want %q", test.line, r, test.want)
+		if r.code != 1 || !strings.HasPrefix(r.stderr, "-:2: ") || !strings.Contains(r.stderr, test.want) ||
+			len(r.stderr) > 500 {
+			t.Errorf("%.60s: got %.500q, want %q", test.line, r.stderr, test.want)
 		}
+	}
+	odd := s.run("", "device", "import", s.file("\x1b[31m.csv", "id,hash\nd,x\n"), "--dry-run")
+	if odd.code != 1 || strings.Contains(odd.stderr, "\x1b") || !strings.Contains(odd.stderr, `\x1b[31m.csv":2: `) {
+		t.Errorf("a file's name for the terminal: %+v", odd)
 	}
 	many := s.run("id\n"+strings.Repeat("d,\n", 1000), "device", "import", "-", "--dry-run")
 	if many.code != 1 || strings.Count(many.stderr, "\n") != maxPrinted+2 ||

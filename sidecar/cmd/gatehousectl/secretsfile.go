@@ -41,7 +41,7 @@ func openSecrets(name string, resume bool) (*secretsFile, error) {
 	}
 	file, err := os.OpenFile(name, flags, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, usagef("--secrets %s: exists; with --resume its secrets count", name)
+		return nil, usagef("--secrets %s: exists; with --resume its secrets count", shown(name))
 	}
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func openSecrets(name string, resume bool) (*secretsFile, error) {
 	s := &secretsFile{file: file, seed: maphash.MakeSeed(), offsets: map[uint64]int64{}}
 	if err := s.open(); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("--secrets %s: %w", name, err)
+		return nil, fmt.Errorf("--secrets %s: %w", shown(name), err)
 	}
 	return s, nil
 }
