@@ -38,7 +38,7 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
 	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
-	// ErrExists: the device has another record, and nothing was written.
+	// ErrExists: the device has another record, or was deleted within the last 24 hours, and nothing was written.
 	ErrExists = errors.New("already registered")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")

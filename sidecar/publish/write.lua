@@ -3,8 +3,8 @@
 --
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
---         fields of a record that is there and is no tombstone; "add" is "replace" unless such
---         a record is there
+--         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
+--         or tombstone is there
 --       2 version, "0" for the next one
 --       3 a random epoch, taken if there is none
 --       4 member
@@ -339,8 +339,9 @@ if mode == 'add' then
   end
   if same then
     return { stored, 0 }
-  elseif #old > 0 and read('HEXISTS', KEYS[1], 'deleted') == 0 then
-    return redis.error_reply('EXISTS ' .. member .. ' has another record, version ' .. decimal(stored))
+  elseif #old > 0 then
+    local deleted = read('HEXISTS', KEYS[1], 'deleted') == 1 and ', deleted' or ''
+    return redis.error_reply('EXISTS ' .. member .. ' has another record, version ' .. decimal(stored) .. deleted)
   end
 end
 

@@ -34,7 +34,7 @@ type deviceImportCmd struct {
 	Generate bool   `help:"Make a secret for each device that has neither a secret nor a hash."`
 	Secrets  string `placeholder:"F" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
 	Resume   bool   `help:"Continue an import that was interrupted: the secrets in the file of --secrets count."`
-	Replace  bool   `help:"Replace other records of these devices, also revoked ones, instead of failing for their lines."`
+	Replace  bool   `help:"Replace other records of these devices, also revoked or deleted ones, instead of failing for their lines."`
 	DryRun   bool   `help:"Check the file only, and connect to nothing."`
 	Rate     int    `placeholder:"N" help:"Devices a second at most. Default: no limit."`
 	Cost     int    `default:"${cost}" help:"bcrypt cost of secrets, 4 to 15, at most the sidecars' bcrypt.max-cost."`
