@@ -240,6 +240,17 @@ func TestUnaudited(t *testing.T) {
 	}
 }
 
+// TestRenamedAudit: where redis.conf has taken a command away, writes go on without the audit.
+func TestRenamedAudit(t *testing.T) {
+	p := New(redistest.StartServer(t, "--rename-command", "XADD", "").Client(t))
+	if r, err := p.PutDevice(t.Context(), Device{ID: "d", Secret: "s", Cost: 4}); err != nil || r.Version != 1 {
+		t.Errorf("put: %+v, %v", r, err)
+	}
+	if r, err := p.RevokeDevice(t.Context(), "d"); err != nil || r.Version != 2 {
+		t.Errorf("revoke: %+v, %v", r, err)
+	}
+}
+
 // TestAuditIsBounded: old entries go.
 func TestAuditIsBounded(t *testing.T) {
 	if testing.Short() {

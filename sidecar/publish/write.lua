@@ -477,7 +477,8 @@ local function audit()
   table.sort(fields, precedes)
   local entry = { 'XADD', KEYS[6], 'MAXLEN', '~', decimal(audited), '*', 'device', id, 'version', decimal(version),
     'change', change, 'fields', table.concat(fields, ','), 'author', ARGV[9] }
-  if not redis.acl_check_cmd or redis.acl_check_cmd(unpack(entry)) then
+  local known, permitted = pcall(redis.acl_check_cmd, unpack(entry)) -- raises if redis.conf has renamed the command
+  if not redis.acl_check_cmd or known and permitted then
     redis.pcall(unpack(entry))
   end
 end
