@@ -154,6 +154,8 @@ func (d Device) Check() error {
 		return err
 	}
 	switch {
+	case contract.IsInvalidation(d.ID):
+		return refuse("device %q: ids that begin with %s are for invalidations", d.ID, contract.InvalidateAll)
 	case d.Secret != "" && len(d.Hashes) > 0, d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled:
 		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, limits.MaxSecret)
 	case len(d.Secret) > limits.MaxSecret:

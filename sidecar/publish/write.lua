@@ -296,6 +296,9 @@ for i = before_fields + 1, #ARGV, 2 do
   record[#record + 1] = ARGV[i]
   record[#record + 1] = ARGV[i + 1]
 end
+if kind == 'c' and string.sub(id, 1, 1) == '*' and mode ~= 'merge' and not given['deleted'] then -- merge may revoke one
+  refused = refused or 'INVALID device id of ' .. short .. ': ids that begin with * are for invalidations'
+end
 if refused then
   return redis.error_reply(refused)
 end
