@@ -70,7 +70,7 @@ func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = cont
 func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
 
 // Author sets who writes, for the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
-// at an end, "" for nobody; the default is [DefaultAuthor]. A write with another form fails with [ErrInvalid].
+// at an end, "" for nobody; the default is [DefaultAuthor]. Other bytes become ?, and what is too long is cut.
 func Author(name string) Option { return func(p *Publisher) { p.author = name } }
 
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single

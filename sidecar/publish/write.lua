@@ -12,7 +12,7 @@
 --       6 channel; scripts can't ask for the number of the database that its name may have
 --       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
 --       8 traceparent (W3C Trace Context), "" for none
---       9 only with KEYS[6]: the author, "" if unknown
+--       9 only with KEYS[6]: the author, "" if unknown; what entries don't allow in it is replaced or cut
 --       then field, value, field, value, and so on, without version and published
 --
 -- Returns {version, seq}; after "add" seq is 0 if the record has just these fields already, and
@@ -281,8 +281,6 @@ end
 
 if KEYS[6] and kind ~= 'c' then
   return invalid('key ' .. KEYS[6] .. ': only the writes of devices are audited')
-elseif KEYS[6] and ARGV[9] ~= '' and (#ARGV[9] > 128 or content_type(ARGV[9])) then
-  return invalid('author: want at most 128 bytes of printable ASCII without a blank at an end')
 end
 local refused = id_refusal()
 local record = {}
@@ -478,8 +476,10 @@ local function audit()
     end
   end
   table.sort(fields, precedes)
+  local author = string.gsub(string.sub(ARGV[9], 1, 128), '[^ -~]', '?')
+  author = string.match(author, '^ *(.-) *$')
   local entry = { 'XADD', KEYS[6], 'MAXLEN', '~', decimal(audited), '*', 'device', id, 'version', decimal(version),
-    'change', change, 'fields', table.concat(fields, ','), 'author', ARGV[9] }
+    'change', change, 'fields', table.concat(fields, ','), 'author', author }
   local known, permitted = pcall(redis.acl_check_cmd, unpack(entry)) -- raises if redis.conf has renamed the command
   if not redis.acl_check_cmd or known and permitted then
     redis.pcall(unpack(entry))
