@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
@@ -60,6 +63,27 @@ func TestAuditCommand(t *testing.T) {
 	s.fails(2, `--since "soon"`, "", "audit", "--since", "soon")
 	s.env["GATEHOUSE_REDIS_SHARDS"] = "2"
 	s.fails(2, "is 3, this program is set to 2", "", "audit")
+}
+
+// TestAuditOfTheFuture: entries with ids that are no times of this world don't end the list.
+func TestAuditOfTheFuture(t *testing.T) {
+	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": redistest.Start(t)}}
+	client, err := redisurl.Connect(s.env["GATEHOUSE_REDIS"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, id := range []string{"300000000000000-0", "18446744073709551615-0", "18446744073709551615-18446744073709551615"} {
+		if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: keys.AuditKey(), ID: id, Values: []string{"device", "d"}}).
+			Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, flag := range []string{"--json", "--json=false"} {
+		if out := s.ok("", "audit", flag); strings.Count(out, "9999-12-31T23:59:59.999Z") != 3 {
+			t.Errorf("%s: got %q", flag, out)
+		}
+	}
 }
 
 // TestRedisUserIsAnAuthor: where Redis tells the user, the audit has it.
