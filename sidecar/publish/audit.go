@@ -231,8 +231,8 @@ func changeOf(entry redis.XMessage) Change {
 	}
 	ms, _, _ := strings.Cut(entry.ID, "-")
 	at, _ := strconv.ParseInt(ms, 10, 64)
-	c := Change{Time: time.UnixMilli(min(at, maxMS)).UTC(), Device: text("device"), Change: text("change"), Author: text("author"),
-		Fields: []string{}}
+	c := Change{Time: time.UnixMilli(min(at, maxMS)).UTC(), Device: text("device"), Change: text("change"),
+		Author: text("author"), Fields: []string{}}
 	c.Version, _ = strconv.ParseUint(text("version"), 10, 64)
 	if fields := text("fields"); fields != "" {
 		c.Fields = strings.Split(fields, ",")

@@ -68,7 +68,8 @@ func TestAudit(t *testing.T) {
 		if _, err := p.RevokeDevice(ctx, "nobody"); !errors.Is(err, ErrNotFound) {
 			t.Error(err)
 		}
-		for _, author := range []string{" ann\n", "é@ops ", strings.Repeat("a", 500), " ", "\xff", strings.Repeat(" ", 200) + "b"} {
+		for _, author := range []string{" ann\n", "é@ops ", strings.Repeat("a", 500), " ", "\xff",
+			strings.Repeat(" ", 200) + "b"} {
 			must(New(s.Client, Author(author)).RevokeDevice(ctx, "e"))
 		}
 		got := audited(t, p, time.Time{})

@@ -62,8 +62,9 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 
 // AddDevices registers devices with different ids, some hundreds in one round trip to each server, and returns the
 // outcome for each. One whose record is as d says already is not written: its Seq is 0. One with another record, even
-// a revoked one, or a tombstone, gets [ErrExists]; with force it is replaced, as by [Publisher.PutDevice]. So a call that failed, or
-// whose outcome is unknown, can be repeated. Hash secrets before by [HashSecret]: each hash of a secret is another one.
+// a revoked one, or a tombstone, gets [ErrExists]; with force it is replaced, as by [Publisher.PutDevice]. So a call
+// that failed, or whose outcome is unknown, can be repeated. Hash secrets before by [HashSecret]: each hash of a secret
+// is another one.
 func (p *Publisher) AddDevices(ctx context.Context, devices []Device, force bool) []Result {
 	results := make([]Result, len(devices))
 	write := func(mode string, these []int) {

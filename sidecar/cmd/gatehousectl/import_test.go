@@ -205,6 +205,8 @@ func TestSecretsFile(t *testing.T) {
 	for content, want := range map[string]string{ // "" is a refusal
 		"0123456789abcdef": "", `{"id":"d","secret":"s"}`: "", `{"name":`: "", line + "pepper": "", "pepper\n": "",
 		line + `{"id":"e"`: line, line + "{": line, line + `{"id`: line, line: line,
+		line[:len(line)-1]: line, line + `{"secret":"s","id":"d","hash":"` + readyHash + `"}`: line +
+			`{"secret":"s","id":"d","hash":"` + readyHash + `"}` + "\n",
 	} {
 		name := filepath.Join(t.TempDir(), "secrets")
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {

@@ -69,11 +69,12 @@ func (s *secretsFile) open() error {
 	lines := bufio.NewReaderSize(s.file, maxKept)
 	for n := 1; ; n++ {
 		line, err := lines.ReadSlice('\n')
-		if errors.Is(err, io.EOF) && cutOff(line) {
+		last := errors.Is(err, io.EOF)
+		if last && cutOff(line) {
 			return s.file.Truncate(s.end)
 		}
 		var k kept
-		if err == nil || errors.Is(err, io.EOF) {
+		if err == nil || last {
 			k, err = parseKept(line)
 		}
 		if err != nil {
@@ -81,16 +82,18 @@ func (s *secretsFile) open() error {
 		}
 		s.offsets[maphash.String(s.seed, k.ID)] = s.end
 		s.end += int64(len(line))
+		if last { // only its line end is missing
+			n, err := s.file.WriteAt([]byte("\n"), s.end)
+			s.end += int64(n)
+			return err
+		}
 	}
 }
 
 // cutOff reports whether rest may be what is left of a line that an interruption cut off, or of none.
 func cutOff(rest []byte) bool {
 	begin := []byte(`{"id":"`)
-	if _, err := parseKept(rest); err != nil && json.Valid(rest) {
-		return false
-	}
-	return bytes.HasPrefix(rest, begin) || bytes.HasPrefix(begin, rest)
+	return (bytes.HasPrefix(rest, begin) || bytes.HasPrefix(begin, rest)) && !json.Valid(rest)
 }
 
 func parseKept(line []byte) (k kept, err error) {
