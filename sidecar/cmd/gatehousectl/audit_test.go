@@ -95,7 +95,8 @@ func TestRedisUserIsAnAuthor(t *testing.T) {
 		if err := server.Client(t).Do(t.Context(), acl...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": "redis://" + url.User(user).String() + ":p@" + server.Address}}
+		at := "redis://" + url.User(user).String() + ":p@" + server.Address
+		s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": at}}
 		s.ok("secret", "device", "put", "d", "--secret-file", "-", "--cost", "4")
 		s.ok("", "device", "revoke", "d")
 		want := "by " + publish.DefaultAuthor() + " as " + name + "\n"
