@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 // TestInvalidate writes a tombstone for each kind, again and again, and none where there is a record.
@@ -32,6 +36,18 @@ func TestInvalidate(t *testing.T) {
 		} {
 			if _, err := refused(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), what) {
 				t.Errorf("%v, want one that says %s", err, what)
+			}
+		}
+		for _, id := range []string{"*", "*fleet=eu"} {
+			m := contract.CredentialMember(id)
+			_, err := s.p.PutDevice(ctx, Device{ID: id, Secret: "s", Cost: 4})
+			script := s.replaceRecord(t, m, map[string]string{contract.FieldHash: readyHash})
+			if !errors.Is(err, ErrInvalid) || !redis.HasErrorPrefix(script, "INVALID") || !s.stored(t, id).Deleted {
+				t.Errorf("%s as a device: %v; the script: %v", id, err, script)
+			}
+			s.HDel(ctx, keys.CredentialKey(id), contract.FieldDeleted) // written by hand: a revocation counts
+			if _, err := s.p.RevokeDevice(ctx, id); err != nil {
+				t.Errorf("revoke %s: %v", id, err)
 			}
 		}
 		if c := s.stored(t, "d"); c.Deleted {
