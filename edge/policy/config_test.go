@@ -111,6 +111,8 @@ func TestParseRefuses(t *testing.T) {
 			[]string{`credentials.secret_header: "a" is also the id_header`}},
 		{"reserved header", `{"credentials": {"id_header": "X-Gatehouse-Device", "secret_header": "b"}}`,
 			[]string{`credentials.id_header: "x-gatehouse-device" is a header that Gatehouse sends`}},
+		{"a header of the message", `{"credentials": {"api_key_header": "Host"}}`,
+			[]string{`credentials.api_key_header: "host" belongs to the message`}},
 		{"pseudo-header", `{"credentials": {"id_header": ":path", "secret_header": "b"}}`,
 			[]string{`credentials.id_header: ":path" is not a header name`}},
 		{"basic and headers", `{"credentials": {"basic": true, "id_header": "a"}}`,

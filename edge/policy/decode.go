@@ -219,8 +219,16 @@ func notHeader(name string) string {
 	if slices.Contains(identityHeaders, name) {
 		return fmt.Sprintf("%q is a header that Gatehouse sends upstream; use another", name)
 	}
+	if slices.Contains(messageHeaders, name) {
+		return fmt.Sprintf("%q belongs to the message or the connection, not to the client; use another", name)
+	}
 	return ""
 }
+
+// messageHeaders are headers that proxies read and rewrite (RFC 9110, sections 7.2 and 7.6.1), and cookies, which are
+// several values.
+var messageHeaders = []string{"host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive",
+	"proxy-connection", "upgrade", "expect", "cookie"}
 
 // notRuleName tells why a rule can't have a name, which is a part of the names of counters.
 func notRuleName(name string) string {

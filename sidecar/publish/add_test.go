@@ -40,7 +40,8 @@ func TestAddDevices(t *testing.T) {
 			{func() { want.Permissions = []string{"a"}; want.Disabled = true }, false, Result{Err: ErrExists}}, // one more
 			{func() { s.HSet(ctx, keys.CredentialKey("d"), "version", "x"); want.Disabled = false }, false,
 				Result{Err: ErrExists}},
-			{func() { s.p.DeleteDevice(ctx, "d", true) }, false, Result{Receipt: Receipt{6, 6}}},
+			{func() { s.p.DeleteDevice(ctx, "d", true) }, false, Result{Err: ErrExists}},
+			{func() {}, true, Result{Receipt: Receipt{6, 6}}},
 			{func() { want.Hashes = nil }, true, Result{Err: ErrInvalid}},
 		} {
 			step.before()
@@ -51,6 +52,10 @@ func TestAddDevices(t *testing.T) {
 			}
 			if after := s.hash(t, contract.CredentialMember("d")); got.Seq == 0 && !maps.Equal(after, stored) {
 				t.Errorf("step %d: got %v, want it unchanged: %v", i, after, stored)
+			}
+			if deleted := stored[contract.FieldDeleted] != ""; got.Err != nil &&
+				strings.HasSuffix(got.Err.Error(), ", deleted") != deleted {
+				t.Errorf("step %d: %v; it is deleted: %v", i, got.Err, deleted)
 			}
 		}
 	})

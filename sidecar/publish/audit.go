@@ -40,7 +40,7 @@ func DefaultAuthor() string {
 // Change is an entry of the audit: one write of a device's record. Whoever may write to Redis can also write without an
 // entry, or an entry that isn't true.
 type Change struct {
-	// Time is that of the write, by Redis's clock, in milliseconds.
+	// Time is that of the write, by Redis's clock, in milliseconds; of years beyond 9999 the end of that one.
 	Time time.Time `json:"time"`
 	// Device is the device id.
 	Device string `json:"device"`
@@ -61,6 +61,10 @@ const (
 	// auditBlock is how long a call waits for entries; afterwards the next one may find another master.
 	auditBlock = 2 * time.Second
 	auditRetry = time.Second
+	// maxID is the highest id of an entry; Redis refuses to look beyond.
+	maxID = "18446744073709551615-18446744073709551615"
+	// maxMS is the last millisecond that RFC 3339 can express.
+	maxMS = 253402300799999
 )
 
 // auditShard is a reader of one shard's entries.
@@ -164,9 +168,10 @@ func (s *auditShard) fill(ctx context.Context, client redis.UniversalClient) (er
 	if s.page, err = client.XRangeN(ctx, s.key, "("+s.last, "+", auditPage).Result(); err != nil {
 		return err
 	}
-	if s.done = len(s.page) == 0; !s.done {
+	if len(s.page) > 0 {
 		s.last = s.page[len(s.page)-1].ID
 	}
+	s.done = len(s.page) == 0 || s.last == maxID
 	return nil
 }
 
@@ -226,8 +231,8 @@ func changeOf(entry redis.XMessage) Change {
 	}
 	ms, _, _ := strings.Cut(entry.ID, "-")
 	at, _ := strconv.ParseInt(ms, 10, 64)
-	c := Change{Time: time.UnixMilli(at).UTC(), Device: text("device"), Change: text("change"), Author: text("author"),
-		Fields: []string{}}
+	c := Change{Time: time.UnixMilli(min(at, maxMS)).UTC(), Device: text("device"), Change: text("change"),
+		Author: text("author"), Fields: []string{}}
 	c.Version, _ = strconv.ParseUint(text("version"), 10, 64)
 	if fields := text("fields"); fields != "" {
 		c.Fields = strings.Split(fields, ",")

@@ -62,8 +62,9 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 
 // AddDevices registers devices with different ids, some hundreds in one round trip to each server, and returns the
 // outcome for each. One whose record is as d says already is not written: its Seq is 0. One with another record, even
-// a revoked one, gets [ErrExists]; with force it is replaced, as by [Publisher.PutDevice]. So a call that failed, or
-// whose outcome is unknown, can be repeated. Hash secrets before by [HashSecret]: each hash of a secret is another one.
+// a revoked one, or a tombstone, gets [ErrExists]; with force it is replaced, as by [Publisher.PutDevice]. So a call
+// that failed, or whose outcome is unknown, can be repeated. Hash secrets before by [HashSecret]: each hash of a secret
+// is another one.
 func (p *Publisher) AddDevices(ctx context.Context, devices []Device, force bool) []Result {
 	results := make([]Result, len(devices))
 	write := func(mode string, these []int) {
@@ -154,6 +155,8 @@ func (d Device) Check() error {
 		return err
 	}
 	switch {
+	case contract.IsInvalidation(d.ID):
+		return refuse("device %q: ids that begin with %s are for invalidations", d.ID, contract.InvalidateAll)
 	case d.Secret != "" && len(d.Hashes) > 0, d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled:
 		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, limits.MaxSecret)
 	case len(d.Secret) > limits.MaxSecret:
@@ -195,7 +198,7 @@ func (d Device) Check() error {
 func checkNames(id string, permissions []string, labels map[string]string) error {
 	for _, name := range permissions {
 		if !limits.ValidPermission(name) {
-			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, id,
+			return refuse("permission %.64q of %q: want 1 to %d of letters, digits and . _ : -", name, id,
 				limits.MaxPermissionName)
 		}
 	}

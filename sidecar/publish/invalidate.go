@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -30,22 +31,32 @@ func (p *Publisher) InvalidateLabel(ctx context.Context, name, value string) (Re
 	return p.invalidate(ctx, contract.InvalidateLabel(name, value))
 }
 
-// invalidate writes a tombstone. A record that is written meanwhile is deleted, as by [Publisher.DeleteDevice].
-func (p *Publisher) invalidate(ctx context.Context, id string) (Receipt, error) {
+// invalidate writes a tombstone where there is no record.
+func (p *Publisher) invalidate(ctx context.Context, id string) (receipt Receipt, err error) {
 	m := contract.CredentialMember(id)
-	err := checkMember(m)
-	if err == nil {
-		var state state
-		if state, err = p.state(ctx, m); err == nil && state.there {
-			err = refuse("device %q has a record, which decides about it: revoke or delete the device", id)
-		}
-	}
-	if err != nil {
+	if err := checkMember(m); err != nil {
 		return Receipt{}, fmt.Errorf("invalidate device: %w", err)
 	}
-	receipt, err := p.write(ctx, replace, m, contract.Credential{Deleted: true}.Fields())
+	for range attempts {
+		if receipt, err = p.outdate(ctx, m); !errors.Is(err, ErrStale) {
+			break
+		}
+	}
 	if err != nil {
 		return Receipt{}, fmt.Errorf("invalidate device %q: %w", id, err)
 	}
 	return receipt, nil
+}
+
+// outdate is one attempt of invalidate. Its version is the one that another writer would count now, so if a record was
+// written meanwhile it returns [ErrStale].
+func (p *Publisher) outdate(ctx context.Context, m contract.Member) (Receipt, error) {
+	state, err := p.state(ctx, m)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if state.there {
+		return Receipt{}, refuse("it has a record, which decides about it: revoke or delete the device")
+	}
+	return p.write(ctx, replace, m, contract.Credential{Version: state.next(), Deleted: true}.Fields())
 }

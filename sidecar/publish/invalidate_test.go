@@ -2,8 +2,13 @@ package publish
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 // TestInvalidate writes a tombstone for each kind, again and again, and none where there is a record.
@@ -33,8 +38,48 @@ func TestInvalidate(t *testing.T) {
 				t.Errorf("%v, want one that says %s", err, what)
 			}
 		}
+		for _, id := range []string{"*", "*fleet=eu"} {
+			m := contract.CredentialMember(id)
+			_, err := s.p.PutDevice(ctx, Device{ID: id, Secret: "s", Cost: 4})
+			script := s.replaceRecord(t, m, map[string]string{contract.FieldHash: readyHash})
+			if !errors.Is(err, ErrInvalid) || !redis.HasErrorPrefix(script, "INVALID") || !s.stored(t, id).Deleted {
+				t.Errorf("%s as a device: %v; the script: %v", id, err, script)
+			}
+			s.HDel(ctx, keys.CredentialKey(id), contract.FieldDeleted) // written by hand: a revocation counts
+			if _, err := s.p.RevokeDevice(ctx, id); err != nil {
+				t.Errorf("revoke %s: %v", id, err)
+			}
+		}
 		if c := s.stored(t, "d"); c.Deleted {
 			t.Error("a record was deleted")
+		}
+	})
+}
+
+// TestInvalidateBesideAPut: a record that is written at the same time stays.
+func TestInvalidateBesideAPut(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		for i := range 300 {
+			id := fmt.Sprint("d", i)
+			if i%2 == 0 {
+				if _, err := s.p.InvalidateDevice(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var put error
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, put = s.p.PutDevice(t.Context(), Device{ID: id, Hashes: []string{readyHash}})
+			}()
+			_, err := s.p.InvalidateDevice(t.Context(), id)
+			<-done
+			if put != nil || err != nil && !errors.Is(err, ErrInvalid) {
+				t.Fatalf("put: %v, invalidate: %v", put, err)
+			}
+			if c := s.stored(t, id); c.Deleted {
+				t.Fatalf("round %d: the record was deleted", i)
+			}
 		}
 	})
 }

@@ -38,7 +38,7 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
 	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
-	// ErrExists: the device has another record, and nothing was written.
+	// ErrExists: the device has another record, or was deleted within the last 24 hours, and nothing was written.
 	ErrExists = errors.New("already registered")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
@@ -70,7 +70,7 @@ func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = cont
 func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
 
 // Author sets who writes, for the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
-// at an end, "" for nobody; the default is [DefaultAuthor]. A write with another form fails with [ErrInvalid].
+// at an end, "" for nobody; the default is [DefaultAuthor]. Other bytes become ?, and what is too long is cut.
 func Author(name string) Option { return func(p *Publisher) { p.author = name } }
 
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single

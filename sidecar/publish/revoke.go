@@ -79,6 +79,15 @@ type state struct {
 	deleted bool   // it has a tombstone
 	logged  bool   // the log has an entry
 	last    uint64 // the highest version that may have been assigned
+	version uint64 // of the record or tombstone, 0 for neither
+}
+
+// next returns the version that the script counts next, if nothing is written meanwhile.
+func (s state) next() uint64 {
+	if s.version > 0 {
+		return s.version + 1
+	}
+	return s.last + 1
 }
 
 // missing reports whether a record was written and doesn't exist any more.
@@ -90,10 +99,10 @@ func (s state) known() bool { return s.there || s.missing() }
 func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
 	shard := p.keyspace.KeysOf(m.ID)
 	pipe := p.client.Pipeline()
+	score := pipe.ZScore(ctx, shard.LogKey(), m.String()) // first: next must not count a write that record lacks
+	floor := pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor)
 	record := pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion)
 	deleted := pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted)
-	score := pipe.ZScore(ctx, shard.LogKey(), m.String())
-	floor := pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor)
 	_, _ = pipe.Exec(ctx) // the replies have the errors
 	for _, cmd := range []redis.Cmder{record, deleted, score, floor} {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
@@ -101,11 +110,13 @@ func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error)
 		}
 	}
 	trimmed, _ := floor.Uint64()
+	version, _ := record.Uint64()
 	return state{
 		there:   record.Err() == nil && !deleted.Val(),
 		deleted: deleted.Val(),
 		logged:  score.Err() == nil,
 		last:    max(uint64(score.Val()), trimmed),
+		version: version,
 	}, nil
 }
 

@@ -3,8 +3,8 @@
 --
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
---         fields of a record that is there and is no tombstone; "add" is "replace" unless such
---         a record is there
+--         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
+--         or tombstone is there
 --       2 version, "0" for the next one
 --       3 a random epoch, taken if there is none
 --       4 member
@@ -12,7 +12,7 @@
 --       6 channel; scripts can't ask for the number of the database that its name may have
 --       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
 --       8 traceparent (W3C Trace Context), "" for none
---       9 only with KEYS[6]: the author, "" if unknown
+--       9 only with KEYS[6]: the author, "" if unknown; what entries don't allow in it is replaced or cut
 --       then field, value, field, value, and so on, without version and published
 --
 -- Returns {version, seq}; after "add" seq is 0 if the record has just these fields already, and
@@ -281,8 +281,6 @@ end
 
 if KEYS[6] and kind ~= 'c' then
   return invalid('key ' .. KEYS[6] .. ': only the writes of devices are audited')
-elseif KEYS[6] and ARGV[9] ~= '' and (#ARGV[9] > 128 or content_type(ARGV[9])) then
-  return invalid('author: want at most 128 bytes of printable ASCII without a blank at an end')
 end
 local refused = id_refusal()
 local record = {}
@@ -295,6 +293,9 @@ for i = before_fields + 1, #ARGV, 2 do
   refused = refused or refusal(ARGV[i], ARGV[i + 1])
   record[#record + 1] = ARGV[i]
   record[#record + 1] = ARGV[i + 1]
+end
+if kind == 'c' and string.sub(id, 1, 1) == '*' and mode ~= 'merge' and not given['deleted'] then -- merge may revoke one
+  refused = refused or 'INVALID device id of ' .. short .. ': ids that begin with * are for invalidations'
 end
 if refused then
   return redis.error_reply(refused)
@@ -339,8 +340,9 @@ if mode == 'add' then
   end
   if same then
     return { stored, 0 }
-  elseif #old > 0 and read('HEXISTS', KEYS[1], 'deleted') == 0 then
-    return redis.error_reply('EXISTS ' .. member .. ' has another record, version ' .. decimal(stored))
+  elseif #old > 0 then
+    local deleted = read('HEXISTS', KEYS[1], 'deleted') == 1 and ', deleted' or ''
+    return redis.error_reply('EXISTS ' .. member .. ' has another record, version ' .. decimal(stored) .. deleted)
   end
 end
 
@@ -474,9 +476,12 @@ local function audit()
     end
   end
   table.sort(fields, precedes)
+  local author = string.gsub(string.sub(ARGV[9], 1, 128), '[^ -~]', '?')
+  author = string.match(author, '^ *(.-) *$')
   local entry = { 'XADD', KEYS[6], 'MAXLEN', '~', decimal(audited), '*', 'device', id, 'version', decimal(version),
-    'change', change, 'fields', table.concat(fields, ','), 'author', ARGV[9] }
-  if not redis.acl_check_cmd or redis.acl_check_cmd(unpack(entry)) then
+    'change', change, 'fields', table.concat(fields, ','), 'author', author }
+  local known, permitted = pcall(redis.acl_check_cmd, unpack(entry)) -- raises if redis.conf has renamed the command
+  if not redis.acl_check_cmd or known and permitted then
     redis.pcall(unpack(entry))
   end
 end

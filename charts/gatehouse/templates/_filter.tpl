@@ -222,7 +222,7 @@ typed_config:
   rules:
   - match:
       prefix: /
-      headers: [{name: {{ .Values.sessions.header }}, string_match: {contains: "bearer gh_", ignore_case: true}}]
+      headers: [{name: {{ .Values.sessions.header }}, string_match: {safe_regex: {regex: "(?i)bearer +gh_[!-+\\--~]*"}}}]
   - match: {prefix: /}
     requires:
       requires_any:

@@ -157,6 +157,9 @@ func TestSelection(t *testing.T) {
 					t.Fatal(err)
 				}
 				got[d.ID] = d
+				if d.Permissions == nil {
+					t.Errorf("%v: %s: permissions are null", args, d.ID)
+				}
 				if (len(d.Hashes) > 0) != (command == "export") {
 					t.Errorf("%v: %s has hashes %q", args, d.ID, d.Hashes)
 				}

@@ -147,7 +147,7 @@ func (d *deviceLine) parseJSON(line []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(d); err != nil {
-		return err
+		return fmt.Errorf("%.200s", err) // it quotes what it read
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than a JSON object")

@@ -45,7 +45,7 @@ type deviceView struct {
 func view(c contract.Credential, damage error) deviceView {
 	now := time.Now().UnixMilli()
 	d := deviceView{ID: c.ID, State: "enabled", Version: c.Version,
-		Permissions: slices.Concat([]string{}, c.Permissions), Labels: maps.Clone(c.Labels), Schemes: []string{}}
+		Permissions: append([]string{}, c.Permissions...), Labels: maps.Clone(c.Labels), Schemes: []string{}}
 	if d.Labels == nil {
 		d.Labels = map[string]string{}
 	}

@@ -34,7 +34,7 @@ type deviceImportCmd struct {
 	Generate bool   `help:"Make a secret for each device that has neither a secret nor a hash."`
 	Secrets  string `placeholder:"F" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
 	Resume   bool   `help:"Continue an import that was interrupted: the secrets in the file of --secrets count."`
-	Replace  bool   `help:"Replace other records of these devices, also revoked ones, instead of failing for their lines."`
+	Replace  bool   `help:"Replace other records of these devices, also revoked or deleted ones, instead of failing for their lines."`
 	DryRun   bool   `help:"Check the file only, and connect to nothing."`
 	Rate     int    `placeholder:"N" help:"Devices a second at most. Default: no limit."`
 	Cost     int    `default:"${cost}" help:"bcrypt cost of secrets, 4 to 15, at most the sidecars' bcrypt.max-cost."`
@@ -75,7 +75,7 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		return err
 	}
 	if i.lines, err = newDeviceLines(in); err != nil {
-		return usagef("%s: %w", cmd.File, err)
+		return usagef("%s: %w", shown(cmd.File), err)
 	}
 	if cmd.DryRun {
 		return i.run(context.Background())
@@ -157,7 +157,7 @@ func (i *importer) run(ctx context.Context) error {
 		i.report(b)
 		if err != nil {
 			i.clear()
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", i.File, i.devices, err)
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.devices, err)
 		}
 	}
 	i.clear()
@@ -168,7 +168,7 @@ func (i *importer) run(ctx context.Context) error {
 			i.failed)
 	}
 	if i.failed > 0 {
-		return fmt.Errorf("%s: %d of %d devices failed", i.File, i.failed, i.devices)
+		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, i.devices)
 	}
 	return nil
 }
@@ -358,9 +358,9 @@ func (i *importer) report(b *batch) {
 			continue
 		}
 		i.clear()
-		fmt.Fprintf(i.stderr, "%s:%d: %v\n", i.File, line, b.errs[line])
+		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
 		if i.failed == maxPrinted {
-			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", i.File)
+			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}
 	}
 	i.devices, i.bytes = i.written+i.unchanged+i.failed, b.bytes

@@ -115,7 +115,7 @@ func TestImportRefuses(t *testing.T) {
 		{"d,s\x00,,,,", "has a NUL"}, {"d,\xff,,,,", "is not UTF-8"}, {"\x1b[2J,s,,,,", `\x1b[2J`},
 		{`"=cmd(""x"")",s,,,,`, "device id"}, {"d," + strings.Repeat("s", maxDeviceLine) + ",,,,", "over 65536 bytes"},
 		{"d," + strings.Repeat("s", 73) + ",,,,", "73 bytes"}, {"good,,x,,,", "no hash of a known scheme"},
-		{"twice,s,,,,", "came before"},
+		{"twice,s,,,,", "came before"}, {"d,s,," + strings.Repeat("\x01", 1<<15) + ",,", "permission \"\\x01"},
 	} {
 		in := "id,secret,hash,permissions,labels,not_after\ntwice,s,,,,\n" + test.line + "\nlast,s,,,,\n"
 		r := s.run(in, "device", "import", "-", "--dry-run")
@@ -129,11 +129,18 @@ func TestImportRefuses(t *testing.T) {
 		{`{"id":"d","hashes":["` + readyHash + `"],"hash":"` + readyHash + `","permission":[]}`, `unknown field "permission"`},
 		{`{"id":"d","secret":7}`, "cannot unmarshal number"}, {`{"id":"d","secret":"s"} {}`, "more than a JSON object"},
 		{`{"id":"d","secret":"s"`, "unexpected EOF"}, {`{"id":"d","secret":"s","state":"odd"}`, `state "odd"`},
+		{`{"` + strings.Repeat("x", 1<<15) + `":1}`, "unknown field"},
+		{`{"id":` + strings.Repeat("7", 1<<15) + `}`, "cannot unmarshal"},
 	} {
 		r := s.run(`{"id":"a","secret":"s"}`+"\n"+test.line, "device", "import", "-", "--dry-run")
-		if r.code != 1 || !strings.HasPrefix(r.stderr, "-:2: ") || !strings.Contains(r.stderr, test.want) {
-			t.Errorf("%s: got %+v, want %q", test.line, r, test.want)
+		if r.code != 1 || !strings.HasPrefix(r.stderr, "-:2: ") || !strings.Contains(r.stderr, test.want) ||
+			len(r.stderr) > 500 {
+			t.Errorf("%.60s: got %.500q, want %q", test.line, r.stderr, test.want)
 		}
+	}
+	odd := s.run("", "device", "import", s.file("\x1b[31m.csv", "id,hash\nd,x\n"), "--dry-run")
+	if odd.code != 1 || strings.Contains(odd.stderr, "\x1b") || !strings.Contains(odd.stderr, `\x1b[31m.csv":2: `) {
+		t.Errorf("a file's name for the terminal: %+v", odd)
 	}
 	many := s.run("id\n"+strings.Repeat("d,\n", 1000), "device", "import", "-", "--dry-run")
 	if many.code != 1 || strings.Count(many.stderr, "\n") != maxPrinted+2 ||
@@ -152,7 +159,7 @@ func TestImportRefuses(t *testing.T) {
 	if err := os.Chmod(open, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(1, "only its owner", "id\n", "device", "import", "-", "--generate", "--secrets", open, "--resume")
+	s.fails(2, "only its owner", "id\n", "device", "import", "-", "--generate", "--secrets", open, "--resume")
 	s.redis.Close()
 	s.fails(1, "stopped after 0 devices; import it again", "id,hash\nd,"+readyHash+"\n", "device", "import", "-")
 }
@@ -190,7 +197,53 @@ func TestGeneratedSecrets(t *testing.T) {
 	if err := os.WriteFile(file, append(content, "{}\n{\"id"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(1, "line 2: is no line of an import", "id\nd\n", append(args, "--resume")...)
+	s.fails(2, "line 2: is no line of an import", "id\nd\n", append(args, "--resume")...)
+}
+
+// TestSecretsFile: only what an interrupted import may have written loses its end.
+func TestSecretsFile(t *testing.T) {
+	line := `{"id":"d","secret":"s","hash":"` + readyHash + `"}` + "\n"
+	for content, want := range map[string]string{ // "" is a refusal
+		"0123456789abcdef": "", `{"id":"d","secret":"s"}`: "", `{"name":`: "", line + "pepper": "", "pepper\n": "",
+		line + `{"id":"e"`: line, line + "{": line, line + `{"id`: line, line: line,
+		line[:len(line)-1]: line, line + `{"secret":"s","id":"d","hash":"` + readyHash + `"}`: line +
+			`{"secret":"s","id":"d","hash":"` + readyHash + `"}` + "\n",
+	} {
+		name := filepath.Join(t.TempDir(), "secrets")
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := openSecrets(name, true)
+		if err == nil {
+			s.close()
+		}
+		if (err != nil) != (want == "") || err != nil && !errors.Is(err, errUsage) {
+			t.Errorf("%q: %v", content, err)
+		}
+		if want == "" {
+			want = content
+		}
+		if after, _ := os.ReadFile(name); string(after) != want {
+			t.Errorf("%q: became %q", content, after)
+		}
+	}
+	target := filepath.Join(t.TempDir(), "target")
+	link := target + ".link"
+	if err := errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSecrets(link, true); err == nil {
+		t.Error("a symbolic link was followed")
+	}
+	if os.Getuid() != 0 {
+		return
+	}
+	if err := os.Chown(target, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSecrets(target, true); !errors.Is(err, errUsage) {
+		t.Errorf("a file of another owner: %v", err)
+	}
 }
 
 // TestKilledImport kills imports at random moments and continues them: nothing is written twice, nothing is missing.

@@ -35,13 +35,13 @@ type secretsFile struct {
 // openSecrets creates the file, readable by its owner only. To resume it may exist; the end of a line that an
 // interruption cut off is removed.
 func openSecrets(name string, resume bool) (*secretsFile, error) {
-	flags := os.O_RDWR | os.O_CREATE
+	flags := os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW
 	if !resume {
 		flags |= os.O_EXCL
 	}
 	file, err := os.OpenFile(name, flags, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, usagef("--secrets %s: exists; with --resume its secrets count", name)
+		return nil, usagef("--secrets %s: exists; with --resume its secrets count", shown(name))
 	}
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func openSecrets(name string, resume bool) (*secretsFile, error) {
 	s := &secretsFile{file: file, seed: maphash.MakeSeed(), offsets: map[uint64]int64{}}
 	if err := s.open(); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("--secrets %s: %w", name, err)
+		return nil, fmt.Errorf("--secrets %s: %w", shown(name), err)
 	}
 	return s, nil
 }
@@ -62,25 +62,38 @@ func (s *secretsFile) open() error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("mode %v: want a file that only its owner can read and write", info.Mode())
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 || !ok || int(owner.Uid) != os.Geteuid() {
+		return usagef("mode %v: want a file of yours that only its owner can read and write", info.Mode())
 	}
 	lines := bufio.NewReaderSize(s.file, maxKept)
 	for n := 1; ; n++ {
 		line, err := lines.ReadSlice('\n')
-		if errors.Is(err, io.EOF) {
+		last := errors.Is(err, io.EOF)
+		if last && cutOff(line) {
 			return s.file.Truncate(s.end)
 		}
 		var k kept
-		if err == nil {
+		if err == nil || last {
 			k, err = parseKept(line)
 		}
 		if err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+			return usagef("line %d: %w", n, err)
 		}
 		s.offsets[maphash.String(s.seed, k.ID)] = s.end
 		s.end += int64(len(line))
+		if last { // only its line end is missing
+			n, err := s.file.WriteAt([]byte("\n"), s.end)
+			s.end += int64(n)
+			return err
+		}
 	}
+}
+
+// cutOff reports whether rest may be what is left of a line that an interruption cut off, or of none.
+func cutOff(rest []byte) bool {
+	begin := []byte(`{"id":"`)
+	return (bytes.HasPrefix(rest, begin) || bytes.HasPrefix(begin, rest)) && !json.Valid(rest)
 }
 
 func parseKept(line []byte) (k kept, err error) {

@@ -57,6 +57,10 @@ type answers struct {
 	// group identifies the invalidations of several devices, and has the tombstones that these are, by id.
 	group      uint64
 	tombstones map[string]*record
+	// doubt, until it ends, is part of what identifies them: an invalidation may not be known yet, so what other sidecars
+	// have shared counts no more.
+	doubt     uint64
+	doubtEnds time.Time
 }
 
 // asked is a device that the authority allowed.
@@ -80,7 +84,7 @@ type answer struct {
 
 func newAnswers(most int) answers {
 	return answers{most: max(most, 1), devices: make(map[string]*asked), calls: make(map[string]int),
-		tombstones: make(map[string]*record)}
+		group: groupOf(nil), tombstones: make(map[string]*record)}
 }
 
 // asks reports whether the authority decides about a device whose record is refused because of why.
@@ -116,6 +120,9 @@ func (v *Verifier) standing(a *attempt) (*record, bool) {
 // remembered prepares an attempt for a call of the authority. It returns the answer if one is known that needs none. mu
 // is held.
 func (v *Verifier) remembered(a *attempt, now time.Time) (Result, bool) {
+	if slices.Contains(v.synced, false) { // an invalidation may be in a shard that was not read yet
+		return unavailable(isStarting), true
+	}
 	a.asks, a.generation, a.toTry, a.wrong, a.guess = true, v.eraOf(v.records[a.id]), nil, false, false
 	d := v.answers.devices[a.id]
 	if d == nil {
@@ -141,6 +148,9 @@ func (v *Verifier) askedQuestion(a *attempt) (*Question, bool) {
 		return nil, false
 	}
 	c := &Question{Device: a.id, Secret: a.secret, Authority: true, Invalidated: v.answers.group, Takes: v.askTime()}
+	if time.Now().Before(v.answers.doubtEnds) {
+		c.Invalidated ^= v.answers.doubt
+	}
 	if r != nil {
 		c.Version, c.PublishedMS = r.version, r.writtenMS
 	}
@@ -436,6 +446,7 @@ func (v *Verifier) doubtAsked(id string) {
 	if v.Authority == nil {
 		return
 	}
+	v.answers.doubt, v.answers.doubtEnds = mathrand.Uint64(), time.Now().Add(maxShared)
 	if contract.IsInvalidation(id) {
 		v.endGroup(id)
 		return

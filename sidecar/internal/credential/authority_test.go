@@ -382,3 +382,69 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Errorf("%v allows, want 70", got)
 	}
 }
+
+// TestDoubtNeverAsks: what Redis may have changed makes no device one of the authority's, and no answer that was shared
+// before counts again.
+func TestDoubtNeverAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		revoked := device("r", 1, "own")
+		revoked.Disabled, revoked.Revoked = true, true
+		s, c := new(service), pinned
+		c.Fleet = &sharing{matches: map[string]*credential.Match{}}
+		f := asking(s, c)
+		f.Apply(revoked)
+		f.Doubt("r")
+		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)
+		f.Doubt("r")
+		f.Apply(revoked) // as it is read
+		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)
+		older := revoked
+		older.Version, older.Disabled, older.Revoked = 0, false, false
+		f.Doubt("r")
+		f.Apply(older) // Redis has lost the revocation
+		f.asks(t, s, "r", "own", wire.Allow, "bcrypt", 0)
+		f.Malformed("m")
+		f.asks(t, s, "m", "right", wire.Deny, "refused_record", 0)
+		f.Remove("m")
+		f.asks(t, s, "m", "right", wire.Allow, "authority", 1)
+		for i, id := range []string{"d", "*", "*fleet=d"} {
+			for _, known := range []bool{true, false} {
+				name := fmt.Sprintf("device-%d-%t", i, known)
+				if known {
+					f.Apply(contract.Credential{ID: id, Version: uint64(i + 1), Deleted: true, PublishedMS: time.Now().UnixMilli()})
+				}
+				f.asks(t, s, name, "right", wire.Allow, "authority", 1)
+				f.Doubt(id)
+				f.Doubt(name)
+				f.asks(t, s, name, "right", wire.Allow, "authority", 1)
+			}
+		}
+	})
+}
+
+// sharing is a fleet that keeps all matches by their question.
+type sharing struct {
+	mu      sync.Mutex
+	matches map[string]*credential.Match
+}
+
+func (s *sharing) Find(_ context.Context, c *credential.Question) *credential.Match {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.matches[fmt.Sprintf("%+v", *c)]
+}
+
+func (s *sharing) Begin(ctx context.Context, c *credential.Question) (*credential.Match, func(*credential.Match)) {
+	if m := s.Find(ctx, c); m != nil {
+		return m, nil
+	}
+	return nil, func(m *credential.Match) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.matches[fmt.Sprintf("%+v", *c)] = m
+	}
+}
+
+func (s *sharing) Await(context.Context, *credential.Question, func() bool) *credential.Match {
+	return nil
+}

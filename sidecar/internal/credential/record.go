@@ -19,6 +19,7 @@ type record struct {
 	resync      uint64 // the full resync of the shard that last contained it
 	refusal     Reason // why the record can't authenticate the device, or empty
 	tombstone   bool
+	doubted     bool // Redis may have another one; as refusal isUnsure, for a record that can't authenticate the device
 	publishedMS int64
 	writtenMS   int64 // publishedMS of the record, also if it is in the future
 	permissions uint64
@@ -100,6 +101,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 	if before != nil && before.version == c.Version && before.same(r) {
 		v.release(r)
+		before.doubted = false
 		before.resync, before.refusal = v.resyncs[shard], r.refusal // a full resync contains it, and no doubt is left
 		return
 	}
@@ -129,7 +131,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 // precedes reports whether c is newer than r; in doubt, anything is. A write of the same version comes from another
 // server that counted to the same number: the later one wins.
 func (r *record) precedes(c *contract.Credential) bool {
-	return r.refusal == isUnsure || c.Version > r.version || c.Version == r.version && c.PublishedMS > r.publishedMS
+	return r.doubted || r.refusal == isUnsure || c.Version > r.version || c.Version == r.version && c.PublishedMS > r.publishedMS
 }
 
 // maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
@@ -360,13 +362,28 @@ func (v *Verifier) Doubt(id string) {
 	case r.registered():
 		r.refusal, r.wanted = isUnsure, nil
 		v.memory.DropVerdicts(id)
+	case r != nil && v.Authority != nil:
+		r.doubted = true // an unknown device could be one of the authority's
 	case r != nil:
 		v.replace(id, nil)
 	}
 	v.doubtAsked(id)
 }
 
-// Remove makes the device unknown: Redis has no record of it, or a malformed one.
+// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
+func (v *Verifier) Malformed(id string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	shard := v.Shards.Of(id)
+	switch {
+	case v.Authority != nil: // it would decide about an unknown device
+		v.replace(id, &record{shard: shard, resync: v.resyncs[shard], refusal: isRefused, doubted: true})
+	case v.records[id] != nil:
+		v.replace(id, nil)
+	}
+}
+
+// Remove makes the device unknown: Redis has no record of it.
 func (v *Verifier) Remove(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -27,7 +27,7 @@ func (f *Follower) apply(m contract.Member, fields map[string]string) {
 		c, err := contract.ParseCredential(fields)
 		if err != nil {
 			f.refuse("credential", m.ID, err)
-			f.Credentials.Remove(m.ID)
+			f.Credentials.Malformed(m.ID)
 			return
 		}
 		c.ID = m.ID

@@ -104,7 +104,8 @@ func (s *sink) keptBy(resync int) int {
 }
 
 // Doubt counts as a removal: the record counts for nothing.
-func (s *sink) Doubt(id string) { s.Remove(id) }
+func (s *sink) Doubt(id string)     { s.Remove(id) }
+func (s *sink) Malformed(id string) { s.Remove(id) }
 
 // removals returns the number of removals.
 func (s *sink) removals() int {

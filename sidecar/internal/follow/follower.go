@@ -44,7 +44,7 @@ var compareEvery = time.Second
 type Sink[T any] interface {
 	// Apply receives a record, which may be newer than the known one.
 	Apply(record T)
-	// Remove removes the record with this id: Redis has none, or an unreadable one.
+	// Remove removes the record with this id: Redis has none, or an object that can't be read.
 	Remove(id string)
 	// BeginResync begins a full resync: all records follow, and their versions start over.
 	BeginResync()
@@ -68,6 +68,8 @@ type Credentials interface {
 	// Doubt makes the record with this id count for nothing until it is applied again or removed: Redis may have another
 	// one.
 	Doubt(id string)
+	// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
+	Malformed(id string)
 }
 
 // Clock receives the times at which everything in Redis had been applied, and of writes.

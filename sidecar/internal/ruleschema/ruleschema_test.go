@@ -42,7 +42,7 @@ var bases = []string{`{
 // leftToDecoder are the problems that only the decoder finds, since they depend on more than one value, or on what a
 // pattern can't tell.
 var leftToDecoder = regexp.MustCompile(`want \S+ to \d\S+$|or 0s for no bound|want at most max_auth_staleness|` +
-	`a push listener has no rules|is a header that Gatehouse sends|is also (the|of) |has a NUL|` +
+	`a push listener has no rules|is a header that Gatehouse sends|belongs to the message|is also (the|of) |has a NUL|` +
 	`matches nothing: rules see|want no spaces or control characters|` +
 	`device needs auth|needs GET or HEAD|excludes auth and cache|needs methods: \[POST\]|` +
 	`is missing, for |is also the name of|is never reached|which are never reached|are never reached: |` +
