@@ -72,6 +72,7 @@ help: ## show this
 	@echo '  Variables of make run and observe, with their values now:'
 	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
+	@echo '  REDIS_URL is a Redis of yours, in place of REDIS: the demo writes its devices there.'
 
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=native or nginx; DETACH=1: in the background
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi

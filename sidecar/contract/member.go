@@ -57,12 +57,12 @@ func ParseMember(s string) (Member, error) {
 		}
 	case KindCredential:
 		if len(m.ID) > limits.MaxDeviceID {
-			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed",
-				quote(s), len(m.ID), limits.MaxDeviceID)
+			return Member{}, refuse(ReasonLimit, "device id %s: %d bytes, at most %d are allowed",
+				quote(m.ID), len(m.ID), limits.MaxDeviceID)
 		}
 		if !limits.ValidDeviceID(m.ID) {
 			return Member{},
-				refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', '?', ',' and '"'`, quote(s))
+				refuse(ReasonMalformed, `device id %s: want visible ASCII without '/', '?', ',' and '"'`, quote(m.ID))
 		}
 	default:
 		return Member{}, refuse(ReasonUnknown, `member %s: kind %q, want 'o' or 'c'`, quote(s), m.Kind)

@@ -157,8 +157,8 @@ func TestPutDeviceRefuses(t *testing.T) {
 		spoil func(*Device)
 		want  string
 	}{
-		{"no id", func(d *Device) { d.ID = "" }, `"c:"`},
-		{"id with slash", func(d *Device) { d.ID = "a/b" }, `"c:a/b"`},
+		{"no id", func(d *Device) { d.ID = "" }, `device id ""`},
+		{"id with slash", func(d *Device) { d.ID = "a/b" }, `device id "a/b"`},
 		{"long id", func(d *Device) { d.ID = strings.Repeat("a", 129) }, "129 bytes, at most 128"},
 		{"neither secret nor hash", func(d *Device) { d.Secret = "" }, "give a secret"},
 		{"both", func(d *Device) { d.Hashes = []string{hash} }, "give a secret"},

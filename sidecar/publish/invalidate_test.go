@@ -31,7 +31,7 @@ func TestInvalidate(t *testing.T) {
 		for what, refused := range map[string]func() (Receipt, error){
 			"has a record":                  func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "d") },
 			"that begin with *":             func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "*") },
-			"invalid member":                func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "a/b") },
+			`invalid device id "a/b"`:       func() (Receipt, error) { return s.p.InvalidateDevice(ctx, "a/b") },
 			"labels: name \"Fleet\": want ": func() (Receipt, error) { return s.p.InvalidateLabel(ctx, "Fleet", "eu") },
 		} {
 			if _, err := refused(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), what) {

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -83,9 +85,17 @@ func (cmd *auditCmd) print(c *console, change publish.Change) error {
 	if cmd.JSON {
 		return json.NewEncoder(c.stdout).Encode(change)
 	}
-	what := shown(change.Change)
-	if len(change.Fields) > 0 {
-		what += " " + shown(strings.Join(change.Fields, ","))
+	what, fields := shown(change.Change), change.Fields
+	switch change.Change {
+	case "revoked", "disabled", "enabled": // which say what became of this field
+		fields = slices.DeleteFunc(slices.Clone(fields), func(f string) bool { return f == contract.FieldDisabled })
+	case "deleted":
+		if contract.IsInvalidation(change.Device) {
+			what = "invalidated"
+		}
+	}
+	if len(fields) > 0 {
+		what += " " + shown(strings.Join(fields, ","))
 	}
 	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", timestamp(change.Time.UnixMilli()),
 		shown(change.Device), change.Version, what, orNone(shown(change.Author)))

@@ -21,16 +21,18 @@ func TestAuditCommand(t *testing.T) {
 	s.ok("", "device", "set", "car-1", "--add", "read", "--author", "ann")
 	s.ok("", "device", "revoke", "--all", "--author", "ann")
 	s.ok("secret", "device", "--author", "job 7", "put", "van-1", "--secret-file", "-", "--cost", "4")
+	s.ok("", "device", "--author", "dba", "invalidate", "--label", "fleet=eu")
 	for _, test := range []struct {
 		args []string
 		want []string // device, version, change
 	}{
 		{nil, []string{"car-1 version 1: put, by " + publish.DefaultAuthor(),
-			"car-1 version 2: changed permissions, by ann", "car-1 version 3: revoked disabled, by ann",
-			"van-1 version 1: put, by job 7"}},
+			"car-1 version 2: changed permissions, by ann", "car-1 version 3: revoked, by ann",
+			"van-1 version 1: put, by job 7", "*fleet=eu version 1: invalidated, by dba"}},
 		{[]string{"--device", "van-*"}, []string{"van-1 version 1: put, by job 7"}},
 		{[]string{"--author", "ann", "--since", "1h"},
-			[]string{"car-1 version 2: changed permissions, by ann", "car-1 version 3: revoked disabled, by ann"}},
+			[]string{"car-1 version 2: changed permissions, by ann", "car-1 version 3: revoked, by ann"}},
+		{[]string{"--author", "dba"}, []string{"*fleet=eu version 1: invalidated, by dba"}},
 		{[]string{"--since", "2100-01-01T00:00:00Z"}, nil},
 	} {
 		out := s.ok("", append([]string{"audit"}, test.args...)...)

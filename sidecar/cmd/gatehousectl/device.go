@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -224,7 +225,7 @@ func (cmd *deviceDeleteCmd) Run(c *console) error {
 type deviceRevokeCmd struct {
 	ID    string `arg:"" optional:"" help:"The device's id."`
 	Force bool   `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
-	All   bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now. To accept a device again, run device put with its secret."`
+	All   bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now."`
 }
 
 // Run revokes the device, or all.
@@ -249,6 +250,9 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 			revoke = p.ForceRevokeDevice
 		}
 		receipt, err := revoke(ctx, cmd.ID)
+		if errors.Is(err, publish.ErrNotFound) {
+			err = fmt.Errorf("%w; if your authority has it, register it first, or use device invalidate", err)
+		}
 		if err != nil {
 			return err
 		}

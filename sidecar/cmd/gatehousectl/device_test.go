@@ -211,10 +211,10 @@ func TestDevicePepper(t *testing.T) {
 // TestSeen tells which devices authenticated when, as sidecars write it.
 func TestSeen(t *testing.T) {
 	s := newShell(t)
-	for _, id := range []string{"here", "away", "never", "old", "both"} {
+	for _, id := range []string{"here", "away", "never", "old", "both", "moved"} {
 		s.ok("secret", "device", "put", id, "--secret-file", "-", "--cost", "4")
 	}
-	for _, id := range []string{"old", "both"} {
+	for _, id := range []string{"old", "both", "moved"} {
 		s.ok("new", "device", "rotate", id, "--secret-file", "-", "--cost", "4")
 	}
 	s.fails(1, "no sidecar has written last authentications", "", "device", "list", "--not-seen", "30d")
@@ -233,13 +233,15 @@ func TestSeen(t *testing.T) {
 	at(keys.SeenKey(), "away", 40*day)
 	at(keys.SeenKey(), "old", 20*day)
 	at(keys.SeenOldKey(), "old", 20*day)
-	at(keys.SeenKey(), "both", -time.Minute)
-	at(keys.SeenOldKey(), "both", -30*time.Second) // under this record, by the clock of a sidecar
+	at(keys.SeenKey(), "both", time.Hour)
+	at(keys.SeenOldKey(), "both", time.Hour+5*time.Minute) // before the last write of the record, which doesn't matter
+	at(keys.SeenKey(), "moved", -time.Hour)
+	at(keys.SeenOldKey(), "moved", -time.Hour+6*time.Minute)
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{nil, "away both here never old"},
+		{nil, "away both here moved never old"},
 		{[]string{"--not-seen", "30d"}, "away never"},
 		{[]string{"--not-seen", "10d", "--label", "a=b"}, ""},
 		{[]string{"--not-seen", "240h"}, "away never old"},

@@ -203,7 +203,7 @@ func (s *selection) each(ctx context.Context, p *publish.Publisher,
 type deviceListCmd struct {
 	JSON           bool   `name:"json" help:"One JSON object a line."`
 	NotSeen        string `placeholder:"TIME" help:"Only the devices that have not authenticated since then, or never: a duration such as 30d, or a time such as 2030-01-31T00:00:00Z."`
-	OldSecretInUse bool   `help:"Only the devices whose old secret counts still, and which used it last."`
+	OldSecretInUse bool   `help:"Only the devices in an overlap that used an old secret last, or within 5 minutes before their last authentication."`
 
 	selection `embed:""`
 }
@@ -286,11 +286,10 @@ func (cmd *deviceListCmd) see(ctx context.Context, p *publish.Publisher, page []
 	return kept, nil
 }
 
-// oldInUse reports whether an old secret of a device counts still, and the device has used it under this record, or
-// last.
+// oldInUse reports whether an old secret of a device counts still, and the device used one last, or within 5 minutes
+// before: some of its processes may have the new one already.
 func oldInUse(c contract.Credential, seen publish.Seen) bool {
-	return c.OldUntilMS > time.Now().UnixMilli() && !seen.Old.IsZero() &&
-		(seen.Old.UnixMilli() >= c.PublishedMS || !seen.Last.After(seen.Old))
+	return c.OldUntilMS > time.Now().UnixMilli() && !seen.Old.IsZero() && seen.Last.Sub(seen.Old) <= 5*time.Minute
 }
 
 // recorded returns an error if no sidecar writes last authentications, and says so if they began to after before.

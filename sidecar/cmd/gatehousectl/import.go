@@ -220,6 +220,9 @@ func (i *importer) check(d *publish.Device) (generate bool, err error) {
 		d.Secret = publish.NewSecret()
 	}
 	d.Cost = i.Cost
+	if d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled {
+		return false, lineError{fmt.Errorf("device %q: has neither a secret nor a hash; --generate makes one", d.ID)}
+	}
 	if err := d.Check(); err != nil {
 		return false, lineError{err}
 	}

@@ -278,7 +278,11 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 	}
 	if d := e.Device; d != nil {
 		may := "may authenticate"
-		if d.Sidecar.Refusal != "" {
+		switch d.Sidecar.Refusal {
+		case "":
+		case "no_authority": // it has no record
+			may = "the authority decides"
+		default:
 			may = "may not authenticate: " + string(d.Sidecar.Refusal)
 		}
 		fmt.Fprintf(w, "device\t%s, %s\n", d.ID, may)

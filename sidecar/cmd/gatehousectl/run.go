@@ -38,7 +38,7 @@ type cli struct {
 		Rotate     deviceRotateCmd     `cmd:"" help:"Give a device a new secret; the one before counts until the overlap ends."`
 		Set        deviceSetCmd        `cmd:"" help:"Change a device without its secret."`
 		Get        deviceGetCmd        `cmd:"" help:"Print a device's record."`
-		Revoke     deviceRevokeCmd     `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
+		Revoke     deviceRevokeCmd     `cmd:"" help:"Refuse a device, or all, from now on; their records stay. device set --no-disabled accepts one again."`
 		Invalidate deviceInvalidateCmd `cmd:"" help:"End verdicts of the authority, on a device without a record, or on all."`
 		Delete     deviceDeleteCmd     `cmd:"" help:"Make the edges forget a device."`
 		List       deviceListCmd       `cmd:"" help:"List devices, in each shard the oldest write first. One that is written meanwhile may come twice."`

@@ -220,7 +220,7 @@ func TestRevokeAll(t *testing.T) {
 	if got := s.ok("", "device", "revoke", "--all"); got != "all devices: 2 revoked\n" {
 		t.Errorf("revoke --all of evicted ones: %q", got)
 	}
-	s.fails(3, "not found", "", "device", "revoke", "nobody")
+	s.fails(3, "not found; if your authority has it, register it first", "", "device", "revoke", "nobody")
 	if got := s.ok("", "device", "revoke", "nobody", "--force"); !strings.HasPrefix(got, "nobody: revoked, version ") {
 		t.Errorf("revoke --force: %q", got)
 	}

@@ -141,6 +141,9 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 		d := i.device(ctx, id)
 		e.Device = &d
 		e.Answer.refine(&d)
+		if e.IfRight != nil {
+			e.IfRight.refine(&d)
+		}
 	}
 	return e, nil
 }
@@ -355,12 +358,12 @@ func actionOf(d *policy.Decision) Answer {
 	return a
 }
 
-// refine says what became of a device that the edge, which lists only those that may authenticate, takes for unknown.
+// refine says what became of a device that the edge takes for unknown, or whose right secret the sidecar refuses.
 func (a *Answer) refine(d *Device) {
 	if a.Enforced != nil {
 		a.Enforced.refine(d)
 	}
-	if a.Reason != "gatehouse_denied_unknown_device" {
+	if a.Reason != "gatehouse_denied_unknown_device" && a.Reason != "gatehouse_denied_credential" {
 		return
 	}
 	when := ""

@@ -42,6 +42,8 @@ func TestUnknownDevice(t *testing.T) {
 		{"gatehouse_denied_unknown_device", "deleted", "The device was deleted at 2026-11-26T12:00:00Z."},
 		{"gatehouse_denied_unknown_device", "expired", "The device's access ended at 2026-11-26T13:00:00Z."},
 		{"gatehouse_denied_unknown_device", "refused_record", "The device's record is malformed or can't be used."},
+		{"gatehouse_denied_credential", "expired", "The device's access ended at 2026-11-26T13:00:00Z."},
+		{"gatehouse_denied_credential", "", replies["gatehouse_denied_credential"]},
 		{"gatehouse_denied_no_credential", "revoked", replies["gatehouse_denied_no_credential"]},
 	} {
 		a := Answer{Reason: tt.reason, Text: replies[tt.reason]}
