@@ -102,7 +102,8 @@ func TestSchemes(t *testing.T) {
 	}
 }
 
-// TestUpgradeToGH1 hashes a generated secret again when its device authenticates. The device is never refused meanwhile.
+// TestUpgradeToGH1 hashes a generated secret again when its device authenticates. The device is never refused
+// meanwhile.
 func TestUpgradeToGH1(t *testing.T) {
 	behindEdge(t)
 	pepper, file := newPepper(t, strings.Repeat("n", 64))

@@ -6,8 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// Upgrade is a right generated secret whose hash should be gh1 of the first pepper: it is of a slow scheme. One of another
-// pepper stays: sidecars with their peppers in another order would undo each other's upgrades.
+// Upgrade is a right generated secret whose hash is of a slow scheme and should be gh1 of the first pepper. One of
+// another pepper stays: sidecars with their peppers in another order would undo each other's upgrades.
 type Upgrade struct {
 	Device, Secret string
 	Hash           string // the one that the secret matches

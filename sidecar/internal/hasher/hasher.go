@@ -80,7 +80,9 @@ type Pool struct {
 // New returns a Pool of hashers that run program with their priority as the argument.
 func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
 	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{},
-		memory: map[Priority]*semaphore.Weighted{Low: semaphore.NewWeighted(maxMemory), Idle: semaphore.NewWeighted(maxMemory)}}
+		memory: map[Priority]*semaphore.Weighted{
+			Low: semaphore.NewWeighted(maxMemory), Idle: semaphore.NewWeighted(maxMemory),
+		}}
 }
 
 // Compare returns nil if hash is a hash of secret, otherwise an error like [passhash.Compare]. With a
@@ -104,7 +106,8 @@ func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
 	return passhash.Compare(hash, secret)
 }
 
-// reserve waits until a run may take some bytes, and returns what gives them back. bcrypt, which needs none, never waits.
+// reserve waits until a run may take some bytes, and returns what gives them back. bcrypt, which needs none, never
+// waits.
 func (p *Pool) reserve(priority Priority, bytes int64) (give func()) {
 	if bytes == 0 {
 		return func() {}
