@@ -227,8 +227,8 @@ func notHeader(name string) string {
 
 // messageHeaders are headers that proxies read and rewrite (RFC 9110, sections 7.2 and 7.6.1), and cookies, which are
 // several values.
-var messageHeaders = []string{"host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive",
-	"proxy-connection", "upgrade", "expect", "cookie"}
+var messageHeaders = []string{"host", "content-length", "transfer-encoding", "te", "trailer", "connection",
+	"keep-alive", "proxy-connection", "upgrade", "expect", "cookie"}
 
 // notRuleName tells why a rule can't have a name, which is a part of the names of counters.
 func notRuleName(name string) string {

@@ -131,7 +131,8 @@ func (v *Verifier) Apply(c contract.Credential) {
 // precedes reports whether c is newer than r; in doubt, anything is. A write of the same version comes from another
 // server that counted to the same number: the later one wins.
 func (r *record) precedes(c *contract.Credential) bool {
-	return r.doubted || r.refusal == isUnsure || c.Version > r.version || c.Version == r.version && c.PublishedMS > r.publishedMS
+	return r.doubted || r.refusal == isUnsure || c.Version > r.version ||
+		c.Version == r.version && c.PublishedMS > r.publishedMS
 }
 
 // maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
