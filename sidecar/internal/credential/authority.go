@@ -52,6 +52,7 @@ type answers struct {
 	devices map[string]*asked
 	order   list.List // of *answer, the oldest first
 	calls   map[string]int
+	own     map[uint64]int // calls about unknown secrets of devices from their own network, by pair
 	// era is the generation of devices without a record. It changes when calls that run may get outdated answers.
 	era uint64
 	// group identifies the invalidations of several devices, and has the tombstones that these are, by id.
@@ -79,7 +80,7 @@ type answer struct {
 }
 
 func newAnswers(most int) answers {
-	return answers{most: max(most, 1), devices: make(map[string]*asked), calls: make(map[string]int),
+	return answers{most: max(most, 1), devices: make(map[string]*asked), calls: make(map[string]int), own: make(map[uint64]int),
 		tombstones: make(map[string]*record)}
 }
 
@@ -128,6 +129,9 @@ func (v *Verifier) remembered(a *attempt, now time.Time) (Result, bool) {
 			if wait := v.guesses(a); wait > 0 {
 				return v.guessed(a, wait), true
 			}
+			if !a.familiar && a.source != 0 && v.byPair.full(v.sources.pair(a.id, a.source)) {
+				return unavailable(isOverloaded), true // as a wrong one, which gets no place now
+			}
 			return v.allowAsked(a, x, byPin), true
 		}
 	}
@@ -159,6 +163,11 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 	if r, done := v.settle(&again); done { // another flight has ended since the attempt was decided
 		return r
 	}
+	leave, ok := v.place(&again)
+	if !ok {
+		return unavailable(isOverloaded)
+	}
+	defer leave()
 	c, ok := v.question(&a)
 	if !ok {
 		return unavailable(isUnsure) // no caller uses this answer: they start over
@@ -187,6 +196,42 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 			return unavailable(isUnsure)
 		}
 	}
+}
+
+// place bounds the running calls: were all of them about wrong secrets, no limit would be exceeded. From its own network
+// a secret that was right needs no place, so that guesses can't keep the device out.
+func (v *Verifier) place(a *attempt) (leave func(), ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := &v.answers
+	pair := v.sources.pair(a.id, a.source)
+	switch {
+	case a.familiar && t.devices[a.id].of(a.digest) != nil:
+		return func() {}, true
+	case a.familiar:
+		if t.own[pair] >= maxPerDevice {
+			return nil, false
+		}
+		t.own[pair]++
+		return func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			if t.own[pair]--; t.own[pair] == 0 {
+				delete(t.own, pair)
+			}
+		}, true
+	case a.source == 0:
+		return func() {}, true
+	case !v.byPair.begin(pair):
+		return nil, false
+	case !v.bySource.begin(uint64(a.source)):
+		v.byPair.end(pair)
+		return nil, false
+	}
+	return func() {
+		v.byPair.end(pair)
+		v.bySource.end(uint64(a.source))
+	}, true
 }
 
 // away is the answer while the authority gives none: the edge may use an expired verdict, within verdict_grace.

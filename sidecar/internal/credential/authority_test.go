@@ -277,6 +277,59 @@ func TestGuessesOfTheAuthority(t *testing.T) {
 	})
 }
 
+// TestConcurrentGuesses: guesses that come at once are no more than those that come one by one, for one device or for
+// many, and keep a device out of its own network no longer than a call takes.
+func TestConcurrentGuesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(service)
+		s.say(func(_, secret string) (credential.Answer, error) {
+			time.Sleep(10 * time.Millisecond)
+			return credential.Answer{Allow: secret == "right"}, nil
+		})
+		f := asking(s, credential.Config{Limits: fewFailures})
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1)
+		const bad = "198.51.100.1"
+		calls := func(id func(i int) string, from string) int64 {
+			before := s.calls.Load()
+			for i := range 400 {
+				go f.Verifier.Verify(t.Context(), id(i), fmt.Sprint("guess", i), from)
+			}
+			synctest.Wait() // all calls are running
+			if from == bad {
+				f.show(t, "d", "right", from, wire.Unavailable, "overload") // known, but that would tell
+			}
+			f.asks(t, s, "d", "right", wire.Allow, "pin", 0)
+			time.Sleep(time.Second)
+			return s.calls.Load() - before
+		}
+		one := func(int) string { return "d" }
+		if got := calls(one, bad); got != 5 {
+			t.Errorf("%d guesses of 400 for one device were judged, want 5", got)
+		}
+		f.show(t, "d", "right", bad, wire.Throttled, "limited")
+		const other = "203.0.113.1"
+		if got := calls(func(i int) string { return fmt.Sprint(i) }, other); got != 12 {
+			t.Errorf("%d guesses of 400 from one source were judged, want 12", got)
+		}
+		if got := calls(one, "192.0.2.1"); got != 8 {
+			t.Errorf("%d guesses of 400 from the device's own network were judged, want 8", got)
+		}
+		time.Sleep(25 * time.Second) // its secret has to be confirmed
+		for i := range 400 {
+			go f.Verifier.Verify(t.Context(), "d", fmt.Sprint("guess", i), "192.0.2.1")
+		}
+		synctest.Wait()
+		f.show(t, "d", "right", "192.0.2.1", wire.Allow, "authority")
+
+		// A right secret that is not known shares its place with itself.
+		for range 400 {
+			go f.show(t, "e", "right", "203.0.113.2", wire.Allow, "authority")
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
 // TestInvalidation: each kind ends the verdicts that it names, and running calls start over.
 func TestInvalidation(t *testing.T) {
 	for _, test := range []struct {
