@@ -183,8 +183,8 @@ func TestFailures(t *testing.T) {
 		t.Fatalf("%d calls, %v malformed", calls.Load(), f.counts("malformed"))
 	}
 	status.Store(503)
-	for range 50 {
-		f.ask("d")
+	for i := range 50 {
+		f.ask(fmt.Sprint(i))
 	}
 	// Five questions with one retry each, and one more if the test took a second.
 	if got := calls.Load() - 20; got < 10 || got > 12 {
@@ -202,6 +202,72 @@ func TestFailures(t *testing.T) {
 	}
 	if metricstest.Value(t, f.metrics, "gatehouse_authority_broken") != 0 {
 		t.Error("still broken")
+	}
+}
+
+// TestOneDeviceBreaksNothing: calls about devices that authenticated before go on whatever happens to those about
+// strangers, or about one device; so do all after status 429.
+func TestOneDeviceBreaksNothing(t *testing.T) {
+	f := connect(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		switch {
+		case strings.Contains(string(text), "poison"):
+			w.WriteHeader(500)
+		case strings.Contains(string(text), "busy"):
+			w.WriteHeader(429)
+		default:
+			io.WriteString(w, `{"allow": true}`)
+		}
+	}))
+	for i := range 20 {
+		f.ask(fmt.Sprint("busy", i))
+		f.ask("poison")
+	}
+	if f.counts("skipped") != 0 {
+		t.Error("one device, or a limit of the service's, stopped the calls")
+	}
+	for i := range 20 {
+		f.Ask(t.Context(), fmt.Sprint("poison", i), secret, false)
+	}
+	if f.counts("skipped") < 10 {
+		t.Errorf("%v skipped: strangers don't stop those of strangers", f.counts("skipped"))
+	}
+	if got := f.ask("good"); !strings.HasPrefix(got, "allow") {
+		t.Errorf("a known device: %s", got)
+	}
+}
+
+// TestNoPlaceIsNoFailure: a call that got its place late isn't made.
+func TestNoPlaceIsNoFailure(t *testing.T) {
+	var calls atomic.Int64
+	release := make(chan struct{})
+	f := connect(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		<-release
+		io.WriteString(w, `{"allow": true}`)
+	}))
+	var first, late sync.WaitGroup
+	for i := range 32 {
+		first.Go(func() { f.Ask(t.Context(), fmt.Sprint(i), secret, false) })
+	}
+	for calls.Load() < 32 {
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	began := time.Now()
+	for i := range 20 {
+		late.Go(func() { f.Ask(ctx, fmt.Sprint("late", i), secret, false) })
+	}
+	time.Sleep(2100*time.Millisecond - time.Since(began)) // more than half of the time
+	close(release)
+	first.Wait()
+	late.Wait()
+	if calls.Load() != 32 || f.counts("busy") != 20 {
+		t.Errorf("%d calls, %v busy, want 32 and 20", calls.Load(), f.counts("busy"))
+	}
+	if got := f.ask("d"); !strings.HasPrefix(got, "allow") {
+		t.Errorf("then: %s", got)
 	}
 }
 
