@@ -6,6 +6,8 @@ package authority
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +18,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -40,6 +43,8 @@ const (
 	retryRatio = 0.1
 	maxRetries = 10
 	idleFor    = time.Minute
+	// connectTimeout bounds each step of connecting, and how long a dead connection of HTTP/2 goes unnoticed, twice.
+	connectTimeout = 2 * time.Second
 )
 
 // Client asks the service. It implements [credential.Authority].
@@ -110,16 +115,19 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		return nil, errors.Join(errs...)
 	}
 	u, _ := url.Parse(s.URL)
+	dialer := &net.Dialer{Timeout: connectTimeout}
 	transport := &http.Transport{
 		MaxIdleConnsPerHost: maxCalls, IdleConnTimeout: idleFor, MaxResponseHeaderBytes: maxAnswer,
 		DisableCompression: true, ForceAttemptHTTP2: true,
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: connectTimeout, PingTimeout: connectTimeout},
 	}
 	target := s.URL
 	switch u.Scheme {
 	case "unix":
 		target = "http://localhost/"
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", u.Path)
+			return dialer.DialContext(ctx, "unix", u.Path)
 		}
 	case "https":
 		config, err := s.tlsConfig()
@@ -248,16 +256,13 @@ func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, erro
 	request.Header.Set("User-Agent", "gatehouse-sidecar")
 	response, err := c.http.Do(request)
 	if err != nil {
-		if outer, ok := errors.AsType[*url.Error](err); ok {
-			err = outer.Err // its URL may have a key in its query
-		}
-		return credential.Answer{}, err
+		return credential.Answer{}, described(err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return credential.Answer{}, err
+		return credential.Answer{}, described(err)
 	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
 		return credential.Answer{}, nil
 	case response.StatusCode == http.StatusTooManyRequests:
@@ -268,6 +273,42 @@ func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, erro
 		return credential.Answer{}, malformed{fmt.Errorf("status %d, want 200, 401 or 403", response.StatusCode)}
 	}
 	return Parse(text)
+}
+
+// described returns an error of the connection without text of the service's, which may quote the secret, and without
+// the URL, which may have a key in its query.
+func described(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	if errors.Is(err, context.Canceled) {
+		return context.Canceled
+	}
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		return errors.New("TLS: the certificate is of an unknown CA")
+	}
+	if errors.As(err, new(*tls.CertificateVerificationError)) {
+		return errors.New("TLS: the certificate can't be verified: see its names and dates")
+	}
+	if errors.As(err, new(tls.RecordHeaderError)) {
+		return errors.New("TLS: the service doesn't speak it")
+	}
+	if errors.As(err, new(tls.AlertError)) {
+		return errors.New("TLS: the service refuses the connection, or the client certificate")
+	}
+	if errors.As(err, new(*net.DNSError)) {
+		return errors.New("the name of the service can't be resolved")
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return fmt.Errorf("connection: %w", errno)
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return errors.New("timeout of the connection")
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the service closed the connection")
+	}
+	return errors.New("the answer is malformed HTTP, or the connection broke")
 }
 
 // Parse reads the body of an answer of status 200. The error doesn't quote it.

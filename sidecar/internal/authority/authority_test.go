@@ -340,6 +340,64 @@ func TestSlow(t *testing.T) {
 	}
 }
 
+// TestNoTextOfTheService: what a service sends gets into no error and no log, and says what kind of failure it is.
+func TestNoTextOfTheService(t *testing.T) {
+	for _, test := range []struct{ answer, want string }{
+		{"HTTP/1.1 302 Found\r\nLocation: http://[" + secret + "\r\nContent-Length: 0\r\n\r\n", "malformed"},
+		{"HTTP/1.1 200 OK\r\n" + secret + "\r\n\r\n", "malformed"},
+		{"HTTP/1.1 " + secret + "\r\n\r\n", "malformed"},
+		{secret + "\r\n\r\n", "malformed"},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + secret, "closed the connection"},
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				conn.Read(make([]byte, 4096))
+				io.WriteString(conn, test.answer)
+				conn.Close()
+			}
+		}()
+		f := connect(t, "http://"+listener.Addr().String())
+		_, err = f.Ask(t.Context(), "d", secret, true)
+		if text := fmt.Sprint(err) + f.log.String(); strings.Contains(text, secret) || !strings.Contains(text, test.want) {
+			t.Errorf("%q: %s", test.answer, text)
+		}
+	}
+}
+
+// TestHangingTLS: connections whose handshake hangs don't pile up.
+func TestHangingTLS(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	closed := make(chan struct{})
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			io.Copy(io.Discard, conn)
+			close(closed)
+		}
+	}()
+	if got := connect(t, "https://"+listener.Addr().String()).ask("d"); got != "error" {
+		t.Error(got)
+	}
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection is still open")
+	}
+}
+
 // TestTLS: the service is verified by the CA certificates, and gets the client certificate.
 func TestTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
