@@ -48,11 +48,12 @@ const (
 // answers has the allows of the authority: those that the edge may have, and what is needed to end them. The methods'
 // callers hold the verifier's lock.
 type answers struct {
-	most    int // maximum number
-	devices map[string]*asked
-	order   list.List // of *answer, the oldest first
-	calls   map[string]int
-	own     map[uint64]int // calls about unknown secrets of devices from their own network, by pair
+	most     int // maximum number
+	devices  map[string]*asked
+	order    list.List // of *answer, the oldest first
+	calls    map[string]int
+	searched time.Time      // when endExpired last did
+	own      map[uint64]int // calls about unknown secrets of devices from their own network, by pair
 	// era is the generation of devices without a record. It changes when calls that run may get outdated answers.
 	era uint64
 	// group identifies the invalidations of several devices, and has the tombstones that these are, by id.
@@ -302,7 +303,7 @@ func (v *Verifier) concludeAsked(a *attempt, m *Match, now time.Time, reason Rea
 		}
 		return v.deny(a, now, reason)
 	}
-	bits, err := v.memory.Permissions(m.Said.Permissions)
+	bits, err := v.bits(m.Said.Permissions)
 	if err != nil {
 		v.tell.Do(func() { v.log.Warn("an answer of the authority can't be used", "device", a.id, "error", err) })
 		return away()
@@ -420,6 +421,22 @@ func (v *Verifier) endHeld(id string) {
 			v.end(x)
 		}
 	}
+}
+
+// endExpired ends the answers that have expired and have bits, which verdict_grace loses. It reports whether there were
+// any, and searches once in retryEvery: there may be very many. mu is held.
+func (v *Verifier) endExpired(now time.Time) (found bool) {
+	if now.Sub(v.answers.searched) < retryEvery {
+		return false
+	}
+	v.answers.searched = now
+	for at := v.answers.order.Front(); at != nil; at = at.Next() {
+		if x := at.Value.(*answer); x.permissions != 0 && !now.Before(x.ends) {
+			v.endAnswers(x.device)
+			found = true
+		}
+	}
+	return found
 }
 
 // calling counts the running calls about a device.

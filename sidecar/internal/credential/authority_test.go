@@ -401,6 +401,33 @@ func TestInvalidation(t *testing.T) {
 	}
 }
 
+// TestExpiredAnswersGiveWay: permission names of answers that have expired don't keep those of records, or of other
+// answers, out.
+func TestExpiredAnswersGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(service)
+		f := asking(s, pinned)
+		s.say(func(id, _ string) (credential.Answer, error) {
+			return credential.Answer{Allow: true, TTL: time.Second, Permissions: []string{"own:" + id}}, nil
+		})
+		for i := range 64 {
+			f.show(t, fmt.Sprint(i), "s", "", wire.Allow, "authority")
+		}
+		f.Apply(permitted("d", 1, "telemetry.write"))
+		f.show(t, "d", "s", "", wire.Deny, "refused_record")
+		time.Sleep(2500 * time.Millisecond)
+		f.show(t, "d", "s", "", wire.Unavailable, "permissions")
+		f.show(t, "new", "s", "", wire.Away, "no_authority")
+		f.edge.Reset(nil)
+		time.Sleep(2 * time.Second)
+		f.show(t, "d", "s", "", wire.Allow, "bcrypt")
+		f.show(t, "new", "s", "", wire.Allow, "authority")
+		if _, found := f.edge.verdict("0", "s"); found {
+			t.Error("the edge has a verdict whose bit has another name")
+		}
+	})
+}
+
 // TestAnswersAreBounded: a service that allows everything doesn't make the table grow, and no permission's bit gets
 // another name while a verdict has it.
 func TestAnswersAreBounded(t *testing.T) {
