@@ -87,6 +87,8 @@ func TestAuthority(t *testing.T) {
 		{"registered, its secret", "registered", "secret", wire.Allow, "bcrypt", 0},
 		{"an invalidation's id", "*", "right", wire.Deny, "unknown", 0},
 		{"another one's", "*fleet=d", "right", wire.Deny, "unknown", 0},
+		{"not UTF-8", "d", "right\xff", wire.Deny, "malformed", 0},
+		{"the character that JSON would have", "d", "right\ufffd", wire.Deny, "authority", 1},
 		{"malformed", "a/b", "right", wire.Deny, "malformed", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) { f.asks(t, s, test.id, test.secret, test.outcome, test.reason, test.calls) })
