@@ -221,6 +221,9 @@ func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (ans
 	}
 	c.metrics.AuthoritySeconds.Observe(time.Since(began).Seconds())
 	c.done(id, familiar, err)
+	if failed(err) {
+		err = fmt.Errorf("%w: %w", credential.ErrFailed, err)
+	}
 	return answer, err
 }
 

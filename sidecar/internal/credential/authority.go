@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"maps"
 	mathrand "math/rand/v2"
 	"slices"
@@ -23,6 +24,9 @@ type Authority interface {
 	// familiar: the device authenticated from the same network before.
 	Ask(ctx context.Context, id, secret string, familiar bool) (Answer, error)
 }
+
+// ErrFailed is of a call that the service, or the way to it, failed to answer. Its credential may be why.
+var ErrFailed = errors.New("the call of the authority failed")
 
 // Answer is what an authority says about a credential.
 type Answer struct {
@@ -43,6 +47,10 @@ const (
 	maxOfDevice = 4
 	// maxShared bounds how long other sidecars use an answer: less than a tombstone lives, see Question.Invalidated.
 	maxShared = time.Hour
+	// maxFailing bounds the calls that failed lately, blameWithin the time until another one's answer shows that their
+	// credentials, not the service, may be why.
+	maxFailing  = 64
+	blameWithin = time.Second
 )
 
 // answers has the allows of the authority: those that the edge may have, and what is needed to end them. The methods'
@@ -59,6 +67,13 @@ type answers struct {
 	// group identifies the invalidations of several devices, and has the tombstones that these are, by id.
 	group      uint64
 	tombstones map[string]*record
+	failing    []failing // the newest last
+}
+
+// failing is an attempt, without its secret, whose call failed.
+type failing struct {
+	attempt
+	at time.Time
 }
 
 // asked is a device that the authority allowed.
@@ -247,9 +262,10 @@ func (v *Verifier) ask(ctx context.Context, a *attempt, end func(*Match)) Result
 	span.End()
 	if err != nil {
 		end(nil)
-		v.unanswered(a)
+		v.unanswered(a, err)
 		return away()
 	}
+	v.blameFailing()
 	var m *Match
 	if said.Allow {
 		m = v.agreed(&said)
@@ -266,13 +282,34 @@ func (v *Verifier) ask(ctx context.Context, a *attempt, end func(*Match)) Result
 
 // unanswered counts a secret that is none of those that the authority found right, while verdict_grace lets the device
 // in with these: otherwise nothing would limit guesses while the authority is away.
-func (v *Verifier) unanswered(a *attempt) {
+func (v *Verifier) unanswered(a *attempt, err error) {
 	v.mu.Lock()
-	d := v.answers.devices[a.id]
+	t := &v.answers
+	d := t.devices[a.id]
 	guess := d != nil && d.of(a.digest) == nil
+	if !a.familiar && errors.Is(err, ErrFailed) {
+		if len(t.failing) == maxFailing {
+			t.failing = slices.Delete(t.failing, 0, 1)
+		}
+		t.failing = append(t.failing, failing{attempt{id: a.id, source: a.source, from: a.from}, time.Now()})
+	}
 	v.mu.Unlock()
 	if guess {
 		v.count(a)
+	}
+}
+
+// blameFailing counts the calls that failed just before another one was answered for their sources, as guesses: one
+// client's must not keep new devices out. While the service is down, nobody is to blame.
+func (v *Verifier) blameFailing() {
+	v.mu.Lock()
+	lately := v.answers.failing
+	v.answers.failing = nil
+	v.mu.Unlock()
+	for i := range lately {
+		if time.Since(lately[i].at) < blameWithin {
+			v.blame(&lately[i].attempt)
+		}
 	}
 }
 

@@ -332,6 +332,39 @@ func TestConcurrentGuesses(t *testing.T) {
 	})
 }
 
+// TestWhoMakesCallsFail: a source whose calls fail while others are answered is limited; none is while the service is
+// down.
+func TestWhoMakesCallsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(service)
+		f := asking(s, credential.Config{Limits: fewFailures})
+		const bad, good = "198.51.100.1", "203.0.113.1"
+		fails := func(string, string) (credential.Answer, error) {
+			return credential.Answer{}, fmt.Errorf("%w: timeout", credential.ErrFailed)
+		}
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1)
+		s.say(fails)
+		for i := range 40 {
+			f.show(t, fmt.Sprint("device", i), "right", good, wire.Away, "no_authority")
+			f.show(t, "d", "right", "192.0.2.1", wire.Allow, "pin")
+		}
+		time.Sleep(2 * time.Second)
+		s.say(nil)
+		f.show(t, "device", "right", good, wire.Allow, "authority")
+		for i := range 12 {
+			s.say(fails)
+			f.Verifier.Verify(t.Context(), fmt.Sprint("poison", i), "s", bad)
+			s.say(nil)
+			f.show(t, fmt.Sprint("device", i), "right", good, wire.Allow, "authority")
+		}
+		before := s.calls.Load()
+		f.show(t, "poison", "s", bad, wire.Unavailable, "limited")
+		if s.calls.Load() != before {
+			t.Error("its calls go on")
+		}
+	})
+}
+
 // TestInvalidation: each kind ends the verdicts that it names, and running calls start over.
 func TestInvalidation(t *testing.T) {
 	for _, test := range []struct {
