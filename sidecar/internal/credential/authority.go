@@ -96,8 +96,8 @@ type answer struct {
 }
 
 func newAnswers(most int) answers {
-	return answers{most: max(most, 1), devices: make(map[string]*asked), calls: make(map[string]int), own: make(map[uint64]int),
-		tombstones: make(map[string]*record)}
+	return answers{most: max(most, 1), devices: make(map[string]*asked), calls: make(map[string]int),
+		own: make(map[uint64]int), tombstones: make(map[string]*record)}
 }
 
 // asks reports whether the authority decides about a device whose record is refused because of why.
@@ -214,8 +214,8 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 	}
 }
 
-// place bounds the running calls: were all of them about wrong secrets, no limit would be exceeded. From its own network
-// a secret that was right needs no place, so that guesses can't keep the device out.
+// place bounds the running calls: were all of them about wrong secrets, no limit would be exceeded. From the device's
+// own network a secret that was right needs no place, so that guesses can't keep the device out.
 func (v *Verifier) place(a *attempt) (leave func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
