@@ -37,8 +37,10 @@ const (
 	// before: a flood of these leaves room for the others.
 	maxCalls     = 64
 	maxStrangers = 32
-	// breakAfter is how many devices' calls must fail in a row to stop calls for a while.
-	breakAfter = 5
+	// breakAfter is how many devices' calls must fail in a row to stop calls for a while, strangersBreakAfter how many
+	// strangers': one client can be many of these, until its source is limited.
+	breakAfter          = 5
+	strangersBreakAfter = 64
 	// retryRatio is the number of retries for each call, of which maxRetries may be saved up.
 	retryRatio = 0.1
 	maxRetries = 10
@@ -74,7 +76,7 @@ type circuit struct {
 
 func newCircuits() circuits {
 	return circuits{all: map[bool]*circuit{
-		true: {breaker: breaker.Breaker{After: breakAfter}}, false: {breaker: breaker.Breaker{After: breakAfter}},
+		true: {breaker: breaker.Breaker{After: breakAfter}}, false: {breaker: breaker.Breaker{After: strangersBreakAfter}},
 	}}
 }
 
@@ -86,7 +88,7 @@ func (c *Client) done(id string, familiar bool, err error) {
 	switch {
 	case !broke:
 		one.failing = nil
-	case len(one.failing) == breakAfter: // another try
+	case len(one.failing) == one.breaker.After: // another try
 	case slices.Contains(one.failing, id):
 		return
 	default:
@@ -97,7 +99,7 @@ func (c *Client) done(id string, familiar bool, err error) {
 	}
 	broken := 0.0
 	for _, other := range c.circuits.all {
-		if len(other.failing) == breakAfter {
+		if len(other.failing) == other.breaker.After {
 			broken = 1
 		}
 	}
