@@ -40,7 +40,7 @@ const (
 	// breakAfter is how many devices' calls must fail in a row to stop calls for a while, strangersBreakAfter how many
 	// strangers': one client can be many of these, until its source is limited.
 	breakAfter          = 5
-	strangersBreakAfter = 64
+	strangersBreakAfter = 1024
 	// retryRatio is the number of retries for each call, of which maxRetries may be saved up.
 	retryRatio = 0.1
 	maxRetries = 10

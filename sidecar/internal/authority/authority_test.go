@@ -228,7 +228,7 @@ func TestOneDeviceBreaksNothing(t *testing.T) {
 	if f.counts("skipped") != 0 {
 		t.Error("one device, or a limit of the service's, stopped the calls")
 	}
-	for i := range 100 {
+	for i := range 1100 {
 		f.Ask(t.Context(), fmt.Sprint("poison", i), secret, false)
 	}
 	if f.counts("skipped") < 30 {
