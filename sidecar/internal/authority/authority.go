@@ -6,6 +6,8 @@ package authority
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +18,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -34,12 +37,16 @@ const (
 	// before: a flood of these leaves room for the others.
 	maxCalls     = 64
 	maxStrangers = 32
-	// breakAfter is how many failures in a row stop calls for a while.
-	breakAfter = 5
+	// breakAfter is how many devices' calls must fail in a row to stop calls for a while, strangersBreakAfter how many
+	// strangers': one client can be many of these, until its source is limited.
+	breakAfter          = 5
+	strangersBreakAfter = 1024
 	// retryRatio is the number of retries for each call, of which maxRetries may be saved up.
 	retryRatio = 0.1
 	maxRetries = 10
 	idleFor    = time.Minute
+	// connectTimeout bounds each step of connecting, and how long a dead connection of HTTP/2 goes unnoticed, twice.
+	connectTimeout = 2 * time.Second
 )
 
 // Client asks the service. It implements [credential.Authority].
@@ -49,10 +56,59 @@ type Client struct {
 	metrics   *metrics.Metrics
 	log       *slog.Logger
 	tell      rate.Sometimes // bounds the log of failures
-	breaker   breaker.Breaker
+	circuits  circuits
 	calls     chan struct{}
 	strangers chan struct{}
 	retries   budget
+}
+
+// circuits are a breaker for devices that authenticated from their network before, and one for others: whatever
+// strangers send, they stop no call about the former. It is safe for concurrent use.
+type circuits struct {
+	mu  sync.Mutex // protects both
+	all map[bool]*circuit
+}
+
+type circuit struct {
+	breaker breaker.Breaker
+	failing []string // devices whose calls failed since the last good one, each counts once
+}
+
+func newCircuits() circuits {
+	return circuits{all: map[bool]*circuit{
+		true: {breaker: breaker.Breaker{After: breakAfter}}, false: {breaker: breaker.Breaker{After: strangersBreakAfter}},
+	}}
+}
+
+// done records the result of a call about a device.
+func (c *Client) done(id string, familiar bool, err error) {
+	c.circuits.mu.Lock()
+	defer c.circuits.mu.Unlock()
+	one, broke := c.circuits.all[familiar], failed(err)
+	switch {
+	case !broke:
+		one.failing = nil
+	case len(one.failing) == one.breaker.After: // another try
+	case slices.Contains(one.failing, id):
+		return
+	default:
+		one.failing = append(one.failing, id)
+	}
+	if !one.breaker.Done(broke, time.Now()) {
+		return
+	}
+	broken := 0.0
+	for _, other := range c.circuits.all {
+		if len(other.failing) == other.breaker.After {
+			broken = 1
+		}
+	}
+	c.metrics.AuthorityBroken.Set(broken)
+	if broke {
+		c.log.Error("the authority fails: its devices get no new verdicts", "familiar", familiar, "error", err)
+	} else {
+		c.log.Info("the authority answers again", "familiar", familiar)
+	}
 }
 
 // New returns a Client of the service in s, which connects on first use.
@@ -61,16 +117,19 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		return nil, errors.Join(errs...)
 	}
 	u, _ := url.Parse(s.URL)
+	dialer := &net.Dialer{Timeout: connectTimeout}
 	transport := &http.Transport{
 		MaxIdleConnsPerHost: maxCalls, IdleConnTimeout: idleFor, MaxResponseHeaderBytes: maxAnswer,
 		DisableCompression: true, ForceAttemptHTTP2: true,
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: connectTimeout, PingTimeout: connectTimeout},
 	}
 	target := s.URL
 	switch u.Scheme {
 	case "unix":
 		target = "http://localhost/"
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", u.Path)
+			return dialer.DialContext(ctx, "unix", u.Path)
 		}
 	case "https":
 		config, err := s.tlsConfig()
@@ -84,8 +143,8 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse // the secret is for nobody else
 		}},
-		breaker: breaker.Breaker{After: breakAfter},
-		calls:   make(chan struct{}, maxCalls), strangers: make(chan struct{}, maxStrangers),
+		circuits: newCircuits(),
+		calls:    make(chan struct{}, maxCalls), strangers: make(chan struct{}, maxStrangers),
 		retries: budget{left: maxRetries},
 	}, nil
 }
@@ -95,6 +154,9 @@ var (
 	errSkipped = errors.New("calls are skipped: the authority failed lately")
 	errBusy    = errors.New("too many calls of the authority")
 )
+
+// errThrottled is status 429: the service is well, and asks for fewer calls.
+var errThrottled = errors.New("status 429")
 
 // malformed is an answer that is not as in the contract. It says nothing about the service's health: the next device's
 // may be good.
@@ -127,6 +189,7 @@ func (c *Client) Ask(ctx context.Context, id, secret string, familiar bool) (cre
 }
 
 func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (answer credential.Answer, err error) {
+	arrived := time.Now()
 	if !familiar {
 		leave, err := enter(ctx, c.strangers)
 		if err != nil {
@@ -139,7 +202,10 @@ func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (ans
 		return answer, err
 	}
 	defer leave()
-	if !c.breaker.Try(time.Now()) {
+	if hurried(ctx, arrived) {
+		return answer, errBusy
+	}
+	if !c.circuits.all[familiar].breaker.Try(time.Now()) {
 		return answer, errSkipped
 	}
 	body, err := json.Marshal(struct {
@@ -156,21 +222,24 @@ func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (ans
 		answer, err = c.call(ctx, body)
 	}
 	c.metrics.AuthoritySeconds.Observe(time.Since(began).Seconds())
-	broke := failed(err)
-	changed := c.breaker.Done(broke, time.Now())
-	switch {
-	case changed && broke:
-		c.metrics.AuthorityBroken.Set(1)
-		c.log.Error("the authority fails: its devices get no new verdicts", "error", err)
-	case changed:
-		c.metrics.AuthorityBroken.Set(0)
-		c.log.Info("the authority answers again")
+	c.done(id, familiar, err)
+	if failed(err) {
+		err = fmt.Errorf("%w: %w", credential.ErrFailed, err)
 	}
 	return answer, err
 }
 
 // failed reports whether err is a failure of the service, or of the way to it.
-func failed(err error) bool { return err != nil && !errors.As(err, new(malformed)) }
+func failed(err error) bool {
+	return err != nil && !errors.As(err, new(malformed)) && !errors.Is(err, errThrottled)
+}
+
+// hurried reports whether the wait for a place took half of the time: a call that ends too late then says nothing about
+// the service.
+func hurried(ctx context.Context, arrived time.Time) bool {
+	end, ok := ctx.Deadline()
+	return ok && time.Until(end) < end.Sub(arrived)/2
+}
 
 // enter waits for one of the places.
 func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {
@@ -192,24 +261,59 @@ func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, erro
 	request.Header.Set("User-Agent", "gatehouse-sidecar")
 	response, err := c.http.Do(request)
 	if err != nil {
-		if outer, ok := errors.AsType[*url.Error](err); ok {
-			err = outer.Err // its URL may have a key in its query
-		}
-		return credential.Answer{}, err
+		return credential.Answer{}, described(err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return credential.Answer{}, err
+		return credential.Answer{}, described(err)
 	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
 		return credential.Answer{}, nil
-	case response.StatusCode/100 == 5, response.StatusCode == http.StatusTooManyRequests:
+	case response.StatusCode == http.StatusTooManyRequests:
+		return credential.Answer{}, errThrottled
+	case response.StatusCode/100 == 5:
 		return credential.Answer{}, fmt.Errorf("status %d", response.StatusCode)
 	case response.StatusCode != http.StatusOK:
 		return credential.Answer{}, malformed{fmt.Errorf("status %d, want 200, 401 or 403", response.StatusCode)}
 	}
 	return Parse(text)
+}
+
+// described returns an error of the connection without text of the service's, which may quote the secret, and without
+// the URL, which may have a key in its query.
+func described(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	if errors.Is(err, context.Canceled) {
+		return context.Canceled
+	}
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		return errors.New("TLS: the certificate is of an unknown CA")
+	}
+	if errors.As(err, new(*tls.CertificateVerificationError)) {
+		return errors.New("TLS: the certificate can't be verified: see its names and dates")
+	}
+	if errors.As(err, new(tls.RecordHeaderError)) {
+		return errors.New("TLS: the service doesn't speak it")
+	}
+	if errors.As(err, new(tls.AlertError)) {
+		return errors.New("TLS: the service refuses the connection, or the client certificate")
+	}
+	if errors.As(err, new(*net.DNSError)) {
+		return errors.New("the name of the service can't be resolved")
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return fmt.Errorf("connection: %w", errno)
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return errors.New("timeout of the connection")
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the service closed the connection")
+	}
+	return errors.New("the answer is malformed HTTP, or the connection broke")
 }
 
 // Parse reads the body of an answer of status 200. The error doesn't quote it.

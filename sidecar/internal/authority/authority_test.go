@@ -183,8 +183,8 @@ func TestFailures(t *testing.T) {
 		t.Fatalf("%d calls, %v malformed", calls.Load(), f.counts("malformed"))
 	}
 	status.Store(503)
-	for range 50 {
-		f.ask("d")
+	for i := range 50 {
+		f.ask(fmt.Sprint(i))
 	}
 	// Five questions with one retry each, and one more if the test took a second.
 	if got := calls.Load() - 20; got < 10 || got > 12 {
@@ -202,6 +202,74 @@ func TestFailures(t *testing.T) {
 	}
 	if metricstest.Value(t, f.metrics, "gatehouse_authority_broken") != 0 {
 		t.Error("still broken")
+	}
+}
+
+// TestOneDeviceBreaksNothing: calls about devices that authenticated before go on whatever happens to those about
+// strangers, or about one device; so do all after status 429.
+func TestOneDeviceBreaksNothing(t *testing.T) {
+	f := connect(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		switch {
+		case strings.Contains(string(text), "poison"):
+			w.WriteHeader(500)
+		case strings.Contains(string(text), "busy"):
+			w.WriteHeader(429)
+		default:
+			io.WriteString(w, `{"allow": true}`)
+		}
+	}))
+	for range 20 {
+		f.ask("poison")
+	}
+	for i := range 20 {
+		f.ask(fmt.Sprint("busy", i))
+	}
+	if f.counts("skipped") != 0 {
+		t.Error("one device, or a limit of the service's, stopped the calls")
+	}
+	for i := range 1100 {
+		f.Ask(t.Context(), fmt.Sprint("poison", i), secret, false)
+	}
+	if f.counts("skipped") < 30 {
+		t.Errorf("%v skipped: strangers don't stop those of strangers", f.counts("skipped"))
+	}
+	if got := f.ask("good"); !strings.HasPrefix(got, "allow") {
+		t.Errorf("a known device: %s", got)
+	}
+}
+
+// TestNoPlaceIsNoFailure: a call that got its place late isn't made.
+func TestNoPlaceIsNoFailure(t *testing.T) {
+	var calls atomic.Int64
+	release := make(chan struct{})
+	f := connect(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		<-release
+		io.WriteString(w, `{"allow": true}`)
+	}))
+	var first, late sync.WaitGroup
+	for i := range 32 {
+		first.Go(func() { f.Ask(t.Context(), fmt.Sprint(i), secret, false) })
+	}
+	for calls.Load() < 32 {
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	began := time.Now()
+	for i := range 20 {
+		late.Go(func() { f.Ask(ctx, fmt.Sprint("late", i), secret, false) })
+	}
+	time.Sleep(2100*time.Millisecond - time.Since(began)) // more than half of the time
+	close(release)
+	first.Wait()
+	late.Wait()
+	if calls.Load() != 32 || f.counts("busy") != 20 {
+		t.Errorf("%d calls, %v busy, want 32 and 20", calls.Load(), f.counts("busy"))
+	}
+	if got := f.ask("d"); !strings.HasPrefix(got, "allow") {
+		t.Errorf("then: %s", got)
 	}
 }
 
@@ -271,6 +339,64 @@ func TestSlow(t *testing.T) {
 	close(stop)
 	if f.counts("busy") != 68 {
 		t.Errorf("%v busy, want 68", f.counts("busy"))
+	}
+}
+
+// TestNoTextOfTheService: what a service sends gets into no error and no log, and says what kind of failure it is.
+func TestNoTextOfTheService(t *testing.T) {
+	for _, test := range []struct{ answer, want string }{
+		{"HTTP/1.1 302 Found\r\nLocation: http://[" + secret + "\r\nContent-Length: 0\r\n\r\n", "malformed"},
+		{"HTTP/1.1 200 OK\r\n" + secret + "\r\n\r\n", "malformed"},
+		{"HTTP/1.1 " + secret + "\r\n\r\n", "malformed"},
+		{secret + "\r\n\r\n", "malformed"},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + secret, "closed the connection"},
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				conn.Read(make([]byte, 4096))
+				io.WriteString(conn, test.answer)
+				conn.Close()
+			}
+		}()
+		f := connect(t, "http://"+listener.Addr().String())
+		_, err = f.Ask(t.Context(), "d", secret, true)
+		if text := fmt.Sprint(err) + f.log.String(); strings.Contains(text, secret) || !strings.Contains(text, test.want) {
+			t.Errorf("%q: %s", test.answer, text)
+		}
+	}
+}
+
+// TestHangingTLS: connections whose handshake hangs don't pile up.
+func TestHangingTLS(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	closed := make(chan struct{})
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			io.Copy(io.Discard, conn)
+			close(closed)
+		}
+	}()
+	if got := connect(t, "https://"+listener.Addr().String()).ask("d"); got != "error" {
+		t.Error(got)
+	}
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection is still open")
 	}
 }
 

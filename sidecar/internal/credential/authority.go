@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"maps"
 	mathrand "math/rand/v2"
 	"slices"
@@ -23,6 +24,9 @@ type Authority interface {
 	// familiar: the device authenticated from the same network before.
 	Ask(ctx context.Context, id, secret string, familiar bool) (Answer, error)
 }
+
+// ErrFailed is of a call that the service, or the way to it, failed to answer. Its credential may be why.
+var ErrFailed = errors.New("the call of the authority failed")
 
 // Answer is what an authority says about a credential.
 type Answer struct {
@@ -43,15 +47,21 @@ const (
 	maxOfDevice = 4
 	// maxShared bounds how long other sidecars use an answer: less than a tombstone lives, see Question.Invalidated.
 	maxShared = time.Hour
+	// maxFailing bounds the calls that failed lately, blameWithin the time until another one's answer shows that their
+	// credentials, not the service, may be why.
+	maxFailing  = 64
+	blameWithin = time.Second
 )
 
 // answers has the allows of the authority: those that the edge may have, and what is needed to end them. The methods'
 // callers hold the verifier's lock.
 type answers struct {
-	most    int // maximum number
-	devices map[string]*asked
-	order   list.List // of *answer, the oldest first
-	calls   map[string]int
+	most     int // maximum number
+	devices  map[string]*asked
+	order    list.List // of *answer, the oldest first
+	calls    map[string]int
+	searched time.Time      // when endExpired last did
+	own      map[uint64]int // calls about unknown secrets of devices from their own network, by pair
 	// era is the generation of devices without a record. It changes when calls that run may get outdated answers.
 	era uint64
 	// group identifies the invalidations of several devices, and has the tombstones that these are, by id.
@@ -61,6 +71,13 @@ type answers struct {
 	// have shared counts no more.
 	doubt     uint64
 	doubtEnds time.Time
+	failing   []failing // the newest last
+}
+
+// failing is an attempt, without its secret, whose call failed.
+type failing struct {
+	attempt
+	at time.Time
 }
 
 // asked is a device that the authority allowed.
@@ -84,7 +101,7 @@ type answer struct {
 
 func newAnswers(most int) answers {
 	return answers{most: max(most, 1), devices: make(map[string]*asked), calls: make(map[string]int),
-		group: groupOf(nil), tombstones: make(map[string]*record)}
+		own: make(map[uint64]int), group: groupOf(nil), tombstones: make(map[string]*record)}
 }
 
 // asks reports whether the authority decides about a device whose record is refused because of why.
@@ -135,6 +152,9 @@ func (v *Verifier) remembered(a *attempt, now time.Time) (Result, bool) {
 			if wait := v.guesses(a); wait > 0 {
 				return v.guessed(a, wait), true
 			}
+			if !a.familiar && a.source != 0 && v.byPair.full(v.sources.pair(a.id, a.source)) {
+				return unavailable(isOverloaded), true // as a wrong one, which gets no place now
+			}
 			return v.allowAsked(a, x, byPin), true
 		}
 	}
@@ -169,6 +189,11 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 	if r, done := v.settle(&again); done { // another flight has ended since the attempt was decided
 		return r
 	}
+	leave, ok := v.place(&again)
+	if !ok {
+		return unavailable(isOverloaded)
+	}
+	defer leave()
 	c, ok := v.question(&a)
 	if !ok {
 		return unavailable(isUnsure) // no caller uses this answer: they start over
@@ -199,6 +224,42 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 	}
 }
 
+// place bounds the running calls: were all of them about wrong secrets, no limit would be exceeded. From the device's
+// own network a secret that was right needs no place, so that guesses can't keep the device out.
+func (v *Verifier) place(a *attempt) (leave func(), ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := &v.answers
+	pair := v.sources.pair(a.id, a.source)
+	switch {
+	case a.familiar && t.devices[a.id].of(a.digest) != nil:
+		return func() {}, true
+	case a.familiar:
+		if t.own[pair] >= maxPerDevice {
+			return nil, false
+		}
+		t.own[pair]++
+		return func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			if t.own[pair]--; t.own[pair] == 0 {
+				delete(t.own, pair)
+			}
+		}, true
+	case a.source == 0:
+		return func() {}, true
+	case !v.byPair.begin(pair):
+		return nil, false
+	case !v.bySource.begin(uint64(a.source)):
+		v.byPair.end(pair)
+		return nil, false
+	}
+	return func() {
+		v.byPair.end(pair)
+		v.bySource.end(uint64(a.source))
+	}, true
+}
+
 // away is the answer while the authority gives none: the edge may use an expired verdict, within verdict_grace.
 func away() Result {
 	return Result{Outcome: wire.Away, Reason: noAuthority, RetryAfter: retryAfter}
@@ -211,9 +272,10 @@ func (v *Verifier) ask(ctx context.Context, a *attempt, end func(*Match)) Result
 	span.End()
 	if err != nil {
 		end(nil)
-		v.unanswered(a)
+		v.unanswered(a, err)
 		return away()
 	}
+	v.blameFailing()
 	var m *Match
 	if said.Allow {
 		m = v.agreed(&said)
@@ -230,13 +292,34 @@ func (v *Verifier) ask(ctx context.Context, a *attempt, end func(*Match)) Result
 
 // unanswered counts a secret that is none of those that the authority found right, while verdict_grace lets the device
 // in with these: otherwise nothing would limit guesses while the authority is away.
-func (v *Verifier) unanswered(a *attempt) {
+func (v *Verifier) unanswered(a *attempt, err error) {
 	v.mu.Lock()
-	d := v.answers.devices[a.id]
+	t := &v.answers
+	d := t.devices[a.id]
 	guess := d != nil && d.of(a.digest) == nil
+	if !a.familiar && errors.Is(err, ErrFailed) {
+		if len(t.failing) == maxFailing {
+			t.failing = slices.Delete(t.failing, 0, 1)
+		}
+		t.failing = append(t.failing, failing{attempt{id: a.id, source: a.source, from: a.from}, time.Now()})
+	}
 	v.mu.Unlock()
 	if guess {
 		v.count(a)
+	}
+}
+
+// blameFailing counts the calls that failed just before another one was answered for their sources, as guesses: one
+// client's must not keep new devices out. While the service is down, nobody is to blame.
+func (v *Verifier) blameFailing() {
+	v.mu.Lock()
+	lately := v.answers.failing
+	v.answers.failing = nil
+	v.mu.Unlock()
+	for i := range lately {
+		if time.Since(lately[i].at) < blameWithin {
+			v.blame(&lately[i].attempt)
+		}
 	}
 }
 
@@ -267,7 +350,7 @@ func (v *Verifier) concludeAsked(a *attempt, m *Match, now time.Time, reason Rea
 		}
 		return v.deny(a, now, reason)
 	}
-	bits, err := v.memory.Permissions(m.Said.Permissions)
+	bits, err := v.bits(m.Said.Permissions)
 	if err != nil {
 		v.tell.Do(func() { v.log.Warn("an answer of the authority can't be used", "device", a.id, "error", err) })
 		return away()
@@ -385,6 +468,22 @@ func (v *Verifier) endHeld(id string) {
 			v.end(x)
 		}
 	}
+}
+
+// endExpired ends the answers that have expired and have bits, which verdict_grace loses. It reports whether there were
+// any, and searches once in retryEvery: there may be very many. mu is held.
+func (v *Verifier) endExpired(now time.Time) (found bool) {
+	if now.Sub(v.answers.searched) < retryEvery {
+		return false
+	}
+	v.answers.searched = now
+	for at := v.answers.order.Front(); at != nil; at = at.Next() {
+		if x := at.Value.(*answer); x.permissions != 0 && !now.Before(x.ends) {
+			v.endAnswers(x.device)
+			found = true
+		}
+	}
+	return found
 }
 
 // calling counts the running calls about a device.

@@ -87,6 +87,8 @@ func TestAuthority(t *testing.T) {
 		{"registered, its secret", "registered", "secret", wire.Allow, "bcrypt", 0},
 		{"an invalidation's id", "*", "right", wire.Deny, "unknown", 0},
 		{"another one's", "*fleet=d", "right", wire.Deny, "unknown", 0},
+		{"not UTF-8", "d", "right\xff", wire.Deny, "malformed", 0},
+		{"the character that JSON would have", "d", "right\ufffd", wire.Deny, "authority", 1},
 		{"malformed", "a/b", "right", wire.Deny, "malformed", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) { f.asks(t, s, test.id, test.secret, test.outcome, test.reason, test.calls) })
@@ -277,6 +279,92 @@ func TestGuessesOfTheAuthority(t *testing.T) {
 	})
 }
 
+// TestConcurrentGuesses: guesses that come at once are no more than those that come one by one, for one device or for
+// many, and keep a device out of its own network no longer than a call takes.
+func TestConcurrentGuesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(service)
+		s.say(func(_, secret string) (credential.Answer, error) {
+			time.Sleep(10 * time.Millisecond)
+			return credential.Answer{Allow: secret == "right"}, nil
+		})
+		f := asking(s, credential.Config{Limits: fewFailures})
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1)
+		const bad = "198.51.100.1"
+		calls := func(id func(i int) string, from string) int64 {
+			before := s.calls.Load()
+			for i := range 400 {
+				go f.Verifier.Verify(t.Context(), id(i), fmt.Sprint("guess", i), from)
+			}
+			synctest.Wait() // all calls are running
+			if from == bad {
+				f.show(t, "d", "right", from, wire.Unavailable, "overload") // known, but that would tell
+			}
+			f.asks(t, s, "d", "right", wire.Allow, "pin", 0)
+			time.Sleep(time.Second)
+			return s.calls.Load() - before
+		}
+		one := func(int) string { return "d" }
+		if got := calls(one, bad); got != 5 {
+			t.Errorf("%d guesses of 400 for one device were judged, want 5", got)
+		}
+		f.show(t, "d", "right", bad, wire.Throttled, "limited")
+		const other = "203.0.113.1"
+		if got := calls(func(i int) string { return fmt.Sprint(i) }, other); got != 12 {
+			t.Errorf("%d guesses of 400 from one source were judged, want 12", got)
+		}
+		if got := calls(one, "192.0.2.1"); got != 8 {
+			t.Errorf("%d guesses of 400 from the device's own network were judged, want 8", got)
+		}
+		time.Sleep(25 * time.Second) // its secret has to be confirmed
+		for i := range 400 {
+			go f.Verifier.Verify(t.Context(), "d", fmt.Sprint("guess", i), "192.0.2.1")
+		}
+		synctest.Wait()
+		f.show(t, "d", "right", "192.0.2.1", wire.Allow, "authority")
+
+		// A right secret that is not known shares its place with itself.
+		for range 400 {
+			go f.show(t, "e", "right", "203.0.113.2", wire.Allow, "authority")
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
+// TestWhoMakesCallsFail: a source whose calls fail while others are answered is limited; none is while the service is
+// down.
+func TestWhoMakesCallsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(service)
+		f := asking(s, credential.Config{Limits: fewFailures})
+		const bad, good = "198.51.100.1", "203.0.113.1"
+		fails := func(string, string) (credential.Answer, error) {
+			return credential.Answer{}, fmt.Errorf("%w: timeout", credential.ErrFailed)
+		}
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1)
+		s.say(fails)
+		for i := range 40 {
+			f.show(t, fmt.Sprint("device", i), "right", good, wire.Away, "no_authority")
+			f.show(t, "d", "right", "192.0.2.1", wire.Allow, "pin")
+		}
+		time.Sleep(2 * time.Second)
+		s.say(nil)
+		f.show(t, "device", "right", good, wire.Allow, "authority")
+		for i := range 12 {
+			s.say(fails)
+			f.Verifier.Verify(t.Context(), fmt.Sprint("poison", i), "s", bad)
+			s.say(nil)
+			f.show(t, fmt.Sprint("device", i), "right", good, wire.Allow, "authority")
+		}
+		before := s.calls.Load()
+		f.show(t, "poison", "s", bad, wire.Unavailable, "limited")
+		if s.calls.Load() != before {
+			t.Error("its calls go on")
+		}
+	})
+}
+
 // TestInvalidation: each kind ends the verdicts that it names, and running calls start over.
 func TestInvalidation(t *testing.T) {
 	for _, test := range []struct {
@@ -346,6 +434,33 @@ func TestInvalidation(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExpiredAnswersGiveWay: permission names of answers that have expired don't keep those of records, or of other
+// answers, out.
+func TestExpiredAnswersGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(service)
+		f := asking(s, pinned)
+		s.say(func(id, _ string) (credential.Answer, error) {
+			return credential.Answer{Allow: true, TTL: time.Second, Permissions: []string{"own:" + id}}, nil
+		})
+		for i := range 64 {
+			f.show(t, fmt.Sprint(i), "s", "", wire.Allow, "authority")
+		}
+		f.Apply(permitted("d", 1, "telemetry.write"))
+		f.show(t, "d", "s", "", wire.Deny, "refused_record")
+		time.Sleep(2500 * time.Millisecond)
+		f.show(t, "d", "s", "", wire.Unavailable, "permissions")
+		f.show(t, "new", "s", "", wire.Away, "no_authority")
+		f.edge.Reset(nil)
+		time.Sleep(2 * time.Second)
+		f.show(t, "d", "s", "", wire.Allow, "bcrypt")
+		f.show(t, "new", "s", "", wire.Allow, "authority")
+		if _, found := f.edge.verdict("0", "s"); found {
+			t.Error("the edge has a verdict whose bit has another name")
+		}
+	})
 }
 
 // TestAnswersAreBounded: a service that allows everything doesn't make the table grow, and no permission's bit gets

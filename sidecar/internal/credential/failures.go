@@ -20,8 +20,9 @@ type failures struct {
 	limit    int64         // 0: none
 	interval time.Duration // in which one failure is forgiven
 
-	mu   sync.Mutex // protects sets
-	sets [][failureWays]failure
+	mu      sync.Mutex // protects all below
+	sets    [][failureWays]failure
+	running map[uint64]int // attempts that may fail yet, by key
 }
 
 // failure is a place in the table; key is 0 if it is free.
@@ -33,7 +34,7 @@ type failure struct {
 
 // newFailures returns a table that limits failures to limit per window; 0 means no limit.
 func newFailures(limit int, window time.Duration) *failures {
-	f := &failures{limit: int64(limit), sets: make([][failureWays]failure, failureSets)}
+	f := &failures{limit: int64(limit), sets: make([][failureWays]failure, failureSets), running: make(map[uint64]int)}
 	if limit > 0 {
 		f.interval = max(window/time.Duration(limit), time.Millisecond)
 	}
@@ -42,20 +43,52 @@ func newFailures(limit int, window time.Duration) *failures {
 
 // retryAfter returns how long key must wait before its next attempt, 0 if it need not wait.
 func (f *failures) retryAfter(key uint64) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.wait(key, 0)
+}
+
+// begin counts an attempt of key that runs until end. It returns false, and doesn't count it, if the limit would be
+// exceeded if all running ones failed.
+func (f *failures) begin(key uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.wait(key, f.running[key]) > 0 {
+		return false
+	}
+	f.running[key]++
+	return true
+}
+
+// end ends an attempt that began, after it was added if it failed.
+func (f *failures) end(key uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running[key]--; f.running[key] == 0 {
+		delete(f.running, key)
+	}
+}
+
+// full reports whether begin would return false.
+func (f *failures) full(key uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.wait(key, f.running[key]) > 0
+}
+
+// wait is retryAfter as if more attempts had failed; mu is held.
+func (f *failures) wait(key uint64, more int) time.Duration {
 	if f.limit == 0 {
 		return 0
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at := f.find(key)
-	if at == nil {
-		return 0
+	used := time.Duration(0)
+	if at := f.find(key); at != nil {
+		used = max(time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond, 0)
 	}
-	wait := time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond - time.Duration(f.limit-1)*f.interval
-	if wait > 2*f.interval {
-		return 0 // a longer wait is impossible, so the clock was set back by an unknown time
+	if used > time.Duration(f.limit+1)*f.interval {
+		used = 0 // impossible, so the clock was set back by an unknown time
 	}
-	return min(max(wait, 0), f.interval)
+	return min(max(used+time.Duration(int64(more)-f.limit+1)*f.interval, 0), f.interval)
 }
 
 // suspect reports whether key failed within suspectFor.

@@ -12,7 +12,7 @@ const retryEvery = time.Second
 // again if some will be free soon, and otherwise refused; permit is retried until it succeeds.
 func (v *Verifier) permit(r *record, id string, names []string) error {
 	var err error
-	if r.permissions, err = v.memory.Permissions(names); err == nil {
+	if r.permissions, err = v.bits(names); err == nil {
 		return nil
 	}
 	r.wanted = names
@@ -23,6 +23,15 @@ func (v *Verifier) permit(r *record, id string, names []string) error {
 		r.refusal = isRefused
 	}
 	return err
+}
+
+// bits gets bits for names. If there are not enough, it first ends answers that have expired; mu is held.
+func (v *Verifier) bits(names []string) (uint64, error) {
+	set, err := v.memory.Permissions(names)
+	if err != nil && v.endExpired(time.Now()) {
+		return v.memory.Permissions(names)
+	}
+	return set, err
 }
 
 // release returns the bits of a record that is replaced or removed; mu is held.

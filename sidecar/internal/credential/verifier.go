@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 
@@ -329,6 +330,10 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	now := time.Now()
 	r, why := v.admissible(a.id, now)
 	if v.asks(a.id, why) {
+		if !utf8.ValidString(a.secret) { // JSON has no others, and would make several the same
+			a.asks, a.guess = false, false
+			return v.deny(a, now, isMalformed), true
+		}
 		return v.remembered(a, now)
 	}
 	a.asks = false
