@@ -139,8 +139,9 @@ func TestOneCallOfTheAuthority(t *testing.T) {
 	burst("d")
 	burst("e")
 	for i, id := range []string{"d", contract.InvalidateLabel("fleet", "eu"), contract.InvalidateAll} {
+		tombstone := contract.Credential{ID: id, Version: uint64(i + 1), Deleted: true, PublishedMS: time.Now().UnixMilli()}
 		for _, v := range verifiers {
-			v.Apply(contract.Credential{ID: id, Version: uint64(i + 1), Deleted: true, PublishedMS: time.Now().UnixMilli()})
+			v.Apply(tombstone)
 		}
 		burst("d")
 	}
