@@ -331,8 +331,12 @@ if not seq or seq == newest or before and before ~= decimal(seq) then -- as INCR
 end
 seq = seq + 1
 
+-- The record before, if it matters.
+local old, was = (mode ~= 'replace' or KEYS[6]) and read('HGETALL', KEYS[1]) or {}, {}
+for i = 1, #old, 2 do
+  was[old[i]] = old[i + 1]
+end
 if mode == 'add' then
-  local old = read('HGETALL', KEYS[1])
   local same = stored > 0 and #old == #record + 4 -- version and published
   for i = 1, #old, 2 do
     local want = given[old[i]]
@@ -341,7 +345,7 @@ if mode == 'add' then
   if same then
     return { stored, 0 }
   elseif #old > 0 then
-    local deleted = read('HEXISTS', KEYS[1], 'deleted') == 1 and ', deleted' or ''
+    local deleted = was.deleted and ', deleted' or ''
     return redis.error_reply('EXISTS ' .. member .. ' has another record, version ' .. decimal(stored) .. deleted)
   end
 end
@@ -363,10 +367,9 @@ if version <= stored or version > newest then
     .. decimal(stored) .. ' (at most ' .. decimal(newest) .. ')')
 end
 
-local old = (mode == 'merge' or KEYS[6]) and read('HGETALL', KEYS[1]) or {}
 local stale = {}
 if mode == 'merge' then
-  if #old == 0 or read('HEXISTS', KEYS[1], 'deleted') == 1 then
+  if #old == 0 or was.deleted then
     return redis.error_reply('ABSENT ' .. member)
   end
   for i = 1, #old, 2 do
@@ -455,10 +458,7 @@ end
 -- The audit comes last, and whatever becomes of it, the write counts: who gives this user its permissions decides
 -- whether it is audited.
 local function audit()
-  local was, is, fields = {}, {}, {}
-  for i = 1, #old, 2 do
-    was[old[i]] = old[i + 1]
-  end
+  local is, fields = {}, {}
   for i = 1, #record, 2 do
     is[record[i]] = record[i + 1]
   end

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -22,14 +21,7 @@ type auditCmd struct {
 }
 
 // Validate checks the patterns; the parser calls it.
-func (cmd *auditCmd) Validate() error {
-	for _, glob := range []string{cmd.Device, cmd.Author} {
-		if _, err := path.Match(glob, ""); err != nil {
-			return fmt.Errorf("%q: %w", glob, err)
-		}
-	}
-	return nil
-}
+func (cmd *auditCmd) Validate() error { return checkGlobs(cmd.Device, cmd.Author) }
 
 // Run prints the changes.
 func (cmd *auditCmd) Run(c *console) error {
@@ -77,10 +69,8 @@ func ago(text string) (time.Time, error) {
 }
 
 func (cmd *auditCmd) print(c *console, change publish.Change) error {
-	for glob, text := range map[string]string{cmd.Device: change.Device, cmd.Author: change.Author} {
-		if matches, _ := path.Match(glob, text); glob != "" && !matches {
-			return nil
-		}
+	if !matches(cmd.Device, change.Device) || !matches(cmd.Author, change.Author) {
+		return nil
 	}
 	if cmd.JSON {
 		return json.NewEncoder(c.stdout).Encode(change)

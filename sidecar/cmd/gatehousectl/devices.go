@@ -157,8 +157,7 @@ type selection struct {
 }
 
 func (s *selection) has(c contract.Credential) bool {
-	matches, _ := path.Match(s.Glob, c.ID) // Validate has checked it
-	if s.Glob != "" && !matches || s.Permission != "" && !slices.Contains(c.Permissions, s.Permission) ||
+	if !matches(s.Glob, c.ID) || s.Permission != "" && !slices.Contains(c.Permissions, s.Permission) ||
 		s.Overlap && c.OldUntilMS <= time.Now().UnixMilli() {
 		return false
 	}
@@ -171,11 +170,22 @@ func (s *selection) has(c contract.Credential) bool {
 }
 
 // Validate checks the pattern; the parser calls it.
-func (s *selection) Validate() error {
-	if _, err := path.Match(s.Glob, ""); err != nil {
-		return fmt.Errorf("%q: %w", s.Glob, err)
+func (s *selection) Validate() error { return checkGlobs(s.Glob) }
+
+// checkGlobs returns an error if one is malformed.
+func checkGlobs(globs ...string) error {
+	for _, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil {
+			return fmt.Errorf("%q: %w", glob, err)
+		}
 	}
 	return nil
+}
+
+// matches reports whether text matches a pattern that checkGlobs has checked; "" matches all.
+func matches(glob, text string) bool {
+	ok, _ := path.Match(glob, text)
+	return ok || glob == ""
 }
 
 // each passes the selected devices to visit, with the error of a corrupt record, which fails the command at its end.

@@ -142,23 +142,18 @@ func (v *Verifier) remembered(a *attempt, now time.Time) (Result, bool) {
 	}
 	a.asks, a.generation, a.toTry, a.wrong, a.guess = true, v.eraOf(v.records[a.id]), nil, false, false
 	d := v.answers.devices[a.id]
-	if d == nil {
-		a.familiar = false
+	a.familiar = d != nil && slices.Contains(d.sources, a.source)
+	x := d.of(a.digest)
+	if x == nil || !now.Before(x.until) {
 		return Result{}, false
 	}
-	a.familiar = slices.Contains(d.sources, a.source)
-	for _, x := range d.answers {
-		if hmac.Equal(x.digest[:], a.digest[:]) && now.Before(x.until) {
-			if wait := v.guesses(a); wait > 0 {
-				return v.guessed(a, wait), true
-			}
-			if !a.familiar && a.source != 0 && v.byPair.full(v.sources.pair(a.id, a.source)) {
-				return unavailable(isOverloaded), true // as a wrong one, which gets no place now
-			}
-			return v.allowAsked(a, x, byPin), true
-		}
+	if wait := v.guesses(a); wait > 0 {
+		return v.guessed(a, wait), true
 	}
-	return Result{}, false
+	if !a.familiar && a.source != 0 && v.byPair.full(v.sources.pair(a.id, a.source)) {
+		return unavailable(isOverloaded), true // as a wrong one, which gets no place now
+	}
+	return v.allowAsked(a, x, byPin), true
 }
 
 // askedQuestion is question for an attempt that the authority decides; mu is held.
@@ -323,11 +318,10 @@ func (v *Verifier) blameFailing() {
 	}
 }
 
-// agreed returns the match that an allow is. The authority is asked again after two thirds of its life. Its end has
-// jitter, so that devices that authenticated at the same time don't expire at the same time.
+// agreed returns the match that an allow is. The authority is asked again after two thirds of its life.
 func (v *Verifier) agreed(said *Answer) *Match {
 	now := time.Now()
-	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
+	life := v.life()
 	if said.TTL > 0 {
 		life = min(life, said.TTL)
 	}
@@ -375,12 +369,7 @@ func earlier(a, b time.Time) time.Time {
 
 // allowAsked stores the verdict and returns the answer; mu is held.
 func (v *Verifier) allowAsked(a *attempt, x *answer, reason Reason) Result {
-	verdict := wire.Verdict{Outcome: wire.Allow, Permissions: x.permissions, ExpiresMS: x.ends.UnixMilli(),
-		RefreshAfterMS: x.until.UnixMilli()}
-	if !x.notAfter.IsZero() {
-		verdict.NotAfterMS = min(x.notAfter.UnixMilli(), 1<<48-1)
-		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
-	}
+	verdict := allowUntil(x.ends, x.until, x.notAfter, x.permissions)
 	v.memory.PutAnswer(a.id, a.secret, verdict, x.ends.Add(graceLife))
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: x.permissions, Session: x.session,
 		NotAfter: x.notAfter, Asked: true}

@@ -238,7 +238,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
 		return v.deny(a, now, isExpired)
 	case m == nil:
-		return r.tell(a, v.deny(a, now, reason))
+		return v.wrong(a, r, now, reason)
 	}
 	v.meet(r, a.id, a.source)
 	v.upgrade(a, r, m.Hash)
@@ -248,10 +248,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 // resolve stores that a secret matches, until most at the latest: m may come from a sidecar with other settings or
 // another clock.
 func (r *record) resolve(d digest, m *Match, most time.Time) {
-	until := m.Until
-	if until.After(most) {
-		until = most
-	}
+	until := earlier(m.Until, most)
 	for i := range r.hashes {
 		if h := &r.hashes[i]; h.text == m.Hash {
 			h.resolved, h.digest, h.pinnedUntil = true, d, until

@@ -375,7 +375,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	}
 	for i := range r.refuted {
 		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
-			return r.tell(a, v.deny(a, now, isRefuted)), true
+			return v.wrong(a, r, now, isRefuted), true
 		}
 	}
 	if len(a.toTry) > 0 {
@@ -386,23 +386,19 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 
 // resolved counts and answers a secret that is wrong, because all right ones are known or gh1; mu is held.
 func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
-	if !slices.ContainsFunc(r.hashes, func(h hash) bool { return h.pepper == nil }) {
-		// Nobody can guess it, so the limit of the device would only keep the device out.
-		r.refute(a.digest)
-		a.guess = true
-		denied := r.tell(a, v.deny(a, now, isResolved))
-		denied.ThrottleFor = ownFor
-		return denied
-	}
-	wait := v.guesses(a)
-	if wait > 0 && !a.familiar {
-		return v.guessed(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
+	// Nobody can guess a secret of gh1, so the limit of the device would only keep the device out.
+	guessable := slices.ContainsFunc(r.hashes, func(h hash) bool { return h.pepper == nil })
+	wait := time.Duration(0)
+	if guessable {
+		if wait = v.guesses(a); wait > 0 && !a.familiar {
+			return v.guessed(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
+		}
+		v.count(a)
 	}
 	r.refute(a.digest)
-	v.count(a)
 	a.guess = true
-	denied := r.tell(a, v.deny(a, now, isResolved))
-	if a.familiar || v.DeviceFailures == 0 {
+	denied := v.wrong(a, r, now, isResolved)
+	if !guessable || a.familiar || v.DeviceFailures == 0 {
 		denied.ThrottleFor = ownFor
 	}
 	if wait > 0 {
@@ -435,9 +431,11 @@ func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 	return v.deny(a, now, why)
 }
 
-// tell returns the answer to a wrong secret, as deny has just given it, with another reason if it was right until an
-// overlap ended.
-func (r *record) tell(a *attempt, denied Result) Result {
+// wrong returns the answer to a wrong secret of a device with a record, with another reason if it was right until an
+// overlap ended; mu is held.
+func (v *Verifier) wrong(a *attempt, r *record, now time.Time, reason Reason) Result {
+	v.Seen.Failed(a.id, a.from)
+	denied := v.deny(a, now, reason)
 	for i := range r.ended {
 		if hmac.Equal(r.ended[i][:], a.digest[:]) {
 			denied.Reason, r.refused.Reason = isOldSecret, isOldSecret
@@ -448,17 +446,8 @@ func (r *record) tell(a *attempt, denied Result) Result {
 
 // allow stores the verdict and returns the answer; old: the secret, or that of the token, is one that ends. mu is held.
 func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason Reason) Result {
-	// Jitter: devices that authenticated at the same time don't expire at the same time.
-	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
-	verdict := wire.Verdict{
-		Outcome: wire.Allow, Permissions: r.permissions,
-		ExpiresMS: now.Add(life).UnixMilli(), RefreshAfterMS: now.Add(life * 2 / 3).UnixMilli(),
-	}
-	end := r.end(old)
-	if !end.IsZero() {
-		verdict.NotAfterMS = min(end.UnixMilli(), 1<<48-1)
-		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
-	}
+	life, end := v.life(), r.end(old)
+	verdict := allowUntil(now.Add(life), now.Add(life*2/3), end, r.permissions)
 	// The secret matched the only hash, so no other secret is right.
 	only := len(r.hashes) == 1
 	v.store(a, verdict, only)
@@ -467,11 +456,25 @@ func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason 
 		NotAfter: end}
 }
 
+// life returns how long an allow counts, with jitter: devices that authenticated at the same time don't expire at the
+// same time.
+func (v *Verifier) life() time.Duration {
+	return time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
+}
+
+// allowUntil returns the verdict for the edge; notAfter is when the device's access ends, zero for never.
+func allowUntil(expires, refreshAfter, notAfter time.Time, permissions uint64) wire.Verdict {
+	verdict := wire.Verdict{Outcome: wire.Allow, Permissions: permissions, ExpiresMS: expires.UnixMilli(),
+		RefreshAfterMS: refreshAfter.UnixMilli()}
+	if !notAfter.IsZero() {
+		verdict.NotAfterMS = min(notAfter.UnixMilli(), 1<<48-1)
+		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
+	}
+	return verdict
+}
+
 // deny returns the answer, and stores the verdict if denies decides so. mu is held.
 func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
-	if reason == byBcrypt || reason == isResolved || reason == isRefuted {
-		v.Seen.Failed(a.id, a.from)
-	}
 	if r := v.records[a.id]; r != nil {
 		r.refused = &Refused{Reason: reason, At: now, From: strings.Clone(a.from)} // without the rest of the call
 	}
