@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // Prefix begins each API key and each generated secret.

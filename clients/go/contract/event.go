@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 const (

@@ -3,8 +3,8 @@ package contract
 import (
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // Kinds of a [Member].

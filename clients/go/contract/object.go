@@ -5,8 +5,8 @@ import (
 	"strings"
 	"unique"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // encodings are the possible encodings of an object, in the order of [Object.Bodies].

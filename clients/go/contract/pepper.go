@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
 )
 
 // Sizes of gh1, in bytes, and in hex digits that of a pepper's ID.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 const hash = "$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ01234"

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 func TestCanonicalQuery(t *testing.T) {

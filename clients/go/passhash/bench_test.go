@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // BenchmarkVerify measures one verification of each scheme, on one core: go test -cpu 1 -bench Verify

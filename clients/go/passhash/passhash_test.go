@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // TestGoldens compares with hashes of other programs; testdata/hashes.txt says which.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // readyHash is a bcrypt hash of no known secret.

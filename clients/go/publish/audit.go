@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // DefaultAuthor returns user@host of this process, as far as it is known and has the form of an author.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
-	"github.com/gatehouse/gatehouse/testbed/await"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // audited returns the entries as texts.

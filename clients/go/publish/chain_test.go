@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // TestChain: each event follows the one before, and the chain has both; it begins again if it can't continue.

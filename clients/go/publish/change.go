@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/edge/wire/apikey"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // GetDevice returns a device's credential. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // stored returns a device's record, which must be valid, without the time of its write.

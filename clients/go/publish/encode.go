@@ -12,9 +12,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 // brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // TestFullRedis: a Redis whose memory is used up takes nothing that grants, and all that takes away, from writers that

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // InvalidateDevice ends the verdicts of an authority on a device: the authority is asked again at its next request. It

@@ -3,8 +3,8 @@ package publish
 import (
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // KeyOfVirtualHost returns the key of the object at path, which begins with a slash, for requests of a virtual host or,

@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys to others, which the error names.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // TestAcceptLoss: each shard without a data epoch gets one, and no other is changed.

@@ -14,9 +14,9 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 func TestPutGet(t *testing.T) {

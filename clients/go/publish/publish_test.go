@@ -12,8 +12,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 var keys contract.Keys

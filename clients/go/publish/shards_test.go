@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // TestShards: each record is in the shard of its id, and readers find all of them.

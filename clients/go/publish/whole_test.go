@@ -14,8 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // documentedWriter returns the permissions of a writer in docs/redis-contract.md.
