@@ -133,6 +133,7 @@ test-tools:
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test $(packages) -race -vet=off $(short) ./...
+	@$(GO) test -C clients/go $(packages) -race -vet=off $(short) ./...
 	@$(GO) test -C release $(packages) -race -vet=off $(short) ./...
 	@$(GO) test -C e2e $(packages) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
@@ -155,7 +156,7 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
 	@scripts/matrix.sh $(if $(short),,all)
 
-engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, with each other server of testbed/redistest/versions.txt
+engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, with each other server of clients/go/testbed/redistest/versions.txt
 	@GO=$(GO) scripts/chaos-build.sh
 	@scripts/engines.sh
 

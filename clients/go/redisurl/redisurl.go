@@ -1,0 +1,189 @@
+// Package redisurl parses the URL and settings of a Redis, and connects to it. All programs of Gatehouse use it.
+//
+//	redis://[user:password@]host[:6379][/db]                          one server
+//	unix://[user:password@]/path[?db=N]                               one server, by its socket
+//	redis+sentinel://[user:password@]host[:26379],host,…/MASTER[/db]  the master that these sentinels name
+//	redis+cluster://[user:password@]host[:6379],host,…                a Cluster, found through any of its servers
+//
+// rediss://, rediss+sentinel:// and rediss+cluster:// are the same over TLS. User and
+// password are those of the servers, in percent-encoding. No replica is ever read.
+package redisurl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	// DefaultPoolSize is the maximum number of connections to one server for calls. Subscriptions have their own
+	// connections.
+	DefaultPoolSize = 16
+	// MaxPoolSize is the largest valid PoolSize.
+	MaxPoolSize = 1024
+
+	dialTimeout = 2 * time.Second
+	callTimeout = 5 * time.Second
+	// connectionLife is how long a connection is used, so that clients follow a name that moved to another server, and
+	// a changed password.
+	connectionLife = 15 * time.Second
+	// topologyLife is how old the known masters of a Cluster may be when one is used. The client looks for another one
+	// only after a redirection by the old one, which may be dead.
+	topologyLife = time.Second
+)
+
+// Settings are a URL, and settings that should not or can't be in it. Only URL is required.
+type Settings struct {
+	// URL is of one of the forms above.
+	URL string
+	// Username and PasswordFile are for the servers, instead of those in the URL. The file
+	// is read whenever a connection is made, so that a password can be changed.
+	Username, PasswordFile string
+	// SentinelUsername and SentinelPasswordFile are for the sentinels. The file is read once.
+	SentinelUsername, SentinelPasswordFile string
+	// TLSCAFile has the CA certificates, PEM, that verify servers, instead of the system's.
+	TLSCAFile string
+	// TLSCertFile and TLSKeyFile are the client certificate for servers that require one. They are read at each
+	// connection.
+	TLSCertFile, TLSKeyFile string
+	// TLSServerName is the name that a server's certificate must have, instead of its host.
+	TLSServerName string
+	// PoolSize is the maximum number of connections to a server, 0 for [DefaultPoolSize].
+	PoolSize int
+	// ClientName is shown by CLIENT LIST, where the server permits to set it.
+	ClientName string
+	// Once disables retries after an error, so that callers know whether the outcome of a write is uncertain.
+	// Redirections of a Cluster are followed; there the client retries commands that aren't marked otherwise (package
+	// publish marks them).
+	Once bool
+	// Deadlines makes the deadline of a call's context end it while it waits for the server; otherwise the limits of
+	// this package do.
+	Deadlines bool
+}
+
+// Error is a problem of a setting. It never contains a password, nor any part of a URL, which could be one.
+type Error struct {
+	// Setting is "url", "username", "password_file", and so on.
+	Setting string
+	text    string
+}
+
+// Error returns the problem without the setting's name: programs have their own names.
+func (e *Error) Error() string { return e.text }
+
+func refuse(setting, format string, args ...any) *Error {
+	return &Error{Setting: setting, text: fmt.Sprintf(format, args...)}
+}
+
+// Connect returns a client for a URL alone; it connects on first use.
+func Connect(url string) (redis.UniversalClient, error) {
+	client, err := Settings{URL: url}.Connect()
+	if err != nil {
+		return nil, fmt.Errorf("redis url: %w", err)
+	}
+	return client, nil
+}
+
+// Check returns all problems.
+func (s Settings) Check() []*Error {
+	t, refused := parse(s.URL)
+	if refused != nil {
+		return []*Error{refused} // the rest depends on it
+	}
+	errs := append(s.checkCredentials(&t), s.checkTLS(&t)...)
+	if s.PoolSize < 0 || s.PoolSize > MaxPoolSize {
+		errs = append(errs, refuse("pool_size", "%d is out of 1 to %d", s.PoolSize, MaxPoolSize))
+	}
+	return errs
+}
+
+// Connect returns a client, which connects on first use. It checks the settings and reads the files that are read once.
+func (s Settings) Connect() (redis.UniversalClient, error) {
+	var errs []error
+	for _, err := range s.Check() {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	t, _ := parse(s.URL)
+	options, err := s.options(&t)
+	if err != nil {
+		return nil, err
+	}
+	switch t.kind {
+	case sentinel:
+		return redis.NewFailoverClient(options.Failover()), nil
+	case cluster:
+		o := options.Cluster()
+		o.ClusterStateReloadInterval = topologyLife
+		return redis.NewClusterClient(o), nil
+	}
+	return redis.NewClient(options.Simple()), nil
+}
+
+// Database returns the number of the database that client selects; a Cluster has only 0.
+func Database(client redis.UniversalClient) int {
+	if single, ok := client.(interface{ Options() *redis.Options }); ok {
+		return single.Options().DB
+	}
+	return 0
+}
+
+// Subscribe subscribes to a channel, in a Cluster to a shard channel of the slot of its name.
+func Subscribe(ctx context.Context, client redis.UniversalClient, channel string) *redis.PubSub {
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.SSubscribe(ctx, channel)
+	}
+	return client.Subscribe(ctx, channel)
+}
+
+func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
+	o := &redis.UniversalOptions{
+		Addrs: t.addresses, MasterName: t.master, DB: t.db,
+		DialTimeout: dialTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
+		DialerRetries: 1, MaxRetries: 1, // callers have their own patience
+		PoolSize: s.PoolSize, ConnMaxLifetime: connectionLife, ContextTimeoutEnabled: s.Deadlines,
+		// Hand-overs of a hosted Redis would replace subscriptions without notice.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	if o.PoolSize == 0 {
+		o.PoolSize = DefaultPoolSize
+	}
+	if s.Once {
+		o.MaxRetries = -1
+	} else if t.kind == cluster {
+		o.MaxRetries = 0 // redirections do it
+	}
+	if s.ClientName != "" {
+		// The client's own option would fail on a connection that may not set its name.
+		o.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+			err := conn.ClientSetName(ctx, s.ClientName).Err()
+			if errors.As(err, new(redis.Error)) {
+				return nil
+			}
+			return err
+		}
+	}
+	if err := s.credentials(o, t); err != nil {
+		return nil, err
+	}
+	if !t.tls {
+		return o, nil
+	}
+	var err error
+	o.TLSConfig, err = s.tlsConfig()
+	return o, err
+}
+
+// Withheld reports whether err is the server's refusal of a command as such: the user has no permission for it, or the
+// server doesn't know it.
+func Withheld(err error) bool {
+	return errors.As(err, new(redis.Error)) &&
+		(strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR "))
+}

@@ -1,0 +1,148 @@
+// Package redistest starts real Redis servers for a test: a single one, a Cluster, or a master with its replica and
+// sentinels. All listen on free loopback ports and end with the test.
+package redistest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+)
+
+// T is the part of *testing.T that the package uses. A program that tests can implement it, too.
+type T interface {
+	Helper()
+	Cleanup(func())
+	TempDir() string
+	Context() context.Context
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// Start runs an empty redis-server, without persistence, until the test ends, and returns its URL. It fails the test if
+// there is no redis-server.
+func Start(t T) (url string) {
+	t.Helper()
+	return "redis://" + StartServer(t).Address
+}
+
+// Server is a redis-server that can be killed and restarted. Its methods are for the test's goroutine.
+type Server struct {
+	// Address is the HOST:PORT on which it listens.
+	Address string
+	// Dir holds its files.
+	Dir string
+
+	t       T
+	args    []string
+	cmd     *exec.Cmd // nil while it isn't running
+	drained chan struct{}
+}
+
+// StartServer runs a redis-server with args until the test ends.
+func StartServer(t T, args ...string) *Server {
+	t.Helper()
+	s := &Server{Address: FreeAddress(t), Dir: t.TempDir(), t: t, args: args}
+	t.Cleanup(s.stop)
+	s.start()
+	return s
+}
+
+// FreeAddress returns a loopback address on which nothing listens now, as [freeport.Address].
+func FreeAddress(t T) string {
+	t.Helper()
+	address, err := freeport.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// Port returns the port on which it listens.
+func (s *Server) Port() string {
+	_, port, _ := net.SplitHostPort(s.Address)
+	return port
+}
+
+// Kill ends the server by SIGKILL.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if s.cmd == nil {
+		s.t.Fatalf("redis-server on %s does not run", s.Address)
+	}
+	s.stop()
+}
+
+// Restart starts the server again after Kill, with its files.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.start()
+}
+
+// Signal sends the server a signal.
+func (s *Server) Signal(signal syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// start waits until the server logs that it is ready, otherwise it fails the test with its output.
+func (s *Server) start() {
+	s.t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		s.t.Fatalf("redis-server: %v; install it (apt-get install redis-server)", err)
+	}
+	host, port, _ := net.SplitHostPort(s.Address)
+	// A master doesn't wait for more replicas before it sends its data.
+	args := []string{"--bind", host, "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no",
+		"--repl-diskless-sync-delay", "0"}
+	if strings.Contains(strings.Join(s.args, " "), "--sentinel") {
+		args = []string{s.args[0], "--bind", host, "--port", port, "--dir", s.Dir, "--sentinel"}
+	} else {
+		args = append(args, s.args...)
+	}
+	cmd := exec.Command(binary, args...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		s.t.Fatalf("start %s: %v", binary, err)
+	}
+	var said strings.Builder
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		fmt.Fprintln(&said, lines.Text())
+		if strings.Contains(lines.Text(), "Ready to accept connections") ||
+			strings.Contains(lines.Text(), "+monitor master") {
+			s.cmd, s.drained = cmd, make(chan struct{})
+			go func() { // a full pipe would block the server
+				defer close(s.drained)
+				io.Copy(io.Discard, stdout)
+			}()
+			return
+		}
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	s.t.Fatalf("redis-server on %s ended before it was ready:\n%s", s.Address, said.String())
+}
+
+func (s *Server) stop() {
+	if s.cmd == nil {
+		return
+	}
+	s.cmd.Process.Kill()
+	<-s.drained // Wait closes the pipe, so the reader must have finished
+	s.cmd.Wait()
+	s.cmd = nil
+}
