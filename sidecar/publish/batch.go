@@ -48,7 +48,9 @@ func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 
 // DeleteAll deletes the object at each of keys as [Publisher.Delete] does with version 0, and returns the results in
 // their order. It writes as [Publisher.PutAll] does.
-func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result { return p.deleteAll(ctx, keys, 0) }
+func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result {
+	return p.deleteAll(ctx, keys, 0)
+}
 
 func (p *Publisher) deleteAll(ctx context.Context, keys []string, version uint64) []Result {
 	results := make([]Result, len(keys))
@@ -137,6 +139,7 @@ func newPrepared(ctx context.Context, o Object) prepared {
 	}
 	b.fields = contract.Object{
 		Version: o.Version, ETag: o.ETag, ContentType: o.ContentType, TTLMS: o.TTL.Milliseconds(), Bodies: bodies,
+		Tags: distinct(o.Tags),
 	}.Fields()
 	if o.IfVersion != 0 {
 		b.after(o.IfVersion)
@@ -200,6 +203,16 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 		return nil
 	}
 	states, err := p.states(ctx, members...)
+	var purged map[string]bool
+	if err == nil {
+		var there []contract.Member
+		for n, s := range states {
+			if s.there {
+				there = append(there, members[n])
+			}
+		}
+		purged, err = p.purged(ctx, there)
+	}
 	if err != nil {
 		for i := range batch {
 			batch[i].fail(err)
@@ -207,11 +220,46 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 		return err
 	}
 	for n, s := range states {
-		if s.there {
+		if s.there && !purged[of[n].member.ID] {
 			of[n].fail(ErrExists)
 		} else {
 			of[n].after(s.version)
 		}
 	}
 	return nil
+}
+
+// purged returns the keys of the objects that were purged, in one round trip and one for each shard.
+func (p *Publisher) purged(ctx context.Context, members []contract.Member) (map[string]bool, error) {
+	entries, err := p.entries(ctx, members, "")
+	if err != nil {
+		return nil, err
+	}
+	byShard := map[int][]Entry{}
+	for _, e := range entries {
+		shard := p.keyspace.KeysOf(e.Key).Shard
+		byShard[shard] = append(byShard[shard], e)
+	}
+	purged := map[string]bool{}
+	for shard, entries := range byShard {
+		ids := map[string]bool{}
+		for _, e := range entries {
+			contract.VisitPurges(e.Key, e.Tags, func(id []byte) bool {
+				ids[string(id)] = true
+				return true
+			})
+		}
+		var members []contract.Member
+		for id := range ids {
+			members = append(members, contract.PurgeMember(id))
+		}
+		purges := contract.Purges{}
+		if err := p.readPurges(ctx, p.keyspace.Keys(shard), members, purges); err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			purged[e.Key], _ = purges.Of(e.Key, e.Tags, e.Seq)
+		}
+	}
+	return purged, nil
 }

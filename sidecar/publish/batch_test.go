@@ -158,6 +158,27 @@ func TestIfVersion(t *testing.T) {
 		if r, err := put(Object{IfAbsent: true}); r.Version != 12 || err != nil {
 			t.Errorf("after a tombstone: %+v, %v", r, err)
 		}
+		if _, err := s.p.Purge(t.Context(), Purge{Prefix: "/", Soft: true}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := put(Object{IfAbsent: true}); !errors.Is(err, ErrExists) {
+			t.Errorf("after a soft purge: %v", err)
+		}
+		if _, err := s.p.Purge(t.Context(), Purge{Prefix: "/"}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := put(Object{IfAbsent: true, Tags: []string{"t"}}); r.Version != 13 || err != nil {
+			t.Errorf("after a purge: %+v, %v", r, err)
+		}
+		if _, err := put(Object{IfAbsent: true}); !errors.Is(err, ErrExists) {
+			t.Errorf("after a purge and a put: %v", err)
+		}
+		if _, err := s.p.Purge(t.Context(), Purge{Tag: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := put(Object{IfAbsent: true}); r.Version != 14 || err != nil {
+			t.Errorf("after a purge of the tag: %+v, %v", r, err)
+		}
 		s.Del(t.Context(), keys.ObjectKey("/a")) // as its tombstone's expiry would
 		if r, err := put(Object{IfAbsent: true}); r.Version < 5 || err != nil {
 			t.Errorf("after an expired tombstone: %+v, %v", r, err)
