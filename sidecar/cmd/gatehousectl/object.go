@@ -11,7 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
@@ -43,12 +42,21 @@ func (f *keyFlags) complete(key *string) error {
 
 type putCmd struct {
 	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
-	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
-	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
+	File        string        `required:"" placeholder:"FILE" help:"The body, at most 1 MiB; - is standard input."`
+	ContentType string        `placeholder:"TYPE" help:"Content type. Default: by the extension of file or key, or by the body."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
-	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
+}
+
+// writtenObject is what put and delete tell.
+type writtenObject struct {
+	Key         string `json:"key"`
+	Version     uint64 `json:"version"`
+	ETag        string `json:"etag,omitempty"`
+	ContentType string `json:"content_type,omitempty"`
 }
 
 // Run publishes the object.
@@ -69,9 +77,8 @@ func (cmd *putCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version,
-			publish.ETag(object.ContentType, body), object.ContentType)
-		return nil
+		wrote := writtenObject{cmd.Key, receipt.Version, publish.ETag(object.ContentType, body), object.ContentType}
+		return cmd.told(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag, wrote.ContentType)
 	})
 }
 
@@ -92,9 +99,10 @@ func contentType(file, key string, body []byte) string {
 type getCmd struct {
 	Key      string `arg:"" help:"The object's key."`
 	Encoding string `default:"identity" enum:"identity,gzip,br,zstd" help:"Which encoding: identity, gzip, br or zstd."`
-	Head     bool   `help:"Print the object's metadata instead of its body."`
+	Head     bool   `help:"Print the object's metadata instead of its body; --json does, too."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run prints the body's bytes and nothing else, or with --head all but them.
@@ -106,6 +114,9 @@ func (cmd *getCmd) Run(c *console) error {
 		o, err := p.Get(ctx, cmd.Key)
 		if err != nil {
 			return err
+		}
+		if cmd.JSON {
+			return c.printJSON(headOf(&o))
 		}
 		if cmd.Head {
 			return printHead(c, o)
@@ -122,12 +133,28 @@ func (cmd *getCmd) Run(c *console) error {
 	})
 }
 
+// head is an object's metadata.
+type head struct {
+	publish.Entry
+	Bytes map[string]int `json:"bytes"` // by encoding
+}
+
+func headOf(o *contract.Object) head {
+	h := head{publish.Entry{Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, ETag: o.ETag,
+		ContentType: o.ContentType, TTLMS: o.TTLMS}, map[string]int{}}
+	for _, b := range o.Bodies {
+		h.Bytes[b.Encoding.String()] = len(b.Bytes)
+	}
+	h.Size = int64(h.Bytes["identity"])
+	return h
+}
+
 func printHead(c *console, o contract.Object) error {
 	fresh := "until changed"
 	if o.TTLMS != 0 {
 		fresh = (time.Duration(o.TTLMS) * time.Millisecond).String()
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := c.table()
 	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
 		o.Key, o.Version, timestamp(o.PublishedMS), o.ETag, o.ContentType, fresh)
 	for _, b := range o.Bodies {
@@ -147,6 +174,7 @@ type deleteCmd struct {
 	Version uint64 `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run deletes the object.
@@ -168,16 +196,16 @@ func (cmd *deleteCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.Key, receipt.Version)
-		return nil
+		return cmd.told(c, writtenObject{Key: cmd.Key, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.Key,
+			receipt.Version)
 	})
 }
 
 type listCmd struct {
 	Prefix string `arg:"" optional:"" help:"Only the keys that start with this."`
-	JSON   bool   `name:"json" help:"One JSON object a line."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run lists the objects.
@@ -196,7 +224,7 @@ func (cmd *listCmd) Run(c *console) error {
 			}
 			entries[entry.Key] = entry
 		}
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		w := c.table()
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
 			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE")
