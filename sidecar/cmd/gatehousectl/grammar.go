@@ -10,7 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
 // The grammar has two tags of its own. `variable` names the environment variables of a flag, the first one that is set
