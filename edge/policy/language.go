@@ -76,7 +76,7 @@ func refusesLanguage(acceptLanguage, language string) bool {
 		var tag string
 		var weight int
 		tag, weight, list = nextRange(list)
-		if len(tag) > longest && len(tag) <= len(language) && (len(tag) == len(language) || language[len(tag)] == '-') &&
+		if (len(tag) > longest || len(tag) == longest && weight == 0) && len(tag) <= len(language) && (len(tag) == len(language) || language[len(tag)] == '-') &&
 			equalFold(tag, language[:len(tag)]) {
 			longest, refused = len(tag), weight == 0
 		}

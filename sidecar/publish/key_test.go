@@ -35,7 +35,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"/": "/", "/a/": "/a/", "/a..b/.c": "/a..b/.c", "/a%20b": "/a%20b", "/%": "/%", "/%4": "/%4", "/%g1": "/%g1",
 		"/%c3%a9": "/%C3%A9", "/%C3%a9?n%c3=%a9": "/%C3%A9?n%C3=%A9", "/a%25": "/a%25", "/a?b=/../&c=%61": "/a?b=/../&c=%61",
 		"@d%c3#\\/%c3": "@d%c3#\\/%C3",
-		"@d#e/a#DE": "@d#e/a#de", "/a?a&b#en-GB": "/a?a&b#en-gb", KeyOfLanguage("/a", "pt-BR"): "/a#pt-br",
+		"@d#e/a#DE":    "@d#e/a#de", "/a?a&b#en-GB": "/a?a&b#en-gb", KeyOfLanguage("/a", "pt-BR"): "/a#pt-br",
 		"//shop/a": "//shop/a", "//shop:A.Example/%c3": "//shop:a.example/%C3", "@D//:A/A": "@D//:a/A",
 	} {
 		if got, err := canonical(key); got != want || err != nil {

@@ -58,7 +58,7 @@ func TestCanonicalKey(t *testing.T) {
 		"//shop:A.Example/%ab?b&a": "//shop:a.example/%AB?a&b", "@D:A//:A/A": "@D:A//:a/A", "//Shop/x": "//Shop/x",
 		"/a?b&a#EN-gb": "/a?a&b#en-gb", "/%ab#DE": "/%AB#de", "/a?#de": "/a#de", "@D#E/a#DE": "@D#E/a#de", "/a#": "/a#",
 		"//shop:A/?b&a#%ab": "//shop:a/?a&b#%ab",
-		"//shop": "//shop", "@d//shop//X": "@d//shop//X", "/A:B/C": "/A:B/C", "//": "//",
+		"//shop":            "//shop", "@d//shop//X": "@d//shop//X", "/A:B/C": "/A:B/C", "//": "//",
 	} {
 		if got := Canonical(key); got != want || Canonical(got) != want {
 			t.Errorf("%s: got %s, want %s", key, got, want)
