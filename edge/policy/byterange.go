@@ -1,6 +1,13 @@
 package policy
 
-import "strings"
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/edge/wire"
+)
 
 // extent is how much of an object answers a request with a Range.
 type extent uint8
@@ -63,4 +70,46 @@ func position(digits string) (n int, ok bool) {
 		n = min(n*10+int(c-'0'), beyond)
 	}
 	return n, digits != ""
+}
+
+// part is what answers a request with a Range.
+type part struct {
+	extent
+	variant      int // unless whole
+	from, end    int // partial: the bytes from from to before end
+	contentRange string
+}
+
+// part returns what of o answers a request with a Range: bytes of the identity encoding, if the client accepts that. It
+// ignores ranges of other methods, those whose If-Range isn't true, and those of other answers than 200.
+//
+//go:noinline
+func (e *Engine) part(r *Request, nowMS int64, o *wire.Object, acceptEncoding string) (p part) {
+	variants := o.Variants()
+	p.variant = slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
+	if r.method() != "GET" || r.fields[headerRange].lines > 1 || o.Status != 0 || p.variant < 0 ||
+		choose(variants[p.variant:p.variant+1], acceptEncoding) < 0 || !e.inRange(r, nowMS, o) {
+		return part{}
+	}
+	size := int(variants[p.variant].Length)
+	p.from, p.end, p.extent = cut(r.fields[headerRange].value, size)
+	all := append(e.text, "bytes "...)
+	if p.extent == partial {
+		all = strconv.AppendInt(append(strconv.AppendInt(all, int64(p.from), 10), '-'), int64(p.end-1), 10)
+	} else {
+		all = append(all, '*')
+	}
+	p.contentRange = e.compose(strconv.AppendInt(append(all, '/'), int64(size), 10))
+	return p
+}
+
+// inRange reports whether the request has no If-Range, or one that is true: the strong entity-tag of the identity
+// encoding, or the Last-Modified, once it is a second old, so that it is strong, too (RFC 9110, section 13.1.5).
+func (e *Engine) inRange(r *Request, nowMS int64, o *wire.Object) bool {
+	f := &r.fields[headerIfRange]
+	if f.lines != 1 || f.value == o.ETag {
+		return f.lines <= 1
+	}
+	date, err := time.Parse(imfFixdate, f.value)
+	return err == nil && f.value == e.lastModified(o) && date.UnixMilli()+1000+lagMS <= nowMS
 }

@@ -1,6 +1,10 @@
 package policy
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
+)
 
 // maxAcceptLanguage bounds an Accept-Language that is parsed, in bytes; a longer one counts as none.
 const maxAcceptLanguage = 512
@@ -82,4 +86,45 @@ func refusesLanguage(acceptLanguage, language string) bool {
 		}
 	}
 	return refused
+}
+
+// language returns that of the object that a request is answered with, if there is one, "" for one without a language.
+func (c *Cache) language(r *Request) string {
+	if c.Languages == nil {
+		return ""
+	}
+	if i := lookup(c.Languages, r.list(headerAcceptLanguage)); i >= 0 {
+		return c.Languages[i]
+	}
+	return ""
+}
+
+// keyOfLanguage returns the key of an object in a language, or key if there is no language or the key would be too long;
+// it is valid until the next decision.
+func (e *Engine) keyOfLanguage(key, language string) string {
+	if language == "" || len(key)+1+len(language) > limits.MaxKey {
+		return key
+	}
+	return e.compose(append(append(append(e.text, key...), '#'), language...))
+}
+
+// ofLanguage returns a device, host or both and a language; it is valid until the next decision.
+//
+//go:noinline
+func (e *Engine) ofLanguage(device, language string) string {
+	return e.compose(append(append(append(e.text, device...), '#'), language...))
+}
+
+// varyLanguage is vary for a rule with languages.
+//
+//go:noinline
+func (e *Engine) varyLanguage(rule *Rule, encoded bool) string {
+	all := append(e.text, "accept-language"...)
+	if encoded {
+		all = append(append(all, ", "...), varyEncoding...)
+	}
+	if rule.private() {
+		all = append(append(all, ", "...), e.by.varyCredential...)
+	}
+	return e.compose(all)
 }
