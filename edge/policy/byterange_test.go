@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -101,4 +102,113 @@ func FuzzCut(f *testing.F) {
 			t.Errorf("%q of %d: %d to %d, %d", line, n, from, end, e)
 		}
 	})
+}
+
+// TestRange has an object of 12 bytes, published at 22:13:15, with the entity-tag "v1", and asks at 22:13:20.
+func TestRange(t *testing.T) {
+	const modified = "Tue, 14 Nov 2023 22:13:17 GMT"
+	rules := `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`
+	redirect := func(m *memory) { m.answer("/a", 301, "location: /b") }
+	dated := func(date string) func(m *memory) { return func(m *memory) { m.answer("/a", 0, "last-modified: "+date) } }
+	for _, tt := range []struct {
+		name   string
+		setup  func(m *memory)
+		lines  string // after "range: bytes=2-4"; or with another Range
+		status int
+		body   string
+	}{
+		{"a range", nil, "", 206, "key"},
+		{"it is of the identity encoding", nil, "accept-encoding: gzip", 206, "key"},
+		{"which isn't acceptable", nil, "accept-encoding: gzip, identity;q=0", 200, "gz:/a"},
+		{"the tag", nil, `if-range: "v1"`, 206, "key"},
+		{"the tag, and it prefers gzip", nil, "if-range: \"v1\"\naccept-encoding: gzip", 206, "key"},
+		{"a weak tag", nil, `if-range: W/"v1"`, 200, ""},
+		{"another tag", nil, `if-range: "v2"`, 200, ""},
+		{"a list of tags", nil, `if-range: "v2", "v1"`, 200, ""},
+		{"any tag", nil, "if-range: *", 200, ""},
+		{"an empty If-Range", nil, "if-range: ", 200, ""},
+		{"two lines of it", nil, "if-range: \"v1\"\nif-range: \"v1\"", 200, ""},
+		{"the date", nil, "if-range: " + modified, 206, "key"},
+		{"an earlier date", nil, "if-range: Tue, 14 Nov 2023 22:13:16 GMT", 200, ""},
+		{"a later date", nil, "if-range: Tue, 14 Nov 2023 22:13:18 GMT", 200, ""},
+		{"the date in another form", nil, "if-range: Tuesday, 14-Nov-23 22:13:17 GMT", 200, ""},
+		{"the date before it was sent", func(m *memory) { m.state.InStepMS = now - 5000 }, "if-range: " + modified, 200, ""},
+		{"the publisher's date", dated("Tue, 14 Nov 2023 22:13:18 GMT"), "if-range: Tue, 14 Nov 2023 22:13:18 GMT", 206, "key"},
+		{"of the last second", dated("Tue, 14 Nov 2023 22:13:19 GMT"), "if-range: Tue, 14 Nov 2023 22:13:19 GMT", 200, ""},
+		{"none such", dated("Xxx, 99 Xxx 2023 22:13:18 GMT"), "if-range: Xxx, 99 Xxx 2023 22:13:18 GMT", 200, ""},
+		{"If-None-Match comes first", nil, `if-none-match: "v1"`, 304, ""},
+		{"and doesn't match", nil, `if-none-match: "v2"`, 206, "key"},
+		{"If-Modified-Since comes first", nil, "if-modified-since: " + modified, 304, ""},
+		{"beyond the end", nil, "range: bytes=99-", 416, ""},
+		{"beyond the end, If-None-Match comes first", nil, "range: bytes=99-\nif-none-match: \"v1\"", 304, ""},
+		{"beyond the end of another version", nil, "range: bytes=99-\nif-range: \"v2\"", 200, ""},
+		{"beyond the end, without its body", func(m *memory) { m.bodyGone = true }, "range: bytes=99-", 416, ""},
+		{"two Range lines", nil, "range: bytes=2-4\nrange: bytes=2-4", 200, ""},
+		{"of a redirect", redirect, "", 301, ""},
+		{"beyond the end of a redirect", redirect, "range: bytes=99-", 301, ""},
+	} {
+		m := newMemory()
+		m.put("/a", 0)
+		m.guard = 1 << 8
+		if tt.setup != nil {
+			tt.setup(m)
+		}
+		e := newEdge(t, rules)
+		e.SetState(now, m.state)
+		for i := range 4 { // also after a whole answer was kept
+			lines := strings.Split(tt.lines, "\n")
+			if tt.lines == "" {
+				lines = nil
+			}
+			if !strings.HasPrefix(tt.lines, "range: ") {
+				lines = append(lines, "range: bytes=2-4")
+			}
+			r := read(e, append([]string{"GET /a"}, lines...)...)
+			var d Decision
+			e.Decide(&d, now, &r, m, &Answers{})
+			body := tt.body
+			if body == "" && (tt.status == 200 || tt.status == 301) {
+				body = `{"key":"/a"}`
+			}
+			contentRange := map[int]string{206: "bytes 2-4/12", 416: "bytes */12"}[tt.status]
+			if got, _ := headerOf(d, "content-range"); d.Status != tt.status || string(d.Body) != body || got != contentRange {
+				t.Fatalf("%s, request %d: got %d %q, Content-Range %q; want %d %q, %q", tt.name, i, d.Status, d.Body, got, tt.status,
+					body, contentRange)
+			}
+			if tt.status == 206 {
+				checkPart(t, tt.name, &d, e, m)
+			}
+			for _, name := range []string{"cache-control", "content-type", "last-modified"} {
+				if got, found := headerOf(d, name); tt.status == 416 && found {
+					t.Errorf("%s: a 416 has %s: %s", tt.name, name, got)
+				}
+			}
+			plain := read(e, "GET /a")
+			if e.Decide(&d, now, &plain, m, &Answers{}); m.bodyGone == (d.Status != 0 && d.Status != 206) {
+				t.Fatalf("%s: without a range: %d", tt.name, d.Status)
+			}
+			head := read(e, append([]string{"HEAD /a"}, lines...)...)
+			if e.Decide(&d, now, &head, m, &Answers{}); d.Status == 206 || d.Status == 416 {
+				t.Errorf("%s: HEAD is answered with %d", tt.name, d.Status)
+			}
+		}
+	}
+}
+
+// checkPart compares a 206 with the 200: it has all its headers (RFC 9110, section 15.3.7) and the memory of its body.
+func checkPart(t *testing.T, name string, part *Decision, e *Engine, m *memory) {
+	t.Helper()
+	fields := func(d *Decision) string { // which is valid until the next decision
+		return fmt.Sprintf("%q", slices.DeleteFunc(fieldsOf(*d), func(h [2]string) bool { return h[0] == "content-range" }))
+	}
+	got, body := fields(part), part.Body
+	r := read(e, "GET /a")
+	var d Decision
+	e.Decide(&d, now, &r, m, &Answers{})
+	if want := fields(&d); got != want {
+		t.Errorf("%s: the 206 has %s, the 200 %s", name, got, want)
+	}
+	if &body[0] != &d.Body[2] {
+		t.Errorf("%s: the body is a copy", name)
+	}
 }
