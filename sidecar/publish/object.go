@@ -79,7 +79,17 @@ func (o *Object) EntityTag() string {
 	case status == 200 && len(o.Headers) == 0:
 		return ETag(o.ContentType, o.Body)
 	}
-	return entityTag(fmt.Sprintf("%s\x00%d\n%s\n", o.ContentType, status, contract.JoinHeaders(o.Headers)), o.Body)
+	headers := contract.JoinHeaders(inLowerCase(o.Headers))
+	return entityTag(fmt.Sprintf("%s\x00%d\n%s\n", o.ContentType, status, headers), o.Body)
+}
+
+// inLowerCase returns headers with their names in lower case.
+func inLowerCase(headers []Header) []Header {
+	headers = slices.Clone(headers)
+	for i := range headers {
+		headers[i].Name = strings.ToLower(headers[i].Name)
+	}
+	return headers
 }
 
 // ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its content type, a line feed
@@ -111,10 +121,7 @@ func (o *Object) check() (err error) {
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
-	o.Headers = slices.Clone(o.Headers)
-	for i := range o.Headers {
-		o.Headers[i].Name = strings.ToLower(o.Headers[i].Name)
-	}
+	o.Headers = inLowerCase(o.Headers)
 	if err := contract.CheckAnswer(o.Status, o.Headers); err != nil {
 		return fmt.Errorf("%w %w of %q", ErrInvalid, err, o.Key)
 	}
@@ -200,6 +207,8 @@ type Entry struct {
 	ETag string `json:"etag"`
 	// ContentType is the content type.
 	ContentType string `json:"content_type"`
+	// Status is the status code.
+	Status int `json:"status"`
 	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// Size is the size of the identity encoding in bytes.
@@ -247,7 +256,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
-					contract.FieldContentType, contract.FieldTTL),
+					contract.FieldContentType, contract.FieldTTL, contract.FieldStatus),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}
@@ -260,17 +269,20 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	}
 	var entries []Entry
 	for _, q := range queries {
-		var text [5]string
+		var text [6]string
 		for i, value := range q.heads.Val() {
 			text[i], _ = value.(string)
 		}
 		if text[2] == "" { // every object has an entity-tag, a tombstone has none
 			continue
 		}
-		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val()}
+		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val(), Status: 200}
 		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
 		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
 		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
+		if text[5] != "" {
+			entry.Status, _ = strconv.Atoi(text[5])
+		}
 		entries = append(entries, entry)
 	}
 	return entries, nil
