@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 func TestCut(t *testing.T) {
@@ -108,8 +110,14 @@ func FuzzCut(f *testing.F) {
 func TestRange(t *testing.T) {
 	const modified = "Tue, 14 Nov 2023 22:13:17 GMT"
 	rules := `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`
-	redirect := func(m *memory) { m.answer("/a", 301, "location: /b") }
-	dated := func(date string) func(m *memory) { return func(m *memory) { m.answer("/a", 0, "last-modified: "+date) } }
+	answer := func(status uint16, headers string) func(m *memory) {
+		return func(m *memory) {
+			m.putObject(wire.Object{Key: "/a", Version: 1, PublishedMS: now - 5000, ETag: `"v1"`, ContentType: "application/json",
+				Status: status, Headers: headers}, true)
+		}
+	}
+	redirect := answer(301, "location: /b")
+	dated := func(date string) func(m *memory) { return answer(0, "last-modified: "+date) }
 	for _, tt := range []struct {
 		name   string
 		setup  func(m *memory)

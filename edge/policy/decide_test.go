@@ -94,18 +94,6 @@ func (m *memory) putObject(o wire.Object, encoded bool) {
 		wire.AppendObject(wire.AppendObjectsHeader(nil, m.state.Epoch, 1), tag, &o), 0)
 }
 
-// answer gives a stored object, which is alone in its bucket, a status and a publisher's header lines.
-func (m *memory) answer(key string, status uint16, headers string) {
-	bucket, tag := m.state.Keys.Place(key, m.state.ObjectBuckets)
-	at := [2]uint32{uint32(wire.RegionObjects), bucket}
-	o, err := wire.FindObject(m.records[at], m.state.Epoch, tag, key)
-	if err != nil {
-		panic(err)
-	}
-	o.Status, o.Headers = status, headers
-	m.records[at] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, m.state.Epoch, 1), tag, &o), 0)
-}
-
 // drop drops the returned bodies, like a cache without room for them.
 func (m *memory) drop() {
 	for _, body := range m.given {

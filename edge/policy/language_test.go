@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
@@ -139,4 +140,156 @@ func FuzzLookup(f *testing.F) {
 			t.Errorf("%q among %q: got %q, want %q", accept, languages, got, want)
 		}
 	})
+}
+
+// TestLanguages has objects in some languages, and none in English.
+func TestLanguages(t *testing.T) {
+	const credentials = `"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, `
+	rules := func(cache string) string {
+		return `{` + credentials + `"rules": [{"match": {"prefix": "/"}, ` + cache + `}]}`
+	}
+	const german, languages = "accept-language: de-CH, en;q=0.5", `"languages": ["de", "EN-gb", "fr"]`
+	plain := rules(`"cache": {` + languages + `}`)
+	device := []string{"x-device-id: dev", "x-device-token: s"}
+	for _, tt := range []struct {
+		name, rules, target string
+		lines               []string
+		key                 string // of the object that answers; "" for a miss
+		language            string
+	}{
+		{"German", plain, "/a", []string{german}, "/a#de", "de"},
+		{"English", plain, "/a", []string{"accept-language: en-GB"}, "/a", ""},
+		{"none of them", plain, "/a", []string{"accept-language: it"}, "/a", ""},
+		{"any", plain, "/a", nil, "/a", ""},
+		{"two lines", plain, "/a", []string{"accept-language: it", "accept-language: de"}, "/a#de", "de"},
+		{"German only", plain, "/german", []string{german}, "/german#de", "de"},
+		{"German only, for others", plain, "/german", []string{"accept-language: fr"}, "", ""},
+		{"with a query", plain, "/a?x=1", []string{german}, "/a?x=1#de", "de"},
+		{"which comes unsorted", plain, "/a?y=%c3&x=1", []string{german}, "/a?x=1&y=%C3#de", "de"},
+		{"the publisher names it", plain, "/named", []string{german}, "/named#de", "de-DE"},
+		{"a fragment", plain, "/a#de", nil, "", ""},
+		{"a fragment in a query", plain, "/a?x=1#de", nil, "", ""},
+		{"a fragment without languages", rules(`"cache": {}`), "/a#de", nil, "", ""},
+		{"no languages", rules(`"cache": {}`), "/a", []string{german}, "/a", ""},
+		{"a device", rules(`"auth": {}, "cache": {"scope": "device", ` + languages + `}`), "/me", append(device, german),
+			"@dev/me#de", "de"},
+		{"a device's, in no language", rules(`"auth": {}, "cache": {"scope": "device", ` + languages + `}`), "/me", device,
+			"@dev/me", ""},
+		{"a host", rules(`"cache": {"scope": "host", ` + languages + `}`), "/h", []string{german}, "//:edge/h#de", "de"},
+	} {
+		m := newMemory()
+		m.guard = 1 << 8
+		for _, key := range []string{"/a", "/a#de", "/german#de", "/a?x=1", "/a?x=1#de", "/a?x=1&y=%C3#de", "@dev/me",
+			"@dev/me#de", "//:edge/h", "//:edge/h#de", "/named#de"} {
+			o := wire.Object{Key: key, Version: 1, ETag: `"v1"`, ContentType: "text/plain"}
+			if strings.HasPrefix(key, "/named") {
+				o.Headers = "content-language: de-DE"
+			}
+			m.putObject(o, false)
+		}
+		m.verdict("dev", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1<<40})
+		e := newEdge(t, tt.rules)
+		e.SetState(now, m.state)
+		for i := range 4 {
+			for _, other := range []bool{true, false} { // which may be kept
+				r := read(e, append([]string{"GET " + tt.target}, tt.lines...)...)
+				if other {
+					r = read(e, append([]string{"GET " + tt.target, "accept-language: fr"}, device...)...)
+				}
+				var d Decision
+				if e.Decide(&d, now, &r, m, &Answers{}); other {
+					continue
+				}
+				language, _ := headerOf(d, "content-language")
+				vary, _ := headerOf(d, "vary")
+				body := ""
+				if tt.key != "" {
+					body = `{"key":"` + tt.key + `"}`
+				}
+				if string(d.Body) != body || d.Key != tt.key || language != tt.language {
+					t.Errorf("%s, request %d: got %q of %s, Content-Language %q; want %q, %q", tt.name, i, d.Body, d.Key, language,
+						body, tt.language)
+				}
+				if varies := strings.Contains(vary, "accept-language"); tt.key != "" &&
+					varies != strings.Contains(tt.rules, "languages") {
+					t.Errorf("%s: Vary is %q", tt.name, vary)
+				}
+			}
+		}
+	}
+}
+
+// TestVaryOfLanguages: an answer depends on all that it names, in whatever language.
+func TestVaryOfLanguages(t *testing.T) {
+	m := newMemory()
+	m.put("/a", 0)
+	m.put("/private", 0)
+	m.putVersion("/short", now, 0, `"v1"`, false)
+	m.verdict("dev", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1<<40})
+	const rules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
+		{"match": {"path": "/private"}, "auth": {}, "cache": {"languages": ["de"]}},
+		{"match": {"prefix": "/"}, "cache": {"languages": ["de"]}}]}`
+	for target, want := range map[string]string{"/a": "accept-language, accept-encoding", "/short": "accept-language",
+		"/private": "accept-language, accept-encoding, x-device-id, x-device-token"} {
+		for _, more := range []string{"x: y", `if-none-match: "v1"`} {
+			d := decideAt(t, m, now, rules, "GET "+target, "x-device-id: dev", "x-device-token: s", more)
+			if got, _ := headerOf(d, "vary"); got != want {
+				t.Errorf("%s: %d with Vary %q, want %q", target, d.Status, got, want)
+			}
+		}
+	}
+}
+
+// TestFetchLanguage: the sidecar is asked for the object in the client's language, and answers with the one without a
+// language if there is none.
+func TestFetchLanguage(t *testing.T) {
+	const rules = `{"rules": [{"match": {"prefix": "/"}, "cache": {"on_miss": "fetch", "languages": ["de"]}}]}`
+	m := newMemory()
+	m.put("/a", 0)
+	ask := func(answers Answers) Decision {
+		t.Helper()
+		return decide(t, m, rules, answers, "GET /a", "accept-language: de")
+	}
+	if d := ask(Answers{}); d.Action != Fetch || d.Key != "/a#de" {
+		t.Errorf("got action %d, key %s; want a fetch of the language", d.Action, d.Key)
+	}
+	answer := func(key string) Answers {
+		o := wire.Object{Key: key, Version: 1, ETag: `"f"`, ContentType: "text/plain"}
+		o.AddVariant(wire.Variant{Encoding: wire.Identity, Length: 3})
+		fetched, err := wire.ParseFetchResponse(wire.AppendFetchResponse(nil, epoch, &o, [][]byte{[]byte("abc")}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Answers{Fetch: &fetched}
+	}
+	for _, key := range []string{"/a#de", "/a"} {
+		d := ask(answer(key))
+		language, _ := headerOf(d, "content-language")
+		if d.Status != 200 || d.Key != key || string(d.Body) != "abc" || (language == "de") != (key == "/a#de") {
+			t.Errorf("fetched %s: got %d %q of %s in %q", key, d.Status, d.Body, d.Key, language)
+		}
+	}
+	for name, fetched := range map[string]wire.FetchResponse{"neither exists": {Epoch: epoch}, "no answer": {}} {
+		if d := ask(Answers{Fetch: &fetched}); d.Action != Pass {
+			t.Errorf("%s: got action %d, %d of %s; want upstream", name, d.Action, d.Status, d.Key)
+		}
+	}
+	m.put("/a#de", 0)
+	if d := ask(Answers{}); d.Status != 200 || d.Key != "/a#de" {
+		t.Errorf("in memory: got %d of %s", d.Status, d.Key)
+	}
+}
+
+// TestLongKeyHasNoLanguage: a key that is too long with its language is looked up without it.
+func TestLongKeyHasNoLanguage(t *testing.T) {
+	m := newMemory()
+	for _, size := range []int{limits.MaxKey, limits.MaxKey - 2, limits.MaxKey - 3} {
+		key := "/" + strings.Repeat("k", size-1)
+		m.put(key, 0)
+		d := decide(t, m, `{"rules": [{"match": {"prefix": "/"}, "cache": {"on_miss": "fetch", "languages": ["de"]}}]}`, Answers{},
+			"GET "+key, "accept-language: de")
+		if fetches := d.Action == Fetch; fetches != (size+3 <= limits.MaxKey) {
+			t.Errorf("key of %d bytes: got action %d, key %.10s of %d bytes", size, d.Action, d.Key, len(d.Key))
+		}
+	}
 }
