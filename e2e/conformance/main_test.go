@@ -212,6 +212,7 @@ func (s *server) publishAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.publishAnswers(t)
 	// The awaited object is last, because events arrive in order.
 	text := `{"text":"` + strings.Repeat("the quick brown fox jumps over the lazy dog; ", 30) + `"}`
 	for _, o := range []struct{ key, tag, body, kind string }{
@@ -264,6 +265,7 @@ var (
 	tables = map[string][]testCase{
 		"preconditions": preconditions, "negotiation": negotiation, "caching": caching, "keys": keys, "refusals": refusals,
 		"ranges": ranges, "languages": spoken,
+		"answers": answers,
 	}
 	outages = map[string][]testCase{"lately": lately, "not in step": notInStep, "no state": noState}
 )
@@ -301,7 +303,7 @@ const enough = 250
 // TestCases: there are enough cases, each names a section, and no two are the same. What nginx answers instead is of a
 // case, and something else.
 func TestCases(t *testing.T) {
-	section := regexp.MustCompile(`^(3986|4647|6265|6749|6750|7617|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
+	section := regexp.MustCompile(`^(3986|4647|6265|6749|6750|7617|9110|9111|9112|9113|9211|9213) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
 	seen := map[string]bool{}
 	total := 0
 	differ := map[string]bool{} // names of cases to which nginx has another answer
