@@ -303,7 +303,8 @@ const enough = 250
 // TestCases: there are enough cases, each names a section, and no two are the same. What nginx answers instead is of a
 // case, and something else.
 func TestCases(t *testing.T) {
-	section := regexp.MustCompile(`^(3986|4647|6265|6749|6750|7617|9110|9111|9112|9113|9211|9213) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
+	section := regexp.MustCompile(
+		`^(3986|4647|6265|6749|6750|7617|9110|9111|9112|9113|9211|9213) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
 	seen := map[string]bool{}
 	total := 0
 	differ := map[string]bool{} // names of cases to which nginx has another answer

@@ -129,9 +129,6 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 	if o.coded && !strings.Contains(strings.ToLower(r.get("vary")), "accept-encoding") {
 		failed("9110 12.5.5", "what was chosen by Accept-Encoding doesn't vary")
 	}
-	if r.status == 206 {
-		s.part(failed, &o, r)
-	}
 	if r.status == 304 {
 		return
 	}
@@ -145,6 +142,7 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		return
 	}
 	if r.status == 206 {
+		s.part(failed, &o, r)
 		return
 	}
 	body, err := decode(coding, r.content)

@@ -100,8 +100,8 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	for i := range rounds {
 		switch random.IntN(30) {
 		case 0, 7, 8, 9:
-			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=", "/q", "/in", "/in#de",
-				"/in#en-gb")
+			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=",
+				"/q", "/in", "/in#de", "/in#en-gb")
 			w.guard += 1 << 8
 			o := wire.Object{Key: key, Version: 1, PublishedMS: clock - random.Int64N(4000),
 				TTLMS: uint64(random.IntN(2) * random.IntN(6000)), ETag: fmt.Sprintf(`"v%d"`, random.IntN(3)),

@@ -47,8 +47,8 @@ func TestCut(t *testing.T) {
 // The grammar of RFC 9110, sections 14.1 to 14.2, with one range-spec: int-range and suffix-range.
 var oneRange = regexp.MustCompile(`^(?i:bytes)=[ \t,]*(?:([0-9]+)-([0-9]*)|-([0-9]+))[ \t]*(?:,[ \t,]*)?$`)
 
-// rangeByRFC returns what a server that doesn't ignore one valid range of a body must send: "first-last" for a 206, "416",
-// or "200".
+// rangeByRFC returns what a server that doesn't ignore one valid range of a body must send: "first-last" for a 206,
+// "416", or "200".
 func rangeByRFC(line string, size int) string {
 	m := oneRange.FindStringSubmatch(line)
 	if m == nil || size == 0 {
@@ -86,8 +86,8 @@ func rangeByRFC(line string, size int) string {
 }
 
 func FuzzCut(f *testing.F) {
-	for _, line := range []string{"bytes=0-0", "bytes=-5", "bytes=5-", "bytes=,7-9, ", "bytes=9-8", "Bytes=1-2,3-4", "x=1-2",
-		"bytes=99999999999-99999999998", "bytes=-0"} {
+	for _, line := range []string{"bytes=0-0", "bytes=-5", "bytes=5-", "bytes=,7-9, ", "bytes=9-8", "Bytes=1-2,3-4",
+		"x=1-2", "bytes=99999999999-99999999998", "bytes=-0"} {
 		f.Add(line, uint32(10))
 	}
 	f.Fuzz(func(t *testing.T, line string, size uint32) {
@@ -96,8 +96,8 @@ func FuzzCut(f *testing.F) {
 		got := map[extent]string{whole: "200", partial: fmt.Sprintf("%d-%d", from, end-1), unsatisfiable: "416"}[e]
 		want := rangeByRFC(line, n)
 		// A position far beyond the end counts as any other.
-		if invalid := want == "200" && got == "416" && strings.Count(line, "-") == 1 && oneRange.MatchString(line); got != want &&
-			!invalid {
+		invalid := want == "200" && got == "416" && strings.Count(line, "-") == 1 && oneRange.MatchString(line)
+		if got != want && !invalid {
 			t.Errorf("%q of %d: got %s, want %s", line, n, got, want)
 		}
 		if e == partial && (from < 0 || from >= end || end > n) || e != partial && (from != 0 || end != n) {
@@ -141,7 +141,8 @@ func TestRange(t *testing.T) {
 		{"a later date", nil, "if-range: Tue, 14 Nov 2023 22:13:18 GMT", 200, ""},
 		{"the date in another form", nil, "if-range: Tuesday, 14-Nov-23 22:13:17 GMT", 200, ""},
 		{"the date before it was sent", func(m *memory) { m.state.InStepMS = now - 5000 }, "if-range: " + modified, 200, ""},
-		{"the publisher's date", dated("Tue, 14 Nov 2023 22:13:18 GMT"), "if-range: Tue, 14 Nov 2023 22:13:18 GMT", 206, "key"},
+		{"the publisher's date", dated("Tue, 14 Nov 2023 22:13:18 GMT"), "if-range: Tue, 14 Nov 2023 22:13:18 GMT", 206,
+			"key"},
 		{"of the last second", dated("Tue, 14 Nov 2023 22:13:19 GMT"), "if-range: Tue, 14 Nov 2023 22:13:19 GMT", 200, ""},
 		{"none such", dated("Xxx, 99 Xxx 2023 22:13:18 GMT"), "if-range: Xxx, 99 Xxx 2023 22:13:18 GMT", 200, ""},
 		{"If-None-Match comes first", nil, `if-none-match: "v1"`, 304, ""},
@@ -180,8 +181,8 @@ func TestRange(t *testing.T) {
 			}
 			contentRange := map[int]string{206: "bytes 2-4/12", 416: "bytes */12"}[tt.status]
 			if got, _ := headerOf(d, "content-range"); d.Status != tt.status || string(d.Body) != body || got != contentRange {
-				t.Fatalf("%s, request %d: got %d %q, Content-Range %q; want %d %q, %q", tt.name, i, d.Status, d.Body, got, tt.status,
-					body, contentRange)
+				t.Fatalf("%s, request %d: got %d %q, Content-Range %q; want %d %q, %q", tt.name, i, d.Status, d.Body, got,
+					tt.status, body, contentRange)
 			}
 			if tt.status == 206 {
 				checkPart(t, tt.name, &d, e, m)

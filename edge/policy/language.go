@@ -80,8 +80,9 @@ func refusesLanguage(acceptLanguage, language string) bool {
 		var tag string
 		var weight int
 		tag, weight, list = nextRange(list)
-		if (len(tag) > longest || len(tag) == longest && weight == 0) && len(tag) <= len(language) && (len(tag) == len(language) || language[len(tag)] == '-') &&
-			equalFold(tag, language[:len(tag)]) {
+		matches := len(tag) <= len(language) && (len(tag) == len(language) || language[len(tag)] == '-') &&
+			equalFold(tag, language[:len(tag)])
+		if matches && (len(tag) > longest || len(tag) == longest && weight == 0) {
 			longest, refused = len(tag), weight == 0
 		}
 	}
@@ -99,8 +100,8 @@ func (c *Cache) language(r *Request) string {
 	return ""
 }
 
-// keyOfLanguage returns the key of an object in a language, or key if there is no language or the key would be too long;
-// it is valid until the next decision.
+// keyOfLanguage returns the key of an object in a language, or key if there is no language or the key would be too
+// long; it is valid until the next decision.
 func (e *Engine) keyOfLanguage(key, language string) string {
 	if language == "" || len(key)+1+len(language) > limits.MaxKey {
 		return key

@@ -108,8 +108,8 @@ func ValidKey(key string) bool {
 	return key[0] == '/'
 }
 
-// ValidLanguage reports whether tag has the form of a language tag (RFC 5646, section 2.1) in lower case: subtags of 1 to
-// 8 of a-z and 0-9, joined by "-", of which the first has at least two letters and nothing else.
+// ValidLanguage reports whether tag has the form of a language tag (RFC 5646, section 2.1) in lower case: subtags of 1
+// to 8 of a-z and 0-9, joined by "-", of which the first has at least two letters and nothing else.
 func ValidLanguage(tag string) bool {
 	for i, subtag := range strings.Split(tag, "-") {
 		if len(subtag) == 0 || len(subtag) > 8 || i == 0 && len(subtag) < 2 {

@@ -61,8 +61,8 @@ func Split(key string) (space, target string) {
 }
 
 // Canonical returns the canonical form of key, the only one that is stored and looked up: with the host in lower case,
-// the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), the query's [CanonicalQuery], and the language in
-// lower case.
+// the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), the query's [CanonicalQuery], and the language
+// in lower case.
 func Canonical(key string) string {
 	space, target := Split(key)
 	if at := strings.Index(space, "//"); at >= 0 {
