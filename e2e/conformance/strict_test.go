@@ -93,6 +93,14 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		failed("9110 8.8.3", "nothing was published with the entity-tag %s", tag)
 		return
 	}
+	if r.status == 416 {
+		for _, name := range []string{"cache-control", "expires", "content-type", "content-encoding"} {
+			if value := r.get(name); value != "" {
+				failed("9111 3", "%s: %q: a cache could store it for the object", name, value)
+			}
+		}
+		return
+	}
 	if r.get("cache-control") == "" {
 		failed("9111 4.2.2", "without cache-control a cache keeps it as long as it likes")
 	}
@@ -131,6 +139,10 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		if n := r.get("content-length"); coding == "" && n != strconv.Itoa(len(o.Body)) && len(o.Body) > 0 {
 			failed("9110 8.6", "content-length %q of HEAD, want %d", n, len(o.Body))
 		}
+		return
+	}
+	if r.status == 206 {
+		s.part(failed, &o, r)
 		return
 	}
 	body, err := decode(coding, r.content)

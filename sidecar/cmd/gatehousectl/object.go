@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
@@ -23,10 +24,14 @@ import (
 type keyFlags struct {
 	VirtualHost string `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
 	Host        string `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
+	Language    string `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
 }
 
-// complete sets the key to the one with virtual host and host.
+// complete sets the key to the one with virtual host, host and language.
 func (f *keyFlags) complete(key *string) error {
+	if f.Language != "" {
+		*key = publish.KeyOfLanguage(*key, f.Language)
+	}
 	if f.VirtualHost == "" && f.Host == "" {
 		return nil
 	}
@@ -95,7 +100,10 @@ func (cmd *putCmd) Run(c *console) error {
 
 // contentType goes by the extension of the file, then of the key, then by the body.
 func contentType(file, key string, body []byte) string {
-	keyPath, _, _ := strings.Cut(key, "?")
+	_, keyPath := objectkey.Split(key)
+	if end := strings.IndexAny(keyPath, "?#"); end >= 0 {
+		keyPath = keyPath[:end]
+	}
 	for _, name := range []string{file, keyPath} {
 		if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 			return t
