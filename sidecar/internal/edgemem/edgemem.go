@@ -181,6 +181,21 @@ func (m *Memory) PutObject(o *contract.Object) {
 	m.notify()
 }
 
+// MarkStale makes the object at key, if there is one, Stale. Its bodies stay where they are.
+func (m *Memory) MarkStale(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, found := m.objects[key]
+	if !found {
+		return
+	}
+	stale := *e.Object
+	stale.Stale = true
+	e.Object = &stale
+	m.dirty.push(e.bucket)
+	m.notify()
+}
+
 // DeleteObject removes the object at key, if there is one.
 func (m *Memory) DeleteObject(key string) {
 	m.mu.Lock()
