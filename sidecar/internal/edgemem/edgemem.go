@@ -205,6 +205,18 @@ func (m *Memory) DeleteObject(key string) {
 	}
 }
 
+// DeleteObjects is [Memory.DeleteObject] for many keys at once.
+func (m *Memory) DeleteObjects(keys []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		m.drop(key)
+	}
+	if len(keys) > 0 {
+		m.notify()
+	}
+}
+
 // place adds e to its bucket in this epoch.
 func (m *Memory) place(e *entry) {
 	e.bucket, e.tag = m.keys.Place(e.Key, uint32(len(m.buckets)))

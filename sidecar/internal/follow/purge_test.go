@@ -45,6 +45,12 @@ func (e *cacheEdge) DeleteObject(key string) {
 	delete(e.now, key)
 }
 
+func (e *cacheEdge) DeleteObjects(keys []string) {
+	for _, key := range keys {
+		e.DeleteObject(key)
+	}
+}
+
 func (e *cacheEdge) MarkStale(string) {}
 
 func (e *cacheEdge) version(key string) uint64 {

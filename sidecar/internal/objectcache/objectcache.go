@@ -35,6 +35,8 @@ type Edge interface {
 	// received this version, so that an object never outlives its ttl, even if the clock of Redis is ahead.
 	PutObject(o *contract.Object)
 	DeleteObject(key string)
+	// DeleteObjects is DeleteObject for many keys at once.
+	DeleteObjects(keys []string)
 	// MarkStale makes the object at key, if there is one, Stale.
 	MarkStale(key string)
 }

@@ -80,9 +80,20 @@ func (s Purges) Apply(p contract.Purge) {
 		return
 	}
 	of.all[p.ID] = p
+	var gone []string
 	for _, key := range s.concerned(p.ID) {
-		s.purge(key, p)
+		if s.purge(key, p) {
+			gone = append(gone, key)
+		}
 	}
+	s.edge.DeleteObjects(gone) // first: it is pushed while the cache follows
+	for _, key := range gone {
+		if s.newest[key].place == held {
+			s.cache.Invalidate(key)
+		}
+		s.put(key, nowhere)
+	}
+	s.metrics.Purged.WithLabelValues("hard").Add(float64(len(gone)))
 	s.report()
 }
 
@@ -106,15 +117,14 @@ func (s Purges) concerned(id string) (keys []string) {
 	return keys
 }
 
-// purge applies p to the object at key, which it concerns.
-func (s Purges) purge(key string, p contract.Purge) {
+// purge applies p to the object at key, which it concerns, and reports whether the object is gone.
+func (s Purges) purge(key string, p contract.Purge) (gone bool) {
 	k := s.newest[key]
 	switch {
 	case p.Hard != 0 && k.seq <= p.Hard:
 		k.purged = true
 		s.newest[key] = k
-		s.release(key)
-		s.metrics.Purged.WithLabelValues("hard").Inc()
+		return true
 	case p.Soft != 0 && k.seq <= p.Soft && !k.stale:
 		k.stale = true
 		s.newest[key] = k
@@ -123,6 +133,7 @@ func (s Purges) purge(key string, p contract.Purge) {
 		}
 		s.metrics.Purged.WithLabelValues("soft").Inc()
 	}
+	return false
 }
 
 // BeginResync begins a full resync of the shard's purges, which [Purges.EndResync] ends before objects are read.
