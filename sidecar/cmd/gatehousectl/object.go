@@ -54,6 +54,7 @@ type putCmd struct {
 	Header      []string      `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	Tag         []string      `placeholder:"TAG" help:"Tags for purges, at most 16."`
 
 	keyFlags `embed:""`
 	jsonFlag `embed:""`
@@ -77,7 +78,7 @@ func (cmd *putCmd) Run(c *console) error {
 		return err
 	}
 	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status, TTL: cmd.TTL,
-		Version: cmd.Version}
+		Version: cmd.Version, Tags: cmd.Tag}
 	for _, line := range cmd.Header {
 		name, value, found := strings.Cut(line, ":")
 		if !found {
@@ -179,6 +180,9 @@ func printHead(c *console, o contract.Object) error {
 	for _, h := range o.Headers.List() {
 		fmt.Fprintf(w, "header:\t%s: %s\n", h.Name, h.Value)
 	}
+	if len(o.Tags) > 0 {
+		fmt.Fprintf(w, "tags:\t%s\n", strings.Join(o.Tags, ", "))
+	}
 	for _, b := range o.Bodies {
 		fmt.Fprintf(w, "%s:\t%d bytes\n", b.Encoding, len(b.Bytes))
 	}
@@ -249,7 +253,7 @@ func (cmd *listCmd) Run(c *console) error {
 		w := c.table()
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
-			fmt.Fprintln(w, "KEY\tVERSION\tSTATUS\tSIZE\tPUBLISHED\tTYPE")
+			fmt.Fprintln(w, "KEY\tVERSION\tSTATUS\tSIZE\tPUBLISHED\tTYPE\tTAGS")
 		}
 		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			e := entries[key]
@@ -262,8 +266,11 @@ func (cmd *listCmd) Run(c *console) error {
 			if !limits.ValidContentType(e.ContentType) {
 				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Status, e.Size, timestamp(e.PublishedMS),
-				e.ContentType)
+			if contract.CheckTags(e.Tags) != nil {
+				e.Tags = []string{fmt.Sprintf("%q", e.Tags)}
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.Key, e.Version, e.Status, e.Size, timestamp(e.PublishedMS),
+				e.ContentType, strings.Join(e.Tags, ","))
 		}
 		return w.Flush()
 	})

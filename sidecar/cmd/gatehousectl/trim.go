@@ -17,8 +17,9 @@ func (cmd *trimCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return cmd.told(c, map[string]any{"members": done.Members, "removed": done.Removed, "expired": done.Expired},
-			"%d members: %d entries of records that are gone removed, %d expired objects deleted\n",
-			done.Members, done.Removed, done.Expired)
+		return cmd.told(c, map[string]any{"members": done.Members, "removed": done.Removed, "expired": done.Expired,
+			"purged": done.Purged, "purges": done.Purges},
+			"%d members: %d entries of records that are gone removed, %d expired objects deleted, %d purged objects and %d "+
+				"needless purges\n", done.Members, done.Removed, done.Expired, done.Purged, done.Purges)
 	})
 }
