@@ -171,8 +171,9 @@ func TestCompletion(t *testing.T) {
 			return out, nil
 		},
 		"fish": func(dir string) (string, error) {
-			out, err := command(dir, "fish", append([]string{"--no-config", "-c",
-				"gatehousectl completion fish | source; for line in $argv; complete -C $line; echo '<end>'; end"}, lines...)...).Output()
+			const script = "gatehousectl completion fish | source; " +
+				"for line in $argv; complete -C $line; echo '<end>'; end"
+			out, err := command(dir, "fish", append([]string{"--no-config", "-c", script}, lines...)...).Output()
 			return string(out), err
 		},
 	}

@@ -285,7 +285,8 @@ func TestHelp(t *testing.T) {
 	for _, node := range m.Model.Leaves(false) {
 		help := s.ok("", append(strings.Fields(node.Path()), "--help")...)
 		before := -1
-		for _, want := range []string{"\nExample:\n", "\n    " + node.Tag.Get("example") + "\n", "\nFlags of all commands:\n"} {
+		example := "\n    " + node.Tag.Get("example") + "\n"
+		for _, want := range []string{"\nExample:\n", example, "\nFlags of all commands:\n"} {
 			at := strings.Index(help, want)
 			if at <= before {
 				t.Errorf("%s: no %q, or not there:\n%s", node.Path(), want, help)

@@ -29,7 +29,8 @@ type readyCmd struct {
 
 // Run succeeds if the answer is 200, and else says what it is.
 func (cmd *readyCmd) Run(c *console) error {
-	return c.ask(http.MethodGet, cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz"), "--sidecar, $GATEHOUSE_SIDECAR or --url")
+	at := cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz")
+	return c.ask(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
 }
 
 type drainCmd struct {

@@ -136,8 +136,8 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("top without a sidecar: exit code %d", code)
 	}
 	first := strings.Split(shown.String(), clear)[1]
-	if n := lines(t, "top", first, 60); n >= 20 || !strings.Contains(first, "REFUSED") || !strings.Contains(first, "…") ||
-		!strings.HasPrefix(first, "PER SECOND  COUNTER\r\n50.0        /v1/49/x") {
+	if n := lines(t, "top", first, 60); n >= 20 || !strings.Contains(first, "REFUSED") ||
+		!strings.Contains(first, "…") || !strings.HasPrefix(first, "PER SECOND  COUNTER\r\n50.0        /v1/49/x") {
 		t.Errorf("top: %d lines: %s", n, first)
 	}
 }
