@@ -153,7 +153,8 @@ func (i *importer) run(ctx context.Context) error {
 		i.report(b)
 		if err != nil {
 			i.console.progress("")
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.progress.devices, err)
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File),
+				i.progress.devices, err)
 		}
 	}
 	i.console.progress("")
