@@ -118,7 +118,7 @@ func hinted(err error) error {
 			err)
 	}
 	if redis.IsPermissionError(err) {
-		return fmt.Errorf("%w\ndocs/redis-contract.md lists the permissions that a user of Redis needs", err)
+		return fmt.Errorf("%w\nThe permissions that a user of Redis needs are in docs/redis-contract.md", err)
 	}
 	return err
 }
