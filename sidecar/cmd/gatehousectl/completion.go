@@ -112,6 +112,8 @@ func complete(w io.Writer, app *kong.Node, words []string) {
 			if i := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == word }); i >= 0 {
 				node = node.Children[i]
 				flags = append(flags, node.Flags...)
+			} else if !node.Leaf() {
+				return // no command
 			} else {
 				arguments++
 			}

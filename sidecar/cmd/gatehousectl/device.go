@@ -221,6 +221,8 @@ func (cmd *deviceSetCmd) Run(c *console) error {
 type deviceDeleteCmd struct {
 	ID    string `arg:"" help:"The device's id."`
 	Force bool   `help:"Also delete a device that is not in Redis, so that a put in flight with an older version doesn't bring it back."`
+
+	jsonFlag `embed:""`
 }
 
 // Run deletes the device.
@@ -230,8 +232,8 @@ func (cmd *deviceDeleteCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.ID, receipt.Version)
-		return nil
+		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.ID,
+			receipt.Version)
 	})
 }
 

@@ -153,7 +153,8 @@ func (i *importer) run(ctx context.Context) error {
 		i.report(b)
 		if err != nil {
 			i.console.progress("")
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.progress.devices, err)
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File),
+				i.progress.devices, err)
 		}
 	}
 	i.console.progress("")
@@ -164,7 +165,8 @@ func (i *importer) run(ctx context.Context) error {
 			"%d devices: %d valid, %d failed; nothing was written\n", devices, i.written, i.failed)
 	} else {
 		err = i.told(i.console, map[string]any{"devices": devices, "written": i.written, "unchanged": i.unchanged,
-			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged, i.failed)
+			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged,
+			i.failed)
 	}
 	if err != nil {
 		return err

@@ -85,14 +85,15 @@ func (m *manual) command(node *kong.Node) {
 }
 
 func (m *manual) page(app *kong.Application, date time.Time) {
-	fmt.Fprintf(m, ".TH GATEHOUSECTL 1 %s \"gatehousectl %s\" Gatehouse\n", date.UTC().Format(time.DateOnly), version.Name())
+	day := date.UTC().Format(time.DateOnly)
+	fmt.Fprintf(m, ".TH GATEHOUSECTL 1 %s \"gatehousectl %s\" Gatehouse\n", day, version.Name())
 	description := strings.TrimSuffix(app.Help, ".")
 	fmt.Fprintf(m, ".SH NAME\ngatehousectl \\- %s\n", roff(strings.ToLower(description[:1])+description[1:]))
 	fmt.Fprintln(m, ".SH SYNOPSIS\n\\fBgatehousectl\\fR \\fIcommand\\fR [\\fIargument\\fR ...] [\\fIflag\\fR ...]")
 	fmt.Fprintln(m, ".SH DESCRIPTION")
-	m.text("With --json, commands print one JSON object, or of a list or stream one object a line, with names in snake_case. " +
-		"Errors go to standard error, and exit codes are the same. Text on a terminal is as wide as the terminal; there are " +
-		"no colours, and without a terminal no escape sequences. gatehousectl --version prints the version.")
+	m.text("With --json, commands print one JSON object, or of a list or stream one object a line, with names in " +
+		"snake_case. Errors go to standard error, and exit codes are the same. Text on a terminal is as wide as the " +
+		"terminal; there are no colours, and without a terminal no escape sequences. " + app.Detail)
 	for _, group := range groups {
 		fmt.Fprintf(m, ".SH %s\n", strings.ToUpper(strings.TrimSuffix(group.Title, ":")))
 		for _, node := range app.Children {

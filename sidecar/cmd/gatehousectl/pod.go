@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -27,7 +29,8 @@ type readyCmd struct {
 
 // Run succeeds if the answer is 200, and else says what it is.
 func (cmd *readyCmd) Run(c *console) error {
-	return c.ask(http.MethodGet, cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz"))
+	at := cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz")
+	return c.ask(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
 }
 
 type drainCmd struct {
@@ -37,12 +40,15 @@ type drainCmd struct {
 // Run has the edge end each connection with its next answer, and fail its health check; it goes on answering.
 // nginx.conf has the path of Envoy's admin.
 func (cmd *drainCmd) Run(c *console) error {
-	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail")
+	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
 }
 
-// ask prints the answer; one that is not 200 is an error.
-func (c *console) ask(method, url string) error {
-	body, err := fetch(method, url, nil, maxReason)
+// ask prints the answer; one that is not 200 is an error. If nobody answers, that says how to name another address.
+func (c *console) ask(method, address, by string) error {
+	body, err := fetch(method, address, nil, maxReason)
+	if _, away := errors.AsType[*url.Error](err); away {
+		return fmt.Errorf("%w\nSay where it is by %s", err, by)
+	}
 	if err != nil {
 		return err
 	}

@@ -114,10 +114,11 @@ func hinted(err error) error {
 		return fmt.Errorf("%w\n--redis or $GATEHOUSE_REDIS tells which Redis: see gatehousectl --help-redis", err)
 	}
 	if redis.IsAuthError(err) {
-		return fmt.Errorf("%w\n--redis-username and --redis-password-file tell who you are: see gatehousectl --help-redis", err)
+		return fmt.Errorf("%w\n--redis-username and --redis-password-file tell who you are: see gatehousectl --help-redis",
+			err)
 	}
 	if redis.IsPermissionError(err) {
-		return fmt.Errorf("%w\ndocs/redis-contract.md lists the permissions that a user of Redis needs", err)
+		return fmt.Errorf("%w\nThe permissions that a user of Redis needs are in docs/redis-contract.md", err)
 	}
 	return err
 }

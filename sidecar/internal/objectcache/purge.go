@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // purges has the purges of one shard.
