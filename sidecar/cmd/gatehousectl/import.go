@@ -53,7 +53,7 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		return usagef("device import: --generate and --secrets need each other")
 	}
 	i := &importer{deviceImportCmd: cmd, console: c, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{},
-		progress: progress{begin: time.Now()}}
+		progress: newProgress(c.stderr, "devices")}
 	in := c.stdin
 	if cmd.File != "-" {
 		file, err := os.Open(cmd.File)
@@ -65,10 +65,6 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 			i.progress.size = info.Size()
 		}
 		in = file
-	}
-	if stderr, ok := c.stderr.(*os.File); ok {
-		info, err := stderr.Stat()
-		i.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	var err error
 	if i.key, err = cmd.pepper(c); err != nil {
@@ -108,7 +104,6 @@ type importer struct {
 
 	// Of the writer.
 	progress
-	terminal                   bool
 	written, unchanged, failed int
 }
 
@@ -156,19 +151,19 @@ func (i *importer) run(ctx context.Context) error {
 		}
 		i.report(b)
 		if err != nil {
-			i.clear()
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.devices, err)
+			i.clear(i.stderr)
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.done, err)
 		}
 	}
-	i.clear()
+	i.clear(i.stderr)
 	if i.DryRun {
-		fmt.Fprintf(i.stdout, "%d devices: %d valid, %d failed; nothing was written\n", i.devices, i.written, i.failed)
+		fmt.Fprintf(i.stdout, "%d devices: %d valid, %d failed; nothing was written\n", i.done, i.written, i.failed)
 	} else {
-		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.devices, i.written, i.unchanged,
+		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.done, i.written, i.unchanged,
 			i.failed)
 	}
 	if i.failed > 0 {
-		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, i.devices)
+		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, i.done)
 	}
 	return nil
 }
@@ -335,7 +330,7 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 			i.unchanged++
 		case r.Err == nil:
 			i.written++
-		case ofOneDevice(r.Err):
+		case ofOneRecord(r.Err):
 			b.errs[b.at[n]] = r.Err
 		default:
 			failed = r.Err
@@ -344,8 +339,8 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 	return failed
 }
 
-// ofOneDevice reports whether other devices can be written after err.
-func ofOneDevice(err error) bool {
+// ofOneRecord reports whether other records can be written after err.
+func ofOneRecord(err error) bool {
 	return errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrExists) || errors.Is(err, publish.ErrStale) ||
 		strings.Contains(err.Error(), "WRONGTYPE")
 }
@@ -357,39 +352,56 @@ func (i *importer) report(b *batch) {
 		if i.failed > maxPrinted {
 			continue
 		}
-		i.clear()
+		i.clear(i.stderr)
 		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
 		if i.failed == maxPrinted {
 			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}
 	}
-	i.devices, i.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.done, i.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.show(i.stderr)
+}
+
+// progress is how far a command is, for a terminal.
+type progress struct {
+	what         string // is counted
+	terminal     bool   // it is shown
+	begin, shown time.Time
+	size         int64 // of everything, 0 if unknown: bytes of the file, or records
+	bytes        int64 // of these
+	done         int   // records
+}
+
+// newProgress is the beginning, shown if stderr is a terminal.
+func newProgress(stderr io.Writer, what string) progress {
+	p := progress{what: what, begin: time.Now()}
+	if file, ok := stderr.(*os.File); ok {
+		info, err := file.Stat()
+		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return p
+}
+
+// show shows the progress a few times a second.
+func (p *progress) show(stderr io.Writer) {
 	const interval = 200 * time.Millisecond
-	if now := time.Now(); i.terminal && now.Sub(i.shown) >= interval {
-		i.shown = now
-		fmt.Fprintf(i.stderr, "\r%s\x1b[K", i.progress.line(now))
+	if now := time.Now(); p.terminal && now.Sub(p.shown) >= interval {
+		p.shown = now
+		fmt.Fprintf(stderr, "\r%s\x1b[K", p.line(now))
 	}
 }
 
 // clear removes the progress from the terminal.
-func (i *importer) clear() {
-	if i.terminal {
-		fmt.Fprint(i.stderr, "\r\x1b[K")
+func (p *progress) clear(stderr io.Writer) {
+	if p.terminal {
+		fmt.Fprint(stderr, "\r\x1b[K")
 	}
 }
 
-// progress is how far an import is.
-type progress struct {
-	begin, shown time.Time
-	size         int64 // of the file, 0 if unknown
-	bytes        int64
-	devices      int
-}
-
-// line returns the progress for the terminal.
+// line returns the progress.
 func (p *progress) line(now time.Time) string {
 	elapsed := now.Sub(p.begin)
-	text := fmt.Sprintf("%d devices, %.0f/s", p.devices, float64(p.devices)/max(elapsed.Seconds(), 0.001))
+	text := fmt.Sprintf("%d %s, %.0f/s", p.done, p.what, float64(p.done)/max(elapsed.Seconds(), 0.001))
 	if p.size > 0 && p.bytes > 0 {
 		left := time.Duration(float64(elapsed) * float64(p.size-p.bytes) / float64(p.bytes))
 		text += fmt.Sprintf(", %d %%, %s left", 100*p.bytes/p.size, max(left, 0).Round(time.Second))

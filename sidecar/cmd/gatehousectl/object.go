@@ -8,6 +8,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -46,6 +47,8 @@ type putCmd struct {
 	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
 	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
+	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
+	IfAbsent    bool          `help:"Only if there is no object at the key."`
 	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 
 	keyFlags `embed:""`
@@ -56,11 +59,15 @@ func (cmd *putCmd) Run(c *console) error {
 	if err := cmd.complete(&cmd.Key); err != nil {
 		return err
 	}
+	if info, err := os.Stat(cmd.File); err == nil && info.IsDir() {
+		return usagef("%s: is a directory; gatehousectl sync publishes its files", shown(cmd.File))
+	}
 	body, err := c.read(cmd.File, limits.MaxBody, "an object")
 	if err != nil {
 		return err
 	}
-	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL, Version: cmd.Version}
+	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL,
+		Version: cmd.Version, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
 	if object.ContentType == "" {
 		object.ContentType = contentType(cmd.File, cmd.Key, body)
 	}

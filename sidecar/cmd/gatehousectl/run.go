@@ -27,6 +27,7 @@ type cli struct {
 	Redis redisFlags `embed:""`
 
 	Put    putCmd    `cmd:"" help:"Publish an object."`
+	Sync   syncCmd   `cmd:"" help:"Publish the files of a directory: those that differ from what is there. Exit code 1 if any failed."`
 	Get    getCmd    `cmd:"" help:"Print a stored object."`
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
 	List   listCmd   `cmd:"" help:"List objects by key."`
