@@ -17,6 +17,7 @@
 //   - lost: when Redis becomes unreachable, every cached answer continues within max_staleness.
 //   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock
 //     was wrong in between; more than 3 s, if it was Redis's and nothing else was broken.
+//   - wrong count: two writers increment one object by compare-and-set; no increment is lost or counted twice.
 //   - error: no answer is an error, except while Envoy itself, or one of its VMs, is down.
 //
 // Readers use GET and HEAD, ask for each content coding and decode what they get, and send both validators.
@@ -57,7 +58,7 @@
 //
 // # What readers and writers know
 //
-// Each key and each device has two writers. Redis refuses a version that isn't greater than the one it has, so an
+// Each key and each device has two writers, who put some objects in batches. Redis refuses a version that isn't greater than the one it has, so an
 // acknowledged version is never replaced by a smaller one, whatever the order of arrival; a write that was refused was
 // never in force. A revocation has no version of its own, so no other writer writes to its device meanwhile.
 //

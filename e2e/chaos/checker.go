@@ -77,7 +77,10 @@ func (v Violation) String() string {
 }
 
 func (v Violation) name() string {
-	if strings.HasPrefix(v.Rule, ofDevices) {
+	switch {
+	case v.Rule == wrongCount:
+		return counterKey
+	case strings.HasPrefix(v.Rule, ofDevices):
 		return deviceID(v.Key)
 	}
 	return path(v.Key)

@@ -67,6 +67,9 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 		}
 	}
 	r.checker.Unsure(since)
+	for _, c := range r.counters {
+		c.unsure(since)
+	}
 	for _, device := range r.devices.Unsure(since) {
 		for i := range r.places {
 			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))

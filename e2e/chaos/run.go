@@ -105,6 +105,7 @@ type run struct {
 	rules     string
 	bulk      *writer // of bulky objects
 	registrar *deviceWriter
+	counters  [counterWriters]*counter
 	places    []place // of devices
 	// acknowledged writes that Redis has lost
 	lostWrites, lostRevocations int
@@ -309,6 +310,12 @@ func (r *run) load(ctx context.Context) error {
 		}
 		writers.Go(func() { w.run(writing, time.Duration(r.Writers)*time.Second/time.Duration(r.Writes)) })
 	}
+	for i := range r.counters {
+		c := &counter{index: i, world: r.world, writing: &r.writing, publisher: publisher, counts: &r.counts,
+			report: r.report, repeats: r.Redis == Cluster}
+		r.counters[i] = c
+		writers.Go(func() { repeat(writing, countEvery, c.increment) })
+	}
 	for i := range r.Readers {
 		readers.Go(func() { r.readAll(reading, min(i%4/3, 1)) }) // every fourth one at the other edge
 	}
@@ -348,6 +355,9 @@ func (r *run) load(ctx context.Context) error {
 	stopWriting()
 	writers.Wait()
 	if err == nil {
+		for _, c := range r.counters {
+			c.increment() // checks the last one
+		}
 		r.settle(ctx, "the end", r.world.now())
 	}
 	stopReading()
@@ -531,6 +541,9 @@ func (r *run) empty(ctx context.Context) error {
 	wait(ctx, compared)
 	now := r.world.now()
 	r.checker.Emptied(now)
+	for _, c := range r.counters {
+		c.emptied()
+	}
 	r.devices.Emptied(now)
 	if rand.IntN(2) == 0 {
 		if _, err := r.registrar.publisher.AcceptLoss(ctx); err != nil {
@@ -651,9 +664,11 @@ func (r *run) summary() {
 	}
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
 	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d overtaken by another writer's, %d not "+
-		"sent; lost by Redis: %d writes of objects, %d revocations\n",
+		"sent, %d batches; lost by Redis: %d writes of objects, %d revocations\n",
 		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&r.counts.overtaken),
-		count(&w[Failed]), r.lostWrites, r.lostRevocations)
+		count(&w[Failed]), count(&r.counts.batches), r.lostWrites, r.lostRevocations)
+	r.printf("counter: %d increments acknowledged, %d refused because another came first\n", count(&r.counts.counters),
+		count(&r.counts.conflicts))
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer "+
 		"while Envoy or a VM was down; %d answers of no certain Envoy\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),

@@ -17,6 +17,9 @@ func KeyOfVirtualHost(name, host, path string) string {
 	return objectkey.OfVirtualHost(name, strings.ToLower(host), path)
 }
 
+// CanonicalKey returns the stored form of key, or an [ErrInvalid] for a key that no edge looks up, as [Publisher.Put].
+func CanonicalKey(key string) (string, error) { return canonical(key) }
+
 // canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It
 // returns an error for a key that no edge looks up; the error names the right one.
 func canonical(key string) (string, error) {

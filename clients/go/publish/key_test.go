@@ -114,3 +114,42 @@ func TestScriptTakesCanonicalKeys(t *testing.T) {
 		}
 	})
 }
+
+// TestScriptRefusesWhatNoEdgeLooksUp: objects at keys that package publish refuses; but not their tombstones.
+func TestScriptRefusesWhatNoEdgeLooksUp(t *testing.T) {
+	parts := []string{"/", "//", "a", "b/", ".", "..", "/./", "/../", "%", "%2E", "%2F", "%5C", "%41", "4", "1", "%C3", "\\",
+		"~", "?a", "?a//b/../%41", "-", "%2D", "%25", "%7E", "%00", "%30"}
+	onBoth(t, func(t *testing.T, s server) {
+		seed := rand.Uint64()
+		r := rand.New(rand.NewPCG(seed, 0))
+		taken, refused := 0, 0
+		for range 400 {
+			key := []string{"/", "/a", "@d/", "//a/", "@d//a:b/"}[r.IntN(5)]
+			for range r.IntN(6) {
+				key += parts[r.IntN(len(parts))]
+			}
+			if key = objectkey.Canonical(key); !limits.ValidKey(key) {
+				continue
+			}
+			m := contract.ObjectMember(key)
+			_, want := canonical(key)
+			got := s.replaceRecord(t, m, map[string]string{"etag": `""`, "content-type": "a", "body": ""})
+			switch {
+			case (want == nil) != (got == nil):
+				t.Errorf("seed %d, %s: the script says %v, the package %v", seed, key, got, want)
+			case got == nil:
+				taken++
+			case !redis.HasErrorPrefix(got, "INVALID") || !strings.Contains(got.Error(), "no edge looks it up"):
+				t.Errorf("seed %d, %s: %v", seed, key, got)
+			default:
+				refused++
+			}
+			if err := s.replaceRecord(t, m, map[string]string{contract.FieldDeleted: "1"}); err != nil {
+				t.Errorf("seed %d, the tombstone of %s: %v", seed, key, err)
+			}
+		}
+		if taken < 50 || refused < 50 {
+			t.Errorf("%d keys taken, %d refused: the test shows nothing", taken, refused)
+		}
+	})
+}

@@ -299,6 +299,20 @@ local function canonical(target)
   return true
 end
 
+-- looked_up reports whether a key, without its device, has a path that Envoy doesn't normalise to another one, so that
+-- an edge can look it up.
+local function looked_up(target)
+  local path = string.match(target, '^[^?#]*')
+  path = string.match(path, '^//[^/]*(/.*)') or path
+  for escape in string.gmatch(path, '%%(%x%x)') do
+    if string.find(string.char(tonumber(escape, 16)), '^[A-Za-z0-9._~/\\-]') then
+      return false
+    end
+  end
+  return not string.find(path, '//', 1, true) and not string.find(path, '\\', 1, true)
+    and not string.find(path .. '/', '/%.%.?/')
+end
+
 -- scoped reports whether a key, without its device, names a virtual host, a host or both as it must, if it begins with
 -- two slashes.
 local function scoped(target)
@@ -391,6 +405,10 @@ for i = before_fields + 1, #ARGV, 2 do
 end
 if kind == 'c' and string.sub(id, 1, 1) == '*' and mode ~= 'merge' and not given['deleted'] then -- merge may revoke one
   refused = refused or 'INVALID device id of ' .. short .. ': ids that begin with * are for invalidations'
+end
+if kind == 'o' and not given['deleted'] and not looked_up(string.match(id, '/.*') or '') then
+  refused = refused or 'INVALID key ' .. short .. ': no edge looks it up, want a path without //, \\, segments . and .., '
+    .. 'and escapes of letters, digits and - . _ ~ / \\'
 end
 if refused then
   return redis.error_reply(refused)

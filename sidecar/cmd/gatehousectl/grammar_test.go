@@ -18,11 +18,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
-	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
-	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // withoutJSON are the commands that have no --json, and why.

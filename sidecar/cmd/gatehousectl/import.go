@@ -54,7 +54,7 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		return usagef("device import: --generate and --secrets need each other")
 	}
 	i := &importer{deviceImportCmd: cmd, console: c, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{},
-		progress: progress{begin: time.Now()}}
+		progress: newProgress(c, "devices")}
 	in := c.stdin
 	if cmd.File != "-" {
 		file, err := os.Open(cmd.File)
@@ -152,13 +152,13 @@ func (i *importer) run(ctx context.Context) error {
 		}
 		i.report(b)
 		if err != nil {
-			i.console.progress("")
+			i.progress.clear()
 			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File),
-				i.progress.devices, err)
+				i.progress.done, err)
 		}
 	}
-	i.console.progress("")
-	devices := i.progress.devices
+	i.progress.clear()
+	devices := i.progress.done
 	var err error
 	if i.DryRun {
 		err = i.told(i.console, map[string]any{"devices": devices, "valid": i.written, "failed": i.failed},
@@ -339,7 +339,7 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 			i.unchanged++
 		case r.Err == nil:
 			i.written++
-		case ofOneDevice(r.Err):
+		case ofOneRecord(r.Err):
 			b.errs[b.at[n]] = r.Err
 		default:
 			failed = r.Err
@@ -348,8 +348,8 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 	return failed
 }
 
-// ofOneDevice reports whether other devices can be written after err.
-func ofOneDevice(err error) bool {
+// ofOneRecord reports whether other records can be written after err.
+func ofOneRecord(err error) bool {
 	return errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrExists) || errors.Is(err, publish.ErrStale) ||
 		strings.Contains(err.Error(), "WRONGTYPE")
 }
@@ -361,32 +361,47 @@ func (i *importer) report(b *batch) {
 		if i.failed > maxPrinted {
 			continue
 		}
-		i.console.progress("")
+		i.progress.clear()
 		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
 		if i.failed == maxPrinted {
 			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}
 	}
-	i.progress.devices, i.progress.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.progress.done, i.progress.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.progress.show()
+}
+
+// progress is how far a command is, for a terminal.
+type progress struct {
+	console      *console
+	what         string // is counted
+	begin, shown time.Time
+	size         int64 // of everything, 0 if unknown: bytes of the file, or records
+	bytes        int64 // of these
+	done         int   // records
+}
+
+// newProgress is the beginning.
+func newProgress(c *console, what string) progress {
+	return progress{console: c, what: what, begin: time.Now()}
+}
+
+// show shows the progress a few times a second.
+func (p *progress) show() {
 	const interval = 200 * time.Millisecond
-	if now := time.Now(); now.Sub(i.progress.shown) >= interval {
-		i.progress.shown = now
-		i.console.progress(i.progress.line(now))
+	if now := time.Now(); now.Sub(p.shown) >= interval {
+		p.shown = now
+		p.console.progress(p.line(now))
 	}
 }
 
-// progress is how far an import is.
-type progress struct {
-	begin, shown time.Time
-	size         int64 // of the file, 0 if unknown
-	bytes        int64
-	devices      int
-}
+// clear removes the progress from the terminal.
+func (p *progress) clear() { p.console.progress("") }
 
-// line returns the progress for the terminal.
+// line returns the progress.
 func (p *progress) line(now time.Time) string {
 	elapsed := now.Sub(p.begin)
-	text := fmt.Sprintf("%d devices, %.0f/s", p.devices, float64(p.devices)/max(elapsed.Seconds(), 0.001))
+	text := fmt.Sprintf("%d %s, %.0f/s", p.done, p.what, float64(p.done)/max(elapsed.Seconds(), 0.001))
 	if p.size > 0 && p.bytes > 0 {
 		left := time.Duration(float64(elapsed) * float64(p.size-p.bytes) / float64(p.bytes))
 		text += fmt.Sprintf(", %d %%, %s left", 100*p.bytes/p.size, max(left, 0).Round(time.Second))

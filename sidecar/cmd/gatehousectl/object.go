@@ -9,6 +9,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -53,6 +54,8 @@ type putCmd struct {
 	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
 	Header      []string      `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
+	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
+	IfAbsent    bool          `help:"Only if there is no object at the key."`
 	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 	Tag         []string      `placeholder:"TAG" help:"Tags for purges, at most 16."`
 
@@ -73,12 +76,15 @@ func (cmd *putCmd) Run(c *console) error {
 	if err := cmd.complete(&cmd.Key); err != nil {
 		return err
 	}
+	if info, err := os.Stat(cmd.File); err == nil && info.IsDir() {
+		return usagef("%s: is a directory; gatehousectl sync publishes its files", shown(cmd.File))
+	}
 	body, err := c.read(cmd.File, limits.MaxBody, "an object")
 	if err != nil {
 		return err
 	}
 	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status, TTL: cmd.TTL,
-		Version: cmd.Version, Tags: cmd.Tag}
+		Version: cmd.Version, Tags: cmd.Tag, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
 	for _, line := range cmd.Header {
 		name, value, found := strings.Cut(line, ":")
 		if !found {

@@ -27,6 +27,7 @@ type cli struct {
 	HelpRedis helpRedis  `name:"help-redis" help:"Show the flags that tell which Redis, or set $$GATEHOUSE_REDIS."`
 
 	Put    putCmd    `cmd:"" group:"objects" help:"Publish an object." example:"gatehousectl put /v1/products/42 --file new.json --ttl 10m"`
+	Sync   syncCmd   `cmd:"" group:"objects" help:"Publish the files of a directory. Only those that differ from what is there are sent. Exit code 1 if any failed." example:"gatehousectl sync ./public /docs/ --delete"`
 	Get    getCmd    `cmd:"" group:"objects" help:"Print a stored object." example:"gatehousectl get /v1/products/42 --head"`
 	Delete deleteCmd `cmd:"" group:"objects" help:"Make the edges forget an object." example:"gatehousectl delete /v1/products/42"`
 	List   listCmd   `cmd:"" group:"objects" help:"List objects by key." example:"gatehousectl list /v1/products/ --json"`

@@ -117,6 +117,12 @@ func TestObjects(t *testing.T) {
 	s.fails(1, "no encoding gzip (has: identity)", "", "get", "/b", "--encoding", "gzip")
 	s.fails(1, "stale version", "", "put", "/b", "--file", "-", "--version", "7")
 	s.fails(1, "stale version", "", "delete", "/b", "--version", "6")
+	s.fails(1, "stale version", "", "put", "/b", "--file", "-", "--if-version", "6")
+	s.fails(1, "already exists", "", "put", "/b", "--file", "-", "--if-absent")
+	s.fails(2, "one of version", "", "put", "/b", "--file", "-", "--if-absent", "--version", "9")
+	s.ok("", "put", "/c", "--file", "-", "--if-absent")
+	s.ok("", "put", "/c", "--file", "-", "--if-version", "1")
+	s.ok("", "delete", "/c")
 
 	list := strings.Split(s.ok("", "list"), "\n")
 	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        200     1200  2") || !strings.HasSuffix(list[2], "text/x") {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
