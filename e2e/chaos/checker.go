@@ -77,6 +77,9 @@ func (v Violation) String() string {
 }
 
 func (v Violation) name() string {
+	if strings.HasPrefix(v.Rule, ofAsked) {
+		return askedID(v.Key)
+	}
 	if strings.HasPrefix(v.Rule, ofDevices) {
 		return deviceID(v.Key)
 	}

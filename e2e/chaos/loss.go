@@ -67,6 +67,7 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 		}
 	}
 	r.checker.Unsure(since)
+	r.authority.unsure(since)
 	for _, device := range r.devices.Unsure(since) {
 		for i := range r.places {
 			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))
