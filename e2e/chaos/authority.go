@@ -9,14 +9,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/stack"
-	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
 const (
@@ -44,14 +42,10 @@ const (
 	moods
 )
 
-// authority is a service that decides about devices, its database, and the checker of what the edge makes of it. The
-// database is the history of its changes: a write is in force from its beginning, and is acknowledged once an
-// invalidation is.
+// authority is a service that decides about devices. Its database is the history of its changes: a write is in force
+// from its beginning, and is acknowledged once an invalidation is.
 type authority struct {
-	world   *world
-	faults  *Checker
-	limits  Limits
-	report  func(Violation)
+	*ledger
 	writing *sync.RWMutex // see writer
 	address string
 	// invalidates is the address of the second sidecar that takes invalidations by HTTP.
@@ -59,17 +53,19 @@ type authority struct {
 
 	mood atomic.Int32
 
-	mu         sync.Mutex // protects the rest
-	devices    [askedDevices]history
-	unverified [askedDevices]int // consecutive answers
-	wellSince  time.Duration
-	answers    [answers]int
-	asked      [moods]int
-	written    int
+	// The ledger's lock protects the rest.
+	wellSince time.Duration
+	asked     [moods]int
+	written   int
 }
 
 func newAuthority(r *run) (a *authority, err error) {
-	a = &authority{faults: r.devices, limits: r.devices.limits, report: r.report, writing: &r.writing}
+	a = &authority{writing: &r.writing}
+	a.ledger = newLedger(r, ofAsked, askedDevices, askedID, askedSecret, permissionOf)
+	a.good = func(h *history, read *Read) bool { return !h.overtaken(read.Version, read.End) }
+	a.steady = func(since time.Duration) bool {
+		return mood(a.mood.Load()) == well && a.wellSince+recovered < since
+	}
 	if a.address, err = stack.FreeAddress(); err != nil {
 		return nil, err
 	}
@@ -114,7 +110,7 @@ func (a *authority) feel(next mood) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mood.Store(int32(next))
-	a.wellSince = a.world.now()
+	a.wellSince = a.run.world.now()
 }
 
 // answer decides by the database, and answers later.
@@ -177,7 +173,7 @@ func (a *authority) change(ctx context.Context, publisher *publish.Publisher, de
 	if newest, found := h.newest(); found && newest == Put && rand.IntN(2) == 0 {
 		kind = Delete
 	}
-	version := h.begin(kind, a.world.now(), 0)
+	version := h.begin(kind, a.run.world.now(), 0)
 	a.mu.Unlock()
 	for ctx.Err() == nil && !a.invalidate(ctx, publisher, device, version) {
 		wait(ctx, 100*time.Millisecond)
@@ -204,7 +200,7 @@ func (a *authority) invalidate(ctx context.Context, publisher *publish.Publisher
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.devices[device].end(version, Acked, a.world.now())
+	a.devices[device].end(version, Acked, a.run.world.now())
 	a.written++
 	return true
 }
@@ -240,129 +236,8 @@ func (a *authority) unsure(since time.Duration) {
 	}
 }
 
-// secret returns the newest secret of a device, or the one before, and whether it is in force; 0 if there is none.
-func (a *authority) secret(device int, former bool) (version uint64, newest bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	writes := a.devices[device].writes
-	for i, w := range slices.Backward(writes) {
-		switch {
-		case w.kind == Delete:
-		case former:
-			former = false
-		default:
-			return uint64(i + 1), i == len(writes)-1
-		}
-	}
-	return 0, false
-}
-
-// loginAll has a device send its secrets until ctx ends, as [login] does.
-func (a *authority) loginAll(ctx context.Context, device int, urls [places]string) {
-	var clients [2]http.Client // by whether the secret is the newest
-	for i := range clients {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(8+i), 0, byte(1+device))}}
-		clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
-		defer clients[i].CloseIdleConnections()
-	}
-	repeat(ctx, askedLogin, func() {
-		version, newest := a.secret(device, rand.IntN(3) == 0)
-		if version == 0 {
-			return
-		}
-		client := &clients[0]
-		if newest {
-			client = &clients[1]
-		}
-		r := Read{Key: device, Version: version, Newest: newest, Place: rand.IntN(places)}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, urls[r.Place]+"/chaos/device/asked", nil)
-		if err != nil {
-			panic(err) // the URL is ours
-		}
-		request.Header.Set("x-device-id", askedID(device))
-		request.Header.Set("x-device-token", askedSecret(device, version))
-		before := a.world.moment()
-		response, err := client.Do(request)
-		var seen upstream.Seen
-		if err == nil {
-			if response.StatusCode == http.StatusOK {
-				err = json.NewDecoder(response.Body).Decode(&seen)
-			}
-			_ = response.Body.Close()
-		}
-		a.world.stamp(&r, before)
-		r.Answer = Hit
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil || response.StatusCode != http.StatusOK && response.StatusCode != http.StatusUnauthorized &&
-			response.StatusCode != http.StatusServiceUnavailable:
-			r.Answer = Unavailable // the other devices' answers tell that
-		case response.StatusCode == http.StatusUnauthorized:
-			r.Answer = Refused
-		case response.StatusCode == http.StatusServiceUnavailable:
-			r.Answer = Unverified
-		case !slices.Equal(seen.Headers["x-gatehouse-device"], []string{askedID(device)}) ||
-			!slices.Equal(seen.Headers["x-gatehouse-permissions"], []string{permissionOf(version)}):
-			r.Answer, r.Detail = WrongBody, fmt.Sprintf("let in as %q with %q", seen.Headers["x-gatehouse-device"],
-				seen.Headers["x-gatehouse-permissions"])
-		}
-		for _, text := range a.judge(r) {
-			a.report(Violation{ofAsked + text[0], device, r.End, text[1]})
-		}
-	})
-}
-
-// judge returns the rules that an answer violates, each with a text. An edge may let a device in by what the authority
-// said before a change, until an invalidation after that is acknowledged, and for as long as after any other write.
-func (a *authority) judge(r Read) (found [][2]string) {
-	quiet := func(from time.Duration) bool {
-		a.faults.mu.Lock()
-		defer a.faults.mu.Unlock()
-		return quiet(a.faults.faults, from, r.End)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answers[r.Answer]++
-	h := &a.devices[r.Key]
-	report := func(rule, format string, args ...any) {
-		found = append(found, [2]string{rule, fmt.Sprintf(format, args...)})
-	}
-	inForce := !h.overtaken(r.Version, r.End)
-	if r.Answer != Unverified {
-		a.unverified[r.Key] = 0
-	}
-	switch age := h.age(r.Version, r.Start); r.Answer {
-	case WrongBody:
-		report("wrong body", "%s", r.Detail)
-	case Hit:
-		switch {
-		case age > a.limits.MaxStaleness+a.limits.Slack:
-			report("too old", "version %d was invalidated %.3f s before the request at %.3f s", r.Version, age.Seconds(),
-				r.Start.Seconds())
-		case age > a.limits.Converge && quiet(r.Start-a.limits.Converge):
-			report("late", "version %d was invalidated %.3f s before the request at %.3f s; nothing was broken", r.Version,
-				age.Seconds(), r.Start.Seconds())
-		}
-	case Refused:
-		if inForce {
-			report("good one refused", "version %d, shown at %.3f s, is in force", r.Version, r.Start.Seconds())
-		}
-	case Unverified:
-		at, acked := h.ackOf(r.Version)
-		steady := mood(a.mood.Load()) == well && a.wellSince+recovered < r.Start
-		if r.Newest && inForce && acked && at+a.limits.Converge < r.Start && steady && quiet(r.Start-a.limits.Converge) {
-			if a.unverified[r.Key]++; a.unverified[r.Key] == 2 {
-				report("not verified", "version %d, shown at %.3f s, and once before; nothing was broken, and the authority "+
-					"is well since %.3f s", r.Version, r.Start.Seconds(), a.wellSince.Seconds())
-			}
-		}
-	}
-	return found
-}
-
 // load changes devices until writing ends, and shows their secrets until reading ends.
-func (a *authority) load(writing, reading context.Context, publisher *publish.Publisher, urls [places]string, writers,
+func (a *authority) load(writing, reading context.Context, publisher *publish.Publisher, writers,
 	readers *sync.WaitGroup) {
 	readers.Go(func() { a.serve(reading) })
 	for i := range askedWriters {
@@ -373,7 +248,7 @@ func (a *authority) load(writing, reading context.Context, publisher *publish.Pu
 		})
 	}
 	for device := range askedDevices {
-		readers.Go(func() { a.loginAll(reading, device, urls) })
+		readers.Go(func() { a.loginAll(reading, device, askedLogin) })
 	}
 }
 

@@ -80,6 +80,9 @@ func (v Violation) name() string {
 	if strings.HasPrefix(v.Rule, ofAsked) {
 		return askedID(v.Key)
 	}
+	if strings.HasPrefix(v.Rule, ofImports) {
+		return importedID(v.Key)
+	}
 	if strings.HasPrefix(v.Rule, ofDevices) {
 		return deviceID(v.Key)
 	}

@@ -68,6 +68,7 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 	}
 	r.checker.Unsure(since)
 	r.authority.unsure(since)
+	r.imports.forget()
 	for _, device := range r.devices.Unsure(since) {
 		for i := range r.places {
 			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))

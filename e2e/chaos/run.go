@@ -96,6 +96,7 @@ type run struct {
 	checker   *Checker
 	devices   *Checker // of devices
 	authority *authority
+	imports   *imports
 	breaker   breaker
 	urls      [places]string // of the edges
 	second    *stack.Stack
@@ -138,6 +139,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.devices = NewChecker(len(r.places)*generations, ofDevices)
 	redis.SetLogger(quietLogger{})
+	r.imports = newImports(r)
 	if r.authority, err = newAuthority(r); err != nil {
 		return 0, err
 	}
@@ -146,7 +148,6 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 		return 0, err
 	}
 	r.world = newWorld()
-	r.authority.world = r.world
 	r.world.tight = c.Seed/4%2 == 0
 	r.breaker.stack, r.breaker.world = running, r.world
 	r.breaker.empty = r.empty
@@ -280,7 +281,8 @@ func (r *run) secrets(opts *stack.Options) error {
 	secret := filepath.Join(opts.Dir, "secret")
 	opts.Seed = stack.AcceptLoss(contract.Keyspace{Shards: r.shards()})
 	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret, "--verdict.secret-file", secret,
-		fmt.Sprintf("--redis.shards=%d", r.shards()), "--authority.url=http://"+r.authority.address)
+		fmt.Sprintf("--redis.shards=%d", r.shards()), "--authority.url=http://"+r.authority.address,
+		"--credential.pepper-file="+secret, "--credential.upgrade")
 	return errors.Join(
 		os.WriteFile(opts.ConfigPath, bytes.ReplaceAll(shipped, []byte("#session "), nil), 0o600),
 		os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
@@ -353,7 +355,8 @@ func (r *run) load(ctx context.Context) error {
 		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(rotating)) })
 	})
 	writers.Go(func() { registrar.run(writing, writersOfKey*r.DeviceWrite) })
-	r.authority.load(writing, reading, publisher, r.urls, &writers, &readers)
+	r.authority.load(writing, reading, publisher, &writers, &readers)
+	r.imports.load(writing, reading, publisher, &writers)
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
 	writers.Wait()
@@ -535,6 +538,7 @@ func (r *run) empty(ctx context.Context) error {
 	defer func() { _ = client.Close() }()
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	r.imports.forget()
 	if err := client.FlushAll(ctx).Err(); err != nil {
 		return fmt.Errorf("empty Redis: %w", err)
 	}
@@ -554,6 +558,7 @@ func (r *run) empty(ctx context.Context) error {
 func (r *run) revokeAll() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	r.imports.forget()
 	versions := r.devices.BeginRevoking(r.world.now())
 	_, err := r.registrar.publisher.RevokeAll(context.Background())
 	for device, version := range versions {
@@ -673,7 +678,7 @@ func (r *run) summary() {
 		"refused, %d not verified, %d without an answer while Envoy or a VM was down\n",
 		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]),
 		count(&l[Unavailable]))
-	r.printf("%s", r.authority.summary())
+	r.printf("%s%s", r.authority.summary(), r.imports.summary())
 	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n",
 		r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
