@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	// askedDevices have no record: the authority decides about them. Each is changed about every four seconds.
-	askedDevices = 16
+	// askedDevices have no record: the authority decides about them. Each is changed about every eight seconds: a next
+	// invalidation would repair what went wrong with the last one.
+	askedDevices = 32
 	askedWriters = 4
 	askedEvery   = time.Second
-	askedLogin   = 200 * time.Millisecond
+	askedLogin   = 250 * time.Millisecond
 	fleets       = 4
 	// recovered is how long after a failure the authority may be asked seldom.
 	recovered = 3 * time.Second
@@ -128,8 +129,8 @@ func (a *authority) answer(w http.ResponseWriter, r *http.Request) {
 		delay = time.Duration(100+rand.IntN(700)) * time.Millisecond
 	case now == hanging:
 		delay = time.Minute
-	case rand.IntN(4) == 0:
-		delay = time.Duration(rand.IntN(300)) * time.Millisecond
+	case rand.IntN(2) == 0:
+		delay = time.Duration(rand.IntN(400)) * time.Millisecond
 	}
 	if !wait(r.Context(), delay) {
 		return
@@ -162,12 +163,11 @@ func (a *authority) decide(id, secret string, now mood) []byte {
 
 // change writes to the database, and invalidates until that is acknowledged or ctx ends.
 func (a *authority) change(ctx context.Context, publisher *publish.Publisher, device int) {
-	if rand.IntN(2) == 0 { // so that a question is on its way when the change comes
-		a.writing.RLock()
-		_, _ = publisher.InvalidateDevice(ctx, askedID(device))
-		a.writing.RUnlock()
-		wait(ctx, time.Duration(rand.IntN(400))*time.Millisecond)
-	}
+	// So that a question is on its way when the change comes:
+	a.writing.RLock()
+	_, _ = publisher.InvalidateDevice(ctx, askedID(device))
+	a.writing.RUnlock()
+	wait(ctx, time.Duration(rand.IntN(400))*time.Millisecond)
 	a.mu.Lock()
 	h, kind := &a.devices[device], Put
 	if newest, found := h.newest(); found && newest == Put && rand.IntN(2) == 0 {
@@ -185,12 +185,12 @@ func (a *authority) invalidate(ctx context.Context, publisher *publish.Publisher
 	a.writing.RLock()
 	defer a.writing.RUnlock()
 	var err error
-	switch rand.IntN(8) {
-	case 0:
+	switch way := rand.IntN(40); {
+	case way == 0:
 		_, err = publisher.InvalidateAll(ctx)
-	case 1:
+	case way < 5:
 		_, err = publisher.InvalidateLabel(ctx, "fleet", fmt.Sprint(device%fleets))
-	case 2, 3:
+	case way < 15:
 		err = a.post(ctx, device)
 	default:
 		_, err = publisher.InvalidateDevice(ctx, askedID(device))
