@@ -141,7 +141,7 @@ unit: test-tools ## unit tests with -race, except of packages that need a stack;
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
-	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
+	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 

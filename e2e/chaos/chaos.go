@@ -37,6 +37,15 @@
 // quarter of the runs, by the seed, max_auth_staleness is off, and nothing bounds how long a revocation takes in a
 // fault. In half of the runs the second edge's sidecar has too little memory for the objects, and evicts some.
 //
+// An authority decides about further devices, which change in its database: it decides, then answers, at times slowly,
+// not at all, not as in the contract, or not while it restarts. Each change is followed by an invalidation in one of
+// the four ways, until it is acknowledged. Violations are: a device is let in by what was right before a change, 2 s
+// after the acknowledgement without a fault, and in any case max_auth_staleness + 1 s after it; a good one is refused, or
+// not verified twice in a row while nothing is broken and the authority is well.
+//
+// Other devices are imported with generated secrets, whose hashes the sidecars upgrade at the first authentication, and
+// get another secret about then. The same bounds are for the former secret, and the new one must be good.
+//
 // # Deployments
 //
 // A single server is behind a link that can be cut. It can lose power with appendfsync everysec: it is killed, and its

@@ -80,6 +80,10 @@ func (v Violation) name() string {
 	switch {
 	case v.Rule == wrongCount:
 		return counterKey
+	case strings.HasPrefix(v.Rule, ofAsked):
+		return askedID(v.Key)
+	case strings.HasPrefix(v.Rule, ofImports):
+		return importedID(v.Key)
 	case strings.HasPrefix(v.Rule, ofDevices):
 		return deviceID(v.Key)
 	}

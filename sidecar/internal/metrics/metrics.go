@@ -74,6 +74,7 @@ type Metrics struct {
 	AuthorityCalls   *prometheus.CounterVec // result
 	AuthoritySeconds prometheus.Histogram
 	AuthorityBroken  prometheus.Gauge
+	Invalidations    *prometheus.CounterVec // result
 
 	// The pushes.
 	Pushes      *prometheus.CounterVec // result
@@ -169,6 +170,8 @@ func New() *Metrics {
 			"Time of a question to the authority, with its retry.", calls),
 		AuthorityBroken: f.gauge("gatehouse_authority_broken",
 			"1 while calls of the authority are skipped, because it failed several times in a row."),
+		Invalidations: f.vector("gatehouse_invalidations_total", "Invalidations that the authority sent, by result.",
+			"result", "written", "malformed", "unauthorized", "limited", "failed"),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
