@@ -174,7 +174,8 @@ func TestPutAnswerRefuses(t *testing.T) {
 		{0, []Header{{"a", strings.Repeat("b", limits.MaxHeaders-2)}}, "headers: 4097 bytes, at most 4096 are allowed"},
 		{0, many, "headers: 33 lines, at most 32 are allowed"},
 	} {
-		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "text/plain", Status: test.status, Headers: test.headers})
+		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "text/plain", Status: test.status,
+			Headers: test.headers})
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.want) || !strings.HasSuffix(err.Error(), `of "/a"`) {
 			t.Errorf("got %v, want %s", err, test.want)
 		}
