@@ -55,8 +55,8 @@ func TestDownloadResumes(t *testing.T) {
 	}
 	curl := func() string {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), "curl", "-s", "-C", "-", "-o", file, "-w", "%{http_code} %{size_download}",
-			e.EdgeURL()+path).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "curl", "-s", "-C", "-", "-o", file,
+			"-w", "%{http_code} %{size_download}", e.EdgeURL()+path).CombinedOutput()
 		if err != nil {
 			t.Fatalf("curl: %v: %s", err, out)
 		}
@@ -74,7 +74,8 @@ func TestDownloadResumes(t *testing.T) {
 	etag := e.send("HEAD " + path).header.Get("ETag")
 	e.put(path, letters(2, size))
 	e.until("published again", func(a answer) bool { return a.header.Get("ETag") != etag }, "GET "+path)
-	if a := e.send("GET "+path, "range: bytes=300000-", "if-range: "+etag); a.status != http.StatusOK || len(a.body) != size {
+	a := e.send("GET "+path, "range: bytes=300000-", "if-range: "+etag)
+	if a.status != http.StatusOK || len(a.body) != size {
 		t.Errorf("the rest of an earlier version: got %d, %d bytes, want all of the new one", a.status, len(a.body))
 	}
 	if got := e.UpstreamRequests() - before; got != 0 {
