@@ -92,9 +92,9 @@ func inLowerCase(headers []Header) []Header {
 	return headers
 }
 
-// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its content type, a line feed
-// and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
-// an old content type for ever.
+// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its
+// content type, a line feed and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5);
+// otherwise caches would keep an old content type for ever.
 func ETag(contentType string, body []byte) string { return entityTag(contentType+"\n", body) }
 
 func entityTag(head string, body []byte) string {
