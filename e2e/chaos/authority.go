@@ -15,7 +15,6 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
-	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 const (
