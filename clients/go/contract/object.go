@@ -28,6 +28,10 @@ type Object struct {
 	ContentType string
 	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
 	TTLMS int64
+	// Tags are for purges, in byte order, each once: 1 to [MaxTags] (limits.ValidPermission has their form), or none.
+	Tags []string
+	// Seq is the sequence number of the write in its shard; 0 in records of older writers. Writers don't set it.
+	Seq uint64
 	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
 	Bodies []Body
 }
@@ -66,7 +70,8 @@ func ParseObject(fields map[string]string) (Object, error) {
 
 // HeadFields returns the fields that [ParseObjectHead] reads: all but the bodies.
 func HeadFields() []string {
-	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL}
+	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL,
+		FieldTags, FieldSeq}
 }
 
 // HeadOf returns the fields of an answer to HMGET of [HeadFields], without the absent ones.
@@ -110,6 +115,16 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 			return Object{}, err
 		}
 	}
+	if tags, found := fields[FieldTags]; found {
+		if o.Tags, err = parseTags(tags); err != nil {
+			return Object{}, err
+		}
+	}
+	if seq, found := fields[FieldSeq]; found {
+		if o.Seq, err = parseNumber(FieldSeq, seq, 1); err != nil {
+			return Object{}, err
+		}
+	}
 	return o, nil
 }
 
@@ -135,6 +150,8 @@ func objectField(field string) bool {
 	switch field {
 	case FieldETag, FieldContentType, FieldTTL:
 		return true
+	case FieldTags, FieldSeq:
+		return true
 	}
 	for _, e := range encodings {
 		if field == BodyField(e) {
@@ -154,6 +171,12 @@ func (o Object) Fields() map[string]string {
 	fields[FieldContentType] = o.ContentType
 	if o.TTLMS != 0 {
 		fields[FieldTTL] = strconv.FormatInt(o.TTLMS, 10)
+	}
+	if len(o.Tags) > 0 {
+		fields[FieldTags] = strings.Join(o.Tags, ",")
+	}
+	if o.Seq != 0 {
+		fields[FieldSeq] = strconv.FormatUint(o.Seq, 10)
 	}
 	for _, body := range o.Bodies {
 		fields[BodyField(body.Encoding)] = string(body.Bytes)

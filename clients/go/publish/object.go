@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -30,34 +31,21 @@ type Object struct {
 	ETag string
 	// TTL is the freshness lifetime, in whole milliseconds; 0 means until the object changes.
 	TTL time.Duration
+	// Tags are for [Publisher.Purge]: at most contract.MaxTags, of the form of contract.CheckTags.
+	Tags []string
 	// Version must exceed the stored one; 0 means the next one.
 	Version uint64
+	// IfVersion is the version that the stored object must have, or its tombstone; with another one, Put returns
+	// [ErrStale]. 0: any.
+	IfVersion uint64
+	// IfAbsent lets Put return [ErrExists] if there is an object at Key.
+	IfAbsent bool
 }
 
 // Put publishes o with all encodings that are smaller than its body.
 func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
-	if err := o.check(); err != nil {
-		return Receipt{}, fmt.Errorf("put object: %w", err)
-	}
-	if o.ETag == "" {
-		o.ETag = ETag(o.ContentType, o.Body)
-	}
-	bodies, err := encode(o.Body, o.ContentType)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
-	}
-	record := contract.Object{
-		Version:     o.Version,
-		ETag:        o.ETag,
-		ContentType: o.ContentType,
-		TTLMS:       o.TTL.Milliseconds(),
-		Bodies:      bodies,
-	}
-	receipt, err := p.write(ctx, replace, contract.ObjectMember(o.Key), record.Fields())
-	if err != nil {
-		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
-	}
-	return receipt, nil
+	r := p.PutAll(ctx, []Object{o})[0]
+	return r.Receipt, r.Err
 }
 
 // ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line feed
@@ -84,8 +72,15 @@ func (o *Object) check() (err error) {
 	case o.ETag != "" && !limits.ValidETag(o.ETag):
 		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`,
 			o.ETag, o.Key, limits.MaxETag)
+	case o.Version != 0 && o.IfVersion != 0, o.Version != 0 && o.IfAbsent, o.IfVersion != 0 && o.IfAbsent:
+		return refuse("%q: want one of version, if-version and if-absent at most", o.Key)
+	case o.IfVersion >= limits.MaxVersion:
+		return refuse("if-version %d of %q: at most %d is allowed", o.IfVersion, o.Key, uint64(limits.MaxVersion)-1)
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
+	}
+	if err := contract.CheckTags(distinct(o.Tags)); err != nil {
+		return refuse("object %q: %w", o.Key, err)
 	}
 	return checkVersion(o.Version)
 }
@@ -94,19 +89,8 @@ func (o *Object) check() (err error) {
 // exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
 // [Publisher.MayExist] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	key, err := canonical(key)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("delete object: %w", err)
-	}
-	if err := checkVersion(version); err != nil {
-		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
-	}
-	receipt, err := p.write(ctx, replace, contract.ObjectMember(key),
-		contract.Object{Version: version, Deleted: true}.Fields())
-	if err != nil {
-		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
-	}
-	return receipt, nil
+	r := p.deleteAll(ctx, []string{key}, version)[0]
+	return r.Receipt, r.Err
 }
 
 // MayExist reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has
@@ -126,7 +110,7 @@ func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	return state.known(), nil
 }
 
-// Get returns the object at key. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does not allow
+// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the contract does not allow
 // the stored record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
 	key, err := canonical(key)
@@ -147,7 +131,11 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w: %w", key, ErrCorrupt, err)
 	}
-	if o.Deleted {
+	purges, err := p.purgesOf(ctx, key, o.Tags)
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
+	}
+	if purged, _ := purges.Of(key, o.Tags, o.Seq); purged || o.Deleted {
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
 	}
 	o.Key = key
@@ -168,34 +156,53 @@ type Entry struct {
 	ContentType string `json:"content_type"`
 	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// Tags are for purges.
+	Tags []string `json:"tags,omitempty"`
+	// Seq is the sequence number of its write in its shard.
+	Seq uint64 `json:"-"`
+	// Stale means that it was purged softly.
+	Stale bool `json:"stale,omitempty"`
 	// Size is the size of the identity encoding in bytes.
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first. An
-// object that is written meanwhile may be yielded twice, the newer version later. An error ends the list.
+// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first; none
+// that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An error
+// ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		var failed error
-		err := p.members(ctx, contract.KindObject, func(members []contract.Member) bool {
-			var entries []Entry
-			if entries, failed = p.entries(ctx, members, prefix); failed != nil {
-				return false
-			}
-			for _, entry := range entries {
-				if !yield(entry, nil) {
-					return false
-				}
-			}
-			return true
-		})
-		if err == nil {
-			err = failed
+		err := p.reads(ctx)
+		for i, more := 0, true; err == nil && more && i < p.keyspace.Count(); i++ {
+			more, err = p.listShard(ctx, p.keyspace.Keys(i), prefix, yield)
 		}
 		if err != nil {
 			yield(Entry{}, fmt.Errorf("list objects: %w", err))
 		}
 	}
+}
+
+// listShard is List for one shard. It returns more if yield returned true to the end.
+func (p *Publisher) listShard(ctx context.Context, shard contract.Keys, prefix string,
+	yield func(Entry, error) bool) (more bool, err error) {
+	purges, err := p.purges(ctx, shard)
+	if err != nil {
+		return false, err
+	}
+	var failed error
+	more, err = p.membersOf(ctx, shard, contract.KindObject, func(members []contract.Member) bool {
+		var entries []Entry
+		if entries, failed = p.entries(ctx, members, prefix); failed != nil {
+			return false
+		}
+		for _, entry := range entries {
+			var purged bool
+			if purged, entry.Stale = purges.Of(entry.Key, entry.Tags, entry.Seq); !purged && !yield(entry, nil) {
+				return false
+			}
+		}
+		return true
+	})
+	return more, errors.Join(err, failed)
 }
 
 // entries reads members without their bodies in one round trip.
@@ -213,7 +220,8 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
-					contract.FieldContentType, contract.FieldTTL),
+					contract.FieldContentType, contract.FieldTTL,
+					contract.FieldTags, contract.FieldSeq),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}
@@ -226,7 +234,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	}
 	var entries []Entry
 	for _, q := range queries {
-		var text [5]string
+		var text [7]string
 		for i, value := range q.heads.Val() {
 			text[i], _ = value.(string)
 		}
@@ -237,6 +245,10 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
 		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
 		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
+		entry.Seq, _ = strconv.ParseUint(text[6], 10, 64)
+		if text[5] != "" {
+			entry.Tags = strings.Split(text[5], ",")
+		}
 		entries = append(entries, entry)
 	}
 	return entries, nil

@@ -38,8 +38,9 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
 	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
-	// ErrExists: the device has another record, or was deleted within the last 24 hours, and nothing was written.
-	ErrExists = errors.New("already registered")
+	// ErrExists: there is an object at the key, or the device has another record or was deleted within the last 24 hours,
+	// and nothing was written.
+	ErrExists = errors.New("already exists")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
 )
@@ -100,9 +101,11 @@ const (
 	replace = "replace"
 	merge   = "merge"
 	add     = "add"
+	purge   = "purge"
 )
 
-// mutation is a write of one record. It uses the version in fields, 0 for the next one, and ignores their publish time.
+// mutation is a write of one record. It uses the version in fields, 0 for the next one, =V for the one after V, and
+// ignores their publish time.
 type mutation struct {
 	mode   string
 	member contract.Member
@@ -122,19 +125,34 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	return result.Receipt, result.Err
 }
 
+// batchRecords is how many records are written at once: some 30 ms of Redis.
+const batchRecords = 512
+
 // writeAll runs the script for each mutation, up to a bound in one round trip to each server. Each is atomic by itself.
+// Once Redis answers none, nothing more is sent.
 func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result {
-	const atOnce = 512 // some 30 ms of Redis, and a few hundred kilobytes of devices
 	results := make([]Result, 0, len(mutations))
-	if err := p.agree(ctx); err != nil {
-		return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations))...)
-	}
-	for part := range slices.Chunk(mutations, atOnce) {
-		for _, r := range p.runAll(ctx, part) {
-			results = append(results, p.result(ctx, r))
+	for part := range slices.Chunk(mutations, batchRecords) {
+		written, answered := p.writeBatch(ctx, part)
+		if results = append(results, written...); !answered {
+			err := written[len(written)-1].Err
+			return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations)-len(results))...)
 		}
 	}
 	return results
+}
+
+// writeBatch is writeAll for at least one mutation, and batchRecords at most. It reports whether Redis answered any.
+func (p *Publisher) writeBatch(ctx context.Context, mutations []mutation) (results []Result, answered bool) {
+	if err := p.agree(ctx); err != nil {
+		return slices.Repeat([]Result{{Err: err}}, len(mutations)), false
+	}
+	for _, r := range p.runAll(ctx, mutations) {
+		_, refused := errors.AsType[redis.Error](r.err)
+		answered = answered || r.err == nil || refused
+		results = append(results, p.result(ctx, r))
+	}
+	return results, answered
 }
 
 // runAll runs the script for each mutation; writes of devices are audited, if they may be.
@@ -162,11 +180,15 @@ func (p *Publisher) runAll(ctx context.Context, mutations []mutation) []reply {
 
 // call returns the run of the script for m, without author if the write is not audited.
 func (p *Publisher) call(ctx context.Context, m mutation, audited bool) call {
+	return p.callIn(ctx, p.keyspace.KeysOf(m.member.ID), m, audited)
+}
+
+// callIn is call for a shard.
+func (p *Publisher) callIn(ctx context.Context, shard contract.Keys, m mutation, audited bool) call {
 	expiryMS := int64(0)
 	if m.fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
-	shard := p.keyspace.KeysOf(m.member.ID)
 	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
 	args := []any{m.mode, m.fields[contract.FieldVersion], newDataEpoch(), m.member.String(), expiryMS,
 		shard.EventsChannel(), p.by, traceparent(ctx)}
