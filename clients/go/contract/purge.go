@@ -5,8 +5,8 @@ import (
 	"strings"
 	"unique"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // MaxTags is the maximum number of tags of one object.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // batchBodies is how many bytes of bodies are written at once. With all encodings they are at most 4 MiB.
@@ -110,11 +110,13 @@ func prepareAll(ctx context.Context, objects []Object) []prepared {
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(objects)) {
-		workers.Go(func() {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
 			for i := next.Add(1) - 1; i < int64(len(objects)); i = next.Add(1) - 1 {
 				batch[i] = newPrepared(ctx, objects[i])
 			}
-		})
+		}()
 	}
 	workers.Wait()
 	return batch

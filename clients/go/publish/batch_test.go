@@ -13,10 +13,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // TestPutAll: results are in the order of the objects, whatever becomes of each, and nothing is lost between batches.
@@ -214,7 +214,9 @@ func TestOneCreates(t *testing.T) {
 		var group sync.WaitGroup
 		created := make([]int, writers)
 		for w := range writers {
-			group.Go(func() {
+			group.Add(1)
+			go func() {
+				defer group.Done()
 				p := New(s.Client)
 				switch _, err := p.Put(t.Context(), Object{Key: "/n", Body: nil, ContentType: "a", IfAbsent: true}); {
 				case err == nil:
@@ -237,7 +239,7 @@ func TestOneCreates(t *testing.T) {
 						return
 					}
 				}
-			})
+			}()
 		}
 		group.Wait()
 		o, err := s.p.Get(t.Context(), "/n")

@@ -148,8 +148,7 @@ func (p *Publisher) writeBatch(ctx context.Context, mutations []mutation) (resul
 		return slices.Repeat([]Result{{Err: err}}, len(mutations)), false
 	}
 	for _, r := range p.runAll(ctx, mutations) {
-		_, refused := errors.AsType[redis.Error](r.err)
-		answered = answered || r.err == nil || refused
+		answered = answered || r.err == nil || errors.As(r.err, new(redis.Error))
 		results = append(results, p.result(ctx, r))
 	}
 	return results, answered
