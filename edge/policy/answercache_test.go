@@ -100,8 +100,16 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		switch random.IntN(30) {
 		case 0, 7, 8, 9:
 			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=", "/q")
-			w.publish(key, clock-random.Int64N(4000), uint64(random.IntN(2)*random.IntN(6000)),
-				fmt.Sprintf(`"v%d"`, random.IntN(3)), random.IntN(2) == 0)
+			w.guard += 1 << 8
+			o := wire.Object{Key: key, Version: 1, PublishedMS: clock - random.Int64N(4000),
+				TTLMS: uint64(random.IntN(2) * random.IntN(6000)), ETag: fmt.Sprintf(`"v%d"`, random.IntN(3)),
+				ContentType: "application/json"}
+			if random.IntN(3) == 0 {
+				o.Headers = pick("x-a: 1", "cache-control: s-maxage=9\nlast-modified: now", "x-a: "+strings.Repeat("a", 4000))
+			} else if random.IntN(5) == 0 {
+				o.Status, o.Headers = 307, "location: /b"
+			}
+			w.putObject(o, random.IntN(2) == 0)
 		case 1:
 			clock += random.Int64N(3000)
 		case 2:

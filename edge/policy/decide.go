@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -124,7 +125,7 @@ type Engine struct {
 	kept [keptAnswers]kept
 
 	// For the last decision, which refers to them.
-	fields  [8][2]string
+	fields  [8 + limits.MaxHeaderLines][2]string
 	headers []byte
 	text    []byte
 	secret  []byte // of its API key

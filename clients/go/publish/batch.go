@@ -131,17 +131,14 @@ func newPrepared(ctx context.Context, o Object) prepared {
 		b.fail(err)
 		return b
 	}
-	if o.ETag == "" {
-		o.ETag = ETag(o.ContentType, o.Body)
-	}
 	bodies, err := encode(o.Body, o.ContentType)
 	if err != nil {
 		b.fail(err)
 		return b
 	}
 	b.fields = contract.Object{
-		Version: o.Version, ETag: o.ETag, ContentType: o.ContentType, TTLMS: o.TTL.Milliseconds(), Bodies: bodies,
-		Tags: distinct(o.Tags),
+		Version: o.Version, ETag: o.EntityTag(), ContentType: o.ContentType, Status: o.Status,
+		Headers: contract.JoinHeaders(o.Headers), TTLMS: o.TTL.Milliseconds(), Bodies: bodies, Tags: distinct(o.Tags),
 	}.Fields()
 	if o.IfVersion != 0 {
 		b.after(o.IfVersion)

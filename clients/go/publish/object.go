@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +29,12 @@ type Object struct {
 	Body []byte
 	// ContentType is sent unchanged; required.
 	ContentType string
-	// ETag is a strong entity-tag with its quotes; empty means [ETag] of ContentType and Body.
+	// Status is the status code: 200, 301, 302, 307, 308, 404 or 410; 0 means 200.
+	Status int
+	// Headers are sent in this order. [contract.CheckAnswer] tells what is allowed; names are converted to lower case.
+	// The redirects need location. cache-control and last-modified replace what the edge computes.
+	Headers []Header
+	// ETag is a strong entity-tag with its quotes; empty means the default, see [Object.EntityTag].
 	ETag string
 	// TTL is the freshness lifetime, in whole milliseconds; 0 means until the object changes.
 	TTL time.Duration
@@ -42,23 +49,51 @@ type Object struct {
 	IfAbsent bool
 }
 
+// Header is a header line of an answer.
+type Header = contract.Header
+
 // Put publishes o with all encodings that are smaller than its body.
 func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	r := p.PutAll(ctx, []Object{o})[0]
 	return r.Receipt, r.Err
 }
 
-// ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line feed
+// EntityTag returns o.ETag or, if it is empty, the default: [ETag], or with a status or headers the first 128 bits of
+// the SHA-256 of content type, a zero byte, status, a line feed, the header lines, a line feed and the body.
+func (o *Object) EntityTag() string {
+	status := cmp.Or(o.Status, 200)
+	switch {
+	case o.ETag != "":
+		return o.ETag
+	case status == 200 && len(o.Headers) == 0:
+		return ETag(o.ContentType, o.Body)
+	}
+	headers := contract.JoinHeaders(inLowerCase(o.Headers))
+	return entityTag(fmt.Sprintf("%s\x00%d\n%s\n", o.ContentType, status, headers), o.Body)
+}
+
+// inLowerCase returns headers with their names in lower case.
+func inLowerCase(headers []Header) []Header {
+	headers = slices.Clone(headers)
+	for i := range headers {
+		headers[i].Name = strings.ToLower(headers[i].Name)
+	}
+	return headers
+}
+
+// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its content type, a line feed
 // and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
 // an old content type for ever.
-func ETag(contentType string, body []byte) string {
+func ETag(contentType string, body []byte) string { return entityTag(contentType+"\n", body) }
+
+func entityTag(head string, body []byte) string {
 	hash := sha256.New()
-	io.WriteString(hash, contentType+"\n") // never fails
+	io.WriteString(hash, head) // never fails
 	hash.Write(body)
 	return `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`
 }
 
-// check returns an error if o is invalid, and makes its key canonical.
+// check returns an error if o is invalid, and makes its key, status and headers canonical.
 func (o *Object) check() (err error) {
 	if o.Key, err = canonical(o.Key); err != nil {
 		return err
@@ -81,6 +116,13 @@ func (o *Object) check() (err error) {
 	}
 	if err := contract.CheckTags(distinct(o.Tags)); err != nil {
 		return refuse("object %q: %w", o.Key, err)
+	}
+	o.Headers = inLowerCase(o.Headers)
+	if err := contract.CheckAnswer(o.Status, o.Headers); err != nil {
+		return fmt.Errorf("%w %w of %q", ErrInvalid, err, o.Key)
+	}
+	if o.Status == 200 {
+		o.Status = 0 // the contract has no such field
 	}
 	return checkVersion(o.Version)
 }
@@ -154,6 +196,8 @@ type Entry struct {
 	ETag string `json:"etag"`
 	// ContentType is the content type.
 	ContentType string `json:"content_type"`
+	// Status is the status code.
+	Status int `json:"status"`
 	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// Tags are for purges.
@@ -220,8 +264,8 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
-					contract.FieldContentType, contract.FieldTTL,
-					contract.FieldTags, contract.FieldSeq),
+					contract.FieldContentType, contract.FieldTTL, contract.FieldTags, contract.FieldSeq,
+					contract.FieldStatus),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}
@@ -234,20 +278,23 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	}
 	var entries []Entry
 	for _, q := range queries {
-		var text [7]string
+		var text [8]string
 		for i, value := range q.heads.Val() {
 			text[i], _ = value.(string)
 		}
 		if text[2] == "" { // every object has an entity-tag, a tombstone has none
 			continue
 		}
-		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val()}
+		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val(), Status: 200}
 		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
 		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
 		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
 		entry.Seq, _ = strconv.ParseUint(text[6], 10, 64)
 		if text[5] != "" {
 			entry.Tags = strings.Split(text[5], ",")
+		}
+		if text[7] != "" {
+			entry.Status, _ = strconv.Atoi(text[7])
 		}
 		entries = append(entries, entry)
 	}

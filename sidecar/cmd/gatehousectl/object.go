@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,6 +46,8 @@ type putCmd struct {
 	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
 	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
 	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
+	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
+	Header      []string      `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 
@@ -60,7 +63,15 @@ func (cmd *putCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL, Version: cmd.Version}
+	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status, TTL: cmd.TTL,
+		Version: cmd.Version}
+	for _, line := range cmd.Header {
+		name, value, found := strings.Cut(line, ":")
+		if !found {
+			return usagef("--header %q: want 'NAME: VALUE'", line)
+		}
+		object.Headers = append(object.Headers, publish.Header{Name: name, Value: strings.TrimSpace(value)})
+	}
 	if object.ContentType == "" {
 		object.ContentType = contentType(cmd.File, cmd.Key, body)
 	}
@@ -70,7 +81,7 @@ func (cmd *putCmd) Run(c *console) error {
 			return err
 		}
 		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version,
-			publish.ETag(object.ContentType, body), object.ContentType)
+			object.EntityTag(), object.ContentType)
 		return nil
 	})
 }
@@ -128,8 +139,11 @@ func printHead(c *console, o contract.Object) error {
 		fresh = (time.Duration(o.TTLMS) * time.Millisecond).String()
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
-		o.Key, o.Version, timestamp(o.PublishedMS), o.ETag, o.ContentType, fresh)
+	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\nstatus:\t%d\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
+		o.Key, o.Version, timestamp(o.PublishedMS), cmp.Or(o.Status, 200), o.ETag, o.ContentType, fresh)
+	for _, h := range o.Headers.List() {
+		fmt.Fprintf(w, "header:\t%s: %s\n", h.Name, h.Value)
+	}
 	for _, b := range o.Bodies {
 		fmt.Fprintf(w, "%s:\t%d bytes\n", b.Encoding, len(b.Bytes))
 	}
@@ -199,7 +213,7 @@ func (cmd *listCmd) Run(c *console) error {
 		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
-			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE")
+			fmt.Fprintln(w, "KEY\tVERSION\tSTATUS\tSIZE\tPUBLISHED\tTYPE")
 		}
 		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			e := entries[key]
@@ -212,7 +226,8 @@ func (cmd *listCmd) Run(c *console) error {
 			if !limits.ValidContentType(e.ContentType) {
 				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType)
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Status, e.Size, timestamp(e.PublishedMS),
+				e.ContentType)
 		}
 		return w.Flush()
 	})

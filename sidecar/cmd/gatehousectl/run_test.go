@@ -96,12 +96,30 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	s.ok("{}", "put", "/b", "--file", "-", "--version", "7", "--content-type", "text/x")
+	got = s.ok("", "put", "/old", "--file", "-", "--content-type", "text/plain", "--status", "308", "--header",
+		"Location: /new", "--header", "link: </a>, </b>", "--header", "link:</c>")
+	if want := `/old: version 1, etag "7a60805e5dce2632dfa7e4c6edebb44c", text/plain` + "\n"; got != want {
+		t.Errorf("put: got %q, want %q", got, want)
+	}
+	head = s.ok("", "get", "/old", "--head")
+	for _, want := range []string{"status:        308\n", "header:        location: /new\n",
+		"header:        link: </a>, </b>\nheader:        link: </c>\n"} {
+		if !strings.Contains(head, want) {
+			t.Errorf("head has no %q:\n%s", want, head)
+		}
+	}
+	if got := s.ok("", "list", "/old"); !strings.Contains(got, "\n/old  1        308     0 ") {
+		t.Errorf("list: %q", got)
+	}
+	s.ok("", "delete", "/old")
+	s.fails(2, "--header", "", "put", "/old", "--file", "-", "--header", "location")
+	s.fails(2, "location is missing", "", "put", "/old", "--file", "-", "--status", "308")
 	s.fails(1, "no encoding gzip (has: identity)", "", "get", "/b", "--encoding", "gzip")
 	s.fails(1, "stale version", "", "put", "/b", "--file", "-", "--version", "7")
 	s.fails(1, "stale version", "", "delete", "/b", "--version", "6")
 
 	list := strings.Split(s.ok("", "list"), "\n")
-	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        1200  2") || !strings.HasSuffix(list[2], "text/x") {
+	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        200     1200  2") || !strings.HasSuffix(list[2], "text/x") {
 		t.Errorf("list: %q", list)
 	}
 	var entry publish.Entry
