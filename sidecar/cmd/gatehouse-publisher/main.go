@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -117,8 +116,7 @@ func serve(ctx context.Context, c *config.Publisher, teams *publisher.Teams, m *
 	group.Go(func() error { return teams.Run(ctx) })
 	group.Go(func() error { return publisher.New(p, teams, m, log).Serve(ctx, listener, certificate) })
 	group.Go(func() error {
-		return admin.New(c.Admin.Address, m.Registry, []admin.Check{{Name: "redis", Ready: ready}}, http.NotFoundHandler(),
-			log).Run(ctx)
+		return admin.New(c.Admin.Address, m.Registry, []admin.Check{{Name: "redis", Ready: ready}}, nil, log).Run(ctx)
 	})
 	return group.Wait()
 }

@@ -32,7 +32,7 @@ type Teams struct {
 
 // HealthAdmin configures the server for metrics and health.
 type HealthAdmin struct {
-	Address string `env:"ADDRESS" default:"127.0.0.1:9091" placeholder:"HOST:PORT" help:"Address to serve metrics, health and profiles on. Default: ${default}."`
+	Address string `env:"ADDRESS" default:"127.0.0.1:9091" placeholder:"HOST:PORT" help:"Address to serve metrics and health on. Default: ${default}."`
 }
 
 func (c *Publisher) validate() error {

@@ -471,7 +471,7 @@ not JSON
 	}
 	var many strings.Builder
 	for i := range maxLines {
-		fmt.Fprintf(&many, "{\"op\":\"put\",\"key\":\"/v1/products/m/%d\",\"content_type\":\"a\",\"body\":\"%d\"}\n", i, i)
+		fmt.Fprintf(&many, "{\"op\":\"delete\",\"key\":\"/v1/products/m/%d\"}\n", i)
 	}
 	if got := s.do(t, "POST", "/v1/batch", ndjson, many.String()); got.status != 200 ||
 		strings.Count(got.body, `"status":200`) != maxLines {
