@@ -78,6 +78,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		{"auth + 304", device("/v1/private/1", inm), 304},
 		{"auth + 200", device("/v1/private/1"), 200},
 		{"auth + 200, query", device("/v1/private/1?b=1&lang=de&a"), 200},
+		{"206", device("/v1/products/1", [2]string{"range", "bytes=1-2"}, [2]string{"if-range", `"a"`}), 206},
+		{"416", device("/v1/products/1", [2]string{"range", "bytes=1024-"}), 416},
 	}
 	secret := apikey.Secret(strings.Repeat("K", 26))
 	key, _ := apikey.Of("dev", secret)

@@ -58,11 +58,14 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.counts(q.target)
 	}
+	if rule.Cache.Languages != nil {
+		q.device = e.ofLanguage(q.device, rule.Cache.language(r))
+	}
 	if q.size() <= maxKept { // others aren't cached
 		q.hash = q.sum()
 	}
 	k := &e.kept[q.entry()]
-	if answers.Fetch == nil && k.answers(&q, nowMS, mem) {
+	if answers.Fetch == nil && !r.has(headerRange) && k.answers(&q, nowMS, mem) {
 		k.give(d)
 		return
 	}
@@ -90,18 +93,26 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		return
 	}
 	var guard uint64
-	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.hash == q.hash) {
+	if answers.Fetch == nil && !stale && !r.has(headerRange) && (k.asked == q.hash || k.hash == q.hash) {
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
 	}
 	k.asked = q.hash
+	plain := key
+	if language := rule.Cache.language(r); language != "" {
+		key = e.keyOfLanguage(key, language)
+	}
 	finder := finder{mem: mem, fetched: answers.Fetch}
 	o, err := finder.find(&e.state, key)
+	if err != nil && key != plain && (!rule.Cache.Fetch || answers.Fetch != nil) {
+		key = plain
+		o, err = finder.find(&e.state, key)
+	}
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
 	}
 	var body *Body
 	if err == nil {
-		body, err = e.serve(d, nowMS, rule, q, &finder, &o, stale)
+		body, err = e.serve(d, nowMS, rule, r, q, &finder, &o, stale)
 	}
 	switch {
 	case err == nil && stale:
@@ -146,11 +157,17 @@ var (
 )
 
 // serve sets d to a 304 or the answer of o, with the body that it returns, or returns why it can't.
-func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *finder, o *wire.Object,
+func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder, o *wire.Object,
 	stale bool) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
+	}
+	var p part
+	if r.has(headerRange) {
+		if p = e.part(r, nowMS, o, q.acceptEncoding); p.extent != whole {
+			i = p.variant
+		}
 	}
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
@@ -174,11 +191,26 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
+	if p.extent == unsatisfiable { // without freshness or Cache-Control, no cache stores it
+		headers = append(headers[:2], [2]string{"content-range", p.contentRange})
+		d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 416, e.headerMap(headers), []byte{}, CacheHit
+		return nil, nil
+	}
 	body := f.body(o, i)
 	if body == nil {
 		return nil, wire.ErrNotFound
 	}
+	bytes := body.Bytes
+	if p.extent == partial {
+		status, bytes = 206, bytes[p.from:p.end]
+		headers = append(headers, [2]string{"content-range", p.contentRange})
+	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
+	if rule.Cache.Languages != nil && published(o, "content-language") == "" {
+		if _, language := objectkey.CutLanguage(o.Key); language != "" {
+			headers = append(headers, [2]string{"content-language", language})
+		}
+	}
 	if modified := e.lastModified(o); modified != "" {
 		headers = append(headers, [2]string{"last-modified", modified})
 	}
@@ -188,7 +220,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 	if o.Headers != "" {
 		headers = appendPublished(headers, rule, o, false)
 	}
-	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, e.headerMap(headers), body.Bytes, CacheHit
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, e.headerMap(headers), bytes, CacheHit
 	return body, nil
 }
 
@@ -235,7 +267,7 @@ func (f *finder) body(o *wire.Object, i int) *Body {
 func (e *Engine) Key(r *Request, device string) string {
 	c := e.config.Rules[r.rule].Cache
 	if key, ok := e.key(r, c, device); ok && (!c.PerDevice || device != "") {
-		return strings.Clone(key)
+		return strings.Clone(e.keyOfLanguage(key, c.language(r)))
 	}
 	return ""
 }
@@ -316,6 +348,9 @@ func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string
 // the answer of one to another (RFC 9110, section 12.5.5).
 func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
+	if rule.Cache.Languages != nil {
+		return e.varyLanguage(rule, encoded)
+	}
 	switch {
 	case rule.private() && encoded:
 		return e.by.varyEncodedCredential

@@ -155,9 +155,7 @@ func parseBodies(fields map[string]string) ([]Body, error) {
 
 func objectField(field string) bool {
 	switch field {
-	case FieldETag, FieldContentType, FieldStatus, FieldHeaders, FieldTTL:
-		return true
-	case FieldTags, FieldSeq:
+	case FieldETag, FieldContentType, FieldStatus, FieldHeaders, FieldTTL, FieldTags, FieldSeq:
 		return true
 	}
 	for _, e := range encodings {

@@ -137,8 +137,8 @@ func newPrepared(ctx context.Context, o Object) prepared {
 		return b
 	}
 	b.fields = contract.Object{
-		Version: o.Version, ETag: o.EntityTag(), ContentType: o.ContentType, Status: o.Status,
-		Headers: contract.JoinHeaders(o.Headers), TTLMS: o.TTL.Milliseconds(), Bodies: bodies, Tags: distinct(o.Tags),
+		Version: o.Version, ETag: o.EntityTag(), ContentType: o.ContentType, TTLMS: o.TTL.Milliseconds(), Bodies: bodies,
+		Status: o.Status, Headers: contract.JoinHeaders(o.Headers), Tags: distinct(o.Tags),
 	}.Fields()
 	if o.IfVersion != 0 {
 		b.after(o.IfVersion)

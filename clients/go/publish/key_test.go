@@ -20,7 +20,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"/a/../b": "/b", "/..": "/", "/a/..": "/", "/a/b/..": "/a/", "/a/./b": "/a/b", "/a/.": "/a/", "/a/%2e%2e/b": "/b",
 		"/a//b": "/a/b", "/a//": "/a/", "//shop//a": "//shop/a", "@d//shop:A/%61": "@d//shop:a/a",
 		"/%61": "/a", "/%7Eme": "/~me", "/a%2D": "/a-",
-		"/a#b": "/a", "/a?b#c": "/a?b", "/a#?b": "/a",
+		"/a//#DE": "/a/#de", "//shop/b/../a?b&&a#en-GB": "//shop/a?a&b#en-gb",
 		"/a%2Fb": "/a/b", "/a%2fb": "/a/b", "/a%5Cb": "/a/b", `/a\b`: "/a/b", "/a/%2F/b": "/a/b",
 		"@d/a/../b": "@d/b", "@a%61/x/%61": "@a%61/x/a",
 		"/a?": "/a", "/a?b=1&&a=2": "/a?a=2&b=1",
@@ -35,7 +35,8 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"/": "/", "/a/": "/a/", "/a..b/.c": "/a..b/.c", "/a%20b": "/a%20b", "/%": "/%", "/%4": "/%4", "/%g1": "/%g1",
 		"/%c3%a9": "/%C3%A9", "/%C3%a9?n%c3=%a9": "/%C3%A9?n%C3=%A9", "/a%25": "/a%25", "/a?b=/../&c=%61": "/a?b=/../&c=%61",
 		"@d%c3#\\/%c3": "@d%c3#\\/%C3",
-		"//shop/a":     "//shop/a", "//shop:A.Example/%c3": "//shop:a.example/%C3", "@D//:A/A": "@D//:a/A",
+		"@d#e/a#DE":    "@d#e/a#de", "/a?a&b#en-GB": "/a?a&b#en-gb", KeyOfLanguage("/a", "pt-BR"): "/a#pt-br",
+		"//shop/a": "//shop/a", "//shop:A.Example/%c3": "//shop:a.example/%C3", "@D//:A/A": "@D//:a/A",
 	} {
 		if got, err := canonical(key); got != want || err != nil {
 			t.Errorf("%s: got %s, %v; want %s", key, got, err, want)
@@ -74,7 +75,7 @@ func TestEscapesAreOneKey(t *testing.T) {
 // objectkey.Canonical doesn't change, as readers do.
 func TestScriptTakesCanonicalKeys(t *testing.T) {
 	parts := []string{"/", "?", "&", "&", "&", "=", "a", ":", ".", "]", "]/", "a", "A", "a-", "b", "%", "%c3", "%C3",
-		"%3f", "9", "~"}
+		"%3f", "9", "~", "#de", "-", "!", "#"}
 	onBoth(t, func(t *testing.T, s server) {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -90,7 +91,8 @@ func TestScriptTakesCanonicalKeys(t *testing.T) {
 			case canonical:
 				taken++
 			case !redis.HasErrorPrefix(got, "INVALID") || !strings.Contains(got.Error(), "is not canonical: want") &&
-				!strings.Contains(got.Error(), "want [@device][//[virtual-host][:host]]/path"):
+				!strings.Contains(got.Error(), "want [@device][//[virtual-host][:host]]/path") &&
+				!strings.Contains(got.Error(), "want a language tag after #"):
 				t.Errorf("seed %d, %s: got %v, want INVALID with the form", seed, key, got)
 			default:
 				refused++
@@ -100,6 +102,9 @@ func TestScriptTakesCanonicalKeys(t *testing.T) {
 			key := []string{"/", "/a?", "/a?a", "@d%c3/", "//", "//a/", "//a:", "//:b/?", "@d//a:[::"}[r.IntN(9)]
 			for range r.IntN(10) {
 				key += parts[r.IntN(len(parts))]
+			}
+			if r.IntN(4) == 0 {
+				key += []string{"#de", "#DE", "#", "#d", "#en-gb", "#d1", "#de-", "#abcdefghi", "#de-123456789"}[r.IntN(9)]
 			}
 			check(key)
 			check(objectkey.Canonical(key))

@@ -83,15 +83,6 @@ func hashesOfSchemes() (all []string) {
 	return append(all, long(longest+"\n", 3)+longest, "$gh1$0123456789abcdef"+salt+key+"\n$2b$12$"+long("a", 53))
 }
 
-// tagsOf returns n tags of the greatest length.
-func tagsOf(n int) string {
-	var all []string
-	for i := range n {
-		all = append(all, fmt.Sprintf("%s%02d", strings.Repeat("t", limits.MaxPermissionName-2), i))
-	}
-	return strings.Join(all, ",")
-}
-
 // headerFields returns headers within and beyond each bound.
 func headerFields() (all []string) {
 	long := strings.Repeat
@@ -113,6 +104,15 @@ func headerFields() (all []string) {
 		all = append(all, name+": a")
 	}
 	return all
+}
+
+// tagsOf returns n tags of the greatest length.
+func tagsOf(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s%02d", strings.Repeat("t", limits.MaxPermissionName-2), i))
+	}
+	return strings.Join(all, ",")
 }
 
 // TestScriptKeepsTheLimits writes records at and beyond each limit and form, by the script alone: it accepts exactly
@@ -146,6 +146,8 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		"/é", "/a?" + long("&", limits.MaxPairs-1), "/a?" + long("&", limits.MaxPairs),
 		"/" + long("&", limits.MaxPairs), "/a?b?" + long("&", limits.MaxPairs), "@d/a", "@d", "@/a",
 		"@d?/a", "@" + long("d", limits.MaxDeviceID) + "/a", "@" + long("d", limits.MaxDeviceID+1) + "/a", "@a,b/c", "/a\x00",
+		"/a#de", "/#d", "/#", "/a?b#sr-latn-rs-x", "/#DE", "@#d/#de", "//a#de/", "/#de#en", "/#abcdefgh-12345678",
+		"/#abcdefghi", "/#de-123456789", "/#1de", "/#d1", "/#de--b", "/#de-", "/#-de", "/#de?a",
 	} {
 		all = append(all, write{member: contract.ObjectMember(key)})
 	}

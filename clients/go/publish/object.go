@@ -81,9 +81,9 @@ func inLowerCase(headers []Header) []Header {
 	return headers
 }
 
-// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its content type, a line feed
-// and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
-// an old content type for ever.
+// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its
+// content type, a line feed and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5);
+// otherwise caches would keep an old content type for ever.
 func ETag(contentType string, body []byte) string { return entityTag(contentType+"\n", body) }
 
 func entityTag(head string, body []byte) string {
@@ -114,15 +114,15 @@ func (o *Object) check() (err error) {
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
-	if err := contract.CheckTags(distinct(o.Tags)); err != nil {
-		return refuse("object %q: %w", o.Key, err)
-	}
 	o.Headers = inLowerCase(o.Headers)
 	if err := contract.CheckAnswer(o.Status, o.Headers); err != nil {
 		return fmt.Errorf("%w %w of %q", ErrInvalid, err, o.Key)
 	}
 	if o.Status == 200 {
 		o.Status = 0 // the contract has no such field
+	}
+	if err := contract.CheckTags(distinct(o.Tags)); err != nil {
+		return refuse("object %q: %w", o.Key, err)
 	}
 	return checkVersion(o.Version)
 }

@@ -257,7 +257,8 @@ local forms = { -- by kind and field: bytes at most, and the function
   o = {
     etag = { 128, etag }, ['content-type'] = { 255, content_type }, ttl = { 16, number }, body = { mebibyte },
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
-    status = { 3, status }, headers = { 4096, headers }, tags = { 16 * 65 - 1, tags },
+    status = { 3, status }, headers = { 4096, headers },
+    tags = { 16 * 65 - 1, tags },
   },
   p = { hard = { 16, number }, soft = { 16, number }, deleted = { 1, flag } },
   c = {
@@ -329,6 +330,16 @@ local function purge_refusal()
   end
 end
 
+-- spoken reports whether a key's language has the form of a language tag in lower case.
+local function spoken(language)
+  for subtag in string.gmatch(language .. '-', '(.-)%-') do
+    if #subtag > 8 or not string.find(subtag, '^[a-z0-9]+$') then
+      return false
+    end
+  end
+  return string.find(language .. '-', '^[a-z][a-z]+%-')
+end
+
 local function id_refusal()
   if kind == 'p' then
     return purge_refusal()
@@ -342,10 +353,14 @@ local function id_refusal()
       return limit('query of ' .. short, pairs_less_one + 1 .. ' parameters', 64)
     elseif not string.find(id, '^[!-~]+$') or not string.find(id, '^[/@]') then
       return 'INVALID key ' .. short .. ': want visible ASCII that begins with / or @'
-    elseif not scoped(string.match(id, '/.*') or '') then
+    end
+    local target, hash, language = string.match(id, '(/[^#]*)(#?)(.*)')
+    if hash == '#' and not spoken(language) then
+      return 'INVALID language of key ' .. short .. ': want a language tag after #, in lower case'
+    elseif not scoped(target or '') then
       return 'INVALID key ' .. short .. ': want [@device][//[virtual-host][:host]]/path, the host in lower case and '
         .. 'without a port'
-    elseif not canonical(string.match(id, '/.*') or '') then
+    elseif not canonical(target or '') then
       return 'INVALID key ' .. short .. ' is not canonical: want hex digits of escapes in upper case, and the '
         .. 'pairs of a query sorted by name in byte order, none empty'
     end

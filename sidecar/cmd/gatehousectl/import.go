@@ -30,9 +30,9 @@ const (
 )
 
 type deviceImportCmd struct {
-	File     string `arg:"" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them; - is standard input."`
+	File     string `arg:"" placeholder:"FILE" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them; - is standard input."`
 	Generate bool   `help:"Make a secret for each device that has neither a secret nor a hash."`
-	Secrets  string `placeholder:"F" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
+	Secrets  string `placeholder:"FILE" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
 	Resume   bool   `help:"Continue an import that was interrupted: the secrets in the file of --secrets count."`
 	Replace  bool   `help:"Replace other records of these devices, also revoked or deleted ones, instead of failing for their lines."`
 	DryRun   bool   `help:"Check the file only, and connect to nothing."`
@@ -40,6 +40,7 @@ type deviceImportCmd struct {
 	Cost     int    `default:"${cost}" help:"bcrypt cost of secrets, 4 to 15, at most the sidecars' bcrypt.max-cost."`
 
 	pepperFlag `embed:""`
+	jsonFlag   `embed:""`
 }
 
 // Run imports the devices of the file.
@@ -65,10 +66,6 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 			i.progress.size = info.Size()
 		}
 		in = file
-	}
-	if stderr, ok := c.stderr.(*os.File); ok {
-		info, err := stderr.Stat()
-		i.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	var err error
 	if i.key, err = cmd.pepper(c); err != nil {
@@ -107,8 +104,7 @@ type importer struct {
 	nice    bool                // the priority was lowered
 
 	// Of the writer.
-	progress
-	terminal                   bool
+	progress                   progress
 	written, unchanged, failed int
 }
 
@@ -156,19 +152,25 @@ func (i *importer) run(ctx context.Context) error {
 		}
 		i.report(b)
 		if err != nil {
-			i.clear()
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.devices, err)
+			i.console.progress("")
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.progress.devices, err)
 		}
 	}
-	i.clear()
+	i.console.progress("")
+	devices := i.progress.devices
+	var err error
 	if i.DryRun {
-		fmt.Fprintf(i.stdout, "%d devices: %d valid, %d failed; nothing was written\n", i.devices, i.written, i.failed)
+		err = i.told(i.console, map[string]any{"devices": devices, "valid": i.written, "failed": i.failed},
+			"%d devices: %d valid, %d failed; nothing was written\n", devices, i.written, i.failed)
 	} else {
-		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.devices, i.written, i.unchanged,
-			i.failed)
+		err = i.told(i.console, map[string]any{"devices": devices, "written": i.written, "unchanged": i.unchanged,
+			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged, i.failed)
+	}
+	if err != nil {
+		return err
 	}
 	if i.failed > 0 {
-		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, i.devices)
+		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, devices)
 	}
 	return nil
 }
@@ -357,24 +359,17 @@ func (i *importer) report(b *batch) {
 		if i.failed > maxPrinted {
 			continue
 		}
-		i.clear()
+		i.console.progress("")
 		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
 		if i.failed == maxPrinted {
 			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}
 	}
-	i.devices, i.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.progress.devices, i.progress.bytes = i.written+i.unchanged+i.failed, b.bytes
 	const interval = 200 * time.Millisecond
-	if now := time.Now(); i.terminal && now.Sub(i.shown) >= interval {
-		i.shown = now
-		fmt.Fprintf(i.stderr, "\r%s\x1b[K", i.progress.line(now))
-	}
-}
-
-// clear removes the progress from the terminal.
-func (i *importer) clear() {
-	if i.terminal {
-		fmt.Fprint(i.stderr, "\r\x1b[K")
+	if now := time.Now(); now.Sub(i.progress.shown) >= interval {
+		i.progress.shown = now
+		i.console.progress(i.progress.line(now))
 	}
 }
 

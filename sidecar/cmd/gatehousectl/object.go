@@ -12,11 +12,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
@@ -24,10 +24,14 @@ import (
 type keyFlags struct {
 	VirtualHost string `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
 	Host        string `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
+	Language    string `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
 }
 
-// complete sets the key to the one with virtual host and host.
+// complete sets the key to the one with virtual host, host and language.
 func (f *keyFlags) complete(key *string) error {
+	if f.Language != "" {
+		*key = publish.KeyOfLanguage(*key, f.Language)
+	}
 	if f.VirtualHost == "" && f.Host == "" {
 		return nil
 	}
@@ -44,14 +48,23 @@ func (f *keyFlags) complete(key *string) error {
 
 type putCmd struct {
 	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
-	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
-	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
+	File        string        `required:"" placeholder:"FILE" help:"The body, at most 1 MiB; - is standard input."`
+	ContentType string        `placeholder:"TYPE" help:"Content type. Default: by the extension of file or key, or by the body."`
 	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
 	Header      []string      `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
-	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
+}
+
+// writtenObject is what put and delete tell.
+type writtenObject struct {
+	Key         string `json:"key"`
+	Version     uint64 `json:"version"`
+	ETag        string `json:"etag,omitempty"`
+	ContentType string `json:"content_type,omitempty"`
 }
 
 // Run publishes the object.
@@ -80,15 +93,17 @@ func (cmd *putCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version,
-			object.EntityTag(), object.ContentType)
-		return nil
+		wrote := writtenObject{cmd.Key, receipt.Version, object.EntityTag(), object.ContentType}
+		return cmd.told(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag, wrote.ContentType)
 	})
 }
 
 // contentType goes by the extension of the file, then of the key, then by the body.
 func contentType(file, key string, body []byte) string {
-	keyPath, _, _ := strings.Cut(key, "?")
+	_, keyPath := objectkey.Split(key)
+	if end := strings.IndexAny(keyPath, "?#"); end >= 0 {
+		keyPath = keyPath[:end]
+	}
 	for _, name := range []string{file, keyPath} {
 		if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 			return t
@@ -103,9 +118,10 @@ func contentType(file, key string, body []byte) string {
 type getCmd struct {
 	Key      string `arg:"" help:"The object's key."`
 	Encoding string `default:"identity" enum:"identity,gzip,br,zstd" help:"Which encoding: identity, gzip, br or zstd."`
-	Head     bool   `help:"Print the object's metadata instead of its body."`
+	Head     bool   `help:"Print the object's metadata instead of its body; --json does, too."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run prints the body's bytes and nothing else, or with --head all but them.
@@ -117,6 +133,9 @@ func (cmd *getCmd) Run(c *console) error {
 		o, err := p.Get(ctx, cmd.Key)
 		if err != nil {
 			return err
+		}
+		if cmd.JSON {
+			return c.printJSON(headOf(&o))
 		}
 		if cmd.Head {
 			return printHead(c, o)
@@ -133,12 +152,28 @@ func (cmd *getCmd) Run(c *console) error {
 	})
 }
 
+// head is an object's metadata.
+type head struct {
+	publish.Entry
+	Bytes map[string]int `json:"bytes"` // by encoding
+}
+
+func headOf(o *contract.Object) head {
+	h := head{publish.Entry{Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, ETag: o.ETag,
+		ContentType: o.ContentType, TTLMS: o.TTLMS}, map[string]int{}}
+	for _, b := range o.Bodies {
+		h.Bytes[b.Encoding.String()] = len(b.Bytes)
+	}
+	h.Size = int64(h.Bytes["identity"])
+	return h
+}
+
 func printHead(c *console, o contract.Object) error {
 	fresh := "until changed"
 	if o.TTLMS != 0 {
 		fresh = (time.Duration(o.TTLMS) * time.Millisecond).String()
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := c.table()
 	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\nstatus:\t%d\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
 		o.Key, o.Version, timestamp(o.PublishedMS), cmp.Or(o.Status, 200), o.ETag, o.ContentType, fresh)
 	for _, h := range o.Headers.List() {
@@ -161,6 +196,7 @@ type deleteCmd struct {
 	Version uint64 `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run deletes the object.
@@ -182,16 +218,16 @@ func (cmd *deleteCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.Key, receipt.Version)
-		return nil
+		return cmd.told(c, writtenObject{Key: cmd.Key, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.Key,
+			receipt.Version)
 	})
 }
 
 type listCmd struct {
 	Prefix string `arg:"" optional:"" help:"Only the keys that start with this."`
-	JSON   bool   `name:"json" help:"One JSON object a line."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run lists the objects.
@@ -210,7 +246,7 @@ func (cmd *listCmd) Run(c *console) error {
 			}
 			entries[entry.Key] = entry
 		}
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		w := c.table()
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
 			fmt.Fprintln(w, "KEY\tVERSION\tSTATUS\tSIZE\tPUBLISHED\tTYPE")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,16 +20,18 @@ const (
 )
 
 type readyCmd struct {
-	URL string `default:"http://127.0.0.1:9090/readyz" placeholder:"URL" help:"URL to request. Default: ${default}, the local sidecar."`
+	URL string `placeholder:"URL" help:"URL to request. Default: /readyz of --sidecar."`
+
+	sidecarFlag `embed:""`
 }
 
 // Run succeeds if the answer is 200, and else says what it is.
 func (cmd *readyCmd) Run(c *console) error {
-	return c.ask(http.MethodGet, cmd.URL)
+	return c.ask(http.MethodGet, cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz"))
 }
 
 type drainCmd struct {
-	Admin string `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of the edge. Default: ${default}."`
+	Admin string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of the edge, Envoy or nginx."`
 }
 
 // Run has the edge end each connection with its next answer, and fail its health check; it goes on answering.

@@ -145,6 +145,7 @@ func TestObjects(t *testing.T) {
 	for key, flags := range map[string][]string{
 		"//shop/a": {"--virtual-host", "shop"}, "//:a.example/a": {"--host", "A.Example"},
 		"//shop:a.example/a": {"--host", "a.example", "--virtual-host", "shop"},
+		"/a#en-gb":           {"--language", "en-GB"}, "//:b.example/a#de": {"--language", "de", "--host", "b.example"},
 	} {
 		s.ok("of "+key, append([]string{"put", "/a", "--file", "-"}, flags...)...)
 		for _, args := range [][]string{{"get", key}, append([]string{"get", "/a"}, flags...)} {

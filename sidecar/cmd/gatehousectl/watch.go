@@ -14,7 +14,7 @@ import (
 )
 
 type watchCmd struct {
-	JSON bool `name:"json" help:"Print each event as a line of JSON."`
+	jsonFlag `embed:""`
 }
 
 // watched is an event as watch prints it: without bodies and hashes.
