@@ -29,8 +29,8 @@ const (
 	maxRequests = 32
 	// maxHeader bounds the headers of a request: a key, and the headers of an object twice.
 	maxHeader = 16 << 10
-	// redisTimeout bounds how long a request waits for Redis.
-	redisTimeout  = 5 * time.Second
+	// redisTimeout bounds how long a write takes, with the encoding of its body.
+	redisTimeout  = 10 * time.Second
 	headerTimeout = 5 * time.Second
 	bodyTimeout   = 30 * time.Second
 	answerTimeout = 60 * time.Second
@@ -309,6 +309,9 @@ func (c *call) keyOf(path string) (string, *problem) {
 			return "", problemf(http.StatusBadRequest, "Gatehouse-Device: no device id")
 		}
 		key = "@" + device + key
+	}
+	if language := c.r.Header.Get("Gatehouse-Language"); language != "" {
+		key = publish.KeyOfLanguage(key, language)
 	}
 	return key, nil
 }
