@@ -92,6 +92,17 @@ redis.bundled.image.repository
 redis.bundled.image.tag
 redis.bundled.image.pullPolicy
 redis.bundled.resources
+publisher
+publisher.enabled
+publisher.replicaCount
+publisher.teams
+publisher.teams.secretKey
+publisher.tls
+publisher.redis
+publisher.redis.passwordKey
+publisher.service
+publisher.service.port
+publisher.resources
 networkPolicy
 networkPolicy.enabled
 networkPolicy.addToMesh

@@ -18,6 +18,9 @@
 {{- if and (not .Values.redis.url) (not .Values.redis.bundled.enabled) }}
 {{- fail "redis.url: is empty: give the URL of your Redis, or set redis.bundled.enabled for a trial" }}
 {{- end }}
+{{- if and .Values.publisher.enabled (not .Values.publisher.teams.existingSecret) }}
+{{- fail "publisher.teams.existingSecret: is empty: give the Secret with the file of teams" }}
+{{- end }}
 {{- include "gatehouse.validateAuth" .Values }}
 {{- end }}
 

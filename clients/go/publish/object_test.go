@@ -146,7 +146,7 @@ func TestPutAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		stored = s.hash(t, contract.ObjectMember("/old"))
-		if len(stored) != 5 { // version, published, etag, content-type, body
+		if len(stored) != 6 { // version, published, seq, etag, content-type, body
 			t.Errorf("stored %q, want neither status nor headers", stored)
 		}
 	})

@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	log, level := c.Logger(stderr)
+	log, level := c.Log.Logger(stderr)
 	started := []any{"version", version.Name()}
 	if c.Redis.Namespace != "" {
 		started = append(started, "namespace", c.Redis.Namespace)

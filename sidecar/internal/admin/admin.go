@@ -54,7 +54,7 @@ type Server struct {
 	blocking sync.Mutex // held while a block profile is taken
 }
 
-// New is a Server for address, host:port. operator serves all other paths.
+// New is a Server for address, host:port. operator serves all other paths; nil: neither them nor profiles are served.
 func New(address string, registry *prometheus.Registry, checks []Check, operator http.Handler,
 	log *slog.Logger) *Server {
 	return &Server{address: address, registry: registry, checks: checks, operator: operator, log: log}
@@ -67,6 +67,9 @@ func (s *Server) Handler() http.Handler {
 		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
+	if s.operator == nil {
+		return mux
+	}
 	operators := http.NewServeMux()
 	operators.HandleFunc("GET /debug/pprof/", pprof.Index)
 	operators.HandleFunc("GET /debug/pprof/block", s.block)

@@ -17,10 +17,7 @@ import (
 
 // Config has every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and a: {b_c: …} in the file.
 type Config struct {
-	File    string `name:"config" placeholder:"FILE" env:"GATEHOUSE_CONFIG" help:"YAML file with these settings."`
-	Check   bool   `name:"check-config" help:"Check the configuration and exit: 0 if it is good, 2 if not."`
-	Version bool   `help:"Print the version and exit."`
-	Help    bool   `short:"h" help:"Print this and exit."`
+	Program `embed:""`
 
 	Redis      Redis      `embed:"" prefix:"redis." envprefix:"GATEHOUSE_REDIS_"`
 	Push       Push       `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
@@ -36,6 +33,14 @@ type Config struct {
 	Log        Log        `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
 	Trace      Trace      `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
 	Credential Credential `embed:"" prefix:"credential." envprefix:"GATEHOUSE_CREDENTIAL_"`
+}
+
+// Program has the flags of every program, which are no settings.
+type Program struct {
+	File    string `name:"config" placeholder:"FILE" env:"GATEHOUSE_CONFIG" help:"YAML file with these settings."`
+	Check   bool   `name:"check-config" help:"Check the configuration and exit: 0 if it is good, 2 if not."`
+	Version bool   `help:"Print the version and exit."`
+	Help    bool   `short:"h" help:"Print this and exit."`
 }
 
 // Push configures the connection to the push listener.
@@ -160,10 +165,8 @@ func (c *Config) validate() error {
 	errs = append(errs, c.Credential.validate()...)
 	errs = append(errs, c.Verdict.validate()...)
 	errs = append(errs, c.Authority.validate()...)
-	var level slog.Level
-	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
+	errs = append(errs, c.Log.validate()...)
 	errs = append(errs, c.Session.validate()...)
-	check(c.Log.Format == "text" || c.Log.Format == "json", "log.format: %q: want text or json", c.Log.Format)
 	errs = append(errs, c.Trace.validate()...)
 	return errors.Join(errs...)
 }
@@ -191,12 +194,22 @@ func (c *Config) BcryptWorkers() int {
 	return max(runtime.GOMAXPROCS(0)/2, 1)
 }
 
+func (l *Log) validate() (errs []error) {
+	if new(slog.LevelVar).UnmarshalText([]byte(l.Level)) != nil {
+		errs = append(errs, fmt.Errorf("log.level: %q: want debug, info, warn or error", l.Level))
+	}
+	if l.Format != "text" && l.Format != "json" {
+		errs = append(errs, fmt.Errorf("log.format: %q: want text or json", l.Format))
+	}
+	return errs
+}
+
 // Logger returns a logger to w as configured.
-func (c *Config) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
+func (l *Log) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
-	level.UnmarshalText([]byte(c.Log.Level)) // validate has checked it
+	level.UnmarshalText([]byte(l.Level)) // validate has checked it
 	options := &slog.HandlerOptions{Level: level}
-	if c.Log.Format == "json" {
+	if l.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options)), level
 	}
 	return slog.New(slog.NewTextHandler(w, options)), level

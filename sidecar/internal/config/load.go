@@ -15,8 +15,17 @@ import (
 // only: the values are not validated yet, so that all problems can be listed together. The configuration is nil if the
 // flags can't be parsed.
 func Load(args []string) (*Config, error) {
-	c := new(Config)
-	k, err := parser(c)
+	return load(new(Config), sidecar, args)
+}
+
+// LoadPublisher is [Load] for gatehouse-publisher.
+func LoadPublisher(args []string) (*Publisher, error) { return load(new(Publisher), publisher, args) }
+
+func load[T any, C interface {
+	*T
+	program() *Program
+}](c C, which about, args []string) (C, error) {
+	k, err := which.parser(c)
 	if err != nil {
 		return nil, err
 	}
@@ -25,15 +34,18 @@ func Load(args []string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; --help lists the flags", err)
 	}
-	if c.File == "" || c.Help || c.Version {
+	p := c.program()
+	if p.File == "" || p.Help || p.Version {
 		return c, nil
 	}
-	source, err := os.ReadFile(c.File)
+	source, err := os.ReadFile(p.File)
 	if err != nil {
 		return c, fmt.Errorf("--config: %w", err)
 	}
-	return c, c.merge(flags, source)
+	return c, merge(p.File, flags, source)
 }
+
+func (p *Program) program() *Program { return p }
 
 // joinNegative converts "--flag", "-1" to "--flag=-1", because the parser would take it for two flags, and report only
 // that.
@@ -55,8 +67,13 @@ func negative(arg string) bool {
 }
 
 // Usage writes the list of flags.
-func Usage(w io.Writer) error {
-	k, err := parser(new(Config))
+func Usage(w io.Writer) error { return sidecar.usage(w, new(Config)) }
+
+// UsagePublisher is [Usage] for gatehouse-publisher.
+func UsagePublisher(w io.Writer) error { return publisher.usage(w, new(Publisher)) }
+
+func (a about) usage(w io.Writer, c any) error {
+	k, err := a.parser(c)
 	if err != nil {
 		return err
 	}
@@ -68,17 +85,22 @@ func Usage(w io.Writer) error {
 	return ctx.PrintUsage(false)
 }
 
-func parser(c *Config) (*kong.Kong, error) {
-	return kong.New(c,
-		kong.Name("gatehouse-sidecar"),
-		kong.Description("Keeps an Envoy's shared memory in step with Redis, and verifies credentials for it."),
-		kong.NoDefaultHelp(),
-	)
+// about is a program's name, and what it does.
+type about struct{ name, does string }
+
+var (
+	sidecar = about{"gatehouse-sidecar",
+		"Keeps an Envoy's shared memory in step with Redis, and verifies credentials for it."}
+	publisher = about{"gatehouse-publisher", "Writes objects to Redis for those who ask by HTTP with a token."}
+)
+
+func (a about) parser(c any) (*kong.Kong, error) {
+	return kong.New(c, kong.Name(a.name), kong.Description(a.does), kong.NoDefaultHelp())
 }
 
 // merge applies the values of the file that neither a flag nor the environment sets.
-func (c *Config) merge(flags *kong.Context, source []byte) error {
-	settings, errs := parseYAML(c.File, source)
+func merge(name string, flags *kong.Context, source []byte) error {
+	settings, errs := parseYAML(name, source)
 	given := make(map[*kong.Flag]bool)
 	for _, path := range flags.Path {
 		if path.Flag != nil {
@@ -94,14 +116,14 @@ func (c *Config) merge(flags *kong.Context, source []byte) error {
 	for _, s := range settings {
 		flag := known[s.path]
 		if flag == nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting", c.File, s.line, s.path))
+			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting", name, s.line, s.path))
 			continue
 		}
 		// The value is checked even if it is overridden.
 		value := reflect.New(flag.Target.Type()).Elem()
 		scan := kong.Scan().PushTyped(s.value, kong.FlagValueToken)
 		if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan}, value); err != nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: %w", c.File, s.line, s.path, err))
+			errs = append(errs, fmt.Errorf("%s:%d: %s: %w", name, s.line, s.path, err))
 			continue
 		}
 		if !given[flag] && !inEnvironment(flag) {
@@ -121,7 +143,10 @@ func inEnvironment(flag *kong.Flag) bool {
 }
 
 // Problems returns the errors of Load, if any, and all errors of the values.
-func Problems(loading error, c *Config) []error {
+func Problems[T any, C interface {
+	*T
+	validate() error
+}](loading error, c C) []error {
 	if c == nil {
 		return unjoin(loading)
 	}

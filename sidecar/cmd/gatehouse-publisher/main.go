@@ -1,0 +1,122 @@
+// Gatehouse-publisher writes objects to Redis for those who ask by HTTP with a token. See docs/publish-http.md.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	// Authorities for Redis over TLS where the system has none, as in an image from scratch.
+	_ "golang.org/x/crypto/x509roots/fallback"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
+	"github.com/gatehouse/gatehouse/sidecar/internal/config"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/publisher"
+	"github.com/gatehouse/gatehouse/sidecar/internal/version"
+)
+
+// Exit codes, as the sidecar's.
+const (
+	exitOK = iota
+	exitRuntime
+	exitUsage
+)
+
+const name = "gatehouse-publisher"
+
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is the program, with everything of the process given.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c, err := config.LoadPublisher(args)
+	switch {
+	case c == nil: // err says why
+	case c.Help:
+		if err := config.UsagePublisher(stdout); err != nil {
+			fmt.Fprintln(stderr, err)
+			return exitRuntime
+		}
+		return exitOK
+	case c.Version:
+		fmt.Fprintln(stdout, name, version.Name())
+		return exitOK
+	}
+	problems := config.Problems(err, c)
+	m := publisher.NewMetrics()
+	var teams *publisher.Teams
+	log := slog.New(slog.DiscardHandler)
+	if len(problems) == 0 {
+		log, _ = c.Log.Logger(stderr)
+		if teams, err = publisher.ReadTeams(c.Teams.File, m, log); err != nil {
+			problems = append(problems, fmt.Errorf("teams.file: %w", err))
+		}
+	}
+	if len(problems) > 0 {
+		for _, problem := range problems {
+			fmt.Fprintln(stderr, name+":", problem)
+		}
+		return exitUsage
+	}
+	if c.Check {
+		fmt.Fprintln(stdout, "ok")
+		return exitOK
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	log.Info("gatehouse publisher starts", "version", version.Name())
+	if err := serve(ctx, c, teams, m, log); err != nil {
+		log.Error("gatehouse publisher failed", "error", err)
+		return exitRuntime
+	}
+	log.Info("gatehouse publisher stopped")
+	return exitOK
+}
+
+// serve runs until ctx ends or a part fails.
+func serve(ctx context.Context, c *config.Publisher, teams *publisher.Teams, m *publisher.Metrics,
+	log *slog.Logger) error {
+	settings := c.Redis.Settings()
+	settings.ClientName, settings.Once = name, true // a client that repeats a write knows of it
+	client, err := settings.Connect()
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	defer client.Close()
+	m.Registry.MustRegister(metrics.BuildInfo(version.Name()))
+	p := publish.New(client, publish.Shards(c.Redis.Shards), publish.Namespace(c.Redis.Namespace))
+	listener, err := net.Listen("tcp", c.Listen.Address)
+	if err != nil {
+		return fmt.Errorf("listen.address: %w", err)
+	}
+	var certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	if c.Listen.TLSCertFile != "" {
+		certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(c.Listen.TLSCertFile, c.Listen.TLSKeyFile)
+			return &pair, err
+		}
+	}
+	ready := func() error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := p.MayExist(ctx, "/") // also that the number of shards agrees
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return teams.Run(ctx) })
+	group.Go(func() error { return publisher.New(p, teams, m, log).Serve(ctx, listener, certificate) })
+	group.Go(func() error {
+		return admin.New(c.Admin.Address, m.Registry, []admin.Check{{Name: "redis", Ready: ready}}, nil, log).Run(ctx)
+	})
+	return group.Wait()
+}

@@ -1,0 +1,253 @@
+package publisher
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+)
+
+const (
+	// maxLine bounds a line of a batch: a body in base64 or with escapes.
+	maxLine = 2 << 20
+	// maxLines bounds the lines of a batch, and with them the results in memory.
+	maxLines = 10_000
+	// atOnce is how many lines are written at once, and atOnceBytes of what bodies.
+	atOnce, atOnceBytes = 512, 1 << 20
+	batchTimeout        = 5 * time.Minute
+	runTimeout          = 20 * time.Second // of what is written at once: encoding, and Redis
+)
+
+// line is a write in a batch.
+type line struct {
+	Op          string            `json:"op"` // put or delete
+	Key         string            `json:"key"`
+	ContentType string            `json:"content_type"`
+	Body        string            `json:"body"`
+	BodyBase64  []byte            `json:"body_base64"`
+	TTL         string            `json:"ttl"`
+	Tags        []string          `json:"tags"`
+	Status      int               `json:"status"`
+	Headers     []contract.Header `json:"headers"`
+	ETag        string            `json:"etag"`
+	Version     uint64            `json:"version"`
+	IfVersion   uint64            `json:"if_version"`
+	IfAbsent    bool              `json:"if_absent"`
+}
+
+// lineResult is the outcome of a line.
+type lineResult struct {
+	Key     string `json:"key,omitempty"`
+	Status  int    `json:"status"`
+	Version uint64 `json:"version,omitempty"`
+	ETag    string `json:"etag,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// write is a line that is about to be written, or was refused.
+type write struct {
+	op     string
+	object publish.Object
+	p      *problem
+	done   publish.Result
+}
+
+// batch writes the lines of the body in their order, and answers with a line for each.
+func (c *call) batch() (int, *problem) {
+	if t, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); t != "application/x-ndjson" {
+		return 0, problemf(http.StatusUnsupportedMediaType, "content-type: want application/x-ndjson")
+	}
+	if c.r.Header.Get("Content-Encoding") != "" {
+		return 0, problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without")
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, batchTimeout)
+	defer cancel()
+	lines := bufio.NewScanner(c.r.Body)
+	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	var out bytes.Buffer
+	status, n := http.StatusOK, 0
+	for more := true; more; {
+		var part []write
+		var p *problem
+		c.extend()
+		if part, more, p = c.part(lines, maxLines-n); p != nil && n == 0 && len(part) == 0 {
+			return 0, p
+		}
+		n += len(part)
+		gone := c.writePart(ctx, part)
+		if p == nil {
+			p = gone
+		}
+		if p != nil { // what follows was not read
+			part, more = append(part, write{p: p}), false
+		}
+		for i := range part {
+			r := part[i].result()
+			if r.Status >= 300 {
+				status = http.StatusMultiStatus
+			}
+			text, _ := json.Marshal(r) // it has strings and numbers
+			out.Write(append(text, '\n'))
+		}
+	}
+	return c.send(status, "application/x-ndjson", out.Bytes())
+}
+
+// extend gives the next part of the body, and the answer, the time of a whole request.
+func (c *call) extend() {
+	control := http.NewResponseController(c.w)
+	control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	control.SetWriteDeadline(time.Now().Add(answerTimeout + bodyTimeout))
+}
+
+// part reads the next lines to write at once. more is false at the end of the body, p why nothing more can be read.
+func (c *call) part(lines *bufio.Scanner, most int) (part []write, more bool, p *problem) {
+	for size := 0; len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
+		if !lines.Scan() {
+			switch err := lines.Err(); {
+			case err == nil:
+				return part, false, nil
+			case errors.Is(err, bufio.ErrTooLong):
+				return part, false, problemf(http.StatusRequestEntityTooLarge, "a line has more than %d bytes", maxLine)
+			default:
+				return part, false, unread(err)
+			}
+		}
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		if len(part) == most {
+			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
+		}
+		w := c.parse(lines.Bytes())
+		size += len(w.object.Body)
+		part = append(part, w)
+	}
+	return part, true, nil
+}
+
+// parse reads a line.
+func (c *call) parse(text []byte) (w write) {
+	var l line
+	refuse := func(format string, args ...any) write {
+		w.p = problemf(http.StatusBadRequest, format, args...)
+		return w
+	}
+	err := decodeStrict(text, &l)
+	w.op = l.Op
+	w.object = publish.Object{
+		Key: l.Key, ContentType: l.ContentType, Body: l.BodyBase64, Tags: l.Tags, Status: l.Status, Headers: l.Headers,
+		ETag: l.ETag, Version: l.Version, IfVersion: l.IfVersion, IfAbsent: l.IfAbsent,
+	}
+	switch {
+	case err != nil:
+		return refuse("%v", err)
+	case l.Op != "put" && l.Op != "delete":
+		return refuse("op: %q: want put or delete", l.Op)
+	case l.Body != "" && len(l.BodyBase64) > 0:
+		return refuse("want one of body and body_base64")
+	case l.Op == "delete" && !onlyKey(l):
+		return refuse("delete: want op and key only")
+	case len(l.Body) > limits.MaxBody || len(l.BodyBase64) > limits.MaxBody:
+		w.p = problemf(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", limits.MaxBody)
+		return w
+	}
+	if l.Body != "" {
+		w.object.Body = []byte(l.Body)
+	}
+	if l.TTL != "" {
+		if w.object.TTL, err = time.ParseDuration(l.TTL); err != nil {
+			return refuse("ttl: %q: want a time such as 10m or 90s", l.TTL)
+		}
+	}
+	if !c.team.mayWrite(l.Key) {
+		w.p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", l.Key, c.team.Name)
+	}
+	return w
+}
+
+func onlyKey(l line) bool {
+	l.Op, l.Key = "", ""
+	empty, _ := json.Marshal(line{})
+	got, err := json.Marshal(l)
+	return err == nil && bytes.Equal(got, empty)
+}
+
+// writePart writes what was not refused, in its order. It returns why nothing more should be written, if Redis does not
+// answer or the rate does not allow more within the time of a batch.
+func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
+	if err := c.team.limiter.WaitN(ctx, len(part)); err != nil {
+		for i := range part {
+			part[i].p = &problem{Status: http.StatusTooManyRequests, Detail: "the team writes more than its rate allows"}
+		}
+		gone = &problem{Status: http.StatusTooManyRequests, Detail: "the rest was not read"}
+	}
+	for i := 0; i < len(part); {
+		if part[i].p != nil {
+			i++
+			continue
+		}
+		end := i + 1
+		for end < len(part) && part[end].p == nil && part[end].op == part[i].op {
+			end++
+		}
+		c.writeRun(ctx, part[i:end])
+		i = end
+	}
+	for i := range part {
+		w := &part[i]
+		operation := w.op
+		if operation != "delete" {
+			operation = "put" // or what was meant by an unknown one
+		}
+		c.done(operation, w.object.Key, w.done.Version, w.p)
+		if w.p != nil && w.p.Status == http.StatusServiceUnavailable {
+			gone = &problem{Status: http.StatusServiceUnavailable, Detail: "the rest was not read"}
+		}
+	}
+	return gone
+}
+
+// writeRun writes lines of the same operation.
+func (c *call) writeRun(ctx context.Context, run []write) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	var results []publish.Result
+	if run[0].op == "put" {
+		objects := make([]publish.Object, len(run))
+		for i, w := range run {
+			objects[i] = w.object
+		}
+		results = c.s.p.PutAll(ctx, objects)
+	} else {
+		keys := make([]string, len(run))
+		for i, w := range run {
+			keys[i] = w.object.Key
+		}
+		results = c.s.p.DeleteAll(ctx, keys)
+	}
+	for i, r := range results {
+		if run[i].done = r; r.Err != nil {
+			run[i].p = precondition(failed(r.Err), run[i].object.IfVersion != 0)
+		}
+	}
+}
+
+func (w *write) result() lineResult {
+	if w.p != nil {
+		return lineResult{Key: w.object.Key, Status: w.p.Status, Detail: w.p.Detail}
+	}
+	r := lineResult{Key: w.object.Key, Status: http.StatusOK, Version: w.done.Version}
+	if w.op == "put" {
+		r.ETag = w.object.EntityTag()
+	}
+	return r
+}

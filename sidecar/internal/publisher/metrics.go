@@ -1,0 +1,69 @@
+package publisher
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Metrics are the program's metrics, in their own registry. docs/publish-http.md lists them; a test compares.
+type Metrics struct {
+	// Registry has all of them, and those of Go's runtime and of the process.
+	Registry *prometheus.Registry
+
+	Requests *prometheus.CounterVec   // route, result
+	Seconds  *prometheus.HistogramVec // route
+	Records  *prometheus.CounterVec   // operation, result
+	Tokens   prometheus.Gauge
+	Reloads  *prometheus.CounterVec // result
+}
+
+// results are the values of the label result for requests and records.
+var results = []string{"ok", "refused", "limited", "unavailable"}
+
+// result returns the label for a status.
+func result(status int) string {
+	switch {
+	case status < 400:
+		return "ok"
+	case status == 429:
+		return "limited"
+	case status < 500:
+		return "refused"
+	}
+	return "unavailable"
+}
+
+// NewMetrics returns metrics with all series.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gatehouse_publisher_requests_total", Help: "Requests answered."}, []string{"route", "result"}),
+		Seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "gatehouse_publisher_request_seconds", Help: "Time from the request's headers to its answer.",
+			Buckets: prometheus.ExponentialBuckets(.001, 4, 8)}, []string{"route"}),
+		Records: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gatehouse_publisher_records_total", Help: "Writes of one object, and purges."},
+			[]string{"operation", "result"}),
+		Tokens: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "gatehouse_publisher_tokens", Help: "Tokens of the teams."}),
+		Reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gatehouse_publisher_reloads_total", Help: "Changes of the file of teams that were read."},
+			[]string{"result"}),
+	}
+	for _, result := range results {
+		for _, route := range []string{"objects", "batch", "purge", "other"} {
+			m.Requests.WithLabelValues(route, result)
+			m.Seconds.WithLabelValues(route)
+		}
+		for _, operation := range []string{"put", "delete", "purge"} {
+			m.Records.WithLabelValues(operation, result)
+		}
+	}
+	for _, result := range []string{"ok", "error"} {
+		m.Reloads.WithLabelValues(result)
+	}
+	m.Registry.MustRegister(m.Requests, m.Seconds, m.Records, m.Tokens, m.Reloads, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}

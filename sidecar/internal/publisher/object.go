@@ -1,0 +1,319 @@
+package publisher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+)
+
+// headerPrefix begins the names of request headers for an object's own headers.
+const headerPrefix = "Gatehouse-Header-"
+
+// methodPurge deletes one object, as in Varnish and Fastly.
+const methodPurge = "PURGE"
+
+// written is the answer to a write.
+type written struct {
+	Key     string `json:"key"`
+	Version uint64 `json:"version"`
+	ETag    string `json:"etag,omitempty"`
+}
+
+// object answers a request for one object.
+func (c *call) object(path string) (int, *problem) {
+	key, p := c.keyOf(path)
+	if p != nil {
+		return 0, p
+	}
+	operation := map[string]string{
+		http.MethodPut: "put", http.MethodDelete: "delete", methodPurge: "delete",
+	}[c.r.Method]
+	handler := map[string]func(context.Context, string) (int, *problem){
+		http.MethodGet: c.get, http.MethodHead: c.get, http.MethodPut: c.put, http.MethodDelete: c.remove,
+		methodPurge: c.remove,
+	}[c.r.Method]
+	return c.only(http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, methodPurge)(
+		func() (status int, p *problem) {
+			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout)
+			defer cancel()
+			switch {
+			case !c.team.mayWrite(key):
+				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
+			case operation != "":
+				p = c.charge()
+			}
+			if p == nil {
+				status, p = handler(ctx, key)
+			}
+			if p != nil && operation != "" {
+				c.done(operation, key, 0, p)
+			}
+			return status, p
+		})
+}
+
+// get answers with an object: its body, and its fields in the headers that put takes.
+func (c *call) get(ctx context.Context, key string) (int, *problem) {
+	o, err := c.s.p.Get(ctx, key)
+	if err != nil {
+		return 0, failed(err)
+	}
+	h := c.w.Header()
+	h.Set("ETag", o.ETag)
+	h.Set("Gatehouse-Version", strconv.FormatUint(o.Version, 10))
+	if match := c.r.Header.Get("If-None-Match"); match != "" && lists(match, o.ETag, true) {
+		c.w.WriteHeader(http.StatusNotModified)
+		return http.StatusNotModified, nil
+	}
+	if o.TTLMS > 0 {
+		h.Set("Gatehouse-TTL", (time.Duration(o.TTLMS) * time.Millisecond).String())
+	}
+	if len(o.Tags) > 0 {
+		h.Set("Gatehouse-Tags", strings.Join(o.Tags, ", "))
+	}
+	if o.Status != 0 {
+		h.Set("Gatehouse-Status", strconv.Itoa(o.Status))
+	}
+	for _, header := range o.Headers.List() {
+		h.Add(headerPrefix+header.Name, header.Value)
+	}
+	return c.send(http.StatusOK, o.ContentType, o.Bodies[0].Bytes)
+}
+
+// put stores the object that the request describes.
+func (c *call) put(ctx context.Context, key string) (int, *problem) {
+	o, p := describe(c.r.Header)
+	if p != nil {
+		return 0, p
+	}
+	o.Key = key
+	if o.Body, p = c.read(limits.MaxBody); p != nil {
+		return 0, p
+	}
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
+	conditional := false
+	if conditional, o.IfVersion, o.IfAbsent, p = c.condition(ctx, key); p != nil {
+		return 0, p
+	}
+	receipt, err := c.s.p.Put(ctx, o)
+	if err != nil {
+		return 0, precondition(failed(err), conditional)
+	}
+	c.done("put", key, receipt.Version, nil)
+	c.w.Header().Set("ETag", o.EntityTag())
+	c.w.Header().Set("Gatehouse-Version", strconv.FormatUint(receipt.Version, 10))
+	status := http.StatusOK
+	if o.IfAbsent || receipt.Version == 1 {
+		status = http.StatusCreated
+	}
+	return c.sendJSON(status, written{key, receipt.Version, o.EntityTag()})
+}
+
+// remove deletes an object. A key without one gets a tombstone, too.
+func (c *call) remove(ctx context.Context, key string) (int, *problem) {
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
+	conditional, version, absent, p := c.condition(ctx, key)
+	switch {
+	case p != nil:
+		return 0, p
+	case absent:
+		return 0, problemf(http.StatusBadRequest, "If-None-Match: there is nothing to delete then")
+	case conditional:
+		version++ // another write since would have this version at least
+	}
+	receipt, err := c.s.p.Delete(ctx, key, version)
+	if err != nil {
+		return 0, precondition(failed(err), conditional)
+	}
+	c.done("delete", key, receipt.Version, nil)
+	return c.sendJSON(http.StatusOK, written{Key: key, Version: receipt.Version})
+}
+
+// condition reads the conditions of a write: the version that the object must have, or that there is none.
+func (c *call) condition(ctx context.Context, key string) (conditional bool, version uint64, absent bool, p *problem) {
+	match, none := c.r.Header.Values("If-Match"), c.r.Header.Values("If-None-Match")
+	switch {
+	case len(none) > 0 && (len(none) > 1 || none[0] != "*"):
+		return true, 0, false, problemf(http.StatusBadRequest, "If-None-Match: want *")
+	case len(none) > 0 && len(match) > 0:
+		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match and If-None-Match: * exclude each other")
+	case len(none) > 0:
+		return true, 0, true, nil
+	case len(match) == 0:
+		return false, 0, false, nil
+	}
+	o, err := c.s.p.Get(ctx, key)
+	if errors.Is(err, publish.ErrNotFound) {
+		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: there is no object")
+	}
+	if err != nil {
+		return true, 0, false, failed(err)
+	}
+	if !lists(strings.Join(match, ","), o.ETag, false) {
+		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", o.ETag)
+	}
+	return true, o.Version, false, nil
+}
+
+// precondition returns p, as a condition that failed if another write came between.
+func precondition(p *problem, conditional bool) *problem {
+	if conditional && p.Status == http.StatusConflict {
+		p.Status = http.StatusPreconditionFailed
+	}
+	return p
+}
+
+// lists reports whether a list of entity-tags is * or has etag (RFC 9110, section 13.1), by weak comparison or strong.
+func lists(list, etag string, weak bool) bool {
+	if list = strings.TrimSpace(list); list == "*" {
+		return true
+	}
+	for list != "" {
+		list = strings.TrimLeft(list, " \t,")
+		tag, isWeak := strings.CutPrefix(list, "W/")
+		if !strings.HasPrefix(tag, `"`) {
+			return false
+		}
+		end := strings.IndexByte(tag[1:], '"')
+		if end < 0 {
+			return false
+		}
+		if tag[:end+2] == etag && (weak || !isWeak) {
+			return true
+		}
+		list = tag[end+2:]
+	}
+	return false
+}
+
+// describe reads the headers of a put.
+func describe(h http.Header) (o publish.Object, p *problem) {
+	if h.Get("Content-Range") != "" {
+		return o, problemf(http.StatusBadRequest, "content-range: an object is put whole")
+	}
+	o.ContentType, o.ETag = h.Get("Content-Type"), h.Get("Gatehouse-ETag")
+	var err error
+	if ttl := h.Get("Gatehouse-TTL"); ttl != "" {
+		if o.TTL, err = time.ParseDuration(ttl); err != nil {
+			return o, problemf(http.StatusBadRequest, "Gatehouse-TTL: %q: want a time such as 10m or 90s", ttl)
+		}
+	}
+	if tags := strings.Join(h.Values("Gatehouse-Tags"), ","); tags != "" {
+		for tag := range strings.SplitSeq(tags, ",") {
+			o.Tags = append(o.Tags, strings.TrimSpace(tag))
+		}
+	}
+	if status := h.Get("Gatehouse-Status"); status != "" {
+		if o.Status, err = strconv.Atoi(status); err != nil {
+			return o, problemf(http.StatusBadRequest, "Gatehouse-Status: %q: want a number", status)
+		}
+	}
+	if version := h.Get("Gatehouse-Version"); version != "" {
+		if o.Version, err = strconv.ParseUint(version, 10, 53); err != nil {
+			return o, problemf(http.StatusBadRequest, "Gatehouse-Version: %q: want a number up to 2^53 - 1", version)
+		}
+	}
+	for name, values := range h {
+		if name, found := strings.CutPrefix(name, headerPrefix); found {
+			for _, value := range values {
+				o.Headers = append(o.Headers, contract.Header{Name: strings.ToLower(name), Value: value})
+			}
+		}
+	}
+	slices.SortStableFunc(o.Headers, func(a, b contract.Header) int { return strings.Compare(a.Name, b.Name) })
+	return o, nil
+}
+
+// readAll reads r, whose length is expected, -1 for unknown.
+func readAll(r io.Reader, expected int64) ([]byte, error) {
+	body := make([]byte, 0, min(max(expected, 0), limits.MaxBody)+512)
+	for {
+		if len(body) == cap(body) {
+			body = slices.Grow(body, len(body))
+		}
+		n, err := r.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			return body, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// purgeRequest is the body of a request to purge.
+type purgeRequest struct {
+	Tag         string `json:"tag"`
+	Prefix      string `json:"prefix"`
+	All         bool   `json:"all"`
+	VirtualHost string `json:"virtual_host"`
+	Soft        bool   `json:"soft"`
+}
+
+// purge purges by tag or prefix, or everything of a virtual host.
+func (c *call) purge() (int, *problem) {
+	body, p := c.read(4 << 10)
+	if p != nil {
+		return 0, p
+	}
+	var request purgeRequest
+	if err := decodeStrict(body, &request); err != nil {
+		return 0, problemf(http.StatusBadRequest, "%v", err)
+	}
+	if request.All {
+		if request.Prefix != "" {
+			return 0, problemf(http.StatusBadRequest, "want one of tag, prefix and all")
+		}
+		request.Prefix = "/"
+	}
+	u := publish.Purge{Tag: request.Tag, Prefix: request.Prefix, VirtualHost: request.VirtualHost, Soft: request.Soft}
+	id, err := u.ID()
+	if err != nil {
+		return 0, failed(err)
+	}
+	if !c.team.mayPurge(u) {
+		p = problemf(http.StatusForbidden, "%s: not under a prefix, and no tag, of the team %s", id, c.team.Name)
+	} else {
+		p = c.charge()
+	}
+	if p == nil {
+		ctx, cancel := context.WithTimeout(c.ctx, redisTimeout)
+		defer cancel()
+		if _, err := c.s.p.Purge(ctx, u); err != nil {
+			p = failed(err)
+		}
+	}
+	if c.done("purge", id, 0, p); p != nil {
+		return 0, p
+	}
+	return c.sendJSON(http.StatusOK, struct {
+		Purged string `json:"purged"`
+		Soft   bool   `json:"soft"`
+	}{id, u.Soft})
+}
+
+// decodeStrict reads one JSON value without unknown names.
+func decodeStrict(text []byte, into any) error {
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}

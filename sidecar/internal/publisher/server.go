@@ -1,0 +1,317 @@
+// Package publisher is the HTTP API for those who write objects without access to Redis. docs/publish-http.md describes
+// it for them.
+package publisher
+
+import (
+	"context"
+	"crypto/tls"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+)
+
+const (
+	// maxRequests bounds the requests of one team at a time, and with it the bodies in memory.
+	maxRequests = 32
+	// maxHeader bounds the headers of a request: a key, and the headers of an object twice.
+	maxHeader = 16 << 10
+	// redisTimeout bounds how long a write takes, with the encoding of its body.
+	redisTimeout  = 10 * time.Second
+	headerTimeout = 5 * time.Second
+	bodyTimeout   = 30 * time.Second
+	answerTimeout = 60 * time.Second
+	drainTimeout  = 8 * time.Second
+)
+
+//go:embed openapi.json
+var openAPI []byte
+
+// Server serves writers.
+type Server struct {
+	p       *publish.Publisher
+	teams   *Teams
+	metrics *Metrics
+	log     *slog.Logger
+}
+
+// New returns a Server that writes by p.
+func New(p *publish.Publisher, teams *Teams, m *Metrics, log *slog.Logger) *Server {
+	return &Server{p: p, teams: teams, metrics: m, log: log}
+}
+
+// problem is an answer that is no success (RFC 9457).
+type problem struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail,omitempty"`
+
+	retry time.Duration // Retry-After, if more than 0
+	cause error         // for the log: it may have Redis's address
+}
+
+func problemf(status int, format string, args ...any) *problem {
+	return &problem{Status: status, Detail: fmt.Sprintf(format, args...)}
+}
+
+// call is one request.
+type call struct {
+	s     *Server
+	w     http.ResponseWriter
+	r     *http.Request
+	ctx   context.Context // with the trace of the request
+	team  *Team
+	route string
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	begin := time.Now()
+	c := &call{s: s, w: w, r: r, route: "other"}
+	c.ctx = propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	status, p := c.serve()
+	if p != nil {
+		c.refuse(p)
+		status = p.Status
+	}
+	s.metrics.Requests.WithLabelValues(c.route, result(status)).Inc()
+	s.metrics.Seconds.WithLabelValues(c.route).Observe(time.Since(begin).Seconds())
+}
+
+// serve answers with a status, or returns the problem to answer with.
+func (c *call) serve() (status int, p *problem) {
+	path := c.r.URL.EscapedPath()
+	if path == "/openapi.json" {
+		return c.only(http.MethodGet, http.MethodHead)(func() (int, *problem) {
+			return c.send(http.StatusOK, "application/json", openAPI)
+		})
+	}
+	scheme, token, _ := strings.Cut(c.r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		c.team = c.s.teams.of(token)
+	}
+	if c.team == nil {
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
+		return 0, problemf(http.StatusUnauthorized, "want Authorization: Bearer TOKEN with a token of a team")
+	}
+	running := c.team.running
+	select {
+	case running <- struct{}{}:
+		defer func() { <-running }()
+	default:
+		return 0, &problem{Status: http.StatusTooManyRequests, retry: time.Second,
+			Detail: fmt.Sprintf("%d requests of the team are running", maxRequests)}
+	}
+	switch key, object := strings.CutPrefix(path, "/v1/objects/"); {
+	case object:
+		c.route = "objects"
+		return c.object("/" + key)
+	case path == "/v1/batch":
+		c.route = "batch"
+		return c.only(http.MethodPost)(c.batch)
+	case path == "/v1/purge":
+		c.route = "purge"
+		return c.only(http.MethodPost)(c.purge)
+	}
+	return 0, problemf(http.StatusNotFound, "want /v1/objects/KEY, /v1/batch, /v1/purge or /openapi.json")
+}
+
+// only lets requests with one of methods pass to what it is given.
+func (c *call) only(methods ...string) func(func() (int, *problem)) (int, *problem) {
+	return func(next func() (int, *problem)) (int, *problem) {
+		for _, method := range methods {
+			if c.r.Method == method {
+				return next()
+			}
+		}
+		c.w.Header().Set("Allow", strings.Join(methods, ", "))
+		return 0, problemf(http.StatusMethodNotAllowed, "want %s", strings.Join(methods, ", "))
+	}
+}
+
+// charge takes a write off the team's rate.
+func (c *call) charge() *problem {
+	if c.team.limiter.Allow() {
+		return nil
+	}
+	return &problem{Status: http.StatusTooManyRequests, Detail: "the team writes more than its rate allows",
+		retry: time.Duration(float64(time.Second) / c.team.Rate)}
+}
+
+// send answers with a body.
+func (c *call) send(status int, contentType string, body []byte) (int, *problem) {
+	c.w.Header().Set("Content-Type", contentType)
+	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(status)
+	if c.r.Method != http.MethodHead {
+		c.w.Write(body) // a client that is gone needs no answer
+	}
+	return status, nil
+}
+
+func (c *call) sendJSON(status int, value any) (int, *problem) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return 0, &problem{Status: http.StatusInternalServerError, cause: err}
+	}
+	return c.send(status, "application/json", append(body, '\n'))
+}
+
+// refuse answers with a problem.
+func (c *call) refuse(p *problem) {
+	p.Title = http.StatusText(p.Status)
+	if p.retry > 0 {
+		c.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retry.Seconds()))))
+	}
+	body, _ := json.Marshal(p) // it has strings and a number
+	c.send(p.Status, "application/problem+json", append(body, '\n'))
+}
+
+// failed returns the problem of an error of package publish.
+func failed(err error) *problem {
+	p := &problem{Detail: err.Error()}
+	var shards *contract.ShardsError
+	switch {
+	case errors.Is(err, publish.ErrInvalid):
+		p.Status = http.StatusBadRequest
+	case errors.Is(err, publish.ErrNotFound):
+		p.Status = http.StatusNotFound
+	case errors.Is(err, publish.ErrExists):
+		p.Status = http.StatusPreconditionFailed
+	case errors.Is(err, publish.ErrStale):
+		p.Status = http.StatusConflict
+	case errors.Is(err, publish.ErrFull):
+		p.Status = http.StatusInsufficientStorage
+	case errors.Is(err, publish.ErrCorrupt), errors.As(err, &shards):
+		p.Status, p.cause = http.StatusInternalServerError, err
+	default:
+		p.Status, p.retry, p.cause = http.StatusServiceUnavailable, time.Second, err
+		p.Detail = "Redis did not answer as it should; a write may have been applied: repeat it"
+	}
+	return p
+}
+
+// done counts and logs a write: key is what was written, version its new version.
+func (c *call) done(operation, key string, version uint64, p *problem) {
+	status := http.StatusOK
+	if p != nil {
+		status = p.Status
+	}
+	c.s.metrics.Records.WithLabelValues(operation, result(status)).Inc()
+	source, _, _ := net.SplitHostPort(c.r.RemoteAddr)
+	log := c.s.log.With("team", c.team.Name, "operation", operation, "key", key, "source", source)
+	switch {
+	case p == nil:
+		log.Info("written", "version", version)
+	case p.cause != nil:
+		log.Error("write failed", "status", p.Status, "error", p.cause)
+	default:
+		log.Info("write refused", "status", p.Status, "error", p.Detail)
+	}
+}
+
+// Serve serves writers on listener until ctx ends, with the certificate if it is not nil.
+func (s *Server) Serve(ctx context.Context, listener net.Listener,
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) error {
+	server := &http.Server{
+		Handler: s, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout,
+		WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			server.Close()
+		}
+	})
+	s.log.Info("listening for writers", "address", listener.Addr().String())
+	var err error
+	if certificate != nil {
+		server.TLSConfig = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12}
+		err = server.ServeTLS(listener, "", "")
+	} else {
+		err = server.Serve(listener)
+	}
+	if stop() { // it ended by itself
+		return fmt.Errorf("serve writers: %w", err)
+	}
+	<-stopped
+	return nil
+}
+
+// read returns the body of the request, which has at most limit bytes.
+func (c *call) read(limit int64) ([]byte, *problem) {
+	if c.r.Header.Get("Content-Encoding") != "" {
+		return nil, problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without: Gatehouse encodes it")
+	}
+	body, err := readAll(http.MaxBytesReader(c.w, c.r.Body, limit), c.r.ContentLength)
+	if err != nil {
+		return nil, unread(err)
+	}
+	return body, nil
+}
+
+// unread returns the problem of a body that could not be read.
+func unread(err error) *problem {
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return problemf(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", large.Limit)
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return problemf(http.StatusRequestTimeout, "the body did not arrive within %v", bodyTimeout)
+	}
+	return problemf(http.StatusBadRequest, "the body ends early")
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// keyOf returns the key of the object at path for the request's headers.
+func (c *call) keyOf(path string) (string, *problem) {
+	if query := c.r.URL.RawQuery; query != "" {
+		path += "?" + query
+	}
+	if strings.HasPrefix(path, "//") {
+		return "", problemf(http.StatusBadRequest, "the key begins with //: want Gatehouse-Virtual-Host for a virtual host")
+	}
+	key := path
+	name, host := c.r.Header.Get("Gatehouse-Virtual-Host"), c.r.Header.Get("Gatehouse-Host")
+	switch {
+	case name != "" && !limits.ValidVirtualHost(name):
+		return "", problemf(http.StatusBadRequest, "Gatehouse-Virtual-Host: no name of a virtual host")
+	case host != "" && !limits.ValidHost(strings.ToLower(host)):
+		return "", problemf(http.StatusBadRequest, "Gatehouse-Host: no host without a port")
+	case name != "" || host != "":
+		key = publish.KeyOfVirtualHost(name, host, path)
+	}
+	if device := c.r.Header.Get("Gatehouse-Device"); device != "" {
+		if !limits.ValidDeviceID(device) {
+			return "", problemf(http.StatusBadRequest, "Gatehouse-Device: no device id")
+		}
+		key = "@" + device + key
+	}
+	if language := c.r.Header.Get("Gatehouse-Language"); language != "" {
+		key = publish.KeyOfLanguage(key, language)
+	}
+	return key, nil
+}
