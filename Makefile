@@ -155,7 +155,7 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
 	@scripts/matrix.sh $(if $(short),,all)
 
-engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, with each other server of testbed/redistest/versions.txt
+engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, with each other server of clients/go/testbed/redistest/versions.txt
 	@GO=$(GO) scripts/chaos-build.sh
 	@scripts/engines.sh
 

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
 const (
@@ -79,7 +79,7 @@ func documentedFields(t *testing.T) {
 			all = append(all, row[1])
 		}
 	}
-	source, err := os.ReadFile("../sidecar/contract/keys.go")
+	source, err := os.ReadFile("../clients/go/contract/keys.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/link"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 

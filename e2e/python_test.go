@@ -14,9 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -181,7 +181,7 @@ func TestPythonWriterInKeyspaces(t *testing.T) {
 // stay, and no event may be sent.
 func TestWriteScriptRefusesSlips(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../sidecar/publish/write.lua")
+	source, err := os.ReadFile("../clients/go/publish/write.lua")
 	if err != nil {
 		t.Fatal(err)
 	}

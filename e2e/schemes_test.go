@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -85,7 +85,7 @@ func TestColdFleet(t *testing.T) {
 func TestSchemes(t *testing.T) {
 	behindEdge(t)
 	e := reuse(t, stack.Options{})
-	hashes := map[string]string{ // as in sidecar/internal/passhash/testdata
+	hashes := map[string]string{ // as in clients/go/passhash/testdata
 		"argon2id": "$argon2id$v=19$m=19456,t=2,p=1$AAECAwQFBgcICQoLDA0ODw$k6lIBczu9u2RPdUnNGWKsw9YKqDARM+VQdxxzhLuAb4",
 		"scrypt":   "$scrypt$ln=10,r=8,p=1$AAECAwQFBgcICQoLDA0ODw$jH2Q0DVu/biUHDn5RfgnP5UFEFC5iPDs9jIYmGfMTIE",
 		"pbkdf2":   "$pbkdf2-sha256$29000$.//7//v/.//7//v/.//7/w$bBGmNuclSZ68EcVjvQUiaLNLaNXxlzs0a7aG4bhaBQo",

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/apikey"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 func newObject(key string, length int) wire.Object {

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 

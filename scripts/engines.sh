@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # engines.sh: runs the tests of writers and followers, end-to-end tests of what rests on Redis, and 30 s of chaos with each
-# other server of testbed/redistest/versions.txt.
+# other server of clients/go/testbed/redistest/versions.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests='^Test(Cache|Auth|Revocation|TwoSidecars|RedisLosesItsData|Sentinel|Cluster|TLSAndACL|TrimOfACluster|TrimPermissions|FleetSharesVerdicts|FleetPermissions)$'
@@ -8,7 +8,7 @@ tests='^Test(Cache|Auth|Revocation|TwoSidecars|RedisLosesItsData|Sentinel|Cluste
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
 path=$PATH
-mapfile -t versions < <(awk '$3 == "smoke" {print $2, $4}' testbed/redistest/versions.txt)
+mapfile -t versions < <(awk '$3 == "smoke" {print $2, $4}' clients/go/testbed/redistest/versions.txt)
 for line in "${versions[@]}"; do
   read -r version kind <<<"$line"
   run=$tests
@@ -16,7 +16,7 @@ for line in "${versions[@]}"; do
   dir=$(scripts/install-engine.sh "$version")
   export PATH=$dir:$path
   begin=$SECONDS
-  go test -count=1 ./sidecar/publish ./sidecar/internal/follow ./testbed/redistest
+  go test -count=1 ./clients/go/publish ./sidecar/internal/follow ./clients/go/testbed/redistest
   scripts/e2e.sh -short -run "$run"
   CHAOS_SECONDS=30 build/gatehouse-chaos
   echo "engines: $version ok ($((SECONDS - begin)) s)"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # install-engine.sh VERSION: prints a directory, for the front of PATH, in which redis-server is the program of this version
-# in testbed/redistest/versions.txt. Puts it into the user's cache if it is missing, and nothing elsewhere.
+# in clients/go/testbed/redistest/versions.txt. Puts it into the user's cache if it is missing, and nothing elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-versions=testbed/redistest/versions.txt
+versions=clients/go/testbed/redistest/versions.txt
 read -r name version _ kind package sums < <(awk -v version="$1" '!/^#/ && $2 == version' $versions)
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/gatehouse/engine-$version
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that README, docs and chart name the versions of envoy/versions.txt and testbed/redistest/versions.txt as the
+# Checks that README, docs and chart name the versions of envoy/versions.txt and clients/go/testbed/redistest/versions.txt as the
 # tested ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,10 +24,10 @@ if git grep -nE 'Envoy( binary,)? 1\.[0-9]+ or later' -- ':!envoy/versions.txt' 
   status=1
 fi
 
-engines=$(awk '!/^#/ {printf "%s%s %s", sep, $1, $2; sep = ", "}' testbed/redistest/versions.txt)
+engines=$(awk '!/^#/ {printf "%s%s %s", sep, $1, $2; sep = ", "}' clients/go/testbed/redistest/versions.txt)
 for file in README.md docs/install/README.md docs/redis-contract.md charts/gatehouse/README.md; do
-  has "$file" "tested with $engines" testbed/redistest/versions.txt
+  has "$file" "tested with $engines" clients/go/testbed/redistest/versions.txt
 done
-redis=$(awk '$1 == "Redis" {print $2}' testbed/redistest/versions.txt | sort -V | tail -1)
-has charts/gatehouse/values.yaml "tag: $redis-alpine" testbed/redistest/versions.txt
+redis=$(awk '$1 == "Redis" {print $2}' clients/go/testbed/redistest/versions.txt | sort -V | tail -1)
+has charts/gatehouse/values.yaml "tag: $redis-alpine" clients/go/testbed/redistest/versions.txt
 exit $status

@@ -6,7 +6,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
 func TestOutcomeOf(t *testing.T) {

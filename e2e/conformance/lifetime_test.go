@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
 // represented publishes one body as several types, with entity-tags from our writers. A 304 doesn't repeat the type

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
 // The edge without a sidecar: at first it answers from its memory, then it no longer knows what is current, and after a

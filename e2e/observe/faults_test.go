@@ -19,11 +19,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/e2e/chaos"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 const keptRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [

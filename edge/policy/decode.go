@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // decoder reads a tree field by field and collects its errors.

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 const (

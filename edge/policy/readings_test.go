@@ -8,8 +8,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/headermap"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 const (

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/headermap"
-	"github.com/gatehouse/gatehouse/edge/wire/apikey"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // Headers that tell the upstream the device. A client's headers with these names never reach it.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // The Cache-Status (RFC 9211) of upstream responses, and of a hit.

@@ -1,9 +1,9 @@
 package policy
 
 import (
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // Claims are the claims of the token that the proxy's own JWT filter has validated for a request. They never come from

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/headermap"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // VirtualHost has the rules for the hosts of its domains.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // Whatever a reader accepts, the writers write again byte for byte, except reserved bytes, which readers ignore. The

@@ -6,7 +6,7 @@ import (
 
 	"github.com/dchest/siphash"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // Keys are an epoch's two secrets. They exist in the sidecar and in shared memory only.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dchest/siphash"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // vectors returns a file of SipHash reference vectors: line n is the output for the input 00 01 02 … of n bytes under

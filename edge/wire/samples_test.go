@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // A sample is one record or message with everything that the tests need about it.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
 // An edit makes an invalid copy of valid bytes.

@@ -9,8 +9,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
 // steady measures authenticated devices over several lives of their verdicts: bcrypt runs once for each, and no

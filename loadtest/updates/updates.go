@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // writers is the number of concurrent writers.

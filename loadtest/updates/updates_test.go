@@ -7,9 +7,9 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 func TestRateAndObjects(t *testing.T) {

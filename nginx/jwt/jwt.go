@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/edge/wire/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
 )
 
 const (

@@ -22,7 +22,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 

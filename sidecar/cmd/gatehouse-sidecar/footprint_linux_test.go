@@ -20,11 +20,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 	"github.com/gatehouse/gatehouse/testbed/proc"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
 // The chart's limit of memory, and the part of it that the sidecar may use.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/proc"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
 // TestMillionDevices imports a million ready hashes, lists a tenth of them, and starts a sidecar.

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
@@ -33,7 +34,6 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/upgrade"
 	"github.com/gatehouse/gatehouse/sidecar/internal/version"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
 // Exit codes.

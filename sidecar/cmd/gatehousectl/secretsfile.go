@@ -11,7 +11,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // kept is a generated secret with the hash that is in the device's record.

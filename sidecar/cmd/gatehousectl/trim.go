@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
 type trimCmd struct{}

@@ -12,7 +12,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // Config has every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and a: {b_c: …} in the file.

@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // Bounds of the fleet's secret, and of a file with a pepper, in bytes.

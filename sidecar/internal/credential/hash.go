@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/passhash"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 

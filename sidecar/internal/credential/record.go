@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // Shard is the verifier for the follower of one shard.

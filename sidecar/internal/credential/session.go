@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // session returns an identifier of one write of a device's record, for tokens: version and publish time. The version is

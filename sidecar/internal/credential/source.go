@@ -7,8 +7,8 @@ import (
 
 	"github.com/dchest/siphash"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // Known stores across restarts the sources from which devices authenticated, as keyed hashes of ids and networks. Its

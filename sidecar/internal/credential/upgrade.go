@@ -3,7 +3,7 @@ package credential
 import (
 	"strings"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // Upgrade is a right generated secret whose hash is of a slow scheme and should be gh1 of the first pepper. One of

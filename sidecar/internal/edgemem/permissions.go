@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // renewEvery is the minimum interval between new epochs for permission names.

@@ -3,7 +3,7 @@ package edgemem
 import (
 	"time"
 
-	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // blankAfter is the age at which a free slot is blanked, so that the proxy gets its memory back.

@@ -1,6 +1,6 @@
 package edgemem
 
-import "github.com/gatehouse/gatehouse/sidecar/contract"
+import "github.com/gatehouse/gatehouse/clients/go/contract"
 
 // Footprint returns the approximate memory of o in the proxy, in bytes: its bodies, its entry, and the store's overhead
 // per record.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 var errWrongType = errors.New("not a hash")

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/testbed/await"
-	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // TestGrantThatCantBeRead changes a device whose record then can't be read: it does not authenticate until it can.

@@ -25,8 +25,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/gatehouse/gatehouse/clients/go/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/passhash"
 )
 
 // Priority is a hasher's scheduling priority, and the argument that starts a program as a hasher.

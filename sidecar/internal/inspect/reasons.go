@@ -4,7 +4,7 @@ import (
 	"encoding/base64"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/wire/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
 )
 
 // placeholder stands for the right secret of a device.

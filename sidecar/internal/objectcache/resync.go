@@ -4,7 +4,7 @@ import (
 	"hash/maphash"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
 // Shard is the cache for the follower of one shard.

@@ -11,9 +11,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
-	"github.com/gatehouse/gatehouse/testbed/await"
 )
 
 // TestPresence: a sidecar is listed while it runs, each edge of a host by itself, and the entries of those that went

@@ -13,10 +13,10 @@ import (
 
 	"net/http"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
-	"github.com/gatehouse/gatehouse/testbed/await"
 )
 
 // TestTrace pushes the changes of two traces in one batch, which fails at first: the span of the batch that is

@@ -8,11 +8,11 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/sharedverdict"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // TestSidecarsBelieveIt as they believe each other, and only for that secret and version.

@@ -1,0 +1,162 @@
+package contract
+
+import (
+	"strconv"
+	"strings"
+	"unique"
+
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/edge/wire"
+)
+
+// encodings are the possible encodings of an object, in the order of [Object.Bodies].
+var encodings = [...]wire.Encoding{wire.Identity, wire.Gzip, wire.Brotli, wire.Zstd}
+
+// Object is the content of an object's hash in Redis. A tombstone has only Key, Version, Deleted and PublishedMS.
+type Object struct {
+	// Key is the cache key. The hash does not contain it; the caller of [ParseObject] sets it.
+	Key string
+	// Version increases with every write of the key.
+	Version uint64
+	// Deleted marks a tombstone.
+	Deleted bool
+	// PublishedMS is the time of the write, in unix milliseconds of Redis.
+	PublishedMS int64
+	// ETag is a strong entity-tag, with its quotes.
+	ETag string
+	// ContentType is sent unchanged.
+	ContentType string
+	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
+	TTLMS int64
+	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
+	Bodies []Body
+}
+
+// Body is an object in one encoding.
+type Body struct {
+	// Encoding is the content coding.
+	Encoding wire.Encoding
+	// Bytes are at most limits.MaxBody.
+	Bytes []byte
+}
+
+// BodyField returns the name of the field with the encoding e: "body", "body.gzip" and so on.
+func BodyField(e wire.Encoding) string {
+	if e == wire.Identity {
+		return FieldBody
+	}
+	return FieldBody + "." + e.String()
+}
+
+// ParseObject parses an object's hash from HGETALL or an event. It copies everything, so that a stored object does not
+// retain a whole event. It returns an error for a missing key, which has no fields: check that first.
+func ParseObject(fields map[string]string) (Object, error) {
+	o, err := ParseObjectHead(fields)
+	if err != nil || o.Deleted {
+		return o, err
+	}
+	if _, found := fields[FieldBody]; !found {
+		return Object{}, refuse(ReasonMissing, "%s: missing", FieldBody)
+	}
+	if o.Bodies, err = parseBodies(fields); err != nil {
+		return Object{}, err
+	}
+	return o, nil
+}
+
+// HeadFields returns the fields that [ParseObjectHead] reads: all but the bodies.
+func HeadFields() []string {
+	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL}
+}
+
+// HeadOf returns the fields of an answer to HMGET of [HeadFields], without the absent ones.
+func HeadOf(values []any) map[string]string {
+	names, fields := HeadFields(), make(map[string]string, len(values))
+	for i, value := range values {
+		if text, found := value.(string); found {
+			fields[names[i]] = text
+		}
+	}
+	return fields
+}
+
+// ParseObjectHead is [ParseObject] without the bodies, which fields may contain or not.
+func ParseObjectHead(fields map[string]string) (Object, error) {
+	h, err := parseHead(fields, objectField)
+	if err != nil {
+		return Object{}, err
+	}
+	o := Object{Version: h.version, PublishedMS: h.published, Deleted: h.deleted}
+	if o.Deleted {
+		return o, nil
+	}
+	for _, field := range []string{FieldETag, FieldContentType} {
+		if _, found := fields[field]; !found {
+			return Object{}, refuse(ReasonMissing, "%s: missing", field)
+		}
+	}
+	if o.ETag = strings.Clone(fields[FieldETag]); !limits.ValidETag(o.ETag) {
+		return Object{}, refuse(ReasonMalformed, "etag: %s: want a quoted string of at most %d bytes of visible ASCII",
+			quote(o.ETag), limits.MaxETag)
+	}
+	if o.ContentType = fields[FieldContentType]; !limits.ValidContentType(o.ContentType) {
+		return Object{},
+			refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII without a blank at an end",
+				quote(o.ContentType), limits.MaxContentType)
+	}
+	o.ContentType = unique.Make(o.ContentType).Value() // few distinct ones, in many objects
+	if ttl, found := fields[FieldTTL]; found {
+		if o.TTLMS, err = parseMillis(FieldTTL, ttl, 1); err != nil {
+			return Object{}, err
+		}
+	}
+	return o, nil
+}
+
+func parseBodies(fields map[string]string) ([]Body, error) {
+	bodies := make([]Body, 0, len(encodings))
+	for _, e := range encodings {
+		field := BodyField(e)
+		value, found := fields[field]
+		switch {
+		case !found:
+			continue
+		case len(value) > limits.MaxBody:
+			return nil, refuse(ReasonLimit, "%s: %d bytes, at most %d are allowed", field, len(value), limits.MaxBody)
+		case value == "" && e != wire.Identity:
+			return nil, refuse(ReasonMalformed, "%s: empty, which no content coding gives", field)
+		}
+		bodies = append(bodies, Body{e, []byte(value)})
+	}
+	return bodies, nil
+}
+
+func objectField(field string) bool {
+	switch field {
+	case FieldETag, FieldContentType, FieldTTL:
+		return true
+	}
+	for _, e := range encodings {
+		if field == BodyField(e) {
+			return true
+		}
+	}
+	return false
+}
+
+// Fields returns the hash of o, for [ParseObject].
+func (o Object) Fields() map[string]string {
+	fields := head{o.Version, o.PublishedMS, o.Deleted}.fields()
+	if o.Deleted {
+		return fields
+	}
+	fields[FieldETag] = o.ETag
+	fields[FieldContentType] = o.ContentType
+	if o.TTLMS != 0 {
+		fields[FieldTTL] = strconv.FormatInt(o.TTLMS, 10)
+	}
+	for _, body := range o.Bodies {
+		fields[BodyField(body.Encoding)] = string(body.Bytes)
+	}
+	return fields
+}

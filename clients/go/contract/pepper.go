@@ -1,0 +1,95 @@
+package contract
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
+)
+
+// Sizes of gh1, in bytes, and in hex digits that of a pepper's ID.
+const (
+	saltSize     = 16
+	keySize      = sha256.Size
+	pepperIDSize = 16
+	minPepper    = 32
+	// MaxPepper bounds a pepper, in bytes.
+	MaxPepper = 4096
+)
+
+// Pepper is a key of gh1. Redis never has it: who reads only Redis can't even test a secret.
+type Pepper struct {
+	// ID tells peppers apart; it tells nothing else about a random one.
+	ID  string
+	key []byte
+}
+
+// NewPepper returns the pepper in the content of its file: at least 32 random bytes, at most [MaxPepper]. White space
+// around them is not part of it. Its error quotes nothing.
+func NewPepper(content []byte) (Pepper, error) {
+	key := bytes.TrimSpace(content)
+	if len(key) < minPepper || len(key) > MaxPepper {
+		return Pepper{}, fmt.Errorf("a pepper of %d bytes, want %d to %d: openssl rand -hex 32 makes one", len(key),
+			minPepper, MaxPepper)
+	}
+	p := Pepper{key: bytes.Clone(key)}
+	p.ID = hex.EncodeToString(p.mac("gatehouse gh1, id", nil, "")[:pepperIDSize/2])
+	return p, nil
+}
+
+// mac returns the HMAC-SHA-256 of what it is for, a zero byte, the salt and the secret.
+func (p *Pepper) mac(purpose string, salt []byte, secret string) []byte {
+	mac := hmac.New(sha256.New, p.key)
+	mac.Write(append([]byte(purpose), 0))
+	mac.Write(salt)
+	mac.Write([]byte(secret))
+	return mac.Sum(nil)
+}
+
+// Hash returns a new gh1 hash of a generated secret: $gh1$, the pepper's ID, $, a random salt of 16 bytes, $, and
+// HMAC-SHA-256 under the pepper of "gatehouse gh1, hash", a zero byte, salt and secret; both in base64 without padding.
+// Other secrets get an error, since gh1 doesn't slow down guesses of whoever has the pepper.
+func (p *Pepper) Hash(secret string) (string, error) {
+	if !Generated(secret) {
+		return "", refuse(ReasonMalformed, "only generated secrets can be stored as gh1: gh_, 26 of A-Z and 2-7, _, CRC-32")
+	}
+	salt := make([]byte, saltSize)
+	rand.Read(salt) // never fails
+	text := base64.RawStdEncoding.EncodeToString
+	return "$" + GH1 + "$" + p.ID + "$" + text(salt) + "$" + text(p.mac("gatehouse gh1, hash", salt, secret)), nil
+}
+
+// Matches reports whether a gh1 hash is one of the secret under this pepper. It takes a microsecond, whether or not a
+// part of the hash is right.
+func (p *Pepper) Matches(hash, secret string) bool {
+	h, err := ParseHash(hash)
+	return err == nil && h.Scheme == GH1 && h.Pepper == p.ID && Generated(secret) &&
+		hmac.Equal(h.Key, p.mac("gatehouse gh1, hash", h.Salt, secret))
+}
+
+// NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE)
+// of all before the last _ in 8 hex digits. The prefix lets scanners find leaked secrets; the checksum tells a typing
+// error.
+func NewSecret() string { return apikey.Secret(rand.Text()) }
+
+// Generated reports whether a secret has the form of [NewSecret], and its checksum is right.
+func Generated(secret string) bool { return apikey.IsSecret(secret) }
+
+// Mistyped reports whether a secret has the form of [NewSecret] with another checksum. Then it is right for no device:
+// writers refuse all that begins with gh_ and is not [Generated].
+func Mistyped(secret string) bool { return apikey.HasForm(secret) && !apikey.IsSecret(secret) }
+
+// CheckSecret returns an error if a secret begins with gh_ but is not [Generated], without quoting it.
+func CheckSecret(secret string) error {
+	if strings.HasPrefix(secret, apikey.Prefix) && !Generated(secret) {
+		return refuse(ReasonMalformed, "begins with gh_, but its checksum is wrong: mistyped, or choose one that begins "+
+			"otherwise")
+	}
+	return nil
+}

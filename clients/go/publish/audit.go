@@ -1,0 +1,241 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+// DefaultAuthor returns user@host of this process, as far as it is known and has the form of an author.
+func DefaultAuthor() string {
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, _ := os.Hostname()
+	author := name + "@" + host
+	author = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, author))
+	return author[:min(len(author), contract.MaxAuthor)]
+}
+
+// Change is an entry of the audit: one write of a device's record. Whoever may write to Redis can also write without an
+// entry, or an entry that isn't true.
+type Change struct {
+	// Time is that of the write, by Redis's clock, in milliseconds; of years beyond 9999 the end of that one.
+	Time time.Time `json:"time"`
+	// Device is the device id.
+	Device string `json:"device"`
+	// Version is the record's.
+	Version uint64 `json:"version"`
+	// Change is what happened: put (there was no record), changed, revoked, disabled, enabled (neither any
+	// more) or deleted.
+	Change string `json:"change"`
+	// Fields are the names of the record's fields that changed, unless it was put or deleted.
+	Fields []string `json:"fields"`
+	// Author is who wrote; "" if unknown.
+	Author string `json:"author"`
+}
+
+const (
+	// auditPage is the number of entries of a shard that are read at once.
+	auditPage = 256
+	// auditBlock is how long a call waits for entries; afterwards the next one may find another master.
+	auditBlock = 2 * time.Second
+	auditRetry = time.Second
+	// maxID is the highest id of an entry; Redis refuses to look beyond.
+	maxID = "18446744073709551615-18446744073709551615"
+	// maxMS is the last millisecond that RFC 3339 can express.
+	maxMS = 253402300799999
+)
+
+// auditShard is a reader of one shard's entries.
+type auditShard struct {
+	key  string
+	last string // id of the last entry read
+	page []redis.XMessage
+	done bool
+}
+
+// Audit yields the entries of all shards from since on, the oldest first. An error ends the list.
+func (p *Publisher) Audit(ctx context.Context, since time.Time) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		shards, err := p.auditFrom(ctx, since)
+		if err == nil {
+			err = p.merge(ctx, shards, func(c Change) bool { return yield(c, nil) })
+		}
+		if err != nil {
+			yield(Change{}, fmt.Errorf("read the audit: %w", err))
+		}
+	}
+}
+
+// FollowAudit passes the entries to visit as [Publisher.Audit] yields them, and then new ones, of each shard in their
+// order, until ctx ends, visit returns an error, or Redis refuses the command. While Redis is away it tries again, and
+// passes the first error to trouble. The client needs a connection for each shard.
+func (p *Publisher) FollowAudit(ctx context.Context, since time.Time, visit func(Change) error,
+	trouble func(error)) error {
+	var refused error
+	shards, err := p.auditFrom(ctx, since)
+	if err == nil {
+		err = p.merge(ctx, shards, func(c Change) bool {
+			refused = visit(c)
+			return refused == nil
+		})
+	}
+	if err = errors.Join(err, refused); err != nil {
+		return fmt.Errorf("read the audit: %w", err)
+	}
+	var mu sync.Mutex // for the functions
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range shards {
+		group.Go(func() error {
+			return s.follow(ctx, p.client, func(c Change) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return visit(c)
+			}, func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				trouble(err)
+			})
+		})
+	}
+	return group.Wait()
+}
+
+// auditFrom returns readers from since on.
+func (p *Publisher) auditFrom(ctx context.Context, since time.Time) (shards []*auditShard, err error) {
+	if err := p.reads(ctx); err != nil {
+		return nil, err
+	}
+	last := "0-0"
+	if ms := since.UnixMilli(); ms > 0 {
+		last = fmt.Sprintf("%d-%d", ms-1, uint64(math.MaxUint64))
+	}
+	for i := range p.keyspace.Count() {
+		shards = append(shards, &auditShard{key: p.keyspace.Keys(i).AuditKey(), last: last})
+	}
+	return shards, nil
+}
+
+// merge passes the entries of all shards to yield until it returns false.
+func (p *Publisher) merge(ctx context.Context, shards []*auditShard, yield func(Change) bool) error {
+	for {
+		var first *auditShard
+		for _, s := range shards {
+			if err := s.fill(ctx, p.client); err != nil {
+				return err
+			}
+			if len(s.page) > 0 && (first == nil || compareIDs(s.page[0].ID, first.page[0].ID) < 0) {
+				first = s
+			}
+		}
+		if first == nil {
+			return nil
+		}
+		entry := first.page[0]
+		first.page = first.page[1:]
+		if !yield(changeOf(entry)) {
+			return nil
+		}
+	}
+}
+
+// fill reads the next page, if there is nothing left of the one before.
+func (s *auditShard) fill(ctx context.Context, client redis.UniversalClient) (err error) {
+	if len(s.page) > 0 || s.done {
+		return nil
+	}
+	if s.page, err = client.XRangeN(ctx, s.key, "("+s.last, "+", auditPage).Result(); err != nil {
+		return err
+	}
+	if len(s.page) > 0 {
+		s.last = s.page[len(s.page)-1].ID
+	}
+	s.done = len(s.page) == 0 || s.last == maxID
+	return nil
+}
+
+// follow passes new entries to visit.
+func (s *auditShard) follow(ctx context.Context, client redis.UniversalClient, visit func(Change) error,
+	trouble func(error)) error {
+	for away := false; ; {
+		streams, err := client.XRead(ctx, &redis.XReadArgs{
+			Streams: []string{s.key, s.last}, Count: auditPage, Block: auditBlock,
+		}).Result()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case redis.IsPermissionError(err), redis.HasErrorPrefix(err, "WRONGTYPE"):
+			return fmt.Errorf("read %s: %w", s.key, err)
+		case err != nil && !errors.Is(err, redis.Nil):
+			if !away {
+				trouble(fmt.Errorf("read %s: %w", s.key, err))
+			}
+			away = true
+			select {
+			case <-ctx.Done():
+			case <-time.After(auditRetry):
+			}
+			continue
+		}
+		away = false
+		for _, stream := range streams {
+			for _, entry := range stream.Messages {
+				s.last = entry.ID
+				if err := visit(changeOf(entry)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// compareIDs compares ids of entries: milliseconds, -, number.
+func compareIDs(a, b string) int {
+	parse := func(id string) (ms, n uint64) {
+		before, after, _ := strings.Cut(id, "-")
+		ms, _ = strconv.ParseUint(before, 10, 64)
+		n, _ = strconv.ParseUint(after, 10, 64)
+		return ms, n
+	}
+	aMS, aN := parse(a)
+	bMS, bN := parse(b)
+	return cmp.Or(cmp.Compare(aMS, bMS), cmp.Compare(aN, bN))
+}
+
+// changeOf parses an entry. Anyone may have written it, so its texts can have any bytes.
+func changeOf(entry redis.XMessage) Change {
+	text := func(field string) string {
+		value, _ := entry.Values[field].(string)
+		return value
+	}
+	ms, _, _ := strings.Cut(entry.ID, "-")
+	at, _ := strconv.ParseInt(ms, 10, 64)
+	c := Change{Time: time.UnixMilli(min(at, maxMS)).UTC(), Device: text("device"), Change: text("change"),
+		Author: text("author"), Fields: []string{}}
+	c.Version, _ = strconv.ParseUint(text("version"), 10, 64)
+	if fields := text("fields"); fields != "" {
+		c.Fields = strings.Split(fields, ",")
+	}
+	return c
+}

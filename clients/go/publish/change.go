@@ -1,0 +1,193 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/apikey"
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+// GetDevice returns a device's credential. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does
+// not allow the stored record.
+func (p *Publisher) GetDevice(ctx context.Context, id string) (contract.Credential, error) {
+	c, err := p.device(ctx, id)
+	if err != nil {
+		return contract.Credential{}, fmt.Errorf("get device: %w", err)
+	}
+	return c, nil
+}
+
+func (p *Publisher) device(ctx context.Context, id string) (contract.Credential, error) {
+	m := contract.CredentialMember(id)
+	if err := checkMember(m); err != nil {
+		return contract.Credential{}, err
+	}
+	records, err := p.records(ctx, []contract.Member{m})
+	if err != nil {
+		return contract.Credential{}, err
+	}
+	c, err := parseDevice(id, records[0])
+	if err == nil && c.Deleted {
+		if err = p.reads(ctx); err == nil { // with another number of shards it may be in another one
+			err = fmt.Errorf("device %q: %w", id, ErrNotFound)
+		}
+	}
+	return c, err
+}
+
+// GetDevices yields the credentials of ids in their order, read in one round trip to each server. For a device that is
+// not there, or whose record the contract does not allow, it yields the ID with an [ErrNotFound] or [ErrCorrupt] and
+// continues; any other error ends it.
+func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[contract.Credential, error] {
+	return func(yield func(contract.Credential, error) bool) {
+		members := make([]contract.Member, len(ids))
+		for i, id := range ids {
+			members[i] = contract.CredentialMember(id)
+		}
+		err := p.reads(ctx)
+		var records []*redis.MapStringStringCmd
+		if err == nil {
+			records, err = p.records(ctx, members)
+		}
+		if err != nil {
+			yield(contract.Credential{}, fmt.Errorf("get devices: %w", err))
+			return
+		}
+		for i, record := range records {
+			c, err := parseDevice(ids[i], record)
+			if err == nil && c.Deleted {
+				err = fmt.Errorf("device %q: %w", ids[i], ErrNotFound)
+			}
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
+}
+
+// ChangeDevice changes a device's record by change, and keeps the rest. version is the one that the stored record must
+// have, 0 for any; with another, ChangeDevice returns [ErrStale]. If the record is written between, and version is 0,
+// it calls change again, with the newer record. It returns [ErrNotFound] if there is none, and the error of change.
+func (p *Publisher) ChangeDevice(ctx context.Context, id string, version uint64,
+	change func(*contract.Credential) error) (receipt Receipt, err error) {
+	for range attempts {
+		if receipt, err = p.change(ctx, id, version, change); version != 0 || !errors.Is(err, ErrStale) {
+			break
+		}
+	}
+	if err != nil {
+		return Receipt{}, fmt.Errorf("change device: %w", err)
+	}
+	return receipt, nil
+}
+
+func (p *Publisher) change(ctx context.Context, id string, version uint64,
+	change func(*contract.Credential) error) (Receipt, error) {
+	c, err := p.device(ctx, id)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if version != 0 && c.Version != version {
+		return Receipt{}, fmt.Errorf("%w: device %q has version %d, want %d", ErrStale, id, c.Version, version)
+	}
+	if err := change(&c); err != nil {
+		return Receipt{}, err
+	}
+	c.Permissions = distinct(c.Permissions)
+	if err := checkNames(id, c.Permissions, c.Labels); err != nil {
+		return Receipt{}, err
+	}
+	c.Version++ // if the record was written meanwhile, this one is stale
+	receipt, err := p.write(ctx, replace, contract.CredentialMember(id), c.Fields())
+	if err != nil {
+		return Receipt{}, fmt.Errorf("device %q: %w", id, err)
+	}
+	return receipt, nil
+}
+
+// Rotation gives a device a new secret.
+type Rotation struct {
+	// ID is the device id.
+	ID string
+	// Secret is the new one (limits.ValidSecret).
+	Secret string
+	// Overlap is how long the secret before stays valid, in milliseconds, by the clocks of this writer and of the
+	// edges; 0: it ends at once. Those before that one end in any case.
+	Overlap time.Duration
+	// Version is the one that the stored record must have; 0: any.
+	Version uint64
+	// Cost is the bcrypt cost, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
+	Cost int
+	// Pepper, if any, stores the secret as gh1, not bcrypt.
+	Pepper *contract.Pepper
+}
+
+// RotateDevice makes the secret of r valid, and lets the one before count until the overlap ends. A revoked device
+// stays revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
+func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, error) {
+	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost, Pepper: r.Pepper}
+	if err := device.Check(); err != nil {
+		return Receipt{}, fmt.Errorf("rotate device: %w", err)
+	}
+	if r.Overlap != 0 && r.Overlap < time.Millisecond {
+		return Receipt{}, fmt.Errorf("rotate device: %w",
+			refuse("overlap %v of %q: want 0, or a millisecond at least", r.Overlap, r.ID))
+	}
+	hash, err := HashSecret(r.Secret, r.Cost, r.Pepper)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("rotate device %q: %w", r.ID, err)
+	}
+	receipt, err := p.ChangeDevice(ctx, r.ID, r.Version, func(c *contract.Credential) error {
+		before := c.Hashes[:min(1, len(c.Hashes))]
+		for _, hash := range before {
+			if Matches(hash, r.Secret, r.Pepper) {
+				return refuse("secret of %q: is the current one", r.ID)
+			}
+		}
+		c.Hashes, c.OldUntilMS = []string{hash}, 0
+		if r.Overlap > 0 && len(before) > 0 {
+			c.Hashes = append(c.Hashes, before...)
+			c.OldUntilMS = time.Now().Add(r.Overlap).UnixMilli()
+		}
+		return nil
+	})
+	if err != nil {
+		return Receipt{}, fmt.Errorf("rotate device: %w", err)
+	}
+	return receipt, nil
+}
+
+// DeleteDevice makes the edges forget a device. Without force it returns [ErrNotFound] if there is none.
+func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Receipt, error) {
+	m := contract.CredentialMember(id)
+	if err := checkMember(m); err != nil {
+		return Receipt{}, fmt.Errorf("delete device: %w", err)
+	}
+	if !force {
+		state, err := p.state(ctx, m)
+		if err == nil && !state.known() {
+			err = ErrNotFound
+		}
+		if err != nil {
+			return Receipt{}, fmt.Errorf("delete device %q: %w", id, err)
+		}
+	}
+	receipt, err := p.write(ctx, replace, m, contract.Credential{Deleted: true}.Fields())
+	if err != nil {
+		return Receipt{}, fmt.Errorf("delete device %q: %w", id, err)
+	}
+	return receipt, nil
+}
+
+// NewSecret returns [contract.NewSecret].
+func NewSecret() string { return contract.NewSecret() }
+
+// APIKey returns the API key of a device with a secret that [NewSecret] has made; false for other secrets, and for an
+// id that isn't valid.
+func APIKey(id, secret string) (key string, ok bool) { return apikey.Of(id, secret) }

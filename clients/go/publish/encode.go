@@ -1,0 +1,107 @@
+package publish
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"mime"
+	"strings"
+	"sync"
+
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/edge/wire"
+)
+
+// brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for
+// a few percent.
+const brotliLevel = 9
+
+// resetWriter is the common interface of the streaming encoders.
+type resetWriter interface {
+	io.WriteCloser
+	Reset(io.Writer)
+}
+
+// The encoders are reused, because each takes up to megabytes.
+var (
+	gzipWriters = sync.Pool{New: func() any {
+		w, err := gzip.NewWriterLevel(nil, gzip.BestCompression)
+		if err != nil {
+			panic(err) // the level is a constant
+		}
+		return w
+	}}
+	brotliWriters = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevel) }}
+	// The window is as large as the largest body, far below the 8 MiB that RFC 9659 allows.
+	zstdEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
+		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
+			zstd.WithWindowSize(limits.MaxBody))
+	})
+)
+
+// encode returns body itself, not a copy, and its encodings that are smaller.
+func encode(body []byte, contentType string) ([]contract.Body, error) {
+	bodies := []contract.Body{{Encoding: wire.Identity, Bytes: body}}
+	if compressed(contentType) {
+		return bodies, nil
+	}
+	zipped, err := stream(&gzipWriters, body)
+	if err != nil {
+		return nil, fmt.Errorf("gzip: %w", err)
+	}
+	brotlied, err := stream(&brotliWriters, body)
+	if err != nil {
+		return nil, fmt.Errorf("brotli: %w", err)
+	}
+	encoder, err := zstdEncoder()
+	if err != nil {
+		return nil, fmt.Errorf("zstd: %w", err)
+	}
+	for _, b := range []contract.Body{
+		{Encoding: wire.Gzip, Bytes: zipped},
+		{Encoding: wire.Brotli, Bytes: brotlied},
+		{Encoding: wire.Zstd, Bytes: encoder.EncodeAll(body, nil)},
+	} {
+		if len(b.Bytes) < len(body) {
+			bodies = append(bodies, b)
+		}
+	}
+	return bodies, nil
+}
+
+func stream(writers *sync.Pool, body []byte) ([]byte, error) {
+	w := writers.Get().(resetWriter)
+	defer writers.Put(w)
+	var out bytes.Buffer
+	w.Reset(&out)
+	if _, err := w.Write(body); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// compressed reports whether bodies with this content type are compressed already.
+func compressed(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return false
+	}
+	switch media {
+	case "image/svg+xml", "image/bmp", "image/x-ms-bmp", "image/x-icon", "image/vnd.microsoft.icon",
+		"image/tiff", "audio/wav", "audio/wave":
+		return false
+	case "application/zip", "application/gzip", "application/x-gzip", "application/zstd", "application/x-7z-compressed",
+		"application/x-bzip2", "application/x-xz", "application/vnd.rar", "font/woff", "font/woff2":
+		return true
+	}
+	kind, _, _ := strings.Cut(media, "/")
+	return kind == "image" || kind == "video" || kind == "audio"
+}

@@ -1,0 +1,243 @@
+package publish
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+)
+
+// Object is the response that the edges serve for a key.
+type Object struct {
+	// Key is the path, and after '?' the canonical query (objectkey.CanonicalQuery); before it "//name" of a virtual host
+	// ([KeyOfVirtualHost]), and before that "@device" for an object of one device (objectkey.OfDevice).
+	Key string
+	// Body is the identity encoding, at most limits.MaxBody bytes. Put does not retain it.
+	Body []byte
+	// ContentType is sent unchanged; required.
+	ContentType string
+	// ETag is a strong entity-tag with its quotes; empty means [ETag] of ContentType and Body.
+	ETag string
+	// TTL is the freshness lifetime, in whole milliseconds; 0 means until the object changes.
+	TTL time.Duration
+	// Version must exceed the stored one; 0 means the next one.
+	Version uint64
+}
+
+// Put publishes o with all encodings that are smaller than its body.
+func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
+	if err := o.check(); err != nil {
+		return Receipt{}, fmt.Errorf("put object: %w", err)
+	}
+	if o.ETag == "" {
+		o.ETag = ETag(o.ContentType, o.Body)
+	}
+	bodies, err := encode(o.Body, o.ContentType)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
+	}
+	record := contract.Object{
+		Version:     o.Version,
+		ETag:        o.ETag,
+		ContentType: o.ContentType,
+		TTLMS:       o.TTL.Milliseconds(),
+		Bodies:      bodies,
+	}
+	receipt, err := p.write(ctx, replace, contract.ObjectMember(o.Key), record.Fields())
+	if err != nil {
+		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
+	}
+	return receipt, nil
+}
+
+// ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line feed
+// and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
+// an old content type for ever.
+func ETag(contentType string, body []byte) string {
+	hash := sha256.New()
+	io.WriteString(hash, contentType+"\n") // never fails
+	hash.Write(body)
+	return `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`
+}
+
+// check returns an error if o is invalid, and makes its key canonical.
+func (o *Object) check() (err error) {
+	if o.Key, err = canonical(o.Key); err != nil {
+		return err
+	}
+	switch {
+	case len(o.Body) > limits.MaxBody:
+		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), limits.MaxBody)
+	case !limits.ValidContentType(o.ContentType):
+		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII without a blank at an end",
+			o.ContentType, o.Key, limits.MaxContentType)
+	case o.ETag != "" && !limits.ValidETag(o.ETag):
+		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`,
+			o.ETag, o.Key, limits.MaxETag)
+	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
+		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
+	}
+	return checkVersion(o.Version)
+}
+
+// Delete deletes the object at key, if version is newer than the stored one; 0 means the next one. A key that does not
+// exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
+// [Publisher.MayExist] reports whether a key exists.
+func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
+	key, err := canonical(key)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("delete object: %w", err)
+	}
+	if err := checkVersion(version); err != nil {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
+	}
+	receipt, err := p.write(ctx, replace, contract.ObjectMember(key),
+		contract.Object{Version: version, Deleted: true}.Fields())
+	if err != nil {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
+	}
+	return receipt, nil
+}
+
+// MayExist reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has
+// it, because Redis evicted the record or its tombstone expired.
+func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
+	key, err := canonical(key)
+	if err == nil {
+		err = p.reads(ctx)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for object: %w", err)
+	}
+	state, err := p.state(ctx, contract.ObjectMember(key))
+	if err != nil {
+		return false, fmt.Errorf("look for %q: %w", key, err)
+	}
+	return state.known(), nil
+}
+
+// Get returns the object at key. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does not allow
+// the stored record.
+func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
+	key, err := canonical(key)
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get object: %w", err)
+	}
+	fields, err := p.client.HGetAll(ctx, p.keyspace.KeysOf(key).ObjectKey(key)).Result()
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
+	}
+	if len(fields) == 0 {
+		if err := p.reads(ctx); err != nil {
+			return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
+		}
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
+	}
+	o, err := contract.ParseObject(fields)
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get %q: %w: %w", key, ErrCorrupt, err)
+	}
+	if o.Deleted {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
+	}
+	o.Key = key
+	return o, nil
+}
+
+// Entry is an object in a listing. Its fields are as stored, not checked.
+type Entry struct {
+	// Key is the cache key.
+	Key string `json:"key"`
+	// Version is the stored version.
+	Version uint64 `json:"version"`
+	// PublishedMS is when it was published, in unix milliseconds.
+	PublishedMS int64 `json:"published_ms"`
+	// ETag is the entity-tag with its quotes.
+	ETag string `json:"etag"`
+	// ContentType is the content type.
+	ContentType string `json:"content_type"`
+	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// Size is the size of the identity encoding in bytes.
+	Size int64 `json:"size"`
+}
+
+// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first. An
+// object that is written meanwhile may be yielded twice, the newer version later. An error ends the list.
+func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		var failed error
+		err := p.members(ctx, contract.KindObject, func(members []contract.Member) bool {
+			var entries []Entry
+			if entries, failed = p.entries(ctx, members, prefix); failed != nil {
+				return false
+			}
+			for _, entry := range entries {
+				if !yield(entry, nil) {
+					return false
+				}
+			}
+			return true
+		})
+		if err == nil {
+			err = failed
+		}
+		if err != nil {
+			yield(Entry{}, fmt.Errorf("list objects: %w", err))
+		}
+	}
+}
+
+// entries reads members without their bodies in one round trip.
+func (p *Publisher) entries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
+	type query struct {
+		key   string
+		heads *redis.SliceCmd
+		size  *redis.IntCmd
+	}
+	var queries []query
+	pipe := p.client.Pipeline()
+	for _, m := range members {
+		if strings.HasPrefix(m.ID, prefix) {
+			key := p.keyspace.KeysOf(m.ID).RecordKey(m)
+			queries = append(queries, query{
+				m.ID,
+				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
+					contract.FieldContentType, contract.FieldTTL),
+				pipe.HStrLen(ctx, key, contract.FieldBody),
+			})
+		}
+	}
+	if len(queries) == 0 {
+		return nil, nil
+	}
+	if err := exec(ctx, pipe); err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for _, q := range queries {
+		var text [5]string
+		for i, value := range q.heads.Val() {
+			text[i], _ = value.(string)
+		}
+		if text[2] == "" { // every object has an entity-tag, a tombstone has none
+			continue
+		}
+		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val()}
+		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
+		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
+		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}

@@ -1,0 +1,363 @@
+// Package publish writes objects and device credentials to Redis. All Gatehouse edges serve the objects and
+// authenticate the devices. Package contract specifies the format.
+//
+//	p := publish.New(redis.NewClient(options))
+//	_, err := p.Put(ctx, publish.Object{Key: "/v1/products/42", Body: body, ContentType: "application/json"})
+//
+// If ctx has a span of OpenTelemetry, the sidecars continue its trace until the edges have the change.
+package publish
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+)
+
+// Errors for use with [errors.Is].
+var (
+	// ErrStale: the version is not newer than the stored one, and nothing was written. A writer that counts versions
+	// should read the newer one before it retries.
+	ErrStale = errors.New("stale version")
+	// ErrNotFound: the object or device does not exist, or was deleted.
+	ErrNotFound = errors.New("not found")
+	// ErrInvalid: the contract does not allow the argument.
+	ErrInvalid = errors.New("invalid")
+	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
+	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
+	// ErrExists: the device has another record, or was deleted within the last 24 hours, and nothing was written.
+	ErrExists = errors.New("already registered")
+	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
+	ErrCorrupt = errors.New("corrupt record")
+)
+
+//go:embed write.lua
+var writeSource string
+
+var writeScript = newScript(writeSource)
+
+// Publisher writes to all shards. It is safe for concurrent use.
+type Publisher struct {
+	client   redis.UniversalClient
+	keyspace contract.Keyspace
+	by       string      // command to publish events
+	author   string      // of the audit's entries
+	agreed   atomic.Bool // Redis has the same number of shards
+}
+
+// Option configures a Publisher.
+type Option func(*Publisher)
+
+// Shards sets the number of shards; the default is 1. It must be the same for all writers and sidecars of a namespace;
+// a write where Redis has another number fails with a [contract.ShardsError].
+func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = contract.Shards(n) } }
+
+// Namespace sets the namespace, 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit; the default is "", none.
+// Edges read only what is written in their sidecar's namespace and Redis database.
+func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
+
+// Author sets who writes, for the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
+// at an end, "" for nobody; the default is [DefaultAuthor]. Other bytes become ?, and what is too long is cut.
+func Author(name string) Option { return func(p *Publisher) { p.author = name } }
+
+// New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
+// server, Sentinel or a Cluster.
+func New(client redis.UniversalClient, options ...Option) *Publisher {
+	p := &Publisher{client: client, by: "PUBLISH", author: DefaultAuthor(),
+		keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
+	if _, cluster := client.(*redis.ClusterClient); cluster {
+		p.by = "SPUBLISH" // PUBLISH would send events to every node of the Cluster
+	}
+	for _, option := range options {
+		option(p)
+	}
+	return p
+}
+
+// Receipt identifies a recorded write.
+type Receipt struct {
+	// Version is the new version of the object or credential.
+	Version uint64
+	// Seq is the write's sequence number in its shard.
+	Seq uint64
+}
+
+// Modes of the write script.
+const (
+	replace = "replace"
+	merge   = "merge"
+	add     = "add"
+)
+
+// mutation is a write of one record. It uses the version in fields, 0 for the next one, and ignores their publish time.
+type mutation struct {
+	mode   string
+	member contract.Member
+	fields map[string]string
+}
+
+// Result is the outcome of one of several writes.
+type Result struct {
+	Receipt
+	Err error
+}
+
+// write runs the script for m.
+func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
+	fields map[string]string) (Receipt, error) {
+	result := p.writeAll(ctx, []mutation{{mode, m, fields}})[0]
+	return result.Receipt, result.Err
+}
+
+// writeAll runs the script for each mutation, up to a bound in one round trip to each server. Each is atomic by itself.
+func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result {
+	const atOnce = 512 // some 30 ms of Redis, and a few hundred kilobytes of devices
+	results := make([]Result, 0, len(mutations))
+	if err := p.agree(ctx); err != nil {
+		return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations))...)
+	}
+	for part := range slices.Chunk(mutations, atOnce) {
+		for _, r := range p.runAll(ctx, part) {
+			results = append(results, p.result(ctx, r))
+		}
+	}
+	return results
+}
+
+// runAll runs the script for each mutation; writes of devices are audited, if they may be.
+func (p *Publisher) runAll(ctx context.Context, mutations []mutation) []reply {
+	calls := make([]call, len(mutations))
+	for i, m := range mutations {
+		calls[i] = p.call(ctx, m, m.member.Kind == contract.KindCredential)
+	}
+	replies := p.run(ctx, writeScript, calls...)
+	var again []int
+	calls = nil
+	for i, m := range mutations {
+		if err := replies[i].err; m.member.Kind == contract.KindCredential && (redis.IsPermissionError(err) || moving(err)) {
+			// Perhaps only the audit's key isn't permitted or, in a slot that moves, isn't there: a revocation must not need it.
+			again, calls = append(again, i), append(calls, p.call(ctx, m, false))
+		}
+	}
+	if len(again) > 0 {
+		for n, r := range p.run(ctx, writeScript, calls...) {
+			replies[again[n]] = r
+		}
+	}
+	return replies
+}
+
+// call returns the run of the script for m, without author if the write is not audited.
+func (p *Publisher) call(ctx context.Context, m mutation, audited bool) call {
+	expiryMS := int64(0)
+	if m.fields[contract.FieldDeleted] != "" {
+		expiryMS = contract.TombstoneLife.Milliseconds()
+	}
+	shard := p.keyspace.KeysOf(m.member.ID)
+	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
+	args := []any{m.mode, m.fields[contract.FieldVersion], newDataEpoch(), m.member.String(), expiryMS,
+		shard.EventsChannel(), p.by, traceparent(ctx)}
+	if audited {
+		keys, args = append(keys, shard.AuditKey()), append(args, p.author)
+	}
+	for field, value := range m.fields {
+		if field != contract.FieldVersion && field != contract.FieldPublished {
+			args = append(args, field, value)
+		}
+	}
+	return call{keys, args}
+}
+
+// result returns the outcome of a run of the write script.
+func (p *Publisher) result(ctx context.Context, r reply) Result {
+	if r.err != nil {
+		return Result{Err: p.failed(ctx, r.err)}
+	}
+	if len(r.numbers) != 2 {
+		return Result{Err: fmt.Errorf("the write script returned %d numbers, want 2", len(r.numbers))}
+	}
+	if r.numbers[1] == 1 {
+		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and with it the number of shards
+	}
+	return Result{Receipt: Receipt{Version: uint64(r.numbers[0]), Seq: uint64(r.numbers[1])}}
+}
+
+// traceparent returns the span of ctx as a traceparent (W3C Trace Context), "" if there is none.
+func traceparent(ctx context.Context) string {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf("00-%s-%s-%s", span.TraceID(), span.SpanID(), span.TraceFlags())
+}
+
+// agree compares the number of shards with the one in Redis before the first write, and stores it there if there is
+// none.
+func (p *Publisher) agree(ctx context.Context) error {
+	if p.agreed.Load() {
+		return nil
+	}
+	stored, err := p.storedShards(ctx) // a Redis that is full refuses SET, also with NX
+	if err == nil && stored == "" {
+		key := p.keyspace.ShardsKey()
+		if err := p.client.SetNX(ctx, key, p.keyspace.Count(), 0).Err(); err != nil {
+			return fmt.Errorf("set %s: %w", key, scriptError(err))
+		}
+		stored, err = p.storedShards(ctx)
+	}
+	if err == nil {
+		err = p.keyspace.Agree(stored)
+	}
+	p.agreed.Store(err == nil)
+	return err
+}
+
+// storedShards returns the number of shards in Redis, "" if nothing was written yet.
+func (p *Publisher) storedShards(ctx context.Context) (string, error) {
+	if err := p.keyspace.Check(); err != nil {
+		return "", fmt.Errorf("%w %w", ErrInvalid, err)
+	}
+	stored, err := p.client.Get(ctx, p.keyspace.ShardsKey()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("read %s: %w", p.keyspace.ShardsKey(), err)
+	}
+	return stored, nil
+}
+
+// failed handles the error of a write. In a Cluster another server may have become the shard's master, but the client
+// does not look for it while the old one does not answer.
+func (p *Publisher) failed(ctx context.Context, err error) error {
+	cluster, ok := p.client.(*redis.ClusterClient)
+	if _, answered := errors.AsType[redis.Error](err); ok && !answered {
+		cluster.ReloadState(ctx)
+	}
+	return scriptError(err)
+}
+
+// newDataEpoch returns a data epoch for a Redis that has none yet.
+func newDataEpoch() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// scriptError converts errors of Redis, also the script's own, to this package's.
+func scriptError(err error) error {
+	if _, ours := errors.AsType[redis.Error](err); !ours {
+		return err
+	}
+	code, text, _ := strings.Cut(err.Error(), " ")
+	switch code {
+	case "STALE":
+		return fmt.Errorf("%w: %s", ErrStale, text)
+	case "OOM":
+		return ErrFull
+	case "ABSENT":
+		return ErrNotFound
+	case "EXISTS":
+		return fmt.Errorf("%w: %s", ErrExists, text)
+	case "INVALID", "LIMIT":
+		return fmt.Errorf("%w: %s", ErrInvalid, text)
+	}
+	return err
+}
+
+// refuse returns an [ErrInvalid] that names the value and the limit.
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+func checkVersion(version uint64) error {
+	if version > limits.MaxVersion {
+		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(limits.MaxVersion))
+	}
+	return nil
+}
+
+// checkMember checks a key or id as contract does.
+func checkMember(m contract.Member) error {
+	if _, err := contract.ParseMember(m.String()); err != nil {
+		return fmt.Errorf("%w %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// reads returns an error if Redis has another number of shards.
+func (p *Publisher) reads(ctx context.Context) error {
+	stored, err := p.storedShards(ctx)
+	if err != nil {
+		return err
+	}
+	return p.keyspace.Agree(stored)
+}
+
+// members passes the members of a kind in the logs of all shards to page, in each shard the oldest write first. A
+// member that is written meanwhile may be passed twice.
+func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
+	if err := p.reads(ctx); err != nil {
+		return err
+	}
+	for i := range p.keyspace.Count() {
+		if more, err := p.membersOf(ctx, p.keyspace.Keys(i), kind, page); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// exec runs pipe. That a key has another type is only that command's error.
+func exec(ctx context.Context, pipe redis.Pipeliner) error {
+	commands, err := pipe.Exec(ctx)
+	for _, c := range commands {
+		switch {
+		case redis.HasErrorPrefix(c.Err(), "WRONGTYPE"):
+			err = nil
+		case c.Err() != nil:
+			return c.Err()
+		}
+	}
+	return err
+}
+
+// membersOf is members for one shard. It returns more if page returned true to the end.
+func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte,
+	page func([]contract.Member) bool) (more bool, err error) {
+	const pageSize = 256
+	start := "-inf"
+	for {
+		entries, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: shard.LogKey(), Start: start, Stop: "+inf", ByScore: true, Count: pageSize,
+		}).Result()
+		if err != nil {
+			return false, fmt.Errorf("read %s: %w", shard.LogKey(), err)
+		}
+		if len(entries) == 0 {
+			return true, nil
+		}
+		var members []contract.Member
+		for _, entry := range entries {
+			name, _ := entry.Member.(string)
+			if m, err := contract.ParseMember(name); err == nil && m.Kind == kind { // the sidecar counts bad members
+				members = append(members, m)
+			}
+		}
+		if !page(members) {
+			return false, nil
+		}
+		// Scores are sequence numbers, which are unique, and exact as doubles.
+		start = "(" + strconv.FormatFloat(entries[len(entries)-1].Score, 'f', -1, 64)
+	}
+}

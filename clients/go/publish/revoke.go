@@ -1,0 +1,211 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+const (
+	// revokeParallel is how many devices RevokeAll revokes concurrently.
+	revokeParallel = 16
+	// attempts bounds the retries of a change or revocation whose record is written meanwhile.
+	attempts = 10
+)
+
+// RevokeDevice disables a device and keeps the rest of its record. If the log has the device but the record is gone,
+// Redis evicted the record, or its tombstone expired. Edges may still have the device then, so RevokeDevice writes a
+// tombstone. It returns [ErrNotFound] if Redis has neither, or already a tombstone. A concurrent write of the record
+// doesn't make it fail; the later one of the two wins.
+func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
+	return p.revoke(ctx, id, false)
+}
+
+// ForceRevokeDevice is [Publisher.RevokeDevice], but also writes a tombstone if Redis doesn't have the device, for
+// example after a loss of data, so that edges that still have it remove it.
+func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
+	return p.revoke(ctx, id, true)
+}
+
+func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt Receipt, err error) {
+	m := contract.CredentialMember(id)
+	if err := checkMember(m); err != nil {
+		return Receipt{}, fmt.Errorf("revoke device: %w", err)
+	}
+	for range attempts {
+		fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: contract.DisabledRevoked}
+		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
+			break
+		}
+		if receipt, err = p.bury(ctx, m, force); !errors.Is(err, ErrStale) { // stale: the record was written meanwhile
+			break
+		}
+	}
+	if err != nil {
+		return Receipt{}, fmt.Errorf("revoke device %q: %w", id, err)
+	}
+	return receipt, nil
+}
+
+// bury writes a tombstone where there is no record. Its version exceeds all counted ones, and those that are a time in
+// milliseconds. It returns ErrStale if a record was written meanwhile that edges would consider newer.
+func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
+	state, err := p.state(ctx, m)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if state.there {
+		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
+	}
+	if state.deleted || !state.logged && !force {
+		return Receipt{}, ErrNotFound
+	}
+	version := max(state.last+1, uint64(time.Now().UnixMilli()))
+	return p.write(ctx, replace, m, contract.Credential{Version: version, Deleted: true}.Fields())
+}
+
+// state is the state of a member in Redis.
+type state struct {
+	there   bool   // it has a record other than a tombstone
+	deleted bool   // it has a tombstone
+	logged  bool   // the log has an entry
+	last    uint64 // the highest version that may have been assigned
+	version uint64 // of the record or tombstone, 0 for neither
+}
+
+// next returns the version that the script counts next, if nothing is written meanwhile.
+func (s state) next() uint64 {
+	if s.version > 0 {
+		return s.version + 1
+	}
+	return s.last + 1
+}
+
+// missing reports whether a record was written and doesn't exist any more.
+func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
+
+// known reports whether there is a record, or was one that edges may have.
+func (s state) known() bool { return s.there || s.missing() }
+
+func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
+	shard := p.keyspace.KeysOf(m.ID)
+	pipe := p.client.Pipeline()
+	score := pipe.ZScore(ctx, shard.LogKey(), m.String()) // first: next must not count a write that record lacks
+	floor := pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor)
+	record := pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion)
+	deleted := pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted)
+	_, _ = pipe.Exec(ctx) // the replies have the errors
+	for _, cmd := range []redis.Cmder{record, deleted, score, floor} {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return state{}, err
+		}
+	}
+	trimmed, _ := floor.Uint64()
+	version, _ := record.Uint64()
+	return state{
+		there:   record.Err() == nil && !deleted.Val(),
+		deleted: deleted.Val(),
+		logged:  score.Err() == nil,
+		last:    max(uint64(score.Val()), trimmed),
+		version: version,
+	}, nil
+}
+
+// RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including those with only
+// an entry in the log, and returns their number. If it returns no error, every device registered at the time of the
+// call is revoked; a device registered meanwhile may or may not be. A device whose record has another type, or whose
+// version can't increase, does not stop the others: the error names it. After an error, call RevokeAll again to
+// continue.
+func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
+	var count atomic.Int64
+	var failed error
+	var odd failures
+	// A revoked device moves to the end of the log and is listed once more, revoked. So is a device that was written
+	// meanwhile, before its turn.
+	err = p.members(ctx, contract.KindCredential, func(page []contract.Member) bool {
+		var enabled []contract.Member
+		if enabled, failed = p.enabled(ctx, page); failed != nil {
+			return false
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(revokeParallel)
+		for _, m := range enabled {
+			group.Go(func() error {
+				_, err := p.RevokeDevice(ctx, m.ID)
+				if errors.Is(err, ErrNotFound) { // deleted meanwhile
+					return nil
+				}
+				if err == nil {
+					count.Add(1)
+				}
+				return odd.keep(err)
+			})
+		}
+		failed = group.Wait()
+		return failed == nil
+	})
+	if err = errors.Join(append(odd.errs, err, failed)...); err != nil {
+		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
+	}
+	return int(count.Load()), err
+}
+
+// failures collects the errors of single devices.
+type failures struct {
+	mu   sync.Mutex // protects errs
+	errs []error
+}
+
+// maxFailures bounds the collected errors.
+const maxFailures = 100
+
+// keep stores an error that concerns one device only and returns nil; it returns any other error.
+func (f *failures) keep(err error) error {
+	answer, answered := errors.AsType[redis.Error](err)
+	if err == nil || !errors.Is(err, ErrStale) && !(answered && strings.Contains(answer.Error(), "WRONGTYPE")) {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.errs) == maxFailures {
+		return fmt.Errorf("too many devices could not be revoked: %w", err)
+	}
+	f.errs = append(f.errs, err)
+	return nil
+}
+
+// enabled returns the members that are neither deleted nor disabled, or whose state can't be read.
+func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
+	if len(members) == 0 {
+		return nil, nil
+	}
+	pipe := p.client.Pipeline()
+	states := make([]*redis.SliceCmd, len(members))
+	for i, m := range members {
+		states[i] = pipe.HMGet(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
+	}
+	_, err := pipe.Exec(ctx)
+	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
+		return nil, err
+	}
+	var enabled []contract.Member
+	for i, m := range members {
+		if err := states[i].Err(); err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
+			return nil, fmt.Errorf("read whether devices are revoked: %w", scriptError(err)) // or they would be again, for ever
+		}
+		state := states[i].Val()
+		if len(state) < 2 || state[0] == nil && state[1] != "1" && state[1] != contract.DisabledRevoked {
+			enabled = append(enabled, m)
+		}
+	}
+	return enabled, nil
+}

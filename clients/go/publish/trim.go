@@ -1,0 +1,198 @@
+package publish
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+//go:embed trim.lua
+var trimSource string
+
+var trimScript = newScript(trimSource)
+
+const (
+	// trimPage is the number of log entries that are checked and removed at once.
+	trimPage = 256
+	// expiredFor is the time since the end of an object's lifetime before it is deleted: clocks differ, and an edge may
+	// serve stale objects.
+	expiredFor = 24 * time.Hour
+)
+
+// ErrEvicts: Redis may evict records, so a missing record may not have been deleted.
+var ErrEvicts = errors.New("redis evicts records")
+
+// Trimmed is the result of [Publisher.Trim].
+type Trimmed struct {
+	// Members is the number of entries in the logs, Removed the number of removed entries, Expired the number of
+	// objects deleted because their lifetimes ended over a day ago.
+	Members, Removed, Expired int
+}
+
+// Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete], objects that expired
+// over 24 hours ago; their entries are removed a day later. It works in pages, so that it never blocks Redis for long,
+// and may be interrupted at any time. Readers that were disconnected since before a removed entry was written read
+// everything again. Trim returns [ErrEvicts] if Redis evicts records: evicted records were not deleted, and their
+// entries are needed to revoke them.
+func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
+	var done Trimmed
+	err := p.reads(ctx)
+	if err == nil {
+		err = p.neverEvicts(ctx)
+	}
+	var now time.Time
+	if err == nil {
+		now, err = p.client.Time(ctx).Result() // objects were published by this clock; ours may be wrong
+	}
+	ended := now.Add(-expiredFor)
+	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
+		err = p.trimShard(ctx, p.keyspace.Keys(i), ended, &done)
+	}
+	if err != nil {
+		return done, fmt.Errorf("trim: %w", err)
+	}
+	return done, nil
+}
+
+var policyLine = regexp.MustCompile(`(?m)^maxmemory_policy:(\S+)`)
+
+// neverEvicts returns [ErrEvicts] if the server, in a Cluster any master, may evict records.
+func (p *Publisher) neverEvicts(ctx context.Context) error {
+	check := func(ctx context.Context, client redis.Cmdable) error {
+		info, err := client.Info(ctx, "memory").Result()
+		if err != nil {
+			return fmt.Errorf("read maxmemory_policy: %w", err)
+		}
+		policy := policyLine.FindStringSubmatch(info)
+		if policy != nil && policy[1] != "noeviction" {
+			return fmt.Errorf("%w: maxmemory_policy is %s, want noeviction", ErrEvicts, policy[1])
+		}
+		return nil
+	}
+	if cluster, ok := p.client.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c) })
+	}
+	return check(ctx, p.client)
+}
+
+// trimShard reads the log once, up to the write that was the last one at the start; later entries are newer.
+func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended time.Time, done *Trimmed) error {
+	end, err := p.client.Get(ctx, shard.SeqKey()).Uint64()
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", shard.SeqKey(), err)
+	}
+	for from := "-inf"; ; {
+		page, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: shard.LogKey(), Start: from, Stop: strconv.FormatUint(end, 10), ByScore: true, Count: trimPage,
+		}).Result()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", shard.LogKey(), err)
+		}
+		if len(page) == 0 {
+			return nil
+		}
+		done.Members += len(page)
+		if err := p.trimMembers(ctx, shard, page, ended, done); err != nil {
+			return err
+		}
+		from = "(" + score(page[len(page)-1].Score)
+	}
+}
+
+func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
+
+// trimMembers removes a page's entries without a record, and deletes objects whose lifetime had ended by then.
+func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z,
+	ended time.Time, done *Trimmed,
+) error {
+	pipe := p.client.Pipeline()
+	heads := make([]*redis.SliceCmd, len(page))
+	members := make([]contract.Member, len(page))
+	for i, z := range page {
+		name, _ := z.Member.(string)
+		m, err := contract.ParseMember(name)
+		if err != nil {
+			continue // the sidecar counts invalid members
+		}
+		members[i] = m
+		heads[i] = pipe.HMGet(ctx, shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL)
+	}
+	_, _ = pipe.Exec(ctx) // the replies have the errors
+	keys := []string{shard.LogKey(), shard.ChainKey()}
+	var args, gone []any
+	for i, head := range heads {
+		if head == nil || redis.HasErrorPrefix(head.Err(), "WRONGTYPE") {
+			continue
+		}
+		if err := head.Err(); err != nil {
+			return fmt.Errorf("read %s: %w", members[i], err)
+		}
+		version, _ := head.Val()[0].(string)
+		expired, err := p.deleteExpired(ctx, members[i], head.Val(), ended)
+		switch {
+		case err != nil:
+			return err
+		case expired:
+			done.Expired++
+		case version == "": // removed, if the script also finds no record
+			keys = append(keys, shard.RecordKey(members[i]))
+			args = append(args, score(page[i].Score), members[i].String())
+			if members[i].Kind == contract.KindCredential {
+				gone = append(gone, members[i].ID)
+			}
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	if err := p.forgetSeen(ctx, shard, gone); err != nil { // first: nothing finds them once the entries are gone
+		return err
+	}
+	reply := p.run(ctx, trimScript, call{keys, args})[0]
+	if reply.err != nil {
+		return reply.err
+	}
+	if len(reply.numbers) == 1 {
+		done.Removed += int(reply.numbers[0])
+	}
+	return nil
+}
+
+// deleteExpired deletes an object whose lifetime had ended by then, unless it is written meanwhile. head has its
+// version, publish time and lifetime.
+func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any, ended time.Time) (bool, error) {
+	var numbers [3]uint64
+	for i := range numbers {
+		text, _ := head[i].(string)
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || n > math.MaxInt64/2 {
+			return false, nil // it has no lifetime, or an invalid one
+		}
+		numbers[i] = n
+	}
+	version, published, ttl := numbers[0], numbers[1], numbers[2]
+	if m.Kind != contract.KindObject || ended.UnixMilli() < int64(published+ttl) {
+		return false, nil
+	}
+	tombstone := contract.Object{Version: version + 1, Deleted: true}
+	_, err := p.write(ctx, replace, m, tombstone.Fields())
+	if errors.Is(err, ErrStale) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete %q: %w", m.ID, err)
+	}
+	return true, nil
+}
