@@ -8,7 +8,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = pathlib.Path(__file__).parent
 SHARED = {
-    "../../sidecar/publish/write.lua": "src/gatehouse/write.lua",
+    "../go/publish/write.lua": "src/gatehouse/write.lua",
     "../../LICENSE": "LICENSE",
 }
 
