@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from importlib import resources
 from typing import (
     Any, Callable, Dict, Generator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union,
@@ -29,7 +30,7 @@ from .errors import (
 )
 from .keys import canonical, check_device_id, purges_of, shard_of
 from .records import (
-    Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields, parse_device,
+    MAX_VERSION, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields, parse_device,
     parse_object, permissions_field, strings, unix_ms,
 )
 
@@ -196,12 +197,12 @@ class Operations:
         part: List[int] = []
         size = 0
         for i, m in enumerate(mutations):
-            bytes_ = sum(len(value) for value in m.fields.values())
-            if part and (len(part) == MOST_RECORDS or size + bytes_ > MOST_BYTES):
+            more = sum(map(len, m.fields.values()))
+            if part and (len(part) == MOST_RECORDS or size + more > MOST_BYTES):
                 results += yield from self._write_part([(mutations[n], at[n]) for n in part])
                 part, size = [], 0
             part.append(i)
-            size += bytes_
+            size += more
         results += yield from self._write_part([(mutations[n], at[n]) for n in part])
         return results
 
@@ -237,7 +238,7 @@ class Operations:
         mutations: Dict[int, Mutation] = {}
         for i, o in enumerate(objects):
             try:
-                fields = yield lambda o=o: object_fields(o)
+                fields = yield partial(object_fields, o)
             except GatehouseError as error:
                 results[i] = error
                 continue
@@ -250,12 +251,12 @@ class Operations:
             results[i] = result
         for _ in range(ATTEMPTS):
             free: List[int] = []
-            for i, (live, version) in zip(absent, (yield from self._live([mutations[i].member for i in absent]))):
+            for i, (live, stored) in zip(absent, (yield from self._live([mutations[i].member for i in absent]))):
                 if live:
-                    results[i] = ExistsError(f"{mutations[i].member[2:]!r} has version {version}")
+                    results[i] = ExistsError(f"{mutations[i].member[2:]!r} has version {stored}")
                 else:
                     free.append(i)
-                    mutations[i] = mutations[i]._replace(version=f"={version}")
+                    mutations[i] = mutations[i]._replace(version=f"={stored}")
             written = yield from self.write_all([mutations[i] for i in free])
             for i, result in zip(free, written):
                 results[i] = result
@@ -364,6 +365,8 @@ class Operations:
     ) -> Steps[Receipt]:
         check_device_id(id)
         check_version(version)
+        if version == MAX_VERSION:
+            raise InvalidError(f"version {version} of {id!r}: leave one for its revocation")
         if id.startswith("*"):
             raise InvalidError(f"device {id!r}: ids that begin with * are for invalidations")
         if secret is not None and given or secret is None and not given and not disabled:

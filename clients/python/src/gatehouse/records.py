@@ -160,7 +160,7 @@ def check_version(version: int) -> None:
 def _coders() -> Dict[str, Callable[[bytes], bytes]]:
     coders: Dict[str, Callable[[bytes], bytes]] = {"body.gzip": lambda body: gzip.compress(body, mtime=0)}
     try:
-        import brotli
+        import brotli  # type: ignore[import-untyped,unused-ignore]
 
         coders["body.br"] = lambda body: bytes(brotli.compress(body, quality=9))
     except ImportError:
