@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/testbed/proc"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -231,7 +232,7 @@ func costly() map[string][][2]string {
 // refusals.
 func TestNothingCostsMuch(t *testing.T) {
 	long(t, "TestNothingCostsMuch of package edge")
-	bare, err := stack.FreeAddress()
+	bare, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,10 @@ go 1.26.0
 
 toolchain go1.26.8
 
-replace github.com/gatehouse/gatehouse => ../
+replace (
+	github.com/gatehouse/gatehouse => ../
+	github.com/gatehouse/gatehouse/clients/go => ../clients/go
+)
 
 require (
 	github.com/alecthomas/kong v1.17.0
@@ -12,6 +15,7 @@ require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/gatehouse/gatehouse v0.0.0
+	github.com/gatehouse/gatehouse/clients/go v0.0.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/gorilla/mux v1.8.1

@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -297,7 +298,7 @@ func (l *listeners) replace(rules ...string) {
 // startTwo starts an Envoy with two listeners.
 func startTwo(t *testing.T, opts stack.Options, first, second string) (*edge, *listeners) {
 	t.Helper()
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,22 +41,23 @@ imports() {
     printf '%s imports what it may not:\n%s\n' "$dir" "$wrong" >&2
     return 1
   done <<'END'
-edge/wire
-edge
-native-filter edge
-wasm-filter edge
-nginx edge
-sidecar edge/wire|edge/policy|edge/headermap|nginx
-testbed edge/wire|sidecar|nginx
-e2e edge/wire|sidecar|testbed
-loadtest edge/wire|sidecar|testbed
+clients/go
+edge/wire clients/go
+edge clients/go
+native-filter edge|clients/go
+wasm-filter edge|clients/go
+nginx edge|clients/go
+sidecar clients/go|edge/wire|edge/policy|edge/headermap|nginx
+testbed clients/go|edge/wire|sidecar|nginx
+e2e clients/go|edge/wire|sidecar|testbed
+loadtest clients/go|edge/wire|sidecar|testbed
 END
 }
 
 # all COMMAND...: runs it in each module but those of tools.
 all() {
   local dir
-  for dir in . e2e release; do (cd "$dir" && "$@") || return; done
+  for dir in . clients/go e2e release; do (cd "$dir" && "$@") || return; done
 }
 
 # Provenance names the Go that builds release/images as the one that builds the product.

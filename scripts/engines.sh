@@ -16,7 +16,8 @@ for line in "${versions[@]}"; do
   dir=$(scripts/install-engine.sh "$version")
   export PATH=$dir:$path
   begin=$SECONDS
-  go test -count=1 ./clients/go/publish ./sidecar/internal/follow ./clients/go/testbed/redistest
+  go test -C clients/go -count=1 ./publish ./testbed/redistest
+  go test -count=1 ./sidecar/internal/follow
   scripts/e2e.sh -short -run "$run"
   CHAOS_SECONDS=30 build/gatehouse-chaos
   echo "engines: $version ok ($((SECONDS - begin)) s)"

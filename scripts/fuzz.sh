@@ -8,5 +8,5 @@ git grep -n "^func ${only}[A-Za-z0-9]*(f \*testing.F)" -- '*_test.go' | while IF
   target=${line#func }
   target=${target%%(*}
   echo "fuzz: $target of $(dirname "$file")"
-  go test "./$(dirname "$file")" -run "^$target\$" -fuzz "^$target\$" -fuzztime "${seconds}s" </dev/null
+  go test -C "$(dirname "$file")" -run "^$target\$" -fuzz "^$target\$" -fuzztime "${seconds}s" </dev/null
 done

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/testbed/link"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -229,11 +230,11 @@ func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 		opts.RedisURL = r.breaker.url()
 		return nil
 	}
-	redisAddress, err := stack.FreeAddress()
+	redisAddress, err := freeport.Address()
 	if err != nil {
 		return err
 	}
-	linkAddress, err := stack.FreeAddress()
+	linkAddress, err := freeport.Address()
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -314,7 +315,7 @@ func listens(port int) bool {
 func reservePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {
-		address, err := stack.FreeAddress()
+		address, err := freeport.Address()
 		check(t, err)
 		_, text, err := net.SplitHostPort(address)
 		check(t, err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -155,7 +156,7 @@ func (r *run) start(workers int) {
 	if path := os.Getenv("LIFECYCLE_WASM"); path != "" {
 		opts.WasmPath = path
 	}
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -137,7 +138,7 @@ func configureNginx(source, dir, port string) error {
 // freePorts returns loopback ports on which nothing listens.
 func freePorts(n int) (ports []string, err error) {
 	for range n {
-		address, err := stack.FreeAddress()
+		address, err := freeport.Address()
 		if err != nil {
 			return nil, err
 		}

@@ -2,33 +2,23 @@ package wire
 
 import (
 	"encoding/binary"
-	"fmt"
 
+	"github.com/gatehouse/gatehouse/clients/go/coding"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// Encoding is a content coding that a publisher can store (RFC 9110, section 8.4.1).
-type Encoding uint8
+// Encoding is a content coding that a publisher can store.
+type Encoding = coding.Encoding
 
 // The content codings of stored bodies.
 const (
-	Identity Encoding = iota
-	Gzip
-	Brotli
-	Zstd
+	Identity = coding.Identity
+	Gzip     = coding.Gzip
+	Brotli   = coding.Brotli
+	Zstd     = coding.Zstd
 	// Encodings is their number.
-	Encodings
+	Encodings = coding.Encodings
 )
-
-var codings = [Encodings]string{"identity", "gzip", "br", "zstd"}
-
-// String returns the coding's token in Content-Encoding and Accept-Encoding.
-func (e Encoding) String() string {
-	if e < Encodings {
-		return codings[e]
-	}
-	return fmt.Sprintf("encoding(%d)", uint8(e))
-}
 
 // Variant is the place of one encoding of an object.
 type Variant struct {

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"text/template"
 
-	"github.com/gatehouse/gatehouse/testbed/stack"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
 //go:embed nginx.conf.tmpl
@@ -26,7 +26,7 @@ func StartNginx(ctx context.Context, dir string, workers int, origin, auth strin
 	if err != nil {
 		return nil, err
 	}
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}

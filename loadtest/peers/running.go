@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/testbed/proc"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -48,7 +49,7 @@ func (r *Running) Stop() error { return r.process.Stop() }
 
 // StartGo runs a service of package service.
 func StartGo(ctx context.Context, dir, kind string) (*Running, error) {
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/testbed/proc"
@@ -31,7 +32,7 @@ const (
 func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	var nothing, everything, hosted string
 	for _, address := range []*string{&nothing, &everything, &hosted} {
-		if *address, err = stack.FreeAddress(); err != nil {
+		if *address, err = freeport.Address(); err != nil {
 			return err
 		}
 	}

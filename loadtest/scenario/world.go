@@ -20,6 +20,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/service"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
@@ -121,7 +122,7 @@ func (wo worldOptions) onEnvoy() bool {
 }
 
 func (w *world) listener(l worldListener) (peers.Listener, error) {
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return peers.Listener{}, err
 	}

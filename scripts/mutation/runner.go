@@ -35,7 +35,7 @@ func (r *runner) build(ctx context.Context, mutants []mutant) error {
 	for _, m := range mutants {
 		if !packages[m.pkg] {
 			packages[m.pkg] = true
-			args = append(args, "./"+m.pkg)
+			args = append(args, "github.com/gatehouse/gatehouse/"+m.pkg) // also of clients/go, a module of its own
 		}
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)

@@ -3,11 +3,10 @@ package stack
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"strconv"
-	"sync/atomic"
 	"syscall"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
 // ErrUsage is wrapped by every error that the caller can fix by other options: wrong addresses, names and paths. Other
@@ -58,45 +57,11 @@ func resolve(variable, address string) (string, error) {
 		tcp.IP = net.IPv4zero
 	}
 	if tcp.Port == 0 {
-		if tcp.Port, err = freePort(tcp.IP.String()); err != nil {
+		if tcp.Port, err = freeport.On(tcp.IP.String()); err != nil {
 			return "", &AddressError{Variable: variable, Address: address, Err: err}
 		}
 	}
 	return tcp.String(), nil
-}
-
-// FreeAddress returns a loopback address on which nothing listens, for a program beside a stack or an address that must
-// be known before the program starts.
-func FreeAddress() (string, error) {
-	const host = "127.0.0.1"
-	port, err := freePort(host)
-	if err != nil {
-		return "", fmt.Errorf("free address: %w", err)
-	}
-	return net.JoinHostPort(host, strconv.Itoa(port)), nil
-}
-
-// lastPort counts up from a random start, and from another one when a port is taken.
-var lastPort atomic.Uint32
-
-func init() { lastPort.Store(rand.Uint32()) }
-
-// freePort finds a port on which nothing listens, and reserves it for the programs that this process starts. The port
-// is below 32768, where Linux's ephemeral ports begin: an outgoing connection could take an ephemeral port while the
-// program that owns it restarts.
-func freePort(host string) (int, error) {
-	const low, high, attempts = 20000, 32768, 100
-	var last error
-	for range attempts {
-		port := low + int(lastPort.Add(1)%(high-low))
-		address := net.JoinHostPort(host, strconv.Itoa(port))
-		last = reserve(address)
-		if last == nil {
-			return port, nil
-		}
-		lastPort.Store(rand.Uint32()) // another process may have the next thousand
-	}
-	return 0, fmt.Errorf("no free port in %d to %d after %d attempts: %w", low, high-1, attempts, last)
 }
 
 // reachable returns the address by which a client on this host connects to a listener on address.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
 // Options are the settings of a stack. The zero value is a stack with free ports, the repository's envoy.yaml, the
@@ -217,7 +219,7 @@ func (o *Options) resolveAddresses() error {
 			return fmt.Errorf("%w: %s and %s are both %s", ErrUsage, other, a.variable, address)
 		}
 		owner[address], *a.address = a.variable, address
-		if err := probe(address); err != nil {
+		if err := freeport.Probe(address); err != nil {
 			return &AddressError{Variable: a.variable, Address: address, Err: err}
 		}
 	}

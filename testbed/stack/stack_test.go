@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
 // helperOptions returns a stack whose Envoy and sidecar are this test binary, to test how parts are started, watched
@@ -120,7 +122,7 @@ func TestStackStartsAndStops(t *testing.T) {
 		t.Error(err)
 	}
 	for _, url := range []string{s.EdgeURL(), s.EnvoyAdminURL(), s.SidecarAdminURL(), s.UpstreamURL(), s.RedisURL()} {
-		if err := probe(strings.TrimPrefix(strings.TrimPrefix(url, "http://"), "redis://")); err != nil {
+		if err := freeport.Probe(strings.TrimPrefix(strings.TrimPrefix(url, "http://"), "redis://")); err != nil {
 			t.Errorf("after Stop: %v", err)
 		}
 	}

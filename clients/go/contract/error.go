@@ -36,7 +36,7 @@ func (e *Error) Error() string { return e.text }
 
 // ReasonOf returns the Reason of the [*Error] in err's chain, or "" if there is none.
 func ReasonOf(err error) Reason {
-	if e, ok := errors.AsType[*Error](err); ok {
+	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Reason
 	}
 	return ""

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"unique"
 
+	"github.com/gatehouse/gatehouse/clients/go/coding"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
-	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // encodings are the possible encodings of an object, in the order of [Object.Bodies].
-var encodings = [...]wire.Encoding{wire.Identity, wire.Gzip, wire.Brotli, wire.Zstd}
+var encodings = [...]coding.Encoding{coding.Identity, coding.Gzip, coding.Brotli, coding.Zstd}
 
 // Object is the content of an object's hash in Redis. A tombstone has only Key, Version, Deleted and PublishedMS.
 type Object struct {
@@ -35,14 +35,14 @@ type Object struct {
 // Body is an object in one encoding.
 type Body struct {
 	// Encoding is the content coding.
-	Encoding wire.Encoding
+	Encoding coding.Encoding
 	// Bytes are at most limits.MaxBody.
 	Bytes []byte
 }
 
 // BodyField returns the name of the field with the encoding e: "body", "body.gzip" and so on.
-func BodyField(e wire.Encoding) string {
-	if e == wire.Identity {
+func BodyField(e coding.Encoding) string {
+	if e == coding.Identity {
 		return FieldBody
 	}
 	return FieldBody + "." + e.String()
@@ -123,7 +123,7 @@ func parseBodies(fields map[string]string) ([]Body, error) {
 			continue
 		case len(value) > limits.MaxBody:
 			return nil, refuse(ReasonLimit, "%s: %d bytes, at most %d are allowed", field, len(value), limits.MaxBody)
-		case value == "" && e != wire.Identity:
+		case value == "" && e != coding.Identity:
 			return nil, refuse(ReasonMalformed, "%s: empty, which no content coding gives", field)
 		}
 		bodies = append(bodies, Body{e, []byte(value)})

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/coding"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
-	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 const hash = "$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ01234"
@@ -33,12 +33,12 @@ func TestObjectRoundTrip(t *testing.T) {
 		{"tombstone", tombstone, Object{Version: 2, PublishedMS: 3, Deleted: true}},
 		{"all fields", object, Object{
 			Version: 9, PublishedMS: 1735689600000, ETag: `"ab"`, ContentType: "text/plain", TTLMS: 5000,
-			Bodies: []Body{{wire.Identity, []byte("hello")}, {wire.Gzip, []byte("gz")}, {wire.Brotli, []byte("br")},
-				{wire.Zstd, []byte("zs")}},
+			Bodies: []Body{{coding.Identity, []byte("hello")}, {coding.Gzip, []byte("gz")}, {coding.Brotli, []byte("br")},
+				{coding.Zstd, []byte("zs")}},
 		}},
 		{"empty body", map[string]string{"version": "1", "published": "1", "etag": `""`, "content-type": "a", "body": ""},
 			Object{
-				Version: 1, PublishedMS: 1, ETag: `""`, ContentType: "a", Bodies: []Body{{wire.Identity, []byte{}}},
+				Version: 1, PublishedMS: 1, ETag: `""`, ContentType: "a", Bodies: []Body{{coding.Identity, []byte{}}},
 			}},
 	}
 	for _, test := range tests {

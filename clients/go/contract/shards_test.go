@@ -60,7 +60,7 @@ func TestShardsAgree(t *testing.T) {
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%d with %q: %v, want %q", test.ours, test.stored, err, test.want)
 		}
-		if _, ok := errors.AsType[*ShardsError](err); ok != (strings.Contains(test.want, "is set to")) {
+		if e := (*ShardsError)(nil); errors.As(err, &e) != (strings.Contains(test.want, "is set to")) {
 			t.Errorf("%d with %q: %T", test.ours, test.stored, err)
 		}
 	}

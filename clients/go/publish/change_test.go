@@ -181,7 +181,7 @@ func TestNewSecret(t *testing.T) {
 	if parts == nil || !limits.ValidSecret(first) || first == NewSecret() {
 		t.Fatalf("got %q", first)
 	}
-	text, err := os.ReadFile("../../docs/devices.md")
+	text, err := os.ReadFile("../../../docs/devices.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gatehouse/gatehouse/clients/go/coding"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
-	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for
@@ -46,7 +46,7 @@ var (
 
 // encode returns body itself, not a copy, and its encodings that are smaller.
 func encode(body []byte, contentType string) ([]contract.Body, error) {
-	bodies := []contract.Body{{Encoding: wire.Identity, Bytes: body}}
+	bodies := []contract.Body{{Encoding: coding.Identity, Bytes: body}}
 	if compressed(contentType) {
 		return bodies, nil
 	}
@@ -63,9 +63,9 @@ func encode(body []byte, contentType string) ([]contract.Body, error) {
 		return nil, fmt.Errorf("zstd: %w", err)
 	}
 	for _, b := range []contract.Body{
-		{Encoding: wire.Gzip, Bytes: zipped},
-		{Encoding: wire.Brotli, Bytes: brotlied},
-		{Encoding: wire.Zstd, Bytes: encoder.EncodeAll(body, nil)},
+		{Encoding: coding.Gzip, Bytes: zipped},
+		{Encoding: coding.Brotli, Bytes: brotlied},
+		{Encoding: coding.Zstd, Bytes: encoder.EncodeAll(body, nil)},
 	} {
 		if len(b.Bytes) < len(body) {
 			bodies = append(bodies, b)

@@ -14,9 +14,9 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gatehouse/gatehouse/clients/go/coding"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
-	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 func TestPutGet(t *testing.T) {
@@ -42,7 +42,7 @@ func TestPutGet(t *testing.T) {
 			t.Fatalf("%d encodings, want 4", len(got.Bodies))
 		}
 		for i, b := range got.Bodies {
-			if decoded := decode(t, b); b.Encoding != wire.Encoding(i) || !bytes.Equal(decoded, body) {
+			if decoded := decode(t, b); b.Encoding != coding.Encoding(i) || !bytes.Equal(decoded, body) {
 				t.Errorf("%v decodes to %d bytes, want the body of %d", b.Encoding, len(decoded), len(body))
 			}
 			if i > 0 && len(b.Bytes) >= len(body) {
@@ -65,11 +65,11 @@ func decode(t *testing.T, b contract.Body) []byte {
 	var r io.Reader = bytes.NewReader(b.Bytes)
 	var err error
 	switch b.Encoding {
-	case wire.Gzip:
+	case coding.Gzip:
 		r, err = gzip.NewReader(r)
-	case wire.Brotli:
+	case coding.Brotli:
 		r = brotli.NewReader(r)
-	case wire.Zstd:
+	case coding.Zstd:
 		r, err = zstd.NewReader(r)
 	}
 	if err != nil {

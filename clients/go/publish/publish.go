@@ -241,7 +241,7 @@ func (p *Publisher) storedShards(ctx context.Context) (string, error) {
 // does not look for it while the old one does not answer.
 func (p *Publisher) failed(ctx context.Context, err error) error {
 	cluster, ok := p.client.(*redis.ClusterClient)
-	if _, answered := errors.AsType[redis.Error](err); ok && !answered {
+	if ok && !errors.As(err, new(redis.Error)) {
 		cluster.ReloadState(ctx)
 	}
 	return scriptError(err)
@@ -256,7 +256,7 @@ func newDataEpoch() string {
 
 // scriptError converts errors of Redis, also the script's own, to this package's.
 func scriptError(err error) error {
-	if _, ours := errors.AsType[redis.Error](err); !ours {
+	if !errors.As(err, new(redis.Error)) {
 		return err
 	}
 	code, text, _ := strings.Cut(err.Error(), " ")

@@ -266,14 +266,16 @@ func TestConcurrentWriters(t *testing.T) {
 		next := s.events(t)
 		var wg sync.WaitGroup
 		for range writers {
-			wg.Go(func() {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
 				for range each {
 					if _, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "a"}); err != nil {
 						t.Error(err)
 						return
 					}
 				}
-			})
+			}()
 		}
 		wg.Wait()
 		if t.Failed() {

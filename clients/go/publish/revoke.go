@@ -170,8 +170,9 @@ const maxFailures = 100
 
 // keep stores an error that concerns one device only and returns nil; it returns any other error.
 func (f *failures) keep(err error) error {
-	answer, answered := errors.AsType[redis.Error](err)
-	if err == nil || !errors.Is(err, ErrStale) && !(answered && strings.Contains(answer.Error(), "WRONGTYPE")) {
+	var answer redis.Error
+	wrongType := errors.As(err, &answer) && strings.Contains(answer.Error(), "WRONGTYPE")
+	if err == nil || !errors.Is(err, ErrStale) && !wrongType {
 		return err
 	}
 	f.mu.Lock()
@@ -193,8 +194,7 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 	for i, m := range members {
 		states[i] = pipe.HMGet(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
 	}
-	_, err := pipe.Exec(ctx)
-	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
+	if _, err := pipe.Exec(ctx); err != nil && !errors.As(err, new(redis.Error)) {
 		return nil, err
 	}
 	var enabled []contract.Member

@@ -59,8 +59,7 @@ func TestShards(t *testing.T) {
 }
 
 func isShards(err error) bool {
-	_, ok := errors.AsType[*contract.ShardsError](err)
-	return ok
+	return errors.As(err, new(*contract.ShardsError))
 }
 
 func TestAnotherNumberOfShards(t *testing.T) {
@@ -75,7 +74,7 @@ func TestAnotherNumberOfShards(t *testing.T) {
 		for _, shards := range []int{1, 8} {
 			p := New(s.Client, Shards(shards))
 			err := put(p)
-			if e, ok := errors.AsType[*contract.ShardsError](err); !ok || e.Stored != "4" || e.Ours.Count() != shards {
+			if e := (*contract.ShardsError)(nil); !errors.As(err, &e) || e.Stored != "4" || e.Ours.Count() != shards {
 				t.Errorf("%d shards: %v, want both numbers", shards, err)
 			}
 			if _, err := p.Get(t.Context(), "/b"); !isShards(err) {

@@ -21,7 +21,7 @@ import (
 // documentedWriter returns the permissions of a writer in docs/redis-contract.md.
 func documentedWriter(t *testing.T) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/redis-contract.md")
+	page, err := os.ReadFile("../../../docs/redis-contract.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 		// The client's own option would fail on a connection that may not set its name.
 		o.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
 			err := conn.ClientSetName(ctx, s.ClientName).Err()
-			if _, refused := errors.AsType[redis.Error](err); refused {
+			if errors.As(err, new(redis.Error)) {
 				return nil
 			}
 			return err
@@ -184,6 +184,6 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 // Withheld reports whether err is the server's refusal of a command as such: the user has no permission for it, or the
 // server doesn't know it.
 func Withheld(err error) bool {
-	_, answered := errors.AsType[redis.Error](err)
-	return answered && (strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR "))
+	return errors.As(err, new(redis.Error)) &&
+		(strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR "))
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/gatehouse/gatehouse/testbed/stack"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
 // T is the part of *testing.T that the package uses. A program that tests can implement it, too.
@@ -54,10 +54,10 @@ func StartServer(t T, args ...string) *Server {
 	return s
 }
 
-// FreeAddress returns a loopback address on which nothing listens now, as [stack.FreeAddress].
+// FreeAddress returns a loopback address on which nothing listens now, as [freeport.Address].
 func FreeAddress(t T) string {
 	t.Helper()
-	address, err := stack.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}

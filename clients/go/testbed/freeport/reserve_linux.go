@@ -1,4 +1,4 @@
-package stack
+package freeport
 
 import (
 	"fmt"
@@ -21,11 +21,11 @@ func reserve(address string) error {
 	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 }
 
-// probe returns an error if nothing can listen on address. It doesn't listen itself: a child that is being started has
+// Probe returns an error if nothing can listen on address. It doesn't listen itself: a child that is being started has
 // copies of this process's sockets until it executes its program, so the port of a listener that was just closed could
 // still be in use. Envoy does not always fail then: it sets SO_REUSEPORT on its listeners, so two Envoys of one user
 // share a port silently.
-func probe(address string) error {
+func Probe(address string) error {
 	fd, err := bind(address, true)
 	if err != nil {
 		return err

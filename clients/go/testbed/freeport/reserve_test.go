@@ -1,4 +1,4 @@
-package stack
+package freeport
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 // TestReserved: an address that was returned is reserved against other processes that look for one, and its program can
 // listen on it, repeatedly.
 func TestReserved(t *testing.T) {
-	address, err := FreeAddress()
+	address, err := Address()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,9 @@ func TestProbeLeavesNoListener(t *testing.T) {
 	var children sync.WaitGroup
 	done := make(chan struct{})
 	for range 4 {
-		children.Go(func() {
+		children.Add(1)
+		go func() {
+			defer children.Done()
 			for {
 				select {
 				case <-done:
@@ -53,16 +55,16 @@ func TestProbeLeavesNoListener(t *testing.T) {
 					_ = exec.Command("true").Run()
 				}
 			}
-		})
+		}()
 	}
 	defer children.Wait()
 	defer close(done)
 	for range 200 {
-		address, err := FreeAddress()
+		address, err := Address()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := probe(address); err != nil {
+		if err := Probe(address); err != nil {
 			t.Fatal(err)
 		}
 		listener, err := net.Listen("tcp", address)

@@ -1,14 +1,14 @@
 //go:build !linux
 
-package stack
+package freeport
 
 import "net"
 
 // reserve only checks whether address is free: on other systems a bound socket excludes all others.
-func reserve(address string) error { return probe(address) }
+func reserve(address string) error { return Probe(address) }
 
-// probe returns an error if nothing can listen on address.
-func probe(address string) error {
+// Probe returns an error if nothing can listen on address.
+func Probe(address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
