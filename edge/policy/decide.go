@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // Action is what the filter does with a request.
@@ -124,7 +125,7 @@ type Engine struct {
 	kept [keptAnswers]kept
 
 	// For the last decision, which refers to them.
-	fields  [8][2]string
+	fields  [8 + limits.MaxHeaderLines][2]string
 	headers []byte
 	text    []byte
 	secret  []byte // of its API key

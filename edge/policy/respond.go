@@ -145,7 +145,7 @@ var (
 	errNotAcceptable = errors.New("no stored encoding is acceptable")
 )
 
-// serve sets d to a 304 or a 200 of o, with the body that it returns, or returns why it can't.
+// serve sets d to a 304 or the answer of o, with the body that it returns, or returns why it can't.
 func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *finder, o *wire.Object,
 	stale bool) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
@@ -164,7 +164,13 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 	if vary := e.vary(rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
-	if noneMatch(q.ifNoneMatch, o.ETag) || q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o) {
+	status := int(max(o.Status, 200))
+	// Preconditions count only where the answer would be a 200 (RFC 9110, section 13.2.1).
+	if status == 200 && (noneMatch(q.ifNoneMatch, o.ETag) ||
+		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o)) {
+		if o.Headers != "" {
+			headers = appendPublished(headers, rule, o, true)
+		}
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
@@ -179,7 +185,10 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 	if encoding != wire.Identity {
 		headers = append(headers, [2]string{"content-encoding", encoding.String()})
 	}
-	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 200, e.headerMap(headers), body.Bytes, CacheHit
+	if o.Headers != "" {
+		headers = appendPublished(headers, rule, o, false)
+	}
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, e.headerMap(headers), body.Bytes, CacheHit
 	return body, nil
 }
 
@@ -277,7 +286,19 @@ func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cach
 // cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
 // without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
 // max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
+//
+// A publisher's Cache-Control counts instead, see [Engine.publishedControl].
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
+	computed := e.computedControl(nowMS, rule, o)
+	if o.Headers != "" {
+		if directives := published(o, "cache-control"); directives != "" {
+			return e.publishedControl(directives, computed, rule.private(), o.TTLMS != 0)
+		}
+	}
+	return computed
+}
+
+func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
 	switch {
 	case o.TTLMS != 0 && rule.private():

@@ -39,8 +39,12 @@ type Object struct {
 	TTLMS       uint64
 	ETag        string // strong, with its quotes
 	ContentType string
-	variants    [Encodings]Variant
-	count       int
+	// Status is the status code, one of [limits.ValidStatus]; 0 means 200.
+	Status uint16
+	// Headers are the publisher's lines "name: value", joined by LF, with names in lower case.
+	Headers  string
+	variants [Encodings]Variant
+	count    int
 }
 
 // Variants returns the stored encodings, 1 to 4; the slice belongs to the object.
@@ -65,21 +69,22 @@ func AppendObjectsHeader(dst []byte, epoch uint64, count int) []byte {
 
 // AppendObject appends an entry to a bucket. The object's strings must be within their limits.
 func AppendObject(dst []byte, tag uint32, o *Object) []byte {
-	size := objectSize + o.count*variantSize + len(o.Key) + len(o.ETag) + len(o.ContentType)
+	size := objectSize + o.count*variantSize + len(o.Key) + len(o.ETag) + len(o.ContentType) + len(o.Headers)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
 	dst = binary.LittleEndian.AppendUint32(dst, tag)
 	dst = binary.LittleEndian.AppendUint64(dst, o.Version)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(o.PublishedMS))
 	dst = binary.LittleEndian.AppendUint64(dst, o.TTLMS)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Key)))
-	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), byte(o.count), 0, 0, 0)
+	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), byte(o.count), byte(max(o.Status, 200)-200))
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Headers)))
 	for _, v := range o.Variants() {
 		dst = append(dst, byte(v.Encoding), 0, 0, 0)
 		dst = binary.LittleEndian.AppendUint32(dst, v.Slot)
 		dst = binary.LittleEndian.AppendUint32(dst, v.Length)
 		dst = binary.LittleEndian.AppendUint64(dst, v.Stamp)
 	}
-	return append(append(append(dst, o.Key...), o.ETag...), o.ContentType...)
+	return append(append(append(append(dst, o.Key...), o.ETag...), o.ContentType...), o.Headers...)
 }
 
 // FinishRecord pads the record that starts at start to [MinRecord].
@@ -122,9 +127,14 @@ func parseObject(b []byte) (Object, error) {
 		TTLMS:       binary.LittleEndian.Uint64(b[24:]),
 	}
 	key, etag, ctype := int(binary.LittleEndian.Uint16(b[32:])), int(b[34]), int(b[35])
-	count := int(b[36])
-	if count < 1 || count > int(Encodings) || len(b) != objectSize+count*variantSize+key+etag+ctype {
+	count, headers := int(b[36]), int(binary.LittleEndian.Uint16(b[38:]))
+	if count < 1 || count > int(Encodings) || len(b) != objectSize+count*variantSize+key+etag+ctype+headers {
 		return Object{}, ErrMalformed
+	}
+	if b[37] != 0 {
+		if o.Status = 200 + uint16(b[37]); !limits.ValidStatus(int(o.Status)) {
+			return Object{}, ErrMalformed
+		}
 	}
 	b = b[objectSize:]
 	for range count {
@@ -140,7 +150,8 @@ func parseObject(b []byte) (Object, error) {
 		o.AddVariant(v)
 		b = b[variantSize:]
 	}
-	o.Key, o.ETag, o.ContentType = alias(b[:key]), alias(b[key:key+etag]), alias(b[key+etag:])
+	o.Key, o.ETag, b = alias(b[:key]), alias(b[key:key+etag]), b[key+etag:]
+	o.ContentType, o.Headers = alias(b[:ctype]), alias(b[ctype:])
 	return o, nil
 }
 

@@ -35,6 +35,7 @@ func TestObjectRoundTrip(t *testing.T) {
 		Key: "/" + strings.Repeat("k", limits.MaxKey-1), Version: limits.MaxVersion, PublishedMS: math.MaxInt64,
 		TTLMS: math.MaxUint64,
 		ETag:  `"` + strings.Repeat("e", limits.MaxETag-2) + `"`, ContentType: strings.Repeat("c", limits.MaxContentType),
+		Status: 410, Headers: strings.Repeat("h", limits.MaxHeaders),
 	}, slices.Repeat([]Variant{{Zstd, math.MaxUint32, limits.MaxBody, math.MaxUint64}}, int(Encodings))...)
 	same := slices.Repeat([]uint32{testTag}, 1000)
 	rising := make([]uint32, 1000)
@@ -105,7 +106,7 @@ func TestFindObjectMalformed(t *testing.T) {
 		{"size up to the end", edited(another, set32(first, uint32(len(good)-16))), ErrMalformed},
 		{"last entry cut", edited(good, cut(len(good)-1)), ErrMalformed},
 		{"last entry cut in its fixed part", edited(good, cut(second+39)), ErrMalformed},
-		{"last entry a byte longer", edited(good, set32(second, 91), add(0)), ErrMalformed},
+		{"last entry a byte longer", edited(good, set32(second, 133), add(0)), ErrMalformed},
 		{"key longer than the entry", edited(good, set16(second+32, math.MaxUint16)), ErrMalformed},
 		{"etag longer than the entry", edited(good, set8(second+34, 255)), ErrMalformed},
 		{"content type longer than the entry", edited(good, set8(second+35, 255)), ErrMalformed},
@@ -114,6 +115,8 @@ func TestFindObjectMalformed(t *testing.T) {
 		{"five variants", edited(good, set8(second+36, 5)), ErrMalformed},
 		{"five variants that are there", fiveVariants(), ErrMalformed},
 		{"no such encoding", edited(good, set8(second+40, byte(Encodings))), ErrMalformed},
+		{"headers longer than the entry", edited(good, set16(second+38, math.MaxUint16)), ErrMalformed},
+		{"no such status", edited(good, set8(second+37, 1)), ErrMalformed},
 		{"body over its limit", edited(good, set32(second+48, limits.MaxBody+1)), ErrMalformed},
 		{"count of one more", edited(good, set16(2, 3)), nil},
 		{"count of one less", edited(good, set16(2, 1)), ErrNotFound},

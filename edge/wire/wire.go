@@ -38,9 +38,10 @@
 //	34  u8   length of the entity-tag
 //	35  u8   length of the content type
 //	36  u8   variants, 1 to 4
-//	37  3    zero
+//	37  u8   status code less 200, one of [limits.ValidStatus]
+//	38  u16  length of the headers
 //	40  variants × (u8 encoding, 3 zero, u32 body slot, u32 length, u64 stamp)
-//	    key, entity-tag, content type
+//	    key, entity-tag, content type, headers: lines "name: value", joined by LF
 //
 // Bodies, one encoding of one version of an object a record:
 //
@@ -76,7 +77,7 @@ import (
 )
 
 // Layout is the version of everything in this package.
-const Layout = 2
+const Layout = 3
 
 // MinRecord is the minimum length of a record in bytes.
 const MinRecord = 32

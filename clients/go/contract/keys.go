@@ -33,6 +33,8 @@ const (
 	FieldDeleted     = "deleted"
 	FieldETag        = "etag"
 	FieldContentType = "content-type"
+	FieldStatus      = "status"
+	FieldHeaders     = "headers"
 	FieldTTL         = "ttl"
 	FieldBody        = "body"
 	FieldHash        = "hash"

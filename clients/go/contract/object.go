@@ -26,6 +26,10 @@ type Object struct {
 	ETag string
 	// ContentType is sent unchanged.
 	ContentType string
+	// Status is the status code, one of limits.ValidStatus; 0 means 200.
+	Status int
+	// Headers are the publisher's header lines.
+	Headers Headers
 	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
 	TTLMS int64
 	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
@@ -66,7 +70,8 @@ func ParseObject(fields map[string]string) (Object, error) {
 
 // HeadFields returns the fields that [ParseObjectHead] reads: all but the bodies.
 func HeadFields() []string {
-	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL}
+	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldStatus, FieldHeaders,
+		FieldTTL}
 }
 
 // HeadOf returns the fields of an answer to HMGET of [HeadFields], without the absent ones.
@@ -105,6 +110,9 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 				quote(o.ContentType), limits.MaxContentType)
 	}
 	o.ContentType = unique.Make(o.ContentType).Value() // few distinct ones, in many objects
+	if o.Status, o.Headers, err = parseAnswer(fields); err != nil {
+		return Object{}, err
+	}
 	if ttl, found := fields[FieldTTL]; found {
 		if o.TTLMS, err = parseMillis(FieldTTL, ttl, 1); err != nil {
 			return Object{}, err
@@ -133,7 +141,7 @@ func parseBodies(fields map[string]string) ([]Body, error) {
 
 func objectField(field string) bool {
 	switch field {
-	case FieldETag, FieldContentType, FieldTTL:
+	case FieldETag, FieldContentType, FieldStatus, FieldHeaders, FieldTTL:
 		return true
 	}
 	for _, e := range encodings {
@@ -152,6 +160,12 @@ func (o Object) Fields() map[string]string {
 	}
 	fields[FieldETag] = o.ETag
 	fields[FieldContentType] = o.ContentType
+	if o.Status != 0 {
+		fields[FieldStatus] = strconv.Itoa(o.Status)
+	}
+	if o.Headers != "" {
+		fields[FieldHeaders] = string(o.Headers)
+	}
 	if o.TTLMS != 0 {
 		fields[FieldTTL] = strconv.FormatInt(o.TTLMS, 10)
 	}

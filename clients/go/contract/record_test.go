@@ -15,7 +15,7 @@ const hash = "$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ01234"
 var (
 	object = map[string]string{
 		"version": "9", "published": "1735689600000", "etag": `"ab"`, "content-type": "text/plain",
-		"ttl": "5000", "body": "hello", "body.br": "br", "body.gzip": "gz", "body.zstd": "zs",
+		"ttl": "5000", "status": "308", "headers": "location: /b\nlink: </a>\nlink: </c>", "body": "hello", "body.br": "br", "body.gzip": "gz", "body.zstd": "zs",
 	}
 	credential = map[string]string{
 		"version": "9007199254740991", "published": "0", "hash": hash + "\n" + strings.Replace(hash, "$2b$12", "$2y$04", 1),
@@ -33,6 +33,7 @@ func TestObjectRoundTrip(t *testing.T) {
 		{"tombstone", tombstone, Object{Version: 2, PublishedMS: 3, Deleted: true}},
 		{"all fields", object, Object{
 			Version: 9, PublishedMS: 1735689600000, ETag: `"ab"`, ContentType: "text/plain", TTLMS: 5000,
+			Status: 308, Headers: "location: /b\nlink: </a>\nlink: </c>",
 			Bodies: []Body{{coding.Identity, []byte("hello")}, {coding.Gzip, []byte("gz")}, {coding.Brotli, []byte("br")},
 				{coding.Zstd, []byte("zs")}},
 		}},
@@ -147,6 +148,28 @@ func TestParseObjectRefuses(t *testing.T) {
 		{"content-type", "text/plain ", ReasonMalformed},
 		{"ttl", "0", ReasonLimit},
 		{"ttl", "5s", ReasonMalformed},
+		{"status", "200", ReasonMalformed},
+		{"status", "0308", ReasonMalformed},
+		{"status", "303", ReasonMalformed},
+		{"status", "", ReasonMalformed},
+		{"headers", absent, ReasonMissing}, // location
+		{"headers", "", ReasonMalformed},
+		{"headers", "link: </a>", ReasonMissing},
+		{"headers", "location", ReasonMalformed},
+		{"headers", "location:/b", ReasonMalformed},
+		{"headers", "Location: /b", ReasonMalformed},
+		{"headers", "location: ", ReasonMalformed},
+		{"headers", "location: /b ", ReasonMalformed},
+		{"headers", "location: /b\r", ReasonMalformed},
+		{"headers", "location: /b\n", ReasonMalformed},
+		{"headers", "location: /b\n\nset-cookie: a", ReasonMalformed},
+		{"headers", "location: /b\nset-cookie: a=b", ReasonConflict},
+		{"headers", "location: /b\nproxy-status: a", ReasonConflict},
+		{"headers", "location: /b\nlocation: /c", ReasonConflict},
+		{"headers", "location: /b\nlast-modified: yesterday", ReasonMalformed},
+		{"headers", "location: /b\n" + strings.Repeat("a", limits.MaxHeaderName+1) + ": b", ReasonMalformed},
+		{"headers", "location: /b" + strings.Repeat("\nlink: a", limits.MaxHeaderLines), ReasonLimit},
+		{"headers", "location: /" + strings.Repeat("b", limits.MaxHeaders), ReasonLimit},
 		{"body", absent, ReasonMissing},
 		{"body", strings.Repeat("x", limits.MaxBody+1), ReasonLimit},
 		{"body.gzip", "", ReasonMalformed},
@@ -157,6 +180,21 @@ func TestParseObjectRefuses(t *testing.T) {
 		_, err := ParseObject(fields)
 		return err
 	})
+}
+
+// TestLocation: location comes with a redirect, and only with one.
+func TestLocation(t *testing.T) {
+	for status, ok := range map[string]bool{"301": true, "302": true, "307": true, "308": true, "404": false,
+		"410": false, absent: false} {
+		fields := maps.Clone(object)
+		fields["status"] = status
+		if status == absent {
+			delete(fields, "status")
+		}
+		if _, err := ParseObject(fields); (err == nil) != ok || err != nil && ReasonOf(err) != ReasonConflict {
+			t.Errorf("status %q: got %v", status, err)
+		}
+	}
 }
 
 func TestParseCredentialRefuses(t *testing.T) {

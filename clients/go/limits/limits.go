@@ -25,6 +25,11 @@ const (
 	MaxETag = 128
 	// MaxContentType bounds a Content-Type in bytes.
 	MaxContentType = 255
+	// MaxHeaders bounds an object's headers in bytes: lines "name: value", and a line feed between two.
+	MaxHeaders = 4096
+	// MaxHeaderLines bounds their number, and MaxHeaderName a name in bytes.
+	MaxHeaderLines = 32
+	MaxHeaderName  = 64
 	// MaxBody bounds one encoding of an object in bytes.
 	MaxBody = 1 << 20
 	// MaxBatch bounds what the edge accepts as one push, in bytes: far more than a body and the records around it.
@@ -145,8 +150,12 @@ func ValidETag(etag string) bool {
 
 // ValidContentType reports whether s can be sent as a Content-Type: 1 to [MaxContentType] bytes of printable ASCII
 // without a blank at an end, with which clients of HTTP/2 refuse the answer (RFC 9113, section 8.2.1).
-func ValidContentType(s string) bool {
-	if len(s) == 0 || len(s) > MaxContentType || s[0] == ' ' || s[len(s)-1] == ' ' {
+func ValidContentType(s string) bool { return len(s) <= MaxContentType && ValidHeaderValue(s) }
+
+// ValidHeaderValue reports whether s can be sent as a header's value: printable ASCII, not empty, without a blank at an
+// end.
+func ValidHeaderValue(s string) bool {
+	if len(s) == 0 || s[0] == ' ' || s[len(s)-1] == ' ' {
 		return false
 	}
 	for i := range len(s) {
@@ -155,6 +164,29 @@ func ValidContentType(s string) bool {
 		}
 	}
 	return true
+}
+
+// ValidHeaderName reports whether s can be a header's name: a token (RFC 9110, section 5.6.2) of 1 to [MaxHeaderName]
+// bytes in lower case.
+func ValidHeaderName(s string) bool {
+	if len(s) == 0 || len(s) > MaxHeaderName {
+		return false
+	}
+	for i := range len(s) {
+		if !lowerOrDigit(s[i]) && strings.IndexByte("!#$%&'*+-.^_`|~", s[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidStatus reports whether an object can have this status code: 200, a permanent or temporary redirect, 404 or 410.
+func ValidStatus(status int) bool {
+	switch status {
+	case 200, 301, 302, 307, 308, 404, 410:
+		return true
+	}
+	return false
 }
 
 // ValidPermission reports whether name can be a permission: 1 to [MaxPermissionName]

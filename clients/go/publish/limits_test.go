@@ -77,6 +77,29 @@ func hashesOfSchemes() (all []string) {
 	return append(all, long(longest+"\n", 3)+longest, "$gh1$0123456789abcdef"+salt+key+"\n$2b$12$"+long("a", 53))
 }
 
+// headerFields returns headers within and beyond each bound.
+func headerFields() (all []string) {
+	long := strings.Repeat
+	all = []string{
+		"", "a", "a:", "a: ", "a:b", "a: b", "a:  b", "a: b ", "a: b\t", "a: b\r\nc: d", "a: b\nc: d", "a: b\n", "\na: b",
+		"a: b\n\nc: d", ": b", " a: b", "A: b", "a b: c", "a\x00: b", "é: a", "a: é", "a: b\x00", "a: b\x7f", "a: b: c",
+		"a: b\na: c", "link: b\nlink: c", "location: /b", "!#$%&'*+-.^_`|~09az: ~", `a(: b`, `a": b`, "a\\: b",
+		long("n", limits.MaxHeaderName) + ": v", long("n", limits.MaxHeaderName+1) + ": v",
+		"a: " + long("b", limits.MaxHeaders-3), "a: " + long("b", limits.MaxHeaders-2), long("a: b\n", 2000),
+		long("link: a\n", limits.MaxHeaderLines-1) + "link: a", long("link: a\n", limits.MaxHeaderLines) + "link: a",
+		"cache-control: public", "last-modified: Sun, 06 Nov 1994 08:49:37 GMT",
+		"last-modified: Sun, 06 Nov 1994 08:49:37 GMT+1", "last-modified: Sunday, 06-Nov-94 08:49:37 GMT",
+		"last-modified: sun, 06 Nov 1994 08:49:37 GMT", "last-modified: Sun, 6 Nov 1994 08:49:37 GMT",
+	}
+	for _, name := range []string{"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-a",
+		"proxy", "content-length", "content-type", "content-encoding", "content-range", "accept-ranges", "etag", "age",
+		"date", "vary", "cache-status", "set-cookie", "set-cookie2", "x-envoy-a", "x-accel-redirect", "x-gatehouse-a",
+		"gatehouse-a", "gatehouse", "x-envoy", "content-language", "content-location", "expires", "etags", "a-proxy-b"} {
+		all = append(all, name+": a")
+	}
+	return all
+}
+
 // TestScriptKeepsTheLimits writes records at and beyond each limit and form, by the script alone: it accepts exactly
 // those that readers accept.
 func TestScriptKeepsTheLimits(t *testing.T) {
@@ -131,6 +154,8 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		{object, "body.br", []string{"", "\n", long("b", limits.MaxBody), long("b", limits.MaxBody+1)}},
 		{object, "body.zstd", []string{"", "b", long("b", limits.MaxBody), long("b", limits.MaxBody+1)}},
 		{object, "body.deflate", []string{"b"}},
+		{object, "status", []string{"", "200", "404", "410", "303", "404 ", "0404", "999", "301"}},
+		{object, "headers", headerFields()},
 		{object, "hash", []string{bcrypt}},
 		{object, long("f", 1000), []string{""}},
 		{device, "hash", []string{
@@ -197,6 +222,13 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 				check(m.String()+", a tombstone with fields", m, fields)
 			}
 			check(m.String()+", a tombstone", m, map[string]string{contract.FieldDeleted: "1"})
+		}
+		for _, status := range []string{"301", "302", "303", "307", "308", "404", "410"} {
+			for _, headers := range []string{"location: /b", "link: </>\nlocation: /b", "link: </>; title=location: /b"} {
+				fields := complete(object)
+				fields["status"], fields["headers"] = status, headers
+				check("status "+status+" with "+headers, object, fields)
+			}
 		}
 		check("a disabled device without a hash", device, map[string]string{"disabled": "1"})
 	})

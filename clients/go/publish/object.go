@@ -1,12 +1,14 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +28,12 @@ type Object struct {
 	Body []byte
 	// ContentType is sent unchanged; required.
 	ContentType string
-	// ETag is a strong entity-tag with its quotes; empty means [ETag] of ContentType and Body.
+	// Status is the status code: 200, 301, 302, 307, 308, 404 or 410; 0 means 200.
+	Status int
+	// Headers are sent in this order. [contract.CheckAnswer] tells what is allowed; names are converted to lower case.
+	// The redirects need location. cache-control and last-modified replace what the edge computes.
+	Headers []Header
+	// ETag is a strong entity-tag with its quotes; empty means the default, see [Object.EntityTag].
 	ETag string
 	// TTL is the freshness lifetime, in whole milliseconds; 0 means until the object changes.
 	TTL time.Duration
@@ -34,13 +41,13 @@ type Object struct {
 	Version uint64
 }
 
+// Header is a header line of an answer.
+type Header = contract.Header
+
 // Put publishes o with all encodings that are smaller than its body.
 func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	if err := o.check(); err != nil {
 		return Receipt{}, fmt.Errorf("put object: %w", err)
-	}
-	if o.ETag == "" {
-		o.ETag = ETag(o.ContentType, o.Body)
 	}
 	bodies, err := encode(o.Body, o.ContentType)
 	if err != nil {
@@ -48,8 +55,10 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	}
 	record := contract.Object{
 		Version:     o.Version,
-		ETag:        o.ETag,
+		ETag:        o.EntityTag(),
 		ContentType: o.ContentType,
+		Status:      o.Status,
+		Headers:     contract.JoinHeaders(o.Headers),
 		TTLMS:       o.TTL.Milliseconds(),
 		Bodies:      bodies,
 	}
@@ -60,17 +69,32 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	return receipt, nil
 }
 
-// ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line feed
+// EntityTag returns o.ETag or, if it is empty, the default: [ETag], or with a status or headers the first 128 bits of
+// the SHA-256 of content type, a zero byte, status, a line feed, the header lines, a line feed and the body.
+func (o *Object) EntityTag() string {
+	status := cmp.Or(o.Status, 200)
+	switch {
+	case o.ETag != "":
+		return o.ETag
+	case status == 200 && len(o.Headers) == 0:
+		return ETag(o.ContentType, o.Body)
+	}
+	return entityTag(fmt.Sprintf("%s\x00%d\n%s\n", o.ContentType, status, contract.JoinHeaders(o.Headers)), o.Body)
+}
+
+// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its content type, a line feed
 // and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
 // an old content type for ever.
-func ETag(contentType string, body []byte) string {
+func ETag(contentType string, body []byte) string { return entityTag(contentType+"\n", body) }
+
+func entityTag(head string, body []byte) string {
 	hash := sha256.New()
-	io.WriteString(hash, contentType+"\n") // never fails
+	io.WriteString(hash, head) // never fails
 	hash.Write(body)
 	return `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`
 }
 
-// check returns an error if o is invalid, and makes its key canonical.
+// check returns an error if o is invalid, and makes its key, status and headers canonical.
 func (o *Object) check() (err error) {
 	if o.Key, err = canonical(o.Key); err != nil {
 		return err
@@ -86,6 +110,16 @@ func (o *Object) check() (err error) {
 			o.ETag, o.Key, limits.MaxETag)
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
+	}
+	o.Headers = slices.Clone(o.Headers)
+	for i := range o.Headers {
+		o.Headers[i].Name = strings.ToLower(o.Headers[i].Name)
+	}
+	if err := contract.CheckAnswer(o.Status, o.Headers); err != nil {
+		return fmt.Errorf("%w %w of %q", ErrInvalid, err, o.Key)
+	}
+	if o.Status == 200 {
+		o.Status = 0 // the contract has no such field
 	}
 	return checkVersion(o.Version)
 }

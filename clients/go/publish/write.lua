@@ -113,6 +113,50 @@ local function content_type(text)
   return not fits and 'printable ASCII without a blank at an end'
 end
 
+local statuses = { ['301'] = true, ['302'] = true, ['307'] = true, ['308'] = true, ['404'] = true, ['410'] = true }
+
+local function status(text)
+  return not statuses[text] and '301, 302, 307, 308, 404 or 410; 200 has no such field'
+end
+
+local refused_headers = {}
+for name in string.gmatch('connection keep-alive te trailer transfer-encoding upgrade content-length content-type '
+  .. 'content-encoding content-range accept-ranges etag age date vary cache-status set-cookie set-cookie2', '%S+') do
+  refused_headers[name] = true
+end
+
+local function refused_header(name)
+  for _, prefix in ipairs({ 'proxy-', 'x-envoy-', 'x-accel-', 'x-gatehouse-', 'gatehouse-' }) do
+    if string.sub(name, 1, #prefix) == prefix then
+      return true
+    end
+  end
+  return refused_headers[name]
+end
+
+local imf_fixdate = '^[A-Z][a-z][a-z], %d%d [A-Z][a-z][a-z] %d%d%d%d %d%d:%d%d:%d%d GMT$'
+
+local function headers(text)
+  local seen, count = {}, 0
+  for line in string.gmatch(text .. '\n', '(.-)\n') do
+    local name, value = string.match(line, "^([a-z0-9!#$%%&'*+.^_`|~-]+): (.*)$")
+    count = count + 1
+    if not name or #name > 64 then
+      return 'lines "name: value", each name a token of 1 to 64 bytes in lower case'
+    elseif content_type(value) then
+      return 'values of printable ASCII without a blank at an end; see ' .. name
+    elseif refused_header(name) then
+      return 'no ' .. name .. ': Gatehouse or the proxy sets it, or it is for one client'
+    elseif seen[name] and name ~= 'link' then
+      return 'each name once, except link; see ' .. name
+    elseif name == 'last-modified' and not string.find(value, imf_fixdate) then
+      return 'last-modified as in Sun, 06 Nov 1994 08:49:37 GMT'
+    end
+    seen[name] = true
+  end
+  return count > 32 and '32 lines at most'
+end
+
 local function within(text, least, most)
   return string.find(text, '^[1-9]%d*$') and #text < 8 and tonumber(text) >= least and tonumber(text) <= most
 end
@@ -187,6 +231,7 @@ local forms = { -- by kind and field: bytes at most, and the function
   o = {
     etag = { 128, etag }, ['content-type'] = { 255, content_type }, ttl = { 16, number }, body = { mebibyte },
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
+    status = { 3, status }, headers = { 4096, headers },
   },
   c = {
     hash = { 4 * 193 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 7, disabled },
@@ -377,7 +422,7 @@ if mode == 'merge' then
     if not given[old[i]] and (#old[i] + #old[i + 1] > form[1] + 80 or #record >= 2 * most) then
       stale[#stale + 1] = old[i] -- without bounds it must neither be published nor stop a revocation
     elseif not given[old[i]] then
-      given[old[i]] = true
+      given[old[i]] = old[i + 1]
       record[#record + 1] = old[i]
       record[#record + 1] = old[i + 1]
     end
@@ -394,6 +439,11 @@ for _, field in ipairs(kind == 'o' and { 'etag', 'content-type', 'body' } or { n
   if not given[field] and not given['deleted'] then
     return invalid(field .. ' of ' .. short .. ' is missing')
   end
+end
+
+local redirects = string.sub(given['status'] or '', 1, 1) == '3'
+if redirects ~= (string.find('\n' .. (given['headers'] or ''), '\nlocation: ', 1, true) ~= nil) then
+  return invalid('headers of ' .. short .. ': want location with status 301, 302, 307 and 308, and only with these')
 end
 
 local now = read('TIME')

@@ -259,7 +259,7 @@ func appendFetchResponse(epoch uint64, o *contract.Object, found bool) []byte {
 	}
 	object := wire.Object{
 		Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, TTLMS: uint64(o.TTLMS),
-		ETag: o.ETag, ContentType: o.ContentType,
+		ETag: o.ETag, ContentType: o.ContentType, Status: uint16(o.Status), Headers: string(o.Headers),
 	}
 	bodies := make([][]byte, len(o.Bodies))
 	for i, body := range o.Bodies {

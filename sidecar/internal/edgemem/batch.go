@@ -101,7 +101,8 @@ func (m *Memory) takeBucket(b *batch, index uint32) bool {
 func (k *bucket) size() int {
 	size := bucketSize
 	for _, e := range k.entries {
-		size += objectSize + len(e.bodies)*variantSize + len(e.Key) + len(e.ETag) + len(e.ContentType)
+		size += objectSize + len(e.bodies)*variantSize + len(e.Key) + len(e.ETag) + len(e.ContentType) +
+			len(e.Headers)
 	}
 	return size
 }
@@ -112,7 +113,7 @@ func (k *bucket) append(dst []byte, epoch uint64) []byte {
 	for _, e := range k.entries {
 		o := wire.Object{
 			Key: e.Key, Version: e.Version, PublishedMS: e.PublishedMS, TTLMS: uint64(e.TTLMS),
-			ETag: e.ETag, ContentType: e.ContentType,
+			ETag: e.ETag, ContentType: e.ContentType, Status: uint16(e.Status), Headers: string(e.Headers),
 		}
 		for i, at := range e.bodies {
 			o.AddVariant(wire.Variant{

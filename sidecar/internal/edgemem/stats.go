@@ -5,7 +5,7 @@ import "github.com/gatehouse/gatehouse/clients/go/contract"
 // Footprint returns the approximate memory of o in the proxy, in bytes: its bodies, its entry, and the store's overhead
 // per record.
 func Footprint(o *contract.Object) int {
-	size := objectSize + len(o.Key) + len(o.ETag) + len(o.ContentType) + recordOverhead/meanEntries
+	size := objectSize + len(o.Key) + len(o.ETag) + len(o.ContentType) + len(o.Headers) + recordOverhead/meanEntries
 	for _, body := range o.Bodies {
 		size += variantSize + bodySize + len(body.Bytes) + recordOverhead
 	}
