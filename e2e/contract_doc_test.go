@@ -33,7 +33,8 @@ func TestContractDocument(t *testing.T) {
 		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret,
 		"entity-tag":   limits.MaxETag,
 		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
-		"labels":      contract.MaxLabels,
+		"labels": contract.MaxLabels,
+		"purge":  limits.MaxKey, "tags": contract.MaxTags, "tag": limits.MaxPermissionName,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost,
 		"memory": contract.MaxRunMemory, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
@@ -64,14 +65,18 @@ func documentedFields(t *testing.T) {
 	t.Helper()
 	records := section(t, "Records")
 	head, rest, _ := strings.Cut(records, "An object besides:")
-	object, credential, _ := strings.Cut(rest, "A credential besides:")
+	object, rest, _ := strings.Cut(rest, "A credential besides:")
+	credential, purge, _ := strings.Cut(rest, "A purge besides")
 	var all []string
-	for text, of := range map[string][2]bool{head: {true, true}, object: {true, false}, credential: {false, true}} {
+	for text, of := range map[string][3]bool{
+		head: {true, true, true}, object: {true, false, false}, credential: {false, true, false}, purge: {false, false, true},
+	} {
 		for _, row := range regexp.MustCompile("(?m)^\\| `([a-z.-]+)` \\|").FindAllStringSubmatch(text, -1) {
 			fields := map[string]string{contract.FieldVersion: "1", contract.FieldPublished: "1", row[1]: "1"}
 			_, objectErr := contract.ParseObject(fields)
 			_, credentialErr := contract.ParseCredential(fields)
-			for i, err := range []error{objectErr, credentialErr} {
+			_, purgeErr := contract.ParsePurge(fields)
+			for i, err := range []error{objectErr, credentialErr, purgeErr} {
 				if known := contract.ReasonOf(err) != contract.ReasonUnknown; known != of[i] {
 					t.Errorf("field %s: documented %v, error %v", row[1], of[i], err)
 				}
@@ -113,6 +118,11 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"key": {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047),
 			"//shop/a", "//shop:a.b/", "//:[::1]/a", "@dev//shop/a", "//Shop/a", "//shop", "///a", "//:/a", "//shop:A/a",
 			"//" + strings.Repeat("s", 64) + "/a", "//:" + strings.Repeat("h", 253) + "/a"}},
+		"purge": {func(id string) bool {
+			_, err := contract.ParseMember(contract.PurgeMember(id).String())
+			return err == nil
+		}, []string{"/", "/x/", "//shop/x/", "//shop/", "#t", "//shop#x:Y", "/" + strings.Repeat("x", 2046) + "/"}},
+		"tag":          {func(tag string) bool { return contract.CheckTags([]string{tag}) == nil }, []string{"a:B"}},
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
 		"content type": {limits.ValidContentType, []string{"a", "a ", "text/plain; a=b", strings.Repeat("c", 255)}},
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
@@ -231,8 +241,8 @@ func TestDocumentedEvent(t *testing.T) {
 	}
 	got := newWriter(t, url, admin, contract.Keys{}).write(contract.ObjectMember("/a"), "", "put", "/a",
 		writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
-	now := regexp.MustCompile(`9:published,13:\d{13},$`) // from the clock of Redis
-	got = now.ReplaceAllString(got, "9:published,13:1735689600000,")
+	now := regexp.MustCompile(`9:published,13:\d{13},3:seq,1:7,$`) // from the clock of Redis
+	got = now.ReplaceAllString(got, "9:published,13:1735689600000,3:seq,1:7,")
 	digest, err := contract.Digest("", got)
 	if err != nil {
 		t.Fatal(err)

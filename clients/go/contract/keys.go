@@ -43,6 +43,10 @@ const (
 	FieldNotAfter    = "not-after"
 	FieldOldUntil    = "old-until"
 	FieldLabels      = "labels"
+	FieldTags        = "tags"
+	FieldSeq         = "seq"
+	FieldHard        = "hard"
+	FieldSoft        = "soft"
 )
 
 // DisabledRevoked is the value of [FieldDisabled] that a revocation writes; a change of the device writes "1".

@@ -13,13 +13,15 @@ const (
 	KindObject = 'o'
 	// KindCredential marks a credential; the id is the device's.
 	KindCredential = 'c'
+	// KindPurge marks a purge; the id is [PrefixPurge] or [TagPurge]. Each shard has its own.
+	KindPurge = 'p'
 )
 
 // Member names a changed record, in the log and in events.
 type Member struct {
-	// Kind is [KindObject] or [KindCredential].
+	// Kind is [KindObject], [KindCredential] or [KindPurge].
 	Kind byte
-	// ID is the cache key or the device id.
+	// ID is the cache key, the device id, or what is purged.
 	ID string
 }
 
@@ -29,13 +31,16 @@ func ObjectMember(key string) Member { return Member{KindObject, key} }
 // CredentialMember returns the member of device id.
 func CredentialMember(id string) Member { return Member{KindCredential, id} }
 
-// String returns the member as stored in the log: "o:/path" or "c:device".
+// PurgeMember returns the member of a purge, see [PrefixPurge] and [TagPurge].
+func PurgeMember(id string) Member { return Member{KindPurge, id} }
+
+// String returns the member as stored in the log: "o:/path", "c:device" or "p:/prefix/".
 func (m Member) String() string { return string([]byte{m.Kind, ':'}) + m.ID }
 
 // ParseMember parses the result of [Member.String]. The ID doesn't share the memory of s, which may be a whole event.
 func ParseMember(s string) (Member, error) {
 	if len(s) < 2 || s[1] != ':' {
-		return Member{}, refuse(ReasonMalformed, `member %s: want "o:<key>" or "c:<device id>"`, quote(s))
+		return Member{}, refuse(ReasonMalformed, `member %s: want "o:<key>", "c:<device id>" or "p:<purge>"`, quote(s))
 	}
 	m := Member{Kind: s[0], ID: strings.Clone(s[2:])}
 	switch m.Kind {
@@ -64,8 +69,12 @@ func ParseMember(s string) (Member, error) {
 			return Member{},
 				refuse(ReasonMalformed, `device id %s: want visible ASCII without '/', '?', ',' and '"'`, quote(m.ID))
 		}
+	case KindPurge:
+		if err := checkPurge(m.ID); err != nil {
+			return Member{}, err
+		}
 	default:
-		return Member{}, refuse(ReasonUnknown, `member %s: kind %q, want 'o' or 'c'`, quote(s), m.Kind)
+		return Member{}, refuse(ReasonUnknown, `member %s: kind %q, want 'o', 'c' or 'p'`, quote(s), m.Kind)
 	}
 	return m, nil
 }

@@ -32,6 +32,10 @@ type Object struct {
 	Headers Headers
 	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
 	TTLMS int64
+	// Tags are for purges, in byte order, each once: 1 to [MaxTags] (limits.ValidPermission has their form), or none.
+	Tags []string
+	// Seq is the sequence number of the write in its shard; 0 in records of older writers. Writers don't set it.
+	Seq uint64
 	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
 	Bodies []Body
 }
@@ -71,7 +75,7 @@ func ParseObject(fields map[string]string) (Object, error) {
 // HeadFields returns the fields that [ParseObjectHead] reads: all but the bodies.
 func HeadFields() []string {
 	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldStatus, FieldHeaders,
-		FieldTTL}
+		FieldTTL, FieldTags, FieldSeq}
 }
 
 // HeadOf returns the fields of an answer to HMGET of [HeadFields], without the absent ones.
@@ -118,6 +122,16 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 			return Object{}, err
 		}
 	}
+	if tags, found := fields[FieldTags]; found {
+		if o.Tags, err = parseTags(tags); err != nil {
+			return Object{}, err
+		}
+	}
+	if seq, found := fields[FieldSeq]; found {
+		if o.Seq, err = parseNumber(FieldSeq, seq, 1); err != nil {
+			return Object{}, err
+		}
+	}
 	return o, nil
 }
 
@@ -142,6 +156,8 @@ func parseBodies(fields map[string]string) ([]Body, error) {
 func objectField(field string) bool {
 	switch field {
 	case FieldETag, FieldContentType, FieldStatus, FieldHeaders, FieldTTL:
+		return true
+	case FieldTags, FieldSeq:
 		return true
 	}
 	for _, e := range encodings {
@@ -168,6 +184,12 @@ func (o Object) Fields() map[string]string {
 	}
 	if o.TTLMS != 0 {
 		fields[FieldTTL] = strconv.FormatInt(o.TTLMS, 10)
+	}
+	if len(o.Tags) > 0 {
+		fields[FieldTags] = strings.Join(o.Tags, ",")
+	}
+	if o.Seq != 0 {
+		fields[FieldSeq] = strconv.FormatUint(o.Seq, 10)
 	}
 	for _, body := range o.Bodies {
 		fields[BodyField(body.Encoding)] = string(body.Bytes)

@@ -30,9 +30,10 @@ func (n Shards) Of(id string) int {
 	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(n))
 }
 
-// Belongs returns an error if a member in the log or events of shard i belongs to another shard.
+// Belongs returns an error if a member in the log or events of shard i belongs to another shard. A purge belongs to
+// each.
 func (n Shards) Belongs(m Member, i int) error {
-	if of := n.Of(m.ID); of != i {
+	if of := n.Of(m.ID); of != i && m.Kind != KindPurge {
 		return refuse(ReasonConflict,
 			"member %s: in shard %d, but of %d shards it belongs to %d: its writer counts another number of shards",
 			quote(m.String()), i, n.Count(), of)

@@ -18,6 +18,9 @@ import (
 func (s server) replaceRecord(t *testing.T, m contract.Member, fields map[string]string) error {
 	t.Helper()
 	args := []any{replace, "0", "beef", m.String(), "0", keys.EventsChannel(), "PUBLISH", ""}
+	if m.Kind == contract.KindPurge && fields[contract.FieldDeleted] == "" {
+		args[0] = purge
+	}
 	if fields[contract.FieldDeleted] != "" {
 		args[4] = contract.TombstoneLife.Milliseconds()
 	}
@@ -36,9 +39,12 @@ func readable(m contract.Member, fields map[string]string) error {
 	stored := maps.Clone(fields)
 	stored[contract.FieldVersion], stored[contract.FieldPublished] = "1", "1"
 	var err error
-	if m.Kind == contract.KindObject {
+	switch m.Kind {
+	case contract.KindObject:
 		_, err = contract.ParseObject(stored)
-	} else {
+	case contract.KindPurge:
+		_, err = contract.ParsePurge(stored)
+	default:
 		_, err = contract.ParseCredential(stored)
 	}
 	return err
@@ -100,6 +106,15 @@ func headerFields() (all []string) {
 	return all
 }
 
+// tagsOf returns n tags of the greatest length.
+func tagsOf(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s%02d", strings.Repeat("t", limits.MaxPermissionName-2), i))
+	}
+	return strings.Join(all, ",")
+}
+
 // TestScriptKeepsTheLimits writes records at and beyond each limit and form, by the script alone: it accepts exactly
 // those that readers accept.
 func TestScriptKeepsTheLimits(t *testing.T) {
@@ -138,11 +153,26 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		"a/b", "a?b", "a,b", `a"b`, "a b", "-~@>.0", "é", "a\x00"} {
 		all = append(all, write{member: contract.CredentialMember(id)})
 	}
+	for _, id := range []string{"/", "/a/", "//shop/", "//shop/a/", "#t", "//shop#a:B", "/%C3/", "/%c3/",
+		"//shop/%c3/", "/a", "a/", "//shop", "//", "///", "///a/", "//Shop/", "//shop:h/", "//shop//a/", "@d/a/",
+		"/a?b/", "/a#b/", "#", "#a b",
+		"#a,b", "//#t", "//shop:h#t", "/a b/", "/é/", "/" + long("a", limits.MaxKey-2) + "/",
+		"/" + long("a", limits.MaxKey-1) + "/", "//" + long("s", 64) + "/", "//" + long("s", 65) + "/", "#" + long("t", 64),
+		"#" + long("t", 65), "/\x00/", "/\x7f/"} {
+		all = append(all, write{member: contract.PurgeMember(id)})
+	}
 	for _, w := range []struct {
 		member contract.Member
 		field  string
 		values []string
 	}{
+		{object, "tags", []string{"", "a", "A,a,b.c:d-e_f", "b,a", "a,a", "a,", ",a", "a b", "é", long("t", 64),
+			long("t", 65), tagsOf(contract.MaxTags), tagsOf(contract.MaxTags + 1), long("a,", 3000) + "a"}},
+		{object, "hard", []string{"1"}},
+		{device, "tags", []string{"a"}},
+		{contract.PurgeMember("/"), "hard", []string{"1", "0", "x"}},
+		{contract.PurgeMember("/"), "soft", []string{"1"}},
+		{contract.PurgeMember("/"), "tags", []string{"a"}},
 		{object, "etag", []string{`""`, `"a"`, "a", `W/"a"`, `"a b"`, `"` + long("e", limits.MaxETag-2) +
 			`"`, `"` + long("e", limits.MaxETag-1) + `"`}},
 		{object, "content-type", []string{"", "a", " ", "a ", " a", "a/b; c=d",
@@ -201,7 +231,10 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 			}
 		}
 		complete := func(m contract.Member) map[string]string {
-			if m.Kind == contract.KindObject {
+			switch m.Kind {
+			case contract.KindPurge:
+				return map[string]string{"hard": "1"}
+			case contract.KindObject:
 				return map[string]string{"etag": `"a"`, "content-type": "a", "body": "b"}
 			}
 			return map[string]string{"hash": bcrypt}
@@ -213,7 +246,7 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 			}
 			check(fmt.Sprintf("%.80q, %s of %d bytes, %.80q", w.member, w.field, len(w.value), w.value), w.member, fields)
 		}
-		for _, m := range []contract.Member{object, device} {
+		for _, m := range []contract.Member{object, device, contract.PurgeMember("/")} {
 			for field := range complete(m) {
 				fields := complete(m)
 				delete(fields, field)

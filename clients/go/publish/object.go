@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -37,6 +38,8 @@ type Object struct {
 	ETag string
 	// TTL is the freshness lifetime, in whole milliseconds; 0 means until the object changes.
 	TTL time.Duration
+	// Tags are for [Publisher.Purge]: at most contract.MaxTags, of the form of contract.CheckTags.
+	Tags []string
 	// Version must exceed the stored one; 0 means the next one.
 	Version uint64
 }
@@ -62,6 +65,7 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 		TTLMS:       o.TTL.Milliseconds(),
 		Bodies:      bodies,
 	}
+	record.Tags = distinct(o.Tags)
 	receipt, err := p.write(ctx, replace, contract.ObjectMember(o.Key), record.Fields())
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
@@ -121,6 +125,9 @@ func (o *Object) check() (err error) {
 	if o.Status == 200 {
 		o.Status = 0 // the contract has no such field
 	}
+	if err := contract.CheckTags(distinct(o.Tags)); err != nil {
+		return refuse("object %q: %w", o.Key, err)
+	}
 	return checkVersion(o.Version)
 }
 
@@ -160,7 +167,7 @@ func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	return state.known(), nil
 }
 
-// Get returns the object at key. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does not allow
+// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the contract does not allow
 // the stored record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
 	key, err := canonical(key)
@@ -181,7 +188,11 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w: %w", key, ErrCorrupt, err)
 	}
-	if o.Deleted {
+	purges, err := p.purgesOf(ctx, key, o.Tags)
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
+	}
+	if purged, _ := purges.Of(key, o.Tags, o.Seq); purged || o.Deleted {
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
 	}
 	o.Key = key
@@ -202,34 +213,53 @@ type Entry struct {
 	ContentType string `json:"content_type"`
 	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// Tags are for purges.
+	Tags []string `json:"tags,omitempty"`
+	// Seq is the sequence number of its write in its shard.
+	Seq uint64 `json:"-"`
+	// Stale means that it was purged softly.
+	Stale bool `json:"stale,omitempty"`
 	// Size is the size of the identity encoding in bytes.
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first. An
-// object that is written meanwhile may be yielded twice, the newer version later. An error ends the list.
+// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first; none
+// that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An error
+// ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		var failed error
-		err := p.members(ctx, contract.KindObject, func(members []contract.Member) bool {
-			var entries []Entry
-			if entries, failed = p.entries(ctx, members, prefix); failed != nil {
-				return false
-			}
-			for _, entry := range entries {
-				if !yield(entry, nil) {
-					return false
-				}
-			}
-			return true
-		})
-		if err == nil {
-			err = failed
+		err := p.reads(ctx)
+		for i, more := 0, true; err == nil && more && i < p.keyspace.Count(); i++ {
+			more, err = p.listShard(ctx, p.keyspace.Keys(i), prefix, yield)
 		}
 		if err != nil {
 			yield(Entry{}, fmt.Errorf("list objects: %w", err))
 		}
 	}
+}
+
+// listShard is List for one shard. It returns more if yield returned true to the end.
+func (p *Publisher) listShard(ctx context.Context, shard contract.Keys, prefix string,
+	yield func(Entry, error) bool) (more bool, err error) {
+	purges, err := p.purges(ctx, shard)
+	if err != nil {
+		return false, err
+	}
+	var failed error
+	more, err = p.membersOf(ctx, shard, contract.KindObject, func(members []contract.Member) bool {
+		var entries []Entry
+		if entries, failed = p.entries(ctx, members, prefix); failed != nil {
+			return false
+		}
+		for _, entry := range entries {
+			var purged bool
+			if purged, entry.Stale = purges.Of(entry.Key, entry.Tags, entry.Seq); !purged && !yield(entry, nil) {
+				return false
+			}
+		}
+		return true
+	})
+	return more, errors.Join(err, failed)
 }
 
 // entries reads members without their bodies in one round trip.
@@ -247,7 +277,8 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
-					contract.FieldContentType, contract.FieldTTL),
+					contract.FieldContentType, contract.FieldTTL,
+					contract.FieldTags, contract.FieldSeq),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}
@@ -260,7 +291,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	}
 	var entries []Entry
 	for _, q := range queries {
-		var text [5]string
+		var text [7]string
 		for i, value := range q.heads.Val() {
 			text[i], _ = value.(string)
 		}
@@ -271,6 +302,10 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
 		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
 		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
+		entry.Seq, _ = strconv.ParseUint(text[6], 10, 64)
+		if text[5] != "" {
+			entry.Tags = strings.Split(text[5], ",")
+		}
 		entries = append(entries, entry)
 	}
 	return entries, nil

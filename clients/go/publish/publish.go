@@ -100,6 +100,7 @@ const (
 	replace = "replace"
 	merge   = "merge"
 	add     = "add"
+	purge   = "purge"
 )
 
 // mutation is a write of one record. It uses the version in fields, 0 for the next one, and ignores their publish time.
@@ -162,11 +163,15 @@ func (p *Publisher) runAll(ctx context.Context, mutations []mutation) []reply {
 
 // call returns the run of the script for m, without author if the write is not audited.
 func (p *Publisher) call(ctx context.Context, m mutation, audited bool) call {
+	return p.callIn(ctx, p.keyspace.KeysOf(m.member.ID), m, audited)
+}
+
+// callIn is call for a shard.
+func (p *Publisher) callIn(ctx context.Context, shard contract.Keys, m mutation, audited bool) call {
 	expiryMS := int64(0)
 	if m.fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
-	shard := p.keyspace.KeysOf(m.member.ID)
 	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
 	args := []any{m.mode, m.fields[contract.FieldVersion], newDataEpoch(), m.member.String(), expiryMS,
 		shard.EventsChannel(), p.by, traceparent(ctx)}

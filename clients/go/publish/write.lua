@@ -4,7 +4,7 @@
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
 --         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
---         or tombstone is there
+--         or tombstone is there; "purge" writes a purge: hard or soft, of which the value becomes seq
 --       2 version, "0" for the next one
 --       3 a random epoch, taken if there is none
 --       4 member
@@ -13,7 +13,7 @@
 --       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
 --       8 traceparent (W3C Trace Context), "" for none
 --       9 only with KEYS[6]: the author, "" if unknown; what entries don't allow in it is replaced or cut
---       then field, value, field, value, and so on, without version and published
+--       then field, value, field, value, and so on, without version and published, and without seq of an object
 --
 -- Returns {version, seq}; after "add" seq is 0 if the record has just these fields already, and
 -- nothing was written. Or an error that starts with "STALE ", "ABSENT ", "EXISTS ", "INVALID " or
@@ -52,15 +52,16 @@ if #KEYS < 5 or #KEYS > 6 or #ARGV < before_fields + 2 or (#ARGV - before_fields
     .. most .. ' fields with a value each; to audit the write of a device, 6 keys and 9 arguments before them')
 end
 local mode, member, expiry, trace = ARGV[1], ARGV[4], number_of(ARGV[5]), ARGV[8]
-if mode ~= 'replace' and mode ~= 'merge' and mode ~= 'add' then
-  return invalid('mode ' .. mode .. ': want replace, merge or add')
+if mode ~= 'replace' and mode ~= 'merge' and mode ~= 'add' and mode ~= 'purge' then
+  return invalid('mode ' .. mode .. ': want replace, merge, add or purge')
 end
 if not string.find(ARGV[3], '^[0-9a-f]+$') or #ARGV[3] > 64 then
   return invalid('epoch ' .. ARGV[3] .. ': want 1 to 64 lowercase hex digits')
 end
 local prefix = string.sub(KEYS[1], 1, -#member - 1)
-if not string.find(member, '^[oc]:.') or prefix .. member ~= KEYS[1] or string.sub(prefix, -2) ~= '}:' then
-  return invalid('member ' .. member .. ' of ' .. KEYS[1] .. ': want o:KEY or c:DEVICE, and the same at the end of the key')
+if not string.find(member, '^[ocp]:.') or prefix .. member ~= KEYS[1] or string.sub(prefix, -2) ~= '}:' then
+  return invalid('member ' .. member .. ' of ' .. KEYS[1]
+    .. ': want o:KEY, c:DEVICE or p:PURGE, and the same at the end of the key')
 end
 for i, name in ipairs({ 'seq', 'log', 'epoch', 'chain', 'audit' }) do
   if KEYS[i + 1] and KEYS[i + 1] ~= prefix .. name then
@@ -225,6 +226,30 @@ local function labels(text)
   return count > 16 and '16 labels at most'
 end
 
+-- precedes reports whether a is before b in byte order. The operator < follows the server's locale.
+local function precedes(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
+
+local tag_form = '^[A-Za-z0-9._:%-]+$'
+
+local function tags(text)
+  local last, count = '', 0
+  for tag in string.gmatch(text .. ',', '(.-),') do
+    if #tag > 64 or not string.find(tag, tag_form) or not precedes(last, tag) then
+      return '1 to 16 tags in byte order, each once, joined by commas: 1 to 64 letters, digits and . _ : -'
+    end
+    last, count = tag, count + 1
+  end
+  return count > 16 and '16 tags at most'
+end
+
 local mebibyte = 1048576
 local codings = { mebibyte, coding }
 local forms = { -- by kind and field: bytes at most, and the function
@@ -232,7 +257,9 @@ local forms = { -- by kind and field: bytes at most, and the function
     etag = { 128, etag }, ['content-type'] = { 255, content_type }, ttl = { 16, number }, body = { mebibyte },
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
     status = { 3, status }, headers = { 4096, headers },
+    tags = { 16 * 65 - 1, tags },
   },
+  p = { hard = { 16, number }, soft = { 16, number }, deleted = { 1, flag } },
   c = {
     hash = { 4 * 193 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 7, disabled },
     ['not-after'] = { 16, number }, ['old-until'] = { 16, number }, labels = { 16 * 98, labels }, deleted = { 1, flag },
@@ -252,17 +279,6 @@ local function refusal(field, value)
   end
   local want = form[2] and form[2](value)
   return want and 'INVALID ' .. field .. ' of ' .. short .. ': want ' .. want or nil
-end
-
--- precedes reports whether a is before b in byte order. The operator < follows the server's locale.
-local function precedes(a, b)
-  for i = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, i), string.byte(b, i)
-    if x ~= y then
-      return x < y
-    end
-  end
-  return #a < #b
 end
 
 -- canonical reports whether a key, without its device, has its escapes in upper case, and a sorted
@@ -298,7 +314,25 @@ local function scoped(target)
     or host and #host <= 253 and (string.find(host, '^[a-z0-9._-]+$') or string.find(host, '^%[[0-9a-f:.]+%]$'))
 end
 
+-- purge_refusal is id_refusal for a purge: a prefix, or # and a tag, of keys without a virtual host or of one.
+local function purge_refusal()
+  local name, rest = string.match(id, '^//([a-z0-9_-]+)([/#].*)$')
+  rest = rest or id
+  local tag = string.match(rest, '^#(.*)$')
+  if #id > 2048 then
+    return limit('purge ' .. short, #id .. ' bytes', 2048)
+  elseif name and #name > 64 or tag and (#tag > 64 or not string.find(tag, tag_form))
+    or not tag and not string.find(rest, '^/$') and not string.find(rest, '^/[!"$-.0->@-~][!"$->@-~]*/$') then
+    return 'INVALID purge ' .. short .. ': want [//virtual-host]/prefix/ or [//virtual-host]#tag'
+  elseif not canonical(rest) then
+    return 'INVALID purge ' .. short .. ' is not canonical: want hex digits of escapes in upper case'
+  end
+end
+
 local function id_refusal()
+  if kind == 'p' then
+    return purge_refusal()
+  end
   local device, visible = id, '^[!#-+.0->@-~%-]+$'
   if kind == 'o' then
     local _, pairs_less_one = string.gsub(string.match(id, '%?(.*)') or '', '&', '')
@@ -329,10 +363,11 @@ if KEYS[6] and kind ~= 'c' then
 end
 local refused = id_refusal()
 local record = {}
-local given = { version = true, published = true }
+local given = { version = true, published = true, seq = kind == 'o' or nil }
 for i = before_fields + 1, #ARGV, 2 do
   if given[ARGV[i]] then
-    return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published are set here, every other field comes once')
+    return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published, and seq of an object, are '
+      .. 'set here, every other field comes once')
   end
   given[ARGV[i]] = ARGV[i + 1]
   refused = refused or refusal(ARGV[i], ARGV[i + 1])
@@ -347,6 +382,14 @@ if refused then
 end
 if given['deleted'] and #record > 2 then
   return invalid('deleted of ' .. short .. ': a tombstone has no other field')
+end
+if given['deleted'] then
+  given['seq'] = nil
+end
+if (mode == 'purge') ~= (kind == 'p' and not given['deleted'])
+  or mode == 'purge' and (#record > 2 or record[2] ~= '1' or record[1] == 'deleted') then
+  return invalid('fields of ' .. short .. ' in mode ' .. mode .. ': want one, hard or soft, 1 in a purge, and no purge '
+    .. 'of another member')
 end
 if not expiry or (given['deleted'] ~= nil) ~= (expiry > 0) then
   return invalid('expiry ' .. ARGV[5] .. ' of ' .. member .. ': want milliseconds for a tombstone, 0 for any other record')
@@ -382,12 +425,13 @@ for i = 1, #old, 2 do
   was[old[i]] = old[i + 1]
 end
 if mode == 'add' then
-  local same = stored > 0 and #old == #record + 4 -- version and published
+  local same, own = stored > 0, #record -- own: of the writer
   for i = 1, #old, 2 do
     local want = given[old[i]]
     same = same and (want == true or want == old[i + 1])
+    own = own - (want == true and 0 or 2)
   end
-  if same then
+  if same and own == 0 then
     return { stored, 0 }
   elseif #old > 0 then
     local deleted = was.deleted and ', deleted' or ''
@@ -410,6 +454,14 @@ end
 if version <= stored or version > newest then
   return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not newer than the stored '
     .. decimal(stored) .. ' (at most ' .. decimal(newest) .. ')')
+end
+
+if mode == 'purge' then
+  record[2] = decimal(seq)
+  local hard = record[1] == 'soft' and number_of(was.hard)
+  if hard and hard > 0 and hard < seq then
+    given['hard'], record[3], record[4] = true, 'hard', decimal(hard)
+  end
 end
 
 local stale = {}
@@ -435,7 +487,8 @@ else
   end
 end
 
-for _, field in ipairs(kind == 'o' and { 'etag', 'content-type', 'body' } or { not given['disabled'] and 'hash' or nil }) do
+local required = { o = { 'etag', 'content-type', 'body' }, c = { not given['disabled'] and 'hash' or nil }, p = {} }
+for _, field in ipairs(required[kind]) do
   if not given[field] and not given['deleted'] then
     return invalid(field .. ' of ' .. short .. ' is missing')
   end
@@ -451,6 +504,10 @@ record[#record + 1] = 'version'
 record[#record + 1] = decimal(version)
 record[#record + 1] = 'published'
 record[#record + 1] = decimal(tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000))
+if given['seq'] then
+  record[#record + 1] = 'seq'
+  record[#record + 1] = decimal(seq)
+end
 
 -- The event. Its digest covers the digest before and all that follows it here, but of each
 -- body its length only: hashing megabytes would hold Redis up.
@@ -475,11 +532,11 @@ local digest = redis.sha1hex(netstring(previous) .. table.concat(chained))
 local link = decimal(seq) .. ' ' .. digest
 
 -- When memory is used up Redis refuses the first command if that may take some, and none after
--- it. A grant is refused so. A deletion or revocation must not be: it begins with a command that
--- takes none, and changes nothing, since seq never expires.
+-- it. A grant is refused so. A deletion, revocation or purge must not be: it begins with a command
+-- that takes none, and changes nothing, since seq never expires.
 local takes = { 'SET', KEYS[4], ARGV[3], 'NX' }
 local writes = {
-  (given['deleted'] or given['disabled']) and { 'PERSIST', KEYS[2] } or takes,
+  (given['deleted'] or given['disabled'] or kind == 'p') and { 'PERSIST', KEYS[2] } or takes,
   takes,
   { 'INCR', KEYS[2] },
   { 'ZADD', KEYS[3], decimal(seq), member },

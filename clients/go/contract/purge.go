@@ -1,0 +1,196 @@
+package contract
+
+import (
+	"strconv"
+	"strings"
+	"unique"
+
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
+)
+
+// MaxTags is the maximum number of tags of one object.
+const MaxTags = 16
+
+// Purge is the content of a purge's hash in Redis: everything under its ID that was written before. A tombstone, which
+// ends it, has only ID, Version, PublishedMS and Deleted.
+type Purge struct {
+	// ID is [PrefixPurge] or [TagPurge]. The hash does not contain it; the caller of [ParsePurge] sets it.
+	ID string
+	// Version increases with every write of the record.
+	Version uint64
+	// PublishedMS is the time of the write, in unix milliseconds of Redis.
+	PublishedMS int64
+	// Deleted marks a tombstone.
+	Deleted bool
+	// Hard is the sequence number of the shard's last hard purge of ID: objects up to it are as good as deleted; 0: none.
+	Hard uint64
+	// Soft is that of the last soft purge since, 0 for none: objects up to it are stale.
+	Soft uint64
+}
+
+// PrefixPurge returns the ID of the purge of all objects of a virtual host, "" for those without one, whose paths begin
+// with prefix, which begins and ends with a slash.
+func PrefixPurge(virtualHost, prefix string) string { return purgeSpace(virtualHost) + prefix }
+
+// TagPurge returns the ID of the purge of all objects of a virtual host, "" for those without one, with a tag.
+func TagPurge(virtualHost, tag string) string { return purgeSpace(virtualHost) + "#" + tag }
+
+func purgeSpace(virtualHost string) string {
+	if virtualHost == "" {
+		return ""
+	}
+	return "//" + virtualHost
+}
+
+// ParsePurge parses a purge's hash from HGETALL or an event. It returns an error for a missing key, which has no
+// fields: check that first.
+func ParsePurge(fields map[string]string) (Purge, error) {
+	h, err := parseHead(fields, func(field string) bool { return field == FieldHard || field == FieldSoft })
+	if err != nil {
+		return Purge{}, err
+	}
+	p := Purge{Version: h.version, PublishedMS: h.published, Deleted: h.deleted}
+	if p.Deleted {
+		return p, nil
+	}
+	for field, seq := range map[string]*uint64{FieldHard: &p.Hard, FieldSoft: &p.Soft} {
+		if text, found := fields[field]; found {
+			if *seq, err = parseNumber(field, text, 1); err != nil {
+				return Purge{}, err
+			}
+		}
+	}
+	switch {
+	case p.Hard == 0 && p.Soft == 0:
+		return Purge{}, refuse(ReasonMissing, "%s and %s: missing", FieldHard, FieldSoft)
+	case p.Soft != 0 && p.Soft <= p.Hard:
+		return Purge{}, refuse(ReasonConflict, "%s: %d, not after %s: %d", FieldSoft, p.Soft, FieldHard, p.Hard)
+	}
+	return p, nil
+}
+
+// Last returns the sequence number of its last write.
+func (p Purge) Last() uint64 { return max(p.Hard, p.Soft) }
+
+// Fields returns the hash of p, for [ParsePurge].
+func (p Purge) Fields() map[string]string {
+	fields := head{p.Version, p.PublishedMS, p.Deleted}.fields()
+	for field, seq := range map[string]uint64{FieldHard: p.Hard, FieldSoft: p.Soft} {
+		if seq != 0 && !p.Deleted {
+			fields[field] = strconv.FormatUint(seq, 10)
+		}
+	}
+	return fields
+}
+
+// CheckTags returns an error if the tags of an object are invalid, other than their order.
+func CheckTags(tags []string) error {
+	if len(tags) > MaxTags {
+		return refuse(ReasonLimit, "tags: %d, at most %d are allowed", len(tags), MaxTags)
+	}
+	for _, tag := range tags {
+		if !limits.ValidPermission(tag) { // the same form
+			return refuse(ReasonMalformed, "tags: %s: want 1 to %d of letters, digits and . _ : -", quote(tag),
+				limits.MaxPermissionName)
+		}
+	}
+	return nil
+}
+
+func parseTags(text string) ([]string, error) {
+	if most := MaxTags * (limits.MaxPermissionName + 1); len(text) > most {
+		return nil, refuse(ReasonLimit, "tags: %d bytes, at most %d are allowed", len(text), most)
+	}
+	tags := strings.Split(text, ",")
+	if err := CheckTags(tags); err != nil {
+		return nil, err
+	}
+	for i, tag := range tags {
+		if i > 0 && tag <= tags[i-1] {
+			return nil, refuse(ReasonMalformed, "tags: %s after %s: want byte order, each once", quote(tag), quote(tags[i-1]))
+		}
+	}
+	for i, tag := range tags {
+		tags[i] = unique.Make(tag).Value() // few distinct ones, in many objects
+	}
+	return tags, nil
+}
+
+// checkPurge returns an error if id is not the ID of a purge.
+func checkPurge(id string) error {
+	if len(id) > limits.MaxKey {
+		return refuse(ReasonLimit, "purge %s: %d bytes, at most %d are allowed", quote(id), len(id), limits.MaxKey)
+	}
+	space, rest := "", id
+	if strings.HasPrefix(id, "//") {
+		end := 2 + strings.IndexAny(id[2:], "/#")
+		if end < 2 {
+			end = len(id)
+		}
+		space, rest = id[:end], id[end:]
+	}
+	valid := space == "" || limits.ValidKey(space+"/") && !strings.Contains(space, ":")
+	tag, tagged := strings.CutPrefix(rest, "#")
+	if tagged {
+		valid = valid && limits.ValidPermission(tag)
+	} else {
+		valid = valid && limits.ValidKey(rest) && strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//") &&
+			strings.HasSuffix(rest, "/") && !strings.ContainsAny(rest, "?#")
+	}
+	if !valid {
+		return refuse(ReasonMalformed, "purge %s: want [//virtual-host]/prefix/ or [//virtual-host]#tag", quote(id))
+	}
+	if want := space + objectkey.Canonical(rest); want != id && !tagged {
+		return refuse(ReasonMalformed, "purge %s: not canonical, want %s", quote(id), quote(want))
+	}
+	return nil
+}
+
+// Purges are the purges of one shard, by their IDs.
+type Purges map[string]Purge
+
+// Of reports whether the object at key with these tags, whose write had the number seq in the same shard, was purged;
+// or that it is stale.
+func (p Purges) Of(key string, tags []string, seq uint64) (purged, stale bool) {
+	if len(p) == 0 {
+		return false, false
+	}
+	VisitPurges(key, tags, func(id []byte) bool {
+		found := p[string(id)]
+		purged, stale = seq <= found.Hard && found.Hard != 0, stale || seq <= found.Soft && found.Soft != 0
+		return !purged
+	})
+	return purged, stale && !purged
+}
+
+// VisitPurges passes the IDs of all purges that concern the object at key with these tags to visit, until it returns
+// false: one for each slash of the path, and one for each tag. visit must not retain them.
+func VisitPurges(key string, tags []string, visit func(id []byte) bool) {
+	space, target := objectkey.Split(key)
+	if at := strings.Index(space, "//"); at >= 0 {
+		space, _, _ = strings.Cut(space[at+len("//"):], ":")
+	} else {
+		space = ""
+	}
+	var buffer [256]byte // enough unless a key is long
+	id := buffer[:0]
+	if space != "" {
+		id = append(append(id, "//"...), space...)
+	}
+	host := len(id)
+	for _, tag := range tags {
+		if id = append(append(id[:host], '#'), tag...); !visit(id) {
+			return
+		}
+	}
+	id = id[:host]
+	for i := range len(target) {
+		if target[i] == '?' || target[i] == '#' {
+			return
+		}
+		if id = append(id, target[i]); target[i] == '/' && !visit(id) {
+			return
+		}
+	}
+}

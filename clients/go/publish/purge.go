@@ -1,0 +1,119 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+// Purge names what to purge: exactly one of Tag and Prefix.
+type Purge struct {
+	// Tag purges objects with this tag.
+	Tag string
+	// Prefix purges objects whose path, without device, virtual host, host and query, begins with it. It begins and ends
+	// with a slash; "/" is everything of the virtual host.
+	Prefix string
+	// VirtualHost is the virtual host of the objects; "" purges only objects of none.
+	VirtualHost string
+	// Soft keeps the objects, but as expired: edges that may serve stale objects answer with them.
+	Soft bool
+}
+
+// ID returns the ID of the purge's record, or [ErrInvalid].
+func (u Purge) ID() (string, error) {
+	if (u.Tag == "") == (u.Prefix == "") {
+		return "", refuse("purge: want a tag or a prefix")
+	}
+	id := contract.TagPurge(u.VirtualHost, u.Tag)
+	if u.Prefix != "" {
+		id = contract.PrefixPurge(u.VirtualHost, u.Prefix)
+		if want := lookedUp(u.Prefix); u.Prefix != want {
+			return "", refuse("prefix %q: no edge looks up such paths, want %q", u.Prefix,
+				strings.TrimSuffix(want, "/")+"/")
+		}
+	}
+	return id, checkMember(contract.PurgeMember(id))
+}
+
+// Purge purges all objects of u that were published before, in every shard, and returns the receipts by shard. What is
+// published afterwards stays. After an error some shards may have purged: call it again.
+func (p *Publisher) Purge(ctx context.Context, u Purge) ([]Receipt, error) {
+	id, err := u.ID()
+	if err == nil {
+		err = p.agree(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("purge: %w", err)
+	}
+	field := contract.FieldHard
+	if u.Soft {
+		field = contract.FieldSoft
+	}
+	m := mutation{purge, contract.PurgeMember(id), map[string]string{contract.FieldVersion: "0", field: "1"}}
+	calls := make([]call, p.keyspace.Count())
+	for i := range calls {
+		calls[i] = p.callIn(ctx, p.keyspace.Keys(i), m, false)
+	}
+	receipts, errs := make([]Receipt, len(calls)), make([]error, len(calls))
+	for i, reply := range p.run(ctx, writeScript, calls...) {
+		result := p.result(ctx, reply)
+		receipts[i] = result.Receipt
+		if result.Err != nil {
+			errs[i] = fmt.Errorf("shard %d: %w", i, result.Err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return receipts, fmt.Errorf("purge %q: %w", id, err)
+	}
+	return receipts, nil
+}
+
+// purges reads all purges of a shard. It ignores unreadable ones, as sidecars do.
+func (p *Publisher) purges(ctx context.Context, shard contract.Keys) (contract.Purges, error) {
+	all := contract.Purges{}
+	var failed error
+	_, err := p.membersOf(ctx, shard, contract.KindPurge, func(members []contract.Member) bool {
+		failed = p.readPurges(ctx, shard, members, all)
+		return failed == nil
+	})
+	return all, errors.Join(err, failed)
+}
+
+// purgesOf reads the purges that concern the object at key with these tags.
+func (p *Publisher) purgesOf(ctx context.Context, key string, tags []string) (contract.Purges, error) {
+	var members []contract.Member
+	contract.VisitPurges(key, tags, func(id []byte) bool {
+		members = append(members, contract.PurgeMember(string(id)))
+		return true
+	})
+	all := contract.Purges{}
+	return all, p.readPurges(ctx, p.keyspace.KeysOf(key), members, all)
+}
+
+// readPurges adds the records of members to all, in one round trip.
+func (p *Publisher) readPurges(ctx context.Context, shard contract.Keys, members []contract.Member,
+	all contract.Purges) error {
+	if len(members) == 0 {
+		return nil
+	}
+	pipe := p.client.Pipeline()
+	records := make([]*redis.MapStringStringCmd, len(members))
+	for i, m := range members {
+		records[i] = pipe.HGetAll(ctx, shard.RecordKey(m))
+	}
+	if err := exec(ctx, pipe); err != nil {
+		return err
+	}
+	for i, record := range records {
+		if u, err := contract.ParsePurge(record.Val()); err == nil && !u.Deleted {
+			u.ID = members[i].ID
+			all[u.ID] = u
+		}
+	}
+	return nil
+}
