@@ -42,6 +42,11 @@ type Object struct {
 	Tags []string
 	// Version must exceed the stored one; 0 means the next one.
 	Version uint64
+	// IfVersion is the version that the stored object must have, or its tombstone; with another one, Put returns
+	// [ErrStale]. 0: any.
+	IfVersion uint64
+	// IfAbsent lets Put return [ErrExists] if there is an object at Key.
+	IfAbsent bool
 }
 
 // Header is a header line of an answer.
@@ -49,28 +54,8 @@ type Header = contract.Header
 
 // Put publishes o with all encodings that are smaller than its body.
 func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
-	if err := o.check(); err != nil {
-		return Receipt{}, fmt.Errorf("put object: %w", err)
-	}
-	bodies, err := encode(o.Body, o.ContentType)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
-	}
-	record := contract.Object{
-		Version:     o.Version,
-		ETag:        o.EntityTag(),
-		ContentType: o.ContentType,
-		Status:      o.Status,
-		Headers:     contract.JoinHeaders(o.Headers),
-		TTLMS:       o.TTL.Milliseconds(),
-		Bodies:      bodies,
-	}
-	record.Tags = distinct(o.Tags)
-	receipt, err := p.write(ctx, replace, contract.ObjectMember(o.Key), record.Fields())
-	if err != nil {
-		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
-	}
-	return receipt, nil
+	r := p.PutAll(ctx, []Object{o})[0]
+	return r.Receipt, r.Err
 }
 
 // EntityTag returns o.ETag or, if it is empty, the default: [ETag], or with a status or headers the first 128 bits of
@@ -112,6 +97,10 @@ func (o *Object) check() (err error) {
 	case o.ETag != "" && !limits.ValidETag(o.ETag):
 		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`,
 			o.ETag, o.Key, limits.MaxETag)
+	case o.Version != 0 && o.IfVersion != 0, o.Version != 0 && o.IfAbsent, o.IfVersion != 0 && o.IfAbsent:
+		return refuse("%q: want one of version, if-version and if-absent at most", o.Key)
+	case o.IfVersion >= limits.MaxVersion:
+		return refuse("if-version %d of %q: at most %d is allowed", o.IfVersion, o.Key, uint64(limits.MaxVersion)-1)
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
@@ -135,19 +124,8 @@ func (o *Object) check() (err error) {
 // exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
 // [Publisher.MayExist] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	key, err := canonical(key)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("delete object: %w", err)
-	}
-	if err := checkVersion(version); err != nil {
-		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
-	}
-	receipt, err := p.write(ctx, replace, contract.ObjectMember(key),
-		contract.Object{Version: version, Deleted: true}.Fields())
-	if err != nil {
-		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
-	}
-	return receipt, nil
+	r := p.deleteAll(ctx, []string{key}, version)[0]
+	return r.Receipt, r.Err
 }
 
 // MayExist reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has

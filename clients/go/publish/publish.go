@@ -38,8 +38,9 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
 	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
-	// ErrExists: the device has another record, or was deleted within the last 24 hours, and nothing was written.
-	ErrExists = errors.New("already registered")
+	// ErrExists: there is an object at the key, or the device has another record or was deleted within the last 24 hours,
+	// and nothing was written.
+	ErrExists = errors.New("already exists")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
 )
@@ -103,7 +104,8 @@ const (
 	purge   = "purge"
 )
 
-// mutation is a write of one record. It uses the version in fields, 0 for the next one, and ignores their publish time.
+// mutation is a write of one record. It uses the version in fields, 0 for the next one, =V for the one after V, and
+// ignores their publish time.
 type mutation struct {
 	mode   string
 	member contract.Member
@@ -123,19 +125,33 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	return result.Receipt, result.Err
 }
 
+// batchRecords is how many records are written at once: some 30 ms of Redis.
+const batchRecords = 512
+
 // writeAll runs the script for each mutation, up to a bound in one round trip to each server. Each is atomic by itself.
+// Once Redis answers none, nothing more is sent.
 func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result {
-	const atOnce = 512 // some 30 ms of Redis, and a few hundred kilobytes of devices
 	results := make([]Result, 0, len(mutations))
-	if err := p.agree(ctx); err != nil {
-		return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations))...)
-	}
-	for part := range slices.Chunk(mutations, atOnce) {
-		for _, r := range p.runAll(ctx, part) {
-			results = append(results, p.result(ctx, r))
+	for part := range slices.Chunk(mutations, batchRecords) {
+		written, answered := p.writeBatch(ctx, part)
+		if results = append(results, written...); !answered {
+			err := written[len(written)-1].Err
+			return append(results, slices.Repeat([]Result{{Err: err}}, len(mutations)-len(results))...)
 		}
 	}
 	return results
+}
+
+// writeBatch is writeAll for at least one mutation, and batchRecords at most. It reports whether Redis answered any.
+func (p *Publisher) writeBatch(ctx context.Context, mutations []mutation) (results []Result, answered bool) {
+	if err := p.agree(ctx); err != nil {
+		return slices.Repeat([]Result{{Err: err}}, len(mutations)), false
+	}
+	for _, r := range p.runAll(ctx, mutations) {
+		answered = answered || r.err == nil || errors.As(r.err, new(redis.Error))
+		results = append(results, p.result(ctx, r))
+	}
+	return results, answered
 }
 
 // runAll runs the script for each mutation; writes of devices are audited, if they may be.

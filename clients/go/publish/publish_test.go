@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -50,6 +51,7 @@ func serverAt(t *testing.T, url string) server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	options.ReadTimeout = time.Minute // a busy machine and miniredis
 	client := redis.NewClient(options)
 	t.Cleanup(func() { client.Close() })
 	return server{client, New(client)}

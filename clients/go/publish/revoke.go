@@ -97,27 +97,50 @@ func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
 func (s state) known() bool { return s.there || s.missing() }
 
 func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
-	shard := p.keyspace.KeysOf(m.ID)
+	states, err := p.states(ctx, m)
+	if err != nil {
+		return state{}, err
+	}
+	return states[0], nil
+}
+
+// states returns the states of members, read in one round trip to each server.
+func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]state, error) {
+	type query struct {
+		score          *redis.FloatCmd
+		floor, version *redis.StringCmd
+		deleted        *redis.BoolCmd
+	}
+	queries := make([]query, len(members))
 	pipe := p.client.Pipeline()
-	score := pipe.ZScore(ctx, shard.LogKey(), m.String()) // first: next must not count a write that record lacks
-	floor := pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor)
-	record := pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion)
-	deleted := pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted)
-	_, _ = pipe.Exec(ctx) // the replies have the errors
-	for _, cmd := range []redis.Cmder{record, deleted, score, floor} {
-		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return state{}, err
+	for i, m := range members {
+		shard := p.keyspace.KeysOf(m.ID)
+		queries[i] = query{
+			score:   pipe.ZScore(ctx, shard.LogKey(), m.String()), // first: next must not count a write that record lacks
+			floor:   pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor),
+			version: pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion),
+			deleted: pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted),
 		}
 	}
-	trimmed, _ := floor.Uint64()
-	version, _ := record.Uint64()
-	return state{
-		there:   record.Err() == nil && !deleted.Val(),
-		deleted: deleted.Val(),
-		logged:  score.Err() == nil,
-		last:    max(uint64(score.Val()), trimmed),
-		version: version,
-	}, nil
+	_, _ = pipe.Exec(ctx) // the replies have the errors
+	states := make([]state, len(members))
+	for i, q := range queries {
+		for _, cmd := range []redis.Cmder{q.version, q.deleted, q.score, q.floor} {
+			if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+				return nil, err
+			}
+		}
+		trimmed, _ := q.floor.Uint64()
+		version, _ := q.version.Uint64()
+		states[i] = state{
+			there:   q.version.Err() == nil && !q.deleted.Val(),
+			deleted: q.deleted.Val(),
+			logged:  q.score.Err() == nil,
+			last:    max(uint64(q.score.Val()), trimmed),
+			version: version,
+		}
+	}
+	return states, nil
 }
 
 // RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including those with only

@@ -83,7 +83,13 @@ type objectVector struct {
 	ContentType string `json:"content_type,omitempty"`
 	ETag        string `json:"etag,omitempty"`
 	TTLMS       int64  `json:"ttl_ms,omitempty"`
-	Version     uint64 `json:"version,omitempty"`
+	Status      int    `json:"status,omitempty"`
+	// Headers are names and values.
+	Headers   [][2]string `json:"headers,omitempty"`
+	Tags      []string    `json:"tags,omitempty"`
+	Version   uint64      `json:"version,omitempty"`
+	IfVersion uint64      `json:"if_version,omitempty"`
+	IfAbsent  bool        `json:"if_absent,omitempty"`
 }
 
 type stepVector struct {
@@ -110,6 +116,11 @@ type stepVector struct {
 	Name        string             `json:"name,omitempty"`
 	Value       string             `json:"value,omitempty"`
 	Member      string             `json:"member,omitempty"`
+	Tag         string             `json:"tag,omitempty"`
+	Prefix      string             `json:"prefix,omitempty"`
+	All         bool               `json:"all,omitempty"`
+	VirtualHost string             `json:"virtual_host,omitempty"`
+	Soft        bool               `json:"soft,omitempty"`
 
 	Want    *outcome  `json:"want,omitempty"`
 	Results []outcome `json:"results,omitempty"`
@@ -246,8 +257,13 @@ func (o objectVector) object(t *testing.T) Object {
 			t.Fatal(err)
 		}
 	}
-	return Object{Key: o.Key, Body: body, ContentType: o.ContentType, ETag: o.ETag,
-		TTL: time.Duration(o.TTLMS) * time.Millisecond, Version: o.Version}
+	object := Object{Key: o.Key, Body: body, ContentType: o.ContentType, ETag: o.ETag,
+		TTL: time.Duration(o.TTLMS) * time.Millisecond, Status: o.Status, Tags: o.Tags, Version: o.Version,
+		IfVersion: o.IfVersion, IfAbsent: o.IfAbsent}
+	for _, h := range o.Headers {
+		object.Headers = append(object.Headers, Header{Name: h[0], Value: h[1]})
+	}
+	return object
 }
 
 // runMany returns nil if it is a step of one record.
@@ -255,15 +271,13 @@ func (s stepVector) runMany(t *testing.T, p *Publisher) (results []Result) {
 	t.Helper()
 	switch s.Op {
 	case "put_many":
+		var objects []Object
 		for _, o := range s.Objects {
-			receipt, err := p.Put(t.Context(), o.object(t))
-			results = append(results, Result{receipt, err})
+			objects = append(objects, o.object(t))
 		}
+		return p.PutAll(t.Context(), objects)
 	case "delete_many":
-		for _, key := range s.Keys {
-			receipt, err := p.Delete(t.Context(), key, 0)
-			results = append(results, Result{receipt, err})
-		}
+		return p.DeleteAll(t.Context(), s.Keys)
 	}
 	return results
 }
@@ -288,6 +302,12 @@ func (s stepVector) run(t *testing.T, p *Publisher) (version uint64, err error) 
 		return o.Version, err
 	case "delete":
 		receipt, err = p.Delete(ctx, s.Key, s.Version)
+	case "purge":
+		u := Purge{Tag: s.Tag, Prefix: s.Prefix, VirtualHost: s.VirtualHost, Soft: s.Soft}
+		if s.All {
+			u.Prefix = "/"
+		}
+		_, err = p.Purge(ctx, u)
 	case "put_device":
 		d := Device{ID: s.ID, Secret: s.Secret, Hashes: s.Hashes, Permissions: s.Permissions, Version: s.Version,
 			Cost: s.Cost, Pepper: pepper, Disabled: s.Disabled != nil && *s.Disabled, Labels: map[string]string{}}
@@ -371,7 +391,7 @@ func (c caseVector) expect(t *testing.T, record map[string]string) map[string]an
 	var codings []string
 	for field, value := range record {
 		switch {
-		case field == contract.FieldVersion || field == contract.FieldPublished:
+		case field == contract.FieldVersion || field == contract.FieldPublished || field == contract.FieldSeq:
 		case strings.HasPrefix(field, "body."):
 			if decoded := decoded(t, field, value); decoded != record[contract.FieldBody] {
 				t.Errorf("%s: decodes to %d bytes that are not the body", field, len(decoded))

@@ -5,7 +5,8 @@
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
 --         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
 --         or tombstone is there; "purge" writes a purge: hard or soft, of which the value becomes seq
---       2 version, "0" for the next one
+--       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
+--         there is none
 --       3 a random epoch, taken if there is none
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
@@ -439,9 +440,16 @@ if mode == 'add' then
   end
 end
 
-local version = number_of(ARGV[2])
+local expected = string.match(ARGV[2], '^=(.*)')
+local version = number_of(expected or ARGV[2])
 if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
+end
+if expected and version ~= stored then
+  return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not the stored ' .. decimal(stored))
+end
+if expected then
+  version = 0
 end
 if version == 0 and stored == 0 then
   -- The tombstone has expired, or the hash is damaged. The member's last sequence number is

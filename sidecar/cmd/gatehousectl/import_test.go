@@ -59,8 +59,8 @@ func TestImport(t *testing.T) {
 	s.ok("", "device", "revoke", "d")
 	s.ok("other", "device", "rotate", "e", "--secret-file", "-", "--cost", "4", "--overlap", "0")
 	r := s.run("", "device", "import", file, "--cost", "4", "--rate", "1000")
-	if r.code != 1 || !strings.Contains(r.stderr, file+":2: device \"d\": already registered") ||
-		!strings.Contains(r.stderr, file+":4: device \"e\": already registered with another secret\n") ||
+	if r.code != 1 || !strings.Contains(r.stderr, file+":2: device \"d\": already exists") ||
+		!strings.Contains(r.stderr, file+":4: device \"e\": already exists with another secret\n") ||
 		!strings.Contains(r.stderr, "2 of 2 devices failed") || !s.record().Disabled {
 		t.Errorf("over others: %+v", r)
 	}

@@ -1,0 +1,264 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+// batchBodies is how many bytes of bodies are written at once. With all encodings they are at most 4 MiB.
+const batchBodies = 1 << 20
+
+// PutAll publishes each of objects as [Publisher.Put] does, and returns the results in their order. It encodes on all
+// cores and writes 512 objects, 4 MiB at most, in one round trip to each server. Each write is atomic by itself: other
+// objects don't suffer from one that fails. Objects of the same key are written in their order, except while a Cluster
+// moves its slot. Once Redis answers no write of a round trip, nothing more is sent, and the rest has its error.
+func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
+	batches := make(chan []prepared) // one is encoded while the one before is written
+	go func() {
+		defer close(batches)
+		for len(objects) > 0 {
+			n := batchOf(objects)
+			batches <- prepareAll(ctx, objects[:n])
+			objects = objects[n:]
+		}
+	}()
+	results := make([]Result, 0, len(objects))
+	var gone error
+	for batch := range batches {
+		if gone == nil {
+			gone = p.putBatch(ctx, batch)
+		} else {
+			for i := range batch {
+				batch[i].fail(gone)
+			}
+		}
+		for _, b := range batch {
+			results = append(results, b.result)
+		}
+	}
+	return results
+}
+
+// DeleteAll deletes the object at each of keys as [Publisher.Delete] does with version 0, and returns the results in
+// their order. It writes as [Publisher.PutAll] does.
+func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result {
+	return p.deleteAll(ctx, keys, 0)
+}
+
+func (p *Publisher) deleteAll(ctx context.Context, keys []string, version uint64) []Result {
+	results := make([]Result, len(keys))
+	var mutations []mutation
+	var of []int // keys
+	for i, key := range keys {
+		key, err := canonical(key)
+		if err == nil {
+			err = checkVersion(version)
+		}
+		if err != nil {
+			results[i].Err = fmt.Errorf("delete object: %w", err)
+			continue
+		}
+		tombstone := contract.Object{Version: version, Deleted: true}
+		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), tombstone.Fields()})
+		of = append(of, i)
+	}
+	for n, r := range p.writeAll(ctx, mutations) {
+		if r.Err != nil {
+			r.Err = fmt.Errorf("delete %q: %w", mutations[n].member.ID, r.Err)
+		}
+		results[of[n]] = r
+	}
+	return results
+}
+
+// batchOf returns how many of objects are written at once.
+func batchOf(objects []Object) int {
+	bytes := 0
+	for n, o := range objects {
+		if bytes += len(o.Body); n > 0 && bytes > batchBodies || n == batchRecords {
+			return n
+		}
+	}
+	return len(objects)
+}
+
+// prepared is an object that is about to be written.
+type prepared struct {
+	mutation
+	absent bool // IfAbsent
+	done   bool
+	result Result
+}
+
+// fail ends the write with an error.
+func (b *prepared) fail(err error) {
+	if !b.done {
+		b.done, b.result.Err = true, fmt.Errorf("put %q: %w", b.member.ID, err)
+	}
+}
+
+// prepareAll encodes objects, or fails them.
+func prepareAll(ctx context.Context, objects []Object) []prepared {
+	batch := make([]prepared, len(objects))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(objects)) {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for i := next.Add(1) - 1; i < int64(len(objects)); i = next.Add(1) - 1 {
+				batch[i] = newPrepared(ctx, objects[i])
+			}
+		}()
+	}
+	workers.Wait()
+	return batch
+}
+
+func newPrepared(ctx context.Context, o Object) prepared {
+	if err := o.check(); err != nil {
+		return prepared{done: true, result: Result{Err: fmt.Errorf("put object: %w", err)}}
+	}
+	b := prepared{absent: o.IfAbsent, mutation: mutation{mode: replace, member: contract.ObjectMember(o.Key)}}
+	if err := ctx.Err(); err != nil {
+		b.fail(err)
+		return b
+	}
+	bodies, err := encode(o.Body, o.ContentType)
+	if err != nil {
+		b.fail(err)
+		return b
+	}
+	b.fields = contract.Object{
+		Version: o.Version, ETag: o.EntityTag(), ContentType: o.ContentType, TTLMS: o.TTL.Milliseconds(), Bodies: bodies,
+		Status: o.Status, Headers: contract.JoinHeaders(o.Headers), Tags: distinct(o.Tags),
+	}.Fields()
+	if o.IfVersion != 0 {
+		b.after(o.IfVersion)
+	}
+	return b
+}
+
+// after makes the write one of the next version after a stored one, 0 for none.
+func (b *prepared) after(version uint64) {
+	b.fields[contract.FieldVersion] = "=" + strconv.FormatUint(version, 10)
+}
+
+// putBatch writes batch. It returns an error if Redis answers none of the writes.
+func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {
+	for range attempts {
+		if err := p.findAbsent(ctx, batch); err != nil {
+			return err
+		}
+		var mutations []mutation
+		var of []*prepared
+		for i := range batch {
+			if b := &batch[i]; !b.done {
+				mutations, of = append(mutations, b.mutation), append(of, b)
+			}
+		}
+		if len(of) == 0 {
+			return nil
+		}
+		written, answered := p.writeBatch(ctx, mutations)
+		for n, r := range written {
+			b := of[n]
+			if b.result = r; b.absent && errors.Is(r.Err, ErrStale) {
+				continue // it was written or deleted meanwhile
+			}
+			if r.Err != nil {
+				b.fail(r.Err)
+			}
+			b.done = true
+		}
+		if !answered {
+			return written[0].Err
+		}
+	}
+	for i := range batch {
+		batch[i].fail(batch[i].result.Err)
+	}
+	return nil
+}
+
+// findAbsent lets writes with IfAbsent be the next after what is stored, or fails them. It returns an error, and fails
+// the whole batch, if it can't read.
+func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
+	var of []*prepared
+	var members []contract.Member
+	for i := range batch {
+		if b := &batch[i]; b.absent && !b.done {
+			of, members = append(of, b), append(members, b.member)
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	states, err := p.states(ctx, members...)
+	var purged map[string]bool
+	if err == nil {
+		var there []contract.Member
+		for n, s := range states {
+			if s.there {
+				there = append(there, members[n])
+			}
+		}
+		purged, err = p.purged(ctx, there)
+	}
+	if err != nil {
+		for i := range batch {
+			batch[i].fail(err)
+		}
+		return err
+	}
+	for n, s := range states {
+		if s.there && !purged[of[n].member.ID] {
+			of[n].fail(ErrExists)
+		} else {
+			of[n].after(s.version)
+		}
+	}
+	return nil
+}
+
+// purged returns the keys of the objects that were purged, in one round trip and one for each shard.
+func (p *Publisher) purged(ctx context.Context, members []contract.Member) (map[string]bool, error) {
+	entries, err := p.entries(ctx, members, "")
+	if err != nil {
+		return nil, err
+	}
+	byShard := map[int][]Entry{}
+	for _, e := range entries {
+		shard := p.keyspace.KeysOf(e.Key).Shard
+		byShard[shard] = append(byShard[shard], e)
+	}
+	purged := map[string]bool{}
+	for shard, entries := range byShard {
+		ids := map[string]bool{}
+		for _, e := range entries {
+			contract.VisitPurges(e.Key, e.Tags, func(id []byte) bool {
+				ids[string(id)] = true
+				return true
+			})
+		}
+		var members []contract.Member
+		for id := range ids {
+			members = append(members, contract.PurgeMember(id))
+		}
+		purges := contract.Purges{}
+		if err := p.readPurges(ctx, p.keyspace.Keys(shard), members, purges); err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			purged[e.Key], _ = purges.Of(e.Key, e.Tags, e.Seq)
+		}
+	}
+	return purged, nil
+}
