@@ -311,26 +311,24 @@ class Operations:
             raise NotFoundError(f"no object {key!r}")
         return parse_object(key, record, stale)
 
-    def delete_many(self, keys: Sequence[str], version: int, if_version: Optional[int]) -> Steps[List[Result]]:
+    def delete_many(self, keys: Sequence[str], version: int = 0) -> Steps[List[Result]]:
         results: List[Result] = [NotFoundError("")] * len(keys)
         good_keys: Dict[int, str] = {}
         for i, key in enumerate(keys):
             try:
                 good_keys[i] = canonical(key)
                 check_version(version)
-                check_version(if_version or 0)
             except GatehouseError as error:
                 results[i] = error
-        text = str(version) if if_version is None else f"={if_version}"
         written = yield from self.write_all(
-            [Mutation("replace", "o:" + key, {"deleted": "1"}, text) for key in good_keys.values()]
+            [Mutation("replace", "o:" + key, {"deleted": "1"}, str(version)) for key in good_keys.values()]
         )
         for i, result in zip(good_keys, written):
             results[i] = result
         return results
 
-    def delete(self, key: str, version: int, if_version: Optional[int]) -> Steps[Receipt]:
-        (result,) = yield from self.delete_many([key], version, if_version)
+    def delete(self, key: str, version: int) -> Steps[Receipt]:
+        (result,) = yield from self.delete_many([key], version)
         if isinstance(result, Exception):
             raise result
         return result

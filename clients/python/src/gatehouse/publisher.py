@@ -80,13 +80,13 @@ class Publisher:
         """The object as Redis has it."""
         return self._run(self._operations.get(key))
 
-    def delete(self, key: str, *, version: int = 0, if_version: Optional[int] = None) -> Receipt:
+    def delete(self, key: str, *, version: int = 0) -> Receipt:
         """Makes the edges forget an object. A key that has none is no error: late puts with older versions fail."""
-        return self._run(self._operations.delete(key, version, if_version))
+        return self._run(self._operations.delete(key, version))
 
     def delete_many(self, keys: Sequence[str]) -> List[Union[Receipt, Exception]]:
         """Deletes objects, as put_many publishes."""
-        return self._run(self._operations.delete_many(keys, 0, None))
+        return self._run(self._operations.delete_many(keys))
 
     def purge(
         self, *, tag: str = "", prefix: str = "", all: bool = False, virtual_host: str = "", soft: bool = False
@@ -238,13 +238,13 @@ class AsyncPublisher:
         """The object as Redis has it."""
         return await self._run(self._operations.get(key))
 
-    async def delete(self, key: str, *, version: int = 0, if_version: Optional[int] = None) -> Receipt:
+    async def delete(self, key: str, *, version: int = 0) -> Receipt:
         """Makes the edges forget an object. A key that has none is no error: late puts with older versions fail."""
-        return await self._run(self._operations.delete(key, version, if_version))
+        return await self._run(self._operations.delete(key, version))
 
     async def delete_many(self, keys: Sequence[str]) -> List[Union[Receipt, Exception]]:
         """Deletes objects, as put_many publishes."""
-        return await self._run(self._operations.delete_many(keys, 0, None))
+        return await self._run(self._operations.delete_many(keys))
 
     async def purge(
         self, *, tag: str = "", prefix: str = "", all: bool = False, virtual_host: str = "", soft: bool = False
