@@ -131,7 +131,7 @@ func permit(t *testing.T, client *redis.Client, user string) {
 	rule = strings.Replace(rule, "&{gatehouse:*}:events", "&{gatehouse:*}:events:*", 1)
 	rule = strings.Replace(rule, "writer-password", "password", 1)
 	args := []any{"ACL", "SETUSER", user}
-	for word := range strings.FieldsSeq(rule + " +select +client|setinfo +client|setname") {
+	for word := range strings.FieldsSeq(rule + " +select") {
 		args = append(args, word)
 	}
 	if err := client.Do(t.Context(), args...).Err(); err != nil {

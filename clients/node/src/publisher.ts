@@ -336,12 +336,12 @@ export class Publisher {
   /** Whether there is an object that is neither deleted nor purged, and its version, 0 for none. */
   async #live(members: string[]): Promise<{ live: boolean; version: number }[]> {
     await this.#storedShards()
-    const heads = (await this.#all(members.map((m) => {
+    return Promise.all(members.map(async (m) => {
       const key = this.#recordKey(m)
-      return [key, ['HMGET', key, 'version', 'deleted', 'tags', 'seq']]
-    }))) as (Buffer | null)[][]
-    return Promise.all(heads.map(async ([version, deleted, tags, seq], n) => {
-      const live = !!version && !deleted && !(await this.#purged(members[n]!.slice(2), tags, seq)).hard
+      const [version, deleted, tags, seq] = (await this.#all(
+        ['version', 'deleted', 'tags', 'seq'].map((name) => [key, ['HGET', key, name]])
+      )) as (Buffer | null)[]
+      const live = !!version && !deleted && !(await this.#purged(m.slice(2), tags, seq)).hard
       return { live, version: Number(version?.toString() ?? 0) }
     }))
   }
@@ -350,12 +350,12 @@ export class Publisher {
   async #purged(key: string, tags?: Buffer | null, seq?: Buffer | null): Promise<{ hard: boolean; soft: boolean }> {
     const prefix = this.#prefix(shardOf(key, this.#shards))
     const ids = purgesOf(key, tags?.length ? tags.toString().split(',') : [])
-    const purges = (await this.#all(
-      ids.map((id) => [`${prefix}p:${id}`, ['HMGET', `${prefix}p:${id}`, 'hard', 'soft']])
-    )) as (Buffer | null)[][]
-    const own = Number(seq?.toString() ?? 0)
-    const reached = (n: number) => purges.some((at) => !!at[n] && Number(at[n].toString()) >= own)
-    return { hard: reached(0), soft: reached(1) }
+    const reached = async (kind: string) => {
+      const purges = await this.#all(ids.map((id) => [`${prefix}p:${id}`, ['HGET', `${prefix}p:${id}`, kind]]))
+      return purges.some((at) => !!at && Number(String(at)) >= Number(seq?.toString() ?? 0))
+    }
+    const [hard, soft] = await Promise.all([reached('hard'), reached('soft')])
+    return { hard, soft }
   }
 
   /** The object as Redis has it. */
@@ -522,12 +522,12 @@ export class Publisher {
   async #state(member: string) {
     const prefix = this.#prefix(shardOf(member.slice(2), this.#shards))
     // The score first: the next version must not count a write that the record lacks.
-    const [score, floor, head] = (await this.#all([
+    const [score, floor, version, deleted] = await this.#all([
       [`${prefix}log`, ['ZSCORE', `${prefix}log`, member]],
       [`${prefix}chain`, ['HGET', `${prefix}chain`, 'floor']],
-      [prefix + member, ['HMGET', prefix + member, 'version', 'deleted']],
-    ])) as [Buffer | number | null, Buffer | null, (Buffer | null)[]]
-    const [version, deleted] = head
+      [prefix + member, ['HGET', prefix + member, 'version']],
+      [prefix + member, ['HGET', prefix + member, 'deleted']],
+    ])
     return {
       there: !!version && !deleted, // it has a record other than a tombstone
       deleted: !!deleted,

@@ -276,11 +276,11 @@ class Operations:
         if not members:
             return []
         yield from self.check_shards()
-        heads = good((yield [
-            ("HMGET", self.record_key(m), "version", "deleted", "tags", "seq") for m in members
-        ]))
+        names = ("version", "deleted", "tags", "seq")
+        values = good((yield [("HGET", self.record_key(m), name) for m in members for name in names]))
         live: List[Tuple[bool, int]] = []
-        for m, (version, deleted, tags, seq) in zip(members, heads):
+        for i, m in enumerate(members):
+            version, deleted, tags, seq = values[4 * i : 4 * i + 4]
             there = version is not None and deleted is None
             if there:
                 hard, _ = yield from self._purged(m[2:], tags, seq)
@@ -292,11 +292,9 @@ class Operations:
         """Whether a hard, and a soft purge reach an object."""
         prefix = self.prefix(shard_of(key, self.shards))
         ids = purges_of(key, tags.decode().split(",") if tags else [])
-        hard = soft = False
-        for at in good((yield [("HMGET", f"{prefix}p:{id}", "hard", "soft") for id in ids])):
-            hard |= at[0] is not None and int(at[0]) >= int(seq or 0)
-            soft |= at[1] is not None and int(at[1]) >= int(seq or 0)
-        return hard, soft
+        at = good((yield [("HGET", f"{prefix}p:{id}", kind) for kind in ("hard", "soft") for id in ids]))
+        reached = [number is not None and int(number) >= int(seq or 0) for number in at]
+        return any(reached[: len(ids)]), any(reached[len(ids) :])
 
     def get(self, key: str) -> Steps[StoredObject]:
         key = canonical(key)
@@ -472,10 +470,11 @@ class Operations:
 
     def _state(self, member: str) -> Steps[State]:
         prefix = self.prefix(shard_of(member[2:], self.shards))
-        score, floor, (version, deleted) = good((yield [  # score first: next must not count a write that the record lacks
+        score, floor, version, deleted = good((yield [  # score first: next must not count a write that the record lacks
             ("ZSCORE", prefix + "log", member),
             ("HGET", prefix + "chain", "floor"),
-            ("HMGET", prefix + member, "version", "deleted"),
+            ("HGET", prefix + member, "version"),
+            ("HGET", prefix + member, "deleted"),
         ]))
         return State(
             version is not None and deleted is None, deleted is not None, score is not None,

@@ -40,6 +40,7 @@ import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * Writes to all shards. It blocks, and is safe for use by many threads: one serves all of a program. The client is
@@ -468,14 +469,14 @@ public final class Publisher implements AutoCloseable {
 
   /** Returns the fields of an object that tell whether it is there. */
   private Map<String, byte[]> head(String member) {
-    String[] fields = {"version", "deleted", "tags", "seq"};
-    List<Object> values = await(send(CommandType.HMGET, prefixOf(member) + member, fields));
     Map<String, byte[]> head = new LinkedHashMap<>();
-    for (int i = 0; i < fields.length; i++) {
-      if (values.get(i) != null) {
-        head.put(fields[i], (byte[]) values.get(i));
-      }
-    }
+    Stream.of("version", "deleted", "tags", "seq")
+        .map(field -> Map.entry(field, send(CommandType.HGET, prefixOf(member) + member, field))).toList()
+        .forEach(sent -> {
+          if (first(await(sent.getValue())) instanceof byte[] value) {
+            head.put(sent.getKey(), value);
+          }
+        });
     return head;
   }
 
@@ -629,12 +630,13 @@ public final class Publisher implements AutoCloseable {
     // The score first: the next version must not count a write that the record lacks.
     var score = send(CommandType.ZSCORE, prefix + "log", member);
     var floor = send(CommandType.HGET, prefix + "chain", "floor");
-    var record = send(CommandType.HMGET, prefix + member, "version", "deleted");
+    var version = send(CommandType.HGET, prefix + member, "version");
+    var tombstone = send(CommandType.HGET, prefix + member, "deleted");
     Object logged = first(await(score));
     long last = Math.max(Fields.number(logged), Fields.number(first(await(floor))));
-    List<Object> head = await(record);
-    boolean deleted = head.get(1) != null;
-    return new State(head.get(0) != null && !deleted, deleted, logged != null, last, Fields.number(head.get(0)));
+    Object stored = first(await(version));
+    boolean deleted = first(await(tombstone)) != null;
+    return new State(stored != null && !deleted, deleted, logged != null, last, Fields.number(stored));
   }
 
   /** Refuses a device from now on. */
