@@ -1,5 +1,5 @@
-// Package clients tests the packages that scripts/clients.sh has built and installed: the clients for Python, Node.js and
-// Java. Their own tests run clients/vectors.json, and their READMEs' examples run here, word by word.
+// Package clients tests the packages that scripts/clients.sh has built and installed: the clients for Python, Node.js
+// and Java. Their own tests run clients/vectors.json, and their READMEs' examples run here, word by word.
 package clients
 
 import (
@@ -37,8 +37,8 @@ var languages = []language{
 	{"python", []string{"../../../.venv/bin/python", "-B", "-m", "unittest", "discover", "-s", "tests"}, "python",
 		"example.py", []string{"../../../.venv/bin/python", "-B", "example.py"}},
 	{"node", []string{"node", "--test", "test/"}, "js", "example.js", []string{"node", "example.js"}},
-	{"java", []string{"mvn", "--file", "../stage/clients/java/pom.xml", "--batch-mode", "--quiet", "surefire:test"}, "java",
-		"Example.java", []string{"java", "-cp", "gatehouse-client-0.1.0.jar:lib/*", "Example.java"}},
+	{"java", []string{"mvn", "--file", "../stage/clients/java/pom.xml", "--batch-mode", "--quiet", "surefire:test"},
+		"java", "Example.java", []string{"java", "-cp", "gatehouse-client-0.1.0.jar:lib/*", "Example.java"}},
 }
 
 // run runs a command in the language's project.

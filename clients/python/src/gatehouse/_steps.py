@@ -30,7 +30,8 @@ from .errors import (
 )
 from .keys import canonical, check_device_id, purges_of, shard_of
 from .records import (
-    MAX_VERSION, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields, parse_device,
+    MAX_VERSION, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields,
+    parse_device,
     parse_object, permissions_field, strings, unix_ms,
 )
 
@@ -85,7 +86,8 @@ def code(error: object) -> str:
         return ""
     known = {"NoScriptError": "NOSCRIPT", "OutOfMemoryError": "OOM", "NoPermissionError": "NOPERM"}
     # redis-py takes the code of these away.
-    known.update({"AskError": "ASK", "MovedError": "MOVED", "TryAgainError": "TRYAGAIN", "ClusterDownError": "CLUSTERDOWN"})
+    known.update({"AskError": "ASK", "MovedError": "MOVED"})
+    known.update({"TryAgainError": "TRYAGAIN", "ClusterDownError": "CLUSTERDOWN"})
     return known.get(kind) or str(error).partition(" ")[0]
 
 
@@ -115,7 +117,9 @@ class Operations:
         if not 1 <= shards <= 64:
             raise InvalidError(f"shards: {shards} is out of 1 to 64")
         if namespace and not _NAMESPACE.fullmatch(namespace):
-            raise InvalidError(f"namespace {namespace!r}: want 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit")
+            raise InvalidError(
+                f"namespace {namespace!r}: want 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit"
+            )
         self.shards = shards
         self.name = "gatehouse" + ("." + namespace if namespace else "")
         self.author = default_author() if author is None else author
@@ -175,7 +179,8 @@ class Operations:
             for i, answer in zip(pending, answers):
                 replies[i] = answer
             # The script itself, once for each shard whose server doesn't know it.
-            unknown = {str(calls[i][1]).partition("}")[0]: i for i in reversed(pending) if code(replies[i]) == "NOSCRIPT"}
+            missing = [i for i in reversed(pending) if code(replies[i]) == "NOSCRIPT"]
+            unknown = {str(calls[i][1]).partition("}")[0]: i for i in missing}
             if unknown:
                 first = list(unknown.values())
                 for i, answer in zip(first, (yield [("EVAL", WRITE_LUA, *calls[i]) for i in first])):
@@ -209,7 +214,8 @@ class Operations:
     def _write_part(self, part: List[Tuple[Mutation, int]]) -> Steps[List[Result]]:
         device = [m.member.startswith("c:") for m, _ in part]
         replies = yield from self.run([self.call(m, shard, device[i]) for i, (m, shard) in enumerate(part)])
-        # Perhaps only the audit's key isn't permitted or, in a slot that moves, isn't there: a revocation must not need it.
+        # Perhaps only the audit's key isn't permitted or, in a slot that moves, isn't there: a revocation must not
+        # need it.
         again = [i for i, reply in enumerate(replies) if device[i] and code(reply) in MOVING + ("NOPERM",)]
         if again:
             unaudited = yield from self.run([self.call(*part[i], False) for i in again])

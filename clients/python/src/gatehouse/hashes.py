@@ -85,7 +85,8 @@ def check_secret(id: str, secret: str) -> None:
         raise InvalidError(f"secret of {id!r}: {len(data)} bytes, want 1 to {MAX_SECRET}")
     if not _SECRET.fullmatch(data):
         raise InvalidError(
-            f"secret of {id!r}: has a control character, a blank at an end, or a byte order mark, which no header can carry"
+            f"secret of {id!r}: has a control character, a blank at an end, or a byte order mark, which no header can "
+            "carry"
         )
     if secret.startswith("gh_") and not is_generated(secret):
         raise InvalidError(f"secret of {id!r}: begins with gh_, but its checksum is wrong")

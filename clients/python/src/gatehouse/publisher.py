@@ -18,11 +18,13 @@ from .records import Object, Receipt, StoredDevice, StoredObject
 T = TypeVar("T")
 _RAW = {"NEVER_DECODE": True}  # bodies are bytes, also for a client with decode_responses
 
+
 class Publisher:
     """Writes to all shards, blocking. It is safe for concurrent use.
 
-    `client` is yours: redis.Redis, also from Sentinel, or redis.RedisCluster. `shards` and `namespace` are the same for all
-    writers and sidecars. `author` is who writes, for the audit of devices; by default user@host."""
+    `client` is yours: redis.Redis, also from Sentinel, or redis.RedisCluster.
+    `shards` and `namespace` are the same for all writers and sidecars. `author` is who writes, for the audit of
+    devices; by default user@host."""
 
     def __init__(
         self,
@@ -91,8 +93,9 @@ class Publisher:
     def purge(
         self, *, tag: str = "", prefix: str = "", all: bool = False, virtual_host: str = "", soft: bool = False
     ) -> None:
-        """Removes all objects with a tag, below a path (a prefix ends with /), or all: those of a virtual host, or those
-        of none. With `soft` they count as expired. What is published afterwards stays. After an error, repeat it."""
+        """Removes all objects with a tag, below a path (a prefix ends with /), or all: those of a virtual host, or
+        those of none. With `soft` they count as expired. What is published afterwards stays. After an error, repeat
+        it."""
         self._run(self._operations.purge(tag, prefix, all, virtual_host, soft))
 
     def put_device(
@@ -149,8 +152,8 @@ class Publisher:
         end_overlap: bool = False,
         if_version: Optional[int] = None,
     ) -> Receipt:
-        """Changes a device, and keeps the rest of its record, also the secret: adds and removes permissions, sets labels
-        (None removes one). disabled=False also ends a revocation."""
+        """Changes a device, and keeps the rest of its record, also the secret: adds and removes permissions, sets
+        labels (None removes one). disabled=False also ends a revocation."""
         return self._run(
             self._operations.set_device(id, add, remove, labels, not_after, disabled, end_overlap, if_version)
         )
@@ -179,8 +182,9 @@ class Publisher:
 class AsyncPublisher:
     """Writes to all shards, for asyncio. It is safe for concurrent use.
 
-    `client` is yours: redis.asyncio.Redis, also from Sentinel, or redis.asyncio.RedisCluster. `shards` and `namespace` are the same for all
-    writers and sidecars. `author` is who writes, for the audit of devices; by default user@host."""
+    `client` is yours: redis.asyncio.Redis, also from Sentinel, or redis.asyncio.RedisCluster.
+    `shards` and `namespace` are the same for all writers and sidecars. `author` is who writes, for the audit of
+    devices; by default user@host."""
 
     def __init__(
         self,
@@ -249,8 +253,9 @@ class AsyncPublisher:
     async def purge(
         self, *, tag: str = "", prefix: str = "", all: bool = False, virtual_host: str = "", soft: bool = False
     ) -> None:
-        """Removes all objects with a tag, below a path (a prefix ends with /), or all: those of a virtual host, or those
-        of none. With `soft` they count as expired. What is published afterwards stays. After an error, repeat it."""
+        """Removes all objects with a tag, below a path (a prefix ends with /), or all: those of a virtual host, or
+        those of none. With `soft` they count as expired. What is published afterwards stays. After an error, repeat
+        it."""
         await self._run(self._operations.purge(tag, prefix, all, virtual_host, soft))
 
     async def put_device(
@@ -307,8 +312,8 @@ class AsyncPublisher:
         end_overlap: bool = False,
         if_version: Optional[int] = None,
     ) -> Receipt:
-        """Changes a device, and keeps the rest of its record, also the secret: adds and removes permissions, sets labels
-        (None removes one). disabled=False also ends a revocation."""
+        """Changes a device, and keeps the rest of its record, also the secret: adds and removes permissions, sets
+        labels (None removes one). disabled=False also ends a revocation."""
         return await self._run(
             self._operations.set_device(id, add, remove, labels, not_after, disabled, end_overlap, if_version)
         )

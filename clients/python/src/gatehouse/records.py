@@ -209,8 +209,8 @@ def labels_field(id: str, labels: Mapping[str, str]) -> Fields:
     for pair in pairs:
         if not _LABEL.fullmatch(pair):
             raise InvalidError(
-                f"label {pair[:100]!r} of {id!r}: want a name of 1 to 32 of a-z, 0-9 and . _ -, and a value of at most 64 "
-                "letters, digits and . _ : -"
+                f"label {pair[:100]!r} of {id!r}: want a name of 1 to 32 of a-z, 0-9 and . _ -, and a value of at most "
+                "64 letters, digits and . _ : -"
             )
     return {"labels": ",".join(pairs)} if pairs else {}
 
