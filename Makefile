@@ -129,17 +129,19 @@ test-tools:
 	@scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
 	@scripts/need.sh redis-server redis-server "the tests run against a real Redis"
 	@scripts/need.sh wrk wrk "a test of the load test runs it"
+	@scripts/need.sh pg_ctlcluster postgresql "the test of an example runs it"
 	@scripts/install-nginx.sh >/dev/null
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test $(packages) -race -vet=off $(short) ./...
 	@$(GO) test -C clients/go $(packages) -race -vet=off $(short) ./...
+	@$(GO) test -C examples/postgres -race -vet=off $(short) ./...
 	@$(GO) test -C release $(packages) -race -vet=off $(short) ./...
 	@$(GO) test -C e2e $(packages) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
-	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
+	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 

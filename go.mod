@@ -7,6 +7,7 @@ toolchain go1.26.8
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/creack/pty v1.1.24
 	github.com/dchest/siphash v1.2.3
 	github.com/gatehouse/gatehouse/clients/go v0.0.0
 	github.com/go-jose/go-jose/v4 v4.1.8

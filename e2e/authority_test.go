@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -131,7 +132,12 @@ func TestInvalidation(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * time.Millisecond
 	a := startAuthority(t)
-	e := start(t, stack.Options{SidecarArgs: []string{"--authority.url=" + a.url, "--verdict.allow-ttl=10m"}})
+	token, address := filepath.Join(t.TempDir(), "token"), redistest.FreeAddress(t)
+	if err := os.WriteFile(token, []byte(invalidateToken+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, stack.Options{SidecarArgs: []string{"--authority.url=" + a.url, "--verdict.allow-ttl=10m",
+		"--authority.invalidate-address=" + address, "--authority.invalidate-token-file=" + token}})
 	clients := e.workers()
 	const rounds = 120
 	var took []time.Duration
@@ -146,7 +152,8 @@ func TestInvalidation(t *testing.T) {
 			0: func() error { _, err := e.publisher.InvalidateDevice(t.Context(), id); return err },
 			1: func() error { _, err := e.publisher.InvalidateLabel(t.Context(), "fleet", "eu"); return err },
 			2: func() error { _, err := e.publisher.InvalidateAll(t.Context()); return err },
-		}[i%3]
+			3: func() error { return invalidateByHTTP(t, address, id) },
+		}[i%4]
 		if err := invalidate(); err != nil {
 			t.Fatal(err)
 		}
@@ -167,6 +174,26 @@ func TestInvalidation(t *testing.T) {
 	if took[rounds/2] > limit {
 		t.Errorf("median: got %s, want at most %s", took[rounds/2], limit)
 	}
+}
+
+const invalidateToken = "a token of thirty-two bytes or more"
+
+// invalidateByHTTP sends an invalidation to a sidecar.
+func invalidateByHTTP(t *testing.T, address, id string) error {
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/invalidate",
+		strings.NewReader(fmt.Sprintf(`{"device": %q}`, id)))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+invalidateToken)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("status %d, %w", response.StatusCode, err)
+	}
+	return nil
 }
 
 // TestOneCallOfTheAuthority sends the first thousand requests of a device at once to two edges of one Redis.

@@ -116,7 +116,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 	}{
 		"device id": {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
 		"key": {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047),
-			"//shop/a", "//shop:a.b/", "//:[::1]/a", "@dev//shop/a", "//Shop/a", "//shop", "///a", "//:/a", "//shop:A/a",
+			"/a#de", "/a?b#zh-hant-tw", "/#d", "@d#e/a#de-", "//shop/a", "//shop:a.b/", "//:[::1]/a",
+			"@dev//shop/a", "//Shop/a", "//shop", "///a", "//:/a", "//shop:A/a",
 			"//" + strings.Repeat("s", 64) + "/a", "//:" + strings.Repeat("h", 253) + "/a"}},
 		"purge": {func(id string) bool {
 			_, err := contract.ParseMember(contract.PurgeMember(id).String())

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -45,9 +46,17 @@ func (e *edge) operate(v any, args ...string) {
 	e.t.Helper()
 	args = append(args, "--json", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
 	text := e.ctl(args...)
+	if reflect.TypeOf(v).Elem().Kind() == reflect.Slice {
+		text = listOf(text)
+	}
 	if err := json.Unmarshal([]byte(text), v); err != nil {
 		e.t.Fatalf("gatehousectl %s: %v: %s", strings.Join(args, " "), err, text)
 	}
+}
+
+// listOf returns lines of JSON as a list.
+func listOf(lines string) string {
+	return "[" + strings.Join(strings.Split(strings.TrimSpace(lines), "\n"), ",") + "]"
 }
 
 const operatorRules = `
@@ -194,7 +203,7 @@ func TestOperator(t *testing.T) {
 		var edges []struct {
 			Ready, Gone bool
 		}
-		if err := json.Unmarshal([]byte(e.ctl("edges", "--json")), &edges); err != nil {
+		if err := json.Unmarshal([]byte(listOf(e.ctl("edges", "--json"))), &edges); err != nil {
 			t.Fatal(err)
 		}
 		if len(edges) != 1 || !edges[0].Ready || edges[0].Gone {

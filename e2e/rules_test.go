@@ -167,7 +167,7 @@ func TestBadRules(t *testing.T) {
 	skipOnThisEdge(t)
 	tests := []struct{ name, rules, want string }{
 		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]",
-			"rules[0].cache.on_mis: unknown field; known are query, on_miss, serve, scope"},
+			"rules[0].cache.on_mis: unknown field; known are query, on_miss, serve, scope, languages"},
 		{"bad duration", "max_staleness: soon", `max_staleness: is "soon", want a duration such as "30s"`},
 		{"hidden rule", "rules: [{match: {prefix: /v1/}}, {match: {path: /v1/a}}]",
 			"rules[1].match: is never reached: rules[0] matches everything that it matches; move it up or remove it"},

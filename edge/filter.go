@@ -144,6 +144,9 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		if r.Dated() {
 			v.host.RemoveRequestHeader("if-modified-since")
 		}
+		if r.DatedRange() {
+			v.host.RemoveRequestHeader("range")
+		}
 	}
 	s.stripForged(r)
 	if d.Device != "" {

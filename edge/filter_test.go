@@ -195,12 +195,32 @@ func TestDateStaysHere(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, rules)
 			putVerdict(e, e.clock+1000)
-			x := e.streams[send(e, tt.path, [2]string{"if-modified-since", "Tue, 14 Nov 2023 22:13:17 GMT"})]
-			if x.action == Pause { // a fetch
-				e.answered(e.calls[len(e.calls)-1], nil)
+			const date = "Tue, 14 Nov 2023 22:13:17 GMT"
+			upstream := func(more ...[2]string) map[string]string {
+				t.Helper()
+				x := e.streams[send(e, tt.path, more...)]
+				if x.action == Pause { // a fetch
+					e.answered(e.calls[len(e.calls)-1], nil)
+				}
+				if !x.went() {
+					t.Fatalf("%v doesn't go upstream", more)
+				}
+				return fields(x.request)
 			}
-			if _, got := fields(x.request)["if-modified-since"]; !x.went() || got != tt.want {
-				t.Errorf("got %v (upstream: %v), want the date in it: %v", x.request, x.went(), tt.want)
+			if _, got := upstream([2]string{"if-modified-since", date})["if-modified-since"]; got != tt.want {
+				t.Errorf("upstream gets the date: %v, want %v", got, tt.want)
+			}
+			aRange := [2]string{"range", "bytes=1-"}
+			for ifRange, want := range map[string]bool{date: tt.want, `"a"`: true, `W/"a"`: true, "x": tt.want} {
+				if _, got := upstream(aRange, [2]string{"if-range", ifRange})["range"]; got != want {
+					t.Errorf("If-Range %s: upstream gets the range: %v, want %v", ifRange, got, want)
+				}
+			}
+			if _, got := upstream(aRange)["range"]; !got {
+				t.Error("upstream doesn't get a range")
+			}
+			if _, got := upstream(aRange, [2]string{"if-range", `"a"`}, [2]string{"if-range", `"a"`})["range"]; got != tt.want {
+				t.Errorf("upstream gets the range of two If-Ranges: %v, want %v", got, tt.want)
 			}
 		})
 	}

@@ -21,8 +21,11 @@ func newObject(key string, length int) wire.Object {
 }
 
 // putObject puts an object into shared data, alone in its bucket and in body slot 0.
-func putObject(e *emulator, key string, length int) {
-	o := newObject(key, length)
+func putObject(e *emulator, key string, length int) { put(e, newObject(key, length)) }
+
+// put is putObject of o.
+func put(e *emulator, o wire.Object) {
+	key, length := o.Key, int(o.Variants()[0].Length)
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
 	e.records[place(wire.RegionObjects, bucket)] = wire.FinishRecord(
 		wire.AppendObject(wire.AppendObjectsHeader(nil, state.Epoch, 1), tag, &o), 0)
@@ -75,6 +78,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		{"auth + 304", device("/v1/private/1", inm), 304},
 		{"auth + 200", device("/v1/private/1"), 200},
 		{"auth + 200, query", device("/v1/private/1?b=1&lang=de&a"), 200},
+		{"206", device("/v1/products/1", [2]string{"range", "bytes=1-2"}, [2]string{"if-range", `"a"`}), 206},
+		{"416", device("/v1/products/1", [2]string{"range", "bytes=1024-"}), 416},
 	}
 	secret := apikey.Secret(strings.Repeat("K", 26))
 	key, _ := apikey.Of("dev", secret)
@@ -126,6 +131,34 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 					t.Errorf("got status %d, want %d", q.status, tt.status)
 				}
 			})
+		}
+	}
+}
+
+// TestHeadersAllocateNothing is TestHotPathAllocatesNothing for an object with headers of all sizes; long ones aren't
+// kept.
+func TestHeadersAllocateNothing(t *testing.T) {
+	for size := 64; size <= limits.MaxHeaders; size *= 8 {
+		for _, path := range []string{"/v1/products/1", "/v1/private/1"} {
+			e := emulate(t, rules)
+			raiseGuard(e)
+			putVerdict(e, e.clock+60_000)
+			o := newObject(path, 1024)
+			o.Headers = "cache-control: public, s-maxage=60, max-age=5\n"
+			for i := range min(size/64, limits.MaxHeaderLines) - 1 {
+				o.Headers += fmt.Sprintf("x-%02d: %s\n", i, strings.Repeat("v", 57))
+			}
+			o.Headers += "last-modified: " + strings.Repeat("v", size-len(o.Headers)-len("last-modified: "))
+			put(e, o)
+			q := &quiet{emulator: e}
+			e.vm.host = q
+			e.streams[2] = &exchange{request: device(path)}
+			q.show(2)
+			e.vm.hits.report = make([]byte, 0, maxReport)
+			q.show(2)
+			if got := testing.AllocsPerRun(100, func() { q.show(2) }); got != 0 || q.status != 200 {
+				t.Errorf("%d bytes of headers, %s: got %v allocations for a %d, want none", size, path, got, q.status)
+			}
 		}
 	}
 }

@@ -128,6 +128,13 @@ version=$(dpkg-deb --field "$deb" Version)
 for program in gatehouse-sidecar gatehousectl; do
   [[ $(in_root "$program" --version) == *"$version"* ]] || fail "$program --version: want $version"
 done
+# shellcheck disable=SC2016 # the inner bash expands it
+[[ $(in_root bash -c 'source /usr/share/bash-completion/completions/gatehousectl
+  COMP_WORDS=(gatehousectl device rev) COMP_CWORD=2
+  _gatehousectl gatehousectl rev device && echo "${COMPREPLY[@]}"') == revoke ]] || fail "bash doesn't complete gatehousectl"
+for file in man/man1/gatehousectl.1.gz zsh/vendor-completions/_gatehousectl fish/vendor_completions.d/gatehousectl.fish; do
+  [[ -s $root/usr/share/$file ]] || fail "the package has no /usr/share/$file"
+done
 install -m 0755 "$envoy" "$root/usr/local/bin/envoy"
 configure envoy.yaml
 in_root systemd-analyze verify --man=no --recursive-errors=no gatehouse-sidecar.service gatehouse-envoy.service \
@@ -184,7 +191,8 @@ apt remove gatehouse
 apt purge gatehouse
 shopt -s nullglob
 left=$(cd "$root" && echo etc/gatehouse/* usr/bin/gatehouse* usr/lib/gatehouse/* usr/lib/systemd/system/gatehouse* \
-  usr/share/doc/gatehouse/* run/gatehouse/*)
+  usr/share/doc/gatehouse/* usr/share/{man/man1,bash-completion/completions,fish/vendor_completions.d}/gatehousectl* \
+  usr/share/zsh/vendor-completions/_gatehousectl* run/gatehouse/*)
 [[ -z $left ]] || fail "purge left: $left"
 in_root getent passwd gatehouse >/dev/null || fail "purge deleted the user, so another one could get its number"
 echo "deb-test: $(basename "$deb"): installed, 304 from both modules, upgraded, rolled back, removed"

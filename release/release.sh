@@ -39,6 +39,12 @@ scripts/build-wasm.sh "$work/gatehouse.wasm" -buildvcs=false
 scripts/build-wasm.sh "$work/module/plugin.wasm" -buildvcs=false -tags=plugins
 chmod 644 "$work/gatehouse.wasm" "$work/module/plugin.wasm"
 cp -r release/packaging "$work/packaging"
+# The manual page and completions of gatehousectl, by a build for this machine.
+mkdir "$work/host" "$work/shell"
+ARCH=$(go env GOHOSTARCH) scripts/build-static.sh "$work/host/"
+"$work/host/gatehousectl" man | gzip -9n >"$work/shell/gatehousectl.1.gz"
+for shell in bash zsh fish; do "$work/host/gatehousectl" completion "$shell" >"$work/shell/gatehousectl.$shell"; done
+rm -r "$work/host"
 for ARCH in amd64 arm64; do
   export ARCH
   image=$work/$ARCH/sidecar files=$work/files-$ARCH
@@ -51,6 +57,7 @@ for ARCH in amd64 arm64; do
   cp "$work/gatehouse.wasm" "$image/plugin.wasm"
 
   cp -r "$image/usr/local/bin" "$files/bin"
+  cp -r "$work/shell" "$files/shell"
   cp -r docs/systemd "$files/systemd"
   # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf

@@ -2,8 +2,8 @@
 # chaos-build.sh [DIR [PLANT]]: builds the programs that only chaos runs, into build/chaos or DIR: clock.so, which steps
 # the clocks of Envoy and Redis; gatehouse-sidecar, whose clock can be stepped, too; and the filter of $EDGE_KIND, which
 # traps when a request asks for it: gatehouse.wasm, libgatehouse.so or (without traps) libgatehouse-nginx.so. PLANT is a
-# defect to build in, see e2e/chaos/testdata/plants. It is an error if a change of it doesn't apply, or is in none of the
-# programs.
+# defect to build in, see e2e/chaos/testdata/plants; one of package publish is in gatehouse-chaos, which writes. It is an
+# error if a change of it doesn't apply, or is in none of the programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/overlay.sh
@@ -73,9 +73,18 @@ case $kind in
     ;;
 esac
 
+begin
+if [[ ${planted[*]} == *\"$PWD/sidecar/publish/* ]]; then
+  "$go" build -C e2e -overlay "$(write_overlay)" -o "$dir/gatehouse-chaos" ./cmd/gatehouse-chaos
+  compiles ./sidecar/publish >"$work/writer"
+else
+  rm -f "$dir/gatehouse-chaos"
+  : >"$work/writer"
+fi
+
 for entry in "${planted[@]}"; do
   IFS='"' read -r _ file _ <<<"$entry"
-  programs=("$work/filter" "$work/sidecar")
+  programs=("$work/filter" "$work/sidecar" "$work/writer")
   [[ $file != "$PWD"/@(edge|*-filter|nginx)/* ]] || programs=("$work/filter") # of which the sidecar has parts, too
   grep -qxF "$file" "${programs[@]}" || {
     echo "chaos-build: $plant changes $file, which is not in the programs of EDGE_KIND=$kind" >&2

@@ -11,10 +11,11 @@ trap 'rm -rf "$work"' EXIT
 
 # finds PLANT: fails unless the changed programs cause violations under chaos.
 finds() {
-  local plant=$plants/$1 log=$work/log status=0 arguments=()
+  local plant=$plants/$1 log=$work/log status=0 arguments=() chaos=build/gatehouse-chaos
   eval "arguments=($(sed -n 's/^# chaos: //p' "$plant"))"
   scripts/chaos-build.sh "$work/build" "$plant"
-  build/gatehouse-chaos --sidecar "$work/build/gatehouse-sidecar" --wasm "$work/build/gatehouse.wasm" \
+  [[ ! -e $work/build/gatehouse-chaos ]] || chaos=$work/build/gatehouse-chaos
+  "$chaos" --sidecar "$work/build/gatehouse-sidecar" --wasm "$work/build/gatehouse.wasm" \
     --library "$work/build/libgatehouse.so" --nginx-library "$work/build/libgatehouse-nginx.so" --clock "$work/build/clock.so" --fail-fast \
     "${arguments[@]}" >"$log" 2>&1 || status=$?
   if ((status != 1)) || ! grep -q '^VIOLATION' "$log"; then

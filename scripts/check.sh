@@ -57,13 +57,13 @@ END
 # all COMMAND...: runs it in each module but those of tools.
 all() {
   local dir
-  for dir in . clients/go e2e release; do (cd "$dir" && "$@") || return; done
+  for dir in . clients/go e2e release examples/postgres; do (cd "$dir" && "$@") || return; done
 }
 
 # Provenance names the Go that builds release/images as the one that builds the product.
 toolchains() {
   local dir
-  for dir in e2e release; do
+  for dir in e2e release examples/postgres; do
     diff <(grep -E '^(go|toolchain) ' go.mod) <(grep -E '^(go|toolchain) ' "$dir/go.mod") ||
       { echo "go.mod (<) and $dir/go.mod (>) have other versions of Go" >&2; return 1; }
   done

@@ -17,6 +17,7 @@
 //   - lost: when Redis becomes unreachable, every cached answer continues within max_staleness.
 //   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock
 //     was wrong in between; more than 3 s, if it was Redis's and nothing else was broken.
+//   - wrong count: two writers increment one object by compare-and-set; no increment is lost or counted twice.
 //   - error: no answer is an error, except while Envoy itself, or one of its VMs, is down.
 //
 // Readers use GET and HEAD, ask for each content coding and decode what they get, and send both validators.
@@ -35,6 +36,15 @@
 // which must count until the overlap ends, and not after. Two devices own objects, which no other device gets. In a
 // quarter of the runs, by the seed, max_auth_staleness is off, and nothing bounds how long a revocation takes in a
 // fault. In half of the runs the second edge's sidecar has too little memory for the objects, and evicts some.
+//
+// An authority decides about further devices, which change in its database: it decides, then answers, at times slowly,
+// not at all, not as in the contract, or not while it restarts. Each change is followed by an invalidation in one of
+// the four ways, until it is acknowledged. Violations are: a device is let in by what was right before a change, 2 s
+// after the acknowledgement without a fault, and in any case max_auth_staleness + 1 s after it; a good one is refused, or
+// not verified twice in a row while nothing is broken and the authority is well.
+//
+// Other devices are imported with generated secrets, whose hashes the sidecars upgrade at the first authentication, and
+// get another secret about then. The same bounds are for the former secret, and the new one must be good.
 //
 // # Deployments
 //
@@ -57,7 +67,7 @@
 //
 // # What readers and writers know
 //
-// Each key and each device has two writers. Redis refuses a version that isn't greater than the one it has, so an
+// Each key and each device has two writers, who put some objects in batches. Redis refuses a version that isn't greater than the one it has, so an
 // acknowledged version is never replaced by a smaller one, whatever the order of arrival; a write that was refused was
 // never in force. A revocation has no version of its own, so no other writer writes to its device meanwhile.
 //

@@ -77,7 +77,14 @@ func (v Violation) String() string {
 }
 
 func (v Violation) name() string {
-	if strings.HasPrefix(v.Rule, ofDevices) {
+	switch {
+	case v.Rule == wrongCount:
+		return counterKey
+	case strings.HasPrefix(v.Rule, ofAsked):
+		return askedID(v.Key)
+	case strings.HasPrefix(v.Rule, ofImports):
+		return importedID(v.Key)
+	case strings.HasPrefix(v.Rule, ofDevices):
 		return deviceID(v.Key)
 	}
 	return path(v.Key)

@@ -67,6 +67,11 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 		}
 	}
 	r.checker.Unsure(since)
+	for _, c := range r.counters {
+		c.unsure(since)
+	}
+	r.authority.unsure(since)
+	r.imports.forget()
 	for _, device := range r.devices.Unsure(since) {
 		for i := range r.places {
 			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))

@@ -96,6 +96,8 @@ type run struct {
 	content   Content
 	checker   *Checker
 	devices   *Checker // of devices
+	authority *authority
+	imports   *imports
 	breaker   breaker
 	urls      [places]string // of the edges
 	second    *stack.Stack
@@ -105,6 +107,7 @@ type run struct {
 	rules     string
 	bulk      *writer // of bulky objects
 	registrar *deviceWriter
+	counters  [counterWriters]*counter
 	places    []place // of devices
 	// acknowledged writes that Redis has lost
 	lostWrites, lostRevocations int
@@ -138,6 +141,10 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.devices = NewChecker(len(r.places)*generations, ofDevices)
 	redis.SetLogger(quietLogger{})
+	r.imports = newImports(r)
+	if r.authority, err = newAuthority(r); err != nil {
+		return 0, err
+	}
 	running, err := r.start(ctx)
 	if err != nil {
 		return 0, err
@@ -215,6 +222,11 @@ func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	if err := r.secrets(&opts); err != nil {
 		return nil, err
 	}
+	opts.SidecarArgs = append(opts.SidecarArgs, "--authority.invalidate-address="+r.authority.invalidates,
+		"--authority.invalidate-token-file="+filepath.Join(opts.Dir, "token"))
+	if err := os.WriteFile(filepath.Join(opts.Dir, "token"), []byte(askedToken), 0o600); err != nil {
+		return nil, fmt.Errorf("token of invalidations: %w", err)
+	}
 	return stack.Start(ctx, opts)
 }
 
@@ -271,7 +283,8 @@ func (r *run) secrets(opts *stack.Options) error {
 	secret := filepath.Join(opts.Dir, "secret")
 	opts.Seed = stack.AcceptLoss(contract.Keyspace{Shards: r.shards()})
 	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret, "--verdict.secret-file", secret,
-		fmt.Sprintf("--redis.shards=%d", r.shards()))
+		fmt.Sprintf("--redis.shards=%d", r.shards()), "--authority.url=http://"+r.authority.address,
+		"--credential.pepper-file="+secret, "--credential.upgrade")
 	return errors.Join(
 		os.WriteFile(opts.ConfigPath, bytes.ReplaceAll(shipped, []byte("#session "), nil), 0o600),
 		os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
@@ -309,6 +322,12 @@ func (r *run) load(ctx context.Context) error {
 		}
 		writers.Go(func() { w.run(writing, time.Duration(r.Writers)*time.Second/time.Duration(r.Writes)) })
 	}
+	for i := range r.counters {
+		c := &counter{index: i, world: r.world, writing: &r.writing, publisher: publisher, counts: &r.counts,
+			report: r.report, repeats: r.Redis == Cluster}
+		r.counters[i] = c
+		writers.Go(func() { repeat(writing, countEvery, c.increment) })
+	}
 	for i := range r.Readers {
 		readers.Go(func() { r.readAll(reading, min(i%4/3, 1)) }) // every fourth one at the other edge
 	}
@@ -344,10 +363,15 @@ func (r *run) load(ctx context.Context) error {
 		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(rotating)) })
 	})
 	writers.Go(func() { registrar.run(writing, writersOfKey*r.DeviceWrite) })
+	r.authority.load(writing, reading, publisher, &writers, &readers)
+	r.imports.load(writing, reading, publisher, &writers)
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
 	writers.Wait()
 	if err == nil {
+		for _, c := range r.counters {
+			c.increment() // checks the last one
+		}
 		r.settle(ctx, "the end", r.world.now())
 	}
 	stopReading()
@@ -525,12 +549,16 @@ func (r *run) empty(ctx context.Context) error {
 	defer func() { _ = client.Close() }()
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	r.imports.forget()
 	if err := client.FlushAll(ctx).Err(); err != nil {
 		return fmt.Errorf("empty Redis: %w", err)
 	}
 	wait(ctx, compared)
 	now := r.world.now()
 	r.checker.Emptied(now)
+	for _, c := range r.counters {
+		c.emptied()
+	}
 	r.devices.Emptied(now)
 	if rand.IntN(2) == 0 {
 		if _, err := r.registrar.publisher.AcceptLoss(ctx); err != nil {
@@ -544,6 +572,7 @@ func (r *run) empty(ctx context.Context) error {
 func (r *run) revokeAll() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	r.imports.forget()
 	versions := r.devices.BeginRevoking(r.world.now())
 	_, err := r.registrar.publisher.RevokeAll(context.Background())
 	for device, version := range versions {
@@ -651,9 +680,11 @@ func (r *run) summary() {
 	}
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
 	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d overtaken by another writer's, %d not "+
-		"sent; lost by Redis: %d writes of objects, %d revocations\n",
+		"sent, %d batches; lost by Redis: %d writes of objects, %d revocations\n",
 		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&r.counts.overtaken),
-		count(&w[Failed]), r.lostWrites, r.lostRevocations)
+		count(&w[Failed]), count(&r.counts.batches), r.lostWrites, r.lostRevocations)
+	r.printf("counter: %d increments acknowledged, %d refused because another came first\n", count(&r.counts.counters),
+		count(&r.counts.conflicts))
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer "+
 		"while Envoy or a VM was down; %d answers of no certain Envoy\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),
@@ -663,6 +694,7 @@ func (r *run) summary() {
 		"refused, %d not verified, %d without an answer while Envoy or a VM was down\n",
 		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]),
 		count(&l[Unavailable]))
+	r.printf("%s%s", r.authority.summary(), r.imports.summary())
 	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n",
 		r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)

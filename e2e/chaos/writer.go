@@ -58,9 +58,22 @@ type writer struct {
 	repeats bool
 }
 
+const (
+	// batches is how many of 100 writes are batches: they must not repair every lost update either.
+	batches = 1
+	// inBatch is how many objects a batch puts.
+	inBatch = 4
+)
+
 // run writes at every tick until ctx ends. It ends writes that have begun.
 func (w *writer) run(ctx context.Context, every time.Duration) {
-	repeat(ctx, every, func() { w.write(w.pick()) })
+	repeat(ctx, every, func() {
+		if rand.IntN(100) < batches {
+			w.putAll()
+		} else {
+			w.write(w.pick())
+		}
+	})
 }
 
 func (w *writer) pick() int {
@@ -88,20 +101,45 @@ func (w *writer) writeKind(key int, kind Kind) {
 	defer w.writing.RUnlock()
 	// It ends by the client's timeouts, not with the run: it may happen in any case.
 	ctx := context.Background()
-	life := time.Duration(0)
-	if kind == Put {
-		life = ttlOf(key)
-	}
-	version := w.checker.BeginFor(key, kind, w.world.now(), life)
-	var err error
 	if kind == Delete {
-		_, err = w.publisher.Delete(ctx, stored(key), version)
-	} else {
-		_, err = w.publisher.Put(ctx, publish.Object{
-			Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key),
-			ETag: etag(key, version), Version: version, TTL: life,
-		})
+		version := w.checker.BeginFor(key, kind, w.world.now(), 0)
+		_, err := w.publisher.Delete(ctx, stored(key), version)
+		w.end(key, kind, version, err)
+		return
 	}
+	o := w.next(key)
+	_, err := w.publisher.Put(ctx, o)
+	w.end(key, kind, o.Version, err)
+}
+
+// putAll puts the next versions of some keys in one batch.
+func (w *writer) putAll() {
+	w.writing.RLock()
+	defer w.writing.RUnlock()
+	keys := make([]int, min(inBatch, len(w.keys)))
+	objects := make([]publish.Object, len(keys))
+	for i, n := range rand.Perm(len(w.keys))[:len(keys)] {
+		keys[i] = w.keys[n]
+		objects[i] = w.next(keys[i])
+	}
+	for i, r := range w.publisher.PutAll(context.Background(), objects) {
+		w.end(keys[i], Put, objects[i].Version, r.Err)
+	}
+	w.counts.batches.Add(1)
+}
+
+// next begins a put of key, and returns it.
+func (w *writer) next(key int) publish.Object {
+	life := ttlOf(key)
+	version := w.checker.BeginFor(key, Put, w.world.now(), life)
+	return publish.Object{
+		Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key),
+		ETag: etag(key, version), Version: version, TTL: life,
+	}
+}
+
+// end records the outcome of a write.
+func (w *writer) end(key int, kind Kind, version uint64, err error) {
 	outcome := outcomeOf(err)
 	now := w.world.now()
 	stale := errors.Is(err, publish.ErrStale)

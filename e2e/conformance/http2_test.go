@@ -71,6 +71,11 @@ func exchange2(address string, q request) (*response, error) {
 	if err := c.headers(1, q.content == "", fields...); err != nil {
 		return nil, err
 	}
+	for stream := range uint32(2) { // of the connection, too
+		if err := c.Framer.WriteWindowUpdate(stream, 2<<20); err != nil {
+			return nil, err
+		}
+	}
 	if q.content != "" {
 		if err := c.Framer.WriteData(1, true, []byte(q.content)); err != nil {
 			return nil, err

@@ -191,6 +191,7 @@ rules:
 - {match: {prefix: /p/}, cache: {query: [lang]}}
 - {match: {prefix: /q/}, cache: {}}
 - {match: {prefix: /f/}, cache: {on_miss: fetch}}
+- {match: {prefix: /l/}, cache: {languages: [de, en-GB, sr-Latn]}}
 - {match: {path: /w, methods: [POST]}, auth: {permissions: [write]}}
 - {match: {prefix: /a/}, auth: {permissions: [read]}, cache: {}}
 - {match: {prefix: /d/}, auth: {}, cache: {scope: device}}
@@ -211,6 +212,7 @@ func (s *server) publishAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.publishAnswers(t)
 	// The awaited object is last, because events arrive in order.
 	text := `{"text":"` + strings.Repeat("the quick brown fox jumps over the lazy dog; ", 30) + `"}`
 	for _, o := range []struct{ key, tag, body, kind string }{
@@ -227,7 +229,10 @@ func (s *server) publishAll(t *testing.T) {
 		{"/q/s?n=a=b", "q-equals", "q-equals", "text/plain"}, {"/q/s?n=?", "q-question", "q-question", "text/plain"},
 		{"/q/s?n=/../x", "q-dots", "q-dots", "text/plain"}, {"/q/%C3%A9", "path-escaped", "path-escaped", "text/plain"},
 		{"/q/~me", "tilde", "tilde", "text/plain"}, {"/q/a:b@c!$'()*+,=", "signs", "signs", "text/plain"},
-		{"/f/doc", "fetched", "fetched", "text/plain"},
+		{"/f/doc", "fetched", "fetched", "text/plain"}, {"/p/big", "big", big(), "application/octet-stream"},
+		{"/l/doc", "any", "any language", "text/plain"}, {"/l/doc#de", "l-de", "Deutsch", "text/plain"},
+		{"/l/doc#en-gb", "l-gb", "British", "text/plain"}, {"/l/doc?a=1#sr-latn", "l-sr", "srpski", "text/plain"},
+		{"/l/german#de", "l-only", "nur Deutsch", "text/plain"},
 		{"/a/doc", "auth", text, "application/json"}, {"@dev/d/me", "own", "own", "text/plain"},
 		{"/p/last", "last", "last", "text/plain"},
 	} {
@@ -259,6 +264,8 @@ func (s *server) publishAll(t *testing.T) {
 var (
 	tables = map[string][]testCase{
 		"preconditions": preconditions, "negotiation": negotiation, "caching": caching, "keys": keys, "refusals": refusals,
+		"ranges": ranges, "languages": spoken,
+		"answers": answers,
 	}
 	outages = map[string][]testCase{"lately": lately, "not in step": notInStep, "no state": noState}
 )
@@ -296,7 +303,8 @@ const enough = 250
 // TestCases: there are enough cases, each names a section, and no two are the same. What nginx answers instead is of a
 // case, and something else.
 func TestCases(t *testing.T) {
-	section := regexp.MustCompile(`^(3986|6265|6749|6750|7617|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
+	section := regexp.MustCompile(
+		`^(3986|4647|6265|6749|6750|7617|9110|9111|9112|9113|9211|9213) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
 	seen := map[string]bool{}
 	total := 0
 	differ := map[string]bool{} // names of cases to which nginx has another answer

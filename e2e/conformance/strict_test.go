@@ -15,6 +15,8 @@ import (
 
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
 // The grammars of fields in answers, each by its section.
@@ -22,7 +24,7 @@ var (
 	entityTag   = regexp.MustCompile(`^(W/)?"[^\x00-\x20"\x7f]*"$`)                                                                                                                                 // 9110 8.8.3
 	mediaType   = regexp.MustCompile(`^[!#$%&'*+.^_|~0-9A-Za-z-]+/[!#$%&'*+.^_|~0-9A-Za-z-]+(\s*;\s*[^;=\s]+=[^;]+)*$`)                                                                             // 9110 8.3.1
 	tokens      = regexp.MustCompile(`^[!#$%&'*+.^_|~0-9A-Za-z-]+( ?, ?[!#$%&'*+.^_|~0-9A-Za-z-]+)*$`)                                                                                              // 9110 5.6.1
-	directives  = regexp.MustCompile(`^(private|no-cache|no-store|public|must-revalidate|max-age=\d+)(,[ \t]*(private|no-cache|no-store|public|must-revalidate|max-age=\d+))*$`)                    // 9111 5.2
+	directives  = regexp.MustCompile(`^(private|no-cache|no-store|public|must-revalidate|(s-)?max-?age=\d+)(,[ \t]*(private|no-cache|no-store|public|must-revalidate|(s-)?max-?age=\d+))*$`)        // 9111 5.2
 	challenges  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]*( [a-z]+="[ !#-\[\]-~]*"(, [a-z]+="[ !#-\[\]-~]*")*)?(, [A-Za-z][A-Za-z0-9-]*( [a-z]+="[ !#-\[\]-~]*"(, [a-z]+="[ !#-\[\]-~]*")*)?)*$`) // 9110 11.6.1
 	cacheStatus = regexp.MustCompile(`^[A-Za-z*][A-Za-z0-9:/!#$%&'*+.^_|~-]*(; ?[a-z*][a-z0-9_.*-]*(=([A-Za-z*][A-Za-z0-9:/!#$%&'*+.^_|~-]*|-?\d+|"[ !#-\[\]-~]*"|\?[01]))?)*$`)                    // 9211 2, 8941
 	delta       = regexp.MustCompile(`^\d+$`)                                                                                                                                                       // 9110 10.2.3
@@ -91,15 +93,24 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		failed("9110 8.8.3", "nothing was published with the entity-tag %s", tag)
 		return
 	}
+	if r.status == 416 {
+		for _, name := range []string{"cache-control", "expires", "content-type", "content-encoding"} {
+			if value := r.get(name); value != "" {
+				failed("9111 3", "%s: %q: a cache could store it for the object", name, value)
+			}
+		}
+		return
+	}
 	if r.get("cache-control") == "" {
 		failed("9111 4.2.2", "without cache-control a cache keeps it as long as it likes")
 	}
 	if age, err := strconv.Atoi(r.get("age")); err != nil || age > 10 {
 		failed("9111 5.1", "age %q: the edge was in step with the origin just now", r.get("age"))
 	}
+	own := slices.ContainsFunc(o.Headers, func(h publish.Header) bool { return h.Name == "cache-control" })
 	left := maxAge.FindString(r.get("cache-control"))
-	if seconds, _ := strconv.Atoi(strings.TrimPrefix(left, "max-age=")); (left == "") != o.until.IsZero() ||
-		left != "" && time.Duration(seconds)*time.Second > time.Until(o.until)+time.Second {
+	if seconds, _ := strconv.Atoi(strings.TrimPrefix(left, "max-age=")); !own && (left == "") != o.until.IsZero() ||
+		!own && left != "" && time.Duration(seconds)*time.Second > time.Until(o.until)+time.Second {
 		failed("9111 5.2.2.1", "%s: clients would keep it for longer than it lives, until %s", left, o.until)
 	}
 	if date := r.get("last-modified"); date != "" {
@@ -112,13 +123,13 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		failed("9111 5.2.2.7", "what needs a credential isn't private")
 	}
 	coding := r.get("content-encoding")
-	if weak := strings.HasPrefix(r.get("etag"), "W/"); r.status == 200 && weak != (coding != "") {
+	if weak := strings.HasPrefix(r.get("etag"), "W/"); r.status != 304 && weak != (coding != "") {
 		failed("9110 8.8.1", "coding %q with etag %s: strong tags of two codings must differ", coding, r.get("etag"))
 	}
 	if o.coded && !strings.Contains(strings.ToLower(r.get("vary")), "accept-encoding") {
 		failed("9110 12.5.5", "what was chosen by Accept-Encoding doesn't vary")
 	}
-	if r.status != 200 {
+	if r.status == 304 {
 		return
 	}
 	if got := r.get("content-type"); got != o.ContentType && len(o.Body) > 0 {
@@ -128,6 +139,10 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		if n := r.get("content-length"); coding == "" && n != strconv.Itoa(len(o.Body)) && len(o.Body) > 0 {
 			failed("9110 8.6", "content-length %q of HEAD, want %d", n, len(o.Body))
 		}
+		return
+	}
+	if r.status == 206 {
+		s.part(failed, &o, r)
 		return
 	}
 	body, err := decode(coding, r.content)

@@ -13,7 +13,7 @@ const keptAnswers = 1 << keptBits
 const keptBits = 10
 
 // maxKept bounds a question and its answer's headers in the cache, in bytes.
-const maxKept = 1 << 10
+const maxKept = 2 << 10
 
 // question is everything that an answer from the cache depends on, except the object and the time.
 type question struct {

@@ -19,6 +19,7 @@ const keptRules = `{"credentials": {"id_header": "x-device-id", "secret_header":
 	{"match": {"prefix": "/private/"}, "auth": {}, "cache": {}},
 	{"match": {"prefix": "/q"}, "cache": {"query": []}},
 	{"match": {"prefix": "/fetch"}, "cache": {"on_miss": "fetch"}},
+	{"match": {"prefix": "/in"}, "cache": {"languages": ["de", "en-GB"]}},
 	{"match": {"prefix": "/"}, "cache": {"query": ["lang"]}}]}`
 
 // counted is shared memory that counts the reads of objects.
@@ -99,9 +100,18 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	for i := range rounds {
 		switch random.IntN(30) {
 		case 0, 7, 8, 9:
-			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=", "/q")
-			w.publish(key, clock-random.Int64N(4000), uint64(random.IntN(2)*random.IntN(6000)),
-				fmt.Sprintf(`"v%d"`, random.IntN(3)), random.IntN(2) == 0)
+			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=",
+				"/q", "/in", "/in#de", "/in#en-gb")
+			w.guard += 1 << 8
+			o := wire.Object{Key: key, Version: 1, PublishedMS: clock - random.Int64N(4000),
+				TTLMS: uint64(random.IntN(2) * random.IntN(6000)), ETag: fmt.Sprintf(`"v%d"`, random.IntN(3)),
+				ContentType: "application/json"}
+			if random.IntN(3) == 0 {
+				o.Headers = pick("x-a: 1", "cache-control: s-maxage=9\nlast-modified: now", "x-a: "+strings.Repeat("a", 4000))
+			} else if random.IntN(5) == 0 {
+				o.Status, o.Headers = 307, "location: /b"
+			}
+			w.putObject(o, random.IntN(2) == 0)
 		case 1:
 			clock += random.Int64N(3000)
 		case 2:
@@ -125,12 +135,14 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		}
 		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " +
 			pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head",
-				"/me", "/none", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", limits.MaxPairs))}
+				"/me", "/none", "/in", "/in", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", limits.MaxPairs))}
 		lines = append(lines, "x-device-id: "+pick("one", "two"), "x-device-token: "+pick("s", "s", "s", "wrong"))
 		for range random.IntN(3) {
 			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`,
 				"if-none-match: *", "if-none-match: ",
 				"accept-encoding: gzip", "accept-encoding: ", "accept-encoding: identity;q=0",
+				"range: bytes=2-", "range: bytes=99-", `if-range: "v1"`, "accept-language: de, en;q=0.5",
+				"accept-language: en-GB", "accept-language: fr",
 				"accept-encoding: br", `if-match: "v1"`,
 				"content-type: application/json", "if-modified-since: "+
 					time.UnixMilli(clock-random.Int64N(9000)).UTC().Format(imfFixdate)))
@@ -398,7 +410,7 @@ func TestKeptInOneEntry(t *testing.T) {
 	w.guard = 1 << 8
 	paths := []string{"/0"}
 	entry := func(target string) int {
-		q := question{rule: 5, target: target}
+		q := question{rule: 6, target: target}
 		q.hash = q.sum()
 		return q.entry()
 	}

@@ -105,6 +105,8 @@ type Cache struct {
 	PerDevice bool
 	// PerHost makes the request's host part of the key.
 	PerHost bool
+	// Languages are those in which there may be objects of their own, in lower case; the key of one ends with it.
+	Languages []string
 	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
 	Trial bool
 }
@@ -328,7 +330,13 @@ func (o *object) match() (m Match) {
 }
 
 func (o *object) cache() *Cache {
-	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch", Trial: !o.flag("serve")}
+	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch", Languages: o.texts("languages"),
+		Trial: !o.flag("serve")}
+	for i, language := range c.Languages {
+		if language != "" && slices.Contains(c.Languages[:i], language) {
+			o.problem(fmt.Sprintf("%s.languages[%d]", o.at, i), "%q is listed twice", language)
+		}
+	}
 	f, at, v := o.field("scope")
 	if _, several := v.([]any); !several {
 		c.set(o.word("scope"))

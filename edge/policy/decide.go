@@ -3,8 +3,8 @@ package policy
 import (
 	"errors"
 
-	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // Action is what the filter does with a request.

@@ -73,8 +73,13 @@ func (m *memory) put(key string, ttlMS uint64) { m.putVersion(key, now-5000, ttl
 
 // putVersion stores an object with an identity body and, if encoded, with a gzip one.
 func (m *memory) putVersion(key string, publishedMS int64, ttlMS uint64, etag string, encoded bool) {
-	o := wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag,
-		ContentType: "application/json"}
+	m.putObject(wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag,
+		ContentType: "application/json"}, encoded)
+}
+
+// putObject is putVersion of o.
+func (m *memory) putObject(o wire.Object, encoded bool) {
+	key := o.Key
 	for i, text := range []string{`{"key":"` + key + `"}`, "gz:" + key} {
 		if i > 0 && !encoded {
 			break

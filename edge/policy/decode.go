@@ -169,7 +169,7 @@ func (d *decoder) textOf(form Form, at string, v any) string {
 		d.problem(at, "is %s, want text", kind(v))
 		return ""
 	}
-	if form == Header {
+	if form == Header || form == Language {
 		s = strings.ToLower(s)
 	}
 	if why := notText(form, s); why != "" {
@@ -202,6 +202,10 @@ func notText(form Form, s string) string {
 	case Parameter:
 		if strings.ContainsAny(s, "&=") {
 			return fmt.Sprintf("%q is not a parameter's name: want one without & and =", s)
+		}
+	case Language:
+		if !limits.ValidLanguage(s) {
+			return fmt.Sprintf("%q is not a language tag: want one such as de or en-GB (RFC 5646)", s)
 		}
 	case Domain:
 		if why := notDomain(s); why != "" {

@@ -30,6 +30,7 @@ const (
 	Path
 	Parameter
 	Domain
+	Language
 )
 
 // Field describes a field of the configuration for the decoder and the JSON Schema.
@@ -67,6 +68,7 @@ const (
 	maxRules        = 1000
 	maxVirtualHosts = 256
 	maxDomains      = 64
+	maxLanguages    = 16
 	// MaxRulePath bounds a rule's path, in bytes.
 	MaxRulePath = 1024
 	// MaxRuleName bounds a rule's name, in bytes.
@@ -137,6 +139,8 @@ var rulesField = Field{Name: "rules", Form: List, Max: maxRules, Item: &Field{Fo
 		{Name: "scope", Form: Word, Words: []string{"shared", "device", "host"}, Or: &Field{Form: List, Unique: true,
 			IfEmpty: "name host, device or both, or remove the field",
 			Item:    &Field{Form: Word, Words: []string{"host", "device"}}}},
+		{Name: "languages", Form: List, IfEmpty: "name a language, e.g. de, or remove the field", Max: maxLanguages,
+			Unique: true, Item: &Field{Form: Language}},
 	}},
 	{Name: "session", Form: Word, Words: []string{"issue"}},
 }}}

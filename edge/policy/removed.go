@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
@@ -51,6 +52,14 @@ func (e *Engine) isRemoved(name string) bool {
 // Dated reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may
 // have that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
 func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
+
+// DatedRange reports whether the request has an If-Range that may be a date. Under a cache rule no upstream gets its
+// Range: the client may have that date, and the bytes before the range, from the cache, and many upstreams answer any
+// later date with the range of what they have.
+func (r *Request) DatedRange() bool {
+	f := &r.fields[headerIfRange]
+	return f.lines > 1 || f.lines == 1 && !strings.HasSuffix(f.value, `"`)
+}
 
 // SecretHeaders returns the headers with the secret or API key of an authenticated request, which no upstream gets: the
 // credential's, and other spellings of it. The proxy's JWT filter removes tokens. Under a rule that isn't enforced the

@@ -28,6 +28,9 @@ const (
 	headerAcceptEncoding
 	headerIfMatch
 	headerIfUnmodifiedSince
+	headerRange
+	headerIfRange
+	headerAcceptLanguage
 	headerContentType
 	headerID
 	headerAuthorization
@@ -157,7 +160,8 @@ func (k *knownHeaders) add(name string, h header) {
 }
 
 // newKnownHeaders returns the headers, with those of a credential. It may come in any header, also one of the others.
-func newKnownHeaders(c *Credentials) (k knownHeaders) {
+// Accept-Language, which has the length of another one, is among them only if languages matter.
+func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)
 	k.add("if-none-match", headerIfNoneMatch)
@@ -165,6 +169,11 @@ func newKnownHeaders(c *Credentials) (k knownHeaders) {
 	k.add("accept-encoding", headerAcceptEncoding)
 	k.add("if-match", headerIfMatch)
 	k.add("if-unmodified-since", headerIfUnmodifiedSince)
+	k.add("range", headerRange)
+	k.add("if-range", headerIfRange)
+	if languages {
+		k.add("accept-language", headerAcceptLanguage)
+	}
 	k.add("content-type", headerContentType)
 	for h, name := range [headerCount]string{headerID: c.IDHeader, headerSecret: c.SecretHeader,
 		headerAPIKey: c.APIKeyHeader, headerAuthorization: c.authorization()} {
@@ -201,7 +210,7 @@ func spells(name, header string) bool {
 // or another request's, or the target is too long to be parsed.
 func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
 	path, query, ok := split(target)
-	if !ok || path == "" || path[0] != '/' {
+	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // that precedes a language
 		return dst, false
 	}
 	start := len(dst)

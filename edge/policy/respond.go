@@ -27,6 +27,12 @@ const (
 	statusHit           = "gatehouse; hit"
 )
 
+// Why an answer from the cache is stale, with [Config.ServeStale].
+const (
+	notInStep = "not-in-step"
+	purged    = "purged"
+)
+
 // maxAcceptEncoding bounds an Accept-Encoding that is parsed, in bytes.
 const maxAcceptEncoding = 512
 
@@ -58,11 +64,14 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.counts(q.target)
 	}
+	if rule.Cache.Languages != nil {
+		q.device = e.ofLanguage(q.device, rule.Cache.language(r))
+	}
 	if q.size() <= maxKept { // others aren't cached
 		q.hash = q.sum()
 	}
 	k := &e.kept[q.entry()]
-	if answers.Fetch == nil && k.answers(&q, nowMS, mem) {
+	if answers.Fetch == nil && !r.has(headerRange) && k.answers(&q, nowMS, mem) {
 		k.give(d)
 		return
 	}
@@ -84,27 +93,44 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		d.pass(CacheStale, statusNoState)
 		return
 	}
-	stale := !e.inStep(nowMS, e.config.MaxStaleness)
-	if stale && !e.config.ServeStale {
+	detail := ""
+	if !e.inStep(nowMS, e.config.MaxStaleness) {
+		detail = notInStep
+	}
+	if detail != "" && !e.config.ServeStale {
 		d.pass(CacheStale, statusNotInStep)
 		return
 	}
 	var guard uint64
-	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.hash == q.hash) {
+	if answers.Fetch == nil && detail == "" && !r.has(headerRange) && (k.asked == q.hash || k.hash == q.hash) {
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
 	}
 	k.asked = q.hash
+	plain := key
+	if language := rule.Cache.language(r); language != "" {
+		key = e.keyOfLanguage(key, language)
+	}
 	finder := finder{mem: mem, fetched: answers.Fetch}
 	o, err := finder.find(&e.state, key)
+	if err != nil && key != plain && (!rule.Cache.Fetch || answers.Fetch != nil) {
+		key = plain
+		o, err = finder.find(&e.state, key)
+	}
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
+	} else if err == nil && o.Stale {
+		if !e.config.ServeStale {
+			err = errExpired
+		} else if o.TTLMS = 0; detail == "" { // clients must revalidate it
+			detail = purged
+		}
 	}
 	var body *Body
 	if err == nil {
-		body, err = e.serve(d, nowMS, rule, q, &finder, &o, stale)
+		body, err = e.serve(d, nowMS, rule, r, q, &finder, &o, detail)
 	}
 	switch {
-	case err == nil && stale:
+	case err == nil && detail != "":
 		d.Cache = CacheStaleServed
 	case err == nil:
 		d.Key = key
@@ -146,11 +172,17 @@ var (
 )
 
 // serve sets d to a 304 or the answer of o, with the body that it returns, or returns why it can't.
-func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *finder, o *wire.Object,
-	stale bool) (*Body, error) {
+func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder, o *wire.Object,
+	detail string) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
+	}
+	var p part
+	if r.has(headerRange) {
+		if p = e.part(r, nowMS, o, q.acceptEncoding); p.extent != whole {
+			i = p.variant
+		}
 	}
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
@@ -158,7 +190,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 		// One opaque tag for all encodings: strong only for the bytes that it was made of.
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
-	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, stale)}, [2]string{"etag", etag},
+	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, detail)}, [2]string{"etag", etag},
 		[2]string{"cache-control", e.cacheControl(nowMS, rule, o)},
 		[2]string{"age", e.decimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
 	if vary := e.vary(rule, o); vary != "" {
@@ -174,11 +206,26 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
+	if p.extent == unsatisfiable { // without freshness or Cache-Control, no cache stores it
+		headers = append(headers[:2], [2]string{"content-range", p.contentRange})
+		d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 416, e.headerMap(headers), []byte{}, CacheHit
+		return nil, nil
+	}
 	body := f.body(o, i)
 	if body == nil {
 		return nil, wire.ErrNotFound
 	}
+	bytes := body.Bytes
+	if p.extent == partial {
+		status, bytes = 206, bytes[p.from:p.end]
+		headers = append(headers, [2]string{"content-range", p.contentRange})
+	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
+	if rule.Cache.Languages != nil && published(o, "content-language") == "" {
+		if _, language := objectkey.CutLanguage(o.Key); language != "" {
+			headers = append(headers, [2]string{"content-language", language})
+		}
+	}
 	if modified := e.lastModified(o); modified != "" {
 		headers = append(headers, [2]string{"last-modified", modified})
 	}
@@ -188,7 +235,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 	if o.Headers != "" {
 		headers = appendPublished(headers, rule, o, false)
 	}
-	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, e.headerMap(headers), body.Bytes, CacheHit
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, e.headerMap(headers), bytes, CacheHit
 	return body, nil
 }
 
@@ -235,7 +282,7 @@ func (f *finder) body(o *wire.Object, i int) *Body {
 func (e *Engine) Key(r *Request, device string) string {
 	c := e.config.Rules[r.rule].Cache
 	if key, ok := e.key(r, c, device); ok && (!c.PerDevice || device != "") {
-		return strings.Clone(key)
+		return strings.Clone(e.keyOfLanguage(key, c.language(r)))
 	}
 	return ""
 }
@@ -316,6 +363,9 @@ func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string
 // the answer of one to another (RFC 9110, section 12.5.5).
 func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
+	if rule.Cache.Languages != nil {
+		return e.varyLanguage(rule, encoded)
+	}
 	switch {
 	case rule.private() && encoded:
 		return e.by.varyEncodedCredential
@@ -327,14 +377,14 @@ func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	return ""
 }
 
-// cacheStatus returns the Cache-Status of a hit.
-func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
+// cacheStatus returns the Cache-Status of a hit; detail is why the object may be stale, "" if it isn't.
+func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, detail string) string {
 	status := statusHit
 	if o.TTLMS != 0 {
 		status = e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
 	}
-	if stale {
-		status += "; detail=not-in-step"
+	if detail != "" {
+		status += "; detail=" + detail
 	}
 	return status
 }

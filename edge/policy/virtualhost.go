@@ -266,7 +266,8 @@ func newGovernor(c *Config, name string, rules HostRules) *governor {
 	g.judgesAll = g.DenyByDefault || g.WouldDenyByDefault
 	g.tries, g.enforces = c.enforcement(rules)
 	g.readings = newReadings(c.Rules[g.First:g.End])
-	g.known = newKnownHeaders(&g.Credentials)
+	g.known = newKnownHeaders(&g.Credentials, slices.ContainsFunc(c.Rules[g.First:g.End],
+		func(r Rule) bool { return r.Cache != nil && r.Cache.Languages != nil }))
 	g.varyCredential = strings.Join(credentialHeaders(&g.Credentials, c.SessionMetadata != ""), ", ")
 	g.varyEncodedCredential = varyEncoding + ", " + g.varyCredential
 	g.secret, g.apiKey = []string{g.Credentials.SecretHeader}, []string{g.Credentials.APIKeyHeader}

@@ -39,6 +39,7 @@ type Object struct {
 	TTLMS       uint64
 	ETag        string // strong, with its quotes
 	ContentType string
+	Stale       bool // purged softly: as good as expired
 	// Status is the status code, one of [limits.ValidStatus]; 0 means 200.
 	Status uint16
 	// Headers are the publisher's lines "name: value", joined by LF, with names in lower case.
@@ -59,6 +60,7 @@ func (o *Object) AddVariant(v Variant) {
 const (
 	objectSize  = 40
 	variantSize = 20
+	stale       = 0x80 // in the number of variants
 )
 
 // AppendObjectsHeader begins a bucket of count entries; add each with [AppendObject], and end with [FinishRecord]. A
@@ -76,7 +78,11 @@ func AppendObject(dst []byte, tag uint32, o *Object) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(o.PublishedMS))
 	dst = binary.LittleEndian.AppendUint64(dst, o.TTLMS)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Key)))
-	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), byte(o.count), byte(max(o.Status, 200)-200))
+	count := byte(o.count)
+	if o.Stale {
+		count |= stale
+	}
+	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), count, byte(max(o.Status, 200)-200))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Headers)))
 	for _, v := range o.Variants() {
 		dst = append(dst, byte(v.Encoding), 0, 0, 0)
@@ -125,9 +131,10 @@ func parseObject(b []byte) (Object, error) {
 		Version:     binary.LittleEndian.Uint64(b[8:]),
 		PublishedMS: int64(binary.LittleEndian.Uint64(b[16:])),
 		TTLMS:       binary.LittleEndian.Uint64(b[24:]),
+		Stale:       b[36]&stale != 0,
 	}
 	key, etag, ctype := int(binary.LittleEndian.Uint16(b[32:])), int(b[34]), int(b[35])
-	count, headers := int(b[36]), int(binary.LittleEndian.Uint16(b[38:]))
+	count, headers := int(b[36]&^stale), int(binary.LittleEndian.Uint16(b[38:]))
 	if count < 1 || count > int(Encodings) || len(b) != objectSize+count*variantSize+key+etag+ctype+headers {
 		return Object{}, ErrMalformed
 	}

@@ -37,7 +37,7 @@
 //	32  u16  length of the key
 //	34  u8   length of the entity-tag
 //	35  u8   length of the content type
-//	36  u8   variants, 1 to 4
+//	36  u8   variants, 1 to 4, and 128 if it was purged softly
 //	37  u8   status code less 200, one of [limits.ValidStatus]
 //	38  u16  length of the headers
 //	40  variants × (u8 encoding, 3 zero, u32 body slot, u32 length, u64 stamp)

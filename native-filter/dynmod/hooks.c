@@ -109,7 +109,7 @@ static void send_answer(stream *s) {
   const reply *r = &s->answer;
   uint32_t count, length;
   memcpy(&count, r->fields, 4);
-  header *headers = alloca((count ? count : 1) * sizeof *headers); // Go composes a dozen at most
+  header *headers = alloca((count ? count : 1) * sizeof *headers); // some forty at most
   const char *lengths = r->fields + 4, *text = lengths + 8 * (size_t)count;
   for (uint32_t i = 0; i < count; i++) {
     memcpy(&length, lengths + 8 * (size_t)i, 4);

@@ -231,7 +231,7 @@ func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *
 	}
 	if len(a.body) > 0 && method != "HEAD" {
 		out.body, out.body_length = lendBytes(a.body)
-		if hit && atOnce {
+		if hit && atOnce && a.status != 206 { // a part has the address of another body, or keeps it
 			w.kept.number(a.body, out)
 		}
 	}

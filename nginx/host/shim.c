@@ -6,6 +6,7 @@
 #include "shim.h"
 #include "_cgo_export.h"
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -144,7 +145,8 @@ static void set_head(void *r, const gh_answer_head *head) {
   for (uint32_t i = 0; i < count; i++, lengths += 8, at += name + value + 2) {
     memcpy(&name, lengths, 4);
     memcpy(&value, lengths + 4, 4);
-    set_response_header(r, at, name, 0, at + name + 1, value, NULL, 0, 1, &err);
+    bool replaces = name != 4 || memcmp(at, "link", 4); // the only one that may come several times
+    set_response_header(r, at, name, 0, at + name + 1, value, NULL, 0, replaces, &err);
   }
   if (head->has_length) {
     char digits[24], *from = digits + sizeof digits;

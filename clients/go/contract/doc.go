@@ -38,8 +38,12 @@
 //
 //	etag          a strong entity-tag with its quotes; unless the publisher chose one, the
 //	              first 16 bytes of the SHA-256 of content-type, a line end and body in
-//	              lowercase hex, which covers all that a 304 doesn't repeat
+//	              lowercase hex, which covers all that a 304 doesn't repeat; with status or
+//	              headers of content-type, a zero byte, status, a line end, headers, a line
+//	              end and body
 //	content-type  1 to 255 bytes of printable ASCII without a blank at an end
+//	status        301, 302, 307, 308, 404 or 410; absent: 200
+//	headers       lines "name: value", joined by "\n" ([CheckAnswer]); absent: none
 //	ttl           freshness lifetime in milliseconds, from published; absent: fresh until
 //	              the object changes
 //	body          the identity encoding, 0 bytes to 1 MiB

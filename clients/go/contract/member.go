@@ -55,7 +55,7 @@ func ParseMember(s string) (Member, error) {
 		if !limits.ValidKey(m.ID) {
 			return Member{}, refuse(ReasonMalformed,
 				"member %s: a key is \"/path\" in visible ASCII; before it may be \"@device\", then \"//virtual-host:host\", "+
-					"the host in lower case and without a port", quote(s))
+					"the host in lower case and without a port, behind it \"#language\"", quote(s))
 		}
 		if want := objectkey.Canonical(m.ID); m.ID != want {
 			return Member{}, refuse(ReasonMalformed, "member %s: not canonical, want key %s", quote(s), quote(want))

@@ -76,7 +76,7 @@ func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs
 
 // ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII, "/path" or "/path?query" with
 // at most [MaxPairs] pairs; before it may be "@device", for an object of one device, then "//name" of a virtual host,
-// "//name:host" or "//:host".
+// "//name:host" or "//:host"; behind it "#language".
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
 		return false
@@ -96,12 +96,32 @@ func ValidKey(key string) bool {
 		}
 		key = key[slash:]
 	}
+	key, language, found := strings.Cut(key, "#")
+	if found && !ValidLanguage(language) {
+		return false
+	}
 	if space, found := strings.CutPrefix(key, "//"); found {
 		space, _, found = strings.Cut(space, "/")
 		name, host, hosted := strings.Cut(space, ":")
 		return found && (ValidVirtualHost(name) || name == "" && hosted) && (!hosted || ValidHost(host))
 	}
 	return key[0] == '/'
+}
+
+// ValidLanguage reports whether tag has the form of a language tag (RFC 5646, section 2.1) in lower case: subtags of 1
+// to 8 of a-z and 0-9, joined by "-", of which the first has at least two letters and nothing else.
+func ValidLanguage(tag string) bool {
+	for i, subtag := range strings.Split(tag, "-") {
+		if len(subtag) == 0 || len(subtag) > 8 || i == 0 && len(subtag) < 2 {
+			return false
+		}
+		for j := range len(subtag) {
+			if c := subtag[j]; !lowerOrDigit(c) || i == 0 && c <= '9' {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // ValidVirtualHost reports whether name can be the name of a virtual host: 1 to [MaxVirtualHost] of a-z, 0-9, "_" and

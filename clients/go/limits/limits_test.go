@@ -43,7 +43,8 @@ func visible(except string) string {
 }
 
 func TestBytesAllowed(t *testing.T) {
-	const alphanumeric = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+	const letters = "abcdefghijklmnopqrstuvwxyz"
+	const alphanumeric = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_" + letters
 	tests := []struct {
 		name          string
 		valid         func(string) bool
@@ -53,14 +54,16 @@ func TestBytesAllowed(t *testing.T) {
 		{"device id", ValidDeviceID, "a", "b", visible(`/?,"`)},
 		{"device id, first", ValidDeviceID, "", "b", visible(`/?,"`)},
 		{"device id, last", ValidDeviceID, "a", "", visible(`/?,"`)},
-		{"key", ValidKey, "/a", "b", visible("")},
+		{"key", ValidKey, "/a", "b", visible("#")},
 		{"key, first", ValidKey, "", "", "/"},
-		{"key, last", ValidKey, "/a", "", visible("")},
+		{"key, last", ValidKey, "/a", "", visible("#")},
 		{"key, in a device", ValidKey, "@a", "b/c", visible(`?,"`)},
-		{"key, after a device", ValidKey, "@a/", "c", visible("/")},
+		{"key, after a device", ValidKey, "@a/", "c", visible("/#")},
 		{"key, in a virtual host", ValidKey, "//a", "b/c", "-/0123456789:_abcdefghijklmnopqrstuvwxyz"},
 		{"key, in a host", ValidKey, "//a:b", "c/d", "-./0123456789_abcdefghijklmnopqrstuvwxyz"},
-		{"key, after a host", ValidKey, "//a:b/", "c", visible("")},
+		{"key, after a host", ValidKey, "//a:b/", "c", visible("#")},
+		{"key, in a language", ValidKey, "/#a", "b", letters},
+		{"key, in a subtag", ValidKey, "/#aa-a", "b", "-0123456789" + letters},
 		{"virtual host", ValidVirtualHost, "a", "b", "-0123456789_abcdefghijklmnopqrstuvwxyz"},
 		{"host", ValidHost, "a", "b", "-.0123456789_abcdefghijklmnopqrstuvwxyz"},
 		{"host, address", ValidHost, "[:", ":]", ".0123456789:abcdef"},
@@ -112,7 +115,8 @@ func TestValidKey(t *testing.T) {
 		"longest": "/" + strings.Repeat("k", MaxKey-1), "device": "@demo-device/v1/me", "device, root": "@d/",
 		"longest device": "@" + id + "/", "longest device and key": "@" + id + "/" +
 			strings.Repeat("k", MaxKey-MaxDeviceID-2),
-		"@ in a path": "/@d", "@ in a device": "@@/x",
+		"@ in a path": "/@d", "@ in a device": "@@/x", "# in a device": "@#/x", "language": "/a?x=1#en-gb",
+		"language of a root": "//shop:a/#de", "long language": "/#abcdefgh-12345678-x",
 	}, map[string]string{
 		"device with a question mark": "@d?/x", "empty": "", "no slash": "v1", "query only": "?a=b",
 		"star": "*", "URL": "http://host/", "over the limit": "/" + strings.Repeat("k", MaxKey),
@@ -125,6 +129,9 @@ func TestValidKey(t *testing.T) {
 		"comma": "//:a,b/x", "device, no path": "@d//shop", "device, slashes": "@d//", "device after it": "//shop@d/x",
 		"name over its limit": "//" + strings.Repeat("s", MaxVirtualHost+1) + "/",
 		"host over its limit": "//:" + strings.Repeat("h", MaxHost+1) + "/", "escape": "//sh%6Fp/x",
+		"language in upper case": "/a#DE", "two languages": "/a#de#en", "no language": "/a#", "empty subtag": "/a#de-",
+		"letter as language": "/a#d", "long subtag": "/a#abcdefghi", "language without a path": "//shop#de/x",
+		"digit first": "/a#d1", "long second subtag": "/a#de-123456789", "query in a language": "/a#de?x",
 		"space": "/a b", "new line": "/a\n", "NUL": "/a\x00", "UTF-8": "/gerät", "space in front": " /a",
 	})
 }

@@ -26,6 +26,16 @@ func AppendOfVirtualHost(dst []byte, name, host, key string) []byte {
 	return append(dst, key...)
 }
 
+// OfLanguage returns the key of the object for key in a language.
+func OfLanguage(key, language string) string { return key + "#" + strings.ToLower(language) }
+
+// CutLanguage returns key without its language, and the language, "" if it has none.
+func CutLanguage(key string) (rest, language string) {
+	space, target := Split(key)
+	target, language, _ = strings.Cut(target, "#")
+	return space + target, language
+}
+
 // AppendOfDevice appends OfDevice(id, key) to dst.
 func AppendOfDevice(dst []byte, id, key string) []byte {
 	return append(append(append(dst, '@'), id...), key...)
@@ -51,7 +61,8 @@ func Split(key string) (space, target string) {
 }
 
 // Canonical returns the canonical form of key, the only one that is stored and looked up: with the host in lower case,
-// the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), and the query's [CanonicalQuery].
+// the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), the query's [CanonicalQuery], and the language
+// in lower case.
 func Canonical(key string) string {
 	space, target := Split(key)
 	if at := strings.Index(space, "//"); at >= 0 {
@@ -62,11 +73,15 @@ func Canonical(key string) string {
 	if strings.IndexByte(target, '%') >= 0 {
 		target = string(AppendUpperEscapes(nil, target))
 	}
+	target, language, inLanguage := strings.Cut(target, "#")
 	path, query, found := strings.Cut(target, "?")
 	if found {
 		if query = CanonicalQuery(query, nil); query != "" {
 			path += "?" + query
 		}
+	}
+	if inLanguage {
+		path = OfLanguage(path, language)
 	}
 	return space + path
 }

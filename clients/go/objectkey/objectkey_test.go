@@ -56,7 +56,9 @@ func TestCanonicalKey(t *testing.T) {
 		"/a?b=%ab&%aa=1": "/a?%AA=1&b=%AB", "/a?b&a": "/a?a&b", "/a?": "/a",
 		"@d%aa/%ab": "@d%aa/%AB", "@%aa": "@%aa", "/abcdef%": "/abcdef%",
 		"//shop:A.Example/%ab?b&a": "//shop:a.example/%AB?a&b", "@D:A//:A/A": "@D:A//:a/A", "//Shop/x": "//Shop/x",
-		"//shop": "//shop", "@d//shop//X": "@d//shop//X", "/A:B/C": "/A:B/C", "//": "//",
+		"/a?b&a#EN-gb": "/a?a&b#en-gb", "/%ab#DE": "/%AB#de", "/a?#de": "/a#de", "@D#E/a#DE": "@D#E/a#de", "/a#": "/a#",
+		"//shop:A/?b&a#%ab": "//shop:a/?a&b#%ab",
+		"//shop":            "//shop", "@d//shop//X": "@d//shop//X", "/A:B/C": "/A:B/C", "//": "//",
 	} {
 		if got := Canonical(key); got != want || Canonical(got) != want {
 			t.Errorf("%s: got %s, want %s", key, got, want)

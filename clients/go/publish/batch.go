@@ -20,24 +20,25 @@ const batchBodies = 1 << 20
 // objects don't suffer from one that fails. Objects of the same key are written in their order, except while a Cluster
 // moves its slot. Once Redis answers no write of a round trip, nothing more is sent, and the rest has its error.
 func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
+	encoding, gone := context.WithCancelCause(ctx)
+	defer gone(nil)
 	batches := make(chan []prepared) // one is encoded while the one before is written
 	go func() {
 		defer close(batches)
 		for len(objects) > 0 {
 			n := batchOf(objects)
-			batches <- prepareAll(ctx, objects[:n])
+			batches <- prepareAll(encoding, objects[:n])
 			objects = objects[n:]
 		}
 	}()
-	results := make([]Result, 0, len(objects))
-	var gone error
+	var results []Result
 	for batch := range batches {
-		if gone == nil {
-			gone = p.putBatch(ctx, batch)
-		} else {
+		if err := context.Cause(encoding); err != nil {
 			for i := range batch {
-				batch[i].fail(gone)
+				batch[i].fail(err)
 			}
+		} else if err := p.putBatch(ctx, batch); err != nil {
+			gone(err)
 		}
 		for _, b := range batch {
 			results = append(results, b.result)
@@ -127,7 +128,7 @@ func newPrepared(ctx context.Context, o Object) prepared {
 		return prepared{done: true, result: Result{Err: fmt.Errorf("put object: %w", err)}}
 	}
 	b := prepared{absent: o.IfAbsent, mutation: mutation{mode: replace, member: contract.ObjectMember(o.Key)}}
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		b.fail(err)
 		return b
 	}
@@ -210,7 +211,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 				there = append(there, members[n])
 			}
 		}
-		purged, err = p.purged(ctx, there)
+		purged, err = p.purgedKeys(ctx, there)
 	}
 	if err != nil {
 		for i := range batch {
@@ -228,8 +229,8 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	return nil
 }
 
-// purged returns the keys of the objects that were purged, in one round trip and one for each shard.
-func (p *Publisher) purged(ctx context.Context, members []contract.Member) (map[string]bool, error) {
+// purgedKeys returns the keys of the objects that were purged, in one round trip and one for each shard.
+func (p *Publisher) purgedKeys(ctx context.Context, members []contract.Member) (map[string]bool, error) {
 	entries, err := p.entries(ctx, members, "")
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -103,19 +104,26 @@ func TestBatchBounds(t *testing.T) {
 func TestUnanswered(t *testing.T) {
 	redis := redistest.StartServer(t)
 	s := serverAt(t, "redis://"+redis.Address)
-	objects := make([]Object, 20*batchRecords)
+	objects := make([]Object, 4*batchRecords)
 	for i := range objects {
-		objects[i] = Object{Key: fmt.Sprint("/", i), ContentType: "a", IfAbsent: i%2 == 0}
+		objects[i] = Object{Key: fmt.Sprint("/", i), ContentType: "a"}
 	}
-	if r := s.p.PutAll(t.Context(), objects[:1])[0]; r.Err != nil {
-		t.Fatal(r.Err)
+	for _, r := range append(s.p.PutAll(t.Context(), objects[:1]), s.p.PutAll(t.Context(), objects[:1])...) {
+		if r.Err != nil { // the second one asks for the number of shards, after the first write of all
+			t.Fatal(r.Err)
+		}
 	}
 	redis.Kill()
+	attempts := &pipelines{}
+	s.AddHook(attempts)
 	for i, r := range s.p.PutAll(t.Context(), objects) {
 		if r.Err == nil || !strings.Contains(r.Err.Error(), objects[i].Key) ||
 			!strings.Contains(r.Err.Error(), "connection refused") {
 			t.Fatalf("%d: %v", i, r.Err)
 		}
+	}
+	if n := attempts.Load(); n != 1 {
+		t.Errorf("%d pipelines to a Redis that is away, want 1", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -127,6 +135,18 @@ func TestUnanswered(t *testing.T) {
 	}
 	if n := s.DBSize(t.Context()).Val(); n > 0 {
 		t.Errorf("%d keys", n)
+	}
+}
+
+// pipelines counts those that a client sends.
+type pipelines struct{ atomic.Int64 }
+
+func (*pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (p *pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		p.Add(1)
+		return next(ctx, commands)
 	}
 }
 

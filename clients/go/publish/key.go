@@ -7,6 +7,9 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
+// KeyOfLanguage returns the key of the object for key in a language, under a rule with this one among its languages.
+func KeyOfLanguage(key, language string) string { return objectkey.OfLanguage(key, language) }
+
 // KeyOfVirtualHost returns the key of the object at path, which begins with a slash, for requests of a virtual host or,
 // under a rule with scope host, for those with this host. The name is "" for rules outside virtual hosts, the host for
 // rules without that scope.
@@ -14,25 +17,31 @@ func KeyOfVirtualHost(name, host, path string) string {
 	return objectkey.OfVirtualHost(name, strings.ToLower(host), path)
 }
 
+// CanonicalKey returns the stored form of key, or an [ErrInvalid] for a key that no edge looks up, as [Publisher.Put].
+func CanonicalKey(key string) (string, error) { return canonical(key) }
+
 // canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It
 // returns an error for a key that no edge looks up; the error names the right one.
 func canonical(key string) (string, error) {
 	if err := checkMember(contract.ObjectMember(objectkey.Canonical(key))); err != nil {
 		return "", err
 	}
-	space, target := objectkey.Split(key)
+	rest, language := objectkey.CutLanguage(key)
+	if language != "" {
+		language = objectkey.OfLanguage("", language)
+	}
+	space, target := objectkey.Split(rest)
 	target = string(objectkey.AppendUpperEscapes(nil, target))
 	if want := lookedUp(target); target != want {
-		return "", refuse("key %q: no edge looks it up, want %q", key, objectkey.Canonical(space+want))
+		return "", refuse("key %q: no edge looks it up, want %q", key, objectkey.Canonical(space+want)+language)
 	}
-	return objectkey.Canonical(space + target), nil
+	return objectkey.Canonical(space+target) + language, nil
 }
 
-// lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy removes a
-// fragment, decodes escapes of unreserved characters (RFC 3986, section 2.3), converts "\" to "/", merges slashes and
-// resolves dots; the filter sorts the query. Envoy refuses escaped slashes, so here they are treated as plain ones.
+// lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy decodes escapes of
+// unreserved characters (RFC 3986, section 2.3), converts "\" to "/", merges slashes and resolves dots; the filter sorts
+// the query. Envoy refuses escaped slashes, so here they are treated as plain ones.
 func lookedUp(target string) string {
-	target, _, _ = strings.Cut(target, "#")
 	path, query, _ := strings.Cut(target, "?")
 	path = strings.NewReplacer("%2F", "/", "%5C", "/", `\`, "/").Replace(decodeUnreserved(path))
 	var segments []string

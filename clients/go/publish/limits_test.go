@@ -146,6 +146,8 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		"/é", "/a?" + long("&", limits.MaxPairs-1), "/a?" + long("&", limits.MaxPairs),
 		"/" + long("&", limits.MaxPairs), "/a?b?" + long("&", limits.MaxPairs), "@d/a", "@d", "@/a",
 		"@d?/a", "@" + long("d", limits.MaxDeviceID) + "/a", "@" + long("d", limits.MaxDeviceID+1) + "/a", "@a,b/c", "/a\x00",
+		"/a#de", "/#d", "/#", "/a?b#sr-latn-rs-x", "/#DE", "@#d/#de", "//a#de/", "/#de#en", "/#abcdefgh-12345678",
+		"/#abcdefghi", "/#de-123456789", "/#1de", "/#d1", "/#de--b", "/#de-", "/#-de", "/#de?a",
 	} {
 		all = append(all, write{member: contract.ObjectMember(key)})
 	}

@@ -68,12 +68,22 @@ func (o *Object) EntityTag() string {
 	case status == 200 && len(o.Headers) == 0:
 		return ETag(o.ContentType, o.Body)
 	}
-	return entityTag(fmt.Sprintf("%s\x00%d\n%s\n", o.ContentType, status, contract.JoinHeaders(o.Headers)), o.Body)
+	headers := contract.JoinHeaders(inLowerCase(o.Headers))
+	return entityTag(fmt.Sprintf("%s\x00%d\n%s\n", o.ContentType, status, headers), o.Body)
 }
 
-// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its content type, a line feed
-// and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
-// an old content type for ever.
+// inLowerCase returns headers with their names in lower case.
+func inLowerCase(headers []Header) []Header {
+	headers = slices.Clone(headers)
+	for i := range headers {
+		headers[i].Name = strings.ToLower(headers[i].Name)
+	}
+	return headers
+}
+
+// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its
+// content type, a line feed and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5);
+// otherwise caches would keep an old content type for ever.
 func ETag(contentType string, body []byte) string { return entityTag(contentType+"\n", body) }
 
 func entityTag(head string, body []byte) string {
@@ -104,10 +114,7 @@ func (o *Object) check() (err error) {
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
-	o.Headers = slices.Clone(o.Headers)
-	for i := range o.Headers {
-		o.Headers[i].Name = strings.ToLower(o.Headers[i].Name)
-	}
+	o.Headers = inLowerCase(o.Headers)
 	if err := contract.CheckAnswer(o.Status, o.Headers); err != nil {
 		return fmt.Errorf("%w %w of %q", ErrInvalid, err, o.Key)
 	}
@@ -145,8 +152,8 @@ func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	return state.known(), nil
 }
 
-// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the contract does not allow
-// the stored record.
+// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the
+// contract does not allow the stored record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
 	key, err := canonical(key)
 	if err != nil {
@@ -189,6 +196,8 @@ type Entry struct {
 	ETag string `json:"etag"`
 	// ContentType is the content type.
 	ContentType string `json:"content_type"`
+	// Status is the status code.
+	Status int `json:"status"`
 	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// Tags are for purges.
@@ -201,8 +210,8 @@ type Entry struct {
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first; none
-// that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An error
+// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first;
+// none that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An error
 // ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
@@ -255,8 +264,8 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
-					contract.FieldContentType, contract.FieldTTL,
-					contract.FieldTags, contract.FieldSeq),
+					contract.FieldContentType, contract.FieldTTL, contract.FieldTags, contract.FieldSeq,
+					contract.FieldStatus),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}
@@ -269,20 +278,23 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	}
 	var entries []Entry
 	for _, q := range queries {
-		var text [7]string
+		var text [8]string
 		for i, value := range q.heads.Val() {
 			text[i], _ = value.(string)
 		}
 		if text[2] == "" { // every object has an entity-tag, a tombstone has none
 			continue
 		}
-		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val()}
+		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val(), Status: 200}
 		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
 		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
 		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
 		entry.Seq, _ = strconv.ParseUint(text[6], 10, 64)
 		if text[5] != "" {
 			entry.Tags = strings.Split(text[5], ",")
+		}
+		if text[7] != "" {
+			entry.Status, _ = strconv.Atoi(text[7])
 		}
 		entries = append(entries, entry)
 	}

@@ -95,6 +95,92 @@ func TestETag(t *testing.T) {
 	}
 }
 
+// TestEntityTag: the default covers status and headers; the goldens come from Python's hashlib.
+func TestEntityTag(t *testing.T) {
+	link := []Header{{Name: "Cache-Control", Value: "public"}, {Name: "link", Value: "</a>"}}
+	for _, test := range []struct {
+		o    Object
+		want string
+	}{
+		{Object{Body: []byte("hi\n")}, `"8f502701311f4189f32f2c1b4dd8d622"`},
+		{Object{Body: []byte("hi\n"), Status: 200}, `"8f502701311f4189f32f2c1b4dd8d622"`},
+		{Object{Status: 410}, `"2654dc609b90046a013f8893811608f4"`},
+		{Object{Body: []byte("hi\n"), Headers: link}, `"e1146559be1ceabe94860af663d69fac"`},
+		{Object{Body: []byte("hi\n"), Headers: link, Status: 200}, `"e1146559be1ceabe94860af663d69fac"`},
+		{Object{Status: 410, ETag: `"mine"`}, `"mine"`},
+	} {
+		test.o.ContentType = "text/plain"
+		if got := test.o.EntityTag(); got != test.want {
+			t.Errorf("%+v: got %s, want %s", test.o, got, test.want)
+		}
+	}
+	if link[0].Name != "Cache-Control" {
+		t.Error("the caller's headers were changed")
+	}
+}
+
+// TestPutAnswer: a record has status and headers as the contract says, and readers get them back.
+func TestPutAnswer(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		moved := Object{Key: "/old", ContentType: "text/plain", Status: 301,
+			Headers: []Header{{Name: "Location", Value: "/new"}, {Name: "link", Value: "</a>"}, {Name: "link", Value: "</b>"}}}
+		if _, err := s.p.Put(t.Context(), moved); err != nil {
+			t.Fatal(err)
+		}
+		stored := s.hash(t, contract.ObjectMember("/old"))
+		const lines = "location: /new\nlink: </a>\nlink: </b>"
+		if stored["status"] != "301" || stored["headers"] != lines || stored["etag"] != moved.EntityTag() {
+			t.Errorf("stored %q", stored)
+		}
+		if got, err := s.p.Get(t.Context(), "/old"); err != nil || got.Status != 301 || got.Headers != lines {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		for e, err := range s.p.List(t.Context(), "/old") {
+			if err != nil || e.Status != 301 {
+				t.Errorf("entry %+v, %v", e, err)
+			}
+		}
+		if _, err := s.p.Put(t.Context(), Object{Key: "/old", ContentType: "text/plain", Status: 200}); err != nil {
+			t.Fatal(err)
+		}
+		stored = s.hash(t, contract.ObjectMember("/old"))
+		if len(stored) != 5 { // version, published, etag, content-type, body
+			t.Errorf("stored %q, want neither status nor headers", stored)
+		}
+	})
+}
+
+// TestPutAnswerRefuses: an error names the field and what is allowed.
+func TestPutAnswerRefuses(t *testing.T) {
+	s := serverAt(t, "redis://127.0.0.1:1") // nothing is asked of it
+	many := make([]Header, limits.MaxHeaderLines+1)
+	for i := range many {
+		many[i] = Header{Name: "link", Value: "</a>"}
+	}
+	for _, test := range []struct {
+		status  int
+		headers []Header
+		want    string
+	}{
+		{303, nil, "status: 303: want 200, 301, 302, 307, 308, 404 or 410"},
+		{302, nil, "headers: location is missing, which status 302 needs"},
+		{0, []Header{{Name: "location", Value: "/b"}}, "headers: location is only for status 301, 302, 307 and 308"},
+		{0, []Header{{Name: "a b", Value: "c"}}, `headers: name "a b": want a token of 1 to 64 bytes in lower case`},
+		{0, []Header{{Name: "a", Value: ""}}, `headers: a: value "": want printable ASCII, not empty, without a blank at an end`},
+		{0, []Header{{Name: "a", Value: "b\nset-cookie: c"}}, `headers: a: value "b\nset-cookie: c": want printable ASCII`},
+		{0, []Header{{Name: "Set-Cookie", Value: "a=b"}}, "headers: set-cookie is not allowed: "},
+		{0, []Header{{Name: "a", Value: "b"}, {Name: "A", Value: "c"}}, "headers: a comes twice"},
+		{0, []Header{{Name: "last-modified", Value: "now"}}, `headers: last-modified: "now": want the form of Sun, 06 Nov 1994 `},
+		{0, []Header{{Name: "a", Value: strings.Repeat("b", limits.MaxHeaders-2)}}, "headers: 4097 bytes, at most 4096 are allowed"},
+		{0, many, "headers: 33 lines, at most 32 are allowed"},
+	} {
+		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "text/plain", Status: test.status, Headers: test.headers})
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.want) || !strings.HasSuffix(err.Error(), `of "/a"`) {
+			t.Errorf("got %v, want %s", err, test.want)
+		}
+	}
+}
+
 func TestEncode(t *testing.T) {
 	text := bytes.Repeat([]byte("text "), 1000)
 	random := make([]byte, 10000)

@@ -299,6 +299,20 @@ local function canonical(target)
   return true
 end
 
+-- looked_up reports whether a key, without its device, has a path that Envoy doesn't normalise to another one, so that
+-- an edge can look it up.
+local function looked_up(target)
+  local path = string.match(target, '^[^?#]*')
+  path = string.match(path, '^//[^/]*(/.*)') or path
+  for escape in string.gmatch(path, '%%(%x%x)') do
+    if string.find(string.char(tonumber(escape, 16)), '^[A-Za-z0-9._~/\\-]') then
+      return false
+    end
+  end
+  return not string.find(path, '//', 1, true) and not string.find(path, '\\', 1, true)
+    and not string.find(path .. '/', '/%.%.?/')
+end
+
 -- scoped reports whether a key, without its device, names a virtual host, a host or both as it must, if it begins with
 -- two slashes.
 local function scoped(target)
@@ -330,6 +344,16 @@ local function purge_refusal()
   end
 end
 
+-- spoken reports whether a key's language has the form of a language tag in lower case.
+local function spoken(language)
+  for subtag in string.gmatch(language .. '-', '(.-)%-') do
+    if #subtag > 8 or not string.find(subtag, '^[a-z0-9]+$') then
+      return false
+    end
+  end
+  return string.find(language .. '-', '^[a-z][a-z]+%-')
+end
+
 local function id_refusal()
   if kind == 'p' then
     return purge_refusal()
@@ -343,10 +367,14 @@ local function id_refusal()
       return limit('query of ' .. short, pairs_less_one + 1 .. ' parameters', 64)
     elseif not string.find(id, '^[!-~]+$') or not string.find(id, '^[/@]') then
       return 'INVALID key ' .. short .. ': want visible ASCII that begins with / or @'
-    elseif not scoped(string.match(id, '/.*') or '') then
+    end
+    local target, hash, language = string.match(id, '(/[^#]*)(#?)(.*)')
+    if hash == '#' and not spoken(language) then
+      return 'INVALID language of key ' .. short .. ': want a language tag after #, in lower case'
+    elseif not scoped(target or '') then
       return 'INVALID key ' .. short .. ': want [@device][//[virtual-host][:host]]/path, the host in lower case and '
         .. 'without a port'
-    elseif not canonical(string.match(id, '/.*') or '') then
+    elseif not canonical(target or '') then
       return 'INVALID key ' .. short .. ' is not canonical: want hex digits of escapes in upper case, and the '
         .. 'pairs of a query sorted by name in byte order, none empty'
     end
@@ -377,6 +405,10 @@ for i = before_fields + 1, #ARGV, 2 do
 end
 if kind == 'c' and string.sub(id, 1, 1) == '*' and mode ~= 'merge' and not given['deleted'] then -- merge may revoke one
   refused = refused or 'INVALID device id of ' .. short .. ': ids that begin with * are for invalidations'
+end
+if kind == 'o' and not given['deleted'] and not looked_up(string.match(id, '/.*') or '') then
+  refused = refused or 'INVALID key ' .. short .. ': no edge looks it up, want a path without //, \\, segments . and .., '
+    .. 'and escapes of letters, digits and - . _ ~ / \\'
 end
 if refused then
   return redis.error_reply(refused)

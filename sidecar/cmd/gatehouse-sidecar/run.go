@@ -25,6 +25,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
+	"github.com/gatehouse/gatehouse/sidecar/internal/invalidate"
 	"github.com/gatehouse/gatehouse/sidecar/internal/lastseen"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
@@ -165,8 +166,8 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	var upgrades component
 	var offer func(credential.Upgrade)
+	writer := publish.New(client, publish.Shards(c.Redis.Shards), publish.Namespace(c.Redis.Namespace))
 	if c.Credential.Upgrade {
-		writer := publish.New(client, publish.Shards(c.Redis.Shards), publish.Namespace(c.Redis.Namespace))
 		upgrader := upgrade.New(writer, &peppers[0], m, log)
 		upgrades, offer = upgrader, upgrader.Offer
 	}
@@ -185,8 +186,9 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}, memory, m, log)
 	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
-			Objects: objects.Shard(i), Credentials: verifier.Shard(i), AcceptLossAfter: c.Redis.AcceptLossAfter,
-			Tracer: tracer, Trace: memory.Trace,
+			Objects: objects.Shard(i), Credentials: verifier.Shard(i), Purges: objects.Purges(i),
+			AcceptLossAfter: c.Redis.AcceptLossAfter,
+			Tracer:          tracer, Trace: memory.Trace,
 		}
 	}, memory, client, m, log)
 	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
@@ -217,6 +219,13 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	if upgrades != nil {
 		components = append(components, upgrades)
+	}
+	if c.Authority.InvalidateAddress != "" {
+		token, err := c.Authority.InvalidateToken()
+		if err != nil {
+			return nil, fmt.Errorf("authority.invalidate_token_file: %w", err)
+		}
+		components = append(components, invalidate.New(c.Authority.InvalidateAddress, token, writer, m, log))
 	}
 	return components, nil
 }

@@ -17,7 +17,8 @@ type auditCmd struct {
 	Author string `placeholder:"GLOB" help:"Only the authors that match."`
 	Since  string `placeholder:"TIME" help:"Only from then on: a duration such as 24h, or a time such as 2030-01-31T00:00:00Z."`
 	Follow bool   `help:"Go on with new changes as they come."`
-	JSON   bool   `name:"json" help:"One JSON object a line."`
+
+	jsonFlag `embed:""`
 }
 
 // Validate checks the patterns; the parser calls it.

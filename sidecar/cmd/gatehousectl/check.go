@@ -14,12 +14,13 @@ import (
 const maxConfig = 64 << 20
 
 type checkCmd struct {
-	File  string `arg:"" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; or nginx.conf, or the output of nginx -T; - is standard input."`
+	File  string `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; or nginx.conf, or the output of nginx -T; - is standard input."`
 	Rules string `placeholder:"FILE" help:"Rules of nginx, as nginx render reads or writes them. Default: the file that nginx.conf names."`
-	JSON  bool   `name:"json" help:"Print the report as JSON."`
 
 	Against  string `placeholder:"FILE" help:"Also compare the rules with those of this file, such as the configuration that runs, and print a request for each path that is judged differently. Exit code 4 if one lets in who was kept out. Both files may also have the rules only."`
 	Listener string `placeholder:"NAME" help:"Listener whose rules are compared, if there are several."`
+
+	jsonFlag `embed:""`
 }
 
 // checked is a report, with changes if rules were compared.

@@ -16,17 +16,26 @@ import (
 
 // secretFlags give a device a secret.
 type secretFlags struct {
-	SecretFile string `xor:"secret" required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
-	Generate   bool   `xor:"secret" required:"" help:"Make a secret of 128 random bits, and print it, and nothing else, to standard output."`
+	SecretFile string `xor:"secret" required:"" placeholder:"FILE" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
+	Generate   bool   `xor:"secret" required:"" help:"Make a secret of 128 random bits, and print it, and nothing else, to standard output; with --json in its object."`
 	APIKey     bool   `name:"api-key" help:"With --generate: print the device's API key, which has its id and the secret, in place of the secret."`
 	Cost       int    `default:"${cost}" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
 
 	pepperFlag `embed:""`
+	jsonFlag   `embed:""`
+}
+
+// writtenDevice is what commands that write a device tell.
+type writtenDevice struct {
+	ID      string `json:"id"`
+	Version uint64 `json:"version"`
+	Secret  string `json:"secret,omitempty"`  // a generated one
+	APIKey  string `json:"api_key,omitempty"` // in place of Secret, with --api-key
 }
 
 // pepperFlag stores generated secrets as gh1.
 type pepperFlag struct {
-	PepperFile string `placeholder:"F" help:"Store generated secrets as gh1 by this pepper of the sidecars, not by bcrypt."`
+	PepperFile string `placeholder:"FILE" help:"Store generated secrets as gh1 by this pepper of the sidecars, not by bcrypt."`
 }
 
 // pepper returns the pepper, nil without one.
@@ -86,15 +95,18 @@ func (f *secretFlags) write(c *console, id string,
 		if err != nil {
 			return err
 		}
-		told := c.stdout
-		if f.Generate {
-			if f.APIKey {
-				secret, _ = publish.APIKey(id, secret)
-			}
-			fmt.Fprintln(c.stdout, secret)
-			told = c.stderr
+		wrote := writtenDevice{ID: id, Version: receipt.Version}
+		switch {
+		case f.APIKey:
+			wrote.APIKey, _ = publish.APIKey(id, secret)
+		case f.Generate:
+			wrote.Secret = secret
 		}
-		fmt.Fprintf(told, "%s: version %d\n", id, receipt.Version)
+		if f.JSON || !f.Generate {
+			return f.told(c, wrote, "%s: version %d\n", id, receipt.Version)
+		}
+		fmt.Fprintln(c.stdout, wrote.Secret+wrote.APIKey)
+		fmt.Fprintf(c.stderr, "%s: version %d\n", id, receipt.Version)
 		return nil
 	})
 }
@@ -151,6 +163,7 @@ type deviceSetCmd struct {
 	EndOverlap  bool              `help:"End the secret before at once, if a rotation lets it count still."`
 
 	ifVersion `embed:""`
+	jsonFlag  `embed:""`
 }
 
 // Run changes what the flags name, and keeps the secret.
@@ -200,14 +213,16 @@ func (cmd *deviceSetCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: version %d\n", cmd.ID, receipt.Version)
-		return nil
+		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: version %d\n", cmd.ID,
+			receipt.Version)
 	})
 }
 
 type deviceDeleteCmd struct {
 	ID    string `arg:"" help:"The device's id."`
 	Force bool   `help:"Also delete a device that is not in Redis, so that a put in flight with an older version doesn't bring it back."`
+
+	jsonFlag `embed:""`
 }
 
 // Run deletes the device.
@@ -217,8 +232,8 @@ func (cmd *deviceDeleteCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.ID, receipt.Version)
-		return nil
+		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.ID,
+			receipt.Version)
 	})
 }
 
@@ -226,6 +241,8 @@ type deviceRevokeCmd struct {
 	ID    string `arg:"" optional:"" help:"The device's id."`
 	Force bool   `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
 	All   bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now."`
+
+	jsonFlag `embed:""`
 }
 
 // Run revokes the device, or all.
@@ -242,8 +259,7 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.stdout, "all devices: %d revoked\n", count)
-			return nil
+			return cmd.told(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count)
 		}
 		revoke := p.RevokeDevice
 		if cmd.Force {
@@ -256,8 +272,8 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: revoked, version %d\n", cmd.ID, receipt.Version)
-		return nil
+		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: revoked, version %d\n", cmd.ID,
+			receipt.Version)
 	})
 }
 
@@ -265,6 +281,8 @@ type deviceInvalidateCmd struct {
 	ID    string `arg:"" optional:"" help:"The device's id; it must have no record."`
 	All   bool   `help:"Invalidate the verdicts on all devices without a record."`
 	Label string `placeholder:"NAME=VALUE" help:"Invalidate the verdicts on the devices to which the authority gave this label."`
+
+	jsonFlag `embed:""`
 }
 
 // Run ends verdicts of an authority.
@@ -280,13 +298,13 @@ func (cmd *deviceInvalidateCmd) Run(c *console) error {
 		return usagef("device invalidate: give a device's id, --all or --label NAME=VALUE")
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) (err error) {
-		what := cmd.ID
+		what, told := cmd.ID, map[string]any{"id": cmd.ID}
 		switch {
 		case cmd.All:
-			what = "all devices"
+			what, told = "all devices", map[string]any{"all": true}
 			_, err = p.InvalidateAll(ctx)
 		case pair:
-			what = "devices with " + cmd.Label
+			what, told = "devices with "+cmd.Label, map[string]any{"label": cmd.Label}
 			_, err = p.InvalidateLabel(ctx, name, value)
 		default:
 			_, err = p.InvalidateDevice(ctx, cmd.ID)
@@ -294,7 +312,6 @@ func (cmd *deviceInvalidateCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: invalidated\n", what)
-		return nil
+		return cmd.told(c, told, "%s: invalidated\n", what)
 	})
 }

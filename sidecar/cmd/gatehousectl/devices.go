@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -76,8 +75,9 @@ func view(c contract.Credential, damage error) deviceView {
 }
 
 type deviceGetCmd struct {
-	ID   string `arg:"" help:"The device's id."`
-	JSON bool   `name:"json" help:"As a JSON object."`
+	ID string `arg:"" help:"The device's id."`
+
+	jsonFlag `embed:""`
 }
 
 // Run prints the device's record without its hashes.
@@ -99,7 +99,7 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		if cmd.JSON {
 			return c.printJSON(d)
 		}
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		w := c.table()
 		fmt.Fprintf(w, "id:\t%s\nstate:\t%s\nversion:\t%d\npublished:\t%s\nnot-after:\t%s\npermissions:\t%s\n"+
 			"labels:\t%s\n", d.ID, d.State, d.Version, d.Published, orNone(d.NotAfter),
 			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
@@ -211,11 +211,11 @@ func (s *selection) each(ctx context.Context, p *publish.Publisher,
 }
 
 type deviceListCmd struct {
-	JSON           bool   `name:"json" help:"One JSON object a line."`
 	NotSeen        string `placeholder:"TIME" help:"Only the devices that have not authenticated since then, or never: a duration such as 30d, or a time such as 2030-01-31T00:00:00Z."`
 	OldSecretInUse bool   `help:"Only the devices in an overlap that used an old secret last, or within 5 minutes before their last authentication."`
 
 	selection `embed:""`
+	jsonFlag  `embed:""`
 }
 
 // listed is a device of a list.
@@ -227,7 +227,7 @@ type listed struct {
 // Run lists the devices as they come, so a million take no memory.
 func (cmd *deviceListCmd) Run(c *console) error {
 	lines := json.NewEncoder(c.stdout)
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := c.table()
 	if !cmd.JSON {
 		fmt.Fprintln(w, "ID\tVERSION\tSTATE\tNOT-AFTER\tLAST SEEN\tPERMISSIONS\tLABELS")
 	}

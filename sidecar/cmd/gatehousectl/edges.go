@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -16,7 +15,7 @@ import (
 )
 
 type edgesCmd struct {
-	JSON bool `name:"json" help:"Print the list as JSON."`
+	jsonFlag `embed:""`
 }
 
 // listedEdge is an edge with its state by Redis.
@@ -41,7 +40,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 			list = append(list, listedEdge{e, now.Sub(e.Seen) > presence.Gone})
 		}
 		if cmd.JSON {
-			return c.printJSON(list)
+			return printLines(c, list)
 		}
 		if len(list) == 0 {
 			_, err := fmt.Fprintln(c.stdout,
@@ -54,7 +53,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 }
 
 func printEdges(c *console, list []listedEdge) error {
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := c.table()
 	fmt.Fprintln(w, "HOST\tID\tVERSION\tSTATE\tLAG\tLAST WRITE\tOBJECTS\tDEVICES\tPROBLEM")
 	for _, e := range list {
 		state := "ready"

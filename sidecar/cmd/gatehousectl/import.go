@@ -30,9 +30,9 @@ const (
 )
 
 type deviceImportCmd struct {
-	File     string `arg:"" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them; - is standard input."`
+	File     string `arg:"" placeholder:"FILE" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them; - is standard input."`
 	Generate bool   `help:"Make a secret for each device that has neither a secret nor a hash."`
-	Secrets  string `placeholder:"F" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
+	Secrets  string `placeholder:"FILE" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
 	Resume   bool   `help:"Continue an import that was interrupted: the secrets in the file of --secrets count."`
 	Replace  bool   `help:"Replace other records of these devices, also revoked or deleted ones, instead of failing for their lines."`
 	DryRun   bool   `help:"Check the file only, and connect to nothing."`
@@ -40,6 +40,7 @@ type deviceImportCmd struct {
 	Cost     int    `default:"${cost}" help:"bcrypt cost of secrets, 4 to 15, at most the sidecars' bcrypt.max-cost."`
 
 	pepperFlag `embed:""`
+	jsonFlag   `embed:""`
 }
 
 // Run imports the devices of the file.
@@ -53,7 +54,7 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		return usagef("device import: --generate and --secrets need each other")
 	}
 	i := &importer{deviceImportCmd: cmd, console: c, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{},
-		progress: progress{begin: time.Now()}}
+		progress: newProgress(c, "devices")}
 	in := c.stdin
 	if cmd.File != "-" {
 		file, err := os.Open(cmd.File)
@@ -65,10 +66,6 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 			i.progress.size = info.Size()
 		}
 		in = file
-	}
-	if stderr, ok := c.stderr.(*os.File); ok {
-		info, err := stderr.Stat()
-		i.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	var err error
 	if i.key, err = cmd.pepper(c); err != nil {
@@ -107,8 +104,7 @@ type importer struct {
 	nice    bool                // the priority was lowered
 
 	// Of the writer.
-	progress
-	terminal                   bool
+	progress                   progress
 	written, unchanged, failed int
 }
 
@@ -156,19 +152,27 @@ func (i *importer) run(ctx context.Context) error {
 		}
 		i.report(b)
 		if err != nil {
-			i.clear()
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File), i.devices, err)
+			i.progress.clear()
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File),
+				i.progress.done, err)
 		}
 	}
-	i.clear()
+	i.progress.clear()
+	devices := i.progress.done
+	var err error
 	if i.DryRun {
-		fmt.Fprintf(i.stdout, "%d devices: %d valid, %d failed; nothing was written\n", i.devices, i.written, i.failed)
+		err = i.told(i.console, map[string]any{"devices": devices, "valid": i.written, "failed": i.failed},
+			"%d devices: %d valid, %d failed; nothing was written\n", devices, i.written, i.failed)
 	} else {
-		fmt.Fprintf(i.stdout, "%d devices: %d written, %d unchanged, %d failed\n", i.devices, i.written, i.unchanged,
+		err = i.told(i.console, map[string]any{"devices": devices, "written": i.written, "unchanged": i.unchanged,
+			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged,
 			i.failed)
 	}
+	if err != nil {
+		return err
+	}
 	if i.failed > 0 {
-		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, i.devices)
+		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, devices)
 	}
 	return nil
 }
@@ -335,7 +339,7 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 			i.unchanged++
 		case r.Err == nil:
 			i.written++
-		case ofOneDevice(r.Err):
+		case ofOneRecord(r.Err):
 			b.errs[b.at[n]] = r.Err
 		default:
 			failed = r.Err
@@ -344,8 +348,8 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 	return failed
 }
 
-// ofOneDevice reports whether other devices can be written after err.
-func ofOneDevice(err error) bool {
+// ofOneRecord reports whether other records can be written after err.
+func ofOneRecord(err error) bool {
 	return errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrExists) || errors.Is(err, publish.ErrStale) ||
 		strings.Contains(err.Error(), "WRONGTYPE")
 }
@@ -357,39 +361,47 @@ func (i *importer) report(b *batch) {
 		if i.failed > maxPrinted {
 			continue
 		}
-		i.clear()
+		i.progress.clear()
 		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
 		if i.failed == maxPrinted {
 			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}
 	}
-	i.devices, i.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.progress.done, i.progress.bytes = i.written+i.unchanged+i.failed, b.bytes
+	i.progress.show()
+}
+
+// progress is how far a command is, for a terminal.
+type progress struct {
+	console      *console
+	what         string // is counted
+	begin, shown time.Time
+	size         int64 // of everything, 0 if unknown: bytes of the file, or records
+	bytes        int64 // of these
+	done         int   // records
+}
+
+// newProgress is the beginning.
+func newProgress(c *console, what string) progress {
+	return progress{console: c, what: what, begin: time.Now()}
+}
+
+// show shows the progress a few times a second.
+func (p *progress) show() {
 	const interval = 200 * time.Millisecond
-	if now := time.Now(); i.terminal && now.Sub(i.shown) >= interval {
-		i.shown = now
-		fmt.Fprintf(i.stderr, "\r%s\x1b[K", i.progress.line(now))
+	if now := time.Now(); now.Sub(p.shown) >= interval {
+		p.shown = now
+		p.console.progress(p.line(now))
 	}
 }
 
 // clear removes the progress from the terminal.
-func (i *importer) clear() {
-	if i.terminal {
-		fmt.Fprint(i.stderr, "\r\x1b[K")
-	}
-}
+func (p *progress) clear() { p.console.progress("") }
 
-// progress is how far an import is.
-type progress struct {
-	begin, shown time.Time
-	size         int64 // of the file, 0 if unknown
-	bytes        int64
-	devices      int
-}
-
-// line returns the progress for the terminal.
+// line returns the progress.
 func (p *progress) line(now time.Time) string {
 	elapsed := now.Sub(p.begin)
-	text := fmt.Sprintf("%d devices, %.0f/s", p.devices, float64(p.devices)/max(elapsed.Seconds(), 0.001))
+	text := fmt.Sprintf("%d %s, %.0f/s", p.done, p.what, float64(p.done)/max(elapsed.Seconds(), 0.001))
 	if p.size > 0 && p.bytes > 0 {
 		left := time.Duration(float64(elapsed) * float64(p.size-p.bytes) / float64(p.bytes))
 		text += fmt.Sprintf(", %d %%, %s left", 100*p.bytes/p.size, max(left, 0).Round(time.Second))

@@ -345,8 +345,8 @@ func TestProgress(t *testing.T) {
 		p    progress
 		want string
 	}{
-		{progress{begin: begin, devices: 1000, size: 400, bytes: 100}, "1000 devices, 100/s, 25 %, 30s left"},
-		{progress{begin: begin, devices: 1000}, "1000 devices, 100/s"},
+		{progress{begin: begin, what: "devices", done: 1000, size: 400, bytes: 100}, "1000 devices, 100/s, 25 %, 30s left"},
+		{progress{begin: begin, what: "devices", done: 1000}, "1000 devices, 100/s"},
 	} {
 		if got := test.p.line(begin.Add(10 * time.Second)); got != test.want {
 			t.Errorf("got %q, want %q", got, test.want)

@@ -7,7 +7,9 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-type acceptLossCmd struct{}
+type acceptLossCmd struct {
+	jsonFlag `embed:""`
+}
 
 // Run accepts the loss of all empty shards.
 func (cmd *acceptLossCmd) Run(c *console) error {
@@ -16,12 +18,12 @@ func (cmd *acceptLossCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
+		shards := max(c.redis.Shards, 1)
 		text := "no shard is empty: nothing to accept"
 		if accepted > 0 {
 			text = fmt.Sprintf("%d of %d shards were empty: edges drop what they had of them, and refuse devices that are not "+
-				"in Redis", accepted, max(c.redis.Shards, 1))
+				"in Redis", accepted, shards)
 		}
-		_, err = fmt.Fprintln(c.stdout, text)
-		return err
+		return cmd.told(c, map[string]any{"accepted": accepted, "shards": shards}, "%s\n", text)
 	})
 }

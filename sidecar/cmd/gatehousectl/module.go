@@ -8,8 +8,8 @@ import (
 )
 
 type installModuleCmd struct {
-	Source      string `arg:"" help:"The filter's module in the image."`
-	Destination string `arg:"" help:"File to create or replace, in a volume that Envoy reads."`
+	Source      string `arg:"" placeholder:"FILE" help:"The filter's module in the image."`
+	Destination string `arg:"" placeholder:"FILE" help:"File to create or replace, in a volume that Envoy reads."`
 }
 
 // Run copies the module. It is for the init container of a pod whose Envoy has another image, and an image without a

@@ -74,7 +74,7 @@ func TestNamespace(t *testing.T) {
 		if got := s.ok("", with("trim")...); !strings.HasPrefix(got, "2 members") {
 			t.Errorf("%v: trim: %q, want two members", test.flags, got)
 		}
-		if got := s.ok("", with("edges", "--json")...); got != "[]\n" {
+		if got := s.ok("", with("edges", "--json")...); got != "" {
 			t.Errorf("%v: edges: %q", test.flags, got)
 		}
 		await.Until(t, "the last event", func() bool {

@@ -11,7 +11,7 @@ import (
 )
 
 type nginxRenderCmd struct {
-	File   string `arg:"" help:"Rules, YAML or JSON; - is standard input."`
+	File   string `arg:"" placeholder:"FILE" help:"Rules, YAML or JSON; - is standard input."`
 	Output string `placeholder:"FILE" help:"File to create or replace; unchanged if the rules have a mistake. Default: standard output."`
 }
 
@@ -29,7 +29,7 @@ func (cmd *nginxRenderCmd) Run(c *console) error {
 }
 
 type nginxInstallCmd struct {
-	Dir     string `arg:"" help:"Directory, created if needed. nginx.conf names it."`
+	Dir     string `arg:"" placeholder:"DIR" help:"Directory, created if needed. nginx.conf names it."`
 	Library string `placeholder:"FILE" help:"The library of this release. Default: libgatehouse-nginx.so beside gatehousectl, in .. or ../lib/gatehouse."`
 	Rules   string `placeholder:"FILE" help:"Rules, YAML or JSON, to write as rules.json beside the plugin."`
 }

@@ -2,20 +2,22 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"mime"
 	"net/http"
+	"os"
 	"path"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
@@ -23,10 +25,14 @@ import (
 type keyFlags struct {
 	VirtualHost string `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
 	Host        string `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
+	Language    string `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
 }
 
-// complete sets the key to the one with virtual host and host.
+// complete sets the key to the one with virtual host, host and language.
 func (f *keyFlags) complete(key *string) error {
+	if f.Language != "" {
+		*key = publish.KeyOfLanguage(*key, f.Language)
+	}
 	if f.VirtualHost == "" && f.Host == "" {
 		return nil
 	}
@@ -43,12 +49,26 @@ func (f *keyFlags) complete(key *string) error {
 
 type putCmd struct {
 	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
-	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
-	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
+	File        string        `required:"" placeholder:"FILE" help:"The body, at most 1 MiB; - is standard input."`
+	ContentType string        `placeholder:"TYPE" help:"Content type. Default: by the extension of file or key, or by the body."`
+	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
+	Header      []string      `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
-	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
+	IfAbsent    bool          `help:"Only if there is no object at the key."`
+	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	Tag         []string      `placeholder:"TAG" help:"Tags for purges, at most 16."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
+}
+
+// writtenObject is what put and delete tell.
+type writtenObject struct {
+	Key         string `json:"key"`
+	Version     uint64 `json:"version"`
+	ETag        string `json:"etag,omitempty"`
+	ContentType string `json:"content_type,omitempty"`
 }
 
 // Run publishes the object.
@@ -56,11 +76,22 @@ func (cmd *putCmd) Run(c *console) error {
 	if err := cmd.complete(&cmd.Key); err != nil {
 		return err
 	}
+	if info, err := os.Stat(cmd.File); err == nil && info.IsDir() {
+		return usagef("%s: is a directory; gatehousectl sync publishes its files", shown(cmd.File))
+	}
 	body, err := c.read(cmd.File, limits.MaxBody, "an object")
 	if err != nil {
 		return err
 	}
-	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL, Version: cmd.Version}
+	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status, TTL: cmd.TTL,
+		Version: cmd.Version, Tags: cmd.Tag, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
+	for _, line := range cmd.Header {
+		name, value, found := strings.Cut(line, ":")
+		if !found {
+			return usagef("--header %q: want 'NAME: VALUE'", line)
+		}
+		object.Headers = append(object.Headers, publish.Header{Name: name, Value: strings.TrimSpace(value)})
+	}
 	if object.ContentType == "" {
 		object.ContentType = contentType(cmd.File, cmd.Key, body)
 	}
@@ -69,15 +100,17 @@ func (cmd *putCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version,
-			publish.ETag(object.ContentType, body), object.ContentType)
-		return nil
+		wrote := writtenObject{cmd.Key, receipt.Version, object.EntityTag(), object.ContentType}
+		return cmd.told(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag, wrote.ContentType)
 	})
 }
 
 // contentType goes by the extension of the file, then of the key, then by the body.
 func contentType(file, key string, body []byte) string {
-	keyPath, _, _ := strings.Cut(key, "?")
+	_, keyPath := objectkey.Split(key)
+	if end := strings.IndexAny(keyPath, "?#"); end >= 0 {
+		keyPath = keyPath[:end]
+	}
 	for _, name := range []string{file, keyPath} {
 		if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 			return t
@@ -92,9 +125,10 @@ func contentType(file, key string, body []byte) string {
 type getCmd struct {
 	Key      string `arg:"" help:"The object's key."`
 	Encoding string `default:"identity" enum:"identity,gzip,br,zstd" help:"Which encoding: identity, gzip, br or zstd."`
-	Head     bool   `help:"Print the object's metadata instead of its body."`
+	Head     bool   `help:"Print the object's metadata instead of its body; --json does, too."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run prints the body's bytes and nothing else, or with --head all but them.
@@ -106,6 +140,9 @@ func (cmd *getCmd) Run(c *console) error {
 		o, err := p.Get(ctx, cmd.Key)
 		if err != nil {
 			return err
+		}
+		if cmd.JSON {
+			return c.printJSON(headOf(&o))
 		}
 		if cmd.Head {
 			return printHead(c, o)
@@ -122,14 +159,36 @@ func (cmd *getCmd) Run(c *console) error {
 	})
 }
 
+// head is an object's metadata.
+type head struct {
+	publish.Entry
+	Bytes map[string]int `json:"bytes"` // by encoding
+}
+
+func headOf(o *contract.Object) head {
+	h := head{publish.Entry{Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, ETag: o.ETag,
+		ContentType: o.ContentType, TTLMS: o.TTLMS}, map[string]int{}}
+	for _, b := range o.Bodies {
+		h.Bytes[b.Encoding.String()] = len(b.Bytes)
+	}
+	h.Size = int64(h.Bytes["identity"])
+	return h
+}
+
 func printHead(c *console, o contract.Object) error {
 	fresh := "until changed"
 	if o.TTLMS != 0 {
 		fresh = (time.Duration(o.TTLMS) * time.Millisecond).String()
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
-		o.Key, o.Version, timestamp(o.PublishedMS), o.ETag, o.ContentType, fresh)
+	w := c.table()
+	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\nstatus:\t%d\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
+		o.Key, o.Version, timestamp(o.PublishedMS), cmp.Or(o.Status, 200), o.ETag, o.ContentType, fresh)
+	for _, h := range o.Headers.List() {
+		fmt.Fprintf(w, "header:\t%s: %s\n", h.Name, h.Value)
+	}
+	if len(o.Tags) > 0 {
+		fmt.Fprintf(w, "tags:\t%s\n", strings.Join(o.Tags, ", "))
+	}
 	for _, b := range o.Bodies {
 		fmt.Fprintf(w, "%s:\t%d bytes\n", b.Encoding, len(b.Bytes))
 	}
@@ -147,6 +206,7 @@ type deleteCmd struct {
 	Version uint64 `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run deletes the object.
@@ -168,16 +228,16 @@ func (cmd *deleteCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.Key, receipt.Version)
-		return nil
+		return cmd.told(c, writtenObject{Key: cmd.Key, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.Key,
+			receipt.Version)
 	})
 }
 
 type listCmd struct {
 	Prefix string `arg:"" optional:"" help:"Only the keys that start with this."`
-	JSON   bool   `name:"json" help:"One JSON object a line."`
 
 	keyFlags `embed:""`
+	jsonFlag `embed:""`
 }
 
 // Run lists the objects.
@@ -196,10 +256,10 @@ func (cmd *listCmd) Run(c *console) error {
 			}
 			entries[entry.Key] = entry
 		}
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		w := c.table()
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
-			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE")
+			fmt.Fprintln(w, "KEY\tVERSION\tSTATUS\tSIZE\tPUBLISHED\tTYPE\tTAGS")
 		}
 		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			e := entries[key]
@@ -212,7 +272,11 @@ func (cmd *listCmd) Run(c *console) error {
 			if !limits.ValidContentType(e.ContentType) {
 				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType)
+			if contract.CheckTags(e.Tags) != nil {
+				e.Tags = []string{fmt.Sprintf("%q", e.Tags)}
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.Key, e.Version, e.Status, e.Size, timestamp(e.PublishedMS),
+				e.ContentType, strings.Join(e.Tags, ","))
 		}
 		return w.Flush()
 	})

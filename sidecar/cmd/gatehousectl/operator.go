@@ -2,14 +2,15 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -22,8 +23,13 @@ import (
 
 // sidecarFlags are of the commands that ask the local sidecar.
 type sidecarFlags struct {
-	Sidecar string `default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Admin address of the sidecar. Default: ${default}."`
-	JSON    bool   `name:"json" help:"Print the answer as JSON."`
+	sidecarFlag `embed:""`
+	jsonFlag    `embed:""`
+}
+
+// sidecarFlag says where the sidecar is.
+type sidecarFlag struct {
+	Sidecar string `default:"127.0.0.1:9090" variable:"GATEHOUSE_SIDECAR" placeholder:"HOST:PORT" help:"Admin address of the sidecar."`
 }
 
 // maxAnswer bounds an answer of a program, bytes: a config_dump can be long.
@@ -43,7 +49,8 @@ func call(sidecar, path string, question, v any) error {
 	text, err := fetch(method, from, body, maxAnswer)
 	if _, away := errors.AsType[*url.Error](err); away {
 		return fmt.Errorf(
-			"the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone", err)
+			"the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone. "+
+				"Say where it is by --sidecar or $GATEHOUSE_SIDECAR", err)
 	}
 	if err != nil {
 		return err
@@ -63,7 +70,7 @@ func ask[T any](c *console, f *sidecarFlags, path string, question any, print fu
 	if f.JSON {
 		return c.printJSON(v)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := c.table()
 	print(w, &v)
 	return w.Flush()
 }
@@ -133,7 +140,7 @@ type explainCmd struct {
 	Device   string   `placeholder:"ID" help:"Explain the answer to this device with its right secret."`
 	Rules    string   `placeholder:"FILE" help:"Rules, or an Envoy configuration with them; - is standard input. Default: the configuration that the local Envoy runs."`
 	Listener string   `placeholder:"NAME" help:"Listener whose rules count, if there are several."`
-	Admin    string   `placeholder:"HOST:PORT" help:"Admin address of Envoy, for its configuration. Default: the sidecar's --edge.admin."`
+	Admin    string   `variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of the edge, Envoy, for its configuration; if not given, the sidecar's --edge.admin."`
 
 	sidecarFlags `embed:""`
 }
@@ -356,6 +363,13 @@ func (cmd *heldCmd) Run(c *console) error {
 	if cmd.Device != "" {
 		return usagef("--device: is for --release")
 	}
+	if cmd.JSON {
+		var held []credential.Hold
+		if err := call(cmd.Sidecar, "/v1/held", nil, &held); err != nil {
+			return err
+		}
+		return printLines(c, held)
+	}
 	return ask(c, &cmd.sidecarFlags, "/v1/held", nil, func(w io.Writer, held *[]credential.Hold) {
 		fmt.Fprintln(w, "NETWORK\tDEVICE\tLAST WRONG SECRET\tNEXT ATTEMPT")
 		for _, h := range *held {
@@ -394,42 +408,54 @@ type topCmd struct {
 
 // Run prints what is used and refused most.
 func (cmd *topCmd) Run(c *console) error {
-	once := cmd.Once || !terminal(c.stdout)
+	columns, rows, live := terminal(c.stdout)
+	if cmd.Once || cmd.JSON || !live || c.dumb {
+		return ask(c, &cmd.sidecarFlags, "/v1/top", nil, func(w io.Writer, t *inspect.Top) { printTop(w, t, math.MaxInt) })
+	}
 	for {
-		if !cmd.JSON && !once {
-			fmt.Fprint(c.stdout, "\x1b[H\x1b[2J") // the terminal's upper left corner, and clear
+		var t inspect.Top
+		if err := call(cmd.Sidecar, "/v1/top", nil, &t); err != nil {
+			return err
 		}
-		err := ask(c, &cmd.sidecarFlags, "/v1/top", nil, printTop)
-		if err != nil || once {
+		var text bytes.Buffer
+		w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+		most := math.MaxInt
+		if rows > 0 {
+			most = max(1, (rows-6)/3) // besides three titles, two empty lines and the cursor's
+		}
+		printTop(w, &t, most)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		screen := "\x1b[H\x1b[2J" // the terminal's upper left corner, and clear
+		for line := range strings.Lines(text.String()) {
+			if columns > 0 {
+				line = cut(strings.TrimSuffix(line, "\n"), columns) + "\n"
+			}
+			screen += line
+		}
+		if _, err := io.WriteString(c.stdout, screen); err != nil {
 			return err
 		}
 		time.Sleep(5 * time.Second)
+		columns, rows, _ = terminal(c.stdout)
 	}
 }
 
-// terminal reports whether w is one.
-func terminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-func printTop(w io.Writer, t *inspect.Top) {
+// printTop prints at most some lines of each list.
+func printTop(w io.Writer, t *inspect.Top, most int) {
 	fmt.Fprintln(w, "PER SECOND\tCOUNTER")
-	for _, name := range slices.Sorted(maps.Keys(t.Rates)) {
-		if t.Rates[name] > 0 {
-			fmt.Fprintf(w, "%.1f\t%s\n", t.Rates[name], name)
-		}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(t.Rates)), func(name string) bool { return t.Rates[name] <= 0 })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(t.Rates[b], t.Rates[a]) })
+	for _, name := range names[:min(len(names), most)] {
+		fmt.Fprintf(w, "%.1f\t%s\n", t.Rates[name], name)
 	}
 	for _, list := range []struct {
 		title  string
 		counts []inspect.Count
 	}{{"HITS (SAMPLE)\tOBJECT", t.Objects}, {"REFUSED\tNETWORK", t.Refused}} {
 		fmt.Fprintln(w, "\n"+list.title)
-		for _, n := range list.counts {
+		for _, n := range list.counts[:min(len(list.counts), most)] {
 			fmt.Fprintf(w, "%.0f\t%s\n", n.Count, n.Name)
 		}
 	}

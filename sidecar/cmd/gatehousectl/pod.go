@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -19,27 +22,33 @@ const (
 )
 
 type readyCmd struct {
-	URL string `default:"http://127.0.0.1:9090/readyz" placeholder:"URL" help:"URL to request. Default: ${default}, the local sidecar."`
+	URL string `placeholder:"URL" help:"URL to request. Default: /readyz of --sidecar."`
+
+	sidecarFlag `embed:""`
 }
 
 // Run succeeds if the answer is 200, and else says what it is.
 func (cmd *readyCmd) Run(c *console) error {
-	return c.ask(http.MethodGet, cmd.URL)
+	at := cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz")
+	return c.ask(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
 }
 
 type drainCmd struct {
-	Admin string `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of the edge. Default: ${default}."`
+	Admin string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of the edge, Envoy or nginx."`
 }
 
 // Run has the edge end each connection with its next answer, and fail its health check; it goes on answering.
 // nginx.conf has the path of Envoy's admin.
 func (cmd *drainCmd) Run(c *console) error {
-	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail")
+	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
 }
 
-// ask prints the answer; one that is not 200 is an error.
-func (c *console) ask(method, url string) error {
-	body, err := fetch(method, url, nil, maxReason)
+// ask prints the answer; one that is not 200 is an error. If nobody answers, that says how to name another address.
+func (c *console) ask(method, address, by string) error {
+	body, err := fetch(method, address, nil, maxReason)
+	if _, away := errors.AsType[*url.Error](err); away {
+		return fmt.Errorf("%w\nSay where it is by %s", err, by)
+	}
 	if err != nil {
 		return err
 	}

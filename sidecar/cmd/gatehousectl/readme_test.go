@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -8,26 +10,41 @@ import (
 	"testing"
 )
 
-// TestReadme compares the flags of Redis that docs/operate.md lists with what there is.
+// TestReadme compares what docs/operate.md lists with what there is: flags with variables, and exit codes.
 func TestReadme(t *testing.T) {
 	source, err := os.ReadFile("../../../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var listed, offered []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| `(GATEHOUSE_[A-Z_]+)` \\|").FindAllStringSubmatch(
-		string(source), -1) {
-		listed = append(listed, row[1]+" "+row[2])
+	_, section, found := strings.Cut(string(source), "\n## gatehousectl\n")
+	if !found {
+		t.Fatal("no section gatehousectl")
 	}
-	help := strings.Join(strings.Fields(newShell(t).ok("", "--help")), " ")
-	for _, flag := range regexp.MustCompile(`--((?:redis|shards|namespace)[a-z-]*)=`).FindAllStringSubmatchIndex(help, -1) {
-		name := help[flag[2]:flag[3]]
-		variable := regexp.MustCompile(`\$(GATEHOUSE_[A-Z_]+)`).FindStringSubmatch(help[flag[1]:])
-		offered = append(offered, name+" "+variable[1])
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := func(pattern string) (out []string) {
+		for _, row := range regexp.MustCompile(pattern).FindAllStringSubmatch(section, -1) {
+			out = append(out, row[1]+" "+row[2])
+		}
+		return out
 	}
-	slices.Sort(listed)
-	slices.Sort(offered)
-	if !slices.Equal(listed, offered) {
-		t.Errorf("listed:\n%s\nwant:\n%s", strings.Join(listed, "\n"), strings.Join(offered, "\n"))
+	var codes []string
+	for _, exit := range exitCodes {
+		codes = append(codes, fmt.Sprint(exit.code, " ", exit.meaning))
+	}
+	if got := rows("(?m)^\\| `([0-9])` \\| (.*) \\|$"); !slices.Equal(got, codes) {
+		t.Errorf("exit codes: %q, want %q", got, codes)
+	}
+	flags := map[string]bool{}
+	for _, node := range grammar(t).everything() {
+		for _, flag := range node.Flags {
+			for _, name := range variables(flag.Value) {
+				flags["--"+flag.Name+" "+name] = true
+			}
+		}
+	}
+	got := rows("(?m)^\\| `(--[a-z-]+)` \\| `(GATEHOUSE_[A-Z_]+)` \\|")
+	slices.Sort(got)
+	if want := slices.Sorted(maps.Keys(flags)); !slices.Equal(got, want) {
+		t.Errorf("flags with variables:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"net"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -15,51 +15,23 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
-const defaultRedis = "redis://127.0.0.1:6379"
-
 // redisFlags say which Redis. The variables are the sidecar's, and for the URL one more, which goes first.
 type redisFlags struct {
-	URL                  string `name:"redis" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: $$GATEHOUSE_REDIS, then $$GATEHOUSE_REDIS_URL, then redis://127.0.0.1:6379."`
-	Shards               int    `name:"shards" placeholder:"N" help:"Number of shards, the same for all writers and sidecars. Default: $$GATEHOUSE_REDIS_SHARDS, then 1."`
-	Namespace            string `name:"namespace" placeholder:"NAME" help:"Namespace of the keys and channels, the same for all writers and sidecars. Default: $$GATEHOUSE_REDIS_NAMESPACE, then none."`
-	Username             string `name:"redis-username" placeholder:"NAME" help:"User, instead of one in the URL. Default: $$GATEHOUSE_REDIS_USERNAME."`
-	PasswordFile         string `name:"redis-password-file" placeholder:"F" help:"Password, instead of one in the URL. Default: $$GATEHOUSE_REDIS_PASSWORD_FILE."`
-	SentinelUsername     string `name:"redis-sentinel-username" placeholder:"NAME" help:"User for the sentinels. Default: $$GATEHOUSE_REDIS_SENTINEL_USERNAME."`
-	SentinelPasswordFile string `name:"redis-sentinel-password-file" placeholder:"F" help:"Password for the sentinels. Default: $$GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE."`
-	TLSCAFile            string `name:"redis-tls-ca-file" placeholder:"F" help:"CA certificates that verify servers. Default: $$GATEHOUSE_REDIS_TLS_CA_FILE, then the system's."`
-	TLSCertFile          string `name:"redis-tls-cert-file" placeholder:"F" help:"Client certificate. Default: $$GATEHOUSE_REDIS_TLS_CERT_FILE."`
-	TLSKeyFile           string `name:"redis-tls-key-file" placeholder:"F" help:"Private key of the client certificate. Default: $$GATEHOUSE_REDIS_TLS_KEY_FILE."`
-	TLSServerName        string `name:"redis-tls-server-name" placeholder:"NAME" help:"Name that servers' certificates must have. Default: $$GATEHOUSE_REDIS_TLS_SERVER_NAME, then their hosts."`
+	URL                  string `name:"redis" default:"redis://127.0.0.1:6379" variable:"GATEHOUSE_REDIS,GATEHOUSE_REDIS_URL" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS."`
+	Shards               int    `name:"shards" variable:"GATEHOUSE_REDIS_SHARDS" placeholder:"N" help:"Number of shards, the same for all writers and sidecars. 0 is 1."`
+	Namespace            string `name:"namespace" variable:"GATEHOUSE_REDIS_NAMESPACE" placeholder:"NAME" help:"Namespace of the keys and channels, the same for all writers and sidecars."`
+	Username             string `name:"redis-username" variable:"GATEHOUSE_REDIS_USERNAME" placeholder:"NAME" help:"User, instead of one in the URL."`
+	PasswordFile         string `name:"redis-password-file" variable:"GATEHOUSE_REDIS_PASSWORD_FILE" placeholder:"FILE" help:"Password, instead of one in the URL."`
+	SentinelUsername     string `name:"redis-sentinel-username" variable:"GATEHOUSE_REDIS_SENTINEL_USERNAME" placeholder:"NAME" help:"User for the sentinels."`
+	SentinelPasswordFile string `name:"redis-sentinel-password-file" variable:"GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE" placeholder:"FILE" help:"Password for the sentinels."`
+	TLSCAFile            string `name:"redis-tls-ca-file" variable:"GATEHOUSE_REDIS_TLS_CA_FILE" placeholder:"FILE" help:"CA certificates that verify servers, instead of the system's."`
+	TLSCertFile          string `name:"redis-tls-cert-file" variable:"GATEHOUSE_REDIS_TLS_CERT_FILE" placeholder:"FILE" help:"Client certificate."`
+	TLSKeyFile           string `name:"redis-tls-key-file" variable:"GATEHOUSE_REDIS_TLS_KEY_FILE" placeholder:"FILE" help:"Private key of the client certificate."`
+	TLSServerName        string `name:"redis-tls-server-name" variable:"GATEHOUSE_REDIS_TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have, instead of their hosts."`
 }
 
-// complete takes from the environment what no flag sets.
-func (r *redisFlags) complete(env func(string) string) error {
-	for _, setting := range []struct {
-		value    *string
-		variable string
-	}{
-		{&r.URL, "GATEHOUSE_REDIS"}, {&r.URL, "GATEHOUSE_REDIS_URL"},
-		{&r.Namespace, "GATEHOUSE_REDIS_NAMESPACE"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"},
-		{&r.PasswordFile, "GATEHOUSE_REDIS_PASSWORD_FILE"},
-		{&r.SentinelUsername, "GATEHOUSE_REDIS_SENTINEL_USERNAME"},
-		{&r.SentinelPasswordFile, "GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE"},
-		{&r.TLSCAFile, "GATEHOUSE_REDIS_TLS_CA_FILE"}, {&r.TLSCertFile, "GATEHOUSE_REDIS_TLS_CERT_FILE"},
-		{&r.TLSKeyFile, "GATEHOUSE_REDIS_TLS_KEY_FILE"}, {&r.TLSServerName, "GATEHOUSE_REDIS_TLS_SERVER_NAME"},
-	} {
-		if *setting.value == "" {
-			*setting.value = env(setting.variable)
-		}
-	}
-	if r.URL == "" {
-		r.URL = defaultRedis
-	}
-	if text := env("GATEHOUSE_REDIS_SHARDS"); r.Shards == 0 && text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return usagef("--shards, GATEHOUSE_REDIS_SHARDS: %q is no number", text)
-		}
-		r.Shards = n
-	}
+// check checks what needs no connection.
+func (r *redisFlags) check() error {
 	if err := contract.CheckNamespace(r.Namespace); err != nil {
 		return usagef("--namespace, GATEHOUSE_REDIS_NAMESPACE: %w", err)
 	}
@@ -133,5 +105,20 @@ func (c *console) client(command func(context.Context, redis.UniversalClient) er
 	}
 	defer client.Close()
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": c.traceparent})
-	return command(ctx, client)
+	return hinted(command(ctx, client))
+}
+
+// hinted adds to an error of Redis what the caller can do.
+func hinted(err error) error {
+	if _, away := errors.AsType[net.Error](err); away {
+		return fmt.Errorf("%w\n--redis or $GATEHOUSE_REDIS tells which Redis: see gatehousectl --help-redis", err)
+	}
+	if redis.IsAuthError(err) {
+		return fmt.Errorf("%w\n--redis-username and --redis-password-file tell who you are: see gatehousectl --help-redis",
+			err)
+	}
+	if redis.IsPermissionError(err) {
+		return fmt.Errorf("%w\nThe permissions that a user of Redis needs are in docs/redis-contract.md", err)
+	}
+	return err
 }

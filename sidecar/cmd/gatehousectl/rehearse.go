@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
@@ -17,10 +16,11 @@ import (
 type rehearseCmd struct {
 	From     string   `required:"" placeholder:"FILE" help:"The old rules: a configuration as check reads it, or the rules only; - is standard input."`
 	To       string   `required:"" placeholder:"FILE" help:"The new rules, likewise."`
-	Logs     []string `arg:"" name:"log" help:"Access logs: lines of JSON with method, path and, if present, authority or host; Envoy's default format; nginx's combined format. - is standard input."`
+	Logs     []string `arg:"" name:"log" placeholder:"FILE" help:"Access logs: lines of JSON with method, path and, if present, authority or host; Envoy's default format; nginx's combined format. - is standard input."`
 	Host     string   `placeholder:"HOST" help:"Host of requests whose line has none. Default: none."`
 	Listener string   `placeholder:"NAME" help:"Listener whose rules count, if there are several."`
-	JSON     bool     `name:"json" help:"Print the report as JSON."`
+
+	jsonFlag `embed:""`
 }
 
 // rehearsal is what rehearse prints.
@@ -82,17 +82,14 @@ func (cmd *rehearseCmd) add(c *console, to *rehearse.Comparison, name string) (r
 		defer file.Close()
 		log = file
 	}
-	progress := func(*rehearse.Read) {}
-	if terminal(c.stderr) {
-		next := time.Now().Add(time.Second)
-		progress = func(read *rehearse.Read) {
-			if read.Lines%10000 == 0 && time.Now().After(next) {
-				fmt.Fprintf(c.stderr, "\r%s: %d lines", name, read.Lines)
-				next = time.Now().Add(time.Second)
-			}
+	next := time.Now().Add(time.Second)
+	progress := func(read *rehearse.Read) {
+		if read.Lines%10000 == 0 && time.Now().After(next) {
+			c.progress(fmt.Sprintf("%s: %d lines", name, read.Lines))
+			next = time.Now().Add(time.Second)
 		}
-		defer fmt.Fprint(c.stderr, "\r\x1b[K")
 	}
+	defer c.progress("")
 	read, err := to.AddLog(log, cmd.Host, progress)
 	if err != nil {
 		err = fmt.Errorf("read %s: %w", name, err)
@@ -120,7 +117,7 @@ func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := c.table()
 	row := func(class, from, to, prefix, count, example string) {
 		if counts {
 			count += "\t"

@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-type trimCmd struct{}
+type trimCmd struct {
+	jsonFlag `embed:""`
+}
 
 // Run trims the logs.
 func (cmd *trimCmd) Run(c *console) error {
@@ -16,9 +17,9 @@ func (cmd *trimCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.stdout,
-			"%d members: %d entries of records that are gone removed, %d expired objects deleted\n",
-			done.Members, done.Removed, done.Expired)
-		return err
+		return cmd.told(c, map[string]any{"members": done.Members, "removed": done.Removed, "expired": done.Expired,
+			"purged": done.Purged, "purges": done.Purges},
+			"%d members: %d entries of records that are gone removed, %d expired objects deleted, %d purged objects and %d "+
+				"needless purges\n", done.Members, done.Removed, done.Expired, done.Purged, done.Purges)
 	})
 }

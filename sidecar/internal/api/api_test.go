@@ -285,6 +285,23 @@ func TestFetch(t *testing.T) {
 		t.Errorf("redis was asked %v times for what it does not have, want 1", count("absent"))
 	}
 
+	// Without an object in a language, there may be one without.
+	put("/l")
+	put("/l#de")
+	for key, want := range map[string][2]uint64{"/l#de": {1, 0}, "/l#en": {0, 1}, "/absent#en": {0, 0}} {
+		plain, _, _ := strings.Cut(key, "#")
+		_, answer := f.post(t, "/v1/fetch", []byte(key))
+		r, err := wire.ParseFetchResponse(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inLanguage, _ := wire.FindObject(r.Record, r.Epoch, 0, key)
+		without, _ := wire.FindObject(r.Record, r.Epoch, 0, plain)
+		if got := [2]uint64{inLanguage.Version, without.Version}; got != want || r.Epoch != 77 {
+			t.Errorf("%s: got versions %v, want %v", key, got, want)
+		}
+	}
+
 	// An older version never replaces one from an event.
 	put("/b")
 	f.cache.Apply(contract.Object{Key: "/b", Version: 5, Deleted: true, PublishedMS: time.Now().UnixMilli()})
@@ -303,8 +320,8 @@ func TestFetch(t *testing.T) {
 	if version, _ := f.fetch(t, "/a"); version != 1 {
 		t.Error("the cache answers without redis")
 	}
-	if got := metricstest.Value(t, f.metrics, "gatehouse_fetch_seconds"); got != 9 {
-		t.Errorf("%v calls were measured, want 9", got)
+	if got := metricstest.Value(t, f.metrics, "gatehouse_fetch_seconds"); got != 12 {
+		t.Errorf("%v calls were measured, want 12", got)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -221,21 +222,28 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		s.decided(r, "fetch", "unavailable", "")
 		http.Error(w, why, http.StatusServiceUnavailable)
 	}
-	o, found, err := s.fetcher.Fetch(r.Context(), key)
-	if err != nil {
-		unavailable("redis can't be asked now, or what it has can't be read", err)
-		return
+	o, found, why, err := s.find(r.Context(), key)
+	if plain, language := objectkey.CutLanguage(key); err == nil && !found && language != "" {
+		o, found, why, err = s.find(r.Context(), plain)
 	}
-	// This version, or the absence of one, may not have reached the edge yet. If this answer came first, the client
-	// could get an older version next, from shared memory.
-	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
-	defer cancel()
-	if err := s.memory.AwaitObject(ctx, key); err != nil {
-		unavailable("the edge still holds an older version", err)
+	if err != nil {
+		unavailable(why, err)
 		return
 	}
 	s.decided(r, "fetch", map[bool]string{true: "found", false: "absent"}[found], "")
 	s.answer(w, "fetch", "ok", appendFetchResponse(s.memory.Epoch(), &o, found))
+}
+
+// find returns the object at key, once the edge has no older version of it; or why it can't.
+func (s *Server) find(ctx context.Context, key string) (o contract.Object, found bool, why string, err error) {
+	if o, found, err = s.fetcher.Fetch(ctx, key); err != nil {
+		return o, false, "redis can't be asked now, or what it has can't be read", err
+	}
+	// This version, or the absence of one, may not have reached the edge yet. If this answer came first, the client
+	// could get an older version next, from shared memory.
+	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
+	defer cancel()
+	return o, found, "the edge still holds an older version", s.memory.AwaitObject(ctx, key)
 }
 
 func (s *Server) hits(w http.ResponseWriter, r *http.Request) {
@@ -261,6 +269,7 @@ func appendFetchResponse(epoch uint64, o *contract.Object, found bool) []byte {
 		Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, TTLMS: uint64(o.TTLMS),
 		ETag: o.ETag, ContentType: o.ContentType, Status: uint16(o.Status), Headers: string(o.Headers),
 	}
+	object.Stale = o.Stale
 	bodies := make([][]byte, len(o.Bodies))
 	for i, body := range o.Bodies {
 		object.AddVariant(wire.Variant{Encoding: body.Encoding, Length: uint32(len(body.Bytes))})

@@ -1,6 +1,6 @@
-// Package authority asks a service over HTTP whether the credential of a device is good: docs/authority.md has the
-// contract. An answer that is late, too long or not as in the contract is an error, neither an allow nor a deny. No
-// secret gets into logs, traces or errors.
+// Package authority asks a service, over HTTP or by Envoy's external authorization, whether the credential of a device
+// is good: docs/authority.md has the contract. An answer that is late, too long or not as in the contract is an error,
+// neither an allow nor a deny. No secret gets into logs, traces or errors.
 package authority
 
 import (
@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -51,8 +53,9 @@ const (
 
 // Client asks the service. It implements [credential.Authority].
 type Client struct {
-	url       string
+	url       *url.URL
 	http      *http.Client
+	protocol  protocol
 	metrics   *metrics.Metrics
 	log       *slog.Logger
 	tell      rate.Sometimes // bounds the log of failures
@@ -60,6 +63,34 @@ type Client struct {
 	calls     chan struct{}
 	strangers chan struct{}
 	retries   budget
+}
+
+// protocol is how the service is asked.
+type protocol struct {
+	header http.Header
+	// ask returns the body of a call.
+	ask func(target *url.URL, id, secret string) ([]byte, error)
+	// answer reads a response of one of the statuses, with at most one byte more than maxAnswer.
+	answer   func(response *http.Response, body []byte) (credential.Answer, error)
+	statuses []int
+}
+
+// plain is the protocol of docs/authority.md.
+var plain = protocol{
+	header: http.Header{"Content-Type": {"application/json"}},
+	ask: func(_ *url.URL, id, secret string) ([]byte, error) {
+		return json.Marshal(struct {
+			ID     string `json:"id"`
+			Secret string `json:"secret"`
+		}{id, secret})
+	},
+	answer: func(response *http.Response, body []byte) (credential.Answer, error) {
+		if response.StatusCode != http.StatusOK {
+			return credential.Answer{}, nil
+		}
+		return Parse(body)
+	},
+	statuses: []int{http.StatusOK, http.StatusUnauthorized, http.StatusForbidden},
 }
 
 // circuits are a breaker for devices that authenticated from their network before, and one for others: whatever
@@ -124,14 +155,20 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: connectTimeout, PingTimeout: connectTimeout},
 	}
-	target := s.URL
+	target, speaks := u, plain
 	switch u.Scheme {
 	case "unix":
-		target = "http://localhost/"
+		target = &url.URL{Scheme: "http", Host: "localhost", Path: "/"}
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", u.Path)
 		}
-	case "https":
+	case "grpc", "grpcs":
+		target = &url.URL{Scheme: strings.Replace(u.Scheme, "grpc", "http", 1), Host: u.Host, Path: checkMethod}
+		speaks, transport.Protocols = extAuthz, new(http.Protocols)
+		transport.Protocols.SetHTTP2(u.Scheme == "grpcs")
+		transport.Protocols.SetUnencryptedHTTP2(u.Scheme == "grpc")
+	}
+	if target.Scheme == "https" {
 		config, err := s.tlsConfig()
 		if err != nil {
 			return nil, err
@@ -139,7 +176,7 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		transport.TLSClientConfig = config
 	}
 	return &Client{
-		url: target, metrics: m, log: log, tell: rate.Sometimes{First: 10, Interval: time.Second},
+		url: target, protocol: speaks, metrics: m, log: log, tell: rate.Sometimes{First: 10, Interval: time.Second},
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse // the secret is for nobody else
 		}},
@@ -208,10 +245,7 @@ func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (ans
 	if !c.circuits.all[familiar].breaker.Try(time.Now()) {
 		return answer, errSkipped
 	}
-	body, err := json.Marshal(struct {
-		ID     string `json:"id"`
-		Secret string `json:"secret"`
-	}{id, secret})
+	body, err := c.protocol.ask(c.url, id, secret)
 	if err != nil {
 		return answer, err
 	}
@@ -253,11 +287,11 @@ func enter(ctx context.Context, places chan struct{}) (leave func(), err error) 
 
 // call makes one call.
 func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url.String(), bytes.NewReader(body))
 	if err != nil {
 		return credential.Answer{}, errors.New("malformed url")
 	}
-	request.Header.Set("Content-Type", "application/json")
+	maps.Copy(request.Header, c.protocol.header)
 	request.Header.Set("User-Agent", "gatehouse-sidecar")
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -268,16 +302,14 @@ func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, erro
 	switch {
 	case err != nil:
 		return credential.Answer{}, described(err)
-	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
-		return credential.Answer{}, nil
 	case response.StatusCode == http.StatusTooManyRequests:
 		return credential.Answer{}, errThrottled
 	case response.StatusCode/100 == 5:
 		return credential.Answer{}, fmt.Errorf("status %d", response.StatusCode)
-	case response.StatusCode != http.StatusOK:
-		return credential.Answer{}, malformed{fmt.Errorf("status %d, want 200, 401 or 403", response.StatusCode)}
+	case !slices.Contains(c.protocol.statuses, response.StatusCode):
+		return credential.Answer{}, malformed{fmt.Errorf("status %d", response.StatusCode)}
 	}
-	return Parse(text)
+	return c.protocol.answer(response, text)
 }
 
 // described returns an error of the connection without text of the service's, which may quote the secret, and without

@@ -403,8 +403,17 @@ func TestHangingTLS(t *testing.T) {
 // TestTLS: the service is verified by the CA certificates, and gets the client certificate.
 func TestTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"allow": %v}`, len(r.TLS.PeerCertificates) == 1)
+		certified := len(r.TLS.PeerCertificates) == 1
+		switch {
+		case r.Header.Get("Content-Type") == "application/json":
+			fmt.Fprintf(w, `{"allow": %v}`, certified)
+		case certified:
+			says(frame("\n\x00"), "0")(w)
+		default:
+			says(frame(denied), "0")(w)
+		}
 	}))
+	server.EnableHTTP2 = true
 	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -423,6 +432,7 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	grpcs := "grpcs" + strings.TrimPrefix(server.URL, "https")
 	for _, test := range []struct {
 		settings authority.Settings
 		want     string
@@ -430,6 +440,9 @@ func TestTLS(t *testing.T) {
 		{authority.Settings{URL: server.URL}, "error"},
 		{authority.Settings{URL: server.URL, CAFile: ca}, "deny"},
 		{authority.Settings{URL: server.URL, CAFile: ca, CertFile: ca, KeyFile: keyFile}, "allow"},
+		{authority.Settings{URL: grpcs}, "error"},
+		{authority.Settings{URL: grpcs, CAFile: ca}, "deny"},
+		{authority.Settings{URL: grpcs, CAFile: ca, CertFile: ca, KeyFile: keyFile}, "allow"},
 	} {
 		c, err := authority.New(test.settings, metrics.New(), slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -449,6 +462,12 @@ func TestSettings(t *testing.T) {
 		{authority.Settings{URL: "http://127.0.0.1:80/a?b=c"}, ""},
 		{authority.Settings{URL: "https://auth.example"}, ""},
 		{authority.Settings{URL: "unix:///run/auth.sock"}, ""},
+		{authority.Settings{URL: "grpc://127.0.0.1:9191"}, ""},
+		{authority.Settings{URL: "grpcs://[::1]:9191"}, ""},
+		{authority.Settings{URL: "grpc://auth.example"}, "want grpc://host:port"},
+		{authority.Settings{URL: "grpcs://auth.example:1/a"}, "want grpcs://host:port"},
+		{authority.Settings{URL: "grpc://auth.example:1?a"}, "want grpc://host:port"},
+		{authority.Settings{URL: "grpc://a:1", CAFile: "f"}, "or grpcs://"},
 		{authority.Settings{URL: "unix://run/auth.sock"}, "unix:///path"},
 		{authority.Settings{URL: "auth.example"}, "want http"},
 		{authority.Settings{URL: ""}, "want http"},

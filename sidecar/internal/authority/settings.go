@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 )
 
 // Settings say where the service is. Only URL is required.
 type Settings struct {
-	// URL is http://…, https://… or unix:///path of a socket.
+	// URL is http://…, https://… or unix:///path of a socket; for Envoy's external authorization grpc://host:port or
+	// grpcs://host:port.
 	URL string
 	// CAFile has the CA certificates, PEM, that verify the service, instead of the system's.
 	CAFile string
@@ -24,19 +26,22 @@ func (s Settings) Check() (errs []error) {
 	u, err := url.Parse(s.URL)
 	switch {
 	case err != nil || u.User != nil || u.Fragment != "" || u.Opaque != "":
-		err = errors.New("want http://…, https://… or unix:///path, without a user")
+		err = errors.New("want http://…, https://…, unix:///path, grpc://… or grpcs://…, without a user")
 	case u.Scheme == "unix" && (u.Host != "" || u.Path == "" || u.RawQuery != ""):
 		err = errors.New("want unix:///path of a socket")
 	case u.Scheme == "unix":
-	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		err = errors.New("want http://…, https://… or unix:///path")
+	case (u.Scheme == "grpc" || u.Scheme == "grpcs") && (u.Port() == "" || u.Path != "" || u.RawQuery != ""):
+		err = fmt.Errorf("want %s://host:port", u.Scheme)
+	case !slices.Contains([]string{"http", "https", "grpc", "grpcs"}, u.Scheme) || u.Host == "":
+		err = errors.New("want http://…, https://…, unix:///path, grpc://… or grpcs://…")
 	}
 	if err != nil {
 		return []error{fmt.Errorf("authority.url: %w", err)}
 	}
-	if u.Scheme != "https" {
+	if u.Scheme != "https" && u.Scheme != "grpcs" {
 		if s.CAFile+s.CertFile+s.KeyFile != "" {
-			errs = append(errs, errors.New("authority.tls_…: the url is not of TLS, where they have a use: want https://"))
+			errs = append(errs,
+				errors.New("authority.tls_…: the url is not of TLS, where they have a use: want https:// or grpcs://"))
 		}
 		return errs
 	}

@@ -18,20 +18,23 @@ const (
 	maxPeppers = 4
 )
 
-// Secret returns the fleet's secret, nil if verdicts are not shared. Surrounding white space, such as a line end, is
-// not part of it.
-func (v *Verdict) Secret() ([]byte, error) {
-	if v.SecretFile == "" {
+// Secret returns the fleet's secret, nil if verdicts are not shared.
+func (v *Verdict) Secret() ([]byte, error) { return secretIn(v.SecretFile) }
+
+// secretIn returns the secret in a file, nil if name is "". Surrounding white space, such as a line end, is not part of
+// it.
+func secretIn(name string) ([]byte, error) {
+	if name == "" {
 		return nil, nil
 	}
-	content, err := read(v.SecretFile)
+	content, err := read(name)
 	if err != nil {
 		return nil, err
 	}
 	secret := bytes.TrimSpace(content)
 	if len(secret) < minSecret {
 		return nil, fmt.Errorf("%s: a secret of %d bytes, at least %d are needed: openssl rand -hex %d makes one",
-			v.SecretFile, len(secret), minSecret, minSecret)
+			name, len(secret), minSecret, minSecret)
 	}
 	return secret, nil
 }

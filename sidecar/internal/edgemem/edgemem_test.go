@@ -23,6 +23,7 @@ func object(key string, version uint64, size int) contract.Object {
 	o := contract.Object{
 		Key: key, Version: version, PublishedMS: int64(version) * 10, TTLMS: int64(version % 3),
 		ETag: fmt.Sprintf(`"%d"`, version), ContentType: "text/plain",
+		Status: []int{0, 404, 410}[version%3], Headers: contract.Headers("x-version: " + key),
 	}
 	for e := range wire.Encoding(1 + version%3) {
 		o.Bodies = append(o.Bodies, contract.Body{Encoding: e, Bytes: body(key, version, e, size)})
@@ -39,6 +40,7 @@ func body(key string, version uint64, e wire.Encoding, size int) []byte {
 func check(f edgememtest.Found, key string, size int) error {
 	want := object(key, f.Version, size)
 	if f.Key != key || f.ETag != want.ETag || f.ContentType != want.ContentType ||
+		int(f.Status) != want.Status || f.Headers != string(want.Headers) ||
 		f.PublishedMS != want.PublishedMS || f.TTLMS != uint64(want.TTLMS) || len(f.Bodies) != len(want.Bodies) {
 		return fmt.Errorf("%q: found %+v, want %+v", key, f.Object, want)
 	}

@@ -257,7 +257,9 @@ func (i *Inspector) decide(e *Explanation, q *Question, host, target string) err
 		}
 	}
 	if index >= 0 && config.Rules[index].Cache != nil {
-		e.Key = engine.Key(&request, q.Device)
+		if e.Key = strings.Clone(d.Key); e.Key == "" { // otherwise that of what answers
+			e.Key = engine.Key(&request, q.Device)
+		}
 	}
 	return nil
 }

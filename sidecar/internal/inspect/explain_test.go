@@ -90,7 +90,7 @@ func TestVirtualHostIsExplained(t *testing.T) {
 		Workers: 1, Queue: 1, Wait: time.Minute, MaxCost: 4, AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1,
 	}, memory, metrics.New(), slog.New(slog.DiscardHandler))
 	i := New(Parts{Memory: memory, Verifier: v})
-	const rules = `{"rules": [{"name": "top", "match": {"prefix": "/"}, "cache": {"scope": "host"}}],
+	const rules = `{"rules": [{"name": "top", "match": {"prefix": "/"}, "cache": {"scope": "host", "languages": ["de"]}}],
 		"virtual_hosts": {"shop": {"domains": ["shop.example", "*.shop.example"], "credentials": {"basic": true},
 			"rules": [{"name": "all", "match": {"prefix": "/"}, "auth": {}, "cache": {"scope": ["host", "device"]}}]},
 		"key": {"domains": ["key"], "credentials": {"api_key_header": "x-api-key"},
@@ -103,6 +103,7 @@ func TestVirtualHostIsExplained(t *testing.T) {
 		want   Explanation
 	}{
 		{"other", nil, Explanation{Key: "//:other/a", Rule: &Rule{Name: "top"}}},
+		{"other", [][2]string{{"Accept-Language", "de-AT"}}, Explanation{Key: "//:other/a#de", Rule: &Rule{Name: "top"}}},
 		{"", nil, Explanation{Rule: &Rule{Name: "top"}}},
 		{"A.shop.example:80", nil, Explanation{VirtualHost: "shop", Domain: "*.shop.example", Rule: &Rule{Name: "shop/all"},
 			Key: "@d//shop:a.shop.example/a"}},

@@ -48,6 +48,7 @@ type Metrics struct {
 	// The object cache.
 	Applied       *prometheus.CounterVec // result
 	Evicted       *prometheus.CounterVec // reason
+	Purged        *prometheus.CounterVec // kind
 	CachedObjects prometheus.Gauge
 	CachedLeftOut prometheus.Gauge
 	CachedBytes   prometheus.Gauge
@@ -73,6 +74,7 @@ type Metrics struct {
 	AuthorityCalls   *prometheus.CounterVec // result
 	AuthoritySeconds prometheus.Histogram
 	AuthorityBroken  prometheus.Gauge
+	Invalidations    *prometheus.CounterVec // result
 
 	// The pushes.
 	Pushes      *prometheus.CounterVec // result
@@ -134,7 +136,9 @@ func New() *Metrics {
 			"When the sidecar was last in step with all shards of Redis, unix time."),
 
 		Applied: f.vector("gatehouse_objects_applied_total", "Versions of objects, by result.",
-			"result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired"),
+			"result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired", "purged"),
+		Purged: f.vector("gatehouse_objects_purged_total", "Objects that purges removed from the edge, or made stale (soft).",
+			"kind", "hard", "soft"),
 		Evicted: f.vector("gatehouse_evictions_total", "Objects removed from the edge that Redis still has.",
 			"reason", "budget", "expired"),
 		CachedObjects: f.gauge("gatehouse_object_cache_objects", "Objects that the edge should hold."),
@@ -166,6 +170,8 @@ func New() *Metrics {
 			"Time of a question to the authority, with its retry.", calls),
 		AuthorityBroken: f.gauge("gatehouse_authority_broken",
 			"1 while calls of the authority are skipped, because it failed several times in a row."),
+		Invalidations: f.vector("gatehouse_invalidations_total", "Invalidations that the authority sent, by result.",
+			"result", "written", "malformed", "unauthorized", "limited", "failed"),
 		Guesses: f.vector("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
@@ -280,7 +286,7 @@ func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpt
 
 func (f factory) corrupt() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_corrupt_total", "Malformed records and events from Redis.", "kind", "reason")
-	for _, kind := range []string{"object", "credential", "event", "member"} {
+	for _, kind := range []string{"object", "credential", "purge", "event", "member"} {
 		for _, reason := range []string{"missing", "unknown", "malformed", "limit", "conflict", "format"} { // contract.Reason
 			v.WithLabelValues(kind, reason)
 		}

@@ -69,6 +69,8 @@ func TestConfirm(t *testing.T) {
 			"another time":         func(o *contract.Object) { o.PublishedMS++ },
 			"another entity-tag":   func(o *contract.Object) { o.ETag = `"y"` },
 			"another content type": func(o *contract.Object) { o.ContentType = "a/b" },
+			"another status":       func(o *contract.Object) { o.Status = 404 },
+			"another header":       func(o *contract.Object) { o.Headers = "a: b" },
 			"another lifetime":     func(o *contract.Object) { o.TTLMS = 1 },
 			"deleted":              func(o *contract.Object) { o.Deleted = true },
 		} {

@@ -117,5 +117,6 @@ func (j *judge) cached(g judgement) string {
 	if r.Cache.Query != nil {
 		query = fmt.Sprintf("%q", slices.Sorted(slices.Values(r.Cache.Query)))
 	}
-	return fmt.Sprintf("%q %s %t %t", j.space(g), query, r.Cache.PerDevice, r.Cache.PerHost)
+	return fmt.Sprintf("%q %s %t %t %q", j.space(g), query, r.Cache.PerDevice, r.Cache.PerHost,
+		slices.Sorted(slices.Values(r.Cache.Languages)))
 }

@@ -196,6 +196,7 @@ var texts = map[policy.Form]schema{
 	policy.Method:    {Enum: policy.Methods()},
 	policy.Path:      {Pattern: "^/[^?# ]*$", MaxLength: policy.MaxRulePath},
 	policy.Parameter: {Pattern: "^[^&=]+$"},
+	policy.Language:  {Pattern: "^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"},
 	policy.Domain: {MaxLength: limits.MaxHost,
 		Pattern: `^(\*|(\*\.)?[a-z0-9_.-]*[a-z0-9_-]|\[[0-9a-f:.]+\])$`},
 }

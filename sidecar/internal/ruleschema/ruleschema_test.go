@@ -27,7 +27,7 @@ var bases = []string{`{
 	"strip_override_headers": false, "log_hits": true, "default": "deny",
 	"rules": [
 		{"name": "telemetry", "match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
-		{"match": {"path": "/v1/me"}, "auth": {"enforce": false}, "cache": {"query": ["lang"], "on_miss": "fetch", "scope": ["host", "device"]}},
+		{"match": {"path": "/v1/me"}, "auth": {"enforce": false}, "cache": {"query": ["lang"], "on_miss": "fetch", "scope": ["host", "device"], "languages": ["de", "en-GB"]}},
 		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"}],
 	"virtual_hosts": {"shop": {"domains": ["shop.example", "*.shop.example", "[::1]"], "default": "would_deny",
 		"credentials": {"basic": true}, "source": {"filter_state": "s"},

@@ -1,0 +1,185 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/upstream"
+)
+
+// ledger has the writes of devices and judges the answers to them. Each version has a secret of its own. It is safe for
+// concurrent use.
+type ledger struct {
+	run        *run
+	rule       string // begins the names of its rules
+	id         func(device int) string
+	secretOf   func(device int, version uint64) string
+	permission func(version uint64) string
+	// good reports whether an answer may not be a refusal, steady whether what verifies was well since some time. The
+	// callers hold the lock.
+	good   func(*history, *Read) bool
+	steady func(since time.Duration) bool
+
+	mu         sync.Mutex // protects the rest
+	devices    []history
+	unverified []int // consecutive answers
+	answers    [answers]int
+}
+
+func newLedger(r *run, rule string, devices int, id func(int) string, secretOf func(int, uint64) string,
+	permission func(uint64) string) *ledger {
+	return &ledger{run: r, rule: rule, id: id, secretOf: secretOf, permission: permission,
+		devices: make([]history, devices), unverified: make([]int, devices)}
+}
+
+// secret returns the newest secret of a device, or the one before, and whether it is in force; 0 if there is none.
+func (l *ledger) secret(device int, former bool) (version uint64, newest bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	writes := l.devices[device].writes
+	for i, w := range slices.Backward(writes) {
+		switch {
+		case w.kind == Delete:
+		case former:
+			former = false
+		default:
+			return uint64(i + 1), i == len(writes)-1
+		}
+	}
+	return 0, false
+}
+
+// shower sends a device's secrets: the newest from its own address, others from another one.
+type shower struct {
+	*ledger
+	device  int
+	clients [2]http.Client // by whether the secret is the newest
+}
+
+func (l *ledger) newShower(device int) *shower {
+	s := &shower{ledger: l, device: device}
+	for i := range s.clients {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, l.rule[0]+byte(i), byte(device>>8), byte(device))}}
+		s.clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
+	}
+	return s
+}
+
+func (s *shower) close() {
+	for i := range s.clients {
+		s.clients[i].CloseIdleConnections()
+	}
+}
+
+// loginAll has a device send its secrets until ctx ends, as [login] does.
+func (l *ledger) loginAll(ctx context.Context, device int, every time.Duration) {
+	s := l.newShower(device)
+	defer s.close()
+	repeat(ctx, every, func() { s.show(ctx, rand.IntN(3) == 0) })
+}
+
+// show sends the newest secret, or the one before, and judges the answer.
+func (s *shower) show(ctx context.Context, former bool) {
+	version, newest := s.secret(s.device, former)
+	if version == 0 {
+		return
+	}
+	client := &s.clients[0]
+	if newest {
+		client = &s.clients[1]
+	}
+	r := Read{Key: s.device, Version: version, Newest: newest, Place: rand.IntN(places)}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.run.urls[r.Place]+"/chaos/device/ledger", nil)
+	if err != nil {
+		panic(err) // the URL is ours
+	}
+	request.Header.Set("x-device-id", s.id(s.device))
+	request.Header.Set("x-device-token", s.secretOf(s.device, version))
+	before := s.run.world.moment()
+	response, err := client.Do(request)
+	var seen upstream.Seen
+	if err == nil {
+		if response.StatusCode == http.StatusOK {
+			err = json.NewDecoder(response.Body).Decode(&seen)
+		}
+		_ = response.Body.Close()
+	}
+	s.run.world.stamp(&r, before)
+	r.Answer = Hit
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil || response.StatusCode != http.StatusOK && response.StatusCode != http.StatusUnauthorized &&
+		response.StatusCode != http.StatusServiceUnavailable:
+		r.Answer = Unavailable // the other devices' answers tell that
+	case response.StatusCode == http.StatusUnauthorized:
+		r.Answer = Refused
+	case response.StatusCode == http.StatusServiceUnavailable:
+		r.Answer = Unverified
+	case !slices.Equal(seen.Headers["x-gatehouse-device"], []string{s.id(s.device)}) ||
+		!slices.Equal(seen.Headers["x-gatehouse-permissions"], []string{s.permission(version)}):
+		r.Answer, r.Detail = WrongBody, fmt.Sprintf("let in as %q with %q", seen.Headers["x-gatehouse-device"],
+			seen.Headers["x-gatehouse-permissions"])
+	}
+	for _, text := range s.judge(&r) {
+		s.run.report(Violation{s.rule + text[0], s.device, r.End, text[1]})
+	}
+}
+
+// judge returns the rules that an answer violates, each with a text. An edge may let a device in by what was
+// right before a write, until the write is acknowledged, and as long after that as after any other one.
+func (l *ledger) judge(r *Read) (found [][2]string) {
+	quiet := func(from time.Duration) bool {
+		l.run.devices.mu.Lock()
+		defer l.run.devices.mu.Unlock()
+		return quiet(l.run.devices.faults, from, r.End)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answers[r.Answer]++
+	h := &l.devices[r.Key]
+	if r.Version > uint64(len(h.writes)) { // forgotten meanwhile
+		return nil
+	}
+	report := func(rule, format string, args ...any) {
+		found = append(found, [2]string{rule, fmt.Sprintf(format, args...)})
+	}
+	limits, good := l.run.devices.limits, l.good(h, r)
+	if r.Answer != Unverified {
+		l.unverified[r.Key] = 0
+	}
+	switch age := h.age(r.Version, r.Start); r.Answer {
+	case WrongBody:
+		report("wrong body", "%s", r.Detail)
+	case Hit:
+		switch {
+		case age > limits.MaxStaleness+limits.Slack:
+			report("too old", "version %d was invalidated %.3f s before the request at %.3f s", r.Version, age.Seconds(),
+				r.Start.Seconds())
+		case age > limits.Converge && quiet(r.Start-limits.Converge):
+			report("late", "version %d was invalidated %.3f s before the request at %.3f s; nothing was broken", r.Version,
+				age.Seconds(), r.Start.Seconds())
+		}
+	case Refused:
+		if good {
+			report("good one refused", "version %d, shown at %.3f s, is in force", r.Version, r.Start.Seconds())
+		}
+	case Unverified:
+		at, acked := h.ackOf(r.Version)
+		if r.Newest && good && acked && at+limits.Converge < r.Start && l.steady(r.Start) &&
+			quiet(r.Start-limits.Converge) {
+			if l.unverified[r.Key]++; l.unverified[r.Key] == 2 {
+				report("not verified", "version %d, shown at %.3f s, and once before; nothing was broken", r.Version,
+					r.Start.Seconds())
+			}
+		}
+	}
+	return found
+}

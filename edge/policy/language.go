@@ -1,0 +1,131 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+)
+
+// maxAcceptLanguage bounds an Accept-Language that is parsed, in bytes; a longer one counts as none.
+const maxAcceptLanguage = 512
+
+// lookup returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4, or
+// -1 if it asks for none of them. languages are in lower case. A range that a client refuses by q=0 is not found for a
+// longer one either.
+func lookup(languages []string, acceptLanguage string) int {
+	best, bestWeight := -1, 0
+	if len(acceptLanguage) > maxAcceptLanguage {
+		return best
+	}
+	for list := acceptLanguage; list != ""; {
+		var tag string
+		var weight int
+		if tag, weight, list = nextRange(list); weight <= bestWeight {
+			continue
+		}
+		found := -1
+		for i, language := range languages {
+			if covers(language, tag) && (found < 0 || len(language) > len(languages[found])) &&
+				!refusesLanguage(acceptLanguage, language) {
+				found = i
+			}
+		}
+		if found >= 0 {
+			best, bestWeight = found, weight
+		}
+	}
+	return best
+}
+
+// nextRange returns the first range of an Accept-Language, its weight in thousandths, and the rest of the list.
+func nextRange(list string) (tag string, weight int, rest string) {
+	item, rest, _ := strings.Cut(list, ",")
+	tag, params, _ := strings.Cut(item, ";")
+	return strings.Trim(tag, " \t"), quality(params), rest
+}
+
+// covers reports whether language is what tag is, or what is left of it when subtags are removed from its end. A subtag
+// of one character, which introduces the next, is removed with that.
+func covers(language, tag string) bool {
+	if !beginsWith(tag, language) {
+		return false
+	}
+	return len(tag) == len(language) || len(language) < 2 || language[len(language)-2] != '-'
+}
+
+// beginsWith reports whether tag is prefix, whatever its case, or has more subtags behind it.
+func beginsWith(tag, prefix string) bool {
+	return len(tag) >= len(prefix) && (len(tag) == len(prefix) || tag[len(prefix)] == '-') &&
+		equalFold(tag[:len(prefix)], prefix)
+}
+
+// equalFold reports whether s is lower, which is in lower case, in whatever case of ASCII. They have the same length.
+func equalFold(s, lower string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// refusesLanguage reports whether the longest range of an Accept-Language that language begins with has the weight 0.
+func refusesLanguage(acceptLanguage, language string) bool {
+	longest, refused := 0, false
+	for list := acceptLanguage; list != ""; {
+		var tag string
+		var weight int
+		tag, weight, list = nextRange(list)
+		matches := len(tag) <= len(language) && (len(tag) == len(language) || language[len(tag)] == '-') &&
+			equalFold(tag, language[:len(tag)])
+		if matches && (len(tag) > longest || len(tag) == longest && weight == 0) {
+			longest, refused = len(tag), weight == 0
+		}
+	}
+	return refused
+}
+
+// language returns that of the object that a request is answered with, if there is one, "" for one without a language.
+func (c *Cache) language(r *Request) string {
+	if c.Languages == nil {
+		return ""
+	}
+	if i := lookup(c.Languages, r.list(headerAcceptLanguage)); i >= 0 {
+		return c.Languages[i]
+	}
+	return ""
+}
+
+// keyOfLanguage returns the key of an object in a language, or key if there is no language or the key would be too
+// long; it is valid until the next decision.
+func (e *Engine) keyOfLanguage(key, language string) string {
+	if language == "" || len(key)+1+len(language) > limits.MaxKey {
+		return key
+	}
+	return e.compose(append(append(append(e.text, key...), '#'), language...))
+}
+
+// ofLanguage returns a device, host or both and a language; it is valid until the next decision.
+//
+//go:noinline
+func (e *Engine) ofLanguage(device, language string) string {
+	return e.compose(append(append(append(e.text, device...), '#'), language...))
+}
+
+// varyLanguage is vary for a rule with languages.
+//
+//go:noinline
+func (e *Engine) varyLanguage(rule *Rule, encoded bool) string {
+	all := append(e.text, "accept-language"...)
+	if encoded {
+		all = append(append(all, ", "...), varyEncoding...)
+	}
+	if rule.private() {
+		all = append(append(all, ", "...), e.by.varyCredential...)
+	}
+	return e.compose(all)
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// completeCommand is what the scripts run; its arguments are the words of the command line up to the cursor. It prints
+// one candidate a line, a tab and its description, or one of the lines below. It is no command of the grammar.
+const completeCommand = "__complete"
+
+const (
+	completeFiles       = ":file"
+	completeDirectories = ":dir"
+)
+
+var completions = map[string]string{
+	// bash splits words also at = and :, see rejoin.
+	"bash": `# bash completion of gatehousectl
+_gatehousectl() {
+  local line
+  COMPREPLY=()
+  while IFS= read -r line; do
+    case $line in
+    :file | :dir)
+      compopt -o filenames
+      mapfile -t COMPREPLY < <(if [[ $line == :dir ]]; then compgen -d -- "$2"; else compgen -f -- "$2"; fi)
+      ;;
+    *) COMPREPLY+=("${line%%$'\t'*}") ;;
+    esac
+  done < <("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _gatehousectl gatehousectl
+`,
+	"zsh": `#compdef gatehousectl
+_gatehousectl() {
+  local line
+  local -a lines values
+  lines=("${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  [[ $PREFIX == --*=* ]] && compset -P 1 '*='
+  case $lines[1] in
+    :file) _files ;;
+    :dir) _files -/ ;;
+    ?*)
+      for line in $lines; do
+        values+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+      done
+      _describe gatehousectl values
+      ;;
+  esac
+}
+if [[ $funcstack[1] == _gatehousectl ]]; then
+  _gatehousectl "$@"
+else
+  compdef _gatehousectl gatehousectl
+fi
+`,
+	"fish": `# fish completion of gatehousectl
+function __gatehousectl_complete
+    set -l words (commandline -opc)
+    set -l current (commandline -ct)
+    set -l flag (string match -r -- '^--[^=]+=' "$current")
+    for line in ($words[1] __complete $words[2..] "$current" 2>/dev/null)
+        switch $line
+            case :file
+                printf '%s\n' "$flag"(__fish_complete_path (string replace -- "$flag" '' "$current"))
+            case :dir
+                printf '%s\n' "$flag"(__fish_complete_directories (string replace -- "$flag" '' "$current"))
+            case '*'
+                printf '%s\n' "$flag$line"
+        end
+    end
+end
+complete -c gatehousectl -f -a '(__gatehousectl_complete)'
+`,
+}
+
+type completionCmd struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+// Run prints the script.
+func (cmd *completionCmd) Run(c *console) error {
+	_, err := io.WriteString(c.stdout, completions[cmd.Shell])
+	return err
+}
+
+// complete prints what can follow: words are those before the cursor, the last one may be empty.
+func complete(w io.Writer, app *kong.Node, words []string) {
+	words = rejoin(words)
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	last := len(words) - 1
+	node, flags := app, slices.Clone(app.Flags)
+	arguments := 0
+	var open *kong.Flag // whose value is the next word
+	for _, word := range words[:last] {
+		switch name, _, whole := strings.Cut(strings.TrimPrefix(word, "--"), "="); {
+		case open != nil:
+			open = nil
+		case strings.HasPrefix(word, "--"):
+			if flag := find(flags, name); flag != nil && !whole && !flag.IsBool() {
+				open = flag
+			}
+		case strings.HasPrefix(word, "-") && word != "-":
+		default:
+			if i := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == word }); i >= 0 {
+				node = node.Children[i]
+				flags = append(flags, node.Flags...)
+			} else if !node.Leaf() {
+				return // no command
+			} else {
+				arguments++
+			}
+		}
+	}
+	word := words[last]
+	name, value, whole := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+	switch {
+	case open != nil:
+		completeValue(w, open.Value, open.PlaceHolder, word)
+	case strings.HasPrefix(word, "--") && whole:
+		if flag := find(flags, name); flag != nil {
+			completeValue(w, flag.Value, flag.PlaceHolder, value)
+		}
+	case strings.HasPrefix(word, "-"):
+		for _, flag := range flags {
+			candidate(w, "--"+flag.Name, flag.Help, word)
+			if flag.Tag.Negatable != "" {
+				candidate(w, "--no-"+flag.Name, flag.Help, word)
+			}
+		}
+	case len(node.Children) > 0:
+		for _, child := range node.Children {
+			candidate(w, child.Name, child.Help, word)
+		}
+	case len(node.Positional) > 0:
+		argument := node.Positional[min(arguments, len(node.Positional)-1)]
+		if arguments < len(node.Positional) || argument.IsCumulative() {
+			completeValue(w, argument, argument.Tag.PlaceHolder, word)
+		}
+	}
+}
+
+func find(flags []*kong.Flag, name string) *kong.Flag {
+	for _, flag := range flags {
+		if flag.Name == name {
+			return flag
+		}
+	}
+	return nil
+}
+
+// completeValue prints the values of an enum, or that a file is wanted, which the placeholder says.
+func completeValue(w io.Writer, v *kong.Value, placeholder, word string) {
+	switch {
+	case v.Enum != "":
+		for _, value := range v.EnumSlice() {
+			candidate(w, value, "", word)
+		}
+	case placeholder == "FILE":
+		fmt.Fprintln(w, completeFiles)
+	case placeholder == "DIR":
+		fmt.Fprintln(w, completeDirectories)
+	}
+}
+
+// candidate prints text if it begins with word.
+func candidate(w io.Writer, text, help, word string) {
+	if strings.HasPrefix(text, word) {
+		help, _, _ = strings.Cut(help, ". ")
+		fmt.Fprintf(w, "%s\t%s\n", text, strings.TrimSuffix(help, "."))
+	}
+}
+
+// rejoin joins what bash has split: it takes = and : for words. The value of --flag=value stays a word, as after a
+// blank, since bash replaces only that.
+func rejoin(words []string) []string {
+	var out []string
+	joined := false // the next word belongs to the last one
+	for i, word := range words {
+		separator := i > 0 && word != "" && strings.Trim(word, "=:") == ""
+		before := len(out) - 1
+		switch {
+		case separator && word == "=" && strings.HasPrefix(out[before], "--"):
+			if i == len(words)-1 {
+				out = append(out, "")
+			}
+		case separator:
+			out[before] += word
+			joined = true
+		case joined:
+			out[before] += word
+			joined = false
+		default:
+			out = append(out, word)
+		}
+	}
+	return out
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+)
+
+type purgeCmd struct {
+	Tag         string `xor:"what" required:"" placeholder:"TAG" help:"Objects with this tag."`
+	Prefix      string `xor:"what" required:"" placeholder:"PREFIX" help:"Objects whose paths begin with this, such as /v1/products/."`
+	All         bool   `xor:"what" required:"" help:"All objects."`
+	VirtualHost string `placeholder:"NAME" help:"Those of this virtual host. Default: those of none."`
+	Soft        bool   `help:"Keep them, but as expired: edges with stale: serve answer with them."`
+	DryRun      bool   `help:"Only count them."`
+
+	jsonFlag `embed:""`
+}
+
+// Run purges, or counts what it would purge.
+func (cmd *purgeCmd) Run(c *console) error {
+	if cmd.All {
+		cmd.Prefix = "/"
+	}
+	u := publish.Purge{Tag: cmd.Tag, Prefix: cmd.Prefix, VirtualHost: cmd.VirtualHost, Soft: cmd.Soft}
+	purge, err := u.ID()
+	if err != nil {
+		return err
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		if !cmd.DryRun {
+			receipts, err := p.Purge(ctx, u)
+			if err != nil {
+				return err
+			}
+			return cmd.told(c, map[string]any{"purge": purge, "shards": len(receipts)}, "%s: purged in %d shards\n", purge,
+				len(receipts))
+		}
+		keys := map[string]bool{} // one may come twice
+		for entry, err := range p.List(ctx, "") {
+			if err != nil {
+				return err
+			}
+			contract.VisitPurges(entry.Key, entry.Tags, func(id []byte) bool {
+				keys[entry.Key] = keys[entry.Key] || string(id) == purge
+				return !keys[entry.Key]
+			})
+			if !keys[entry.Key] {
+				delete(keys, entry.Key)
+			}
+		}
+		return cmd.told(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: %d objects would be purged\n", purge,
+			len(keys))
+	})
+}

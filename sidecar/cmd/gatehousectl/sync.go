@@ -1,0 +1,443 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+)
+
+const (
+	// syncFiles and syncBytes bound what is read and written at once.
+	syncFiles = 1024
+	syncBytes = 4 << 20
+	// indexFile is also published under the path of its directory.
+	indexFile = "index.html"
+)
+
+type syncCmd struct {
+	Dir       string        `arg:"" help:"The directory."`
+	Prefix    string        `arg:"" help:"Path under which its files are published, such as /docs/."`
+	Delete    bool          `help:"Also delete the objects under the prefix that have no file, unless a file failed."`
+	MaxDelete int           `default:"-1" placeholder:"N" help:"Write nothing if more than this would be deleted. Default: a tenth of the objects under the prefix, at least 100; none if the directory has no files."`
+	DryRun    bool          `help:"Print what would be written and deleted instead."`
+	Tags      []string      `name:"tag" placeholder:"TAG" help:"Tag for purges; may be repeated."`
+	TTL       time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the objects are fresh, such as 90s; those past half of it are written again. Default: until they change."`
+
+	keyFlags `embed:""`
+	jsonFlag `embed:""`
+}
+
+// Run publishes the files of the directory.
+func (cmd *syncCmd) Run(c *console) error {
+	prefix := strings.TrimSuffix(cmd.Prefix, "/") + "/"
+	if err := cmd.complete(&prefix); err != nil {
+		return err
+	}
+	prefix, err := publish.CanonicalKey(prefix)
+	if err != nil {
+		return err
+	}
+	if strings.Contains(prefix, "?") {
+		return usagef("%q: want a path without a query", cmd.Prefix)
+	}
+	root, err := os.OpenRoot(cmd.Dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	s := &syncer{syncCmd: cmd, console: c, root: root, prefix: prefix, progress: newProgress(c, "objects")}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		s.publisher = p
+		return s.run(ctx)
+	})
+}
+
+// syncer is a running sync.
+type syncer struct {
+	*syncCmd
+	*console
+	progress  progress
+	publisher *publish.Publisher
+	root      *os.Root // no symbolic link leads out of it
+	prefix    string   // canonical
+
+	files  []syncFile
+	failed int
+	hidden int // files and directories that were skipped
+	stored map[string]publish.Entry
+
+	written, unchanged, deleted int
+}
+
+// syncFile is a file and the key of its object.
+type syncFile struct{ name, key string }
+
+// syncLine is what --json prints.
+type syncLine struct {
+	// Action is "put", "delete" or "failed"; of a dry run what would be done.
+	Action  string `json:"action"`
+	Key     string `json:"key,omitempty"`
+	File    string `json:"file,omitempty"` // its path in the directory, with slashes
+	Version uint64 `json:"version,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+func (s *syncer) run(ctx context.Context) error {
+	defer s.progress.clear()
+	s.walk()
+	if err := s.list(ctx); err != nil {
+		return err
+	}
+	gone := s.gone()
+	tooMany := s.tooMany(len(gone))
+	if tooMany != nil && !s.DryRun {
+		return tooMany
+	}
+	s.progress.size = int64(len(s.files) + len(gone))
+	// Pages come last: what they refer to is there already.
+	slices.SortStableFunc(s.files, func(a, b syncFile) int { return page(a) - page(b) })
+	for files := range slices.Chunk(s.files, syncFiles) {
+		if err := s.publish(ctx, files); err != nil {
+			return s.stopped(err)
+		}
+	}
+	if s.failed > 0 && len(gone) > 0 {
+		fmt.Fprintln(s.stderr, "nothing was deleted, because files failed")
+		gone = nil
+	}
+	for keys := range slices.Chunk(gone, syncFiles) {
+		if err := s.deleteAll(ctx, keys); err != nil {
+			return s.stopped(err)
+		}
+	}
+	s.progress.clear()
+	if !s.JSON {
+		s.summary()
+	}
+	if s.failed > 0 {
+		return fmt.Errorf("%s: %d failed", shown(s.Dir), s.failed)
+	}
+	return tooMany
+}
+
+// tooMany returns an error if so many objects must not be deleted.
+func (s *syncer) tooMany(gone int) error {
+	most := max(s.MaxDelete, 0)
+	if s.MaxDelete < 0 && len(s.files) > 0 {
+		most = max(100, len(s.stored)/10)
+	}
+	if gone <= most {
+		return nil
+	}
+	return fmt.Errorf("%d of the %d objects under %s have no file in %s; nothing was written: --max-delete %d deletes them",
+		gone, len(s.stored), s.prefix, shown(s.Dir), gone)
+}
+
+func (s *syncer) summary() {
+	done := fmt.Sprintf("%d written, %d unchanged, %d deleted, %d failed", s.written, s.unchanged, s.deleted, s.failed)
+	if s.DryRun {
+		done = fmt.Sprintf("%d to write, %d unchanged, %d to delete, %d failed; nothing was written", s.written,
+			s.unchanged, s.deleted, s.failed)
+	}
+	if s.hidden > 0 {
+		done += fmt.Sprintf("; %d hidden skipped", s.hidden)
+	}
+	fmt.Fprintf(s.stdout, "%d objects: %s\n", s.written+s.unchanged+s.failed, done)
+}
+
+func (s *syncer) stopped(err error) error {
+	return fmt.Errorf("stopped after %d of %d objects; run it again to continue: %w", s.progress.done, s.progress.size, err)
+}
+
+// page is 1 for HTML, otherwise 0.
+func page(f syncFile) int {
+	if ext := path.Ext(f.name); ext == ".html" || ext == ".htm" {
+		return 1
+	}
+	return 0
+}
+
+// print prints what was done, or would be.
+func (s *syncer) print(line syncLine) {
+	switch {
+	case s.JSON:
+		s.progress.clear()
+		_ = json.NewEncoder(s.stdout).Encode(line)
+	case line.Action == "failed":
+		if s.failed <= maxPrinted {
+			s.progress.clear()
+			fmt.Fprintf(s.stderr, "%s: %s\n", shown(line.File+line.Key), line.Error)
+		}
+		if s.failed == maxPrinted {
+			fmt.Fprintln(s.stderr, "further errors are only counted")
+		}
+	case s.DryRun:
+		fmt.Fprintln(s.stdout, strings.TrimSpace(line.Action+" "+line.Key))
+	}
+}
+
+// fail counts and prints an error of a file or, without one, of a key.
+func (s *syncer) fail(f syncFile, err error) {
+	s.failed++
+	if f.name != "" {
+		f.key = ""
+	}
+	s.print(syncLine{Action: "failed", File: f.name, Key: f.key, Error: err.Error()})
+}
+
+// walk finds the files.
+func (s *syncer) walk() {
+	_ = fs.WalkDir(s.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		base := path.Base(name)
+		switch {
+		case err != nil:
+			s.fail(syncFile{name: name}, reason(err))
+		case base != "." && base[0] == '.' && base != ".well-known":
+			s.hidden++
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+		case !entry.IsDir():
+			s.add(name)
+		}
+		return nil
+	})
+}
+
+// add adds a file, or fails it.
+func (s *syncer) add(name string) {
+	info, err := s.root.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("is no regular file, and no symbolic link to one in the directory")
+	}
+	if err != nil {
+		s.fail(syncFile{name: name}, reason(err))
+		return
+	}
+	key, err := publish.CanonicalKey(s.prefix + escape(name))
+	if err != nil {
+		s.fail(syncFile{name: name}, err)
+		return
+	}
+	s.files = append(s.files, syncFile{name, key})
+	if path.Base(name) == indexFile {
+		s.files = append(s.files, syncFile{name, strings.TrimSuffix(key, indexFile)})
+	}
+}
+
+// reason returns err without the file's name.
+func reason(err error) error {
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		return of.Err
+	}
+	return err
+}
+
+// escape returns the path of a file as clients send it: with the escapes of the URL standard's path percent-encode set
+// (url.spec.whatwg.org, section 1.3), and of %, \ and what isn't ASCII.
+func escape(name string) string {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c <= ' ' || c > '~' || strings.IndexByte("\"#<>?^`{}%\\", c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// list reads what is stored under the prefix and can come from a file: without a query, and not of a language.
+func (s *syncer) list(ctx context.Context) error {
+	space, _ := objectkey.Split(s.prefix)
+	s.stored = map[string]publish.Entry{}
+	for entry, err := range s.publisher.List(ctx, s.prefix) {
+		if err != nil {
+			return err
+		}
+		if of, target := objectkey.Split(entry.Key); of == space && !strings.ContainsAny(target, "?#") {
+			s.stored[entry.Key] = entry
+		}
+	}
+	return nil
+}
+
+// gone returns the keys to delete.
+func (s *syncer) gone() []string {
+	if !s.Delete {
+		return nil
+	}
+	gone := maps.Clone(s.stored)
+	for _, f := range s.files {
+		delete(gone, f.key)
+	}
+	return slices.Sorted(maps.Keys(gone))
+}
+
+// publish publishes files as far as they differ. It returns the error of other than single objects.
+func (s *syncer) publish(ctx context.Context, files []syncFile) error {
+	for len(files) > 0 {
+		n, size := 0, int64(0)
+		for n < len(files) && (n == 0 || size < syncBytes) {
+			if info, err := s.root.Stat(files[n].name); err == nil {
+				size += min(info.Size(), limits.MaxBody)
+			}
+			n++
+		}
+		if err := s.publishAll(ctx, files[:n]); err != nil {
+			return err
+		}
+		files = files[n:]
+		s.progress.show()
+	}
+	return nil
+}
+
+// publishAll is publish for files that fit into memory.
+func (s *syncer) publishAll(ctx context.Context, files []syncFile) error {
+	objects, errs := make([]publish.Object, len(files)), make([]error, len(files))
+	same := make([]bool, len(files))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, f := range files {
+		group.Go(func() error {
+			body, err := s.read(f.name)
+			objects[i] = publish.Object{Key: f.key, Body: body, ContentType: contentType(f.name, f.key, body), TTL: s.TTL,
+				Tags: s.Tags}
+			errs[i], same[i] = err, err == nil && s.same(objects[i])
+			return nil
+		})
+	}
+	_ = group.Wait()
+	var changed []publish.Object
+	var of []syncFile
+	for i, f := range files {
+		switch {
+		case errs[i] != nil:
+			s.fail(f, reason(errs[i]))
+		case same[i]:
+			s.unchanged++
+		default:
+			changed, of = append(changed, objects[i]), append(of, f)
+		}
+	}
+	var results []publish.Result
+	if s.DryRun {
+		results = make([]publish.Result, len(changed))
+	} else {
+		results = s.publisher.PutAll(ctx, changed)
+	}
+	var failed error
+	for i, r := range results {
+		switch {
+		case r.Err == nil:
+			s.written++
+			s.print(syncLine{Action: "put", Key: changed[i].Key, File: of[i].name, Version: r.Version})
+		case ofOneRecord(r.Err):
+			s.fail(of[i], r.Err)
+		default:
+			failed = r.Err
+		}
+	}
+	s.count()
+	return failed
+}
+
+// count sets the progress.
+func (s *syncer) count() {
+	s.progress.done = s.written + s.unchanged + s.deleted + s.failed
+	s.progress.bytes = int64(s.progress.done)
+}
+
+// same reports whether what is stored is o, and stays so for a while.
+func (s *syncer) same(o publish.Object) bool {
+	e, found := s.stored[o.Key]
+	past := time.Now().UnixMilli() - e.PublishedMS
+	tags := slices.Compact(slices.Sorted(slices.Values(o.Tags)))
+	return found && e.ETag == publish.ETag(o.ContentType, o.Body) && e.ContentType == o.ContentType && !e.Stale &&
+		e.TTLMS == o.TTL.Milliseconds() && slices.Equal(e.Tags, tags) && (e.TTLMS == 0 || past < e.TTLMS/2)
+}
+
+// read reads a file as it was at one time.
+func (s *syncer) read(name string) ([]byte, error) {
+	const attempts = 20
+	for range attempts {
+		body, before, after, err := s.readOnce(name)
+		switch {
+		case err != nil:
+			return nil, err
+		case after.Size() > limits.MaxBody:
+			return nil, fmt.Errorf("%d bytes, at most %d are allowed", after.Size(), limits.MaxBody)
+		}
+		if whole(len(body), before, after, time.Now()) {
+			return body, nil
+		}
+		time.Sleep(settled)
+	}
+	return nil, errors.New("changes while it is read")
+}
+
+// settled is how long a file must not have been written: clocks of file systems are coarse.
+const settled = 20 * time.Millisecond
+
+// whole reports whether nobody wrote to a file while size bytes of it were read.
+func whole(size int, before, after fs.FileInfo, now time.Time) bool {
+	age := now.Sub(after.ModTime())
+	return int64(size) == after.Size() && before.Size() == after.Size() && before.ModTime().Equal(after.ModTime()) &&
+		(age < 0 || age > settled)
+}
+
+// readOnce reads a file, at most one byte more than an object may have.
+func (s *syncer) readOnce(name string) (body []byte, before, after fs.FileInfo, err error) {
+	file, err := s.root.Open(name)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer file.Close()
+	if before, err = file.Stat(); err == nil {
+		body, err = io.ReadAll(io.LimitReader(file, limits.MaxBody+1))
+	}
+	if err == nil {
+		after, err = file.Stat()
+	}
+	return body, before, after, err
+}
+
+// deleteAll deletes keys. It returns the error of other than single objects.
+func (s *syncer) deleteAll(ctx context.Context, keys []string) error {
+	results := make([]publish.Result, len(keys))
+	if !s.DryRun {
+		results = s.publisher.DeleteAll(ctx, keys)
+	}
+	var failed error
+	for i, r := range results {
+		switch {
+		case r.Err == nil:
+			s.deleted++
+			s.print(syncLine{Action: "delete", Key: keys[i], Version: r.Version})
+		case ofOneRecord(r.Err):
+			s.fail(syncFile{key: keys[i]}, r.Err)
+		default:
+			failed = r.Err
+		}
+	}
+	s.count()
+	s.progress.show()
+	return failed
+}

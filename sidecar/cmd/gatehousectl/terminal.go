@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// A terminal gets lines that fit, and what moves its cursor; anything else plain text. There are no colours.
+
+// terminal returns the size of the terminal that w is: 0 columns and rows if it doesn't tell.
+func terminal(w io.Writer) (columns, rows int, ok bool) {
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0, 0, false
+	}
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(size.Col), int(size.Row), true
+}
+
+// table returns a writer that aligns columns, which end at tabs, once it is flushed.
+func (c *console) table() *tabwriter.Writer {
+	out := c.stdout
+	if columns, _, ok := terminal(out); ok && columns > 0 {
+		out = &wrapped{to: out, columns: columns}
+	}
+	return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+}
+
+// progress shows a line on the terminal of stderr in place of the one before; "" removes that.
+func (c *console) progress(line string) {
+	columns, _, ok := terminal(c.stderr)
+	if !ok || c.dumb {
+		return
+	}
+	if columns > 0 {
+		line = cut(line, columns-1)
+	}
+	fmt.Fprintf(c.stderr, "\r%s\x1b[K", line)
+}
+
+// cut returns the first columns of a line.
+func cut(line string, columns int) string {
+	if utf8.RuneCountInString(line) <= columns {
+		return line
+	}
+	return string([]rune(line)[:max(columns-1, 0)]) + "…"
+}
+
+// wrapped continues the last column of a line that is too long below its begin.
+type wrapped struct {
+	to      io.Writer
+	columns int
+	rest    []byte // of a line without its end
+}
+
+func (w *wrapped) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(w.rest, []byte("\n"))
+		if !whole {
+			return len(p), nil
+		}
+		if _, err := io.WriteString(w.to, wrap(string(line), w.columns)+"\n"); err != nil {
+			return 0, err
+		}
+		w.rest = rest
+	}
+}
+
+// wrap breaks a line at blanks of its last column.
+func wrap(text string, columns int) string {
+	line := []rune(text)
+	indent := 0
+	for i := 2; i < min(len(line), columns*2/3); i++ {
+		if line[i-2] == ' ' && line[i-1] == ' ' && line[i] != ' ' {
+			indent = i
+		}
+	}
+	var out strings.Builder
+	for from := 0; ; {
+		width := columns - indent
+		if from == 0 {
+			width = columns
+		}
+		if len(line)-from <= width {
+			out.WriteString(string(line[from:]))
+			return out.String()
+		}
+		end := from + width
+		for end > from+1 && (line[end] != ' ' || from == 0 && end <= indent) {
+			end--
+		}
+		if end == from+1 { // one long word
+			end = from + width
+		}
+		out.WriteString(strings.TrimRight(string(line[from:end]), " ") + "\n" + strings.Repeat(" ", indent))
+		for from = end; from < len(line) && line[from] == ' '; from++ {
+		}
+	}
+}

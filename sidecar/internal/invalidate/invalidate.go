@@ -1,0 +1,161 @@
+// Package invalidate takes invalidations of an authority's answers over HTTP, for services that can't reach Redis, and
+// writes them to Redis: docs/authority.md has the contract.
+package invalidate
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// maxBody bounds a request's body, and its headers, in bytes.
+	maxBody = 4 << 10
+	// timeout bounds each of reading a request, and the write.
+	timeout      = 5 * time.Second
+	drainTimeout = 2 * time.Second
+	// Invalidations a second, and at once. Each device's stays in Redis for a day. One of several devices makes each
+	// sidecar look at all its answers.
+	devicesRate  = 10
+	devicesBurst = 1000
+	groupsRate   = 1
+	groupsBurst  = 10
+)
+
+// Server takes invalidations. It is safe for concurrent use.
+type Server struct {
+	address         string
+	token           [sha256.Size]byte // its hash
+	writer          *publish.Publisher
+	devices, groups *rate.Limiter
+	metrics         *metrics.Metrics
+	log             *slog.Logger
+	tell            rate.Sometimes // bounds the log of failures
+}
+
+// New is a Server for address, host:port, and those that know the token.
+func New(address string, token []byte, writer *publish.Publisher, m *metrics.Metrics, log *slog.Logger) *Server {
+	return &Server{address: address, token: sha256.Sum256(token), writer: writer, metrics: m, log: log,
+		devices: rate.NewLimiter(devicesRate, devicesBurst), groups: rate.NewLimiter(groupsRate, groupsBurst),
+		tell: rate.Sometimes{First: 1, Interval: time.Second}}
+}
+
+// Handler serves POST /v1/invalidate.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/invalidate", func(w http.ResponseWriter, r *http.Request) {
+		result, status, text := s.invalidate(w, r)
+		s.metrics.Invalidations.WithLabelValues(result).Inc()
+		if status == http.StatusNoContent {
+			w.WriteHeader(status)
+			return
+		}
+		http.Error(w, text, status)
+	})
+	return mux
+}
+
+// invalidate returns what to count and to answer.
+func (s *Server) invalidate(w http.ResponseWriter, r *http.Request) (result string, status int, text string) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	sum := sha256.Sum256([]byte(token))
+	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		return "unauthorized", http.StatusUnauthorized, "want the token of --authority.invalidate-token-file"
+	}
+	write, limit, err := s.parse(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return "malformed", http.StatusBadRequest, err.Error()
+	}
+	if !limit.Allow() {
+		w.Header().Set("Retry-After", "1")
+		return "limited", http.StatusTooManyRequests, "too many invalidations"
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	switch _, err := write(ctx); {
+	case errors.Is(err, publish.ErrInvalid):
+		return "malformed", http.StatusBadRequest, err.Error()
+	case err != nil:
+		s.tell.Do(func() { s.log.Error("an invalidation was not written to Redis", "error", err) })
+		w.Header().Set("Retry-After", "1")
+		return "failed", http.StatusServiceUnavailable, "Redis did not acknowledge it: send it again"
+	}
+	return "written", http.StatusNoContent, ""
+}
+
+// parse reads what to invalidate. It returns the write, and its limit.
+func (s *Server) parse(body io.Reader) (write func(context.Context) (publish.Receipt, error), limit *rate.Limiter,
+	err error) {
+	var said struct {
+		Device *string `json:"device"`
+		Label  *string `json:"label"`
+		All    bool    `json:"all"`
+	}
+	malformed := errors.New(`want one of {"device": "ID"}, {"label": "NAME=VALUE"}, {"all": true}`)
+	decoder := json.NewDecoder(body)
+	decoder.DisallowUnknownFields()
+	if decoder.Decode(&said) != nil {
+		return nil, nil, malformed
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, malformed
+	}
+	switch {
+	case said.Device != nil && said.Label == nil && !said.All:
+		return func(ctx context.Context) (publish.Receipt, error) {
+			return s.writer.InvalidateDevice(ctx, *said.Device)
+		}, s.devices, nil
+	case said.Device == nil && said.Label != nil && !said.All:
+		name, value, ok := strings.Cut(*said.Label, "=")
+		if !ok {
+			return nil, nil, malformed
+		}
+		return func(ctx context.Context) (publish.Receipt, error) {
+			return s.writer.InvalidateLabel(ctx, name, value)
+		}, s.groups, nil
+	case said.Device == nil && said.Label == nil && said.All:
+		return s.writer.InvalidateAll, s.groups, nil
+	}
+	return nil, nil, malformed
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("invalidate: %w", err)
+	}
+	server := &http.Server{Handler: s.Handler(), MaxHeaderBytes: maxBody, ReadTimeout: timeout, IdleTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			server.Close() // Redis may not answer
+		}
+	})
+	s.log.Info("invalidations are taken", "address", listener.Addr().String())
+	err = server.Serve(listener)
+	if stop() { // it ended by itself
+		return fmt.Errorf("invalidate: serve %s: %w", s.address, err)
+	}
+	<-stopped
+	return nil
+}
