@@ -6,7 +6,7 @@ const maxPairs = 64
 const deviceForm = '[!#-+.0->@-~-]{1,128}'
 const hostForm = '[a-z0-9._-]{1,253}|\\[[0-9a-f:.]{1,251}\\]'
 const keyForm = new RegExp(
-  `^(@${deviceForm})?(//([a-z0-9_-]{1,64}|[a-z0-9_-]{0,64}:(${hostForm}))/|/(?!/))[!-~]*$`
+  `^(@${deviceForm})?(//([a-z0-9_-]{1,64}|[a-z0-9_-]{0,64}:(${hostForm}))/|/(?!/))[!"$-~]*(#[a-z]{2,8}(-[a-z0-9]{1,8})*)?$`
 )
 const idForm = new RegExp(`^${deviceForm}$`)
 
@@ -21,6 +21,11 @@ export function keyOfVirtualHost(name: string, host: string, path: string): stri
 /** The key of the object that only this device gets. */
 export function keyOfDevice(device: string, key: string): string {
   return `@${device}${key}`
+}
+
+/** The key of the object for key in a language. */
+export function keyOfLanguage(key: string, language: string): string {
+  return `${key}#${language.toLowerCase()}`
 }
 
 /** CRC-32 (IEEE). Older releases of Node 20 have none. */
@@ -45,28 +50,31 @@ function split(key: string): [space: string, target: string] {
 }
 
 /**
- * The stored form of a key: the host in lower case, the hex digits of escapes in upper case. Throws InvalidError for a
- * key that no edge looks up.
+ * The stored form of a key: host and language in lower case, the hex digits of escapes in upper case. Throws
+ * InvalidError for a key that no edge looks up.
  */
 export function canonical(key: string): string {
   let [space, target] = split(key)
   const slashes = space.indexOf('//')
   const colon = slashes < 0 ? -1 : space.indexOf(':', slashes)
   if (colon >= 0) space = space.slice(0, colon) + space.slice(colon).toLowerCase()
+  const mark = target.indexOf('#')
+  const language = mark < 0 ? '' : target.slice(mark).toLowerCase()
+  if (mark >= 0) target = target.slice(0, mark)
   target = target.replace(/%[0-9A-Fa-f]{2}/g, (escape) => escape.toUpperCase())
-  const stored = space + target
+  const stored = space + target + language
   if (stored.length > maxKey) {
     throw new InvalidError(`key ${stored.slice(0, 64)}…: ${stored.length} bytes, at most ${maxKey} are allowed`)
   }
   if (!keyForm.test(stored)) {
-    throw new InvalidError(`key ${key}: want visible ASCII, [@device][//[virtual-host][:host]]/path`)
+    throw new InvalidError(`key ${key}: want visible ASCII, [@device][//[virtual-host][:host]]/path[#language]`)
   }
   const query = target.indexOf('?')
   if (query >= 0 && target.slice(query).split('&').length > maxPairs) {
     throw new InvalidError(`key ${key}: more than ${maxPairs} parameters`)
   }
   const want = lookedUp(target)
-  if (target !== want) throw new InvalidError(`key ${key}: no edge looks it up, want ${space}${want}`)
+  if (target !== want) throw new InvalidError(`key ${key}: no edge looks it up, want ${space}${want}${language}`)
   return stored
 }
 
@@ -75,7 +83,6 @@ export function canonical(key: string): string {
  * sorted its query by name, without empty pairs.
  */
 function lookedUp(target: string): string {
-  target = target.split('#')[0] ?? ''
   const mark = target.indexOf('?')
   const query = mark < 0 ? '' : target.slice(mark + 1)
   const segments = (mark < 0 ? target : target.slice(0, mark))

@@ -11,7 +11,7 @@ from .errors import (
     StaleError,
 )
 from .hashes import Pepper, api_key, hash_secret, is_generated, new_secret
-from .keys import canonical, key_of_device, key_of_virtual_host, shard_of
+from .keys import canonical, key_of_device, key_of_language, key_of_virtual_host, shard_of
 from .publisher import AsyncPublisher, Publisher
 from .records import Object, Receipt, StoredDevice, StoredObject
 
@@ -36,6 +36,7 @@ __all__ = [
     "hash_secret",
     "is_generated",
     "key_of_device",
+    "key_of_language",
     "key_of_virtual_host",
     "new_secret",
     "shard_of",

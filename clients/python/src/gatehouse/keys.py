@@ -13,7 +13,8 @@ MAX_PAIRS = 64
 _DEVICE = "[!#-+.0->@-~-]{1,128}"
 _HOST = r"[a-z0-9._-]{1,253}|\[[0-9a-f:.]{1,251}\]"
 _VIRTUAL_HOST = f"//([a-z0-9_-]{{1,64}}|[a-z0-9_-]{{0,64}}:({_HOST}))"
-_KEY = re.compile(f"(@{_DEVICE})?({_VIRTUAL_HOST}/|/(?!/))[!-~]*")
+_LANGUAGE = "#[a-z]{2,8}(-[a-z0-9]{1,8})*"
+_KEY = re.compile(f"(@{_DEVICE})?({_VIRTUAL_HOST}/|/(?!/))[!\"$-~]*({_LANGUAGE})?")
 _ID = re.compile(_DEVICE)
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _UNRESERVED = re.compile("[A-Za-z0-9._~-]")
@@ -30,6 +31,11 @@ def key_of_device(device: str, key: str) -> str:
     return f"@{device}{key}"
 
 
+def key_of_language(key: str, language: str) -> str:
+    """The key of the object for key in a language."""
+    return f"{key}#{language.lower()}"
+
+
 def shard_of(id: str, shards: int) -> int:
     """The shard of a key or device id."""
     return zlib.crc32(id.encode()) % shards
@@ -43,29 +49,32 @@ def split(key: str) -> Tuple[str, str]:
 
 
 def canonical(key: str) -> str:
-    """The stored form of a key: the host in lower case, the hex digits of escapes in upper case. Raises InvalidError
-    for a key that no edge looks up."""
+    """The stored form of a key: host and language in lower case, the hex digits of escapes in upper case. Raises
+    InvalidError for a key that no edge looks up."""
     space, target = split(key)
+    target, mark, language = target.partition("#")
+    language = mark + language.lower()
     device, slashes, host = space.partition("//")
     name, colon, host = host.partition(":")
     space = device + slashes + name + colon + host.lower()
     target = _ESCAPE.sub(lambda escape: escape[0].upper(), target)
     want = looked_up(target)
-    if len(space + target) > MAX_KEY:
-        raise InvalidError(f"key {key[:64]!r}…: {len(space + target)} bytes, at most {MAX_KEY} are allowed")
-    if not _KEY.fullmatch(space + target):
-        raise InvalidError(f"key {key!r}: want visible ASCII, [@device][//[virtual-host][:host]]/path")
+    stored = space + target + language
+    if len(stored) > MAX_KEY:
+        raise InvalidError(f"key {key[:64]!r}…: {len(stored)} bytes, at most {MAX_KEY} are allowed")
+    if not _KEY.fullmatch(stored):
+        raise InvalidError(f"key {key!r}: want visible ASCII, [@device][//[virtual-host][:host]]/path[#language]")
     if target.partition("?")[2].count("&") >= MAX_PAIRS:
         raise InvalidError(f"key {key!r}: more than {MAX_PAIRS} parameters")
     if target != want:
-        raise InvalidError(f"key {key!r}: no edge looks it up, want {space + want!r}")
-    return space + target
+        raise InvalidError(f"key {key!r}: no edge looks it up, want {space + want + language!r}")
+    return stored
 
 
 def looked_up(target: str) -> str:
     """The target that the edge looks up for a request with this one: the proxy has normalised its path, and the edge
     has sorted its query by name, without empty pairs."""
-    path, _, query = target.partition("#")[0].partition("?")
+    path, _, query = target.partition("?")
     path = re.sub("%2F|%5C|\\\\", "/", _ESCAPE.sub(lambda escape: _decode(escape[0]), path))
     parts: List[str] = []
     segments = path.split("/")

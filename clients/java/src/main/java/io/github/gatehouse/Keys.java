@@ -18,7 +18,7 @@ public final class Keys {
   private static final String DEVICE = "[!#-+.0->@-~-]{1,128}";
   private static final String HOST = "[a-z0-9._-]{1,253}|\\[[0-9a-f:.]{1,251}\\]";
   private static final Pattern KEY = Pattern.compile(
-      "(@" + DEVICE + ")?(//([a-z0-9_-]{1,64}|[a-z0-9_-]{0,64}:(" + HOST + "))/|/(?!/))[!-~]*");
+      "(@" + DEVICE + ")?(//([a-z0-9_-]{1,64}|[a-z0-9_-]{0,64}:(" + HOST + "))/|/(?!/))[!\"$-~]*(#[a-z]{2,8}(-[a-z0-9]{1,8})*)?");
   private static final Pattern ID = Pattern.compile(DEVICE);
   private static final Pattern SPACE = Pattern.compile("(@[^/]*)?(//[^/]*(?=/))?");
   private static final Pattern ESCAPE = Pattern.compile("%[0-9A-Fa-f]{2}");
@@ -39,6 +39,11 @@ public final class Keys {
     return "@" + device + key;
   }
 
+  /** Returns the key of the object for key in a language. */
+  public static String ofLanguage(String key, String language) {
+    return key + "#" + language.toLowerCase(Locale.ROOT);
+  }
+
   /** Returns the shard of a key or device id. */
   public static int shardOf(String id, int shards) {
     return (int) (crc32(id) % shards);
@@ -57,27 +62,29 @@ public final class Keys {
   }
 
   /**
-   * Returns the stored form of a key: the host in lower case, the hex digits of escapes in upper case.
+   * Returns the stored form of a key: host and language in lower case, the hex digits of escapes in upper case.
    *
    * @throws GatehouseException.Invalid for a key that no edge looks up
    */
   public static String canonical(String key) {
     String space = space(key);
-    String target = ESCAPE.matcher(key.substring(space.length()))
+    String target = before(key.substring(space.length()), '#');
+    String language = key.substring(space.length() + target.length()).toLowerCase(Locale.ROOT);
+    target = ESCAPE.matcher(target)
         .replaceAll(escape -> escape.group().toUpperCase(Locale.ROOT));
     int slashes = space.indexOf("//");
     int colon = slashes < 0 ? -1 : space.indexOf(':', slashes);
     if (colon >= 0) {
       space = space.substring(0, colon) + space.substring(colon).toLowerCase(Locale.ROOT);
     }
-    String stored = space + target;
+    String stored = space + target + language;
     if (stored.length() > MAX_KEY) {
       throw new GatehouseException.Invalid("key " + stored.substring(0, 64) + "…: " + stored.length()
           + " bytes, at most " + MAX_KEY + " are allowed");
     }
     if (!KEY.matcher(stored).matches()) {
       throw new GatehouseException.Invalid(
-          "key " + key + ": want visible ASCII, [@device][//[virtual-host][:host]]/path");
+          "key " + key + ": want visible ASCII, [@device][//[virtual-host][:host]]/path[#language]");
     }
     int query = target.indexOf('?');
     if (query >= 0 && target.chars().skip(query).filter(c -> c == '&').count() >= MAX_PAIRS) {
@@ -85,7 +92,7 @@ public final class Keys {
     }
     String want = lookedUp(target);
     if (!target.equals(want)) {
-      throw new GatehouseException.Invalid("key " + key + ": no edge looks it up, want " + space + want);
+      throw new GatehouseException.Invalid("key " + key + ": no edge looks it up, want " + space + want + language);
     }
     return stored;
   }
@@ -95,7 +102,6 @@ public final class Keys {
    * edge has sorted its query by name, without empty pairs.
    */
   private static String lookedUp(String target) {
-    target = before(target, '#');
     String path = before(target, '?');
     String query = target.substring(Math.min(path.length() + 1, target.length()));
     path = ESCAPE.matcher(path).replaceAll(escape -> {
