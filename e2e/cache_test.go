@@ -61,7 +61,10 @@ func TestCache(t *testing.T) {
 		{"HEAD", []string{"HEAD /v1/products/42"}, 200,
 			"", map[string]string{"Content-Length": strconv.Itoa(len(body)), "Etag": etag}},
 		{"HEAD, if-none-match", []string{"HEAD /v1/products/42", "if-none-match: " + etag}, 304, "", nil},
-		{"range is answered whole", []string{"GET /v1/products/42", "range: bytes=0-9"}, 200, body, nil},
+		{"range", []string{"GET /v1/products/42", "range: bytes=0-9"}, 206, body[:10],
+			map[string]string{"Content-Range": fmt.Sprintf("bytes 0-9/%d", len(body)), "Etag": etag}},
+		{"range, beyond the end", []string{"GET /v1/products/42", "range: bytes=9999-"}, 416, "",
+			map[string]string{"Content-Range": fmt.Sprintf("bytes */%d", len(body))}},
 		{"other parameters", []string{"GET /v1/products/42?utm=1&x"}, 200, body, nil},
 		{"its parameter", []string{"GET /v1/products/42?b=1&lang=de"}, 200, `{"lang":"de"}`, nil},
 	}

@@ -33,6 +33,7 @@ func TestContractDocument(t *testing.T) {
 		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret,
 		"entity-tag":   limits.MaxETag,
 		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
+		"headers": limits.MaxHeaders, "header lines": limits.MaxHeaderLines, "header name": limits.MaxHeaderName,
 		"labels": contract.MaxLabels,
 		"purge":  limits.MaxKey, "tags": contract.MaxTags, "tag": limits.MaxPermissionName,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost,
@@ -58,6 +59,24 @@ func TestContractDocument(t *testing.T) {
 	}
 	documentedFields(t)
 	documentedForms(t, shared)
+	documentedHeaders(t)
+}
+
+// documentedHeaders compares the list of headers that are refused with the check of the code.
+func documentedHeaders(t *testing.T) {
+	t.Helper()
+	_, list, _ := strings.Cut(section(t, "Records"), "### Headers")
+	_, list, _ = strings.Cut(list, "```text\n")
+	list, _, _ = strings.Cut(list, "```")
+	names := strings.Fields(list)
+	if len(names) != 23 {
+		t.Errorf("got %d names, want 23", len(names))
+	}
+	for _, name := range names {
+		if !contract.RefusedHeader(strings.Replace(name, "*", "a", 1)) {
+			t.Errorf("%s is documented as refused, and isn't", name)
+		}
+	}
 }
 
 // documentedFields compares the tables of fields with those that the parsers accept.
@@ -126,6 +145,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"tag":          {func(tag string) bool { return contract.CheckTags([]string{tag}) == nil }, []string{"a:B"}},
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
 		"content type": {limits.ValidContentType, []string{"a", "a ", "text/plain; a=b", strings.Repeat("c", 255)}},
+		"header name":  {limits.ValidHeaderName, []string{"x-a", "X-a", "!#$%&'*+.^_`|~-", "a b", "a:", strings.Repeat("n", 64)}},
+		"header value": {limits.ValidHeaderValue, []string{"a", "a ", " a", "a b", "\t", strings.Repeat("v", 4000)}},
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
 		"secret": {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ",
 			"\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
-	"github.com/gatehouse/gatehouse/testbed/stack"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
 const (
@@ -67,10 +67,10 @@ func newAuthority(r *run) (a *authority, err error) {
 	a.steady = func(since time.Duration) bool {
 		return mood(a.mood.Load()) == well && a.wellSince+recovered < since
 	}
-	if a.address, err = stack.FreeAddress(); err != nil {
+	if a.address, err = freeport.Address(); err != nil {
 		return nil, err
 	}
-	a.invalidates, err = stack.FreeAddress()
+	a.invalidates, err = freeport.Address()
 	return a, err
 }
 

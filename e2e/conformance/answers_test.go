@@ -15,7 +15,8 @@ const (
 
 // answers are about objects with a status or headers of their own.
 var answers = []testCase{
-	{"9110 15.4.2", "a 301", "GET /p/301", 301, "hit", "location: /p/42\ncontent: moved to /p/42\ncontent-type: text/plain"},
+	{"9110 15.4.2", "a 301", "GET /p/301", 301, "hit",
+		"location: /p/42\ncontent: moved to /p/42\ncontent-type: text/plain"},
 	{"9110 15.4.3", "a 302 without content", "GET /p/302", 302, "hit", "location: //example.com/a?b=c#d\ncontent: "},
 	{"9110 15.4.8", "a 307", "GET /p/307", 307, "hit", "location: ../q/s\ncontent: "},
 	{"9110 15.4.9", "a 308", "GET /p/308", 308, "hit", "location: https://example.com/\ncontent: moved for ever"},

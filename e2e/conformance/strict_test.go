@@ -94,7 +94,7 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		return
 	}
 	if r.status == 416 {
-		for _, name := range []string{"cache-control", "expires", "content-type", "content-encoding"} {
+		for _, name := range []string{"cache-control", "expires", "content-encoding"} {
 			if value := r.get(name); value != "" {
 				failed("9111 3", "%s: %q: a cache could store it for the object", name, value)
 			}

@@ -12,10 +12,11 @@ const settleMS = 1000
 // lagMS is the maximum time, ms, by which the proxy's Date is behind: Envoy reads the clock twice a second.
 const lagMS = 1000
 
-// lastModified returns the Last-Modified of o: the publisher's or, if it gives none, the time of publishing, "" while
-// that doesn't identify the version; it is valid until the next decision. It is rounded up to when the edge has everything that was written in the second of publishing: two versions
-// of that second have the same date (RFC 9110, section 8.8.2.2), and before, a client may have got the version before
-// o. Such a client may know no date but its own, of the second in which it asked. It is sent when no Date is earlier.
+// lastModified returns the Last-Modified of o, valid until the next decision: the publisher's or, if it gives none, the
+// time of publishing, "" while that doesn't identify the version. That is rounded up to when the edge has everything
+// that was written in the second of publishing: two versions of that second have the same date (RFC 9110, section
+// 8.8.2.2), and before, a client may have got the version before o. Such a client may know no date but its own, of the
+// second in which it asked. It is sent when no Date is earlier.
 func (e *Engine) lastModified(o *wire.Object) string {
 	if o.Headers != "" {
 		if date := published(o, "last-modified"); date != "" {

@@ -25,8 +25,8 @@ func published(o *wire.Object, name string) string {
 }
 
 // appendPublished appends the publisher's headers, without those that [Engine.serve] has added already. A 304 has only
-// those that it must repeat (RFC 9110, section 15.4.5). Private answers lack those that allow some shared cache to store
-// them, whatever Cache-Control says (RFC 9213).
+// those that it must repeat (RFC 9110, section 15.4.5). Private answers lack those that allow some shared cache to
+// store them, whatever Cache-Control says (RFC 9213).
 //
 //go:noinline
 func appendPublished(headers [][2]string, rule *Rule, o *wire.Object, notModified bool) [][2]string {

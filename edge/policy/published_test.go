@@ -14,8 +14,8 @@ const publishedRules = `{"credentials": {"id_header": "x-device-id", "secret_hea
 	{"match": {"prefix": "/private/"}, "auth": {}, "cache": {}},
 	{"match": {"prefix": "/"}, "cache": {}}]}`
 
-// answerOf returns the answer to a request for an object, and checks that it is the same when it comes from the cache of
-// answers.
+// answerOf returns the answer to a request for an object, and checks that it is the same when it comes from the cache
+// of answers.
 func answerOf(t *testing.T, o wire.Object, lines ...string) Decision {
 	t.Helper()
 	m := newMemory()
@@ -32,7 +32,8 @@ func answerOf(t *testing.T, o wire.Object, lines ...string) Decision {
 		if i == 0 {
 			first = d
 			first.Headers, first.Body = slices.Clone(d.Headers), slices.Clone(d.Body)
-		} else if d.Status != first.Status || string(d.Headers) != string(first.Headers) || string(d.Body) != string(first.Body) {
+		} else if d.Status != first.Status || string(d.Headers) != string(first.Headers) ||
+			string(d.Body) != string(first.Body) {
 			t.Errorf("%q: got %d %q, at first %d %q", lines, d.Status, d.Headers, first.Status, first.Headers)
 		}
 	}

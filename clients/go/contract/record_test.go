@@ -15,7 +15,8 @@ const hash = "$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ01234"
 var (
 	object = map[string]string{
 		"version": "9", "published": "1735689600000", "etag": `"ab"`, "content-type": "text/plain",
-		"ttl": "5000", "status": "308", "headers": "location: /b\nlink: </a>\nlink: </c>", "body": "hello", "body.br": "br", "body.gzip": "gz", "body.zstd": "zs",
+		"ttl": "5000", "status": "308", "headers": "location: /b\nlink: </a>\nlink: </c>",
+		"body": "hello", "body.br": "br", "body.gzip": "gz", "body.zstd": "zs",
 	}
 	credential = map[string]string{
 		"version": "9007199254740991", "published": "0", "hash": hash + "\n" + strings.Replace(hash, "$2b$12", "$2y$04", 1),

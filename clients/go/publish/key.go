@@ -38,9 +38,9 @@ func canonical(key string) (string, error) {
 	return objectkey.Canonical(space+target) + language, nil
 }
 
-// lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy decodes escapes of
-// unreserved characters (RFC 3986, section 2.3), converts "\" to "/", merges slashes and resolves dots; the filter sorts
-// the query. Envoy refuses escaped slashes, so here they are treated as plain ones.
+// lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy decodes escapes
+// of unreserved characters (RFC 3986, section 2.3), converts "\" to "/", merges slashes and resolves dots; the filter
+// sorts the query. Envoy refuses escaped slashes, so here they are treated as plain ones.
 func lookedUp(target string) string {
 	path, query, _ := strings.Cut(target, "?")
 	path = strings.NewReplacer("%2F", "/", "%5C", "/", `\`, "/").Replace(decodeUnreserved(path))

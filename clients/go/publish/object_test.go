@@ -95,9 +95,11 @@ func TestETag(t *testing.T) {
 	}
 }
 
+func header(name, value string) Header { return Header{Name: name, Value: value} }
+
 // TestEntityTag: the default covers status and headers; the goldens come from Python's hashlib.
 func TestEntityTag(t *testing.T) {
-	link := []Header{{Name: "Cache-Control", Value: "public"}, {Name: "link", Value: "</a>"}}
+	link := []Header{header("Cache-Control", "public"), header("link", "</a>")}
 	for _, test := range []struct {
 		o    Object
 		want string
@@ -123,7 +125,7 @@ func TestEntityTag(t *testing.T) {
 func TestPutAnswer(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		moved := Object{Key: "/old", ContentType: "text/plain", Status: 301,
-			Headers: []Header{{Name: "Location", Value: "/new"}, {Name: "link", Value: "</a>"}, {Name: "link", Value: "</b>"}}}
+			Headers: []Header{header("Location", "/new"), header("link", "</a>"), header("link", "</b>")}}
 		if _, err := s.p.Put(t.Context(), moved); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +157,7 @@ func TestPutAnswerRefuses(t *testing.T) {
 	s := serverAt(t, "redis://127.0.0.1:1") // nothing is asked of it
 	many := make([]Header, limits.MaxHeaderLines+1)
 	for i := range many {
-		many[i] = Header{Name: "link", Value: "</a>"}
+		many[i] = header("link", "</a>")
 	}
 	for _, test := range []struct {
 		status  int
@@ -164,17 +166,18 @@ func TestPutAnswerRefuses(t *testing.T) {
 	}{
 		{303, nil, "status: 303: want 200, 301, 302, 307, 308, 404 or 410"},
 		{302, nil, "headers: location is missing, which status 302 needs"},
-		{0, []Header{{Name: "location", Value: "/b"}}, "headers: location is only for status 301, 302, 307 and 308"},
-		{0, []Header{{Name: "a b", Value: "c"}}, `headers: name "a b": want a token of 1 to 64 bytes in lower case`},
-		{0, []Header{{Name: "a", Value: ""}}, `headers: a: value "": want printable ASCII, not empty, without a blank at an end`},
-		{0, []Header{{Name: "a", Value: "b\nset-cookie: c"}}, `headers: a: value "b\nset-cookie: c": want printable ASCII`},
-		{0, []Header{{Name: "Set-Cookie", Value: "a=b"}}, "headers: set-cookie is not allowed: "},
-		{0, []Header{{Name: "a", Value: "b"}, {Name: "A", Value: "c"}}, "headers: a comes twice"},
-		{0, []Header{{Name: "last-modified", Value: "now"}}, `headers: last-modified: "now": want the form of Sun, 06 Nov 1994 `},
-		{0, []Header{{Name: "a", Value: strings.Repeat("b", limits.MaxHeaders-2)}}, "headers: 4097 bytes, at most 4096 are allowed"},
+		{0, []Header{header("location", "/b")}, "headers: location is only for status 301, 302, 307 and 308"},
+		{0, []Header{header("a b", "c")}, `headers: name "a b": want a token of 1 to 64 bytes in lower case`},
+		{0, []Header{header("a", "")}, `headers: a: value "": want printable ASCII, not empty, without a blank at an end`},
+		{0, []Header{header("a", "b\nset-cookie: c")}, `headers: a: value "b\nset-cookie: c": want printable ASCII`},
+		{0, []Header{header("Set-Cookie", "a=b")}, "headers: set-cookie is not allowed: "},
+		{0, []Header{header("a", "b"), header("A", "c")}, "headers: a comes twice"},
+		{0, []Header{header("last-modified", "now")}, `headers: last-modified: "now": want the form of Sun, 06 Nov 1994 `},
+		{0, []Header{header("a", strings.Repeat("b", limits.MaxHeaders-2))}, "headers: 4097 bytes, at most 4096 are allowed"},
 		{0, many, "headers: 33 lines, at most 32 are allowed"},
 	} {
-		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "text/plain", Status: test.status, Headers: test.headers})
+		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "text/plain", Status: test.status,
+			Headers: test.headers})
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.want) || !strings.HasSuffix(err.Error(), `of "/a"`) {
 			t.Errorf("got %v, want %s", err, test.want)
 		}
