@@ -63,7 +63,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native nginx floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native nginx floor test test-all test-tools unit e2e clients conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -137,13 +137,16 @@ unit: test-tools ## unit tests with -race, except of packages that need a stack;
 	@$(GO) test -C clients/go $(packages) -race -vet=off $(short) ./...
 	@$(GO) test -C examples/postgres -race -vet=off $(short) ./...
 	@$(GO) test -C release $(packages) -race -vet=off $(short) ./...
-	@$(GO) test -C e2e $(packages) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
+	@$(GO) test -C e2e $(packages) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
+
+clients: ## build the clients for Python, Node.js and Java, install their packages, test them against real servers
+	@GO=$(GO) scripts/clients.sh
 
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)

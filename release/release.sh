@@ -69,6 +69,7 @@ for ARCH in amd64 arm64; do
 done
 
 go run -C release ./images release "$work" "$out"
+scripts/clients-build.sh "$VERSION" "$out" -Prelease >/dev/null
 
 # helm packs with the time of day. The published images in its values have the chart's version and their digests.
 digest() { sed -n "s/  $1\$//p" "$out/digests.txt"; }

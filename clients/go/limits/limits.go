@@ -105,7 +105,7 @@ func ValidKey(key string) bool {
 		name, host, hosted := strings.Cut(space, ":")
 		return found && (ValidVirtualHost(name) || name == "" && hosted) && (!hosted || ValidHost(host))
 	}
-	return key[0] == '/'
+	return strings.HasPrefix(key, "/")
 }
 
 // ValidLanguage reports whether tag has the form of a language tag (RFC 5646, section 2.1) in lower case: subtags of 1

@@ -119,8 +119,9 @@ func TestValidKey(t *testing.T) {
 		"language of a root": "//shop:a/#de", "long language": "/#abcdefgh-12345678-x",
 	}, map[string]string{
 		"device with a question mark": "@d?/x", "empty": "", "no slash": "v1", "query only": "?a=b",
-		"star": "*", "URL": "http://host/", "over the limit": "/" + strings.Repeat("k", MaxKey),
-		"at": "@", "no device": "@/x", "device without a path": "@demo-device", "device over its limit": "@" + id + "d" + "/",
+		"star": "*", "URL": "http://host/", "language only": "#de",
+		"over the limit": "/" + strings.Repeat("k", MaxKey),
+		"at":             "@", "no device": "@/x", "device without a path": "@demo-device", "device over its limit": "@" + id + "d" + "/",
 		"device and key over the limit": "@" + id + "/" + strings.Repeat("k", MaxKey-MaxDeviceID-1),
 		"device with a comma":           `@a,b/x`, "device with a quote": `@a"b/x`, "device with a query only": "@d?x",
 		"slashes": "//", "three": "///x", "virtual host without a path": "//shop", "with a query": "//shop?x/y",

@@ -1,0 +1,5 @@
+export * from './errors.js'
+export { Pepper, apiKey, hashSecret, isGenerated, matches, newSecret } from './hashes.js'
+export { canonical, keyOfDevice, keyOfLanguage, keyOfVirtualHost, shardOf } from './keys.js'
+export { Publisher, type DeviceChange, type DeviceOptions, type PublisherOptions, type Purge, type RedisLike, type Rotation } from './publisher.js'
+export type { GatehouseObject, Receipt, StoredDevice, StoredObject } from './records.js'
