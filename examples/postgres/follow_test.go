@@ -249,7 +249,7 @@ func TestFollow(t *testing.T) {
 			fmt.Sprintf("DELETE FROM products WHERE id = %d", id),
 			fmt.Sprintf("INSERT INTO products VALUES (%d, %d, '%s', NULL, true) ON CONFLICT (id) DO UPDATE SET name = '<ü> \"'", id,
 				n, large+strconv.FormatUint(rand.Uint64(), 36)),
-			fmt.Sprintf("UPDATE products SET id = id + 10000 WHERE id = %d", id),
+			fmt.Sprintf("UPDATE products SET id = id + %d WHERE id = %d", n*1000, id),
 			fmt.Sprintf("UPDATE products SET price = price + 1 WHERE id >= %d", id),
 			"UPDATE products SET n = -n WHERE id <= 20; UPDATE products SET n = -n WHERE id <= 20", // and back
 		}[rand.IntN(5)]
