@@ -100,6 +100,7 @@ func (w *writer) writeKind(key int, kind Kind) {
 		_, err = w.publisher.Put(ctx, publish.Object{
 			Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key),
 			ETag: etag(key, version), Version: version, TTL: life,
+			Tags: []string{tagOf(key)},
 		})
 	}
 	outcome := outcomeOf(err)
