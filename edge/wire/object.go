@@ -136,11 +136,11 @@ func parseObject(b []byte) (Object, error) {
 		Version:     binary.LittleEndian.Uint64(b[8:]),
 		PublishedMS: int64(binary.LittleEndian.Uint64(b[16:])),
 		TTLMS:       binary.LittleEndian.Uint64(b[24:]),
-		Stale:       b[37]&flagStale != 0,
+		Stale:       b[37] == flagStale,
 	}
 	key, etag, ctype := int(binary.LittleEndian.Uint16(b[32:])), int(b[34]), int(b[35])
 	count := int(b[36])
-	if count < 1 || count > int(Encodings) || len(b) != objectSize+count*variantSize+key+etag+ctype {
+	if count < 1 || count > int(Encodings) || b[37] > flagStale || len(b) != objectSize+count*variantSize+key+etag+ctype {
 		return Object{}, ErrMalformed
 	}
 	b = b[objectSize:]
