@@ -27,6 +27,12 @@ const (
 	statusHit           = "gatehouse; hit"
 )
 
+// Why an answer from the cache is stale, with [Config.ServeStale].
+const (
+	notInStep = "not-in-step"
+	purged    = "purged"
+)
+
 // maxAcceptEncoding bounds an Accept-Encoding that is parsed, in bytes.
 const maxAcceptEncoding = 512
 
@@ -84,13 +90,16 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		d.pass(CacheStale, statusNoState)
 		return
 	}
-	stale := !e.inStep(nowMS, e.config.MaxStaleness)
-	if stale && !e.config.ServeStale {
+	detail := ""
+	if !e.inStep(nowMS, e.config.MaxStaleness) {
+		detail = notInStep
+	}
+	if detail != "" && !e.config.ServeStale {
 		d.pass(CacheStale, statusNotInStep)
 		return
 	}
 	var guard uint64
-	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.hash == q.hash) {
+	if answers.Fetch == nil && detail == "" && (k.asked == q.hash || k.hash == q.hash) {
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
 	}
 	k.asked = q.hash
@@ -98,13 +107,19 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	o, err := finder.find(&e.state, key)
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
+	} else if err == nil && o.Stale {
+		if !e.config.ServeStale {
+			err = errExpired
+		} else if o.TTLMS = 0; detail == "" { // clients must revalidate it
+			detail = purged
+		}
 	}
 	var body *Body
 	if err == nil {
-		body, err = e.serve(d, nowMS, rule, q, &finder, &o, stale)
+		body, err = e.serve(d, nowMS, rule, q, &finder, &o, detail)
 	}
 	switch {
-	case err == nil && stale:
+	case err == nil && detail != "":
 		d.Cache = CacheStaleServed
 	case err == nil:
 		d.Key = key
@@ -147,7 +162,7 @@ var (
 
 // serve sets d to a 304 or a 200 of o, with the body that it returns, or returns why it can't.
 func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *finder, o *wire.Object,
-	stale bool) (*Body, error) {
+	detail string) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
@@ -158,7 +173,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *fin
 		// One opaque tag for all encodings: strong only for the bytes that it was made of.
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
-	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, stale)}, [2]string{"etag", etag},
+	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, detail)}, [2]string{"etag", etag},
 		[2]string{"cache-control", e.cacheControl(nowMS, rule, o)},
 		[2]string{"age", e.decimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
 	if vary := e.vary(rule, o); vary != "" {
@@ -306,14 +321,14 @@ func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	return ""
 }
 
-// cacheStatus returns the Cache-Status of a hit.
-func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
+// cacheStatus returns the Cache-Status of a hit; detail is why the object may be stale, "" if it isn't.
+func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, detail string) string {
 	status := statusHit
 	if o.TTLMS != 0 {
 		status = e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
 	}
-	if stale {
-		status += "; detail=not-in-step"
+	if detail != "" {
+		status += "; detail=" + detail
 	}
 	return status
 }

@@ -97,7 +97,7 @@ func FuzzFindObject(f *testing.F) {
 func rewrites(tag uint32, o *Object) func(entry []byte) bool {
 	want := AppendObject(nil, tag, o)
 	return func(e []byte) bool {
-		reserved := [][2]int{{37, 3}}
+		reserved := [][2]int{{38, 2}}
 		for i := range min(int(e[36]), (len(e)-40)/20) {
 			reserved = append(reserved, [2]int{40 + 20*i + 1, 3})
 		}

@@ -49,6 +49,7 @@ type Object struct {
 	TTLMS       uint64
 	ETag        string // strong, with its quotes
 	ContentType string
+	Stale       bool // purged softly: as good as expired
 	variants    [Encodings]Variant
 	count       int
 }
@@ -65,6 +66,7 @@ func (o *Object) AddVariant(v Variant) {
 const (
 	objectSize  = 40
 	variantSize = 20
+	flagStale   = 1
 )
 
 // AppendObjectsHeader begins a bucket of count entries; add each with [AppendObject], and end with [FinishRecord]. A
@@ -82,7 +84,11 @@ func AppendObject(dst []byte, tag uint32, o *Object) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(o.PublishedMS))
 	dst = binary.LittleEndian.AppendUint64(dst, o.TTLMS)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Key)))
-	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), byte(o.count), 0, 0, 0)
+	flags := byte(0)
+	if o.Stale {
+		flags |= flagStale
+	}
+	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), byte(o.count), flags, 0, 0)
 	for _, v := range o.Variants() {
 		dst = append(dst, byte(v.Encoding), 0, 0, 0)
 		dst = binary.LittleEndian.AppendUint32(dst, v.Slot)
@@ -130,10 +136,11 @@ func parseObject(b []byte) (Object, error) {
 		Version:     binary.LittleEndian.Uint64(b[8:]),
 		PublishedMS: int64(binary.LittleEndian.Uint64(b[16:])),
 		TTLMS:       binary.LittleEndian.Uint64(b[24:]),
+		Stale:       b[37] == flagStale,
 	}
 	key, etag, ctype := int(binary.LittleEndian.Uint16(b[32:])), int(b[34]), int(b[35])
 	count := int(b[36])
-	if count < 1 || count > int(Encodings) || len(b) != objectSize+count*variantSize+key+etag+ctype {
+	if count < 1 || count > int(Encodings) || b[37] > flagStale || len(b) != objectSize+count*variantSize+key+etag+ctype {
 		return Object{}, ErrMalformed
 	}
 	b = b[objectSize:]

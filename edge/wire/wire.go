@@ -38,7 +38,8 @@
 //	34  u8   length of the entity-tag
 //	35  u8   length of the content type
 //	36  u8   variants, 1 to 4
-//	37  3    zero
+//	37  u8   flags: 1 stale: purged softly
+//	38  2    zero
 //	40  variants × (u8 encoding, 3 zero, u32 body slot, u32 length, u64 stamp)
 //	    key, entity-tag, content type
 //
@@ -76,7 +77,7 @@ import (
 )
 
 // Layout is the version of everything in this package.
-const Layout = 2
+const Layout = 3
 
 // MinRecord is the minimum length of a record in bytes.
 const MinRecord = 32

@@ -20,6 +20,8 @@ type Object struct {
 	Version uint64
 	// Deleted marks a tombstone.
 	Deleted bool
+	// Stale marks an object that was purged softly. The hash does not contain it; sidecars set it.
+	Stale bool
 	// PublishedMS is the time of the write, in unix milliseconds of Redis.
 	PublishedMS int64
 	// ETag is a strong entity-tag, with its quotes.

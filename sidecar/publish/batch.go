@@ -212,7 +212,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 				there = append(there, members[n])
 			}
 		}
-		purged, err = p.purged(ctx, there)
+		purged, err = p.purgedKeys(ctx, there)
 	}
 	if err != nil {
 		for i := range batch {
@@ -230,8 +230,8 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	return nil
 }
 
-// purged returns the keys of the objects that were purged, in one round trip and one for each shard.
-func (p *Publisher) purged(ctx context.Context, members []contract.Member) (map[string]bool, error) {
+// purgedKeys returns the keys of the objects that were purged, in one round trip and one for each shard.
+func (p *Publisher) purgedKeys(ctx context.Context, members []contract.Member) (map[string]bool, error) {
 	entries, err := p.entries(ctx, members, "")
 	if err != nil {
 		return nil, err

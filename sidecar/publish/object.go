@@ -110,8 +110,8 @@ func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	return state.known(), nil
 }
 
-// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the contract does not allow
-// the stored record.
+// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the
+// contract does not allow the stored record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
 	key, err := canonical(key)
 	if err != nil {
@@ -166,9 +166,9 @@ type Entry struct {
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first; none
-// that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An error
-// ends the list.
+// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first;
+// none that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An
+// error ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		err := p.reads(ctx)

@@ -228,3 +228,48 @@ func TestPurgesAreApart(t *testing.T) {
 		}
 	})
 }
+
+// TestTrimPurges: the records of purged objects go, then the purges that no older object needs. Nothing that was purged
+// comes back, and what was published later stays.
+func TestTrimPurges(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		put := func(key string, tags ...string) {
+			t.Helper()
+			if _, err := s.p.Put(t.Context(), Object{Key: key, ContentType: "a", Tags: tags}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("/a/1", "t")
+		put("/a/2", "t", "soft")
+		put("/b/1", "soft")
+		for _, u := range []Purge{{Tag: "t"}, {Prefix: "/none/"}, {Tag: "soft", Soft: true}} {
+			if _, err := s.p.Purge(t.Context(), u); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("/a/1", "t")
+		want := []string{"/a/1", "/b/1*"}
+		for round, trimmed := range []Trimmed{{Members: 6, Purged: 1, Purges: 2}, {Members: 6}} {
+			done, err := s.p.Trim(t.Context())
+			if err != nil || done != trimmed {
+				t.Errorf("round %d: %+v, %v; want %+v", round, done, err, trimmed)
+			}
+			if got := listed(t, s.p); !slices.Equal(got, want) {
+				t.Errorf("round %d: listed %q, want %q", round, got, want)
+			}
+		}
+		purges, err := s.p.purges(t.Context(), keys)
+		if err != nil || len(purges) != 1 || purges["#soft"].Soft == 0 {
+			t.Errorf("left are %v, %v; want only #soft", purges, err)
+		}
+		if ttl := s.TTL(t.Context(), keys.RecordKey(contract.PurgeMember("#t"))).Val(); ttl <= 0 {
+			t.Errorf("the tombstone of #t expires after %v", ttl)
+		}
+		if _, err := s.p.Purge(t.Context(), Purge{Tag: "t"}); err != nil { // over the tombstone
+			t.Fatal(err)
+		}
+		if got := listed(t, s.p); !slices.Equal(got, want[1:]) {
+			t.Errorf("after another purge: %q, want %q", got, want[1:])
+		}
+	})
+}

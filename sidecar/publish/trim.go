@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,13 +36,14 @@ var ErrEvicts = errors.New("redis evicts records")
 // Trimmed is the result of [Publisher.Trim].
 type Trimmed struct {
 	// Members is the number of entries in the logs, Removed the number of removed entries, Expired the number of
-	// objects deleted because their lifetimes ended over a day ago.
-	Members, Removed, Expired int
+	// objects deleted because their lifetimes ended over a day ago, Purged those because they were purged, Purges the
+	// number of purges deleted because no object is left that they concern.
+	Members, Removed, Expired, Purged, Purges int
 }
 
 // Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete], objects that expired
-// over 24 hours ago; their entries are removed a day later. It works in pages, so that it never blocks Redis for long,
-// and may be interrupted at any time. Readers that were disconnected since before a removed entry was written read
+// over 24 hours ago or were purged, and then needless purges; their entries are removed a day later. It works in pages,
+// so that it never blocks Redis for long, and may be interrupted at any time. Readers that were disconnected since before a removed entry was written read
 // everything again. Trim returns [ErrEvicts] if Redis evicts records: evicted records were not deleted, and their
 // entries are needed to revoke them.
 func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
@@ -93,6 +96,11 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 	if err != nil {
 		return fmt.Errorf("read %s: %w", shard.SeqKey(), err)
 	}
+	purges, err := p.purges(ctx, shard)
+	if err != nil {
+		return err
+	}
+	needed := map[string]bool{} // purges
 	for from := "-inf"; ; {
 		page, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
 			Key: shard.LogKey(), Start: from, Stop: strconv.FormatUint(end, 10), ByScore: true, Count: trimPage,
@@ -101,10 +109,10 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 			return fmt.Errorf("read %s: %w", shard.LogKey(), err)
 		}
 		if len(page) == 0 {
-			return nil
+			return p.trimPurges(ctx, shard, purges, needed, done)
 		}
 		done.Members += len(page)
-		if err := p.trimMembers(ctx, shard, page, ended, done); err != nil {
+		if err := p.trimMembers(ctx, shard, page, ended, purges, needed, done); err != nil {
 			return err
 		}
 		from = "(" + score(page[len(page)-1].Score)
@@ -113,9 +121,33 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 
 func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
-// trimMembers removes a page's entries without a record, and deletes objects whose lifetime had ended by then.
+// trimPurges deletes the purges that aren't needed, unless they are written meanwhile.
+func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges contract.Purges, needed map[string]bool,
+	done *Trimmed) error {
+	var calls []call
+	for id, u := range purges {
+		if !needed[id] {
+			m := mutation{replace, contract.PurgeMember(id), contract.Purge{Version: u.Version + 1, Deleted: true}.Fields()}
+			calls = append(calls, p.callIn(ctx, shard, m, false))
+		}
+	}
+	for part := range slices.Chunk(calls, trimPage) {
+		for _, reply := range p.run(ctx, writeScript, part...) {
+			switch err := p.result(ctx, reply).Err; {
+			case err == nil:
+				done.Purges++
+			case !errors.Is(err, ErrStale):
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// trimMembers removes a page's entries without a record, and deletes objects whose lifetime had ended by then, or that
+// were purged. It records which purges concern the other objects.
 func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z,
-	ended time.Time, done *Trimmed,
+	ended time.Time, purges contract.Purges, needed map[string]bool, done *Trimmed,
 ) error {
 	pipe := p.client.Pipeline()
 	heads := make([]*redis.SliceCmd, len(page))
@@ -127,7 +159,8 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			continue // the sidecar counts invalid members
 		}
 		members[i] = m
-		heads[i] = pipe.HMGet(ctx, shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL)
+		heads[i] = pipe.HMGet(ctx, shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL,
+			contract.FieldTags, contract.FieldSeq, contract.FieldETag)
 	}
 	_, _ = pipe.Exec(ctx) // the replies have the errors
 	keys := []string{shard.LogKey(), shard.ChainKey()}
@@ -140,11 +173,14 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			return fmt.Errorf("read %s: %w", members[i], err)
 		}
 		version, _ := head.Val()[0].(string)
-		expired, err := p.deleteExpired(ctx, members[i], head.Val(), ended)
+		purged := p.purged(members[i], head.Val(), purges, needed)
+		deleted, err := p.deleteExpired(ctx, members[i], head.Val(), ended, purged)
 		switch {
 		case err != nil:
 			return err
-		case expired:
+		case deleted && purged:
+			done.Purged++
+		case deleted:
 			done.Expired++
 		case version == "": // removed, if the script also finds no record
 			keys = append(keys, shard.RecordKey(members[i]))
@@ -170,20 +206,48 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	return nil
 }
 
-// deleteExpired deletes an object whose lifetime had ended by then, unless it is written meanwhile. head has its
-// version, publish time and lifetime.
-func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any, ended time.Time) (bool, error) {
+// purged reports whether a member is an object that was purged; if it is another one, it adds to needed the purges
+// since it was written that concern it. head has version, publish time, lifetime, tags, number and entity-tag.
+func (p *Publisher) purged(m contract.Member, head []any, purges contract.Purges, needed map[string]bool) bool {
+	if _, object := head[5].(string); !object || m.Kind != contract.KindObject || len(purges) == 0 {
+		return false
+	}
+	var tags []string
+	if text, found := head[3].(string); found {
+		tags = strings.Split(text, ",")
+	}
+	text, _ := head[4].(string)
+	seq, _ := strconv.ParseUint(text, 10, 64)
+	if purged, _ := purges.Of(m.ID, tags, seq); purged {
+		return true
+	}
+	contract.VisitPurges(m.ID, tags, func(id []byte) bool {
+		if u, found := purges[string(id)]; found && seq <= u.Last() {
+			needed[u.ID] = true
+		}
+		return true
+	})
+	return false
+}
+
+// deleteExpired deletes an object whose lifetime had ended by then, or that was purged, unless it is written meanwhile.
+// head has its version, publish time and lifetime.
+func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any, ended time.Time,
+	purged bool) (bool, error) {
 	var numbers [3]uint64
 	for i := range numbers {
 		text, _ := head[i].(string)
 		n, err := strconv.ParseUint(text, 10, 64)
+		if purged && i == 2 {
+			break
+		}
 		if err != nil || n > math.MaxInt64/2 {
 			return false, nil // it has no lifetime, or an invalid one
 		}
 		numbers[i] = n
 	}
 	version, published, ttl := numbers[0], numbers[1], numbers[2]
-	if m.Kind != contract.KindObject || ended.UnixMilli() < int64(published+ttl) {
+	if m.Kind != contract.KindObject || !purged && ended.UnixMilli() < int64(published+ttl) {
 		return false, nil
 	}
 	tombstone := contract.Object{Version: version + 1, Deleted: true}

@@ -185,8 +185,9 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}, memory, m, log)
 	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
-			Objects: objects.Shard(i), Credentials: verifier.Shard(i), AcceptLossAfter: c.Redis.AcceptLossAfter,
-			Tracer: tracer, Trace: memory.Trace,
+			Objects: objects.Shard(i), Credentials: verifier.Shard(i), Purges: objects.Purges(i),
+			AcceptLossAfter: c.Redis.AcceptLossAfter,
+			Tracer:          tracer, Trace: memory.Trace,
 		}
 	}, memory, client, m, log)
 	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)

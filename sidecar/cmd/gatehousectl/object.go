@@ -50,6 +50,7 @@ type putCmd struct {
 	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
 	IfAbsent    bool          `help:"Only if there is no object at the key."`
 	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	Tag         []string      `placeholder:"T" help:"Tags for purges, at most 16."`
 
 	keyFlags `embed:""`
 }
@@ -67,7 +68,7 @@ func (cmd *putCmd) Run(c *console) error {
 		return err
 	}
 	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL,
-		Version: cmd.Version, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
+		Version: cmd.Version, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent, Tags: cmd.Tag}
 	if object.ContentType == "" {
 		object.ContentType = contentType(cmd.File, cmd.Key, body)
 	}
@@ -137,6 +138,9 @@ func printHead(c *console, o contract.Object) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
 		o.Key, o.Version, timestamp(o.PublishedMS), o.ETag, o.ContentType, fresh)
+	if len(o.Tags) > 0 {
+		fmt.Fprintf(w, "tags:\t%s\n", strings.Join(o.Tags, ", "))
+	}
 	for _, b := range o.Bodies {
 		fmt.Fprintf(w, "%s:\t%d bytes\n", b.Encoding, len(b.Bytes))
 	}
@@ -206,7 +210,7 @@ func (cmd *listCmd) Run(c *console) error {
 		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
-			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE")
+			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE\tTAGS")
 		}
 		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			e := entries[key]
@@ -219,7 +223,11 @@ func (cmd *listCmd) Run(c *console) error {
 			if !limits.ValidContentType(e.ContentType) {
 				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType)
+			if contract.CheckTags(e.Tags) != nil {
+				e.Tags = []string{fmt.Sprintf("%q", e.Tags)}
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType,
+				strings.Join(e.Tags, ","))
 		}
 		return w.Flush()
 	})

@@ -31,6 +31,7 @@ type cli struct {
 	Get    getCmd    `cmd:"" help:"Print a stored object."`
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
 	List   listCmd   `cmd:"" help:"List objects by key."`
+	Purge  purgeCmd  `cmd:"" help:"Make the edges forget all objects with a tag, or below a path. What is published afterwards stays."`
 	Device struct {
 		Author string `placeholder:"NAME" help:"Who changes devices, for gatehousectl audit. Default: user@host, and the Redis user."`
 
@@ -49,7 +50,7 @@ type cli struct {
 
 	Audit auditCmd `cmd:"" help:"Tell who changed which device and how, the oldest change first. Redis keeps some 100,000 of each shard."`
 
-	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that expired over 24 hours ago."`
+	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that were purged, or expired over 24 hours ago."`
 
 	Check checkCmd `cmd:"" help:"Check Gatehouse in a configuration of Envoy or nginx, offline."`
 

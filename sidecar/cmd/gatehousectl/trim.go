@@ -17,8 +17,8 @@ func (cmd *trimCmd) Run(c *console) error {
 			return err
 		}
 		_, err = fmt.Fprintf(c.stdout,
-			"%d members: %d entries of records that are gone removed, %d expired objects deleted\n",
-			done.Members, done.Removed, done.Expired)
+			"%d members: %d entries of records that are gone removed, %d expired objects deleted, %d purged objects and %d "+
+				"needless purges\n", done.Members, done.Removed, done.Expired, done.Purged, done.Purges)
 		return err
 	})
 }

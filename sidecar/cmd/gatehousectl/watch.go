@@ -79,7 +79,8 @@ func watchedOf(payload string) watched {
 		return w
 	}
 	w.Seq, w.ID, w.Version, w.Change = e.Seq, e.Member.ID, e.Fields[contract.FieldVersion], "written"
-	w.Kind = map[byte]string{contract.KindObject: "object", contract.KindCredential: "device"}[e.Member.Kind]
+	w.Kind = map[byte]string{contract.KindObject: "object", contract.KindCredential: "device",
+		contract.KindPurge: "purge"}[e.Member.Kind]
 	switch {
 	case e.Fields[contract.FieldDeleted] != "":
 		w.Change = "deleted"

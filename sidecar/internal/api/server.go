@@ -261,6 +261,7 @@ func appendFetchResponse(epoch uint64, o *contract.Object, found bool) []byte {
 		Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, TTLMS: uint64(o.TTLMS),
 		ETag: o.ETag, ContentType: o.ContentType,
 	}
+	object.Stale = o.Stale
 	bodies := make([][]byte, len(o.Bodies))
 	for i, body := range o.Bodies {
 		object.AddVariant(wire.Variant{Encoding: body.Encoding, Length: uint32(len(body.Bytes))})

@@ -114,6 +114,7 @@ func (k *bucket) append(dst []byte, epoch uint64) []byte {
 			Key: e.Key, Version: e.Version, PublishedMS: e.PublishedMS, TTLMS: uint64(e.TTLMS),
 			ETag: e.ETag, ContentType: e.ContentType,
 		}
+		o.Stale = e.Stale
 		for i, at := range e.bodies {
 			o.AddVariant(wire.Variant{
 				Encoding: e.Bodies[i].Encoding, Slot: at.slot, Length: uint32(len(e.Bodies[i].Bytes)), Stamp: at.stamp,

@@ -181,11 +181,38 @@ func (m *Memory) PutObject(o *contract.Object) {
 	m.notify()
 }
 
+// MarkStale makes the object at key, if there is one, Stale. Its bodies stay where they are.
+func (m *Memory) MarkStale(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, found := m.objects[key]
+	if !found {
+		return
+	}
+	stale := *e.Object
+	stale.Stale = true
+	e.Object = &stale
+	m.dirty.push(e.bucket)
+	m.notify()
+}
+
 // DeleteObject removes the object at key, if there is one.
 func (m *Memory) DeleteObject(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.drop(key) {
+		m.notify()
+	}
+}
+
+// DeleteObjects is [Memory.DeleteObject] for many keys at once.
+func (m *Memory) DeleteObjects(keys []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		m.drop(key)
+	}
+	if len(keys) > 0 {
 		m.notify()
 	}
 }

@@ -32,7 +32,26 @@ func (f *Follower) apply(m contract.Member, fields map[string]string) {
 		}
 		c.ID = m.ID
 		f.Credentials.Apply(c)
+	case contract.KindPurge:
+		p, err := contract.ParsePurge(fields)
+		if err != nil { // what is known of it still counts
+			f.refuse("purge", m.ID, err)
+			return
+		}
+		p.ID = m.ID
+		f.Purges.Apply(p)
 	}
+}
+
+var errOtherSeq = errors.New("a purge that isn't up to its own write")
+
+// mispurges reports whether an event has a purge of other writes than those before it, as only a forged one does.
+func mispurges(e *contract.Event) bool {
+	if e.Member.Kind != contract.KindPurge {
+		return false
+	}
+	p, err := contract.ParsePurge(e.Fields)
+	return err == nil && !p.Deleted && p.Last() != e.Seq
 }
 
 // applyLive calls apply, which applies the record of a write that an event has announced, as part of the measurement of
@@ -52,12 +71,15 @@ func (f *Follower) remove(m contract.Member) {
 		f.Objects.Remove(m.ID)
 	case contract.KindCredential:
 		f.Credentials.Remove(m.ID)
-	}
+	} // a purge counts until another record of it, or a full resync
 }
 
 func kind(m contract.Member) string {
-	if m.Kind == contract.KindCredential {
+	switch m.Kind {
+	case contract.KindCredential:
 		return "credential"
+	case contract.KindPurge:
+		return "purge"
 	}
 	return "object"
 }

@@ -191,6 +191,7 @@ func (f *Follower) beginFull(p position) {
 	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()})
 	f.metrics.Resyncs.WithLabelValues(string(f.full.owed)).Inc()
 	f.synced = false // until all was read
+	f.Purges.BeginResync()
 	f.Objects.BeginResync()
 	f.Credentials.BeginResync()
 }

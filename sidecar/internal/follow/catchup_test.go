@@ -27,7 +27,7 @@ func TestCatchUpInParts(t *testing.T) {
 			stop()
 		}
 	}}
-	c := Config{Objects: sink, Credentials: new(removed[contract.Credential]), Clock: noClock{}}
+	c := Config{Objects: sink, Credentials: new(removed[contract.Credential]), Purges: noPurges{}, Clock: noClock{}}
 	s := New(c, client, metrics.New(), slog.New(slog.DiscardHandler))
 	first := publish.Object{Key: "/first", Body: []byte("x"), ContentType: "text/plain"}
 	_, err := publish.New(client).Put(t.Context(), first)

@@ -171,6 +171,10 @@ type credentials struct{ *sink }
 
 func (c credentials) Apply(r contract.Credential) { c.put(r.ID, r.Version, r.Deleted) }
 
+type purges struct{ *sink }
+
+func (p purges) Apply(r contract.Purge) { p.put(r.ID, r.Version, r.Deleted) }
+
 type clock struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -304,7 +308,7 @@ func followWith(t *testing.T, client *redis.Client) *follower {
 	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(),
 		log: new(logbuffer.Buffer)}
 	f.Follower = follow.New(follow.Config{
-		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
+		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Purges: purges{newSink()}, Clock: f.clock,
 	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -38,6 +38,14 @@ func (r *removed[T]) BeginResync()        {}
 func (r *removed[T]) Unmet() []string     { return nil }
 func (r *removed[T]) EndResync()          {}
 
+// noPurges is for tests without purges.
+type noPurges struct{}
+
+func (noPurges) Apply(contract.Purge) {}
+func (noPurges) BeginResync()         {}
+func (noPurges) Unmet() []string      { return nil }
+func (noPurges) EndResync()           {}
+
 type noClock struct{}
 
 func (noClock) SetInStep(time.Time)                 {}
@@ -50,7 +58,7 @@ func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Cr
 	client := redis.NewClient(options)
 	t.Cleanup(func() { client.Close() })
 	devices, log := new(removed[contract.Credential]), new(strings.Builder)
-	c := Config{Objects: new(removed[contract.Object]), Credentials: devices, Clock: noClock{}}
+	c := Config{Objects: new(removed[contract.Object]), Credentials: devices, Purges: noPurges{}, Clock: noClock{}}
 	return New(c, client, metrics.New(), slog.New(slog.NewTextHandler(log, nil))), devices, log
 }
 
@@ -526,7 +534,7 @@ func BenchmarkResync(b *testing.B) {
 	for name, resynced := range map[string]bool{"known": true, "whole": false} {
 		b.Run(name, func(b *testing.B) {
 			s := New(Config{Objects: knowing{new(removed[contract.Object])}, Credentials: new(removed[contract.Credential]),
-				Clock: noClock{}}, client, metrics.New(), slog.New(slog.DiscardHandler))
+				Purges: noPurges{}, Clock: noClock{}}, client, metrics.New(), slog.New(slog.DiscardHandler))
 			usage := func(section, name string) (n float64) {
 				_, after, _ := strings.Cut(client.Info(b.Context(), section).Val(), "\n"+name+":")
 				fmt.Sscan(after, &n)

@@ -72,6 +72,19 @@ type Credentials interface {
 	Malformed(id string)
 }
 
+// Purges stores purges. It compares versions itself.
+type Purges interface {
+	// Apply receives a purge, which may be newer than the known one.
+	Apply(p contract.Purge)
+	// BeginResync begins a full resync: all purges follow, and their versions start over. Those before count until
+	// EndResync, which comes before the objects.
+	BeginResync()
+	// Unmet returns the IDs of known purges that the resync has not applied yet.
+	Unmet() []string
+	// EndResync removes the purges that the resync has not applied.
+	EndResync()
+}
+
 // Clock receives the times at which everything in Redis had been applied, and of writes.
 type Clock interface {
 	SetInStep(t time.Time)
@@ -87,6 +100,7 @@ type Config struct {
 	Shard       int
 	Objects     Objects
 	Credentials Credentials
+	Purges      Purges
 	Clock       Clock
 	// AcceptLossAfter is how long a shard must have been empty before that is believed; 0: for ever.
 	AcceptLossAfter time.Duration
@@ -151,14 +165,14 @@ type full struct {
 	demanded chan<- struct{}      // receives when the one that an operator demanded has ended; nil: none
 }
 
-// rereads are the reads that events ask for.
+// rereads are the reads that events ask for, of devices and purges.
 type rereads struct {
 	limiter  *rate.Limiter
 	running  bool                     // due is running
 	due      *time.Timer              // for rereadDue
 	reason   catchUpReason            // for a pending catch-up; "": none
-	devices  map[contract.Member]bool // for the next catch-up to read in any case
-	late     map[contract.Member]bool // devices with an event since the running read began; nil: none is running
+	devices  map[contract.Member]bool // for the next catch-up to read in any case; also purges
+	late     map[contract.Member]bool // those with an event since the running read began; nil: none is running
 	unlisted bool                     // there are more: the next catch-up reads everything
 	unsure   []unsureEvent
 }
@@ -449,6 +463,9 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 		f.refuse("member", e.Member.ID, stray)
 	case unreadable != nil:
 		f.remove(e.Member)
+	case mispurges(e):
+		f.metrics.Events.WithLabelValues("corrupt").Inc()
+		f.refuse("purge", e.Member.ID, errOtherSeq)
 	default:
 		f.metrics.Events.WithLabelValues("applied").Inc()
 		span := f.span(e)

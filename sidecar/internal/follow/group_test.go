@@ -44,6 +44,7 @@ func followKeyspace(t *testing.T, s server, k contract.Keyspace, acceptLossAfter
 	g.Group = follow.NewGroup(k, func(i int) follow.Config {
 		g.objects, g.credentials = append(g.objects, newSink()), append(g.credentials, newSink())
 		return follow.Config{Objects: objects{g.objects[i]}, Credentials: credentials{g.credentials[i]},
+			Purges:          purges{newSink()},
 			AcceptLossAfter: acceptLossAfter}
 	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,8 +32,8 @@ const (
 	progressEvery = 5 * time.Second
 )
 
-// readChanges applies the changes from from to p, or all records in a full resync. It reads devices first: revocations
-// matter more than objects, and devices take little time. Since writes may be faster than reads, the end is fixed at
+// readChanges applies the changes from from to p, or all records in a full resync. It reads devices first, since
+// revocations matter more than objects, and with them all purges, so that no object is applied that was purged. Since writes may be faster than reads, the end is fixed at
 // the beginning. Records that move beyond it meanwhile have events, of which none is missing once everything up to end
 // was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
@@ -40,6 +41,12 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.dataEpoch) }
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
+	}
+	if full {
+		if err := f.readUnmetOf(ctx, master, contract.KindPurge, f.Purges.Unmet(), meanwhile); err != nil {
+			return count, 0, err
+		}
+		f.Purges.EndResync()
 	}
 	// Most get a 503 until they are read.
 	for left := len(f.rereads.devices); len(f.rereads.devices) > 0 && left > 0; left -= pipelineSize {
@@ -116,22 +123,31 @@ func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func(
 		kind byte
 		ids  []string
 	}{{contract.KindCredential, f.Credentials.Unmet()}, {contract.KindObject, f.Objects.Unmet()}} { // devices first
-		for ids := unmet.ids; len(ids) > 0; {
-			n := min(len(ids), pageSize)
-			members := make([]contract.Member, n)
-			for i, id := range ids[:n] {
-				members[i] = contract.Member{Kind: unmet.kind, ID: id}
-			}
-			if err := f.readMembers(ctx, master, members, meanwhile); err != nil {
-				return count, err
-			}
-			ids, count = ids[n:], count+n
+		if err := f.readUnmetOf(ctx, master, unmet.kind, unmet.ids, meanwhile); err != nil {
+			return count, err
 		}
+		count += len(unmet.ids)
 	}
 	return count, nil
 }
 
-// readLog applies the records of all members of a kind with from < score <= to, in that order. It records the progress
+// readUnmetOf reads the records of a kind with these ids.
+func (f *Follower) readUnmetOf(ctx context.Context, master server, kind byte, ids []string,
+	meanwhile func() error) error {
+	for ids := range slices.Chunk(ids, pageSize) {
+		members := make([]contract.Member, len(ids))
+		for i, id := range ids {
+			members[i] = contract.Member{Kind: kind, ID: id}
+		}
+		if err := f.readMembers(ctx, master, members, meanwhile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readLog applies the records of all members of a kind, with devices also all purges, with from < score <= to, in that
+// order. It records the progress
 // for objects after each page, so that a failed catch-up continues there. It calls meanwhile whenever some were
 // applied.
 func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, kind byte,
@@ -148,6 +164,13 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 		members := f.members(page, kind)
 		if err := f.readMembers(ctx, master, members, meanwhile); err != nil {
 			return count, err
+		}
+		if kind == contract.KindCredential {
+			purges := f.members(page, contract.KindPurge)
+			if err := f.readMembers(ctx, master, purges, meanwhile); err != nil {
+				return count, err
+			}
+			members = append(members, purges...)
 		}
 		count += len(members)
 		f.metrics.Members.Add(float64(len(members)))

@@ -31,7 +31,8 @@ func TestTrace(t *testing.T) {
 		objectSink, deviceSink := newSink(), newSink()
 		client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1, DialTimeout: time.Second})
 		f := follow.New(follow.Config{
-			Objects: objects{objectSink}, Credentials: credentials{deviceSink}, Clock: new(clock), Tracer: tracer,
+			Objects: objects{objectSink}, Credentials: credentials{deviceSink}, Purges: purges{newSink()},
+			Clock: new(clock), Tracer: tracer,
 			Trace: func(of trace.SpanContext) {
 				mu.Lock()
 				defer mu.Unlock()

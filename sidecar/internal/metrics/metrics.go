@@ -48,6 +48,7 @@ type Metrics struct {
 	// The object cache.
 	Applied       *prometheus.CounterVec // result
 	Evicted       *prometheus.CounterVec // reason
+	Purged        *prometheus.CounterVec // kind
 	CachedObjects prometheus.Gauge
 	CachedLeftOut prometheus.Gauge
 	CachedBytes   prometheus.Gauge
@@ -134,7 +135,9 @@ func New() *Metrics {
 			"When the sidecar was last in step with all shards of Redis, unix time."),
 
 		Applied: f.vector("gatehouse_objects_applied_total", "Versions of objects, by result.",
-			"result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired"),
+			"result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired", "purged"),
+		Purged: f.vector("gatehouse_objects_purged_total", "Objects that purges removed from the edge, or made stale (soft).",
+			"kind", "hard", "soft"),
 		Evicted: f.vector("gatehouse_evictions_total", "Objects removed from the edge that Redis still has.",
 			"reason", "budget", "expired"),
 		CachedObjects: f.gauge("gatehouse_object_cache_objects", "Objects that the edge should hold."),
@@ -280,7 +283,7 @@ func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpt
 
 func (f factory) corrupt() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_corrupt_total", "Malformed records and events from Redis.", "kind", "reason")
-	for _, kind := range []string{"object", "credential", "event", "member"} {
+	for _, kind := range []string{"object", "credential", "purge", "event", "member"} {
 		for _, reason := range []string{"missing", "unknown", "malformed", "limit", "conflict", "format"} { // contract.Reason
 			v.WithLabelValues(kind, reason)
 		}

@@ -4,8 +4,10 @@ package objectcache
 type Description struct {
 	Version     uint64 `json:"version"` // 0: none is known
 	PublishedMS int64  `json:"published_ms"`
-	// Place is "held", "left_out" (no room in the budget), "deleted", "expired" or "unknown".
+	// Place is "held", "left_out" (no room in the budget), "deleted", "purged", "expired" or "unknown".
 	Place string `json:"place"`
+	// Stale: it was purged softly.
+	Stale bool `json:"stale,omitempty"`
 }
 
 // Describe returns what is known about a key.
@@ -17,10 +19,12 @@ func (c *Cache) Describe(key string) Description {
 	if !found {
 		return d
 	}
-	d.Version, d.PublishedMS = k.version, k.publishedMS
+	d.Version, d.PublishedMS, d.Stale = k.version, k.publishedMS, k.stale
 	switch {
 	case k.deleted:
 		d.Place = "deleted"
+	case k.purged:
+		d.Place = "purged"
 	case k.place == held:
 		d.Place = "held"
 	case k.place == leftOut:

@@ -79,7 +79,8 @@ func ended(o *contract.Object, now time.Time) bool {
 
 // sameHead reports whether a and b, of the same time, are the same write, bodies not compared.
 func sameHead(a, b *contract.Object) bool {
-	return a.Version == b.Version && a.TTLMS == b.TTLMS && a.ETag == b.ETag && a.ContentType == b.ContentType
+	return a.Version == b.Version && a.TTLMS == b.TTLMS && a.ETag == b.ETag && a.ContentType == b.ContentType &&
+		a.Seq == b.Seq
 }
 
 // equal reports whether a and b, of the same time, are the same write.

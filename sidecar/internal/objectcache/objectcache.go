@@ -35,6 +35,10 @@ type Edge interface {
 	// received this version, so that an object never outlives its ttl, even if the clock of Redis is ahead.
 	PutObject(o *contract.Object)
 	DeleteObject(key string)
+	// DeleteObjects is DeleteObject for many keys at once.
+	DeleteObjects(keys []string)
+	// MarkStale makes the object at key, if there is one, Stale.
+	MarkStale(key string)
 }
 
 // Config bounds the cache.
@@ -60,6 +64,7 @@ const (
 	TooLarge    Result = "too_large"    // larger than the whole budget
 	Expired     Result = "expired"      // its lifetime has ended
 	Overtaken   Result = "overtaken"    // see ApplyRead
+	Purged      Result = "purged"       // by a purge after it was written
 )
 
 // Cache is safe for concurrent use.
@@ -79,6 +84,7 @@ type Cache struct {
 	newest    map[string]newest
 	size      shrink.Map[string, newest] // of newest
 	resyncs   []uint64                   // by shard: number of full resyncs
+	purges    []purges                   // by shard
 	removals  [removalStripes]uint64     // number of versions that Remove forgot, by the hash of the key
 	lifetimes lifetimes
 	bytes     int64
@@ -89,7 +95,7 @@ type Cache struct {
 type place uint8
 
 const (
-	nowhere place = iota // not for the edge: deleted or expired
+	nowhere place = iota // not for the edge: deleted, expired or purged
 	held                 // the cache and the edge have it
 	leftOut              // in neither, because the budget is full
 	places
@@ -102,9 +108,13 @@ type newest struct {
 	shard       uint8
 	place       place
 	deleted     bool
-	publishedMS int64 // by the clock of Redis
-	sinceMS     int64 // start of its lifetime: publishedMS, or when it was first received, if that is earlier
-	ttlMS       int64 // 0: no end
+	purged      bool      // by a purge after it
+	stale       bool      // by a soft one
+	publishedMS int64     // by the clock of Redis
+	sinceMS     int64     // start of its lifetime: publishedMS, or when it was first received, if that is earlier
+	ttlMS       int64     // 0: no end
+	tags        *[]string // nil: none; most objects have none
+	seq         uint64    // of its write
 }
 
 // New returns an empty Cache.
@@ -115,6 +125,9 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Cache, err
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
 		shards: c.Shards, seed: maphash.MakeSeed(), newest: make(map[string]newest),
 		resyncs: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
+	}
+	for range c.Shards.Count() {
+		cache.purges = append(cache.purges, purges{all: contract.Purges{}, tagged: map[string]keySet{}})
 	}
 	var err error
 	// otter selects what to evict (W-TinyLFU, by use and size).
@@ -175,11 +188,25 @@ func (c *Cache) applyLocked(o *contract.Object) Result {
 	if again {
 		sinceMS = before.sinceMS
 	}
-	unchanged := again && before.resync != resync && before.place == held && c.has(o)
+	purged, stale := c.purges[shard].all.Of(o.Key, o.Tags, o.Seq)
+	unchanged := again && before.resync != resync && before.place == held && stale == before.stale && c.has(o)
+	if before.place != nowhere {
+		c.index(o.Key, false)
+	}
 	c.newest[o.Key] = newest{
 		version: o.Version, resync: resync, shard: uint8(shard), place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, sinceMS: sinceMS, ttlMS: o.TTLMS,
+		seq: o.Seq, purged: purged && !o.Deleted, stale: stale && !o.Deleted,
 	}
+	if tags := o.Tags; len(tags) > 0 {
+		k := c.newest[o.Key]
+		k.tags = &tags
+		c.newest[o.Key] = k
+	}
+	if before.place != nowhere {
+		c.index(o.Key, true)
+	}
+	o.Stale = stale
 	o.PublishedMS = sinceMS
 	c.size.Add(c.newest)
 	switch {
@@ -189,6 +216,9 @@ func (c *Cache) applyLocked(o *contract.Object) Result {
 		c.release(o.Key)
 		c.lifetimes.watch(o.Key, o.PublishedMS+contract.TombstoneLife.Milliseconds())
 		return Deleted
+	case purged:
+		c.release(o.Key)
+		return Purged
 	case ended(o, time.Now()):
 		c.release(o.Key)
 		return Expired
@@ -230,10 +260,13 @@ func (c *Cache) Confirm(o contract.Object) bool {
 		k.deleted != o.Deleted || k.expiring(time.Now()) {
 		return false
 	}
+	purged, stale := c.purges[k.shard].all.Of(o.Key, o.Tags, o.Seq)
 	switch entry, found := c.cache.GetEntryQuietly(o.Key); {
+	case !k.deleted && (k.seq != o.Seq || k.purged != purged || k.stale != stale):
+		return false // other purges count by now
 	case k.place == held && (!found || !sameHead(entry.Value, &o)):
 		return false
-	case k.place != held && !k.deleted && c.bytes < c.budget-c.budget/10:
+	case k.place != held && !k.deleted && !k.purged && c.bytes < c.budget-c.budget/10:
 		return false // there may be room for it now
 	}
 	k.resync = c.resyncs[k.shard]
@@ -288,10 +321,17 @@ func (c *Cache) put(key string, at place) {
 	if k.place == at {
 		return
 	}
+	if at == nowhere {
+		c.index(key, false)
+	}
 	c.counts[k.place]--
 	c.counts[at]++
+	before := k.place
 	k.place = at
 	c.newest[key] = k
+	if before == nowhere {
+		c.index(key, true)
+	}
 }
 
 // forget removes everything known about a key.
@@ -319,7 +359,9 @@ func (c *Cache) Get(key string) (contract.Object, bool) {
 	if !found || ended(o, time.Now()) {
 		return contract.Object{}, false
 	}
-	return *o, true
+	got := *o
+	got.Stale = c.newest[key].stale
+	return got, true
 }
 
 // Used counts one use for each element of keys, the objects that the edge served from its memory. Uses decide which

@@ -21,6 +21,16 @@ type edge map[string]contract.Object
 
 func (e edge) PutObject(o *contract.Object) { e[o.Key] = *o }
 func (e edge) DeleteObject(key string)      { delete(e, key) }
+func (e edge) DeleteObjects(keys []string) {
+	for _, key := range keys {
+		delete(e, key)
+	}
+}
+func (e edge) MarkStale(key string) {
+	o := e[key]
+	o.Stale = true
+	e[key] = o
+}
 
 type fixture struct {
 	*objectcache.Cache

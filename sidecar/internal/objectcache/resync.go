@@ -69,7 +69,7 @@ func (c *Cache) ReadMark(key string) uint64 {
 
 // ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
 // mark, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because
-// it may have been newer. It sets o's PublishedMS as for [Edge].
+// it may have been newer. It sets o's PublishedMS and Stale as for [Edge].
 func (c *Cache) ApplyRead(o *contract.Object, mark uint64) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *Cache) ApplyRead(o *contract.Object, mark uint64) Result {
 	}
 	applied := *o
 	result := c.apply(&applied)
-	o.PublishedMS = applied.PublishedMS
+	o.PublishedMS, o.Stale = applied.PublishedMS, applied.Stale
 	return result
 }
 

@@ -56,6 +56,8 @@ type noEdge struct{}
 
 func (noEdge) PutObject(*contract.Object) {}
 func (noEdge) DeleteObject(string)        {}
+func (noEdge) DeleteObjects([]string)     {}
+func (noEdge) MarkStale(string)           {}
 
 // TestCacheIsGivenBack fills the cache with objects, and deletes them in each way.
 func TestCacheIsGivenBack(t *testing.T) {

@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// putAll publishes objects concurrently, at most 16 at a time.
+func (e *edge) putAll(n int, object func(i int) publish.Object) {
+	e.t.Helper()
+	failed := make(chan error, 16)
+	for worker := range cap(failed) {
+		go func() {
+			var err error
+			for i := worker; i < n && err == nil; i += cap(failed) {
+				_, err = e.publisher.Put(e.t.Context(), object(i))
+			}
+			failed <- err
+		}()
+	}
+	for range cap(failed) {
+		if err := <-failed; err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// TestPurgePropagation purges a tenth of many objects by their tag, again and again, and measures until all are gone.
+func TestPurgePropagation(t *testing.T) {
+	const samples = 16
+	objects, rounds := sized(100000, 5000), sized(20, 5)
+	e := start(t, stack.Options{SidecarArgs: []string{"--memory.objects=200000"}})
+	tagged := objects / 10
+	body := []byte(strings.Repeat("x", 256))
+	at := func(i int) publish.Object {
+		o := publish.Object{Key: fmt.Sprint("/v1/products/", i), Body: body, ContentType: "image/png"}
+		if i%10 == 0 {
+			o.Tags = []string{"season"}
+		}
+		return o
+	}
+	e.putAll(objects, at)
+	clients := e.workers()
+	hit := func(a answer) bool { return strings.HasPrefix(a.header.Get("Cache-Status"), "gatehouse; hit") }
+	gone := func(a answer) bool { return strings.HasPrefix(a.header.Get("Cache-Status"), "gatehouse; fwd=uri-miss") }
+	var took, acked []time.Duration
+	for range rounds {
+		// Every bucket that has one waits in the sidecar's queue in an order that nobody knows: look at many.
+		var left []string
+		for i := range samples {
+			left = append(left, fmt.Sprint("GET /v1/products/", i*(tagged/samples)*10))
+		}
+		for _, sample := range left {
+			await(t, "the objects are there", patience, func() error { return e.everyone(clients, hit, sample) })
+		}
+		before := e.metric("gatehouse_propagation_seconds_sum")
+		began := time.Now()
+		if _, err := e.publisher.Purge(t.Context(), publish.Purge{Tag: "season"}); err != nil {
+			t.Fatal(err)
+		}
+		for len(left) > 0 {
+			left = slices.DeleteFunc(left, func(sample string) bool { return e.everyone(clients[:1], gone, sample) == nil })
+			if time.Since(began) > patience {
+				t.Fatalf("%d of %d samples are still there", len(left), samples)
+			}
+		}
+		took = append(took, time.Since(began))
+		await(t, "the acknowledgement is measured", patience, func() error {
+			if got := e.metric("gatehouse_propagation_seconds_sum") - before; got > 0 {
+				acked = append(acked, time.Duration(got*1e9))
+				return nil
+			}
+			return fmt.Errorf("not yet")
+		})
+		if a := e.send("GET /v1/products/1"); !hit(a) {
+			t.Errorf("an object without the tag: %s", a.header.Get("Cache-Status"))
+		}
+		e.putAll(tagged, func(i int) publish.Object { return at(10 * i) })
+	}
+	slices.Sort(took)
+	slices.Sort(acked)
+	t.Logf("%d of %d objects purged by tag, from the call to the last of %d samples gone: p50 %s, max %s of %d; to the "+
+		"edge's acknowledgement of all: p50 %s, max %s", tagged, objects, samples, took[rounds/2], took[rounds-1], rounds,
+		acked[rounds/2], acked[rounds-1])
+	if limit := 200 * time.Millisecond; acked[rounds/2] > limit {
+		t.Errorf("median: got %s, want at most %s", acked[rounds/2], limit)
+	}
+}
+
+// TestPurgeIsApart purges in one virtual host, by the command and as a soft purge: another virtual host, requests of
+// none, and another namespace keep theirs.
+func TestPurgeIsApart(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{Rules: "stale: serve\n" +
+		"virtual_hosts: {shop: {hosts: [shop.example], rules: [{match: {prefix: /v1/}, cache: {}}]}," +
+		" blog: {hosts: [blog.example], rules: [{match: {prefix: /v1/}, cache: {}}]}}\n" +
+		"rules: [{match: {prefix: /v1/}, cache: {}}]"})
+	other := publish.New(e.redis, publish.Namespace("other"))
+	put := func(p *publish.Publisher, key string) {
+		t.Helper()
+		o := publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain", Tags: []string{"t"}}
+		if _, err := p.Put(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"/v1/a", "//shop/v1/a", "//blog/v1/a"} {
+		put(e.publisher, key)
+		put(other, key)
+	}
+	one := []*http.Client{shared}
+	hosts := []string{"none.example", "shop.example", "blog.example"}
+	expect := func(what string, statuses ...string) {
+		t.Helper()
+		for i, host := range hosts {
+			await(t, what+" for "+host, patience, func() error {
+				return e.everyone(one, func(a answer) bool { return a.header.Get("Cache-Status") == statuses[i] },
+					"GET /v1/a", "host: "+host)
+			})
+		}
+	}
+	const hit, miss = "gatehouse; hit", "gatehouse; fwd=uri-miss"
+	expect("all", hit, hit, hit)
+	if out := e.ctl("purge", "--tag", "t", "--virtual-host", "shop", "--dry-run"); !strings.Contains(out, " 1 objects ") {
+		t.Errorf("a dry run says %q, want 1 object", out)
+	}
+	e.ctl("purge", "--tag", "t", "--virtual-host", "shop")
+	expect("by tag", hit, miss, hit)
+	e.ctl("purge", "--prefix", "/v1/", "--soft")
+	expect("softly", hit+"; detail=purged", miss, hit)
+	e.ctl("purge", "--all")
+	expect("all of no virtual host", miss, miss, hit)
+	put(e.publisher, "//shop/v1/a")
+	expect("published again", miss, hit, hit)
+	if out := e.ctl("list"); !strings.Contains(out, "//shop/v1/a ") || !strings.Contains(out, "//blog/v1/a ") ||
+		strings.Contains(out, "\n/v1/a") {
+		t.Errorf("listed:\n%s", out)
+	}
+	n := 0
+	for _, err := range other.List(t.Context(), "") {
+		if n++; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 3 {
+		t.Errorf("the other namespace has %d objects, want 3", n)
+	}
+}

@@ -1,0 +1,198 @@
+package objectcache
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// purges has the purges of one shard.
+type purges struct {
+	all contract.Purges
+	// unmet are those that the running full resync has not applied. Until its [Purges.EndResync] they still count: what
+	// is read meanwhile must not bring back what was purged.
+	unmet map[string]bool
+	// tagged has the keys of held and left-out objects, by the IDs of the purges of their tags.
+	tagged map[string]keySet
+}
+
+// keySet is a set of keys; most tags have one.
+type keySet struct {
+	one  string // "": none
+	more map[string]struct{}
+}
+
+func (s keySet) add(key string) keySet {
+	switch {
+	case s.one == "":
+		s.one = key
+	case s.one != key:
+		if s.more == nil {
+			s.more = map[string]struct{}{}
+		}
+		s.more[key] = struct{}{}
+	}
+	return s
+}
+
+func (s keySet) remove(key string) keySet {
+	if s.one != key {
+		delete(s.more, key)
+		return s
+	}
+	s.one = ""
+	for s.one = range s.more {
+		delete(s.more, s.one)
+		break
+	}
+	return s
+}
+
+func (s keySet) keys() []string {
+	if s.one == "" {
+		return nil
+	}
+	return slices.AppendSeq([]string{s.one}, maps.Keys(s.more))
+}
+
+// pushed is the number of objects that are removed from the edge at once: about a batch.
+const pushed = 512
+
+// Purges is the cache for the purges of one shard.
+type Purges struct{ Shard }
+
+// Purges returns the cache for the purges of shard i.
+func (c *Cache) Purges(i int) Purges { return Purges{Shard{c, i}} }
+
+// Apply applies p, if it is newer than the known purge of its ID. The edge lets go at once of the objects that it
+// concerns.
+func (s Purges) Apply(p contract.Purge) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := &s.purges[s.shard]
+	if known, found := of.all[p.ID]; found && !of.unmet[p.ID] && p.Version <= known.Version {
+		return
+	}
+	delete(of.unmet, p.ID)
+	if p.Deleted {
+		delete(of.all, p.ID)
+		return
+	}
+	of.all[p.ID] = p
+	var gone []string
+	for some := range slices.Chunk(s.concerned(p.ID), pushed) {
+		before := len(gone)
+		for _, key := range some {
+			if s.purge(key, p) {
+				gone = append(gone, key)
+			}
+		}
+		s.edge.DeleteObjects(gone[before:]) // it is pushed while the rest follows
+	}
+	for _, key := range gone {
+		if s.newest[key].place == held {
+			s.cache.Invalidate(key)
+		}
+		s.put(key, nowhere)
+	}
+	s.metrics.Purged.WithLabelValues("hard").Add(float64(len(gone)))
+	s.report()
+}
+
+// concerned returns the keys that a purge may concern.
+func (s Purges) concerned(id string) (keys []string) {
+	space, path := objectkey.Split(id)
+	if strings.Contains(id, "#") {
+		return s.purges[s.shard].tagged[id].keys()
+	}
+	name := strings.TrimPrefix(space, "//")
+	for key, k := range s.newest {
+		if int(k.shard) != s.shard || k.place == nowhere {
+			continue
+		}
+		of, target := objectkey.Split(key)
+		_, of, _ = strings.Cut(of, "//")
+		if of, _, _ = strings.Cut(of, ":"); of == name && strings.HasPrefix(target, path) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// purge applies p to the object at key, which it concerns, and reports whether the object is gone.
+func (s Purges) purge(key string, p contract.Purge) (gone bool) {
+	k := s.newest[key]
+	switch {
+	case p.Hard != 0 && k.seq <= p.Hard:
+		k.purged = true
+		s.newest[key] = k
+		return true
+	case p.Soft != 0 && k.seq <= p.Soft && !k.stale:
+		k.stale = true
+		s.newest[key] = k
+		if k.place == held {
+			s.edge.MarkStale(key)
+		}
+		s.metrics.Purged.WithLabelValues("soft").Inc()
+	}
+	return false
+}
+
+// BeginResync begins a full resync of the shard's purges, which [Purges.EndResync] ends before objects are read.
+func (s Purges) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := &s.purges[s.shard]
+	of.unmet = make(map[string]bool, len(of.all))
+	for id := range of.all {
+		of.unmet[id] = true
+	}
+}
+
+// Unmet returns the IDs of the purges that the resync has not applied yet.
+func (s Purges) Unmet() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.purges[s.shard].unmet))
+}
+
+// EndResync forgets the purges that the resync has not applied.
+func (s Purges) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := &s.purges[s.shard]
+	for id := range of.unmet {
+		delete(of.all, id)
+	}
+	of.unmet = nil
+}
+
+// index adds the object at key to those with its tags, or removes it. The newest version of the key has them.
+func (c *Cache) index(key string, add bool) {
+	k := c.newest[key]
+	if k.tags == nil {
+		return
+	}
+	tagged := c.purges[k.shard].tagged
+	contract.VisitPurges(key, *k.tags, func(id []byte) bool {
+		if !bytes.Contains(id, []byte("#")) {
+			return false // the tags come first
+		}
+		set := tagged[string(id)]
+		if add {
+			set = set.add(key)
+		} else {
+			set = set.remove(key)
+		}
+		if set.one == "" {
+			delete(tagged, string(id))
+		} else {
+			tagged[string(id)] = set
+		}
+		return true
+	})
+}

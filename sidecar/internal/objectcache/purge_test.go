@@ -1,0 +1,237 @@
+package objectcache_test
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+)
+
+func tagged(key string, version, seq uint64, tags ...string) contract.Object {
+	o := object(key, version, 10)
+	o.Seq, o.Tags = seq, tags
+	return o
+}
+
+func hard(id string, version, seq uint64) contract.Purge {
+	return contract.Purge{ID: id, Version: version, Hard: seq}
+}
+
+// TestPurge purges what is held, left out, and read later: exactly what was written up to its number.
+func TestPurge(t *testing.T) {
+	f := start(t, objectcache.Config{Bytes: 1 << 14, Objects: 4})
+	f.apply(t, tagged("/a", 1, 10, "t"), objectcache.Stored)
+	f.apply(t, tagged("/b", 1, 21, "t"), objectcache.Stored)
+	f.apply(t, tagged("/c", 1, 12), objectcache.Stored)
+	large := tagged("/large", 1, 13, "t")
+	large.Bodies[0].Bytes = make([]byte, 1<<15)
+	f.apply(t, large, objectcache.TooLarge)
+	f.Purges(0).Apply(hard("#t", 1, 20))
+	f.expect(t, "/a", 0)
+	f.expect(t, "/b", 1)
+	f.expect(t, "/c", 1)
+	if n := f.leftOut(t); n != 0 {
+		t.Errorf("%d objects are left out, want none: it was purged", n)
+	}
+	f.apply(t, large, objectcache.Purged)
+	f.apply(t, tagged("/a", 1, 10, "t"), objectcache.Purged) // a late read
+	f.apply(t, tagged("/a", 2, 20, "t"), objectcache.Purged)
+	f.expect(t, "/a", 0)
+	f.apply(t, tagged("/a", 3, 22, "t"), objectcache.Stored)
+	f.expect(t, "/a", 3)
+	f.Purges(0).Apply(hard("#t", 1, 30)) // a late event
+	f.expect(t, "/a", 3)
+	f.apply(t, tagged("/a", 4, 23), objectcache.Stored) // without the tag
+	f.Purges(0).Apply(hard("#t", 2, 40))
+	f.expect(t, "/a", 4)
+	f.expect(t, "/b", 0)
+	f.Purges(0).Apply(hard("/", 1, 41))
+	f.expect(t, "/a", 0)
+	f.expect(t, "/c", 0)
+	f.Purges(0).Apply(contract.Purge{ID: "/", Version: 2, Deleted: true})
+	f.apply(t, tagged("/d", 1, 1), objectcache.Stored)
+}
+
+// TestSoftPurge: what was purged softly stays, stale, until it is written again.
+func TestSoftPurge(t *testing.T) {
+	f := start(t, objectcache.Config{})
+	stale := func(key string, want bool) {
+		t.Helper()
+		if o, _ := f.Get(key); o.Stale != want || f.edge[key].Stale != want {
+			t.Errorf("%s: stale %v in the cache, %v at the edge, want %v", key, o.Stale, f.edge[key].Stale, want)
+		}
+	}
+	f.apply(t, tagged("/a", 1, 1, "t"), objectcache.Stored)
+	f.apply(t, tagged("/b", 1, 3, "t"), objectcache.Stored)
+	f.Purges(0).Apply(contract.Purge{ID: "#t", Version: 1, Soft: 2})
+	stale("/a", true)
+	stale("/b", false)
+	late := tagged("/c", 1, 1, "t")
+	if f.ApplyRead(&late, f.ReadMark("/c")); !late.Stale {
+		t.Error("a late read isn't stale")
+	}
+	stale("/c", true)
+	f.apply(t, tagged("/a", 2, 4, "t"), objectcache.Stored)
+	stale("/a", false)
+	f.expect(t, "/a", 2)
+}
+
+// TestPurgesOfAResync: purges of before count until the resync has read all, and then no longer.
+func TestPurgesOfAResync(t *testing.T) {
+	f := start(t, objectcache.Config{Shards: 1})
+	s, p := f.Shard(0), f.Purges(0)
+	gone, back, stale := tagged("/gone", 1, 5, "t"), tagged("/back", 1, 5, "u"), tagged("/stale", 1, 5, "v")
+	for _, o := range []contract.Object{gone, back, stale} {
+		f.apply(t, o, objectcache.Stored)
+	}
+	p.Apply(hard("#t", 3, 10))
+	p.Apply(hard("#u", 3, 10))
+	p.Apply(contract.Purge{ID: "#v", Version: 1, Soft: 10})
+	p.BeginResync()
+	s.BeginResync()
+	f.apply(t, gone, objectcache.Purged)
+	p.Apply(hard("#t", 1, 4)) // of another history, whose versions start over
+	if got := p.Unmet(); len(got) != 2 || !slices.Contains(got, "#u") {
+		t.Errorf("unmet %q, want #u and #v", got)
+	}
+	f.apply(t, back, objectcache.Purged)
+	p.EndResync()
+	for _, o := range []contract.Object{gone, back, stale} {
+		if s.Confirm(o) {
+			t.Errorf("%s was confirmed, though no purge concerns it any more", o.Key)
+		}
+		f.apply(t, o, objectcache.Stored)
+	}
+	s.EndResync()
+	f.expect(t, "/gone", 1)
+	f.expect(t, "/back", 1)
+	if f.edge["/stale"].Stale {
+		t.Error("an object is stale without a purge")
+	}
+	// An object that stays purged needs no body.
+	p.Apply(hard("#u", 1, 10))
+	s.BeginResync()
+	if !s.Confirm(back) {
+		t.Error("a purged object was not confirmed")
+	}
+}
+
+// TestPurgesOfAModel applies random writes and purges of two shards, and late reads, and compares the cache with a model
+// that knows only the last write of each key and the numbers of the purges.
+func TestPurgesOfAModel(t *testing.T) {
+	const shards = contract.Shards(2)
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	f := start(t, objectcache.Config{Shards: shards})
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	type write struct {
+		host, path string
+		o          contract.Object
+	}
+	last, all := map[string]write{}, []write(nil)
+	type purge struct {
+		host, prefix, tag string
+		seq               uint64
+	}
+	var purges [2][]purge
+	var seqs [2]uint64
+	versions := map[string]uint64{}
+	for step := range 3000 {
+		w := write{host: one("", "shop"), path: "/" + one("a/", "b/", "") + one("x", "y", "a/")}
+		switch kind := r.IntN(10); {
+		case kind == 0:
+			shard, p, id := r.IntN(2), purge{host: w.host}, ""
+			seqs[shard]++
+			if p.seq = seqs[shard]; r.IntN(2) == 0 {
+				p.tag = one("s", "t")
+				id = contract.TagPurge(p.host, p.tag)
+			} else {
+				p.prefix = w.path[:strings.LastIndex(w.path, "/")+1]
+				id = contract.PrefixPurge(p.host, p.prefix)
+			}
+			purges[shard] = append(purges[shard], p)
+			f.Purges(shard).Apply(hard(id, p.seq, p.seq))
+		case kind < 3 && len(all) > 0: // a late read
+			late := all[r.IntN(len(all))].o
+			f.ApplyRead(&late, f.ReadMark(late.Key))
+		default:
+			key := w.path
+			if w.host != "" {
+				key = "//" + w.host + key
+			}
+			shard := shards.Of(key)
+			seqs[shard]++
+			versions[key]++
+			w.o = tagged(key, versions[key], seqs[shard])
+			for _, tag := range []string{"s", "t"} {
+				if r.IntN(2) == 0 {
+					w.o.Tags = append(w.o.Tags, tag)
+				}
+			}
+			w.o.Deleted = r.IntN(10) == 0
+			f.Apply(w.o)
+			last[key], all = w, append(all, w)
+		}
+		want := map[string]uint64{}
+		for key, w := range last {
+			gone := w.o.Deleted
+			for _, p := range purges[shards.Of(key)] {
+				gone = gone || p.host == w.host && p.seq >= w.o.Seq &&
+					(p.tag != "" && slices.Contains(w.o.Tags, p.tag) || p.prefix != "" && strings.HasPrefix(w.path, p.prefix))
+			}
+			if !gone {
+				want[key] = w.o.Version
+			}
+		}
+		got := map[string]uint64{}
+		for key, o := range f.edge {
+			got[key] = o.Version
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("seed %d, step %d: the edge has %v, want %v", seed, step, got, want)
+		}
+	}
+}
+
+// BenchmarkPurge purges 10,000 of 100,000 objects, by tag and by prefix, and publishes them again outside the time.
+func BenchmarkPurge(b *testing.B) {
+	for _, id := range []string{"#t", "/t/", "#none", "/none/"} {
+		b.Run(id, func(b *testing.B) {
+			cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 30, Objects: 200000}, noEdge{}, metrics.New(),
+				slog.New(slog.DiscardHandler))
+			if err != nil {
+				b.Fatal(err)
+			}
+			seq := uint64(0)
+			put := func(i int) {
+				seq++
+				o := tagged(fmt.Sprintf("/x/%d", i), seq, seq, fmt.Sprint("product-", i))
+				if i%10 == 0 {
+					o.Key, o.Tags = fmt.Sprintf("/t/%d", i), append(o.Tags, "t")
+				}
+				o.PublishedMS = time.Now().UnixMilli()
+				cache.Apply(o)
+			}
+			for i := range 100000 {
+				put(i)
+			}
+			for b.Loop() {
+				seq++
+				cache.Purges(0).Apply(hard(id, seq, seq))
+				b.StopTimer()
+				for i := 0; i < 100000 && !strings.Contains(id, "none"); i += 10 {
+					put(i)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
