@@ -153,8 +153,8 @@ func (d *database) rows() map[string]string {
 		d.t.Fatal(err)
 	}
 	defer c.Close(context.Background())
-	rows, err := c.Query(d.t.Context(), "SELECT id, n, coalesce(to_json(name)::text, 'null'), coalesce(price::text, 'null'), "+
-		"coalesce(live::text, 'null') FROM products")
+	rows, err := c.Query(d.t.Context(), "SELECT id, n, coalesce(to_json(name)::text, 'null'), "+
+		"coalesce(price::text, 'null'), coalesce(live::text, 'null') FROM products")
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -247,8 +247,8 @@ func TestFollow(t *testing.T) {
 		id := 50 + rand.IntN(50)
 		change := []string{
 			fmt.Sprintf("DELETE FROM products WHERE id = %d", id),
-			fmt.Sprintf("INSERT INTO products VALUES (%d, %d, '%s', NULL, true) ON CONFLICT (id) DO UPDATE SET name = '<ü> \"'", id,
-				n, large+strconv.FormatUint(rand.Uint64(), 36)),
+			fmt.Sprintf("INSERT INTO products VALUES (%d, %d, '%s', NULL, true) "+
+				"ON CONFLICT (id) DO UPDATE SET name = '<ü> \"'", id, n, large+strconv.FormatUint(rand.Uint64(), 36)),
 			fmt.Sprintf("UPDATE products SET id = id + %d WHERE id = %d", n*1000, id),
 			fmt.Sprintf("UPDATE products SET price = price + 1 WHERE id >= %d", id),
 			"UPDATE products SET n = -n WHERE id <= 5; UPDATE products SET n = -n WHERE id <= 5", // and back

@@ -107,7 +107,8 @@ func TestObjects(t *testing.T) {
 	s.ok("", "delete", "/c")
 
 	list := strings.Split(s.ok("", "list"), "\n")
-	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        1200  2") || !strings.HasSuffix(strings.TrimSpace(list[2]), "text/x") {
+	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        1200  2") ||
+		!strings.HasSuffix(strings.TrimSpace(list[2]), "text/x") {
 		t.Errorf("list: %q", list)
 	}
 	var entry publish.Entry
