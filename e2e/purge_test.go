@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -31,8 +32,7 @@ func (e *edge) putAll(n int, object func(i int) publish.Object) {
 	}
 }
 
-// TestPurgePropagation purges a tenth of many objects by their tag, again and again, and measures until the last of them
-// is gone at every worker: whether the purge has returned or not, a batch's end is the last bucket's.
+// TestPurgePropagation purges a tenth of many objects by their tag, again and again, and measures until all are gone.
 func TestPurgePropagation(t *testing.T) {
 	const samples = 16
 	objects, rounds := sized(100000, 5000), sized(20, 5)
@@ -91,5 +91,64 @@ func TestPurgePropagation(t *testing.T) {
 		acked[rounds/2], acked[rounds-1])
 	if limit := 200 * time.Millisecond; acked[rounds/2] > limit {
 		t.Errorf("median: got %s, want at most %s", acked[rounds/2], limit)
+	}
+}
+
+// TestPurgeIsApart purges in one virtual host, by the command and as a soft purge: another virtual host, requests of
+// none, and another namespace keep theirs.
+func TestPurgeIsApart(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{Rules: "stale: serve\n" +
+		"virtual_hosts: {shop: {hosts: [shop.example], rules: [{match: {prefix: /v1/}, cache: {}}]}," +
+		" blog: {hosts: [blog.example], rules: [{match: {prefix: /v1/}, cache: {}}]}}\n" +
+		"rules: [{match: {prefix: /v1/}, cache: {}}]"})
+	other := publish.New(e.redis, publish.Namespace("other"))
+	put := func(p *publish.Publisher, key string) {
+		t.Helper()
+		o := publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain", Tags: []string{"t"}}
+		if _, err := p.Put(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"/v1/a", "//shop/v1/a", "//blog/v1/a"} {
+		put(e.publisher, key)
+		put(other, key)
+	}
+	one := []*http.Client{shared}
+	hosts := []string{"none.example", "shop.example", "blog.example"}
+	expect := func(what string, statuses ...string) {
+		t.Helper()
+		for i, host := range hosts {
+			await(t, what+" for "+host, patience, func() error {
+				return e.everyone(one, func(a answer) bool { return a.header.Get("Cache-Status") == statuses[i] },
+					"GET /v1/a", "host: "+host)
+			})
+		}
+	}
+	const hit, miss = "gatehouse; hit", "gatehouse; fwd=uri-miss"
+	expect("all", hit, hit, hit)
+	if out := e.ctl("purge", "--tag", "t", "--virtual-host", "shop", "--dry-run"); !strings.Contains(out, " 1 objects ") {
+		t.Errorf("a dry run says %q, want 1 object", out)
+	}
+	e.ctl("purge", "--tag", "t", "--virtual-host", "shop")
+	expect("by tag", hit, miss, hit)
+	e.ctl("purge", "--prefix", "/v1/", "--soft")
+	expect("softly", hit+"; detail=purged", miss, hit)
+	e.ctl("purge", "--all")
+	expect("all of no virtual host", miss, miss, hit)
+	put(e.publisher, "//shop/v1/a")
+	expect("published again", miss, hit, hit)
+	if out := e.ctl("list"); !strings.Contains(out, "//shop/v1/a ") || !strings.Contains(out, "//blog/v1/a ") ||
+		strings.Contains(out, "\n/v1/a") {
+		t.Errorf("listed:\n%s", out)
+	}
+	n := 0
+	for _, err := range other.List(t.Context(), "") {
+		if n++; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 3 {
+		t.Errorf("the other namespace has %d objects, want 3", n)
 	}
 }

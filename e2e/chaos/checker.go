@@ -246,6 +246,36 @@ func (c *Checker) BeginRevoking(at time.Duration) map[int]uint64 {
 	return versions
 }
 
+// BeginPurge begins a purge of all keys of which of returns true and that may have an object, and returns their
+// versions. A purge counts as a write of each, though Redis stores no version of it.
+func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration) map[int]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	versions := map[int]uint64{}
+	for key := range c.histories {
+		h := &c.histories[key]
+		if kind, found := h.newest(); found && kind == Put && of(key) {
+			versions[key] = h.begin(Delete, at, 0)
+			h.writes[versions[key]-1].soft = soft
+		}
+	}
+	return versions
+}
+
+// EndPurge records the outcome of a purge. Unlike a deletion it doesn't refuse a write of an earlier version that comes
+// later, so after one of unknown outcome the purge is unknown, too.
+func (c *Checker) EndPurge(versions map[int]uint64, outcome Outcome, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, version := range versions {
+		h, outcome := &c.histories[key], outcome
+		if h.uncertain(version) {
+			outcome = Unknown
+		}
+		h.end(version, outcome, at)
+	}
+}
+
 // Unsure revokes all acknowledgements from since on, because Redis may have lost these writes. It returns their keys.
 func (c *Checker) Unsure(since time.Duration) (keys []int) {
 	c.mu.Lock()

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// counterKey is the object that counter writers increment by compare-and-set.
-	counterKey = "/chaos/counter"
+	// counterKey is the object that counter writers increment by compare-and-set; purges of others don't reach it.
+	counterKey = "//chaos/counter"
 	// wrongCount is the rule: no increment is lost or counted twice.
 	wrongCount = "wrong count"
 	// counterWriters increment every countEvery each.

@@ -55,6 +55,8 @@ type write struct {
 	life time.Duration
 	// overlap is how long the secret before stays valid beside this one, if this is a rotation.
 	overlap time.Duration
+	// soft: it is a soft purge, after which what the edge has counts as expired.
+	soft bool
 }
 
 type ack struct {
@@ -87,6 +89,15 @@ func (h *history) unsure(since time.Duration) bool {
 	taken := last < len(h.acks)
 	h.acks = h.acks[:last]
 	return taken
+}
+
+// uncertain reports whether a write before version may still happen: it wasn't acknowledged, nor a later one.
+func (h *history) uncertain(version uint64) bool {
+	from := uint64(0)
+	if last := len(h.acks); last > 0 {
+		from = h.acks[last-1].version
+	}
+	return slices.ContainsFunc(h.writes[from:version-1], func(w write) bool { return w.outcome == Unknown })
 }
 
 // newest returns the last write that may have happened, and false if there is none.
@@ -189,7 +200,7 @@ func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
 // force.
 func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
 	return slices.ContainsFunc(h.writes[max(from, 1)-1:], func(w write) bool {
-		return w.life > 0 && w.outcome != Failed && w.begun <= t
+		return (w.life > 0 || w.soft) && w.outcome != Failed && w.begun <= t
 	})
 }
 

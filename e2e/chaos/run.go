@@ -106,6 +106,7 @@ type run struct {
 	redisURL  string
 	rules     string
 	bulk      *writer // of bulky objects
+	purger    *purger
 	registrar *deviceWriter
 	counters  [counterWriters]*counter
 	places    []place // of devices
@@ -336,6 +337,11 @@ func (r *run) load(ctx context.Context) error {
 		r.bulk.keys = append(r.bulk.keys, r.Keys+key)
 	}
 	r.writeBulk()
+	r.purger = &purger{writer: r.newWriter(publisher)}
+	for key := range r.Keys {
+		r.purger.keys = append(r.purger.keys, key)
+	}
+	writers.Go(func() { r.purger.run(writing) })
 	newLogin := func(device int) *login {
 		return newLogin(r.world, r.devices, registrar.class(device), r.urls, device)
 	}
@@ -685,6 +691,9 @@ func (r *run) summary() {
 		count(&w[Failed]), count(&r.counts.batches), r.lostWrites, r.lostRevocations)
 	r.printf("counter: %d increments acknowledged, %d refused because another came first\n", count(&r.counts.counters),
 		count(&r.counts.conflicts))
+	if p := r.purger; p != nil {
+		r.printf("purges: %d acknowledged, %d of them soft\n", count(&p.purges[0])+count(&p.purges[1]), count(&p.purges[1]))
+	}
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer "+
 		"while Envoy or a VM was down; %d answers of no certain Envoy\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),

@@ -135,6 +135,7 @@ func (w *writer) next(key int) publish.Object {
 	return publish.Object{
 		Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key),
 		ETag: etag(key, version), Version: version, TTL: life,
+		Tags: []string{tagOf(key)},
 	}
 }
 

@@ -20,12 +20,13 @@ const (
 
 // memory is shared memory, written with the sidecar's codec.
 type memory struct {
-	state    wire.State
-	records  map[[2]uint32][]byte
-	guard    uint64
-	guardUp  bool // objects are being written
-	bodyGone bool
-	given    []*Body
+	purgedSoftly bool // what is put
+	state        wire.State
+	records      map[[2]uint32][]byte
+	guard        uint64
+	guardUp      bool // objects are being written
+	bodyGone     bool
+	given        []*Body
 }
 
 func newMemory() *memory {
@@ -74,7 +75,7 @@ func (m *memory) put(key string, ttlMS uint64) { m.putVersion(key, now-5000, ttl
 // putVersion stores an object with an identity body and, if encoded, with a gzip one.
 func (m *memory) putVersion(key string, publishedMS int64, ttlMS uint64, etag string, encoded bool) {
 	m.putObject(wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag,
-		ContentType: "application/json"}, encoded)
+		ContentType: "application/json", Stale: m.purgedSoftly}, encoded)
 }
 
 // putObject is putVersion of o.
@@ -312,6 +313,30 @@ func TestDecideServeStale(t *testing.T) {
 		d := decide(t, m, config, Answers{}, "GET /a")
 		if d.Status != 200 || d.Cache != tt.counter || !slices.Contains(fieldsOf(d), [2]string{"cache-status", tt.status}) {
 			t.Errorf("%s: got %d %v %q, want 200 with %q, %q", name, d.Status, fieldsOf(d), d.Cache, tt.status, tt.counter)
+		}
+	}
+}
+
+// TestDecidePurged: what was purged softly counts as expired, except where stale answers are served.
+func TestDecidePurged(t *testing.T) {
+	const pass, serve = `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`,
+		`{"stale": "serve", "rules": [{"match": {"prefix": "/"}, "cache": {}}]}`
+	m := newMemory()
+	m.purgedSoftly = true
+	m.put("/a", 60_000)
+	d := decide(t, m, pass, Answers{}, "GET /a")
+	if d.Action != Pass || d.CacheStatus != "gatehouse; fwd=stale; detail=expired" || d.Cache != CacheStale {
+		t.Errorf("got %v %q %q, want it to pass as expired", d.Action, d.CacheStatus, d.Cache)
+	}
+	for age, status := range map[int64]string{
+		0: "gatehouse; hit; detail=purged", 30_001: "gatehouse; hit; detail=not-in-step",
+	} {
+		m.state.InStepMS = now - age
+		d = decide(t, m, serve, Answers{}, "GET /a")
+		fields := fieldsOf(d)
+		if d.Status != 200 || d.Cache != CacheStaleServed || !slices.Contains(fields, [2]string{"cache-status", status}) ||
+			!slices.Contains(fields, [2]string{"cache-control", "no-cache"}) {
+			t.Errorf("age %d: got %d %v %q, want %s and no-cache", age, d.Status, fields, d.Cache, status)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func FuzzFindObject(f *testing.F) {
 		}
 		for _, e := range all[:min(len(all), 100)] {
 			// Look for the key of the entry, if its lengths are valid.
-			at, n := 40+20*int(e[36]), int(binary.LittleEndian.Uint16(e[32:]))
+			at, n := 40+20*int(e[36]&^stale), int(binary.LittleEndian.Uint16(e[32:]))
 			if at+n > len(e) {
 				continue
 			}
@@ -98,7 +98,7 @@ func rewrites(tag uint32, o *Object) func(entry []byte) bool {
 	want := AppendObject(nil, tag, o)
 	return func(e []byte) bool {
 		var reserved [][2]int
-		for i := range min(int(e[36]), (len(e)-40)/20) {
+		for i := range min(int(e[36]&^stale), (len(e)-40)/20) {
 			reserved = append(reserved, [2]int{40 + 20*i + 1, 3})
 		}
 		return bytes.Equal(zeroed(e, reserved...), want)

@@ -61,7 +61,7 @@ var (
 		Variant{Identity, 11, 5, 101}, Variant{Gzip, 12, 4, 102}, Variant{Brotli, 13, 3, 103}, Variant{Zstd, 14, 2, 104})
 	deviceObject = object(
 		Object{Key: "@demo-device/v1/me/config", Version: limits.MaxVersion, PublishedMS: 1763690398000,
-			ETag: `""`, ContentType: "text/plain", Status: 308, Headers: "location: /v2/me/config\nlink: </>; rel=up"},
+			ETag: `""`, ContentType: "text/plain", Stale: true, Status: 308, Headers: "location: /v2/me/config\nlink: </>; rel=up"},
 		Variant{Identity, 0xfffffffe, limits.MaxBody, 1 << 63})
 	productBodies = [][]byte{[]byte("hello"), []byte("gzip"), []byte("br!"), []byte("zs")}
 )
@@ -194,7 +194,7 @@ func stateFields(permissions ...string) []field {
 
 func entryFields(o *Object) []field {
 	f := []field{{"entry: size", 4}, {"tag", 4}, {"version", 8}, {"published, ms", 8}, {"ttl, ms", 8},
-		{"key length", 2}, {"etag length", 1}, {"content type length", 1}, {"variants", 1}, {"status less 200", 1},
+		{"key length", 2}, {"etag length", 1}, {"content type length", 1}, {"variants and stale", 1}, {"status less 200", 1},
 		{"headers length", 2}}
 	for range o.Variants() {
 		f = append(f, field{"variant: encoding", 1}, field{zero, 3}, field{"slot", 4}, field{"length", 4}, field{"stamp", 8})

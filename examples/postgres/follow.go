@@ -43,7 +43,7 @@ func (f *follower) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.Background())
+	defer hangUp(conn)
 	slots, err := conn.Exec(ctx, "SELECT 1 FROM pg_replication_slots WHERE slot_name = "+quote(f.name)).ReadAll()
 	if err != nil {
 		return err
@@ -63,6 +63,13 @@ func (f *follower) follow(ctx context.Context) error {
 	return f.stream(ctx, conn)
 }
 
+// hangUp closes a connection, at which Postgres may still be sending.
+func hangUp(conn *pgconn.PgConn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
 // snapshot publishes the whole table, and creates the slot at the same position. The slot exists only when all is
 // published: until then there is a temporary one.
 func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
@@ -79,7 +86,7 @@ func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
 	if err != nil {
 		return err
 	}
-	defer sql.Close(context.Background())
+	defer hangUp(sql)
 	rows := sql.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT "+
 		quote(slot.SnapshotName)+"; SELECT * FROM "+pgx.Identifier(strings.Split(f.table, ".")).Sanitize()+"; COMMIT")
 	defer rows.Close()

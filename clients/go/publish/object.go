@@ -211,8 +211,8 @@ type Entry struct {
 }
 
 // List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first;
-// none that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An error
-// ends the list.
+// none that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An
+// error ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		err := p.reads(ctx)

@@ -232,7 +232,7 @@ func TestPurgesAreApart(t *testing.T) {
 // TestTrimPurges: the records of purged objects go, then the purges that no older object needs. Nothing that was purged
 // comes back, and what was published later stays.
 func TestTrimPurges(t *testing.T) {
-	onBoth(t, func(t *testing.T, s server) {
+	onServer(t, func(t *testing.T, s server) {
 		put := func(key string, tags ...string) {
 			t.Helper()
 			if _, err := s.p.Put(t.Context(), Object{Key: key, ContentType: "a", Tags: tags}); err != nil {

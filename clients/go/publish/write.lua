@@ -478,7 +478,8 @@ if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
 end
 if expected and version ~= stored then
-  return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not the stored ' .. decimal(stored))
+  return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not the stored '
+    .. decimal(stored))
 end
 if expected then
   version = 0

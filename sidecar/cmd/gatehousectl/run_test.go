@@ -126,7 +126,7 @@ func TestObjects(t *testing.T) {
 
 	list := strings.Split(s.ok("", "list"), "\n")
 	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        200     1200  2") ||
-		!strings.HasSuffix(list[2], "text/x") {
+		!strings.HasSuffix(strings.TrimSpace(list[2]), "text/x") {
 		t.Errorf("list: %q", list)
 	}
 	var entry publish.Entry

@@ -145,8 +145,8 @@ func (s *syncer) tooMany(gone int) error {
 	if gone <= most {
 		return nil
 	}
-	return fmt.Errorf("%d of the %d objects under %s have no file in %s; nothing was written: --max-delete %d deletes them",
-		gone, len(s.stored), s.prefix, shown(s.Dir), gone)
+	return fmt.Errorf("%d of the %d objects under %s have no file in %s; nothing was written: "+
+		"--max-delete %d deletes them", gone, len(s.stored), s.prefix, shown(s.Dir), gone)
 }
 
 func (s *syncer) summary() {

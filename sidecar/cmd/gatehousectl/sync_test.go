@@ -67,7 +67,8 @@ func TestSync(t *testing.T) {
 		}
 		return out
 	}
-	if out := sync("6 objects: 6 to write, 0 unchanged, 0 to delete, 0 failed; nothing was written", "--dry-run"); !strings.HasPrefix(out,
+	out := sync("6 objects: 6 to write, 0 unchanged, 0 to delete, 0 failed; nothing was written", "--dry-run")
+	if !strings.HasPrefix(out,
 		"put /site/a.css\nput /site/sub/b.json\nput /site/index.html\nput /site/\n") || len(s.keys()) > 0 {
 		t.Errorf("dry run: %q", out)
 	}
@@ -84,14 +85,15 @@ func TestSync(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "sub")); err != nil {
 		t.Fatal(err)
 	}
-	if out := sync("3 objects: 1 to write, 2 unchanged, 3 to delete, 0 failed; nothing was written", "--dry-run"); !strings.Contains(out,
+	out = sync("3 objects: 1 to write, 2 unchanged, 3 to delete, 0 failed; nothing was written", "--dry-run")
+	if !strings.Contains(out,
 		"\ndelete /site/sub/\n") {
 		t.Errorf("dry run: %q", out)
 	}
 	lines := strings.Split(strings.TrimSpace(s.ok("", "sync", dir, "/site/", "--delete", "--json")), "\n")
 	var first, last syncLine
-	if err := errors.Join(json.Unmarshal([]byte(lines[0]), &first), json.Unmarshal([]byte(lines[len(lines)-1]), &last)); err != nil ||
-		len(lines) != 4 || first != (syncLine{Action: "put", Key: "/site/a.css", File: "a.css", Version: 2}) ||
+	err := errors.Join(json.Unmarshal([]byte(lines[0]), &first), json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+	if err != nil || len(lines) != 4 || first != (syncLine{Action: "put", Key: "/site/a.css", File: "a.css", Version: 2}) ||
 		last != (syncLine{Action: "delete", Key: "/site/sub/index.html", Version: 2}) {
 		t.Errorf("%q: %v", lines, err)
 	}
@@ -159,7 +161,8 @@ func TestSyncNames(t *testing.T) {
 		}
 	}
 	slices.Sort(want)
-	if got := s.keys(); !slices.Equal(got, want) || !strings.Contains(r.stderr, "nothing was deleted, because files failed") {
+	if got := s.keys(); !slices.Equal(got, want) ||
+		!strings.Contains(r.stderr, "nothing was deleted, because files failed") {
 		t.Errorf("keys %q, want %q", got, want)
 	}
 }
@@ -189,7 +192,8 @@ func TestSyncDeletes(t *testing.T) {
 	}
 
 	empty := t.TempDir()
-	s.fails(1, "1 of the 1 objects under //fleet/ have no file", "", "sync", empty, "/", "--delete", "--virtual-host", "fleet")
+	s.fails(1, "1 of the 1 objects under //fleet/ have no file", "", "sync", empty, "/", "--delete", "--virtual-host",
+		"fleet")
 	s.ok("", "sync", empty, "/", "--virtual-host", "fleet")
 	s.ok("", "sync", empty, "/", "--delete", "--virtual-host", "fleet", "--max-delete", "1")
 	files := map[string]string{}
@@ -205,12 +209,14 @@ func TestSyncDeletes(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r = s.run("", "sync", dir, "/many", "--delete", "--dry-run")
-	if r.code != 1 || strings.Count(r.stdout, "delete /many/") != 102 || !strings.Contains(r.stderr, "--max-delete 102") {
+	if r.code != 1 || strings.Count(r.stdout, "delete /many/") != 102 ||
+		!strings.Contains(r.stderr, "--max-delete 102") {
 		t.Errorf("%+v", r)
 	}
 	write(t, filepath.Join(dir, "0"), "x")
 	write(t, filepath.Join(dir, "1"), "x")
-	if got := s.ok("", "sync", dir, "/many", "--delete"); got != "3 objects: 1 written, 2 unchanged, 100 deleted, 0 failed\n" {
+	got := s.ok("", "sync", dir, "/many", "--delete")
+	if got != "3 objects: 1 written, 2 unchanged, 100 deleted, 0 failed\n" {
 		t.Errorf("a hundred: %q", got)
 	}
 }

@@ -59,6 +59,9 @@ func (s keySet) keys() []string {
 	return slices.AppendSeq([]string{s.one}, maps.Keys(s.more))
 }
 
+// pushed is the number of objects that are removed from the edge at once: about a batch.
+const pushed = 512
+
 // Purges is the cache for the purges of one shard.
 type Purges struct{ Shard }
 
@@ -81,12 +84,15 @@ func (s Purges) Apply(p contract.Purge) {
 	}
 	of.all[p.ID] = p
 	var gone []string
-	for _, key := range s.concerned(p.ID) {
-		if s.purge(key, p) {
-			gone = append(gone, key)
+	for some := range slices.Chunk(s.concerned(p.ID), pushed) {
+		before := len(gone)
+		for _, key := range some {
+			if s.purge(key, p) {
+				gone = append(gone, key)
+			}
 		}
+		s.edge.DeleteObjects(gone[before:]) // it is pushed while the rest follows
 	}
-	s.edge.DeleteObjects(gone) // first: it is pushed while the cache follows
 	for _, key := range gone {
 		if s.newest[key].place == held {
 			s.cache.Invalidate(key)
