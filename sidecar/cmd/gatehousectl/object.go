@@ -204,7 +204,7 @@ func (cmd *listCmd) Run(c *console) error {
 		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
-			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE\tTAGS")
+			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE")
 		}
 		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			e := entries[key]
@@ -220,8 +220,11 @@ func (cmd *listCmd) Run(c *console) error {
 			if contract.CheckTags(e.Tags) != nil {
 				e.Tags = []string{fmt.Sprintf("%q", e.Tags)}
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType,
-				strings.Join(e.Tags, ","))
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType)
+			if len(e.Tags) > 0 {
+				fmt.Fprintf(w, "\t%s", strings.Join(e.Tags, ","))
+			}
+			fmt.Fprintln(w)
 		}
 		return w.Flush()
 	})
