@@ -145,8 +145,8 @@ func TestUnjudged(t *testing.T) {
 	}
 }
 
-// TestPurgesOfAModel applies random writes and purges of two shards, and late reads, and compares the cache with a model
-// that knows only the last write of each key and the numbers of the purges.
+// TestPurgesOfAModel applies random writes and purges of two shards, and late reads, and compares the cache with a
+// model that knows only the last write of each key and the numbers of the purges.
 func TestPurgesOfAModel(t *testing.T) {
 	const shards = contract.Shards(2)
 	seed := rand.Uint64()
