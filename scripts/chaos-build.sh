@@ -74,9 +74,9 @@ case $kind in
 esac
 
 begin
-if [[ ${planted[*]} == *\"$PWD/sidecar/publish/* ]]; then
+if [[ ${planted[*]} == *\"$PWD/clients/go/publish/* ]]; then
   "$go" build -C e2e -overlay "$(write_overlay)" -o "$dir/gatehouse-chaos" ./cmd/gatehouse-chaos
-  compiles ./sidecar/publish >"$work/writer"
+  compiles github.com/gatehouse/gatehouse/clients/go/publish >"$work/writer"
 else
   rm -f "$dir/gatehouse-chaos"
   : >"$work/writer"

@@ -212,7 +212,12 @@ func (c *Checker) BeginRotation(device int, at, overlap time.Duration) uint64 {
 func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.histories[key].end(version, outcome, at)
+	h := &c.histories[key]
+	if h.end(version, outcome, at); at < h.purgedUntil && h.writes[version-1].kind == Put && outcome != Failed {
+		purge := h.begin(Delete, at, 0)
+		h.writes[purge-1].soft = true
+		h.end(purge, Unknown, at)
+	}
 }
 
 // Overtaken reports whether a newer write than version has begun and may be in force by at.
@@ -262,13 +267,19 @@ func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration)
 	return versions
 }
 
+// latePurge is how long a purge of unknown outcome may still happen: longer than any fault.
+const latePurge = 20 * time.Second
+
 // EndPurge records the outcome of a purge. Unlike a deletion it doesn't refuse a write of an earlier version that comes
-// later, so after one of unknown outcome the purge is unknown, too.
+// later, so after one of unknown outcome the purge is unknown, too; and no later write refuses it.
 func (c *Checker) EndPurge(versions map[int]uint64, outcome Outcome, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, version := range versions {
 		h, outcome := &c.histories[key], outcome
+		if outcome == Unknown {
+			h.purgedUntil = at + latePurge
+		}
 		if h.uncertain(version) {
 			outcome = Unknown
 		}

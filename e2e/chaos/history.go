@@ -43,6 +43,8 @@ func (o Outcome) String() string {
 type history struct {
 	writes []write // by version-1
 	acks   []ack   // ascending in both
+	// purgedUntil: a purge of unknown outcome may happen until then, also after later writes.
+	purgedUntil time.Duration
 }
 
 type write struct {

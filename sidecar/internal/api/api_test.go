@@ -123,6 +123,7 @@ func start(t *testing.T, v api.Verifier) fixture {
 		f.metrics, discard); err != nil {
 		t.Fatal(err)
 	}
+	f.cache.Purges(0).EndResync()
 	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
 	if err != nil {
 		t.Fatal(err)
@@ -349,6 +350,7 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Purges(0).EndResync()
 	fetcher, err := api.NewRedis(&overtaken{m, func() {
 		during(m)
 	}, times}, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())

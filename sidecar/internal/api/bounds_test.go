@@ -45,6 +45,7 @@ func TestFetchWithoutBounds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			cache.Purges(0).EndResync()
 			fetcher, err := api.NewRedis(cache, client, 16, contract.Keyspace{}, new(applied).get, m)
 			if err != nil {
 				t.Fatal(err)

@@ -157,6 +157,9 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 		}
 		o.Key = key
 		result = r.cache.ApplyRead(&o, mark)
+		if result == objectcache.Unjudged {
+			return fetched{}, fmt.Errorf("read %q: the purges in redis were not read yet", key)
+		}
 		if newest, found := r.cache.Get(key); found {
 			return fetched{newest, true}, nil
 		}

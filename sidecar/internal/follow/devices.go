@@ -172,12 +172,13 @@ func (f *Follower) setInStep(t time.Time) {
 	}
 }
 
-// lookAhead looks for events of devices and purges in payloads before their turn: what revokes a device has an effect at
-// once, and the others' records are read again.
+// lookAhead looks for events of devices and purges in payloads before their turn: what revokes a device has an effect
+// at once, and the others' records are read again.
 func (f *Follower) lookAhead(payloads []string, epoch string) {
 	for _, payload := range payloads {
 		e, err := contract.ParseEvent(payload)
-		if e.Member.Kind != contract.KindCredential && e.Member.Kind != contract.KindPurge || e.DataEpoch != epoch || f.Keyspace.Belongs(e.Member, f.Shard) != nil {
+		if e.Member.Kind != contract.KindCredential && e.Member.Kind != contract.KindPurge || e.DataEpoch != epoch ||
+			f.Keyspace.Belongs(e.Member, f.Shard) != nil {
 			continue
 		}
 		if f.rereads.late != nil {
@@ -189,9 +190,9 @@ func (f *Follower) lookAhead(payloads []string, epoch string) {
 	}
 }
 
-// applyMeanwhile applies events of devices and purges that arrive while records are read. That may take minutes, and neither a
-// revocation nor a new device may wait so long. It applies revocations at once, then reads the records of the devices,
-// one pipeline per call. The events are applied once more in their order later.
+// applyMeanwhile applies events of devices and purges that arrive while records are read. That may take minutes, and
+// neither a revocation nor a new device may wait so long. It applies revocations at once, then reads the records of
+// the devices, one pipeline per call. The events are applied once more in their order later.
 func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch string) error {
 	f.lookAhead(f.in.unseen(), epoch)
 	members := make([]contract.Member, 0, min(len(f.rereads.devices), pipelineSize))

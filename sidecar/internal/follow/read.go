@@ -33,9 +33,9 @@ const (
 )
 
 // readChanges applies the changes from from to p, or all records in a full resync. It reads devices first, since
-// revocations matter more than objects, and with them all purges, so that no object is applied that was purged. Since writes may be faster than reads, the end is fixed at
-// the beginning. Records that move beyond it meanwhile have events, of which none is missing once everything up to end
-// was applied.
+// revocations matter more than objects, and with them all purges, so that no object is applied that was purged. Since
+// writes may be faster than reads, the end is fixed at the beginning. Records that move beyond it meanwhile have
+// events, of which none is missing once everything up to end was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
 	end uint64, err error) {
 	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.dataEpoch) }

@@ -65,6 +65,7 @@ const (
 	Expired     Result = "expired"      // its lifetime has ended
 	Overtaken   Result = "overtaken"    // see ApplyRead
 	Purged      Result = "purged"       // by a purge after it was written
+	Unjudged    Result = "unjudged"     // see ApplyRead
 )
 
 // Cache is safe for concurrent use.

@@ -51,6 +51,9 @@ func start(t *testing.T, c objectcache.Config) fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i := range c.Shards.Count() {
+		mi.Purges(i).EndResync()
+	}
 	return fixture{mi, e, m}
 }
 

@@ -16,6 +16,8 @@ type purges struct {
 	// unmet are those that the running full resync has not applied. Until its [Purges.EndResync] they still count: what
 	// is read meanwhile must not bring back what was purged.
 	unmet map[string]bool
+	// read: all were read once. Until then nobody knows whether an object was purged.
+	read bool
 	// tagged has the keys of held and left-out objects, by the IDs of the purges of their tags.
 	tagged map[string]keySet
 }
@@ -168,7 +170,7 @@ func (s Purges) EndResync() {
 	for id := range of.unmet {
 		delete(of.all, id)
 	}
-	of.unmet = nil
+	of.unmet, of.read = nil, true
 }
 
 // index adds the object at key to those with its tags, or removes it. The newest version of the key has them.

@@ -124,8 +124,29 @@ func TestPurgesOfAResync(t *testing.T) {
 	}
 }
 
-// TestPurgesOfAModel applies random writes and purges of two shards, and late reads, and compares the cache with a model
-// that knows only the last write of each key and the numbers of the purges.
+// TestUnjudged: until all purges were read once, nobody knows whether an object that is read was purged.
+func TestUnjudged(t *testing.T) {
+	cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 10}, edge{}, metrics.New(),
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := tagged("/a", 1, 1, "t")
+	if got := cache.ApplyRead(&o, cache.ReadMark("/a")); got != objectcache.Unjudged {
+		t.Errorf("got %s before the purges were read", got)
+	}
+	if _, found := cache.Get("/a"); found {
+		t.Error("the object is held")
+	}
+	cache.Purges(0).Apply(hard("#t", 1, 1))
+	cache.Purges(0).EndResync()
+	if got := cache.ApplyRead(&o, cache.ReadMark("/a")); got != objectcache.Purged {
+		t.Errorf("got %s afterwards", got)
+	}
+}
+
+// TestPurgesOfAModel applies random writes and purges of two shards, and late reads, and compares the cache with a
+// model that knows only the last write of each key and the numbers of the purges.
 func TestPurgesOfAModel(t *testing.T) {
 	const shards = contract.Shards(2)
 	seed := rand.Uint64()

@@ -68,13 +68,17 @@ func (c *Cache) ReadMark(key string) uint64 {
 }
 
 // ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
-// mark, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because
-// it may have been newer. It sets o's PublishedMS and Stale as for [Edge].
+// mark, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because it
+// may have been newer; [Unjudged] until the purges of its shard were read once. It sets o's PublishedMS and Stale as
+// for [Edge].
 func (c *Cache) ApplyRead(o *contract.Object, mark uint64) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if mark != c.resyncs[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] {
 		return Overtaken
+	}
+	if !c.purges[c.shards.Of(o.Key)].read {
+		return Unjudged
 	}
 	applied := *o
 	result := c.apply(&applied)
