@@ -73,8 +73,8 @@ func (o *opa) kill() {
 	_ = o.child.Stop() // it was killed
 }
 
-// TestExternalAuthorization lets in devices by the policy in docs/authority.md, which OPA judges, while OPA is well; and
-// before and after it hangs, is killed, or judges by a policy that gives no answer.
+// TestExternalAuthorization lets in devices by the policy in docs/authority.md, which OPA judges, while OPA is well;
+// and before and after it hangs, is killed, or judges by a policy that gives no answer.
 func TestExternalAuthorization(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/authority.md")

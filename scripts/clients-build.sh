@@ -24,7 +24,7 @@ stage=$work/stage/clients
 sed -i "s/^version = .*/version = \"$version\"/" "$stage/python/pyproject.toml"
 sed -i "s/^  \"version\": .*/  \"version\": \"$version\",/" "$stage/node/package.json"
 sed -i "s,^  <version>.*,  <version>$version</version>," "$stage/java/pom.xml"
-sed -i "s,<version>0\.1\.0</version>,<version>$version</version>," "$stage/java/README.md"
+(cd "$stage/java" && sed -i "s,<version>0\.1\.0</version>,<version>$version</version>," README.md)
 
 (cd "$stage/python" && PYTHONPATH=$PWD/../../../../../.venv/clients ../../../../../.venv/bin/python -m hatchling build -d "$out" >/dev/null)
 ln -s "$work/npm/node_modules" "$stage/node/node_modules"

@@ -256,7 +256,7 @@ func (a *authority) load(writing, reading context.Context, publisher *publish.Pu
 func (a *authority) summary() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return fmt.Sprintf("authority: asked %d times, also %d while slow, %d hanging, %d wrong; %d changes whose invalidation "+
-		"was acknowledged; devices shown %d let in, %d refused, %d not verified\n", a.asked[well], a.asked[slow],
+	return fmt.Sprintf("authority: asked %d times, also %d while slow, %d hanging, %d wrong; %d changes whose "+
+		"invalidation was acknowledged; devices shown %d let in, %d refused, %d not verified\n", a.asked[well], a.asked[slow],
 		a.asked[hanging], a.asked[wrong], a.written, a.answers[Hit], a.answers[Refused], a.answers[Unverified])
 }

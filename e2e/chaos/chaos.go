@@ -40,8 +40,8 @@
 // An authority decides about further devices, which change in its database: it decides, then answers, at times slowly,
 // not at all, not as in the contract, or not while it restarts. Each change is followed by an invalidation in one of
 // the four ways, until it is acknowledged. Violations are: a device is let in by what was right before a change, 2 s
-// after the acknowledgement without a fault, and in any case max_auth_staleness + 1 s after it; a good one is refused, or
-// not verified twice in a row while nothing is broken and the authority is well.
+// after the acknowledgement without a fault, and in any case max_auth_staleness + 1 s after it; a good one is refused,
+// or not verified twice in a row while nothing is broken and the authority is well.
 //
 // Other devices are imported with generated secrets, whose hashes the sidecars upgrade at the first authentication, and
 // get another secret about then. The same bounds are for the former secret, and the new one must be good.
@@ -67,9 +67,10 @@
 //
 // # What readers and writers know
 //
-// Each key and each device has two writers, who put some objects in batches. Redis refuses a version that isn't greater than the one it has, so an
-// acknowledged version is never replaced by a smaller one, whatever the order of arrival; a write that was refused was
-// never in force. A revocation has no version of its own, so no other writer writes to its device meanwhile.
+// Each key and each device has two writers, who put some objects in batches. Redis refuses a version that isn't greater
+// than the one it has, so an acknowledged version is never replaced by a smaller one, whatever the order of arrival; a
+// write that was refused was never in force. A revocation has no version of its own, so no other writer
+// writes to its device meanwhile.
 //
 // A write comes into force at one instant for all workers of an Envoy, because they share memory. But a reader only
 // knows that an answer was decided between its beginning and its end, so two answers are compared only if one began

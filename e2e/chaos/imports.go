@@ -24,8 +24,9 @@ const (
 	importedPermission = "telemetry.write"
 )
 
-// imports imports devices with generated secrets, whose hashes the sidecars upgrade when the devices authenticate first.
-// Then each gets another secret, about when the upgrade is written. After that the devices are left alone.
+// imports imports devices with generated secrets, whose hashes the sidecars upgrade when the devices first
+// authenticate. Then each gets another secret, about when the upgrade is written. After that the devices are left
+// alone.
 type imports struct {
 	*ledger
 	secrets [][2]string // of versions 1 and 2, by device
@@ -82,7 +83,8 @@ func (m *imports) batch(writing, reading context.Context, publisher *publish.Pub
 		if err != nil {
 			panic(err) // the secret and the cost are ours
 		}
-		devices[i] = publish.Device{ID: importedID(first + i), Hashes: []string{hash}, Permissions: []string{importedPermission}}
+		devices[i] = publish.Device{ID: importedID(first + i), Hashes: []string{hash},
+			Permissions: []string{importedPermission}}
 	}
 	lost, ok := m.add(writing, publisher, devices, first)
 	if !ok || !wait(writing, 500*time.Millisecond) { // the sidecars have them
@@ -175,6 +177,6 @@ func (m *imports) rotate(publisher *publish.Publisher, device, lost int) bool {
 func (m *imports) summary() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fmt.Sprintf("imports: %d devices, %d of them got another secret during the upgrade; shown %d let in, %d refused, "+
-		"%d not verified\n", m.imported, m.rotated, m.answers[Hit], m.answers[Refused], m.answers[Unverified])
+	return fmt.Sprintf("imports: %d devices, %d of them got another secret during the upgrade; shown %d let in, "+
+		"%d refused, %d not verified\n", m.imported, m.rotated, m.answers[Hit], m.answers[Refused], m.answers[Unverified])
 }

@@ -162,7 +162,8 @@ func (s *syncer) summary() {
 }
 
 func (s *syncer) stopped(err error) error {
-	return fmt.Errorf("stopped after %d of %d objects; run it again to continue: %w", s.progress.done, s.progress.size, err)
+	return fmt.Errorf("stopped after %d of %d objects; run it again to continue: %w", s.progress.done, s.progress.size,
+		err)
 }
 
 // page is 1 for HTML, otherwise 0.

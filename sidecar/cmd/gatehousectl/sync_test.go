@@ -93,7 +93,8 @@ func TestSync(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(s.ok("", "sync", dir, "/site/", "--delete", "--json")), "\n")
 	var first, last syncLine
 	err := errors.Join(json.Unmarshal([]byte(lines[0]), &first), json.Unmarshal([]byte(lines[len(lines)-1]), &last))
-	if err != nil || len(lines) != 4 || first != (syncLine{Action: "put", Key: "/site/a.css", File: "a.css", Version: 2}) ||
+	if err != nil || len(lines) != 4 ||
+		first != (syncLine{Action: "put", Key: "/site/a.css", File: "a.css", Version: 2}) ||
 		last != (syncLine{Action: "delete", Key: "/site/sub/index.html", Version: 2}) {
 		t.Errorf("%q: %v", lines, err)
 	}

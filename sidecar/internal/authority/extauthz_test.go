@@ -16,7 +16,8 @@ import (
 
 // Messages as go-control-plane v1.40.0 encodes them.
 const (
-	allowed = "\n\x00\"\x97\x01\n\x12\n\vdecision_id\x12\x03\x1a\x017\n\x80\x01\n\tgatehouse\x12s*q\n\x1b\n\x06labels\x12" +
+	allowed = "\n\x00\"\x97\x01\n\x12\n\vdecision_id\x12\x03\x1a\x017\n\x80\x01\n\tgatehouse\x12s*q\n\x1b\n\x06labels" +
+		"\x12" +
 		"\x11*\x0f\n\r\n\x05fleet\x12\x04\x1a\x02eu\n#\n\tnot_after\x12\x16\x1a\x142030-01-31T00:00:00Z\n\x1b\n" +
 		"\vpermissions\x12\f2\n\n\x03\x1a\x01b\n\x03\x1a\x01a\n\x10\n\x03ttl\x12\t\x11\x00\x00\x00\x00\x00\x00\xf8?" +
 		"\x1a\x0f\x12\n\n\b\n\x03x-a\x12\x01b*\x01x"
@@ -31,7 +32,8 @@ func check(t *testing.T, answer func(w http.ResponseWriter)) (url string, got *a
 	got = new(atomic.Value)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
-		got.Store(r.Proto + " " + r.URL.Path + " " + r.Header.Get("Content-Type") + " " + r.Header.Get("TE") + " " + string(text))
+		got.Store(r.Proto + " " + r.URL.Path + " " + r.Header.Get("Content-Type") + " " + r.Header.Get("TE") + " " +
+			string(text))
 		w.Header().Set("Content-Type", "application/grpc")
 		answer(w)
 	}))
@@ -126,7 +128,8 @@ func TestCheckQuestion(t *testing.T) {
 	longer := len(host) - len("h:1")
 	want := strings.NewReplacer("\x03h:1", string(rune(len(host)))+host, "\nU\"S\x12Q",
 		"\n"+string(rune('U'+longer))+"\""+string(rune('S'+longer))+"\x12"+string(rune('Q'+longer))).Replace(asked)
-	if want = "HTTP/2.0 /envoy.service.auth.v3.Authorization/Check application/grpc trailers " + frame(want); got.Load() != want {
+	want = "HTTP/2.0 /envoy.service.auth.v3.Authorization/Check application/grpc trailers " + frame(want)
+	if got.Load() != want {
 		t.Errorf("the service got\n%q, want\n%q", got.Load(), want)
 	}
 	if _, err := f.Ask(t.Context(), "a:b", "s", true); err != nil || strings.Contains(got.Load().(string), "Basic") {

@@ -108,7 +108,8 @@ func TestProblems(t *testing.T) {
 		{"large secret", "", []string{"--verdict.secret-file=" + secret(strings.Repeat("x", 4097))},
 			[]string{"over 4096 bytes, too large for a secret"}},
 		{"authority", "authority: {url: 'grpc://a', invalidate_address: a}", nil, []string{
-			"authority.url: want grpc://host:port", "authority.invalidate_address, authority.invalidate_token_file: come together",
+			"authority.url: want grpc://host:port",
+			"authority.invalidate_address, authority.invalidate_token_file: come together",
 			"authority.invalidate_address: \"a\": want host:port"}},
 		{"no token", "authority: {url: 'http://a', invalidate_address: 'a:1', invalidate_token_file: /no/such}", nil,
 			[]string{"authority.invalidate_token_file: open /no/such"}},
