@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -112,6 +113,7 @@ func TestFlagsMeanTheSame(t *testing.T) {
 	several := map[string]string{
 		"device":  "an id; audit selects by a pattern",
 		"author":  "a name; audit selects by a pattern",
+		"header":  "a header; explain's are also in files",
 		"overlap": "how long; device list selects by whether there is one",
 	}
 	first := map[string]string{}
@@ -174,6 +176,9 @@ func TestJSON(t *testing.T) {
 		{s, "get", "", []string{"/a"}, 0},
 		{s, "list", "", nil, 2},
 		{s, "delete", "", []string{"/a"}, 0},
+		{s, "sync", "", []string{filepath.Dir(rules), "/docs/"}, 1},
+		{s, "purge", "", []string{"--prefix", "/docs/", "--dry-run"}, 0},
+		{s, "purge", "", []string{"--all"}, 0},
 		{s, "trim", "", nil, 0},
 		{s, "device put", "s", append(device, "d", "--label", "fleet=eu"), 0},
 		{s, "device put", "", []string{"e", "--generate", "--cost", "4"}, 0},

@@ -52,7 +52,7 @@ type putCmd struct {
 	File        string        `required:"" placeholder:"FILE" help:"The body, at most 1 MiB; - is standard input."`
 	ContentType string        `placeholder:"TYPE" help:"Content type. Default: by the extension of file or key, or by the body."`
 	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
-	Header      []string      `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the answer, such as 'location: /new'; may be repeated."`
+	Header      []string      `sep:"none" placeholder:"NAME:VALUE" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
 	IfAbsent    bool          `help:"Only if there is no object at the key."`
@@ -88,7 +88,7 @@ func (cmd *putCmd) Run(c *console) error {
 	for _, line := range cmd.Header {
 		name, value, found := strings.Cut(line, ":")
 		if !found {
-			return usagef("--header %q: want 'NAME: VALUE'", line)
+			return usagef("--header %q: want NAME:VALUE", line)
 		}
 		object.Headers = append(object.Headers, publish.Header{Name: name, Value: strings.TrimSpace(value)})
 	}
@@ -162,12 +162,16 @@ func (cmd *getCmd) Run(c *console) error {
 // head is an object's metadata.
 type head struct {
 	publish.Entry
-	Bytes map[string]int `json:"bytes"` // by encoding
+	Headers []string       `json:"headers,omitempty"` // lines
+	Bytes   map[string]int `json:"bytes"`             // by encoding
 }
 
 func headOf(o *contract.Object) head {
 	h := head{publish.Entry{Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, ETag: o.ETag,
-		ContentType: o.ContentType, TTLMS: o.TTLMS}, map[string]int{}}
+		ContentType: o.ContentType, Status: cmp.Or(o.Status, 200), TTLMS: o.TTLMS, Tags: o.Tags}, nil, map[string]int{}}
+	for _, header := range o.Headers.List() {
+		h.Headers = append(h.Headers, header.Name+": "+header.Value)
+	}
 	for _, b := range o.Bodies {
 		h.Bytes[b.Encoding.String()] = len(b.Bytes)
 	}

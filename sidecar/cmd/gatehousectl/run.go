@@ -31,8 +31,8 @@ type cli struct {
 	Get    getCmd    `cmd:"" group:"objects" help:"Print a stored object." example:"gatehousectl get /v1/products/42 --head"`
 	Delete deleteCmd `cmd:"" group:"objects" help:"Make the edges forget an object." example:"gatehousectl delete /v1/products/42"`
 	List   listCmd   `cmd:"" group:"objects" help:"List objects by key." example:"gatehousectl list /v1/products/ --json"`
-	Purge  purgeCmd  `cmd:"" group:"objects" help:"Make the edges forget all objects with a tag, or below a path. What is published afterwards stays." example:"gatehousectl purge --tag product-42"`
-	Trim   trimCmd   `cmd:"" group:"objects" help:"Remove what was purged, or deleted or expired over a day ago. These are the log entries of objects and devices deleted over 24 hours ago, purged objects, and objects that expired over 24 hours ago." example:"gatehousectl trim"`
+	Purge  purgeCmd  `cmd:"" group:"objects" help:"Make the edges forget the objects of a tag or a path. What is published afterwards stays." example:"gatehousectl purge --tag product-42"`
+	Trim   trimCmd   `cmd:"" group:"objects" help:"Remove what was purged, deleted or expired. These are the log entries of objects and devices deleted over 24 hours ago, purged objects, and objects that expired over 24 hours ago." example:"gatehousectl trim"`
 
 	Device struct {
 		Author string `placeholder:"NAME" help:"Who changes devices, for gatehousectl audit. Default: user@host, and the Redis user."`

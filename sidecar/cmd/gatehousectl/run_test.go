@@ -112,7 +112,7 @@ func TestObjects(t *testing.T) {
 		t.Errorf("list: %q", got)
 	}
 	s.ok("", "delete", "/old")
-	s.fails(2, "--header", "", "put", "/old", "--file", "-", "--header", "location")
+	s.fails(2, "want NAME:VALUE", "", "put", "/old", "--file", "-", "--header", "location")
 	s.fails(2, "location is missing", "", "put", "/old", "--file", "-", "--status", "308")
 	s.fails(1, "no encoding gzip (has: identity)", "", "get", "/b", "--encoding", "gzip")
 	s.fails(1, "stale version", "", "put", "/b", "--file", "-", "--version", "7")
