@@ -98,6 +98,9 @@ func parseTeams(text []byte, before teams) (teams, error) {
 	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
+	if len(file.Teams) == 0 { // an editor may be writing it
+		return nil, errors.New("no teams")
+	}
 	old := map[string]*Team{}
 	for _, t := range before {
 		old[t.Name] = t

@@ -279,7 +279,8 @@ func TestRival(t *testing.T) {
 	await.Until(t, "the second to take over", func() bool { return p.version("/second") == 1 && p.version("/first") == 0 })
 	await.Until(t, "the first to notice", func() bool {
 		err := first.Ready()
-		return err != nil && strings.Contains(err.Error(), "another sidecar")
+		return err != nil && strings.Contains(err.Error(), "another sidecar") &&
+			strings.Contains(first.log.String(), "level=ERROR")
 	})
 	if second.Ready() != nil {
 		t.Errorf("the second is not ready: %v", second.Ready())
