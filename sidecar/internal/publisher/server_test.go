@@ -635,12 +635,13 @@ func TestTeams(t *testing.T) {
 		"teams: [{name: a, tokens: [" + sum("a") + ", " + sum("a") + "], prefixes: [/]}]": "comes twice",
 		"teams: [{name: a, token: x}]":                                                    "not found",
 		"teams: [~]":                                                                      "team 1: empty",
+		"":                                                                                "teams: missing",
 	} {
 		if _, err := parseTeams([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if all, err := parseTeams(nil, nil); err != nil || len(all) != 0 {
-		t.Errorf("an empty file: %v", err)
+	if all, err := parseTeams([]byte("teams: []"), nil); err != nil || len(all) != 0 {
+		t.Errorf("no teams: %v", err)
 	}
 }

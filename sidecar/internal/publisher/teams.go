@@ -98,8 +98,8 @@ func parseTeams(text []byte, before teams) (teams, error) {
 	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if len(file.Teams) == 0 { // an editor may be writing it
-		return nil, errors.New("no teams")
+	if file.Teams == nil { // an editor may be writing it
+		return nil, errors.New("teams: missing; [] refuses everybody")
 	}
 	old := map[string]*Team{}
 	for _, t := range before {
