@@ -63,8 +63,19 @@ type problem struct {
 	cause error         // for the log: it may have Redis's address
 }
 
+// maxDetail bounds the detail of a problem, in bytes: it may quote a value of the request.
+const maxDetail = 500
+
 func problemf(status int, format string, args ...any) *problem {
-	return &problem{Status: status, Detail: fmt.Sprintf(format, args...)}
+	return &problem{Status: status, Detail: cut(fmt.Sprintf(format, args...))}
+}
+
+// cut returns the begin of text, if it is longer than a detail.
+func cut(text string) string {
+	if len(text) <= maxDetail {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxDetail], "") + "…"
 }
 
 // call is one request.
@@ -184,7 +195,7 @@ func (c *call) refuse(p *problem) {
 
 // failed returns the problem of an error of package publish.
 func failed(err error) *problem {
-	p := &problem{Detail: err.Error()}
+	p := &problem{Detail: cut(err.Error())}
 	var shards *contract.ShardsError
 	switch {
 	case errors.Is(err, publish.ErrInvalid):

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -490,6 +491,39 @@ not JSON
 	}
 	if got := s.do(t, "POST", "/v1/batch", shop, "{}"); got.status != 415 {
 		t.Errorf("another content type: %d", got.status)
+	}
+}
+
+// TestLargeLines: neither memory, answer nor log grows with large values of a batch.
+func TestLargeLines(t *testing.T) {
+	s := start(t)
+	large := strings.Repeat("9", maxLine/2)
+	var body strings.Builder
+	lines := []string{
+		`{"op": "put", "content_type": "a", "key": "/v1/products/LARGE"}`, `{"op": "delete", "key": "/v1/products/LARGE"}`,
+		`{"op": "put", "key": "/v1/prices/LARGE"}`, `{"op": "LARGE"}`, `{"LARGE": 1}`, `{"version": LARGE}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "LARGE\u0000"}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "etag": "LARGE"}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "ttl": "LARGE"}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "tags": ["LARGE"]}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "headers": [{"name": "LARGE", "value": "LARGE"}]}`,
+	}
+	for _, line := range lines {
+		body.WriteString(strings.ReplaceAll(line, "LARGE", large[:(maxLine/2-200)/strings.Count(line, "LARGE")]) + "\n")
+	}
+	ndjson := shop.with(headers{"Content-Type": "application/x-ndjson"})
+	got := s.do(t, "POST", "/v1/batch", ndjson, body.String())
+	if n := strings.Count(got.body, `"status":400`); got.status != 207 || n != len(lines) {
+		t.Errorf("%d, %d refused, want %d", got.status, n, len(lines))
+	}
+	if len(got.body) > 1000*len(lines) || len(s.log.String()) > 1000*len(lines) {
+		t.Errorf("%d bytes of answer, %d of log", len(got.body), len(s.log.String()))
+	}
+	scanner := bufio.NewScanner(strings.NewReader(body.String()))
+	scanner.Buffer(nil, maxLine)
+	one := &call{team: s.teams.of(tokenOf("shop"))}
+	if part, more, p := one.part(scanner, maxLines); len(part) > 2 || !more || p != nil {
+		t.Errorf("%d lines at once, %v, %v", len(part), more, p)
 	}
 }
 
