@@ -106,7 +106,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers with a status, or returns the problem to answer with.
 func (c *call) serve() (status int, p *problem) {
-	path := c.r.URL.EscapedPath()
+	path := sentPath(c.r)
 	if path == "/openapi.json" {
 		return c.only(http.MethodGet, http.MethodHead)(func() (int, *problem) {
 			return c.send(http.StatusOK, "application/json", openAPI)
@@ -140,6 +140,15 @@ func (c *call) serve() (status int, p *problem) {
 		return c.only(http.MethodPost)(c.purge)
 	}
 	return 0, problemf(http.StatusNotFound, "want /v1/objects/KEY, /v1/batch, /v1/purge or /openapi.json")
+}
+
+// sentPath returns the path as the client sent it. EscapedPath escapes, and unescapes, all of a path with a character
+// such as "|", which clients of the edge may send, too.
+func sentPath(r *http.Request) string {
+	if path, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(path, "/") {
+		return path
+	}
+	return r.URL.EscapedPath() // the absolute form
 }
 
 // only lets requests with one of methods pass to what it is given.

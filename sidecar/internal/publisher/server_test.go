@@ -494,6 +494,45 @@ not JSON
 	}
 }
 
+// TestRawPath: the key is the path as it was sent, also with characters that URLs should have escaped.
+func TestRawPath(t *testing.T) {
+	s := start(t)
+	for _, path := range []string{"/v1/products/a|b", `/v1/products/"^{}<>` + "`", "/v1/products/%3fA|%C3%A9"} {
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.Opaque = "/v1/objects" + path + "?a=|"
+		r.Header = http.Header{"Content-Type": {"a"}, "Authorization": {shop["Authorization"]}}
+		got, err := new(http.Transport).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if o, err := s.p.Get(t.Context(), path+"?a=|"); got.StatusCode != 201 || err != nil {
+			t.Errorf("%s: %d, then %s, %v", path, got.StatusCode, o.Key, err)
+		}
+	}
+}
+
+// TestPrefixesRate: of purges that make sidecars look at all objects a team may make a few.
+func TestPrefixesRate(t *testing.T) {
+	s := start(t)
+	for i := range prefixesBurst + 1 {
+		got := s.do(t, "POST", "/v1/purge", hosts, `{"all": true, "soft": true, "virtual_host": "fleet"}`)
+		if want := map[bool]int{true: 200, false: 429}[i < prefixesBurst]; got.status != want ||
+			(want == 429) != (got.header.Get("Retry-After") == "1") {
+			t.Errorf("purge %d: %d %v, want %d", i, got.status, got.header, want)
+		}
+	}
+	if got := s.do(t, "POST", "/v1/purge", hosts, `{"tag": "a", "virtual_host": "fleet"}`); got.status != 200 {
+		t.Errorf("by tag: %d", got.status)
+	}
+	if got := s.do(t, "POST", "/v1/purge", shop, `{"prefix": "/v1/products/"}`); got.status != 200 {
+		t.Errorf("another team: %d", got.status)
+	}
+}
+
 // TestLargeLines: neither memory, answer nor log grows with large values of a batch.
 func TestLargeLines(t *testing.T) {
 	s := start(t)
