@@ -84,7 +84,12 @@ func (c *call) batch() (int, *problem) {
 			return 0, p
 		}
 		n += len(part)
-		gone := c.writePart(ctx, part)
+		gone := c.renew()
+		if gone != nil {
+			part = nil
+		} else {
+			gone = c.writePart(ctx, part)
+		}
 		if p == nil {
 			p = gone
 		}
@@ -101,6 +106,16 @@ func (c *call) batch() (int, *problem) {
 		}
 	}
 	return c.send(status, "application/x-ndjson", out.Bytes())
+}
+
+// renew takes the team from the file as it is now: a batch may take minutes. It returns why the token is none any more.
+func (c *call) renew() *problem {
+	team := c.s.teams.of(c.token)
+	if team == nil {
+		return problemf(http.StatusUnauthorized, "the token was removed; the rest was not written")
+	}
+	c.team = team
+	return nil
 }
 
 // extend gives the next part of the body, and the answer, the time of a whole request.

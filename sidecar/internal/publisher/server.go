@@ -84,6 +84,7 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	ctx   context.Context // with the trace of the request
+	token string
 	team  *Team
 	route string
 }
@@ -114,7 +115,7 @@ func (c *call) serve() (status int, p *problem) {
 	}
 	scheme, token, _ := strings.Cut(c.r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
-		c.team = c.s.teams.of(token)
+		c.token, c.team = token, c.s.teams.of(token)
 	}
 	if c.team == nil {
 		c.w.Header().Set("WWW-Authenticate", "Bearer")

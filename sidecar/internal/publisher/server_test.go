@@ -533,6 +533,47 @@ func TestPrefixesRate(t *testing.T) {
 	}
 }
 
+// TestTokenEndsDuringBatch: lines that come after a token was removed are not written.
+func TestTokenEndsDuringBatch(t *testing.T) {
+	s := start(t)
+	body, lines := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/x-ndjson"}, "Authorization": {slow["Authorization"]}}
+	go func() {
+		line := `{"op": "put", "key": "/v1/slow/%d", "content_type": "a"}` + "\n"
+		fmt.Fprintf(lines, line, 1)
+		for deadline := time.Now().Add(await.Deadline); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if _, err := s.p.Get(t.Context(), "/v1/slow/1"); err == nil {
+				break
+			}
+		}
+		if err := os.WriteFile(s.teams.file, []byte("teams: []"), 0o600); err != nil {
+			t.Error(err)
+		}
+		if err := s.teams.read(); err != nil {
+			t.Error(err)
+		}
+		fmt.Fprintf(lines, line, 2)
+		lines.Close()
+	}()
+	got, err := s.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if want := `"status":401,"detail":"the token was removed; the rest was not written"}` + "\n"; err != nil ||
+		got.StatusCode != 207 || strings.Count(string(text), "\n") != 2 || !strings.HasSuffix(string(text), want) {
+		t.Errorf("%d %q, %v", got.StatusCode, text, err)
+	}
+	if _, err := s.p.Get(t.Context(), "/v1/slow/2"); err == nil {
+		t.Error("written without a token")
+	}
+}
+
 // TestLargeLines: neither memory, answer nor log grows with large values of a batch.
 func TestLargeLines(t *testing.T) {
 	s := start(t)
