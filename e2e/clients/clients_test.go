@@ -146,8 +146,11 @@ func published(t *testing.T, client *redis.Client) {
 	if o, err := p.Get(ctx, "/v1/prices/999"); err != nil || string(o.Bodies[0].Bytes) != "1" {
 		t.Errorf("/v1/prices/999: %+v, %v", o, err)
 	}
-	if _, err := p.Get(ctx, "/v1/products/42"); !errors.Is(err, publish.ErrNotFound) {
-		t.Errorf("/v1/products/42: %v, want it deleted", err)
+	if _, err := p.Get(ctx, "/v1/products/42"); err != nil {
+		t.Errorf("/v1/products/42: %v, want it as the README's reader asks the edge for it", err)
+	}
+	if _, err := p.Get(ctx, "/v1/prices/0"); !errors.Is(err, publish.ErrNotFound) {
+		t.Errorf("/v1/prices/0: %v, want it deleted", err)
 	}
 	device, err := p.GetDevice(ctx, "truck-7")
 	if err != nil || !publish.Matches(device.Hashes[0], "a secret of yours", nil) {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
@@ -35,16 +37,25 @@ func (s *Stack) StartRedis(ctx context.Context) error {
 			expire(ctx, s.embedded)
 		}()
 		s.stopEmbedded = func() { cancel(); <-stopped; s.embedded.Close() }
-		return nil
-	}
-	if err := s.embedded.Restart(); err != nil {
+	} else if err := s.embedded.Restart(); err != nil {
 		return &AddressError{Variable: "REDIS", Address: s.opts.Redis, Err: err}
 	}
+	s.embedded.Server().SetPreHook(acceptLibrary)
 	return nil
 }
 
+// acceptLibrary answers CLIENT SETINFO, which miniredis lacks although it says that it is newer than 7.2: Lettuce 6.3
+// would not connect.
+func acceptLibrary(c *server.Peer, command string, args ...string) bool {
+	if command != "CLIENT" || len(args) != 3 || !strings.EqualFold(args[0], "SETINFO") {
+		return false
+	}
+	c.WriteOK()
+	return true
+}
+
 // expire advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
-func expire(ctx context.Context, server *miniredis.Miniredis) {
+func expire(ctx context.Context, embedded *miniredis.Miniredis) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	last := time.Now()
@@ -53,7 +64,7 @@ func expire(ctx context.Context, server *miniredis.Miniredis) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			server.FastForward(now.Sub(last))
+			embedded.FastForward(now.Sub(last))
 			last = now
 		}
 	}

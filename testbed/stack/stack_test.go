@@ -99,6 +99,9 @@ func TestStackStartsAndStops(t *testing.T) {
 	if got, err := client.Get(t.Context(), "seed").Result(); err != nil || got != "kept" {
 		t.Errorf("embedded Redis after its restart: got %q, %v; want its data kept", got, err)
 	}
+	if err := client.Do(t.Context(), "CLIENT", "SETINFO", "LIB-NAME", "lettuce").Err(); err != nil {
+		t.Errorf("embedded Redis: CLIENT SETINFO, which Lettuce sends: %v", err)
+	}
 	subscription := client.Subscribe(t.Context(), "channel")
 	defer func() { _ = subscription.Close() }()
 	if _, err := subscription.Receive(t.Context()); err != nil {

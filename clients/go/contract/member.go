@@ -54,8 +54,8 @@ func ParseMember(s string) (Member, error) {
 		}
 		if !limits.ValidKey(m.ID) {
 			return Member{}, refuse(ReasonMalformed,
-				"member %s: a key is \"/path\" in visible ASCII; before it may be \"@device\", then \"//virtual-host:host\", "+
-					"the host in lower case and without a port, behind it \"#language\"", quote(s))
+				"key %s: want \"/path\" in visible ASCII; before it may be \"@device\", then \"//virtual-host:host\", "+
+					"the host in lower case and without a port, behind it \"#language\"", quote(m.ID))
 		}
 		if want := objectkey.Canonical(m.ID); m.ID != want {
 			return Member{}, refuse(ReasonMalformed, "member %s: not canonical, want key %s", quote(s), quote(want))

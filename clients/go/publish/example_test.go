@@ -35,6 +35,6 @@ func write(ctx context.Context, address string) error {
 		return err // nothing was written or, if Redis did not answer, perhaps: put it again
 	}
 	fmt.Println("version", receipt.Version)
-	_, err = p.Delete(ctx, "/v1/products/42", 0)
+	_, err = p.Delete(ctx, "/v1/products/41", 0)
 	return err
 }

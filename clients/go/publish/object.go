@@ -116,7 +116,7 @@ func (o *Object) check() (err error) {
 	}
 	o.Headers = inLowerCase(o.Headers)
 	if err := contract.CheckAnswer(o.Status, o.Headers); err != nil {
-		return fmt.Errorf("%w %w of %q", ErrInvalid, err, o.Key)
+		return refuse("object %q: %w", o.Key, err)
 	}
 	if o.Status == 200 {
 		o.Status = 0 // the contract has no such field

@@ -178,8 +178,8 @@ func TestPutAnswerRefuses(t *testing.T) {
 	} {
 		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "text/plain", Status: test.status,
 			Headers: test.headers})
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.want) || !strings.HasSuffix(err.Error(), `of "/a"`) {
-			t.Errorf("got %v, want %s", err, test.want)
+		if want := `object "/a": ` + test.want; !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }
@@ -232,9 +232,9 @@ func TestPutRefuses(t *testing.T) {
 		spoil func(*Object)
 		want  string
 	}{
-		{"no key", func(o *Object) { o.Key = "" }, `"o:"`},
-		{"key without slash", func(o *Object) { o.Key = "a" }, `"o:a"`},
-		{"key with space", func(o *Object) { o.Key = "/a b" }, `"o:/a b"`},
+		{"no key", func(o *Object) { o.Key = "" }, `key ""`},
+		{"key without slash", func(o *Object) { o.Key = "a" }, `key "a"`},
+		{"key with space", func(o *Object) { o.Key = "/a b" }, `key "/a b"`},
 		{"long key", func(o *Object) { o.Key = "/" + strings.Repeat("a", limits.MaxKey) }, "key of 2049 bytes, at most 2048"},
 		{"query not sorted", func(o *Object) { o.Key = "/a?b=1&&a=2" }, `want "/a?a=2&b=1"`},
 		{"query empty", func(o *Object) { o.Key = "/a?" }, `want "/a"`},

@@ -106,6 +106,8 @@ export async function objectFields(o: GatehouseObject): Promise<Fields> {
   }
   const status = o.status ?? 200
   const headers = pairs.map(([name, value]) => `${name.toLowerCase()}: ${value}`).join('\n')
+  if (typeof o.tags === 'string') throw new InvalidError(`tags ${o.tags} of ${key}: want an array`)
+  if (typeof o.contentType !== 'string') throw new InvalidError(`contentType of ${key}: want a string`)
   for (const tag of o.tags ?? []) {
     if (!nameForm.test(tag)) {
       throw new InvalidError(`tag ${tag.slice(0, 65)} of ${key}: want 1 to 64 of letters, digits and . _ : -`)

@@ -222,7 +222,7 @@ func TestJSON(t *testing.T) {
 	}
 	// Errors are the same.
 	s.fails(exitNotFound, "not found", "", "get", "/none", "--json")
-	s.fails(exitUsage, "a key is", "", "get", "none", "--json")
+	s.fails(exitUsage, `invalid key "none": want`, "", "get", "none", "--json")
 
 	// watch goes on until Redis ends.
 	var watched logbuffer.Buffer

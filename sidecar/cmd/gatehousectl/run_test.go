@@ -279,7 +279,7 @@ func TestRefuses(t *testing.T) {
 		{"missing file", "no such file", "", 1, []string{"put", "/a", "--file", filepath.Join(t.TempDir(), "none")}},
 		{"large object", "-: over 1048576 bytes, too large for an object", strings.Repeat("x", 1<<20+1),
 			2, []string{"put", "/a", "--file", "-"}},
-		{"bad key", `invalid member "o:a"`, "", 2, []string{"put", "a", "--file", "-"}},
+		{"bad key", `invalid key "a"`, "", 2, []string{"put", "a", "--file", "-"}},
 		{"bad ttl", "--ttl", "", 2, []string{"put", "/a", "--file", "-", "--ttl", "soon"}},
 		{"negative version", "--version", "", 2, []string{"put", "/a", "--file", "-", "--version", "-1"}},
 		{"unknown encoding", "--encoding", "", 2, []string{"get", "/a", "--encoding", "lz4"}},

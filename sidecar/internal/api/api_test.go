@@ -215,8 +215,8 @@ func TestMalformedCalls(t *testing.T) {
 		{"another layout", "/v1/verify", []byte{99, 1, 1, 0, 'a', 'b'}, 400, "layout version 99"},
 		{"truncated verify", "/v1/verify", []byte{wire.Layout, 9, 9, 0, 'a'}, 400, "id of 9"},
 		{"large verify", "/v1/verify", make([]byte, 5000), 413, "too large"},
-		{"empty key", "/v1/fetch", nil, 400, `a key is "/path"`},
-		{"bad key", "/v1/fetch", []byte("no slash"), 400, `a key is "/path"`},
+		{"empty key", "/v1/fetch", nil, 400, `want "/path"`},
+		{"bad key", "/v1/fetch", []byte("no slash"), 400, `want "/path"`},
 		{"large key", "/v1/fetch", bytes.Repeat([]byte("/"), limits.MaxKey+1), 413, "too large"},
 		{"no such call", "/v1/else", nil, 404, "not found"},
 	} {

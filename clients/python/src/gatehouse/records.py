@@ -120,6 +120,8 @@ def object_fields(o: Object) -> Fields:
         if "\n" in name + value or ":" in name:
             raise InvalidError(f"header {name[:64]!r} of {key!r}: has a line end, or a colon in its name")
     headers = "\n".join(f"{name.lower()}: {value}" for name, value in pairs)
+    if isinstance(o.tags, str):
+        raise InvalidError(f"tags {o.tags!r} of {key!r}: want a list")
     for tag in o.tags:
         if not _PERMISSION.fullmatch(tag):
             raise InvalidError(f"tag {tag[:65]!r} of {key!r}: want 1 to 64 of letters, digits and . _ : -")
@@ -146,6 +148,8 @@ def object_fields(o: Object) -> Fields:
 
 
 def _whole_ms(what: str, duration: timedelta) -> int:
+    if not isinstance(duration, timedelta):
+        raise InvalidError(f"{what}: want a timedelta")
     ms, rest = divmod(duration, timedelta(milliseconds=1))
     if ms < 1 or rest:
         raise InvalidError(f"{what}: want whole milliseconds, 1 at least")
