@@ -8,10 +8,11 @@ ENVOY=$(scripts/install-envoy.sh)
 export ENVOY CHAOS_SECONDS=60
 plants=e2e/chaos/testdata/plants work=$(mktemp -d) only=${EDGE_KIND:-}
 trap 'rm -rf "$work"' EXIT
+"${GO:-go}" build -C e2e -trimpath -o "$work/gatehouse-chaos" ./cmd/gatehouse-chaos
 
 # finds PLANT: fails unless the changed programs cause violations under chaos.
 finds() {
-  local plant=$plants/$1 log=$work/log status=0 arguments=() chaos=build/gatehouse-chaos
+  local plant=$plants/$1 log=$work/log status=0 arguments=() chaos=$work/gatehouse-chaos
   eval "arguments=($(sed -n 's/^# chaos: //p' "$plant"))"
   scripts/chaos-build.sh "$work/build" "$plant"
   [[ ! -e $work/build/gatehouse-chaos ]] || chaos=$work/build/gatehouse-chaos

@@ -457,6 +457,90 @@ func TestReached(t *testing.T) {
 	}
 }
 
+// purged is a purge of key 0 with that version, 0 if it concerns no object.
+func purged(version uint64, soft bool, begun, ended int, outcome Outcome) event {
+	return event{do: func(c *Checker) []Violation {
+		versions := c.BeginPurge(func(key int) bool { return key == 0 }, soft, at(begun))
+		if versions[0] != version {
+			panic("a test counts versions wrongly")
+		}
+		c.EndPurge(versions, outcome, at(ended))
+		return nil
+	}}
+}
+
+func TestCheckerOfPurges(t *testing.T) {
+	const hard, soft, late = false, true, int(latePurge / time.Millisecond)
+	stale := func(start int) event { return through(1, Stale, 0, start, start+1) }
+	for _, tt := range []struct {
+		name   string
+		events []event
+	}{
+		{"as it should be", []event{put(1, 0, 1), hit(1, 2, 3), purged(2, hard, 4, 5, Acked), missed(6, 7),
+			put(3, 8, 9), hit(3, 10, 11)}},
+		{"what was purged is answered late", []event{put(1, 0, 1), purged(2, hard, 9, 10, Acked), hit(1, 2010, 2011),
+			but(hit(1, 2011, 2012), "late")}},
+		{"what was purged is answered too late in a fault", []event{began(0, false), put(1, 0, 1),
+			purged(2, hard, 9, 10, Acked), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
+		{"what was purged softly is answered", []event{put(1, 0, 1), purged(2, soft, 9, 10, Acked), hit(1, 2010, 2011),
+			but(hit(1, 2011, 2012), "late")}},
+		{"it comes back", []event{put(1, 0, 1), hit(1, 2, 3), purged(2, hard, 4, 5, Acked), missed(6, 7),
+			but(hit(1, 8, 9), "came back")}},
+		{"nothing to purge", []event{purged(0, hard, 0, 1, Acked), put(1, 2, 3), but(missed(2004, 2005), "missed")}},
+		{"deleted before", []event{put(1, 0, 1), del(2, 2, 3), purged(0, hard, 4, 5, Acked), missed(6, 7)}},
+		{"what was published after it is gone", []event{put(1, 0, 1), purged(2, hard, 2, 3, Acked), put(3, 4, 5),
+			hit(3, 6, 7), but(missed(8, 9), "missed")}},
+		{"one that was never sent", []event{put(1, 0, 1), hit(1, 2, 3), purged(2, hard, 4, 5, Failed),
+			but(missed(6, 7), "missed"), hit(1, 9000, 9001)}},
+		{"of unknown outcome, before what is published", []event{put(1, 0, 1), hit(1, 2, 3),
+			purged(2, hard, 4, 5, Unknown), put(3, 6, 7), hit(3, 8, 9), missed(10, 11)}},
+		{"of unknown outcome, and it comes back", []event{put(1, 0, 1), hit(1, 2, 3), purged(2, hard, 4, 5, Unknown),
+			missed(6, 7), but(hit(1, 8, 9), "came back")}},
+		{"of unknown outcome, long before", []event{put(1, 0, 1), purged(2, hard, 4, 5, Unknown),
+			put(3, 5+late, 5+late), hit(3, 6+late, 7+late), but(missed(8+late, 9+late), "missed")}},
+		{"of unknown outcome, not as long before", []event{put(1, 0, 1), purged(2, hard, 4, 5, Unknown),
+			put(3, 3+late, 4+late), hit(3, 6+late, 7+late), missed(8+late, 9+late)}},
+		{"after a write of unknown outcome, which may come later", []event{put(1, 0, 1), wrote(Put, 2, 2, 3, Unknown),
+			purged(3, hard, 4, 5, Acked), hit(2, 5000, 5001)}},
+		{"after a write of unknown outcome that was replaced", []event{wrote(Put, 1, 0, 1, Unknown), put(2, 2, 3),
+			purged(3, hard, 4, 5, Acked), but(hit(2, 3000, 3001), "late")}},
+		{"expired softly", []event{put(1, 0, 1), purged(2, soft, 2, 3, Acked), stale(5000), stale(5001)}},
+		{"expired for no reason", []event{put(1, 0, 1), purged(2, soft, 2, 3, Acked), put(3, 4, 5),
+			but(stale(5000), "missed")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := NewChecker(2, testLimits)
+			for i, e := range tt.events {
+				checkEvent(t, c, i, e)
+			}
+		})
+	}
+}
+
+// TestReachedPurge: a purge is in force once there is no object, and a soft one also once it counts as expired.
+func TestReachedPurge(t *testing.T) {
+	for _, tt := range []struct {
+		soft bool
+		read Read
+		want bool
+	}{
+		{false, Read{Answer: Miss, End: at(10)}, true},
+		{false, Read{Answer: Stale, End: at(10)}, false},
+		{false, Read{Answer: Hit, Version: 1, End: at(10)}, false},
+		{true, Read{Answer: Miss, End: at(10)}, true},
+		{true, Read{Answer: Stale, End: at(10)}, true},
+		{true, Read{Answer: Stale, End: at(1)}, false},
+		{true, Read{Answer: Hit, Version: 1, End: at(10)}, false},
+	} {
+		c := NewChecker(1, testLimits)
+		put(1, 0, 1).do(c)
+		purged(2, tt.soft, 2, 3, Acked).do(c)
+		if got := c.Reached(2, tt.read); got != tt.want {
+			t.Errorf("soft: %v, %+v: got %v", tt.soft, tt.read, got)
+		}
+	}
+}
+
 func TestTargetsAndSummary(t *testing.T) {
 	c := NewChecker(2, testLimits)
 	for _, e := range []event{put(1, 0, 1), put(2, 2, 3), wrote(Put, 3, 4, 5, Unknown), hit(1, 20, 21),
