@@ -204,7 +204,7 @@ func onlyKey(l line) bool {
 // writePart writes what was not refused, in its order. It returns why nothing more should be written, if Redis does not
 // answer or the rate does not allow more within the time of a batch.
 func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
-	if err := c.team.limiter.WaitN(ctx, len(part)); err != nil {
+	if err := c.team.wait(ctx, len(part)); err != nil {
 		for i := range part {
 			part[i].p = &problem{Status: http.StatusTooManyRequests, Detail: "the team writes more than its rate allows"}
 		}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
@@ -530,6 +531,40 @@ func TestPrefixesRate(t *testing.T) {
 	}
 	if got := s.do(t, "POST", "/v1/purge", shop, `{"prefix": "/v1/products/"}`); got.status != 200 {
 		t.Errorf("another team: %d", got.status)
+	}
+}
+
+// TestBatchLeavesRoom: while a batch takes the team's rate, its other writes go on.
+func TestBatchLeavesRoom(t *testing.T) {
+	s := start(t)
+	team := s.teams.of(tokenOf("shop"))
+	team.Rate, team.limiter = 100, rate.NewLimiter(100, 100)
+	body := strings.Repeat(`{"op":"delete","key":"/v1/products/1"}`+"\n", 300)
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/x-ndjson"}, "Authorization": {shop["Authorization"]}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if got, err := new(http.Transport).RoundTrip(r); err != nil || got.StatusCode != 200 {
+			t.Errorf("batch: %v, %v", got, err)
+		}
+	}()
+	written := 0
+	for {
+		select {
+		case <-done:
+			if written < 5 {
+				t.Errorf("%d other writes during the batch", written)
+			}
+			return
+		case <-time.After(50 * time.Millisecond):
+			if s.do(t, "DELETE", "/v1/objects/v1/products/2", shop, "").status == 200 {
+				written++
+			}
+		}
 	}
 }
 

@@ -64,6 +64,23 @@ func (t *Team) mayWrite(key string) (allowed bool) {
 	return allowed
 }
 
+// wait takes n writes off the rate as soon as there are so many. Unlike WaitN of the limiter it reserves nothing, which
+// would leave no other write of the team a chance while batches are running.
+func (t *Team) wait(ctx context.Context, n int) error {
+	for !t.limiter.AllowN(time.Now(), n) {
+		missing := float64(n) - t.limiter.Tokens()
+		if n > t.limiter.Burst() {
+			return fmt.Errorf("%d writes at once, at most %d are allowed", n, t.limiter.Burst())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(max(time.Duration(missing/t.Rate*float64(time.Second)), time.Millisecond)):
+		}
+	}
+	return nil
+}
+
 // mayPurge reports whether the team may purge this.
 func (t *Team) mayPurge(u publish.Purge) bool {
 	space := ""
