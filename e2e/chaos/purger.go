@@ -4,10 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
@@ -21,21 +26,28 @@ const (
 // tagOf returns the tag of a key's objects.
 func tagOf(key int) string { return fmt.Sprint("group-", key%groups) }
 
-// purger purges while no write is under way: otherwise nobody could tell which of the two came first.
+const (
+	// beside is how many objects are published beside a purge that concerns them.
+	beside = 8
+	// pause is how long Redis collects these writes; then it does all of them within a few milliseconds.
+	pause = 20 * time.Millisecond
+)
+
+// purger purges while no other write is under way: otherwise nobody could tell which of the two came first.
 type purger struct {
 	*writer
+	redis  redis.UniversalClient
+	shards contract.Shards
 	purges [2]atomic.Int64 // hard, soft
 }
 
 // run purges at every tick until ctx ends.
 func (p *purger) run(ctx context.Context) { repeat(ctx, purgeEvery, p.purge) }
 
-// purge publishes an object and at once purges it, with others, by its tag or path, and publishes it again.
+// purge purges a tag, a path or all.
 func (p *purger) purge() {
 	key := p.keys[rand.IntN(len(p.keys))]
-	p.writeKind(key, Put)
 	u := publish.Purge{Soft: rand.IntN(4) == 0}
-	of := func(other int) bool { return tagOf(other) == u.Tag }
 	switch rand.IntN(16) {
 	case 0:
 		u.Prefix = "/"
@@ -44,24 +56,58 @@ func (p *purger) purge() {
 	default:
 		u.Tag = tagOf(key)
 	}
-	if u.Prefix != "" {
-		of = func(other int) bool { return strings.HasPrefix(path(other), u.Prefix) }
-	}
-	p.apply(u, of)
-	if rand.IntN(2) == 0 {
-		p.writeKind(key, Put)
-	}
+	p.apply(u, func(key int) bool {
+		return u.Tag == tagOf(key) || u.Prefix != "" && strings.HasPrefix(path(key), u.Prefix)
+	})
 }
 
+// apply applies u, which concerns the keys of which of returns true, and publishes some of these at the same time. The
+// receipts tell which came first, so for each of them a purge before its write begins and one after it.
 func (p *purger) apply(u publish.Purge, of func(key int) bool) {
+	keys := slices.DeleteFunc(slices.Clone(p.keys), func(key int) bool { return !of(key) })
+	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	keys = keys[:min(len(keys), beside)]
 	p.writing.Lock()
 	defer p.writing.Unlock()
-	versions := p.checker.BeginPurge(of, u.Soft, p.world.now())
-	_, err := p.publisher.Purge(context.Background(), u)
+	begin := func(of func(key int) bool) map[int]uint64 { return p.checker.BeginPurge(of, u.Soft, p.world.now()) }
+	before := begin(of)
+	objects, results := make([]publish.Object, len(keys)), make([]publish.Result, len(keys))
+	for i, key := range keys {
+		objects[i] = p.next(key)
+	}
+	after := begin(func(key int) bool { return slices.Contains(keys, key) })
+	ctx := context.Background()
+	var puts sync.WaitGroup
+	put := func(i int) {
+		puts.Go(func() { results[i].Receipt, results[i].Err = p.publisher.Put(ctx, objects[i]) })
+	}
+	_ = p.redis.Do(ctx, "CLIENT", "PAUSE", pause.Milliseconds(), "WRITE") // without it they are further apart
+	for i := range keys[:len(keys)/2] {
+		put(i)
+	}
+	<-time.After(pause / 2) // they have come to Redis
+	for i := len(keys) / 2; i < len(keys); i++ {
+		put(i)
+	}
+	receipts, err := p.publisher.Purge(ctx, u)
+	puts.Wait()
+
 	outcome := Unknown // after an error some shards may have it
 	if err == nil {
 		outcome = Acked
 		p.purges[map[bool]int{true: 1}[u.Soft]].Add(1)
 	}
-	p.checker.EndPurge(versions, outcome, p.world.now())
+	p.checker.EndPurge(before, outcome, p.world.now())
+	notAfter := map[int]uint64{}
+	for i, key := range keys {
+		r := results[i]
+		p.end(key, Put, objects[i].Version, r.Err)
+		shard := contract.Keyspace{Shards: p.shards}.KeysOf(stored(key)).Shard
+		if err == nil && r.Err == nil && r.Seq > receipts[shard].Seq {
+			notAfter[key] = after[key]
+			delete(after, key)
+		}
+	}
+	p.checker.EndPurge(notAfter, Failed, p.world.now())
+	p.checker.EndPurge(after, outcome, p.world.now())
 }

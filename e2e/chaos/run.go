@@ -337,7 +337,7 @@ func (r *run) load(ctx context.Context) error {
 		r.bulk.keys = append(r.bulk.keys, r.Keys+key)
 	}
 	r.writeBulk()
-	r.purger = &purger{writer: r.newWriter(publisher)}
+	r.purger = &purger{writer: r.newWriter(publisher), redis: client, shards: r.shards()}
 	for key := range r.Keys {
 		r.purger.keys = append(r.purger.keys, key)
 	}

@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 # The one script of every write. A program outside the repository brings a copy of it.
-WRITE_LUA = pathlib.Path(__file__).parents[2] / "sidecar" / "publish" / "write.lua"
+WRITE_LUA = pathlib.Path(__file__).parents[2] / "clients" / "go" / "publish" / "write.lua"
 DEVICE = "[!#-+.0->@-~-]{1,128}"
 HOST = "[a-z0-9._-]{1,253}|\\[[0-9a-f:.]{1,251}\\]"
 VIRTUAL_HOST = f"//([a-z0-9_-]{{1,64}}|[a-z0-9_-]{{0,64}}:({HOST}))"

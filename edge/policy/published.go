@@ -36,7 +36,8 @@ func appendPublished(headers [][2]string, rule *Rule, o *wire.Object, notModifie
 		switch {
 		case name == "cache-control" || name == "last-modified":
 		case notModified && name != "content-location" && name != "expires":
-		case rule.private() && (strings.HasSuffix(name, "-cache-control") || name == "surrogate-control"):
+		case rule.private() && (strings.HasSuffix(name, "-cache-control") || name == "surrogate-control" ||
+			name == "edge-control"): // of Akamai
 		default:
 			headers = append(headers, [2]string{name, value})
 		}

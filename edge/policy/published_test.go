@@ -131,8 +131,8 @@ func TestPublishedControl(t *testing.T) {
 
 // TestPrivateIsForNoCache: no header of the publisher lets a shared cache store a private answer (RFC 9213).
 func TestPrivateIsForNoCache(t *testing.T) {
-	const targeted = "cdn-cache-control: max-age=600\nsurrogate-control: max-age=600\nx-a: b\nacme-cache-control: public"
-	for path, want := range map[string]int{"/a": 3, "/private/a": 0} {
+	const targeted = "cdn-cache-control: max-age=600\nsurrogate-control: max-age=600\nedge-control: max-age=600\nx-a: b\nacme-cache-control: public"
+	for path, want := range map[string]int{"/a": 4, "/private/a": 0} {
 		d, got := answerOf(t, wire.Object{Key: path, Headers: targeted}, "GET "+path), 0
 		for _, h := range fieldsOf(d) {
 			if strings.HasSuffix(h[0], "-control") && h[0] != "cache-control" {

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
@@ -231,13 +234,27 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 
 // purgedKeys returns the keys of the objects that were purged, in one round trip and one for each shard.
 func (p *Publisher) purgedKeys(ctx context.Context, members []contract.Member) (map[string]bool, error) {
-	entries, err := p.entries(ctx, members, "")
-	if err != nil {
+	if len(members) == 0 {
+		return nil, nil
+	}
+	type query struct{ tags, seq *redis.StringCmd } // HGET: writers need no HMGET
+	queries := make([]query, len(members))
+	pipe := p.client.Pipeline()
+	for i, m := range members {
+		key := p.keyspace.KeysOf(m.ID).RecordKey(m)
+		queries[i] = query{pipe.HGet(ctx, key, contract.FieldTags), pipe.HGet(ctx, key, contract.FieldSeq)}
+	}
+	if err := exec(ctx, pipe); err != nil {
 		return nil, err
 	}
 	byShard := map[int][]Entry{}
-	for _, e := range entries {
-		shard := p.keyspace.KeysOf(e.Key).Shard
+	for i, m := range members {
+		e := Entry{Key: m.ID}
+		e.Seq, _ = queries[i].seq.Uint64()
+		if tags := queries[i].tags.Val(); tags != "" {
+			e.Tags = strings.Split(tags, ",")
+		}
+		shard := p.keyspace.KeysOf(m.ID).Shard
 		byShard[shard] = append(byShard[shard], e)
 	}
 	purged := map[string]bool{}

@@ -339,12 +339,12 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 	return nil
 }
 
-// exec runs pipe. That a key has another type is only that command's error.
+// exec runs pipe. That a key has another type or is missing is only that command's error.
 func exec(ctx context.Context, pipe redis.Pipeliner) error {
 	commands, err := pipe.Exec(ctx)
 	for _, c := range commands {
 		switch {
-		case redis.HasErrorPrefix(c.Err(), "WRONGTYPE"):
+		case redis.HasErrorPrefix(c.Err(), "WRONGTYPE"), errors.Is(c.Err(), redis.Nil):
 			err = nil
 		case c.Err() != nil:
 			return c.Err()

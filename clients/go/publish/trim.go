@@ -109,7 +109,7 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 			return fmt.Errorf("read %s: %w", shard.LogKey(), err)
 		}
 		if len(page) == 0 {
-			return p.trimPurges(ctx, shard, purges, needed, done)
+			return p.trimPurges(ctx, shard, purges, needed, end, done)
 		}
 		done.Members += len(page)
 		if err := p.trimMembers(ctx, shard, page, ended, purges, needed, done); err != nil {
@@ -121,12 +121,13 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 
 func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
-// trimPurges deletes the purges that aren't needed, unless they are written meanwhile.
+// trimPurges deletes the purges up to the write end that aren't needed, unless they are written meanwhile. Later ones
+// may concern objects that were written after it, too, and not seen.
 func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges contract.Purges, needed map[string]bool,
-	done *Trimmed) error {
+	end uint64, done *Trimmed) error {
 	var calls []call
 	for id, u := range purges {
-		if !needed[id] {
+		if u.Last() <= end && !needed[id] {
 			m := mutation{replace, contract.PurgeMember(id), contract.Purge{Version: u.Version + 1, Deleted: true}.Fields()}
 			calls = append(calls, p.callIn(ctx, shard, m, false))
 		}

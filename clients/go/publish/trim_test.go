@@ -165,6 +165,53 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 	})
 }
 
+// afterSeq is a hook that calls itself once, after the next read of a sequence number.
+type afterSeq func()
+
+func (*afterSeq) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*afterSeq) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (a *afterSeq) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if then := *a; then != nil && cmd.Name() == "get" && slices.Contains(cmd.Args(), any(keys.SeqKey())) {
+			*a = nil
+			then()
+		}
+		return err
+	}
+}
+
+// TestTrimKeepsNewPurges: of what is written during the trim it knows no object, so it keeps the purges.
+func TestTrimKeepsNewPurges(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		put := func() {
+			if _, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "a"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put()
+		meanwhile := afterSeq(func() {
+			put()
+			if _, err := s.p.Purge(t.Context(), Purge{Prefix: "/"}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		s.AddHook(&meanwhile)
+		for round, want := range []Trimmed{{Members: 0}, {Members: 2, Purged: 1, Purges: 1}} {
+			if done, err := s.p.Trim(t.Context()); err != nil || done != want {
+				t.Errorf("round %d: %+v, %v; want %+v", round, done, err, want)
+			}
+			if got := listed(t, s.p); len(got) != 0 {
+				t.Errorf("round %d: %q came back", round, got)
+			}
+		}
+	})
+}
+
 // TestTrimRefuses: if Redis evicts, a missing record was not deleted, and its entry is needed to revoke it.
 func TestTrimRefuses(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {

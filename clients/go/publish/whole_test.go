@@ -79,6 +79,46 @@ func prepare(t *testing.T, p *Publisher) {
 	receipt(p.PutDevice(t.Context(), Device{ID: "d", Secret: "s", Cost: 4}))
 }
 
+// TestDocumentedWriter: the documented permissions are enough for writes with conditions and for purges.
+func TestDocumentedWriter(t *testing.T) {
+	s := redistest.StartServer(t)
+	setUser(t, s.Client(t), append([]string{"ACL", "SETUSER"}, documentedWriter(t)...))
+	client := redis.NewClient(&redis.Options{Addr: s.Address, Username: "writer", Password: "writer-password"})
+	defer client.Close()
+	p := New(client)
+	object := Object{Key: "/a", ContentType: "t", Tags: []string{"t"}, IfAbsent: true}
+	put := func(want error) {
+		t.Helper()
+		if _, err := p.Put(t.Context(), object); !errors.Is(err, want) {
+			t.Errorf("put if absent: %v, want %v", err, want)
+		}
+	}
+	purge := func(u Purge) {
+		t.Helper()
+		if _, err := p.Purge(t.Context(), u); err != nil {
+			t.Errorf("purge %+v: %v", u, err)
+		}
+	}
+	put(nil)
+	put(ErrExists)
+	purge(Purge{Tag: "t", Soft: true})
+	put(ErrExists)
+	purge(Purge{Tag: "t"})
+	put(nil)
+	put(ErrExists)
+	purge(Purge{Prefix: "/"})
+	object.Tags = nil
+	put(nil)
+	put(ErrExists)
+	if r, err := p.Put(t.Context(), Object{Key: "/a", ContentType: "t", IfVersion: 3}); r.Version != 4 || err != nil {
+		t.Errorf("put if version 3: %+v, %v", r, err)
+	}
+	if r := p.DeleteAll(t.Context(), []string{"/a"}); r[0].Err != nil {
+		t.Error(r[0].Err)
+	}
+	put(nil)
+}
+
 // TestLackingPermission: whichever permission a writer lacks, a write is complete or changes nothing.
 func TestLackingPermission(t *testing.T) {
 	s := redistest.StartServer(t)

@@ -168,6 +168,21 @@ func TestSyncNames(t *testing.T) {
 	}
 }
 
+// TestSyncStatusAndHeaders: an object that has a status or headers, which no file has, is written again.
+func TestSyncStatusAndHeaders(t *testing.T) {
+	s := newShell(t)
+	dir := tree(t, map[string]string{"a.txt": "a"})
+	s.ok("", "sync", dir, "/")
+	for _, flags := range [][]string{{"--status", "404"}, {"--header", "x-a: b"}} {
+		s.ok("a", append([]string{"put", "/a.txt", "--content-type", "text/plain; charset=utf-8", "--file", "-"}, flags...)...)
+		for _, want := range []string{"1 written, 0 unchanged", "0 written, 1 unchanged"} {
+			if got := s.ok("", "sync", dir, "/"); !strings.Contains(got, want) {
+				t.Errorf("%s: %q, want %s", flags, got, want)
+			}
+		}
+	}
+}
+
 // TestSyncDeletes only under the prefix, what can come from a file, and not too much.
 func TestSyncDeletes(t *testing.T) {
 	s := newShell(t)

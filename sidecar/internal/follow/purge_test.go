@@ -153,12 +153,16 @@ func TestPurgeDuringResync(t *testing.T) {
 		s.putTagged(t, fmt.Sprint("/", i), "t")
 	}
 	e := &cacheEdge{now: map[string]uint64{}, ever: map[string]uint64{}}
+	first, purged := make(chan struct{}), make(chan struct{})
 	e.put = func() {
-		s.purge(t, publish.Purge{Tag: "t"})
-		for deadline := time.Now().Add(time.Minute); s.subscribersBehind(t) && time.Now().Before(deadline); {
-		}
+		close(first)
+		<-purged
 	}
 	f, _ := cachedAt(t, s, e)
+	<-first
+	s.purge(t, publish.Purge{Tag: "t"})
+	await.Until(t, "the events to be sent", func() bool { return !s.subscribersBehind(t) })
+	close(purged)
 	<-f.Synced()
 	if e.mu.Lock(); len(e.now) > 0 || len(e.ever) > 1100 {
 		t.Errorf("the edge has %d objects, and got %d of 1200", len(e.now), len(e.ever))

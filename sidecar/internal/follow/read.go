@@ -147,9 +147,8 @@ func (f *Follower) readUnmetOf(ctx context.Context, master server, kind byte, id
 }
 
 // readLog applies the records of all members of a kind, with devices also all purges, with from < score <= to, in that
-// order. It records the progress
-// for objects after each page, so that a failed catch-up continues there. It calls meanwhile whenever some were
-// applied.
+// order. It records the progress for objects after each page, so that a failed catch-up continues there. It calls
+// meanwhile whenever some were applied.
 func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, kind byte,
 	meanwhile func() error) (count int, err error) {
 	logged := time.Now()

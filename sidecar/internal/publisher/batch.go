@@ -3,9 +3,11 @@ package publisher
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"mime"
 	"net/http"
 	"time"
@@ -20,7 +22,7 @@ const (
 	maxLine = 2 << 20
 	// maxLines bounds the lines of a batch, and with them the results in memory.
 	maxLines = 10_000
-	// atOnce is how many lines are written at once, and atOnceBytes of what bodies.
+	// atOnce is how many lines are written at once, and atOnceBytes how many bytes of lines, or one line more.
 	atOnce, atOnceBytes = 512, 1 << 20
 	batchTimeout        = 5 * time.Minute
 	runTimeout          = 20 * time.Second // of what is written at once: encoding, and Redis
@@ -82,7 +84,12 @@ func (c *call) batch() (int, *problem) {
 			return 0, p
 		}
 		n += len(part)
-		gone := c.writePart(ctx, part)
+		gone := c.renew()
+		if gone != nil {
+			part = nil
+		} else {
+			gone = c.writePart(ctx, part)
+		}
 		if p == nil {
 			p = gone
 		}
@@ -99,6 +106,16 @@ func (c *call) batch() (int, *problem) {
 		}
 	}
 	return c.send(status, "application/x-ndjson", out.Bytes())
+}
+
+// renew takes the team from the file as it is now: a batch may take minutes. It returns why the token is none any more.
+func (c *call) renew() *problem {
+	team := c.s.teams.of(c.token)
+	if team == nil {
+		return problemf(http.StatusUnauthorized, "the token was removed; the rest was not written")
+	}
+	c.team = team
+	return nil
 }
 
 // extend gives the next part of the body, and the answer, the time of a whole request.
@@ -127,9 +144,8 @@ func (c *call) part(lines *bufio.Scanner, most int) (part []write, more bool, p 
 		if len(part) == most {
 			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
 		}
-		w := c.parse(lines.Bytes())
-		size += len(w.object.Body)
-		part = append(part, w)
+		size += len(lines.Bytes())
+		part = append(part, c.parse(lines.Bytes()))
 	}
 	return part, true, nil
 }
@@ -142,6 +158,10 @@ func (c *call) parse(text []byte) (w write) {
 		return w
 	}
 	err := decodeStrict(text, &l)
+	if len(l.Key) > limits.MaxKey { // neither the answer nor the log repeats it
+		err = cmp.Or(err, fmt.Errorf("key: %d bytes, at most %d are allowed", len(l.Key), limits.MaxKey))
+		l.Key = ""
+	}
 	w.op = l.Op
 	w.object = publish.Object{
 		Key: l.Key, ContentType: l.ContentType, Body: l.BodyBase64, Tags: l.Tags, Status: l.Status, Headers: l.Headers,

@@ -295,8 +295,9 @@ func (c *call) purge() (int, *problem) {
 	}
 	if !c.team.mayPurge(u) {
 		p = problemf(http.StatusForbidden, "%s: not under a prefix, and no tag, of the team %s", id, c.team.Name)
-	} else {
-		p = c.charge()
+	} else if p = c.charge(); p == nil && u.Prefix != "" && !c.team.purges.Allow() {
+		p = &problem{Status: http.StatusTooManyRequests, retry: time.Second / prefixesRate,
+			Detail: "the team purges too many prefixes: want tags"}
 	}
 	if p == nil {
 		ctx, cancel := context.WithTimeout(c.ctx, redisTimeout)

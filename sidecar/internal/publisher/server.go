@@ -63,8 +63,19 @@ type problem struct {
 	cause error         // for the log: it may have Redis's address
 }
 
+// maxDetail bounds the detail of a problem, in bytes: it may quote a value of the request.
+const maxDetail = 500
+
 func problemf(status int, format string, args ...any) *problem {
-	return &problem{Status: status, Detail: fmt.Sprintf(format, args...)}
+	return &problem{Status: status, Detail: cut(fmt.Sprintf(format, args...))}
+}
+
+// cut returns the begin of text, if it is longer than a detail.
+func cut(text string) string {
+	if len(text) <= maxDetail {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxDetail], "") + "…"
 }
 
 // call is one request.
@@ -73,6 +84,7 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	ctx   context.Context // with the trace of the request
+	token string
 	team  *Team
 	route string
 }
@@ -95,7 +107,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers with a status, or returns the problem to answer with.
 func (c *call) serve() (status int, p *problem) {
-	path := c.r.URL.EscapedPath()
+	path := sentPath(c.r)
 	if path == "/openapi.json" {
 		return c.only(http.MethodGet, http.MethodHead)(func() (int, *problem) {
 			return c.send(http.StatusOK, "application/json", openAPI)
@@ -103,7 +115,7 @@ func (c *call) serve() (status int, p *problem) {
 	}
 	scheme, token, _ := strings.Cut(c.r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
-		c.team = c.s.teams.of(token)
+		c.token, c.team = token, c.s.teams.of(token)
 	}
 	if c.team == nil {
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
@@ -129,6 +141,15 @@ func (c *call) serve() (status int, p *problem) {
 		return c.only(http.MethodPost)(c.purge)
 	}
 	return 0, problemf(http.StatusNotFound, "want /v1/objects/KEY, /v1/batch, /v1/purge or /openapi.json")
+}
+
+// sentPath returns the path as the client sent it. EscapedPath escapes, and unescapes, all of a path with a character
+// such as "|", which clients of the edge may send, too.
+func sentPath(r *http.Request) string {
+	if path, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(path, "/") {
+		return path
+	}
+	return r.URL.EscapedPath() // the absolute form
 }
 
 // only lets requests with one of methods pass to what it is given.
@@ -184,7 +205,7 @@ func (c *call) refuse(p *problem) {
 
 // failed returns the problem of an error of package publish.
 func failed(err error) *problem {
-	p := &problem{Detail: err.Error()}
+	p := &problem{Detail: cut(err.Error())}
 	var shards *contract.ShardsError
 	switch {
 	case errors.Is(err, publish.ErrInvalid):

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -491,6 +492,119 @@ not JSON
 	}
 	if got := s.do(t, "POST", "/v1/batch", shop, "{}"); got.status != 415 {
 		t.Errorf("another content type: %d", got.status)
+	}
+}
+
+// TestRawPath: the key is the path as it was sent, also with characters that URLs should have escaped.
+func TestRawPath(t *testing.T) {
+	s := start(t)
+	for _, path := range []string{"/v1/products/a|b", `/v1/products/"^{}<>` + "`", "/v1/products/%3fA|%C3%A9"} {
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.Opaque = "/v1/objects" + path + "?a=|"
+		r.Header = http.Header{"Content-Type": {"a"}, "Authorization": {shop["Authorization"]}}
+		got, err := new(http.Transport).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if o, err := s.p.Get(t.Context(), path+"?a=|"); got.StatusCode != 201 || err != nil {
+			t.Errorf("%s: %d, then %s, %v", path, got.StatusCode, o.Key, err)
+		}
+	}
+}
+
+// TestPrefixesRate: of purges that make sidecars look at all objects a team may make a few.
+func TestPrefixesRate(t *testing.T) {
+	s := start(t)
+	for i := range prefixesBurst + 1 {
+		got := s.do(t, "POST", "/v1/purge", hosts, `{"all": true, "soft": true, "virtual_host": "fleet"}`)
+		if want := map[bool]int{true: 200, false: 429}[i < prefixesBurst]; got.status != want ||
+			(want == 429) != (got.header.Get("Retry-After") == "1") {
+			t.Errorf("purge %d: %d %v, want %d", i, got.status, got.header, want)
+		}
+	}
+	if got := s.do(t, "POST", "/v1/purge", hosts, `{"tag": "a", "virtual_host": "fleet"}`); got.status != 200 {
+		t.Errorf("by tag: %d", got.status)
+	}
+	if got := s.do(t, "POST", "/v1/purge", shop, `{"prefix": "/v1/products/"}`); got.status != 200 {
+		t.Errorf("another team: %d", got.status)
+	}
+}
+
+// TestTokenEndsDuringBatch: lines that come after a token was removed are not written.
+func TestTokenEndsDuringBatch(t *testing.T) {
+	s := start(t)
+	body, lines := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/x-ndjson"}, "Authorization": {slow["Authorization"]}}
+	go func() {
+		line := `{"op": "put", "key": "/v1/slow/%d", "content_type": "a"}` + "\n"
+		fmt.Fprintf(lines, line, 1)
+		for deadline := time.Now().Add(await.Deadline); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if _, err := s.p.Get(t.Context(), "/v1/slow/1"); err == nil {
+				break
+			}
+		}
+		if err := os.WriteFile(s.teams.file, []byte("teams: []"), 0o600); err != nil {
+			t.Error(err)
+		}
+		if err := s.teams.read(); err != nil {
+			t.Error(err)
+		}
+		fmt.Fprintf(lines, line, 2)
+		lines.Close()
+	}()
+	got, err := s.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if want := `"status":401,"detail":"the token was removed; the rest was not written"}` + "\n"; err != nil ||
+		got.StatusCode != 207 || strings.Count(string(text), "\n") != 2 || !strings.HasSuffix(string(text), want) {
+		t.Errorf("%d %q, %v", got.StatusCode, text, err)
+	}
+	if _, err := s.p.Get(t.Context(), "/v1/slow/2"); err == nil {
+		t.Error("written without a token")
+	}
+}
+
+// TestLargeLines: neither memory, answer nor log grows with large values of a batch.
+func TestLargeLines(t *testing.T) {
+	s := start(t)
+	large := strings.Repeat("9", maxLine/2)
+	var body strings.Builder
+	lines := []string{
+		`{"op": "put", "content_type": "a", "key": "/v1/products/LARGE"}`, `{"op": "delete", "key": "/v1/products/LARGE"}`,
+		`{"op": "put", "key": "/v1/prices/LARGE"}`, `{"op": "LARGE"}`, `{"LARGE": 1}`, `{"version": LARGE}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "LARGE\u0000"}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "etag": "LARGE"}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "ttl": "LARGE"}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "tags": ["LARGE"]}`,
+		`{"op": "put", "key": "/v1/products/1", "content_type": "a", "headers": [{"name": "LARGE", "value": "LARGE"}]}`,
+	}
+	for _, line := range lines {
+		body.WriteString(strings.ReplaceAll(line, "LARGE", large[:(maxLine/2-200)/strings.Count(line, "LARGE")]) + "\n")
+	}
+	ndjson := shop.with(headers{"Content-Type": "application/x-ndjson"})
+	got := s.do(t, "POST", "/v1/batch", ndjson, body.String())
+	if n := strings.Count(got.body, `"status":400`); got.status != 207 || n != len(lines) {
+		t.Errorf("%d, %d refused, want %d", got.status, n, len(lines))
+	}
+	if len(got.body) > 1000*len(lines) || len(s.log.String()) > 1000*len(lines) {
+		t.Errorf("%d bytes of answer, %d of log", len(got.body), len(s.log.String()))
+	}
+	scanner := bufio.NewScanner(strings.NewReader(body.String()))
+	scanner.Buffer(nil, maxLine)
+	one := &call{team: s.teams.of(tokenOf("shop"))}
+	if part, more, p := one.part(scanner, maxLines); len(part) > 2 || !more || p != nil {
+		t.Errorf("%d lines at once, %v, %v", len(part), more, p)
 	}
 }
 

@@ -30,6 +30,9 @@ const (
 	// defaultRate is how many records a second a team may write unless the file says otherwise.
 	defaultRate = 100
 	maxRate     = 100_000
+	// prefixesRate and prefixesBurst are how many purges of prefixes a team may make a second, and at once. Each makes
+	// each sidecar look at all its objects, while revocations wait.
+	prefixesRate, prefixesBurst = 1, 10
 )
 
 // Team is who may write what.
@@ -47,6 +50,7 @@ type Team struct {
 	Rate float64 `yaml:"rate"`
 
 	limiter *rate.Limiter
+	purges  *rate.Limiter // of prefixes
 	running chan struct{} // a place for each of its requests
 }
 
@@ -118,6 +122,10 @@ func parseTeams(text []byte, before teams) (teams, error) {
 		}
 		names[t.Name] = true
 		t.limiter, t.running = rate.NewLimiter(rate.Limit(t.Rate), int(math.Ceil(t.Rate))), make(chan struct{}, maxRequests)
+		t.purges = rate.NewLimiter(prefixesRate, prefixesBurst)
+		if same := old[t.Name]; same != nil {
+			t.purges = same.purges
+		}
 		if same := old[t.Name]; same != nil && same.Rate == t.Rate {
 			t.limiter, t.running = same.limiter, same.running
 		}
