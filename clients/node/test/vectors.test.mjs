@@ -22,6 +22,14 @@ test('keys', () => {
   }
 })
 
+test('slips', async () => {
+  const publisher = new gatehouse.Publisher(createClient())
+  for (const slip of [{ tags: 'season' }, { contentType: undefined }]) {
+    const o = { key: '/a', body: '', contentType: 'text/plain', ...slip }
+    await assert.rejects(publisher.put(o), { name: 'InvalidError', message: /of \/a: want a/ })
+  }
+})
+
 test('shards', () => {
   for (const { id, shards, shard } of vectors.shards) assert.equal(gatehouse.shardOf(id, shards), shard, id)
 })

@@ -140,6 +140,12 @@ class VectorsTest(unittest.TestCase):
                 else:
                     self.assertEqual(gatehouse.canonical(vector["key"]), vector["canonical"])
 
+    def test_slips(self):
+        publisher = gatehouse.Publisher(redis.Redis())
+        for slip in ({"tags": "season"}, {"ttl": 600}):
+            o = gatehouse.Object("/a", b"", "text/plain", **slip)
+            self.assertRaisesRegex(gatehouse.InvalidError, "of '/a': want a", publisher.put, o)
+
     def test_shards(self):
         for vector in VECTORS["shards"]:
             self.assertEqual(gatehouse.shard_of(vector["id"], vector["shards"]), vector["shard"], vector)

@@ -19,6 +19,12 @@ import (
 // headerPrefix begins the names of request headers for an object's own headers.
 const headerPrefix = "Gatehouse-Header-"
 
+// fields are the other headers of a PUT for Gatehouse, in the form of [http.CanonicalHeaderKey].
+var fields = []string{
+	"Gatehouse-Device", "Gatehouse-Etag", "Gatehouse-Host", "Gatehouse-Language", "Gatehouse-Status", "Gatehouse-Tags",
+	"Gatehouse-Ttl", "Gatehouse-Version", "Gatehouse-Virtual-Host",
+}
+
 // methodPurge deletes one object, as in Varnish and Fastly.
 const methodPurge = "PURGE"
 
@@ -230,6 +236,9 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 			for _, value := range values {
 				o.Headers = append(o.Headers, contract.Header{Name: strings.ToLower(name), Value: value})
 			}
+		} else if strings.HasPrefix(name, "Gatehouse-") && !slices.Contains(fields, name) {
+			return o, problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(fields, ", "),
+				headerPrefix)
 		}
 	}
 	slices.SortStableFunc(o.Headers, func(a, b contract.Header) int { return strings.Compare(a.Name, b.Name) })

@@ -332,6 +332,7 @@ func TestConditions(t *testing.T) {
 		{headers{"Gatehouse-Version": "100"}, 200},
 		{headers{"Gatehouse-Version": "1e3"}, 400},
 		{headers{"Gatehouse-TTL": "10"}, 400},
+		{headers{"Gatehouse-Tag": "shop:a"}, 400},
 		{headers{"Gatehouse-TTL": "-1s"}, 400},
 		{headers{"Gatehouse-Status": "200"}, 200},
 		{headers{"Gatehouse-Status": "500"}, 400},
