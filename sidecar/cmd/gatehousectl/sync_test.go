@@ -174,7 +174,8 @@ func TestSyncStatusAndHeaders(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": "a"})
 	s.ok("", "sync", dir, "/")
 	for _, flags := range [][]string{{"--status", "404"}, {"--header", "x-a: b"}} {
-		s.ok("a", append([]string{"put", "/a.txt", "--content-type", "text/plain; charset=utf-8", "--file", "-"}, flags...)...)
+		s.ok("a", append([]string{"put", "/a.txt", "--content-type", "text/plain; charset=utf-8", "--file", "-"},
+			flags...)...)
 		for _, want := range []string{"1 written, 0 unchanged", "0 written, 1 unchanged"} {
 			if got := s.ok("", "sync", dir, "/"); !strings.Contains(got, want) {
 				t.Errorf("%s: %q, want %s", flags, got, want)
