@@ -251,15 +251,19 @@ func (c *Checker) BeginRevoking(at time.Duration) map[int]uint64 {
 	return versions
 }
 
-// BeginPurge begins a purge of all keys of which of returns true and that may have an object, and returns their
-// versions. A purge counts as a write of each, though Redis stores no version of it.
+// BeginPurge begins a purge of all keys of which of returns true, and returns their versions, 0 of those that have no
+// object. A purge counts as a write of each other one, though Redis stores no version of it.
 func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration) map[int]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	versions := map[int]uint64{}
 	for key := range c.histories {
 		h := &c.histories[key]
-		if kind, found := h.newest(); found && kind == Put && of(key) {
+		if !of(key) {
+			continue
+		}
+		versions[key] = 0 // it has no object, but another one may come before a purge of unknown outcome
+		if kind, found := h.newest(); found && kind == Put {
 			versions[key] = h.begin(Delete, at, 0)
 			h.writes[versions[key]-1].soft = soft
 		}
@@ -279,6 +283,9 @@ func (c *Checker) EndPurge(versions map[int]uint64, outcome Outcome, at time.Dur
 		h, outcome := &c.histories[key], outcome
 		if outcome == Unknown {
 			h.purgedUntil = at + latePurge
+		}
+		if version == 0 {
+			continue
 		}
 		if h.uncertain(version) {
 			outcome = Unknown

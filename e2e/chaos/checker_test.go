@@ -500,6 +500,8 @@ func TestCheckerOfPurges(t *testing.T) {
 			put(3, 5+late, 5+late), hit(3, 6+late, 7+late), but(missed(8+late, 9+late), "missed")}},
 		{"of unknown outcome, not as long before", []event{put(1, 0, 1), purged(2, hard, 4, 5, Unknown),
 			put(3, 3+late, 4+late), hit(3, 6+late, 7+late), missed(8+late, 9+late)}},
+		{"of unknown outcome, when there was no object", []event{put(1, 0, 1), del(2, 2, 3), purged(0, soft, 4, 5, Unknown),
+			put(3, 6, 7), hit(3, 8, 9), stale(5000)}},
 		{"after a write of unknown outcome, which may come later", []event{put(1, 0, 1), wrote(Put, 2, 2, 3, Unknown),
 			purged(3, hard, 4, 5, Acked), hit(2, 5000, 5001)}},
 		{"after a write of unknown outcome that was replaced", []event{wrote(Put, 1, 0, 1, Unknown), put(2, 2, 3),
