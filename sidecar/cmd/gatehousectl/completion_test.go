@@ -266,3 +266,12 @@ func TestMan(t *testing.T) {
 		}
 	}
 }
+
+// TestRoff: nothing in a text is a request or an escape.
+func TestRoff(t *testing.T) {
+	for text, want := range map[string]string{`a\b`: `a\eb`, "--c": `\-\-c`, ".d": `\&.d`, "'e": `\&'e`, "f\ng": "f g"} {
+		if got := roff(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
