@@ -8,6 +8,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
+	"github.com/gatehouse/gatehouse/edge/entitytag"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
@@ -95,11 +96,11 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	}
 	detail := ""
 	if !e.inStep(nowMS, e.config.MaxStaleness) {
+		if !e.config.ServeStale {
+			d.pass(CacheStale, statusNotInStep)
+			return
+		}
 		detail = notInStep
-	}
-	if detail != "" && !e.config.ServeStale {
-		d.pass(CacheStale, statusNotInStep)
-		return
 	}
 	var guard uint64
 	if answers.Fetch == nil && detail == "" && !r.has(headerRange) && (k.asked == q.hash || k.hash == q.hash) {
@@ -198,7 +199,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *ques
 	}
 	status := int(max(o.Status, 200))
 	// Preconditions count only where the answer would be a 200 (RFC 9110, section 13.2.1).
-	if status == 200 && (noneMatch(q.ifNoneMatch, o.ETag) ||
+	if status == 200 && (entitytag.In(q.ifNoneMatch, o.ETag, true) ||
 		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o)) {
 		if o.Headers != "" {
 			headers = appendPublished(headers, rule, o, true)

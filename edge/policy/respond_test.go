@@ -8,55 +8,6 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-func TestNoneMatch(t *testing.T) {
-	const etag = `"abc"`
-	tests := []struct {
-		list string
-		want bool
-	}{
-		{`"abc"`, true},
-		{`W/"abc"`, true},
-		{`*`, true},
-		{` * `, true},
-		{`"x", "abc"`, true},
-		{`"x",W/"abc" , "y"`, true},
-		{`,, "abc"`, true},
-		{strings.Repeat(`"x",`, 300) + `"abc"`, true},
-		{strings.Repeat(`W/"x" , `, 300) + `W/"abc"`, true},
-		{strings.Repeat(",", 300) + `"abc"`, true},
-		{`"a,b", "abc"`, true},
-		{``, false},
-		{`"abd"`, false},
-		{`"abc`, false},
-		{`abc`, false},
-		{`"x", abc`, false},
-		{`"x" *`, false},
-		{`w/"abc"`, false},
-		{`"", "abcd"`, false},
-		{`W/`, false},
-		{`"`, false},
-	}
-	for _, tt := range tests {
-		if got := noneMatch(tt.list, etag); got != tt.want {
-			t.Errorf("noneMatch(%q, %q): got %v, want %v", tt.list, etag, got, tt.want)
-		}
-	}
-}
-
-func FuzzNoneMatch(f *testing.F) {
-	f.Add(`W/"a", "b,c"`, `"a"`)
-	f.Fuzz(func(t *testing.T, list, tag string) {
-		etag := `"` + tag + `"`
-		if !limits.ValidETag(etag) {
-			return
-		}
-		noneMatch(list, etag) // doesn't panic
-		if !noneMatch(`"other-`+tag+`", W/`+etag, etag) {
-			t.Errorf("a list with %s doesn't match it", etag)
-		}
-	})
-}
-
 func TestChoose(t *testing.T) {
 	variants := []wire.Variant{
 		{Encoding: wire.Identity, Length: 1000},

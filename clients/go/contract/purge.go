@@ -164,19 +164,23 @@ func (p Purges) Of(key string, tags []string, seq uint64) (purged, stale bool) {
 	return purged, stale && !purged
 }
 
+// Concerns reports whether the purge of this ID concerns the object at key with these tags.
+func Concerns(id, key string, tags []string) (concerns bool) {
+	VisitPurges(key, tags, func(other []byte) bool {
+		concerns = string(other) == id
+		return !concerns
+	})
+	return concerns
+}
+
 // VisitPurges passes the IDs of all purges that concern the object at key with these tags to visit, until it returns
 // false: one for each slash of the path, and one for each tag. visit must not retain them.
 func VisitPurges(key string, tags []string, visit func(id []byte) bool) {
-	space, target := objectkey.Split(key)
-	if at := strings.Index(space, "//"); at >= 0 {
-		space, _, _ = strings.Cut(space[at+len("//"):], ":")
-	} else {
-		space = ""
-	}
+	virtualHost, target := objectkey.VirtualHost(key)
 	var buffer [256]byte // enough unless a key is long
 	id := buffer[:0]
-	if space != "" {
-		id = append(append(id, "//"...), space...)
+	if virtualHost != "" {
+		id = append(append(id, "//"...), virtualHost...)
 	}
 	host := len(id)
 	for _, tag := range tags {

@@ -60,6 +60,14 @@ func Split(key string) (space, target string) {
 	return key[:at], key[at:]
 }
 
+// VirtualHost returns the name of a key's virtual host, "" if it has none, and its path and query.
+func VirtualHost(key string) (name, target string) {
+	space, target := Split(key)
+	_, space, _ = strings.Cut(space, "//")
+	name, _, _ = strings.Cut(space, ":")
+	return name, target
+}
+
 // Canonical returns the canonical form of key, the only one that is stored and looked up: with the host in lower case,
 // the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), the query's [CanonicalQuery], and the language
 // in lower case.

@@ -174,8 +174,12 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			return fmt.Errorf("read %s: %w", members[i], err)
 		}
 		version, _ := head.Val()[0].(string)
+		var err error
 		purged := p.purged(members[i], head.Val(), purges, needed)
-		deleted, err := p.deleteExpired(ctx, members[i], head.Val(), ended, purged)
+		deleted := false
+		if purged || expired(members[i], head.Val(), ended) {
+			deleted, err = p.deleteVersion(ctx, members[i], version)
+		}
 		switch {
 		case err != nil:
 			return err
@@ -231,28 +235,28 @@ func (p *Publisher) purged(m contract.Member, head []any, purges contract.Purges
 	return false
 }
 
-// deleteExpired deletes an object whose lifetime had ended by then, or that was purged, unless it is written meanwhile.
-// head has its version, publish time and lifetime.
-func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any, ended time.Time,
-	purged bool) (bool, error) {
+// expired reports whether a member is an object whose lifetime had ended by then. head has its version, publish time and
+// lifetime.
+func expired(m contract.Member, head []any, ended time.Time) bool {
 	var numbers [3]uint64
 	for i := range numbers {
 		text, _ := head[i].(string)
 		n, err := strconv.ParseUint(text, 10, 64)
-		if purged && i == 2 {
-			break
-		}
 		if err != nil || n > math.MaxInt64/2 {
-			return false, nil // it has no lifetime, or an invalid one
+			return false // it has no lifetime, or an invalid one
 		}
 		numbers[i] = n
 	}
-	version, published, ttl := numbers[0], numbers[1], numbers[2]
-	if m.Kind != contract.KindObject || !purged && ended.UnixMilli() < int64(published+ttl) {
+	return m.Kind == contract.KindObject && ended.UnixMilli() >= int64(numbers[1]+numbers[2])
+}
+
+// deleteVersion deletes an object, unless it is written meanwhile, or the version is invalid.
+func (p *Publisher) deleteVersion(ctx context.Context, m contract.Member, version string) (bool, error) {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil || n > math.MaxInt64/2 {
 		return false, nil
 	}
-	tombstone := contract.Object{Version: version + 1, Deleted: true}
-	_, err := p.write(ctx, replace, m, tombstone.Fields())
+	_, err = p.write(ctx, replace, m, contract.Object{Version: n + 1, Deleted: true}.Fields())
 	if errors.Is(err, ErrStale) {
 		return false, nil
 	}

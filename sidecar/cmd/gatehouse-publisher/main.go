@@ -25,13 +25,6 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 )
 
-// Exit codes, as the sidecar's.
-const (
-	exitOK = iota
-	exitRuntime
-	exitUsage
-)
-
 const name = "gatehouse-publisher"
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
@@ -39,37 +32,21 @@ func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stder
 // run is the program, with everything of the process given.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := config.LoadPublisher(args)
-	switch {
-	case c == nil: // err says why
-	case c.Help:
-		if err := config.UsagePublisher(stdout); err != nil {
-			fmt.Fprintln(stderr, err)
-			return exitRuntime
-		}
-		return exitOK
-	case c.Version:
-		fmt.Fprintln(stdout, name, version.Name())
-		return exitOK
-	}
-	problems := config.Problems(err, c)
 	m := publisher.NewMetrics()
 	var teams *publisher.Teams
-	log := slog.New(slog.DiscardHandler)
-	if len(problems) == 0 {
-		log, _ = c.Log.Logger(stderr)
-		if teams, err = publisher.ReadTeams(c.Teams.File, m, log); err != nil {
-			problems = append(problems, fmt.Errorf("teams.file: %w", err))
+	var log *slog.Logger
+	problems := func() []error {
+		found := config.Problems(err, c)
+		if len(found) == 0 {
+			log, _ = c.Log.Logger(stderr)
+			if teams, err = publisher.ReadTeams(c.Teams.File, m, log); err != nil {
+				found = append(found, fmt.Errorf("teams.file: %w", err))
+			}
 		}
+		return found
 	}
-	if len(problems) > 0 {
-		for _, problem := range problems {
-			fmt.Fprintln(stderr, name+":", problem)
-		}
-		return exitUsage
-	}
-	if c.Check {
-		fmt.Fprintln(stdout, "ok")
-		return exitOK
+	if code, ends := config.Ends(name, c, config.UsagePublisher, problems, stdout, stderr); ends {
+		return code
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -77,10 +54,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	log.Info("gatehouse publisher starts", "version", version.Name())
 	if err := serve(ctx, c, teams, m, log); err != nil {
 		log.Error("gatehouse publisher failed", "error", err)
-		return exitRuntime
+		return config.ExitRuntime
 	}
 	log.Info("gatehouse publisher stopped")
-	return exitOK
+	return config.ExitOK
 }
 
 // serve runs until ctx ends or a part fails.

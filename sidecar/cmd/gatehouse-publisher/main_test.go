@@ -78,18 +78,18 @@ func TestExitCodes(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"help", []string{"--help"}, exitOK, "--teams.file", ""},
-		{"version", []string{"--version"}, exitOK, "gatehouse-publisher ", ""},
-		{"good", []string{"--check-config", good}, exitOK, "ok\n", ""},
-		{"no teams", []string{"--check-config"}, exitUsage, "", "teams.file: missing"},
-		{"no file of teams", []string{"--teams.file=/no/such"}, exitUsage, "", "teams.file: open /no/such"},
-		{"bad teams", []string{"--teams.file", write(t, "t.yaml", []byte("teams: [{}]"))}, exitUsage, "", `team 1, "": name`},
+		{"help", []string{"--help"}, config.ExitOK, "--teams.file", ""},
+		{"version", []string{"--version"}, config.ExitOK, "gatehouse-publisher ", ""},
+		{"good", []string{"--check-config", good}, config.ExitOK, "ok\n", ""},
+		{"no teams", []string{"--check-config"}, config.ExitUsage, "", "teams.file: missing"},
+		{"no file of teams", []string{"--teams.file=/no/such"}, config.ExitUsage, "", "teams.file: open /no/such"},
+		{"bad teams", []string{"--teams.file", write(t, "t.yaml", []byte("teams: [{}]"))}, config.ExitUsage, "", `team 1, "": name`},
 		{"all at once", []string{good, "--listen.address=x", "--admin.address=y", "--log.level=z", "--redis.shards=0",
-			"--listen.tls-cert-file=/no/such"}, exitUsage, "", "redis.shards: 0 is out of 1 to 64"},
-		{"unknown setting", []string{good, "--config", write(t, "p.yaml", []byte("memory: {bytes: 1MiB}"))}, exitUsage, "",
+			"--listen.tls-cert-file=/no/such"}, config.ExitUsage, "", "redis.shards: 0 is out of 1 to 64"},
+		{"unknown setting", []string{good, "--config", write(t, "p.yaml", []byte("memory: {bytes: 1MiB}"))}, config.ExitUsage, "",
 			"memory.bytes: unknown setting"},
-		{"unknown flag", []string{"--redis.accept-loss-after=1s"}, exitUsage, "", "unknown flag"},
-		{"address in use", []string{good, "--listen.address=192.0.2.1:1"}, exitRuntime, "", "listen.address"},
+		{"unknown flag", []string{"--redis.accept-loss-after=1s"}, config.ExitUsage, "", "unknown flag"},
+		{"address in use", []string{good, "--listen.address=192.0.2.1:1"}, config.ExitRuntime, "", "listen.address"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var stdout, stderr logbuffer.Buffer
@@ -119,7 +119,7 @@ log: {format: json}
 	ctx := t.Context()
 	go func() { code <- run(ctx, []string{"--config", file}, &stdout, &stderr) }()
 	t.Cleanup(func() {
-		if code := <-code; code != exitOK {
+		if code := <-code; code != config.ExitOK {
 			t.Errorf("exit code %d:\n%s", code, stderr.String())
 		}
 	})

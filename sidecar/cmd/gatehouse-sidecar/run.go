@@ -37,13 +37,6 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 )
 
-// Exit codes.
-const (
-	exitOK = iota
-	exitRuntime
-	exitUsage
-)
-
 // drainTimeout bounds how long the sidecar takes to stop.
 const drainTimeout = 10 * time.Second
 
@@ -55,27 +48,9 @@ type component interface {
 // run is the program, with everything of the process given.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := config.Load(args)
-	switch {
-	case c == nil: // err says why
-	case c.Help:
-		if err := config.Usage(stdout); err != nil {
-			fmt.Fprintln(stderr, err)
-			return exitRuntime
-		}
-		return exitOK
-	case c.Version:
-		fmt.Fprintln(stdout, "gatehouse-sidecar", version.Name())
-		return exitOK
-	}
-	if problems := config.Problems(err, c); len(problems) > 0 {
-		for _, problem := range problems {
-			fmt.Fprintln(stderr, "gatehouse-sidecar:", problem)
-		}
-		return exitUsage
-	}
-	if c.Check {
-		fmt.Fprintln(stdout, "ok")
-		return exitOK
+	problems := func() []error { return config.Problems(err, c) }
+	if code, ends := config.Ends("gatehouse-sidecar", c, config.Usage, problems, stdout, stderr); ends {
+		return code
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -88,10 +63,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	log.Info("gatehouse sidecar starts", started...)
 	if err := serve(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
-		return exitRuntime
+		return config.ExitRuntime
 	}
 	log.Info("gatehouse sidecar stopped")
-	return exitOK
+	return config.ExitOK
 }
 
 // serve runs all components until ctx ends or one of them fails.

@@ -42,12 +42,8 @@ func (cmd *purgeCmd) Run(c *console) error {
 			if err != nil {
 				return err
 			}
-			contract.VisitPurges(entry.Key, entry.Tags, func(id []byte) bool {
-				keys[entry.Key] = keys[entry.Key] || string(id) == purge
-				return !keys[entry.Key]
-			})
-			if !keys[entry.Key] {
-				delete(keys, entry.Key)
+			if contract.Concerns(purge, entry.Key, entry.Tags) {
+				keys[entry.Key] = true
 			}
 		}
 		return cmd.told(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: %d objects would be purged\n", purge,

@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/httpserver"
 )
 
 const (
@@ -152,20 +154,10 @@ func (s *Server) Run(ctx context.Context) error {
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			server.Close() // a profile may take long
-		}
-	})
 	s.log.Info("admin is listening", "address", listener.Addr().String())
-	err = server.Serve(listener)
-	if stop() { // it ended by itself
+	serve := func() error { return server.Serve(listener) }
+	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil { // a profile may take longer
 		return fmt.Errorf("admin: serve %s: %w", s.address, err)
 	}
-	<-stopped
 	return nil
 }

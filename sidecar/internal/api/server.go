@@ -19,6 +19,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/httpserver"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
@@ -105,20 +106,13 @@ func (s *Server) Run(ctx context.Context) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	stopped := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callsTimeout)
-		defer cancel()
-		stopped <- server.Shutdown(ctx)
-	})
 	s.log.Info("api is listening", "socket", s.socket)
-	err = server.Serve(listener)
-	if stop() { // ctx had not ended before
-		return fmt.Errorf("api: serve %s: %w", s.socket, err)
-	}
-	if err := <-stopped; err != nil {
-		server.Close()
+	serve := func() error { return server.Serve(listener) }
+	err = httpserver.Serve(ctx, server, serve, callsTimeout, func(err error) {
 		s.log.Warn("calls aborted: the sidecar stops", "error", err)
+	})
+	if err != nil {
+		return fmt.Errorf("api: serve %s: %w", s.socket, err)
 	}
 	return nil
 }

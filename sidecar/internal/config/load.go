@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 )
 
 // Load reads the flags in args, the environment, and the file that they name. The error has the problems of the file
@@ -140,6 +142,48 @@ func inEnvironment(flag *kong.Flag) bool {
 		}
 	}
 	return false
+}
+
+// Exit codes of the programs.
+const (
+	ExitOK = iota
+	ExitRuntime
+	ExitUsage
+)
+
+// Ends reports whether a program ends before it runs, with which exit code: it was asked for its usage or version only,
+// or to check its configuration, or has problems. Ends prints the answer. c is nil if the flags can't be parsed.
+func Ends[T any, C interface {
+	*T
+	program() *Program
+}](name string, c C, usage func(io.Writer) error, problems func() []error, stdout, stderr io.Writer) (code int, ends bool) {
+	var p Program
+	if c != nil {
+		p = *c.program()
+	}
+	switch {
+	case p.Help:
+		if err := usage(stdout); err != nil {
+			fmt.Fprintln(stderr, err)
+			return ExitRuntime, true
+		}
+		return ExitOK, true
+	case p.Version:
+		fmt.Fprintln(stdout, name, version.Name())
+		return ExitOK, true
+	}
+	found := problems()
+	for _, problem := range found {
+		fmt.Fprintln(stderr, name+":", problem)
+	}
+	switch {
+	case len(found) > 0:
+		return ExitUsage, true
+	case p.Check:
+		fmt.Fprintln(stdout, "ok")
+		return ExitOK, true
+	}
+	return ExitOK, false
 }
 
 // Problems returns the errors of Load, if any, and all errors of the values.

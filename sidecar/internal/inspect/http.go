@@ -2,15 +2,14 @@ package inspect
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 // maxQuestion bounds the body of a call, bytes: rules can be long.
@@ -57,14 +56,7 @@ func (s *Server) answer(w http.ResponseWriter, v any) {
 
 // read reads the call's body into v; it answers if that fails.
 func read(w http.ResponseWriter, r *http.Request, v any) bool {
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxQuestion))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(v)
-	if err == nil {
-		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("more than one JSON value")
-		}
-	}
+	err := strictjson.Decode(http.MaxBytesReader(w, r.Body, maxQuestion), v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +18,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/sidecar/internal/httpserver"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 const (
@@ -107,12 +108,7 @@ func (s *Server) parse(body io.Reader) (write func(context.Context) (publish.Rec
 		All    bool    `json:"all"`
 	}
 	malformed := errors.New(`want one of {"device": "ID"}, {"label": "NAME=VALUE"}, {"all": true}`)
-	decoder := json.NewDecoder(body)
-	decoder.DisallowUnknownFields()
-	if decoder.Decode(&said) != nil {
-		return nil, nil, malformed
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+	if strictjson.Decode(body, &said) != nil {
 		return nil, nil, malformed
 	}
 	switch {
@@ -142,20 +138,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := &http.Server{Handler: s.Handler(), MaxHeaderBytes: maxBody, ReadTimeout: timeout, IdleTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			server.Close() // Redis may not answer
-		}
-	})
 	s.log.Info("invalidations are taken", "address", listener.Addr().String())
-	err = server.Serve(listener)
-	if stop() { // it ended by itself
+	serve := func() error { return server.Serve(listener) }
+	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil {
 		return fmt.Errorf("invalidate: serve %s: %w", s.address, err)
 	}
-	<-stopped
 	return nil
 }

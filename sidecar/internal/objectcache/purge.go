@@ -107,18 +107,15 @@ func (s Purges) Apply(p contract.Purge) {
 
 // concerned returns the keys that a purge may concern.
 func (s Purges) concerned(id string) (keys []string) {
-	space, path := objectkey.Split(id)
 	if strings.Contains(id, "#") {
 		return s.purges[s.shard].tagged[id].keys()
 	}
-	name := strings.TrimPrefix(space, "//")
+	name, path := objectkey.VirtualHost(id)
 	for key, k := range s.newest {
 		if int(k.shard) != s.shard || k.place == nowhere {
 			continue
 		}
-		of, target := objectkey.Split(key)
-		_, of, _ = strings.Cut(of, "//")
-		if of, _, _ = strings.Cut(of, ":"); of == name && strings.HasPrefix(target, path) {
+		if of, target := objectkey.VirtualHost(key); of == name && strings.HasPrefix(target, path) {
 			keys = append(keys, key)
 		}
 	}

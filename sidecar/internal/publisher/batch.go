@@ -15,6 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 const (
@@ -157,7 +158,7 @@ func (c *call) parse(text []byte) (w write) {
 		w.p = problemf(http.StatusBadRequest, format, args...)
 		return w
 	}
-	err := decodeStrict(text, &l)
+	err := strictjson.Decode(bytes.NewReader(text), &l)
 	if len(l.Key) > limits.MaxKey { // neither the answer nor the log repeats it
 		err = cmp.Or(err, fmt.Errorf("key: %d bytes, at most %d are allowed", len(l.Key), limits.MaxKey))
 		l.Key = ""

@@ -1,10 +1,9 @@
 package publisher
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -14,6 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/edge/entitytag"
+	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 // headerPrefix begins the names of request headers for an object's own headers.
@@ -77,7 +78,7 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	h := c.w.Header()
 	h.Set("ETag", o.ETag)
 	h.Set("Gatehouse-Version", strconv.FormatUint(o.Version, 10))
-	if match := c.r.Header.Get("If-None-Match"); match != "" && lists(match, o.ETag, true) {
+	if match := c.r.Header.Get("If-None-Match"); match != "" && entitytag.In(match, o.ETag, true) {
 		c.w.WriteHeader(http.StatusNotModified)
 		return http.StatusNotModified, nil
 	}
@@ -167,7 +168,7 @@ func (c *call) condition(ctx context.Context, key string) (conditional bool, ver
 	if err != nil {
 		return true, 0, false, failed(err)
 	}
-	if !lists(strings.Join(match, ","), o.ETag, false) {
+	if !entitytag.In(strings.Join(match, ","), o.ETag, false) {
 		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", o.ETag)
 	}
 	return true, o.Version, false, nil
@@ -179,29 +180,6 @@ func precondition(p *problem, conditional bool) *problem {
 		p.Status = http.StatusPreconditionFailed
 	}
 	return p
-}
-
-// lists reports whether a list of entity-tags is * or has etag (RFC 9110, section 13.1), by weak comparison or strong.
-func lists(list, etag string, weak bool) bool {
-	if list = strings.TrimSpace(list); list == "*" {
-		return true
-	}
-	for list != "" {
-		list = strings.TrimLeft(list, " \t,")
-		tag, isWeak := strings.CutPrefix(list, "W/")
-		if !strings.HasPrefix(tag, `"`) {
-			return false
-		}
-		end := strings.IndexByte(tag[1:], '"')
-		if end < 0 {
-			return false
-		}
-		if tag[:end+2] == etag && (weak || !isWeak) {
-			return true
-		}
-		list = tag[end+2:]
-	}
-	return false
 }
 
 // describe reads the headers of a put.
@@ -245,24 +223,6 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 	return o, nil
 }
 
-// readAll reads r, whose length is expected, -1 for unknown.
-func readAll(r io.Reader, expected int64) ([]byte, error) {
-	body := make([]byte, 0, min(max(expected, 0), limits.MaxBody)+512)
-	for {
-		if len(body) == cap(body) {
-			body = slices.Grow(body, len(body))
-		}
-		n, err := r.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		if errors.Is(err, io.EOF) {
-			return body, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
-
 // purgeRequest is the body of a request to purge.
 type purgeRequest struct {
 	Tag         string `json:"tag"`
@@ -279,7 +239,7 @@ func (c *call) purge() (int, *problem) {
 		return 0, p
 	}
 	var request purgeRequest
-	if err := decodeStrict(body, &request); err != nil {
+	if err := strictjson.Decode(bytes.NewReader(body), &request); err != nil {
 		return 0, problemf(http.StatusBadRequest, "%v", err)
 	}
 	if request.All {
@@ -313,17 +273,4 @@ func (c *call) purge() (int, *problem) {
 		Purged string `json:"purged"`
 		Soft   bool   `json:"soft"`
 	}{id, u.Soft})
-}
-
-// decodeStrict reads one JSON value without unknown names.
-func decodeStrict(text []byte, into any) error {
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
 }

@@ -3,6 +3,7 @@
 package publisher
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	_ "embed"
@@ -22,6 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/sidecar/internal/httpserver"
 )
 
 const (
@@ -254,27 +256,15 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 		WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			server.Close()
-		}
-	})
-	s.log.Info("listening for writers", "address", listener.Addr().String())
-	var err error
+	serve := func() error { return server.Serve(listener) }
 	if certificate != nil {
 		server.TLSConfig = &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12}
-		err = server.ServeTLS(listener, "", "")
-	} else {
-		err = server.Serve(listener)
+		serve = func() error { return server.ServeTLS(listener, "", "") }
 	}
-	if stop() { // it ended by itself
+	s.log.Info("listening for writers", "address", listener.Addr().String())
+	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil {
 		return fmt.Errorf("serve writers: %w", err)
 	}
-	<-stopped
 	return nil
 }
 
@@ -283,11 +273,12 @@ func (c *call) read(limit int64) ([]byte, *problem) {
 	if c.r.Header.Get("Content-Encoding") != "" {
 		return nil, problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without: Gatehouse encodes it")
 	}
-	body, err := readAll(http.MaxBytesReader(c.w, c.r.Body, limit), c.r.ContentLength)
-	if err != nil {
+	var body bytes.Buffer
+	body.Grow(int(min(max(c.r.ContentLength, 0), limit)) + bytes.MinRead)
+	if _, err := body.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, limit)); err != nil {
 		return nil, unread(err)
 	}
-	return body, nil
+	return body.Bytes(), nil
 }
 
 // unread returns the problem of a body that could not be read.

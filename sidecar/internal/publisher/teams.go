@@ -83,17 +83,14 @@ func (t *Team) wait(ctx context.Context, n int) error {
 
 // mayPurge reports whether the team may purge this.
 func (t *Team) mayPurge(u publish.Purge) bool {
-	space := ""
-	if u.VirtualHost != "" {
-		space = "//" + u.VirtualHost
-	}
 	if u.Tag == "" {
-		return t.mayWrite(space + u.Prefix)
+		return t.mayWrite(contract.PrefixPurge(u.VirtualHost, u.Prefix))
 	}
-	if slices.Contains(t.Prefixes, space+"/") { // it may write all that can have the tag
+	all := contract.PrefixPurge(u.VirtualHost, "/")
+	if slices.Contains(t.Prefixes, all) { // it may write all that can have the tag
 		return true
 	}
-	here := func(prefix string) bool { own, _ := objectkey.Split(prefix); return own == space }
+	here := func(prefix string) bool { space, _ := objectkey.Split(prefix); return space+"/" == all }
 	return slices.ContainsFunc(t.Prefixes, here) && slices.ContainsFunc(t.Tags, func(tag string) bool {
 		prefix, all := strings.CutSuffix(tag, "*")
 		return tag == u.Tag || all && strings.HasPrefix(u.Tag, prefix)
