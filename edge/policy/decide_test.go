@@ -339,6 +339,12 @@ func TestDecidePurged(t *testing.T) {
 			t.Errorf("age %d: got %d %v %q, want %s and no-cache", age, d.Status, fields, d.Cache, status)
 		}
 	}
+	m.putObject(wire.Object{Key: "/b", Version: 1, PublishedMS: now, ETag: `"b"`, ContentType: "text/plain", Stale: true,
+		Headers: "cache-control: max-age=600"}, false)
+	if fields := fieldsOf(decide(t, m, serve, Answers{}, "GET /b")); !slices.Contains(fields,
+		[2]string{"cache-control", "no-cache"}) {
+		t.Errorf("got %v, want no-cache instead of the publisher's", fields)
+	}
 }
 
 const authRules = `{

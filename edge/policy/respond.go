@@ -335,10 +335,11 @@ func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cach
 // without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
 // max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
 //
-// A publisher's Cache-Control counts instead, see [Engine.publishedControl].
+// A publisher's Cache-Control counts instead, see [Engine.publishedControl]; not of an object that was purged softly,
+// which clients must revalidate.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	computed := e.computedControl(nowMS, rule, o)
-	if o.Headers != "" {
+	if o.Headers != "" && !o.Stale {
 		if directives := published(o, "cache-control"); directives != "" {
 			return e.publishedControl(directives, computed, rule.private(), o.TTLMS != 0)
 		}
