@@ -47,7 +47,7 @@ edge clients/go
 native-filter edge|clients/go
 wasm-filter edge|clients/go
 nginx edge|clients/go
-sidecar clients/go|edge/wire|edge/policy|edge/headermap|nginx
+sidecar clients/go|edge/wire|edge/policy|edge/headermap|edge/entitytag|nginx
 testbed clients/go|edge/wire|sidecar|nginx
 e2e clients/go|edge/wire|sidecar|testbed
 loadtest clients/go|edge/wire|sidecar|testbed

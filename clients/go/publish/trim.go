@@ -235,8 +235,8 @@ func (p *Publisher) purged(m contract.Member, head []any, purges contract.Purges
 	return false
 }
 
-// expired reports whether a member is an object whose lifetime had ended by then. head has its version, publish time and
-// lifetime.
+// expired reports whether a member is an object whose lifetime had ended by then. head has its version, when it was
+// published, and its lifetime.
 func expired(m contract.Member, head []any, ended time.Time) bool {
 	var numbers [3]uint64
 	for i := range numbers {

@@ -86,8 +86,8 @@ func TestExitCodes(t *testing.T) {
 		{"bad teams", []string{"--teams.file", write(t, "t.yaml", []byte("teams: [{}]"))}, config.ExitUsage, "", `team 1, "": name`},
 		{"all at once", []string{good, "--listen.address=x", "--admin.address=y", "--log.level=z", "--redis.shards=0",
 			"--listen.tls-cert-file=/no/such"}, config.ExitUsage, "", "redis.shards: 0 is out of 1 to 64"},
-		{"unknown setting", []string{good, "--config", write(t, "p.yaml", []byte("memory: {bytes: 1MiB}"))}, config.ExitUsage, "",
-			"memory.bytes: unknown setting"},
+		{"unknown setting", []string{good, "--config", write(t, "p.yaml", []byte("memory: {bytes: 1MiB}"))}, config.ExitUsage,
+			"", "memory.bytes: unknown setting"},
 		{"unknown flag", []string{"--redis.accept-loss-after=1s"}, config.ExitUsage, "", "unknown flag"},
 		{"address in use", []string{good, "--listen.address=192.0.2.1:1"}, config.ExitRuntime, "", "listen.address"},
 	} {

@@ -156,7 +156,9 @@ const (
 func Ends[T any, C interface {
 	*T
 	program() *Program
-}](name string, c C, usage func(io.Writer) error, problems func() []error, stdout, stderr io.Writer) (code int, ends bool) {
+}](
+	name string, c C, usage func(io.Writer) error, problems func() []error, stdout, stderr io.Writer,
+) (code int, ends bool) {
 	var p Program
 	if c != nil {
 		p = *c.program()
