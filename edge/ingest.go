@@ -76,6 +76,11 @@ func (i *ingest) apply(body []byte) Action {
 			break
 		}
 		if op.Region == wire.RegionState {
+			if wire.Purging(op.Record) { // as good as written objects
+				if err := g.raise(); err != nil {
+					return i.refuse(500, fmt.Sprintf("write state: %v", err))
+				}
+			}
 			if held = h.SetState(op.Record, cas); held {
 				cas, held = i.hasEpoch(batch.Epoch)
 			}

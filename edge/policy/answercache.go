@@ -127,8 +127,9 @@ func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 	return until
 }
 
-// Forget drops all cached answers.
+// Forget drops all cached answers, and the purges.
 func (e *Engine) Forget() {
+	e.purgesGuard = 0
 	for i := range e.kept {
 		e.kept[i].untilMS = 0
 	}

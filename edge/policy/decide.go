@@ -121,6 +121,8 @@ type Engine struct {
 	unknown []bool
 	// permissionNames caches the names of sets of permissions, at most maxSets.
 	permissionNames map[uint64]string
+	purges          []wire.Purge // that were under way when the guard was purgesGuard
+	purgesGuard     uint64
 
 	kept [keptAnswers]kept
 

@@ -102,16 +102,20 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		}
 		detail = notInStep
 	}
+	finder := finder{mem: mem, fetched: answers.Fetch}
 	var guard uint64
-	if answers.Fetch == nil && detail == "" && !r.has(headerRange) && (k.asked == q.hash || k.hash == q.hash) {
+	if answers.Fetch == nil {
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
+		finder.purges = e.purging(guard, mem)
+	}
+	if detail != "" || r.has(headerRange) || k.asked != q.hash && k.hash != q.hash {
+		guard = 0 // the answer isn't cached
 	}
 	k.asked = q.hash
 	plain := key
 	if language := rule.Cache.language(r); language != "" {
 		key = e.keyOfLanguage(key, language)
 	}
-	finder := finder{mem: mem, fetched: answers.Fetch}
 	o, err := finder.find(&e.state, key)
 	if err != nil && key != plain && (!rule.Cache.Fetch || answers.Fetch != nil) {
 		key = plain
@@ -250,6 +254,7 @@ func (e *Engine) headerMap(headers [][2]string) []byte {
 type finder struct {
 	mem     Memory
 	fetched *wire.FetchResponse
+	purges  []wire.Purge // that are under way in mem
 	epoch   uint64
 }
 
@@ -265,7 +270,28 @@ func (f *finder) find(state *wire.State, key string) (wire.Object, error) {
 	}
 	f.epoch = state.Epoch
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
-	return wire.FindObject(f.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	o, err := wire.FindObject(f.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	if err != nil {
+		return o, err
+	}
+	for i := range f.purges {
+		if p := &f.purges[i]; p.Concerns(&o) {
+			if !p.Soft {
+				return o, wire.ErrNotFound
+			}
+			o.Stale = true
+		}
+	}
+	return o, nil
+}
+
+// purging returns the purges that are under way, by the guard's value before the call. It must be called before the
+// objects are read: a purge ends when the last one that it concerns was removed.
+func (e *Engine) purging(guard uint64, mem Memory) []wire.Purge {
+	if guard == 0 || guard != e.purgesGuard {
+		e.purges, e.purgesGuard = wire.ParsePurges(mem.Record(wire.RegionState, 0), e.state.Epoch), guard
+	}
+	return e.purges
 }
 
 func (f *finder) body(o *wire.Object, i int) *Body {

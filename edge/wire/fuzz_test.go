@@ -59,9 +59,9 @@ func entries(rec []byte) [][]byte {
 	if len(rec) < 16 {
 		return nil
 	}
-	for rest := rec[16:]; len(rest) >= 40; {
+	for rest := rec[16:]; len(rest) >= 44; {
 		size := uint64(binary.LittleEndian.Uint32(rest))
-		if size < 40 || size > uint64(len(rest)) {
+		if size < 44 || size > uint64(len(rest)) {
 			break
 		}
 		all, rest = append(all, rest[:size]), rest[size:]
@@ -80,7 +80,7 @@ func FuzzFindObject(f *testing.F) {
 		}
 		for _, e := range all[:min(len(all), 100)] {
 			// Look for the key of the entry, if its lengths are valid.
-			at, n := 40+20*int(e[36]&^stale), int(binary.LittleEndian.Uint16(e[32:]))
+			at, n := 44+20*int(e[36]&^stale), int(binary.LittleEndian.Uint16(e[32:]))
 			if at+n > len(e) {
 				continue
 			}
@@ -98,8 +98,8 @@ func rewrites(tag uint32, o *Object) func(entry []byte) bool {
 	want := AppendObject(nil, tag, o)
 	return func(e []byte) bool {
 		var reserved [][2]int
-		for i := range min(int(e[36]&^stale), (len(e)-40)/20) {
-			reserved = append(reserved, [2]int{40 + 20*i + 1, 3})
+		for i := range min(int(e[36]&^stale), (len(e)-44)/20) {
+			reserved = append(reserved, [2]int{44 + 20*i + 1, 3})
 		}
 		return bytes.Equal(zeroed(e, reserved...), want)
 	}

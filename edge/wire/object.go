@@ -40,6 +40,8 @@ type Object struct {
 	ETag        string // strong, with its quotes
 	ContentType string
 	Stale       bool // purged softly: as good as expired
+	// Tags has a bit for each tag, which it may share with others, see [Purge].
+	Tags uint32
 	// Status is the status code, one of [limits.ValidStatus]; 0 means 200.
 	Status uint16
 	// Headers are the publisher's lines "name: value", joined by LF, with names in lower case.
@@ -58,7 +60,7 @@ func (o *Object) AddVariant(v Variant) {
 }
 
 const (
-	objectSize  = 40
+	objectSize  = 44
 	variantSize = 20
 	stale       = 0x80 // in the number of variants
 )
@@ -84,6 +86,7 @@ func AppendObject(dst []byte, tag uint32, o *Object) []byte {
 	}
 	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), count, byte(max(o.Status, 200)-200))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Headers)))
+	dst = binary.LittleEndian.AppendUint32(dst, o.Tags)
 	for _, v := range o.Variants() {
 		dst = append(dst, byte(v.Encoding), 0, 0, 0)
 		dst = binary.LittleEndian.AppendUint32(dst, v.Slot)
@@ -132,6 +135,7 @@ func parseObject(b []byte) (Object, error) {
 		PublishedMS: int64(binary.LittleEndian.Uint64(b[16:])),
 		TTLMS:       binary.LittleEndian.Uint64(b[24:]),
 		Stale:       b[36]&stale != 0,
+		Tags:        binary.LittleEndian.Uint32(b[40:]),
 	}
 	key, etag, ctype := int(binary.LittleEndian.Uint16(b[32:])), int(b[34]), int(b[35])
 	count, headers := int(b[36]&^stale), int(binary.LittleEndian.Uint16(b[38:]))

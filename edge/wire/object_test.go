@@ -87,9 +87,9 @@ func TestFindObjectWholeKey(t *testing.T) {
 }
 
 func TestFindObjectMalformed(t *testing.T) {
-	// The first entry has 177 bytes from 16 on, so the second begins at 193; the second is looked up. An entry with
+	// The first entry has 181 bytes from 16 on, so the second begins at 197; the second is looked up. An entry with
 	// another tag is skipped by its size alone.
-	const first, second = 16, 193
+	const first, second = 16, 197
 	good := appendBucket(nil)
 	another := edited(good, set32(first+4, 0))
 	tests := []struct {
@@ -99,14 +99,14 @@ func TestFindObjectMalformed(t *testing.T) {
 	}{
 		{"passed over, though its lengths are wrong", edited(another, set16(first+32, math.MaxUint16)), nil},
 		{"size 0", edited(another, set32(first, 0)), ErrMalformed},
-		{"size one less than the fixed part", edited(another, set32(first, 39)), ErrMalformed},
+		{"size one less than the fixed part", edited(another, set32(first, 43)), ErrMalformed},
 		{"size one more than is left", edited(another, set32(first, uint32(len(good)-16+1))), ErrMalformed},
 		{"the greatest size", edited(another, set32(first, math.MaxUint32)), ErrMalformed},
 		{"a negative size", edited(another, set32(first, 1<<31)), ErrMalformed},
 		{"size up to the end", edited(another, set32(first, uint32(len(good)-16))), ErrMalformed},
 		{"last entry cut", edited(good, cut(len(good)-1)), ErrMalformed},
-		{"last entry cut in its fixed part", edited(good, cut(second+39)), ErrMalformed},
-		{"last entry a byte longer", edited(good, set32(second, 133), add(0)), ErrMalformed},
+		{"last entry cut in its fixed part", edited(good, cut(second+43)), ErrMalformed},
+		{"last entry a byte longer", edited(good, set32(second, 137), add(0)), ErrMalformed},
 		{"key longer than the entry", edited(good, set16(second+32, math.MaxUint16)), ErrMalformed},
 		{"etag longer than the entry", edited(good, set8(second+34, 255)), ErrMalformed},
 		{"content type longer than the entry", edited(good, set8(second+35, 255)), ErrMalformed},
@@ -114,10 +114,10 @@ func TestFindObjectMalformed(t *testing.T) {
 		{"no variants, and lengths that add up", bucket([]uint32{testTag}, []Object{{Key: deviceObject.Key}}), ErrMalformed},
 		{"five variants", edited(good, set8(second+36, 5)), ErrMalformed},
 		{"five variants that are there", fiveVariants(), ErrMalformed},
-		{"no such encoding", edited(good, set8(second+40, byte(Encodings))), ErrMalformed},
+		{"no such encoding", edited(good, set8(second+44, byte(Encodings))), ErrMalformed},
 		{"headers longer than the entry", edited(good, set16(second+38, math.MaxUint16)), ErrMalformed},
 		{"no such status", edited(good, set8(second+37, 1)), ErrMalformed},
-		{"body over its limit", edited(good, set32(second+48, limits.MaxBody+1)), ErrMalformed},
+		{"body over its limit", edited(good, set32(second+52, limits.MaxBody+1)), ErrMalformed},
 		{"count of one more", edited(good, set16(2, 3)), nil},
 		{"count of one less", edited(good, set16(2, 1)), ErrNotFound},
 	}

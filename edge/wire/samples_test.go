@@ -31,6 +31,7 @@ var (
 		ObjectBuckets: 4096, VerdictBuckets: 1024, BodySlots: 777, DevicesComplete: true,
 		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
 	}
+	testPurges   = []Purge{{Stamp: 1 << 63, Tags: 1 << 31}, {Stamp: 7, Soft: true, VirtualHost: "shop", Prefix: "/v1/"}}
 	testVerdicts = []Verdict{
 		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000,
 			RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
@@ -57,7 +58,7 @@ func object(o Object, variants ...Variant) Object {
 var (
 	productObject = object(
 		Object{Key: "/v1/products/42?lang=de", Version: 7, PublishedMS: 1763690399000, TTLMS: 60000,
-			ETag: `"5d41402abc4b2a76"`, ContentType: "application/json"},
+			ETag: `"5d41402abc4b2a76"`, ContentType: "application/json", Tags: 1<<31 | 1},
 		Variant{Identity, 11, 5, 101}, Variant{Gzip, 12, 4, 102}, Variant{Brotli, 13, 3, 103}, Variant{Zstd, 14, 2, 104})
 	deviceObject = object(
 		Object{Key: "@demo-device/v1/me/config", Version: limits.MaxVersion, PublishedMS: 1763690398000,
@@ -94,11 +95,14 @@ func samples() []sample {
 
 func recordSamples() []sample {
 	bare := State{Epoch: 1, Permissions: []string{}}
+	purging := State{Epoch: 1, Permissions: []string{"config.read"}, Purges: testPurges}
 	return []sample{
 		{"state", "state record: two permissions", func(dst []byte) []byte { return AppendState(dst, &testState) },
 			stateFields("config.read", "telemetry.write"), readState, ok(testState)},
 		{"state-bare", "state record: no tables, no permissions", func(dst []byte) []byte { return AppendState(dst, &bare) },
 			stateFields(), readState, ok(bare)},
+		{"state-purging", "state record: two purges", func(dst []byte) []byte { return AppendState(dst, &purging) },
+			slices.Concat(stateFields("config.read"), purgeFields("", ""), purgeFields("shop", "/v1/")), readState, ok(purging)},
 		{"objects", "objects record: two entries of one tag", appendBucket,
 			slices.Concat(header(zero), entryFields(&productObject), entryFields(&deviceObject)),
 			readObjects, ok(productObject) + ok(deviceObject) + notFound},
@@ -185,17 +189,23 @@ func header(extra string) []field {
 
 func stateFields(permissions ...string) []field {
 	f := append(header("object buckets"), field{"in step, ms", 8}, field{"verdict buckets", 4}, field{"body slots", 4},
-		field{"placement key", 16}, field{"digest key", 16}, field{"heartbeat, ms", 8}, field{"flags", 1}, field{zero, 7})
+		field{"placement key", 16}, field{"digest key", 16}, field{"heartbeat, ms", 8}, field{"flags", 1}, field{"purges", 1},
+		field{zero, 6})
 	for i, name := range permissions {
 		f = append(f, field{"name length", 1}, field{fmt.Sprintf("text bit %d", i), len(name)})
 	}
 	return f
 }
 
+func purgeFields(virtualHost, prefix string) []field {
+	return []field{{"purge: stamp", 8}, {"tags", 4}, {"soft", 1}, {"virtual host length", 1}, {"prefix length", 2},
+		{"text virtual host", len(virtualHost)}, {"text prefix", len(prefix)}}
+}
+
 func entryFields(o *Object) []field {
 	f := []field{{"entry: size", 4}, {"tag", 4}, {"version", 8}, {"published, ms", 8}, {"ttl, ms", 8},
 		{"key length", 2}, {"etag length", 1}, {"content type length", 1}, {"variants and stale", 1}, {"status less 200", 1},
-		{"headers length", 2}}
+		{"headers length", 2}, {"tags", 4}}
 	for range o.Variants() {
 		f = append(f, field{"variant: encoding", 1}, field{zero, 3}, field{"slot", 4}, field{"length", 4}, field{"stamp", 8})
 	}

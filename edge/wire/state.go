@@ -27,6 +27,7 @@ type State struct {
 	DevicesComplete bool
 	Keys            Keys
 	Permissions     []string // at most limits.MaxPermissions; indexed by bit
+	Purges          []Purge  // that are under way, at most MaxPurges
 }
 
 // AppendState appends the state record to dst.
@@ -42,9 +43,12 @@ func AppendState(dst []byte, s *State) []byte {
 	if s.DevicesComplete {
 		flags = flagDevicesComplete
 	}
-	dst = append(dst, flags, 0, 0, 0, 0, 0, 0, 0)
+	dst = append(dst, flags, byte(len(s.Purges)), 0, 0, 0, 0, 0, 0)
 	for _, name := range s.Permissions {
 		dst = append(append(dst, byte(len(name))), name...)
+	}
+	for i := range s.Purges {
+		dst = appendPurge(dst, &s.Purges[i])
 	}
 	return dst
 }
@@ -75,13 +79,17 @@ func ParseState(rec []byte) (State, error) {
 	}
 	copy(s.Keys.Placement[:], rec[32:])
 	copy(s.Keys.Credential[:], rec[48:])
-	for rest := rec[stateSize:]; len(s.Permissions) < count; {
+	rest := rec[stateSize:]
+	for len(s.Permissions) < count {
 		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
 			return State{}, ErrMalformed
 		}
 		n := int(rest[0])
 		s.Permissions = append(s.Permissions, string(rest[1:1+n]))
 		rest = rest[1+n:]
+	}
+	if s.Purges, err = parsePurges(rest, int(rec[purgesAt])); err != nil {
+		return State{}, err
 	}
 	return s, nil
 }

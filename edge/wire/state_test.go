@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,6 +38,10 @@ func TestStateRoundTrip(t *testing.T) {
 		{"all permissions", State{Epoch: 1, Permissions: permissions(limits.MaxPermissions)}},
 		{"the longest permission",
 			State{Epoch: 1, Permissions: []string{strings.Repeat("p", limits.MaxPermissionName), "q"}}},
+		{"purges", State{Epoch: 1, Permissions: permissions(1), Purges: testPurges}},
+		{"all purges of the longest prefixes", State{Epoch: 1, Permissions: []string{}, Purges: slices.Repeat([]Purge{
+			{Stamp: math.MaxUint64, Tags: math.MaxUint32, Soft: true, VirtualHost: strings.Repeat("h", math.MaxUint8),
+				Prefix: strings.Repeat("/", limits.MaxKey)}}, MaxPurges)}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -60,6 +65,7 @@ func TestStateOwnsItsStrings(t *testing.T) {
 
 func TestParseStateMalformed(t *testing.T) {
 	good := AppendState(nil, &testState)
+	purging := AppendState(nil, &State{Epoch: 1, Purges: testPurges})
 	tests := []struct {
 		name string
 		rec  []byte
@@ -77,6 +83,11 @@ func TestParseStateMalformed(t *testing.T) {
 		{"cut in the last name", edited(good, cut(len(good)-1))},
 		{"cut before the last length", edited(good, cut(92))},
 		{"no names", edited(good, cut(80))},
+		{"a purge more than are there", edited(purging, set8(purgesAt, 3))},
+		{"more purges than the most", AppendState(nil, &State{Epoch: 1, Purges: make([]Purge, MaxPurges+1)})},
+		{"cut in the last prefix", edited(purging, cut(len(purging)-1))},
+		{"cut in the last purge", edited(purging, cut(len(purging)-len("shop/v1/")-1))},
+		{"neither soft nor hard", edited(purging, set8(80+12, 2))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,5 +96,58 @@ func TestParseStateMalformed(t *testing.T) {
 			}
 			sameBeyond(t, tt.rec, readState)
 		})
+	}
+}
+
+func TestPurgeConcerns(t *testing.T) {
+	entry := func(key string, tags uint32) *Object {
+		o := object(Object{Key: key, Tags: tags}, Variant{Stamp: 5}, Variant{Encoding: Gzip, Stamp: 6})
+		return &o
+	}
+	tests := []struct {
+		name  string
+		purge Purge
+		of    *Object
+		want  bool
+	}{
+		{"all", Purge{Stamp: 5, Prefix: "/"}, entry("/a", 0), true},
+		{"all, of a later object", Purge{Stamp: 4, Prefix: "/"}, entry("/a", 0), false},
+		{"all, of a device's object", Purge{Stamp: 5, Prefix: "/"}, entry("@d/a", 0), true},
+		{"prefix", Purge{Stamp: 5, Prefix: "/a/"}, entry("/a/b?c=d", 0), true},
+		{"another prefix", Purge{Stamp: 5, Prefix: "/a/"}, entry("/b/a/", 0), false},
+		{"tag", Purge{Stamp: 5, Tags: 2}, entry("/a", 7), true},
+		{"another tag", Purge{Stamp: 5, Tags: 2}, entry("/a", 5), false},
+		{"tag, of an object without", Purge{Stamp: 5, Tags: 2}, entry("/a", 0), false},
+		{"virtual host", Purge{Stamp: 5, VirtualHost: "shop", Prefix: "/a/"}, entry("@d//shop:example.com/a/", 0), true},
+		{"another virtual host", Purge{Stamp: 5, VirtualHost: "shop", Prefix: "/"}, entry("//shop2:example.com/", 0), false},
+		{"no virtual host", Purge{Stamp: 5, Prefix: "/"}, entry("//shop:example.com/", 0), false},
+		{"a virtual host, of an object without", Purge{Stamp: 5, VirtualHost: "shop", Tags: 1}, entry("/shop", 1), false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.purge.Concerns(tt.of); got != tt.want {
+				t.Errorf("got %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestParsePurges(t *testing.T) {
+	rec := AppendState(nil, &State{Epoch: 2, Purges: testPurges})
+	got := ParsePurges(rec, 2)
+	clear(rec)
+	if !reflect.DeepEqual(got, testPurges) {
+		t.Errorf("got %+v, want %+v", got, testPurges)
+	}
+	rec = AppendState(nil, &State{Epoch: 2, Purges: testPurges})
+	for name, other := range map[string][]Purge{
+		"another epoch":  ParsePurges(rec, 3),
+		"cut":            ParsePurges(rec[:len(rec)-1], 2),
+		"no record":      ParsePurges(nil, 2),
+		"no such region": ParsePurges(AppendBody(nil, 2, 1, make([]byte, 200)), 2),
+	} {
+		if other != nil {
+			t.Errorf("%s: got %+v, want none", name, other)
+		}
 	}
 }

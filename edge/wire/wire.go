@@ -17,15 +17,18 @@
 //
 // State, one record at index 0, written by every heartbeat:
 //
-//		16  i64  in step: unix ms at which the edge was known to be in step with Redis
-//		24  u32  verdict buckets
-//		28  u32  body slots: how many were ever written in this memory, by any epoch
-//		32  16   placement key (SipHash-2-4, see [Keys])
-//		48  16   digest key (SipHash-2-4-128)
-//		64  i64  heartbeat: unix ms at which the sidecar sent this record
+//	16  i64  in step: unix ms at which the edge was known to be in step with Redis
+//	24  u32  verdict buckets
+//	28  u32  body slots: how many were ever written in this memory, by any epoch
+//	32  16   placement key (SipHash-2-4, see [Keys])
+//	48  16   digest key (SipHash-2-4-128)
+//	64  i64  heartbeat: unix ms at which the sidecar sent this record
 //	72  u8   flags: 1 devices complete: every device that may authenticate is listed
-//		73  7    zero
-//		80  count × (u8 length, name): permission names; a name's position is its bit
+//	73  u8   purges that are under way, at most [MaxPurges]
+//	74  6    zero
+//	80  count × (u8 length, name): permission names; a name's position is its bit
+//	    purges × (u64 stamp, u32 tags, u8 1 soft, u8 length of the virtual host's name,
+//	    u16 length of the prefix, name, prefix), see [Purge]
 //
 // Objects, one bucket a record, count entries:
 //
@@ -40,7 +43,8 @@
 //	36  u8   variants, 1 to 4, and 128 if it was purged softly
 //	37  u8   status code less 200, one of [limits.ValidStatus]
 //	38  u16  length of the headers
-//	40  variants × (u8 encoding, 3 zero, u32 body slot, u32 length, u64 stamp)
+//	40  u32  tags: a bit for each, some of which share one
+//	44  variants × (u8 encoding, 3 zero, u32 body slot, u32 length, u64 stamp)
 //	    key, entity-tag, content type, headers: lines "name: value", joined by LF
 //
 // Bodies, one encoding of one version of an object a record:

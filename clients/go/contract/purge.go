@@ -36,6 +36,18 @@ func PrefixPurge(virtualHost, prefix string) string { return purgeSpace(virtualH
 // TagPurge returns the ID of the purge of all objects of a virtual host, "" for those without one, with a tag.
 func TagPurge(virtualHost, tag string) string { return purgeSpace(virtualHost) + "#" + tag }
 
+// SplitPurge returns the parts of a purge's ID: the name of the virtual host, "" for none, and the prefix or the tag.
+func SplitPurge(id string) (virtualHost, prefix, tag string) {
+	if strings.HasPrefix(id, "//") {
+		end := strings.IndexAny(id[2:], "/#") + 2
+		virtualHost, id = id[2:end], id[end:]
+	}
+	if strings.HasPrefix(id, "#") {
+		return virtualHost, "", id[1:]
+	}
+	return virtualHost, id, ""
+}
+
 func purgeSpace(virtualHost string) string {
 	if virtualHost == "" {
 		return ""

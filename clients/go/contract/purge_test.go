@@ -193,3 +193,16 @@ func FuzzPurgeMember(f *testing.F) {
 		}
 	})
 }
+
+func TestSplitPurge(t *testing.T) {
+	type parts [3]string
+	for _, want := range []parts{{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"shop", "/a/", ""}, {"shop", "", "a"}} {
+		id := PrefixPurge(want[0], want[1])
+		if want[2] != "" {
+			id = TagPurge(want[0], want[2])
+		}
+		if virtualHost, prefix, tag := SplitPurge(id); (parts{virtualHost, prefix, tag}) != want {
+			t.Errorf("%s: got %q, %q, %q", id, virtualHost, prefix, tag)
+		}
+	}
+}

@@ -20,7 +20,7 @@ const (
 	opSize         = 12 // before each record in a batch
 	bodySize       = 24
 	bucketSize     = 16
-	objectSize     = 40
+	objectSize     = 44
 	variantSize    = 20
 	verdictSize    = 48
 	deviceSize     = 8
@@ -49,6 +49,7 @@ func (b *batch) add(region wire.Region, index uint32, write func(dst []byte) []b
 
 // takeState adds the current state record.
 func (m *Memory) takeState(b *batch, now time.Time) {
+	m.endPurges()
 	s := wire.State{
 		Epoch:          m.epoch,
 		InStepMS:       m.inStep.tellableMS,
@@ -60,6 +61,7 @@ func (m *Memory) takeState(b *batch, now time.Time) {
 		Permissions:    m.permissions.names,
 
 		DevicesComplete: m.verdicts.devices.complete,
+		Purges:          m.purges(),
 	}
 	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
 	m.taken, m.takenState = m.stateToSend(), s
@@ -114,8 +116,8 @@ func (k *bucket) append(dst []byte, epoch uint64) []byte {
 		o := wire.Object{
 			Key: e.Key, Version: e.Version, PublishedMS: e.PublishedMS, TTLMS: uint64(e.TTLMS),
 			ETag: e.ETag, ContentType: e.ContentType, Status: uint16(e.Status), Headers: string(e.Headers),
+			Stale: e.Stale, Tags: e.tags,
 		}
-		o.Stale = e.Stale
 		for i, at := range e.bodies {
 			o.AddVariant(wire.Variant{
 				Encoding: e.Bodies[i].Encoding, Slot: at.slot, Length: uint32(len(e.Bodies[i].Bytes)), Stamp: at.stamp,

@@ -18,6 +18,7 @@ package edgemem
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -63,6 +64,9 @@ type Memory struct {
 	dirty       queue // of buckets
 	slots       slots
 	permissions permissions
+	purging     []*purging
+	purged      uint64 // number of purges that have begun
+	tagBits     maphash.Seed
 
 	verdicts verdicts
 
@@ -92,6 +96,7 @@ type Memory struct {
 type entry struct {
 	*contract.Object
 	tag    uint32
+	tags   uint32 // see [wire.Object]
 	bucket uint32
 	bodies []bodyAt // in the order of Object.Bodies
 }
@@ -125,6 +130,7 @@ func New(c Config) *Memory {
 		buckets:     make([]bucket, buckets),
 		dirty:       newQueue(buckets),
 		permissions: permissions{bits: make(map[string]uint)},
+		tagBits:     maphash.MakeSeed(),
 		verdicts:    newVerdicts(tableSize(c.Verdicts)),
 		ackedMore:   make(chan struct{}),
 	}
@@ -171,6 +177,9 @@ func (m *Memory) PutObject(o *contract.Object) {
 	defer m.mu.Unlock()
 	m.drop(o.Key)
 	e := &entry{Object: o, bodies: make([]bodyAt, len(o.Bodies))}
+	for _, tag := range o.Tags {
+		e.tags |= m.tagBit(tag)
+	}
 	for i := range e.bodies {
 		m.stamp++
 		e.bodies[i] = bodyAt{slot: m.slots.take(), stamp: m.stamp}

@@ -51,6 +51,7 @@ type model struct {
 	device  [modelKeys]bool   // is listed
 	told    [modelKeys]bool   // listed, and the memory must have it when the list is complete
 	crowded bool              // a device was not listed
+	purging *modelPurge       // that is under way; nil: none
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
 }
 
@@ -83,6 +84,9 @@ func (m *model) read() {
 		if err == nil && (f.Version < m.seen[i] || f.Version <= m.gone[i]) {
 			err = fmt.Errorf("%q: version %d after %d, deleted up to %d", m.key(i), f.Version, m.seen[i], m.gone[i])
 		}
+		if p := m.purging; err == nil && p != nil && p.acked && f.Version <= p.of[i] {
+			err = fmt.Errorf("%q: version %d is being purged", m.key(i), f.Version)
+		}
 		if err != nil {
 			m.Fatal(err)
 		}
@@ -114,14 +118,18 @@ func (m *model) readDevices() {
 func (m *model) step() {
 	i := m.r.IntN(modelKeys)
 	expires := time.Now().Add(time.Second).UnixMilli()
-	switch m.r.IntN(13) {
+	switch m.r.IntN(14) {
 	case 0, 1, 2, 3:
 		m.last[i]++
 		m.want[i] = m.last[i]
-		m.target.PutObject(new(object(m.key(i), m.last[i], m.size)))
+		o := object(m.key(i), m.last[i], m.size)
+		o.Tags = []string{modelTags[i%len(modelTags)]}
+		m.target.PutObject(&o)
 	case 4:
 		delete(m.want, i)
 		m.target.DeleteObject(m.key(i))
+	case 13:
+		m.purge()
 	case 5:
 		outcome := wire.Outcome(1 + m.r.IntN(2))
 		m.target.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: outcome, ExpiresMS: expires}, outcome == wire.Allow)
@@ -167,6 +175,9 @@ func (m *model) deliver() {
 		return
 	}
 	m.target.Acked()
+	if p := m.purging; p != nil {
+		p.acked = true
+	}
 	if taken.Drained {
 		m.told = m.device
 	}
@@ -177,8 +188,47 @@ func (m *model) deliver() {
 	}
 }
 
+var modelTags = []string{"red", "green", "blue"}
+
+// modelPurge is a purge of a tag that is under way.
+type modelPurge struct {
+	end   func()
+	keys  []int             // that it has yet to remove
+	of    [modelKeys]uint64 // versions that it concerns; 0: none
+	acked bool              // the edge has been told
+}
+
+// purge begins a purge, removes one of the objects that it concerns, or ends it. From the batch that begins it on, none
+// of them is found.
+func (m *model) purge() {
+	p := m.purging
+	switch {
+	case p == nil:
+		tag := m.r.IntN(len(modelTags))
+		p = &modelPurge{end: m.target.BeginPurge("#"+modelTags[tag], false)}
+		for i, version := range m.want {
+			if i%len(modelTags) == tag {
+				p.keys, p.of[i] = append(p.keys, i), version
+			}
+		}
+		m.purging = p
+	case len(p.keys) > 0:
+		i := p.keys[0]
+		if p.keys = p.keys[1:]; m.want[i] == p.of[i] {
+			delete(m.want, i)
+			m.target.DeleteObject(m.key(i))
+		}
+	default:
+		p.end()
+		m.purging = nil
+	}
+}
+
 // finish pushes everything, and compares.
 func (m *model) finish() {
+	for m.purging != nil {
+		m.purge()
+	}
 	quiesce(m.T, m.target, m.memory)
 	if state, _ := m.memory.State(); state.Epoch != m.target.Epoch() {
 		m.Errorf("the memory is of epoch %x, want %x", state.Epoch, m.target.Epoch())

@@ -29,10 +29,11 @@ type Taken struct {
 // sentState is the part of a state record whose change requires another state record.
 type sentState struct {
 	epoch       uint64
-	permissions int  // number of names
-	slots       int  // number of slots that may be filled
-	superseded  bool // objects and verdicts of an earlier epoch may still be found
-	devices     bool // every device is listed
+	permissions int    // number of names
+	slots       int    // number of slots that may be filled
+	superseded  bool   // objects and verdicts of an earlier epoch may still be found
+	devices     bool   // every device is listed
+	purge       uint64 // number of purges that have begun
 }
 
 // inStepTimes are times at which the memory was in step with Redis. The edge may be told a time once everything that
@@ -83,7 +84,7 @@ func (m *Memory) advanceInStep(drained bool) {
 //
 // Take builds a batch in these steps:
 //
-//  1. the state, if the edge must know it first: the new epoch, permission names, slots for bodies;
+//  1. the state, if the edge must know it first: the new epoch, permission names, slots for bodies, a purge;
 //  2. tombstones for what an earlier epoch left, verdicts first. Until all are sent, nothing else is;
 //  3. verdicts whose buckets changed, before objects, so that a revocation never waits for bodies;
 //  4. objects: tombstones for the bodies of an earlier epoch, and for free slots if they have many bytes; then for each
@@ -226,7 +227,7 @@ func (m *Memory) Reset(before *wire.State) {
 
 func (m *Memory) stateToSend() sentState {
 	return sentState{m.epoch, len(m.permissions.names), len(m.slots.bytes), len(m.superseded) > 0,
-		m.verdicts.devices.complete}
+		m.verdicts.devices.complete, m.purged}
 }
 
 // AwaitObject waits while the edge may still find an older version of the object at key than the memory has; it returns

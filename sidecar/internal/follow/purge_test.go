@@ -53,6 +53,8 @@ func (e *cacheEdge) DeleteObjects(keys []string) {
 
 func (e *cacheEdge) MarkStale(string) {}
 
+func (e *cacheEdge) BeginPurge(string, bool) (end func()) { return func() {} }
+
 func (e *cacheEdge) version(key string) uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

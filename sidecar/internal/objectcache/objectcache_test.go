@@ -31,6 +31,7 @@ func (e edge) MarkStale(key string) {
 	o.Stale = true
 	e[key] = o
 }
+func (edge) BeginPurge(string, bool) (end func()) { return func() {} }
 
 type fixture struct {
 	*objectcache.Cache

@@ -61,6 +61,13 @@ func (s keySet) keys() []string {
 	return slices.AppendSeq([]string{s.one}, maps.Keys(s.more))
 }
 
+func (s keySet) len() int {
+	if s.one == "" {
+		return 0
+	}
+	return 1 + len(s.more)
+}
+
 // pushed is the number of objects that are removed from the edge at once: about a batch.
 const pushed = 512
 
@@ -76,7 +83,8 @@ func (s Purges) Apply(p contract.Purge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := &s.purges[s.shard]
-	if known, found := of.all[p.ID]; found && !of.unmet[p.ID] && p.Version <= known.Version {
+	known, found := of.all[p.ID]
+	if found && !of.unmet[p.ID] && p.Version <= known.Version {
 		return
 	}
 	delete(of.unmet, p.ID)
@@ -85,8 +93,20 @@ func (s Purges) Apply(p contract.Purge) {
 		return
 	}
 	of.all[p.ID] = p
+	if p.Hard == known.Hard && p.Soft == known.Soft {
+		return // it is applied
+	}
+	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
+	end := func() {}
+	if tag == "" || of.tagged[p.ID].len() > pushed {
+		end = s.edge.BeginPurge(p.ID, p.Hard == known.Hard)
+	}
+	keys := of.tagged[p.ID].keys()
+	if tag == "" {
+		keys = s.under(virtualHost, prefix)
+	}
 	var gone []string
-	for some := range slices.Chunk(s.concerned(p.ID), pushed) {
+	for some := range slices.Chunk(keys, pushed) {
 		before := len(gone)
 		for _, key := range some {
 			if s.purge(key, p) {
@@ -95,6 +115,7 @@ func (s Purges) Apply(p contract.Purge) {
 		}
 		s.edge.DeleteObjects(gone[before:]) // it is pushed while the rest follows
 	}
+	end()
 	for _, key := range gone {
 		if s.newest[key].place == held {
 			s.cache.Invalidate(key)
@@ -105,17 +126,13 @@ func (s Purges) Apply(p contract.Purge) {
 	s.report()
 }
 
-// concerned returns the keys that a purge may concern.
-func (s Purges) concerned(id string) (keys []string) {
-	if strings.Contains(id, "#") {
-		return s.purges[s.shard].tagged[id].keys()
-	}
-	name, path := objectkey.VirtualHost(id)
+// under returns the keys of held and left-out objects of a virtual host whose paths begin with prefix.
+func (s Purges) under(virtualHost, prefix string) (keys []string) {
 	for key, k := range s.newest {
 		if int(k.shard) != s.shard || k.place == nowhere {
 			continue
 		}
-		if of, target := objectkey.VirtualHost(key); of == name && strings.HasPrefix(target, path) {
+		if of, target := objectkey.VirtualHost(key); of == virtualHost && strings.HasPrefix(target, prefix) {
 			keys = append(keys, key)
 		}
 	}

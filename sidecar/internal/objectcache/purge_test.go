@@ -256,3 +256,54 @@ func BenchmarkPurge(b *testing.B) {
 		})
 	}
 }
+
+// purgeEdge is an edge that knows what it had when purges began and ended.
+type purgeEdge struct {
+	edge
+	log []string
+}
+
+func (e *purgeEdge) BeginPurge(id string, soft bool) (end func()) {
+	note := func(what string) {
+		stale := 0
+		for _, o := range e.edge {
+			if o.Stale {
+				stale++
+			}
+		}
+		e.log = append(e.log, fmt.Sprintf("%s %s, soft %v: %d, %d stale", what, id, soft, len(e.edge), stale))
+	}
+	note("begin")
+	return func() { note("end") }
+}
+
+// TestPurgeBeginsAtOnce: the edge learns of a purge of many objects before the first of them, and of its end after the
+// last. It learns of few by themselves.
+func TestPurgeBeginsAtOnce(t *testing.T) {
+	e := &purgeEdge{edge: edge{}}
+	c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10_000}, e, metrics.New(),
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(1000) {
+		c.Apply(tagged(fmt.Sprintf("/a/%d", i), 1, i, "all", fmt.Sprintf("only-%d", i)))
+		c.Apply(tagged(fmt.Sprintf("/b/%d", i), 1, i))
+	}
+	p := c.Purges(0)
+	p.Apply(hard("#only-7", 1, 2000))
+	p.Apply(contract.Purge{ID: "#all", Version: 1, Soft: 2000})
+	p.Apply(contract.Purge{ID: "#all", Version: 2, Hard: 2001})
+	p.Apply(contract.Purge{ID: "#all", Version: 3, Hard: 2001})
+	p.Apply(contract.Purge{ID: "/b/", Version: 1, Hard: 500, Soft: 2000})
+	p.Apply(hard("//shop/", 1, 2000))
+	want := []string{
+		"begin #all, soft true: 1999, 0 stale", "end #all, soft true: 1999, 999 stale",
+		"begin #all, soft false: 1999, 999 stale", "end #all, soft false: 1000, 0 stale",
+		"begin /b/, soft false: 1000, 0 stale", "end /b/, soft false: 499, 499 stale",
+		"begin //shop/, soft false: 499, 499 stale", "end //shop/, soft false: 499, 499 stale",
+	}
+	if !slices.Equal(e.log, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(e.log, "\n"), strings.Join(want, "\n"))
+	}
+}

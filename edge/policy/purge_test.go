@@ -1,0 +1,138 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/edge/wire"
+)
+
+// TestPurgesUnderWay: from the first read on after the guard has changed, no answer is of an object that is being
+// purged, cached answers included; those of other objects stay.
+func TestPurgesUnderWay(t *testing.T) {
+	const pass, serve = `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`,
+		`{"stale": "serve", "rules": [{"match": {"prefix": "/"}, "cache": {}}]}`
+	hard, soft := wire.Purge{Stamp: 1000, Prefix: "/"}, wire.Purge{Stamp: 1000, Soft: true, Prefix: "/"}
+	const hit, miss, expired, stale = "gatehouse; hit", "gatehouse; fwd=uri-miss", "gatehouse; fwd=stale; detail=expired",
+		"gatehouse; hit; detail=purged"
+	tests := []struct {
+		name, rules string
+		purges      []wire.Purge
+		want        string
+	}{
+		{"none", pass, nil, hit},
+		{"hard", pass, []wire.Purge{hard}, miss},
+		{"hard, stale answers", serve, []wire.Purge{hard}, miss},
+		{"soft", pass, []wire.Purge{soft}, expired},
+		{"soft, stale answers", serve, []wire.Purge{soft}, stale},
+		{"soft and hard", serve, []wire.Purge{soft, hard}, miss},
+		{"of other objects", pass, []wire.Purge{{Stamp: 1000, Prefix: "/b/"}}, hit},
+		{"of earlier objects", pass, []wire.Purge{{Stamp: 0, Prefix: "/"}}, hit},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			m.guard = 1 << 8
+			m.put("/a", 0)
+			e := newEdge(t, tt.rules)
+			e.SetState(now, m.state)
+			ask := func() (status string, d Decision) {
+				r := read(e, "GET /a")
+				e.Decide(&d, now, &r, m, &Answers{})
+				if status = d.CacheStatus; status == "" {
+					status, _ = headerOf(d, "cache-status")
+				}
+				return status, d
+			}
+			expect := func(when, want string) {
+				t.Helper()
+				for range 3 { // the second answer is cached
+					if got, d := ask(); got != want {
+						t.Fatalf("%s: got %q %+v, want %q", when, got, d, want)
+					}
+				}
+			}
+			write := func(epoch uint64, purges []wire.Purge) {
+				m.records[[2]uint32{uint32(wire.RegionState), 0}] = wire.AppendState(nil,
+					&wire.State{Epoch: epoch, Permissions: m.state.Permissions, Purges: purges})
+				m.guard += 1 << 8
+			}
+			expect("before", hit)
+			write(epoch, tt.purges)
+			expect("during", tt.want)
+			m.guardUp = true
+			expect("while objects are written", tt.want)
+			write(epoch, nil)
+			expect("after, while objects are written", hit)
+			m.guardUp = false
+			write(epoch+1, tt.purges)
+			expect("of another epoch", hit)
+			write(epoch, tt.purges)
+			expect("again", tt.want)
+			m.records[[2]uint32{uint32(wire.RegionState), 0}] = nil
+			e.Forget() // a tick
+			expect("after a tick", hit)
+		})
+	}
+}
+
+// TestPurgesAreReadOnce: the state is read once for each value of the guard, and not at all for cached answers.
+func TestPurgesAreReadOnce(t *testing.T) {
+	m := &countingMemory{memory: newMemory()}
+	m.guard = 1 << 8
+	for i := range 8 {
+		m.put(fmt.Sprintf("/%d", i), 0)
+	}
+	e := newEdge(t, `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`)
+	e.SetState(now, m.state)
+	var d Decision
+	for range 3 {
+		for i := range 8 {
+			r := read(e, fmt.Sprintf("GET /%d", i))
+			e.Decide(&d, now, &r, m, &Answers{})
+		}
+	}
+	if m.states != 1 {
+		t.Errorf("the state was read %d times, want once", m.states)
+	}
+	m.guard += 1 << 8
+	for range 2 {
+		r := read(e, "GET /1")
+		e.Decide(&d, now, &r, m, &Answers{})
+	}
+	if m.states != 2 {
+		t.Errorf("with another guard: the state was read %d times, want twice", m.states)
+	}
+}
+
+// countingMemory counts reads of the state.
+type countingMemory struct {
+	*memory
+	states int
+}
+
+func (m *countingMemory) Record(region wire.Region, index uint32) []byte {
+	if region == wire.RegionState {
+		m.states++
+	}
+	return m.memory.Record(region, index)
+}
+
+// TestFetchedDuringPurge: purges under way don't concern what the sidecar answers, which knows better.
+func TestFetchedDuringPurge(t *testing.T) {
+	m := newMemory()
+	m.guard = 1 << 8
+	m.records[[2]uint32{uint32(wire.RegionState), 0}] = wire.AppendState(nil,
+		&wire.State{Epoch: epoch, Purges: []wire.Purge{{Stamp: 1000, Prefix: "/"}}})
+	o := wire.Object{Key: "/a", Version: 2, PublishedMS: now, ETag: `"a"`, ContentType: "text/plain"}
+	o.AddVariant(wire.Variant{Length: 1, Stamp: 1})
+	fetched, err := wire.ParseFetchResponse(wire.AppendFetchResponse(nil, epoch, &o, [][]byte{[]byte("x")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := decide(t, m, `{"rules": [{"match": {"prefix": "/"}, "cache": {"on_miss": "fetch"}}]}`, Answers{Fetch: &fetched}, "GET /a")
+	if d.Action != Reply || !slices.Equal(d.Body, []byte("x")) {
+		t.Errorf("got %+v, want the fetched object", d)
+	}
+}

@@ -1,0 +1,142 @@
+package edgemem_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
+)
+
+// purgeFixture has two objects with a tag, one without, and one of a virtual host, all at the edge.
+func purgeFixture(t *testing.T) (*edgemem.Memory, *edgememtest.Memory) {
+	m, memory := edgemem.New(edgemem.Config{Objects: 100, Verdicts: 1}), edgememtest.NewMemory()
+	m.Reset(nil)
+	for _, key := range []string{"/a/tagged", "/b/tagged", "/b/other", "//shop:example.com/b/tagged"} {
+		o := object(key, 1, 10)
+		if key[len(key)-1] == 'd' {
+			o.Tags = []string{"red"}
+		}
+		m.PutObject(&o)
+	}
+	push(t, m, memory)
+	return m, memory
+}
+
+// found returns the keys that the edge finds, and "stale" behind those that are.
+func found(memory *edgememtest.Memory) (keys []string) {
+	for _, key := range []string{"/a/tagged", "/b/tagged", "/b/other", "//shop:example.com/b/tagged"} {
+		if f, err := memory.Object(key); err == nil && f.Stale {
+			keys = append(keys, key+" stale")
+		} else if err == nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func TestPurgeAtTheEdge(t *testing.T) {
+	tests := []struct {
+		id   string
+		soft bool
+		want string
+	}{
+		{"#red", false, "[/b/other //shop:example.com/b/tagged]"},
+		{"#red", true, "[/a/tagged stale /b/tagged stale /b/other //shop:example.com/b/tagged]"},
+		{"/", false, "[//shop:example.com/b/tagged]"},
+		{"/b/", false, "[/a/tagged //shop:example.com/b/tagged]"},
+		{"//shop#red", false, "[/a/tagged /b/tagged /b/other]"},
+		{"//shop/b/", true, "[/a/tagged /b/tagged /b/other //shop:example.com/b/tagged stale]"},
+		{"//shop/c/", false, "[/a/tagged /b/tagged /b/other //shop:example.com/b/tagged]"},
+		{"//shops/", false, "[/a/tagged /b/tagged /b/other //shop:example.com/b/tagged]"},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprint(tt.id, tt.soft), func(t *testing.T) {
+			m, memory := purgeFixture(t)
+			end := m.BeginPurge(tt.id, tt.soft)
+			push(t, m, memory)
+			if got := fmt.Sprint(found(memory)); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+			reset(m, memory) // the purge lasts into the next epoch
+			push(t, m, memory)
+			if got := fmt.Sprint(found(memory)); got != tt.want {
+				t.Errorf("in another epoch: got %v, want %v", got, tt.want)
+			}
+			o := object("/b/tagged", 2, 10)
+			o.Tags = []string{"red"}
+			m.PutObject(&o)
+			push(t, m, memory)
+			if f, err := memory.Object("/b/tagged"); err != nil || f.Stale || f.Version != 2 {
+				t.Errorf("what was written later: got %+v, %v", f, err)
+			}
+			end()
+			push(t, m, memory)
+			if state, _ := memory.State(); state.Purges != nil || len(found(memory)) != 4 {
+				t.Errorf("after it: got %v, %v", found(memory), state.Purges)
+			}
+		})
+	}
+}
+
+// TestPurgeEndsWithItsObjects: the edge keeps a purge until the batch with the last of its objects.
+func TestPurgeEndsWithItsObjects(t *testing.T) {
+	m, memory := edgemem.New(edgemem.Config{Objects: 10_000, Verdicts: 1}), edgememtest.NewMemory()
+	m.Reset(nil)
+	var keys []string
+	for i := range 3000 {
+		o := object(fmt.Sprintf("/%d", i), 1, 10)
+		m.PutObject(&o)
+		keys = append(keys, o.Key)
+	}
+	push(t, m, memory)
+	end := m.BeginPurge("/", false)
+	m.DeleteObjects(keys)
+	end()
+	batches := 0
+	for more := true; more; batches++ {
+		var batch []byte
+		var taken edgemem.Taken
+		batch, taken = m.Take(nil)
+		memory.AfterOp = func() {
+			if f, err := memory.LockedObject(keys[len(keys)-1]); err == nil {
+				t.Fatalf("batch %d: found %+v", batches, f)
+			}
+		}
+		if status, answer := memory.Apply(batch); status != 200 {
+			t.Fatalf("apply: %d %s", status, answer)
+		}
+		m.Acked()
+		state, _ := memory.State()
+		if got, want := len(state.Purges) > 0, !taken.Drained; got != want {
+			t.Fatalf("batch %d: the edge has %v, drained %v", batches, state.Purges, taken.Drained)
+		}
+		more = !taken.Drained
+	}
+	if batches < 3 {
+		t.Errorf("%d batches, want more", batches)
+	}
+}
+
+// TestManyPurges: those beyond the bound are not announced.
+func TestManyPurges(t *testing.T) {
+	m, memory := purgeFixture(t)
+	var ends []func()
+	for range wire.MaxPurges {
+		ends = append(ends, m.BeginPurge("/c/", false))
+	}
+	end := m.BeginPurge("/", false)
+	push(t, m, memory)
+	if state, _ := memory.State(); len(state.Purges) != wire.MaxPurges || len(found(memory)) != 4 {
+		t.Errorf("got %d purges, found %v", len(state.Purges), found(memory))
+	}
+	end()
+	ends[0]()
+	push(t, m, memory)
+	m.BeginPurge("/", false)
+	push(t, m, memory)
+	if got := found(memory); len(got) != 1 {
+		t.Errorf("found %v after another purge ended", got)
+	}
+}
