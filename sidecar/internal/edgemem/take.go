@@ -84,7 +84,8 @@ func (m *Memory) advanceInStep(drained bool) {
 //
 // Take builds a batch in these steps:
 //
-//  1. the state, if the edge must know it first: the new epoch, permission names, slots for bodies, a purge;
+//  1. the state, if the edge must know it first: the new epoch, permission names, slots for bodies, a purge, which no
+//     object delays: the next batch has them;
 //  2. tombstones for what an earlier epoch left, verdicts first. Until all are sent, nothing else is;
 //  3. verdicts whose buckets changed, before objects, so that a revocation never waits for bodies;
 //  4. objects: tombstones for the bodies of an earlier epoch, and for free slots if they have many bytes; then for each
@@ -108,13 +109,14 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	m.batch++
 	b := batch{bytes: wire.BeginBatch(dst[:0], m.epoch, m.replaces)}
 	t := Taken{Takeover: m.replaces != m.epoch}
+	announces := m.taken.purge != m.purged
 	// The edge must know slots before they are filled, and permission names before verdicts with their bits.
 	if t.Takeover || m.taken != m.stateToSend() {
 		m.takeState(&b, now)
 	}
 	m.replaces = m.epoch
 	if m.takeSuperseded(&b) {
-		m.takeDirty(&b)
+		m.takeDirty(&b, !announces)
 	}
 	t.Traces = m.takeTraces()
 	t.Drained = len(m.superseded) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
@@ -130,10 +132,10 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	return b.bytes, t
 }
 
-// takeDirty adds changed buckets, verdicts first. After a batch without room for objects it starts with objects:
+// takeDirty adds changed buckets: verdicts and, if objects, objects after them. After a batch without room for objects it starts with objects:
 // otherwise a body over the bound would never fit while verdicts keep changing.
-func (m *Memory) takeDirty(b *batch) {
-	if m.crowdedOut {
+func (m *Memory) takeDirty(b *batch, objects bool) {
+	if objects && m.crowdedOut {
 		m.takeDirtyObjects(b)
 	}
 	for b.ops < maxVerdictOps {
@@ -143,7 +145,10 @@ func (m *Memory) takeDirty(b *batch) {
 		}
 		m.verdicts.dirty.pop()
 	}
-	if m.crowdedOut {
+	switch {
+	case !objects:
+		return
+	case m.crowdedOut:
 		m.crowdedOut = false
 		return
 	}
