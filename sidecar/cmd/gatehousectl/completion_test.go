@@ -40,6 +40,7 @@ func need(t *testing.T, tool, apt string) (dir string) {
 // command returns a command whose PATH begins with dir.
 func command(dir, name string, args ...string) *exec.Cmd {
 	c := exec.Command(name, args...)
+	c.Dir = dir
 	c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "TERM=dumb", "GATEHOUSECTL_OF_TEST=1")
 	return c
 }
@@ -106,13 +107,14 @@ var completing = []struct {
 }
 
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	var lines []string
 	for _, test := range completing {
 		lines = append(lines, "gatehousectl "+test.line)
 	}
 	// What each shell prints for the lines: after each one "<end>".
-	shells := map[string]func(dir string) (out string, err error){
-		"bash": func(dir string) (string, error) {
+	shells := map[string]func(t *testing.T, dir string) (out string, err error){
+		"bash": func(_ *testing.T, dir string) (string, error) {
 			// COMP_WORDS as readline splits: also at = and :, which are words.
 			const script = `source <(gatehousectl completion bash)
 				compopt() { :; } # works only within readline
@@ -132,7 +134,7 @@ func TestCompletion(t *testing.T) {
 			out, err := command(dir, "bash", append([]string{"-c", script, "bash"}, lines...)...).Output()
 			return string(out), err
 		},
-		"zsh": func(dir string) (string, error) {
+		"zsh": func(t *testing.T, dir string) (string, error) {
 			// An interactive zsh, in which compadd, to which all completion leads, also prints what it adds.
 			const rc = `PS1= PS2=; autoload -Uz compinit; compinit -u -D
 				source <(gatehousectl completion zsh)
@@ -170,7 +172,7 @@ func TestCompletion(t *testing.T) {
 			}
 			return out, nil
 		},
-		"fish": func(dir string) (string, error) {
+		"fish": func(_ *testing.T, dir string) (string, error) {
 			const script = "gatehousectl completion fish | source; " +
 				"for line in $argv; complete -C $line; echo '<end>'; end"
 			out, err := command(dir, "fish", append([]string{"--no-config", "-c", script}, lines...)...).Output()
@@ -179,12 +181,13 @@ func TestCompletion(t *testing.T) {
 	}
 	for name, ask := range shells {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := need(t, name, name)
-			t.Chdir(dir)
-			if err := errors.Join(os.Mkdir("dir", 0o700), os.WriteFile("dir/one.yaml", nil, 0o600)); err != nil {
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, "dir"), 0o700),
+				os.WriteFile(filepath.Join(dir, "dir", "one.yaml"), nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			out, err := ask(dir)
+			out, err := ask(t, dir)
 			answers := strings.Split(out, "<end>")
 			if err != nil || len(answers) != len(completing)+1 {
 				t.Fatalf("%v: %s", err, out)

@@ -248,6 +248,7 @@ func TestSecretsFile(t *testing.T) {
 
 // TestKilledImport kills imports at random moments and continues them: nothing is written twice, nothing is missing.
 func TestKilledImport(t *testing.T) {
+	t.Parallel()
 	const devices, runs = 1280, 2
 	var in strings.Builder
 	in.WriteString("id,secret,hash,labels\n")

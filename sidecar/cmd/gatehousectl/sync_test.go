@@ -332,6 +332,7 @@ func TestParallelSyncs(t *testing.T) {
 // TestKilledSync kills syncs at random moments and continues them: each object is always an old or a new one, and in
 // the end Redis has what the directory has.
 func TestKilledSync(t *testing.T) {
+	t.Parallel()
 	files, runs := 10_000, 20
 	if testing.Short() {
 		files, runs = 1000, 3

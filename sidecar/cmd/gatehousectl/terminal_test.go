@@ -73,6 +73,7 @@ func lines(t *testing.T, what, text string, columns int) (n int) {
 }
 
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	local := sidecar(t)
 	rules := s.file("rules.yaml", "rules: [{match: {path: /a}, cache: {}}]")
