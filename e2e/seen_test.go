@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,6 +72,19 @@ func TestSeen(t *testing.T) {
 		"--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
 	if err != nil || !strings.Contains(out, "  last seen") {
 		t.Errorf("explain: %v, %s", err, out)
+	}
+	out, err = gatehousectl(t, "explain", "--device", "away", "--sidecar",
+		strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
+	if err != nil || !strings.Contains(out, "from 127.0.0.1/32 since yesterday") {
+		t.Errorf("explain of wrong secrets: %v, %s", err, out)
+	}
+	response, err := shared.Get(e.SidecarAdminURL() + "/?device=away")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if page, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(page), " from 127.0.0.1/32</td>") {
+		t.Errorf("the page lacks wrong secrets: %v", err)
 	}
 	if log := e.log("sidecar"); strings.Contains(log, "does not permit to write") || strings.Contains(log, "NOPERM") {
 		t.Errorf("the documented permissions are not enough:\n%s", log)

@@ -92,10 +92,16 @@ type FailedAttempts struct {
 // FailedAttempts returns the wrong secrets of a device that sidecars verified today and yesterday (UTC), most first. Of
 // each shard and day, Redis has the contract.MaxFailed pairs of network and device with most.
 func (p *Publisher) FailedAttempts(ctx context.Context, id string) ([]FailedAttempts, error) {
-	keys, now := p.keyspace.KeysOf(id), time.Now()
+	return ReadFailedAttempts(ctx, p.client, p.keyspace, id)
+}
+
+// ReadFailedAttempts is [Publisher.FailedAttempts] for a program that publishes nothing.
+func ReadFailedAttempts(ctx context.Context, client redis.Cmdable, k contract.Keyspace, id string) ([]FailedAttempts,
+	error) {
+	keys, now := k.KeysOf(id), time.Now()
 	counts := map[string]int{}
 	for _, day := range []time.Time{now, now.AddDate(0, 0, -1)} {
-		entries, err := p.client.ZRangeWithScores(ctx, keys.SeenFailedKey(day), 0, -1).Result()
+		entries, err := client.ZRangeWithScores(ctx, keys.SeenFailedKey(day), 0, -1).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read wrong secrets: %w", err)
 		}

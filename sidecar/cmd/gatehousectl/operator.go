@@ -307,6 +307,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		if d.LastSeen != nil {
 			fmt.Fprintf(w, "  last seen\t%s\n", timestamp(d.LastSeen.UnixMilli()))
 		}
+		for _, f := range d.Failed {
+			fmt.Fprintf(w, "  failed\t%d times from %s since yesterday\n", f.Count, shown(f.Network))
+		}
 		for _, h := range d.Held {
 			who := ""
 			if h.Device == "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/apikey"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
@@ -102,7 +103,9 @@ type Device struct {
 	Permissions []string               `json:"permissions"`
 	Edge        edgemem.DeviceAt       `json:"edge"`
 	LastSeen    *time.Time             `json:"last_seen,omitempty"` // by any sidecar, if Redis has it and permits to read it
-	Held        []credential.Hold      `json:"held,omitempty"`      // where it is held back; without a device: new devices are
+	// Failed are the wrong secrets that sidecars verified since yesterday, if Redis has them and permits to read them.
+	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
+	Held   []credential.Hold        `json:"held,omitempty"` // where it is held back; without a device: new devices are
 }
 
 // ErrQuestion is wrapped by errors of a malformed question.
@@ -441,6 +444,7 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 		at := time.UnixMilli(int64(scores[0])).UTC()
 		d.LastSeen = &at
 	}
+	d.Failed, _ = publish.ReadFailedAttempts(ctx, i.Redis, i.Keyspace, id)
 	if err := fields.Err(); err != nil {
 		d.Redis.Error = err.Error()
 		return d
