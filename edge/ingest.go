@@ -17,6 +17,8 @@ var Release = "unknown"
 type ingest struct {
 	vm   *VM
 	done bool
+	// purging: the state in memory has purges.
+	purging bool
 }
 
 func (i *ingest) headers(endOfStream bool) Action {
@@ -76,7 +78,7 @@ func (i *ingest) apply(body []byte) Action {
 			break
 		}
 		if op.Region == wire.RegionState {
-			if wire.Purging(op.Record) { // as good as written objects
+			if i.purging || wire.Purging(op.Record) { // as good as written objects
 				if err := g.raise(); err != nil {
 					return i.refuse(500, fmt.Sprintf("write state: %v", err))
 				}
@@ -115,6 +117,7 @@ func write(h Host, g *guard, op wire.Op) error {
 // hasEpoch reports whether memory has this epoch, 0 for none, and returns the state's compare-and-swap number.
 func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
 	state, cas := i.vm.host.State()
+	i.purging = wire.Purging(state)
 	found, err := wire.RecordEpoch(state, wire.RegionState)
 	if err != nil {
 		found = 0

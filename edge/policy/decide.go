@@ -121,7 +121,7 @@ type Engine struct {
 	unknown []bool
 	// permissionNames caches the names of sets of permissions, at most maxSets.
 	permissionNames map[uint64]string
-	purges          []wire.Purge // that were under way when the guard was purgesGuard
+	purges          []wire.Purge // that were under way when the guard was purgesGuard; 0: to be read again
 	purgesGuard     uint64
 
 	kept [keptAnswers]kept
@@ -163,7 +163,7 @@ func (e *Engine) State() *wire.State { return &e.state }
 // SetState sets a state that was read at nowMS, unix ms, and drops cached answers.
 func (e *Engine) SetState(nowMS int64, s wire.State) {
 	setBack := nowMS < e.readMS
-	e.state, e.readMS = s, nowMS
+	e.state, e.readMS, e.purges = s, nowMS, s.Purges
 	if setBack || s.HeartbeatMS > nowMS+sameClockMS {
 		e.distrusted.heartbeatMS = s.HeartbeatMS
 	}

@@ -67,11 +67,16 @@ func TestPurgesUnderWay(t *testing.T) {
 			expect("after, while objects are written", hit)
 			m.guardUp = false
 			write(epoch+1, tt.purges)
-			expect("of another epoch", hit)
+			expect("of another epoch", miss)
+			if _, d := ask(); !d.ReloadState {
+				t.Error("of another epoch: the state isn't read again")
+			}
 			write(epoch, tt.purges)
 			expect("again", tt.want)
 			m.records[[2]uint32{uint32(wire.RegionState), 0}] = nil
-			e.Forget() // a tick
+			m.guard += 1 << 8
+			expect("without a state", tt.want)
+			e.SetState(now, m.state) // a tick
 			expect("after a tick", hit)
 		})
 	}
@@ -131,7 +136,8 @@ func TestFetchedDuringPurge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := decide(t, m, `{"rules": [{"match": {"prefix": "/"}, "cache": {"on_miss": "fetch"}}]}`, Answers{Fetch: &fetched}, "GET /a")
+	d := decide(t, m, `{"rules": [{"match": {"prefix": "/"}, "cache": {"on_miss": "fetch"}}]}`, Answers{Fetch: &fetched},
+		"GET /a")
 	if d.Action != Reply || !slices.Equal(d.Body, []byte("x")) {
 		t.Errorf("got %+v, want the fetched object", d)
 	}

@@ -106,7 +106,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	var guard uint64
 	if answers.Fetch == nil {
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
-		finder.purges = e.purging(guard, mem)
+		finder.purges, finder.err = e.purging(guard, mem)
 	}
 	if detail != "" || r.has(headerRange) || k.asked != q.hash && k.hash != q.hash {
 		guard = 0 // the answer isn't cached
@@ -255,6 +255,7 @@ type finder struct {
 	mem     Memory
 	fetched *wire.FetchResponse
 	purges  []wire.Purge // that are under way in mem
+	err     error        // why mem can't be read
 	epoch   uint64
 }
 
@@ -267,6 +268,9 @@ func (f *finder) find(state *wire.State, key string) (wire.Object, error) {
 			return wire.Object{}, wire.ErrNotFound
 		}
 		return wire.FindObject(f.fetched.Record, f.fetched.Epoch, 0, key)
+	}
+	if f.err != nil {
+		return wire.Object{}, f.err
 	}
 	f.epoch = state.Epoch
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
@@ -285,13 +289,23 @@ func (f *finder) find(state *wire.State, key string) (wire.Object, error) {
 	return o, nil
 }
 
-// purging returns the purges that are under way, by the guard's value before the call. It must be called before the
-// objects are read: a purge ends when the last one that it concerns was removed.
-func (e *Engine) purging(guard uint64, mem Memory) []wire.Purge {
-	if guard == 0 || guard != e.purgesGuard {
-		e.purges, e.purgesGuard = wire.ParsePurges(mem.Record(wire.RegionState, 0), e.state.Epoch), guard
+// purging returns the purges that are under way, by the guard's value before the call; [wire.ErrEpoch] if memory has
+// another epoch, whose purges it isn't told. It must be called before the objects are read: a purge ends when the last
+// one that it concerns was removed.
+func (e *Engine) purging(guard uint64, mem Memory) ([]wire.Purge, error) {
+	if guard != 0 && guard == e.purgesGuard {
+		return e.purges, nil
 	}
-	return e.purges
+	state := mem.Record(wire.RegionState, 0)
+	switch epoch, err := wire.RecordEpoch(state, wire.RegionState); {
+	case err != nil: // what was known last counts
+	case epoch != e.state.Epoch:
+		return nil, wire.ErrEpoch
+	default:
+		e.purges = wire.ParsePurges(state)
+	}
+	e.purgesGuard = guard
+	return e.purges, nil
 }
 
 func (f *finder) body(o *wire.Object, i int) *Body {

@@ -15,8 +15,8 @@ const MaxPurges = 8
 type Purge struct {
 	// Stamp is the greatest one of a body before the purge. Objects that were written later are not concerned.
 	Stamp uint64
-	// Tags has the bit of the purge's tag, and concerns objects with that bit; 0: with any tags. Two tags may share a
-	// bit: then the purge concerns more objects for a moment than it removes.
+	// Tags has the bit of the purge's tag, and concerns objects with that bit; 0: with any tags. Tags share bits, so for
+	// a moment a purge concerns more objects than it removes: of those with one other tag, one in 32.
 	Tags uint32
 	// Soft: the objects are stale. Otherwise there are none.
 	Soft bool
@@ -43,16 +43,12 @@ func (p *Purge) Concerns(o *Object) bool {
 // Purging reports whether a state has purges.
 func Purging(rec []byte) bool { return len(rec) >= stateSize && rec[purgesAt] != 0 }
 
-// ParsePurges reads the purges of a state of this epoch; nothing in them refers to rec. There are none in another
-// epoch's state, or in a record that [ParseState] refuses.
-func ParsePurges(rec []byte, epoch uint64) []Purge {
+// ParsePurges reads the purges of a state; nothing in them refers to rec. A record that [ParseState] refuses has none.
+func ParsePurges(rec []byte) []Purge {
 	if !Purging(rec) {
 		return nil
 	}
-	s, err := ParseState(rec)
-	if err != nil || s.Epoch != epoch {
-		return nil
-	}
+	s, _ := ParseState(rec)
 	return s.Purges
 }
 

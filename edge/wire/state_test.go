@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"reflect"
@@ -134,17 +135,16 @@ func TestPurgeConcerns(t *testing.T) {
 
 func TestParsePurges(t *testing.T) {
 	rec := AppendState(nil, &State{Epoch: 2, Purges: testPurges})
-	got := ParsePurges(rec, 2)
+	got := ParsePurges(rec)
 	clear(rec)
 	if !reflect.DeepEqual(got, testPurges) {
 		t.Errorf("got %+v, want %+v", got, testPurges)
 	}
 	rec = AppendState(nil, &State{Epoch: 2, Purges: testPurges})
 	for name, other := range map[string][]Purge{
-		"another epoch":  ParsePurges(rec, 3),
-		"cut":            ParsePurges(rec[:len(rec)-1], 2),
-		"no record":      ParsePurges(nil, 2),
-		"no such region": ParsePurges(AppendBody(nil, 2, 1, make([]byte, 200)), 2),
+		"cut":            ParsePurges(rec[:len(rec)-1]),
+		"no record":      ParsePurges(nil),
+		"no such region": ParsePurges(AppendBody(nil, 2, 1, bytes.Repeat([]byte{1}, 200))),
 	} {
 		if other != nil {
 			t.Errorf("%s: got %+v, want none", name, other)

@@ -108,6 +108,9 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
 		m.Acked()
+		if batches == 0 && taken.Ops > 2 {
+			t.Errorf("the batch that announces the purge has %d operations, want only states", taken.Ops)
+		}
 		state, _ := memory.State()
 		if got, want := len(state.Purges) > 0, !taken.Drained; got != want {
 			t.Fatalf("batch %d: the edge has %v, drained %v", batches, state.Purges, taken.Drained)
@@ -123,8 +126,8 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 func TestManyPurges(t *testing.T) {
 	m, memory := purgeFixture(t)
 	var ends []func()
-	for range wire.MaxPurges {
-		ends = append(ends, m.BeginPurge("/c/", false))
+	for i := range wire.MaxPurges {
+		ends = append(ends, m.BeginPurge(fmt.Sprintf("/c/%d/", i), false))
 	}
 	end := m.BeginPurge("/", false)
 	push(t, m, memory)
@@ -139,4 +142,39 @@ func TestManyPurges(t *testing.T) {
 	if got := found(memory); len(got) != 1 {
 		t.Errorf("found %v after another purge ended", got)
 	}
+}
+
+// TestPurgeOfShards: a purge that begins and ends in several shards has one entry, until the last of them ends.
+func TestPurgeOfShards(t *testing.T) {
+	m, memory := purgeFixture(t)
+	var ends []func()
+	expect := func(what string, want int) {
+		t.Helper()
+		push(t, m, memory)
+		if state, _ := memory.State(); len(state.Purges) != want || len(found(memory)) != 4-2*want {
+			t.Errorf("%s: got %v, found %v", what, state.Purges, found(memory))
+		}
+	}
+	for range 3 * wire.MaxPurges {
+		ends = append(ends, m.BeginPurge("#red", false))
+	}
+	expect("begun", 1)
+	for _, end := range ends[1:] {
+		end()
+	}
+	expect("ended but in one shard", 1)
+	o := object("/b/tagged", 2, 10)
+	o.Tags = []string{"red"}
+	m.PutObject(&o)
+	ends = append(ends[:1], m.BeginPurge("#red", false)) // in the shard of this one
+	expect("begun in another shard", 1)
+	soft := m.BeginPurge("#red", true)
+	push(t, m, memory)
+	if state, _ := memory.State(); len(state.Purges) != 2 {
+		t.Errorf("a soft purge besides: got %v", state.Purges)
+	}
+	for _, end := range append(ends, soft) {
+		end()
+	}
+	expect("ended", 0)
 }

@@ -93,13 +93,13 @@ func (s Purges) Apply(p contract.Purge) {
 		return
 	}
 	of.all[p.ID] = p
-	if p.Hard == known.Hard && p.Soft == known.Soft {
+	if p.Hard <= known.Hard && p.Soft <= max(known.Hard, known.Soft) {
 		return // it is applied
 	}
 	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	end := func() {}
 	if tag == "" || of.tagged[p.ID].len() > pushed {
-		end = s.edge.BeginPurge(p.ID, p.Hard == known.Hard)
+		end = s.edge.BeginPurge(p.ID, p.Hard <= known.Hard)
 	}
 	keys := of.tagged[p.ID].keys()
 	if tag == "" {

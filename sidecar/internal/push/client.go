@@ -22,7 +22,7 @@ import (
 const (
 	// pushTimeout bounds one push: while one worker of nginx hangs, nothing reaches the others.
 	pushTimeout = 10 * time.Second
-	// maxAnswer bounds the bytes of an answer that are read; a state record has at most some 4 KiB.
+	// maxAnswer bounds the bytes of an answer that are read; a state record has at most some 21 KiB.
 	maxAnswer = 64 << 10
 )
 

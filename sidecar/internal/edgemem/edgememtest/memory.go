@@ -120,7 +120,7 @@ func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 	if errors.Is(err, wire.ErrEpoch) {
 		err = wire.ErrNotFound
 	}
-	for _, p := range wire.ParsePurges(m.record(wire.RegionState, 0), state.Epoch) {
+	for _, p := range state.Purges {
 		if err == nil && p.Concerns(&o) {
 			if o.Stale = true; !p.Soft {
 				err = wire.ErrNotFound
