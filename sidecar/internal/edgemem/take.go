@@ -132,8 +132,8 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	return b.bytes, t
 }
 
-// takeDirty adds changed buckets: verdicts and, if objects, objects after them. After a batch without room for objects it
-// starts with objects: otherwise a body over the bound would never fit while verdicts keep changing.
+// takeDirty adds changed buckets: verdicts and, if objects, objects after them. After a batch without room for objects
+// it starts with objects: otherwise a body over the bound would never fit while verdicts keep changing.
 func (m *Memory) takeDirty(b *batch, objects bool) {
 	if objects && m.crowdedOut {
 		m.takeDirtyObjects(b)
