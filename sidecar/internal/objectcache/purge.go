@@ -3,6 +3,7 @@ package objectcache
 import (
 	"bytes"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -107,6 +108,7 @@ func (s Purges) Apply(p contract.Purge) {
 	}
 	var gone []string
 	for some := range slices.Chunk(keys, pushed) {
+		runtime.Gosched() // to the pusher: this takes long, and else the edge may learn of the purge after it
 		before := len(gone)
 		for _, key := range some {
 			if s.purge(key, p) {
