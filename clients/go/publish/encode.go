@@ -21,9 +21,10 @@ const (
 	// brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for
 	// a few percent.
 	brotliLevel = 9
-	// smallBody is where higher levels begin to pay: smaller bodies become as small by brotli's level 5 and zstd's second
-	// highest, in a third of the time.
+	// smallBody is where higher levels begin to pay: smaller bodies become about as small by gzip's level 6, brotli's 5 and
+	// zstd's second highest, in a third of the time.
 	smallBody       = 16 << 10
+	gzipLevelFast   = 6
 	brotliLevelFast = 5
 )
 
@@ -35,18 +36,23 @@ type resetWriter interface {
 
 // The encoders are reused, because each takes up to megabytes.
 var (
-	gzipWriters = sync.Pool{New: func() any {
-		w, err := gzip.NewWriterLevel(nil, gzip.BestCompression)
-		if err != nil {
-			panic(err) // the level is a constant
-		}
-		return w
-	}}
+	gzipWriters   = newGzip(gzip.BestCompression)
+	gzipFast      = newGzip(gzipLevelFast)
 	brotliWriters = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevel) }}
 	brotliFast    = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevelFast) }}
 	zstdEncoder   = newZstd(zstd.SpeedBestCompression)
 	zstdFast      = newZstd(zstd.SpeedBetterCompression)
 )
+
+func newGzip(level int) sync.Pool {
+	return sync.Pool{New: func() any {
+		w, err := gzip.NewWriterLevel(nil, level)
+		if err != nil {
+			panic(err) // the level is a constant
+		}
+		return w
+	}}
+}
 
 // newZstd returns a function that returns an encoder, which is made once. It encodes as many bodies at a time as there
 // are cores. The window is as large as the largest body, far below the 8 MiB that RFC 9659 allows.
@@ -62,11 +68,11 @@ func encode(body []byte, contentType string) ([]contract.Body, error) {
 	if compressed(contentType) {
 		return bodies, nil
 	}
-	brotlis, zstds := &brotliWriters, zstdEncoder
+	gzips, brotlis, zstds := &gzipWriters, &brotliWriters, zstdEncoder
 	if len(body) < smallBody {
-		brotlis, zstds = &brotliFast, zstdFast
+		gzips, brotlis, zstds = &gzipFast, &brotliFast, zstdFast
 	}
-	zipped, err := stream(&gzipWriters, body)
+	zipped, err := stream(gzips, body)
 	if err != nil {
 		return nil, fmt.Errorf("gzip: %w", err)
 	}
