@@ -35,7 +35,7 @@ func (e *edge) putAll(n int, object func(i int) publish.Object) {
 // TestPurgePropagation purges a tenth of many objects by their tag, again and again, under 1,000 requests/s for each of
 // two of them, and measures until the end of the last answer with one. After an answer without it, none has it.
 func TestPurgePropagation(t *testing.T) {
-	objects, rounds := sized(100000, 5000), sized(50, 5)
+	objects, rounds := sized(100000, 10000), sized(50, 5)
 	e := start(t, stack.Options{SidecarArgs: []string{"--memory.objects=200000"}})
 	tagged := objects / 10
 	body := []byte(strings.Repeat("x", 256))
