@@ -101,6 +101,7 @@ func (s Purges) Apply(p contract.Purge) {
 	end := func() {}
 	if tag == "" || of.tagged[p.ID].len() > pushed {
 		end = s.edge.BeginPurge(p.ID, p.Hard <= known.Hard)
+		runtime.Gosched() // to the pusher, here and below: this takes long, and the edge must learn of the purge first
 	}
 	keys := of.tagged[p.ID].keys()
 	if tag == "" {
@@ -108,7 +109,7 @@ func (s Purges) Apply(p contract.Purge) {
 	}
 	var gone []string
 	for some := range slices.Chunk(keys, pushed) {
-		runtime.Gosched() // to the pusher: this takes long, and else the edge may learn of the purge after it
+		runtime.Gosched()
 		before := len(gone)
 		for _, key := range some {
 			if s.purge(key, p) {
