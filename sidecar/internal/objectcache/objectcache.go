@@ -182,8 +182,9 @@ func (c *Cache) applyLocked(o *contract.Object) Result {
 	shard := c.shards.Of(o.Key)
 	resync := c.resyncs[shard]
 	before, found := c.newest[o.Key]
+	purged, stale := c.purges[shard].all.Of(o.Key, o.Tags, o.Seq)
 	if found && before.resync == resync && !before.expiring(time.Now()) {
-		if o.Version < before.version || o.Version == before.version && !c.replaces(o, before) {
+		if o.Version < before.version || o.Version == before.version && !c.replaces(o, before, purged, stale) {
 			return NotNewer
 		}
 	}
@@ -192,7 +193,6 @@ func (c *Cache) applyLocked(o *contract.Object) Result {
 	if again {
 		sinceMS = before.sinceMS
 	}
-	purged, stale := c.purges[shard].all.Of(o.Key, o.Tags, o.Seq)
 	unchanged := again && before.resync != resync && before.place == held && stale == before.stale && c.has(o)
 	if before.place != nowhere {
 		c.index(o.Key, false)
@@ -245,13 +245,14 @@ func (c *Cache) applyLocked(o *contract.Object) Result {
 	return Stored
 }
 
-// replaces reports whether to apply o although its version is the known one: the object was evicted, or o is a later
-// write from another server that counted to the same version.
-func (c *Cache) replaces(o *contract.Object, before newest) bool {
+// replaces reports whether to apply o although its version is the known one: the object was evicted, or judged by
+// purges that a full resync has since forgotten, or o is a later write from another server that counted to the same
+// version. purged and stale are how it is judged now.
+func (c *Cache) replaces(o *contract.Object, before newest, purged, stale bool) bool {
 	if o.PublishedMS != before.publishedMS {
 		return o.PublishedMS > before.publishedMS
 	}
-	return before.place != held && !before.deleted
+	return !before.deleted && (before.place != held || before.purged != purged || before.stale != stale)
 }
 
 // Confirm reports whether the known version of o's key is the write o, read from Redis. If so, it counts as applied in

@@ -307,3 +307,36 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(e.log, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// TestReadDuringResync: an object that is fetched before all purges were read again is judged by those of before; when
+// the resync reads it, only by the new ones.
+func TestReadDuringResync(t *testing.T) {
+	f := start(t, objectcache.Config{Shards: 1})
+	s, p := f.Shard(0), f.Purges(0)
+	p.Apply(contract.Purge{ID: "#soft", Version: 1, Soft: 10})
+	p.Apply(hard("#hard", 1, 10))
+	p.BeginResync() // Redis has lost both
+	s.BeginResync()
+	soft, gone := tagged("/soft", 1, 5, "soft"), tagged("/hard", 1, 5, "hard")
+	for _, o := range []contract.Object{soft, gone} {
+		read := o
+		f.ApplyRead(&read, f.ReadMark(o.Key))
+	}
+	if !f.edge["/soft"].Stale || f.edge["/hard"].Version != 0 {
+		t.Errorf("got %+v: the purges of before don't count", f.edge)
+	}
+	p.EndResync()
+	for _, o := range []contract.Object{soft, gone} {
+		if s.Confirm(o) {
+			t.Errorf("%s was confirmed", o.Key)
+		}
+		f.apply(t, o, objectcache.Stored)
+		f.apply(t, o, objectcache.NotNewer)
+	}
+	s.EndResync()
+	if f.edge["/soft"].Stale {
+		t.Error("an object is stale without a purge")
+	}
+	f.expect(t, "/soft", 1)
+	f.expect(t, "/hard", 1)
+}
