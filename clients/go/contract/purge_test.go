@@ -196,7 +196,9 @@ func FuzzPurgeMember(f *testing.F) {
 
 func TestSplitPurge(t *testing.T) {
 	type parts [3]string
-	for _, want := range []parts{{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"shop", "/a/", ""}, {"shop", "", "a"}} {
+	for _, want := range []parts{
+		{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"shop", "/a/", ""}, {"shop", "", "a"},
+	} {
 		id := PrefixPurge(want[0], want[1])
 		if want[2] != "" {
 			id = TagPurge(want[0], want[2])

@@ -21,8 +21,8 @@ const (
 	// brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for
 	// a few percent.
 	brotliLevel = 9
-	// smallBody is where higher levels begin to pay: smaller bodies become about as small by gzip's level 6, brotli's 5 and
-	// zstd's second highest, in a third of the time.
+	// smallBody is where higher levels begin to pay: smaller bodies become about as small by gzip's level 6, brotli's 5
+	// and zstd's second highest, in a third of the time.
 	smallBody       = 16 << 10
 	gzipLevelFast   = 6
 	brotliLevelFast = 5
