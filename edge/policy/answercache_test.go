@@ -22,15 +22,18 @@ const keptRules = `{"credentials": {"id_header": "x-device-id", "secret_header":
 	{"match": {"prefix": "/in"}, "cache": {"languages": ["de", "en-GB"]}},
 	{"match": {"prefix": "/"}, "cache": {"query": ["lang"]}}]}`
 
-// counted is shared memory that counts the reads of objects.
+// counted is shared memory that counts the reads of objects, and of the state.
 type counted struct {
 	*memory
-	reads int
+	reads, states int
 }
 
 func (c *counted) Record(region wire.Region, index uint32) []byte {
-	if region == wire.RegionObjects {
+	switch region {
+	case wire.RegionObjects:
 		c.reads++
+	case wire.RegionState:
+		c.states++
 	}
 	return c.memory.Record(region, index)
 }

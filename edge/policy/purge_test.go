@@ -84,7 +84,7 @@ func TestPurgesUnderWay(t *testing.T) {
 
 // TestPurgesAreReadOnce: the state is read once for each value of the guard, and not at all for cached answers.
 func TestPurgesAreReadOnce(t *testing.T) {
-	m := &countingMemory{memory: newMemory()}
+	m := &counted{memory: newMemory()}
 	m.guard = 1 << 8
 	for i := range 8 {
 		m.put(fmt.Sprintf("/%d", i), 0)
@@ -109,19 +109,6 @@ func TestPurgesAreReadOnce(t *testing.T) {
 	if m.states != 2 {
 		t.Errorf("with another guard: the state was read %d times, want twice", m.states)
 	}
-}
-
-// countingMemory counts reads of the state.
-type countingMemory struct {
-	*memory
-	states int
-}
-
-func (m *countingMemory) Record(region wire.Region, index uint32) []byte {
-	if region == wire.RegionState {
-		m.states++
-	}
-	return m.memory.Record(region, index)
 }
 
 // TestFetchedDuringPurge: purges under way don't concern what the sidecar answers, which knows better.
