@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	// Authorities for Redis over TLS where the system has none, as in an image from scratch.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"golang.org/x/sync/errgroup"
@@ -64,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve runs until ctx ends or a part fails.
 func serve(ctx context.Context, c *config.Publisher, teams *publisher.Teams, m *publisher.Metrics,
 	log *slog.Logger) error {
-	redis.SetLogger(config.RedisLogger{Log: log})
+	config.LogRedis(log)
 	settings := c.Redis.Settings()
 	settings.ClientName, settings.Once = name, true // a client that repeats a write knows of it
 	client, err := settings.Connect()

@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // serve runs all components until ctx ends or one of them fails.
 func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
-	redis.SetLogger(config.RedisLogger{Log: log})
+	config.LogRedis(log)
 	client, err := c.Redis.Settings().Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)

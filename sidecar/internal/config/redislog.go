@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// RedisLogger puts what the Redis client says into a program's log, for redis.SetLogger. Errors come back from calls
-// anyway.
-type RedisLogger struct{ Log *slog.Logger }
+// LogRedis puts what the process's Redis clients say into its log. Errors come back from calls anyway.
+func LogRedis(log *slog.Logger) { redis.SetLogger(redisLogger{log}) }
+
+type redisLogger struct{ log *slog.Logger }
 
 // Printf logs.
-func (l RedisLogger) Printf(_ context.Context, format string, args ...any) {
-	l.Log.Debug("redis client", "message", fmt.Sprintf(format, args...))
+func (l redisLogger) Printf(_ context.Context, format string, args ...any) {
+	l.log.Debug("redis client", "message", fmt.Sprintf(format, args...))
 }

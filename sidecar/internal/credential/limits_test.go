@@ -214,50 +214,54 @@ func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bo
 // TestHold checks ThrottleFor: only for a source that has failed lately, and only for a device that never authenticated
 // from it.
 func TestHold(t *testing.T) {
-	release := make(chan struct{})
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busyUntil(release),
-		Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
-	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
-		f.Apply(device(id, 1, "right"))
-	}
-	const clean, bad, worse = "192.0.2.1", "192.0.2.2", "192.0.2.3"
-	f.show(t, "a", "wrong", bad, wire.Deny, "bcrypt")
-	for _, id := range []string{"b", "c", "d"} {
-		f.show(t, id, "wrong", worse, wire.Deny, "bcrypt")
-	}
-	held := func(id, secret, from string, reason credential.Reason, least, most time.Duration) {
-		t.Helper()
-		r := f.show(t, id, secret, from, wire.Unavailable, reason)
-		if r.ThrottleFor < least || r.ThrottleFor > most || r.ThrottleFor > r.RetryAfter {
-			t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.ThrottleFor,
-				r.RetryAfter, least, most)
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busyUntil(release),
+			Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
+		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+			f.Apply(device(id, 1, "right"))
 		}
-	}
-	f.show(t, "b", "busy", clean, wire.Unavailable, "timeout") // has the worker from now on
-	held("c", "other", clean, "timeout", 0, 0)                 // waits for it
-	held("e", "wrong", clean, "overload", 0, 0)
-	held("f", "wrong", bad, "overload", 5*time.Second, 5*time.Second)
-	held("f", "wrong", "", "overload", 0, 0)
-	held("f", "wrong", worse, "limited", 19*time.Minute, 20*time.Minute) // by the limit for sources
-	close(release)
+		const clean, bad, worse = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+		f.show(t, "a", "wrong", bad, wire.Deny, "bcrypt")
+		for _, id := range []string{"b", "c", "d"} {
+			f.show(t, id, "wrong", worse, wire.Deny, "bcrypt")
+		}
+		held := func(id, secret, from string, reason credential.Reason, least, most time.Duration) {
+			t.Helper()
+			r := f.show(t, id, secret, from, wire.Unavailable, reason)
+			if r.ThrottleFor < least || r.ThrottleFor > most || r.ThrottleFor > r.RetryAfter {
+				t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.ThrottleFor,
+					r.RetryAfter, least, most)
+			}
+		}
+		f.show(t, "b", "busy", clean, wire.Unavailable, "timeout") // has the worker from now on
+		held("c", "other", clean, "timeout", 0, 0)                 // waits for it
+		held("e", "wrong", clean, "overload", 0, 0)
+		held("f", "wrong", bad, "overload", 5*time.Second, 5*time.Second)
+		held("f", "wrong", "", "overload", 0, 0)
+		held("f", "wrong", worse, "limited", 19*time.Minute, 20*time.Minute) // by the limit for sources
+		close(release)
+	})
 }
 
 // TestNoLimitOfSources: all devices have one address, so failures of one don't affect the others.
 func TestNoLimitOfSources(t *testing.T) {
-	release := make(chan struct{})
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busyUntil(release),
-		Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
-	for _, id := range []string{"a", "b", "c", "d"} {
-		f.Apply(device(id, 1, "right"))
-	}
-	const all = "192.0.2.1"
-	f.show(t, "a", "wrong", all, wire.Deny, "bcrypt")
-	f.show(t, "b", "busy", all, wire.Unavailable, "timeout") // has the worker from now on
-	f.show(t, "c", "other", all, wire.Unavailable, "timeout")
-	if r := f.show(t, "d", "wrong", all, wire.Unavailable, "overload"); r.ThrottleFor != 0 {
-		t.Errorf("got a hold of %v for the address of all devices, want none", r.ThrottleFor)
-	}
-	close(release)
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busyUntil(release),
+			Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
+		for _, id := range []string{"a", "b", "c", "d"} {
+			f.Apply(device(id, 1, "right"))
+		}
+		const all = "192.0.2.1"
+		f.show(t, "a", "wrong", all, wire.Deny, "bcrypt")
+		f.show(t, "b", "busy", all, wire.Unavailable, "timeout") // has the worker from now on
+		f.show(t, "c", "other", all, wire.Unavailable, "timeout")
+		if r := f.show(t, "d", "wrong", all, wire.Unavailable, "overload"); r.ThrottleFor != 0 {
+			t.Errorf("got a hold of %v for the address of all devices, want none", r.ThrottleFor)
+		}
+		close(release)
+	})
 }
 
 func TestUnknownSourceHasNoLimit(t *testing.T) {
