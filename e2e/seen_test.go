@@ -73,8 +73,8 @@ func TestSeen(t *testing.T) {
 	if err != nil || !strings.Contains(out, "  last seen") {
 		t.Errorf("explain: %v, %s", err, out)
 	}
-	out, err = gatehousectl(t, "explain", "--device", "away", "--sidecar",
-		strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
+	out, err = gatehousectl(t, "explain", "http://127.0.0.1/v1/telemetry", "--method", "POST", "--device", "away",
+		"--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
 	if err != nil || !strings.Contains(out, "from 127.0.0.1/32 since yesterday") {
 		t.Errorf("explain of wrong secrets: %v, %s", err, out)
 	}
