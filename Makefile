@@ -55,6 +55,8 @@ export BINDING
 VERSION ?=
 OUT ?=
 REGISTRY ?=
+# Otherwise each program with the race detector waits for a second at its end.
+export GORACE ?= atexit_sleep_ms=0
 # Many packages wait for Redis: two test programs per processor.
 packages := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
