@@ -263,7 +263,7 @@ func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration)
 			continue
 		}
 		versions[key] = 0 // it has no object, but another one may come before a purge of unknown outcome
-		if kind, found := h.newest(); found && kind == Put {
+		if h.mayHaveObject() {
 			versions[key] = h.begin(Delete, at, 0)
 			h.writes[versions[key]-1].soft = soft
 		}

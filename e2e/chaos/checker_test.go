@@ -507,6 +507,10 @@ func TestCheckerOfPurges(t *testing.T) {
 		{"after a write of unknown outcome that was replaced", []event{wrote(Put, 1, 0, 1, Unknown), put(2, 2, 3),
 			purged(3, hard, 4, 5, Acked), but(hit(2, 3000, 3001), "late")}},
 		{"expired softly", []event{put(1, 0, 1), purged(2, soft, 2, 3, Acked), stale(5000), stale(5001)}},
+		{"softly, after one of unknown outcome", []event{put(1, 0, 1), purged(2, hard, 2, 3, Unknown),
+			purged(3, soft, 4, 5, Acked), stale(5000)}},
+		{"after one softly", []event{put(1, 0, 1), purged(2, soft, 2, 3, Acked), purged(3, hard, 4, 5, Acked),
+			missed(6, 7)}},
 		{"expired for no reason", []event{put(1, 0, 1), purged(2, soft, 2, 3, Acked), put(3, 4, 5),
 			but(stale(5000), "missed")}},
 	} {

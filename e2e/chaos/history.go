@@ -112,6 +112,21 @@ func (h *history) newest() (Kind, bool) {
 	return Put, false
 }
 
+// mayHaveObject reports whether the key may have an object, which a soft purge leaves there, and one of unknown outcome
+// perhaps.
+func (h *history) mayHaveObject() bool {
+	for _, w := range slices.Backward(h.writes) {
+		switch {
+		case w.outcome == Failed:
+		case w.kind == Put:
+			return true
+		case w.outcome == Acked && !w.soft:
+			return false
+		}
+	}
+	return false
+}
+
 // registered reports whether the key certainly had a value before a version was written: the last write that may have
 // happened is an acknowledged put, which Redis hasn't lost.
 func (h *history) registered(version uint64) bool {
