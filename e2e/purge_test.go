@@ -122,6 +122,9 @@ func TestPurgePropagation(t *testing.T) {
 	if limit := 20 * time.Millisecond; took[rounds/2] > limit {
 		t.Errorf("median: got %s, want at most %s", took[rounds/2], limit)
 	}
+	if limit := 200 * time.Millisecond; acked[rounds/2] > limit {
+		t.Errorf("median until the acknowledgement: got %s, want at most %s", acked[rounds/2], limit)
+	}
 }
 
 // TestPurgeIsApart purges in one virtual host, by the command and as a soft purge: another virtual host, requests of

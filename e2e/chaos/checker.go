@@ -271,10 +271,6 @@ func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration)
 	return versions
 }
 
-// heldBack is for how long the edge answers 503 to an address from which wrong secrets came, once the sidecar couldn't
-// verify one: the longest Retry-After of a device.
-const heldBack = 5 * time.Second
-
 // latePurge is how long a purge of unknown outcome may still happen: longer than any fault.
 const latePurge = 20 * time.Second
 
@@ -405,7 +401,7 @@ func (c *Checker) Read(r Read) []Violation {
 	case Refused:
 		c.refused(&r, report)
 	case Unverified:
-		if r.Newest && r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge-heldBack, r.End) {
+		if r.Newest && r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge, r.End) {
 			// One may be due to a slow machine: the sidecar answers so when it is overloaded.
 			if c.unverified[r.Key]++; c.unverified[r.Key] == 2 {
 				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken",
