@@ -17,8 +17,6 @@ var Release = "unknown"
 type ingest struct {
 	vm   *VM
 	done bool
-	// purging: the state in memory has purges.
-	purging bool
 }
 
 func (i *ingest) headers(endOfStream bool) Action {
@@ -68,7 +66,7 @@ func (i *ingest) apply(body []byte) Action {
 	if err != nil {
 		return i.refuse(400, err.Error())
 	}
-	cas, held := i.hasEpoch(batch.Replaces)
+	cas, held, purging := i.hasEpoch(batch.Replaces)
 	g := &i.vm.writing
 	g.begin()
 	defer g.lower()
@@ -78,13 +76,13 @@ func (i *ingest) apply(body []byte) Action {
 			break
 		}
 		if op.Region == wire.RegionState {
-			if i.purging || wire.Purging(op.Record) { // as good as written objects
+			if purging || wire.Purging(op.Record) { // as good as written objects
 				if err := g.raise(); err != nil {
 					return i.refuse(500, fmt.Sprintf("write state: %v", err))
 				}
 			}
 			if held = h.SetState(op.Record, cas); held {
-				cas, held = i.hasEpoch(batch.Epoch)
+				cas, held, purging = i.hasEpoch(batch.Epoch)
 			}
 			continue
 		}
@@ -114,15 +112,15 @@ func write(h Host, g *guard, op wire.Op) error {
 	return h.SetRecord(op.Region, op.Index, op.Record)
 }
 
-// hasEpoch reports whether memory has this epoch, 0 for none, and returns the state's compare-and-swap number.
-func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
+// hasEpoch reports whether memory has this epoch, 0 for none, and whether its state has purges. It returns the state's
+// compare-and-swap number.
+func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held, purging bool) {
 	state, cas := i.vm.host.State()
-	i.purging = wire.Purging(state)
 	found, err := wire.RecordEpoch(state, wire.RegionState)
 	if err != nil {
 		found = 0
 	}
-	return cas, found == epoch
+	return cas, found == epoch, wire.Purging(state)
 }
 
 func (i *ingest) refuse(status int, why string) Action {

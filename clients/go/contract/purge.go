@@ -38,14 +38,23 @@ func TagPurge(virtualHost, tag string) string { return purgeSpace(virtualHost) +
 
 // SplitPurge returns the parts of a purge's ID: the name of the virtual host, "" for none, and the prefix or the tag.
 func SplitPurge(id string) (virtualHost, prefix, tag string) {
-	if strings.HasPrefix(id, "//") {
-		end := strings.IndexAny(id[2:], "/#") + 2
-		virtualHost, id = id[2:end], id[end:]
+	space, rest := cutPurgeSpace(id)
+	if tag, tagged := strings.CutPrefix(rest, "#"); tagged {
+		return strings.TrimPrefix(space, "//"), "", tag
 	}
-	if strings.HasPrefix(id, "#") {
-		return virtualHost, "", id[1:]
+	return strings.TrimPrefix(space, "//"), rest, ""
+}
+
+// cutPurgeSpace returns a purge's ID in two parts: "//name" of a virtual host, "" for none, and the rest.
+func cutPurgeSpace(id string) (space, rest string) {
+	if !strings.HasPrefix(id, "//") {
+		return "", id
 	}
-	return virtualHost, id, ""
+	end := 2 + strings.IndexAny(id[2:], "/#")
+	if end < 2 {
+		end = len(id)
+	}
+	return id[:end], id[end:]
 }
 
 func purgeSpace(virtualHost string) string {
@@ -134,14 +143,7 @@ func checkPurge(id string) error {
 	if len(id) > limits.MaxKey {
 		return refuse(ReasonLimit, "purge %s: %d bytes, at most %d are allowed", quote(id), len(id), limits.MaxKey)
 	}
-	space, rest := "", id
-	if strings.HasPrefix(id, "//") {
-		end := 2 + strings.IndexAny(id[2:], "/#")
-		if end < 2 {
-			end = len(id)
-		}
-		space, rest = id[:end], id[end:]
-	}
+	space, rest := cutPurgeSpace(id)
 	valid := space == "" || limits.ValidKey(space+"/") && !strings.Contains(space, ":")
 	tag, tagged := strings.CutPrefix(rest, "#")
 	if tagged {

@@ -86,7 +86,7 @@ type Memory struct {
 	// An earlier epoch may have filled the slots below filledBefore; those below blankedTo are blank, or have our bodies.
 	blankedTo, filledBefore uint32
 	blanks                  []indexRange // buckets to blank unless this epoch writes them
-	crowdedOut              bool         // the last batch had no room for objects, though some wait
+	crowdedOut              bool         // the last batch had no objects, though some wait
 	changes                 uint64       // number of calls of notify
 	pending                 []pending    // oldest first
 	traced                  []traced     // in the order of their arrival

@@ -178,3 +178,21 @@ func TestPurgeOfShards(t *testing.T) {
 	}
 	expect("ended", 0)
 }
+
+// TestPurgesLeaveRoom: objects reach the edge although a purge begins before each batch, also in the same place.
+func TestPurgesLeaveRoom(t *testing.T) {
+	m, memory := purgeFixture(t)
+	m.PutObject(new(object("/b/other", 2, 10)))
+	for range 2 {
+		end := m.BeginPurge("/c/", false)
+		batch, _ := m.Take(nil)
+		if status, answer := memory.Apply(batch); status != 200 {
+			t.Fatalf("apply: %d %s", status, answer)
+		}
+		m.Acked()
+		end()
+	}
+	if f, err := memory.Object("/b/other"); err != nil || f.Version != 2 {
+		t.Errorf("after two batches: got %+v, %v; want version 2", f, err)
+	}
+}

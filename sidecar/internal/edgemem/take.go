@@ -116,7 +116,7 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	}
 	m.replaces = m.epoch
 	if m.takeSuperseded(&b) {
-		m.takeDirty(&b, !announces)
+		m.takeDirty(&b, announces)
 	}
 	t.Traces = m.takeTraces()
 	t.Drained = len(m.superseded) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
@@ -132,10 +132,11 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	return b.bytes, t
 }
 
-// takeDirty adds changed buckets: verdicts and, if objects, objects after them. After a batch without room for objects
-// it starts with objects: otherwise a body over the bound would never fit while verdicts keep changing.
-func (m *Memory) takeDirty(b *batch, objects bool) {
-	if objects && m.crowdedOut {
+// takeDirty adds changed buckets, verdicts first, and no objects if the batch announces a purge. After a batch without
+// objects it starts with them: otherwise a body over the bound would never fit while verdicts keep changing, and none
+// would go while purges begin.
+func (m *Memory) takeDirty(b *batch, announces bool) {
+	if m.crowdedOut {
 		m.takeDirtyObjects(b)
 	}
 	for b.ops < maxVerdictOps {
@@ -145,15 +146,14 @@ func (m *Memory) takeDirty(b *batch, objects bool) {
 		}
 		m.verdicts.dirty.pop()
 	}
-	switch {
-	case !objects:
-		return
-	case m.crowdedOut:
+	if m.crowdedOut {
 		m.crowdedOut = false
 		return
 	}
 	before := b.records
-	m.takeDirtyObjects(b)
+	if !announces {
+		m.takeDirtyObjects(b)
+	}
 	m.crowdedOut = m.dirty.len() > 0 && b.records == before
 }
 
