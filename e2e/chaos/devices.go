@@ -328,7 +328,8 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 }
 
 // login sends one device's secrets to any of the edges: the newest one from its own address, so that wrong secrets
-// don't count against it, and earlier ones from another address.
+// don't count against it, and earlier ones from another address. A newest one that is refused, because it isn't in force
+// yet, counts as wrong: the next one has another address.
 type login struct {
 	world   *world
 	checker *Checker
@@ -336,6 +337,7 @@ type login struct {
 	device  int
 	urls    [places]string
 	clients [2]http.Client // by whether the secret is the newest
+	moves   int            // of the newest secret's address
 
 	token  string
 	issued uint64 // the version of the secret for which it was issued
@@ -344,10 +346,22 @@ type login struct {
 func newLogin(w *world, checker *Checker, of class, urls [places]string, device int) *login {
 	l := &login{world: w, checker: checker, class: of, device: device, urls: urls}
 	for i := range l.clients {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i), byte(device>>8), byte(device))}}
-		l.clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
+		l.clients[i] = clientOf(byte(1+i), device)
 	}
 	return l
+}
+
+// clientOf returns a client with an address of the device in 127.network.0.0. Ledgers have the networks of letters.
+func clientOf(network byte, device int) http.Client {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, network, byte(device>>8), byte(device))}}
+	return http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
+}
+
+// move gives the newest secret another address.
+func (l *login) move() {
+	l.clients[1].CloseIdleConnections()
+	l.clients[1] = clientOf(byte(130+l.moves%120), l.device)
+	l.moves++
 }
 
 func (l *login) close() {
@@ -389,6 +403,9 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 		got.Answer, got.Detail = Unavailable, err.Error()
 	case response.StatusCode == http.StatusUnauthorized:
 		got.Answer, got.Detail = Refused, "401"
+		if newest && !got.Token {
+			l.move()
+		}
 	case response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "":
 		got.Answer, got.Detail = Unverified, "503 with Retry-After"
 	case response.StatusCode != http.StatusOK:

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -66,8 +65,7 @@ type shower struct {
 func (l *ledger) newShower(device int) *shower {
 	s := &shower{ledger: l, device: device}
 	for i := range s.clients {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, l.rule[0]+byte(i), byte(device>>8), byte(device))}}
-		s.clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
+		s.clients[i] = clientOf(l.rule[0]+byte(i), device)
 	}
 	return s
 }
