@@ -328,8 +328,8 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 }
 
 // login sends one device's secrets to any of the edges: the newest one from its own address, so that wrong secrets
-// don't count against it, and earlier ones from another address. A newest one that is refused, because it isn't in force
-// yet, counts as wrong: the next one has another address.
+// don't count against it, and earlier ones from another address. A newest one that is refused, because it isn't in
+// force yet, counts as wrong: the next one has another address.
 type login struct {
 	world   *world
 	checker *Checker
