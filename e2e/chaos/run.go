@@ -120,6 +120,8 @@ type run struct {
 
 	mu         sync.Mutex // protects Out and the rest
 	violations int
+	violated   map[string]bool // rules
+	gathering  sync.WaitGroup  // of evidence
 }
 
 // errFailed ends a run with FailFast.
@@ -130,7 +132,7 @@ var errFailed = errors.New("there was a violation")
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
 		Config: c, limits: promised, content: Content{Seed: c.Seed, Bulk: c.Keys},
-		checker: NewChecker(c.Keys+bulkKeys, promised), faults: map[FaultKind]int{},
+		checker: NewChecker(c.Keys+bulkKeys, promised), faults: map[FaultKind]int{}, violated: map[string]bool{},
 		places: make([]place, c.Devices+otherPlaces),
 	}
 	r.rules = rules
@@ -178,6 +180,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	cancel(nil)
 	watching.Wait()
+	r.gathering.Wait()
 	err = errors.Join(err, r.second.Stop(), running.Stop())
 	r.breaker.close()
 	if err == nil {
@@ -652,10 +655,14 @@ func (r *run) settle(ctx context.Context, after string, since time.Duration) {
 func (r *run) report(v Violation) {
 	r.mu.Lock()
 	r.violations++
-	print := r.violations <= maxPrinted
+	print, first := r.violations <= maxPrinted, !r.violated[v.Rule]
+	r.violated[v.Rule] = true
 	r.mu.Unlock()
 	if print {
 		r.printf("VIOLATION %s (seed %d)\n", v, r.Seed)
+	}
+	if first {
+		r.gathering.Go(func() { r.evidence(v) })
 	}
 	if r.FailFast {
 		r.failed()
