@@ -171,7 +171,7 @@ func TestPurgeIsApart(t *testing.T) {
 	}
 	const hit, miss = "gatehouse; hit", "gatehouse; fwd=uri-miss"
 	expect("all", hit, hit, hit)
-	if out := e.ctl("purge", "--tag", "t", "--virtual-host", "shop", "--dry-run"); !strings.Contains(out, " 1 objects ") {
+	if out := e.ctl("purge", "--tag", "t", "--virtual-host", "shop", "--dry-run"); !strings.Contains(out, ": 1\n") {
 		t.Errorf("a dry run says %q, want 1 object", out)
 	}
 	e.ctl("purge", "--tag", "t", "--virtual-host", "shop")

@@ -34,8 +34,7 @@ func (cmd *purgeCmd) Run(c *console) error {
 			if err != nil {
 				return err
 			}
-			return cmd.told(c, map[string]any{"purge": purge, "shards": len(receipts)}, "%s: purged in %d shards\n", purge,
-				len(receipts))
+			return cmd.told(c, map[string]any{"purge": purge, "shards": len(receipts)}, "%s: purged\n", purge)
 		}
 		keys := map[string]bool{} // one may come twice
 		for entry, err := range p.List(ctx, "") {
@@ -46,7 +45,7 @@ func (cmd *purgeCmd) Run(c *console) error {
 				keys[entry.Key] = true
 			}
 		}
-		return cmd.told(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: %d objects would be purged\n", purge,
+		return cmd.told(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: objects that it would purge: %d\n", purge,
 			len(keys))
 	})
 }
