@@ -17,6 +17,7 @@
 //   - lost: when Redis becomes unreachable, every cached answer continues within max_staleness.
 //   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock
 //     was wrong in between; more than 3 s, if it was Redis's and nothing else was broken.
+//   - wrote after a loss: while writers are silent, nothing writes to an emptied Redis.
 //   - wrong count: two writers increment one object by compare-and-set; no increment is lost or counted twice.
 //   - error: no answer is an error, except while Envoy itself, or one of its VMs, is down.
 //

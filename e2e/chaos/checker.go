@@ -80,6 +80,8 @@ func (v Violation) name() string {
 	switch {
 	case v.Rule == wrongCount:
 		return counterKey
+	case v.Rule == wroteAfterLoss:
+		return "redis"
 	case strings.HasPrefix(v.Rule, ofAsked):
 		return askedID(v.Key)
 	case strings.HasPrefix(v.Rule, ofImports):
@@ -89,6 +91,9 @@ func (v Violation) name() string {
 	}
 	return path(v.Key)
 }
+
+// wroteAfterLoss: a sidecar has written to the emptied Redis, so that all believe the loss.
+const wroteAfterLoss = "wrote after a loss"
 
 // ofDevices begins the names of the rules about devices.
 const ofDevices = "device: "

@@ -563,6 +563,12 @@ func (r *run) empty(ctx context.Context) error {
 		return fmt.Errorf("empty Redis: %w", err)
 	}
 	wait(ctx, compared)
+	for shard := range int(r.shards()) {
+		keys := contract.Keyspace{Shards: r.shards()}.Keys(shard)
+		if n := client.Exists(ctx, keys.DataEpochKey(), keys.SeqKey()).Val(); n > 0 {
+			r.report(Violation{wroteAfterLoss, 0, r.world.now(), fmt.Sprint(client.ZRange(ctx, keys.LogKey(), 0, -1))})
+		}
+	}
 	now := r.world.now()
 	r.checker.Emptied(now)
 	for _, c := range r.counters {

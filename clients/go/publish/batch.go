@@ -152,8 +152,11 @@ func newPrepared(ctx context.Context, o Object) prepared {
 
 // after makes the write one of the next version after a stored one, 0 for none.
 func (b *prepared) after(version uint64) {
-	b.fields[contract.FieldVersion] = "=" + strconv.FormatUint(version, 10)
+	b.fields[contract.FieldVersion] = ifVersion(version)
 }
+
+// ifVersion is the version of a write that succeeds only if the stored one is version.
+func ifVersion(version uint64) string { return "=" + strconv.FormatUint(version, 10) }
 
 // putBatch writes batch. It returns an error if Redis answers none of the writes.
 func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {

@@ -103,8 +103,9 @@ func (p *Publisher) change(ctx context.Context, id string, version uint64,
 	if err := checkNames(id, c.Permissions, c.Labels); err != nil {
 		return Receipt{}, err
 	}
-	c.Version++ // if the record was written meanwhile, this one is stale
-	receipt, err := p.write(ctx, replace, contract.CredentialMember(id), c.Fields())
+	fields := c.Fields() // stale if the record was written meanwhile, or Redis has lost it
+	fields[contract.FieldVersion] = ifVersion(c.Version)
+	receipt, err := p.write(ctx, replace, contract.CredentialMember(id), fields)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("device %q: %w", id, err)
 	}

@@ -98,6 +98,28 @@ func TestRotateDevice(t *testing.T) {
 	})
 }
 
+// TestLostMeanwhile: a change of a record that Redis has lost isn't the first write of an empty Redis, by which edges
+// would believe the loss of everything.
+func TestLostMeanwhile(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		s.registered(t, "s")
+		for _, version := range []uint64{0, s.stored(t, "d").Version} {
+			s.registered(t, "s")
+			_, err := s.p.ChangeDevice(ctx, "d", version, func(c *contract.Credential) error {
+				s.FlushAll(ctx)
+				return nil
+			})
+			if want := map[bool]error{true: ErrNotFound, false: ErrStale}[version == 0]; !errors.Is(err, want) {
+				t.Errorf("version %d: %v, want %v", version, err, want)
+			}
+			if n := s.Exists(ctx, keys.DataEpochKey(), keys.SeqKey()).Val(); n > 0 {
+				t.Errorf("version %d: the emptied Redis has a data epoch, or a number of writes", version)
+			}
+		}
+	})
+}
+
 // TestChangeDevice: a change that another one overtakes is made again, to the newer record; with a version it fails.
 func TestChangeDevice(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {

@@ -128,8 +128,9 @@ func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges 
 	var calls []call
 	for id, u := range purges {
 		if u.Last() <= end && !needed[id] {
-			m := mutation{replace, contract.PurgeMember(id), contract.Purge{Version: u.Version + 1, Deleted: true}.Fields()}
-			calls = append(calls, p.callIn(ctx, shard, m, false))
+			fields := contract.Purge{Deleted: true}.Fields()
+			fields[contract.FieldVersion] = ifVersion(u.Version)
+			calls = append(calls, p.callIn(ctx, shard, mutation{replace, contract.PurgeMember(id), fields}, false))
 		}
 	}
 	for part := range slices.Chunk(calls, trimPage) {
@@ -256,7 +257,9 @@ func (p *Publisher) deleteVersion(ctx context.Context, m contract.Member, versio
 	if err != nil || n > math.MaxInt64/2 {
 		return false, nil
 	}
-	_, err = p.write(ctx, replace, m, contract.Object{Version: n + 1, Deleted: true}.Fields())
+	fields := contract.Object{Deleted: true}.Fields()
+	fields[contract.FieldVersion] = ifVersion(n)
+	_, err = p.write(ctx, replace, m, fields)
 	if errors.Is(err, ErrStale) {
 		return false, nil
 	}

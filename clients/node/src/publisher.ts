@@ -471,8 +471,8 @@ export class Publisher {
       }
       const fields = change(rest, device)
       if (!fields) return { version: device.version, seq: 0 }
-      try { // if the record was written meanwhile, the version is stale
-        return await this.#write({ mode: 'replace', member: `c:${id}`, fields, version: String(device.version + 1) })
+      try { // stale if the record was written meanwhile, or Redis has lost it
+        return await this.#write({ mode: 'replace', member: `c:${id}`, fields, version: `=${device.version}` })
       } catch (error) {
         if (!(error instanceof StaleError) || ifVersion !== undefined || attempt === attempts) throw error
       }

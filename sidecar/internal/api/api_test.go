@@ -396,6 +396,45 @@ func TestFetchFromEmptyRedis(t *testing.T) {
 	}
 }
 
+// TestFetchFromEmptiedRedis: Redis loses everything between the question whether it has all writes and the one for the
+// record.
+func TestFetchFromEmptiedRedis(t *testing.T) {
+	f := start(t, verdicts{})
+	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"),
+		ContentType: "text/plain"}); err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { client.Close() })
+	f.applied.Link = contract.Link{Seq: 1}
+	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	if err == nil {
+		_, _, err = fetcher.Fetch(t.Context(), "/b") // asks for sizes, which this Redis doesn't know
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.AddHook(halfway(f.redis.FlushAll))
+	if _, found, err := fetcher.Fetch(t.Context(), "/a"); err == nil {
+		t.Errorf("got %v, want an error", found)
+	}
+}
+
+// halfway runs after the first command of each pipeline.
+type halfway func()
+
+func (h halfway) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h halfway) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h halfway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds[:1])
+		h()
+		return errors.Join(err, next(ctx, cmds[1:]))
+	}
+}
+
 // TestFetchIsOvertaken: what a fetch has read is outdated when it is applied, and the cache doesn't have the object:
 // Redis still has one.
 func TestFetchIsOvertaken(t *testing.T) {

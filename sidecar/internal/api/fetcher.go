@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -209,7 +210,7 @@ func (r *Redis) record(ctx context.Context, key string) (fields map[string]strin
 }
 
 // ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that
-// were applied before, see [follow.Proof].
+// were applied before, see [follow.Proof], also if it has lost them since the question before the command.
 func (r *Redis) ask(ctx context.Context, key string, command func(redis.Pipeliner)) error {
 	applied, err := r.applied(r.keyspace.Of(key))
 	if err != nil {
@@ -218,10 +219,11 @@ func (r *Redis) ask(ctx context.Context, key string, command func(redis.Pipeline
 	pipe := r.client.Pipeline()
 	proof := follow.AskProof(ctx, pipe, r.keyspace.KeysOf(key), applied)
 	command(pipe)
+	still := follow.AskProof(ctx, pipe, r.keyspace.KeysOf(key), applied)
 	if err := follow.Unsent(pipe.Exec(ctx)); err != nil {
 		return err
 	}
-	return proof.Err()
+	return cmp.Or(proof.Err(), still.Err())
 }
 
 func (r *Redis) gone(key string) fetched {

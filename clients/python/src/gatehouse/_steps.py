@@ -414,8 +414,8 @@ class Operations:
             fields = change({k: v for k, v in record.items() if k not in ("version", "published", "seq")})
             if fields is None:
                 return Receipt(version, 0)
-            try:  # if the record was written meanwhile, the version is stale
-                return (yield from self.write(Mutation("replace", "c:" + id, fields, str(version + 1))))
+            try:  # stale if the record was written meanwhile, or Redis has lost it
+                return (yield from self.write(Mutation("replace", "c:" + id, fields, f"={version}")))
             except StaleError:
                 if if_version is not None or attempt == ATTEMPTS - 1:
                     raise

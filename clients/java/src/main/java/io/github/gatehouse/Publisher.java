@@ -578,8 +578,8 @@ public final class Publisher implements AutoCloseable {
       if (!change.apply(device, fields)) {
         return new Receipt(device.version(), 0);
       }
-      try { // if the record was written meanwhile, the version is stale
-        return write(new Mutation("replace", "c:" + id, fields, Long.toString(device.version() + 1)));
+      try { // stale if the record was written meanwhile, or Redis has lost it
+        return write(new Mutation("replace", "c:" + id, fields, "=" + device.version()));
       } catch (GatehouseException.Stale e) {
         if (ifVersion != null || attempt == ATTEMPTS) {
           throw e;
