@@ -45,7 +45,7 @@ func (cmd *purgeCmd) Run(c *console) error {
 				keys[entry.Key] = true
 			}
 		}
-		return cmd.told(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: objects that it would purge: %d\n", purge,
-			len(keys))
+		return cmd.told(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: objects that it would purge: %d\n",
+			purge, len(keys))
 	})
 }
