@@ -145,18 +145,17 @@ func newPrepared(ctx context.Context, o Object) prepared {
 		Status: o.Status, Headers: contract.JoinHeaders(o.Headers), Tags: distinct(o.Tags),
 	}.Fields()
 	if o.IfVersion != 0 {
-		b.after(o.IfVersion)
+		after(b.fields, o.IfVersion)
 	}
 	return b
 }
 
-// after makes the write one of the next version after a stored one, 0 for none.
-func (b *prepared) after(version uint64) {
-	b.fields[contract.FieldVersion] = ifVersion(version)
+// after makes the write of fields one of the next version after a stored one, 0 for none. It fails if the record was
+// written meanwhile, or if Redis has lost it: then it would be the first write after the loss.
+func after(fields map[string]string, version uint64) map[string]string {
+	fields[contract.FieldVersion] = "=" + strconv.FormatUint(version, 10)
+	return fields
 }
-
-// ifVersion is the version of a write that succeeds only if the stored one is version.
-func ifVersion(version uint64) string { return "=" + strconv.FormatUint(version, 10) }
 
 // putBatch writes batch. It returns an error if Redis answers none of the writes.
 func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {
@@ -229,7 +228,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 		if s.there && !purged[of[n].member.ID] {
 			of[n].fail(ErrExists)
 		} else {
-			of[n].after(s.version)
+			after(of[n].fields, s.version)
 		}
 	}
 	return nil

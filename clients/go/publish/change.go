@@ -103,9 +103,7 @@ func (p *Publisher) change(ctx context.Context, id string, version uint64,
 	if err := checkNames(id, c.Permissions, c.Labels); err != nil {
 		return Receipt{}, err
 	}
-	fields := c.Fields() // stale if the record was written meanwhile, or Redis has lost it
-	fields[contract.FieldVersion] = ifVersion(c.Version)
-	receipt, err := p.write(ctx, replace, contract.CredentialMember(id), fields)
+	receipt, err := p.write(ctx, replace, contract.CredentialMember(id), after(c.Fields(), c.Version))
 	if err != nil {
 		return Receipt{}, fmt.Errorf("device %q: %w", id, err)
 	}

@@ -128,9 +128,8 @@ func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges 
 	var calls []call
 	for id, u := range purges {
 		if u.Last() <= end && !needed[id] {
-			fields := contract.Purge{Deleted: true}.Fields()
-			fields[contract.FieldVersion] = ifVersion(u.Version)
-			calls = append(calls, p.callIn(ctx, shard, mutation{replace, contract.PurgeMember(id), fields}, false))
+			m := mutation{replace, contract.PurgeMember(id), after(contract.Purge{Deleted: true}.Fields(), u.Version)}
+			calls = append(calls, p.callIn(ctx, shard, m, false))
 		}
 	}
 	for part := range slices.Chunk(calls, trimPage) {
@@ -257,9 +256,7 @@ func (p *Publisher) deleteVersion(ctx context.Context, m contract.Member, versio
 	if err != nil || n > math.MaxInt64/2 {
 		return false, nil
 	}
-	fields := contract.Object{Deleted: true}.Fields()
-	fields[contract.FieldVersion] = ifVersion(n)
-	_, err = p.write(ctx, replace, m, fields)
+	_, err = p.write(ctx, replace, m, after(contract.Object{Deleted: true}.Fields(), n))
 	if errors.Is(err, ErrStale) {
 		return false, nil
 	}
