@@ -132,9 +132,7 @@ func TestAuditOfShards(t *testing.T) {
 // TestFollowAudit: new entries are passed as they come, from a Cluster, and by sentinels also after a failover, to a
 // reader with the documented permissions.
 func TestFollowAudit(t *testing.T) {
-	t.Parallel()
 	t.Run("user", func(t *testing.T) {
-		t.Parallel()
 		server := redistest.StartServer(t)
 		rules := []any{"acl", "setuser", "auditor", "on", ">p", "%R~{gatehouse:*}:*", "-@all", "+get", "+xrange",
 			"+xread"}
@@ -144,12 +142,10 @@ func TestFollowAudit(t *testing.T) {
 		followsAudit(t, "redis://"+server.Address, "redis://auditor:p@"+server.Address, func() {})
 	})
 	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
 		c := redistest.StartCluster(t)
 		followsAudit(t, c.URL, c.URL, func() {})
 	})
 	t.Run("sentinel", func(t *testing.T) {
-		t.Parallel()
 		s := redistest.StartSentinels(t)
 		followsAudit(t, s.URL, s.URL, func() { s.Failover(t, func() {}) })
 	})
