@@ -565,7 +565,11 @@ func (r *run) empty(ctx context.Context) error {
 	wait(ctx, compared)
 	for shard := range int(r.shards()) {
 		keys := contract.Keyspace{Shards: r.shards()}.Keys(shard)
-		if n := client.Exists(ctx, keys.DataEpochKey(), keys.SeqKey()).Val(); n > 0 {
+		n, err := client.Exists(ctx, keys.DataEpochKey(), keys.SeqKey()).Result()
+		if err != nil {
+			return fmt.Errorf("look for writes to the emptied Redis: %w", err)
+		}
+		if n > 0 {
 			r.report(Violation{wroteAfterLoss, 0, r.world.now(), fmt.Sprint(client.ZRange(ctx, keys.LogKey(), 0, -1))})
 		}
 	}

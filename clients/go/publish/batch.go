@@ -150,8 +150,8 @@ func newPrepared(ctx context.Context, o Object) prepared {
 	return b
 }
 
-// after makes the write of fields one of the next version after a stored one, 0 for none. It fails if the record was
-// written meanwhile, or if Redis has lost it: then it would be the first write after the loss.
+// after lets a write of fields succeed only if the stored version is version, 0 for none; it gets the next one. So a
+// record that Redis has lost isn't written again.
 func after(fields map[string]string, version uint64) map[string]string {
 	fields[contract.FieldVersion] = "=" + strconv.FormatUint(version, 10)
 	return fields

@@ -364,10 +364,7 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 // none, and one with other writes a record that is lost.
 func TestFetchFromServerThatIsBehind(t *testing.T) {
 	f := start(t, verdicts{})
-	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("old"),
-		ContentType: "text/plain"}); err != nil {
-		t.Fatal(err)
-	}
+	putText(t, &f, "/a")
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
@@ -396,27 +393,42 @@ func TestFetchFromEmptyRedis(t *testing.T) {
 	}
 }
 
-// TestFetchFromEmptiedRedis: Redis loses everything between the question whether it has all writes and the one for the
-// record.
-func TestFetchFromEmptiedRedis(t *testing.T) {
-	f := start(t, verdicts{})
-	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"),
+// TestFetchBesideAChange: the server changes between the questions before and after the one for the record. It loses
+// everything, or it gets a write that was applied before: it may have answered without it.
+func TestFetchBesideAChange(t *testing.T) {
+	for name, tt := range map[string]struct {
+		applied uint64
+		change  func(t *testing.T, f *fixture)
+	}{
+		"loses everything": {1, func(_ *testing.T, f *fixture) { f.redis.FlushAll() }},
+		"catches up":       {2, func(t *testing.T, f *fixture) { putText(t, f, "/b") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, verdicts{})
+			putText(t, &f, "/a")
+			client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+			t.Cleanup(func() { client.Close() })
+			fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+			if err == nil {
+				_, _, err = fetcher.Fetch(t.Context(), "/c") // asks for sizes, which this Redis doesn't know
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.applied.Link = contract.Link{Seq: tt.applied}
+			client.AddHook(halfway(func() { tt.change(t, &f) }))
+			if _, found, err := fetcher.Fetch(t.Context(), "/a"); err == nil {
+				t.Errorf("got %v, want an error", found)
+			}
+		})
+	}
+}
+
+func putText(t *testing.T, f *fixture, key string) {
+	t.Helper()
+	if _, err := f.publish.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"),
 		ContentType: "text/plain"}); err != nil {
 		t.Fatal(err)
-	}
-	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { client.Close() })
-	f.applied.Link = contract.Link{Seq: 1}
-	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
-	if err == nil {
-		_, _, err = fetcher.Fetch(t.Context(), "/b") // asks for sizes, which this Redis doesn't know
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	client.AddHook(halfway(f.redis.FlushAll))
-	if _, found, err := fetcher.Fetch(t.Context(), "/a"); err == nil {
-		t.Errorf("got %v, want an error", found)
 	}
 }
 
@@ -479,10 +491,7 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
-	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"),
-		ContentType: "text/plain"}); err != nil {
-		t.Fatal(err)
-	}
+	putText(t, &f, "/a")
 	fetch := func(removed string) (bool, error) {
 		_, found, err := fetchOvertaken(t, client, 1<<20, 2, func(m *objectcache.Cache) { m.Remove(removed) })
 		return found, err
