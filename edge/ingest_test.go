@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -53,7 +54,8 @@ func TestIngest(t *testing.T) {
 		{"takeover from none", "POST", "/v1/apply", batch(8, 0), 409, "", false},
 		{"truncated", "POST", "/v1/apply", truncated, 400, "operation 0", false},
 		{"another layout", "POST", "/v1/apply", foreign, 400,
-			`module unknown, from "gatehouse-sidecar/9": batch of layout version 4, want 3`, false},
+			fmt.Sprintf(`module unknown, from "gatehouse-sidecar/9": batch of layout version %d, want %d`,
+				wire.Layout+1, wire.Layout), false},
 		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
 		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
 		{"too large", "POST", "/v1/apply", make([]byte, 2*limits.MaxBatch+2), 413, "batch of more than", false},
@@ -143,7 +145,7 @@ func TestIngestIsOvertaken(t *testing.T) {
 // TestIngestOfPurge: when purges begin or end, that counts as written objects, so that no VM uses cached answers or
 // purges of before.
 func TestIngestOfPurge(t *testing.T) {
-	one := []wire.Purge{{Stamp: 1, Prefix: "/"}}
+	one := []wire.Purge{{Stamps: []uint64{1}, Prefix: "/"}}
 	for name, states := range map[string][2][]wire.Purge{"none": {}, "begins": {nil, one}, "ends": {one, nil}} {
 		before, purges := states[0], states[1]
 		e := emulate(t, `{"push_listener": true}`)

@@ -86,9 +86,9 @@ func (m *memory) putObject(o wire.Object, encoded bool) {
 			break
 		}
 		slot := uint32(len(m.records))
-		o.AddVariant(wire.Variant{Encoding: wire.Encoding(i), Slot: slot, Length: uint32(len(text)), Stamp: uint64(slot + 1)})
-		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, m.state.Epoch,
-			uint64(slot+1), []byte(text))
+		stamp := wire.Stamp(uint64(slot+1), 0)
+		o.AddVariant(wire.Variant{Encoding: wire.Encoding(i), Slot: slot, Length: uint32(len(text)), Stamp: stamp})
+		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, m.state.Epoch, stamp, []byte(text))
 	}
 	bucket, tag := m.state.Keys.Place(key, m.state.ObjectBuckets)
 	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(

@@ -13,7 +13,8 @@ import (
 func TestPurgesUnderWay(t *testing.T) {
 	const pass, serve = `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`,
 		`{"stale": "serve", "rules": [{"match": {"prefix": "/"}, "cache": {}}]}`
-	hard, soft := wire.Purge{Stamp: 1000, Prefix: "/"}, wire.Purge{Stamp: 1000, Soft: true, Prefix: "/"}
+	last := []uint64{wire.Stamp(1000, 0)}
+	hard, soft := wire.Purge{Stamps: last, Prefix: "/"}, wire.Purge{Stamps: last, Soft: true, Prefix: "/"}
 	const hit, miss, expired, stale = "gatehouse; hit", "gatehouse; fwd=uri-miss", "gatehouse; fwd=stale; detail=expired",
 		"gatehouse; hit; detail=purged"
 	tests := []struct {
@@ -27,8 +28,8 @@ func TestPurgesUnderWay(t *testing.T) {
 		{"soft", pass, []wire.Purge{soft}, expired},
 		{"soft, stale answers", serve, []wire.Purge{soft}, stale},
 		{"soft and hard", serve, []wire.Purge{soft, hard}, miss},
-		{"of other objects", pass, []wire.Purge{{Stamp: 1000, Prefix: "/b/"}}, hit},
-		{"of earlier objects", pass, []wire.Purge{{Stamp: 0, Prefix: "/"}}, hit},
+		{"of other objects", pass, []wire.Purge{{Stamps: last, Prefix: "/b/"}}, hit},
+		{"of earlier objects", pass, []wire.Purge{{Stamps: []uint64{0}, Prefix: "/"}}, hit},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,7 +117,7 @@ func TestFetchedDuringPurge(t *testing.T) {
 	m := newMemory()
 	m.guard = 1 << 8
 	m.records[[2]uint32{uint32(wire.RegionState), 0}] = wire.AppendState(nil,
-		&wire.State{Epoch: epoch, Purges: []wire.Purge{{Stamp: 1000, Prefix: "/"}}})
+		&wire.State{Epoch: epoch, Purges: []wire.Purge{{Stamps: []uint64{wire.Stamp(1000, 0)}, Prefix: "/"}}})
 	o := wire.Object{Key: "/a", Version: 2, PublishedMS: now, ETag: `"a"`, ContentType: "text/plain"}
 	o.AddVariant(wire.Variant{Length: 1, Stamp: 1})
 	fetched, err := wire.ParseFetchResponse(wire.AppendFetchResponse(nil, epoch, &o, [][]byte{[]byte("x")}))

@@ -2,8 +2,10 @@ package wire
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
@@ -13,8 +15,9 @@ const MaxPurges = 8
 // Purge is a purge that is under way. The sidecar removes or marks the objects that it concerns one by one, which takes
 // a while for many; from the first moment no reader may find them.
 type Purge struct {
-	// Stamp is the greatest one of a body before the purge. Objects that were written later are not concerned.
-	Stamp uint64
+	// Stamps are those of the last bodies before the purge, one for each shard in which it is under way, see [Stamp].
+	// Objects of other shards, and those that were written later, are not concerned.
+	Stamps []uint64
 	// Tags has the bit of the purge's tag, and concerns objects with that bit; 0: with any tags. Tags share bits, so for
 	// a moment a purge concerns more objects than it removes: of those with one other tag, one in 32.
 	Tags uint32
@@ -28,12 +31,18 @@ type Purge struct {
 
 const (
 	purgesAt  = 73 // in the state
-	purgeSize = 16
+	purgeSize = 9  // without stamps and texts
 )
+
+// Stamp returns the stamp of body number n, which belongs to an object of this shard.
+func Stamp(n uint64, shard int) uint64 { return n*limits.MaxShards + uint64(shard) }
 
 // Concerns reports whether p concerns o.
 func (p *Purge) Concerns(o *Object) bool {
-	if o.variants[0].Stamp > p.Stamp || o.Tags&p.Tags != p.Tags {
+	stamp := o.variants[0].Stamp
+	if o.Tags&p.Tags != p.Tags || !slices.ContainsFunc(p.Stamps, func(last uint64) bool {
+		return stamp <= last && stamp%limits.MaxShards == last%limits.MaxShards
+	}) {
 		return false
 	}
 	name, target := objectkey.VirtualHost(o.Key)
@@ -53,14 +62,16 @@ func ParsePurges(rec []byte) []Purge {
 }
 
 func appendPurge(dst []byte, p *Purge) []byte {
-	dst = binary.LittleEndian.AppendUint64(dst, p.Stamp)
 	dst = binary.LittleEndian.AppendUint32(dst, p.Tags)
 	var soft byte
 	if p.Soft {
 		soft = 1
 	}
-	dst = append(dst, soft, byte(len(p.VirtualHost)))
+	dst = append(dst, soft, byte(len(p.Stamps)), byte(len(p.VirtualHost)))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p.Prefix)))
+	for _, stamp := range p.Stamps {
+		dst = binary.LittleEndian.AppendUint64(dst, stamp)
+	}
 	return append(append(dst, p.VirtualHost...), p.Prefix...)
 }
 
@@ -69,19 +80,22 @@ func parsePurges(rest []byte, count int) (purges []Purge, err error) {
 		return nil, ErrMalformed
 	}
 	for range count {
-		if len(rest) < purgeSize || rest[12] > 1 {
+		if len(rest) < purgeSize || rest[4] > 1 {
 			return nil, ErrMalformed
 		}
-		name, prefix := int(rest[13]), int(binary.LittleEndian.Uint16(rest[14:]))
-		if len(rest) < purgeSize+name+prefix {
+		stamps, name, prefix := int(rest[5]), int(rest[6]), int(binary.LittleEndian.Uint16(rest[7:]))
+		if stamps > limits.MaxShards || len(rest) < purgeSize+8*stamps+name+prefix {
 			return nil, ErrMalformed
 		}
-		text := string(rest[purgeSize : purgeSize+name+prefix])
-		purges = append(purges, Purge{
-			Stamp: binary.LittleEndian.Uint64(rest), Tags: binary.LittleEndian.Uint32(rest[8:]), Soft: rest[12] == 1,
-			VirtualHost: text[:name], Prefix: text[name:],
-		})
-		rest = rest[purgeSize+len(text):]
+		p := Purge{Stamps: make([]uint64, stamps), Tags: binary.LittleEndian.Uint32(rest), Soft: rest[4] == 1}
+		rest = rest[purgeSize:]
+		for i := range p.Stamps {
+			p.Stamps[i] = binary.LittleEndian.Uint64(rest[8*i:])
+		}
+		rest = rest[8*stamps:]
+		text := string(rest[:name+prefix])
+		p.VirtualHost, p.Prefix = text[:name], text[name:]
+		purges, rest = append(purges, p), rest[len(text):]
 	}
 	return purges, nil
 }

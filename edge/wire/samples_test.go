@@ -31,7 +31,10 @@ var (
 		ObjectBuckets: 4096, VerdictBuckets: 1024, BodySlots: 777, DevicesComplete: true,
 		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
 	}
-	testPurges   = []Purge{{Stamp: 1 << 63, Tags: 1 << 31}, {Stamp: 7, Soft: true, VirtualHost: "shop", Prefix: "/v1/"}}
+	testPurges = []Purge{
+		{Stamps: []uint64{1 << 63, Stamp(7, 63)}, Tags: 1 << 31},
+		{Stamps: []uint64{7}, Soft: true, VirtualHost: "shop", Prefix: "/v1/"},
+	}
 	testVerdicts = []Verdict{
 		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000,
 			RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
@@ -102,7 +105,8 @@ func recordSamples() []sample {
 		{"state-bare", "state record: no tables, no permissions", func(dst []byte) []byte { return AppendState(dst, &bare) },
 			stateFields(), readState, ok(bare)},
 		{"state-purging", "state record: two purges", func(dst []byte) []byte { return AppendState(dst, &purging) },
-			slices.Concat(stateFields("config.read"), purgeFields("", ""), purgeFields("shop", "/v1/")), readState, ok(purging)},
+			slices.Concat(stateFields("config.read"), purgeFields(&testPurges[0]), purgeFields(&testPurges[1])),
+			readState, ok(purging)},
 		{"objects", "objects record: two entries of one tag", appendBucket,
 			slices.Concat(header(zero), entryFields(&productObject), entryFields(&deviceObject)),
 			readObjects, ok(productObject) + ok(deviceObject) + notFound},
@@ -197,9 +201,12 @@ func stateFields(permissions ...string) []field {
 	return f
 }
 
-func purgeFields(virtualHost, prefix string) []field {
-	return []field{{"purge: stamp", 8}, {"tags", 4}, {"soft", 1}, {"virtual host length", 1}, {"prefix length", 2},
-		{"text virtual host", len(virtualHost)}, {"text prefix", len(prefix)}}
+func purgeFields(p *Purge) []field {
+	f := []field{{"purge: tags", 4}, {"soft", 1}, {"stamps", 1}, {"virtual host length", 1}, {"prefix length", 2}}
+	for range p.Stamps {
+		f = append(f, field{"stamp", 8})
+	}
+	return append(f, field{"text virtual host", len(p.VirtualHost)}, field{"text prefix", len(p.Prefix)})
 }
 
 func entryFields(o *Object) []field {

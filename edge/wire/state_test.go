@@ -41,8 +41,8 @@ func TestStateRoundTrip(t *testing.T) {
 			State{Epoch: 1, Permissions: []string{strings.Repeat("p", limits.MaxPermissionName), "q"}}},
 		{"purges", State{Epoch: 1, Permissions: permissions(1), Purges: testPurges}},
 		{"all purges of the longest prefixes", State{Epoch: 1, Permissions: []string{}, Purges: slices.Repeat([]Purge{
-			{Stamp: math.MaxUint64, Tags: math.MaxUint32, Soft: true, VirtualHost: strings.Repeat("h", math.MaxUint8),
-				Prefix: strings.Repeat("/", limits.MaxKey)}}, MaxPurges)}},
+			{Stamps: slices.Repeat([]uint64{math.MaxUint64}, limits.MaxShards), Tags: math.MaxUint32, Soft: true,
+				VirtualHost: strings.Repeat("h", math.MaxUint8), Prefix: strings.Repeat("/", limits.MaxKey)}}, MaxPurges)}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,8 +87,11 @@ func TestParseStateMalformed(t *testing.T) {
 		{"a purge more than are there", edited(purging, set8(purgesAt, 3))},
 		{"more purges than the most", AppendState(nil, &State{Epoch: 1, Purges: make([]Purge, MaxPurges+1)})},
 		{"cut in the last prefix", edited(purging, cut(len(purging)-1))},
-		{"cut in the last purge", edited(purging, cut(len(purging)-len("shop/v1/")-1))},
-		{"neither soft nor hard", edited(purging, set8(80+12, 2))},
+		{"cut in the last stamp", edited(purging, cut(len(purging)-len("shop/v1/")-1))},
+		{"cut in the last purge", edited(purging, cut(len(purging)-len("shop/v1/")-8-1))},
+		{"neither soft nor hard", edited(purging, set8(80+4, 2))},
+		{"more stamps than shards", AppendState(nil, &State{Epoch: 1,
+			Purges: []Purge{{Stamps: make([]uint64, limits.MaxShards+1)}}})},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -102,27 +105,30 @@ func TestParseStateMalformed(t *testing.T) {
 
 func TestPurgeConcerns(t *testing.T) {
 	entry := func(key string, tags uint32) *Object {
-		o := object(Object{Key: key, Tags: tags}, Variant{Stamp: 5}, Variant{Encoding: Gzip, Stamp: 6})
+		o := object(Object{Key: key, Tags: tags}, Variant{Stamp: Stamp(5, 3)}, Variant{Encoding: Gzip, Stamp: Stamp(6, 3)})
 		return &o
 	}
+	before4, before5 := []uint64{Stamp(4, 3)}, []uint64{Stamp(9, 0), Stamp(5, 3)}
 	tests := []struct {
 		name  string
 		purge Purge
 		of    *Object
 		want  bool
 	}{
-		{"all", Purge{Stamp: 5, Prefix: "/"}, entry("/a", 0), true},
-		{"all, of a later object", Purge{Stamp: 4, Prefix: "/"}, entry("/a", 0), false},
-		{"all, of a device's object", Purge{Stamp: 5, Prefix: "/"}, entry("@d/a", 0), true},
-		{"prefix", Purge{Stamp: 5, Prefix: "/a/"}, entry("/a/b?c=d", 0), true},
-		{"another prefix", Purge{Stamp: 5, Prefix: "/a/"}, entry("/b/a/", 0), false},
-		{"tag", Purge{Stamp: 5, Tags: 2}, entry("/a", 7), true},
-		{"another tag", Purge{Stamp: 5, Tags: 2}, entry("/a", 5), false},
-		{"tag, of an object without", Purge{Stamp: 5, Tags: 2}, entry("/a", 0), false},
-		{"virtual host", Purge{Stamp: 5, VirtualHost: "shop", Prefix: "/a/"}, entry("@d//shop:example.com/a/", 0), true},
-		{"another virtual host", Purge{Stamp: 5, VirtualHost: "shop", Prefix: "/"}, entry("//shop2:example.com/", 0), false},
-		{"no virtual host", Purge{Stamp: 5, Prefix: "/"}, entry("//shop:example.com/", 0), false},
-		{"a virtual host, of an object without", Purge{Stamp: 5, VirtualHost: "shop", Tags: 1}, entry("/shop", 1), false},
+		{"all", Purge{Stamps: before5, Prefix: "/"}, entry("/a", 0), true},
+		{"all, of a later object", Purge{Stamps: before4, Prefix: "/"}, entry("/a", 0), false},
+		{"all, in other shards", Purge{Stamps: []uint64{Stamp(9, 2), Stamp(9, 4)}, Prefix: "/"}, entry("/a", 0), false},
+		{"all, in no shard", Purge{Prefix: "/"}, entry("/a", 0), false},
+		{"all, of a device's object", Purge{Stamps: before5, Prefix: "/"}, entry("@d/a", 0), true},
+		{"prefix", Purge{Stamps: before5, Prefix: "/a/"}, entry("/a/b?c=d", 0), true},
+		{"another prefix", Purge{Stamps: before5, Prefix: "/a/"}, entry("/b/a/", 0), false},
+		{"tag", Purge{Stamps: before5, Tags: 2}, entry("/a", 7), true},
+		{"another tag", Purge{Stamps: before5, Tags: 2}, entry("/a", 5), false},
+		{"tag, of an object without", Purge{Stamps: before5, Tags: 2}, entry("/a", 0), false},
+		{"virtual host", Purge{Stamps: before5, VirtualHost: "shop", Prefix: "/a/"}, entry("@d//shop:example.com/a/", 0), true},
+		{"another virtual host", Purge{Stamps: before5, VirtualHost: "shop", Prefix: "/"}, entry("//shop2:example.com/", 0), false},
+		{"no virtual host", Purge{Stamps: before5, Prefix: "/"}, entry("//shop:example.com/", 0), false},
+		{"a virtual host, of an object without", Purge{Stamps: before5, VirtualHost: "shop", Tags: 1}, entry("/shop", 1), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

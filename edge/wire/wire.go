@@ -27,8 +27,8 @@
 //	73  u8   purges that are under way, at most [MaxPurges]
 //	74  6    zero
 //	80  count × (u8 length, name): permission names; a name's position is its bit
-//	    purges × (u64 stamp, u32 tags, u8 1 soft, u8 length of the virtual host's name,
-//	    u16 length of the prefix, name, prefix), see [Purge]
+//	    purges × (u32 tags, u8 1 soft, u8 stamps, u8 length of the virtual host's name,
+//	    u16 length of the prefix, stamps × u64 stamp, name, prefix), see [Purge]
 //
 // Objects, one bucket a record, count entries:
 //
@@ -49,7 +49,7 @@
 //
 // Bodies, one encoding of one version of an object a record:
 //
-//	16  u64  stamp: unique within the epoch, 0 for none, repeated by the entry that names the slot
+//	16  u64  stamp, see [Stamp]: greater than all before it, 0 for none, repeated by the entry that names the slot
 //	24       the bytes
 //
 // Verdicts, one bucket a record, with everything about the devices that [Keys.Device] places there: count entries of 48
@@ -81,7 +81,7 @@ import (
 )
 
 // Layout is the version of everything in this package.
-const Layout = 3
+const Layout = 4
 
 // MinRecord is the minimum length of a record in bytes.
 const MinRecord = 32

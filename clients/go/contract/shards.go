@@ -1,12 +1,12 @@
 package contract
 
-import "hash/crc32"
+import (
+	"hash/crc32"
 
-// MaxShards is the maximum number of shards: a reader follows each over its own connection and compares its position
-// once a second.
-const MaxShards = 64
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+)
 
-// Shards is the number of shards, 1 to [MaxShards], the same for all writers and readers of a [Keyspace]. The zero
+// Shards is the number of shards, 1 to [limits.MaxShards], the same for all writers and readers of a [Keyspace]. The zero
 // value means 1.
 type Shards int
 
@@ -15,8 +15,8 @@ func (n Shards) Count() int { return max(int(n), 1) }
 
 // Check returns an error if n is out of bounds.
 func (n Shards) Check() error {
-	if n < 0 || n > MaxShards {
-		return refuse(ReasonLimit, "shards: %d is out of 1 to %d", n, MaxShards)
+	if n < 0 || n > limits.MaxShards {
+		return refuse(ReasonLimit, "shards: %d is out of 1 to %d", n, limits.MaxShards)
 	}
 	return nil
 }

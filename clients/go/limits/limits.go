@@ -32,6 +32,9 @@ const (
 	MaxHeaderName  = 64
 	// MaxBody bounds one encoding of an object in bytes.
 	MaxBody = 1 << 20
+	// MaxShards bounds the shards of a keyspace: a reader follows each over its own connection and compares its position
+	// once a second.
+	MaxShards = 64
 	// MaxBatch bounds what the edge accepts as one push, in bytes: far more than a body and the records around it.
 	MaxBatch = 2 << 20
 	// MaxPermissions bounds the distinct permission names of one edge: each is a bit of a 64-bit set.

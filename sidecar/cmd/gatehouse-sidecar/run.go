@@ -126,7 +126,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
 	keyspace := c.Redis.Keyspace(client)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts,
-		Propagation: m.Propagation})
+		Shards: keyspace.Shards, Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
 	objects, err := objectcache.New(objectcache.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects,
 		Shards: keyspace.Shards}, memory, m, log)

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
@@ -57,8 +58,8 @@ func (r *RedisServer) validate() (errs []error) {
 	if r.PoolSize == 0 {
 		errs = append(errs, fmt.Errorf("redis.pool_size: 0 is out of 1 to %d", redisurl.MaxPoolSize))
 	}
-	if r.Shards < 1 || r.Shards > contract.MaxShards {
-		errs = append(errs, fmt.Errorf("redis.shards: %d is out of 1 to %d", r.Shards, contract.MaxShards))
+	if r.Shards < 1 || r.Shards > limits.MaxShards {
+		errs = append(errs, fmt.Errorf("redis.shards: %d is out of 1 to %d", r.Shards, limits.MaxShards))
 	}
 	if err := contract.CheckNamespace(r.Namespace); err != nil {
 		errs = append(errs, fmt.Errorf("redis.namespace: %w", err))

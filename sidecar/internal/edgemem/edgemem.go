@@ -42,6 +42,8 @@ type Config struct {
 	// Verdicts is the maximum number of allow verdicts, and of deny verdicts. Devices are limited to four times as
 	// many.
 	Verdicts int
+	// Shards is the number of shards of Redis, each with its own order of writes.
+	Shards contract.Shards
 	// Propagation observes in seconds how long writes take, see [Memory.ApplyLive]; nil: nothing does.
 	Propagation prometheus.Observer
 }
@@ -50,22 +52,23 @@ type Config struct {
 // goroutine, the pusher.
 type Memory struct {
 	maxAllows   int
+	shards      contract.Shards
 	propagation prometheus.Observer
 	wake        chan struct{} // capacity 1: there is something to take
 
 	mu    sync.Mutex // protects all below
 	epoch uint64
 	keys  wire.Keys
-	stamp uint64 // last assigned stamp; never restarts
 
 	objects     map[string]*entry
+	bodies      uint64                     // number of bodies that were ever put, see [wire.Stamp]
 	size        shrink.Map[string, *entry] // of objects
 	buckets     []bucket
 	dirty       queue // of buckets
 	slots       slots
 	permissions permissions
-	purging     []*purging
-	purged      uint64 // number of purges that have begun
+	purging     map[purgeID]map[int]*purging // by shard
+	purged      uint64                       // number of purges that have begun
 	tagBits     maphash.Seed
 
 	verdicts verdicts
@@ -124,12 +127,14 @@ func New(c Config) *Memory {
 	}
 	m := &Memory{
 		maxAllows:   max(c.Verdicts, 1),
+		shards:      c.Shards,
 		propagation: c.Propagation,
 		wake:        make(chan struct{}, 1),
 		objects:     make(map[string]*entry),
 		buckets:     make([]bucket, buckets),
 		dirty:       newQueue(buckets),
 		permissions: permissions{bits: make(map[string]uint)},
+		purging:     make(map[purgeID]map[int]*purging),
 		tagBits:     maphash.MakeSeed(),
 		verdicts:    newVerdicts(tableSize(c.Verdicts)),
 		ackedMore:   make(chan struct{}),
@@ -180,9 +185,10 @@ func (m *Memory) PutObject(o *contract.Object) {
 	for _, tag := range o.Tags {
 		e.tags |= m.tagBit(tag)
 	}
+	shard := m.shards.Of(o.Key)
 	for i := range e.bodies {
-		m.stamp++
-		e.bodies[i] = bodyAt{slot: m.slots.take(), stamp: m.stamp}
+		m.bodies++
+		e.bodies[i] = bodyAt{slot: m.slots.take(), stamp: wire.Stamp(m.bodies, shard)}
 	}
 	m.objects[o.Key] = e
 	m.size.Add(m.objects)

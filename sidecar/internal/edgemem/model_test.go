@@ -5,17 +5,20 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 )
 
 // TestModel makes random changes to a target and a memory. Between any two operations each object of the epoch is found
-// whole, in a version that exists and is not older than before; at rest the memory equals the target.
+// whole, in a version that exists and is not older than before, or not, if it is purged; what is put after a purge is
+// found until it changes; at rest the memory equals the target.
 func TestModel(t *testing.T) {
 	seeds := uint64(16)
 	if testing.Short() {
@@ -34,7 +37,10 @@ func TestModel(t *testing.T) {
 	}
 }
 
-const modelKeys = 24
+const (
+	modelKeys   = 24
+	modelShards = contract.Shards(3)
+)
 
 // model is a target, a memory, and the expectations of both.
 type model struct {
@@ -48,19 +54,21 @@ type model struct {
 	last    [modelKeys]uint64 // last versions assigned
 	seen    [modelKeys]uint64 // versions that the reader saw
 	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
+	kept    [modelKeys]uint64 // version that the memory has until it changes; 0: none
 	device  [modelKeys]bool   // is listed
 	told    [modelKeys]bool   // listed, and the memory must have it when the list is complete
 	crowded bool              // a device was not listed
-	purging *modelPurge       // that is under way; nil: none
+	purging []*modelPurge     // that the memory may know
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
 }
 
 func newModel(t *testing.T, r *rand.Rand) *model {
 	m := &model{
 		T: t, r: r, memory: edgememtest.NewMemory(),
-		target: edgemem.New(edgemem.Config{Objects: 1 + r.IntN(modelKeys), Verdicts: 1 + r.IntN(64)}),
-		size:   []int{10, 1500, 20000}[r.IntN(3)],
-		want:   map[int]uint64{}, checked: map[*byte]bool{},
+		target: edgemem.New(edgemem.Config{Objects: 1 + r.IntN(modelKeys), Verdicts: 1 + r.IntN(64),
+			Shards: modelShards}),
+		size: []int{10, 1500, 20000}[r.IntN(3)],
+		want: map[int]uint64{}, checked: map[*byte]bool{},
 	}
 	m.target.Reset(nil)
 	m.target.SetDevicesComplete()
@@ -75,6 +83,9 @@ func (m *model) read() {
 	for i := range modelKeys {
 		f, err := m.memory.LockedObject(m.key(i))
 		if errors.Is(err, wire.ErrNotFound) && !errors.Is(err, edgememtest.ErrTorn) {
+			if m.kept[i] != 0 && !m.purged(func(p *modelPurge) bool { return m.kept[i] <= p.of[i] }) {
+				m.Fatalf("%q: version %d isn't found, and nothing purges it", m.key(i), m.kept[i])
+			}
 			continue
 		}
 		if err == nil && !m.checked[&f.Bodies[0][0]] {
@@ -84,7 +95,7 @@ func (m *model) read() {
 		if err == nil && (f.Version < m.seen[i] || f.Version <= m.gone[i]) {
 			err = fmt.Errorf("%q: version %d after %d, deleted up to %d", m.key(i), f.Version, m.seen[i], m.gone[i])
 		}
-		if p := m.purging; err == nil && p != nil && p.acked && f.Version <= p.of[i] {
+		if err == nil && m.purged(func(p *modelPurge) bool { return p.acked && p.tagged(i) && f.Version <= p.of[i] }) {
 			err = fmt.Errorf("%q: version %d is being purged", m.key(i), f.Version)
 		}
 		if err != nil {
@@ -121,13 +132,12 @@ func (m *model) step() {
 	switch m.r.IntN(14) {
 	case 0, 1, 2, 3:
 		m.last[i]++
-		m.want[i] = m.last[i]
+		m.want[i], m.kept[i] = m.last[i], 0
 		o := object(m.key(i), m.last[i], m.size)
 		o.Tags = []string{modelTags[i%len(modelTags)]}
 		m.target.PutObject(&o)
 	case 4:
-		delete(m.want, i)
-		m.target.DeleteObject(m.key(i))
+		m.delete(i)
 	case 13:
 		m.purge()
 	case 5:
@@ -149,6 +159,7 @@ func (m *model) step() {
 	case 9:
 		if m.r.IntN(10) == 0 {
 			m.memory.Forget()
+			m.kept = [modelKeys]uint64{}
 		}
 	default:
 		m.deliver()
@@ -175,59 +186,86 @@ func (m *model) deliver() {
 		return
 	}
 	m.target.Acked()
-	if p := m.purging; p != nil {
+	for _, p := range m.purging {
 		p.acked = true
 	}
-	if taken.Drained {
-		m.told = m.device
+	if !taken.Drained {
+		return
 	}
+	m.told = m.device
 	for i := range modelKeys {
-		if _, found := m.want[i]; taken.Drained && !found {
+		if m.kept[i] = m.want[i]; m.want[i] == 0 {
 			m.gone[i] = m.last[i]
 		}
 	}
+	m.purging = slices.DeleteFunc(m.purging, func(p *modelPurge) bool { return p.ended })
+}
+
+func (m *model) delete(i int) {
+	delete(m.want, i)
+	m.kept[i] = 0
+	m.target.DeleteObject(m.key(i))
 }
 
 var modelTags = []string{"red", "green", "blue"}
 
-// modelPurge is a purge of a tag that is under way.
+// modelPurge is a purge of a tag in a shard.
 type modelPurge struct {
-	end   func()
-	keys  []int             // that it has yet to remove
-	of    [modelKeys]uint64 // versions that it concerns; 0: none
-	acked bool              // the edge has been told
+	tag, shard int
+	end        func()
+	keys       []int             // that it has yet to remove
+	of         [modelKeys]uint64 // versions in the shard when it began; tags may share a bit, so it may hide each
+	acked      bool              // the edge has been told
+	ended      bool
 }
 
-// purge begins a purge, removes one of the objects that it concerns, or ends it. From the batch that begins it on, none
-// of them is found.
+func (p *modelPurge) tagged(i int) bool { return i%len(modelTags) == p.tag }
+
+// purged reports whether a purge that the memory may know does this.
+func (m *model) purged(does func(p *modelPurge) bool) bool {
+	return slices.ContainsFunc(m.purging, does)
+}
+
+// purge begins a purge in a shard, or removes one of the objects that another one concerns, or ends it. From the batch
+// that begins it on, none of them is found.
 func (m *model) purge() {
-	p := m.purging
-	switch {
-	case p == nil:
-		tag := m.r.IntN(len(modelTags))
-		p = &modelPurge{end: m.target.BeginPurge("#"+modelTags[tag], false)}
+	tag, shard := m.r.IntN(len(modelTags)), m.r.IntN(int(modelShards))
+	at := slices.IndexFunc(m.purging, func(p *modelPurge) bool { return p.tag == tag && p.shard == shard && !p.ended })
+	if at < 0 {
+		p := &modelPurge{tag: tag, shard: shard, end: m.target.BeginPurge(shard, "#"+modelTags[tag], false)}
 		for i, version := range m.want {
-			if i%len(modelTags) == tag {
-				p.keys, p.of[i] = append(p.keys, i), version
+			if modelShards.Of(m.key(i)) != shard {
+				continue
+			}
+			if p.of[i] = version; p.tagged(i) {
+				p.keys = append(p.keys, i)
 			}
 		}
-		m.purging = p
-	case len(p.keys) > 0:
-		i := p.keys[0]
-		if p.keys = p.keys[1:]; m.want[i] == p.of[i] {
-			delete(m.want, i)
-			m.target.DeleteObject(m.key(i))
-		}
-	default:
+		m.purging = append(m.purging, p)
+		return
+	}
+	m.purging[at].step(m)
+}
+
+// step removes an object or ends the purge.
+func (p *modelPurge) step(m *model) {
+	if len(p.keys) == 0 {
 		p.end()
-		m.purging = nil
+		p.ended = true
+		return
+	}
+	i := p.keys[0]
+	if p.keys = p.keys[1:]; m.want[i] == p.of[i] {
+		m.delete(i)
 	}
 }
 
 // finish pushes everything, and compares.
 func (m *model) finish() {
-	for m.purging != nil {
-		m.purge()
+	for _, p := range m.purging {
+		for !p.ended {
+			p.step(m)
+		}
 	}
 	quiesce(m.T, m.target, m.memory)
 	if state, _ := m.memory.State(); state.Epoch != m.target.Epoch() {
@@ -255,6 +293,7 @@ func (m *model) finish() {
 
 func (m *model) reset() {
 	reset(m.target, m.memory)
+	m.kept = [modelKeys]uint64{}
 	m.told = m.device
 }
 

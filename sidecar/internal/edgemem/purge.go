@@ -2,54 +2,51 @@ package edgemem
 
 import (
 	"hash/maphash"
-	"slices"
+	"maps"
+	"math"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// purging is a purge that is under way, often in several shards.
+// purgeID identifies a purge, which is often under way in several shards.
+type purgeID struct {
+	id   string // see [contract.SplitPurge]
+	soft bool
+}
+
+// purging is a purge that is under way in a shard.
 type purging struct {
-	wire.Purge
-	// open is the number of calls of BeginPurge without one of end. Without any, all that the purge concerns was removed
-	// or marked here, and the edge has that once so many buckets were taken.
-	open  int
+	stamp uint64 // of the last body before it
+	// after is when all that the purge concerns was removed or marked at the edge: once so many buckets were taken. Until
+	// the call of end that isn't known.
 	after uint64
 }
 
-// BeginPurge begins the purge with this ID. The edge finds none of the objects that the memory has now and the purge
-// concerns, or if soft finds them stale, from the next batch on, however many they are. The caller then removes or
-// marks each, and calls end. With [wire.MaxPurges] others under way, the edge learns of each object by itself.
-func (m *Memory) BeginPurge(id string, soft bool) (end func()) {
-	virtualHost, prefix, tag := contract.SplitPurge(id)
-	purge := wire.Purge{Soft: soft, VirtualHost: virtualHost, Prefix: prefix}
-	if tag != "" {
-		purge.Tags = m.tagBit(tag)
-	}
+// BeginPurge begins the purge with this ID in a shard, or begins it once more. The edge finds none of the objects that
+// the memory has of the shard now and the purge concerns, or if soft finds them stale, from the next batch on, however
+// many they are. The caller then removes or marks each, and calls end. With [wire.MaxPurges] others under way, the edge
+// learns of each object by itself.
+func (m *Memory) BeginPurge(shard int, id string, soft bool) (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var p *purging
-	for _, other := range m.purging {
-		if purge.Stamp = other.Stamp; purge == other.Purge {
-			p = other
-		}
-	}
+	of := purgeID{id, soft}
+	shards, found := m.purging[of]
 	switch {
-	case p != nil:
+	case found:
 	case len(m.purging) == wire.MaxPurges:
 		return func() {}
 	default:
-		p = &purging{Purge: purge}
-		m.purging = append(m.purging, p)
+		shards = map[int]*purging{}
+		m.purging[of] = shards
 	}
-	p.Stamp = m.stamp
-	p.open++
+	p := &purging{stamp: wire.Stamp(m.bodies, shard), after: math.MaxUint64}
+	shards[shard] = p
 	m.purged++
 	m.notify()
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		p.open--
 		p.after = m.dirty.pushed
 		m.notify()
 	}
@@ -57,15 +54,26 @@ func (m *Memory) BeginPurge(id string, soft bool) (end func()) {
 
 // endPurges forgets the purges of which the edge has every removal and mark.
 func (m *Memory) endPurges() {
-	m.purging = slices.DeleteFunc(m.purging, func(p *purging) bool {
-		return p.open == 0 && m.dirty.popped >= p.after
-	})
+	for of, shards := range m.purging {
+		maps.DeleteFunc(shards, func(_ int, p *purging) bool { return m.dirty.popped >= p.after })
+		if len(shards) == 0 {
+			delete(m.purging, of)
+		}
+	}
 }
 
 // purges returns the purges for the state.
 func (m *Memory) purges() (all []wire.Purge) {
-	for _, p := range m.purging {
-		all = append(all, p.Purge)
+	for of, shards := range m.purging {
+		purge := wire.Purge{Soft: of.soft}
+		var tag string
+		if purge.VirtualHost, purge.Prefix, tag = contract.SplitPurge(of.id); tag != "" {
+			purge.Tags = m.tagBit(tag)
+		}
+		for _, p := range shards {
+			purge.Stamps = append(purge.Stamps, p.stamp)
+		}
+		all = append(all, purge)
 	}
 	return all
 }

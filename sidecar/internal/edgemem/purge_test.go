@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
@@ -54,7 +55,7 @@ func TestPurgeAtTheEdge(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.id, tt.soft), func(t *testing.T) {
 			m, memory := purgeFixture(t)
-			end := m.BeginPurge(tt.id, tt.soft)
+			end := m.BeginPurge(0, tt.id, tt.soft)
 			push(t, m, memory)
 			if got := fmt.Sprint(found(memory)); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
@@ -91,7 +92,7 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 		keys = append(keys, o.Key)
 	}
 	push(t, m, memory)
-	end := m.BeginPurge("/", false)
+	end := m.BeginPurge(0, "/", false)
 	m.DeleteObjects(keys)
 	end()
 	batches := 0
@@ -127,9 +128,9 @@ func TestManyPurges(t *testing.T) {
 	m, memory := purgeFixture(t)
 	var ends []func()
 	for i := range wire.MaxPurges {
-		ends = append(ends, m.BeginPurge(fmt.Sprintf("/c/%d/", i), false))
+		ends = append(ends, m.BeginPurge(0, fmt.Sprintf("/c/%d/", i), false))
 	}
-	end := m.BeginPurge("/", false)
+	end := m.BeginPurge(0, "/", false)
 	push(t, m, memory)
 	if state, _ := memory.State(); len(state.Purges) != wire.MaxPurges || len(found(memory)) != 4 {
 		t.Errorf("got %d purges, found %v", len(state.Purges), found(memory))
@@ -137,46 +138,62 @@ func TestManyPurges(t *testing.T) {
 	end()
 	ends[0]()
 	push(t, m, memory)
-	m.BeginPurge("/", false)
+	m.BeginPurge(0, "/", false)
 	push(t, m, memory)
 	if got := found(memory); len(got) != 1 {
 		t.Errorf("found %v after another purge ended", got)
 	}
 }
 
-// TestPurgeOfShards: a purge that begins and ends in several shards has one entry, until the last of them ends.
+// TestPurgeOfShards: a purge begins and ends in each shard by itself. In a state it is one purge.
 func TestPurgeOfShards(t *testing.T) {
-	m, memory := purgeFixture(t)
-	var ends []func()
-	expect := func(what string, want int) {
+	const shards = contract.Shards(8)
+	m, memory := edgemem.New(edgemem.Config{Objects: 100, Verdicts: 1, Shards: shards}), edgememtest.NewMemory()
+	m.Reset(nil)
+	keys := make([]string, shards)
+	put := func(shard int, version uint64) {
+		for i := 0; keys[shard] == ""; i++ {
+			if key := fmt.Sprint("/", i); shards.Of(key) == shard {
+				keys[shard] = key
+			}
+		}
+		m.PutObject(new(object(keys[shard], version, 10)))
+	}
+	for i := range shards.Count() {
+		put(i, 1)
+	}
+	expect := func(when string, want string, purges int) {
 		t.Helper()
 		push(t, m, memory)
-		if state, _ := memory.State(); len(state.Purges) != want || len(found(memory)) != 4-2*want {
-			t.Errorf("%s: got %v, found %v", what, state.Purges, found(memory))
+		var versions []uint64
+		for _, key := range keys {
+			f, _ := memory.Object(key)
+			versions = append(versions, f.Version)
+		}
+		if state, _ := memory.State(); fmt.Sprint(versions) != want || len(state.Purges) != purges {
+			t.Errorf("%s: got versions %v, want %s; purges %+v", when, versions, want, state.Purges)
 		}
 	}
-	for range 3 * wire.MaxPurges {
-		ends = append(ends, m.BeginPurge("#red", false))
+	var ends []func()
+	for i := range shards.Count() - 1 {
+		ends = append(ends, m.BeginPurge(i, "/", false))
 	}
-	expect("begun", 1)
-	for _, end := range ends[1:] {
+	expect("begun but in the last shard", "[0 0 0 0 0 0 0 1]", 1)
+	put(0, 2)
+	put(7, 2)
+	ends = append(ends, m.BeginPurge(7, "/", false))
+	expect("begun in the last shard", "[2 0 0 0 0 0 0 0]", 1)
+	put(7, 3)
+	ends = append(ends, m.BeginPurge(0, "/", false))
+	ends[0]()
+	ends[1]()
+	expect("begun once more in the first shard, ended in the second", "[0 1 0 0 0 0 0 3]", 1)
+	soft := m.BeginPurge(7, "/", true)
+	expect("a soft purge besides", "[0 1 0 0 0 0 0 3]", 2)
+	for _, end := range append(ends[2:], soft) {
 		end()
 	}
-	expect("ended but in one shard", 1)
-	o := object("/b/tagged", 2, 10)
-	o.Tags = []string{"red"}
-	m.PutObject(&o)
-	ends = append(ends[:1], m.BeginPurge("#red", false)) // in the shard of this one
-	expect("begun in another shard", 1)
-	soft := m.BeginPurge("#red", true)
-	push(t, m, memory)
-	if state, _ := memory.State(); len(state.Purges) != 2 {
-		t.Errorf("a soft purge besides: got %v", state.Purges)
-	}
-	for _, end := range append(ends, soft) {
-		end()
-	}
-	expect("ended", 0)
+	expect("ended", "[2 1 1 1 1 1 1 3]", 0)
 }
 
 // TestPurgesLeaveRoom: objects reach the edge although a purge begins before each batch, also in the same place.
@@ -184,7 +201,7 @@ func TestPurgesLeaveRoom(t *testing.T) {
 	m, memory := purgeFixture(t)
 	m.PutObject(new(object("/b/other", 2, 10)))
 	for range 2 {
-		end := m.BeginPurge("/c/", false)
+		end := m.BeginPurge(0, "/c/", false)
 		batch, _ := m.Take(nil)
 		if status, answer := memory.Apply(batch); status != 200 {
 			t.Fatalf("apply: %d %s", status, answer)

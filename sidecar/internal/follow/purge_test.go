@@ -53,7 +53,7 @@ func (e *cacheEdge) DeleteObjects(keys []string) {
 
 func (e *cacheEdge) MarkStale(string) {}
 
-func (e *cacheEdge) BeginPurge(string, bool) (end func()) { return func() {} }
+func (e *cacheEdge) BeginPurge(int, string, bool) (end func()) { return func() {} }
 
 func (e *cacheEdge) version(key string) uint64 {
 	e.mu.Lock()

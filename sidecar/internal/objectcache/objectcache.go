@@ -39,9 +39,9 @@ type Edge interface {
 	DeleteObjects(keys []string)
 	// MarkStale makes the object at key, if there is one, Stale.
 	MarkStale(key string)
-	// BeginPurge has the edge let go at once of all objects that a purge concerns, or if soft take them as stale. It is
-	// followed by DeleteObjects or MarkStale for each, and by a call of end.
-	BeginPurge(id string, soft bool) (end func())
+	// BeginPurge has the edge let go at once of all objects of a shard that a purge concerns, or if soft take them as
+	// stale. It is followed by DeleteObjects or MarkStale for each, and by a call of end.
+	BeginPurge(shard int, id string, soft bool) (end func())
 }
 
 // Config bounds the cache.

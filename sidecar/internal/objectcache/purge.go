@@ -100,7 +100,7 @@ func (s Purges) Apply(p contract.Purge) {
 	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	end := func() {}
 	if tag == "" || of.tagged[p.ID].len() > pushed {
-		end = s.edge.BeginPurge(p.ID, p.Hard <= known.Hard)
+		end = s.edge.BeginPurge(s.shard, p.ID, p.Hard <= known.Hard)
 		runtime.Gosched() // to the pusher, here and below: this takes long, and the edge must learn of the purge first
 	}
 	keys := of.tagged[p.ID].keys()

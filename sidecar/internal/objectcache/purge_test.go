@@ -263,7 +263,7 @@ type purgeEdge struct {
 	log []string
 }
 
-func (e *purgeEdge) BeginPurge(id string, soft bool) (end func()) {
+func (e *purgeEdge) BeginPurge(shard int, id string, soft bool) (end func()) {
 	note := func(what string) {
 		stale := 0
 		for _, o := range e.edge {
@@ -271,7 +271,7 @@ func (e *purgeEdge) BeginPurge(id string, soft bool) (end func()) {
 				stale++
 			}
 		}
-		e.log = append(e.log, fmt.Sprintf("%s %s, soft %v: %d, %d stale", what, id, soft, len(e.edge), stale))
+		e.log = append(e.log, fmt.Sprintf("%s %s in %d, soft %v: %d, %d stale", what, id, shard, soft, len(e.edge), stale))
 	}
 	note("begin")
 	return func() { note("end") }
@@ -281,16 +281,27 @@ func (e *purgeEdge) BeginPurge(id string, soft bool) (end func()) {
 // last. It learns of few by themselves.
 func TestPurgeBeginsAtOnce(t *testing.T) {
 	e := &purgeEdge{edge: edge{}}
-	c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10_000}, e, metrics.New(),
+	const shards = contract.Shards(2)
+	c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10_000, Shards: shards}, e, metrics.New(),
 		slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range uint64(1000) {
-		c.Apply(tagged(fmt.Sprintf("/a/%d", i), 1, i, "all", fmt.Sprintf("only-%d", i)))
-		c.Apply(tagged(fmt.Sprintf("/b/%d", i), 1, i))
+	keys := func(prefix string) (keys []string) {
+		for i := 0; len(keys) < 1000; i++ {
+			if key := fmt.Sprint(prefix, i); shards.Of(key) == 1 {
+				keys = append(keys, key)
+			}
+		}
+		return keys
 	}
-	p := c.Purges(0)
+	for i, key := range keys("/a/") {
+		c.Apply(tagged(key, 1, uint64(i), "all", fmt.Sprintf("only-%d", i)))
+	}
+	for i, key := range keys("/b/") {
+		c.Apply(tagged(key, 1, uint64(i)))
+	}
+	p := c.Purges(1)
 	p.Apply(hard("#only-7", 1, 2000))
 	p.Apply(contract.Purge{ID: "#all", Version: 1, Soft: 2000})
 	p.Apply(contract.Purge{ID: "#all", Version: 2, Hard: 2001})
@@ -298,10 +309,10 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 	p.Apply(contract.Purge{ID: "/b/", Version: 1, Hard: 500, Soft: 2000})
 	p.Apply(hard("//shop/", 1, 2000))
 	want := []string{
-		"begin #all, soft true: 1999, 0 stale", "end #all, soft true: 1999, 999 stale",
-		"begin #all, soft false: 1999, 999 stale", "end #all, soft false: 1000, 0 stale",
-		"begin /b/, soft false: 1000, 0 stale", "end /b/, soft false: 499, 499 stale",
-		"begin //shop/, soft false: 499, 499 stale", "end //shop/, soft false: 499, 499 stale",
+		"begin #all in 1, soft true: 1999, 0 stale", "end #all in 1, soft true: 1999, 999 stale",
+		"begin #all in 1, soft false: 1999, 999 stale", "end #all in 1, soft false: 1000, 0 stale",
+		"begin /b/ in 1, soft false: 1000, 0 stale", "end /b/ in 1, soft false: 499, 499 stale",
+		"begin //shop/ in 1, soft false: 499, 499 stale", "end //shop/ in 1, soft false: 499, 499 stale",
 	}
 	if !slices.Equal(e.log, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(e.log, "\n"), strings.Join(want, "\n"))

@@ -54,11 +54,11 @@ func TestReleasedBodiesAreFree(t *testing.T) {
 // noEdge holds nothing.
 type noEdge struct{}
 
-func (noEdge) PutObject(*contract.Object)           {}
-func (noEdge) DeleteObject(string)                  {}
-func (noEdge) DeleteObjects([]string)               {}
-func (noEdge) MarkStale(string)                     {}
-func (noEdge) BeginPurge(string, bool) (end func()) { return func() {} }
+func (noEdge) PutObject(*contract.Object)                {}
+func (noEdge) DeleteObject(string)                       {}
+func (noEdge) DeleteObjects([]string)                    {}
+func (noEdge) MarkStale(string)                          {}
+func (noEdge) BeginPurge(int, string, bool) (end func()) { return func() {} }
 
 // TestCacheIsGivenBack fills the cache with objects, and deletes them in each way.
 func TestCacheIsGivenBack(t *testing.T) {
