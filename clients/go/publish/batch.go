@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strconv"
 	"strings"
@@ -53,24 +54,21 @@ func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 // DeleteAll deletes the object at each of keys as [Publisher.Delete] does with version 0, and returns the results in
 // their order. It writes as [Publisher.PutAll] does.
 func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result {
-	return p.deleteAll(ctx, keys, 0)
+	return p.deleteAll(ctx, keys, contract.Object{Deleted: true}.Fields())
 }
 
-func (p *Publisher) deleteAll(ctx context.Context, keys []string, version uint64) []Result {
+// deleteAll writes tombstones of these fields.
+func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields map[string]string) []Result {
 	results := make([]Result, len(keys))
 	var mutations []mutation
 	var of []int // keys
 	for i, key := range keys {
 		key, err := canonical(key)
-		if err == nil {
-			err = checkVersion(version)
-		}
 		if err != nil {
 			results[i].Err = fmt.Errorf("delete object: %w", err)
 			continue
 		}
-		tombstone := contract.Object{Version: version, Deleted: true}
-		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), tombstone.Fields()})
+		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), maps.Clone(fields)})
 		of = append(of, i)
 	}
 	for n, r := range p.writeAll(ctx, mutations) {

@@ -206,6 +206,41 @@ func TestIfVersion(t *testing.T) {
 	})
 }
 
+// TestDeleteIf: a delete of a version that isn't the stored one does nothing, not even of an object that Redis has lost.
+func TestDeleteIf(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		expect := func(key string, version, want uint64, wantErr error) {
+			t.Helper()
+			r, err := s.p.DeleteIf(t.Context(), key, version)
+			if r.Version != want || !errors.Is(err, wantErr) || err != nil && wantErr == nil {
+				t.Errorf("%s version %d: %+v, %v; want version %d, %v", key, version, r, err, want, wantErr)
+			}
+		}
+		for _, version := range []uint64{1, 2, 5} {
+			if _, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "a", Version: version}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("/a", 4, 0, ErrStale)
+		expect("/a", 6, 0, ErrStale)
+		expect("/a", 0, 0, ErrInvalid)
+		expect("/a", limits.MaxVersion+1, 0, ErrInvalid)
+		expect("/a#", 5, 0, ErrInvalid)
+		if o, err := s.p.Get(t.Context(), "/a"); err != nil || o.Version != 5 {
+			t.Errorf("got %+v, %v; want the object", o, err)
+		}
+		expect("/a", 5, 6, nil)
+		if _, err := s.p.Get(t.Context(), "/a"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("deleted: %v", err)
+		}
+		s.FlushAll(t.Context())
+		expect("/a", 6, 0, ErrStale)
+		if n := s.Exists(t.Context(), keys.DataEpochKey(), keys.SeqKey()).Val(); n > 0 {
+			t.Errorf("the emptied Redis was written to")
+		}
+	})
+}
+
 // TestIfVersionOfTheScript: "=" and a number, of other writers, too.
 func TestIfVersionOfTheScript(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {

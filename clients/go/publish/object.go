@@ -131,7 +131,22 @@ func (o *Object) check() (err error) {
 // exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
 // [Publisher.MayExist] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	r := p.deleteAll(ctx, []string{key}, version)[0]
+	return p.delete(ctx, key, version, contract.Object{Version: version, Deleted: true}.Fields())
+}
+
+// DeleteIf deletes the object at key if version, at least 1, is the stored one; otherwise it returns [ErrStale].
+func (p *Publisher) DeleteIf(ctx context.Context, key string, version uint64) (Receipt, error) {
+	if version == 0 {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, refuse("version 0: no object has it"))
+	}
+	return p.delete(ctx, key, version, after(contract.Object{Deleted: true}.Fields(), version))
+}
+
+func (p *Publisher) delete(ctx context.Context, key string, version uint64, fields map[string]string) (Receipt, error) {
+	if err := checkVersion(version); err != nil {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
+	}
+	r := p.deleteAll(ctx, []string{key}, fields)[0]
 	return r.Receipt, r.Err
 }
 

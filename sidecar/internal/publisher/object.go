@@ -132,15 +132,16 @@ func (c *call) remove(ctx context.Context, key string) (int, *problem) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	conditional, version, absent, p := c.condition(ctx, key)
+	remove := c.s.p.Delete
 	switch {
 	case p != nil:
 		return 0, p
 	case absent:
 		return 0, problemf(http.StatusBadRequest, "If-None-Match: there is nothing to delete then")
 	case conditional:
-		version++ // another write since would have this version at least
+		remove = c.s.p.DeleteIf
 	}
-	receipt, err := c.s.p.Delete(ctx, key, version)
+	receipt, err := remove(ctx, key, version)
 	if err != nil {
 		return 0, precondition(failed(err), conditional)
 	}
