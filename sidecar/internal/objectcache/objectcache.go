@@ -82,7 +82,7 @@ type Cache struct {
 	seed     maphash.Seed
 	tooLarge rate.Sometimes // limits logging objects over the budget
 
-	mu        sync.Mutex // protects all below; held during calls of the edge
+	mu        sync.Mutex // protects all below; held during calls of the edge; a purge lets go of it in between
 	cache     *otter.Cache[string, *contract.Object]
 	evicted   []string // by the cache during Apply
 	newest    map[string]newest
@@ -355,8 +355,8 @@ func (c *Cache) Remove(key string) {
 	c.report()
 }
 
-// Get returns the object at key, if the cache holds it and its lifetime has not ended. Its bodies belong to the cache.
-// Get counts as a use.
+// Get returns the object at key, if the cache holds it, it was not purged, and its lifetime has not ended. Its bodies
+// belong to the cache. Get counts as a use.
 func (c *Cache) Get(key string) (contract.Object, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -364,8 +364,13 @@ func (c *Cache) Get(key string) (contract.Object, bool) {
 	if !found || ended(o, time.Now()) {
 		return contract.Object{}, false
 	}
+	k := c.newest[key]
+	purged, stale := c.judge(key, k)
+	if purged {
+		return contract.Object{}, false
+	}
 	got := *o
-	got.Stale = c.newest[key].stale
+	got.Stale = stale || k.stale
 	return got, true
 }
 

@@ -69,7 +69,8 @@ func (s keySet) len() int {
 	return 1 + len(s.more)
 }
 
-// pushed is the number of objects that are removed from the edge at once: about a batch.
+// pushed is the number of objects that are removed from the edge at once: about a batch. Between two of them others get
+// the lock: a purge of many takes long, and the edge must learn of it in the other shards, too.
 const pushed = 512
 
 // Purges is the cache for the purges of one shard.
@@ -97,41 +98,37 @@ func (s Purges) Apply(p contract.Purge) {
 	if p.Hard <= known.Hard && p.Soft <= max(known.Hard, known.Soft) {
 		return // it is applied
 	}
-	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	end := func() {}
-	if tag == "" || of.tagged[p.ID].len() > pushed {
-		end = s.edge.BeginPurge(s.shard, p.ID, p.Hard <= known.Hard)
-		runtime.Gosched() // to the pusher, here and below: this takes long, and the edge must learn of the purge first
-	}
+	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	keys := of.tagged[p.ID].keys()
+	if tag == "" || len(keys) > pushed {
+		end = s.edge.BeginPurge(s.shard, p.ID, p.Hard <= known.Hard)
+	}
 	if tag == "" {
 		keys = s.under(virtualHost, prefix)
 	}
-	var gone []string
 	for some := range slices.Chunk(keys, pushed) {
-		runtime.Gosched()
-		before := len(gone)
-		for _, key := range some {
-			if s.purge(key, p) {
-				gone = append(gone, key)
-			}
-		}
-		s.edge.DeleteObjects(gone[before:]) // it is pushed while the rest follows
+		s.letOthers()
+		s.purge(some)
 	}
 	end()
-	for _, key := range gone {
-		if s.newest[key].place == held {
-			s.cache.Invalidate(key)
-		}
-		s.put(key, nowhere)
-	}
-	s.metrics.Purged.WithLabelValues("hard").Add(float64(len(gone)))
-	s.report()
+}
+
+// letOthers lets others have the lock that the caller has. From the first call on, objects that they apply are judged
+// by the purge.
+func (s Purges) letOthers() {
+	s.mu.Unlock()
+	runtime.Gosched() // also to the pusher
+	s.mu.Lock()
 }
 
 // under returns the keys of held and left-out objects of a virtual host whose paths begin with prefix.
 func (s Purges) under(virtualHost, prefix string) (keys []string) {
+	n := 0
 	for key, k := range s.newest {
+		if n++; n%(8*pushed) == 0 {
+			s.letOthers()
+		}
 		if int(k.shard) != s.shard || k.place == nowhere {
 			continue
 		}
@@ -142,23 +139,47 @@ func (s Purges) under(virtualHost, prefix string) (keys []string) {
 	return keys
 }
 
-// purge applies p to the object at key, which it concerns, and reports whether the object is gone.
-func (s Purges) purge(key string, p contract.Purge) (gone bool) {
-	k := s.newest[key]
-	switch {
-	case p.Hard != 0 && k.seq <= p.Hard:
-		k.purged = true
-		s.newest[key] = k
-		return true
-	case p.Soft != 0 && k.seq <= p.Soft && !k.stale:
-		k.stale = true
-		s.newest[key] = k
-		if k.place == held {
-			s.edge.MarkStale(key)
+// purge judges the objects at keys, which may have changed, and removes them or marks them.
+func (s Purges) purge(keys []string) {
+	var gone []string
+	for _, key := range keys {
+		k := s.newest[key]
+		if k.place == nowhere {
+			continue
 		}
-		s.metrics.Purged.WithLabelValues("soft").Inc()
+		purged, stale := s.judge(key, k)
+		switch {
+		case purged:
+			k.purged = true
+			s.newest[key] = k
+			gone = append(gone, key)
+		case stale && !k.stale:
+			k.stale = true
+			s.newest[key] = k
+			if k.place == held {
+				s.edge.MarkStale(key)
+			}
+			s.metrics.Purged.WithLabelValues("soft").Inc()
+		}
 	}
-	return false
+	s.edge.DeleteObjects(gone) // it is pushed while the rest follows
+	for _, key := range gone {
+		if s.newest[key].place == held {
+			s.cache.Invalidate(key)
+		}
+		s.put(key, nowhere)
+	}
+	s.metrics.Purged.WithLabelValues("hard").Add(float64(len(gone)))
+	s.report()
+}
+
+// judge returns whether k, the newest version at key, was purged after it was written, or purged softly.
+func (c *Cache) judge(key string, k newest) (purged, stale bool) {
+	var tags []string
+	if k.tags != nil {
+		tags = *k.tags
+	}
+	return c.purges[k.shard].all.Of(key, tags, k.seq)
 }
 
 // BeginResync begins a full resync of the shard's purges, which [Purges.EndResync] ends before objects are read.

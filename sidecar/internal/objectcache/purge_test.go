@@ -319,6 +319,67 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 	}
 }
 
+// slowEdge is an edge that takes its time, and calls during once it has removed something.
+type slowEdge struct {
+	edge
+	during func()
+}
+
+func (e *slowEdge) BeginPurge(int, string, bool) (end func()) { return func() {} }
+
+func (e *slowEdge) DeleteObjects(keys []string) {
+	e.edge.DeleteObjects(keys)
+	if len(keys) > 0 && e.during != nil {
+		go e.during()
+		e.during = nil
+	}
+	time.Sleep(2 * time.Millisecond) // then the lock goes to whoever waits for it
+}
+
+// TestDuringPurge: while a purge removes many objects, others read and write. What is to be removed is not found any
+// more, and what is written meanwhile stays.
+func TestDuringPurge(t *testing.T) {
+	for _, id := range []string{"#t", "/a/"} {
+		t.Run(id, func(t *testing.T) {
+			e := &slowEdge{edge: edge{}}
+			c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 20_000}, e, metrics.New(),
+				slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			const objects = 5000
+			key := func(i int) string { return fmt.Sprint("/a/", i) }
+			for i := range objects {
+				c.Apply(tagged(key(i), 1, uint64(i+1), "t"))
+			}
+			c.Apply(tagged("/b", 1, objects+1, "b"))
+			wrote, found := make(chan struct{}, 1), make(chan int)
+			e.during = func() {
+				c.Apply(tagged(key(0), 2, objects+10, "t"))
+				c.Apply(tagged(key(1), 2, objects-1, "t")) // read late
+				wrote <- struct{}{}
+				n := 0
+				for i := range objects {
+					if _, ok := c.Get(key(i)); ok && i > 0 {
+						n++
+					}
+				}
+				found <- n
+			}
+			c.Purges(0).Apply(hard(id, 1, objects+5))
+			if len(wrote) != 1 {
+				t.Error("nobody could write during the purge")
+			}
+			if n := <-found; n > 0 {
+				t.Errorf("found %d objects that are being purged", n)
+			}
+			if len(e.edge) != 2 || e.edge[key(0)].Version != 2 || e.edge["/b"].Version != 1 {
+				t.Errorf("the edge has %d objects, want /b and the new one: %+v", len(e.edge), e.edge[key(0)])
+			}
+		})
+	}
+}
+
 // TestReadDuringResync: an object that is fetched before all purges were read again is judged by those of before; when
 // the resync reads it, only by the new ones.
 func TestReadDuringResync(t *testing.T) {
