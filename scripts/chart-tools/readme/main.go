@@ -100,6 +100,7 @@ type table struct {
 	comments map[string]string // by path
 	required []string          // paths of values that have a default
 	open     bool              // under a header
+	quiet    bool              // without text
 	errs     []error
 }
 
@@ -117,19 +118,41 @@ func (t *table) rows(mapping *yaml.Node, prefix string) {
 		}
 		switch {
 		case comment != "":
-			if !t.open {
-				t.text.WriteString("| value | default | meaning |\n|---|---|---|\n")
-				t.open = true
-			}
 			t.comments[prefix+key.Value] = comment
-			fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", prefix+key.Value, inline(value),
-				strings.ReplaceAll(comment, "|", "\\|"))
+			t.row(prefix+key.Value, value, comment)
+		case isImage(value): // one row
+			path := prefix + key.Value
+			t.quiet = true
+			t.rows(value, path+".")
+			t.quiet = false
+			t.row(path, value, t.comments[path+".repository"])
 		case value.Kind == yaml.MappingNode && len(value.Content) > 0:
 			t.rows(value, prefix+key.Value+".")
 		default:
 			t.errs = append(t.errs, fmt.Errorf("values.yaml:%d: %s has no comment", key.Line, prefix+key.Value))
 		}
 	}
+}
+
+// row describes a value.
+func (t *table) row(path string, value *yaml.Node, comment string) {
+	if t.quiet {
+		return
+	}
+	if !t.open {
+		t.text.WriteString("| value | default | meaning |\n|---|---|---|\n")
+		t.open = true
+	}
+	fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", path, inline(value), strings.ReplaceAll(comment, "|", "\\|"))
+}
+
+// isImage returns whether the value has the keys of an image.
+func isImage(value *yaml.Node) bool {
+	var keys []string
+	for i := 0; i < len(value.Content); i += 2 {
+		keys = append(keys, value.Content[i].Value)
+	}
+	return value.Kind == yaml.MappingNode && strings.Join(keys, " ") == "repository tag digest pullPolicy"
 }
 
 // parts parses the comment before a key: a line of dashes names a section.
