@@ -53,7 +53,7 @@ func listed(text, pattern string) []string {
 // listedMetrics is each name with its labels.
 func listedMetrics(text string) []string {
 	var names []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(gatehouse_\\w+)` \\|[^|]*\\| ([^|]*) \\|").
+	for _, row := range regexp.MustCompile("(?m)^\\| `(gatehouse_\\w+)` \\| ([^|]*) \\|").
 		FindAllStringSubmatch(text, -1) {
 		names = append(names, strings.Join(append([]string{row[1]}, listed(row[2], "`(\\w+)`:")...), " "))
 	}
