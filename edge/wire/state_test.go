@@ -108,27 +108,30 @@ func TestPurgeConcerns(t *testing.T) {
 		o := object(Object{Key: key, Tags: tags}, Variant{Stamp: Stamp(5, 3)}, Variant{Encoding: Gzip, Stamp: Stamp(6, 3)})
 		return &o
 	}
-	before4, before5 := []uint64{Stamp(4, 3)}, []uint64{Stamp(9, 0), Stamp(5, 3)}
+	until4, until5 := []uint64{Stamp(4, 3)}, []uint64{Stamp(9, 0), Stamp(5, 3)}
 	tests := []struct {
 		name  string
 		purge Purge
 		of    *Object
 		want  bool
 	}{
-		{"all", Purge{Stamps: before5, Prefix: "/"}, entry("/a", 0), true},
-		{"all, of a later object", Purge{Stamps: before4, Prefix: "/"}, entry("/a", 0), false},
+		{"all", Purge{Stamps: until5, Prefix: "/"}, entry("/a", 0), true},
+		{"all, of a later object", Purge{Stamps: until4, Prefix: "/"}, entry("/a", 0), false},
 		{"all, in other shards", Purge{Stamps: []uint64{Stamp(9, 2), Stamp(9, 4)}, Prefix: "/"}, entry("/a", 0), false},
 		{"all, in no shard", Purge{Prefix: "/"}, entry("/a", 0), false},
-		{"all, of a device's object", Purge{Stamps: before5, Prefix: "/"}, entry("@d/a", 0), true},
-		{"prefix", Purge{Stamps: before5, Prefix: "/a/"}, entry("/a/b?c=d", 0), true},
-		{"another prefix", Purge{Stamps: before5, Prefix: "/a/"}, entry("/b/a/", 0), false},
-		{"tag", Purge{Stamps: before5, Tags: 2}, entry("/a", 7), true},
-		{"another tag", Purge{Stamps: before5, Tags: 2}, entry("/a", 5), false},
-		{"tag, of an object without", Purge{Stamps: before5, Tags: 2}, entry("/a", 0), false},
-		{"virtual host", Purge{Stamps: before5, VirtualHost: "shop", Prefix: "/a/"}, entry("@d//shop:example.com/a/", 0), true},
-		{"another virtual host", Purge{Stamps: before5, VirtualHost: "shop", Prefix: "/"}, entry("//shop2:example.com/", 0), false},
-		{"no virtual host", Purge{Stamps: before5, Prefix: "/"}, entry("//shop:example.com/", 0), false},
-		{"a virtual host, of an object without", Purge{Stamps: before5, VirtualHost: "shop", Tags: 1}, entry("/shop", 1), false},
+		{"all, of a device's object", Purge{Stamps: until5, Prefix: "/"}, entry("@d/a", 0), true},
+		{"prefix", Purge{Stamps: until5, Prefix: "/a/"}, entry("/a/b?c=d", 0), true},
+		{"another prefix", Purge{Stamps: until5, Prefix: "/a/"}, entry("/b/a/", 0), false},
+		{"tag", Purge{Stamps: until5, Tags: 2}, entry("/a", 7), true},
+		{"another tag", Purge{Stamps: until5, Tags: 2}, entry("/a", 5), false},
+		{"tag, of an object without", Purge{Stamps: until5, Tags: 2}, entry("/a", 0), false},
+		{"virtual host", Purge{Stamps: until5, VirtualHost: "shop", Prefix: "/a/"},
+			entry("@d//shop:example.com/a/", 0), true},
+		{"another virtual host", Purge{Stamps: until5, VirtualHost: "shop", Prefix: "/"},
+			entry("//shop2:example.com/", 0), false},
+		{"no virtual host", Purge{Stamps: until5, Prefix: "/"}, entry("//shop:example.com/", 0), false},
+		{"a virtual host, of an object without", Purge{Stamps: until5, VirtualHost: "shop", Tags: 1},
+			entry("/shop", 1), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// Shards is the number of shards, 1 to [limits.MaxShards], the same for all writers and readers of a [Keyspace]. The zero
-// value means 1.
+// Shards is the number of shards, 1 to [limits.MaxShards], the same for all writers and readers of a [Keyspace]. The
+// zero value means 1.
 type Shards int
 
 // Count returns the number of shards.

@@ -288,7 +288,7 @@ func TestFootprint(t *testing.T) {
 		device := func(i int) contract.Member {
 			return contract.CredentialMember(fmt.Sprint("device-", round, "-", i))
 		}
-		write := redistest.Writer(t, c, "../../publish/write.lua")
+		write := redistest.Writer(t, c, "../../../clients/go/publish/write.lua")
 		gone := map[string]string{"deleted": "1"}
 		small := map[string]string{"etag": `"a"`, "content-type": "application/json", "body": body[:size]}
 		hash := map[string]string{"hash": "$2b$12$" + strings.Repeat("a", 53)}
