@@ -63,6 +63,14 @@ var bypasses = []struct {
 	{"own access_by_lua with the call in a comment",
 		include + "location / { access_by_lua_block { -- require(\"gatehouse.edge\").access()\n } proxy_pass " +
 			"http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{ownAccess.Code}},
+	{"own access_by_lua with the call in a long comment",
+		include + "location / { access_by_lua_block { --[[ later:\n require(\"gatehouse.edge\").access()\n ]] } " +
+			"proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root",
+		[]string{ownAccess.Code}},
+	{"own access_by_lua with the call behind a long comment and dashes in a text",
+		include + "location / { access_by_lua_block { --[==[ ]] --]==] local x = \"--\"; " +
+			"require(\"gatehouse.edge\").access() } proxy_pass http://service; }", "GET", "/v1/secret", []string{forged},
+		"401 Unauthorized", nil},
 	{"limit_except", include + "location / { limit_except GET { allow all; } proxy_pass http://service; }",
 		"POST", "/v1/secret", []string{forged, "Content-Length: 0"}, "401 Unauthorized", nil},
 	{"satisfy any with allow", include + "location / { satisfy any; allow all; proxy_pass http://service; }",

@@ -121,8 +121,6 @@ func (a *analysis) addIn(k *findings.Kind, s *scope, d *directive, at, format st
 	a.report.Add(k, p, format, args...)
 }
 
-var luaComment = regexp.MustCompile(`--[^\n]*`)
-
 // lua returns a directive's Lua without comments; false if it is in a file that can't be read.
 func (a *analysis) lua(d *directive) (code string, known bool) {
 	if len(d.args) == 0 {
@@ -136,7 +134,7 @@ func (a *analysis) lua(d *directive) (code string, known bool) {
 		}
 		code = string(text)
 	}
-	return luaComment.ReplaceAllString(code, ""), true
+	return withoutComments(code), true
 }
 
 // calls reports whether one of the directives with this name, in any of its forms, calls a function of a module in a
