@@ -56,7 +56,7 @@ func (a *analysis) addresses(s *scope, pass *directive) (all []string) {
 func (a *analysis) named(host string, block *scope) []string {
 	names := []string{address(host)}
 	for _, upstream := range block.own("upstream") {
-		if upstream.arg(0) == host {
+		if strings.EqualFold(upstream.arg(0), host) { // as nginx compares them
 			for _, d := range upstream.block {
 				if d.name == "server" {
 					names = append(names, address(d.arg(0)))

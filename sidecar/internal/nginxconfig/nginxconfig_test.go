@@ -122,6 +122,12 @@ var files = []struct {
 	{"another way by a stream",
 		[]string{"http {", "stream { upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"},
 		[]string{unjudged.Code}, "server 82: proxy_pass"},
+	{"another way by a stream, in another case",
+		[]string{"http {", "stream { upstream S { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 82: proxy_pass: s"},
+	{"an upstream in another case",
+		[]string{"upstream service {", "upstream Service {", anyServer, "server { listen 81; location / { proxy_pass " +
+			"http://127.0.0.1:8081; } }\n" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},
 	{"a stream to the sidecar",
 		[]string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"},
 		[]string{toInner.Code}, "server 82: proxy_pass"},
