@@ -128,6 +128,23 @@ var files = []struct {
 	{"an upstream in another case",
 		[]string{"upstream service {", "upstream Service {", anyServer, "server { listen 81; location / { proxy_pass " +
 			"http://127.0.0.1:8081; } }\n" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},
+	{"another way by a stream's map",
+		[]string{"http {", "stream { map $ssl_preread_server_name $to { a.example s; default 192.0.2.1:1; } " +
+			"upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass $to; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 82: proxy_pass: $to"},
+	{"another way by a stream's set",
+		[]string{"http {", "stream { server { listen 82; set $to 127.0.0.1:8081; proxy_pass $to; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 82: proxy_pass: $to"},
+	{"a stream's map of the same name as the other block's",
+		[]string{"http {", "stream { server { listen 82; proxy_pass $to; } map $remote_addr $to { default 192.0.2.1:1; } }\n" +
+			"http { map $host $to { default 127.0.0.1:8081; }\n"}, nil, ""},
+	{"a stream to what the client names",
+		[]string{"http {", "stream { server { listen 82; proxy_pass $ssl_preread_server_name:443; } }\nhttp {"},
+		[]string{clientsChoose.Code}, "server 82: proxy_pass: $ssl_preread_server_name:443"},
+	{"a stream to a part of what the client names",
+		[]string{"http {", "stream { map $ssl_preread_server_name $to { \"~^(.+)[.]example$\" $1:443; } " +
+			"server { listen 82; proxy_pass $to; } }\nhttp {"},
+		[]string{clientsChoose.Code}, "server 82: proxy_pass: $to"},
 	{"a stream to the sidecar",
 		[]string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"},
 		[]string{toInner.Code}, "server 82: proxy_pass"},
