@@ -105,25 +105,27 @@ func (a *analysis) upgrades(s *scope) {
 	}
 }
 
-// streams reports servers of stream blocks that lead to what the plugin protects, or to what is Gatehouse's own.
-func (a *analysis) streams(tree []*directive) {
+// streams calls f for each pass of a server of a stream block that other machines reach.
+func (a *analysis) streams(tree []*directive, f func(block, server *scope, pass *directive)) {
 	for _, d := range tree {
 		if d.name != "stream" {
 			continue
 		}
 		block := newScope(d, nil)
 		for _, server := range block.inner {
+			if a.apart(server) || server.closed() {
+				continue
+			}
 			for _, pass := range server.own("proxy_pass") {
-				a.stream(block, server, pass)
+				f(block, server, pass)
 			}
 		}
 	}
 }
 
+// stream reports a server of a stream block that leads to what the plugin protects, to what is Gatehouse's own, or to
+// what clients choose.
 func (a *analysis) stream(block, server *scope, pass *directive) {
-	if a.apart(server) || server.closed() {
-		return
-	}
 	for _, text := range variablesIn(block, server).expand(pass.arg(0)) {
 		if name := clientVariable(text); name != "" {
 			a.addAt(&clientsChoose, server, pass, "%s: clients choose by $%s where their connections go: also to what only "+

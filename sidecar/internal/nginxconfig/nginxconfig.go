@@ -76,8 +76,8 @@ func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.
 	a.findJudges()
 	a.push()
 	a.protect()
-	a.expose()
-	a.streams(tree)
+	a.expose(tree)
+	a.streams(tree, a.stream)
 	for _, server := range a.http.inner {
 		server.each(a.check)
 	}
