@@ -106,6 +106,16 @@ var bypasses = []struct {
 		"location /open { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass " +
 			"http://service; } location /judged { " + include + " proxy_pass http://service; }",
 		"GET", "/open", []string{forged}, "/open device=\n", nil},
+	{"server that clears the headers of open paths, but not their other spellings",
+		"underscores_in_headers on; location /open { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include +
+			" proxy_pass http://service; }", "GET", "/open", []string{"X_Gatehouse_Device: root"},
+		"/open device= and X_gatehouse_device", []string{unjudged.Code}},
+	{"server that clears the headers of open paths, but not those with dots",
+		"ignore_invalid_headers off; location /open { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include +
+			" proxy_pass http://service; }", "GET", "/open", []string{"X.Gatehouse.Device: root"},
+		"/open device= and X.gatehouse.device", []string{unjudged.Code}},
 	{"server that clears the headers and rewrites",
 		"location /open/ { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass " +
 			"http://service/v1/; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open/secret", nil,

@@ -103,6 +103,15 @@ var files = []struct {
 	{"another way to the upstream",
 		[]string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" +
 			anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass: http"},
+	{"another way for open paths that clears the headers",
+		[]string{anyServer, "server { listen 81; location /open/ { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } }\n" +
+			"server { listen 82; underscores_in_headers on; return 444; }\n" + anyServer}, nil, ""},
+	{"another way for open paths that clears the headers in one spelling",
+		[]string{anyServer, "server { listen 81; location /open/ { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } }\n" +
+			"server { listen 0.0.0.0:81 default_server; underscores_in_headers on; return 444; }\n" + anyServer},
+		[]string{unjudged.Code}, "server 81: location /open/: proxy_pass"},
 	{"another way by another name",
 		[]string{anyServer, "upstream other { server LOCALHOST:8081; } server { listen 81; location / { proxy_pass " +
 			"http://other; } }" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},

@@ -27,8 +27,16 @@ func identity(d *directive) string {
 	return ""
 }
 
-// clears reports whether a scope sends no identity header of the client.
+// clears reports whether a scope sends no identity header of the client, in no spelling. nginx often takes the settings
+// for spellings from the default server of an address, so those of each server there count.
 func (a *analysis) clears(s *scope) bool {
+	own := listens(s.server())
+	if slices.ContainsFunc(a.http.inner, func(other *scope) bool {
+		return (other.value("underscores_in_headers") == "on" || other.value("ignore_invalid_headers") == "off") &&
+			slices.ContainsFunc(listens(other), func(address string) bool { return slices.Contains(own, address) })
+	}) {
+		return false
+	}
 	set := map[string]bool{}
 	for _, d := range s.effective("proxy_set_header") {
 		if name := identity(d); name != "" && d.arg(1) == "" {
