@@ -142,6 +142,13 @@ var bypasses = []struct {
 		"GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 
 	// Before and after it.
+	{"index", plain + "location /open/ { alias DIR/; index none.html /v1/secret; }", "GET", "/open/", nil,
+		"/v1/secret device=\n", []string{rewriteIn.Code}},
+	{"index of a server", "index /v1/secret; " + include + "location /v1/ { proxy_pass http://service; }", "GET", "/open/",
+		nil, "/v1/secret device=\n", []string{rewriteIn.Code}},
+	{"index where requests go upstream", "index /v1/secret; " + plain, "GET", "/open/", nil, "/open/ device=\n", nil},
+	{"index of an open path", plain + "location /open/ { alias DIR/; index none.html /open; }", "GET", "/open/", nil,
+		"/open device=\n", nil},
 	{"rewrite of all that a location captures",
 		include + "location ~ ^/(?<seg>[a-z]+)/(?<rest>.*)$ { rewrite ^ /$rest break; proxy_pass http://service; }",
 		"GET", "/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},

@@ -178,10 +178,28 @@ func (a *analysis) rewrites(s *scope) {
 			}
 		}
 	}
+	if kind == "" || kind == "^~" || kind == "=" {
+		a.indexes(s, report, from, kind != "=")
+	}
 	for _, d := range s.own("error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request") {
 		to, _, _ := strings.Cut(d.arg(len(d.args)-1), "?")
 		if strings.HasPrefix(to, "/") && (kind == "" || kind == "^~" || kind == "=") {
 			report(d, from, kind != "=", to, false)
+		}
+	}
+}
+
+// indexes reports indexes with a slash at their beginning: nginx makes such a path of that of a directory.
+func (a *analysis) indexes(s *scope, report func(d *directive, from string, below bool, to string, keeps bool),
+	from string, below bool) {
+	if s.pass() != nil || s.location() == nil && s.find("/") != nil {
+		return // no request gets to a file
+	}
+	for _, d := range s.effective("index") {
+		for _, to := range d.args {
+			if strings.HasPrefix(to, "/") {
+				report(d, from, below, to, false)
+			}
 		}
 	}
 }
