@@ -1,6 +1,7 @@
 package nginxconfig
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -330,6 +331,18 @@ var caches = []struct {
 	{"stored", include + "location / { root DIR; try_files /store$uri @service; } location @service { root DIR/store; " +
 		"proxy_store on; proxy_pass http://service; }", "device=d1", []string{sharedCache.Code}},
 	{"of open paths", plain + strings.Replace(cached, "/ {", "/open/ {", 1) + "}", "device=d2", nil},
+	{"of a prefix without its slash", plain + strings.Replace(cached, "/ {", "= /v1/devices {", 1) + "}", "device=d1",
+		[]string{sharedCache.Code}},
+	{"of a path with a slash", include + "location /v1/ { proxy_pass http://service; } " +
+		strings.Replace(cached, "/ {", "= /v1/secret/ {", 1) + "}", "device=d1", []string{sharedCache.Code}},
+	{"of a path with a slash beside one without", include + "location = /v1/secret { proxy_pass http://service; } " +
+		"location /v1/devices/ { proxy_pass http://service; } " + cached + "}", "device=d1", []string{sharedCache.Code}},
+}
+
+// cachedTargets are the targets of some of them.
+var cachedTargets = map[string]string{
+	"of a prefix without its slash": "/v1/devices", "of a path with a slash": "/v1/secret/",
+	"of a path with a slash beside one without": "/v1/secret/?beside",
 }
 
 // TestSharedCache: a cache of nginx gives one device's answer to another, unless it is told of devices.
@@ -342,7 +355,7 @@ func TestSharedCache(t *testing.T) {
 	e.ready()
 	for i, c := range caches {
 		t.Run(c.name, func(t *testing.T) {
-			target := "/v1/devices/" + strings.ReplaceAll(c.name, " ", "-")
+			target := cmp.Or(cachedTargets[c.name], "/v1/devices/"+strings.ReplaceAll(c.name, " ", "-"))
 			for _, ask := range [][2]string{{"d1", "device=d1"}, {"d2", c.second}} {
 				if got := e.ask(i+1, "GET", target, device(ask[0])...); !strings.Contains(got, ask[1]) {
 					t.Errorf("nginx: got %q, want %q", got, ask[1])
