@@ -176,6 +176,22 @@ func (e *testEdge) send(t *testing.T, socket, request string) (res *http.Respons
 	return res, string(text)
 }
 
+// exchange sends requests to a server of the edge, as they are, and returns all that it gets until the connection ends.
+func (e *testEdge) exchange(t *testing.T, socket, requests string) string {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", e.socket(socket))
+	mustBeNil(t, err)
+	defer conn.Close()
+	mustBeNil(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+	_, err = io.WriteString(conn, requests)
+	mustBeNil(t, err)
+	got, err := io.ReadAll(conn)
+	if err != nil {
+		t.Errorf("%q: %v", requests, err)
+	}
+	return string(got)
+}
+
 // ask sends a request with headers, one a line, to the edge.
 func (e *testEdge) ask(t *testing.T, method, target string, headers ...string) (res *http.Response, body string) {
 	t.Helper()

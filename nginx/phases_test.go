@@ -193,6 +193,17 @@ func testEdgeBodies(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusBadRequest, "", "POST", "/v1/me", malformed)
 	// An error_page would send the request elsewhere, while nginx-lua removes no header.
 	const forged = "X-Gatehouse-Device: root"
+	// Nobody reads the rest of such a body, so the connection ends.
+	const more = "GET /v1/products/1 HTTP/1.1\r\nHost: edge\r\n\r\n"
+	for _, rest := range []string{
+		"/v1/me HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX" + more,
+		fmt.Sprintf("/status HTTP/1.1\r\nHost: edge\r\n%s\r\nContent-Length: %d\r\n\r\n%s", forged, len(more), more),
+	} {
+		all := e.exchange(t, "edge.sock", "POST "+rest)
+		if strings.Count(all, "HTTP/1.1 ") != 1 || !strings.HasSuffix(all, "\r\n\r\n"+badByPlugin) {
+			t.Errorf("POST %s: got %q, want one answer, and the end of the connection", rest, all)
+		}
+	}
 	wantAnswer(t, e, http.StatusBadRequest, badByPlugin, "POST", "/refused", forged, malformed)
 	for _, target := range []string{"/exits", "/exits/200", "/exits/named", "/status"} {
 		wantAnswer(t, e, http.StatusBadRequest, badByPlugin, "GET", target, forged)

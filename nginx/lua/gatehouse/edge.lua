@@ -216,11 +216,18 @@ local function body_of()
   return body
 end
 
--- bad answers 400, and not by ngx.exit(400): an error_page would make another request of this one.
+-- bad answers 400, and not by ngx.exit(400): an error_page would make another request of this one. Then it ends the
+-- connection, as nginx does: what is left of a body that can't be read would be the next request.
 local function bad()
   ngx.status = 400
   close_connection()
-  ngx.print "bad request\n"
+  local body = "bad request\n"
+  ngx.header["Content-Length"] = #body
+  ngx.print(body)
+  if ngx.req.http_version() < 2 then
+    ngx.flush(true)
+    return ngx.exit(ngx.ERROR)
+  end
   return ngx.exit(ngx.HTTP_OK)
 end
 

@@ -125,7 +125,11 @@ func (a *analysis) innerTargets() (all []innerTarget) {
 // toInner reports ways of clients to what only Gatehouse may reach, or to what they choose.
 func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	name := c.listener.text("name")
+	const why = "clients choose where their %s go, %s: also to the sidecar, and to what this machine only may reach"
 	if c.manager == nil {
+		if chosen := a.chosenBy(c); chosen != "" {
+			a.add(&clientsChoose, name, c.at, why, "connections", chosen)
+		}
 		for _, in := range inner {
 			if c.to.meet(in.targets) {
 				a.add(&toInner, name, c.at, "leads to %s", in.what)
@@ -140,8 +144,7 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 			chosen = "by what a filter stores as the destination"
 		}
 		if chosen != "" {
-			a.add(&clientsChoose, name, w.at,
-				"clients choose where their requests go, %s: also to the sidecar, and to what this machine only may reach", chosen)
+			a.add(&clientsChoose, name, w.at, why, "requests", chosen)
 		}
 		for _, in := range inner {
 			if to.meet(in.targets) && !in.allowed(w.onlyPath()) {
@@ -152,14 +155,34 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	}
 }
 
+// chosenBy tells how clients choose where a chain without a connection manager sends what it gets, "" if they don't.
+func (a *analysis) chosenBy(c *chain) string {
+	for _, filter := range c.filters {
+		kind, _ := filter.object("typed_config").typed()
+		if strings.HasSuffix(kind, ".SniCluster") || strings.HasSuffix(kind, ".sni_dynamic_forward_proxy.v3.FilterConfig") {
+			return "by the server name that they ask for"
+		}
+	}
+	if a.stores(c, "envoy.tcp_proxy.cluster") || a.stores(c, "envoy.upstream.dynamic_host") ||
+		slices.ContainsFunc(c.to, a.toDestination) && a.choosesDestination(c) {
+		return "by what a filter stores as the destination"
+	}
+	return ""
+}
+
 // choosesDestination reports whether a filter stores what clients choose as the destination of their connection.
 func (a *analysis) choosesDestination(c *chain) bool {
+	return a.stores(c, "envoy.network.transport_socket.original_dst_address")
+}
+
+// stores reports whether a filter of a chain stores what clients choose under a key of filter state.
+func (a *analysis) stores(c *chain, key string) bool {
 	all := a.stored(c.manager, c.manager.list("http_filters"))
 	for _, filter := range c.filters {
 		all = append(all, storedIn("", map[string]any(filter))...)
 	}
 	return slices.ContainsFunc(all, func(s stored) bool {
-		return s.key == "envoy.network.transport_socket.original_dst_address" && s.chosen(c.manager)
+		return s.key == key && s.chosen(c.manager)
 	})
 }
 

@@ -66,6 +66,12 @@ func states(key, format string) string {
 		", format_string: {text_format_source: {inline_string: '" + format + "'}}}]"
 }
 
+// storesNewly is a network filter that stores a value of a connection, and a tcp_proxy behind it.
+func storesNewly(key, format string) string {
+	return `typed_config: {"@type": x/envoy.extensions.filters.network.set_filter_state.v3.Config, ` +
+		strings.Replace(states(key, format), "on_request_headers", "on_new_connection", 1) + "}}, {name: t, " + tcp + "other}"
+}
+
 const destination = "envoy.network.transport_socket.original_dst_address"
 
 func cluster(name, address string) string {
@@ -240,6 +246,26 @@ func doors() []analyzeTest {
 			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: " +
 				"gatehouse-sidecar}]}}"), []string{toInner.Code}, "routes[0]"},
 		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toInner.Code}, "listener second"},
+		{"a TCP connection to the cluster that its client names", listener(anywhere,
+			`typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, `+tcp+"other}"),
+			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to the host that its client names", listener(anywhere, `typed_config: {"@type": `+
+			"x/envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig, port_value: 443}}, {name: t, "+tcp+
+			"other}"), []string{clientsChoose.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to a cluster that a filter stores", listener(anywhere,
+			storesNewly("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%")), []string{clientsChoose.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to a host that a filter stores", listener(anywhere,
+			storesNewly("envoy.upstream.dynamic_host", "%REQUESTED_SERVER_NAME%")), []string{clientsChoose.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to an address that a filter stores", with(listener(anywhere,
+			storesNewly(destination, "%REQUESTED_SERVER_NAME%:1")), shippedClusters,
+			shippedClusters+"  - {name: other, type: ORIGINAL_DST}\n"), []string{clientsChoose.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to a cluster that a filter names", listener(anywhere,
+			storesNewly("envoy.tcp_proxy.cluster", "other")), nil, ""},
+		{"a TCP connection with the name that a client asks for", listener(anywhere,
+			storesNewly("envoy.network.upstream_server_name", "%REQUESTED_SERVER_NAME%")), nil, ""},
 		{"a route to the push listener", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"),
 			shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toInner.Code}, "routes[0]"},
 		{"a route to admin", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters,

@@ -88,7 +88,7 @@ var (
 	unclear    = findings.WarningKind("GH0603",
 		"use prefix_rewrite, or an expression that begins with ^ and a fixed path")
 	toInner       = findings.ErrorKind("GH0604", "remove the route, or lead it to the upstream")
-	clientsChoose = findings.ErrorKind("GH0605", "name the cluster in the route")
+	clientsChoose = findings.ErrorKind("GH0605", "name the cluster in the route or tcp_proxy")
 	setsIdentity  = findings.ErrorKind("GH0606", "remove the header there: the filter sets it")
 	sharedKeys    = findings.WarningKind("GH0607",
 		"give the hosts of each upstream a virtual host of the rules, or cache with scope: host")

@@ -1,6 +1,7 @@
 package nginxconfig
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -63,6 +64,14 @@ var bypasses = []struct {
 	{"own access_by_lua with the call in a comment",
 		include + "location / { access_by_lua_block { -- require(\"gatehouse.edge\").access()\n } proxy_pass " +
 			"http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{ownAccess.Code}},
+	{"own access_by_lua with the call in a long comment",
+		include + "location / { access_by_lua_block { --[[ later:\n require(\"gatehouse.edge\").access()\n ]] } " +
+			"proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root",
+		[]string{ownAccess.Code}},
+	{"own access_by_lua with the call behind a long comment and dashes in a text",
+		include + "location / { access_by_lua_block { --[==[ ]] --]==] local x = \"--\"; " +
+			"require(\"gatehouse.edge\").access() } proxy_pass http://service; }", "GET", "/v1/secret", []string{forged},
+		"401 Unauthorized", nil},
 	{"limit_except", include + "location / { limit_except GET { allow all; } proxy_pass http://service; }",
 		"POST", "/v1/secret", []string{forged, "Content-Length: 0"}, "401 Unauthorized", nil},
 	{"satisfy any with allow", include + "location / { satisfy any; allow all; proxy_pass http://service; }",
@@ -98,6 +107,16 @@ var bypasses = []struct {
 		"location /open { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass " +
 			"http://service; } location /judged { " + include + " proxy_pass http://service; }",
 		"GET", "/open", []string{forged}, "/open device=\n", nil},
+	{"server that clears the headers of open paths, but not their other spellings",
+		"underscores_in_headers on; location /open { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include +
+			" proxy_pass http://service; }", "GET", "/open", []string{"X_Gatehouse_Device: root"},
+		"/open device= and X_gatehouse_device", []string{unjudged.Code}},
+	{"server that clears the headers of open paths, but not those with dots",
+		"ignore_invalid_headers off; location /open { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include +
+			" proxy_pass http://service; }", "GET", "/open", []string{"X.Gatehouse.Device: root"},
+		"/open device= and X.gatehouse.device", []string{unjudged.Code}},
 	{"server that clears the headers and rewrites",
 		"location /open/ { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass " +
 			"http://service/v1/; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open/secret", nil,
@@ -124,6 +143,13 @@ var bypasses = []struct {
 		"GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 
 	// Before and after it.
+	{"index", plain + "location /open/ { alias DIR/; index none.html /v1/secret; }", "GET", "/open/", nil,
+		"/v1/secret device=\n", []string{rewriteIn.Code}},
+	{"index of a server", "index /v1/secret; " + include + "location /v1/ { proxy_pass http://service; }", "GET", "/open/",
+		nil, "/v1/secret device=\n", []string{rewriteIn.Code}},
+	{"index where requests go upstream", "index /v1/secret; " + plain, "GET", "/open/", nil, "/open/ device=\n", nil},
+	{"index of an open path", plain + "location /open/ { alias DIR/; index none.html /open; }", "GET", "/open/", nil,
+		"/open device=\n", nil},
 	{"rewrite of all that a location captures",
 		include + "location ~ ^/(?<seg>[a-z]+)/(?<rest>.*)$ { rewrite ^ /$rest break; proxy_pass http://service; }",
 		"GET", "/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
@@ -305,6 +331,18 @@ var caches = []struct {
 	{"stored", include + "location / { root DIR; try_files /store$uri @service; } location @service { root DIR/store; " +
 		"proxy_store on; proxy_pass http://service; }", "device=d1", []string{sharedCache.Code}},
 	{"of open paths", plain + strings.Replace(cached, "/ {", "/open/ {", 1) + "}", "device=d2", nil},
+	{"of a prefix without its slash", plain + strings.Replace(cached, "/ {", "= /v1/devices {", 1) + "}", "device=d1",
+		[]string{sharedCache.Code}},
+	{"of a path with a slash", include + "location /v1/ { proxy_pass http://service; } " +
+		strings.Replace(cached, "/ {", "= /v1/secret/ {", 1) + "}", "device=d1", []string{sharedCache.Code}},
+	{"of a path with a slash beside one without", include + "location = /v1/secret { proxy_pass http://service; } " +
+		"location /v1/devices/ { proxy_pass http://service; } " + cached + "}", "device=d1", []string{sharedCache.Code}},
+}
+
+// cachedTargets are the targets of some of them.
+var cachedTargets = map[string]string{
+	"of a prefix without its slash": "/v1/devices", "of a path with a slash": "/v1/secret/",
+	"of a path with a slash beside one without": "/v1/secret/?beside",
 }
 
 // TestSharedCache: a cache of nginx gives one device's answer to another, unless it is told of devices.
@@ -317,7 +355,7 @@ func TestSharedCache(t *testing.T) {
 	e.ready()
 	for i, c := range caches {
 		t.Run(c.name, func(t *testing.T) {
-			target := "/v1/devices/" + strings.ReplaceAll(c.name, " ", "-")
+			target := cmp.Or(cachedTargets[c.name], "/v1/devices/"+strings.ReplaceAll(c.name, " ", "-"))
 			for _, ask := range [][2]string{{"d1", "device=d1"}, {"d2", c.second}} {
 				if got := e.ask(i+1, "GET", target, device(ask[0])...); !strings.Contains(got, ask[1]) {
 					t.Errorf("nginx: got %q, want %q", got, ask[1])

@@ -56,7 +56,7 @@ func (a *analysis) addresses(s *scope, pass *directive) (all []string) {
 func (a *analysis) named(host string, block *scope) []string {
 	names := []string{address(host)}
 	for _, upstream := range block.own("upstream") {
-		if upstream.arg(0) == host {
+		if strings.EqualFold(upstream.arg(0), host) { // as nginx compares them
 			for _, d := range upstream.block {
 				if d.name == "server" {
 					names = append(names, address(d.arg(0)))
@@ -138,8 +138,23 @@ func (a *analysis) apart(server *scope) bool {
 }
 
 // expose notes the local servers that others lead to, unjudged.
-func (a *analysis) expose() {
+func (a *analysis) expose(tree []*directive) {
 	a.exposed = map[*scope]bool{}
+	leadTo := func(to []string) (changed bool) {
+		for _, other := range a.http.inner {
+			if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool {
+				return slices.Contains(to, address(d.arg(0)))
+			}) {
+				a.exposed[other], changed = true, true
+			}
+		}
+		return changed
+	}
+	a.streams(tree, func(block, server *scope, pass *directive) {
+		for _, text := range variablesIn(block, server).expand(pass.arg(0)) {
+			leadTo(a.named(text, block))
+		}
+	})
 	for changed := true; changed; {
 		changed = false
 		for _, server := range a.http.inner {
@@ -152,13 +167,7 @@ func (a *analysis) expose() {
 					to = append(to, a.addresses(s, pass[0])...)
 				}
 			})
-			for _, other := range a.http.inner {
-				if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool {
-					return slices.Contains(to, address(d.arg(0)))
-				}) {
-					a.exposed[other], changed = true, true
-				}
-			}
+			changed = leadTo(to) || changed
 		}
 	}
 }

@@ -50,7 +50,8 @@ func clientVariable(text string) string {
 		name := m[1]
 		if slices.Contains([]string{"host", "args", "query_string", "captured"}, name) || strings.HasSuffix(name, "uri") &&
 			host[0] == '$' || name[0] >= '1' && name[0] <= '9' || strings.HasPrefix(name, "arg_") ||
-			strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") {
+			strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") || name == "ssl_server_name" ||
+			strings.HasPrefix(name, "ssl_preread_") {
 			return name
 		}
 	}
@@ -104,35 +105,40 @@ func (a *analysis) upgrades(s *scope) {
 	}
 }
 
-// streams reports servers of stream blocks that lead to what the plugin protects, or to what is Gatehouse's own.
-func (a *analysis) streams(tree []*directive) {
+// streams calls f for each pass of a server of a stream block that other machines reach.
+func (a *analysis) streams(tree []*directive, f func(block, server *scope, pass *directive)) {
 	for _, d := range tree {
 		if d.name != "stream" {
 			continue
 		}
 		block := newScope(d, nil)
 		for _, server := range block.inner {
+			if a.apart(server) || server.closed() {
+				continue
+			}
 			for _, pass := range server.own("proxy_pass") {
-				a.stream(block, server, pass)
+				f(block, server, pass)
 			}
 		}
 	}
 }
 
+// stream reports a server of a stream block that leads to what the plugin protects, to what is Gatehouse's own, or to
+// what clients choose.
 func (a *analysis) stream(block, server *scope, pass *directive) {
-	if a.apart(server) || server.closed() {
-		return
-	}
-	for _, name := range a.named(pass.arg(0), block) {
-		if what, found := a.inner[name]; found {
-			a.addAt(&toInner, server, pass, "leads to %s", what)
-		} else if a.upstreams[name] {
-			a.addAt(&unjudged, server, pass,
-				"%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get "+
-					"to it", pass.arg(0))
-		} else {
-			continue
+	for _, text := range variablesIn(block, server).expand(pass.arg(0)) {
+		if name := clientVariable(text); name != "" {
+			a.addAt(&clientsChoose, server, pass, "%s: clients choose by $%s where their connections go: also to what only "+
+				"this machine may reach", pass.arg(0), name)
 		}
-		return
+		for _, name := range a.named(text, block) {
+			if what, found := a.inner[name]; found {
+				a.addAt(&toInner, server, pass, "leads to %s", what)
+			} else if a.upstreams[name] {
+				a.addAt(&unjudged, server, pass,
+					"%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get "+
+						"to it", pass.arg(0))
+			}
+		}
 	}
 }

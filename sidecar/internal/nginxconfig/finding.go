@@ -31,7 +31,8 @@ var (
 	satisfyAny = findings.ErrorKind("GH1202", "set satisfy all")
 	unjudged   = findings.ErrorKind("GH1203",
 		"include server.conf in the server, or listen on loopback; for paths that need no credential, clear "+
-			"X-Gatehouse-Device and X-Gatehouse-Permissions there with proxy_set_header")
+			"X-Gatehouse-Device and X-Gatehouse-Permissions there with proxy_set_header, without underscores_in_headers on and "+
+			"ignore_invalid_headers off")
 	returnFirst = findings.WarningKind("GH1204",
 		"answer by a file or by content_by_lua_block, which come after the access phase")
 	rewriteIn     = findings.ErrorKind("GH1205", "give the path that clients send a rule with the same auth")

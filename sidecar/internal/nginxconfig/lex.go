@@ -153,15 +153,43 @@ func (l *lexer) lua() (string, error) {
 		case '[':
 			l.longBracket()
 		case '-':
-			if !l.done() && l.text[l.pos] == '-' {
-				l.next()
-				if l.done() || l.text[l.pos] != '[' || !l.longBracketAfter() {
-					l.skipLine()
-				}
-			}
+			l.luaComment()
 		}
 	}
 	return "", errEnd
+}
+
+// withoutComments returns Lua without its comments. A text may have what looks like one.
+func withoutComments(code string) string {
+	var b strings.Builder
+	for l := (&lexer{text: code}); !l.done(); {
+		start := l.pos
+		switch c := l.next(); c {
+		case '"', '\'':
+			l.luaString(c)
+		case '[':
+			l.longBracket()
+		case '-':
+			if l.luaComment() {
+				b.WriteByte(' ')
+				continue
+			}
+		}
+		b.WriteString(code[start:l.pos])
+	}
+	return b.String()
+}
+
+// luaComment skips the rest of a comment, of which '-' was read, and reports whether it is one.
+func (l *lexer) luaComment() bool {
+	if l.done() || l.text[l.pos] != '-' {
+		return false
+	}
+	l.next()
+	if l.done() || l.text[l.pos] != '[' || !l.longBracketAfter() {
+		l.skipLine()
+	}
+	return true
 }
 
 func (l *lexer) luaString(quote byte) {

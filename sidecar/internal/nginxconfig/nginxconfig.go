@@ -76,8 +76,8 @@ func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.
 	a.findJudges()
 	a.push()
 	a.protect()
-	a.expose()
-	a.streams(tree)
+	a.expose(tree)
+	a.streams(tree, a.stream)
 	for _, server := range a.http.inner {
 		server.each(a.check)
 	}
@@ -121,8 +121,6 @@ func (a *analysis) addIn(k *findings.Kind, s *scope, d *directive, at, format st
 	a.report.Add(k, p, format, args...)
 }
 
-var luaComment = regexp.MustCompile(`--[^\n]*`)
-
 // lua returns a directive's Lua without comments; false if it is in a file that can't be read.
 func (a *analysis) lua(d *directive) (code string, known bool) {
 	if len(d.args) == 0 {
@@ -136,7 +134,7 @@ func (a *analysis) lua(d *directive) (code string, known bool) {
 		}
 		code = string(text)
 	}
-	return luaComment.ReplaceAllString(code, ""), true
+	return withoutComments(code), true
 }
 
 // calls reports whether one of the directives with this name, in any of its forms, calls a function of a module in a

@@ -103,6 +103,15 @@ var files = []struct {
 	{"another way to the upstream",
 		[]string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" +
 			anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass: http"},
+	{"another way for open paths that clears the headers",
+		[]string{anyServer, "server { listen 81; location /open/ { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } }\n" +
+			"server { listen 82; underscores_in_headers on; return 444; }\n" + anyServer}, nil, ""},
+	{"another way for open paths that clears the headers in one spelling",
+		[]string{anyServer, "server { listen 81; location /open/ { proxy_set_header X-Gatehouse-Device ''; " +
+			"proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } }\n" +
+			"server { listen 0.0.0.0:81 default_server; underscores_in_headers on; return 444; }\n" + anyServer},
+		[]string{unjudged.Code}, "server 81: location /open/: proxy_pass"},
 	{"another way by another name",
 		[]string{anyServer, "upstream other { server LOCALHOST:8081; } server { listen 81; location / { proxy_pass " +
 			"http://other; } }" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},
@@ -122,6 +131,39 @@ var files = []struct {
 	{"another way by a stream",
 		[]string{"http {", "stream { upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"},
 		[]string{unjudged.Code}, "server 82: proxy_pass"},
+	{"another way by a stream, in another case",
+		[]string{"http {", "stream { upstream S { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 82: proxy_pass: s"},
+	{"an upstream in another case",
+		[]string{"upstream service {", "upstream Service {", anyServer, "server { listen 81; location / { proxy_pass " +
+			"http://127.0.0.1:8081; } }\n" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},
+	{"another way by a stream's map",
+		[]string{"http {", "stream { map $ssl_preread_server_name $to { a.example s; default 192.0.2.1:1; } " +
+			"upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass $to; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 82: proxy_pass: $to"},
+	{"another way by a stream's set",
+		[]string{"http {", "stream { server { listen 82; set $to 127.0.0.1:8081; proxy_pass $to; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 82: proxy_pass: $to"},
+	{"a stream's map of the same name as the other block's",
+		[]string{"http {", "stream { server { listen 82; proxy_pass $to; } map $remote_addr $to { default 192.0.2.1:1; } }\n" +
+			"http { map $host $to { default 127.0.0.1:8081; }\n"}, nil, ""},
+	{"a stream to what the client names",
+		[]string{"http {", "stream { server { listen 82; proxy_pass $ssl_preread_server_name:443; } }\nhttp {"},
+		[]string{clientsChoose.Code}, "server 82: proxy_pass: $ssl_preread_server_name:443"},
+	{"a stream to a part of what the client names",
+		[]string{"http {", "stream { map $ssl_preread_server_name $to { \"~^(.+)[.]example$\" $1:443; } " +
+			"server { listen 82; proxy_pass $to; } }\nhttp {"},
+		[]string{clientsChoose.Code}, "server 82: proxy_pass: $to"},
+	{"another way by a stream to a server of this machine",
+		[]string{anyServer, "server { listen 127.0.0.1:83; location / { proxy_pass http://service; } }" + anyServer,
+			"listen 127.0.0.1:8080 reuseport", "listen 8080 reuseport",
+			"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:83; } }\nhttp {"},
+		[]string{unjudged.Code}, "server 127.0.0.1:83"},
+	{"a stream for some to a server of this machine",
+		[]string{anyServer, "server { listen 127.0.0.1:83; location / { proxy_pass http://service; } }" + anyServer,
+			"listen 127.0.0.1:8080 reuseport", "listen 8080 reuseport",
+			"http {", "stream { server { listen 82; allow 192.0.2.1; deny all; proxy_pass 127.0.0.1:83; } }\nhttp {"},
+		nil, ""},
 	{"a stream to the sidecar",
 		[]string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"},
 		[]string{toInner.Code}, "server 82: proxy_pass"},

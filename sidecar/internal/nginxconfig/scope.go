@@ -228,10 +228,11 @@ func (s *scope) takes(r *rule) bool {
 
 func (s *scope) matches(r *rule) bool {
 	kind, path := s.match()
-	within := r.Prefix != "" && strings.HasPrefix(path, r.Prefix)
+	within := r.Prefix != "" && (strings.HasPrefix(path, r.Prefix) || path+"/" == r.Prefix) ||
+		r.Path != "" && withSlash(path) == withSlash(r.Path)
 	switch kind {
 	case "=":
-		return path == r.Path || within
+		return within
 	case "", "^~":
 		return within || strings.HasPrefix(r.text(), path) && !slices.ContainsFunc(s.parent.inner, func(other *scope) bool {
 			return other.precedes(path, r)
@@ -240,11 +241,12 @@ func (s *scope) matches(r *rule) bool {
 	return true
 }
 
+// withSlash returns a path with a slash at its end: rules and most upstreams take it for the path without.
+func withSlash(path string) string { return strings.TrimRight(path, "/") + "/" }
+
 // precedes reports whether a location takes all requests of a rule from one with a shorter prefix.
 func (s *scope) precedes(prefix string, r *rule) bool {
 	switch kind, path := s.match(); kind {
-	case "=":
-		return path == r.Path
 	case "", "^~":
 		return len(path) > len(prefix) && strings.HasPrefix(r.text(), path)
 	}

@@ -27,8 +27,16 @@ func identity(d *directive) string {
 	return ""
 }
 
-// clears reports whether a scope sends no identity header of the client.
+// clears reports whether a scope sends no identity header of the client, in no spelling. nginx often takes the settings
+// for spellings from the default server of an address, so those of each server there count.
 func (a *analysis) clears(s *scope) bool {
+	own := listens(s.server())
+	if slices.ContainsFunc(a.http.inner, func(other *scope) bool {
+		return (other.value("underscores_in_headers") == "on" || other.value("ignore_invalid_headers") == "off") &&
+			slices.ContainsFunc(listens(other), func(address string) bool { return slices.Contains(own, address) })
+	}) {
+		return false
+	}
 	set := map[string]bool{}
 	for _, d := range s.effective("proxy_set_header") {
 		if name := identity(d); name != "" && d.arg(1) == "" {
@@ -170,10 +178,28 @@ func (a *analysis) rewrites(s *scope) {
 			}
 		}
 	}
+	if kind == "" || kind == "^~" || kind == "=" {
+		a.indexes(s, report, from, kind != "=")
+	}
 	for _, d := range s.own("error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request") {
 		to, _, _ := strings.Cut(d.arg(len(d.args)-1), "?")
 		if strings.HasPrefix(to, "/") && (kind == "" || kind == "^~" || kind == "=") {
 			report(d, from, kind != "=", to, false)
+		}
+	}
+}
+
+// indexes reports indexes with a slash at their beginning: nginx makes such a path of that of a directory.
+func (a *analysis) indexes(s *scope, report func(d *directive, from string, below bool, to string, keeps bool),
+	from string, below bool) {
+	if s.pass() != nil || s.location() == nil && s.find("/") != nil {
+		return // no request gets to a file
+	}
+	for _, d := range s.effective("index") {
+		for _, to := range d.args {
+			if strings.HasPrefix(to, "/") {
+				report(d, from, below, to, false)
+			}
 		}
 	}
 }

@@ -17,11 +17,14 @@ var (
 	numbered  = regexp.MustCompile(`\$\{?[1-9]\}?`)
 )
 
-// variablesOf returns the variables that set, map, geo and split_clients define for a scope.
-func (a *analysis) variablesOf(s *scope) variables {
+// variablesOf returns the variables that set, map, geo and split_clients define for a scope of http.
+func (a *analysis) variablesOf(s *scope) variables { return variablesIn(a.http, s) }
+
+// variablesIn is variablesOf for a scope of a block, http or stream.
+func variablesIn(block, s *scope) variables {
 	all := variables{}
 	define := func(name, text string) { all[name] = append(all[name], text) }
-	for _, d := range a.http.own("map", "geo", "split_clients") {
+	for _, d := range block.own("map", "geo", "split_clients") {
 		if len(d.args) == 0 {
 			continue
 		}
