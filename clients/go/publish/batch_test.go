@@ -206,7 +206,7 @@ func TestIfVersion(t *testing.T) {
 	})
 }
 
-// TestDeleteIf: a delete of another version than the stored one does nothing, not even of an object that Redis has lost.
+// TestDeleteIf: a delete of another version than the stored one does nothing, even if Redis has lost the object.
 func TestDeleteIf(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		expect := func(key string, version, want uint64, wantErr error) {

@@ -145,7 +145,8 @@ var files = []struct {
 		[]string{"http {", "stream { server { listen 82; set $to 127.0.0.1:8081; proxy_pass $to; } }\nhttp {"},
 		[]string{unjudged.Code}, "server 82: proxy_pass: $to"},
 	{"a stream's map of the same name as the other block's",
-		[]string{"http {", "stream { server { listen 82; proxy_pass $to; } map $remote_addr $to { default 192.0.2.1:1; } }\n" +
+		[]string{"http {", "stream { server { listen 82; proxy_pass $to; } " +
+			"map $remote_addr $to { default 192.0.2.1:1; } }\n" +
 			"http { map $host $to { default 127.0.0.1:8081; }\n"}, nil, ""},
 	{"a stream to what the client names",
 		[]string{"http {", "stream { server { listen 82; proxy_pass $ssl_preread_server_name:443; } }\nhttp {"},
