@@ -62,13 +62,6 @@ func (s keySet) keys() []string {
 	return slices.AppendSeq([]string{s.one}, maps.Keys(s.more))
 }
 
-func (s keySet) len() int {
-	if s.one == "" {
-		return 0
-	}
-	return 1 + len(s.more)
-}
-
 // pushed is the number of objects that are removed from the edge at once: about a batch. Between two of them others get
 // the lock: a purge of many takes long, and the edge must learn of it in the other shards, too.
 const pushed = 512
