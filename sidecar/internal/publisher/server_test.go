@@ -795,3 +795,34 @@ func TestTeams(t *testing.T) {
 		t.Errorf("no teams: %v", err)
 	}
 }
+
+// TestDeleteVersion: a late delete with a version of the writer's own deletes nothing newer, and a misspelt header never
+// another object.
+func TestDeleteVersion(t *testing.T) {
+	s := start(t)
+	const target = "/v1/objects/v1/products/1"
+	put := s.do(t, "PUT", target, shop.with(text).with(headers{"Gatehouse-Version": "6"}), "x")
+	for _, tt := range []struct {
+		method string
+		more   headers
+		want   int
+	}{
+		{"DELETE", headers{"Gatehouse-Version": "5"}, 409},
+		{"PURGE", headers{"Gatehouse-Version": "6"}, 409},
+		{"DELETE", headers{"Gatehouse-Version": "x"}, 400},
+		{"DELETE", headers{"Gatehouse-Version": "7", "If-Match": put.header.Get("ETag")}, 400},
+		{"DELETE", headers{"Gatehouse-Vhost": "fleet"}, 400},
+		{"GET", headers{"Gatehouse-Vhost": "fleet"}, 400},
+		{"GET", nil, 200},
+		{"DELETE", headers{"Gatehouse-Version": "8"}, 200},
+		{"GET", nil, 404},
+	} {
+		got := s.do(t, tt.method, target, shop.with(tt.more), "")
+		if got.status != tt.want {
+			t.Errorf("%s %v: %d %s, want %d", tt.method, tt.more, got.status, got.body, tt.want)
+		}
+		if tt.method == "DELETE" && got.status == 200 && !strings.Contains(got.body, `"version":8`) {
+			t.Errorf("deleted: %s", got.body)
+		}
+	}
+}
