@@ -80,7 +80,10 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	h := c.w.Header()
 	h.Set("ETag", o.ETag)
 	h.Set("Gatehouse-Version", strconv.FormatUint(o.Version, 10))
-	if match := c.r.Header.Get("If-None-Match"); match != "" && entitytag.In(match, o.ETag, true) {
+	if match := c.r.Header.Values("If-Match"); len(match) > 0 && !entitytag.In(strings.Join(match, ","), o.ETag, false) {
+		return 0, problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", o.ETag)
+	}
+	if match := strings.Join(c.r.Header.Values("If-None-Match"), ","); match != "" && entitytag.In(match, o.ETag, true) {
 		c.w.WriteHeader(http.StatusNotModified)
 		return http.StatusNotModified, nil
 	}

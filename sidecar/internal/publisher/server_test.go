@@ -843,3 +843,33 @@ func TestBatchUTF8(t *testing.T) {
 		}
 	}
 }
+
+// TestGetConditions: a GET has its conditions (RFC 9110, sections 13.1.1 and 13.1.2), also of several header lines.
+func TestGetConditions(t *testing.T) {
+	s := start(t)
+	const target = "/v1/objects/v1/products/1"
+	tag := s.do(t, "PUT", target, shop.with(text), "x").header.Get("ETag")
+	for _, tt := range []struct {
+		name   string
+		values []string
+		want   int
+	}{
+		{"If-Match", []string{`"no"`}, 412}, {"If-Match", []string{`"no"`, tag}, 200}, {"If-Match", []string{"*"}, 200},
+		{"If-Match", []string{"W/" + tag}, 412}, {"If-None-Match", []string{`"no"`, tag}, 304},
+		{"If-None-Match", []string{`"no"`}, 200},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.address+target, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{"Authorization": {shop["Authorization"]}, tt.name: tt.values}
+		got, err := s.http.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if got.StatusCode != tt.want {
+			t.Errorf("%s %q: %d, want %d", tt.name, tt.values, got.StatusCode, tt.want)
+		}
+	}
+}
