@@ -796,7 +796,7 @@ func TestTeams(t *testing.T) {
 	}
 }
 
-// TestDeleteVersion: a late delete with a version of the writer's own deletes nothing newer, and a misspelt header never
+// TestDeleteVersion: a late delete with a version of its own deletes nothing newer, and a misspelt header never
 // another object.
 func TestDeleteVersion(t *testing.T) {
 	s := start(t)
