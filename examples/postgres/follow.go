@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -220,8 +221,11 @@ func (f *follower) change(relation uint32, before, after *pglogrepl.TupleData) {
 	var old []column
 	if before != nil {
 		old = f.columns(relation, before, nil)
-		key, _ := f.object(old)
-		f.changes[key] = nil
+		key, body := f.object(old)
+		// Where the constraint of the key is deferred, another row may have come to the key already.
+		if now, changed := f.changes[key]; !changed || bytes.Equal(now, body) {
+			f.changes[key] = nil
+		}
 	}
 	if after != nil {
 		key, body := f.object(f.columns(relation, after, old))

@@ -328,3 +328,42 @@ func TestFollow(t *testing.T) {
 		t.Errorf("%d counters, want %d", len(last), counters)
 	}
 }
+
+// TestDeferred: in one statement each row takes the key of another one.
+func TestDeferred(t *testing.T) {
+	d := startDatabase(t)
+	d.exec("CREATE TABLE products (id bigint PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, name text); " +
+		"ALTER TABLE products REPLICA IDENTITY FULL; CREATE PUBLICATION gatehouse FOR TABLE products; " +
+		"INSERT INTO products VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+	client := redistest.StartServer(t).Client(t)
+	f := &follower{database: d.url(), table: "products", column: "id", prefix: "/v1/products/", name: "gatehouse",
+		publisher: publish.New(client)}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.follow(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	names := func(want string) {
+		t.Helper()
+		await(t, "the names "+want, func() error {
+			got := ""
+			for id := 1; id <= 3; id++ {
+				o, err := f.publisher.Get(ctx, fmt.Sprint("/v1/products/", id))
+				if err != nil {
+					return err
+				}
+				var row struct{ Name string }
+				_ = json.Unmarshal(o.Bodies[0].Bytes, &row)
+				got += row.Name
+			}
+			if got != want {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	names("abc")
+	d.exec("UPDATE products SET id = id % 3 + 1")
+	names("cab")
+	d.exec("BEGIN; UPDATE products SET id = id % 3 + 1; UPDATE products SET id = id % 3 + 1; COMMIT")
+	names("abc")
+}

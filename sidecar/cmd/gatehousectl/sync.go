@@ -53,6 +53,7 @@ func (cmd *syncCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
+	prefix, language := objectkey.CutLanguage(prefix) // which ends each key
 	if strings.Contains(prefix, "?") {
 		return usagef("%q: want a path without a query", cmd.Prefix)
 	}
@@ -61,7 +62,8 @@ func (cmd *syncCmd) Run(c *console) error {
 		return err
 	}
 	defer root.Close()
-	s := &syncer{syncCmd: cmd, console: c, root: root, prefix: prefix, progress: newProgress(c, "objects")}
+	s := &syncer{syncCmd: cmd, console: c, root: root, prefix: prefix, language: language,
+		progress: newProgress(c, "objects")}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		s.publisher = p
 		return s.run(ctx)
@@ -75,7 +77,8 @@ type syncer struct {
 	progress  progress
 	publisher *publish.Publisher
 	root      *os.Root // no symbolic link leads out of it
-	prefix    string   // canonical
+	prefix    string   // canonical, without the language
+	language  string   // "": none
 
 	files  []syncFile
 	failed int
@@ -231,15 +234,24 @@ func (s *syncer) add(name string) {
 		s.fail(syncFile{name: name}, reason(err))
 		return
 	}
-	key, err := publish.CanonicalKey(s.prefix + escape(name))
+	key, err := publish.CanonicalKey(s.inLanguage(s.prefix + escape(name)))
 	if err != nil {
 		s.fail(syncFile{name: name}, err)
 		return
 	}
 	s.files = append(s.files, syncFile{name, key})
 	if path.Base(name) == indexFile {
-		s.files = append(s.files, syncFile{name, strings.TrimSuffix(key, indexFile)})
+		key, _ = objectkey.CutLanguage(key)
+		s.files = append(s.files, syncFile{name, s.inLanguage(strings.TrimSuffix(key, indexFile))})
 	}
+}
+
+// inLanguage returns the key of the object for key in the language, if there is one.
+func (s *syncer) inLanguage(key string) string {
+	if s.language == "" {
+		return key
+	}
+	return publish.KeyOfLanguage(key, s.language)
 }
 
 // reason returns err without the file's name.
@@ -264,7 +276,7 @@ func escape(name string) string {
 	return b.String()
 }
 
-// list reads what is stored under the prefix and can come from a file: without a query, and not of a language.
+// list reads what is stored under the prefix and can come from a file: without a query, and not of another language.
 func (s *syncer) list(ctx context.Context) error {
 	space, _ := objectkey.Split(s.prefix)
 	s.stored = map[string]publish.Entry{}
@@ -272,7 +284,8 @@ func (s *syncer) list(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if of, target := objectkey.Split(entry.Key); of == space && !strings.ContainsAny(target, "?#") {
+		key, language := objectkey.CutLanguage(entry.Key)
+		if of, target := objectkey.Split(key); of == space && language == s.language && !strings.Contains(target, "?") {
 			s.stored[entry.Key] = entry
 		}
 	}

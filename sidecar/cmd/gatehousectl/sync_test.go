@@ -168,6 +168,35 @@ func TestSyncNames(t *testing.T) {
 	}
 }
 
+// TestSyncLanguage: with --language the keys end with it, and other languages' objects stay.
+func TestSyncLanguage(t *testing.T) {
+	s := newShell(t)
+	for _, key := range []string{"/site/old", "/site/old#en", "/site/old#de", "/site/?a=1#de"} {
+		s.ok("x", "put", key, "--file", "-")
+	}
+	dir := tree(t, map[string]string{"index.html": "<p>", "a.css": "p{}", "en": "x"})
+	sync := func(want string) {
+		t.Helper()
+		out := s.ok("", "sync", dir, "/site", "--delete", "--language", "DE", "--host", "A.example")
+		if !strings.HasSuffix(out, want+"\n") {
+			t.Errorf("with a host: %q, want %q", out, want)
+		}
+		if out = s.ok("", "sync", dir, "/site", "--delete", "--language", "DE"); !strings.HasSuffix(out, want+"\n") {
+			t.Errorf("%q, want %q", out, want)
+		}
+	}
+	s.ok("x", "put", "//:a.example/site/old#de", "--file", "-")
+	sync("4 objects: 4 written, 0 unchanged, 1 deleted, 0 failed")
+	sync("4 objects: 0 written, 4 unchanged, 0 deleted, 0 failed")
+	want := []string{"//:a.example/site/#de", "//:a.example/site/a.css#de", "//:a.example/site/en#de",
+		"//:a.example/site/index.html#de", "/site/#de", "/site/?a=1#de", "/site/a.css#de", "/site/en#de",
+		"/site/index.html#de", "/site/old", "/site/old#en"}
+	if got := s.keys(); !slices.Equal(got, want) {
+		t.Errorf("keys %q, want %q", got, want)
+	}
+	s.fails(2, "/site/#d", "", "sync", dir, "/site", "--language", "d")
+}
+
 // TestSyncStatusAndHeaders: an object that has a status or headers, which no file has, is written again.
 func TestSyncStatusAndHeaders(t *testing.T) {
 	s := newShell(t)

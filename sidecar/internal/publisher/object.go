@@ -53,9 +53,11 @@ func (c *call) object(path string) (int, *problem) {
 		func() (status int, p *problem) {
 			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout)
 			defer cancel()
-			switch {
+			switch unknown := unknownField(c.r.Header); {
 			case !c.team.mayWrite(key):
 				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
+			case unknown != nil: // perhaps it was to name another object
+				p = unknown
 			case operation != "":
 				p = c.charge()
 			}
@@ -78,7 +80,10 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	h := c.w.Header()
 	h.Set("ETag", o.ETag)
 	h.Set("Gatehouse-Version", strconv.FormatUint(o.Version, 10))
-	if match := c.r.Header.Get("If-None-Match"); match != "" && entitytag.In(match, o.ETag, true) {
+	if match := c.r.Header.Values("If-Match"); len(match) > 0 && !entitytag.In(strings.Join(match, ","), o.ETag, false) {
+		return 0, problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", o.ETag)
+	}
+	if match := strings.Join(c.r.Header.Values("If-None-Match"), ","); match != "" && entitytag.In(match, o.ETag, true) {
 		c.w.WriteHeader(http.StatusNotModified)
 		return http.StatusNotModified, nil
 	}
@@ -131,15 +136,23 @@ func (c *call) put(ctx context.Context, key string) (int, *problem) {
 func (c *call) remove(ctx context.Context, key string) (int, *problem) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
+	own, p := ownVersion(c.r.Header)
+	if p != nil {
+		return 0, p
+	}
 	conditional, version, absent, p := c.condition(ctx, key)
 	remove := c.s.p.Delete
 	switch {
 	case p != nil:
 		return 0, p
+	case own != 0 && (conditional || absent):
+		return 0, problemf(http.StatusBadRequest, "want one of Gatehouse-Version and a condition at most")
 	case absent:
 		return 0, problemf(http.StatusBadRequest, "If-None-Match: there is nothing to delete then")
 	case conditional:
 		remove = c.s.p.DeleteIf
+	default:
+		version = own
 	}
 	receipt, err := remove(ctx, key, version)
 	if err != nil {
@@ -205,23 +218,42 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 			return o, problemf(http.StatusBadRequest, "Gatehouse-Status: %q: want a number", status)
 		}
 	}
-	if version := h.Get("Gatehouse-Version"); version != "" {
-		if o.Version, err = strconv.ParseUint(version, 10, 53); err != nil {
-			return o, problemf(http.StatusBadRequest, "Gatehouse-Version: %q: want a number up to 2^53 - 1", version)
-		}
+	if o.Version, p = ownVersion(h); p != nil {
+		return o, p
 	}
 	for name, values := range h {
 		if name, found := strings.CutPrefix(name, headerPrefix); found {
 			for _, value := range values {
 				o.Headers = append(o.Headers, contract.Header{Name: strings.ToLower(name), Value: value})
 			}
-		} else if strings.HasPrefix(name, "Gatehouse-") && !slices.Contains(fields, name) {
-			return o, problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(fields, ", "),
-				headerPrefix)
 		}
 	}
 	slices.SortStableFunc(o.Headers, func(a, b contract.Header) int { return strings.Compare(a.Name, b.Name) })
 	return o, nil
+}
+
+// unknownField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one.
+func unknownField(h http.Header) *problem {
+	for name := range h {
+		if strings.HasPrefix(name, "Gatehouse-") && !strings.HasPrefix(name, headerPrefix) && !slices.Contains(fields, name) {
+			return problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(fields, ", "),
+				headerPrefix)
+		}
+	}
+	return nil
+}
+
+// ownVersion returns the version that the request gives the object, 0 for the next one.
+func ownVersion(h http.Header) (uint64, *problem) {
+	text := h.Get("Gatehouse-Version")
+	if text == "" {
+		return 0, nil
+	}
+	version, err := strconv.ParseUint(text, 10, 53)
+	if err != nil {
+		return 0, problemf(http.StatusBadRequest, "Gatehouse-Version: %q: want a number up to 2^53 - 1", text)
+	}
+	return version, nil
 }
 
 // purgeRequest is the body of a request to purge.

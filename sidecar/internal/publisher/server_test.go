@@ -795,3 +795,81 @@ func TestTeams(t *testing.T) {
 		t.Errorf("no teams: %v", err)
 	}
 }
+
+// TestDeleteVersion: a late delete with a version of its own deletes nothing newer, and a misspelt header never
+// another object.
+func TestDeleteVersion(t *testing.T) {
+	s := start(t)
+	const target = "/v1/objects/v1/products/1"
+	put := s.do(t, "PUT", target, shop.with(text).with(headers{"Gatehouse-Version": "6"}), "x")
+	for _, tt := range []struct {
+		method string
+		more   headers
+		want   int
+	}{
+		{"DELETE", headers{"Gatehouse-Version": "5"}, 409},
+		{"PURGE", headers{"Gatehouse-Version": "6"}, 409},
+		{"DELETE", headers{"Gatehouse-Version": "x"}, 400},
+		{"DELETE", headers{"Gatehouse-Version": "7", "If-Match": put.header.Get("ETag")}, 400},
+		{"DELETE", headers{"Gatehouse-Vhost": "fleet"}, 400},
+		{"GET", headers{"Gatehouse-Vhost": "fleet"}, 400},
+		{"GET", nil, 200},
+		{"DELETE", headers{"Gatehouse-Version": "8"}, 200},
+		{"GET", nil, 404},
+	} {
+		got := s.do(t, tt.method, target, shop.with(tt.more), "")
+		if got.status != tt.want {
+			t.Errorf("%s %v: %d %s, want %d", tt.method, tt.more, got.status, got.body, tt.want)
+		}
+		if tt.method == "DELETE" && got.status == 200 && !strings.Contains(got.body, `"version":8`) {
+			t.Errorf("deleted: %s", got.body)
+		}
+	}
+}
+
+// TestBatchUTF8: a body that isn't UTF-8 is refused, not changed.
+func TestBatchUTF8(t *testing.T) {
+	s := start(t)
+	const line = `{"op": "put", "key": "/v1/products/%d", "content_type": "text/plain", "body": "caf%s"}` + "\n"
+	got := s.do(t, "POST", "/v1/batch", shop.with(headers{"Content-Type": "application/x-ndjson"}),
+		fmt.Sprintf(line+line, 1, "\xe9", 2, "é"))
+	if got.status != 207 || !strings.Contains(got.body, "body_base64") {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	for i, want := range []answer{{status: 404}, {status: 200, body: "café"}} {
+		got := s.do(t, "GET", fmt.Sprint("/v1/objects/v1/products/", i+1), shop, "")
+		if got.status != want.status || want.status == 200 && got.body != want.body {
+			t.Errorf("line %d: %d %q", i+1, got.status, got.body)
+		}
+	}
+}
+
+// TestGetConditions: a GET has its conditions (RFC 9110, sections 13.1.1 and 13.1.2), also of several header lines.
+func TestGetConditions(t *testing.T) {
+	s := start(t)
+	const target = "/v1/objects/v1/products/1"
+	tag := s.do(t, "PUT", target, shop.with(text), "x").header.Get("ETag")
+	for _, tt := range []struct {
+		name   string
+		values []string
+		want   int
+	}{
+		{"If-Match", []string{`"no"`}, 412}, {"If-Match", []string{`"no"`, tag}, 200}, {"If-Match", []string{"*"}, 200},
+		{"If-Match", []string{"W/" + tag}, 412}, {"If-None-Match", []string{`"no"`, tag}, 304},
+		{"If-None-Match", []string{`"no"`}, 200},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.address+target, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{"Authorization": {shop["Authorization"]}, tt.name: tt.values}
+		got, err := s.http.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if got.StatusCode != tt.want {
+			t.Errorf("%s %q: %d, want %d", tt.name, tt.values, got.StatusCode, tt.want)
+		}
+	}
+}

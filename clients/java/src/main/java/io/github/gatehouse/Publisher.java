@@ -213,8 +213,13 @@ public final class Publisher implements AutoCloseable {
 
   /** Returns the reply; a single value is a list of one. */
   private List<Object> await(AsyncCommand<byte[], byte[], List<Object>> sent) {
+    Duration timeout = connection.getTimeout();
+    return await(sent, timeout.isZero() ? Long.MAX_VALUE : timeout.toNanos()); // Lettuce's zero is no timeout
+  }
+
+  private List<Object> await(AsyncCommand<byte[], byte[], List<Object>> sent, long nanos) {
     try {
-      List<Object> reply = sent.get(connection.getTimeout().toNanos(), TimeUnit.NANOSECONDS);
+      List<Object> reply = sent.get(nanos, TimeUnit.NANOSECONDS);
       return reply == null ? Collections.singletonList(null) : reply;
     } catch (TimeoutException e) {
       sent.cancel(true);
@@ -308,12 +313,14 @@ public final class Publisher implements AutoCloseable {
       calls.get(i).args.forEach(args::add);
       sent.add(send(command, args));
     }
+    boolean late = false; // those behind one without a reply in time have none, either: they were sent together
     for (int n = 0; n < sent.size(); n++) {
       try {
-        List<Object> reply = await(sent.get(n));
+        List<Object> reply = late ? await(sent.get(n), 0) : await(sent.get(n));
         results[these.get(n)] =
             new Result(new Receipt(Fields.number(reply.get(0)), Fields.number(reply.get(1))), null);
       } catch (RuntimeException e) {
+        late |= e instanceof RedisCommandTimeoutException;
         results[these.get(n)] = new Result(null, e);
       }
     }

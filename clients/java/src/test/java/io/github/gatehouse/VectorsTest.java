@@ -14,12 +14,16 @@ import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandTimeoutException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.cluster.api.sync.RedisClusterCommands;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.codec.RedisCodec;
 import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.output.StatusOutput;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.CommandType;
 import java.io.ByteArrayInputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -37,6 +41,7 @@ import java.util.TreeMap;
 import java.util.UUID;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import java.util.zip.GZIPInputStream;
 import org.junit.jupiter.api.DynamicTest;
@@ -129,6 +134,34 @@ class VectorsTest {
       if (vector.has("hash")) {
         assertEquals(flag(vector, "matches"), pepper.matches(text(vector, "hash"), text(vector, "secret")));
       }
+    }
+  }
+
+  /** A batch to a server that doesn't answer takes one timeout, not one for each write; a timeout of zero is none. */
+  @Test
+  void timeouts() {
+    RedisURI uri = RedisURI.create(System.getenv("GATEHOUSE_TEST_REDIS"));
+    String namespace = UUID.randomUUID().toString().substring(0, 23);
+    RedisClient client = RedisClient.create();
+    var raw = client.connect(uri).sync();
+    uri.setTimeout(Duration.ZERO);
+    try (Publisher publisher = Publisher.builder(client, uri).namespace(namespace).build()) {
+      publisher.put(GatehouseObject.of("/a", "a", "text/plain"));
+    }
+    uri.setTimeout(Duration.ofMillis(500));
+    try (Publisher publisher = Publisher.builder(client, uri).namespace(namespace).build()) {
+      publisher.put(GatehouseObject.of("/a", "b", "text/plain"));
+      raw.dispatch(CommandType.CLIENT, new StatusOutput<>(StringCodec.UTF8),
+          new CommandArgs<>(StringCodec.UTF8).add("PAUSE").add(60_000).add("WRITE"));
+      long begin = System.nanoTime();
+      List<Result> results = publisher.putAll(IntStream.range(0, 40)
+          .mapToObj(i -> GatehouseObject.of("/" + i, "a", "text/plain")).toList());
+      assertTrue(System.nanoTime() - begin < 10_000_000_000L, "it takes longer");
+      results.forEach(result -> assertTrue(result.error() instanceof RedisCommandTimeoutException, result.toString()));
+    } finally {
+      raw.dispatch(CommandType.CLIENT, new StatusOutput<>(StringCodec.UTF8),
+          new CommandArgs<>(StringCodec.UTF8).add("UNPAUSE"));
+      client.shutdown();
     }
   }
 
