@@ -116,6 +116,7 @@ func (c *call) serve() (status int, p *problem) {
 		})
 	}
 	scheme, token, _ := strings.Cut(c.r.Header.Get("Authorization"), " ")
+	token = strings.TrimLeft(token, " ") // RFC 9110, section 11.4
 	if strings.EqualFold(scheme, "Bearer") {
 		c.token, c.team = token, c.s.teams.of(token)
 	}

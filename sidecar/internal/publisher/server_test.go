@@ -243,6 +243,7 @@ func TestWhoMayWrite(t *testing.T) {
 	}{
 		{"its prefix", "/v1/products/1", shop, 201},
 		{"a device under its prefix", "/v1/products/1", shop.with(headers{"Gatehouse-Device": "d1"}), 201},
+		{"a token after two blanks", "/v1/products/1", headers{"Authorization": "bearer  " + tokenOf("shop")}, 200},
 		{"no token", "/v1/products/1", nil, 401},
 		{"a wrong token", "/v1/products/1", headers{"Authorization": "Bearer x"}, 401},
 		{"the sum of a token", "/v1/products/1", headers{"Authorization": "Bearer " + sum(tokenOf("shop"))}, 401},
