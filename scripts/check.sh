@@ -100,6 +100,9 @@ plants() {
 # A tag of an action can be moved to other code; a commit can't.
 by_digest() { ! grep -n 'uses:' .github/workflows/*.yml | grep -vE 'uses: [a-z/-]+@[0-9a-f]{40} # v[0-9.]+$'; }
 
+# Git takes a merge with conflicts if somebody adds it.
+merged() { ! git grep -nE '^(<{7}|>{7}) '; }
+
 # Names of pages in comments and messages, from the root or beside the file.
 mentions() {
   local file name status=0
@@ -120,6 +123,7 @@ links() {
 
 stage gofmt formatted
 stage "120 columns" narrow
+stage "no conflicts" merged
 stage imports imports
 stage "go mod tidy" all go mod tidy -diff
 stage "versions of Go" toolchains

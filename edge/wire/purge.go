@@ -15,8 +15,8 @@ const MaxPurges = 8
 // Purge is a purge that is under way. The sidecar removes or marks the objects that it concerns one by one, which takes
 // a while for many; from the first moment no reader may find them.
 type Purge struct {
-	// Stamps are those of the last bodies before the purge, one for each shard in which it is under way, see [Stamp].
-	// Objects of other shards, and those that were written later, are not concerned.
+	// Stamps has one for each shard in which the purge is under way, see [Stamp]: the greatest of bodies before it.
+	// Objects of other shards, and those with a greater one, are not concerned.
 	Stamps []uint64
 	// Tags has the bit of the purge's tag, and concerns objects with that bit; 0: with any tags. Tags share bits, so for
 	// a moment a purge concerns more objects than it removes: of those with one other tag, one in 32.

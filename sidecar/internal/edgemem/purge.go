@@ -17,7 +17,7 @@ type purgeID struct {
 
 // purging is a purge that is under way in a shard.
 type purging struct {
-	stamp uint64 // of the last body before it
+	stamp uint64 // at least those of the shard's bodies before it, and less than those after it
 	// after is when all that the purge concerns was removed or marked at the edge: once so many buckets were taken. Until
 	// the call of end that isn't known.
 	after uint64

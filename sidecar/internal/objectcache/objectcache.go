@@ -40,7 +40,7 @@ type Edge interface {
 	// MarkStale makes the object at key, if there is one, Stale.
 	MarkStale(key string)
 	// BeginPurge has the edge let go at once of all objects of a shard that a purge concerns, or if soft take them as
-	// stale. It is followed by DeleteObjects or MarkStale for each, and by a call of end.
+	// stale. DeleteObjects or MarkStale for each follow, unless it is deleted or replaced meanwhile, and a call of end.
 	BeginPurge(shard int, id string, soft bool) (end func())
 }
 
@@ -193,7 +193,7 @@ func (c *Cache) applyLocked(o *contract.Object) Result {
 	if again {
 		sinceMS = before.sinceMS
 	}
-	unchanged := again && before.resync != resync && before.place == held && stale == before.stale && c.has(o)
+	unchanged := again && !purged && before.resync != resync && before.place == held && stale == before.stale && c.has(o)
 	if before.place != nowhere {
 		c.index(o.Key, false)
 	}

@@ -62,9 +62,9 @@ func (s keySet) keys() []string {
 	return slices.AppendSeq([]string{s.one}, maps.Keys(s.more))
 }
 
-// pushed is the number of objects that are removed from the edge at once: about a batch. Between two of them others get
-// the lock: a purge of many takes long, and the edge must learn of it in the other shards, too.
-const pushed = 512
+// atOnce is the number of objects that are removed from the edge at once: about a batch. In between others get the
+// lock: a purge of many takes long, and the edge must learn of it in the other shards, too.
+const atOnce = 512
 
 // Purges is the cache for the purges of one shard.
 type Purges struct{ Shard }
@@ -94,13 +94,13 @@ func (s Purges) Apply(p contract.Purge) {
 	end := func() {}
 	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	keys := of.tagged[p.ID].keys()
-	if tag == "" || len(keys) > pushed {
+	if tag == "" || len(keys) > atOnce {
 		end = s.edge.BeginPurge(s.shard, p.ID, p.Hard <= known.Hard)
 	}
 	if tag == "" {
 		keys = s.under(virtualHost, prefix)
 	}
-	for some := range slices.Chunk(keys, pushed) {
+	for some := range slices.Chunk(keys, atOnce) {
 		s.letOthers()
 		s.purge(some)
 	}
@@ -115,11 +115,12 @@ func (s Purges) letOthers() {
 	s.mu.Lock()
 }
 
-// under returns the keys of held and left-out objects of a virtual host whose paths begin with prefix.
+// under returns the keys of held and left-out objects of a virtual host whose paths begin with prefix. Others may add
+// and remove keys meanwhile, and replace the map.
 func (s Purges) under(virtualHost, prefix string) (keys []string) {
 	n := 0
 	for key, k := range s.newest {
-		if n++; n%(8*pushed) == 0 {
+		if n++; n%(8*atOnce) == 0 {
 			s.letOthers()
 		}
 		if int(k.shard) != s.shard || k.place == nowhere {

@@ -342,15 +342,21 @@ func TestDuringPurge(t *testing.T) {
 	for _, id := range []string{"#t", "/a/"} {
 		t.Run(id, func(t *testing.T) {
 			e := &slowEdge{edge: edge{}}
-			c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 20_000}, e, metrics.New(),
+			c, err := objectcache.New(objectcache.Config{Bytes: 1 << 26, Objects: 30_000}, e, metrics.New(),
 				slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
-			const objects = 5000
+			const objects = 20_000
 			key := func(i int) string { return fmt.Sprint("/a/", i) }
+			published := time.Now().UnixMilli()
+			first := func(i int) contract.Object {
+				o := tagged(key(i), 1, uint64(i+1), "t")
+				o.PublishedMS = published
+				return o
+			}
 			for i := range objects {
-				c.Apply(tagged(key(i), 1, uint64(i+1), "t"))
+				c.Apply(first(i))
 			}
 			c.Apply(tagged("/b", 1, objects+1, "b"))
 			wrote, found := make(chan struct{}, 1), make(chan int)
@@ -359,13 +365,20 @@ func TestDuringPurge(t *testing.T) {
 				c.Apply(tagged(key(1), 2, objects-1, "t")) // read late
 				wrote <- struct{}{}
 				n := 0
-				for i := range objects {
-					if _, ok := c.Get(key(i)); ok && i > 0 {
+				for i := 2; i < objects; i++ {
+					if _, ok := c.Get(key(i)); ok {
 						n++
+					}
+					o := first(i)
+					if result := c.ApplyRead(&o, c.ReadMark(o.Key)); result == objectcache.Unchanged {
+						t.Errorf("%s: %s, though it is being purged", o.Key, result)
+						break
 					}
 				}
 				found <- n
 			}
+			c.Purges(0).EndResync()
+			c.Shard(0).BeginResync()
 			c.Purges(0).Apply(hard(id, 1, objects+5))
 			if len(wrote) != 1 {
 				t.Error("nobody could write during the purge")
