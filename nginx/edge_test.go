@@ -160,14 +160,10 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // send sends a request to a server of the edge, as it is, and returns the answer.
 func (e *testEdge) send(t *testing.T, socket, request string) (res *http.Response, body string) {
 	t.Helper()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", e.socket(socket))
-	mustBeNil(t, err)
+	conn := e.write(t, socket, request)
 	defer conn.Close()
-	mustBeNil(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
-	_, err = io.WriteString(conn, request)
-	mustBeNil(t, err)
 	method, _, _ := strings.Cut(request, " ")
-	res, err = http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	res, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
 	if err != nil {
 		t.Fatalf("%q: %v", request, err)
 	}
@@ -179,17 +175,24 @@ func (e *testEdge) send(t *testing.T, socket, request string) (res *http.Respons
 // exchange sends requests to a server of the edge, as they are, and returns all that it gets until the connection ends.
 func (e *testEdge) exchange(t *testing.T, socket, requests string) string {
 	t.Helper()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", e.socket(socket))
-	mustBeNil(t, err)
+	conn := e.write(t, socket, requests)
 	defer conn.Close()
-	mustBeNil(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
-	_, err = io.WriteString(conn, requests)
-	mustBeNil(t, err)
 	got, err := io.ReadAll(conn)
 	if err != nil {
 		t.Errorf("%q: %v", requests, err)
 	}
 	return string(got)
+}
+
+// write connects to a server of the edge for 10 s at most, and writes requests.
+func (e *testEdge) write(t *testing.T, socket, requests string) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", e.socket(socket))
+	mustBeNil(t, err)
+	mustBeNil(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.WriteString(conn, requests)
+	mustBeNil(t, err)
+	return conn
 }
 
 // ask sends a request with headers, one a line, to the edge.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"strconv"
 	"strings"
@@ -57,7 +56,7 @@ func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result {
 	return p.deleteAll(ctx, keys, contract.Object{Deleted: true}.Fields())
 }
 
-// deleteAll writes tombstones of these fields.
+// deleteAll writes tombstones, all of these fields.
 func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields map[string]string) []Result {
 	results := make([]Result, len(keys))
 	var mutations []mutation
@@ -68,7 +67,7 @@ func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields map[str
 			results[i].Err = fmt.Errorf("delete object: %w", err)
 			continue
 		}
-		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), maps.Clone(fields)})
+		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), fields})
 		of = append(of, i)
 	}
 	for n, r := range p.writeAll(ctx, mutations) {

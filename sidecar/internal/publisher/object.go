@@ -80,8 +80,10 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	h := c.w.Header()
 	h.Set("ETag", o.ETag)
 	h.Set("Gatehouse-Version", strconv.FormatUint(o.Version, 10))
-	if match := c.r.Header.Values("If-Match"); len(match) > 0 && !entitytag.In(strings.Join(match, ","), o.ETag, false) {
-		return 0, problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", o.ETag)
+	if match := c.r.Header.Values("If-Match"); len(match) > 0 {
+		if p := unmatched(match, o.ETag); p != nil {
+			return 0, p
+		}
 	}
 	if match := strings.Join(c.r.Header.Values("If-None-Match"), ","); match != "" && entitytag.In(match, o.ETag, true) {
 		c.w.WriteHeader(http.StatusNotModified)
@@ -182,10 +184,18 @@ func (c *call) condition(ctx context.Context, key string) (conditional bool, ver
 	if err != nil {
 		return true, 0, false, failed(err)
 	}
-	if !entitytag.In(strings.Join(match, ","), o.ETag, false) {
-		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", o.ETag)
+	if p := unmatched(match, o.ETag); p != nil {
+		return true, 0, false, p
 	}
 	return true, o.Version, false, nil
+}
+
+// unmatched returns the problem of If-Match, all its lines, if it doesn't have an object's entity-tag.
+func unmatched(match []string, etag string) *problem {
+	if entitytag.In(strings.Join(match, ","), etag, false) {
+		return nil
+	}
+	return problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", etag)
 }
 
 // precondition returns p, as a condition that failed if another write came between.
