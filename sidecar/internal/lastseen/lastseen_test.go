@@ -151,9 +151,11 @@ func TestRefused(t *testing.T) {
 	await.Until(t, "refused", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.off && len(l.half) == 0 })
 	l.Allowed("d", false)
 	l.Failed("d", "192.0.2.1")
+	l.mu.Lock()
 	if len(l.seen)+len(l.failed) != 0 {
 		t.Error("something is kept that can't be written")
 	}
+	l.mu.Unlock()
 	acl("~{gatehouse:[0-9]}:seen*", "+zadd", "+zincrby", "+zremrangebyrank", "+expire")
 	l.half <- struct{}{}
 	await.Until(t, "permitted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return !l.off })
