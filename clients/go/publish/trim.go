@@ -41,9 +41,9 @@ type Trimmed struct {
 	Members, Removed, Expired, Purged, Purges int
 }
 
-// Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete], objects that expired
-// over 24 hours ago or were purged, and then needless purges; their entries are removed a day later. It works in
-// pages, so that it never blocks Redis for long, and may be interrupted at any time. Readers that were disconnected
+// Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete] but without a new
+// version, objects that expired over 24 hours ago or were purged, and then needless purges; their entries are removed a
+// day later. It works in pages, so that it never blocks Redis for long, and may be interrupted at any time. Readers that were disconnected
 // since before a removed entry was written read everything again. Trim returns [ErrEvicts] if Redis evicts records:
 // evicted records were not deleted, and their entries are needed to revoke them.
 func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
@@ -256,7 +256,9 @@ func (p *Publisher) deleteVersion(ctx context.Context, m contract.Member, versio
 	if err != nil || n > math.MaxInt64/2 {
 		return false, nil
 	}
-	_, err = p.write(ctx, replace, m, after(contract.Object{Deleted: true}.Fields(), n))
+	fields := contract.Object{Deleted: true}.Fields()
+	fields[contract.FieldVersion] = "~" + strconv.FormatUint(n, 10) // a publisher's next version may be the one after it
+	_, err = p.write(ctx, replace, m, fields)
 	if errors.Is(err, ErrStale) {
 		return false, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func TestTrim(t *testing.T) {
 				t.Errorf("%s: %v", member, err)
 			}
 		}
-		if o := s.hash(t, contract.ObjectMember("/expired-a-day-ago")); o["deleted"] != "1" || o["version"] != "2" {
+		if o := s.hash(t, contract.ObjectMember("/expired-a-day-ago")); o["deleted"] != "1" || o["version"] != "1" {
 			t.Errorf("expired: %v", o)
 		}
 		done, err = s.p.Trim(ctx)
@@ -103,6 +104,50 @@ func TestTrim(t *testing.T) {
 		}
 		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != 1<<40 {
 			t.Errorf("floor %d, want %d", floor, 1<<40)
+		}
+	})
+}
+
+// TestTrimKeepsVersions: who counts the versions of a key goes on after the one that was trimmed, and readers take the
+// tombstone for the newer of two writes with one version, even if the clock has stepped back.
+func TestTrimKeepsVersions(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		put := func(key string, version uint64) error {
+			_, err := s.p.Put(ctx, Object{Key: key, ContentType: "a", TTL: time.Hour, Tags: []string{"t"}, Version: version})
+			return err
+		}
+		for _, key := range []string{"/expired", "/purged", "/moved"} {
+			if err := put(key, 7); err != nil {
+				t.Fatal(err)
+			}
+		}
+		day := 25 * time.Hour.Milliseconds()
+		s.HIncrBy(ctx, keys.ObjectKey("/expired"), contract.FieldPublished, -day)
+		ahead := s.HIncrBy(ctx, keys.ObjectKey("/purged"), contract.FieldPublished, day).Val()
+		if _, err := s.p.Purge(ctx, Purge{Tag: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := put("/moved", 8); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := s.p.Trim(ctx); err != nil || done.Expired+done.Purged != 2 {
+			t.Fatalf("%+v, %v, want two deleted", done, err)
+		}
+		if o := s.hash(t, contract.ObjectMember("/purged")); o["deleted"] != "1" || o["version"] != "7" ||
+			o["published"] != strconv.FormatInt(ahead+1, 10) {
+			t.Errorf("purged: %v, want version 7, published at %d", o, ahead+1)
+		}
+		for _, key := range []string{"/expired", "/purged"} {
+			if err := put(key, 7); !errors.Is(err, ErrStale) {
+				t.Errorf("%s: version 7 again: %v", key, err)
+			}
+			if err := put(key, 8); err != nil {
+				t.Errorf("%s: the next version: %v", key, err)
+			}
+		}
+		if deleted, err := s.p.deleteVersion(ctx, contract.ObjectMember("/moved"), "7"); deleted || err != nil {
+			t.Errorf("written meanwhile: %t, %v", deleted, err)
 		}
 	})
 }

@@ -6,7 +6,7 @@
 --         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
 --         or tombstone is there; "purge" writes a purge: hard or soft, of which the value becomes seq
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
---         there is none
+--         there is none; "~V" for V itself, if it is the stored one: only for a tombstone
 --       3 a random epoch, taken if there is none
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
@@ -472,16 +472,20 @@ if mode == 'add' then
   end
 end
 
-local expected = string.match(ARGV[2], '^=(.*)')
+local condition, expected = string.match(ARGV[2], '^([=~])(.*)')
 local version = number_of(expected or ARGV[2])
 if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
+end
+local kept = condition == '~'
+if kept and not given['deleted'] then
+  return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ': only a tombstone keeps the stored one')
 end
 if expected and version ~= stored then
   return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not the stored '
     .. decimal(stored))
 end
-if expected then
+if condition == '=' then
   version = 0
 end
 if version == 0 and stored == 0 then
@@ -492,7 +496,7 @@ if version == 0 and stored == 0 then
 elseif version == 0 then
   version = stored + 1
 end
-if version <= stored or version > newest then
+if version <= stored and not kept or version > newest then
   return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not newer than the stored '
     .. decimal(stored) .. ' (at most ' .. decimal(newest) .. ')')
 end
@@ -541,10 +545,14 @@ if redirects ~= (string.find('\n' .. (given['headers'] or ''), '\nlocation: ', 1
 end
 
 local now = read('TIME')
+local published = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+if kept then -- readers take the later of two writes with one version; the clock may have stepped back
+  published = math.max(published, (number_of(read('HGET', KEYS[1], 'published')) or 0) + 1)
+end
 record[#record + 1] = 'version'
 record[#record + 1] = decimal(version)
 record[#record + 1] = 'published'
-record[#record + 1] = decimal(tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000))
+record[#record + 1] = decimal(published)
 if given['seq'] then
   record[#record + 1] = 'seq'
   record[#record + 1] = decimal(seq)
