@@ -368,39 +368,6 @@ func (e *Engine) compose(all []byte) string {
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
-// private reports whether answers from the cache are for one client: those that need a credential.
-func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
-
-// cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
-// without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
-// max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
-//
-// A publisher's Cache-Control counts instead, see [Engine.publishedControl]; not of an object that was purged softly,
-// which clients must revalidate.
-func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
-	computed := e.computedControl(nowMS, rule, o)
-	if o.Headers != "" && !o.Stale {
-		if directives := published(o, "cache-control"); directives != "" {
-			return e.publishedControl(directives, computed, rule.private(), o.TTLMS != 0)
-		}
-	}
-	return computed
-}
-
-func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
-	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
-	switch {
-	case o.TTLMS != 0 && rule.private():
-		return e.decimal("private, max-age=", left)
-	case o.TTLMS != 0:
-		return e.decimal("max-age=", left)
-	case rule.private():
-		return "private, no-cache"
-	default:
-		return "no-cache"
-	}
-}
-
 // vary returns the headers on which an answer depends: a client's cache may serve several devices, and must not give
 // the answer of one to another (RFC 9110, section 12.5.5).
 func (e *Engine) vary(rule *Rule, o *wire.Object) string {

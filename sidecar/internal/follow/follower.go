@@ -187,13 +187,6 @@ type grants struct {
 	answers chan granted             // of the current subscription
 }
 
-// New returns a Follower that reads through client; the caller still closes client. To follow more than one shard, see
-// [NewGroup].
-func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
-	c.Keyspace, c.Shard = contract.Keyspace{Database: redisurl.Database(client)}, 0
-	return newFollower(c, newBoard(1, c.Clock, m), client, m, log)
-}
-
 func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
 	due := time.NewTimer(0)
 	due.Stop()

@@ -165,8 +165,9 @@ func (c *Cache) Apply(o contract.Object) {
 	c.apply(&o)
 }
 
+// apply is update, counted by result.
 func (c *Cache) apply(o *contract.Object) Result {
-	result := c.applyLocked(o)
+	result := c.update(o)
 	c.metrics.Applied.WithLabelValues(string(result)).Inc()
 	c.report()
 	return result
@@ -178,7 +179,8 @@ func (c *Cache) report() {
 	c.metrics.CachedBytes.Set(float64(c.bytes))
 }
 
-func (c *Cache) applyLocked(o *contract.Object) Result {
+// update makes o, unless it is not newer, the newest version of its key, here and at the edge.
+func (c *Cache) update(o *contract.Object) Result {
 	shard := c.shards.Of(o.Key)
 	resync := c.resyncs[shard]
 	before, found := c.newest[o.Key]

@@ -1,0 +1,112 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/wire"
+)
+
+// private reports whether answers from the cache are for one client: those that need a credential.
+func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
+
+// cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
+// without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
+// max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
+//
+// A publisher's Cache-Control counts instead, see [Engine.publishedControl]; not of an object that was purged softly,
+// which clients must revalidate.
+func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
+	computed := e.computedControl(nowMS, rule, o)
+	if o.Headers != "" && !o.Stale {
+		if directives := published(o, "cache-control"); directives != "" {
+			return e.publishedControl(directives, computed, rule.private(), o.TTLMS != 0)
+		}
+	}
+	return computed
+}
+
+func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
+	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
+	switch {
+	case o.TTLMS != 0 && rule.private():
+		return e.decimal("private, max-age=", left)
+	case o.TTLMS != 0:
+		return e.decimal("max-age=", left)
+	case rule.private():
+		return "private, no-cache"
+	default:
+		return "no-cache"
+	}
+}
+
+// publishedControl returns the publisher's Cache-Control, completed by computed, the edge's own, unless it says itself
+// how long an answer is fresh. A shared cache never gets a private answer to store: private comes first, where no
+// malformed directive can hide it.
+//
+//go:noinline
+func (e *Engine) publishedControl(directives, computed string, private, ttl bool) string {
+	all := e.text
+	if private {
+		all = append(all, "private"...)
+		computed = strings.TrimPrefix(computed, "private, ")
+	}
+	add := func(directive string) {
+		if len(all) > len(e.text) {
+			all = append(all, ", "...)
+		}
+		all = append(all, directive...)
+	}
+	fresh, shared := false, false
+	for directives != "" {
+		var directive string
+		directive, directives = nextDirective(directives)
+		name, _, argument := strings.Cut(directive, "=")
+		name = strings.ToLower(strings.TrimSpace(name))
+		switch name {
+		case "":
+			continue
+		case "max-age", "no-store":
+			fresh = true
+		case "no-cache": // with names of headers it is about these (RFC 9111, section 5.2.2.4)
+			fresh = fresh || !argument
+		case "public", "stale-while-revalidate", "stale-if-error":
+			if private {
+				continue
+			}
+		case "s-maxage":
+			if private {
+				continue
+			}
+			shared = true
+		case "private":
+			if private {
+				continue
+			}
+		}
+		add(directive)
+	}
+	switch {
+	case fresh:
+	case shared && !ttl:
+		add("max-age=0") // no-cache would forbid shared caches what s-maxage allows
+	default:
+		add(computed)
+	}
+	return e.compose(all)
+}
+
+// nextDirective returns the first element of a list, and those after it. A comma in a quoted string separates nothing.
+func nextDirective(list string) (first, rest string) {
+	quoted := false
+	for i := 0; i < len(list); i++ {
+		switch c := list[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == ',' && !quoted:
+			return strings.TrimSpace(list[:i]), list[i+1:]
+		}
+	}
+	return strings.TrimSpace(list), ""
+}
