@@ -69,6 +69,7 @@ func resetThenAnswered(t *testing.T, e *edge) {
 	for round := range resetRounds {
 		answered := e.metric(answers)
 		before := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
+		sent := e.stat("cluster.gatehouse-sidecar.upstream_cx_tx_bytes_total")
 		e.signals(e.SignalSidecar(syscall.SIGSTOP))
 		c, secret, want := e.connect(), "wrong", 401
 		if round%2 == 1 {
@@ -79,6 +80,12 @@ func resetThenAnswered(t *testing.T, e *edge) {
 			t.Fatal(err)
 		}
 		e.verifying(before + 2)
+		await(t, "Envoy sends the call", patience, func() error {
+			if e.stat("cluster.gatehouse-sidecar.upstream_cx_tx_bytes_total") == sent {
+				return errors.New("not yet")
+			}
+			return nil
+		})
 		e.stopEdge()
 		e.signals(c.Framer.WriteRSTStream(1, http2.ErrCodeCancel), e.SignalSidecar(syscall.SIGCONT))
 		await(t, "the sidecar answers", patience, func() error {
