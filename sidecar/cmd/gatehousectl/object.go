@@ -48,19 +48,33 @@ func (f *keyFlags) complete(key *string) error {
 }
 
 type putCmd struct {
-	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
-	File        string        `required:"" placeholder:"FILE" help:"The body, at most 1 MiB; - is standard input."`
-	ContentType string        `placeholder:"TYPE" help:"Content type. Default: by the extension of file or key, or by the body."`
-	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
-	Header      []string      `sep:"none" placeholder:"NAME:VALUE" help:"A header of the answer, such as 'location: /new'; may be repeated."`
-	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
-	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
-	IfAbsent    bool          `help:"Only if there is no object at the key."`
-	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
-	Tag         []string      `placeholder:"TAG" help:"Tags for purges, at most 16."`
+	Key         string   `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
+	File        string   `required:"" placeholder:"FILE" help:"The body, at most 1 MiB; - is standard input."`
+	ContentType string   `placeholder:"TYPE" help:"Content type. Default: by the extension of file or key, or by the body."`
+	Status      int      `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
+	Header      []string `sep:"none" placeholder:"NAME:VALUE" help:"A header of the answer, such as 'location: /new'; may be repeated."`
+	Version     uint64   `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
+	IfVersion   uint64   `placeholder:"N" help:"Only if this is the stored version."`
+	IfAbsent    bool     `help:"Only if there is no object at the key."`
+	TTL         freshFor `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	Tag         []string `placeholder:"TAG" help:"Tags for purges, at most 16."`
 
 	keyFlags `embed:""`
 	jsonFlag `embed:""`
+}
+
+// freshFor is how long objects are fresh; 0, without the flag, is until they change.
+type freshFor struct{ time.Duration }
+
+// UnmarshalText refuses 0, which must not mean for ever.
+func (f *freshFor) UnmarshalText(text []byte) (err error) {
+	if f.Duration, err = time.ParseDuration(string(text)); err != nil {
+		return err
+	}
+	if f.Duration <= 0 || f.Duration%time.Millisecond != 0 {
+		return fmt.Errorf("%s: want whole milliseconds, 1ms at least; without it, fresh until changed", f.Duration)
+	}
+	return nil
 }
 
 // writtenObject is what put and delete tell.
@@ -83,8 +97,8 @@ func (cmd *putCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status, TTL: cmd.TTL,
-		Version: cmd.Version, Tags: cmd.Tag, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
+	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status,
+		TTL: cmd.TTL.Duration, Version: cmd.Version, Tags: cmd.Tag, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
 	for _, line := range cmd.Header {
 		name, value, found := strings.Cut(line, ":")
 		if !found {

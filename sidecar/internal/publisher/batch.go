@@ -189,8 +189,8 @@ func (c *call) parse(text []byte) (w write) {
 		w.object.Body = []byte(l.Body)
 	}
 	if l.TTL != "" {
-		if w.object.TTL, err = time.ParseDuration(l.TTL); err != nil {
-			return refuse("ttl: %q: want a time such as 10m or 90s", l.TTL)
+		if w.object.TTL, w.p = lifetime("ttl", l.TTL); w.p != nil {
+			return w
 		}
 	}
 	if !c.team.mayWrite(l.Key) {

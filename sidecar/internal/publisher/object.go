@@ -214,8 +214,8 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 	o.ContentType, o.ETag = h.Get("Content-Type"), h.Get("Gatehouse-ETag")
 	var err error
 	if ttl := h.Get("Gatehouse-TTL"); ttl != "" {
-		if o.TTL, err = time.ParseDuration(ttl); err != nil {
-			return o, problemf(http.StatusBadRequest, "Gatehouse-TTL: %q: want a time such as 10m or 90s", ttl)
+		if o.TTL, p = lifetime("Gatehouse-TTL", ttl); p != nil {
+			return o, p
 		}
 	}
 	if tags := strings.Join(h.Values("Gatehouse-Tags"), ","); tags != "" {
@@ -240,6 +240,16 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 	}
 	slices.SortStableFunc(o.Headers, func(a, b contract.Header) int { return strings.Compare(a.Name, b.Name) })
 	return o, nil
+}
+
+// lifetime reads how long an object is fresh. Who wants no end leaves it out: 0 must not mean for ever.
+func lifetime(name, text string) (time.Duration, *problem) {
+	ttl, err := time.ParseDuration(text)
+	if err != nil || ttl <= 0 || ttl%time.Millisecond != 0 {
+		return 0, problemf(http.StatusBadRequest, "%s: %q: want a time such as 10m or 90s, in whole milliseconds, 1ms at "+
+			"least; leave it out for fresh until changed", name, text)
+	}
+	return ttl, nil
 }
 
 // unknownField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one.

@@ -335,6 +335,10 @@ func TestConditions(t *testing.T) {
 		{headers{"Gatehouse-TTL": "10"}, 400},
 		{headers{"Gatehouse-Tag": "shop:a"}, 400},
 		{headers{"Gatehouse-TTL": "-1s"}, 400},
+		{headers{"Gatehouse-TTL": "0s"}, 400},
+		{headers{"Gatehouse-TTL": "0"}, 400},
+		{headers{"Gatehouse-TTL": "1us"}, 400},
+		{headers{"Gatehouse-TTL": "1ms"}, 200},
 		{headers{"Gatehouse-Status": "200"}, 200},
 		{headers{"Gatehouse-Status": "500"}, 400},
 		{headers{"Gatehouse-Status": "302"}, 400}, // no location
@@ -458,6 +462,7 @@ func TestBatch(t *testing.T) {
 {"op": "delete", "key": "/v1/products/1", "body": "x"}
 {"op": "put", "key": "/v1/products/2", "kind": "x"}
 not JSON
+{"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "ttl": "0s"}
 {"op": "put", "key": "/v1/products/3", "content_type": "text/plain", "status": 302, "headers": [{"name": "Location", "value": "/b"}]}`)
 	if got.status != 207 || got.header.Get("Content-Type") != "application/x-ndjson" {
 		t.Fatalf("%d %s", got.status, got.body)
@@ -470,10 +475,10 @@ not JSON
 		}
 		statuses, versions = append(statuses, fmt.Sprint(r.Status)), append(versions, fmt.Sprint(r.Version))
 	}
-	if got, want := strings.Join(statuses, " "), "200 200 200 200 412 412 403 400 400 400 400 400 200"; got != want {
+	if got, want := strings.Join(statuses, " "), "200 200 200 200 412 412 403 400 400 400 400 400 400 200"; got != want {
 		t.Errorf("statuses %s, want %s", got, want)
 	}
-	if got, want := strings.Join(versions, " "), "1 2 3 4 0 0 0 0 0 0 0 0 1"; got != want {
+	if got, want := strings.Join(versions, " "), "1 2 3 4 0 0 0 0 0 0 0 0 0 1"; got != want {
 		t.Errorf("versions %s, want %s", got, want)
 	}
 	var many strings.Builder
