@@ -11,7 +11,6 @@ import (
 	"mime"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
@@ -160,8 +159,8 @@ func (c *call) parse(text []byte) (w write) {
 		return w
 	}
 	err := strictjson.Decode(bytes.NewReader(text), &l)
-	if !utf8.Valid(text) { // Decode replaces what isn't
-		err = errors.New("the line is not in UTF-8: want body_base64")
+	if errors.Is(err, strictjson.ErrText) {
+		err = fmt.Errorf("%w: want body_base64", err)
 	}
 	if len(l.Key) > limits.MaxKey { // neither the answer nor the log repeats it
 		err = cmp.Or(err, fmt.Errorf("key: %d bytes, at most %d are allowed", len(l.Key), limits.MaxKey))

@@ -833,16 +833,16 @@ func TestDeleteVersion(t *testing.T) {
 	}
 }
 
-// TestBatchUTF8: a body that isn't UTF-8 is refused, not changed.
+// TestBatchUTF8: a body that isn't UTF-8, or has half of a surrogate pair, is refused, not changed.
 func TestBatchUTF8(t *testing.T) {
 	s := start(t)
 	const line = `{"op": "put", "key": "/v1/products/%d", "content_type": "text/plain", "body": "caf%s"}` + "\n"
 	got := s.do(t, "POST", "/v1/batch", shop.with(headers{"Content-Type": "application/x-ndjson"}),
-		fmt.Sprintf(line+line, 1, "\xe9", 2, "é"))
-	if got.status != 207 || !strings.Contains(got.body, "body_base64") {
+		fmt.Sprintf(line+line+line+line, 1, "\xe9", 2, "é", 3, `\ud83d`, 4, `\ud83d\ude00`))
+	if got.status != 207 || strings.Count(got.body, "body_base64") != 2 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	for i, want := range []answer{{status: 404}, {status: 200, body: "café"}} {
+	for i, want := range []answer{{status: 404}, {status: 200, body: "café"}, {status: 404}, {status: 200, body: "caf😀"}} {
 		got := s.do(t, "GET", fmt.Sprint("/v1/objects/v1/products/", i+1), shop, "")
 		if got.status != want.status || want.status == 200 && got.body != want.body {
 			t.Errorf("line %d: %d %q", i+1, got.status, got.body)
