@@ -583,9 +583,9 @@ export class Publisher {
       // Edges may have the device although its record is gone: a tombstone above all versions.
       const state = await this.#state(member)
       if (state.deleted || (!state.there && !state.logged && !options.force)) throw new NotFoundError(`no device ${id}`)
-      if (state.there && attempt < attempts) continue
       const version = String(Math.max(state.last + 1, Date.now()))
       try {
+        if (state.there) throw new StaleError(`device ${id} was written meanwhile`)
         return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })
       } catch (error) { // stale: written meanwhile
         if (!(error instanceof StaleError) || attempt === attempts) throw error

@@ -75,6 +75,16 @@ test('what was written before Redis could not be read is told', async () => {
   assert(results.length === 1200 && results.slice(512).every((result) => result === gone))
 })
 
+test('a record that is written again and again is not buried', async () => {
+  let writes = 0
+  const publisher = answered(([name, , field]) => {
+    if (name === 'EVALSHA') return writes++, new Error('ABSENT c:truck')
+    return field === 'deleted' ? null : '1'
+  })
+  await assert.rejects(publisher.revokeDevice('truck'), gatehouse.StaleError)
+  assert.equal(writes, 10)
+})
+
 test('shards', () => {
   for (const { id, shards, shard } of vectors.shards) assert.equal(gatehouse.shardOf(id, shards), shard, id)
 })

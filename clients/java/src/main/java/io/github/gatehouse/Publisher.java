@@ -694,10 +694,10 @@ public final class Publisher implements AutoCloseable {
       if (state.deleted || !state.there && !state.logged && !force) {
         throw new GatehouseException.NotFound("no device " + id);
       }
-      if (state.there && attempt < ATTEMPTS) {
-        continue;
-      }
       try {
+        if (state.there) {
+          throw new GatehouseException.Stale("device " + id + " was written meanwhile");
+        }
         long version = Math.max(state.last + 1, System.currentTimeMillis());
         return write(new Mutation("replace", member, tombstone(), Long.toString(version)));
       } catch (GatehouseException.Stale e) { // written meanwhile

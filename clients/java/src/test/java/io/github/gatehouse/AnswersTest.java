@@ -1,6 +1,7 @@
 package io.github.gatehouse;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.lettuce.core.RedisCommandTimeoutException;
@@ -111,5 +112,20 @@ class AnswersTest {
     assertEquals(7, results.get(511).get().version());
     Stream.of(512, 1023, 1199).forEach(i ->
         assertTrue(results.get(i).error() instanceof RedisCommandTimeoutException, i + ": " + results.get(i)));
+  }
+
+  /** A record that is written again and again is not buried: a tombstone would delete the device. */
+  @Test
+  void revokeOfAMovingRecord() {
+    List<String> writes = new ArrayList<>();
+    Publisher publisher = publisher((command, args) -> {
+      if (command == CommandType.EVALSHA) {
+        writes.add(args);
+        return "-ABSENT c:truck";
+      }
+      return args.contains("deleted") ? null : "1";
+    });
+    assertThrows(GatehouseException.Stale.class, () -> publisher.revokeDevice("truck"));
+    assertEquals(10, writes.size());
   }
 }
