@@ -36,13 +36,13 @@ type line struct {
 	ContentType string            `json:"content_type"`
 	Body        string            `json:"body"`
 	BodyBase64  []byte            `json:"body_base64"`
-	TTL         string            `json:"ttl"`
+	TTL         *string           `json:"ttl"`
 	Tags        []string          `json:"tags"`
 	Status      int               `json:"status"`
 	Headers     []contract.Header `json:"headers"`
 	ETag        string            `json:"etag"`
 	Version     uint64            `json:"version"`
-	IfVersion   uint64            `json:"if_version"`
+	IfVersion   *uint64           `json:"if_version"`
 	IfAbsent    bool              `json:"if_absent"`
 }
 
@@ -169,7 +169,7 @@ func (c *call) parse(text []byte) (w write) {
 	w.op = l.Op
 	w.object = publish.Object{
 		Key: l.Key, ContentType: l.ContentType, Body: l.BodyBase64, Tags: l.Tags, Status: l.Status, Headers: l.Headers,
-		ETag: l.ETag, Version: l.Version, IfVersion: l.IfVersion, IfAbsent: l.IfAbsent,
+		ETag: l.ETag, Version: l.Version, IfAbsent: l.IfAbsent,
 	}
 	switch {
 	case err != nil:
@@ -187,9 +187,14 @@ func (c *call) parse(text []byte) (w write) {
 	if l.Body != "" {
 		w.object.Body = []byte(l.Body)
 	}
-	if l.TTL != "" {
-		if w.object.TTL, w.p = lifetime("ttl", l.TTL); w.p != nil {
+	if l.TTL != nil {
+		if w.object.TTL, w.p = lifetime("ttl", *l.TTL); w.p != nil {
 			return w
+		}
+	}
+	if l.IfVersion != nil {
+		if w.object.IfVersion = *l.IfVersion; w.object.IfVersion == 0 {
+			return refuse("if_version: 0: no object has it; if_absent: true writes if there is none")
 		}
 	}
 	if !c.team.mayWrite(l.Key) {

@@ -53,11 +53,11 @@ func (c *call) object(path string) (int, *problem) {
 		func() (status int, p *problem) {
 			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout)
 			defer cancel()
-			switch unknown := unknownField(c.r.Header); {
+			switch wrong := wrongField(c.r.Header); {
 			case !c.team.mayWrite(key):
 				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
-			case unknown != nil: // perhaps it was to name another object
-				p = unknown
+			case wrong != nil: // perhaps it was to name another object
+				p = wrong
 			case operation != "":
 				p = c.charge()
 			}
@@ -252,10 +252,17 @@ func lifetime(name, text string) (time.Duration, *problem) {
 	return ttl, nil
 }
 
-// unknownField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one.
-func unknownField(h http.Header) *problem {
-	for name := range h {
-		if strings.HasPrefix(name, "Gatehouse-") && !strings.HasPrefix(name, headerPrefix) && !slices.Contains(fields, name) {
+// wrongField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one, is empty or
+// comes twice: an object for one device must not become one for all.
+func wrongField(h http.Header) *problem {
+	for name, values := range h {
+		if !strings.HasPrefix(name, "Gatehouse-") || strings.HasPrefix(name, headerPrefix) || name == "Gatehouse-Tags" {
+			continue
+		}
+		if len(values) > 1 || values[0] == "" {
+			return problemf(http.StatusBadRequest, "%s: want one value, or no such header", name)
+		}
+		if !slices.Contains(fields, name) {
 			return problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(fields, ", "),
 				headerPrefix)
 		}

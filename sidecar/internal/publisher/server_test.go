@@ -463,6 +463,8 @@ func TestBatch(t *testing.T) {
 {"op": "put", "key": "/v1/products/2", "kind": "x"}
 not JSON
 {"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "ttl": "0s"}
+{"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "ttl": ""}
+{"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "if_version": 0}
 {"op": "put", "key": "/v1/products/3", "content_type": "text/plain", "status": 302, "headers": [{"name": "Location", "value": "/b"}]}`)
 	if got.status != 207 || got.header.Get("Content-Type") != "application/x-ndjson" {
 		t.Fatalf("%d %s", got.status, got.body)
@@ -475,10 +477,11 @@ not JSON
 		}
 		statuses, versions = append(statuses, fmt.Sprint(r.Status)), append(versions, fmt.Sprint(r.Version))
 	}
-	if got, want := strings.Join(statuses, " "), "200 200 200 200 412 412 403 400 400 400 400 400 400 200"; got != want {
+	const want = "200 200 200 200 412 412 403 400 400 400 400 400 400 400 400 200"
+	if got := strings.Join(statuses, " "); got != want {
 		t.Errorf("statuses %s, want %s", got, want)
 	}
-	if got, want := strings.Join(versions, " "), "1 2 3 4 0 0 0 0 0 0 0 0 0 1"; got != want {
+	if got, want := strings.Join(versions, " "), "1 2 3 4 0 0 0 0 0 0 0 0 0 0 0 1"; got != want {
 		t.Errorf("versions %s, want %s", got, want)
 	}
 	var many strings.Builder
@@ -830,6 +833,34 @@ func TestDeleteVersion(t *testing.T) {
 		if tt.method == "DELETE" && got.status == 200 && !strings.Contains(got.body, `"version":8`) {
 			t.Errorf("deleted: %s", got.body)
 		}
+	}
+}
+
+// TestFields: a field that is empty or comes twice is refused: what was meant for one device must not be for all.
+func TestFields(t *testing.T) {
+	s := start(t)
+	for name, value := range map[string]string{
+		"Gatehouse-Device": "d1", "Gatehouse-Etag": `"a"`, "Gatehouse-Host": "a.example", "Gatehouse-Language": "de",
+		"Gatehouse-Status": "404", "Gatehouse-Ttl": "1m", "Gatehouse-Version": "1", "Gatehouse-Virtual-Host": "",
+	} {
+		for _, values := range [][]string{{""}, {value, value}} {
+			r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address+"/v1/objects/v1/products/1", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"a"}, name: values}
+			got, err := s.http.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Body.Close()
+			if got.StatusCode != 400 {
+				t.Errorf("%s %q: %d, want 400", name, values, got.StatusCode)
+			}
+		}
+	}
+	for entry := range s.p.List(t.Context(), "") {
+		t.Errorf("%s was written", entry.Key)
 	}
 }
 
