@@ -1,7 +1,9 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { hostname, userInfo } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ExistsError, FullError, InvalidError, NotFoundError, ShardsError, StaleError } from './errors.js'
+import {
+  ExistsError, FullError, GatehouseError, InvalidError, NotFoundError, ShardsError, StaleError,
+} from './errors.js'
 import { checkSecret, hashSecret, matches, type Pepper } from './hashes.js'
 import { canonical, checkDeviceId, purgesOf, shardOf } from './keys.js'
 import {
@@ -98,6 +100,12 @@ interface Mutation {
   version?: string
 }
 
+/** The results of writes, and, if Redis answered none of a round trip, why: nothing more was sent. */
+interface Written {
+  results: Result[]
+  gone: Error | undefined
+}
+
 /** The first word of an error of Redis. */
 function code(reply: unknown): string {
   return reply instanceof Error ? (/^[A-Z]+(?= )/.exec(reply.message)?.[0] ?? '') : ''
@@ -116,6 +124,11 @@ function translate(error: Error): Error {
       return new FullError('redis is full (maxmemory): nothing was written; only deletions and revocations succeed')
   }
   return error
+}
+
+/** Whether a result is an answer of Redis. */
+function answered(result: Result): boolean {
+  return !(result instanceof Error) || result instanceof GatehouseError || code(result) !== ''
 }
 
 function defaultAuthor(): string {
@@ -244,23 +257,29 @@ export class Publisher {
   }
 
   /** Runs the script for each mutation, each atomic by itself, many in one round trip. */
-  async #writeAll(mutations: Mutation[], shard?: (n: number) => number): Promise<Result[]> {
-    if (mutations.length === 0) return []
-    await this.#agree()
+  async #writeAll(mutations: Mutation[], shard?: (n: number) => number): Promise<Written> {
     const results: Result[] = []
-    let part: [Mutation, number][] = []
-    let size = 0
-    for (const [n, m] of mutations.entries()) {
-      const more = Object.values(m.fields).reduce((sum, value) => sum + value.length, 0)
-      if (part.length > 0 && (part.length === mostRecords || size + more > mostBytes)) {
-        results.push(...(await this.#writePart(part)))
-        part = []
-        size = 0
+    let gone: Error | undefined
+    while (results.length < mutations.length && !gone) {
+      const part: [Mutation, number][] = []
+      let size = 0
+      for (let n = results.length; n < mutations.length && part.length < mostRecords; n++) {
+        const m = mutations[n]!
+        size += Object.values(m.fields).reduce((sum, value) => sum + value.length, 0)
+        if (part.length > 0 && size > mostBytes) break
+        part.push([m, shard?.(n) ?? shardOf(m.member.slice(2), this.#shards)])
       }
-      part.push([m, shard?.(n) ?? shardOf(m.member.slice(2), this.#shards)])
-      size += more
+      try {
+        await this.#agree()
+        const written = await this.#writePart(part)
+        results.push(...written)
+        if (!written.some(answered)) gone = written[0] as Error
+      } catch (error) {
+        gone = error as Error
+      }
     }
-    return [...results, ...(await this.#writePart(part))]
+    while (results.length < mutations.length) results.push(gone!)
+    return { results, gone }
   }
 
   async #writePart(part: [Mutation, number][]): Promise<Result[]> {
@@ -281,7 +300,7 @@ export class Publisher {
   }
 
   async #write(m: Mutation): Promise<Receipt> {
-    return only(await this.#writeAll([m]))
+    return only((await this.#writeAll([m])).results)
   }
 
   // Objects.
@@ -291,17 +310,29 @@ export class Publisher {
     return only(await this.putMany([object]))
   }
 
-  /** Publishes objects, some hundreds in one round trip. Each is written by itself, or its result is the error. */
+  /**
+   * Publishes objects, some hundreds in one round trip. Each is written by itself, or its result is the error. Once
+   * Redis answers no write of a round trip, nothing more is sent, and the rest has its error.
+   */
   async putMany(objects: GatehouseObject[]): Promise<Result[]> {
     const results: Result[] = []
-    for (let from = 0; from < objects.length; from += mostRecords) {
-      results.push(...(await this.#putPart(objects.slice(from, from + mostRecords))))
+    let gone: Error | undefined
+    for (let from = 0; from < objects.length && !gone; from += mostRecords) {
+      const part = objects.slice(from, from + mostRecords)
+      const written = Array<Result | undefined>(part.length).fill(undefined)
+      try {
+        gone = await this.#putPart(part, written)
+      } catch (error) { // it couldn't read whether objects are absent
+        gone = error as Error
+      }
+      results.push(...written.map((result) => result ?? gone!))
     }
+    while (results.length < objects.length) results.push(gone!)
     return results
   }
 
-  async #putPart(objects: GatehouseObject[]): Promise<Result[]> {
-    const results: Result[] = []
+  /** Publishes objects. It returns why nothing more should be sent, if Redis does not answer. */
+  async #putPart(objects: GatehouseObject[], results: (Result | undefined)[]): Promise<Error | undefined> {
     const prepared = await Promise.allSettled(objects.map(objectFields))
     const mutations = new Map<number, Mutation>()
     prepared.forEach((settled, i) => {
@@ -315,11 +346,13 @@ export class Publisher {
     })
     const write = async (these: number[]) => {
       const written = await this.#writeAll(these.map((i) => mutations.get(i)!))
-      these.forEach((i, n) => (results[i] = written[n]!))
+      these.forEach((i, n) => (results[i] = written.results[n]!))
+      return written.gone
     }
-    await write([...mutations.keys()].filter((i) => !objects[i]!.ifAbsent))
+    let gone = await write([...mutations.keys()].filter((i) => !objects[i]!.ifAbsent))
     let absent = [...mutations.keys()].filter((i) => objects[i]!.ifAbsent)
-    for (let attempt = 0; attempt < attempts && absent.length > 0; attempt++) {
+    for (let attempt = 0; attempt < attempts && absent.length > 0 && !gone; attempt++) {
+      for (const i of absent) results[i] = undefined
       const states = await this.#live(absent.map((i) => mutations.get(i)!.member))
       const free = absent.filter((i, n) => {
         const { live, version } = states[n]!
@@ -327,10 +360,10 @@ export class Publisher {
         else mutations.get(i)!.version = `=${version}`
         return !live
       })
-      await write(free)
+      gone = await write(free)
       absent = free.filter((i) => results[i] instanceof StaleError)
     }
-    return results
+    return gone
   }
 
   /** Whether there is an object that is neither deleted nor purged, and its version, 0 for none. */
@@ -393,7 +426,7 @@ export class Publisher {
       }
     })
     const written = await this.#writeAll(mutations)
-    good.forEach((i, n) => (results[i] = written[n]!))
+    good.forEach((i, n) => (results[i] = written.results[n]!))
     return results
   }
 
@@ -412,7 +445,7 @@ export class Publisher {
     const id = (virtualHost ? `//${virtualHost}` : '') + (tag ? `#${tag}` : (prefix ?? '/'))
     if (!tag) canonical(id)
     const m: Mutation = { mode: 'purge', member: `p:${id}`, fields: { [soft ? 'soft' : 'hard']: '1' } }
-    const results = await this.#writeAll(Array<Mutation>(this.#shards).fill(m), (n) => n)
+    const { results } = await this.#writeAll(Array<Mutation>(this.#shards).fill(m), (n) => n)
     for (const result of results) if (result instanceof Error) throw result
   }
 
@@ -550,9 +583,9 @@ export class Publisher {
       // Edges may have the device although its record is gone: a tombstone above all versions.
       const state = await this.#state(member)
       if (state.deleted || (!state.there && !state.logged && !options.force)) throw new NotFoundError(`no device ${id}`)
-      if (state.there && attempt < attempts) continue
       const version = String(Math.max(state.last + 1, Date.now()))
       try {
+        if (state.there) throw new StaleError(`device ${id} was written meanwhile`)
         return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })
       } catch (error) { // stale: written meanwhile
         if (!(error instanceof StaleError) || attempt === attempts) throw error

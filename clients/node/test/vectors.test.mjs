@@ -30,6 +30,61 @@ test('slips', async () => {
   }
 })
 
+/** A publisher to a Redis that answers with what a function of the command returns. */
+const answered = (answer) => new gatehouse.Publisher({
+  sendCommand: async (command) => {
+    const reply = answer(command)
+    if (reply instanceof Error) throw reply
+    return reply
+  },
+})
+const many = (n, more) =>
+  Array.from({ length: n }, (_, i) => ({ key: `/${i}`, body: 'a', contentType: 'text/plain', ...more }))
+const gone = new Error('the socket was closed')
+
+test('once Redis answers no write of a round trip, nothing more is sent', async () => {
+  for (const [answers, want] of [[0, 512], [512, 1024], [513, 1536]]) {
+    let writes = 0
+    const publisher = answered(([name]) => {
+      if (name !== 'EVALSHA') return '1'
+      if (++writes > answers) return gone
+      return writes === 513 ? new Error('ERR no') : [7, 7]
+    })
+    const results = await publisher.putMany(many(2000))
+    assert.equal(results.length, 2000)
+    assert.equal(writes, want)
+    assert(results.slice(answers).every((result) => result === gone))
+    writes = answers
+    assert.equal((await publisher.deleteMany(many(2000).map(({ key }) => key)))[1999], gone)
+    assert.equal(writes, answers + 512)
+  }
+  let writes = 0
+  const large = many(12, { body: 'a'.repeat(1 << 20) })
+  await answered(([name]) => (name === 'EVALSHA' ? (writes++, gone) : '1')).putMany(large)
+  assert.equal(writes, 3)
+})
+
+test('what was written before Redis could not be read is told', async () => {
+  let reads = 0
+  const publisher = answered(([name]) => {
+    if (name === 'HGET') return ++reads > 4 * 512 ? gone : null
+    return name === 'EVALSHA' ? [7, 7] : '1'
+  })
+  const results = await publisher.putMany(many(1200, { ifAbsent: true }))
+  assert.deepEqual(results[511], { version: 7, seq: 7 })
+  assert(results.length === 1200 && results.slice(512).every((result) => result === gone))
+})
+
+test('a record that is written again and again is not buried', async () => {
+  let writes = 0
+  const publisher = answered(([name, , field]) => {
+    if (name === 'EVALSHA') return writes++, new Error('ABSENT c:truck')
+    return field === 'deleted' ? null : '1'
+  })
+  await assert.rejects(publisher.revokeDevice('truck'), gatehouse.StaleError)
+  assert.equal(writes, 10)
+})
+
 test('shards', () => {
   for (const { id, shards, shard } of vectors.shards) assert.equal(gatehouse.shardOf(id, shards), shard, id)
 })

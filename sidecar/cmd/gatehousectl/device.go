@@ -131,7 +131,7 @@ func (cmd *devicePutCmd) Run(c *console) error {
 
 // ifVersion makes a change conditional.
 type ifVersion struct {
-	IfVersion uint64 `placeholder:"N" help:"Change nothing, and fail, unless the record has this version."`
+	IfVersion storedVersion `placeholder:"N" help:"Change nothing, and fail, unless the record has this version."`
 }
 
 type deviceRotateCmd struct {
@@ -147,7 +147,7 @@ func (cmd *deviceRotateCmd) Run(c *console) error {
 	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
 		pepper *contract.Pepper) (publish.Receipt, error) {
 		return p.RotateDevice(ctx, publish.Rotation{ID: cmd.ID, Secret: secret, Overlap: cmd.Overlap,
-			Version: cmd.IfVersion, Cost: cmd.Cost, Pepper: pepper})
+			Version: uint64(cmd.IfVersion), Cost: cmd.Cost, Pepper: pepper})
 	})
 }
 
@@ -180,7 +180,7 @@ func (cmd *deviceSetCmd) Run(c *console) error {
 		return usagef("device set: give what to change, such as --add NAME")
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		receipt, err := p.ChangeDevice(ctx, cmd.ID, cmd.IfVersion, func(d *contract.Credential) error {
+		receipt, err := p.ChangeDevice(ctx, cmd.ID, uint64(cmd.IfVersion), func(d *contract.Credential) error {
 			if cmd.Permissions != nil {
 				d.Permissions = slices.Clone(*cmd.Permissions)
 			}

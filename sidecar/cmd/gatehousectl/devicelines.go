@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 // maxDeviceLine bounds a line of devices, in bytes; the largest device takes some 10,000.
@@ -144,13 +144,8 @@ func (l *deviceLines) parse(line []byte) (publish.Device, error) {
 }
 
 func (d *deviceLine) parseJSON(line []byte) error {
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(d); err != nil {
+	if err := strictjson.Decode(bytes.NewReader(line), d); err != nil {
 		return fmt.Errorf("%.200s", err) // it quotes what it read
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than a JSON object")
 	}
 	return nil
 }

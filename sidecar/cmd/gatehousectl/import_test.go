@@ -127,7 +127,8 @@ func TestImportRefuses(t *testing.T) {
 	}
 	for _, test := range []struct{ line, want string }{
 		{`{"id":"d","hashes":["` + readyHash + `"],"hash":"` + readyHash + `","permission":[]}`, `unknown field "permission"`},
-		{`{"id":"d","secret":7}`, "cannot unmarshal number"}, {`{"id":"d","secret":"s"} {}`, "more than a JSON object"},
+		{`{"id":"d","secret":7}`, "cannot unmarshal number"}, {`{"id":"d","secret":"s"} {}`, "more than one JSON value"},
+		{`{"id":"d","secret":"s\ud800"}`, "not Unicode text"},
 		{`{"id":"d","secret":"s"`, "unexpected EOF"}, {`{"id":"d","secret":"s","state":"odd"}`, `state "odd"`},
 		{`{"` + strings.Repeat("x", 1<<15) + `":1}`, "unknown field"},
 		{`{"id":` + strings.Repeat("7", 1<<15) + `}`, "cannot unmarshal"},

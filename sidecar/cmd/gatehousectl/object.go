@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,17 +23,43 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
+// filled is a text that is not empty where it's given: an unset variable must not name another object.
+type filled string
+
+// UnmarshalText refuses an empty text.
+func (f *filled) UnmarshalText(text []byte) error {
+	if *f = filled(text); *f == "" {
+		return errors.New("is empty")
+	}
+	return nil
+}
+
+// storedVersion is the version that a record must have; 0, without the flag, is any.
+type storedVersion uint64
+
+// UnmarshalText refuses 0, which must not mean any.
+func (v *storedVersion) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 10, 53)
+	if err != nil {
+		return fmt.Errorf("%q: want a number up to 2^53 - 1", text)
+	}
+	if *v = storedVersion(n); n == 0 {
+		return errors.New("0: no record has it")
+	}
+	return nil
+}
+
 // keyFlags complete a key that is a path.
 type keyFlags struct {
-	VirtualHost string `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
-	Host        string `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
-	Language    string `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
+	VirtualHost filled `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
+	Host        filled `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
+	Language    filled `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
 }
 
 // complete sets the key to the one with virtual host, host and language.
 func (f *keyFlags) complete(key *string) error {
 	if f.Language != "" {
-		*key = publish.KeyOfLanguage(*key, f.Language)
+		*key = publish.KeyOfLanguage(*key, string(f.Language))
 	}
 	if f.VirtualHost == "" && f.Host == "" {
 		return nil
@@ -43,7 +71,7 @@ func (f *keyFlags) complete(key *string) error {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
 		return usagef("key %q: with --virtual-host or --host, want /path or @device/path", *key)
 	}
-	*key = device + publish.KeyOfVirtualHost(f.VirtualHost, f.Host, path)
+	*key = device + publish.KeyOfVirtualHost(string(f.VirtualHost), string(f.Host), path)
 	return nil
 }
 
@@ -54,13 +82,27 @@ type putCmd struct {
 	Status      int           `default:"200" placeholder:"N" help:"Status code: 200, 301, 302, 307, 308, 404 or 410."`
 	Header      []string      `sep:"none" placeholder:"NAME:VALUE" help:"A header of the answer, such as 'location: /new'; may be repeated."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
-	IfVersion   uint64        `placeholder:"N" help:"Only if this is the stored version."`
+	IfVersion   storedVersion `placeholder:"N" help:"Only if this is the stored version."`
 	IfAbsent    bool          `help:"Only if there is no object at the key."`
-	TTL         time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+	TTL         freshFor      `name:"ttl" placeholder:"DURATION" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 	Tag         []string      `placeholder:"TAG" help:"Tags for purges, at most 16."`
 
 	keyFlags `embed:""`
 	jsonFlag `embed:""`
+}
+
+// freshFor is how long objects are fresh; 0, without the flag, is until they change.
+type freshFor struct{ time.Duration }
+
+// UnmarshalText refuses 0, which must not mean for ever.
+func (f *freshFor) UnmarshalText(text []byte) (err error) {
+	if f.Duration, err = time.ParseDuration(string(text)); err != nil {
+		return err
+	}
+	if f.Duration <= 0 || f.Duration%time.Millisecond != 0 {
+		return fmt.Errorf("%s: want whole milliseconds, 1ms at least; without it, fresh until changed", f.Duration)
+	}
+	return nil
 }
 
 // writtenObject is what put and delete tell.
@@ -83,8 +125,8 @@ func (cmd *putCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status, TTL: cmd.TTL,
-		Version: cmd.Version, Tags: cmd.Tag, IfVersion: cmd.IfVersion, IfAbsent: cmd.IfAbsent}
+	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, Status: cmd.Status,
+		TTL: cmd.TTL.Duration, Version: cmd.Version, Tags: cmd.Tag, IfVersion: uint64(cmd.IfVersion), IfAbsent: cmd.IfAbsent}
 	for _, line := range cmd.Header {
 		name, value, found := strings.Cut(line, ":")
 		if !found {

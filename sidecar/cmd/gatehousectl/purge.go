@@ -11,7 +11,7 @@ type purgeCmd struct {
 	Tag         string `xor:"what" required:"" placeholder:"TAG" help:"Objects with this tag."`
 	Prefix      string `xor:"what" required:"" placeholder:"PREFIX" help:"Objects whose paths begin with this, such as /v1/products/."`
 	All         bool   `xor:"what" required:"" help:"All objects."`
-	VirtualHost string `placeholder:"NAME" help:"Those of this virtual host. Default: those of none."`
+	VirtualHost filled `placeholder:"NAME" help:"Those of this virtual host. Default: those of none."`
 	Soft        bool   `help:"Keep them, but as expired: edges with stale: serve answer with them."`
 	DryRun      bool   `help:"Only count them."`
 
@@ -23,7 +23,7 @@ func (cmd *purgeCmd) Run(c *console) error {
 	if cmd.All {
 		cmd.Prefix = "/"
 	}
-	u := publish.Purge{Tag: cmd.Tag, Prefix: cmd.Prefix, VirtualHost: cmd.VirtualHost, Soft: cmd.Soft}
+	u := publish.Purge{Tag: cmd.Tag, Prefix: cmd.Prefix, VirtualHost: string(cmd.VirtualHost), Soft: cmd.Soft}
 	purge, err := u.ID()
 	if err != nil {
 		return err

@@ -31,13 +31,13 @@ const (
 )
 
 type syncCmd struct {
-	Dir       string        `arg:"" help:"The directory."`
-	Prefix    string        `arg:"" help:"Path under which its files are published, such as /docs/."`
-	Delete    bool          `help:"Also delete the objects under the prefix that have no file, unless a file failed."`
-	MaxDelete int           `default:"-1" placeholder:"N" help:"Write nothing if more than this would be deleted. Default: a tenth of the objects under the prefix, at least 100; none if the directory has no files."`
-	DryRun    bool          `help:"Print what would be written and deleted instead."`
-	Tags      []string      `name:"tag" placeholder:"TAG" help:"Tag for purges; may be repeated."`
-	TTL       time.Duration `name:"ttl" placeholder:"DURATION" help:"How long the objects are fresh, such as 90s; those past half of it are written again. Default: until they change."`
+	Dir       string   `arg:"" help:"The directory."`
+	Prefix    string   `arg:"" help:"Path under which its files are published, such as /docs/."`
+	Delete    bool     `help:"Also delete the objects under the prefix that have no file, unless a file failed."`
+	MaxDelete int      `default:"-1" placeholder:"N" help:"Write nothing if more than this would be deleted. Default: a tenth of the objects under the prefix, at least 100; none if the directory has no files."`
+	DryRun    bool     `help:"Print what would be written and deleted instead."`
+	Tags      []string `name:"tag" placeholder:"TAG" help:"Tag for purges; may be repeated."`
+	TTL       freshFor `name:"ttl" placeholder:"DURATION" help:"How long the objects are fresh, such as 90s; those past half of it are written again. Default: until they change."`
 
 	keyFlags `embed:""`
 	jsonFlag `embed:""`
@@ -332,8 +332,8 @@ func (s *syncer) publishAll(ctx context.Context, files []syncFile) error {
 	for i, f := range files {
 		group.Go(func() error {
 			body, err := s.read(f.name)
-			objects[i] = publish.Object{Key: f.key, Body: body, ContentType: contentType(f.name, f.key, body), TTL: s.TTL,
-				Tags: s.Tags}
+			objects[i] = publish.Object{Key: f.key, Body: body, ContentType: contentType(f.name, f.key, body),
+				TTL: s.TTL.Duration, Tags: s.Tags}
 			errs[i], same[i] = err, err == nil && s.same(objects[i])
 			return nil
 		})

@@ -11,7 +11,6 @@ import (
 	"mime"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
@@ -37,13 +36,13 @@ type line struct {
 	ContentType string            `json:"content_type"`
 	Body        string            `json:"body"`
 	BodyBase64  []byte            `json:"body_base64"`
-	TTL         string            `json:"ttl"`
+	TTL         *string           `json:"ttl"`
 	Tags        []string          `json:"tags"`
 	Status      int               `json:"status"`
 	Headers     []contract.Header `json:"headers"`
 	ETag        string            `json:"etag"`
 	Version     uint64            `json:"version"`
-	IfVersion   uint64            `json:"if_version"`
+	IfVersion   *uint64           `json:"if_version"`
 	IfAbsent    bool              `json:"if_absent"`
 }
 
@@ -160,8 +159,8 @@ func (c *call) parse(text []byte) (w write) {
 		return w
 	}
 	err := strictjson.Decode(bytes.NewReader(text), &l)
-	if !utf8.Valid(text) { // Decode replaces what isn't
-		err = errors.New("the line is not in UTF-8: want body_base64")
+	if errors.Is(err, strictjson.ErrText) {
+		err = fmt.Errorf("%w: want body_base64", err)
 	}
 	if len(l.Key) > limits.MaxKey { // neither the answer nor the log repeats it
 		err = cmp.Or(err, fmt.Errorf("key: %d bytes, at most %d are allowed", len(l.Key), limits.MaxKey))
@@ -170,7 +169,7 @@ func (c *call) parse(text []byte) (w write) {
 	w.op = l.Op
 	w.object = publish.Object{
 		Key: l.Key, ContentType: l.ContentType, Body: l.BodyBase64, Tags: l.Tags, Status: l.Status, Headers: l.Headers,
-		ETag: l.ETag, Version: l.Version, IfVersion: l.IfVersion, IfAbsent: l.IfAbsent,
+		ETag: l.ETag, Version: l.Version, IfAbsent: l.IfAbsent,
 	}
 	switch {
 	case err != nil:
@@ -188,9 +187,14 @@ func (c *call) parse(text []byte) (w write) {
 	if l.Body != "" {
 		w.object.Body = []byte(l.Body)
 	}
-	if l.TTL != "" {
-		if w.object.TTL, err = time.ParseDuration(l.TTL); err != nil {
-			return refuse("ttl: %q: want a time such as 10m or 90s", l.TTL)
+	if l.TTL != nil {
+		if w.object.TTL, w.p = lifetime("ttl", *l.TTL); w.p != nil {
+			return w
+		}
+	}
+	if l.IfVersion != nil {
+		if w.object.IfVersion = *l.IfVersion; w.object.IfVersion == 0 {
+			return refuse("if_version: 0: no object has it; if_absent: true writes if there is none")
 		}
 	}
 	if !c.team.mayWrite(l.Key) {

@@ -53,11 +53,11 @@ func (c *call) object(path string) (int, *problem) {
 		func() (status int, p *problem) {
 			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout)
 			defer cancel()
-			switch unknown := unknownField(c.r.Header); {
+			switch wrong := wrongField(c.r.Header); {
 			case !c.team.mayWrite(key):
 				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
-			case unknown != nil: // perhaps it was to name another object
-				p = unknown
+			case wrong != nil: // perhaps it was to name another object
+				p = wrong
 			case operation != "":
 				p = c.charge()
 			}
@@ -214,8 +214,8 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 	o.ContentType, o.ETag = h.Get("Content-Type"), h.Get("Gatehouse-ETag")
 	var err error
 	if ttl := h.Get("Gatehouse-TTL"); ttl != "" {
-		if o.TTL, err = time.ParseDuration(ttl); err != nil {
-			return o, problemf(http.StatusBadRequest, "Gatehouse-TTL: %q: want a time such as 10m or 90s", ttl)
+		if o.TTL, p = lifetime("Gatehouse-TTL", ttl); p != nil {
+			return o, p
 		}
 	}
 	if tags := strings.Join(h.Values("Gatehouse-Tags"), ","); tags != "" {
@@ -242,10 +242,27 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 	return o, nil
 }
 
-// unknownField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one.
-func unknownField(h http.Header) *problem {
-	for name := range h {
-		if strings.HasPrefix(name, "Gatehouse-") && !strings.HasPrefix(name, headerPrefix) && !slices.Contains(fields, name) {
+// lifetime reads how long an object is fresh. Who wants no end leaves it out: 0 must not mean for ever.
+func lifetime(name, text string) (time.Duration, *problem) {
+	ttl, err := time.ParseDuration(text)
+	if err != nil || ttl <= 0 || ttl%time.Millisecond != 0 {
+		return 0, problemf(http.StatusBadRequest, "%s: %q: want a time such as 10m or 90s, in whole milliseconds, 1ms at "+
+			"least; leave it out for fresh until changed", name, text)
+	}
+	return ttl, nil
+}
+
+// wrongField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one, is empty or
+// comes twice: an object for one device must not become one for all.
+func wrongField(h http.Header) *problem {
+	for name, values := range h {
+		if !strings.HasPrefix(name, "Gatehouse-") || strings.HasPrefix(name, headerPrefix) || name == "Gatehouse-Tags" {
+			continue
+		}
+		if len(values) > 1 || values[0] == "" {
+			return problemf(http.StatusBadRequest, "%s: want one value, or no such header", name)
+		}
+		if !slices.Contains(fields, name) {
 			return problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(fields, ", "),
 				headerPrefix)
 		}

@@ -335,6 +335,10 @@ func TestConditions(t *testing.T) {
 		{headers{"Gatehouse-TTL": "10"}, 400},
 		{headers{"Gatehouse-Tag": "shop:a"}, 400},
 		{headers{"Gatehouse-TTL": "-1s"}, 400},
+		{headers{"Gatehouse-TTL": "0s"}, 400},
+		{headers{"Gatehouse-TTL": "0"}, 400},
+		{headers{"Gatehouse-TTL": "1us"}, 400},
+		{headers{"Gatehouse-TTL": "1ms"}, 200},
 		{headers{"Gatehouse-Status": "200"}, 200},
 		{headers{"Gatehouse-Status": "500"}, 400},
 		{headers{"Gatehouse-Status": "302"}, 400}, // no location
@@ -458,6 +462,9 @@ func TestBatch(t *testing.T) {
 {"op": "delete", "key": "/v1/products/1", "body": "x"}
 {"op": "put", "key": "/v1/products/2", "kind": "x"}
 not JSON
+{"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "ttl": "0s"}
+{"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "ttl": ""}
+{"op": "put", "key": "/v1/products/4", "content_type": "text/plain", "if_version": 0}
 {"op": "put", "key": "/v1/products/3", "content_type": "text/plain", "status": 302, "headers": [{"name": "Location", "value": "/b"}]}`)
 	if got.status != 207 || got.header.Get("Content-Type") != "application/x-ndjson" {
 		t.Fatalf("%d %s", got.status, got.body)
@@ -470,10 +477,11 @@ not JSON
 		}
 		statuses, versions = append(statuses, fmt.Sprint(r.Status)), append(versions, fmt.Sprint(r.Version))
 	}
-	if got, want := strings.Join(statuses, " "), "200 200 200 200 412 412 403 400 400 400 400 400 200"; got != want {
+	const want = "200 200 200 200 412 412 403 400 400 400 400 400 400 400 400 200"
+	if got := strings.Join(statuses, " "); got != want {
 		t.Errorf("statuses %s, want %s", got, want)
 	}
-	if got, want := strings.Join(versions, " "), "1 2 3 4 0 0 0 0 0 0 0 0 1"; got != want {
+	if got, want := strings.Join(versions, " "), "1 2 3 4 0 0 0 0 0 0 0 0 0 0 0 1"; got != want {
 		t.Errorf("versions %s, want %s", got, want)
 	}
 	var many strings.Builder
@@ -828,16 +836,44 @@ func TestDeleteVersion(t *testing.T) {
 	}
 }
 
-// TestBatchUTF8: a body that isn't UTF-8 is refused, not changed.
+// TestFields: a field that is empty or comes twice is refused: what was meant for one device must not be for all.
+func TestFields(t *testing.T) {
+	s := start(t)
+	for name, value := range map[string]string{
+		"Gatehouse-Device": "d1", "Gatehouse-Etag": `"a"`, "Gatehouse-Host": "a.example", "Gatehouse-Language": "de",
+		"Gatehouse-Status": "404", "Gatehouse-Ttl": "1m", "Gatehouse-Version": "1", "Gatehouse-Virtual-Host": "",
+	} {
+		for _, values := range [][]string{{""}, {value, value}} {
+			r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address+"/v1/objects/v1/products/1", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"a"}, name: values}
+			got, err := s.http.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Body.Close()
+			if got.StatusCode != 400 {
+				t.Errorf("%s %q: %d, want 400", name, values, got.StatusCode)
+			}
+		}
+	}
+	for entry := range s.p.List(t.Context(), "") {
+		t.Errorf("%s was written", entry.Key)
+	}
+}
+
+// TestBatchUTF8: a body that isn't UTF-8, or has half of a surrogate pair, is refused, not changed.
 func TestBatchUTF8(t *testing.T) {
 	s := start(t)
 	const line = `{"op": "put", "key": "/v1/products/%d", "content_type": "text/plain", "body": "caf%s"}` + "\n"
 	got := s.do(t, "POST", "/v1/batch", shop.with(headers{"Content-Type": "application/x-ndjson"}),
-		fmt.Sprintf(line+line, 1, "\xe9", 2, "é"))
-	if got.status != 207 || !strings.Contains(got.body, "body_base64") {
+		fmt.Sprintf(line+line+line+line, 1, "\xe9", 2, "é", 3, `\ud83d`, 4, `\ud83d\ude00`))
+	if got.status != 207 || strings.Count(got.body, "body_base64") != 2 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	for i, want := range []answer{{status: 404}, {status: 200, body: "café"}} {
+	for i, want := range []answer{{status: 404}, {status: 200, body: "café"}, {status: 404}, {status: 200, body: "caf😀"}} {
 		got := s.do(t, "GET", fmt.Sprint("/v1/objects/v1/products/", i+1), shop, "")
 		if got.status != want.status || want.status == 200 && got.body != want.body {
 			t.Errorf("line %d: %d %q", i+1, got.status, got.body)

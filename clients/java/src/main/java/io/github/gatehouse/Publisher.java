@@ -90,7 +90,7 @@ public final class Publisher implements AutoCloseable {
     private String namespace = "";
     private String author = defaultAuthor();
 
-    private Builder(Function<Builder, Publisher> build) {
+    Builder(Function<Builder, Publisher> build) {
       this.build = build;
     }
 
@@ -146,7 +146,7 @@ public final class Publisher implements AutoCloseable {
     return builder(client).build();
   }
 
-  private Publisher(StatefulConnection<byte[], byte[]> connection, Builder builder, int database, String publish) {
+  Publisher(StatefulConnection<byte[], byte[]> connection, Builder builder, int database, String publish) {
     this.connection = connection;
     this.shards = builder.shards;
     this.name = builder.namespace.isEmpty() ? "gatehouse" : "gatehouse." + builder.namespace;
@@ -358,31 +358,46 @@ public final class Publisher implements AutoCloseable {
     return result.error() == null ? "" : code(result.error());
   }
 
+  /** The results of writes, and, if Redis answered none of a round trip, why: nothing more was sent. */
+  private record Written(List<Result> results, RuntimeException gone) {}
+
   /** Runs the script for each mutation, each atomic by itself, many in one round trip. */
-  private List<Result> writeAll(List<Mutation> mutations) {
+  private Written writeAll(List<Mutation> mutations) {
     return writeAll(mutations, i -> Keys.shardOf(mutations.get(i).member.substring(2), shards));
   }
 
-  private List<Result> writeAll(List<Mutation> mutations, Function<Integer, Integer> shard) {
-    if (mutations.isEmpty()) {
-      return List.of();
-    }
-    agree();
+  private Written writeAll(List<Mutation> mutations, Function<Integer, Integer> shard) {
     List<Result> results = new ArrayList<>();
-    List<Integer> part = new ArrayList<>();
-    int size = 0;
-    for (int i = 0; i < mutations.size(); i++) {
-      int more = mutations.get(i).size();
-      if (!part.isEmpty() && (part.size() == MOST_RECORDS || size + more > MOST_BYTES)) {
-        results.addAll(writePart(mutations, part, shard));
-        part.clear();
-        size = 0;
+    RuntimeException gone = null;
+    while (results.size() < mutations.size() && gone == null) {
+      List<Integer> part = new ArrayList<>();
+      int size = 0;
+      for (int i = results.size(); i < mutations.size() && part.size() < MOST_RECORDS; i++) {
+        size += mutations.get(i).size();
+        if (!part.isEmpty() && size > MOST_BYTES) {
+          break;
+        }
+        part.add(i);
       }
-      part.add(i);
-      size += more;
+      try {
+        agree();
+        List<Result> written = writePart(mutations, part, shard);
+        results.addAll(written);
+        gone = written.stream().anyMatch(Publisher::answered) ? null : written.get(0).error();
+      } catch (RedisException | GatehouseException e) {
+        gone = e;
+      }
     }
-    results.addAll(writePart(mutations, part, shard));
-    return results;
+    while (results.size() < mutations.size()) {
+      results.add(new Result(null, gone));
+    }
+    return new Written(results, gone);
+  }
+
+  /** Reports whether a result is an answer of Redis. */
+  private static boolean answered(Result result) {
+    return result.error() == null || result.error() instanceof GatehouseException
+        || result.error() instanceof RedisCommandExecutionException;
   }
 
   private List<Result> writePart(List<Mutation> mutations, List<Integer> part, Function<Integer, Integer> shard) {
@@ -408,7 +423,7 @@ public final class Publisher implements AutoCloseable {
   }
 
   private Receipt write(Mutation m) {
-    return writeAll(List.of(m)).get(0).get();
+    return writeAll(List.of(m)).results.get(0).get();
   }
 
   // Objects.
@@ -418,17 +433,29 @@ public final class Publisher implements AutoCloseable {
     return putAll(List.of(object)).get(0).get();
   }
 
-  /** Publishes objects, some hundreds in one round trip. Each is written by itself, or its result is the error. */
+  /**
+   * Publishes objects, some hundreds in one round trip. Each is written by itself, or its result is the error. Once
+   * Redis answers no write of a round trip, nothing more is sent, and the rest has its error.
+   */
   public List<Result> putAll(List<GatehouseObject> objects) {
-    List<Result> results = new ArrayList<>();
-    for (int from = 0; from < objects.size(); from += MOST_RECORDS) {
-      results.addAll(putPart(objects.subList(from, Math.min(from + MOST_RECORDS, objects.size()))));
+    Result[] results = new Result[objects.size()];
+    RuntimeException gone = null;
+    for (int from = 0; from < results.length && gone == null; from += MOST_RECORDS) {
+      List<GatehouseObject> part = objects.subList(from, Math.min(from + MOST_RECORDS, results.length));
+      Result[] written = new Result[part.size()];
+      try {
+        gone = putPart(part, written);
+      } catch (RedisException | GatehouseException e) { // it couldn't read whether objects are absent
+        gone = e;
+      }
+      System.arraycopy(written, 0, results, from, written.length);
     }
-    return results;
+    Result rest = new Result(null, gone);
+    return Arrays.stream(results).map(result -> result == null ? rest : result).toList();
   }
 
-  private List<Result> putPart(List<GatehouseObject> objects) {
-    Result[] results = new Result[objects.size()];
+  /** Publishes objects. It returns why nothing more should be sent, if Redis does not answer. */
+  private RuntimeException putPart(List<GatehouseObject> objects, Result[] results) {
     Mutation[] mutations = new Mutation[objects.size()];
     IntStream.range(0, objects.size()).parallel().forEach(i -> {
       GatehouseObject o = objects.get(i);
@@ -445,8 +472,9 @@ public final class Publisher implements AutoCloseable {
         (objects.get(i).ifAbsent ? absent : plain).add(i);
       }
     }
-    writeSome(mutations, plain, results);
-    for (int attempt = 0; attempt < ATTEMPTS && !absent.isEmpty(); attempt++) {
+    RuntimeException gone = writeSome(mutations, plain, results);
+    for (int attempt = 0; attempt < ATTEMPTS && !absent.isEmpty() && gone == null; attempt++) {
+      absent.forEach(i -> results[i] = null);
       checkShards();
       List<Integer> free = new ArrayList<>();
       for (int i : absent) {
@@ -460,18 +488,19 @@ public final class Publisher implements AutoCloseable {
           free.add(i);
         }
       }
-      writeSome(mutations, free, results);
+      gone = writeSome(mutations, free, results);
       free.removeIf(i -> !(results[i].error() instanceof GatehouseException.Stale));
       absent = free;
     }
-    return List.of(results);
+    return gone;
   }
 
-  private void writeSome(Mutation[] mutations, List<Integer> these, Result[] results) {
-    List<Result> written = writeAll(these.stream().map(i -> mutations[i]).toList());
-    for (int n = 0; n < written.size(); n++) {
-      results[these.get(n)] = written.get(n);
+  private RuntimeException writeSome(Mutation[] mutations, List<Integer> these, Result[] results) {
+    Written written = writeAll(these.stream().map(i -> mutations[i]).toList());
+    for (int n = 0; n < these.size(); n++) {
+      results[these.get(n)] = written.results.get(n);
     }
+    return written.gone;
   }
 
   /** Returns the fields of an object that tell whether it is there. */
@@ -544,7 +573,7 @@ public final class Publisher implements AutoCloseable {
   /** Removes many objects at once. What is published afterwards stays. After an error, repeat it. */
   public void purge(Purge purge) {
     Mutation m = new Mutation("purge", "p:" + purge.id(), Map.of(purge.field(), Fields.bytes("1")));
-    writeAll(Collections.nCopies(shards, m), i -> i).forEach(Result::get);
+    writeAll(Collections.nCopies(shards, m), i -> i).results.forEach(Result::get);
   }
 
   // Devices.
@@ -665,10 +694,10 @@ public final class Publisher implements AutoCloseable {
       if (state.deleted || !state.there && !state.logged && !force) {
         throw new GatehouseException.NotFound("no device " + id);
       }
-      if (state.there && attempt < ATTEMPTS) {
-        continue;
-      }
       try {
+        if (state.there) {
+          throw new GatehouseException.Stale("device " + id + " was written meanwhile");
+        }
         long version = Math.max(state.last + 1, System.currentTimeMillis());
         return write(new Mutation("replace", member, tombstone(), Long.toString(version)));
       } catch (GatehouseException.Stale e) { // written meanwhile
