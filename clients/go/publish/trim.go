@@ -43,9 +43,9 @@ type Trimmed struct {
 
 // Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete] but without a new
 // version, objects that expired over 24 hours ago or were purged, and then needless purges; their entries are removed a
-// day later. It works in pages, so that it never blocks Redis for long, and may be interrupted at any time. Readers that
-// were disconnected since before a removed entry was written read everything again. Trim returns [ErrEvicts] if Redis
-// evicts records: evicted records were not deleted, and their entries are needed to revoke them.
+// day later. It works in pages, so that it never blocks Redis for long, and may be interrupted at any time. Readers
+// that were disconnected since before a removed entry was written read everything again. Trim returns [ErrEvicts] if
+// Redis evicts records: evicted records were not deleted, and their entries are needed to revoke them.
 func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	var done Trimmed
 	err := p.reads(ctx)
