@@ -68,7 +68,9 @@ type gen struct {
 	hcm   tree
 	host  tree // the virtual host
 	rules tree // the filter's configuration
-	free  []int
+	// hidden says that the edge is to be an internal listener.
+	hidden bool
+	free   []int
 }
 
 func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
@@ -214,6 +216,9 @@ func (g *gen) done() *config {
 		g.others = []string{"b.example"}
 	}
 	g.sameRules()
+	if g.hidden {
+		g.hide()
+	}
 	g.before(g.edge)
 	g.read.read(g.file)
 	g.text = marshal(tree{
@@ -489,7 +494,12 @@ var httpFilterVariations = []func(*gen){
 func (g *gen) wild() {
 	prefixes := []string{"/", "/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/v1/admin/health", "/a/b/", "/x"}
 	rules := g.rules["rules"].([]any)
-	switch g.IntN(12) {
+	switch g.IntN(13) {
+	case 12: // a redirect inside, which the upstream asks for, where the filter is off
+		r := g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, "/open/", "/open/bounce", "/")),
+			g.to(pick(g, "upstream", g.hops("upstream")), `"internal_redirect_policy": {"redirect_response_codes": [302]}`))
+		r["request_headers_to_remove"] = []any{"x-gatehouse-device", "x-gatehouse-permissions"}
+		r["typed_per_filter_config"] = off()
 	case 10, 11:
 		g.wildTCP()
 	case 0:

@@ -76,7 +76,7 @@ func (g *ngen) inside(path string, redirect func(*ngen, string) string) {
 		lines = g.include(lines)
 	}
 	location := pick(g.gen, "/missing/", "/missing", "= /missing/x", "^~ /missing/x", "~ ^/missing/",
-		"~* ^/Missing/(.*)$", "~ /x$", "~ (missing|none)")
+		"~* ^/Missing/(.*)$", "~ g/x$", "~ (missing|none)")
 	if strings.HasPrefix(path, "/open/") { // has another place than a door
 		location = strings.NewReplacer("issing", "oved", "/x", "/y").Replace(location)
 	}
@@ -144,12 +144,6 @@ var insideDoors = []nginxDoor{
 		g.inServer += "auth_request /asked/x;\n"
 		g.location("/asked { location /asked/ { internal; proxy_pass http://service; } }")
 	}},
-	{"try_files of a file", func(g *ngen) {
-		check(g.w.t, os.MkdirAll(filepath.Join(g.w.dir, "secret"), 0o700))
-		check(g.w.t, os.WriteFile(filepath.Join(g.w.dir, "secret", "x"), nil, 0o600))
-		g.location("/missing/ { root DIR; try_files %s =404; proxy_pass http://service%s; }",
-			pick(g.gen, "/secret/x", "/none /secret/x"), pick(g.gen, "", "$uri"))
-	}},
 	{"a pass in an if", func(g *ngen) {
 		g.server("location / { if ($request_method = GET) { proxy_pass http://service; } root DIR; }")
 	}},
@@ -174,6 +168,11 @@ var insideDoors = []nginxDoor{
 var insideVariations = []func(*ngen){
 	func(g *ngen) { g.inside("/open/x", pick(g.gen, redirects...)) },
 	func(g *ngen) { g.inside("/open/y", pick(g.gen, redirects...)) },
+	func(g *ngen) { // nginx sends the client's target upstream
+		check(g.w.t, os.MkdirAll(filepath.Join(g.w.dir, "secret"), 0o700))
+		check(g.w.t, os.WriteFile(filepath.Join(g.w.dir, "secret", "x"), nil, 0o600))
+		g.location("/tried/ { root DIR; try_files %s =404; %s }", pick(g.gen, "/secret/x", "/none /secret/x"), pass)
+	},
 	func(g *ngen) { g.location(`/said/ { content_by_lua_block { ngx.say("/secret/x") } }`) },
 	func(g *ngen) {
 		g.location("/long/ { access_by_lua_block { --[==[ } ]] ]==] %s local s = [=[ } ]=] } %s }", judge, pass)

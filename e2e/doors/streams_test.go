@@ -69,7 +69,7 @@ func (g *ngen) lead(to string) string {
 	case 3:
 		return by("split_clients $remote_port $%s { 50%% %s; * %s; }\n", name, to, to)
 	case 4:
-		return by(`map $server_port $%s { "~^[0-9]" %s; }`+"\n", name, to)
+		return by(`map $protocol $%s { "~^T(.*)" %s; }`+"\n", name, to)
 	case 5:
 		return fmt.Sprintf("set $%s %s; proxy_pass $%s;", name, to, name)
 	case 6:

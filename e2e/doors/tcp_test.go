@@ -73,10 +73,22 @@ func (g *gen) internal(filter tree) string {
 	name := fmt.Sprintf("internal%d", g.IntN(1_000_000))
 	g.file = append(g.file, tree{"name": g.name(name), "internal_listener": tree{},
 		"filter_chains": []any{tree{"filters": []any{filter}}}})
+	return g.toInternal(name)
+}
+
+// toInternal adds a cluster of the name of an internal listener that leads to it.
+func (g *gen) toInternal(name string) string {
 	g.cluster(name, "127.0.0.1:1")
 	endpoint := at(g.clusters[len(g.clusters)-1], "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint").(tree)
 	endpoint["address"] = tree{"envoy_internal_address": tree{"server_listener_name": g.name(name)}}
 	return name
+}
+
+// hide makes the edge an internal listener behind a TCP proxy.
+func (g *gen) hide() {
+	g.listen("front", g.edge["address"].(tree), g.tcp(g.toInternal("edge")))
+	delete(g.edge, "address")
+	g.edge["internal_listener"] = tree{}
 }
 
 // hops returns a cluster from which up to two listeners of this machine lead to another one.
@@ -204,15 +216,19 @@ var tcpDoors = []door{
 		g.listen("door", g.everywhere(), plain)
 	}},
 	{"a copy of a second listener", func(g *gen) {
-		plain := g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", g.mirrored("upstream"))))
-		if routes := at(plain, "typed_config", "route_config").(tree); g.chance(50) {
-			plain = g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other")))
-			routes = at(plain, "typed_config", "route_config").(tree)
-			if g.chance(50) {
-				routes = at(routes, "virtual_hosts", 0).(tree)
-			}
-			routes["request_mirror_policies"] = []any{tree{"cluster": g.name("upstream")}}
+		routes := func(fields ...string) string {
+			return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", fields...))
 		}
+		if g.chance(50) {
+			g.listen("door", g.everywhere(), g.manager(routes(g.mirrored("upstream"))))
+			return
+		}
+		plain := g.manager(routes())
+		config := at(plain, "typed_config", "route_config").(tree)
+		if g.chance(50) {
+			config = at(config, "virtual_hosts", 0).(tree)
+		}
+		config["request_mirror_policies"] = []any{tree{"cluster": g.name("upstream")}}
 		g.listen("door", g.everywhere(), plain)
 	}},
 	{"a copy of an open host", func(g *gen) {
@@ -244,6 +260,7 @@ func chosenChain(name string) string {
 }
 
 var tcpVariations = []func(*gen){
+	func(g *gen) { g.hidden = true },
 	func(g *gen) { g.listen("away", g.everywhere(), g.weighted("other")) },
 	func(g *gen) { g.listen("through", g.everywhere(), g.tcp(g.hops("other"))) },
 	func(g *gen) { g.lastRoute()["route"] = parse("%s", g.to(g.hops("upstream"), `"timeout": "5s"`)) },
