@@ -111,7 +111,8 @@ func innerListener(where, cluster string) string {
 // behind puts a listener between the filter and the upstream, and has another one lead to the upstream.
 func behind(where, address string) []string {
 	second := listener(anywhere, tcp+"upstream}")
-	return with([]string{shippedRoutes, "              routes:\n              - {match: {prefix: /}, route: {cluster: inner}}"},
+	return with([]string{shippedRoutes,
+		"              routes:\n              - {match: {prefix: /}, route: {cluster: inner}}"},
 		shippedPush, strings.TrimSuffix(second[1], shippedPush)+innerListener(where, "upstream"), shippedClusters,
 		cluster("inner", address), "socket_address: {address: 127.0.0.1, port_value: 8080}",
 		"socket_address: {address: 0.0.0.0, port_value: 8080}")
@@ -325,8 +326,8 @@ func doors() []analyzeTest {
 		{"copies of a virtual host to the protected upstream", listener(anywhere, strings.Replace(
 			plainTo("{match: {prefix: /}, route: {cluster: other}}"), "name: v,",
 			"name: v, request_mirror_policies: [{cluster: upstream}],", 1)), []string{unjudged.Code}, "listener second"},
-		{"copies of another path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: other, "+
-			"prefix_rewrite: /, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
+		{"copies of another path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
+			"other, prefix_rewrite: /, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
 			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), []string{rewriteIn.Code}, "routes[0]"},
 		{"copies of the same path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
 			"other, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
