@@ -182,6 +182,7 @@ routers: build ## send spellings of protected paths to real routers behind the e
 
 doors: build nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
 	@scripts/install-nginx.sh >/dev/null
+	@scripts/need.sh /usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream "some ways past check are streams"
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
 mutation: ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/

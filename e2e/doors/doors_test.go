@@ -1,6 +1,9 @@
 package doors
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // door is a change of a configuration by which clients get to what needs a credential, forge an identity, or reach what
 // is Gatehouse's or Envoy's own.
@@ -49,7 +52,9 @@ func (g *gen) wrap(matcher string) {
 
 const always = `{"prefix": "/"}`
 
-var doors = []door{
+var doors = slices.Concat(httpFilterDoors, tcpDoors)
+
+var httpFilterDoors = []door{
 	{"a broader rule above", func(g *gen) {
 		g.protect(resource{path: "/deep/config"})
 		before(g.rules, "rules", parse(`{"match": {"prefix": "/deep/", "methods": ["GET"]}, "cache": {}}`))

@@ -4,6 +4,7 @@
 package doors
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -54,7 +55,7 @@ func newTally() *tally {
 }
 
 func (n *tally) report(t *testing.T) {
-	t.Logf("%d requests; %d clean configurations, %d with false alarms; %d that the proxy refused",
+	t.Logf("%d requests; %d clean configurations, %d with false alarms; %d of which the proxy refused something",
 		n.asked, n.clean, n.alarms, n.refused)
 	for _, name := range slices.Sorted(maps.Keys(n.open)) {
 		t.Logf("%-50s open %3d, missed %3d, first after %d", name, n.open[name], n.missed[name], n.first[name])
@@ -83,9 +84,10 @@ func seedAndNumbers(t *testing.T) (seed uint64, numbers []int) {
 }
 
 // batch is how many configurations one Envoy serves at a time, and ports how many addresses each may have.
-const batch, ports = 12, 8
+const batch, ports = 12, 16
 
 func TestEnvoy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	seed, numbers := seedAndNumbers(t)
 	sets := [2][]int{reservePorts(t, batch*ports), reservePorts(t, batch*ports)}
@@ -160,28 +162,68 @@ func keep(t *testing.T, path string) string {
 
 // attack returns the first thing that gets through, and the probe that did it.
 func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
-	reached := false
+	refused := 0
+	asked := map[string]probe{}
 	for _, port := range c.ports {
 		if !listens(port) {
+			refused++
 			continue
 		}
-		reached = true
-		client := &prober{address: fmt.Sprintf("%s:%d", networkAddress, port)}
-		for _, p := range w.probes(c) {
-			w.asks++
-			n.asked++
-			ask := fmt.Sprintf("%d-%d", c.n, w.asks)
-			if leak = w.leak(c, &p, ask, client.send(&p, ask)); leak != "" {
-				client.close()
-				return leak, &p
+		probes := w.probes(c)
+		clients := []*prober{{address: fmt.Sprintf("%s:%d", networkAddress, port)}}
+		for _, name := range c.names[port] {
+			name, protocol, _ := strings.Cut(name, "/")
+			secure := &tls.Config{ServerName: name, InsecureSkipVerify: true}
+			if protocol != "" {
+				secure.NextProtos = []string{protocol}
+			}
+			clients = append(clients, &prober{address: clients[0].address, tls: secure})
+		}
+		if len(clients) > 1 {
+			clients = clients[1:]
+		}
+		if c.names[port] != nil || c.streamed[port] { // nobody reads requests there, or somebody behind
+			probes = slices.DeleteFunc(probes, func(p probe) bool {
+				return p.version2 || p.upgrade != "" || p.host != "edge.example" && p.host != "pub.example"
+			})
+		}
+		for _, client := range clients {
+			if leak, by = w.send(c, n, client, probes, asked); leak != "" {
+				return leak, by
 			}
 		}
-		client.close()
 	}
-	if !reached {
+	if refused > 0 {
 		n.refused++
 		if c.kind != "wild" {
 			w.t.Logf("%d (%s %q): the proxy refuses it: %s", c.n, c.kind, c.doors, w.refusals())
+		}
+	}
+	for ask, p := range asked { // what arrived later than the answer, as copies of requests
+		if leak = w.leak(c, &p, ask, ""); leak != "" {
+			return leak, &p
+		}
+	}
+	return "", nil
+}
+
+// send sends probes, and returns the first thing that gets through, and its probe.
+func (w *world) send(c *config, n *tally, client *prober, probes []probe, asked map[string]probe) (string, *probe) {
+	defer client.close()
+	if client.tls != nil {
+		conn, err := client.dial()
+		if err != nil {
+			return "", nil // nothing serves this name
+		}
+		_ = conn.Close()
+	}
+	for _, p := range probes {
+		w.asks++
+		n.asked++
+		ask := fmt.Sprintf("%d-%d", c.n, w.asks)
+		asked[ask] = p
+		if leak := w.leak(c, &p, ask, client.send(&p, ask)); leak != "" {
+			return leak, &p
 		}
 	}
 	return "", nil

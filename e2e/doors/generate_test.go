@@ -47,11 +47,14 @@ type config struct {
 	kind      string   // clean, door or wild
 	doors     []string // that were built in on purpose
 	protected []resource
-	others    []string // domains of another service than the protected one
-	ports     []int    // of the network
+	others    []string         // domains of another service than the protected one
+	ports     []int            // of the network
+	streamed  map[int]bool     // ports of streams of nginx
+	names     map[int][]string // by port, if it has TLS: server names to ask for, with /PROTOCOL for ALPN
 
 	file, clusters []any  // listeners and clusters for Envoy
-	servers        string // for nginx
+	servers        string // for nginx, of http
+	streams        string // of stream
 	text           string // what gatehousectl checks
 	read           reader
 }
@@ -65,16 +68,24 @@ type gen struct {
 	hcm   tree
 	host  tree // the virtual host
 	rules tree // the filter's configuration
-	free  []int
+	// hidden says that the edge is to be an internal listener.
+	hidden bool
+	free   []int
 }
 
 func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
 
 func (g *gen) chance(percent int) bool { return g.IntN(100) < percent }
 
+// empty is the beginning of the configuration of a number.
+func empty(w *world, seed uint64, n int, ports []int) *gen {
+	c := &config{n: n, streamed: map[int]bool{}, names: map[int][]string{}}
+	return &gen{config: c, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w, free: ports}
+}
+
 // generate makes the configuration of a number, always the same for a seed. doors are those to build in.
 func generate(w *world, seed uint64, n int, ports []int) *config {
-	g := &gen{config: &config{n: n}, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w, free: ports}
+	g := empty(w, seed, n, ports)
 	g.base()
 	g.vary()
 	switch n % 3 {
@@ -82,7 +93,7 @@ func generate(w *world, seed uint64, n int, ports []int) *config {
 		g.kind = "clean"
 	case 1:
 		g.kind = "door"
-		g.door(doors[(n/3)%len(doors)])
+		g.door(nth(doors, seed, n))
 	default:
 		g.kind = "wild"
 		for range 1 + g.IntN(3) {
@@ -90,6 +101,11 @@ func generate(w *world, seed uint64, n int, ports []int) *config {
 		}
 	}
 	return g.done()
+}
+
+// nth is the door of a configuration: a run has each as often as the others, and another one begins with another door.
+func nth[T any](doors []T, seed uint64, n int) T {
+	return doors[(seed%uint64(len(doors))+uint64(n/3))%uint64(len(doors))]
 }
 
 func (g *gen) door(d door) {
@@ -200,6 +216,9 @@ func (g *gen) done() *config {
 		g.others = []string{"b.example"}
 	}
 	g.sameRules()
+	if g.hidden {
+		g.hide()
+	}
 	g.before(g.edge)
 	g.read.read(g.file)
 	g.text = marshal(tree{
@@ -364,7 +383,9 @@ func (g *gen) vary() {
 	}
 }
 
-var variations = []func(*gen){
+var variations = slices.Concat(httpFilterVariations, tcpVariations)
+
+var httpFilterVariations = []func(*gen){
 	func(g *gen) { g.route(`{"prefix": "/static/"}`, g.to("other")) },
 	func(g *gen) { g.route(`{"prefix": "/files/"}`, g.to("other", `"prefix_rewrite": "/v1/"`)) },
 	func(g *gen) { g.route(`{"prefix": "/old/"}`, g.to("upstream", `"prefix_rewrite": "/new/"`)) },
@@ -473,7 +494,14 @@ var variations = []func(*gen){
 func (g *gen) wild() {
 	prefixes := []string{"/", "/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/v1/admin/health", "/a/b/", "/x"}
 	rules := g.rules["rules"].([]any)
-	switch g.IntN(10) {
+	switch g.IntN(13) {
+	case 12: // a redirect inside, which the upstream asks for, where the filter is off
+		r := g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, "/open/", "/open/bounce", "/")),
+			g.to(pick(g, "upstream", g.hops("upstream")), `"internal_redirect_policy": {"redirect_response_codes": [302]}`))
+		r["request_headers_to_remove"] = []any{"x-gatehouse-device", "x-gatehouse-permissions"}
+		r["typed_per_filter_config"] = off()
+	case 10, 11:
+		g.wildTCP()
 	case 0:
 		g.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
 	case 1:

@@ -2,7 +2,6 @@ package doors
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,7 +79,7 @@ func (g *ngen) serve(named, text string) {
 func named(names, text string) string { return "server_name " + names + ";\n" + serverConf + text }
 
 func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
-	g := &ngen{gen: &gen{config: &config{n: n}, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w.world, free: ports}}
+	g := &ngen{gen: empty(w.world, seed, n, ports)}
 	g.pub = named("pub.example *.pub.example", "location / { proxy_pass http://other; }")
 	for _, i := range []int{0, 2, 3, 4, 5, 6} {
 		g.protected = append(g.protected, resources[i])
@@ -93,8 +92,9 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 		g.kind = "clean"
 	case 1:
 		g.kind = "door"
-		g.doors = []string{nginxDoors[(n/3)%len(nginxDoors)].name}
-		nginxDoors[(n/3)%len(nginxDoors)].open(g)
+		door := nth(nginxDoors, seed, n)
+		g.doors = []string{door.name}
+		door.open(g)
 	default:
 		g.kind = "wild"
 		for range 1 + g.IntN(3) {
@@ -105,9 +105,8 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 	others := g.others
 	g.serve(g.pub, g.inServer+serverConf+g.locations)
 	g.servers = strings.TrimPrefix(g.others, others) + others
-	g.servers = strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICE", w.service,
-		"APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket, "OPERATORS", w.adminAddress).Replace(g.servers)
-	g.text = w.with(g.servers)
+	g.servers, g.streams = w.fill(g.servers), w.fill(g.streams)
+	g.text = w.with(g.servers, g.streams)
 	g.read.readNginx(g.servers)
 	return g.config
 }
@@ -137,12 +136,27 @@ func (w *world) root() string {
 	return root
 }
 
-// with is the shipped configuration with these servers.
-func (w *nginx) with(servers string) string {
-	return strings.Replace(w.base, "  # The push listener:", servers+"  # The push listener:", 1)
+// fill replaces the words that stand for what this machine has.
+func (w *world) fill(text string) string {
+	host, port, _ := strings.Cut(w.service, ":")
+	return strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICEHOST", host,
+		"SERVICEPORT", port, "SERVICE", w.service, "ELSEWHERE", w.other, "APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket,
+		"OPERATORS", w.adminAddress).Replace(text)
 }
 
-var nginxVariations = []func(*ngen){
+// with is the shipped configuration with these servers of http and stream.
+func (w *nginx) with(servers, streams string) string {
+	text := strings.Replace(w.base, "  # The push listener:", servers+"  # The push listener:", 1)
+	if streams != "" {
+		text = "load_module " + stack.NginxModules + "/ngx_stream_module.so;\n" +
+			strings.Replace(text, "http {\n", "stream {\n"+streams+"}\nhttp {\n", 1)
+	}
+	return text
+}
+
+var nginxVariations = slices.Concat(httpVariations, streamVariations, insideVariations)
+
+var httpVariations = []func(*ngen){
 	func(g *ngen) { g.location("/static/ { proxy_pass http://other/; }") },
 	func(g *ngen) { g.location("/img/ { proxy_pass http://other/v1/; }") },
 	func(g *ngen) { g.location("/old/ { rewrite ^/old/(.*)$ /new/$1 last; }") },
@@ -203,10 +217,14 @@ var nginxVariations = []func(*ngen){
 	func(g *ngen) { g.location("/v1/orders { limit_except POST { allow all; } %s }", pass) },
 }
 
-var nginxDoors = []struct {
+type nginxDoor struct {
 	name string
 	open func(*ngen)
-}{
+}
+
+var nginxDoors = slices.Concat(httpDoors, streamDoors, insideDoors)
+
+var httpDoors = []nginxDoor{
 	{"a server without the plugin", func(g *ngen) { g.server("location / { proxy_pass http://service; }") }},
 	{"a server without the plugin, by address", func(g *ngen) { g.server("location / { proxy_pass http://SERVICE; }") }},
 	{"a server with a deny line", func(g *ngen) { g.server("deny 192.0.2.1; location / { proxy_pass http://service; }") }},
@@ -291,7 +309,11 @@ var nginxDoors = []struct {
 func (g *ngen) wild() {
 	prefixes := []string{"/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/a/b/", "/x"}
 	from, to := pick(g.gen, prefixes...), pick(g.gen, append(prefixes, "/")...)
-	switch g.IntN(8) {
+	switch g.IntN(12) {
+	case 8, 9, 10:
+		g.wildInside()
+	case 11:
+		g.wildStream()
 	case 0:
 		g.location("%s { rewrite ^%s(.*)$ %s$1 %s; %s }", from, from, to, pick(g.gen, "last", "break"), pass)
 	case 1:
@@ -327,11 +349,11 @@ func newNginx(t *testing.T) *nginx {
 				fmt.Sprintf("  map $http_host $by_host { pub.example other; default service; }\n"+
 					"  proxy_cache_path %s/cache keys_zone=answers:1m;\n  upstream other { server %s; }\n  upstream "+
 					"service {", w.dir, w.other), 1)
-			all := ""
+			servers, streams := "", ""
 			for _, c := range w.deployed {
-				all += strings.ReplaceAll(c.servers, "listen 0.0.0.0:", "listen "+networkAddress+":")
+				servers, streams = servers+c.servers, streams+c.streams
 			}
-			return w.with(all)
+			return strings.ReplaceAll(w.with(servers, streams), "listen 0.0.0.0:", "listen "+networkAddress+":")
 		},
 	})
 	check(t, err)
@@ -350,6 +372,7 @@ func (w *nginx) deploy(configs []*config) {
 }
 
 func TestNginx(t *testing.T) {
+	t.Parallel()
 	w := newNginx(t)
 	seed, numbers := seedAndNumbers(t)
 	n := newTally()

@@ -3,6 +3,7 @@ package doors
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -57,10 +58,18 @@ func (p *probe) String() string {
 // prober sends probes to one port.
 type prober struct {
 	address string
-	conn    net.Conn // of HTTP/1.1
+	tls     *tls.Config // nil for none
+	conn    net.Conn    // of HTTP/1.1
 	reader  *bufio.Reader
 	two     *http2conn.Conn
 	stream  uint32
+}
+
+func (c *prober) dial() (net.Conn, error) {
+	if c.tls == nil {
+		return net.DialTimeout("tcp", c.address, patience)
+	}
+	return tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", c.address, c.tls)
 }
 
 func (c *prober) close() {
@@ -131,7 +140,7 @@ func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
 		defer c.drop()
 	}
 	if c.conn == nil {
-		conn, err := net.DialTimeout("tcp", c.address, patience)
+		conn, err := c.dial()
 		if err != nil {
 			return "", false
 		}

@@ -2,9 +2,15 @@ package doors
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -135,6 +141,8 @@ type world struct {
 	dir            string
 	service, other string // HOST:PORT of the upstreams
 	secret         string
+	certificate    string // files of one for TLS, and its key
+	key            string
 	adminAddress   string
 	apiSocket      string
 	pushSocket     string
@@ -152,8 +160,27 @@ func upstreams(t *testing.T) *world {
 		httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(protected.Close)
 	t.Cleanup(other.Close)
-	return &world{requests: recorder, service: strings.TrimPrefix(protected.URL, "http://"),
+	w := &world{requests: recorder, service: strings.TrimPrefix(protected.URL, "http://"),
 		other: strings.TrimPrefix(other.URL, "http://"), t: t, secret: secret, dir: t.TempDir()}
+	w.certify()
+	return w
+}
+
+// certify writes a certificate for TLS.
+func (w *world) certify() {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	check(w.t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"*.example"},
+		NotAfter: time.Now().Add(24 * time.Hour)}
+	certificate, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	check(w.t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	check(w.t, err)
+	w.certificate, w.key = filepath.Join(w.dir, "cert.pem"), filepath.Join(w.dir, "key.pem")
+	for path, block := range map[string]*pem.Block{w.certificate: {Type: "CERTIFICATE", Bytes: certificate},
+		w.key: {Type: "PRIVATE KEY", Bytes: private}} {
+		check(w.t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
+	}
 }
 
 // newWorld starts it.
@@ -173,6 +200,10 @@ func newWorld(t *testing.T) *world {
 					"path_config_source": map[string]any{"path": filepath.Join(w.dir, name+".json")}}
 			}
 			if err := c.Set(map[string]any{"id": "doors", "cluster": "doors"}, "node"); err != nil {
+				return err
+			}
+			if err := c.Set([]any{map[string]any{"name": "internal", "typed_config": map[string]any{"@type": "type.googleapis." +
+				"com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener"}}}, "bootstrap_extensions"); err != nil {
 				return err
 			}
 			return c.Set(map[string]any{"lds_config": source("lds"), "cds_config": source("cds")}, "dynamic_resources")
@@ -254,10 +285,7 @@ func (w *world) deploy(version int, configs []*config) {
 	var listeners, clusters []any
 	for _, c := range configs {
 		for _, l := range c.file {
-			l := copied(l.(tree))
-			if socket := at(l, "address", "socket_address").(tree); socket["address"] == "0.0.0.0" {
-				socket["address"] = networkAddress
-			}
+			l := parse("%s", strings.ReplaceAll(marshal(l), `"0.0.0.0"`, `"`+networkAddress+`"`))
 			l["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
 			listeners = append(listeners, l)
 		}

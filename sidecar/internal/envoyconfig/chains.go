@@ -21,6 +21,7 @@ const (
 type chain struct {
 	listener object
 	at       string // within the listener
+	match    object // the connections that it takes, nil if that isn't known
 	reach    reach
 	manager  object // its HTTP connection manager, nil if it has none
 	filters  []object
@@ -51,8 +52,8 @@ func (a *analysis) chains(v any) (all []chain) {
 
 func (a *analysis) chainsOf(listener object) (all []chain) {
 	reach := reachOf(listener)
-	add := func(at string, c object) {
-		one := chain{listener: listener, at: at, reach: reach, filters: c.list("filters")}
+	add := func(at string, c, match object) {
+		one := chain{listener: listener, at: at, match: match, reach: reach, filters: c.list("filters")}
 		for _, filter := range one.filters {
 			if kind, inner := filter.object("typed_config").typed(); isType(kind, managerType) {
 				one.manager = inner
@@ -62,10 +63,14 @@ func (a *analysis) chainsOf(listener object) (all []chain) {
 		all = append(all, one)
 	}
 	for i, c := range listener.list("filter_chains") {
-		add(fmt.Sprintf("filter_chains[%d]", i), c)
+		match := c.object("filter_chain_match")
+		if listener.has("filter_chain_matcher") { // which Envoy asks instead
+			match = nil
+		}
+		add(fmt.Sprintf("filter_chains[%d]", i), c, match)
 	}
 	if c := listener.object("default_filter_chain"); c != nil {
-		add("default_filter_chain", c)
+		add("default_filter_chain", c, nil)
 	}
 	return all
 }

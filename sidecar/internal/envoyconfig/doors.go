@@ -2,20 +2,19 @@ package envoyconfig
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 )
 
 // around checks that nothing takes requests past the filter: other listeners and filter chains, and Gatehouse's own
 // sockets.
-func (a *analysis) around(tree any) {
+func (a *analysis) around() {
 	if a.unread() {
 		return
 	}
-	chains := a.chains(tree)
-	for i := range chains {
-		chains[i].to = a.chainTargets(&chains[i])
-	}
+	chains := a.known
 	spread(chains)
 	a.openAdmin()
 	inner, guards := a.innerTargets(), a.guards(chains)
@@ -61,8 +60,18 @@ func spread(chains []chain) {
 // addresses are the names by which clusters lead to the listener of a chain.
 func (c *chain) addresses() targets {
 	own := targets{"listener " + c.listener.text("name")}
-	if key := addressKey(c.listener.object("address")); key != "" {
-		own = append(own, key)
+	addresses := []object{c.listener.object("address")}
+	for _, more := range c.listener.list("additional_addresses") {
+		addresses = append(addresses, more.object("address"))
+	}
+	for _, address := range addresses {
+		if key := addressKey(address); key != "" {
+			own = append(own, key)
+		}
+		socket := address.object("socket_address")
+		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() {
+			own = append(own, fmt.Sprintf("loopback:%v", socket.field("port_value")))
+		}
 	}
 	return own
 }
@@ -70,15 +79,72 @@ func (c *chain) addresses() targets {
 // chainTargets are where a chain sends requests.
 func (a *analysis) chainTargets(c *chain) (all targets) {
 	for _, w := range a.waysOf(c) {
-		to, _ := w.targets(&a.resources, false)
+		to, _ := w.targets(&a.resources, true)
 		all = append(all, to...)
 	}
 	if c.manager == nil {
 		for _, filter := range c.filters {
 			all = append(all, a.networkTargets(filter)...)
+			if isSNICluster(filter) {
+				for _, name := range c.exactNames() {
+					all = append(all, a.targets(name)...)
+				}
+			}
+		}
+		for _, s := range a.storedBy(c) {
+			if s.key != storedCluster {
+				continue
+			}
+			names := []string{s.format}
+			if s.format == serverName {
+				names = c.exactNames()
+			}
+			for _, name := range names {
+				all = append(all, a.targets(name)...)
+			}
 		}
 	}
-	return all
+	return a.destinations(c, all)
+}
+
+// destinations adds to targets of a chain the addresses that its filters store as the destination.
+func (a *analysis) destinations(c *chain, to targets) targets {
+	if !slices.ContainsFunc(to, a.toDestination) {
+		return to
+	}
+	for _, s := range a.storedBy(c) {
+		if host, port, err := net.SplitHostPort(s.format); s.key == storedDestination && err == nil {
+			to = append(to, addressKey(object{"socket_address": map[string]any{"address": host, "port_value": port}}))
+		}
+	}
+	return to
+}
+
+// through adds to targets those to which the listeners there lead without the filter. With paths, what takes none of
+// them doesn't count.
+func (a *analysis) through(to targets, paths []string) targets {
+	seen := map[int]bool{}
+	for changed := true; changed; {
+		changed = false
+		for i := range a.known {
+			c := &a.known[i]
+			if seen[i] || c.edge != nil || !to.meet(c.addresses()) {
+				continue
+			}
+			seen[i], changed = true, true
+			if c.manager == nil || paths == nil {
+				to = append(to, c.to...)
+				continue
+			}
+			for _, w := range a.waysOf(c) {
+				if _, found := w.carries(paths); found {
+					next, _ := w.targets(&a.resources, false)
+					to = append(to, a.destinations(c, next)...)
+				}
+			}
+		}
+	}
+	return to
 }
 
 func (a *analysis) waysOf(c *chain) []way {
@@ -140,6 +206,10 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	}
 	for _, w := range a.waysOf(c) {
 		to, chosen := w.targets(&a.resources, true)
+		to = a.destinations(c, to)
+		if c.edge != nil {
+			to = a.through(to, nil)
+		}
 		if chosen == "" && slices.ContainsFunc(to, a.toDestination) && a.choosesDestination(c) {
 			chosen = "by what a filter stores as the destination"
 		}
@@ -159,30 +229,61 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 func (a *analysis) chosenBy(c *chain) string {
 	for _, filter := range c.filters {
 		kind, _ := filter.object("typed_config").typed()
-		if strings.HasSuffix(kind, ".SniCluster") || strings.HasSuffix(kind, ".sni_dynamic_forward_proxy.v3.FilterConfig") {
+		if isSNICluster(filter) && c.exactNames() == nil ||
+			strings.HasSuffix(kind, ".sni_dynamic_forward_proxy.v3.FilterConfig") {
 			return "by the server name that they ask for"
 		}
 	}
-	if a.stores(c, "envoy.tcp_proxy.cluster") || a.stores(c, "envoy.upstream.dynamic_host") ||
+	if a.stores(c, storedCluster) || a.stores(c, "envoy.upstream.dynamic_host") ||
 		slices.ContainsFunc(c.to, a.toDestination) && a.choosesDestination(c) {
 		return "by what a filter stores as the destination"
 	}
 	return ""
 }
 
-// choosesDestination reports whether a filter stores what clients choose as the destination of their connection.
-func (a *analysis) choosesDestination(c *chain) bool {
-	return a.stores(c, "envoy.network.transport_socket.original_dst_address")
+func isSNICluster(filter object) bool {
+	kind, _ := filter.object("typed_config").typed()
+	return strings.HasSuffix(kind, ".SniCluster")
 }
 
-// stores reports whether a filter of a chain stores what clients choose under a key of filter state.
-func (a *analysis) stores(c *chain, key string) bool {
+// exactNames are the server names of a chain that takes no others, nil if it does.
+func (c *chain) exactNames() (all []string) {
+	names, _ := c.match.field("server_names").([]any)
+	for _, v := range names {
+		name, _ := v.(string)
+		if name == "" || strings.HasPrefix(name, "*") {
+			return nil
+		}
+		all = append(all, strings.ToLower(name))
+	}
+	return all
+}
+
+// choosesDestination reports whether a filter stores what clients choose as the destination of their connection.
+func (a *analysis) choosesDestination(c *chain) bool {
+	return a.stores(c, storedDestination)
+}
+
+const (
+	storedCluster     = "envoy.tcp_proxy.cluster"
+	storedDestination = "envoy.network.transport_socket.original_dst_address"
+	serverName        = "%REQUESTED_SERVER_NAME%"
+)
+
+// storedBy is what the filters of a chain store.
+func (a *analysis) storedBy(c *chain) []stored {
 	all := a.stored(c.manager, c.manager.list("http_filters"))
 	for _, filter := range c.filters {
 		all = append(all, storedIn("", map[string]any(filter))...)
 	}
-	return slices.ContainsFunc(all, func(s stored) bool {
-		return s.key == key && s.chosen(c.manager)
+	return all
+}
+
+// stores reports whether a filter of a chain stores what clients choose under a key of filter state.
+func (a *analysis) stores(c *chain, key string) bool {
+	return slices.ContainsFunc(a.storedBy(c), func(s stored) bool {
+		named := key == storedCluster && s.format == serverName && c.exactNames() != nil
+		return s.key == key && s.chosen(c.manager) && !named
 	})
 }
 
@@ -240,7 +341,7 @@ func (a *analysis) guards(chains []chain) (all []guard) {
 		for _, w := range a.judged(c.edge) {
 			if paths := w.protects(); paths != nil {
 				to, _ := w.targets(&a.resources, false)
-				all = append(all, guard{c, w, to, paths})
+				all = append(all, guard{c, w, a.through(to, paths), paths})
 			}
 		}
 	}
@@ -280,8 +381,8 @@ func (a *analysis) unjudged(c *chain, guards []guard) {
 		return
 	}
 	for _, w := range a.ways(c.manager) {
-		to, _ := w.targets(&a.resources, false)
-		by, own := protectedBy(to, guards)
+		to, _ := w.targets(&a.resources, true)
+		by, own := protectedBy(a.destinations(c, to), guards)
 		if by == nil || !c.asOpen(by) {
 			continue
 		}
@@ -304,10 +405,16 @@ func (a *analysis) unjudged(c *chain, guards []guard) {
 // asOpen reports whether as many can connect to a chain as to another one, or all.
 func (c *chain) asOpen(other *chain) bool { return c.reach >= other.reach || c.reach == network }
 
+// reached is where requests of a judged route, and copies of them, get to.
+func (a *analysis) reached(w *way) targets {
+	to, _ := w.targets(&a.resources, true)
+	return a.through(to, nil)
+}
+
 // weakerEdge reports an edge by which clients get to an upstream with less than another edge asks.
 func (a *analysis) weakerEdge(c *chain, guards []guard) {
 	for _, w := range a.judged(c.edge) {
-		to, _ := w.targets(&a.resources, false)
+		to := a.reached(&w)
 		for _, g := range guards {
 			if g.chain.edge == c.edge || !c.asOpen(g.chain) || !g.to.meet(to) {
 				continue

@@ -92,6 +92,32 @@ func luaFilter(code string) string {
 		"'}}}\n"
 }
 
+// byName is a filter that sends connections to the cluster of the server name, and a tcp_proxy behind it.
+const byName = `typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, ` + tcp +
+	"other}"
+
+// matching gives the filter chain of a listener server names.
+func matching(names string, listener []string) []string {
+	return with(listener[:1], append([]string{strings.Replace(listener[1], "filter_chains: [{",
+		"filter_chains: [{filter_chain_match: {server_names: ["+names+"]}, ", 1)}, listener[2:]...)...)
+}
+
+// innerListener is a listener with a tcp_proxy, and what follows it in the file.
+func innerListener(where, cluster string) string {
+	return "  - {name: inner-listener, " + where + ", filter_chains: [{filters: [{name: f, " + tcp + cluster +
+		"}}]}]}\n" + shippedPush
+}
+
+// behind puts a listener between the filter and the upstream, and has another one lead to the upstream.
+func behind(where, address string) []string {
+	second := listener(anywhere, tcp+"upstream}")
+	return with([]string{shippedRoutes,
+		"              routes:\n              - {match: {prefix: /}, route: {cluster: inner}}"},
+		shippedPush, strings.TrimSuffix(second[1], shippedPush)+innerListener(where, "upstream"), shippedClusters,
+		cluster("inner", address), "socket_address: {address: 127.0.0.1, port_value: 8080}",
+		"socket_address: {address: 0.0.0.0, port_value: 8080}")
+}
+
 // doors are ways past the filter. e2e/doors shows of each, in a real Envoy, that it is open.
 func doors() []analyzeTest {
 	rule := func(text string) []string {
@@ -249,6 +275,20 @@ func doors() []analyzeTest {
 		{"a TCP connection to the cluster that its client names", listener(anywhere,
 			`typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, `+tcp+"other}"),
 			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to one of two clusters", matching("a.example, b.example", listener(anywhere, byName)), nil, ""},
+		{"a TCP connection to one of two clusters, one of them protected",
+			matching("a.example, Upstream", listener(anywhere, byName)), []string{unjudged.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to one of two clusters, one of them the sidecar",
+			matching("a.example, gatehouse-sidecar", listener(anywhere, byName)), []string{toInner.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to one of many clusters", matching("'*.example'", listener(anywhere, byName)),
+			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to any cluster, by a matcher", with(matching("a.example", listener(anywhere, byName)),
+			"name: second, ", "name: second, filter_chain_matcher: {}, "), []string{clientsChoose.Code}, "listener second"},
+		{"a TCP connection to any cluster, of others", with(listener(anywhere, byName), "filter_chains: [{filters: [{name: f",
+			"default_filter_chain: {filter_chain_match: {server_names: [a.example]}, filters: [{name: f",
+			tcp+"other}}]}]}", tcp+"other}}]}}"), []string{clientsChoose.Code}, "listener second: default_filter_chain"},
 		{"a TCP connection to the host that its client names", listener(anywhere, `typed_config: {"@type": `+
 			"x/envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig, port_value: 443}}, {name: t, "+tcp+
 			"other}"), []string{clientsChoose.Code}, "listener second: filter_chains[0]"},
@@ -264,6 +304,56 @@ func doors() []analyzeTest {
 			"listener second: filter_chains[0]"},
 		{"a TCP connection to a cluster that a filter names", listener(anywhere,
 			storesNewly("envoy.tcp_proxy.cluster", "other")), nil, ""},
+		{"a TCP connection to the protected cluster that a filter names", listener(anywhere,
+			storesNewly("envoy.tcp_proxy.cluster", "upstream")), []string{unjudged.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to one of two clusters that a filter stores", matching("a.example, b.example", listener(anywhere,
+			storesNewly("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%"))), nil, ""},
+		{"a TCP connection to one of two clusters that a filter stores, one of them protected",
+			matching("a.example, upstream", listener(anywhere, storesNewly("envoy.tcp_proxy.cluster",
+				"%REQUESTED_SERVER_NAME%"))), []string{unjudged.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to a part of the name that a filter stores", matching("a.example", listener(anywhere,
+			storesNewly("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%x"))), []string{clientsChoose.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to the protected address that a filter stores", with(listener(anywhere,
+			storesNewly(destination, "127.0.0.1:8081")), shippedClusters, shippedClusters+
+			"  - {name: other, type: ORIGINAL_DST}\n"), []string{unjudged.Code}, "listener second: filter_chains[0]"},
+		{"the protected address that a filter of another listener stores", with(listener(anywhere, strings.Replace(
+			plainTo("{match: {prefix: /}, route: {cluster: other}}"), "route_config", "http_filters: ["+strings.TrimPrefix(
+				stores(destination, "127.0.0.1:8081"), "          - ")+"], route_config", 1)), shippedClusters,
+			shippedClusters+"  - {name: other, type: ORIGINAL_DST}\n"), []string{unjudged.Code}, "listener second"},
+		{"copies to the protected upstream", listener(anywhere, plainTo("{match: {prefix: /}, route: {cluster: other, "+
+			"request_mirror_policies: [{cluster: upstream}]}}")), []string{unjudged.Code}, "listener second"},
+		{"copies of a virtual host to the protected upstream", listener(anywhere, strings.Replace(
+			plainTo("{match: {prefix: /}, route: {cluster: other}}"), "name: v,",
+			"name: v, request_mirror_policies: [{cluster: upstream}],", 1)), []string{unjudged.Code}, "listener second"},
+		{"copies of another path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
+			"other, prefix_rewrite: /, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
+			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), []string{rewriteIn.Code}, "routes[0]"},
+		{"copies of the same path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
+			"other, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
+			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a listener behind the filter, and a way around both", behind("address: {"+
+			strings.Replace(loopback, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
+			[]string{unjudged.Code}, "listener second"},
+		{"a listener of all addresses behind the filter, and a way around both", behind("address: {"+
+			strings.Replace(anywhere, "8082", "8084", 1)+"}, bind_to_port: false, traffic_direction: OUTBOUND",
+			strings.Replace(loopback, "8082", "8084", 1)), []string{unjudged.Code}, "listener second"},
+		{"a listener with two addresses behind the filter, and a way around both", behind("address: {"+
+			strings.Replace(loopback, "8082", "8085", 1)+"}, additional_addresses: [{address: {"+
+			strings.Replace(loopback, "8082", "8084", 1)+"}}]", strings.Replace(loopback, "8082", "8084", 1)),
+			[]string{unjudged.Code}, "listener second"},
+		{"an internal listener behind the filter, and a way around both", behind("internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}"), []string{unjudged.Code}, "listener second"},
+		{"another service behind a listener behind the filter, and a way to it", with(behind("internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}"), "{name: f, "+tcp+"upstream}}]}]}\n  - {name: in",
+			"{name: f, "+tcp+"static}}]}]}\n  - {name: in", tcp+"upstream}}]}]}\n"+shippedPush, plainTo(
+				"{match: {prefix: /static/}, route: {cluster: static}}, {match: {prefix: /}, route: {cluster: upstream}}")+
+				"}]}]}\n"+shippedPush, shippedClusters,
+			cluster("static", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a route by a listener to the sidecar", with(routeFirst("{match: {prefix: /x/}, route: {cluster: inner}}"),
+			shippedPush, innerListener("internal_listener: {}", "gatehouse-sidecar"), shippedClusters,
+			cluster("inner", "envoy_internal_address: {server_listener_name: inner-listener}")), []string{toInner.Code},
+			"routes[0]"},
 		{"a TCP connection with the name that a client asks for", listener(anywhere,
 			storesNewly("envoy.network.upstream_server_name", "%REQUESTED_SERVER_NAME%")), nil, ""},
 		{"a route to the push listener", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"),

@@ -50,6 +50,7 @@ type analysis struct {
 	source  findings.Source
 	entries map[uintptr]findings.Entry // of objects
 	plugins []*plugin
+	known   []chain
 	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
 	candidates []*plugin
 }
@@ -68,6 +69,10 @@ func Analyze(file []byte) findings.Report {
 		a.enter(tree, source.Root())
 	}
 	a.find(tree)
+	a.known = a.chains(tree)
+	for i := range a.known {
+		a.known[i].to = a.chainTargets(&a.known[i])
+	}
 	if len(a.plugins) == 0 {
 		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in "+
 			"vm_config.configuration, or of type %s with the module libgatehouse.so", wasmType, vmID, nativeType)
@@ -84,7 +89,7 @@ func Analyze(file []byte) findings.Report {
 		}
 	}
 	a.together()
-	a.around(tree)
+	a.around()
 	a.report.Sort()
 	return a.report
 }

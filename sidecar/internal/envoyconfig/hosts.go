@@ -177,7 +177,7 @@ func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
 // Hosts without rules, which are refused or pass, protect nothing.
 func (a *analysis) weakerHosts(c *chain, guards []guard) {
 	for _, w := range a.judged(c.edge) {
-		to, _ := w.targets(&a.resources, false)
+		to := a.reached(&w)
 		for _, g := range guards {
 			if g.chain != c || g.way.by.First == g.way.by.End || g.way.by.host == w.by.host || !g.to.meet(to) {
 				continue

@@ -6,12 +6,12 @@ func (a *analysis) routesOf(p *plugin) {
 	var guarded targets
 	for _, w := range a.judged(p) {
 		if to, _ := w.targets(&a.resources, false); w.protects() != nil {
-			guarded = append(guarded, to...)
+			guarded = append(guarded, a.through(to, w.protects())...)
 		}
 	}
 	for _, w := range a.judged(p) {
 		a.switchedOff(p, &w, off)
-		if to, _ := w.targets(&a.resources, false); guarded != nil && !guarded.meet(to) {
+		if guarded != nil && !guarded.meet(a.reached(&w)) {
 			continue // another service, whose paths are its own
 		}
 		if seen[w.at] {

@@ -150,6 +150,85 @@ var bypasses = []struct {
 	{"index where requests go upstream", "index /v1/secret; " + plain, "GET", "/open/", nil, "/open/ device=\n", nil},
 	{"index of an open path", plain + "location /open/ { alias DIR/; index none.html /open; }", "GET", "/open/", nil,
 		"/open device=\n", nil},
+	{"error_page of an expression", plain + "location ~ ^/open/(a|b)$ { root DIR; error_page 404 = /v1/secret; }",
+		"GET", "/open/a", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"error_page of an expression without a beginning",
+		plain + "location ~ \\.(gif|jpg)$ { root DIR; error_page 404 = /v1/secret; }", "GET", "/a.gif", nil,
+		"GET /v1/secret", []string{rewriteIn.Code}},
+	{"error_page to a variable", plain + "location /open { root DIR; set $to /v1/secret; error_page 404 = $to; }",
+		"GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"error_page to a prefix without its slash", plain + "location /open { root DIR; error_page 404 = /v1/devices; }",
+		"GET", "/open", nil, "GET /v1/devices", []string{rewriteIn.Code}},
+	{"error_page to a named location that rewrites", plain + "location /open { root DIR; error_page 404 = @inside; } " +
+		"location @inside { rewrite ^ /v1/secret break; proxy_pass http://service; }", "GET", "/open", nil,
+		"GET /v1/secret", []string{rewriteIn.Code}},
+	{"try_files to a named location with a path", plain + "location /open { root DIR; try_files $uri @inside; } " +
+		"location @inside { set $path /v1/secret; proxy_pass http://service$path; }", "GET", "/open", nil,
+		"GET /v1/secret", []string{rewriteIn.Code}},
+	{"error_page of a protected path to a named location that rewrites",
+		plain + "location /v1/ { root DIR; error_page 404 = @inside; } location /v1/secret { root DIR; error_page 404 = " +
+			"@inside; } location @inside { rewrite ^ /open break; proxy_pass http://service; }", "GET", "/v1/secret",
+		[]string{forged}, "401 Unauthorized", nil},
+	{"a protected path's error_page to a named location", plain + "location = /v1/secret { root DIR; error_page 404 = " +
+		"@inside; } location @inside { rewrite ^ /v1/secret break; proxy_pass http://service; }", "GET", "/v1/secret",
+		[]string{forged}, "401 Unauthorized", nil},
+	{"ngx.exec", plain + `location /open { content_by_lua_block { ngx.exec("/v1/secret") } }`, "GET", "/open", nil,
+		"GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.exec of a variable", plain + `location ~ ^/open { content_by_lua_block { local to = [[/v1/secret]] return ` +
+		`ngx.exec(to) } }`, "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.exec of a named location", plain + `location /open { content_by_lua_block { ngx.exec("@inside") } } ` +
+		"location @inside { rewrite ^ /v1/secret break; proxy_pass http://service; }", "GET", "/open", nil,
+		"GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.exec of what a client names", plain + `location /open { content_by_lua_block { ngx.exec(ngx.var.arg_to) } }`,
+		"GET", "/open?to=/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.exec of what an expression captures", plain + `location ~ ^/open(/.*)$ { content_by_lua_block { ` +
+		`ngx.exec(ngx.var[1]) } }`, "GET", "/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.location.capture of a variable, with one of the client's",
+		plain + `location /a { content_by_lua_block { local to = "/open" ngx.location.capture(to, ` +
+			`{ args = { x = ngx.var.arg_x } }) } }`, "GET", "/a", nil, "GET /open", nil},
+	{"ngx.exec of an open path", plain + `location /a { content_by_lua_block { ngx.exec("/open") } }`, "GET", "/a", nil,
+		"GET /open", nil},
+	{"ngx.exec of the same path with another beginning",
+		plain + `location /a { content_by_lua_block { ngx.exec("/open" .. ngx.var.uri) } }`, "GET", "/a", nil,
+		"GET /open/a", nil},
+	{"a protected path that Lua says", plain + `location /a { content_by_lua_block { ngx.say("/v1/secret") } }`, "GET",
+		"/a", nil, "/v1/secret", nil},
+	{"ngx.location.capture",
+		plain + `location /open { content_by_lua_block { ngx.print(ngx.location.capture("/v1/secret").body) } }`,
+		"GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.location.capture_multi",
+		plain + `location /open { content_by_lua_block { ngx.location.capture_multi{ { "/v1/secret" } } } }`,
+		"GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.location.capture in the access phase", plain + `location /open { access_by_lua_block { ` +
+		`require("gatehouse.edge").access() ngx.location.capture("/v1/secret") } proxy_pass http://service; }`,
+		"GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"ngx.req.set_uri", plain + `location /open { rewrite_by_lua_block { ngx.req.set_uri("/v1/secret") } proxy_pass ` +
+		`http://service; }`, "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"an identity by Lua", plain + `location /open { access_by_lua_block { require("gatehouse.edge").access() ` +
+		`ngx.req.set_header("X-Gatehouse-Device", "root") } proxy_pass http://service; }`, "GET", "/open", nil,
+		"device=root", []string{forgedIdentity.Code}},
+	{"an identity that Lua clears", plain + `location /open { access_by_lua_block { require("gatehouse.edge").access() ` +
+		`ngx.req.set_header("X-Gatehouse-Device", nil) ngx.req.set_header("X-A", "b") } proxy_pass http://service; }`,
+		"GET", "/open", nil, "/open device=\n", nil},
+	{"own access_by_lua with the call in a text",
+		include + `location / { access_by_lua_block { local s = 'require("gatehouse.edge").access()' } proxy_pass ` +
+			`http://service; }`, "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{ownAccess.Code}},
+	{"own access_by_lua with the call in a long text",
+		include + `location / { access_by_lua_block { local s = [==[ require("gatehouse.edge").access() ]==] } proxy_pass ` +
+			`http://service; }`, "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{ownAccess.Code}},
+	{"server without server.conf, by set_by_lua",
+		`location / { set_by_lua_block $to { return "service" } proxy_pass http://$to; } location /judged { ` + include +
+			" proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root",
+		[]string{unjudged.Code}},
+	{"server without server.conf, by a variable that Lua sets",
+		`location / { set $to ""; rewrite_by_lua_block { ngx.var.to = "service" } proxy_pass http://$to; } location ` +
+			"/judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged},
+		"/v1/secret device=root", []string{unjudged.Code}},
+	{"a host of the client's, by Lua", plain + `location /to { set_by_lua_block $to { return ngx.var.http_x_to } ` +
+		`proxy_pass http://$to; }`, "GET", "/to", []string{"X-To: service"}, "/to device=\n", []string{clientsChoose.Code}},
+	{"auth_request by an expression", include + "location = /open { auth_request /auth/x; proxy_pass http://service; } " +
+		"location ~ ^/auth/ { internal; proxy_pass http://service; }", "GET", "/open", []string{forged},
+		"/auth/x device=root", []string{authRequest.Code}},
 	{"rewrite of all that a location captures",
 		include + "location ~ ^/(?<seg>[a-z]+)/(?<rest>.*)$ { rewrite ^ /$rest break; proxy_pass http://service; }",
 		"GET", "/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},

@@ -42,8 +42,20 @@ func (a *analysis) elsewhere(s *scope, pass *directive) bool {
 	})
 }
 
-// addresses are where a pass of a scope may lead, by names and addresses in the form of [address].
-func (a *analysis) addresses(s *scope, pass *directive) (all []string) {
+// addresses are where a pass of a scope may lead, by names and addresses in the form of [address], also by way of other
+// servers.
+func (a *analysis) addresses(s *scope, pass *directive) []string {
+	at := way{s, pass}
+	all, found := a.ways[at]
+	if !found {
+		all = a.through(a.direct(s, pass))
+		a.ways[at] = all
+	}
+	return all
+}
+
+// direct is addresses without what other servers lead to.
+func (a *analysis) direct(s *scope, pass *directive) (all []string) {
 	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
 		if host, _ := target(text); host != "" { // otherwise a variable
 			all = append(all, a.named(host, a.http)...)
@@ -60,6 +72,8 @@ func (a *analysis) named(host string, block *scope) []string {
 			for _, d := range upstream.block {
 				if d.name == "server" {
 					names = append(names, address(d.arg(0)))
+				} else if strings.HasPrefix(d.name, "balancer_by_lua") {
+					names = append(names, a.peersOf(d)...)
 				}
 			}
 		}
@@ -83,6 +97,7 @@ func (a *analysis) check(s *scope) {
 	a.methods(s)
 	a.upgrades(s)
 	a.authRequest(s)
+	a.lua(s)
 	a.clientAddress(s)
 	a.answers(s)
 }
@@ -96,7 +111,7 @@ func (a *analysis) unjudged(s *scope) {
 		s.each(func(inner *scope) { passes = passes || inner.pass() != nil })
 		if passes || a.covers(s, (*rule).protects) {
 			const why = "takes the place of the plugin's: no request is judged, and forged identity headers get to the upstream"
-			if _, known := a.lua(own); !known {
+			if _, known := a.code(own); !known {
 				a.addAt(&ownAccess, s, own, "can't be read here; unless it calls the plugin, it %s", why)
 			} else {
 				a.addAt(&ownAccess, s, own, "%s", why)
@@ -113,7 +128,7 @@ func (a *analysis) unjudged(s *scope) {
 	if pass == nil || a.apart(s.server()) || s.closed() {
 		return
 	}
-	if !slices.ContainsFunc(a.addresses(s, pass[0]), func(name string) bool { return a.upstreams[name] }) {
+	if !slices.ContainsFunc(a.direct(s, pass[0]), func(name string) bool { return a.upstreams[name] }) {
 		return
 	}
 	if !a.clears(s) {
@@ -135,41 +150,6 @@ func (a *analysis) apart(server *scope) bool {
 	return !a.machineOnly || !slices.ContainsFunc(server.own("listen"), func(d *directive) bool {
 		return !strings.HasPrefix(d.arg(0), "unix:")
 	})
-}
-
-// expose notes the local servers that others lead to, unjudged.
-func (a *analysis) expose(tree []*directive) {
-	a.exposed = map[*scope]bool{}
-	leadTo := func(to []string) (changed bool) {
-		for _, other := range a.http.inner {
-			if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool {
-				return slices.Contains(to, address(d.arg(0)))
-			}) {
-				a.exposed[other], changed = true, true
-			}
-		}
-		return changed
-	}
-	a.streams(tree, func(block, server *scope, pass *directive) {
-		for _, text := range variablesIn(block, server).expand(pass.arg(0)) {
-			leadTo(a.named(text, block))
-		}
-	})
-	for changed := true; changed; {
-		changed = false
-		for _, server := range a.http.inner {
-			if a.apart(server) {
-				continue
-			}
-			var to []string
-			server.each(func(s *scope) {
-				if pass := s.own(passes...); pass != nil && !a.judged(s) {
-					to = append(to, a.addresses(s, pass[0])...)
-				}
-			})
-			changed = leadTo(to) || changed
-		}
-	}
 }
 
 // leads reports whether requests for a path that needs a credential get upstream by a scope that isn't judged.

@@ -60,29 +60,8 @@ func clientVariable(text string) string {
 
 // methods reports that requests get upstream with another method than the one that was judged.
 func (a *analysis) methods(s *scope) {
-	method := strings.ToUpper(s.value("proxy_method"))
-	if pass := s.pass(); pass == nil || pass.name != "proxy_pass" || method == "" || a.rules == nil {
-		return
-	}
-	for _, j := range a.judgesOf(s) {
-		for i := j.First; i < j.End; i++ {
-			a.method(s, &j, &a.rules.all[i], method)
-		}
-	}
-}
-
-// method is methods for a rule of a judge.
-func (a *analysis) method(s *scope, j *judge, r *rule, method string) {
-	if r.protects() && s.takes(r) {
-		for _, path := range r.Samples() {
-			for _, client := range a.rules.SampleMethods() {
-				if a.need(j, client, path).Weaker(a.need(j, method, path)) {
-					a.addAt(&otherMethod, s, s.effective("proxy_method")[0], "sends %s %s upstream as %s, for which a rule asks more",
-						client, path, method)
-					return
-				}
-			}
-		}
+	if d := s.effective("proxy_method"); d != nil {
+		a.sends(s, d[0], strings.ToUpper(d[0].arg(0)))
 	}
 }
 
@@ -105,20 +84,14 @@ func (a *analysis) upgrades(s *scope) {
 	}
 }
 
-// streams calls f for each pass of a server of a stream block that other machines reach.
-func (a *analysis) streams(tree []*directive, f func(block, server *scope, pass *directive)) {
-	for _, d := range tree {
-		if d.name != "stream" {
+// streams checks the servers of stream blocks that other machines reach.
+func (a *analysis) streams() {
+	for _, server := range a.servers {
+		if server.parent == a.http || a.apart(server) || server.closed() {
 			continue
 		}
-		block := newScope(d, nil)
-		for _, server := range block.inner {
-			if a.apart(server) || server.closed() {
-				continue
-			}
-			for _, pass := range server.own("proxy_pass") {
-				f(block, server, pass)
-			}
+		for _, pass := range server.own("proxy_pass") {
+			a.stream(server.parent, server, pass)
 		}
 	}
 }

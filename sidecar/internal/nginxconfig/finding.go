@@ -38,8 +38,9 @@ var (
 	rewriteIn     = findings.ErrorKind("GH1205", "give the path that clients send a rule with the same auth")
 	toInner       = findings.ErrorKind("GH1206", "remove the location, or pass its requests to the service")
 	clientsChoose = findings.ErrorKind("GH1207", "name the upstream, or choose it by a map of constants")
-	otherMethod   = findings.ErrorKind("GH1208", "remove proxy_method, or give the rule the client's method, too")
-	tunnel        = findings.WarningKind("GH1209",
+	otherMethod   = findings.ErrorKind("GH1208",
+		"remove proxy_method or set_method, or give the rule the client's method, too")
+	tunnel = findings.WarningKind("GH1209",
 		"pass on websocket only: map $http_upgrade $websocket { websocket websocket; } and proxy_set_header Upgrade "+
 			"$websocket")
 

@@ -3,6 +3,7 @@ package nginxconfig
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -159,25 +160,37 @@ func (l *lexer) lua() (string, error) {
 	return "", errEnd
 }
 
-// withoutComments returns Lua without its comments. A text may have what looks like one.
-func withoutComments(code string) string {
-	var b strings.Builder
+// parseLua reads Lua. A text may have what looks like a comment.
+func parseLua(code string) (out lua) {
+	var plain, bare strings.Builder
 	for l := (&lexer{text: code}); !l.done(); {
-		start := l.pos
+		start, text := l.pos, ""
+		isText := false
 		switch c := l.next(); c {
 		case '"', '\'':
 			l.luaString(c)
+			text, isText = strings.TrimSuffix(code[start+1:l.pos], string(c)), true
 		case '[':
-			l.longBracket()
+			if isText = l.longBracket(); isText {
+				text = strings.Trim(code[start:l.pos], "[]=")
+			}
 		case '-':
 			if l.luaComment() {
-				b.WriteByte(' ')
+				plain.WriteByte(' ')
+				bare.WriteByte(' ')
 				continue
 			}
 		}
-		b.WriteString(code[start:l.pos])
+		plain.WriteString(code[start:l.pos])
+		if isText {
+			fmt.Fprintf(&bare, "%q", strconv.Itoa(len(out.texts)))
+			out.texts = append(out.texts, text)
+		} else {
+			bare.WriteString(code[start:l.pos])
+		}
 	}
-	return b.String()
+	out.code, out.bare = plain.String(), bare.String()
+	return out
 }
 
 // luaComment skips the rest of a comment, of which '-' was read, and reports whether it is one.

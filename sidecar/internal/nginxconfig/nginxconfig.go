@@ -18,12 +18,15 @@ type analysis struct {
 	report      findings.Report
 	reader      *reader
 	http        *scope
+	servers     []*scope          // of http and of the stream blocks
+	ways        map[way][]string  // where passes lead, as far as that was asked
 	rules       *rules            // nil if they can't be read
 	upstreams   map[string]bool   // what the plugin protects, by name and address
 	inner       map[string]string // addresses that only Gatehouse, or this machine, may reach, and what they are
 	exposed     map[*scope]bool   // local servers that others lead to
 	machineOnly bool              // other machines don't reach the servers that the plugin judges
 	seen        map[place]bool
+	parsed      map[*directive]lua
 	judges      map[*scope][]judge // of each server
 }
 
@@ -41,7 +44,7 @@ func Is(text []byte) bool { return nginxFile.Match(text) }
 // Analyze reads an nginx.conf, of which text is the content, with the files that it includes; or the output of
 // nginx -T. rules are the plugin's, rendered or not, of a file of this name; nil: those that nginx.conf names.
 func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
-	a := &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{}}
+	a := &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{}, parsed: map[*directive]lua{}}
 	var tree []*directive
 	tree, a.reader = load(file, text)
 	for _, d := range tree {
@@ -72,12 +75,13 @@ func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.
 		a.add(&noPlugin, nil, "", "no server runs access_by_lua of Gatehouse: no request is judged")
 		return a.report // of a proxy that isn't Gatehouse's
 	}
+	a.findServers(tree)
 	a.setup(rulesFile, rules)
 	a.findJudges()
 	a.push()
 	a.protect()
-	a.expose(tree)
-	a.streams(tree, a.stream)
+	a.expose()
+	a.streams()
 	for _, server := range a.http.inner {
 		server.each(a.check)
 	}
@@ -119,36 +123,6 @@ func (a *analysis) addIn(k *findings.Kind, s *scope, d *directive, at, format st
 		}
 	}
 	a.report.Add(k, p, format, args...)
-}
-
-// lua returns a directive's Lua without comments; false if it is in a file that can't be read.
-func (a *analysis) lua(d *directive) (code string, known bool) {
-	if len(d.args) == 0 {
-		return "", true
-	}
-	code = d.args[len(d.args)-1]
-	if strings.HasSuffix(d.name, "_by_lua_file") {
-		text, err := a.reader.readAbsolute(code)
-		if err != nil {
-			return "", false
-		}
-		code = string(text)
-	}
-	return withoutComments(code), true
-}
-
-// calls reports whether one of the directives with this name, in any of its forms, calls a function of a module in a
-// scope; false for known if that can't be told.
-func (a *analysis) calls(s *scope, name, module string, call *regexp.Regexp) (code string, calls, known bool) {
-	known = true
-	for _, d := range s.effective(name, name+"_block", name+"_file") {
-		code, read := a.lua(d)
-		if strings.Contains(code, module) && call.MatchString(code) {
-			return code, true, true
-		}
-		known = known && read
-	}
-	return "", false, known
 }
 
 var (

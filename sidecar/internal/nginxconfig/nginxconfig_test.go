@@ -172,6 +172,68 @@ var files = []struct {
 		"127.0.0.1:8081; } }\nhttp {"}, nil, ""},
 	{"a stream for most", []string{"http {", "stream { server { listen 82; deny 192.0.2.1; proxy_pass " +
 		"127.0.0.1:8081; } }\nhttp {"}, []string{unjudged.Code}, "server 82: proxy_pass"},
+	{"another way by a chain of streams", streams("server { listen 82; proxy_pass 127.0.0.1:83; } " +
+		"server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:8081; }"), []string{unjudged.Code},
+		"server 127.0.0.1:83: proxy_pass"},
+	{"another way by a chain of streams, by a socket", streams("upstream next { server unix:/a.sock; } " +
+		"server { listen 82; proxy_pass next; } server { listen unix:/a.sock; proxy_pass [::1]:83; } " +
+		"server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:8081; }"), []string{unjudged.Code},
+		"server 127.0.0.1:83: proxy_pass"},
+	{"another way by a chain of streams with several ports", streams("server { listen 82; proxy_pass 127.0.0.1:85; } " +
+		"server { listen 127.0.0.1:83-86; proxy_pass 127.0.0.1:8081; }"), []string{unjudged.Code},
+		"server 127.0.0.1:83-86: proxy_pass"},
+	{"another port than those of a stream", streams("server { listen 82; proxy_pass 127.0.0.1:87; } " +
+		"server { listen 127.0.0.1:83-86; proxy_pass 127.0.0.1:8081; }"), nil, ""},
+	{"a chain of streams elsewhere", streams("server { listen 82; proxy_pass 127.0.0.1:83; } " +
+		"server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:5432; }"), nil, ""},
+	{"a chain of streams for some", streams("server { listen 82; deny all; proxy_pass 127.0.0.1:83; } " +
+		"server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:8081; }"), nil, ""},
+	{"a chain of streams to the plugin", append(streams("server { listen 82; proxy_pass 127.0.0.1:83; } "+
+		"server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:84; }"), anyServer,
+		"server { listen 127.0.0.1:84; include /usr/share/gatehouse/nginx/server.conf; location / { proxy_pass "+
+			"http://service; } }\n"+anyServer), nil, ""},
+	{"a server to a stream", append(streams("server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:8081; }"), anyServer,
+		"server { listen 81; location / { proxy_pass http://127.0.0.1:83; } }\n"+anyServer), []string{unjudged.Code},
+		"server 127.0.0.1:83: proxy_pass"},
+	{"a server for open paths to a stream", append(streams("server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:8081; }"),
+		anyServer, "server { listen 81; location /open/ { proxy_pass http://127.0.0.1:83; } }\n"+anyServer),
+		[]string{unjudged.Code}, "server 127.0.0.1:83: proxy_pass"},
+	{"a stream behind the plugin, and a way around both", append(streams(
+		"server { listen 127.0.0.1:83; proxy_pass 127.0.0.1:8081; }"), "proxy_pass http://service;",
+		"proxy_pass http://127.0.0.1:83;", anyServer,
+		"server { listen 81; location / { proxy_pass http://127.0.0.1:8081; } }\n"+anyServer), []string{unjudged.Code},
+		"server 81: location /: proxy_pass"},
+	{"a server behind the plugin, and a way around both", append(streams(
+		"server { listen 82; proxy_pass 127.0.0.1:8081; }"), "proxy_pass http://service;",
+		"proxy_pass http://127.0.0.1:83;", anyServer,
+		"server { listen 127.0.0.1:83; location / { proxy_pass http://127.0.0.1:8081; } }\n"+anyServer),
+		[]string{unjudged.Code}, "server 82: proxy_pass"},
+	{"another service behind the plugin's, and a way to it", append(streams(
+		"server { listen 82; proxy_pass 127.0.0.1:8083; }"), "proxy_pass http://service;",
+		"proxy_pass http://127.0.0.1:83;", anyServer, "server { listen 127.0.0.1:83; location / { proxy_pass "+
+			"http://127.0.0.1:8081; } location /static/ { proxy_pass http://127.0.0.1:8083; } }\n"+anyServer), nil, ""},
+	{"the sidecar by a chain of streams", streams("server { listen 82; proxy_pass 127.0.0.1:83; } " +
+		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), []string{toInner.Code},
+		"server 127.0.0.1:83: proxy_pass"},
+	{"a location to a stream to the sidecar", append(streams(
+		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), inServer,
+		"    location /side/ { proxy_pass http://127.0.0.1:83/; }\n"+inServer), []string{toInner.Code},
+		"location /side/: proxy_pass"},
+	{"an upstream by a balancer in Lua",
+		[]string{anyServer, "upstream by { server 0.0.0.1; balancer_by_lua_block { local host, port = \"127.0.0.1\", 8081 " +
+			"require(\"ngx.balancer\").set_current_peer(host, port) } } server { listen 81; location / { proxy_pass " +
+			"http://by; } }\n" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},
+	{"another upstream by a balancer in Lua",
+		[]string{anyServer, "upstream by { server 0.0.0.1; balancer_by_lua_block { require(\"ngx.balancer\")." +
+			"set_current_peer('127.0.0.1:8082') } } server { listen 81; location / { proxy_pass http://by; } }\n" + anyServer},
+		nil, ""},
+	{"another method by Lua", []string{inServer, "    location /v1/telemetry { access_by_lua_block { " +
+		"require(\"gatehouse.edge\").access() ngx.req.set_method(ngx.HTTP_POST) } proxy_pass http://service; }\n" + inServer},
+		[]string{otherMethod.Code}, "location /v1/telemetry: access_by_lua_block"},
+	{"error_page of all servers", []string{"http {", "http { error_page 404 = /v1/me/config;"}, []string{rewriteIn.Code},
+		"server 127.0.0.1:8080: error_page"},
+	{"error_page of other servers", []string{"http {", "http { error_page 404 = /v1/me/config;", inServer,
+		"    error_page 500 /page.html;\n" + inServer}, nil, ""},
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
@@ -260,6 +322,12 @@ var files = []struct {
 	{"path of FastCGI",
 		[]string{inServer, "    location /x/ { fastcgi_param SCRIPT_NAME $uri; fastcgi_pass unix:/run/a; }\n" + inServer},
 		nil, ""},
+}
+
+// streams puts a stream block before http, and has the plugin judge what comes from the network.
+func streams(servers string) []string {
+	return []string{"http {", "stream { " + servers + " }\nhttp {", "listen 127.0.0.1:8080 reuseport",
+		"listen 8080 reuseport"}
 }
 
 func TestFiles(t *testing.T) {

@@ -146,14 +146,14 @@ func (a *analysis) opensTo(s *scope, asker *judge, from string, below bool, to s
 		}
 		client, upstream := from, to
 		switch {
-		case r.Prefix != "" && strings.HasPrefix(to, r.Prefix):
+		case r.Prefix != "" && (strings.HasPrefix(to, r.Prefix) || !keeps && to+"/" == r.Prefix):
 			if below {
 				client += "x"
 			}
 			if keeps {
 				upstream += "x"
 			}
-		case !keeps && to == r.Path:
+		case !keeps && r.Path != "" && withSlash(to) == withSlash(r.Path):
 		case keeps && strings.HasPrefix(r.text(), to):
 			client, upstream = from+r.text()[len(to):], r.text()
 			if r.Prefix != "" {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,7 +254,7 @@ func (s *scope) precedes(prefix string, r *rule) bool {
 	return false
 }
 
-// find returns the location of a server that takes an internal request for a path, nil if only an expression could.
+// find returns the location of a server that takes an internal request for a path, nil if there is none.
 func (s *scope) find(uri string) (best *scope) {
 	path := uri
 	if u, err := url.Parse(uri); err == nil {
@@ -267,6 +268,24 @@ func (s *scope) find(uri string) (best *scope) {
 			return l
 		case (kind == "" || kind == "^~") && strings.HasPrefix(path, prefix) && len(prefix) > length:
 			best, length = l, len(prefix)
+		}
+	}
+	if best != nil {
+		if inner := best.find(uri); inner != nil {
+			return inner
+		}
+		if kind, _ := best.match(); kind == "^~" {
+			return best
+		}
+	}
+	for _, l := range s.inner {
+		if kind, text := l.match(); strings.HasPrefix(kind, "~") && l.name == "location" {
+			if kind == "~*" {
+				text = "(?i)" + text
+			}
+			if expression, err := regexp.Compile(text); err == nil && expression.MatchString(path) {
+				return l
+			}
 		}
 	}
 	return best

@@ -132,16 +132,39 @@ func (a *analysis) rewrites(s *scope) {
 			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		}
 	}
-	kind, from := "", "/"
-	if l := s.location(); l != nil {
-		kind, from = l.match()
-	}
 	variables := a.variablesOf(s)
 	byExpression := func(d *directive, expression, to string) {
 		if from, below, path, keeps, ok := mapping(expression, to); ok {
 			report(d, from, below, path, keeps)
 		} else if client, path, found := a.captures(s, expression, to); found {
 			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
+		} else if compiled, err := regexp.Compile(expression); err == nil && !strings.Contains(to, "$") {
+			if client := sample(expression, "", ""); compiled.MatchString(client) {
+				report(d, client, false, to, false)
+			}
+		}
+	}
+	for _, origin := range a.origins(s) {
+		kind, from := "", "/"
+		if l := origin.location(); l != nil {
+			kind, from = l.match()
+		}
+		if kind == "@" { // of a location to which nothing is known to lead
+			continue
+		}
+		a.rewritesOf(s, kind, from, variables, report, byExpression)
+	}
+}
+
+// rewritesOf is rewrites for requests that a location of this kind takes.
+func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
+	report func(d *directive, from string, below bool, to string, keeps bool),
+	byExpression func(d *directive, expression, to string)) {
+	to := func(d *directive, path string, keeps bool) {
+		if strings.HasPrefix(kind, "~") {
+			byExpression(d, from, path)
+		} else {
+			report(d, from, kind != "=", path, keeps && kind != "=")
 		}
 	}
 	for _, d := range s.own("rewrite") {
@@ -151,42 +174,85 @@ func (a *analysis) rewrites(s *scope) {
 		for _, m := range a.maps(d.arg(1)) {
 			byExpression(d, m[0], m[1])
 		}
-		for _, to := range variables.expand(d.arg(1)) {
-			if !strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "$1") {
+		for _, path := range variables.expand(d.arg(1)) {
+			if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "$1") {
 				continue
 			}
 			switch all := slices.Contains([]string{"^", ".*", "^.*", "^.*$", "(.*)", "^(.*)$"}, d.arg(0)); {
-			case all && strings.HasPrefix(kind, "~"):
-				byExpression(d, from, to)
-			case all && !strings.Contains(to, "$") && kind != "@":
-				report(d, from, kind != "=", to, false)
 			case !all:
-				byExpression(d, d.arg(0), to)
+				byExpression(d, d.arg(0), path)
+			case strings.HasPrefix(kind, "~"), !strings.Contains(path, "$"):
+				to(d, path, false)
 			}
 		}
 	}
 	for _, d := range s.own("proxy_pass") {
 		for _, text := range variables.expand(d.arg(0)) {
-			_, to := target(text)
-			switch {
-			case to == "", !strings.Contains(text, "$") && a.elsewhere(s, d):
-			case strings.HasPrefix(kind, "~"):
-				byExpression(d, from, to)
-			case !strings.Contains(to, "$") && kind != "@":
-				// With a variable, nginx sends just this path.
-				report(d, from, kind != "=", to, kind != "=" && text == d.arg(0))
+			switch _, path := target(text); {
+			case path == "", !strings.Contains(text, "$") && a.elsewhere(s, d):
+			case strings.HasPrefix(kind, "~"), !strings.Contains(path, "$"):
+				to(d, path, text == d.arg(0)) // with a variable, nginx sends just this path
 			}
 		}
 	}
-	if kind == "" || kind == "^~" || kind == "=" {
+	if !strings.HasPrefix(kind, "~") {
 		a.indexes(s, report, from, kind != "=")
 	}
-	for _, d := range s.own("error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request") {
-		to, _, _ := strings.Cut(d.arg(len(d.args)-1), "?")
-		if strings.HasPrefix(to, "/") && (kind == "" || kind == "^~" || kind == "=") {
-			report(d, from, kind != "=", to, false)
+	for _, name := range redirecting {
+		list := s.own(name)
+		if list == nil && s.name == "server" {
+			list = s.effective(name) // of http
+		}
+		for _, d := range list {
+			for _, text := range variables.expand(d.arg(len(d.args) - 1)) {
+				if path, _, _ := strings.Cut(text, "?"); strings.HasPrefix(path, "/") {
+					to(d, path, false)
+				}
+			}
 		}
 	}
+	for _, d := range a.luaOf(s) {
+		l, _ := a.code(d)
+		for _, target := range l.targets() {
+			path, _, _ := strings.Cut(target.path, "?")
+			switch {
+			case !strings.HasPrefix(path, "/"):
+			case target.rest && strings.HasPrefix(kind, "~"):
+				report(d, sample(from, "", ""), true, path, true)
+			default:
+				to(d, path, target.rest)
+			}
+		}
+	}
+}
+
+// redirecting are the directives whose last argument nginx itself asks for.
+var redirecting = []string{"error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request"}
+
+// origins are the scopes whose requests a scope gets: its own or, in a named location, those that lead there.
+func (a *analysis) origins(s *scope) []*scope {
+	l := s.location()
+	if l == nil {
+		return []*scope{s}
+	}
+	kind, name := l.match()
+	if kind != "@" {
+		return []*scope{s}
+	}
+	var all []*scope
+	s.server().each(func(other *scope) {
+		variables := a.variablesOf(other)
+		leads := slices.ContainsFunc(other.own(redirecting...), func(d *directive) bool {
+			return slices.Contains(variables.expand(d.arg(len(d.args)-1)), name)
+		}) || slices.ContainsFunc(a.luaOf(other), func(d *directive) bool {
+			l, _ := a.code(d)
+			return slices.Contains(l.targets(), luaTarget{name, false})
+		})
+		if leads {
+			all = append(all, other)
+		}
+	})
+	return all
 }
 
 // indexes reports indexes with a slash at their beginning: nginx makes such a path of that of a directory.

@@ -17,8 +17,12 @@ var (
 	numbered  = regexp.MustCompile(`\$\{?[1-9]\}?`)
 )
 
-// variablesOf returns the variables that set, map, geo and split_clients define for a scope of http.
-func (a *analysis) variablesOf(s *scope) variables { return variablesIn(a.http, s) }
+// variablesOf returns the variables that set, map, geo, split_clients and Lua define for a scope of http.
+func (a *analysis) variablesOf(s *scope) variables {
+	all := variablesIn(a.http, s)
+	a.luaVariables(s.server(), func(name, text string) { all[name] = append(all[name], text) })
+	return all
+}
 
 // variablesIn is variablesOf for a scope of a block, http or stream.
 func variablesIn(block, s *scope) variables {
@@ -85,7 +89,7 @@ func (v variables) step(text string) (texts []string) {
 	return []string{text}
 }
 
-// sample returns a path that an expression matches, in which a group, by name or number, has this text.
+// sample returns a path that an expression matches, in which a group, by name or number, "" for none, has this text.
 func sample(expression, wanted, text string) string {
 	var b strings.Builder
 	number := 0
@@ -127,7 +131,7 @@ func sample(expression, wanted, text string) string {
 					number++
 				}
 				switch {
-				case capturing && (wanted == name || wanted == string(rune('0'+number))):
+				case capturing && wanted != "" && (wanted == name || wanted == string(rune('0'+number))):
 					b.WriteString(text)
 				case capturing:
 					write(inner)

@@ -1,0 +1,322 @@
+package doors
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Ways by Envoy's TCP filter chains, internal listeners, and copies of requests.
+
+const typeURL = "type.googleapis.com/envoy.extensions."
+
+// secure is the transport socket of a chain that takes TLS.
+func (g *gen) secure() tree {
+	return parse(`{"name": "tls", "typed_config": {"@type": "%stransport_sockets.tls.v3.DownstreamTlsContext",
+		"common_tls_context": {"tls_certificates": [{"certificate_chain": {"filename": %q},
+		"private_key": {"filename": %q}}]}}}`,
+		typeURL, g.w.certificate, g.w.key)
+}
+
+// chains adds a listener with filter chains of TLS, for which the prober asks by these names. A chain is its match and
+// its filters.
+func (g *gen) chains(names []string, chains ...[]tree) tree {
+	address := g.everywhere()
+	g.names[g.ports[len(g.ports)-1]] = names
+	l := tree{"name": g.name(fmt.Sprintf("chains%d", g.IntN(1000))), "address": address,
+		"listener_filters": []any{parse(
+			`{"name": "tls", "typed_config": {"@type": "%sfilters.listener.tls_inspector.v3.TlsInspector"}}`, typeURL)}}
+	for i, c := range chains {
+		chain := tree{"name": fmt.Sprintf("chain-%d", i), "transport_socket": g.secure()}
+		if c[0] != nil {
+			chain["filter_chain_match"] = c[0]
+		}
+		for _, filter := range c[1:] {
+			join(chain, "filters", any(filter))
+		}
+		join(l, "filter_chains", any(chain))
+	}
+	g.file = append(g.file, l)
+	return l
+}
+
+// stores is a network filter that stores a text under a key of filter state.
+func stores(key, text string) tree {
+	return parse(`{"name": "state", "typed_config": {"@type": "%sfilters.network.set_filter_state.v3.Config",
+		"on_new_connection": [{"object_key": %q, "format_string": {"text_format_source": {"inline_string": %q}}}]}}`,
+		typeURL, key, text)
+}
+
+func sniCluster() tree {
+	return parse(`{"name": "sni", "typed_config": {"@type": "%sfilters.network.sni_cluster.v3.SniCluster"}}`, typeURL)
+}
+
+const (
+	storedCluster = "envoy.tcp_proxy.cluster"
+	storedAddress = "envoy.network.transport_socket.original_dst_address"
+)
+
+// weighted is a TCP proxy to several clusters.
+func (g *gen) weighted(clusters ...string) tree {
+	filter := g.tcp("")
+	config := at(filter, "typed_config").(tree)
+	delete(config, "cluster")
+	list := []any{}
+	for _, name := range clusters {
+		list = append(list, tree{"name": g.name(name), "weight": 1})
+	}
+	config["weighted_clusters"] = tree{"clusters": list}
+	return filter
+}
+
+// internal adds an internal listener with a filter, and returns a cluster that leads to it.
+func (g *gen) internal(filter tree) string {
+	name := fmt.Sprintf("internal%d", g.IntN(1_000_000))
+	g.file = append(g.file, tree{"name": g.name(name), "internal_listener": tree{},
+		"filter_chains": []any{tree{"filters": []any{filter}}}})
+	return g.toInternal(name)
+}
+
+// toInternal adds a cluster of the name of an internal listener that leads to it.
+func (g *gen) toInternal(name string) string {
+	g.cluster(name, "127.0.0.1:1")
+	endpoint := at(g.clusters[len(g.clusters)-1], "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint").(tree)
+	endpoint["address"] = tree{"envoy_internal_address": tree{"server_listener_name": g.name(name)}}
+	return name
+}
+
+// hide makes the edge an internal listener behind a TCP proxy.
+func (g *gen) hide() {
+	g.listen("front", g.edge["address"].(tree), g.tcp(g.toInternal("edge")))
+	delete(g.edge, "address")
+	g.edge["internal_listener"] = tree{}
+}
+
+// hops returns a cluster from which up to two listeners of this machine lead to another one.
+func (g *gen) hops(to string) string {
+	for range 1 + g.IntN(2) {
+		filter := g.tcp(to)
+		if g.chance(40) {
+			filter = g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": {"cluster": %q}}`, g.name(to)))
+		}
+		if g.chance(50) {
+			to = g.internal(filter)
+			continue
+		}
+		here, port := g.loopback()
+		to = fmt.Sprintf("hop%d", port)
+		g.listen(to, here, filter)
+		if g.chance(30) { // leads to another address of the listener
+			second, another := g.loopback()
+			g.file[len(g.file)-1].(tree)["additional_addresses"] = []any{tree{"address": second}}
+			port = another
+		}
+		g.cluster(to, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	return to
+}
+
+// aggregate adds a cluster of others.
+func (g *gen) aggregate(names ...string) string {
+	for i := range names {
+		names[i] = g.name(names[i])
+	}
+	g.clusters = append(g.clusters, parse(`{"name": %q, "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "1s",
+		"cluster_type": {"name": "envoy.clusters.aggregate", "typed_config": {
+		"@type": "%sclusters.aggregate.v3.ClusterConfig", "clusters": %s}}}`, g.name("all"), typeURL, marshal(names)))
+	return "all"
+}
+
+// destination adds a cluster that connects to a stored address.
+func (g *gen) destination() string {
+	g.cluster("any", "127.0.0.1:1", `{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "load_assignment": null}`)
+	return "any"
+}
+
+// mirrored is a field of an action by which copies go to a cluster.
+func (g *gen) mirrored(to string) string {
+	return fmt.Sprintf(`"request_mirror_policies": [{"cluster": %q}]`, g.name(to))
+}
+
+func names(list ...string) tree { return parse(`{"server_names": %s}`, marshal(list)) }
+
+var tcpDoors = []door{
+	{"tcp_proxy to parts", func(g *gen) { g.listen("door", g.everywhere(), g.weighted("other", "upstream")) }},
+	{"tcp_proxy to an aggregate", func(g *gen) {
+		g.listen("door", g.everywhere(), g.tcp(g.aggregate("upstream", "other")))
+	}},
+	{"tcp_proxy through listeners", func(g *gen) { g.listen("door", g.everywhere(), g.tcp(g.hops("upstream"))) }},
+	{"a second listener through listeners", func(g *gen) {
+		g.listen("door", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
+			g.to(g.hops("upstream")))))
+	}},
+	{"listeners behind the filter, and a way around all", func(g *gen) {
+		g.lastRoute()["route"] = parse("%s", g.to(g.hops("upstream")))
+		g.listen("door", g.everywhere(), g.tcp("upstream"))
+	}},
+	{"an open host of the same service, by listeners", func(g *gen) {
+		g.open()
+		g.domains(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.hops("upstream"))), "pub.example")
+	}},
+	{"the filter off on an open route, by listeners", func(g *gen) {
+		g.route(`{"prefix": "/img/"}`, g.to(g.hops("upstream")))["typed_per_filter_config"] = off()
+	}},
+	{"tcp_proxy by listeners to the sidecar", func(g *gen) {
+		g.cluster("side", g.w.apiSocket)
+		g.listen("door", g.everywhere(), g.tcp(g.hops("side")))
+	}},
+	{"a route by listeners to the sidecar", func(g *gen) {
+		g.cluster("side", g.w.apiSocket)
+		g.route(`{"prefix": "/side/"}`, g.to(g.hops("side"), `"prefix_rewrite": "/"`))
+	}},
+	{"a chain by the server name", func(g *gen) {
+		g.chains([]string{"door.example"}, []tree{names("a.example", "*.a.example"), g.tcp("other")},
+			[]tree{names(pick(g, "door.example", "*.example")), g.tcp("upstream")}, []tree{nil, g.tcp("other")})
+	}},
+	{"a chain by the protocol", func(g *gen) {
+		g.chains([]string{"a.example", "a.example/door"}, []tree{parse(`{"application_protocols": ["door"]}`),
+			g.tcp("upstream")}, []tree{nil, g.tcp("other")})
+	}},
+	{"a chain by the port", func(g *gen) {
+		l := g.chains([]string{"a.example"}, []tree{nil, g.tcp("upstream")})
+		l["default_filter_chain"] = copied(at(l, "filter_chains", 0).(tree))
+		l["default_filter_chain"].(tree)["filters"] = []any{g.tcp("other")}
+		at(l, "filter_chains", 0).(tree)["filter_chain_match"] = parse(`{"destination_port": %v}`,
+			at(l, "address", "socket_address", "port_value"))
+	}},
+	{"a chain by a matcher", func(g *gen) {
+		l := g.chains([]string{"door.example"}, []tree{nil, g.tcp("other")}, []tree{nil, g.tcp("upstream")})
+		l["filter_chain_matcher"] = parse(`{"matcher_tree": {"input": {"name": "sni", "typed_config": {
+			"@type": "%smatching.common_inputs.network.v3.ServerNameInput"}}, "exact_match_map": {"map": {"door.example": %s}}},
+			"on_no_match": %s}`, typeURL, chosenChain("chain-1"), chosenChain("chain-0"))
+	}},
+	{"sni_cluster", func(g *gen) {
+		g.chains([]string{g.name("upstream")}, []tree{nil, sniCluster(), g.tcp("other")})
+	}},
+	{"sni_cluster of names, one of them protected", func(g *gen) {
+		g.chains([]string{g.name("upstream")}, []tree{names(g.name("upstream"), g.name("other")), sniCluster(),
+			g.tcp("other")})
+	}},
+	{"sni_cluster of a wildcard", func(g *gen) {
+		g.cluster("again.door", g.w.service)
+		g.clusters[len(g.clusters)-1].(tree)["name"] = fmt.Sprintf("again%d.door", g.n)
+		g.chains([]string{fmt.Sprintf("again%d.door", g.n)}, []tree{names("*.door"), sniCluster(), g.tcp("other")})
+	}},
+	{"a cluster in filter state, by the server name", func(g *gen) {
+		g.chains([]string{g.name("upstream")}, []tree{nil, stores(storedCluster, "%REQUESTED_SERVER_NAME%"), g.tcp("other")})
+	}},
+	{"a cluster in filter state", func(g *gen) {
+		g.listen("door", g.everywhere(), stores(storedCluster, g.name("upstream")), g.tcp("other"))
+	}},
+	{"the protected address in filter state, tcp_proxy", func(g *gen) {
+		g.listen("door", g.everywhere(), stores(storedAddress, g.w.service), g.tcp(g.destination()))
+	}},
+	{"the protected address in filter state", func(g *gen) {
+		plain := g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.destination())))
+		before(at(plain, "typed_config").(tree), "http_filters", any(filterState("door", storedAddress, "", g.w.service)))
+		g.listen("door", g.everywhere(), plain)
+	}},
+	{"a copy of a second listener", func(g *gen) {
+		routes := func(fields ...string) string {
+			return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", fields...))
+		}
+		if g.chance(50) {
+			g.listen("door", g.everywhere(), g.manager(routes(g.mirrored("upstream"))))
+			return
+		}
+		plain := g.manager(routes())
+		config := at(plain, "typed_config", "route_config").(tree)
+		if g.chance(50) {
+			config = at(config, "virtual_hosts", 0).(tree)
+		}
+		config["request_mirror_policies"] = []any{tree{"cluster": g.name("upstream")}}
+		g.listen("door", g.everywhere(), plain)
+	}},
+	{"a copy of an open host", func(g *gen) {
+		g.open()
+		g.domains(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", g.mirrored("upstream"))),
+			"pub.example")
+	}},
+	{"a copy where the filter is off", func(g *gen) {
+		g.route(`{"prefix": "/v1/"}`, g.to("other", g.mirrored("upstream")))["typed_per_filter_config"] = off()
+	}},
+	{"a copy of another path", func(g *gen) {
+		g.route(`{"prefix": "/public/"}`, g.to("other", `"prefix_rewrite": "/"`, g.mirrored("upstream")))
+	}},
+	{"a copy to a cluster of the client's choice", func(g *gen) {
+		g.route(`{"prefix": "/any/"}`, g.to("other", `"request_mirror_policies": [{"cluster_header": "x-cluster"}]`,
+			`"prefix_rewrite": "/"`))
+	}},
+	{"the filter off on all routes", func(g *gen) { g.routes()["typed_per_filter_config"] = off() }},
+	{"a local listener with an address of the network", func(g *gen) {
+		here, _ := g.loopback()
+		g.listen("door", here, g.tcp("upstream"))
+		g.file[len(g.file)-1].(tree)["additional_addresses"] = []any{tree{"address": g.everywhere()}}
+	}},
+}
+
+func chosenChain(name string) string {
+	return fmt.Sprintf(`{"action": {"name": %[1]q, "typed_config": {
+		"@type": "type.googleapis.com/google.protobuf.StringValue", "value": %[1]q}}}`, name)
+}
+
+var tcpVariations = []func(*gen){
+	func(g *gen) { g.hidden = true },
+	func(g *gen) { g.listen("away", g.everywhere(), g.weighted("other")) },
+	func(g *gen) { g.listen("through", g.everywhere(), g.tcp(g.hops("other"))) },
+	func(g *gen) { g.lastRoute()["route"] = parse("%s", g.to(g.hops("upstream"), `"timeout": "5s"`)) },
+	func(g *gen) { // to the filter itself
+		second := copied(g.edge)
+		here, port := g.loopback()
+		second["name"], second["address"] = g.name("behind"), here
+		g.file = append(g.file, second)
+		g.cluster("front", fmt.Sprintf("127.0.0.1:%d", port))
+		g.listen("front", g.everywhere(), g.tcp("front"))
+	},
+	func(g *gen) {
+		g.chains([]string{"a.example", "b.example"}, []tree{names("a.example"), g.tcp("other")}, []tree{nil, g.tcp("other")})
+	},
+	func(g *gen) {
+		g.cluster("elsewhere", g.w.other)
+		g.chains([]string{g.name("other"), g.name("upstream")}, []tree{names(g.name("other"), g.name("elsewhere")),
+			sniCluster(), g.tcp("other")})
+	},
+	func(g *gen) {
+		g.listen("stored", g.everywhere(), stores(storedCluster, g.name("other")), g.tcp("other"))
+	},
+	func(g *gen) {
+		g.route(`{"prefix": "/static/"}`, g.to("other", g.mirrored("upstream")))
+	},
+	func(g *gen) {
+		g.listen("copied", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
+			g.to("other", g.mirrored("other")))))
+	},
+}
+
+// wildTCP draws chains of which only the real Envoy knows where they lead.
+func (g *gen) wildTCP() {
+	var chains [][]tree
+	for i := range 1 + g.IntN(3) {
+		to := pick(g, "upstream", "other", "other")
+		if g.chance(40) {
+			to = g.hops(to)
+		}
+		filters := []tree{nil}
+		if i > 0 || g.chance(50) {
+			filters[0] = pick(g, names(fmt.Sprintf("c%d.example", i)), names(fmt.Sprintf("*.c%d.example", i)),
+				names(g.name(pick(g, "upstream", "other")), fmt.Sprintf("d%d.example", i)),
+				parse(`{"application_protocols": ["c%d"]}`, i))
+			if strings.Contains(marshal(chains), marshal(filters[0])) {
+				continue
+			}
+		}
+		switch g.IntN(4) {
+		case 0:
+			filters = append(filters, sniCluster())
+		case 1:
+			filters = append(filters, stores(storedCluster, pick(g, g.name("upstream"), g.name("other"),
+				"%REQUESTED_SERVER_NAME%")))
+		}
+		chains = append(chains, append(filters, pick(g, g.tcp(to), g.weighted("other", to))))
+	}
+	g.chains([]string{"c0.example", "x.c1.example/c1", "c2.example/c2", g.name("upstream"), g.name("other")}, chains...)
+}

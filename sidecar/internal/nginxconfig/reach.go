@@ -1,0 +1,99 @@
+package nginxconfig
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// way is a pass of a scope.
+type way struct {
+	s    *scope
+	pass *directive
+}
+
+// findServers notes the servers of http and of the stream blocks.
+func (a *analysis) findServers(tree []*directive) {
+	a.servers = slices.Clone(a.http.inner)
+	for _, d := range tree {
+		if d.name == "stream" {
+			a.servers = append(a.servers, newScope(d, nil).inner...)
+		}
+	}
+	a.ways = map[way][]string{}
+}
+
+// unjudgedTo are the addresses to which a server sends what nobody judges; with guarded, only where it takes paths that
+// need a credential.
+func (a *analysis) unjudgedTo(server *scope, guarded bool) (all []string) {
+	if server.parent != a.http {
+		for _, pass := range server.own("proxy_pass") {
+			for _, text := range variablesIn(server.parent, server).expand(pass.arg(0)) {
+				all = append(all, a.named(text, server.parent)...)
+			}
+		}
+		return all
+	}
+	server.each(func(s *scope) {
+		if pass := s.own(passes...); pass != nil && !a.judged(s) && (!guarded || a.covers(s, (*rule).protects)) {
+			all = append(all, a.direct(s, pass[0])...)
+		}
+	})
+	return all
+}
+
+// through adds to addresses those to which the servers there lead, unjudged.
+func (a *analysis) through(to []string) []string {
+	seen := map[*scope]bool{}
+	for changed := true; changed; {
+		changed = false
+		for _, server := range a.servers {
+			if !seen[server] && server.listensAt(to) {
+				seen[server], changed = true, true
+				to = append(to, a.unjudgedTo(server, true)...)
+			}
+		}
+	}
+	return to
+}
+
+// expose notes the local servers that others lead to, unjudged.
+func (a *analysis) expose() {
+	a.exposed = map[*scope]bool{}
+	for changed := true; changed; {
+		changed = false
+		for _, server := range a.servers {
+			if a.apart(server) || server.parent != a.http && server.closed() {
+				continue
+			}
+			to := a.unjudgedTo(server, false)
+			for _, other := range a.servers {
+				if other.local() && !a.exposed[other] && other.listensAt(to) {
+					a.exposed[other], changed = true, true
+				}
+			}
+		}
+	}
+}
+
+// listensAt reports whether a server listens at one of these addresses.
+func (s *scope) listensAt(to []string) bool {
+	return slices.ContainsFunc(s.own("listen"), func(d *directive) bool {
+		own := address(d.arg(0))
+		i := strings.LastIndexByte(own, ':')
+		first, last, ranged := strings.Cut(own[i+1:], "-")
+		if strings.HasPrefix(own, "unix:") || !ranged {
+			return slices.Contains(to, own)
+		}
+		return slices.ContainsFunc(to, func(other string) bool {
+			port, found := strings.CutPrefix(other, own[:i+1])
+			return found && number(first) <= number(port) && number(port) <= number(last)
+		})
+	})
+}
+
+// number is a port, 0 for what is none.
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
