@@ -16,7 +16,7 @@ var encodings = [...]coding.Encoding{coding.Identity, coding.Gzip, coding.Brotli
 type Object struct {
 	// Key is the cache key. The hash does not contain it; the caller of [ParseObject] sets it.
 	Key string
-	// Version increases with every write of the key.
+	// Version increases with every write of the key. Only the tombstone of an object that was trimmed keeps it.
 	Version uint64
 	// Deleted marks a tombstone.
 	Deleted bool

@@ -250,7 +250,7 @@ func TestIfVersionOfTheScript(t *testing.T) {
 			{"=-1", "INVALID version"}, {"==0", "INVALID version"}, {"=9007199254740992", "INVALID version"}, {"=0", ""},
 			{"=0", "STALE version 0 of o:/a is not the stored 1"}, {"=01", ""}, {"=2", ""}, {"9007199254740991", ""},
 			{"=9007199254740991", "STALE version 9007199254740992"},
-			{"~9007199254740991", "INVALID version ~9007199254740991 of o:/a: only a tombstone keeps the stored one"},
+			{"~9007199254740991", "INVALID version ~9007199254740991 of o:/a: only an object's tombstone"},
 		} {
 			m := mutation{replace, m, contract.Object{ETag: `""`, ContentType: "a",
 				Bodies: []contract.Body{{}}}.Fields()}

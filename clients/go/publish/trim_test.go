@@ -146,8 +146,20 @@ func TestTrimKeepsVersions(t *testing.T) {
 				t.Errorf("%s: the next version: %v", key, err)
 			}
 		}
-		if deleted, err := s.p.deleteVersion(ctx, contract.ObjectMember("/moved"), "7"); deleted || err != nil {
-			t.Errorf("written meanwhile: %t, %v", deleted, err)
+		if _, err := s.p.Delete(ctx, "/expired", 9); err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range []struct{ key, version string }{{"/moved", "7"}, {"/expired", "9"}} { // the latter a tombstone
+			if deleted, err := s.p.deleteVersion(ctx, contract.ObjectMember(of.key), of.version); deleted || err != nil {
+				t.Errorf("%s, version %s: deleted: %t, %v", of.key, of.version, deleted, err)
+			}
+		}
+		if _, err := s.p.PutDevice(ctx, Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.p.deleteVersion(ctx, contract.CredentialMember("d"), "1")
+		if d := s.stored(t, "d"); err == nil || !strings.Contains(err.Error(), "only an object's tombstone") || d.Deleted {
+			t.Errorf("a device: %+v, %v", d, err)
 		}
 	})
 }

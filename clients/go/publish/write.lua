@@ -6,7 +6,7 @@
 --         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
 --         or tombstone is there; "purge" writes a purge: hard or soft, of which the value becomes seq
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
---         there is none; "~V" for V itself, if it is the stored one: only for a tombstone
+--         there is none; "~V" for V itself, if an object has it: only for its tombstone
 --       3 a random epoch, taken if there is none
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
@@ -478,8 +478,11 @@ if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
 end
 local kept = condition == '~'
-if kept and not given['deleted'] then
-  return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ': only a tombstone keeps the stored one')
+if kept and (kind ~= 'o' or not given['deleted']) then -- of a device, a writer that read it would bring it back
+  return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ": only an object's tombstone keeps the stored one")
+end
+if kept and read('HGET', KEYS[1], 'deleted') then
+  return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is a tombstone already')
 end
 if expected and version ~= stored then
   return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not the stored '
@@ -547,7 +550,7 @@ end
 local now = read('TIME')
 local published = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 if kept then -- readers take the later of two writes with one version; the clock may have stepped back
-  published = math.max(published, (number_of(read('HGET', KEYS[1], 'published')) or 0) + 1)
+  published = math.max(published, math.min((number_of(read('HGET', KEYS[1], 'published')) or 0) + 1, newest))
 end
 record[#record + 1] = 'version'
 record[#record + 1] = decimal(version)

@@ -256,10 +256,10 @@ func lifetime(name, text string) (time.Duration, *problem) {
 // comes twice: an object for one device must not become one for all.
 func wrongField(h http.Header) *problem {
 	for name, values := range h {
-		if !strings.HasPrefix(name, "Gatehouse-") || strings.HasPrefix(name, headerPrefix) || name == "Gatehouse-Tags" {
+		if !strings.HasPrefix(name, "Gatehouse-") || strings.HasPrefix(name, headerPrefix) {
 			continue
 		}
-		if len(values) > 1 || values[0] == "" {
+		if len(values) > 1 && name != "Gatehouse-Tags" || values[0] == "" {
 			return problemf(http.StatusBadRequest, "%s: want one value, or no such header", name)
 		}
 		if !slices.Contains(fields, name) {
@@ -285,11 +285,11 @@ func ownVersion(h http.Header) (uint64, *problem) {
 
 // purgeRequest is the body of a request to purge.
 type purgeRequest struct {
-	Tag         string `json:"tag"`
-	Prefix      string `json:"prefix"`
-	All         bool   `json:"all"`
-	VirtualHost string `json:"virtual_host"`
-	Soft        bool   `json:"soft"`
+	Tag         string  `json:"tag"`
+	Prefix      string  `json:"prefix"`
+	All         bool    `json:"all"`
+	VirtualHost *string `json:"virtual_host"`
+	Soft        bool    `json:"soft"`
 }
 
 // purge purges by tag or prefix, or everything of a virtual host.
@@ -308,7 +308,12 @@ func (c *call) purge() (int, *problem) {
 		}
 		request.Prefix = "/"
 	}
-	u := publish.Purge{Tag: request.Tag, Prefix: request.Prefix, VirtualHost: request.VirtualHost, Soft: request.Soft}
+	u := publish.Purge{Tag: request.Tag, Prefix: request.Prefix, Soft: request.Soft}
+	if request.VirtualHost != nil {
+		if u.VirtualHost = *request.VirtualHost; u.VirtualHost == "" {
+			return 0, problemf(http.StatusBadRequest, "virtual_host: want a name, or no such field")
+		}
+	}
 	id, err := u.ID()
 	if err != nil {
 		return 0, failed(err)

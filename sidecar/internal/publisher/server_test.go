@@ -414,6 +414,7 @@ func TestPurge(t *testing.T) {
 		{shop, `{"tag": "shop:x", "prefix": "/v1/products/"}`, 400, ""},
 		{shop, `{"tags": "shop:x"}`, 400, ""},
 		{shop, `{"tag": "shop:x"} {}`, 400, ""},
+		{hosts, `{"all": true, "virtual_host": ""}`, 400, ""},
 		{hosts, `{"all": true, "virtual_host": "fleet"}`, 200, "c"},
 		{hosts, `{"tag": "any", "virtual_host": "fleet"}`, 200, "c"},
 		{hosts, `{"all": true}`, 403, ""},
@@ -841,7 +842,8 @@ func TestFields(t *testing.T) {
 	s := start(t)
 	for name, value := range map[string]string{
 		"Gatehouse-Device": "d1", "Gatehouse-Etag": `"a"`, "Gatehouse-Host": "a.example", "Gatehouse-Language": "de",
-		"Gatehouse-Status": "404", "Gatehouse-Ttl": "1m", "Gatehouse-Version": "1", "Gatehouse-Virtual-Host": "",
+		"Gatehouse-Status": "404", "Gatehouse-Tags": "", "Gatehouse-Ttl": "1m", "Gatehouse-Version": "1",
+		"Gatehouse-Virtual-Host": "",
 	} {
 		for _, values := range [][]string{{""}, {value, value}} {
 			r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address+"/v1/objects/v1/products/1", http.NoBody)

@@ -384,7 +384,7 @@ public final class Publisher implements AutoCloseable {
         List<Result> written = writePart(mutations, part, shard);
         results.addAll(written);
         gone = written.stream().anyMatch(Publisher::answered) ? null : written.get(0).error();
-      } catch (RedisException | GatehouseException e) {
+      } catch (RuntimeException e) {
         gone = e;
       }
     }
@@ -445,7 +445,7 @@ public final class Publisher implements AutoCloseable {
       Result[] written = new Result[part.size()];
       try {
         gone = putPart(part, written);
-      } catch (RedisException | GatehouseException e) { // it couldn't read whether objects are absent
+      } catch (RuntimeException e) { // it couldn't read whether objects are absent
         gone = e;
       }
       System.arraycopy(written, 0, results, from, written.length);
