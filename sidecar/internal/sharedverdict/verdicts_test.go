@@ -16,6 +16,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -199,13 +200,8 @@ func TestRedisTrouble(t *testing.T) {
 	defer silent.Close()
 	failing := miniredis.RunT(t)
 	failing.SetError("NOPERM this user has no permissions")
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
 	for name, address := range map[string]string{"silent": silent.Addr().String(), "failing": failing.Addr(),
-		"refused": closed.Addr().String()} {
+		"refused": redistest.FreeAddress(t)} {
 		t.Run(name, func(t *testing.T) {
 			a := join(t, address, secret)
 			a.timeout = callTimeout
