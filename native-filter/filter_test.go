@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/native-filter/dynmod/fakeenvoy"
@@ -327,7 +328,7 @@ func TestNativeAnswersAreKept(t *testing.T) {
 		}
 	}
 	kept := false
-	for deadline := time.Now().Add(10 * time.Second); !kept && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(await.Deadline); !kept && time.Now().Before(deadline); {
 		ask()
 		ask()
 		write(two)
@@ -422,7 +423,7 @@ func TestNativeEndsOnAWorker(t *testing.T) {
 	c.Answer(0, allowed)
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(await.Deadline):
 		t.Error("the configuration doesn't end after the answer")
 	}
 }
@@ -452,9 +453,5 @@ func TestNativeEndsDuringATick(t *testing.T) {
 			r.End()
 		}
 	})
-	for deadline := time.Now().Add(10 * time.Second); !c.Ended(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the configuration hasn't ended")
-		}
-	}
+	await.Until(t, "the configuration ends", c.Ended)
 }

@@ -9,9 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
 func TestParseHead(t *testing.T) {
@@ -50,31 +53,43 @@ func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
 	return result
 }
 
+// again repeats a load while a busy machine leaves the client no time for what the test looks at.
+func again(load func() (enough bool)) {
+	for end := time.Now().Add(await.Deadline); !load() && time.Now().Before(end); {
+	}
+}
+
 func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
 	body := strings.Repeat("x", 100<<10) // more than one read returns
 	var a, b atomic.Int64
-	got := run(t, func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/a":
-			a.Add(1)
-			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
-			_, _ = io.WriteString(w, body)
-		case "/b":
-			b.Add(1)
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	}, Load{Rate: 500, Duration: time.Second, Connections: 8})
-	// On a busy machine the last requests may find no connection in time.
-	unsent := got.Errors["unsent"]
-	if got.Asked != 500 || got.Answered+unsent != 500 || unsent > 250 || a.Load()+b.Load() != got.Answered ||
+	var got Result
+	var unsent int64 // the last ones, which found no connection in time
+	again(func() bool {
+		a.Store(0)
+		b.Store(0)
+		got = run(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/a":
+				a.Add(1)
+				w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+				_, _ = io.WriteString(w, body)
+			case "/b":
+				b.Add(1)
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}, Load{Rate: 100, Duration: time.Second, Connections: 8})
+		unsent = got.Errors["unsent"]
+		return unsent <= 50
+	})
+	if got.Asked != 100 || got.Answered+unsent != 100 || unsent > 50 || a.Load()+b.Load() != got.Answered ||
 		len(got.Errors) > 1 {
-		t.Errorf("got %d asked, %d answered, %v, %d and %d by the server; want 500, all answered",
+		t.Errorf("got %d asked, %d answered, %v, %d and %d by the server; want 100, all answered",
 			got.Asked, got.Answered, got.Errors, a.Load(), b.Load())
 	}
 	if got.Statuses[200] != a.Load() || got.Statuses[503] != b.Load() || max(a.Load()-b.Load(), b.Load()-a.Load()) > 1 {
 		t.Errorf("got %v, want as many of each as the server gave, %d and %d, in turn", got.Statuses, a.Load(), b.Load())
 	}
-	if got.Latency.Total() != 500 || got.CPU == 0 {
+	if got.Latency.Total() != 100 || got.CPU == 0 {
 		t.Errorf("got %d latencies, %s of CPU", got.Latency.Total(), got.CPU)
 	}
 }
@@ -83,6 +98,7 @@ func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
 // due meanwhile include the wait.
 func TestWaitingCounts(t *testing.T) {
 	var n atomic.Int64
+	late := await.Late(t)
 	got := run(t, func(http.ResponseWriter, *http.Request) {
 		if n.Add(1) == 20 {
 			timer := time.NewTimer(500 * time.Millisecond)
@@ -92,7 +108,7 @@ func TestWaitingCounts(t *testing.T) {
 	if got.Answered+got.Errors["unsent"] != 100 {
 		t.Fatalf("got %d answers and %v, want 100 in all", got.Answered, got.Errors)
 	}
-	if got.Late > 400*time.Millisecond {
+	if got.Late > 400*time.Millisecond+late() {
 		t.Errorf("got %s late, want what the client was late, not the server", got.Late)
 	}
 	// 50 of 100 were due during the stop: a closed loop would have one slow response.
@@ -117,8 +133,8 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 				return
 			}
 			go func() {
-				_, _ = c.Read(make([]byte, 100))
-				if !dropped.Swap(true) {
+				n, _ := c.Read(make([]byte, 100))
+				if n > 0 && !dropped.Swap(true) {
 					_ = c.Close() // the first request loses its connection
 				}
 				<-hang
@@ -126,8 +142,13 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 			}()
 		}
 	}()
-	got, err := Run(t.Context(), "http://"+listener.Addr().String(), InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}),
-		Load{Rate: 10, Duration: time.Second, Connections: 2})
+	var got Result
+	again(func() bool {
+		dropped.Store(false)
+		got, err = Run(t.Context(), "http://"+listener.Addr().String(),
+			InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
+		return err != nil || got.Errors["unsent"] <= 7
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,27 +196,35 @@ func TestConnectionsComeFromTheirAddresses(t *testing.T) {
 // TestOwnRequests has two devices, one of which waits long for a response: it skips the requests that are due
 // meanwhile, and the other device does not.
 func TestOwnRequests(t *testing.T) {
-	release := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/0" {
-			<-release
-		}
-		w.WriteHeader(http.StatusNoContent)
-	}))
-	defer server.Close()
 	var answers []Answer
-	got, err := Run(t.Context(), server.URL, func(dst []byte, i int64) []byte {
-		return fmt.Appendf(dst, "GET /%d HTTP/1.1\r\nHost: x\r\n\r\n", i%2)
-	}, Load{Rate: 40, Duration: time.Second, Connections: 2, Own: true, Answered: func(a Answer) {
-		if answers = append(answers, a); len(answers) == 10 {
-			close(release)
+	var got Result
+	again(func() bool {
+		release := make(chan struct{})
+		let := sync.OnceFunc(func() { close(release) })
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/0" {
+				<-release
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}))
+		defer server.Close()
+		defer let()
+		answers = nil
+		var err error
+		got, err = Run(t.Context(), server.URL, func(dst []byte, i int64) []byte {
+			return fmt.Appendf(dst, "GET /%d HTTP/1.1\r\nHost: x\r\n\r\n", i%2)
+		}, Load{Rate: 40, Duration: time.Second, Connections: 2, Own: true, Answered: func(a Answer) {
+			if answers = append(answers, a); len(answers) == 10 {
+				let()
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if skipped := got.Asked - got.Answered; got.Asked != 40 || skipped < 5 || len(got.Errors) != 0 {
-		t.Errorf("got %d asked, %d answered, errors %v; want 40, but for those that were due while one waited",
+		return len(answers) > 10 && got.Errors["unsent"] == 0
+	})
+	if skipped := got.Asked - got.Answered; got.Asked != 40 || skipped < 5 || len(got.Errors) != 0 || len(answers) < 11 {
+		t.Fatalf("got %d asked, %d answered, errors %v; want 40, but for those that were due while one waited",
 			got.Asked, got.Answered, got.Errors)
 	}
 	if int64(len(answers)) != got.Answered {

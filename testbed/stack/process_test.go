@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
 // shell starts a child that runs script, and ends it when the test ends.
@@ -37,14 +39,7 @@ func unexpected(t *testing.T) func(error) {
 // waitForLog returns when the child has written text.
 func waitForLog(t *testing.T, p *process, text string) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
-	for !strings.Contains(tail(p.log, 0), text) {
-		select {
-		case <-deadline:
-			t.Fatalf("log: got %q, want %q in it", tail(p.log, 0), text)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	await.Until(t, text+" in the log", func() bool { return strings.Contains(tail(p.log, 0), text) })
 }
 
 func TestProcessReportsItsEnd(t *testing.T) {
@@ -82,7 +77,7 @@ func TestProcessStopsBySIGTERM(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := p.stop(10 * time.Second); err != nil {
+			if err := p.stop(await.Deadline); err != nil {
 				t.Error(err)
 			}
 			waitForLog(t, p, "bye")
@@ -135,19 +130,11 @@ func TestChildDiesWithItsParent(t *testing.T) {
 
 func waitForListener(t *testing.T, address string, want bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
-	for {
+	await.Until(t, fmt.Sprintf("listening on %s: %t", address, want), func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = conn.Close()
 		}
-		if (err == nil) == want {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatalf("listening on %s: got %t, want %t", address, !want, want)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return (err == nil) == want
+	})
 }

@@ -65,3 +65,10 @@ func TestCatchUpInParts(t *testing.T) {
 		t.Errorf("got %v full resyncs, want the first one only", got)
 	}
 }
+
+// SetCompareEvery sets the interval between comparisons, and returns what sets it back. No follower may run.
+func SetCompareEvery(interval time.Duration) (back func()) {
+	before := compareEvery
+	compareEvery = interval
+	return func() { compareEvery = before }
+}

@@ -38,7 +38,8 @@ type sink struct {
 	confirmed  int
 	backwards  int
 	beforeNext func() // called once, before the next record is applied or confirmed
-	kept       int    // by the last resync, 0 while one is running
+	onPut      func(id string, version uint64)
+	kept       int // by the last resync, 0 while one is running
 }
 
 func newSink() *sink {
@@ -71,6 +72,9 @@ func (s *sink) put(id string, version uint64, deleted bool) {
 	if s.versions[id] = version; deleted {
 		delete(s.versions, id)
 	}
+	if s.onPut != nil {
+		s.onPut(id, version)
+	}
 }
 
 func (s *sink) confirm(id string, version uint64, deleted bool) bool {
@@ -101,6 +105,13 @@ func (s *sink) keptBy(resync int) int {
 		return 0
 	}
 	return s.kept
+}
+
+// begun returns how many resyncs have begun.
+func (s *sink) begun() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resyncs
 }
 
 // Doubt counts as a removal: the record counts for nothing.
@@ -258,14 +269,24 @@ func (s server) do(t *testing.T, args ...any) {
 	}
 }
 
-// announce publishes an event with the next number like a writer, without writing its record.
+// announce publishes an event with the next number like a writer, at once, without writing its record: a follower that
+// finds the number without the event would catch up.
 func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
 	t.Helper()
-	e.DataEpoch, e.Seq = s.Get(t.Context(), k.DataEpochKey()).Val(), uint64(s.Incr(t.Context(), k.SeqKey()).Val())
+	seq, err := s.Get(t.Context(), k.SeqKey()).Uint64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.DataEpoch, e.Seq = s.Get(t.Context(), k.DataEpochKey()).Val(), seq+1
 	e = s.chained(t, k, e)
 	link := contract.Link{Seq: e.Seq, Digest: e.Digest}.String()
-	s.do(t, "HSET", k.ChainKey(), contract.ChainHead, link, contract.ChainField(e.Seq), link)
-	s.do(t, "PUBLISH", k.EventsChannel(), string(contract.AppendEvent(nil, e)))
+	tx := s.TxPipeline()
+	tx.Incr(t.Context(), k.SeqKey())
+	tx.HSet(t.Context(), k.ChainKey(), contract.ChainHead, link, contract.ChainField(e.Seq), link)
+	tx.Publish(t.Context(), k.EventsChannel(), string(contract.AppendEvent(nil, e)))
+	if _, err := tx.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // chained returns e with its digest after the chain's head.

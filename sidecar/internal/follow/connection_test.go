@@ -149,7 +149,7 @@ func TestLateDoubtsEnd(t *testing.T) {
 			m.Del(s.keys.ResyncKey())
 			select {
 			case <-s.rereads.due.C:
-			case <-time.After(time.Second):
+			case <-time.After(await.Deadline):
 				t.Fatal("no catch-up is due")
 			}
 			if err := s.rereadDue(t.Context()); err != nil || s.doubtful() {

@@ -84,9 +84,12 @@ func TestWhatIsKnown(t *testing.T) {
 		}
 	}
 	again(2)
+	got.mu.Lock()
+	confirmed := got.confirmed
+	got.mu.Unlock()
 	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=2,") ||
-		got.confirmed != 1098 {
-		t.Errorf("got %d confirmed, and %s; want 1,098, and 2 HGETALL", got.confirmed, stats)
+		confirmed != 1098 {
+		t.Errorf("got %d confirmed, and %s; want 1,098, and 2 HGETALL", confirmed, stats)
 	}
 	s.do(t, "ACL", "SETUSER", "default", "-hmget")
 	again(3)

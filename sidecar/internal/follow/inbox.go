@@ -21,9 +21,8 @@ const (
 	inboxEach  = 64
 )
 
-// quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take. A test
-// shortens it.
-var quiet = 5 * time.Second
+// quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
+const quiet = 5 * time.Second
 
 // inbox passes payloads from the goroutine that reads the connection to the one that applies them.
 type inbox struct {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -88,46 +89,46 @@ func TestEmptyPayloadsAreBounded(t *testing.T) {
 // TestSlowMessage stalls in the middle of a message for longer than the channel may be silent: the rest isn't read as
 // another message. A server that doesn't answer a ping any more ends the subscription.
 func TestSlowMessage(t *testing.T) {
-	defer func(before time.Duration) { quiet = before }(quiet)
-	quiet = 300 * time.Millisecond
-	client, server := net.Pipe()
-	var got []byte // what the server has read of the current command
-	await := func(command string) {
-		for buf := make([]byte, 512); !strings.Contains(strings.ToLower(string(got)), command); {
-			n, err := server.Read(buf)
-			if err != nil {
-				t.Errorf("waiting for %s: %v", command, err)
-				return
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		var got []byte // what the server has read of the current command
+		await := func(command string) {
+			for buf := make([]byte, 512); !strings.Contains(strings.ToLower(string(got)), command); {
+				n, err := server.Read(buf)
+				if err != nil {
+					t.Errorf("waiting for %s: %v", command, err)
+					return
+				}
+				got = append(got, buf[:n]...)
 			}
-			got = append(got, buf[:n]...)
+			got = nil
 		}
-		got = nil
-	}
-	pinged := make(chan struct{})
-	go func() {
-		await("hello")
-		io.WriteString(server, "-ERR unknown command\r\n")
-		await("subscribe")
-		io.WriteString(server, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$8\r\nhalf")
-		await("ping")
-		<-time.After(quiet / 2)
-		io.WriteString(server, "half\r\n*2\r\n$4\r\npong\r\n$0\r\n\r\n")
-		await("ping")
-		close(pinged)
-	}()
-	redis := redis.NewClient(&redis.Options{MaxRetries: -1, DisableIdentity: true,
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			return client, nil
-		}})
-	defer redis.Close()
-	sub, in := redis.Subscribe(t.Context(), "c"), newInbox(1, new(atomic.Int64))
-	defer sub.Close()
-	if err := awaitSubscription(t.Context(), sub, "c"); err != nil {
-		t.Fatal(err)
-	}
-	err := receive(t.Context(), sub, in)
-	if payloads, _, _ := in.take(); len(payloads) != 1 || payloads[0] != "halfhalf" || !errors.Is(err, errSilence) {
-		t.Errorf("got %q, %v, want the message, and then silence", payloads, err)
-	}
-	<-pinged
+		pinged := make(chan struct{})
+		go func() {
+			await("hello")
+			io.WriteString(server, "-ERR unknown command\r\n")
+			await("subscribe")
+			io.WriteString(server, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$8\r\nhalf")
+			await("ping")
+			<-time.After(quiet / 2)
+			io.WriteString(server, "half\r\n*2\r\n$4\r\npong\r\n$0\r\n\r\n")
+			await("ping")
+			close(pinged)
+		}()
+		redis := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DisableIdentity: true,
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				return client, nil
+			}})
+		defer redis.Close()
+		sub, in := redis.Subscribe(t.Context(), "c"), newInbox(1, new(atomic.Int64))
+		defer sub.Close()
+		if err := awaitSubscription(t.Context(), sub, "c"); err != nil {
+			t.Fatal(err)
+		}
+		err := receive(t.Context(), sub, in)
+		if payloads, _, _ := in.take(); len(payloads) != 1 || payloads[0] != "halfhalf" || !errors.Is(err, errSilence) {
+			t.Errorf("got %q, %v, want the message, and then silence", payloads, err)
+		}
+		<-pinged
+	})
 }

@@ -139,6 +139,8 @@ func TestPurgedAreNeverApplied(t *testing.T) {
 		s.putTagged(t, "/new")
 		f, e, cache := cached(t, s)
 		<-f.Synced()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		if len(e.ever) != 2 || e.now["/7"] != 2 || e.now["/new"] != 1 {
 			t.Errorf("the edge got %d objects, /7 in version %d", len(e.ever), e.now["/7"])
 		}

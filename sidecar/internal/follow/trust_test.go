@@ -25,8 +25,8 @@ func TestGrantThatCantBeRead(t *testing.T) {
 	await.Until(t, "the device to come back", func() bool {
 		return x.f.credentials.version("d") == version && x.f.Connected()
 	})
-	if x.f.objects.resyncs != 1 {
-		t.Errorf("got %d full resyncs, want 1", x.f.objects.resyncs)
+	if got := x.f.objects.begun(); got != 1 {
+		t.Errorf("got %d full resyncs, want 1", got)
 	}
 }
 
@@ -77,8 +77,8 @@ func TestTrimmed(t *testing.T) {
 	await.Until(t, "another catch-up", func() bool {
 		return f.count(t, "gatehouse_catchups_total", "reason", "connected") >= 3 && f.Connected()
 	})
-	if f.objects.resyncs != 2 {
-		t.Errorf("got %d full resyncs, want 2: the position is at the floor now", f.objects.resyncs)
+	if got := f.objects.begun(); got != 2 {
+		t.Errorf("got %d full resyncs, want 2: the position is at the floor now", got)
 	}
 }
 

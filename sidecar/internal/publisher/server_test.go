@@ -60,7 +60,7 @@ func teamsFile(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "teams.yaml")
 	text := fmt.Sprintf(`teams:
 - {name: shop, tokens: [%s], prefixes: [/v1/products/], tags: ["shop:*", sale], rate: 10000}
-- {name: slow, tokens: [%s], prefixes: [/v1/slow/], rate: 0.5}
+- {name: slow, tokens: [%s], prefixes: [/v1/slow/], rate: 0.01}
 - {name: hosts, tokens: [%s, %s], prefixes: [//fleet/], rate: 10000}
 `, sum(tokenOf("shop")), sum(tokenOf("slow")), sum(tokenOf("hosts")), sum("another"))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -530,6 +530,8 @@ func TestRawPath(t *testing.T) {
 // TestPrefixesRate: of purges that make sidecars look at all objects a team may make a few.
 func TestPrefixesRate(t *testing.T) {
 	s := start(t)
+	// No other purge is earned while the test runs.
+	s.teams.of(tokenOf("hosts")).purges = rate.NewLimiter(rate.Every(time.Hour), prefixesBurst)
 	for i := range prefixesBurst + 1 {
 		got := s.do(t, "POST", "/v1/purge", hosts, `{"all": true, "soft": true, "virtual_host": "fleet"}`)
 		if want := map[bool]int{true: 200, false: 429}[i < prefixesBurst]; got.status != want ||
@@ -550,8 +552,8 @@ func TestBatchLeavesRoom(t *testing.T) {
 	s := start(t)
 	team := s.teams.of(tokenOf("shop"))
 	team.Rate, team.limiter = 100, rate.NewLimiter(100, 100)
-	body := strings.Repeat(`{"op":"delete","key":"/v1/products/1"}`+"\n", 300)
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", strings.NewReader(body))
+	body, lines := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -563,20 +565,36 @@ func TestBatchLeavesRoom(t *testing.T) {
 			t.Errorf("batch: %v, %v", got, err)
 		}
 	}()
-	written := 0
-	for {
-		select {
-		case <-done:
-			if written < 5 {
-				t.Errorf("%d other writes during the batch", written)
+	enough := make(chan struct{})
+	go func() { // always more than the rate allows
+		defer lines.Close()
+		const line = `{"op":"delete","key":"/v1/products/1"}` + "\n"
+		for more := 300; ; more = 15 {
+			if _, err := io.WriteString(lines, strings.Repeat(line, more)); err != nil {
+				return
 			}
-			return
-		case <-time.After(50 * time.Millisecond):
-			if s.do(t, "DELETE", "/v1/objects/v1/products/2", shop, "").status == 200 {
-				written++
+			select {
+			case <-enough:
+				return
+			case <-time.After(100 * time.Millisecond):
 			}
 		}
+	}()
+	await.Until(t, "the batch to take the burst", func() bool { return team.limiter.Tokens() < 50 })
+	written := 0
+	await.Until(t, "five other writes during the batch", func() bool {
+		if s.do(t, "DELETE", "/v1/objects/v1/products/2", shop, "").status == 200 {
+			written++
+		}
+		return written == 5
+	})
+	select {
+	case <-done:
+		t.Error("the batch ended before the other writes")
+	default:
 	}
+	close(enough)
+	<-done
 }
 
 // TestTokenEndsDuringBatch: lines that come after a token was removed are not written.
@@ -667,7 +685,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("the first write of a slow team: %d", got.status)
 	}
 	if got := s.do(t, "PUT", "/v1/objects/v1/slow/2", slow.with(text), "x"); got.status != 429 ||
-		got.header.Get("Retry-After") != "2" {
+		got.header.Get("Retry-After") != "100" {
 		t.Errorf("the second: %d, Retry-After %q", got.status, got.header.Get("Retry-After"))
 	}
 	if got := s.do(t, "GET", "/v1/objects/v1/slow/1", slow, ""); got.status != 200 {

@@ -50,6 +50,7 @@ type Verdicts struct {
 	metrics  *metrics.Metrics
 	log      *slog.Logger
 
+	timeout       time.Duration     // callTimeout, except in tests
 	finds         chan struct{}     // one for each call of Find
 	reads, writes []breaker.Breaker // by shard; separate, because a user may have permission to read only
 }
@@ -60,7 +61,7 @@ func New(secret []byte, client redis.UniversalClient, k contract.Keyspace, m *me
 	log *slog.Logger) *Verdicts {
 	return &Verdicts{
 		sealer: secret, client: client, keyspace: k, metrics: m, log: log,
-		finds: make(chan struct{}, maxFinds),
+		timeout: callTimeout, finds: make(chan struct{}, maxFinds),
 		reads: make([]breaker.Breaker, k.Count()), writes: make([]breaker.Breaker, k.Count()),
 	}
 }
@@ -101,7 +102,7 @@ func Put(ctx context.Context, p redis.Pipeliner, secret []byte, k contract.Keysp
 
 // Find looks for a verdict.
 func (v *Verdicts) Find(ctx context.Context, c *credential.Question) *credential.Match {
-	timeout := time.NewTimer(callTimeout)
+	timeout := time.NewTimer(v.timeout)
 	defer timeout.Stop()
 	select {
 	case v.finds <- struct{}{}:
@@ -201,7 +202,7 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard i
 		v.count("skipped")
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.timeout)
 	defer cancel()
 	done, err := v.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		commands(ctx, p)

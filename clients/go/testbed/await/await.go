@@ -2,6 +2,8 @@
 package await
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -18,4 +20,24 @@ func Until(t testing.TB, what string, condition func() bool) {
 		}
 		<-time.After(time.Millisecond)
 	}
+}
+
+// Late measures the machine until the test ends. late returns for how long altogether a goroutine that sleeps again and
+// again has been woken too late: what takes longer than its bound by no more than that, did so because the machine is
+// busy.
+func Late(t testing.TB) (late func() time.Duration) {
+	t.Helper()
+	var sum atomic.Int64
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			begin := time.Now()
+			<-time.After(time.Millisecond)
+			sum.Add(int64(time.Since(begin) - time.Millisecond))
+		}
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	return func() time.Duration { return time.Duration(sum.Load()) }
 }
