@@ -54,12 +54,21 @@ func (a *analysis) addresses(s *scope, pass *directive) []string {
 	return all
 }
 
+// secure is a pass whose default port is 443.
+var secure = regexp.MustCompile(`^(https|grpcs)://`)
+
 // direct is addresses without what other servers lead to.
 func (a *analysis) direct(s *scope, pass *directive) (all []string) {
 	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
-		if host, _ := target(text); host != "" { // otherwise a variable
-			all = append(all, a.named(host, a.http)...)
+		host, _ := target(text)
+		if host == "" { // a variable
+			continue
 		}
+		named := a.named(host, a.http)
+		if secure.MatchString(text) && named[0] == address(host+":80") {
+			named[0] = address(host + ":443")
+		}
+		all = append(all, named...)
 	}
 	return all
 }
@@ -193,6 +202,9 @@ func (a *analysis) returns(s *scope) {
 // authRequest reports that the subrequest of auth_request, which comes before the plugin, has forged identity headers.
 func (a *analysis) authRequest(s *scope) {
 	uri := s.value("auth_request")
+	if uri == "" || uri == "off" {
+		return
+	}
 	if l := s.server().find(uri); l != nil && l.pass() != nil && l.pass().name == "proxy_pass" &&
 		l.value("proxy_pass_request_headers") != "off" && !a.clears(l) {
 		a.addAt(&authRequest, s, s.effective("auth_request")[0],

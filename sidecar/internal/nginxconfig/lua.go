@@ -13,14 +13,20 @@ type lua struct {
 	texts      []string
 }
 
+// parsedLua is a directive's Lua, unless it is in a file that can't be read.
+type parsedLua struct {
+	lua
+	known bool
+}
+
 // code returns a directive's Lua; false if it is in a file that can't be read.
 func (a *analysis) code(d *directive) (l lua, known bool) {
-	if l, known = a.parsed[d]; !known {
-		if l, known = a.read(d); known && a.parsed != nil {
-			a.parsed[d] = l
-		}
+	p, found := a.parsed[d]
+	if !found {
+		p.lua, p.known = a.read(d)
+		a.parsed[d] = p
 	}
-	return l, known
+	return p.lua, p.known
 }
 
 func (a *analysis) read(d *directive) (l lua, known bool) {
@@ -55,21 +61,24 @@ func (a *analysis) calls(s *scope, name, module string, call *regexp.Regexp) (co
 	return "", false, known
 }
 
-// luaOf returns the Lua of a scope itself that runs for its requests before they are sent upstream.
+// luaOf returns the Lua of a scope, of http that of its servers, that may lead its requests elsewhere.
 func (a *analysis) luaOf(s *scope) (all []*directive) {
-	for _, name := range []string{"rewrite_by_lua", "access_by_lua", "content_by_lua"} {
-		all = append(all, s.own(name, name+"_block", name+"_file")...)
+	for _, phase := range []string{"server_rewrite", "rewrite", "access", "precontent", "content"} {
+		name := phase + "_by_lua"
+		all = append(all, s.ownOrOfHTTP(name, name+"_block", name+"_file")...)
 	}
 	return all
 }
 
 var (
-	asks       = regexp.MustCompile(`\b(?:exec|capture|capture_multi|set_uri)\b\s*[({]*([^\n]*)`)
+	asks       = regexp.MustCompile(`(?:^|[^:\w])(exec|capture|capture_multi|set_uri)\b\s*[({]*([^\n]*)`)
 	first      = regexp.MustCompile(`^"(\d+)"(\s*\.\.)?`)
 	samePath   = regexp.MustCompile(`^ngx\.var\.(?:request_)?uri\s*[,)]`)
 	setsHeader = regexp.MustCompile(`\bset_header\s*\(\s*"(\d+)"\s*,\s*(nil\b|"\d+")?`)
 	setsMethod = regexp.MustCompile(`\bset_method\s*\(\s*ngx\.HTTP_(\w+)`)
-	assigns    = regexp.MustCompile(`\bngx\.var(?:\.(\w+)|\s*\[\s*"(\d+)"\s*\])\s*=[^=]`)
+	assigns    = regexp.MustCompile(`\bngx\.var(?:\.(\w+)|\s*\[\s*"(\d+)"\s*\])\s*=`)
+	oneText    = regexp.MustCompile(`^\s*"(\d+)"\s*(\.\.|and\b|or\b)?`)
+	numbers    = regexp.MustCompile(`^\s*,\s*(\d+)\b`)
 	copies     = regexp.MustCompile(`(?:\breturn|=)\s*ngx\.var\.(\w+)`)
 	quoted     = regexp.MustCompile(`"(\d+)"`)
 	numeral    = regexp.MustCompile(`\b\d+\b`)
@@ -87,13 +96,21 @@ type luaTarget struct {
 	rest bool
 }
 
-// targets are those of ngx.exec, ngx.location.capture and ngx.req.set_uri: what they name, and each text with the form
-// of a path, since variables may have it. What clients name is any path.
+// targets are those of ngx.exec, ngx.location.capture and ngx.req.set_uri: the texts that they name. If one names
+// something else, each text with the form of a path counts, since variables may have it. What clients name is any path.
 func (l *lua) targets() (all []luaTarget) {
 	calls := asks.FindAllStringSubmatch(l.bare, -1)
-	if calls == nil {
-		return nil
+	named := calls != nil
+	for _, call := range calls {
+		m := first.FindStringSubmatch(call[2])
+		if named = named && m != nil && call[1] != "capture_multi"; named {
+			all = append(all, luaTarget{l.text(m[1]), m[2] != ""})
+		}
 	}
+	if named || calls == nil {
+		return all
+	}
+	all = nil
 	for _, m := range quoted.FindAllStringSubmatchIndex(l.bare, -1) {
 		text := l.text(l.bare[m[2]:m[3]])
 		if strings.HasPrefix(text, "/") || strings.HasPrefix(text, "@") {
@@ -101,8 +118,8 @@ func (l *lua) targets() (all []luaTarget) {
 		}
 	}
 	for _, call := range calls {
-		argument, _, _ := strings.Cut(call[1], ",")
-		if !first.MatchString(argument) && !samePath.MatchString(call[1]) &&
+		argument, _, _ := strings.Cut(call[2], ",")
+		if !first.MatchString(argument) && !samePath.MatchString(call[2]) &&
 			(strings.Contains(argument, "ngx.var") || strings.Contains(argument, "ngx.req")) {
 			all = append(all, luaTarget{"/", true})
 		}
@@ -134,15 +151,20 @@ func (a *analysis) luaVariables(server *scope, define func(name, text string)) {
 				continue
 			}
 			l, _ := a.code(d)
-			var names []string
+			var names []string // of variables that may have any of the texts
 			if strings.HasPrefix(d.name, "set_by_lua") {
 				names = []string{strings.TrimPrefix(d.arg(0), "$")}
 			}
-			for _, m := range assigns.FindAllStringSubmatch(l.bare, -1) {
-				if m[2] != "" {
-					m[1] = l.text(m[2])
+			for _, at := range assigns.FindAllStringSubmatchIndex(l.bare, -1) {
+				name, value := l.bare[max(at[2], 0):max(at[3], 0)], l.bare[at[1]:]
+				if name == "" {
+					name = l.text(l.bare[at[4]:at[5]])
 				}
-				names = append(names, m[1])
+				if m := oneText.FindStringSubmatch(value); m != nil && m[2] == "" {
+					define(name, l.text(m[1]))
+				} else if !strings.HasPrefix(value, "=") { // a comparison
+					names = append(names, name)
+				}
 			}
 			for _, name := range names {
 				for _, text := range l.texts {
@@ -156,15 +178,20 @@ func (a *analysis) luaVariables(server *scope, define func(name, text string)) {
 	})
 }
 
-// peersOf are the addresses that a balancer may choose: of hosts and ports among its texts and numbers.
+// peersOf are the addresses that a balancer may choose: of hosts and ports among its texts and numbers. A number right
+// after a text is its port.
 func (a *analysis) peersOf(d *directive) (all []string) {
 	l, _ := a.code(d)
 	ports := numeral.FindAllString(quoted.ReplaceAllLiteralString(l.bare, ""), -1)
-	for _, text := range l.texts {
+	for _, at := range quoted.FindAllStringSubmatchIndex(l.bare, -1) {
+		text, own := l.text(l.bare[at[2]:at[3]]), ports
 		if strings.Contains(text, ":") {
 			all = append(all, address(text))
 		}
-		for _, port := range ports {
+		if m := numbers.FindStringSubmatch(l.bare[at[1]:]); m != nil {
+			own = m[1:]
+		}
+		for _, port := range own {
 			all = append(all, address(text+":"+port))
 		}
 	}

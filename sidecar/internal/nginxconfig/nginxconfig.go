@@ -14,20 +14,22 @@ import (
 
 // analysis is one under way.
 type analysis struct {
-	file        string // nginx.conf
-	report      findings.Report
-	reader      *reader
-	http        *scope
-	servers     []*scope          // of http and of the stream blocks
-	ways        map[way][]string  // where passes lead, as far as that was asked
-	rules       *rules            // nil if they can't be read
-	upstreams   map[string]bool   // what the plugin protects, by name and address
-	inner       map[string]string // addresses that only Gatehouse, or this machine, may reach, and what they are
-	exposed     map[*scope]bool   // local servers that others lead to
-	machineOnly bool              // other machines don't reach the servers that the plugin judges
-	seen        map[place]bool
-	parsed      map[*directive]lua
-	judges      map[*scope][]judge // of each server
+	file         string // nginx.conf
+	report       findings.Report
+	reader       *reader
+	http         *scope
+	servers      []*scope            // of http and of the stream blocks
+	ways         map[way][]string    // where passes lead, as far as that was asked
+	unjudgedWays map[sender][]string // of unjudgedTo, likewise
+	rules        *rules              // nil if they can't be read
+	upstreams    map[string]bool     // what the plugin protects, by name and address
+	inner        map[string]string   // addresses that only Gatehouse, or this machine, may reach, and what they are
+	exposed      map[*scope]bool     // local servers that others lead to
+	machineOnly  bool                // other machines don't reach the servers that the plugin judges
+	seen         map[place]bool
+	parsed       map[*directive]parsedLua
+	variables    map[*scope]variables // of servers of http, as far as that was asked
+	judges       map[*scope][]judge   // of each server
 }
 
 // place is a directive with a finding: several locations may inherit it.
@@ -44,7 +46,8 @@ func Is(text []byte) bool { return nginxFile.Match(text) }
 // Analyze reads an nginx.conf, of which text is the content, with the files that it includes; or the output of
 // nginx -T. rules are the plugin's, rendered or not, of a file of this name; nil: those that nginx.conf names.
 func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
-	a := &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{}, parsed: map[*directive]lua{}}
+	a := &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{},
+		parsed: map[*directive]parsedLua{}, variables: map[*scope]variables{}}
 	var tree []*directive
 	tree, a.reader = load(file, text)
 	for _, d := range tree {

@@ -37,8 +37,12 @@ const (
 	shippedRules = "../../../nginx/rules.yaml"
 	anyServer    = "  # The push listener:"
 	inServer     = "    location / {\n"
+	rewritten    = "    location @x { rewrite ^/open/(.*)$ /v1/me/$1 break; proxy_pass http://service; }\n"
 	pushListen   = "listen unix:/run/gatehouse/push.sock;"
 )
+
+// around are the findings of a server behind the plugin that clients of this machine also reach, and of a way around it.
+var around = []string{unjudged.Code, unjudged.Code}
 
 // ordinary is what an nginx.conf also has, and none of the analysis's business.
 const ordinary = `
@@ -234,6 +238,53 @@ var files = []struct {
 		"server 127.0.0.1:8080: error_page"},
 	{"error_page of other servers", []string{"http {", "http { error_page 404 = /v1/me/config;", inServer,
 		"    error_page 500 /page.html;\n" + inServer}, nil, ""},
+	{"a location for all paths", []string{inServer, "    location ~ .* { proxy_pass http://service; }\n" + inServer}, nil, ""},
+	{"a location for all paths, without auth_request", []string{inServer, "    location ~ ^[^.]+$ { proxy_set_header X-A b; " +
+		"proxy_pass http://service; } location /a/ { auth_request off; proxy_pass http://service; }\n" + inServer}, nil, ""},
+	{"a rewrite behind error_page of all servers", []string{"http {", "http { error_page 404 = @x;", inServer,
+		rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
+	{"a rewrite behind two named locations", []string{inServer, "    location /open/ { root /s; try_files $uri @a; } " +
+		"location @a { root /t; error_page 404 = @x; try_files $uri =404; }\n" + rewritten + inServer},
+		[]string{rewriteIn.Code}, "location @x: rewrite"},
+	{"a rewrite of all behind two named locations", []string{inServer, "    location /open/ { root /s; try_files $uri @a; } " +
+		"location @a { root /t; error_page 404 = @x; try_files $uri =404; } location @x { rewrite ^ /v1/me/config break; " +
+		"proxy_pass http://service; }\n" + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
+	{"a rewrite behind Lua that can't be read", []string{inServer, "    location /open/ { content_by_lua_file /no/such.lua; " +
+		"}\n" + rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
+	{"a rewrite behind Lua that joins its name", []string{inServer, "    location /open/ { content_by_lua_block { " +
+		"local t = '@' .. 'x' ngx.exec(t) } }\n" + rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
+	{"set_uri of all servers", []string{"http {", "http { rewrite_by_lua_block { ngx.req.set_uri('/v1/me/config') }"},
+		[]string{rewriteIn.Code}, "server 127.0.0.1:8080: rewrite_by_lua_block"},
+	{"an upstream of Lua's choice", []string{inServer, "    location /to/ { set $up ''; set $trace ''; rewrite_by_lua_block { " +
+		"local t = ngx.var.http_x_tenant ngx.var.trace = ngx.var.http_x_request_id if t == 'b' then ngx.var.up = 'service' " +
+		"end } proxy_pass http://$up; }\n" + inServer}, nil, ""},
+	{"an upstream of the client's choice by Lua", []string{inServer, "    location /to/ { set $up ''; " +
+		"rewrite_by_lua_block { ngx.var.up = ngx.var.http_x_up } proxy_pass http://$up; }\n" + inServer},
+		[]string{clientsChoose.Code}, "location /to/: proxy_pass"},
+	{"an upstream of the client's choice by Lua that joins it", []string{inServer, "    location /to/ { set $up ''; " +
+		"rewrite_by_lua_block { local t = ngx.var.http_x_up ngx.var.up = '' .. t } proxy_pass http://$up; }\n" + inServer},
+		[]string{clientsChoose.Code}, "location /to/: proxy_pass"},
+	{"exec of another object", []string{inServer, "    location /open/ { content_by_lua_block { local red = r() " +
+		"red:set('/v1/me/config', 1) red:exec() } }\n" + inServer}, nil, ""},
+	{"a path beside a call that names another", []string{inServer, "    location /open/ { content_by_lua_block { " +
+		"ngx.location.capture('/ping') ngx.log(ngx.INFO, '/v1/me/config') } }\n" + inServer}, nil, ""},
+	{"a local server for https beside one for http", []string{"proxy_pass http://service;",
+		"proxy_pass https://127.0.0.1;", anyServer, "server { listen 80; location / { proxy_pass http://10.9.9.8; } }\n" +
+			anyServer}, nil, ""},
+	{"a local server for https, and a way around it", []string{"proxy_pass http://service;",
+		"proxy_pass https://127.0.0.1;", anyServer, "server { listen 127.0.0.1:443 ssl; location / { proxy_pass " +
+			"http://10.9.9.9; } } server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n" + anyServer},
+		around, "server 127.0.0.1:443: location /: proxy_pass"},
+	{"a server without listen, and a way around it", []string{"proxy_pass http://service;",
+		"proxy_pass http://127.0.0.1;", anyServer, "server { server_name a; location / { proxy_pass http://10.9.9.9; } } " +
+			"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n" + anyServer},
+		around, "server a: location /: proxy_pass"},
+	{"a stream at a range of ports without an address", append(streams("server { listen 7000-7010; proxy_pass "+
+		"10.9.9.9:80; }"), "proxy_pass http://service;", "proxy_pass http://127.0.0.1:7005;", anyServer,
+		"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n"+anyServer), around, "server 7000-7010: proxy_pass"},
+	{"peers of a balancer in Lua", []string{anyServer, "upstream by { server 0.0.0.1; balancer_by_lua_block { local all = " +
+		"{ { '127.0.0.1', 9000 }, { '10.0.0.7', 8081 } } b.set_timeouts(1, 8081, 5) b.set_current_peer('127.0.0.1', 9000) " +
+		"} } server { listen 81; location / { proxy_pass http://by; } }\n" + anyServer}, nil, ""},
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +

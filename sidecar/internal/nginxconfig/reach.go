@@ -12,6 +12,12 @@ type way struct {
 	pass *directive
 }
 
+// sender is a server of http or of a stream block, and whether only its ways count that guarded paths take.
+type sender struct {
+	*scope
+	guarded bool
+}
+
 // findServers notes the servers of http and of the stream blocks.
 func (a *analysis) findServers(tree []*directive) {
 	a.servers = slices.Clone(a.http.inner)
@@ -20,12 +26,21 @@ func (a *analysis) findServers(tree []*directive) {
 			a.servers = append(a.servers, newScope(d, nil).inner...)
 		}
 	}
-	a.ways = map[way][]string{}
+	a.ways, a.unjudgedWays = map[way][]string{}, map[sender][]string{}
 }
 
 // unjudgedTo are the addresses to which a server sends what nobody judges; with guarded, only where it takes paths that
 // need a credential.
-func (a *analysis) unjudgedTo(server *scope, guarded bool) (all []string) {
+func (a *analysis) unjudgedTo(of *scope, guarded bool) []string {
+	all, found := a.unjudgedWays[sender{of, guarded}]
+	if !found {
+		all = a.findUnjudged(of, guarded)
+		a.unjudgedWays[sender{of, guarded}] = all
+	}
+	return all
+}
+
+func (a *analysis) findUnjudged(server *scope, guarded bool) (all []string) {
 	if server.parent != a.http {
 		for _, pass := range server.own("proxy_pass") {
 			for _, text := range variablesIn(server.parent, server).expand(pass.arg(0)) {
@@ -45,14 +60,16 @@ func (a *analysis) unjudgedTo(server *scope, guarded bool) (all []string) {
 // through adds to addresses those to which the servers there lead, unjudged.
 func (a *analysis) through(to []string) []string {
 	seen := map[*scope]bool{}
-	for changed := true; changed; {
-		changed = false
+	for next := to; next != nil; {
+		from := next
+		next = nil
 		for _, server := range a.servers {
-			if !seen[server] && server.listensAt(to) {
-				seen[server], changed = true, true
-				to = append(to, a.unjudgedTo(server, true)...)
+			if !seen[server] && server.listensAt(from) {
+				seen[server] = true
+				next = append(next, a.unjudgedTo(server, true)...)
 			}
 		}
+		to = append(to, next...)
 	}
 	return to
 }
@@ -78,7 +95,11 @@ func (a *analysis) expose() {
 
 // listensAt reports whether a server listens at one of these addresses.
 func (s *scope) listensAt(to []string) bool {
-	return slices.ContainsFunc(s.own("listen"), func(d *directive) bool {
+	listens := s.own("listen")
+	if listens == nil {
+		return slices.Contains(to, "localhost:80")
+	}
+	return slices.ContainsFunc(listens, func(d *directive) bool {
 		own := address(d.arg(0))
 		i := strings.LastIndexByte(own, ':')
 		first, last, ranged := strings.Cut(own[i+1:], "-")

@@ -59,6 +59,14 @@ func (s *scope) effective(names ...string) []*directive {
 	return nil
 }
 
+// ownOrOfHTTP returns those of the scope itself, and of a server those of http, without its own.
+func (s *scope) ownOrOfHTTP(names ...string) []*directive {
+	if s.name == "server" {
+		return s.effective(names...)
+	}
+	return s.own(names...)
+}
+
 // value returns the first argument of a directive that applies, "" without one.
 func (s *scope) value(name string) string {
 	if list := s.effective(name); list != nil {
@@ -188,7 +196,7 @@ func address(text string) string {
 	if strings.HasPrefix(text, "unix:") {
 		return text
 	}
-	if _, err := strconv.Atoi(text); err == nil { // in a listen directive
+	if strings.Trim(text, "0123456789-") == "" { // in a listen directive
 		text = ":" + text
 	}
 	host, port, err := net.SplitHostPort(text)

@@ -149,9 +149,6 @@ func (a *analysis) rewrites(s *scope) {
 		if l := origin.location(); l != nil {
 			kind, from = l.match()
 		}
-		if kind == "@" { // of a location to which nothing is known to lead
-			continue
-		}
 		a.rewritesOf(s, kind, from, variables, report, byExpression)
 	}
 }
@@ -161,9 +158,11 @@ func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
 	report func(d *directive, from string, below bool, to string, keeps bool),
 	byExpression func(d *directive, expression, to string)) {
 	to := func(d *directive, path string, keeps bool) {
-		if strings.HasPrefix(kind, "~") {
+		switch {
+		case kind == "@": // nothing is known to lead there
+		case strings.HasPrefix(kind, "~"):
 			byExpression(d, from, path)
-		} else {
+		default:
 			report(d, from, kind != "=", path, keeps && kind != "=")
 		}
 	}
@@ -195,15 +194,11 @@ func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
 			}
 		}
 	}
-	if !strings.HasPrefix(kind, "~") {
+	if !strings.HasPrefix(kind, "~") && kind != "@" {
 		a.indexes(s, report, from, kind != "=")
 	}
 	for _, name := range redirecting {
-		list := s.own(name)
-		if list == nil && s.name == "server" {
-			list = s.effective(name) // of http
-		}
-		for _, d := range list {
+		for _, d := range s.ownOrOfHTTP(name) {
 			for _, text := range variables.expand(d.arg(len(d.args) - 1)) {
 				if path, _, _ := strings.Cut(text, "?"); strings.HasPrefix(path, "/") {
 					to(d, path, false)
@@ -229,30 +224,55 @@ func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
 // redirecting are the directives whose last argument nginx itself asks for.
 var redirecting = []string{"error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request"}
 
-// origins are the scopes whose requests a scope gets: its own or, in a named location, those that lead there.
-func (a *analysis) origins(s *scope) []*scope {
-	l := s.location()
-	if l == nil {
+// origins are the scopes whose requests a scope gets: its own or, in a named location, those that lead there, also by
+// way of other named locations. If there are none, it is the scope.
+func (a *analysis) origins(s *scope) (all []*scope) {
+	names, seen := []string{s.named()}, map[*scope]bool{}
+	if names[0] == "" {
 		return []*scope{s}
 	}
-	kind, name := l.match()
-	if kind != "@" {
-		return []*scope{s}
-	}
-	var all []*scope
-	s.server().each(func(other *scope) {
-		variables := a.variablesOf(other)
-		leads := slices.ContainsFunc(other.own(redirecting...), func(d *directive) bool {
-			return slices.Contains(variables.expand(d.arg(len(d.args)-1)), name)
-		}) || slices.ContainsFunc(a.luaOf(other), func(d *directive) bool {
-			l, _ := a.code(d)
-			return slices.Contains(l.targets(), luaTarget{name, false})
+	for ; len(names) > 0; names = names[1:] {
+		s.server().each(func(other *scope) {
+			if seen[other] || !a.leadsTo(other, names[0]) {
+				return
+			}
+			seen[other] = true
+			if name := other.named(); name != "" {
+				names = append(names, name)
+			} else {
+				all = append(all, other)
+			}
 		})
-		if leads {
-			all = append(all, other)
-		}
-	})
+	}
+	if all == nil {
+		return []*scope{s}
+	}
 	return all
+}
+
+// named returns the name of the named location that a scope is in, "" if it is in none.
+func (s *scope) named() string {
+	if l := s.location(); l != nil {
+		if kind, name := l.match(); kind == "@" {
+			return name
+		}
+	}
+	return ""
+}
+
+// leadsTo reports whether a scope leads to a named location.
+func (a *analysis) leadsTo(s *scope, name string) bool {
+	for _, redirect := range redirecting {
+		for _, d := range s.ownOrOfHTTP(redirect) {
+			if slices.Contains(a.variablesOf(s).expand(d.arg(len(d.args)-1)), name) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(a.luaOf(s), func(d *directive) bool {
+		l, _ := a.code(d)
+		return slices.Contains(l.targets(), luaTarget{name, false})
+	})
 }
 
 // indexes reports indexes with a slash at their beginning: nginx makes such a path of that of a directory.

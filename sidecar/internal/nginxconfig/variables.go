@@ -19,8 +19,13 @@ var (
 
 // variablesOf returns the variables that set, map, geo, split_clients and Lua define for a scope of http.
 func (a *analysis) variablesOf(s *scope) variables {
-	all := variablesIn(a.http, s)
-	a.luaVariables(s.server(), func(name, text string) { all[name] = append(all[name], text) })
+	server := s.server()
+	all, found := a.variables[server]
+	if !found {
+		all = variablesIn(a.http, s)
+		a.luaVariables(server, func(name, text string) { all[name] = append(all[name], text) })
+		a.variables[server] = all
+	}
 	return all
 }
 
@@ -63,7 +68,9 @@ func (v variables) expand(text string) []string {
 	for range 8 {
 		var next []string
 		for _, text := range texts {
-			next = append(next, v.step(text)...)
+			if next = append(next, v.step(text)...); len(next) >= maxTexts {
+				break
+			}
 		}
 		if next = next[:min(len(next), maxTexts)]; slices.Equal(next, texts) {
 			break
