@@ -41,7 +41,7 @@ const (
 	pushListen   = "listen unix:/run/gatehouse/push.sock;"
 )
 
-// around are the findings of a server behind the plugin that clients of this machine also reach, and of a way around it.
+// around are the findings of a server behind the plugin, which clients on this machine reach, and of a way around it.
 var around = []string{unjudged.Code, unjudged.Code}
 
 // ordinary is what an nginx.conf also has, and none of the analysis's business.
@@ -239,8 +239,9 @@ var files = []struct {
 	{"error_page of other servers", []string{"http {", "http { error_page 404 = /v1/me/config;", inServer,
 		"    error_page 500 /page.html;\n" + inServer}, nil, ""},
 	{"a location for all paths", []string{inServer, "    location ~ .* { proxy_pass http://service; }\n" + inServer}, nil, ""},
-	{"a location for all paths, without auth_request", []string{inServer, "    location ~ ^[^.]+$ { proxy_set_header X-A b; " +
-		"proxy_pass http://service; } location /a/ { auth_request off; proxy_pass http://service; }\n" + inServer}, nil, ""},
+	{"a location for all paths, without auth_request", []string{inServer,
+		"    location ~ ^[^.]+$ { proxy_set_header X-A b; " +
+			"proxy_pass http://service; } location /a/ { auth_request off; proxy_pass http://service; }\n" + inServer}, nil, ""},
 	{"a rewrite behind error_page of all servers", []string{"http {", "http { error_page 404 = @x;", inServer,
 		rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
 	{"a rewrite behind two named locations", []string{inServer, "    location /open/ { root /s; try_files $uri @a; } " +
