@@ -25,7 +25,8 @@ func TestLarge(t *testing.T) {
 	for i := range 250 {
 		fmt.Fprintf(&named, "    location /l%d/ { set $a%d b; set $c%d d; root /s; try_files $uri @n%d; }\n"+
 			"    location @n%d { rewrite_by_lua_file /no/such.lua; proxy_pass http://service; }\n", i, i, i, i, i)
-		fmt.Fprintf(&joined, "    location /l%d/ { set $x /a$y; set $y /b; error_page 404 $x$y; try_files $uri /%d; }\n", i, i)
+		fmt.Fprintf(&joined, "    location /l%d/ { set $x /a$y; set $y /b; error_page 404 $x$y; try_files $uri /%d; "+
+			"}\n", i, i)
 	}
 	var chained strings.Builder
 	for i := range 250 {

@@ -238,7 +238,8 @@ var files = []struct {
 		"server 127.0.0.1:8080: error_page"},
 	{"error_page of other servers", []string{"http {", "http { error_page 404 = /v1/me/config;", inServer,
 		"    error_page 500 /page.html;\n" + inServer}, nil, ""},
-	{"a location for all paths", []string{inServer, "    location ~ .* { proxy_pass http://service; }\n" + inServer}, nil, ""},
+	{"a location for all paths", []string{inServer, "    location ~ .* { proxy_pass http://service; }\n" + inServer},
+		nil, ""},
 	{"a location for all paths, without auth_request", []string{inServer,
 		"    location ~ ^[^.]+$ { proxy_set_header X-A b; " +
 			"proxy_pass http://service; } location /a/ { auth_request off; proxy_pass http://service; }\n" + inServer}, nil, ""},
@@ -247,18 +248,21 @@ var files = []struct {
 	{"a rewrite behind two named locations", []string{inServer, "    location /open/ { root /s; try_files $uri @a; } " +
 		"location @a { root /t; error_page 404 = @x; try_files $uri =404; }\n" + rewritten + inServer},
 		[]string{rewriteIn.Code}, "location @x: rewrite"},
-	{"a rewrite of all behind two named locations", []string{inServer, "    location /open/ { root /s; try_files $uri @a; } " +
-		"location @a { root /t; error_page 404 = @x; try_files $uri =404; } location @x { rewrite ^ /v1/me/config break; " +
-		"proxy_pass http://service; }\n" + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
-	{"a rewrite behind Lua that can't be read", []string{inServer, "    location /open/ { content_by_lua_file /no/such.lua; " +
-		"}\n" + rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
+	{"a rewrite of all behind two named locations", []string{inServer,
+		"    location /open/ { root /s; try_files $uri @a; } " +
+			"location @a { root /t; error_page 404 = @x; try_files $uri =404; } location @x { rewrite ^ /v1/me/config break; " +
+			"proxy_pass http://service; }\n" + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
+	{"a rewrite behind Lua that can't be read", []string{inServer,
+		"    location /open/ { content_by_lua_file /no/such.lua; " +
+			"}\n" + rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
 	{"a rewrite behind Lua that joins its name", []string{inServer, "    location /open/ { content_by_lua_block { " +
 		"local t = '@' .. 'x' ngx.exec(t) } }\n" + rewritten + inServer}, []string{rewriteIn.Code}, "location @x: rewrite"},
 	{"set_uri of all servers", []string{"http {", "http { rewrite_by_lua_block { ngx.req.set_uri('/v1/me/config') }"},
 		[]string{rewriteIn.Code}, "server 127.0.0.1:8080: rewrite_by_lua_block"},
-	{"an upstream of Lua's choice", []string{inServer, "    location /to/ { set $up ''; set $trace ''; rewrite_by_lua_block { " +
-		"local t = ngx.var.http_x_tenant ngx.var.trace = ngx.var.http_x_request_id if t == 'b' then ngx.var.up = 'service' " +
-		"end } proxy_pass http://$up; }\n" + inServer}, nil, ""},
+	{"an upstream of Lua's choice", []string{inServer,
+		"    location /to/ { set $up ''; set $trace ''; rewrite_by_lua_block { " +
+			"local t = ngx.var.http_x_tenant ngx.var.trace = ngx.var.http_x_request_id if t == 'b' then " +
+			"ngx.var.up = 'service' end } proxy_pass http://$up; }\n" + inServer}, nil, ""},
 	{"an upstream of the client's choice by Lua", []string{inServer, "    location /to/ { set $up ''; " +
 		"rewrite_by_lua_block { ngx.var.up = ngx.var.http_x_up } proxy_pass http://$up; }\n" + inServer},
 		[]string{clientsChoose.Code}, "location /to/: proxy_pass"},
@@ -282,10 +286,12 @@ var files = []struct {
 		around, "server a: location /: proxy_pass"},
 	{"a stream at a range of ports without an address", append(streams("server { listen 7000-7010; proxy_pass "+
 		"10.9.9.9:80; }"), "proxy_pass http://service;", "proxy_pass http://127.0.0.1:7005;", anyServer,
-		"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n"+anyServer), around, "server 7000-7010: proxy_pass"},
-	{"peers of a balancer in Lua", []string{anyServer, "upstream by { server 0.0.0.1; balancer_by_lua_block { local all = " +
-		"{ { '127.0.0.1', 9000 }, { '10.0.0.7', 8081 } } b.set_timeouts(1, 8081, 5) b.set_current_peer('127.0.0.1', 9000) " +
-		"} } server { listen 81; location / { proxy_pass http://by; } }\n" + anyServer}, nil, ""},
+		"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n"+anyServer), around,
+		"server 7000-7010: proxy_pass"},
+	{"peers of a balancer in Lua", []string{anyServer,
+		"upstream by { server 0.0.0.1; balancer_by_lua_block { local all = " +
+			"{ { '127.0.0.1', 9000 }, { '10.0.0.7', 8081 } } b.set_timeouts(1, 8081, 5) b.set_current_peer('127.0.0.1', 9000) " +
+			"} } server { listen 81; location / { proxy_pass http://by; } }\n" + anyServer}, nil, ""},
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
