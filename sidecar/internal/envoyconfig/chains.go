@@ -26,6 +26,7 @@ type chain struct {
 	manager  object // its HTTP connection manager, nil if it has none
 	filters  []object
 	edge     *plugin // that judges its requests, nil if none does
+	stored   []stored
 	to       targets // where it sends them
 }
 
@@ -60,6 +61,7 @@ func (a *analysis) chainsOf(listener object) (all []chain) {
 			}
 		}
 		one.edge = a.edgeOf(one.manager)
+		one.stored = a.storedBy(&one)
 		all = append(all, one)
 	}
 	for i, c := range listener.list("filter_chains") {

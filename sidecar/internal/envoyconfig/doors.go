@@ -91,7 +91,7 @@ func (a *analysis) chainTargets(c *chain) (all targets) {
 				}
 			}
 		}
-		for _, s := range a.storedBy(c) {
+		for _, s := range c.stored {
 			if s.key != storedCluster {
 				continue
 			}
@@ -112,7 +112,7 @@ func (a *analysis) destinations(c *chain, to targets) targets {
 	if !slices.ContainsFunc(to, a.toDestination) {
 		return to
 	}
-	for _, s := range a.storedBy(c) {
+	for _, s := range c.stored {
 		if host, port, err := net.SplitHostPort(s.format); s.key == storedDestination && err == nil {
 			to = append(to, addressKey(object{"socket_address": map[string]any{"address": host, "port_value": port}}))
 		}
@@ -120,8 +120,8 @@ func (a *analysis) destinations(c *chain, to targets) targets {
 	return to
 }
 
-// through adds to targets those to which the listeners there lead without the filter. With paths, what takes none of
-// them doesn't count.
+// through adds to targets those to which the listeners there lead without the filter. With paths, neither copies count
+// nor what takes none of the paths.
 func (a *analysis) through(to targets, paths []string) targets {
 	seen := map[int]bool{}
 	for changed := true; changed; {
@@ -210,7 +210,7 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 		if c.edge != nil {
 			to = a.through(to, nil)
 		}
-		if chosen == "" && slices.ContainsFunc(to, a.toDestination) && a.choosesDestination(c) {
+		if chosen == "" && slices.ContainsFunc(to, a.toDestination) && a.stores(c, storedDestination) {
 			chosen = "by what a filter stores as the destination"
 		}
 		if chosen != "" {
@@ -235,7 +235,7 @@ func (a *analysis) chosenBy(c *chain) string {
 		}
 	}
 	if a.stores(c, storedCluster) || a.stores(c, "envoy.upstream.dynamic_host") ||
-		slices.ContainsFunc(c.to, a.toDestination) && a.choosesDestination(c) {
+		slices.ContainsFunc(c.to, a.toDestination) && a.stores(c, storedDestination) {
 		return "by what a filter stores as the destination"
 	}
 	return ""
@@ -259,11 +259,6 @@ func (c *chain) exactNames() (all []string) {
 	return all
 }
 
-// choosesDestination reports whether a filter stores what clients choose as the destination of their connection.
-func (a *analysis) choosesDestination(c *chain) bool {
-	return a.stores(c, storedDestination)
-}
-
 const (
 	storedCluster     = "envoy.tcp_proxy.cluster"
 	storedDestination = "envoy.network.transport_socket.original_dst_address"
@@ -281,7 +276,7 @@ func (a *analysis) storedBy(c *chain) []stored {
 
 // stores reports whether a filter of a chain stores what clients choose under a key of filter state.
 func (a *analysis) stores(c *chain, key string) bool {
-	return slices.ContainsFunc(a.storedBy(c), func(s stored) bool {
+	return slices.ContainsFunc(c.stored, func(s stored) bool {
 		named := key == storedCluster && s.format == serverName && c.exactNames() != nil
 		return s.key == key && s.chosen(c.manager) && !named
 	})
