@@ -91,8 +91,7 @@ func reachOf(listener object) reach {
 	if listener.has("internal_listener") {
 		return nobody
 	}
-	if bound, found := listener.field("bind_to_port").(bool); found && !bound &&
-		listener.text("traffic_direction") == "OUTBOUND" {
+	if !binds(listener) && listener.text("traffic_direction") == "OUTBOUND" {
 		return machine // a mesh's, for the programs beside it
 	}
 	most := addressReach(listener.object("address"))
@@ -100,6 +99,11 @@ func reachOf(listener object) reach {
 		most = max(most, addressReach(more.object("address")))
 	}
 	return most
+}
+
+// binds reports whether a listener has its port itself.
+func binds(listener object) bool {
+	return listener.field("bind_to_port") != false && listener.object("deprecated_v1").field("bind_to_port") != false
 }
 
 func addressReach(address object) reach {

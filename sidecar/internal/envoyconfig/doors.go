@@ -15,7 +15,7 @@ func (a *analysis) around() {
 		return
 	}
 	chains := a.known
-	spread(chains)
+	a.spread(chains)
 	a.openAdmin()
 	inner, guards := a.innerTargets(), a.guards(chains)
 	for i := range chains {
@@ -44,12 +44,12 @@ func (a *analysis) unseen(c *chain) {
 }
 
 // spread gives listeners that another one sends what it gets to, unjudged, the reach of that one.
-func spread(chains []chain) {
+func (a *analysis) spread(chains []chain) {
 	for changed := true; changed; {
 		changed = false
 		for i := range chains {
 			for j := range chains {
-				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && chains[i].to.meet(c.addresses()) {
+				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && a.leads(chains[i].to, c) {
 					c.reach, changed = chains[i].reach, true
 				}
 			}
@@ -57,23 +57,38 @@ func spread(chains []chain) {
 	}
 }
 
-// addresses are the names by which clusters lead to the listener of a chain.
-func (c *chain) addresses() targets {
+// leads reports whether some of the targets is the listener of a chain.
+func (a *analysis) leads(to targets, c *chain) bool {
 	own := targets{"listener " + c.listener.text("name")}
 	addresses := []object{c.listener.object("address")}
 	for _, more := range c.listener.list("additional_addresses") {
 		addresses = append(addresses, more.object("address"))
 	}
 	for _, address := range addresses {
+		socket := address.object("socket_address")
+		protocol := socket.field("protocol")
+		if (protocol == "UDP" || protocol == 1.0) && !slices.ContainsFunc(to, a.byUDP) {
+			continue
+		}
 		if key := addressKey(address); key != "" {
 			own = append(own, key)
 		}
-		socket := address.object("socket_address")
-		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() {
+		// One that isn't bound gets only what another listener hands over, so the port may be another program's.
+		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() && binds(c.listener) {
 			own = append(own, fmt.Sprintf("loopback:%v", socket.field("port_value")))
 		}
 	}
-	return own
+	return to.meet(own)
+}
+
+// byUDP reports whether a target is a cluster that connects by HTTP/3.
+func (a *analysis) byUDP(target string) bool {
+	name, _ := strings.CutPrefix(target, "cluster ")
+	cluster := a.clusters[name]
+	return slices.ContainsFunc(append(cluster.list("transport_socket_matches"), cluster), func(o object) bool {
+		kind, _ := o.object("transport_socket").object("typed_config").typed()
+		return strings.HasSuffix(kind, ".QuicUpstreamTransport")
+	})
 }
 
 // chainTargets are where a chain sends requests.
@@ -128,7 +143,7 @@ func (a *analysis) through(to targets, paths []string) targets {
 		changed = false
 		for i := range a.known {
 			c := &a.known[i]
-			if seen[i] || c.edge != nil || !to.meet(c.addresses()) {
+			if seen[i] || c.edge != nil || !a.leads(to, c) {
 				continue
 			}
 			seen[i], changed = true, true

@@ -72,6 +72,10 @@ func storesNewly(key, format string) string {
 		strings.Replace(states(key, format), "on_request_headers", "on_new_connection", 1) + "}}, {name: t, " + tcp + "other}"
 }
 
+// quic has a cluster connect by HTTP/3.
+const quic = `transport_socket: {typed_config: {"@type": ` +
+	"x/envoy.extensions.transport_sockets.quic.v3.QuicUpstreamTransport}}, "
+
 const destination = "envoy.network.transport_socket.original_dst_address"
 
 func cluster(name, address string) string {
@@ -106,6 +110,14 @@ func matching(names string, listener []string) []string {
 func innerListener(where, cluster string) string {
 	return "  - {name: inner-listener, " + where + ", filter_chains: [{filters: [{name: f, " + tcp + cluster +
 		"}}]}]}\n" + shippedPush
+}
+
+// mesh adds a public listener to an address, and one of a mesh that is bound there only as given; the edge is public.
+func mesh(address, bound, to string) []string {
+	return with(listener(anywhere, tcp+"app}"), shippedPush, innerListener(bound, to), shippedClusters,
+		cluster("app", address), shippedClusters,
+		cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}"),
+		"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}")
 }
 
 // behind puts a listener between the filter and the upstream, and has another one lead to the upstream.
@@ -336,8 +348,36 @@ func doors() []analyzeTest {
 			strings.Replace(loopback, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
 			[]string{unjudged.Code}, "listener second"},
 		{"a listener of all addresses behind the filter, and a way around both", behind("address: {"+
-			strings.Replace(anywhere, "8082", "8084", 1)+"}, bind_to_port: false, traffic_direction: OUTBOUND",
-			strings.Replace(loopback, "8082", "8084", 1)), []string{unjudged.Code}, "listener second"},
+			strings.Replace(anywhere, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
+			[]string{unjudged.Code, unjudged.Code}, "listener second"},
+		{"a listener of all addresses that isn't bound, and one to its port", mesh("socket_address: {address: 127.0.0.1, "+
+			"port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, "+
+			"traffic_direction: OUTBOUND", "upstream"), nil, ""},
+		{"a listener of all addresses that isn't bound, as it was once written, and one to its port",
+			mesh("socket_address: {address: 127.0.0.1, port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, "+
+				"port_value: 9090}}, deprecated_v1: {bind_to_port: false}, traffic_direction: OUTBOUND", "upstream"), nil, ""},
+		{"a listener that isn't bound, and one to its address", mesh("socket_address: {address: 0.0.0.0, port_value: 9090}",
+			"address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, traffic_direction: "+
+				"OUTBOUND", "upstream"), []string{unjudged.Code}, "listener inner-listener"},
+		{"a listener of all addresses that isn't bound, of the protected port",
+			mesh("socket_address: {address: 127.0.0.1, port_value: 8083}", "address: {socket_address: {address: 0.0.0.0, "+
+				"port_value: 8081}}, bind_to_port: false, traffic_direction: OUTBOUND", "other"), nil, ""},
+		{"a QUIC listener of all addresses, of the protected port", with(listener(
+			"socket_address: {protocol: UDP, address: 0.0.0.0, port_value: 8081}",
+			plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a QUIC listener of the protected port", with(listener(
+			"socket_address: {protocol: 1, address: 127.0.0.1, port_value: 8081}",
+			plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a QUIC listener behind the filter, and a way around both", with(behind("address: {"+strings.Replace(
+			strings.Replace(loopback, "8082", "8084", 1), "{", "{protocol: UDP, ", 1)+"}",
+			strings.Replace(loopback, "8082", "8084", 1)), "{name: inner, ", "{name: inner, "+quic), []string{unjudged.Code},
+			"listener second"},
+		{"a QUIC listener of all addresses behind the filter, and a way around both", with(behind("address: {"+
+			strings.Replace(strings.Replace(anywhere, "8082", "8084", 1), "{", "{protocol: UDP, ", 1)+"}",
+			strings.Replace(loopback, "8082", "8084", 1)), "{name: inner, ", "{name: inner, transport_socket_matches: [{"+
+			quic+"}], "), []string{unjudged.Code, unjudged.Code}, "listener second"},
 		{"a listener with two addresses behind the filter, and a way around both", behind("address: {"+
 			strings.Replace(loopback, "8082", "8085", 1)+"}, additional_addresses: [{address: {"+
 			strings.Replace(loopback, "8082", "8084", 1)+"}}]", strings.Replace(loopback, "8082", "8084", 1)),
