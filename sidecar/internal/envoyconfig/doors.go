@@ -222,22 +222,55 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	for _, w := range a.waysOf(c) {
 		to, chosen := w.targets(&a.resources, true)
 		to = a.destinations(c, to)
+		all := to
 		if c.edge != nil {
-			to = a.through(to, nil)
+			all = a.through(to, nil)
 		}
-		if chosen == "" && slices.ContainsFunc(to, a.toDestination) && a.stores(c, storedDestination) {
+		if chosen == "" && slices.ContainsFunc(all, a.toDestination) && a.stores(c, storedDestination) {
 			chosen = "by what a filter stores as the destination"
 		}
 		if chosen != "" {
 			a.add(&clientsChoose, name, w.at, why, "requests", chosen)
 		}
 		for _, in := range inner {
-			if to.meet(in.targets) && !in.allowed(w.onlyPath()) {
+			if all.meet(in.targets) && a.gets(to, in, in.allowed(w.onlyPath()), map[passed]bool{}) {
 				a.add(&toInner, name, w.at, "leads to %s", in.what)
 				break
 			}
 		}
 	}
+}
+
+// passed is a chain that requests get to, and whether all of them have paths that clients may ask.
+type passed struct {
+	*chain
+	allowed bool
+}
+
+// gets reports whether requests to targets get to what only Gatehouse may reach, also through listeners without the
+// filter, which may rewrite paths or take fewer; allowed says that what gets to the targets is all allowed.
+func (a *analysis) gets(to targets, in innerTarget, allowed bool, seen map[passed]bool) bool {
+	if !allowed && to.meet(in.targets) {
+		return true
+	}
+	for i := range a.known {
+		c := &a.known[i]
+		if c.edge != nil || seen[passed{c, allowed}] || !a.leads(to, c) {
+			continue
+		}
+		seen[passed{c, allowed}] = true
+		if c.manager == nil && a.gets(c.to, in, allowed, seen) {
+			return true
+		}
+		for _, w := range a.waysOf(c) {
+			next, _ := w.targets(&a.resources, true)
+			next = a.destinations(c, next)
+			if a.gets(next, in, in.allowed(w.onlyPath()) || allowed && !w.rewrites(), seen) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // chosenBy tells how clients choose where a chain without a connection manager sends what it gets, "" if they don't.

@@ -120,6 +120,14 @@ func mesh(address, bound, to string) []string {
 		"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}")
 }
 
+// metrics has the edge send a path to a listener, which sends it to Envoy's admin address by a route.
+func metrics(path, where, address, route string) []string {
+	return with(routeFirst("{match: {path: "+path+"}, route: {cluster: inner}}"), shippedPush,
+		"  - {name: inner-listener, "+where+", filter_chains: [{filters: [{name: f, "+plainTo(route)+"}]}]}\n"+shippedPush,
+		shippedClusters, cluster("inner", address), shippedClusters,
+		cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}"))
+}
+
 // behind puts a listener between the filter and the upstream, and has another one lead to the upstream.
 func behind(where, address string) []string {
 	second := listener(anywhere, tcp+"upstream}")
@@ -402,6 +410,21 @@ func doors() []analyzeTest {
 			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toInner.Code}, "routes[0]"},
 		{"a route to the metrics", with(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"),
 			shippedClusters, cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}")), nil, ""},
+		{"a route by a listener to the metrics", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
+			1)+"}", strings.Replace(loopback, "8082", "9902", 1),
+			"{match: {path: /metrics}, route: {cluster: p, prefix_rewrite: /stats/prometheus}}"), nil, ""},
+		{"a route by a listener to all of admin", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
+			1)+"}", strings.Replace(loopback, "8082", "9902", 1), "{match: {prefix: /}, route: {cluster: p}}"),
+			[]string{toInner.Code, toInner.Code}, "virtual host upstream: routes[0]"},
+		{"a route by an internal listener to the metrics", metrics("/stats", "internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
+			nil, ""},
+		{"a route by an internal listener to all of admin", metrics("/metrics", "internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
+			[]string{toInner.Code}, "virtual host upstream: routes[0]"},
+		{"a route by an internal listener that rewrites to what admin is asked", metrics("/stats", "internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {path: /stats}, route: {cluster: p, "+
+				"prefix_rewrite: /quitquitquit}}"), []string{toInner.Code}, "virtual host upstream: routes[0]"},
 		{"cluster_header", routeFirst("{match: {prefix: /x/}, route: {cluster_header: x-to}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"cluster_header, weighted",
