@@ -26,6 +26,7 @@ type chain struct {
 	manager  object // its HTTP connection manager, nil if it has none
 	filters  []object
 	edge     *plugin // that judges its requests, nil if none does
+	stored   []stored
 	to       targets // where it sends them
 }
 
@@ -60,6 +61,7 @@ func (a *analysis) chainsOf(listener object) (all []chain) {
 			}
 		}
 		one.edge = a.edgeOf(one.manager)
+		one.stored = a.storedBy(&one)
 		all = append(all, one)
 	}
 	for i, c := range listener.list("filter_chains") {
@@ -89,8 +91,7 @@ func reachOf(listener object) reach {
 	if listener.has("internal_listener") {
 		return nobody
 	}
-	if bound, found := listener.field("bind_to_port").(bool); found && !bound &&
-		listener.text("traffic_direction") == "OUTBOUND" {
+	if !binds(listener) && listener.text("traffic_direction") == "OUTBOUND" {
 		return machine // a mesh's, for the programs beside it
 	}
 	most := addressReach(listener.object("address"))
@@ -98,6 +99,11 @@ func reachOf(listener object) reach {
 		most = max(most, addressReach(more.object("address")))
 	}
 	return most
+}
+
+// binds reports whether a listener has its port itself.
+func binds(listener object) bool {
+	return listener.field("bind_to_port") != false && listener.object("deprecated_v1").field("bind_to_port") != false
 }
 
 func addressReach(address object) reach {

@@ -15,7 +15,7 @@ func (a *analysis) around() {
 		return
 	}
 	chains := a.known
-	spread(chains)
+	a.spread(chains)
 	a.openAdmin()
 	inner, guards := a.innerTargets(), a.guards(chains)
 	for i := range chains {
@@ -44,12 +44,12 @@ func (a *analysis) unseen(c *chain) {
 }
 
 // spread gives listeners that another one sends what it gets to, unjudged, the reach of that one.
-func spread(chains []chain) {
+func (a *analysis) spread(chains []chain) {
 	for changed := true; changed; {
 		changed = false
 		for i := range chains {
 			for j := range chains {
-				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && chains[i].to.meet(c.addresses()) {
+				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && a.leads(chains[i].to, c) {
 					c.reach, changed = chains[i].reach, true
 				}
 			}
@@ -57,23 +57,38 @@ func spread(chains []chain) {
 	}
 }
 
-// addresses are the names by which clusters lead to the listener of a chain.
-func (c *chain) addresses() targets {
+// leads reports whether some of the targets is the listener of a chain.
+func (a *analysis) leads(to targets, c *chain) bool {
 	own := targets{"listener " + c.listener.text("name")}
 	addresses := []object{c.listener.object("address")}
 	for _, more := range c.listener.list("additional_addresses") {
 		addresses = append(addresses, more.object("address"))
 	}
 	for _, address := range addresses {
+		socket := address.object("socket_address")
+		protocol := socket.field("protocol")
+		if (protocol == "UDP" || protocol == 1.0) && !slices.ContainsFunc(to, a.byUDP) {
+			continue
+		}
 		if key := addressKey(address); key != "" {
 			own = append(own, key)
 		}
-		socket := address.object("socket_address")
-		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() {
+		// One that isn't bound gets only what another listener hands over, so the port may be another program's.
+		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() && binds(c.listener) {
 			own = append(own, fmt.Sprintf("loopback:%v", socket.field("port_value")))
 		}
 	}
-	return own
+	return to.meet(own)
+}
+
+// byUDP reports whether a target is a cluster that connects by HTTP/3.
+func (a *analysis) byUDP(target string) bool {
+	name, _ := strings.CutPrefix(target, "cluster ")
+	cluster := a.clusters[name]
+	return slices.ContainsFunc(append(cluster.list("transport_socket_matches"), cluster), func(o object) bool {
+		kind, _ := o.object("transport_socket").object("typed_config").typed()
+		return strings.HasSuffix(kind, ".QuicUpstreamTransport")
+	})
 }
 
 // chainTargets are where a chain sends requests.
@@ -91,7 +106,7 @@ func (a *analysis) chainTargets(c *chain) (all targets) {
 				}
 			}
 		}
-		for _, s := range a.storedBy(c) {
+		for _, s := range c.stored {
 			if s.key != storedCluster {
 				continue
 			}
@@ -112,7 +127,7 @@ func (a *analysis) destinations(c *chain, to targets) targets {
 	if !slices.ContainsFunc(to, a.toDestination) {
 		return to
 	}
-	for _, s := range a.storedBy(c) {
+	for _, s := range c.stored {
 		if host, port, err := net.SplitHostPort(s.format); s.key == storedDestination && err == nil {
 			to = append(to, addressKey(object{"socket_address": map[string]any{"address": host, "port_value": port}}))
 		}
@@ -120,15 +135,15 @@ func (a *analysis) destinations(c *chain, to targets) targets {
 	return to
 }
 
-// through adds to targets those to which the listeners there lead without the filter. With paths, what takes none of
-// them doesn't count.
+// through adds to targets those to which the listeners there lead without the filter. With paths, neither copies count
+// nor what takes none of the paths.
 func (a *analysis) through(to targets, paths []string) targets {
 	seen := map[int]bool{}
 	for changed := true; changed; {
 		changed = false
 		for i := range a.known {
 			c := &a.known[i]
-			if seen[i] || c.edge != nil || !to.meet(c.addresses()) {
+			if seen[i] || c.edge != nil || !a.leads(to, c) {
 				continue
 			}
 			seen[i], changed = true, true
@@ -207,22 +222,55 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	for _, w := range a.waysOf(c) {
 		to, chosen := w.targets(&a.resources, true)
 		to = a.destinations(c, to)
+		all := to
 		if c.edge != nil {
-			to = a.through(to, nil)
+			all = a.through(to, nil)
 		}
-		if chosen == "" && slices.ContainsFunc(to, a.toDestination) && a.choosesDestination(c) {
+		if chosen == "" && slices.ContainsFunc(all, a.toDestination) && a.stores(c, storedDestination) {
 			chosen = "by what a filter stores as the destination"
 		}
 		if chosen != "" {
 			a.add(&clientsChoose, name, w.at, why, "requests", chosen)
 		}
 		for _, in := range inner {
-			if to.meet(in.targets) && !in.allowed(w.onlyPath()) {
+			if all.meet(in.targets) && a.gets(to, in, in.allowed(w.onlyPath()), map[passed]bool{}) {
 				a.add(&toInner, name, w.at, "leads to %s", in.what)
 				break
 			}
 		}
 	}
+}
+
+// passed is a chain that requests get to, and whether all of them have paths that clients may ask.
+type passed struct {
+	*chain
+	allowed bool
+}
+
+// gets reports whether requests to targets get to what only Gatehouse may reach, also through listeners without the
+// filter, which may rewrite paths or take fewer; allowed says that what gets to the targets is all allowed.
+func (a *analysis) gets(to targets, in innerTarget, allowed bool, seen map[passed]bool) bool {
+	if !allowed && to.meet(in.targets) {
+		return true
+	}
+	for i := range a.known {
+		c := &a.known[i]
+		if c.edge != nil || seen[passed{c, allowed}] || !a.leads(to, c) {
+			continue
+		}
+		seen[passed{c, allowed}] = true
+		if c.manager == nil && a.gets(c.to, in, allowed, seen) {
+			return true
+		}
+		for _, w := range a.waysOf(c) {
+			next, _ := w.targets(&a.resources, true)
+			next = a.destinations(c, next)
+			if a.gets(next, in, in.allowed(w.onlyPath()) || allowed && !w.rewrites(), seen) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // chosenBy tells how clients choose where a chain without a connection manager sends what it gets, "" if they don't.
@@ -235,7 +283,7 @@ func (a *analysis) chosenBy(c *chain) string {
 		}
 	}
 	if a.stores(c, storedCluster) || a.stores(c, "envoy.upstream.dynamic_host") ||
-		slices.ContainsFunc(c.to, a.toDestination) && a.choosesDestination(c) {
+		slices.ContainsFunc(c.to, a.toDestination) && a.stores(c, storedDestination) {
 		return "by what a filter stores as the destination"
 	}
 	return ""
@@ -259,11 +307,6 @@ func (c *chain) exactNames() (all []string) {
 	return all
 }
 
-// choosesDestination reports whether a filter stores what clients choose as the destination of their connection.
-func (a *analysis) choosesDestination(c *chain) bool {
-	return a.stores(c, storedDestination)
-}
-
 const (
 	storedCluster     = "envoy.tcp_proxy.cluster"
 	storedDestination = "envoy.network.transport_socket.original_dst_address"
@@ -281,7 +324,7 @@ func (a *analysis) storedBy(c *chain) []stored {
 
 // stores reports whether a filter of a chain stores what clients choose under a key of filter state.
 func (a *analysis) stores(c *chain, key string) bool {
-	return slices.ContainsFunc(a.storedBy(c), func(s stored) bool {
+	return slices.ContainsFunc(c.stored, func(s stored) bool {
 		named := key == storedCluster && s.format == serverName && c.exactNames() != nil
 		return s.key == key && s.chosen(c.manager) && !named
 	})

@@ -72,6 +72,10 @@ func storesNewly(key, format string) string {
 		strings.Replace(states(key, format), "on_request_headers", "on_new_connection", 1) + "}}, {name: t, " + tcp + "other}"
 }
 
+// quic has a cluster connect by HTTP/3.
+const quic = `transport_socket: {typed_config: {"@type": ` +
+	"x/envoy.extensions.transport_sockets.quic.v3.QuicUpstreamTransport}}, "
+
 const destination = "envoy.network.transport_socket.original_dst_address"
 
 func cluster(name, address string) string {
@@ -106,6 +110,22 @@ func matching(names string, listener []string) []string {
 func innerListener(where, cluster string) string {
 	return "  - {name: inner-listener, " + where + ", filter_chains: [{filters: [{name: f, " + tcp + cluster +
 		"}}]}]}\n" + shippedPush
+}
+
+// mesh adds a public listener to an address, and one of a mesh that is bound there only as given; the edge is public.
+func mesh(address, bound, to string) []string {
+	return with(listener(anywhere, tcp+"app}"), shippedPush, innerListener(bound, to), shippedClusters,
+		cluster("app", address), shippedClusters,
+		cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}"),
+		"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}")
+}
+
+// metrics has the edge send a path to a listener, which sends it to Envoy's admin address by a route.
+func metrics(path, where, address, route string) []string {
+	return with(routeFirst("{match: {path: "+path+"}, route: {cluster: inner}}"), shippedPush,
+		"  - {name: inner-listener, "+where+", filter_chains: [{filters: [{name: f, "+plainTo(route)+"}]}]}\n"+shippedPush,
+		shippedClusters, cluster("inner", address), shippedClusters,
+		cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}"))
 }
 
 // behind puts a listener between the filter and the upstream, and has another one lead to the upstream.
@@ -336,8 +356,36 @@ func doors() []analyzeTest {
 			strings.Replace(loopback, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
 			[]string{unjudged.Code}, "listener second"},
 		{"a listener of all addresses behind the filter, and a way around both", behind("address: {"+
-			strings.Replace(anywhere, "8082", "8084", 1)+"}, bind_to_port: false, traffic_direction: OUTBOUND",
-			strings.Replace(loopback, "8082", "8084", 1)), []string{unjudged.Code}, "listener second"},
+			strings.Replace(anywhere, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
+			[]string{unjudged.Code, unjudged.Code}, "listener second"},
+		{"a listener of all addresses that isn't bound, and one to its port", mesh("socket_address: {address: 127.0.0.1, "+
+			"port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, "+
+			"traffic_direction: OUTBOUND", "upstream"), nil, ""},
+		{"a listener of all addresses that isn't bound, as it was once written, and one to its port",
+			mesh("socket_address: {address: 127.0.0.1, port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, "+
+				"port_value: 9090}}, deprecated_v1: {bind_to_port: false}, traffic_direction: OUTBOUND", "upstream"), nil, ""},
+		{"a listener that isn't bound, and one to its address", mesh("socket_address: {address: 0.0.0.0, port_value: 9090}",
+			"address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, traffic_direction: "+
+				"OUTBOUND", "upstream"), []string{unjudged.Code}, "listener inner-listener"},
+		{"a listener of all addresses that isn't bound, of the protected port",
+			mesh("socket_address: {address: 127.0.0.1, port_value: 8083}", "address: {socket_address: {address: 0.0.0.0, "+
+				"port_value: 8081}}, bind_to_port: false, traffic_direction: OUTBOUND", "other"), nil, ""},
+		{"a QUIC listener of all addresses, of the protected port", with(listener(
+			"socket_address: {protocol: UDP, address: 0.0.0.0, port_value: 8081}",
+			plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a QUIC listener of the protected port", with(listener(
+			"socket_address: {protocol: 1, address: 127.0.0.1, port_value: 8081}",
+			plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a QUIC listener behind the filter, and a way around both", with(behind("address: {"+strings.Replace(
+			strings.Replace(loopback, "8082", "8084", 1), "{", "{protocol: UDP, ", 1)+"}",
+			strings.Replace(loopback, "8082", "8084", 1)), "{name: inner, ", "{name: inner, "+quic), []string{unjudged.Code},
+			"listener second"},
+		{"a QUIC listener of all addresses behind the filter, and a way around both", with(behind("address: {"+
+			strings.Replace(strings.Replace(anywhere, "8082", "8084", 1), "{", "{protocol: UDP, ", 1)+"}",
+			strings.Replace(loopback, "8082", "8084", 1)), "{name: inner, ", "{name: inner, transport_socket_matches: [{"+
+			quic+"}], "), []string{unjudged.Code, unjudged.Code}, "listener second"},
 		{"a listener with two addresses behind the filter, and a way around both", behind("address: {"+
 			strings.Replace(loopback, "8082", "8085", 1)+"}, additional_addresses: [{address: {"+
 			strings.Replace(loopback, "8082", "8084", 1)+"}}]", strings.Replace(loopback, "8082", "8084", 1)),
@@ -362,6 +410,21 @@ func doors() []analyzeTest {
 			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toInner.Code}, "routes[0]"},
 		{"a route to the metrics", with(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"),
 			shippedClusters, cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}")), nil, ""},
+		{"a route by a listener to the metrics", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
+			1)+"}", strings.Replace(loopback, "8082", "9902", 1),
+			"{match: {path: /metrics}, route: {cluster: p, prefix_rewrite: /stats/prometheus}}"), nil, ""},
+		{"a route by a listener to all of admin", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
+			1)+"}", strings.Replace(loopback, "8082", "9902", 1), "{match: {prefix: /}, route: {cluster: p}}"),
+			[]string{toInner.Code, toInner.Code}, "virtual host upstream: routes[0]"},
+		{"a route by an internal listener to the metrics", metrics("/stats", "internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
+			nil, ""},
+		{"a route by an internal listener to all of admin", metrics("/metrics", "internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
+			[]string{toInner.Code}, "virtual host upstream: routes[0]"},
+		{"a route by an internal listener that rewrites to what admin is asked", metrics("/stats", "internal_listener: {}",
+			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {path: /stats}, route: {cluster: p, "+
+				"prefix_rewrite: /quitquitquit}}"), []string{toInner.Code}, "virtual host upstream: routes[0]"},
 		{"cluster_header", routeFirst("{match: {prefix: /x/}, route: {cluster_header: x-to}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"cluster_header, weighted",
