@@ -43,11 +43,16 @@ var nginxFile = regexp.MustCompile(`(?m)^\s*(events|http|server)\s*\{`)
 // Is reports whether text is nginx's: a line of it begins one of the blocks of every nginx.conf.
 func Is(text []byte) bool { return nginxFile.Match(text) }
 
+func newAnalysis(file string) *analysis {
+	return &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{}, ways: map[way][]string{},
+		unjudgedWays: map[sender][]string{}, exposed: map[*scope]bool{}, parsed: map[*directive]parsedLua{},
+		variables: map[*scope]variables{}}
+}
+
 // Analyze reads an nginx.conf, of which text is the content, with the files that it includes; or the output of
 // nginx -T. rules are the plugin's, rendered or not, of a file of this name; nil: those that nginx.conf names.
 func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
-	a := &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{},
-		parsed: map[*directive]parsedLua{}, variables: map[*scope]variables{}}
+	a := newAnalysis(file)
 	var tree []*directive
 	tree, a.reader = load(file, text)
 	for _, d := range tree {

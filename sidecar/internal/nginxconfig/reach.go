@@ -26,7 +26,6 @@ func (a *analysis) findServers(tree []*directive) {
 			a.servers = append(a.servers, newScope(d, nil).inner...)
 		}
 	}
-	a.ways, a.unjudgedWays = map[way][]string{}, map[sender][]string{}
 }
 
 // unjudgedTo are the addresses to which a server sends what nobody judges; with guarded, only where it takes paths that
@@ -76,7 +75,6 @@ func (a *analysis) through(to []string) []string {
 
 // expose notes the local servers that others lead to, unjudged.
 func (a *analysis) expose() {
-	a.exposed = map[*scope]bool{}
 	for changed := true; changed; {
 		changed = false
 		for _, server := range a.servers {

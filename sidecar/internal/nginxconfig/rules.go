@@ -92,7 +92,8 @@ func RulesOf(file string, text []byte) (*policy.Config, error) {
 	if len(reader.wrong) > 0 {
 		return nil, errors.New(reader.wrong[0])
 	}
-	a := &analysis{reader: reader}
+	a := newAnalysis(file)
+	a.reader = reader
 	for _, d := range tree {
 		if d.name == "http" {
 			a.http = newScope(d, nil)
