@@ -95,7 +95,7 @@ func (a *analysis) expose() {
 func (s *scope) listensAt(to []string) bool {
 	listens := s.own("listen")
 	if listens == nil {
-		return slices.Contains(to, "localhost:80")
+		return slices.Contains(to, address("80"))
 	}
 	return slices.ContainsFunc(listens, func(d *directive) bool {
 		own := address(d.arg(0))

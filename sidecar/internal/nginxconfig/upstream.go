@@ -227,7 +227,7 @@ var redirecting = []string{"error_page", "try_files", "mirror", "add_before_body
 // origins are the scopes whose requests a scope gets: its own or, in a named location, those that lead there, also by
 // way of other named locations. If there are none, it is the scope.
 func (a *analysis) origins(s *scope) (all []*scope) {
-	names, seen := []string{s.named()}, map[*scope]bool{}
+	names, seen := []string{s.namedLocation()}, map[*scope]bool{}
 	if names[0] == "" {
 		return []*scope{s}
 	}
@@ -237,7 +237,7 @@ func (a *analysis) origins(s *scope) (all []*scope) {
 				return
 			}
 			seen[other] = true
-			if name := other.named(); name != "" {
+			if name := other.namedLocation(); name != "" {
 				names = append(names, name)
 			} else {
 				all = append(all, other)
@@ -250,8 +250,8 @@ func (a *analysis) origins(s *scope) (all []*scope) {
 	return all
 }
 
-// named returns the name of the named location that a scope is in, "" if it is in none.
-func (s *scope) named() string {
+// namedLocation returns the name of the named location that a scope is in, "" if it is in none.
+func (s *scope) namedLocation() string {
 	if l := s.location(); l != nil {
 		if kind, name := l.match(); kind == "@" {
 			return name
