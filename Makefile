@@ -58,14 +58,16 @@ REGISTRY ?=
 # Otherwise each program with the race detector waits for a second at its end.
 export GORACE ?= atexit_sleep_ms=0
 # Many packages wait for Redis: two test programs per processor.
-packages := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+parallel := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
+# Programs are built as in a release, so that nothing is built anew when a C compiler comes.
+build := CGO_ENABLED=0 $(GO) build
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native nginx floor test test-all test-tools unit e2e clients conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help packages run observe observe-build stop build wasm native nginx floor test test-all unit e2e clients conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -76,48 +78,45 @@ help: ## show this
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 	@echo '  REDIS_URL is a Redis of yours, in place of REDIS: the demo writes its devices there.'
 
-run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=native or nginx; DETACH=1: in the background
-	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
+# Before anything is built: the system's packages that all targets of this command need, in one transaction.
+packages:
+	@scripts/install-packages.sh $(MAKECMDGOALS)
+
+run: packages ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=native or nginx; DETACH=1: in the background
+	@GO=$(GO) scripts/build-demo.sh
+	@$(if $(filter nginx,$(EDGE_KIND)),,ENVOY=$$(scripts/install-envoy.sh) && export ENVOY &&) exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
 
 observe: observe-build ## make run with Prometheus, the chart's alerts, Alertmanager, Jaeger and a little load; Linux; the same variables
-	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) scripts/observe.sh
 
 observe-build: build
-	@scripts/need.sh prometheus prometheus "it reads the metrics"
-	@scripts/need.sh prometheus-alertmanager prometheus-alertmanager "it gets the alerts"
 	@scripts/install-jaeger.sh >/dev/null
-	$(GO) build -trimpath -o build/gatehouse-loadtest ./loadtest
+	$(build) -trimpath -o build/gatehouse-loadtest ./loadtest
 
 observe-check: observe-build ## run every query of the dashboard and every alert in what make observe runs, and the fault of each alert: EDGE_KIND
-	@scripts/need.sh redis-server redis-server "the faults are injected into a real Redis"
 	@GO=$(GO) scripts/chaos-build.sh
-	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3m ./observe
 
 stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
 build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the filter and the programs into build/; EDGE_KIND=native or nginx: also make native or nginx
-	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
-	$(GO) build -C e2e -trimpath -o ../build/ ./cmd/...
+	$(build) -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
 
-wasm: ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
+wasm: packages ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
 	@case $(BINDING) in own | sdk | plugins | compare) ;; *) echo "BINDING=$(BINDING): want own, sdk, plugins or compare" >&2; exit 2 ;; esac
 	@mkdir -p build
 	GO=$(GO) scripts/build-wasm.sh $(if $(filter own,$(BINDING)),build/gatehouse.wasm,build/gatehouse-$(BINDING).wasm -tags=$(BINDING))
 
-floor: ## build build/libfloor.so, the dynamic module that decides nothing, with which the load test compares Gatehouse
+floor: packages ## build build/libfloor.so, the dynamic module that decides nothing, with which the load test compares Gatehouse
 	@mkdir -p build
-	@scripts/need.sh cc gcc "the module is in C"
 	cc -O2 -Wall -Wextra -Werror -shared -fPIC -o build/libfloor.so loadtest/floor/floor.c native-filter/dynmod/noop.c
 
-native: ## build the filter as a dynamic module of Envoy into build/libgatehouse.so; Linux, gcc
+native: packages ## build the filter as a dynamic module of Envoy into build/libgatehouse.so; Linux, gcc
 	@mkdir -p build
 	GO=$(GO) scripts/build-library.sh native build/libgatehouse.so
 
-nginx: ## build the edge in nginx as a library into build/libgatehouse-nginx.so; Linux, gcc
+nginx: packages ## build the edge in nginx as a library into build/libgatehouse-nginx.so; Linux, gcc
 	@mkdir -p build
 	GO=$(GO) scripts/build-library.sh nginx build/libgatehouse-nginx.so
 
@@ -127,89 +126,75 @@ test: ## unit tests with -race and end-to-end suite, five minutes
 test-all: ## make test and all long tests: whole suites, mutation, conformance, routers, chaos, fuzzing, images twice
 	@scripts/test.sh all
 
-test-tools:
-	@scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
-	@scripts/need.sh redis-server redis-server "the tests run against a real Redis"
-	@scripts/need.sh wrk wrk "a test of the load test runs it"
-	@scripts/need.sh pg_ctlcluster postgresql "the test of an example runs it"
-	@scripts/install-nginx.sh >/dev/null
-
-unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test $(packages) -race -vet=off $(short) ./...
-	@$(GO) test -C clients/go $(packages) -race -vet=off $(short) ./...
+unit: packages ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
+	@$(GO) test $(parallel) -race -vet=off $(short) ./...
+	@$(GO) test -C clients/go $(parallel) -race -vet=off $(short) ./...
 	@$(GO) test -C examples/postgres -race -vet=off $(short) ./...
-	@$(GO) test -C release $(packages) -race -vet=off $(short) ./...
-	@$(GO) test -C e2e $(packages) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
+	@$(GO) test -C release $(parallel) -race -vet=off $(short) ./...
+	@$(GO) test -C e2e $(parallel) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
-e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
+e2e: build ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
-	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
-clients: ## build the clients for Python, Node.js and Java, install their packages, test them against real servers
+clients: packages ## build the clients for Python, Node.js and Java, install their packages, test them against real servers
 	@GO=$(GO) scripts/clients.sh
 
-fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
+fuzz: packages ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)
 
 conformance: build ## check the whole stack, octet by octet, against the specifications of HTTP: EDGE_KIND
-	@scripts/need.sh redis-server redis-server "the cases run against a real Redis"
-	@scripts/need.sh curl curl "it speaks HTTP/1.0 to the edge"
-	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
-	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -timeout=3m ./conformance
 
 matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
 	@scripts/matrix.sh $(if $(short),,all)
 
-engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, with each other server of clients/go/testbed/redistest/versions.txt
+engines: build ## tests of what rests on Redis, and 30 s of chaos, with each other server of clients/go/testbed/redistest/versions.txt
+	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-chaos
 	@GO=$(GO) scripts/chaos-build.sh
 	@scripts/engines.sh
 
 chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
+	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-chaos
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
 lifecycle: build ## end streams in every way while they wait, under faults: LIFECYCLE_STREAMS, LIFECYCLE_SEED, EDGE_KIND, BINDING
-	@scripts/need.sh redis-server redis-server "the edge runs with a real Redis"
 	@GO=$(GO) scripts/chaos-build.sh
-	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -v -timeout=30m ./lifecycle
 
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
+	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-routers
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
 doors: build nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
-	@scripts/install-nginx.sh >/dev/null
-	@scripts/need.sh /usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream "some ways past check are streams"
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
-mutation: ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/
+mutation: packages ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)
 
-lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % of a module
-	@scripts/install-nginx.sh >/dev/null
+lua-coverage: packages ## lines of the NGINX plugin that its tests run; fails under 90 % of a module
 	@cd nginx && $(GO) test -race -count=1 -lua-coverage
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
 	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins && $(MAKE) --no-print-directory native nginx floor)
-	@$(if $(findstring nginx,$(EDGE_KIND) $(SCENARIO)),$(MAKE) --no-print-directory nginx && scripts/install-nginx.sh >/dev/null)
+	@$(if $(findstring nginx,$(EDGE_KIND) $(SCENARIO)),$(MAKE) --no-print-directory nginx)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build native nginx floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
 	@WORKERS=$${WORKERS:-1} scripts/loadtest.sh --scenario check,observed --out build/bench-check
 
-check: ## format, lint, module files, links
+check: packages ## format, lint, module files, links
 	@scripts/check.sh
 
-docs: ## the documentation as a site in build/docs, to be read without a server too; checks its links
+docs: packages ## the documentation as a site in build/docs, to be read without a server too; checks its links
 	@scripts/docs.sh
 
-images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
+images: packages ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
 	@release/images.sh
 
-release: ## make all that a release publishes, reproducibly: VERSION=0.1.0 OUT=build/0.1.0
+release: packages ## make all that a release publishes, reproducibly: VERSION=0.1.0 OUT=build/0.1.0
 	@release/release.sh '$(VERSION)' '$(OUT)'
 
 publish: ## push a release to a registry, and sign it: OUT=build/0.1.0 REGISTRY=ghcr.io/gatehouse

@@ -80,7 +80,7 @@ func withRedis(t *testing.T, opts stack.Options) stack.Options {
 	if opts.RedisURL == "" && opts.RedisServerPath == "" {
 		path, err := exec.LookPath("redis-server")
 		if err != nil {
-			t.Fatalf("%v: these tests run against a real Redis; see scripts/need.sh", err)
+			t.Fatalf("%v: these tests run against a real Redis; see scripts/install-packages.sh", err)
 		}
 		opts.RedisServerPath = path
 	}

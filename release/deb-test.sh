@@ -10,9 +10,7 @@ cd "$(dirname "$0")/.."
 
 if [[ -z ${DEB_TEST_ROOT:-} ]]; then
   deb=${1:?usage: deb-test.sh DEB}
-  scripts/need.sh systemd-analyze systemd "it checks the package's units"
-  scripts/need.sh redis-server redis-server "the sidecar of the package follows it"
-  scripts/need.sh ip iproute2 "the package's programs get a network of their own"
+  scripts/install-packages.sh deb-test
   if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || ! unshare --mount --net --pid --fork true; then
     echo "deb-test: NOT RUN: it needs root, apt and the right to make namespaces" >&2
     exit 77

@@ -11,7 +11,7 @@ REVISION=$(git rev-parse HEAD)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export VERSION REVISION SOURCE_DATE_EPOCH
 envoy=$(scripts/install-envoy.sh)
-nginx=$(scripts/install-nginx.sh)
+nginx=/usr/sbin/nginx
 
 rm -rf "$out"
 mkdir -p "$out"/{sidecar/usr/local/bin,envoy/usr/local/bin,module}

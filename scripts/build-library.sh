@@ -11,12 +11,10 @@ glibc=2.31
 if [[ -n ${ARCH:-} ]]; then
   declare -A machines=([amd64]=x86_64 [arm64]=aarch64)
   zig=$(scripts/install-zig.sh)
-  scripts/need.sh readelf binutils "it shows which C library it needs"
   export GOOS=linux GOARCH=$ARCH CC="$zig cc -target ${machines[$ARCH]}-linux-gnu.$glibc"
   # The machine's settings would change it.
   export CGO_CFLAGS='-O2 -g0' CGO_LDFLAGS=''
 else
-  scripts/need.sh cc gcc "it has parts in C"
 fi
 CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared -trimpath -tags="$kind" \
   -ldflags="-s -w -X github.com/gatehouse/gatehouse/edge.Release=${VERSION:-unknown}" -o "$out" "$@" "${packages[$kind]}"

@@ -28,7 +28,6 @@ compiles() {
 {{end}}' "$1"
 }
 
-scripts/need.sh cc gcc "chaos steps clocks by a library in C"
 cc -shared -fPIC -O2 -Wall -Wextra -Werror -o "$dir/clock.so" "$sources/clock/clock.c"
 
 time=$("$go" env GOROOT)/src/time
@@ -53,7 +52,6 @@ compiles ./sidecar/cmd/gatehouse-sidecar >"$work/sidecar"
 begin
 case $kind in
   nginx)
-    scripts/install-nginx.sh >/dev/null
     stepped
     scripts/build-library.sh nginx "$dir/libgatehouse-nginx.so" -overlay "$(write_overlay)"
     CGO_ENABLED=1 compiles ./nginx/host -tags=nginx >"$work/filter"

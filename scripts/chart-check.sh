@@ -63,7 +63,6 @@ schemas() {
 # and sees each alert fire and be silent.
 alerts() {
   local alert names tests=$chart/tests/alerts.yaml
-  scripts/need.sh promtool prometheus "it tests the chart's alerts"
   render $chart/ci/gateway-values.yaml --show-only templates/monitoring/prometheusrule.yaml |
     sed -n '/^spec:/,$ s/^  //p' >"$work/annotated.yaml"
   promtool check rules "$work/annotated.yaml" >"$work/promtool" || { cat "$work/promtool"; return 1; }
@@ -223,7 +222,7 @@ metrics() {
 }
 
 envoy_binary=$(scripts/install-envoy.sh)
-nginx_binary=$(scripts/install-nginx.sh)
+nginx_binary=/usr/sbin/nginx
 stage "helm lint" lint
 stage "helm unittest" helm-unittest --strict $chart
 stage "README and descriptions" readme -check $chart nginx/rules.schema.json

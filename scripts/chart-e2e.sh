@@ -22,15 +22,10 @@ not_run() {
 [[ $(uname -s) == Linux ]] || not_run <<<"no Linux kernel"
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
   # The preflight below names what can't be installed.
-  why="it is part of the cluster that the chart is tested in"
-  for package in containerd runc iptables; do scripts/need.sh $package $package "$why" || true; done
-  scripts/need.sh ip iproute2 "$why" || true
-  scripts/need.sh dnsmasq dnsmasq-base "$why" || true
-  scripts/need.sh /usr/lib/cni/bridge containernetworking-plugins "$why" || true
+  scripts/install-packages.sh cluster || true
 fi
-scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
-scripts/need.sh redis-server redis-server "the chart is tested against a real Redis"
-go build -C e2e -trimpath -o ../build/ ./cmd/gatehouse-cluster ./cmd/gatehouse-pause
+scripts/install-packages.sh chart-e2e
+CGO_ENABLED=0 go build -C e2e -trimpath -o ../build/ ./cmd/gatehouse-cluster ./cmd/gatehouse-pause
 missing=$(build/gatehouse-cluster preflight) || not_run <<<"$missing"
 
 begin=$SECONDS

@@ -76,7 +76,6 @@ for_wasm() { GOOS=wasip1 GOARCH=wasm "$@"; }
 # here, and neither is the nginx.service that the drop-in is for.
 units() {
   local dir unit
-  scripts/need.sh systemd-analyze systemd "it checks the units in docs/systemd"
   dir=$(mktemp -d)
   cp -r docs/systemd/. "$dir"
   printf '[Service]\nType=forking\nExecStart=/bin/true\n' >"$dir/nginx.service"
@@ -137,7 +136,7 @@ stage staticcheck all go run "$staticcheck" ./...
 stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/...
 stage "staticcheck, nginx" env CGO_ENABLED=1 go run "$staticcheck" -tags=nginx ./nginx/host
 stage stylua scripts/format-lua.sh --check
-stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
+stage luacheck bash -c 'cd nginx && luacheck -q .'
 stage "planted defects" plants
 stage "systemd units" units
 stage "tested versions" scripts/versions.sh
@@ -145,4 +144,4 @@ stage links links
 stage "names of pages" mentions
 stage actionlint go run "$actionlint"
 stage "actions by digest" by_digest
-stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh release/*.sh .ci/run'
+stage shellcheck shellcheck -x scripts/*.sh release/*.sh .ci/run

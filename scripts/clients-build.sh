@@ -8,12 +8,9 @@ mkdir -p "$2" "$work"
 out=$(realpath "$2")
 shift 2
 
-for need in "node nodejs" "npm npm" "javac default-jdk-headless" "mvn maven"; do
-  read -r tool package <<<"$need"
-  scripts/need.sh "$tool" "$package" "it builds the clients"
-done
+scripts/install-packages.sh clients
 scripts/install-python.sh clients/python/requirements.txt "" .venv/clients
-scripts/install-npm.sh clients/node "$work/npm" "it builds the client for Node.js"
+scripts/install-npm.sh clients/node "$work/npm"
 
 # The sources with this version, and what they share, as in the repository.
 rm -rf "$work/stage"

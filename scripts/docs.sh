@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 site=build/docs pages=build/docs-pages npm=build/docs-npm pinned=scripts/docs
 
 scripts/install-python.sh $pinned/requirements.txt "" .venv/docs
-scripts/install-npm.sh $pinned $npm "it installs the scripts of the site: mermaid draws diagrams"
+scripts/install-npm.sh $pinned $npm
 
 rm -rf $pages
 mkdir -p $pages/assets

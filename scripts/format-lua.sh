@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 pinned=scripts/stylua out=build/stylua
 
-scripts/need.sh node nodejs "StyLua, which formats the NGINX plugin, runs in it"
-scripts/install-npm.sh $pinned $out "it installs StyLua, which formats the NGINX plugin"
+scripts/install-npm.sh $pinned $out
 files=()
 while IFS= read -r file; do files+=("$file"); done < <(find nginx -name '*.lua' | LC_ALL=C sort)
 NODE_PATH=$out/node_modules exec node $pinned/format.cjs "$@" "${files[@]}"

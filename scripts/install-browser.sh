@@ -5,6 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/axe
 
-scripts/need.sh chromium chromium "it shows the operator's page to its test"
-scripts/install-npm.sh scripts/axe $out "it installs axe-core, which checks the operator's page"
+scripts/install-npm.sh scripts/axe $out
 echo "$PWD/$out/node_modules/axe-core/axe.min.js"

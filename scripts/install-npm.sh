@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
-# install-npm.sh PINNED OUT WHY: installs the packages of PINNED/package.json by npm into OUT, as PINNED/package-lock.json
-# pins them, unless they are there. WHY tells who has no npm what it is for.
+# install-npm.sh PINNED OUT: installs the packages of PINNED/package.json by npm into OUT, as PINNED/package-lock.json pins
+# them, unless they are there.
 set -euo pipefail
 pinned=$1 out=$2
 
 if ! cmp -s "$pinned/package-lock.json" "$out/installed.json"; then
-  scripts/need.sh node nodejs "npm runs in it"
-  scripts/need.sh npm npm "$3"
   echo "installing $pinned into $out ..." >&2
   rm -rf "$out"
   mkdir -p "$out"

@@ -5,6 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/yaml-language-server
 
-scripts/need.sh node nodejs "yaml-language-server runs in it"
-scripts/install-npm.sh scripts/yaml-language-server $out "it installs yaml-language-server"
+scripts/install-npm.sh scripts/yaml-language-server $out
 echo "$PWD/$out/node_modules/yaml-language-server/bin/yaml-language-server"

@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 smoke='^Test(Cache|Auth|UpdateReachesEveryWorker|Revocation|Session|RulesOfListeners|PathTricks|Calls)$'
 
-scripts/need.sh redis-server redis-server "the tests run against a real Redis"
 mapfile -t versions < <(awk '$2 == "smoke" {print $1}' envoy/versions.txt)
 for version in "${versions[@]}"; do
   ENVOY=$(scripts/install-envoy.sh "$version")

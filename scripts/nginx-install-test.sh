@@ -7,9 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 if [[ -z ${INSTALL_TEST_ROOT:-} ]]; then
-  scripts/need.sh redis-server redis-server "the sidecar follows it"
-  scripts/need.sh ip iproute2 "the programs get a network of their own"
-  scripts/install-nginx.sh >/dev/null # a network of its own has no mirrors
+  scripts/install-packages.sh nginx-install-test # a network of its own has no mirrors
   if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || ! unshare --mount --net --pid --fork true; then
     echo "nginx-install-test: NOT RUN: it needs root, apt and the right to make namespaces" >&2
     exit 77

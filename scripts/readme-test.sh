@@ -1,16 +1,23 @@
 #!/usr/bin/env bash
-# readme-test.sh: runs README.md's first commands, word by word, on a clone of HEAD in which nothing was built: make run,
-# its curls, which must print what README.md says, and what it publishes, without a warning in a log; then make test.
+# readme-test.sh: runs README.md's first commands, word by word, in this clone, in which nothing was built: make run, its
+# curls, which must print what README.md says, and what it publishes, without a warning in a log; then make test.
+# scripts/fresh-machine.sh gives it a machine on which nothing else was installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-source scripts/clone.sh
+work=$(mktemp -d)
 log=$work/run.log
+trap 'rm -rf "$work"' EXIT
 
 fail() {
   echo "readme-test: $*" >&2
   tail -n 40 "$log" >&2
   exit 1
 }
+: >"$log"
+[[ ! -e build && ! -e .venv ]] || fail "something was built here; want a new clone"
+
+# cpu: prints the seconds of CPU of this script's children that have ended.
+cpu() { times | awk 'NR == 2 {gsub(/[ms]/, " "); print int($1 * 60 + $2 + $3 * 60 + $4)}'; }
 
 # The block with the prompts: each "$ COMMAND", and below it what the command prints.
 sed -n '/^    \$ make run/,/^$/s/^    //p' README.md >"$work/first"
@@ -20,17 +27,32 @@ run=$(sed -n '1s/^\$ \(make run\) .*/\1/p' "$work/first")
 [[ $(grep -c '^\$ curl' "$work/first") == 3 && -s $work/publish && -n $run && -n $test ]] ||
   fail "README.md's first commands aren't where this looks for them"
 
+# The line that installs everything has all that the two commands need.
+install=$(sed -n 's/^    sudo apt-get install //p' README.md)
+[[ -n $install ]] || fail "README.md has no line with apt-get"
+diff <(tr ' ' '\n' <<<"$install" | grep -vx -e curl -e git -e make | sort) \
+  <(scripts/install-packages.sh --list run test | grep -vx curl) ||
+  fail "README.md's apt-get installs something else (<) than scripts/install-packages.sh (>)"
+
+# Who isn't root is told at once what is missing, by a command that installs it.
+for command in "$run" "$test"; do
+  begin=${EPOCHREALTIME/./} status=0
+  setpriv --reuid nobody --regid nogroup --clear-groups bash -c "$command" >"$log" 2>&1 </dev/null || status=$?
+  took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+  ((status && took < 1500)) && grep -q 'sudo apt-get install .*python3-venv' "$log" ||
+    fail "$command by nobody: status $status after $took ms, want the command that installs python3-venv at once"
+done
+
 echo "readme-test: $run"
+SECONDS=0
 setsid bash -c "exec $run" >"$log" 2>&1 </dev/null &
 pid=$!
-trap 'kill -- -"$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; remove' EXIT
-deadline=$((SECONDS + 300))
+trap 'kill -- -"$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
 until grep -q '^gatehouse ready' "$log"; do
-  ((SECONDS < deadline)) || fail "$run isn't ready after 300 s"
+  ((SECONDS < 300)) || fail "$run isn't ready after 300 s"
   kill -0 "$pid" 2>/dev/null || fail "$run ended"
   sleep 0.1
 done
-echo "readme-test: ready after $SECONDS s"
 
 sed 1d "$work/first" >"$work/want"
 sed -n 's/^\$ //p' "$work/want" | while read -r command; do
@@ -38,6 +60,8 @@ sed -n 's/^\$ //p' "$work/want" | while read -r command; do
   bash -c "$command" </dev/null 2>>"$log" | tr -d '\r'
 done >"$work/got" || fail "a command of README.md fails"
 diff "$work/want" "$work/got" || fail "README.md's curls (<) print something else (>)"
+grep -E '^(install|build) .*: [0-9]+ s$' "$log"
+echo "readme-test: the first 304 after $SECONDS s"
 bash -euo pipefail "$work/publish" >>"$log" 2>&1 </dev/null || fail "the commands of \"Publish and revoke\" fail"
 [[ -s .run/demo/sidecar.log ]] || fail "no log of the sidecar"
 if grep -E 'level=(WARN|ERROR)|\[(warning|error|critical)\]' .run/demo/*.log; then fail "a warning, see above"; fi
@@ -45,4 +69,6 @@ kill -INT -- -"$pid" # Ctrl-C
 wait "$pid" || [[ $? == 130 ]] || fail "$run ended with status $?"
 echo "readme-test: $run ended"
 
+SECONDS=0
 $test
+echo "readme-test: $test took $SECONDS s; both took $(cpu) s of CPU"

@@ -5,18 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 apps=e2e/routers/apps out=build/routers
 
-if [[ ${EDGE_KIND:-envoy} == nginx ]]; then
-  scripts/install-nginx.sh >/dev/null
-else
+if [[ ${EDGE_KIND:-envoy} != nginx ]]; then
   ENVOY=$(scripts/install-envoy.sh)
   export ENVOY
 fi
-PATH=$PATH:/usr/sbin # for nginx, since not every root's path includes it
-for need in "redis-server redis-server" "nginx nginx-light" "node nodejs" "npm npm" "javac default-jdk-headless" "mvn maven"; do
-  read -r tool package <<<"$need"
-  scripts/need.sh "$tool" "$package" "make routers runs or builds a router with it"
-done
-export PATH
+export PATH=$PATH:/usr/sbin # for nginx, since not every root's path includes it
 scripts/install-python.sh $apps/python/requirements.txt ""
 mkdir -p $out
 
@@ -26,7 +19,7 @@ fresh() { # STAMP SOURCE...: whether STAMP was made from these sources
   cmp -s <(cat "$@") "$stamp"
 }
 
-scripts/install-npm.sh $apps/express $out/express "make routers runs or builds a router with it"
+scripts/install-npm.sh $apps/express $out/express
 cp $apps/express/app.js $out/express/
 
 mapfile -t sources < <(find $apps/spring -type f | LC_ALL=C sort)

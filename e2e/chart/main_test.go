@@ -79,7 +79,7 @@ func (c *cluster) startRedis() string {
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
-		c.t.Fatalf("%v: the test runs against a real Redis; see scripts/need.sh", err)
+		c.t.Fatalf("%v: the test runs against a real Redis; see scripts/install-packages.sh", err)
 	}
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Kill()

@@ -48,7 +48,7 @@ func (s *server) behindNginx(t *testing.T, settings string) *server {
 	program, err := exec.LookPath("nginx")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
-			t.Fatalf("%v: this test puts nginx in front of the edge; see scripts/need.sh", err)
+			t.Fatalf("%v: this test puts nginx in front of the edge; see scripts/install-packages.sh", err)
 		}
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

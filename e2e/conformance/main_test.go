@@ -47,7 +47,7 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 	t.Helper()
 	redisServer, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Fatalf("%v: these tests run against a real Redis; see scripts/need.sh", err)
+		t.Fatalf("%v: these tests run against a real Redis; see scripts/install-packages.sh", err)
 	}
 	origin := httptest.NewServer(http.HandlerFunc(upstream))
 	t.Cleanup(origin.Close)

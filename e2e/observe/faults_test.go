@@ -206,7 +206,7 @@ func startFaults(t *testing.T) *faults {
 	t.Helper()
 	server, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Fatalf("%v: see scripts/need.sh", err)
+		t.Fatalf("%v: see scripts/install-packages.sh", err)
 	}
 	f := &faults{t: t}
 	if f.root, err = stack.Root(); err != nil {

@@ -66,7 +66,7 @@ func startDatabase(t *testing.T) *database {
 		found = append(found, path)
 	}
 	if len(found) == 0 {
-		t.Fatal("postgres is missing; run: scripts/need.sh postgres postgresql")
+		t.Fatal("postgres is missing; run: scripts/install-packages.sh unit")
 	}
 	d := &database{t: t, bin: filepath.Dir(found[0]), dir: t.TempDir(), account: &syscall.SysProcAttr{}}
 	if os.Getuid() == 0 { // which Postgres refuses

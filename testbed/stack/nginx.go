@@ -37,7 +37,7 @@ func FindNginx() (string, error) {
 		path, err = exec.LookPath("/usr/sbin/nginx")
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: no nginx; run: scripts/install-nginx.sh", ErrUsage)
+		return "", fmt.Errorf("%w: no nginx; run: scripts/install-packages.sh lua-coverage", ErrUsage)
 	}
 	return path, nil
 }

@@ -19,13 +19,9 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// need returns a directory with gatehousectl, after looking for a tool, which root gets by apt.
-func need(t *testing.T, tool, apt string) (dir string) {
+// newPath returns a directory with gatehousectl, for command.
+func newPath(t *testing.T) (dir string) {
 	t.Helper()
-	out, err := exec.Command("../../../scripts/need.sh", tool, apt, "a test of gatehousectl uses it").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s", out)
-	}
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +178,7 @@ func TestCompletion(t *testing.T) {
 	for name, ask := range shells {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := need(t, name, name)
+			dir := newPath(t)
 			if err := errors.Join(os.Mkdir(filepath.Join(dir, "dir"), 0o700),
 				os.WriteFile(filepath.Join(dir, "dir", "one.yaml"), nil, 0o600)); err != nil {
 				t.Fatal(err)
@@ -238,11 +234,10 @@ func TestMan(t *testing.T) {
 	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir := need(t, "mandoc", "mandoc")
+	dir := newPath(t)
 	if out, err := command(dir, "mandoc", "-Tlint", "-Wwarning", file).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("mandoc: %v: %s", err, out)
 	}
-	need(t, "man", "man-db")
 	show := command(dir, "man", "--warnings", "-l", file)
 	show.Env = append(show.Env, "MANWIDTH=1000", "LC_ALL=C.UTF-8", "GROFF_NO_SGR=1", "MANPAGER=cat")
 	var stdout, stderr bytes.Buffer
