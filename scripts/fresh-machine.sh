@@ -27,8 +27,8 @@ mkdir -p "$cache"
 for old in "$cache"/fresh-machine.*; do
   [[ ! -d $old ]] || flock --nonblock "$old" rm -rf "$old" || true
 done
-work=$(mktemp -d "$cache/fresh-machine.XXXXXX") root=
-root=$work/root pid=
+work=$(mktemp -d "$cache/fresh-machine.XXXXXX")
+root=$work/root over=$work/over pid=
 finish() {
   # Nothing of it runs on, and no mount is left, when the first process of its namespace has ended.
   [[ -z $pid ]] || { kill -KILL "$pid" 2>/dev/null && wait "$pid"; } || true
@@ -57,23 +57,25 @@ if [[ ! -d $base ]]; then
   rm -rf "$work"/base/var/lib/apt/lists/* "$work"/base/var/cache/apt/*
   mv -T "$work/base" "$base"
 fi
-cp -a "$base" "$root"
-git clone --quiet . "$root/src"
 
-# What this machine says of registries, proxies and certificates.
-apt-config dump Acquire | grep -v IndexTargets >"$root/etc/apt/apt.conf.d/99machine"
-for file in /etc/resolv.conf /etc/hosts /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/ssl/certs /usr/local/share/ca-certificates \
-  /etc/pip.conf ~/.config/pip/pip.conf ~/.pip/pip.conf ~/.netrc; do
-  [[ ! -e $file ]] || { mkdir -p "$root$(dirname "$file")" && cp -aLT "$file" "$root$file"; }
+# What is laid over the system: the clone, and what this machine says of registries, proxies and certificates.
+git clone --quiet . "$over/src"
+mkdir -p "$over/etc/apt/apt.conf.d" "$work/layers" "$root"
+apt-config dump Acquire | grep -v IndexTargets >"$over/etc/apt/apt.conf.d/99machine"
+for file in /etc/resolv.conf /etc/hosts /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/ssl/certs/ca-certificates.crt \
+  /usr/local/share/ca-certificates /etc/pip.conf ~/.config/pip/pip.conf ~/.pip/pip.conf ~/.netrc; do
+  [[ ! -e $file ]] || { mkdir -p "$over${file%/*}" && cp -rL "$file" "$over${file%/*}/"; }
 done
 settings=(HOME=/root PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
 for name in GOPROXY GOSUMDB GOPRIVATE GONOPROXY GONOSUMDB GOINSECURE; do settings+=("$name=$(go env "$name")"); done
 mapfile -t -O "${#settings[@]}" settings < <(env | grep -iE '^((https?|no|all)_proxy|SSL_CERT_(FILE|DIR)|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|PROXY|TRUSTED_HOST|DEFAULT_TIMEOUT))=')
 
 GOROOT=$(go env GOROOT)
-export root GOROOT
+export base work root over GOROOT
 # shellcheck disable=SC2016 # the inner shell expands it
 setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child bash -euc '
+  mount -t overlay -o "lowerdir=$base,upperdir=$over,workdir=$work/layers" overlay "$root" 2>/dev/null ||
+    { cp -a "$base/." "$root/" && cp -a "$over/." "$root/"; } # where the layers can not be an overlay of another one
   mount -t proc proc "$root/proc"
   mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
