@@ -55,6 +55,9 @@ export BINDING
 VERSION ?=
 OUT ?=
 REGISTRY ?=
+# Tests run with the race detector, for which everything is compiled once more; make test leaves it to CI.
+RACE ?= 1
+export RACE
 # Otherwise each program with the race detector waits for a second at its end.
 export GORACE ?= atexit_sleep_ms=0
 # Many packages wait for Redis: two test programs per processor.
@@ -64,6 +67,8 @@ short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 GO ?= go
 # Programs are built as in a release, so that nothing is built anew when a C compiler comes.
 build := CGO_ENABLED=0 $(GO) build
+race := $(if $(filter-out 0 no false,$(RACE)),-race)
+unit := $(if $(race),,CGO_ENABLED=0) $(GO) test $(parallel) $(race) -vet=off $(short)
 
 .DEFAULT_GOAL := help
 SHELL := bash
@@ -127,12 +132,12 @@ test-all: ## make test and all long tests: whole suites, mutation, conformance, 
 	@scripts/test.sh all
 
 unit: packages ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test $(parallel) -race -vet=off $(short) ./...
-	@$(GO) test -C clients/go $(parallel) -race -vet=off $(short) ./...
-	@$(GO) test -C examples/postgres -race -vet=off $(short) ./...
-	@$(GO) test -C release $(parallel) -race -vet=off $(short) ./...
-	@$(GO) test -C e2e $(parallel) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
-	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
+	@$(unit) ./...
+	@cd clients/go && $(unit) ./...
+	@cd examples/postgres && $(unit) ./...
+	@cd release && $(unit) ./...
+	@cd e2e && $(unit) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
+	@CGO_ENABLED=1 $(GO) test $(race) -vet=off -tags=native ./native-filter/...
 
 e2e: build ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null

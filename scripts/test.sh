@@ -4,17 +4,19 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-make --no-print-directory test-tools
-ENVOY=$(scripts/install-envoy.sh)
-export ENVOY
-
 if [[ ${1:-} != all ]]; then
+  scripts/install-packages.sh test
+  GOFLAGS="$(go env GOFLAGS) -trimpath" # as make build: what that compiled is not compiled again
+  export GOFLAGS RACE=0
   exec scripts/stages.sh test <<'STAGES'
-build  must  make --no-print-directory build
+build  must  scripts/build-demo.sh && make --no-print-directory build
 unit   must  make --no-print-directory unit
 e2e    must  make --no-print-directory e2e
 STAGES
 fi
+LONG=1 scripts/install-packages.sh test-all
+ENVOY=$(scripts/install-envoy.sh)
+export ENVOY
 exec scripts/stages.sh test-all <<'STAGES'
 build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1
