@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// niceness is the niceness of a hasher of low priority, 0 to 19 (setpriority(2)).
+// niceness is how much nicer a hasher of low priority is than the sidecar (setpriority(2)): a tenth of its weight.
 const niceness = 10
 
 // detach protects the hasher from the terminal's interrupt, which is for its parent. The hasher dies with its parent: a
@@ -36,5 +36,9 @@ func leave(p Priority) {
 		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 		return
 	}
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness)
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - the niceness: 1 to 40
+	if err != nil {
+		return
+	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, min(20-own+niceness, 19))
 }
