@@ -32,7 +32,7 @@ root=$work/root over=$work/over pid=
 finish() {
   # Nothing of it runs on, and no mount is left, when the first process of its namespace has ended.
   [[ -z $pid ]] || { kill -KILL "$pid" 2>/dev/null && wait "$pid"; } || true
-  rm -rf "$work"
+  until rm -rf "$work" 2>/dev/null; do sleep 0.1; done # its last processes may still write
 }
 trap finish EXIT
 trap 'exit 130' INT
@@ -45,14 +45,16 @@ before=(git make curl python3 ca-certificates) # of README.md
 base=$cache/system-$suite-$(sha256sum <<<"${before[*]}" | cut -c1-8)
 if [[ ! -d $base ]]; then
   [[ -e /usr/share/debootstrap/scripts/$suite ]] || not_run "debootstrap doesn't know $suite"
+  # This machine's own mirrors, which may have the other distribution beside its own.
+  mirror=
   # shellcheck disable=SC2016 # apt expands it
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v -e security -e updates | head -n 1)
-  for mirror in "${FRESH_MIRROR:-$mirror}"; do
-    curl -fsSIL -o /dev/null "${mirror%/}/dists/$suite/Release" || not_run "the mirror has no $suite"
+  for name in $(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sort -u | sed 'p; s,/debian/*$,/ubuntu,'); do
+    ! curl -fsSIL -o "$work/log" "${name%/}/dists/$suite/Release" 2>/dev/null || { mirror=$name && break; }
   done
+  [[ -n $mirror ]] || not_run "no mirror of this machine has $suite"
   echo "fresh-machine: making a minimal $suite" >&2
   include=$(IFS=, && echo "${before[*]}")
-  debootstrap --variant=minbase --include="$include" "$suite" "$work/base" "$mirror" >"$work/log" 2>&1 ||
+  debootstrap --force-check-gpg --variant=minbase --include="$include" "$suite" "$work/base" "$mirror" >"$work/log" 2>&1 ||
     { tail -n 20 "$work/log" >&2; not_run "debootstrap could not make $suite"; }
   rm -rf "$work"/base/var/lib/apt/lists/* "$work"/base/var/cache/apt/*
   mv -T "$work/base" "$base"

@@ -16,9 +16,6 @@ fail() {
 : >"$log"
 [[ ! -e build && ! -e .venv ]] || fail "something was built here; want a new clone"
 
-# cpu: prints the seconds of CPU of this script's children that have ended.
-cpu() { times | awk 'NR == 2 {gsub(/[ms]/, " "); print int($1 * 60 + $2 + $3 * 60 + $4)}'; }
-
 # The block with the prompts: each "$ COMMAND", and below it what the command prints.
 sed -n '/^    \$ make run/,/^$/s/^    //p' README.md >"$work/first"
 sed -n '/^## Publish and revoke/,/^## /s/^    //p' README.md >"$work/publish"
@@ -28,9 +25,9 @@ run=$(sed -n '1s/^\$ \(make run\) .*/\1/p' "$work/first")
   fail "README.md's first commands aren't where this looks for them"
 
 # The line that installs everything has all that the two commands need.
-install=$(sed -n 's/^    sudo apt-get install //p' README.md)
+install=$(sed -n '/^    sudo apt-get install /,/[^\\]$/ {s/^ *\(sudo apt-get install \)*//; s/ *\\$//; p}' README.md | tr '\n' ' ')
 [[ -n $install ]] || fail "README.md has no line with apt-get"
-diff <(tr ' ' '\n' <<<"$install" | grep -vx -e curl -e git -e make | sort) \
+diff <(tr ' ' '\n' <<<"$install" | grep . | grep -vx -e curl -e git -e make | sort) \
   <(scripts/install-packages.sh --list run test | grep -vx curl) ||
   fail "README.md's apt-get installs something else (<) than scripts/install-packages.sh (>)"
 
@@ -71,4 +68,5 @@ echo "readme-test: $run ended"
 
 SECONDS=0
 $test
-echo "readme-test: $test took $SECONDS s; both took $(cpu) s of CPU"
+times >"$work/times"
+echo "readme-test: $test took $SECONDS s; CPU of all, user and system: $(sed -n '2s/ /, /p' "$work/times")"

@@ -44,4 +44,6 @@ deb       can   release/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print
 install   can   scripts/nginx-install-test.sh
 publish   must  release/publish-test.sh build/release
 targets   must  scripts/targets-test.sh
+trixie    can   scripts/fresh-machine.sh trixie scripts/readme-test.sh
+ubuntu    can   scripts/fresh-machine.sh resolute scripts/readme-test.sh
 STAGES
