@@ -16,7 +16,8 @@ not_run() {
   echo "fresh-machine: NOT RUN: $*" >&2
   exit 77
 }
-[[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || not_run "it needs root and apt"
+[[ $(id -u) == 0 ]] || not_run "it needs root"
+command -v apt-get >/dev/null || not_run "it needs apt"
 scripts/install-packages.sh fresh-machine
 unshare --mount --pid --fork true || not_run "it needs the right to make namespaces"
 [[ -z $(git status --porcelain) ]] || echo "fresh-machine: changes that are not committed are not tested" >&2
@@ -29,6 +30,7 @@ for old in "$cache"/fresh-machine.*; do
 done
 work=$(mktemp -d "$cache/fresh-machine.XXXXXX")
 root=$work/root over=$work/over pid=
+# shellcheck disable=SC2317 # the trap calls it
 finish() {
   # Nothing of it runs on, and no mount is left, when the first process of its namespace has ended.
   [[ -z $pid ]] || { kill -KILL "$pid" 2>/dev/null && wait "$pid"; } || true
