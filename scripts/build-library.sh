@@ -14,7 +14,6 @@ if [[ -n ${ARCH:-} ]]; then
   export GOOS=linux GOARCH=$ARCH CC="$zig cc -target ${machines[$ARCH]}-linux-gnu.$glibc"
   # The machine's settings would change it.
   export CGO_CFLAGS='-O2 -g0' CGO_LDFLAGS=''
-else
 fi
 CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared -trimpath -tags="$kind" \
   -ldflags="-s -w -X github.com/gatehouse/gatehouse/edge.Release=${VERSION:-unknown}" -o "$out" "$@" "${packages[$kind]}"
