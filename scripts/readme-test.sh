@@ -47,7 +47,7 @@ setsid bash -c "exec $run" >"$log" 2>&1 </dev/null &
 pid=$!
 trap 'kill -- -"$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
 until grep -q '^gatehouse ready' "$log"; do
-  ((SECONDS < 300)) || fail "$run isn't ready after 300 s"
+  ((SECONDS < 900)) || fail "$run isn't ready after 900 s"
   kill -0 "$pid" 2>/dev/null || fail "$run ended"
   sleep 0.1
 done
