@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -250,7 +251,10 @@ func TestSecretsFile(t *testing.T) {
 // TestKilledImport kills imports at random moments and continues them: nothing is written twice, nothing is missing.
 func TestKilledImport(t *testing.T) {
 	t.Parallel()
-	const devices, runs = 1280, 2
+	devices, runs := 1280, 2
+	if testing.Short() {
+		devices, runs = 640, 1
+	}
 	var in strings.Builder
 	in.WriteString("id,secret,hash,labels\n")
 	for i := range devices {
@@ -267,38 +271,78 @@ func TestKilledImport(t *testing.T) {
 	file := s.file("d.csv", in.String())
 	client := redis.NewClient(&redis.Options{Addr: redistest.StartServer(t).Address})
 	t.Cleanup(func() { client.Close() })
-	var whole time.Duration // of an uninterrupted import
+	work := meter{t: t, client: client}
+	whole := 0 // commands of an uninterrupted import
 	for n := range 1 + runs {
 		client.FlushAll(t.Context())
 		secrets := filepath.Join(t.TempDir(), "secrets")
-		begin, kills := time.Now(), 0
+		kills := 0
 		for done := false; !done; {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "device", "import", file, "--generate", "--secrets", secrets,
 				"--resume", "--cost", "4")
 			cmd.Env = append(os.Environ(), "GATEHOUSECTL_OF_TEST=1", "GATEHOUSE_REDIS=redis://"+client.Options().Addr)
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &said, &said
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			var timer *time.Timer
+			limit := 0
 			if n > 0 && kills < 5 {
-				timer = time.AfterFunc(rand.N(whole/2), func() { cmd.Process.Kill() })
+				limit = 1 + rand.N(whole/2)
 			}
-			err := cmd.Wait()
-			killed, failed := timer != nil && !timer.Stop(), err != nil
-			if done = !failed; failed && !killed {
+			did, killed, err := work.run(cmd, limit)
+			if done = err == nil; !done && !killed {
 				t.Fatalf("%v: %s", err, said.String())
-			} else if failed {
+			}
+			if n == 0 {
+				whole = did
+			}
+			if !done {
 				kills++
 			}
 		}
-		if n == 0 {
-			whole = time.Since(begin)
-		}
-		t.Logf("%d kills, %v", kills, time.Since(begin))
+		t.Logf("%d kills", kills)
 		checkImported(t, client, secrets, devices)
 	}
+}
+
+// meter runs programs and counts the commands that Redis executes for them. How far a program has come says when to
+// kill it: a time would say more or less on a busy machine.
+type meter struct {
+	t      *testing.T
+	client *redis.Client
+	own    int // commands of the meter itself
+}
+
+// commands returns the number of commands so far.
+func (m *meter) commands() int {
+	m.own++
+	info, err := m.client.Info(m.t.Context(), "stats").Result()
+	if err != nil {
+		m.t.Error(err)
+	}
+	_, count, _ := strings.Cut(info, "total_commands_processed:")
+	total, err := strconv.Atoi(strings.TrimSpace(strings.SplitN(count, "\n", 2)[0]))
+	if err != nil {
+		m.t.Error(err)
+	}
+	return total - m.own
+}
+
+// run runs a program, and kills it after limit commands, or not at all if limit is 0. did is the number of its commands.
+func (m *meter) run(cmd *exec.Cmd, limit int) (did int, killed bool, err error) {
+	m.t.Helper()
+	before := m.commands()
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for limit > 0 && !killed && len(ended) == 0 {
+		if killed = m.commands()-before >= limit; killed {
+			_ = cmd.Process.Kill()
+		}
+		<-time.After(time.Millisecond)
+	}
+	err = <-ended
+	return m.commands() - before, killed, err
 }
 
 // checkImported checks that each device is there, with version 1 and its secret.

@@ -415,7 +415,8 @@ func TestKilledSync(t *testing.T) {
 			}
 		}
 	}
-	var whole time.Duration // of the last sync that nothing killed: the next kill is before its end
+	work := meter{t: t, client: client}
+	whole := 0 // commands of the last sync that nothing killed: the next kill is before so many
 	kills := 0
 	for first := true; first || kills < wanted; first = false {
 		before := change()
@@ -425,22 +426,17 @@ func TestKilledSync(t *testing.T) {
 				"GATEHOUSE_REDIS=redis://"+client.Options().Addr)
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &said, &said
-			begin := time.Now()
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			limit := 0
 			if kill {
-				timer := time.AfterFunc(rand.N(whole), func() { _ = cmd.Process.Kill() })
-				defer timer.Stop()
+				limit = 1 + rand.N(whole)
 			}
-			err := cmd.Wait()
-			status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
-			if err == nil {
-				whole = time.Since(begin)
-				break
-			}
-			if !status.Signaled() {
+			did, killed, err := work.run(cmd, limit)
+			if err != nil && !killed {
 				t.Fatalf("%v: %s", err, said.String())
+			}
+			if err == nil {
+				whole = did
+				break
 			}
 			kills++
 			check(before, false)
