@@ -7,7 +7,7 @@ set -euo pipefail
 
 # What each target needs: packages of Debian and Ubuntu, and the needs of other targets.
 declare -A needs=(
-  [venv]='python3-venv' [cgo]='gcc libc6-dev' [lua]='nginx-light libnginx-mod-http-lua' [npm]='nodejs npm'
+  [venv]='python3-venv' [cgo]='gcc libc6-dev' [lua]='nginx-light libnginx-mod-http-lua' [node]='nodejs npm'
   [java]='default-jdk-headless maven'
   [native]=cgo [nginx]=cgo [floor]=cgo
   [run]=venv
@@ -19,11 +19,11 @@ declare -A needs=(
   [lua-coverage]='cgo lua'
   [observe]='run prometheus prometheus-alertmanager' [observe-check]='observe cgo redis-server'
   [conformance]='e2e nginx-light' [lifecycle]='run cgo redis-server' [chaos]='run cgo redis-server'
-  [clients]='venv cgo npm java redis-server'
-  [routers]='venv npm java redis-server nginx-light'
+  [clients]='venv cgo node java redis-server'
+  [routers]='venv node java redis-server nginx-light'
   [doors]='venv nginx lua libnginx-mod-stream'
   [loadtest]='run cgo lua redis-server wrk' [bench-check]=loadtest
-  [check]='venv cgo npm lua-check shellcheck systemd' [docs]='venv npm'
+  [check]='venv cgo node lua-check shellcheck systemd' [docs]='venv node'
   [chart-check]='venv cgo lua prometheus' [chart-readme]=''
   [chart-e2e]='images cgo redis-server' [mesh-e2e]=chart-e2e
   [cluster]='containerd runc iptables iproute2 dnsmasq-base containernetworking-plugins'
@@ -36,7 +36,7 @@ case ${EDGE_KIND:-envoy} in
   native) needs[build]=cgo needs[run]+=' cgo' ;;
   nginx) needs[build]=cgo needs[run]='cgo lua' ;;
 esac
-case ${LONG:-} in '' | 0 | no | false) ;; *) needs[e2e]+=' chromium npm' ;; esac
+case ${LONG:-} in '' | 0 | no | false) ;; *) needs[e2e]+=' chromium node' ;; esac
 
 # The command or file that a package is there for, unless it has the package's name.
 declare -A tools=(
