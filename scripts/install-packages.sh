@@ -5,24 +5,24 @@
 # install-packages.sh --list TARGET...: prints the packages, sorted.
 set -euo pipefail
 
-# What each target needs: packages of Debian and Ubuntu, and the needs of other targets.
+# What each target needs: packages of Debian and Ubuntu, and names of this table, which no package has.
 declare -A needs=(
   [venv]='python3-venv' [cgo]='gcc libc6-dev' [lua]='nginx-light libnginx-mod-http-lua' [node]='nodejs npm'
   [java]='default-jdk-headless maven'
   [native]=cgo [nginx]=cgo [floor]=cgo
-  [run]=venv
+  [stack]=venv [run]=stack
   [unit]='cgo lua redis-server wrk postgresql zsh fish mandoc man-db'
   [e2e]='venv unit curl'
   [test]='run unit e2e' [mutation]=test [engines]=test [matrix]=test
   [test-all]='test clients routers conformance doors chaos observe-check bench-check check docs chart-check release deb-test
     nginx-install-test fresh-machine chromium'
   [lua-coverage]='cgo lua'
-  [observe]='run prometheus prometheus-alertmanager' [observe-check]='observe cgo redis-server'
-  [conformance]='e2e nginx-light' [lifecycle]='run cgo redis-server' [chaos]='run cgo redis-server'
+  [observe]='stack prometheus prometheus-alertmanager' [observe-check]='observe cgo redis-server'
+  [conformance]='e2e nginx-light' [lifecycle]='stack cgo redis-server' [chaos]='stack cgo redis-server'
   [clients]='venv cgo node java redis-server'
   [routers]='venv node java redis-server nginx-light'
   [doors]='venv nginx lua libnginx-mod-stream'
-  [loadtest]='run cgo lua redis-server wrk' [bench-check]=loadtest
+  [loadtest]='stack cgo lua redis-server wrk' [bench-check]=loadtest
   [check]='venv cgo node lua-check shellcheck systemd' [docs]='venv node'
   [chart-check]='venv cgo lua prometheus' [chart-readme]=''
   [chart-e2e]='images cgo redis-server' [mesh-e2e]=chart-e2e
@@ -33,8 +33,8 @@ declare -A needs=(
   [build]='' [wasm]='' [fuzz]='' [stop]='' [clean]='' [help]=''
 )
 case ${EDGE_KIND:-envoy} in
-  native) needs[build]=cgo needs[run]+=' cgo' ;;
-  nginx) needs[build]=cgo needs[run]='cgo lua' ;;
+  native) needs[build]=cgo needs[stack]+=' cgo' ;;
+  nginx) needs[build]=cgo needs[stack]+=' cgo lua' needs[run]='cgo lua' ;;
 esac
 case ${LONG:-} in '' | 0 | no | false) ;; *) needs[e2e]+=' chromium node' ;; esac
 
@@ -71,7 +71,7 @@ collect() {
 list=
 [[ ${1:-} != --list ]] || { list=1 && shift; }
 for target; do
-  [[ -v needs[$target] ]] || { echo "install-packages: \"$target\" is no target that ${0##*/} knows" >&2; exit 2; }
+  [[ -v needs[$target] ]] || { echo "install-packages: \"$target\": want one of: ${!needs[*]}" >&2; exit 2; }
 done
 collect "$@"
 mapfile -t names < <(printf '%s\n' "${!packages[@]}" | LC_ALL=C sort)
