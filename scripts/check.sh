@@ -114,6 +114,13 @@ mentions() {
   return $status
 }
 
+# The packages that each target needs are known.
+packages() {
+  local targets
+  mapfile -t targets < <(make help | sed -n 's/^  make \([a-z0-9-]*\) .*/\1/p')
+  scripts/install-packages.sh --list "${targets[@]}" >/dev/null
+}
+
 links() {
   local files
   mapfile -t files < <({ git ls-files '*.md' && git grep -lE 'gatehouse/gatehouse/(blob|tree)/'; } | sort -u)
@@ -142,6 +149,7 @@ stage "systemd units" units
 stage "tested versions" scripts/versions.sh
 stage links links
 stage "names of pages" mentions
+stage "packages of targets" packages
 stage actionlint go run "$actionlint"
 stage "actions by digest" by_digest
 stage shellcheck shellcheck -x scripts/*.sh release/*.sh .ci/run
