@@ -26,11 +26,12 @@ import (
 )
 
 // notPublished are headers that a publisher must not set, as the specifications have them: fields of one connection
-// (RFC 9110, sections 6.6.2, 7.6.1, and 11.7), fields that frame and describe the content (8.3, 8.4, 8.6, 8.8.3, 12.5.5,
-// 14.3, 14.4), a cache's own (RFC 9111, section 5.1, RFC 9209, 9211), cookies (RFC 6265, 2965), commands to nginx and
+// (RFC 9110, sections 6.6.2, 7.6.1, and 11.7), fields that frame and describe the content (8.3, 8.4, 8.6, 8.8.3,
+// 12.5.5, 14.3, 14.4), a cache's own (RFC 9111, section 5.1, RFC 9209, 9211), cookies (RFC 6265, 2965), commands to nginx and
 // Envoy in front of the edge, and what the edge says of devices.
 var notPublished = strings.Fields(`
-	Connection Keep-Alive Proxy-Connection TE Trailer Transfer-Encoding Upgrade Proxy-Authenticate Proxy-Authentication-Info
+	Connection Keep-Alive Proxy-Connection TE Trailer Transfer-Encoding Upgrade
+	Proxy-Authenticate Proxy-Authentication-Info
 	Content-Type Content-Encoding Content-Length Content-Range ETag Vary Accept-Ranges Date
 	Age Cache-Status Proxy-Status Set-Cookie Set-Cookie2
 	X-Accel-Redirect X-Accel-Buffering X-Accel-Charset X-Accel-Expires X-Accel-Limit-Rate
@@ -41,8 +42,9 @@ var notPublished = strings.Fields(`
 // actOnOrigin are headers with which a page acts on its whole origin, from their specifications: RFC 6797, 7469, 7838,
 // 8942, 9163, 9842, W3C's Clear Site Data, Service Workers, Reporting and Network Error Logging, FedCM, Device Bound
 // Session Credentials, and HTML.
-var actOnOrigin = strings.Fields(`strict-transport-security public-key-pins alt-svc accept-ch expect-ct use-as-dictionary
-	clear-site-data service-worker-allowed report-to nel set-login secure-session-registration sec-session-registration
+var actOnOrigin = strings.Fields(`
+	strict-transport-security public-key-pins alt-svc accept-ch expect-ct use-as-dictionary clear-site-data
+	service-worker-allowed report-to nel set-login secure-session-registration sec-session-registration
 	origin-agent-cluster`)
 
 // tokenMarks are the characters of a token (RFC 9110, section 5.6.2) that are neither letters nor digits, without "-".

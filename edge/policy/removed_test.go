@@ -37,7 +37,8 @@ func TestMarks(t *testing.T) {
 	for _, name := range slices.Concat(identityHeaders, overrideHeaders) {
 		spellings := []string{name}
 		for _, mark := range "!#$%&'*+.^_`|~" { // of a token (RFC 9110, section 5.6.2)
-			spellings = append(spellings, strings.ReplaceAll(name, "-", string(mark)), strings.Replace(name, "-", string(mark), 1))
+			spellings = append(spellings, strings.ReplaceAll(name, "-", string(mark)),
+				strings.Replace(name, "-", string(mark), 1))
 		}
 		for _, spelled := range spellings {
 			for _, value := range []string{"", "x"} { // the last field is where a bit could be read beyond the map

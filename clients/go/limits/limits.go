@@ -190,8 +190,8 @@ func ValidHeaderValue(s string) bool {
 }
 
 // ValidHeaderName reports whether s can be the name of an object's header: 1 to [MaxHeaderName] of a-z, 0-9 and "-".
-// HTTP allows other characters (RFC 9110, section 5.6.2), but nginx sends "_" as "-", and what follows CGI reads each of
-// them as "-": transfer_encoding would become transfer-encoding, which is refused.
+// HTTP allows other characters (RFC 9110, section 5.6.2), but nginx sends "_" as "-", and what follows CGI reads each
+// of them as "-": transfer_encoding would become transfer-encoding, which is refused.
 func ValidHeaderName(s string) bool {
 	if len(s) == 0 || len(s) > MaxHeaderName {
 		return false

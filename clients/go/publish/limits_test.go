@@ -99,8 +99,9 @@ func headerFields() (all []string) {
 	}
 	for _, name := range []string{"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-a",
 		"proxy", "content-length", "content-type", "content-encoding", "content-range", "accept-ranges", "etag", "age",
-		"e-tag", "date", "vary", "cache-status", "set-cookie", "set-cookie2", "x-envoy-a", "x-accel-redirect", "x-gatehouse-a",
-		"gatehouse-a", "gatehouse", "x-envoy", "content-language", "content-location", "expires", "etags", "a-proxy-b"} {
+		"e-tag", "date", "vary", "cache-status", "set-cookie", "set-cookie2", "x-envoy-a", "x-accel-redirect",
+		"x-gatehouse-a", "gatehouse-a", "gatehouse", "x-envoy", "content-language", "content-location", "expires", "etags",
+		"a-proxy-b"} {
 		all = append(all, name+": a")
 		for _, mark := range "!#$%&'*+.^_`|~" { // of a token (RFC 9110, section 5.6.2)
 			all = append(all, strings.ReplaceAll(name, "-", string(mark))+": a", name+string(mark)+": a")

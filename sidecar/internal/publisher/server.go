@@ -118,8 +118,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *call) serve() (status int, p *problem) {
 	path := sentPath(c.r)
 	if path == "/openapi.json" {
-		if !c.s.strangers.Allow() {
-			return 0, tooManyStrangers
+		if p := c.stranger(); p != nil {
+			return 0, p
 		}
 		return c.only(http.MethodGet, http.MethodHead)(func() (int, *problem) {
 			return c.send(http.StatusOK, "application/json", openAPI)
@@ -130,10 +130,10 @@ func (c *call) serve() (status int, p *problem) {
 	if strings.EqualFold(scheme, "Bearer") {
 		c.token, c.team = token, c.s.teams.of(token)
 	}
-	if c.team == nil && !c.s.strangers.Allow() {
-		return 0, tooManyStrangers
-	}
 	if c.team == nil {
+		if p := c.stranger(); p != nil {
+			return 0, p
+		}
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
 		return 0, problemf(http.StatusUnauthorized, "want Authorization: Bearer TOKEN with a token of a team")
 	}
@@ -195,8 +195,14 @@ func (c *call) only(methods ...string) func(func() (int, *problem)) (int, *probl
 	}
 }
 
-var tooManyStrangers = &problem{Status: http.StatusTooManyRequests, retry: time.Second,
-	Detail: fmt.Sprintf("over %d requests a second without a team's token", strangersRate)}
+// stranger takes a request off the rate of those without a team's token.
+func (c *call) stranger() *problem {
+	if c.s.strangers.Allow() {
+		return nil
+	}
+	return &problem{Status: http.StatusTooManyRequests, retry: time.Second,
+		Detail: fmt.Sprintf("over %d requests a second without a team's token", strangersRate)}
+}
 
 // charge takes a request off the team's rate, whatever becomes of it.
 func (c *call) charge() *problem {

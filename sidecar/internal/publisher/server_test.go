@@ -871,7 +871,8 @@ func TestSpelledFields(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"application/x-ndjson"}, name: {"1"}}
+		r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"application/x-ndjson"},
+			name: {"1"}}
 		got, err := s.http.Do(r)
 		if err != nil {
 			t.Fatal(err)

@@ -72,8 +72,8 @@ func (t *Team) mayWrite(key string) (allowed bool) {
 	return allowed
 }
 
-// wait takes n writes off the rate as soon as there are so many, and no debt of bytes. Unlike WaitN of the limiter it reserves nothing, which
-// would leave no other write of the team a chance while batches are running.
+// wait takes n writes off the rate as soon as there are so many, and no debt of bytes. Unlike WaitN of the limiter it
+// reserves nothing, which would leave no other write of the team a chance while batches are running.
 func (t *Team) wait(ctx context.Context, n int) error {
 	for t.volume.Tokens() < 0 || !t.limiter.AllowN(time.Now(), n) {
 		missing := max((float64(n)-t.limiter.Tokens())/t.Rate, -t.volume.Tokens()/t.Bytes)
