@@ -18,6 +18,8 @@ rules:
   cache: {on_miss: fetch}
 - match: {prefix: /v1/products/}
   cache: {}
+- match: {prefix: /v1/site/}
+  cache: {origin_headers: true}
 `
 
 // edgeManager is the path of the edge's connection manager in envoy.yaml.
@@ -43,6 +45,13 @@ func TestHeadersStayAtTheEdge(t *testing.T) {
 		e.until("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
 		t.Run(fmt.Sprint("secret, kept: ", keep), func(t *testing.T) { secretStays(t, e, keep) })
 		t.Run(fmt.Sprint("overrides, kept: ", keep), func(t *testing.T) { overridesStay(t, e, keep) })
+		e.putOriginHeaders("/v1/site/sw.js") // TestOriginHeaders has another rule
+		a := e.send("GET /v1/site/sw.js")
+		for _, name := range actOnOrigin {
+			if got := a.header.Get(name); got != "all" {
+				t.Errorf("%s: got %q, want what was published, as the rule allows it", name, got)
+			}
+		}
 	}
 }
 

@@ -107,6 +107,8 @@ type Cache struct {
 	PerHost bool
 	// Languages are those in which there may be objects of their own, in lower case; the key of one ends with it.
 	Languages []string
+	// OriginHeaders sends the publisher's headers that act on the whole origin; see limits.OriginHeader.
+	OriginHeaders bool
 	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
 	Trial bool
 }
@@ -331,7 +333,7 @@ func (o *object) match() (m Match) {
 
 func (o *object) cache() *Cache {
 	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch", Languages: o.texts("languages"),
-		Trial: !o.flag("serve")}
+		OriginHeaders: o.flag("origin_headers"), Trial: !o.flag("serve")}
 	for i, language := range c.Languages {
 		if language != "" && slices.Contains(c.Languages[:i], language) {
 			o.problem(fmt.Sprintf("%s.languages[%d]", o.at, i), "%q is listed twice", language)

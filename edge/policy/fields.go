@@ -141,6 +141,7 @@ var rulesField = Field{Name: "rules", Form: List, Max: maxRules, Item: &Field{Fo
 			Item:    &Field{Form: Word, Words: []string{"host", "device"}}}},
 		{Name: "languages", Form: List, IfEmpty: "name a language, e.g. de, or remove the field", Max: maxLanguages,
 			Unique: true, Item: &Field{Form: Language}},
+		{Name: "origin_headers", Form: Flag},
 	}},
 	{Name: "session", Form: Word, Words: []string{"issue"}},
 }}}

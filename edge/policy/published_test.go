@@ -12,6 +12,7 @@ import (
 
 const publishedRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
 	{"match": {"prefix": "/private/"}, "auth": {}, "cache": {}},
+	{"match": {"prefix": "/origin/"}, "cache": {"origin_headers": true}},
 	{"match": {"prefix": "/"}, "cache": {}}]}`
 
 // answerOf returns the answer to a request for an object, and checks that it is the same when it comes from the cache
@@ -142,6 +143,36 @@ func TestPrivateIsForNoCache(t *testing.T) {
 		}
 		if x, _ := headerOf(d, "x-a"); got != want || x != "b" {
 			t.Errorf("%s: got %q, want %d that let caches store it", path, fieldsOf(d), want)
+		}
+	}
+}
+
+// TestPublishedNames: whatever memory has, the edge sends no name that a reader of Redis refuses, and what acts on the
+// whole origin where the rule permits it.
+func TestPublishedNames(t *testing.T) {
+	for headers, want := range map[string][2]int{ // how many lines are sent, without and with the permission
+		"x-a: b":   {1, 1},
+		"link: b":  {1, 1},
+		"x_a: b":   {0, 0},
+		"x.a: b":   {0, 0},
+		"x-a~: b":  {0, 0},
+		"X-A: b":   {0, 0},
+		"é: b":     {0, 0},
+		": b":      {0, 0},
+		"e-tag: b": {0, 0},
+		"set-cookie: b\nset_cookie: b\ntransfer_encoding: chunked\ntransfer-encoding: chunked\nx-accel-redirect: /": {0, 0},
+		"x-envoy-a: b\nproxy-status: b\ngatehouse-a: b\nx-gatehouse-device: b\ncontent-length: 3":                   {0, 0},
+		"alt-svc: b": {0, 1},
+		"strict-transport-security: b\nclear-site-data: b\nservice-worker-allowed: /\nreport-to: b\nnel: b": {0, 5},
+		"accept-ch: b\norigin-agent-cluster: b\nset-login: b\npublic-key-pins: b\nexpect-ct: b":             {0, 5},
+		"use-as-dictionary: b\nsec-session-registration: b\nsecure-session-registration: b":                 {0, 3},
+		"content-security-policy: b\nreporting-endpoints: b\npermissions-policy: b":                         {3, 3},
+	} {
+		for i, path := range []string{"/a", "/origin/a"} {
+			plain := len(fieldsOf(answerOf(t, wire.Object{Key: path}, "GET "+path)))
+			if got := fieldsOf(answerOf(t, wire.Object{Key: path, Headers: headers}, "GET "+path)); len(got)-plain != want[i] {
+				t.Errorf("%s, %q: got %q, want %d of these", path, headers, got, want[i])
+			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unique"
@@ -12,8 +11,7 @@ import (
 
 // Header is a header line of an object's response.
 type Header struct {
-	// Name is a token (RFC 9110, section 5.6.2) in lower case, at most limits.MaxHeaderName bytes. [RefusedHeader] names
-	// those that are not allowed.
+	// Name is as limits.ValidHeaderName says, and none of limits.RefusedHeader.
 	Name string `json:"name"`
 	// Value is printable ASCII without a blank at an end, not empty.
 	Value string `json:"value"`
@@ -44,19 +42,6 @@ func (h Headers) List() (list []Header) {
 	return list
 }
 
-// RefusedHeader reports whether an object can't have a header of this name: Gatehouse or the proxy computes it, it is
-// for one connection (RFC 9110, section 7.6.1) or for one client.
-func RefusedHeader(name string) bool {
-	switch name {
-	case "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "content-type",
-		"content-encoding", "content-range", "accept-ranges", "etag", "age", "date", "vary", "cache-status", "set-cookie",
-		"set-cookie2":
-		return true
-	}
-	return slices.ContainsFunc([]string{"proxy-", "x-envoy-", "x-accel-", "x-gatehouse-", "gatehouse-"},
-		func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-}
-
 // CheckAnswer returns an error if an object can't have this status, 0 for 200, and these headers.
 func CheckAnswer(status int, headers []Header) error {
 	if !limits.ValidStatus(status) && status != 0 {
@@ -72,12 +57,12 @@ func CheckAnswer(status int, headers []Header) error {
 	for _, h := range headers {
 		switch {
 		case !limits.ValidHeaderName(h.Name):
-			return refuse(ReasonMalformed, "headers: name %s: want a token of 1 to %d bytes in lower case", quote(h.Name),
+			return refuse(ReasonMalformed, "headers: name %s: want 1 to %d of a-z, 0-9 and -", quote(h.Name),
 				limits.MaxHeaderName)
 		case !limits.ValidHeaderValue(h.Value):
 			return refuse(ReasonMalformed, "headers: %s: value %s: want printable ASCII, not empty, without a blank at an end",
 				h.Name, quote(h.Value))
-		case RefusedHeader(h.Name):
+		case limits.RefusedHeader(h.Name):
 			return refuse(ReasonConflict, "headers: %s is not allowed: Gatehouse or the proxy sets it, or it is for one client",
 				h.Name)
 		case seen[h.Name] && h.Name != "link":

@@ -189,18 +189,49 @@ func ValidHeaderValue(s string) bool {
 	return true
 }
 
-// ValidHeaderName reports whether s can be a header's name: a token (RFC 9110, section 5.6.2) of 1 to [MaxHeaderName]
-// bytes in lower case.
+// ValidHeaderName reports whether s can be the name of an object's header: 1 to [MaxHeaderName] of a-z, 0-9 and "-".
+// HTTP allows other characters (RFC 9110, section 5.6.2), but nginx sends "_" as "-", and what follows CGI reads each
+// of them as "-": transfer_encoding would become transfer-encoding, which is refused.
 func ValidHeaderName(s string) bool {
 	if len(s) == 0 || len(s) > MaxHeaderName {
 		return false
 	}
 	for i := range len(s) {
-		if !lowerOrDigit(s[i]) && strings.IndexByte("!#$%&'*+-.^_`|~", s[i]) < 0 {
+		if !lowerOrDigit(s[i]) && s[i] != '-' {
 			return false
 		}
 	}
 	return true
+}
+
+// RefusedHeader reports whether an object can't have a header of this name, which [ValidHeaderName] accepts: Gatehouse
+// or the proxy computes it, it is for one connection (RFC 9110, section 7.6.1) or for one client. For nginx, e-tag is
+// another name of etag.
+func RefusedHeader(name string) bool {
+	switch name {
+	case "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "content-type",
+		"content-encoding", "content-range", "accept-ranges", "etag", "e-tag", "age", "date", "vary", "cache-status",
+		"set-cookie", "set-cookie2":
+		return true
+	}
+	for _, prefix := range [...]string{"proxy-", "x-envoy-", "x-accel-", "x-gatehouse-", "gatehouse-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// OriginHeader reports whether a header of this name acts on all of a site, or on paths outside the object's own:
+// clients keep what it says for the origin. The edge sends one only where a rule allows it.
+func OriginHeader(name string) bool {
+	switch name {
+	case "accept-ch", "alt-svc", "clear-site-data", "expect-ct", "nel", "origin-agent-cluster", "public-key-pins",
+		"report-to", "sec-session-registration", "secure-session-registration", "service-worker-allowed", "set-login",
+		"strict-transport-security", "use-as-dictionary":
+		return true
+	}
+	return false
 }
 
 // ValidStatus reports whether an object can have this status code: 200, a permanent or temporary redirect, 404 or 410.

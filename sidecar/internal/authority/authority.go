@@ -30,6 +30,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 const (
@@ -360,14 +361,10 @@ func Parse(text []byte) (credential.Answer, error) {
 		NotAfter    *time.Time        `json:"not_after"`
 		Labels      map[string]string `json:"labels"`
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields() // a slip in not_after must not let a device in for ever
-	if decoder.Decode(&said) != nil || said.Allow == nil {
+	// A slip in not_after must not let a device in for ever; a second allow, which another reader takes, not at all.
+	if strictjson.Decode(bytes.NewReader(text), &said) != nil || said.Allow == nil {
 		return credential.Answer{}, malformed{errors.New(`want a JSON object with allow, and nothing else than ` +
-			`permissions, ttl, not_after (RFC 3339) and labels`)}
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return credential.Answer{}, malformed{errors.New("text after the JSON object")}
+			`permissions, ttl, not_after (RFC 3339) and labels, each once`)}
 	}
 	if !*said.Allow {
 		return credential.Answer{}, nil

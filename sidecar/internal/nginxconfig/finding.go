@@ -62,6 +62,7 @@ var (
 	openPush  = findings.ErrorKind("GH1502", "listen on a unix socket: listen unix:/run/gatehouse/push.sock")
 	smallPush = findings.ErrorKind("GH1503", "include push.conf, which sets client_max_body_size 4m")
 	openAdmin = findings.WarningKind("GH1504", "listen on loopback: listen 127.0.0.1:9901")
+	openDir   = findings.ErrorKind("GH1505", "chmod 700 the directory, and give it to the user of nginx and the sidecar")
 )
 
 // Kinds returns all kinds of findings, by code.
@@ -73,6 +74,6 @@ func Kinds() []findings.Kind {
 		weakerHost,
 		forgedIdentity, splitHeader, authRequest, anySource,
 		sharedCache, lostHeaders, reencoded,
-		noPush, openPush, smallPush, openAdmin,
+		noPush, openPush, smallPush, openAdmin, openDir,
 	}
 }

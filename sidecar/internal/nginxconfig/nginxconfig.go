@@ -3,6 +3,8 @@
 package nginxconfig
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -252,9 +254,12 @@ func (a *analysis) push() {
 func (a *analysis) pushListener(server, s *scope) {
 	listens := server.own("listen")
 	for _, d := range listens {
-		if !strings.HasPrefix(d.arg(0), "unix:") {
+		if socket, found := strings.CutPrefix(d.arg(0), "unix:"); !found {
 			a.addAt(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts",
 				d.arg(0))
+		} else if anyoneEnters(filepath.Dir(socket)) {
+			a.addAt(&openDir, server, d, "all users may enter %s, and nginx lets all users write to its sockets: they can "+
+				"write the cache and the verdicts", filepath.Dir(socket))
 		}
 	}
 	if listens == nil {
@@ -264,5 +269,19 @@ func (a *analysis) pushListener(server, s *scope) {
 	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < limits.MaxBatch && size(limit) != 0 {
 		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413",
 			limits.MaxBatch)
+	}
+}
+
+// anyoneEnters reports whether each user of this machine may enter dir. One that isn't here is another machine's.
+func anyoneEnters(dir string) bool {
+	for {
+		info, err := os.Stat(dir)
+		switch {
+		case err != nil || !info.IsDir() || info.Mode()&0o001 == 0:
+			return false
+		case filepath.Dir(dir) == dir:
+			return true
+		}
+		dir = filepath.Dir(dir)
 	}
 }

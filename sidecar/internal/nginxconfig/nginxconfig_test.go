@@ -364,6 +364,8 @@ var files = []struct {
 	{"push by TCP", []string{pushListen, "listen 127.0.0.1:9902;"}, []string{openPush.Code},
 		"server 127.0.0.1:9902: listen"},
 	{"push on no socket", []string{pushListen, ""}, []string{openPush.Code}, "server *:80: listen"},
+	{"push where all may go", []string{pushListen, "listen unix:/push.sock;"}, []string{openDir.Code},
+		"server unix:/push.sock: listen"},
 	{"drain from everywhere", []string{"listen 127.0.0.1:9901;", "listen 9901;"}, []string{openAdmin.Code},
 		"server 9901: location = /healthcheck/fail"},
 	{"drain for most", []string{"listen 127.0.0.1:9901;", "listen 9901; deny 192.0.2.1;"}, []string{openAdmin.Code},
@@ -405,6 +407,42 @@ func TestFiles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPushDirectory: nginx lets all users write to its sockets, so the directory must keep them out, or one above it.
+func TestPushDirectory(t *testing.T) {
+	root, err := os.MkdirTemp("/dev/shm", "gatehouse-") // where all users may go, unlike t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	dir := filepath.Join(root, "a", "b")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		modes [3]os.FileMode // from above
+		want  []string
+	}{
+		{[3]os.FileMode{0o755, 0o755, 0o755}, []string{openDir.Code}},
+		{[3]os.FileMode{0o755, 0o711, 0o777}, []string{openDir.Code}},
+		{[3]os.FileMode{0o755, 0o755, 0o700}, nil},
+		{[3]os.FileMode{0o755, 0o755, 0o750}, nil}, // a group of the two users
+		{[3]os.FileMode{0o755, 0o755, 0o744}, nil},
+		{[3]os.FileMode{0o755, 0o700, 0o777}, nil},
+		{[3]os.FileMode{0o750, 0o755, 0o755}, nil},
+	} {
+		for i, path := range []string{root, filepath.Dir(dir), dir} {
+			if err := os.Chmod(path, c.modes[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report := shipped(t, shippedRules, pushListen, "listen unix:"+dir+"/push.sock;")
+		if wantCodes(t, report, c.want); t.Failed() {
+			t.Fatalf("with modes %o", c.modes)
+		}
+	}
+	wantCodes(t, shipped(t, shippedRules, pushListen, "listen unix:/nowhere/push.sock;"), nil)
 }
 
 // TestClosed: a server that shuts some out is another way to the upstream for the others.

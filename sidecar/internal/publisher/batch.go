@@ -27,6 +27,8 @@ const (
 	atOnce, atOnceBytes = 512, 1 << 20
 	batchTimeout        = 5 * time.Minute
 	runTimeout          = 20 * time.Second // of what is written at once: encoding, and Redis
+
+	tooMuch = "the team writes more than its rates allow"
 )
 
 // line is a write in a batch.
@@ -65,11 +67,8 @@ type write struct {
 
 // batch writes the lines of the body in their order, and answers with a line for each.
 func (c *call) batch() (int, *problem) {
-	if t, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); t != "application/x-ndjson" {
-		return 0, problemf(http.StatusUnsupportedMediaType, "content-type: want application/x-ndjson")
-	}
-	if c.r.Header.Get("Content-Encoding") != "" {
-		return 0, problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without")
+	if p := c.unfit(); p != nil {
+		return c.charged(p)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, batchTimeout)
 	defer cancel()
@@ -82,7 +81,7 @@ func (c *call) batch() (int, *problem) {
 		var p *problem
 		c.extend()
 		if part, more, p = c.part(lines, maxLines-n); p != nil && n == 0 && len(part) == 0 {
-			return 0, p
+			return c.charged(p)
 		}
 		n += len(part)
 		gone := c.renew()
@@ -106,7 +105,33 @@ func (c *call) batch() (int, *problem) {
 			out.Write(append(text, '\n'))
 		}
 	}
+	if n == 0 {
+		c.team.limiter.Allow()
+	}
+	c.extend() // the last part may have waited
 	return c.send(status, "application/x-ndjson", out.Bytes())
+}
+
+// unfit returns why the headers are not those of a batch.
+func (c *call) unfit() *problem {
+	if p := wrongField(c.r.Header, nil, ""); p != nil {
+		return p
+	}
+	if t, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); t != "application/x-ndjson" {
+		return problemf(http.StatusUnsupportedMediaType, "content-type: want application/x-ndjson")
+	}
+	if c.r.Header.Get("Content-Encoding") != "" {
+		return problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without")
+	}
+	return nil
+}
+
+// charged is for a batch without lines, which counts as any request.
+func (c *call) charged(p *problem) (int, *problem) {
+	if limited := c.charge(); limited != nil {
+		p = limited
+	}
+	return 0, p
 }
 
 // renew takes the team from the file as it is now: a batch may take minutes. It returns why the token is none any more.
@@ -215,7 +240,7 @@ func onlyKey(l line) bool {
 func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 	if err := c.team.wait(ctx, len(part)); err != nil {
 		for i := range part {
-			part[i].p = &problem{Status: http.StatusTooManyRequests, Detail: "the team writes more than its rate allows"}
+			part[i].p = &problem{Status: http.StatusTooManyRequests, Detail: tooMuch}
 		}
 		gone = &problem{Status: http.StatusTooManyRequests, Detail: "the rest was not read"}
 	}

@@ -13,18 +13,21 @@ type Metrics struct {
 	Requests *prometheus.CounterVec   // route, result
 	Seconds  *prometheus.HistogramVec // route
 	Records  *prometheus.CounterVec   // operation, result
+	Bytes    *prometheus.CounterVec   // direction
 	Tokens   prometheus.Gauge
 	Reloads  *prometheus.CounterVec // result
 }
 
 // results are the values of the label result for requests and records.
-var results = []string{"ok", "refused", "limited", "unavailable"}
+var results = []string{"ok", "unauthorized", "refused", "limited", "unavailable"}
 
 // result returns the label for a status.
 func result(status int) string {
 	switch {
 	case status < 400:
 		return "ok"
+	case status == 401:
+		return "unauthorized"
 	case status == 429:
 		return "limited"
 	case status < 500:
@@ -43,8 +46,11 @@ func NewMetrics() *Metrics {
 			Name: "gatehouse_publisher_request_seconds", Help: "Time from the request's headers to its answer.",
 			Buckets: prometheus.ExponentialBuckets(.001, 4, 8)}, []string{"route"}),
 		Records: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gatehouse_publisher_records_total", Help: "Writes of one object, and purges."},
+			Name: "gatehouse_publisher_records_total", Help: "Writes and reads of one object, and purges."},
 			[]string{"operation", "result"}),
+		Bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gatehouse_publisher_bytes_total", Help: "Bytes of requests' bodies, and of objects that were read."},
+			[]string{"direction"}),
 		Tokens: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "gatehouse_publisher_tokens", Help: "Tokens of the teams."}),
 		Reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -56,14 +62,17 @@ func NewMetrics() *Metrics {
 			m.Requests.WithLabelValues(route, result)
 			m.Seconds.WithLabelValues(route)
 		}
-		for _, operation := range []string{"put", "delete", "purge"} {
+		for _, operation := range []string{"get", "put", "delete", "purge"} {
 			m.Records.WithLabelValues(operation, result)
 		}
 	}
 	for _, result := range []string{"ok", "error"} {
 		m.Reloads.WithLabelValues(result)
 	}
-	m.Registry.MustRegister(m.Requests, m.Seconds, m.Records, m.Tokens, m.Reloads, collectors.NewGoCollector(),
+	for _, direction := range []string{"published", "read"} {
+		m.Bytes.WithLabelValues(direction)
+	}
+	m.Registry.MustRegister(m.Requests, m.Seconds, m.Records, m.Bytes, m.Tokens, m.Reloads, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

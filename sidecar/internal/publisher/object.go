@@ -36,14 +36,12 @@ type written struct {
 	ETag    string `json:"etag,omitempty"`
 }
 
-// object answers a request for one object.
-func (c *call) object(path string) (int, *problem) {
-	key, p := c.keyOf(path)
-	if p != nil {
-		return 0, p
-	}
+// object answers a request for one object, unless it is over a limit.
+func (c *call) object(path string, limited *problem) (int, *problem) {
+	key, malformed := c.keyOf(path)
 	operation := map[string]string{
-		http.MethodPut: "put", http.MethodDelete: "delete", methodPurge: "delete",
+		http.MethodGet: "get", http.MethodHead: "get", http.MethodPut: "put", http.MethodDelete: "delete",
+		methodPurge: "delete",
 	}[c.r.Method]
 	handler := map[string]func(context.Context, string) (int, *problem){
 		http.MethodGet: c.get, http.MethodHead: c.get, http.MethodPut: c.put, http.MethodDelete: c.remove,
@@ -53,18 +51,19 @@ func (c *call) object(path string) (int, *problem) {
 		func() (status int, p *problem) {
 			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout)
 			defer cancel()
-			switch wrong := wrongField(c.r.Header); {
+			switch wrong := wrongField(c.r.Header, fields, headerPrefix); {
+			case limited != nil:
+				p = limited
+			case malformed != nil:
+				p = malformed
 			case !c.team.mayWrite(key):
 				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
 			case wrong != nil: // perhaps it was to name another object
 				p = wrong
-			case operation != "":
-				p = c.charge()
-			}
-			if p == nil {
+			default:
 				status, p = handler(ctx, key)
 			}
-			if p != nil && operation != "" {
+			if p != nil || operation == "get" {
 				c.done(operation, key, 0, p)
 			}
 			return status, p
@@ -73,7 +72,7 @@ func (c *call) object(path string) (int, *problem) {
 
 // get answers with an object: its body, and its fields in the headers that put takes.
 func (c *call) get(ctx context.Context, key string) (int, *problem) {
-	o, err := c.s.p.Get(ctx, key)
+	o, err := c.stored(ctx, key)
 	if err != nil {
 		return 0, failed(err)
 	}
@@ -102,6 +101,15 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 		h.Add(headerPrefix+header.Name, header.Value)
 	}
 	return c.send(http.StatusOK, o.ContentType, o.Bodies[0].Bytes)
+}
+
+// stored reads the object at key, and takes its bytes off the team's.
+func (c *call) stored(ctx context.Context, key string) (contract.Object, error) {
+	o, err := c.s.p.Get(ctx, key)
+	for _, body := range o.Bodies {
+		c.spend("read", len(body.Bytes))
+	}
+	return o, err
 }
 
 // put stores the object that the request describes.
@@ -177,7 +185,7 @@ func (c *call) condition(ctx context.Context, key string) (conditional bool, ver
 	case len(match) == 0:
 		return false, 0, false, nil
 	}
-	o, err := c.s.p.Get(ctx, key)
+	o, err := c.stored(ctx, key)
 	if errors.Is(err, publish.ErrNotFound) {
 		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: there is no object")
 	}
@@ -252,19 +260,19 @@ func lifetime(name, text string) (time.Duration, *problem) {
 	return ttl, nil
 }
 
-// wrongField returns the problem of a header for Gatehouse that doesn't exist, which may be a misspelt one, is empty or
-// comes twice: an object for one device must not become one for all.
-func wrongField(h http.Header) *problem {
+// wrongField returns the problem of a header for Gatehouse that isn't one of known, nor begins with prefix, is empty or
+// comes twice: an object for one device must not become one for all. A misspelt one is none of known, in whatever way:
+// net/http has all names in canonical form, but leaves gatehouse_device as Gatehouse_device.
+func wrongField(h http.Header, known []string, prefix string) *problem {
 	for name, values := range h {
-		if !strings.HasPrefix(name, "Gatehouse-") || strings.HasPrefix(name, headerPrefix) {
-			continue
-		}
-		if len(values) > 1 && name != "Gatehouse-Tags" || values[0] == "" {
+		switch {
+		case !strings.HasPrefix(name, "Gatehouse"), prefix != "" && strings.HasPrefix(name, prefix):
+		case len(known) == 0:
+			return problemf(http.StatusBadRequest, "%s: this request has no headers for Gatehouse", name)
+		case !slices.Contains(known, name):
+			return problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(known, ", "), prefix)
+		case len(values) > 1 && name != "Gatehouse-Tags" || values[0] == "":
 			return problemf(http.StatusBadRequest, "%s: want one value, or no such header", name)
-		}
-		if !slices.Contains(fields, name) {
-			return problemf(http.StatusBadRequest, "%s: want one of %s, or %sNAME", name, strings.Join(fields, ", "),
-				headerPrefix)
 		}
 	}
 	return nil
@@ -294,6 +302,9 @@ type purgeRequest struct {
 
 // purge purges by tag or prefix, or everything of a virtual host.
 func (c *call) purge() (int, *problem) {
+	if p := wrongField(c.r.Header, nil, ""); p != nil {
+		return 0, p
+	}
 	body, p := c.read(4 << 10)
 	if p != nil {
 		return 0, p
@@ -320,7 +331,7 @@ func (c *call) purge() (int, *problem) {
 	}
 	if !c.team.mayPurge(u) {
 		p = problemf(http.StatusForbidden, "%s: not under a prefix, and no tag, of the team %s", id, c.team.Name)
-	} else if p = c.charge(); p == nil && u.Prefix != "" && !c.team.purges.Allow() {
+	} else if u.Prefix != "" && !c.team.purges.Allow() {
 		p = &problem{Status: http.StatusTooManyRequests, retry: time.Second / prefixesRate,
 			Detail: "the team purges too many prefixes: want tags"}
 	}

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
@@ -37,6 +39,9 @@ const (
 	bodyTimeout   = 30 * time.Second
 	answerTimeout = 60 * time.Second
 	drainTimeout  = 8 * time.Second
+	// strangersRate bounds the requests a second without a team's token, strangersBurst those at once: they cost little,
+	// but not nothing.
+	strangersRate, strangersBurst = 100, 200
 )
 
 //go:embed openapi.json
@@ -48,11 +53,13 @@ type Server struct {
 	teams   *Teams
 	metrics *Metrics
 	log     *slog.Logger
+
+	strangers *rate.Limiter // requests without a team's token
 }
 
 // New returns a Server that writes by p.
 func New(p *publish.Publisher, teams *Teams, m *Metrics, log *slog.Logger) *Server {
-	return &Server{p: p, teams: teams, metrics: m, log: log}
+	return &Server{p: p, teams: teams, metrics: m, log: log, strangers: rate.NewLimiter(strangersRate, strangersBurst)}
 }
 
 // problem is an answer that is no success (RFC 9457).
@@ -111,6 +118,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *call) serve() (status int, p *problem) {
 	path := sentPath(c.r)
 	if path == "/openapi.json" {
+		if p := c.stranger(); p != nil {
+			return 0, p
+		}
 		return c.only(http.MethodGet, http.MethodHead)(func() (int, *problem) {
 			return c.send(http.StatusOK, "application/json", openAPI)
 		})
@@ -121,8 +131,17 @@ func (c *call) serve() (status int, p *problem) {
 		c.token, c.team = token, c.s.teams.of(token)
 	}
 	if c.team == nil {
+		if p := c.stranger(); p != nil {
+			return 0, p
+		}
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
 		return 0, problemf(http.StatusUnauthorized, "want Authorization: Bearer TOKEN with a token of a team")
+	}
+	c.r.Body = metered{c.r.Body, c}
+	batch := path == "/v1/batch" && c.r.Method == http.MethodPost
+	var limited *problem
+	if !batch { // that waits instead
+		limited = c.charge()
 	}
 	running := c.team.running
 	select {
@@ -135,13 +154,21 @@ func (c *call) serve() (status int, p *problem) {
 	switch key, object := strings.CutPrefix(path, "/v1/objects/"); {
 	case object:
 		c.route = "objects"
-		return c.object("/" + key)
+		return c.object("/"+key, limited)
 	case path == "/v1/batch":
 		c.route = "batch"
 		return c.only(http.MethodPost)(c.batch)
 	case path == "/v1/purge":
 		c.route = "purge"
-		return c.only(http.MethodPost)(c.purge)
+		return c.only(http.MethodPost)(func() (int, *problem) {
+			if limited != nil {
+				c.done("purge", "", 0, limited)
+				return 0, limited
+			}
+			return c.purge()
+		})
+	case limited != nil:
+		return 0, limited
 	}
 	return 0, problemf(http.StatusNotFound, "want /v1/objects/KEY, /v1/batch, /v1/purge or /openapi.json")
 }
@@ -168,13 +195,47 @@ func (c *call) only(methods ...string) func(func() (int, *problem)) (int, *probl
 	}
 }
 
-// charge takes a write off the team's rate.
-func (c *call) charge() *problem {
-	if c.team.limiter.Allow() {
+// stranger takes a request off the rate of those without a team's token.
+func (c *call) stranger() *problem {
+	if c.s.strangers.Allow() {
 		return nil
 	}
-	return &problem{Status: http.StatusTooManyRequests, Detail: "the team writes more than its rate allows",
-		retry: time.Duration(float64(time.Second) / c.team.Rate)}
+	return &problem{Status: http.StatusTooManyRequests, retry: time.Second,
+		Detail: fmt.Sprintf("over %d requests a second without a team's token", strangersRate)}
+}
+
+// charge takes a request off the team's rate, whatever becomes of it.
+func (c *call) charge() *problem {
+	limited := func(detail string, seconds float64) *problem {
+		return &problem{Status: http.StatusTooManyRequests, Detail: detail,
+			retry: time.Duration(seconds * float64(time.Second))}
+	}
+	if debt := -c.team.volume.Tokens(); debt > 0 {
+		return limited("the team sends and reads more bytes than it may", debt/c.team.Bytes)
+	}
+	if !c.team.limiter.Allow() {
+		return limited("the team writes and reads more than its rate allows", 1/c.team.Rate)
+	}
+	return nil
+}
+
+// spend takes bytes off the team's, even more than are left: how many there are is known only when they have come.
+// Requests then wait, or are refused, until the debt is paid.
+func (c *call) spend(direction string, n int) {
+	c.team.volume.ReserveN(time.Now(), n)
+	c.s.metrics.Bytes.WithLabelValues(direction).Add(float64(n))
+}
+
+// metered is the body of a request, whose bytes are the team's.
+type metered struct {
+	io.ReadCloser
+	c *call
+}
+
+func (m metered) Read(p []byte) (int, error) {
+	n, err := m.ReadCloser.Read(p)
+	m.c.spend("published", n)
+	return n, err
 }
 
 // send answers with a body.
@@ -230,13 +291,16 @@ func failed(err error) *problem {
 	return p
 }
 
-// done counts and logs a write: key is what was written, version its new version.
+// done counts a write or read, and logs a write: key is what was written, version its new version.
 func (c *call) done(operation, key string, version uint64, p *problem) {
 	status := http.StatusOK
 	if p != nil {
 		status = p.Status
 	}
 	c.s.metrics.Records.WithLabelValues(operation, result(status)).Inc()
+	if operation == "get" {
+		return
+	}
 	source, _, _ := net.SplitHostPort(c.r.RemoteAddr)
 	log := c.s.log.With("team", c.team.Name, "operation", operation, "key", key, "source", source)
 	switch {

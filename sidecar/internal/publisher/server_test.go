@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/time/rate"
 
@@ -688,9 +690,6 @@ func TestLimits(t *testing.T) {
 		got.header.Get("Retry-After") != "100" {
 		t.Errorf("the second: %d, Retry-After %q", got.status, got.header.Get("Retry-After"))
 	}
-	if got := s.do(t, "GET", "/v1/objects/v1/slow/1", slow, ""); got.status != 200 {
-		t.Errorf("a read: %d", got.status)
-	}
 	// Requests whose bodies don't come.
 	var conns []net.Conn
 	for range maxRequests {
@@ -708,7 +707,8 @@ func TestLimits(t *testing.T) {
 	if got := s.do(t, "GET", target, shop, ""); got.status != 429 || got.header.Get("Retry-After") != "1" {
 		t.Errorf("a request more: %d, Retry-After %q", got.status, got.header.Get("Retry-After"))
 	}
-	if got := s.do(t, "GET", "/v1/objects/v1/slow/1", slow, ""); got.status != 200 {
+	fleet := hosts.with(headers{"Gatehouse-Virtual-Host": "fleet"})
+	if got := s.do(t, "GET", "/v1/objects/a", fleet, ""); got.status != 404 {
 		t.Errorf("another team meanwhile: %d", got.status)
 	}
 	for _, conn := range conns {
@@ -730,6 +730,179 @@ func TestLimits(t *testing.T) {
 	long := shop.with(headers{"X": strings.Repeat("x", maxHeader+8192)})
 	if got := s.do(t, "GET", "/v1/objects/a", long, ""); got.status != 431 && got.status != 405 {
 		t.Errorf("large headers: %d", got.status)
+	}
+}
+
+func counted(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// TestNothingIsFree: whatever a request asks for, and whether or not it gets that, it counts for the team's rate, and
+// is counted.
+func TestNothingIsFree(t *testing.T) {
+	s := start(t)
+	const target = "/v1/objects/v1/products/1"
+	for _, tt := range []struct {
+		method, target string
+		h              headers
+		body           string
+		status         int
+		cost           float64
+	}{
+		{"PUT", target, text, "x", 201, 1},
+		{"GET", target, nil, "", 200, 1},
+		{"HEAD", target, nil, "", 200, 1},
+		{"GET", target, headers{"If-None-Match": "*"}, "", 304, 1},
+		{"GET", "/v1/objects/v1/products/2", nil, "", 404, 1},
+		{"GET", "/v1/objects/v1/prices/1", nil, "", 403, 1},
+		{"PUT", "/v1/objects/v1/prices/1", text, "x", 403, 1},
+		{"PUT", target, headers{"Gatehouse-Vhost": "a"}, "x", 400, 1},
+		{"PUT", target, headers{"Gatehouse-Host": "!"}, "x", 400, 1},
+		{"PUT", target, text, strings.Repeat("x", limits.MaxBody+1), 413, 1},
+		{"POST", target, nil, "", 405, 1},
+		{"GET", "/v1/purge", nil, "", 405, 1},
+		{"POST", "/v1/purge", nil, `{"tag": "other"}`, 403, 1},
+		{"POST", "/v1/purge", nil, `{`, 400, 1},
+		{"GET", "/v1/nothing", nil, "", 404, 1},
+		{"GET", "/v1/batch", nil, "", 405, 1},
+		{"POST", "/v1/batch", nil, "", 415, 1},
+		{"POST", "/v1/batch", headers{"Content-Type": "application/x-ndjson"}, "{}\n{}\n", 207, 2},
+	} {
+		team := s.teams.of(tokenOf("shop"))
+		team.limiter = rate.NewLimiter(rate.Every(time.Hour), 100)
+		got := s.do(t, tt.method, tt.target, shop.with(tt.h), tt.body)
+		if cost := 100 - team.limiter.Tokens(); got.status != tt.status || cost < tt.cost-.1 || cost > tt.cost {
+			t.Errorf("%s %s: %d, costs %.1f; want %d and %v", tt.method, tt.target, got.status, cost, tt.status, tt.cost)
+		}
+	}
+	for labels, want := range map[string]float64{"get ok": 3, "get refused": 2, "put refused": 6, "put ok": 1} {
+		operation, result, _ := strings.Cut(labels, " ")
+		if got := counted(t, s.metrics.Records.WithLabelValues(operation, result)); got != want {
+			t.Errorf("records, %s: %v, want %v", labels, got, want)
+		}
+	}
+	for i := range strangersBurst + 50 {
+		h, target := headers{"Authorization": "Bearer wrong"}, target
+		if i%2 == 0 {
+			h, target = nil, "/openapi.json"
+		}
+		got := s.do(t, "GET", target, h, "")
+		if want := map[int]int{0: 200, 1: 401}[i%2]; got.status == 429 && i >= strangersBurst {
+			break
+		} else if got.status != want {
+			t.Fatalf("stranger %d: %d, want %d", i, got.status, want)
+		} else if i == strangersBurst+49 {
+			t.Error("strangers are not limited") // unless the requests took half a second
+		}
+	}
+	if got := s.do(t, "GET", target, shop, ""); got.status != 200 {
+		t.Errorf("a team after many strangers: %d", got.status)
+	}
+	if got := counted(t, s.metrics.Requests.WithLabelValues("other", "unauthorized")); got < strangersBurst/2 {
+		t.Errorf("%v are counted as unauthorized, want %d at least", got, strangersBurst/2)
+	}
+}
+
+// TestBytes: a team that has used up its bytes, published or read, waits or is refused; another one isn't.
+func TestBytes(t *testing.T) {
+	s := start(t)
+	team := s.teams.of(tokenOf("shop"))
+	const target, large = "/v1/objects/v1/products/1", 1 << 20
+	body := strings.Repeat("x", large)
+	ndjson := shop.with(headers{"Content-Type": "application/x-ndjson"})
+	reset := func() { team.Bytes, team.volume = 1000, rate.NewLimiter(1000, leastBytes) }
+	reset()
+	for n, write := range []func() int{
+		func() int { return s.do(t, "PUT", target, shop.with(text), body).status },
+		func() int { return s.do(t, "GET", target, shop, "").status },
+		func() int {
+			return s.do(t, "PUT", target, shop.with(text).with(headers{"If-Match": `"x"`}), "").status - 212
+		},
+	} {
+		reset()
+		for i := range 6 {
+			got := write()
+			if got/100 != 2 {
+				t.Errorf("%d, request %d: %d", n, i, got)
+			}
+			debt := -team.volume.Tokens()
+			if debt > 0 {
+				break
+			}
+		}
+		if debt := -team.volume.Tokens(); debt <= 0 || debt > 2*large {
+			t.Errorf("%d: the debt is %.0f", n, debt)
+		}
+		if got := s.do(t, "GET", target, shop, ""); got.status != 429 || got.header.Get("Retry-After") == "" {
+			t.Errorf("%d: %d %v, want 429 and Retry-After", n, got.status, got.header)
+		}
+	}
+	if got := s.do(t, "PUT", "/v1/objects/a", hosts.with(text).with(headers{"Gatehouse-Virtual-Host": "fleet"}),
+		body); got.status != 201 {
+		t.Errorf("another team: %d", got.status)
+	}
+	// A batch waits until the debt is paid.
+	team.Bytes, team.volume = 1<<20, rate.NewLimiter(1<<20, leastBytes)
+	team.volume.ReserveN(time.Now(), leastBytes)
+	team.volume.ReserveN(time.Now(), 200<<10)
+	begin := time.Now()
+	if got := s.do(t, "POST", "/v1/batch", ndjson, `{"op": "delete", "key": "/v1/products/1"}`); got.status != 200 {
+		t.Errorf("a batch after a debt: %d %s", got.status, got.body)
+	} else if took := time.Since(begin); took < 100*time.Millisecond {
+		t.Errorf("a batch waited %v for a debt of 0.2 s", took)
+	}
+	for direction, least := range map[string]float64{"published": 5 * large, "read": 8 * large} {
+		if got := counted(t, s.metrics.Bytes.WithLabelValues(direction)); got < least {
+			t.Errorf("%v bytes are counted as %s, want %v at least", got, direction, least)
+		}
+	}
+}
+
+// TestSpelledFields: a header that a program could read as one for Gatehouse is refused in each spelling.
+func TestSpelledFields(t *testing.T) {
+	s := start(t)
+	send := func(method, target, name string) int {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.address+target, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"application/x-ndjson"},
+			name: {"1"}}
+		got, err := s.http.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		return got.StatusCode
+	}
+	n := 0
+	for _, field := range append([]string{"Gatehouse-Header-X-A", "Gatehouse-Header-Set-Cookie", "Gatehouse-Other"},
+		fields...) {
+		for _, mark := range "!#$%&'*+.^_`|~" {
+			for _, name := range []string{strings.ReplaceAll(field, "-", string(mark)),
+				strings.Replace(field, "-", string(mark), 1)} {
+				for _, name := range []string{name, strings.ToLower(name), strings.ToUpper(name)} {
+					n++
+					if got := send("PUT", "/v1/objects/v1/products/1", name); got != 400 {
+						t.Errorf("PUT with %s: %d, want 400", name, got)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d spellings", n)
+	for _, target := range []string{"/v1/purge", "/v1/batch"} { // in which the body says all
+		if got := send("POST", target, "gatehouse-virtual-host"); got != 400 {
+			t.Errorf("POST %s: %d, want 400", target, got)
+		}
+	}
+	for entry := range s.p.List(t.Context(), "") {
+		t.Errorf("%s was written", entry.Key)
 	}
 }
 
@@ -810,6 +983,7 @@ func TestTeams(t *testing.T) {
 		"teams: [{name: a, tokens: [" + sum("a") + "], prefixes: [/], tags: ['*']}]":      "tags:",
 		"teams: [{name: a, tokens: [" + sum("a") + "], prefixes: [/], rate: -1}]":         "rate:",
 		"teams: [{name: a, tokens: [" + sum("a") + "], prefixes: [/], rate: .nan}]":       "rate:",
+		"teams: [{name: a, tokens: [" + sum("a") + "], prefixes: [/], bytes: -1}]":        "bytes:",
 		"teams: [{name: a, tokens: [" + sum("a") + ", " + sum("a") + "], prefixes: [/]}]": "comes twice",
 		"teams: [{name: a, token: x}]":                                                    "not found",
 		"teams: [~]":                                                                      "team 1: empty",

@@ -27,9 +27,14 @@ import (
 
 const (
 	maxTeamsFile = 1 << 20
-	// defaultRate is how many records a second a team may write unless the file says otherwise.
+	// defaultRate is how many records a second a team may write and read unless the file says otherwise.
 	defaultRate = 100
 	maxRate     = 100_000
+	// defaultBytes is how many bytes a second a team may publish and read unless the file says otherwise; leastBytes how
+	// many at once, at least: more than a batch takes at once.
+	defaultBytes       = 10 << 20
+	leastBytes         = 4 << 20
+	minBytes, maxBytes = 64 << 10, 1 << 30
 	// prefixesRate and prefixesBurst are how many purges of prefixes a team may make a second, and at once. Each makes
 	// each sidecar look at all its objects, while revocations wait.
 	prefixesRate, prefixesBurst = 1, 10
@@ -46,10 +51,13 @@ type Team struct {
 	Prefixes []string `yaml:"prefixes"`
 	// Tags are those that it may purge in the virtual hosts of its prefixes; "shop:*" is all that begin with "shop:".
 	Tags []string `yaml:"tags"`
-	// Rate is how many records a second it may write.
+	// Rate is how many records a second it may write and read; each refused request counts as one.
 	Rate float64 `yaml:"rate"`
+	// Bytes is how many bytes a second it may publish and read: bodies of requests, and of objects that are read.
+	Bytes float64 `yaml:"bytes"`
 
 	limiter *rate.Limiter
+	volume  *rate.Limiter // of bytes; below 0 while the team has a debt
 	purges  *rate.Limiter // of prefixes
 	running chan struct{} // a place for each of its requests
 }
@@ -64,18 +72,18 @@ func (t *Team) mayWrite(key string) (allowed bool) {
 	return allowed
 }
 
-// wait takes n writes off the rate as soon as there are so many. Unlike WaitN of the limiter it reserves nothing, which
-// would leave no other write of the team a chance while batches are running.
+// wait takes n writes off the rate as soon as there are so many, and no debt of bytes. Unlike WaitN of the limiter it
+// reserves nothing, which would leave no other write of the team a chance while batches are running.
 func (t *Team) wait(ctx context.Context, n int) error {
-	for !t.limiter.AllowN(time.Now(), n) {
-		missing := float64(n) - t.limiter.Tokens()
+	for t.volume.Tokens() < 0 || !t.limiter.AllowN(time.Now(), n) {
+		missing := max((float64(n)-t.limiter.Tokens())/t.Rate, -t.volume.Tokens()/t.Bytes)
 		if n > t.limiter.Burst() {
 			return fmt.Errorf("%d writes at once, at most %d are allowed", n, t.limiter.Burst())
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(max(time.Duration(missing/t.Rate*float64(time.Second)), time.Millisecond)):
+		case <-time.After(max(time.Duration(missing*float64(time.Second)), time.Millisecond)):
 		}
 	}
 	return nil
@@ -106,7 +114,7 @@ var (
 // teams are those of one file, by the SHA-256 of their tokens.
 type teams map[[sha256.Size]byte]*Team
 
-// parseTeams reads the file's text. A team of before with the same rate keeps its limiter and running requests.
+// parseTeams reads the file's text. A team of before with the same rates keeps its limiters and running requests.
 func parseTeams(text []byte, before teams) (teams, error) {
 	var file struct {
 		Teams []*Team `yaml:"teams"`
@@ -137,11 +145,15 @@ func parseTeams(text []byte, before teams) (teams, error) {
 		names[t.Name] = true
 		t.limiter, t.running = rate.NewLimiter(rate.Limit(t.Rate), int(math.Ceil(t.Rate))), make(chan struct{}, maxRequests)
 		t.purges = rate.NewLimiter(prefixesRate, prefixesBurst)
+		t.volume = rate.NewLimiter(rate.Limit(t.Bytes), int(max(t.Bytes, leastBytes)))
 		if same := old[t.Name]; same != nil {
 			t.purges = same.purges
 		}
 		if same := old[t.Name]; same != nil && same.Rate == t.Rate {
 			t.limiter, t.running = same.limiter, same.running
+		}
+		if same := old[t.Name]; same != nil && same.Bytes == t.Bytes {
+			t.volume = same.volume
 		}
 		for _, token := range t.Tokens {
 			sum := [sha256.Size]byte{}
@@ -186,6 +198,12 @@ func (t *Team) check() error {
 	}
 	if !(t.Rate > 0 && t.Rate <= maxRate) {
 		return fmt.Errorf("rate: %v is out of more than 0 to %d", t.Rate, maxRate)
+	}
+	if t.Bytes == 0 {
+		t.Bytes = defaultBytes
+	}
+	if !(t.Bytes >= minBytes && t.Bytes <= maxBytes) {
+		return fmt.Errorf("bytes: %v is out of %d to %d", t.Bytes, minBytes, maxBytes)
 	}
 	return nil
 }

@@ -43,6 +43,7 @@ var Descriptions = map[string]string{
 	"rules.cache.serve":          "false: a trial, which sends all requests upstream and counts what the cache has.",
 	"rules.cache.scope":          "Who shares an object: shared (all), device, host, or [host, device].",
 	"rules.cache.languages":      "Languages in which objects are published besides, such as de or en-GB.",
+	"rules.cache.origin_headers": "true: sends published headers that act on the whole origin, such as Alt-Svc.",
 	"rules.session":              "issue: answers POST with a token for the credential.",
 	"default":                    "What no rule matches: pass (upstream), deny (403), or would_deny, a trial of deny.",
 	"virtual_hosts":              "Rules of their own for the hosts of some domains, by name.",

@@ -31,7 +31,7 @@ var bases = []string{`{
 		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"}],
 	"virtual_hosts": {"shop": {"domains": ["shop.example", "*.shop.example", "[::1]"], "default": "would_deny",
 		"credentials": {"basic": true}, "source": {"filter_state": "s"},
-		"rules": [{"match": {"prefix": "/"}, "cache": {"scope": "host", "serve": false}}]}}
+		"rules": [{"match": {"prefix": "/"}, "cache": {"scope": "host", "serve": false, "origin_headers": true}}]}}
 }`, `{"source": "envoy", "credentials": {"basic": true, "forward": false},
 	"rules": [{"match": {"prefix": "/a"}, "auth": {}, "cache": {"scope": "device"}}],
 	"virtual_hosts": {"a": {"domains": ["*.b"], "source": {"header": "h"},
