@@ -13,7 +13,7 @@ type Rules struct {
 
 // RulesOf returns the rules of each edge in an Envoy configuration, as [Analyze] reads it, or in a file that has the
 // rules only, as for nginx.
-func RulesOf(file []byte) ([]Rules, error) {
+func RulesOf(name string, file []byte) ([]Rules, error) {
 	tree, _, err := parse(file)
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func RulesOf(file []byte) ([]Rules, error) {
 		text, err := json.Marshal(m)
 		return []Rules{{JSON: text}}, err
 	}
-	a := &analysis{}
+	a := &analysis{name: name}
 	a.find(tree)
 	var all []Rules
 	for _, p := range a.plugins {
