@@ -180,7 +180,8 @@ func TestEnvoyReload(t *testing.T) {
 	t.Logf("%d requests on %d connections during %d changes; %v after the last line of reload at most",
 		tr.requests.Load(), tr.dials.Load(), changes, longest)
 	if n := tr.dials.Load(); n != 12 {
-		t.Errorf("got %d connections, want 12: some was closed", n)
+		t.Errorf("got %d connections, want 12: some was closed:\n%s", n,
+			r.fetch(r.EnvoyAdminURL()+"/stats?filter=^http.edge.downstream_(cx|rq)&usedonly"))
 	}
 	if n := tr.requests.Load(); n < int64(100*changes) {
 		t.Errorf("got %d requests, want %d", n, 100*changes)
@@ -260,6 +261,18 @@ func (r *reloading) refuses(t *testing.T) {
 		return nil
 	})
 	still("a file that Envoy rejects")
+	sidecar := strings.TrimPrefix(r.SidecarAdminURL(), "http://")
+	await(t, "the status", patience, func() error {
+		out, err := gatehousectl(t, "status", "--sidecar", sidecar)
+		if !strings.Contains(out, "Envoy refused 2 changes of the rules") {
+			return fmt.Errorf("got %s, %w", out, err)
+		}
+		return nil
+	})
+	if out, err := gatehousectl(t, "explain", "/n/0", "--sidecar", sidecar); err == nil ||
+		!strings.Contains(out, "Envoy refused the rules that it read last") {
+		t.Errorf("explain: got %v %s", err, out)
+	}
 	r.edit("path: /n/0}", "path: /n/new}")
 	r.mustReload()
 	if a := r.send("POST /n/new"); a.status != 401 {

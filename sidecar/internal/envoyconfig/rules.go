@@ -32,6 +32,10 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 		if p.rules != nil && p.rules.PushListener {
 			continue
 		}
+		if p.rules == nil && len(a.extensions) > len(a.documents) {
+			return nil, errors.New("Envoy refused the rules that it read last, and goes on with earlier ones, which it " +
+				"doesn't show: its log says why")
+		}
 		text, err := json.Marshal(p.raw)
 		if err != nil {
 			return nil, err
