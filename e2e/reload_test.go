@@ -26,7 +26,7 @@ type reloading struct {
 }
 
 // startReloading starts one. Instead of Envoy the stack runs what renders the parts first, like ExecStartPre.
-func startReloading(t *testing.T) *reloading {
+func startReloading(t *testing.T, opts stack.Options) *reloading {
 	t.Helper()
 	envoy, err := stack.FindEnvoy()
 	if err != nil {
@@ -43,7 +43,8 @@ func startReloading(t *testing.T) *reloading {
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	e := start(t, stack.Options{EnvoyPath: path})
+	opts.EnvoyPath = path
+	e := start(t, opts)
 	return &reloading{e, dir, strings.TrimPrefix(e.EnvoyAdminURL(), "http://")}
 }
 
@@ -129,7 +130,7 @@ func (tr *traffic) run(e *edge, ask func(n int) (first string, lines []string, w
 func TestEnvoyReload(t *testing.T) {
 	t.Parallel()
 	skipOnThisEdge(t)
-	r := startReloading(t)
+	r := startReloading(t, stack.Options{})
 	changes := sized(20, 6)
 	r.put("/v1/products/1", `{"id":1}`)
 	r.device("d", "s", 4, "telemetry.write")

@@ -183,6 +183,7 @@ func isReload(name string) bool {
 
 // isRefusal reports whether this is the name of a counter of filters that Envoy read and refused.
 func isRefusal(name string) bool {
+	name, _, _ = strings.Cut(name, "{")
 	return strings.HasPrefix(name, "envoy_extension_config_discovery") && strings.HasSuffix(name, "_update_rejected")
 }
 
