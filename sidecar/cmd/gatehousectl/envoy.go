@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -71,7 +72,9 @@ type envoyReloadCmd struct {
 // Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied them. If
 // Envoy refuses one, its file is again as before.
 func (cmd *envoyReloadCmd) Run(c *console) error {
-	if err := (&checkCmd{File: cmd.File}).Run(c); err != nil {
+	checks := *c
+	checks.stdout = io.Discard // it says that all is well
+	if err := (&checkCmd{File: cmd.File}).Run(&checks); err != nil {
 		return err
 	}
 	split, err := cmd.split(c)
