@@ -83,11 +83,14 @@ func (r *reloading) reload() (string, error) {
 	return gatehousectl(r.t, "envoy", "reload", r.ConfigPath(), "--dir", r.dir, "--admin", r.admin)
 }
 
-func (r *reloading) mustReload() {
+// mustReload returns how long Envoy took.
+func (r *reloading) mustReload() (ms int) {
 	r.t.Helper()
-	if out, err := r.reload(); err != nil || !strings.Contains(out, "gatehouse: applied in ") {
+	out, err := r.reload()
+	if _, scanErr := fmt.Sscanf(out, "gatehouse: applied in %d ms", &ms); err != nil || scanErr != nil {
 		r.t.Fatalf("reload: got %v %s", err, out)
 	}
+	return ms
 }
 
 // traffic is requests on connections that stay open while rules change.
@@ -160,13 +163,14 @@ func TestEnvoyReload(t *testing.T) {
 	}
 	client := newClient()
 	var longest time.Duration
+	var slowest int
 	for i := range changes {
 		path := fmt.Sprintf("/n/%d", i)
 		if a, err := r.try(client, "POST "+path); err != nil || a.status != 200 {
 			t.Fatalf("before the change: got %d, %v", a.status, err)
 		}
 		r.addRule(fmt.Sprintf("{match: {path: %s}, auth: {}}", path))
-		r.mustReload()
+		slowest = max(slowest, r.mustReload())
 		took := await(t, "the new rule", patience, func() error {
 			if a, err := r.try(client, "POST "+path); err != nil || a.status != 401 {
 				return fmt.Errorf("got %d, %w", a.status, err)
@@ -178,8 +182,8 @@ func TestEnvoyReload(t *testing.T) {
 	close(tr.done)
 	tr.group.Wait()
 	tr.failures.Range(func(failure, _ any) bool { t.Error(failure); return true })
-	t.Logf("%d requests on %d connections during %d changes; %v after the last line of reload at most",
-		tr.requests.Load(), tr.dials.Load(), changes, longest)
+	t.Logf("%d requests on %d connections during %d changes, which took %d ms at most, and %v until they were seen",
+		tr.requests.Load(), tr.dials.Load(), changes, slowest, longest)
 	if n := tr.dials.Load(); n != 12 {
 		t.Errorf("got %d connections, want 12: some was closed:\n%s", n,
 			r.fetch(r.EnvoyAdminURL()+"/stats?filter=^http.edge.downstream_(cx|rq)&usedonly"))
