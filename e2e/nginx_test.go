@@ -16,6 +16,8 @@ func onNative() bool { return os.Getenv("EDGE_KIND") == string(stack.NativeEdge)
 
 // notOnNginx has the tests that can't hold on nginx, and why.
 var notOnNginx = map[string]string{
+	"TestRenewedCertificate":  "the lines are Envoy's; scripts/nginx-install-test.sh reloads nginx",
+	"TestEnvoyReload":         "nginx reloads by a signal; TestReload",
 	"TestCheckOfConfigDump":   "a /config_dump is Envoy's",
 	"TestTraceOfTrial":        "nginx sends no spans",
 	"TestBadRules":            "nginx gets rules that gatehousectl has checked; TestBadRulesAreNotTaken",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deb-test.sh DEB: installs the package as docs/install/machine.md says, runs its programs as its units say up to
-# the first 304, also with the dynamic module, upgrades it, removes it and purges it. All of this happens in a copy-on-write view of this machine with a
+# the first 304, also with the dynamic module, reloads rules, upgrades it, removes it and purges it. All of this happens in a copy-on-write view of this machine with a
 # network of its own, so nothing is left. Status 77: this needs root, apt and systemd-analyze.
 #
 # It stands in for systemd, which doesn't run there: commands, user, umask, limits and runtime directory are the units';
@@ -161,6 +161,25 @@ answers
 stop_both
 configure envoy.yaml
 start_both
+answers
+
+echo "deb-test: reload"
+edit() { sed -i "$1" "$root/etc/envoy/envoy.yaml"; }
+reload() {
+  local command
+  as gatehouse-envoy
+  while read -ra command; do
+    "${run[@]}" "${command[@]}" >>"$top/reload.log" 2>&1 || return
+  done < <(values gatehouse-envoy ExecReload)
+}
+edit 's,prefix: /v1/telemetry,prefix: /v1/other,'
+reload || fail "reload of changed rules failed"
+until_ok status 401 "$edge/v1/other" -d '{}'
+edit 's,prefix: /v1/other,prefixx: /v1/telemetry,'
+if reload; then fail "reload took rules with an unknown field"; fi
+status 401 "$edge/v1/other" -d '{}' || fail "the rules are gone after a reload that failed"
+edit 's,prefixx: ,prefix: ,'
+reload || fail "reload of the earlier rules failed"
 answers
 
 echo "deb-test: upgrade"

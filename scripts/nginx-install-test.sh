@@ -54,6 +54,9 @@ daemon-reload) test -f $sidecar && test -f $drop_in ;;
   value ExecStartPre $drop_in | while read -r command; do $command; done
   /usr/sbin/nginx
   ;;
+"reload nginx")
+  value ExecReload $drop_in | while read -r command; do $command || exit; done
+  ;;
 *) echo "systemctl $*: not expected" >&2 && exit 1 ;;
 esac
 SYSTEMCTL
@@ -72,5 +75,13 @@ until [[ $(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/v1/produ
   sleep 0.1
 done
 [[ $(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/v1/telemetry -d '{}') == 401 ]] || fail "want 401"
+sed -i 's,prefix: /v1/telemetry,prefix: /v1/other,' "$root/etc/gatehouse/rules.yaml"
+in_root "systemctl reload nginx" >"$top/reload.log" 2>&1 </dev/null || fail "the reload after a changed rule failed"
+until [[ $(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/v1/other -d '{}') == 401 ]]; do
+  ((SECONDS < deadline)) || fail "the changed rule is not applied"
+  sleep 0.1
+done
+sed -i 's,prefix: /v1/other,prefixx: /v1/other,' "$root/etc/gatehouse/rules.yaml"
+if in_root "systemctl reload nginx" >>"$top/reload.log" 2>&1 </dev/null; then fail "a reload took an unknown field"; fi
 cmp -s "$root/etc/nginx/nginx.conf~" /etc/nginx/nginx.conf || fail "the machine's nginx.conf was lost"
-echo "nginx-install-test: pasted, 304 and 401"
+echo "nginx-install-test: pasted, 304 and 401, reloaded"

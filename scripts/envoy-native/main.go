@@ -35,6 +35,8 @@ const head = `# Gatehouse in Envoy 1.40 as a dynamic module, which costs less th
 # both Envoy and gatehouse-sidecar) and a service on 127.0.0.1:8081. Edit the first part: the edge's address and the
 # rules. The rest can stay unchanged.
 #
+# The unit gatehouse-envoy applies changed rules on a reload, by gatehousectl envoy reload (docs/rules.md).
+#
 # Lines that begin with "#session" enable session tokens: sed 's/#session //' envoy-native.yaml
 # Lines that begin with "#source" are for use_remote_address: false, see there.
 # Lines that begin with "#spans" have Envoy send spans to a collector: sed 's/#spans //' envoy-native.yaml

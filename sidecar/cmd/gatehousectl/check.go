@@ -101,7 +101,7 @@ func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
 		}
 		return findings.Report{Rules: len(rules.Rules)}, nil
 	}
-	return envoyconfig.Analyze(file), nil
+	return envoyconfig.Analyze(cmd.File, file), nil
 }
 
 // compare compares the rules of the file, or those that were given, with those of --against.

@@ -30,6 +30,8 @@ import (
 var withoutJSON = map[string]string{
 	"device export":  "prints JSON lines anyway, as device import reads them",
 	"schema":         "prints JSON anyway",
+	"envoy render":   "writes files, and prints nothing",
+	"envoy reload":   "the exit code is the answer; prints what check says",
 	"nginx render":   "prints the file of the plugin",
 	"nginx install":  "writes files, and prints nothing",
 	"install-module": "writes a file; for init containers",

@@ -219,7 +219,7 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 
 // chosenRules returns the rules of a listener, or of all listeners if they have the same.
 func chosenRules(source string, file []byte, listener string) (json.RawMessage, error) {
-	all, err := envoyconfig.RulesOf(file)
+	all, err := envoyconfig.RulesOf(source, file)
 	if err != nil {
 		return nil, usagef("%s: %w", source, err)
 	}

@@ -63,7 +63,11 @@ type cli struct {
 	Check    checkCmd    `cmd:"" group:"rules" help:"Check a configuration of Envoy or nginx, offline. Prints mistakes in how Gatehouse is configured there." example:"gatehousectl check envoy.yaml"`
 	Rehearse rehearseCmd `cmd:"" group:"rules" help:"Tell which logged requests other rules judge differently. It works offline. Exit code 4 if they let in who was kept out." example:"gatehousectl rehearse --from envoy.yaml --to new.yaml access.log"`
 	Schema   schemaCmd   `cmd:"" group:"rules" help:"Print the JSON Schema of the rules, for editors." example:"gatehousectl schema envoy > envoy.schema.json"`
-	Nginx    struct {
+	Envoy    struct {
+		Render envoyRenderCmd `cmd:"" help:"Write a configuration in parts, so that Envoy can reload the rules. Envoy runs with the file envoy.yaml of the directory." example:"gatehousectl envoy render /etc/envoy/envoy.yaml"`
+		Reload envoyReloadCmd `cmd:"" help:"Have a running Envoy apply changed rules. Checks them first, and waits until Envoy has applied them. No connection is closed." example:"gatehousectl envoy reload /etc/envoy/envoy.yaml"`
+	} `cmd:"" group:"rules" help:"Apply rules in Envoy."`
+	Nginx struct {
 		Render  nginxRenderCmd  `cmd:"" help:"Write the rules as the NGINX plugin reads them. Checks them first, as Envoy does." example:"gatehousectl nginx render rules.yaml --output rules.json"`
 		Install nginxInstallCmd `cmd:"" help:"Write the NGINX plugin of this release into a directory." example:"gatehousectl nginx install /etc/nginx/gatehouse --rules rules.yaml"`
 	} `cmd:"" group:"rules" help:"Configure the edge in NGINX."`

@@ -76,7 +76,7 @@ func TestNative(t *testing.T) {
 			[]string{filterOff.Code}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Analyze(changed(t, "envoy-native.yaml", tt.replace...)); !slices.Equal(codes(got), tt.want) {
+			if got := Analyze("envoy.yaml", changed(t, "envoy-native.yaml", tt.replace...)); !slices.Equal(codes(got), tt.want) {
 				t.Errorf("got %v, want %v", got.Findings, tt.want)
 			}
 		})
@@ -263,7 +263,7 @@ func TestAnalyze(t *testing.T) {
 	seen := map[string]bool{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			report := Analyze(shipped(t, test.replace...))
+			report := Analyze("envoy.yaml", shipped(t, test.replace...))
 			got := codes(report)
 			if !slices.Equal(got, test.want) {
 				t.Fatalf("got %+v, want %q", report.Findings, test.want)
@@ -277,8 +277,8 @@ func TestAnalyze(t *testing.T) {
 		})
 	}
 	for _, kind := range Kinds() {
-		// TestNative and TestWeakerEdge find these.
-		if !seen[kind.Code] && kind.Code != noClaims.Code && kind.Code != weakerEdge.Code {
+		// TestNative, TestWeakerEdge and TestFilterFile find these.
+		if !seen[kind.Code] && kind.Code != noClaims.Code && kind.Code != weakerEdge.Code && kind.Code != noFile.Code {
 			t.Errorf("no case finds %s", kind.Code)
 		}
 	}
@@ -286,7 +286,7 @@ func TestAnalyze(t *testing.T) {
 
 // TestRefuserIsNamed: a rule may ask for a credential for other methods than GET.
 func TestRefuserIsNamed(t *testing.T) {
-	report := Analyze(
+	report := Analyze("envoy.yaml",
 		shipped(t,
 			routeFirst("{match: {path: /v1/telemetry}, route: {cluster: upstream}, typed_per_filter_config: {gatehouse: "+
 				"{disabled: true}}}")...))

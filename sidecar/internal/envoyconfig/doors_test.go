@@ -602,16 +602,16 @@ func TestWeakerEdge(t *testing.T) {
 	second := strings.NewReplacer("name: edge\n    address", "name: second\n    address", "port_value: 8080",
 		"port_value: 8082", "&code", "", "&failure_policy ", "", "&reload_config", "", "&router", "\n           ",
 		"prefix: /v1/telemetry", "prefix: /v2/telemetry").Replace(whole[begin:end])
-	report := Analyze([]byte(whole[:end] + second + whole[end:]))
+	report := Analyze("envoy.yaml", []byte(whole[:end]+second+whole[end:]))
 	if got := codes(report); len(got) != 2 || got[0] != weakerEdge.Code || got[1] != weakerEdge.Code {
 		t.Errorf("got %+v, want %s of either", report.Findings, weakerEdge.Code)
 	}
-	if got := codes(Analyze([]byte(strings.ReplaceAll(whole[:end]+second+whole[end:], "/v2/", "/v1/")))); got != nil {
+	if got := codes(Analyze("envoy.yaml", []byte(strings.ReplaceAll(whole[:end]+second+whole[end:], "/v2/", "/v1/")))); got != nil {
 		t.Errorf("with the same rules got %q", got)
 	}
 	rewriting := strings.Replace(second, "match: {prefix: /}\n                route: {",
 		"match: {prefix: /v2/}\n                route: {prefix_rewrite: /v1/, ", 1)
-	found := Analyze([]byte(whole[:end] + rewriting + whole[end:])).Findings
+	found := Analyze("envoy.yaml", []byte(whole[:end]+rewriting+whole[end:])).Findings
 	if !slices.ContainsFunc(found, func(f findings.Finding) bool {
 		return f.Code == weakerEdge.Code && f.Place.Listener == "second"
 	}) {

@@ -38,6 +38,7 @@ type plugin struct {
 	field    string         // that has them
 	tree     any            // the same, of any type
 	problem  string         // with them, behind the path of its field
+	from     *document      // that has them, nil for the file that was given
 	places   findings.Rules // of the fields of rules
 }
 
@@ -46,19 +47,21 @@ func (p *plugin) name() string { return p.listener.text("name") }
 // analysis is one under way.
 type analysis struct {
 	resources
-	report  findings.Report
-	source  findings.Source
-	entries map[uintptr]findings.Entry // of objects
-	plugins []*plugin
-	known   []chain
+	name      string               // of the file, "" if it is nobody's
+	documents map[string]*document // of filters, by their names
+	report    findings.Report
+	source    findings.Source
+	entries   map[uintptr]findings.Entry // of objects
+	plugins   []*plugin
+	known     []chain
 	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
 	candidates []*plugin
 }
 
 // Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
-// Envoy's /config_dump says.
-func Analyze(file []byte) findings.Report {
-	a := &analysis{}
+// Envoy's /config_dump says. It also reads the files of filters that the file of this name has Envoy read.
+func Analyze(name string, file []byte) findings.Report {
+	a := &analysis{name: name}
 	tree, source, err := parse(file)
 	if err != nil {
 		a.report.Add(&unreadable, findings.Place{Line: findings.LineOf(err)}, "%s", err)
@@ -97,6 +100,7 @@ func Analyze(file []byte) findings.Report {
 // find finds Gatehouse's plugins, and what they rest on.
 func (a *analysis) find(tree any) {
 	a.collect(tree)
+	a.readDiscovered(tree)
 	a.walk(tree, plugin{})
 	for _, p := range a.candidates {
 		if slices.ContainsFunc(a.plugins, func(push *plugin) bool {
@@ -137,6 +141,10 @@ func (a *analysis) walk(v any, at plugin) {
 			at.filters = inner.list("http_filters")
 			for i, filter := range at.filters {
 				at.index = i
+				at.from = nil
+				if filter.has("config_discovery") {
+					at.from = a.documents[filter.text("name")]
+				}
 				a.walk(map[string]any(a.discovered(filter)), at)
 			}
 			return
@@ -194,6 +202,9 @@ func (a *analysis) take(p *plugin) {
 		return
 	}
 	p.places = findings.Rules{Source: a.source, At: a.entry(p), Tree: p.tree}
+	if p.from != nil {
+		p.places.Source = p.from.source
+	}
 	config, err := policy.Parse(p.tree)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {

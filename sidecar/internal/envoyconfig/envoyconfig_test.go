@@ -126,7 +126,7 @@ func TestRules(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			rules, problems := ruleProblems(Analyze([]byte(test.file)))
+			rules, problems := ruleProblems(Analyze("envoy.yaml", []byte(test.file)))
 			if rules != test.rules || len(problems) != len(test.problems) {
 				t.Fatalf("got %d rules, problems %q; want %d, %q", rules, problems, test.rules, test.problems)
 			}

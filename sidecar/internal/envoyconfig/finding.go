@@ -10,7 +10,11 @@ func (a *analysis) add(k *findings.Kind, listener, path, format string, args ...
 
 // addOfRules reports a finding about a field of a plugin's rules.
 func (a *analysis) addOfRules(k *findings.Kind, p *plugin, field, format string, args ...any) {
-	a.report.AddOfRules(k, findings.Place{Listener: p.name()}, &p.places, field, format, args...)
+	at := findings.Place{Listener: p.name()}
+	if p.from != nil {
+		at.File = p.from.name
+	}
+	a.report.AddOfRules(k, at, &p.places, field, format, args...)
 }
 
 // The kinds. 01: the file and the rules. 02: the plugin. 03: the connection manager and the filters of the edge.
@@ -34,6 +38,9 @@ var (
 
 	notEnforced = findings.WarningKind("GH0111",
 		"enforce or serve it once it would do only what you want")
+
+	noFile = findings.ErrorKind("GH0112",
+		"write the file, as gatehousectl envoy render does, or put it beside the configuration")
 
 	otherVM       = findings.ErrorKind("GH0201", "give all of Gatehouse's plugins the same vm_id")
 	failOpen      = findings.ErrorKind("GH0202", "set failure_policy: FAIL_RELOAD")
@@ -105,7 +112,7 @@ var (
 func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
-		notEnforced,
+		notEnforced, noFile,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
 		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress,

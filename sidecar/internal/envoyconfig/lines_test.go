@@ -80,7 +80,7 @@ func TestLines(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file := shipped(t, tt.replace...)
-			report := Analyze(file)
+			report := Analyze("envoy.yaml", file)
 			if len(report.Findings) == 0 {
 				t.Fatal("nothing is found")
 			}
@@ -106,8 +106,8 @@ func TestSharedRules(t *testing.T) {
       configuration: {` + st + `, value: ` + value + `}}}}}]}]`
 	}
 	for second, want := range map[string]int{"*rules": 1, "{rules: [{match: {path: /a, methods: [get]}}]}": 2} {
-		report := Analyze([]byte("static_resources:\n  listeners:" + listener("a", "&rules {rules: [{match: "+
-			"{path: /a, methods: [get]}}]}") + listener("b", second)))
+		report := Analyze("envoy.yaml", []byte("static_resources:\n  listeners:"+listener("a", "&rules {rules: [{match: "+
+			"{path: /a, methods: [get]}}]}")+listener("b", second)))
 		n := 0
 		for _, f := range report.Findings {
 			if f.Code == badRules.Code {

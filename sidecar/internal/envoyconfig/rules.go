@@ -13,7 +13,7 @@ type Rules struct {
 
 // RulesOf returns the rules of each edge in an Envoy configuration, as [Analyze] reads it, or in a file that has the
 // rules only, as for nginx.
-func RulesOf(file []byte) ([]Rules, error) {
+func RulesOf(name string, file []byte) ([]Rules, error) {
 	tree, _, err := parse(file)
 	if err != nil {
 		return nil, err
@@ -25,12 +25,16 @@ func RulesOf(file []byte) ([]Rules, error) {
 		text, err := json.Marshal(m)
 		return []Rules{{JSON: text}}, err
 	}
-	a := &analysis{}
+	a := &analysis{name: name}
 	a.find(tree)
 	var all []Rules
 	for _, p := range a.plugins {
 		if p.rules != nil && p.rules.PushListener {
 			continue
+		}
+		if p.rules == nil && len(a.extensions) > len(a.documents) {
+			return nil, errors.New("Envoy refused the rules that it read last, and goes on with earlier ones, which it " +
+				"doesn't show: its log says why")
 		}
 		text, err := json.Marshal(p.raw)
 		if err != nil {

@@ -45,8 +45,8 @@ type history struct {
 	at      time.Time
 	since   time.Time // the edge has been in step since; zero: it isn't
 
-	heap              float64 // how full Envoy's is, percent; 0: unknown
-	traps, clockSteps float64 // since the start
+	heap                        float64 // how full Envoy's is, percent; 0: unknown
+	traps, clockSteps, refusals float64 // since the start
 }
 
 // rates returns the growth of the edge's counters per second.
@@ -73,13 +73,14 @@ func (h *history) heapFull() float64 {
 // Counters in a sample's totals that no metric has.
 const (
 	traps      = "traps"       // VMs of the filter that were started again after a trap or panic, or not
+	refusals   = "refusals"    // filters that Envoy read and refused
 	clockSteps = "clock steps" // of this machine
 )
 
 // totals returns the sidecar's counters with these.
 func (i *Inspector) totals(own map[string]float64) map[string]float64 {
 	all := maps.Clone(own)
-	all[traps], all[clockSteps] = i.history.traps, i.history.clockSteps
+	all[traps], all[clockSteps], all[refusals] = i.history.traps, i.history.clockSteps, i.history.refusals
 	return all
 }
 
@@ -148,7 +149,7 @@ func (i *Inspector) sample(ctx context.Context) {
 	h.samples = append(h.samples, s)
 }
 
-// notice counts traps and steps of the clock since the sample before. The caller holds mu.
+// notice counts traps, refusals and steps of the clock since the sample before. The caller holds mu.
 func (h *history) notice(now time.Time, edge map[string]float64) {
 	if step := now.Round(0).Sub(h.at.Round(0)) - now.Sub(h.at); !h.at.IsZero() && step.Abs() > clockStep {
 		h.clockSteps++
@@ -157,8 +158,11 @@ func (h *history) notice(now time.Time, edge map[string]float64) {
 	delete(edge, heapPressure) // it is no counter
 	if h.edge != nil && edge != nil {
 		for name, value := range edge {
-			if isReload(name) {
-				h.traps += max(0, value-h.edge[name])
+			switch grown := max(0, value-h.edge[name]); {
+			case isReload(name):
+				h.traps += grown
+			case isRefusal(name):
+				h.refusals += grown
 			}
 		}
 	}
@@ -175,6 +179,12 @@ const (
 func isReload(name string) bool {
 	return name == "gatehouse_panics_total" || strings.HasSuffix(name, "_vm_reload_success") ||
 		strings.HasSuffix(name, "_vm_reload_failure")
+}
+
+// isRefusal reports whether this is the name of a counter of filters that Envoy read and refused.
+func isRefusal(name string) bool {
+	name, _, _ = strings.Cut(name, "{")
+	return strings.HasPrefix(name, "envoy_extension_config_discovery") && strings.HasSuffix(name, "_update_rejected")
 }
 
 // The edge's counters of requests, see docs/rules.md.
@@ -220,7 +230,8 @@ func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
 }
 
 const envoyCounters = "/stats/prometheus?filter=" +
-	"%5E(wasm%7Cdynamicmodulescustom%7Coverload.envoy.resource_monitors.fixed_heap.pressure)"
+	"%5E(wasm%7Cdynamicmodulescustom%7Coverload.envoy.resource_monitors.fixed_heap.pressure" +
+	"%7Cextension_config_discovery.*update_rejected)"
 
 func counters(ctx context.Context, url string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -244,7 +255,7 @@ func counters(ctx context.Context, url string) (map[string]float64, error) {
 	for name, family := range families {
 		for _, m := range family.GetMetric() {
 			switch {
-			case m.GetCounter() != nil && (strings.HasPrefix(name, prefix) || isReload(name)):
+			case m.GetCounter() != nil && (strings.HasPrefix(name, prefix) || isReload(name) || isRefusal(name)):
 				values[name+labels(m)] = m.GetCounter().GetValue()
 			case name == heapPressure:
 				values[name] = m.GetGauge().GetValue()

@@ -266,27 +266,30 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// TestNotice counts traps, and nothing when Envoy is new or away. TestFaults steps a clock.
+// TestNotice counts traps and refused rules, and nothing when Envoy is new or away. TestFaults steps a clock.
 func TestNotice(t *testing.T) {
 	const reloads, panics = "envoy_wasm_gatehouse_vm_reload_success", "gatehouse_panics_total"
+	const refused = "envoy_extension_config_discovery_http_filter_gatehouse_update_rejected"
 	now := time.Now()
 	for _, tt := range []struct {
 		name       string
 		before, at time.Time
 		was, is    map[string]float64
 		traps      float64
+		refusals   float64
 	}{
-		{"first", time.Time{}, now, nil, map[string]float64{reloads: 3}, 0},
+		{"first", time.Time{}, now, nil, map[string]float64{reloads: 3}, 0, 0},
+		{"refusal", now, now.Add(time.Minute), map[string]float64{refused: 1}, map[string]float64{refused: 2}, 0, 1},
 		{"trap", now, now.Add(time.Minute), map[string]float64{reloads: 3},
-			map[string]float64{reloads: 5, heapPressure: 7}, 2},
-		{"panic", now, now.Add(time.Minute), map[string]float64{panics: 1}, map[string]float64{panics: 2}, 1},
-		{"new Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, map[string]float64{reloads: 1}, 0},
-		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0},
+			map[string]float64{reloads: 5, heapPressure: 7}, 2, 0},
+		{"panic", now, now.Add(time.Minute), map[string]float64{panics: 1}, map[string]float64{panics: 2}, 1, 0},
+		{"new Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, map[string]float64{reloads: 1}, 0, 0},
+		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0, 0},
 	} {
 		h := history{at: tt.before, edge: tt.was}
 		h.notice(tt.at, tt.is)
-		if h.clockSteps != 0 || h.traps != tt.traps {
-			t.Errorf("%s: got %v steps, %v traps", tt.name, h.clockSteps, h.traps)
+		if h.clockSteps != 0 || h.traps != tt.traps || h.refusals != tt.refusals {
+			t.Errorf("%s: got %v steps, %v traps, %v refusals", tt.name, h.clockSteps, h.traps, h.refusals)
 		}
 		if _, kept := tt.is[heapPressure]; kept {
 			t.Errorf("%s: the heap's gauge is among the counters", tt.name)

@@ -88,6 +88,7 @@ var incidents = []incident{
 		"somebody guesses secrets of devices: %.0f guesses were beyond the limit. `gatehousectl held` lists the devices " +
 			"and networks"},
 	{[]string{traps}, "the filter trapped or panicked, and %.0f of its VMs were started again: Envoy's log says why"},
+	{[]string{refusals}, "Envoy refused %.0f changes of the rules, and goes on with the earlier ones: its log says why"},
 }
 
 // recent returns what happened in the last 15 minutes, the latest first. own has the sidecar's counters.

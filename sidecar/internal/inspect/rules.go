@@ -35,5 +35,5 @@ func (i *Inspector) rules(ctx context.Context) ([]envoyconfig.Rules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
-	return envoyconfig.RulesOf(dump)
+	return envoyconfig.RulesOf("", dump)
 }

@@ -1,0 +1,289 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// reloading is an edge that runs as docs/systemd starts Envoy: with the parts of its configuration.
+type reloading struct {
+	*edge
+	dir   string // of the parts
+	admin string
+}
+
+// startReloading starts one. Instead of Envoy the stack runs what renders the parts first, like ExecStartPre.
+func startReloading(t *testing.T, opts stack.Options) *reloading {
+	t.Helper()
+	envoy, err := stack.FindEnvoy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl, err := filepath.Abs("../build/gatehousectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "parts")
+	script := fmt.Sprintf("#!/bin/sh -e\n[ \"$1\" = --config-path ]\n%s envoy render \"$2\" --dir %s\nshift 2\n"+
+		"exec %s --config-path %s/envoy.yaml \"$@\"\n", ctl, dir, envoy, dir)
+	path := filepath.Join(t.TempDir(), "envoy")
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	opts.EnvoyPath = path
+	e := start(t, opts)
+	return &reloading{e, dir, strings.TrimPrefix(e.EnvoyAdminURL(), "http://")}
+}
+
+// edit replaces a text of the configuration, as an operator's editor does.
+func (r *reloading) edit(before, after string) {
+	r.t.Helper()
+	text, err := os.ReadFile(r.ConfigPath())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	changed := strings.Replace(string(text), before, after, 1)
+	if changed == string(text) {
+		r.t.Fatalf("%s has no %q", r.ConfigPath(), before)
+	}
+	if err := os.WriteFile(r.ConfigPath(), []byte(changed), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// addRule adds a rule before the others.
+func (r *reloading) addRule(rule string) {
+	r.t.Helper()
+	text, err := os.ReadFile(r.ConfigPath())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	first := regexp.MustCompile(`(?m)^( *)- name: telemetry`).FindSubmatch(text)
+	if first == nil {
+		r.t.Fatalf("%s has no rule telemetry", r.ConfigPath())
+	}
+	r.edit(string(first[0]), fmt.Sprintf("%s- %s\n%s", first[1], rule, first[0]))
+}
+
+func (r *reloading) reload() (string, error) {
+	r.t.Helper()
+	return gatehousectl(r.t, "envoy", "reload", r.ConfigPath(), "--dir", r.dir, "--admin", r.admin)
+}
+
+// mustReload returns how long Envoy took.
+func (r *reloading) mustReload() (ms int) {
+	r.t.Helper()
+	out, err := r.reload()
+	if _, scanErr := fmt.Sscanf(out, "gatehouse: applied in %d ms", &ms); err != nil || scanErr != nil {
+		r.t.Fatalf("reload: got %v %s", err, out)
+	}
+	return ms
+}
+
+// traffic is requests on connections that stay open while rules change.
+type traffic struct {
+	requests, dials atomic.Int64
+	failures        sync.Map // text: true
+	done            chan struct{}
+	group           sync.WaitGroup
+}
+
+// run repeats the requests on a connection of its own, each with the statuses that it may get.
+func (tr *traffic) run(e *edge, ask func(n int) (first string, lines []string, want int)) {
+	client := newClient()
+	transport := client.Transport.(*http.Transport)
+	transport.MaxConnsPerHost = 1
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		tr.dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	tr.group.Go(func() {
+		for n := 0; ; n++ {
+			select {
+			case <-tr.done:
+				return
+			default:
+			}
+			first, lines, want := ask(n)
+			a, err := e.try(client, first, lines...)
+			if err != nil || a.status != want || a.header.Get("Connection") == "close" {
+				tr.failures.Store(fmt.Sprintf("%s: got %v, %d %v, want %d", first, err, a.status, a.header, want), true)
+			}
+			tr.requests.Add(1)
+		}
+	})
+}
+
+// TestEnvoyReload changes rules while requests of each kind come on connections that stay open: hits, 304s, credentials
+// that wait for the sidecar, that are known and that are wrong, and what no rule matches. None may fail, and no
+// connection may be closed.
+func TestEnvoyReload(t *testing.T) {
+	t.Parallel()
+	skipOnThisEdge(t)
+	r := startReloading(t, stack.Options{})
+	changes := sized(20, 6)
+	r.put("/v1/products/1", `{"id":1}`)
+	r.device("d", "s", 4, "telemetry.write")
+	const fresh = 50
+	for i := range fresh {
+		r.device(fmt.Sprint("fresh-", i), "s", 8, "telemetry.write")
+	}
+	r.until("the object", func(a answer) bool {
+		return a.status == 200 && a.header.Get("Cache-Status") != "" &&
+			strings.Contains(a.header.Get("Cache-Status"), "hit")
+	}, "GET /v1/products/1")
+	etag := r.send("GET /v1/products/1").header.Get("Etag")
+	tr := &traffic{done: make(chan struct{})}
+	same := func(want int, first string, lines ...string) func(int) (string, []string, int) {
+		return func(int) (string, []string, int) { return first, lines, want }
+	}
+	before := r.UpstreamRequests()
+	for range 2 { // each worker
+		tr.run(r.edge, same(200, "GET /v1/products/1"))
+		tr.run(r.edge, same(304, "GET /v1/products/1", "if-none-match: "+etag))
+		tr.run(r.edge, same(200, "POST /v1/telemetry", credential("d", "s")...))
+		tr.run(r.edge, same(401, "POST /v1/telemetry"))
+		tr.run(r.edge, func(n int) (string, []string, int) { // the first one of each waits for a verdict
+			return "POST /v1/telemetry", credential(fmt.Sprint("fresh-", n%fresh), "s"), 200
+		})
+		tr.run(r.edge, same(200, "GET /unruled"))
+	}
+	client := newClient()
+	var longest time.Duration
+	var slowest int
+	for i := range changes {
+		path := fmt.Sprintf("/n/%d", i)
+		if a, err := r.try(client, "POST "+path); err != nil || a.status != 200 {
+			t.Fatalf("before the change: got %d, %v", a.status, err)
+		}
+		r.addRule(fmt.Sprintf("{match: {path: %s}, auth: {}}", path))
+		slowest = max(slowest, r.mustReload())
+		took := await(t, "the new rule", patience, func() error {
+			if a, err := r.try(client, "POST "+path); err != nil || a.status != 401 {
+				return fmt.Errorf("got %d, %w", a.status, err)
+			}
+			return nil
+		})
+		longest = max(longest, took)
+	}
+	close(tr.done)
+	tr.group.Wait()
+	tr.failures.Range(func(failure, _ any) bool { t.Error(failure); return true })
+	t.Logf("%d requests on %d connections during %d changes, which took %d ms at most, and %v until they were seen",
+		tr.requests.Load(), tr.dials.Load(), changes, slowest, longest)
+	if n := tr.dials.Load(); n != 12 {
+		t.Errorf("got %d connections, want 12: some was closed:\n%s", n,
+			r.fetch(r.EnvoyAdminURL()+"/stats?filter=^http.edge.downstream_(cx|rq)&usedonly"))
+	}
+	if n := tr.requests.Load(); n < int64(100*changes) {
+		t.Errorf("got %d requests, want %d", n, 100*changes)
+	}
+	if longest > time.Second {
+		t.Errorf("rules took effect %v after reload had ended", longest)
+	}
+	if r.UpstreamRequests() == before {
+		t.Error("the upstream saw nothing")
+	}
+	r.refuses(t)
+}
+
+// refuses has Envoy go on with its rules where others can't be applied.
+func (r *reloading) refuses(t *testing.T) {
+	t.Helper()
+	still := func(what string) {
+		t.Helper()
+		if a := r.send("POST /n/0"); a.status != 401 {
+			t.Errorf("%s: a rule is gone: got %d", what, a.status)
+		}
+		if a := r.send("GET /v1/products/1"); a.status != 200 || !strings.Contains(a.header.Get("Cache-Status"), "hit") {
+			t.Errorf("%s: the memory is gone: got %d %s", what, a.status, a.header.Get("Cache-Status"))
+		}
+	}
+	fails := func(what, want string) {
+		t.Helper()
+		out, err := r.reload()
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: got %v %s, want %q", what, err, out, want)
+		}
+		still(what)
+	}
+	r.edit("path: /n/0}", "pathh: /n/0}")
+	fails("an unknown field", "unknown field")
+	r.edit("pathh: /n/0}", "path: /n/0}")
+
+	r.edit("stat_prefix: edge", "stat_prefix: other")
+	r.edit("path: /n/0}", "path: /gone}")
+	fails("a change beside the rules", `first "stat_prefix: other"; restart Envoy`)
+	r.edit("stat_prefix: other", "stat_prefix: edge")
+	r.edit("path: /gone}", "path: /n/0}")
+
+	// What check can't see: a module or a runtime that this Envoy doesn't have.
+	file := filepath.Join(r.dir, "gatehouse.yaml")
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has, hasNot := "envoy.wasm.runtime.v8", "envoy.wasm.runtime.wamr"
+	if onNative() {
+		has, hasNot = "libgatehouse.so", "none/libgatehouse.so"
+	}
+	r.edit(has, hasNot)
+	r.edit("path: /n/0}", "path: /gone}")
+	fails("a module that Envoy can't run", "Envoy refuses it and goes on as before")
+	if text, err := os.ReadFile(file); err != nil || string(text) != string(whole) {
+		t.Errorf("the file of the filter is not as before: %v", err)
+	}
+	r.edit(hasNot, has)
+	r.edit("path: /gone}", "path: /n/0}")
+
+	// A file that another program replaced, as kubelet does.
+	replace := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rejected = "extension_config_discovery.http_filter.gatehouse.update_rejected"
+	count := r.stat(rejected)
+	replace(strings.Replace(string(whole), "path: /n/0}", "pathh: /n/0}", 1))
+	await(t, rejected, patience, func() error {
+		if n := r.stat(rejected); n != count+1 {
+			return fmt.Errorf("got %d", n)
+		}
+		return nil
+	})
+	still("a file that Envoy rejects")
+	sidecar := strings.TrimPrefix(r.SidecarAdminURL(), "http://")
+	await(t, "the status", patience, func() error {
+		out, err := gatehousectl(t, "status", "--sidecar", sidecar)
+		if !strings.Contains(out, "Envoy refused 2 changes of the rules") {
+			return fmt.Errorf("got %s, %w", out, err)
+		}
+		return nil
+	})
+	if out, err := gatehousectl(t, "explain", "/n/0", "--sidecar", sidecar); err == nil ||
+		!strings.Contains(out, "Envoy refused the rules that it read last") {
+		t.Errorf("explain: got %v %s", err, out)
+	}
+	r.edit("path: /n/0}", "path: /n/new}")
+	r.mustReload()
+	if a := r.send("POST /n/new"); a.status != 401 {
+		t.Errorf("after a file that Envoy rejected: got %d", a.status)
+	}
+	if out, err := r.reload(); err != nil || !strings.Contains(out, "gatehouse: unchanged") {
+		t.Errorf("nothing changed: got %v %s", err, out)
+	}
+}

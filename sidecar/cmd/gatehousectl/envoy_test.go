@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestEnvoyReload has a stand-in for Envoy's admin, which has applied what the file of the filter says, unless a rule
+// of it is named refused. TestEnvoyReload of e2e has Envoy.
+func TestEnvoyReload(t *testing.T) {
+	s := newShell(t)
+	content, err := os.ReadFile("../../../envoy/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := string(content)
+	dir := filepath.Join(t.TempDir(), "parts")
+	config := s.file("envoy.yaml", whole)
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var applied string
+	rejected := 3
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		text := read("gatehouse.yaml")
+		version := regexp.MustCompile(`version_info: (\w+)`).FindStringSubmatch(text)[1]
+		if strings.Contains(text, "name: refused") {
+			rejected++
+		} else {
+			applied = version
+		}
+		fmt.Fprintf(w, "extension_config_discovery.http_filter.gatehouse.version_text: %q\n"+
+			"extension_config_discovery.http_filter.gatehouse.update_rejected: %d\n"+
+			"extension_config_discovery.http_filter.other.update_rejected: 9\n", applied, rejected)
+	}))
+	defer admin.Close()
+	reload := []string{"envoy", "reload", config, "--dir", dir, "--admin", strings.TrimPrefix(admin.URL, "http://")}
+	s.fails(2, "envoy.yaml: no such file or directory: let Envoy start with what gatehousectl envoy render writes", "",
+		reload...)
+	s.ok("", "envoy", "render", config, "--dir", dir)
+	first := read("gatehouse.yaml")
+	if got := s.ok("", reload...); got != "gatehouse: unchanged\n" {
+		t.Errorf("got %q", got)
+	}
+	change := func(before, after string) {
+		t.Helper()
+		text := strings.Replace(whole, before, after, 1)
+		if text == whole {
+			t.Fatalf("envoy.yaml has no %q", before)
+		}
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		before, after, want string
+		code                int
+	}{
+		{"name: products", "nam: products", "unknown field", 2},
+		{"stat_prefix: edge", "stat_prefix: other", `nothing is applied: other parts than the rules differ from what Envoy ` +
+			`started with, first "stat_prefix: other"; restart Envoy`, 2},
+		{"name: products", "name: refused", "gatehouse: Envoy refuses it and goes on as before; its log tells why", 1},
+	} {
+		change(tt.before, tt.after)
+		s.fails(tt.code, tt.want, "", reload...)
+		if read("gatehouse.yaml") != first {
+			t.Errorf("%s: the file of the filter was left changed", tt.after)
+		}
+	}
+	change("name: products", "name: goods")
+	if got := s.ok("", reload...); !regexp.MustCompile(`^gatehouse: applied in \d+ ms\n$`).MatchString(got) ||
+		!strings.Contains(read("gatehouse.yaml"), "name: goods") {
+		t.Errorf("got %q", got)
+	}
+	s.fails(1, "Say where Envoy's admin is by --admin or $GATEHOUSE_EDGE_ADMIN", "", append(reload[:len(reload)-1],
+		"127.0.0.1:1")...)
+	s.fails(2, "has no filter of Gatehouse", "static_resources: {}", "envoy", "render", "-", "--dir", dir)
+}
