@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,18 +63,20 @@ func (r *reloading) edit(before, after string) {
 	}
 }
 
-// addRule adds a rule before the others.
+// addRule adds a rule before the others of each listener.
 func (r *reloading) addRule(rule string) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.ConfigPath())
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	first := regexp.MustCompile(`(?m)^( *)- name: telemetry`).FindSubmatch(text)
-	if first == nil {
+	first := regexp.MustCompile(`(?m)^( *)- name: telemetry`)
+	if !first.Match(text) {
 		r.t.Fatalf("%s has no rule telemetry", r.ConfigPath())
 	}
-	r.edit(string(first[0]), fmt.Sprintf("%s- %s\n%s", first[1], rule, first[0]))
+	if err := os.WriteFile(r.ConfigPath(), first.ReplaceAll(text, []byte("$1- "+rule+"\n$0")), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 func (r *reloading) reload() (string, error) {
@@ -85,8 +88,13 @@ func (r *reloading) reload() (string, error) {
 func (r *reloading) mustReload() (ms int) {
 	r.t.Helper()
 	out, err := r.reload()
-	if _, scanErr := fmt.Sscanf(out, "gatehouse: applied in %d ms", &ms); err != nil || scanErr != nil {
+	found := regexp.MustCompile(`(?m)^gatehouse: applied in (\d+) ms$`).FindStringSubmatch(out)
+	if err != nil || found == nil {
 		r.t.Fatalf("reload: got %v %s", err, out)
+	}
+	ms, err = strconv.Atoi(found[1])
+	if err != nil {
+		r.t.Fatal(err)
 	}
 	return ms
 }
