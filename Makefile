@@ -127,7 +127,7 @@ nginx: packages ## build the edge in nginx as a library into build/libgatehouse-
 	@mkdir -p build
 	GO=$(GO) scripts/build-library.sh nginx build/libgatehouse-nginx.so
 
-test: ## unit tests with -race and end-to-end suite, five minutes
+test: ## unit tests and end-to-end suite, five minutes; CI runs them with -race, too
 	@scripts/test.sh
 
 test-all: ## make test and all long tests: whole suites, mutation, conformance, routers, chaos, fuzzing, images twice
