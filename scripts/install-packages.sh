@@ -53,7 +53,8 @@ there() {
     # Debian has ensurepip in a package of its own. The system's pip can install into an environment instead.
     python3-venv) python3 -c 'import ensurepip' || python3 -m pip --version ;;
     libc6-dev) cc -E -include stdlib.h -x c /dev/null ;;
-    *) command -v "${tools[$1]:-$1}" || [[ -e ${tools[$1]:-} ]] ;;
+    libnginx-mod-* | containernetworking-plugins) [[ -e ${tools[$1]} ]] ;;
+    *) command -v "${tools[$1]:-$1}" ;;
   esac >/dev/null 2>&1
 }
 
