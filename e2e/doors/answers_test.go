@@ -1,0 +1,258 @@
+package doors
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// alterations are the findings of check about what changes the edge's answers.
+var alterations = []string{"GH0312", "GH0321", "GH0322", "GH0323", "GH0612"}
+
+// TestAnswersOnEnvoy runs an edge with each setting that acts on responses. Whenever an answer differs from that of the
+// same Envoy without the setting, check must report one of alterations, and else none.
+func TestAnswersOnEnvoy(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []stack.EdgeKind{stack.EnvoyEdge, stack.NativeEdge} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			seed, _ := seedAndNumbers(t)
+			w := newWorld(t, kind, publishAnswers)
+			w.compare(append([]setting{{name: "none"}}, settings(rand.New(rand.NewPCG(seed, 0)))...))
+		})
+	}
+}
+
+// setting is a part of a configuration that acts on responses, or might.
+type setting struct {
+	name  string
+	apply func(g *gen)
+	// uncertain says that requests other than those of forms decide what the setting changes.
+	uncertain bool
+}
+
+// compare runs an edge for each setting, and compares answers with those of the first.
+func (w *world) compare(settings []setting) {
+	var all []*gen
+	ports := reservePorts(w.t, len(settings))
+	file := &config{}
+	for i, s := range settings {
+		g := empty(w, 1, 0, ports[i:i+1])
+		g.base()
+		clear(g.rules)
+		for name, value := range parse("%s", answerRules) {
+			g.rules[name] = value
+		}
+		g.edge["name"] = fmt.Sprint(i)
+		g.hcm["delayed_close_timeout"] = "0s" // ask reads until the connection ends
+		if s.apply != nil {
+			s.apply(g)
+		}
+		file.file = append(file.file, g.edge)
+		file.clusters = g.clusters
+		all = append(all, g)
+	}
+	w.deploy(1, []*config{file})
+	found := w.alterations(file)
+	var plain []reply
+	differ := 0
+	for i, s := range settings {
+		if !listens(ports[i]) {
+			w.t.Errorf("%s: Envoy refuses it: %s", s.name, marshal(all[i].edge))
+			continue
+		}
+		got := ask(w.t, ports[i])
+		if plain == nil {
+			if plain = got; found["0"] != nil {
+				w.t.Errorf("the edge without a setting has findings: %v", found["0"])
+			}
+			continue
+		}
+		var changes []string
+		for j, f := range forms {
+			for _, change := range plain[j].changes(got[j]) {
+				changes = append(changes, f.name+": "+change)
+			}
+		}
+		findings := found[fmt.Sprint(i)]
+		if len(changes) > 0 {
+			differ++
+		}
+		switch {
+		case len(changes) > 0 && findings == nil:
+			w.t.Errorf("%s: no finding, but answers change: %s", s.name, strings.Join(changes, "; "))
+		case len(changes) == 0 && findings != nil && !s.uncertain:
+			w.t.Errorf("%s: no answer changes, but check finds %v", s.name, findings)
+		case testing.Verbose() && os.Getenv("SHOW") != "":
+			w.t.Logf("%s: %v: %s", s.name, findings, strings.Join(changes, "; "))
+		}
+	}
+	w.t.Logf("%d settings × %d forms of an answer; %d settings change answers", len(settings)-1, len(forms), differ)
+}
+
+// alterations returns the findings of check, by listener.
+func (w *world) alterations(c *config) map[string][]finding {
+	found := map[string][]finding{}
+	for listeners := range slices.Chunk(c.file, 12) { // what check compares among listeners takes longer the more there are
+		path := filepath.Join(w.dir, "answers.json")
+		check(w.t, os.WriteFile(path, []byte(marshal(tree{"static_resources": tree{
+			"listeners": append(slices.Clone(listeners), w.push), "clusters": append(slices.Clone(c.clusters), w.sidecar)},
+			"admin": w.admin, "stats_config": w.stats})), 0o600))
+		for _, f := range findings(w.t, path) {
+			if slices.Contains(alterations, f.Code) {
+				found[f.Listener] = append(found[f.Listener], f)
+			}
+		}
+	}
+	return found
+}
+
+const answerRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
+	{"match": {"prefix": "/private/"}, "auth": {"permissions": ["read"]}, "cache": {}},
+	{"match": {"prefix": "/forbidden/"}, "auth": {"permissions": ["write"]}},
+	{"match": {"prefix": "/"}, "cache": {}}]}`
+
+// publishAnswers publishes objects of all forms.
+func publishAnswers(ctx context.Context, redisURL string) error {
+	client, err := redisurl.Connect(redisURL)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	p := publish.New(client)
+	device := publish.Device{ID: "d1", Secret: secret, Cost: 4, Permissions: []string{"read"}}
+	if _, err := p.PutDevice(ctx, device); err != nil {
+		return err
+	}
+	// The edge's own Last-Modified appears two seconds after the publish.
+	dated := publish.Header{Name: "last-modified", Value: "Wed, 01 Jan 2025 00:00:00 GMT"}
+	fresh := publish.Header{Name: "cache-control", Value: "max-age=600"}
+	text := strings.Repeat("the quick brown fox jumps over the lazy dog; ", 40)
+	for _, o := range []publish.Object{
+		{Key: "/text", ETag: `"text"`, Body: []byte(text), ContentType: "text/plain", Headers: []publish.Header{dated, fresh}},
+		{Key: "/private/json", ETag: `"json"`, Body: []byte(`{"a":"` + text + `"}`), ContentType: "application/json",
+			Headers: []publish.Header{dated}},
+		{Key: "/tiny", ETag: `"tiny"`, Body: []byte("tiny"), ContentType: "text/html", Headers: []publish.Header{dated}},
+		{Key: "/empty", ETag: `"empty"`, Body: nil, ContentType: "text/plain", Headers: []publish.Header{dated}},
+		{Key: "/missing", ETag: `"missing"`, Body: []byte("no " + text), ContentType: "text/html", Status: 404,
+			Headers: []publish.Header{dated}},
+		{Key: "/gone", ETag: `"gone"`, Body: []byte("gone"), ContentType: "text/html", Status: 410,
+			Headers: []publish.Header{dated}},
+		{Key: "/moved", ETag: `"moved"`, Body: []byte("moved"), ContentType: "text/html", Status: 308,
+			Headers: []publish.Header{dated, {Name: "location", Value: "/text"}}},
+	} {
+		if _, err := p.Put(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forms are requests for each form of an answer.
+var forms = []struct {
+	name, line string
+	fields     []string
+}{
+	{"200", "GET /text", nil},
+	{"br", "GET /text", []string{"accept-encoding: br"}},
+	{"gzip", "GET /text", []string{"accept-encoding: gzip"}},
+	{"zstd", "GET /text", []string{"accept-encoding: zstd"}},
+	{"identity of several", "GET /tiny", []string{"accept-encoding: gzip, br, zstd"}},
+	{"HEAD", "HEAD /text", nil},
+	{"HEAD br", "HEAD /text", []string{"accept-encoding: br"}},
+	{"206", "GET /text", []string{"range: bytes=10-99", "accept-encoding: gzip, br"}},
+	{"416", "GET /text", []string{"range: bytes=99999-"}},
+	{"304", "GET /text", []string{`if-none-match: "text"`}},
+	{"304 br", "GET /text", []string{`if-none-match: *`, "accept-encoding: br"}},
+	{"304 by date", "GET /text", []string{"if-modified-since: Wed, 01 Jan 2025 00:00:00 GMT"}},
+	{"empty", "GET /empty", []string{"accept-encoding: gzip"}},
+	{"404", "GET /missing", nil},
+	{"404 gzip", "GET /missing", []string{"accept-encoding: gzip"}},
+	{"410", "GET /gone", nil},
+	{"308", "GET /moved", nil},
+	{"private", "GET /private/json", []string{"x-device-id: d1", "x-device-token: " + secret}},
+	{"private br", "GET /private/json", []string{"x-device-id: d1", "x-device-token: " + secret, "accept-encoding: br"}},
+	{"refused: 401", "GET /private/json", nil},
+	{"refused: 403", "GET /forbidden/x", []string{"x-device-id: d1", "x-device-token: " + secret}},
+}
+
+// reply is an answer octet by octet.
+type reply struct {
+	form, status string
+	lines        []string // in lower case, sorted; those of Envoy itself are not among them
+	body         string
+}
+
+// ask sends all forms of requests to a port, each on its own connection.
+func ask(t *testing.T, port int) (all []reply) {
+	for _, f := range forms {
+		conn, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", networkAddress, port), time.Second)
+		check(t, err)
+		check(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		_, err = io.WriteString(conn, f.line+" HTTP/1.1\r\nhost: edge.example\r\nconnection: close\r\n"+
+			strings.Join(append(f.fields, "\r\n"), "\r\n"))
+		check(t, err)
+		text, err := io.ReadAll(conn)
+		check(t, err)
+		check(t, conn.Close())
+		head, body, _ := strings.Cut(string(text), "\r\n\r\n")
+		status, rest, _ := strings.Cut(head, "\r\n")
+		r := reply{form: f.name, status: status, body: body}
+		for line := range strings.SplitSeq(rest, "\r\n") {
+			name, value, _ := strings.Cut(line, ":")
+			switch name = strings.ToLower(name); name {
+			case "date", "server", "connection":
+				continue
+			case "age":
+				value = "SECONDS"
+			}
+			r.lines = append(r.lines, name+": "+strings.TrimSpace(value))
+		}
+		slices.Sort(r.lines)
+		all = append(all, r)
+	}
+	return all
+}
+
+// describes matches lines that say something about content or its caching (RFC 9110 and 9111), or that carry it.
+var describes = regexp.MustCompile(`^(content-.*|etag|last-modified|age|cache-control|expires|pragma|location|retry-after|` +
+	`accept-ranges|www-authenticate|transfer-encoding|trailer|cache-status):`)
+
+// changes tells what is another reply's instead. Other headers may be added: that is what settings are for. And an error
+// may have another text.
+func (r *reply) changes(other reply) (all []string) {
+	refusal := strings.HasPrefix(r.form, "refused")
+	if r.status != other.status {
+		all = append(all, r.status+" becomes "+other.status)
+	}
+	if r.body != other.body && !refusal {
+		all = append(all, fmt.Sprintf("the body %.40q becomes %.40q", r.body, other.body))
+	}
+	text := func(line string) bool {
+		return refusal && (strings.HasPrefix(line, "content-") || strings.HasPrefix(line, "transfer-encoding"))
+	}
+	for _, line := range r.lines {
+		if !slices.Contains(other.lines, line) && !text(line) {
+			all = append(all, "lost: "+line)
+		}
+	}
+	for _, line := range other.lines {
+		if !slices.Contains(r.lines, line) && describes.MatchString(line) && !text(line) {
+			all = append(all, "added: "+line)
+		}
+	}
+	return all
+}
