@@ -20,7 +20,7 @@ import (
 )
 
 // alterations are the findings of check about what changes the edge's answers.
-var alterations = []string{"GH0312", "GH0321", "GH0322", "GH0323", "GH0612"}
+var alterations = []string{"GH0321", "GH0322", "GH0323", "GH0324", "GH0612"}
 
 // TestAnswersOnEnvoy runs an edge with each setting that acts on responses. Whenever an answer differs from that of the
 // same Envoy without the setting, check must report one of alterations, and else none.
@@ -140,9 +140,10 @@ func publishAnswers(ctx context.Context, redisURL string) error {
 	// The edge's own Last-Modified appears two seconds after the publish.
 	dated := publish.Header{Name: "last-modified", Value: "Wed, 01 Jan 2025 00:00:00 GMT"}
 	fresh := publish.Header{Name: "cache-control", Value: "max-age=600"}
+	german := publish.Header{Name: "content-language", Value: "de"}
 	text := strings.Repeat("the quick brown fox jumps over the lazy dog; ", 40)
 	for _, o := range []publish.Object{
-		{Key: "/text", ETag: `"text"`, Body: []byte(text), ContentType: "text/plain", Headers: []publish.Header{dated, fresh}},
+		{Key: "/text", ETag: `"text"`, Body: []byte(text), ContentType: "text/plain", Headers: []publish.Header{dated, fresh, german}},
 		{Key: "/private/json", ETag: `"json"`, Body: []byte(`{"a":"` + text + `"}`), ContentType: "application/json",
 			Headers: []publish.Header{dated}},
 		{Key: "/tiny", ETag: `"tiny"`, Body: []byte("tiny"), ContentType: "text/html", Headers: []publish.Header{dated}},
@@ -173,7 +174,7 @@ var forms = []struct {
 	{"identity of several", "GET /tiny", []string{"accept-encoding: gzip, br, zstd"}},
 	{"HEAD", "HEAD /text", nil},
 	{"HEAD br", "HEAD /text", []string{"accept-encoding: br"}},
-	{"206", "GET /text", []string{"range: bytes=10-99", "accept-encoding: gzip, br"}},
+	{"206", "GET /text", []string{"range: bytes=10-99", "accept-encoding: gzip, br, zstd"}},
 	{"416", "GET /text", []string{"range: bytes=99999-"}},
 	{"304", "GET /text", []string{`if-none-match: "text"`}},
 	{"304 br", "GET /text", []string{`if-none-match: *`, "accept-encoding: br"}},
@@ -218,6 +219,11 @@ func ask(t *testing.T, port int) (all []reply) {
 				continue
 			case "age":
 				value = "SECONDS"
+			case "vary":
+				for item := range strings.SplitSeq(value, ",") {
+					r.lines = append(r.lines, "vary: "+strings.ToLower(strings.TrimSpace(item)))
+				}
+				continue
 			}
 			r.lines = append(r.lines, name+": "+strings.TrimSpace(value))
 		}

@@ -66,7 +66,7 @@ func localReplies() (all []setting) {
 		{"a header that is absent", `{"header_filter": {"header": {"name": "x-never", "present_match": true}}}`, true},
 		{"no health check", `{"not_health_check_filter": {}}`, false},
 		{"traces", `{"traceable_filter": {}}`, true},
-		{"always", `{"runtime_filter": {"runtime_key": "none", "percent_sampled": {"numerator": 100}}}`, false},
+		{"always", `{"runtime_filter": {"runtime_key": "none", "percent_sampled": {"numerator": 100}}}`, true},
 		{"never", `{"runtime_filter": {"runtime_key": "none", "percent_sampled": {"numerator": 0}}}`, true},
 		{"slow", `{"duration_filter": {"comparison": {"op": "GE", "value": {"default_value": 60000, "runtime_key": "none"}}}}`, true},
 		{"errors with flags", fmt.Sprintf(`{"and_filter": {"filters": [%s, {"response_flag_filter": {}}]}}`, statusFilter("GE", 400)), false},
@@ -76,6 +76,7 @@ func localReplies() (all []setting) {
 		{"gRPC", `{"grpc_status_filter": {"statuses": ["UNAVAILABLE"]}}`, true},
 		{"metadata", `{"metadata_filter": {"matcher": {"filter": "x", "path": [{"key": "y"}], "value": {"string_match": {"exact": "z"}}}, "match_if_key_not_found": false}}`, true},
 		{"CEL: status", fmt.Sprintf(celFilter, "response.code >= 400"), false},
+		{"CEL: from the cache", fmt.Sprintf(celFilter, `"cache-status" in response.headers`), false},
 		{"CEL: not from the cache", fmt.Sprintf(celFilter, "!('cache-status' in response.headers)"), false},
 		{"CEL: errors not from the cache", fmt.Sprintf(`{"and_filter": {"filters": [%s, %s]}}`, statusFilter("GE", 400),
 			fmt.Sprintf(celFilter, "!('cache-status' in response.headers)")), false},
@@ -103,7 +104,7 @@ func localReplies() (all []setting) {
 	exclude := func(filter string) string {
 		return fmt.Sprintf(`{"filter": %s, "body_format_override": %s}`, filter, sameBody)
 	}
-	recipe := exclude(fmt.Sprintf(celFilter, "'cache-status' in response.headers"))
+	recipe := exclude(fmt.Sprintf(celFilter, "response.code < 400 || 'cache-status' in response.headers"))
 	for _, rest := range []string{`"body_format": ` + jsonBody, `"body_format": {"text_format_source": {"inline_string": "x"}}`} {
 		add("excluded: "+rest, fmt.Sprintf(`{"mappers": [%s], %s}`, recipe, rest), false)
 	}
@@ -122,7 +123,7 @@ func localReplies() (all []setting) {
 var (
 	described = map[string]string{"etag": `\"other\"`, "cache-control": "no-store", "content-type": "text/x",
 		"last-modified": "Thu, 02 Jan 2025 00:00:00 GMT", "cache-status": "other; hit", "content-encoding": "x",
-		"content-language": "fr"}
+		"content-language": "fr", "vary": "origin"}
 	others        = map[string]string{"x-frame-options": "DENY", "access-control-allow-origin": "*", "x-content-type-options": "nosniff"}
 	appendActions = []string{"APPEND_IF_EXISTS_OR_ADD", "ADD_IF_ABSENT", "OVERWRITE_IF_EXISTS_OR_ADD", "OVERWRITE_IF_EXISTS"}
 )
@@ -344,9 +345,9 @@ func compressions() (all []setting) {
 	}) {
 		for _, kind := range []string{"gzip", "brotli", "zstd"} {
 			for where, place := range ordered(places) {
-				all = append(all, setting{name: fmt.Sprintf("compressor %s %s: %s", kind, where, name), apply: func(g *gen) {
+				all = append(all, setting{fmt.Sprintf("compressor %s %s: %s", kind, where, name), func(g *gen) {
 					g.insert(place(g), compressor(kind, fields))
-				}})
+				}, slices.Contains([]string{"another type", "long", "uncompressible codes"}, name)})
 			}
 		}
 	}
@@ -398,7 +399,7 @@ func neighbours() (all []setting) {
 	runtime := `{"default_value": ` + percent + `, "runtime_key": "none"}`
 	for name, config := range ordered(map[string]string{
 		"adaptive_concurrency":          `"adaptive_concurrency.v3.AdaptiveConcurrency", "gradient_controller_config": {"concurrency_limit_params": {"concurrency_update_interval": "0.1s"}, "min_rtt_calc_params": {"interval": "60s", "request_count": 50}}`,
-		"admission_control":             `"admission_control.v3.AdmissionControl", "success_criteria": {"http_criteria": {}}`,
+		"admission_control":             `"admission_control.v3.AdmissionControl", "success_criteria": {"http_criteria": {"http_success_status": [{"start": 200, "end": 600}]}, "grpc_criteria": {"grpc_success_status": [0]}}`,
 		"bandwidth_limit":               `"bandwidth_limit.v3.BandwidthLimit", "stat_prefix": "b", "enable_mode": "REQUEST_AND_RESPONSE", "limit_kbps": 10000`,
 		"bandwidth_limit with trailers": `"bandwidth_limit.v3.BandwidthLimit", "stat_prefix": "b", "enable_mode": "REQUEST_AND_RESPONSE", "limit_kbps": 10000, "enable_response_trailers": true`,
 		"buffer":                        `"buffer.v3.Buffer", "max_request_bytes": 100`,
@@ -408,7 +409,7 @@ func neighbours() (all []setting) {
 		"csrf":                          `"csrf.v3.CsrfPolicy", "filter_enabled": ` + runtime,
 		"fault: none":                   `"fault.v3.HTTPFault", "abort": {"http_status": 503, "percentage": {"numerator": 0}}`,
 		"fault: slow":                   `"fault.v3.HTTPFault", "response_rate_limit": {"fixed_limit": {"limit_kbps": 100000}, "percentage": ` + percent + `}`,
-		"file_system_buffer":            `"file_system_buffer.v3.FileSystemBufferFilterConfig"`,
+		"file_system_buffer":            `"file_system_buffer.v3.FileSystemBufferFilterConfig", "manager_config": {"thread_pool": {"thread_count": 1}}`,
 		"grpc_http1_bridge":             `"grpc_http1_bridge.v3.Config"`,
 		"grpc_http1_reverse_bridge":     `"grpc_http1_reverse_bridge.v3.FilterConfig", "content_type": "application/x", "withhold_grpc_frames": true`,
 		"grpc_stats":                    `"grpc_stats.v3.FilterConfig", "emit_filter_state": true`,
@@ -436,7 +437,7 @@ func neighbours() (all []setting) {
 				}
 				g.insert(place(g), parse(`{"name": "n", "typed_config": {"@type": "%s%s"%s}}`, filterTypes, strings.TrimPrefix(kind, `"`), fields))
 				if strings.HasPrefix(name, "cors") {
-					g.host["typed_per_filter_config"] = parse(`{"n": {"@type": "%scors.v3.CorsPolicy", "allow_origin_string_match": [{"prefix": ""}], "expose_headers": "etag"}}`, filterTypes)
+					g.host["typed_per_filter_config"] = parse(`{"n": {"@type": "%scors.v3.CorsPolicy", "allow_origin_string_match": [{"prefix": "h"}], "expose_headers": "etag"}}`, filterTypes)
 				}
 			}})
 		}

@@ -92,6 +92,7 @@ func (a *analysis) edge(p *plugin) {
 		a.headers(p)
 		a.routesOf(p)
 		a.answers(p)
+		a.responses(p)
 		a.sharedKeys(p)
 		a.hosts(p)
 	}
