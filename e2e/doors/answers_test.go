@@ -20,7 +20,7 @@ import (
 )
 
 // alterations are the findings of check about what changes the edge's answers.
-var alterations = []string{"GH0321", "GH0322", "GH0323", "GH0324", "GH0612"}
+var alterations = []string{"GH0312", "GH0321", "GH0322", "GH0323", "GH0324", "GH0612"}
 
 // TestAnswersOnEnvoy runs an edge with each setting that acts on responses. Whenever an answer differs from that of the
 // same Envoy without the setting, check must report one of alterations, and else none.

@@ -385,9 +385,9 @@ func caches() (all []setting) {
 			"cache_v2": `{"@type": "` + filterTypes + `cache_v2.v3.CacheV2Config", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache_v2.simple_http_cache.v3.SimpleHttpCacheV2Config"}}`,
 			"no cache": `{"@type": "` + filterTypes + `cache.v3.CacheConfig", "disabled": true}`,
 		}) {
-			all = append(all, setting{name: name + " " + where, apply: func(g *gen) {
+			all = append(all, setting{name + " " + where, func(g *gen) {
 				g.insert(place(g), parse(`{"name": "cache", "typed_config": %s}`, config))
-			}})
+			}, where == "behind"}) // check means what it keeps of the upstream
 		}
 	}
 	return all
@@ -424,7 +424,7 @@ func neighbours() (all []setting) {
 		"rbac":                  `"rbac.v3.RBAC", "rules": {"action": "ALLOW", "policies": {"all": {"permissions": [{"any": true}], "principals": [{"any": true}]}}}`,
 		"set_filter_state":      `"set_filter_state.v3.Config", "on_request_headers": [{"object_key": "x", "factory_key": "envoy.string", "format_string": {"text_format_source": {"inline_string": "x"}}}]`,
 		"set_metadata":          `"set_metadata.v3.Config", "metadata": [{"metadata_namespace": "x", "value": {"a": "b"}}]`,
-		"stateful_session":      `"stateful_session.v3.StatefulSession", "session_state": {"name": "s", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState", "cookie": {"name": "s", "path": "/"}}}`,
+		"stateful_session":      `"stateful_session.v3.StatefulSession", "session_state": {"name": "envoy.http.stateful_session.cookie", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState", "cookie": {"name": "s", "path": "/"}}}`,
 		"tap":                   `"tap.v3.Tap", "common_config": {"admin_config": {"config_id": "t"}}`,
 		"transform of requests": `"transform.v3.TransformConfig", "request_transformation": {"headers_mutations": [{"append": {"header": {"key": "x-a", "value": "b"}}}]}`,
 	}) {

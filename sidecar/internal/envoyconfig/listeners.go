@@ -250,6 +250,9 @@ func (a *analysis) push(p *plugin) {
 		add(&smallPush, "per_connection_buffer_limit_bytes",
 			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, limits.MaxBatch)
 	}
+	if p.manager != nil {
+		a.localReplies(p, []answer{{200, true, false}, {409, true, false}}) // whose bodies the sidecar reads
+	}
 	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
 		add(&pushLimited, "ignore_global_conn_limit",
 			"limits of the edge count here, too: a flood at the edge delays revocations")

@@ -38,18 +38,22 @@ func (a *analysis) responses(p *plugin) {
 // answer is one that an edge may give.
 type answer struct {
 	status int
-	cached bool // its body is an object or a token; of others, only status and headers matter
+	body   bool // is an object or a token; of other answers, only status and headers matter
+	cached bool // it has Cache-Status
 }
 
 // answers returns those that an edge may give. A 503 isn't among them: clients try again, whatever it says.
 func (p *plugin) answers() (all []answer) {
 	if p.caches() {
 		for _, status := range []int{200, 206, 301, 302, 304, 307, 308, 404, 410, 416} {
-			all = append(all, answer{status, true})
+			all = append(all, answer{status, true, true})
 		}
 	}
 	if p.auth {
-		all = append(all, answer{401, false}, answer{403, false})
+		all = append(all, answer{401, false, false}, answer{403, false, false})
+	}
+	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.IssueSession }) {
+		all = append(all, answer{200, true, false})
 	}
 	return all
 }
@@ -126,7 +130,7 @@ func (a *analysis) localReplies(p *plugin, answers []answer) {
 				report(at, "changes the status", of)
 			} else if setsHeader(mapper.list("headers_to_add")) != "" {
 				report(at, "changes headers", of)
-			} else if of.cached && (mapper.has("body") || override && !sameBody(mapper.object("body_format_override"))) {
+			} else if of.body && (mapper.has("body") || override && !sameBody(mapper.object("body_format_override"))) {
 				report(at, "replaces the body, but not entity-tag, encoding and range,", of)
 			}
 			if takes == always {
@@ -134,7 +138,7 @@ func (a *analysis) localReplies(p *plugin, answers []answer) {
 				break
 			}
 		}
-		if of.cached && formatted {
+		if of.body && formatted {
 			report("body_format", "replaces the body, but not entity-tag, encoding and range,", of)
 		}
 	}
@@ -201,23 +205,27 @@ func compares(comparison object, status int) certainty {
 	return never
 }
 
-// takesByExpression knows the expressions that docs/rules.md has for what is from the cache.
+// takesByExpression knows the expressions that docs/rules.md has for what Gatehouse answers.
 func takesByExpression(expression string, of answer) certainty {
 	expression = strings.ReplaceAll(strings.Join(strings.Fields(expression), ""), `"`, "'")
-	cached := "'cache-status'inresponse.headers"
+	const cached = "'cache-status'inresponse.headers"
+	holds := false
 	switch expression {
-	case cached, "response.code<400||" + cached:
-		if of.cached {
-			return always
-		}
-		return never
-	case "!(" + cached + ")", "!(response.code<400||" + cached + ")", "response.code>=400&&!(" + cached + ")":
-		if of.cached {
-			return never
-		}
+	case cached:
+		holds = of.cached
+	case "!(" + cached + ")":
+		holds = !of.cached
+	case "response.code<400||" + cached:
+		holds = of.cached || of.status < 400
+	case "!(response.code<400||" + cached + ")":
+		holds = !of.cached && of.status >= 400
+	default:
+		return sometimes
+	}
+	if holds {
 		return always
 	}
-	return sometimes
+	return never
 }
 
 // altering checks a filter of the connection manager other than the edge's own.
@@ -340,7 +348,7 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 			header(name)
 		}
 	case "cache.v3.CacheConfig", "cache_v2.v3.CacheV2Config":
-		if before && p.caches() && !o.flag("disabled") {
+		if before && p.caches() && !p.auth && !o.flag("disabled") { // with auth GH0312 says more
 			content("keeps Gatehouse's answers: clients get them after they have been replaced or deleted")
 		}
 	}
