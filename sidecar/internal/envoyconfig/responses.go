@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
 // The edge answers by local replies, which Envoy passes through local_reply_config and through all filters of the
@@ -71,24 +72,13 @@ func (a *analysis) answered(p *plugin) []way {
 	})
 }
 
-// describes reports whether a header says something about an answer's content, or what caches may do with it.
-func describes(name string) bool {
-	name = strings.ToLower(name)
-	switch name {
-	case "etag", "last-modified", "age", "cache-control", "expires", "pragma", "vary", "location", "retry-after",
-		"accept-ranges", "www-authenticate", "transfer-encoding", "trailer", "cache-status":
-		return true
-	}
-	return strings.HasPrefix(name, "content-") && name != "content-security-policy" && name != "content-disposition"
-}
-
 // setsHeader returns a header of HeaderValueOptions that describes an answer, "" if there is none. Appending to Vary is
 // no harm.
 func setsHeader(options []object) string {
 	for _, option := range options {
 		name, action := option.object("header").text("key"), option.text("append_action")
 		appends := action == "" || action == "APPEND_IF_EXISTS_OR_ADD" || action == "ADD_IF_ABSENT"
-		if describes(name) && !(appends && strings.EqualFold(name, "vary")) {
+		if findings.DescribesAnswer(name) && !(appends && strings.EqualFold(name, "vary")) {
 			return name
 		}
 	}
@@ -336,7 +326,7 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 		header(mutated(o.object("mutations").list("response_mutations")))
 	case "header_to_metadata.v3.Config":
 		for _, rule := range o.list("response_rules") {
-			if name := rule.text("header"); rule.flag("remove") && describes(name) {
+			if name := rule.text("header"); rule.flag("remove") && findings.DescribesAnswer(name) {
 				header(name)
 			}
 		}
@@ -357,7 +347,7 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 // mutated returns a header that describes answers and that these mutations change, "" if there is none.
 func mutated(mutations []object) string {
 	for _, m := range mutations {
-		if name := m.text("remove"); describes(name) {
+		if name := m.text("remove"); findings.DescribesAnswer(name) {
 			return name
 		}
 		if name := setsHeader([]object{m.object("append")}); name != "" {
@@ -452,7 +442,7 @@ func luaResponds(v any) (body bool, header string) {
 		_, code, _ := strings.Cut(v, "envoy_on_response")
 		code, _, _ = strings.Cut(code, "envoy_on_request")
 		return strings.Contains(code, ":setBytes("), luaCalls(code, []string{":add(", ":replace(", ":remove("},
-			func(name string) bool { return name == ":status" || describes(name) })
+			func(name string) bool { return name == ":status" || findings.DescribesAnswer(name) })
 	}
 	return false, ""
 }
