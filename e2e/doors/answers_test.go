@@ -29,8 +29,14 @@ func TestAnswersOnEnvoy(t *testing.T) {
 	for _, kind := range []stack.EdgeKind{stack.EnvoyEdge, stack.NativeEdge} {
 		t.Run(string(kind), func(t *testing.T) {
 			seed, _ := seedAndNumbers(t)
+			r := rand.New(rand.NewPCG(seed, 0))
+			chosen := settings(r)
+			if kind == stack.EnvoyEdge { // a VM starts for each listener
+				r.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+				chosen = chosen[:100]
+			}
 			w := newWorld(t, kind, publishAnswers)
-			w.compare(append([]setting{{name: "none"}}, settings(rand.New(rand.NewPCG(seed, 0)))...))
+			w.compare(append([]setting{{name: "none"}}, chosen...))
 		})
 	}
 }

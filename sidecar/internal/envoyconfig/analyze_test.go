@@ -222,6 +222,9 @@ func TestAnalyze(t *testing.T) {
 			"{default_value: 401}}}}, status_code: 200}]}"), []string{rewrites.Code}, "mappers[0]"},
 		{"local replies with another page for a 401", replies("{mappers: [{filter: {status_code_filter: {comparison: {value: " +
 			"{default_value: 401}}}}, body: {inline_string: sorry}}]}"), nil, ""},
+		{"local replies with another challenge", replies("{mappers: [{filter: {status_code_filter: {comparison: {value: " +
+			"{default_value: 401}}}}, headers_to_add: [{header: {key: WWW-Authenticate, value: x}}]}]}"),
+			[]string{rewrites.Code}, "mappers[0]"},
 		{"local replies with flags as JSON", replies("{mappers: [{filter: {response_flag_filter: {}}, " + asJSON + "}]}"), nil, ""},
 		{"local replies as JSON but for Gatehouse's", replies("{mappers: [{filter: " + excluded + ", body_format_override: " +
 			"{text_format_source: {inline_string: '%LOCAL_REPLY_BODY%'}}}], body_format: {json_format: {error: x}}}"), nil, ""},
