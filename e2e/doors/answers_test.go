@@ -115,7 +115,7 @@ func (w *world) judgeAnswers(settings []setting, ports []int, found map[string][
 // alterations returns the findings of check, by listener.
 func (w *world) alterations(c *config) map[string][]finding {
 	found := map[string][]finding{}
-	for listeners := range slices.Chunk(c.file, 12) { // what check compares among listeners takes longer the more there are
+	for listeners := range slices.Chunk(c.file, 12) { // check compares listeners with each other
 		path := filepath.Join(w.dir, "answers.json")
 		check(w.t, os.WriteFile(path, []byte(marshal(tree{"static_resources": tree{
 			"listeners": append(slices.Clone(listeners), w.push), "clusters": append(slices.Clone(c.clusters), w.sidecar)},
@@ -194,7 +194,8 @@ var forms = []struct {
 	{"410", "410", "GET /gone", nil},
 	{"308", "308", "GET /moved", nil},
 	{"private", "200", "GET /private/json", []string{"x-device-id: d1", "x-device-token: " + secret}},
-	{"private br", "200", "GET /private/json", []string{"x-device-id: d1", "x-device-token: " + secret, "accept-encoding: br"}},
+	{"private br", "200", "GET /private/json", []string{"x-device-id: d1", "x-device-token: " + secret,
+		"accept-encoding: br"}},
 	{"refused: 401", "401", "GET /private/json", nil},
 	{"refused: 403", "403", "GET /forbidden/x", []string{"x-device-id: d1", "x-device-token: " + secret}},
 }
@@ -250,8 +251,8 @@ func ask(t *testing.T, port int) (all []reply) {
 var describes = regexp.MustCompile(`^(content-.*|etag|last-modified|age|cache-control|expires|pragma|location|retry-after|` +
 	`accept-ranges|www-authenticate|transfer-encoding|trailer|cache-status):`)
 
-// changes tells what is another reply's instead. Other headers may be added: that is what settings are for. And an error
-// may have another text.
+// changes tells how another reply differs. Other headers may be added: that is what settings are for. A refusal may have
+// another text.
 func (r *reply) changes(other reply) (all []string) {
 	refusal := strings.HasPrefix(r.form, "refused")
 	if r.status != other.status {

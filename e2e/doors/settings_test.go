@@ -124,8 +124,10 @@ var (
 	described = map[string]string{"etag": `\"other\"`, "cache-control": "no-store", "content-type": "text/x",
 		"last-modified": "Thu, 02 Jan 2025 00:00:00 GMT", "cache-status": "other; hit", "content-encoding": "x",
 		"content-language": "fr", "vary": "origin"}
-	others        = map[string]string{"x-frame-options": "DENY", "access-control-allow-origin": "*", "x-content-type-options": "nosniff"}
-	appendActions = []string{"APPEND_IF_EXISTS_OR_ADD", "ADD_IF_ABSENT", "OVERWRITE_IF_EXISTS_OR_ADD", "OVERWRITE_IF_EXISTS"}
+	others = map[string]string{"x-frame-options": "DENY", "access-control-allow-origin": "*",
+		"x-content-type-options": "nosniff"}
+	appendActions = []string{"APPEND_IF_EXISTS_OR_ADD", "ADD_IF_ABSENT", "OVERWRITE_IF_EXISTS_OR_ADD",
+		"OVERWRITE_IF_EXISTS"}
 )
 
 // headerSettings are all ways to add and remove headers, each for the entity-tag, a header that describes content by
@@ -249,7 +251,8 @@ func headerSettings(r *rand.Rand) (all []setting) {
 					"function envoy_on_response(h)\n  "+code+"\nend")
 			})
 			add(fmt.Sprintf("lua of requests: %s %s", call, name), func(g *gen) {
-				g.insert(0, lua("l", "function envoy_on_request(h)\n  "+code+"\nend\nfunction envoy_on_response(h)\n  h:logTrace(h:headers():get('etag') or '')\nend"))
+				g.insert(0, lua("l", "function envoy_on_request(h)\n  "+code+"\nend\n"+
+					"function envoy_on_response(h)\n  h:logTrace(h:headers():get('etag') or '')\nend"))
 			})
 		}
 	}
@@ -286,6 +289,7 @@ var places = map[string]func(g *gen) int{
 
 // customResponses are settings of custom_response.
 func customResponses() (all []setting) {
+	add := func(name string, apply func(g *gen)) { all = append(all, setting{name: name, apply: apply}) }
 	policies := map[string]string{
 		"body":           `"body": {"inline_string": "sorry"}`,
 		"format":         `"body": {"inline_string": "sorry"}, "body_format": ` + jsonBody,
@@ -305,14 +309,14 @@ func customResponses() (all []setting) {
 				"on_match": {"action": {"name": "a", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.custom_response.local_response_policy.v3.LocalResponsePolicy", %s}}}}]}}}`,
 				filterTypes, input[0], input[1], policy)
 			for where, place := range ordered(places) {
-				all = append(all, setting{name: fmt.Sprintf("custom_response %s: %s: %s", where, status, what), apply: func(g *gen) {
+				add(fmt.Sprintf("custom_response %s: %s: %s", where, status, what), func(g *gen) {
 					g.insert(place(g), parse(`{"name": "c", "typed_config": %s}`, config))
-				}})
+				})
 			}
-			all = append(all, setting{name: fmt.Sprintf("custom_response of a route: %s: %s", status, what), apply: func(g *gen) {
+			add(fmt.Sprintf("custom_response of a route: %s: %s", status, what), func(g *gen) {
 				g.insert(0, parse(`{"name": "c", "typed_config": {"@type": "%scustom_response.v3.CustomResponse"}}`, filterTypes))
 				g.lastRoute()["typed_per_filter_config"] = parse(`{"c": %s}`, config)
-			}})
+			})
 		}
 	}
 	return all

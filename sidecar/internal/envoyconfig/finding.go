@@ -77,11 +77,12 @@ var (
 	ownAddress  = findings.ErrorKind("GH0320",
 		"remove internal_address_config, or set source: {filter_state: …}, see envoy/envoy.yaml")
 
-	rewrites = findings.ErrorKind("GH0321", "exclude Gatehouse's answers by a first mapper, or filter by response_flag_filter: "+
-		"docs/rules.md, \"Local replies\"")
-	changesAnswer = findings.ErrorKind("GH0322", "switch the filter off for the routes that Gatehouse answers; a compressor: set "+
-		"response_direction_config.disable_on_etag_header: true, and not weaken_etag_on_compress")
-	changesHeader  = findings.WarningKind("GH0323", "leave that header, or switch the filter off for the routes that Gatehouse answers")
+	rewrites = findings.ErrorKind("GH0321",
+		"exclude Gatehouse's answers by a first mapper: docs/rules.md, Local replies")
+	changesAnswer = findings.ErrorKind("GH0322", "switch the filter off for routes that Gatehouse answers; for a "+
+		"compressor, set disable_on_etag_header: true and not weaken_etag_on_compress")
+	changesHeader = findings.WarningKind("GH0323",
+		"leave that header, or switch the filter off for routes that Gatehouse answers")
 	losesEncodings = findings.WarningKind("GH0324", "put the compressor behind the filter")
 
 	noPush   = findings.ErrorKind("GH0401", "add the listener gatehouse-push as envoy/envoy.yaml has it")
@@ -123,7 +124,8 @@ func Kinds() []findings.Kind {
 		notEnforced, noFile,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
-		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress, rewrites, changesAnswer, changesHeader, losesEncodings,
+		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress,
+		rewrites, changesAnswer, changesHeader, losesEncodings,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
 		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,

@@ -85,9 +85,8 @@ func setsHeader(options []object) string {
 	return ""
 }
 
-// addedTo returns a header that describes an answer and that a route, or what has routes, adds to the edge's answers, ""
-// if there is none. Envoy does so before the edge's own headers come: nothing is removed or overwritten, and what
-// Gatehouse's notes say is empty.
+// addedTo returns a header that describes an answer and that a route, or what contains routes, adds to the edge's
+// answers, "" if there is none. Envoy adds before the edge does: nothing is overwritten, and Gatehouse's notes are empty.
 func addedTo(level object) string {
 	return setsHeader(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
 		h := option.object("header")
@@ -301,7 +300,7 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 		if overrides := o.object("overrides"); overrides != nil {
 			direction = overrides.object("response_direction_config")
 		}
-		if enabled, found := direction.object("common_config").object("enabled").field("default_value").(bool); found && !enabled {
+		if isOff(direction) {
 			return
 		}
 		if direction.flag("remove_accept_encoding_header") && before && p.caches() {
@@ -309,13 +308,12 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 				"is true: Gatehouse doesn't see what clients accept, and sends no cached answer compressed")
 		}
 		keeps := direction.flag("disable_on_etag_header") || o.flag("disable_on_etag_header")
-		if name == "compressor.v3.Compressor" && before && (!keeps || direction.flag("weaken_etag_on_compress")) && p.caches() {
+		keeps = keeps && !direction.flag("weaken_etag_on_compress")
+		if name == "compressor.v3.Compressor" && before && !keeps && p.caches() {
 			content("compresses Gatehouse's answers: a 206 gets parts of other bytes, others lose their entity-tags")
 		}
 	case "decompressor.v3.Decompressor":
-		enabled, found := o.object("response_direction_config").object("common_config").object("enabled").
-			field("default_value").(bool)
-		if (!found || enabled) && p.caches() {
+		if !isOff(o.object("response_direction_config")) && p.caches() {
 			content("decompresses cached answers: clients get more bytes than they ask for, without a strong entity-tag")
 		}
 	case "custom_response.v3.CustomResponse":
@@ -342,6 +340,12 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 			content("keeps Gatehouse's answers: clients get them after they have been replaced or deleted")
 		}
 	}
+}
+
+// isOff reports whether a compressor or decompressor is off in a direction.
+func isOff(direction object) bool {
+	enabled, found := direction.object("common_config").object("enabled").field("default_value").(bool)
+	return found && !enabled
 }
 
 // mutated returns a header that describes answers and that these mutations change, "" if there is none.

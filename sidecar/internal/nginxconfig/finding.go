@@ -58,7 +58,8 @@ var (
 	lostHeaders   = findings.WarningKind("GH1402", "repeat the add_header lines of server.conf there")
 	reencoded     = findings.WarningKind("GH1403", "switch it off there")
 	changedBody   = findings.ErrorKind("GH1404", "move it to a location without cached paths")
-	changedHeader = findings.WarningKind("GH1405", "let publisher and upstream send that header, or move the line to a location without cached paths")
+	changedHeader = findings.WarningKind("GH1405",
+		"let publisher and upstream send that header, or move the line to a location without cached paths")
 
 	noPush    = findings.ErrorKind("GH1501", "add the server with push.conf as nginx/nginx.conf has it")
 	openPush  = findings.ErrorKind("GH1502", "listen on a unix socket: listen unix:/run/gatehouse/push.sock")
