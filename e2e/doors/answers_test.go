@@ -31,6 +31,7 @@ func TestAnswersOnEnvoy(t *testing.T) {
 			seed, _ := seedAndNumbers(t)
 			r := rand.New(rand.NewPCG(seed, 0))
 			chosen := settings(r)
+			chosen = append(chosen, pairs(r, chosen, 100)...)
 			if kind == stack.EnvoyEdge { // a VM starts for each listener
 				r.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 				chosen = chosen[:100]
@@ -47,6 +48,17 @@ type setting struct {
 	apply func(g *gen) // in Envoy's configuration
 	// uncertain says that requests other than those of forms decide what the setting changes.
 	uncertain bool
+	// pair says that it consists of two, which Envoy may refuse together.
+	pair bool
+}
+
+// pairs combines settings at random. One may undo what the other changes.
+func pairs(r *rand.Rand, of []setting, n int) (all []setting) {
+	for range n {
+		a, b := of[r.IntN(len(of))], of[r.IntN(len(of))]
+		all = append(all, setting{a.name + ", and " + b.name, func(g *gen) { a.apply(g); b.apply(g) }, true, true})
+	}
+	return all
 }
 
 // compare runs an edge for each setting, and compares answers with those of the first.
@@ -80,7 +92,9 @@ func (w *world) judgeAnswers(settings []setting, ports []int, found map[string][
 	for i, s := range settings {
 		findings := found[fmt.Sprint(i)]
 		if !listens(ports[i]) {
-			w.t.Errorf("%s: the proxy refuses it", s.name)
+			if !s.pair {
+				w.t.Errorf("%s: the proxy refuses it", s.name)
+			}
 			continue
 		}
 		got := ask(w.t, ports[i])
@@ -251,8 +265,8 @@ func ask(t *testing.T, port int) (all []reply) {
 var describes = regexp.MustCompile(`^(content-.*|etag|last-modified|age|cache-control|expires|pragma|location|retry-after|` +
 	`accept-ranges|www-authenticate|transfer-encoding|trailer|cache-status):`)
 
-// changes tells how another reply differs. Other headers may be added: that is what settings are for. A refusal may have
-// another text.
+// changes tells how another reply differs. Other headers may be added: that is what settings are for. A refusal may
+// have another text.
 func (r *reply) changes(other reply) (all []string) {
 	refusal := strings.HasPrefix(r.form, "refused")
 	if r.status != other.status {

@@ -46,7 +46,7 @@ func statusFilter(op string, status int) string {
 func localReplies() (all []setting) {
 	add := func(name, text string, uncertain bool) {
 		all = append(all, setting{"local_reply_config: " + name,
-			func(g *gen) { g.hcm["local_reply_config"] = parse("%s", text) }, uncertain})
+			func(g *gen) { g.hcm["local_reply_config"] = parse("%s", text) }, uncertain, false})
 	}
 	filters := []struct {
 		name, text string
@@ -351,7 +351,7 @@ func compressions() (all []setting) {
 			for where, place := range ordered(places) {
 				all = append(all, setting{fmt.Sprintf("compressor %s %s: %s", kind, where, name), func(g *gen) {
 					g.insert(place(g), compressor(kind, fields))
-				}, slices.Contains([]string{"another type", "long", "uncompressible codes"}, name)})
+				}, slices.Contains([]string{"another type", "long", "uncompressible codes"}, name), false})
 			}
 		}
 	}
@@ -391,7 +391,7 @@ func caches() (all []setting) {
 		}) {
 			all = append(all, setting{name + " " + where, func(g *gen) {
 				g.insert(place(g), parse(`{"name": "cache", "typed_config": %s}`, config))
-			}, where == "behind"}) // check means what it keeps of the upstream
+			}, where == "behind", false}) // check means what it keeps of the upstream
 		}
 	}
 	return all

@@ -86,7 +86,7 @@ func setsHeader(options []object) string {
 }
 
 // addedTo returns a header that describes an answer and that a route, or what contains routes, adds to the edge's
-// answers, "" if there is none. Envoy adds before the edge does: nothing is overwritten, and Gatehouse's notes are empty.
+// answers, "" if there is none. Envoy adds before the edge does: nothing is overwritten, and notes are empty.
 func addedTo(level object) string {
 	return setsHeader(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
 		h := option.object("header")
