@@ -176,7 +176,7 @@ func headerSettings(r *rand.Rand) (all []setting) {
 	mutations := map[string]func(name string) string{
 		"remove": func(name string) string { return fmt.Sprintf(`{"remove": %q}`, name) },
 		"remove_on_match": func(name string) string {
-			return fmt.Sprintf(`{"remove_on_match": {"key_matcher": {"prefix": %q}}}`, name[:3])
+			return fmt.Sprintf(`{"remove_on_match": {"key_matcher": {"prefix": %q}}}`, name[:len(name)-1])
 		},
 	}
 	for _, action := range appendActions {

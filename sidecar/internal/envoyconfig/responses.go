@@ -445,8 +445,14 @@ func luaResponds(v any) (body bool, header string) {
 	case string:
 		_, code, _ := strings.Cut(v, "envoy_on_response")
 		code, _, _ = strings.Cut(code, "envoy_on_request")
-		return strings.Contains(code, ":setBytes("), luaCalls(code, []string{":add(", ":replace(", ":remove("},
-			func(name string) bool { return name == ":status" || findings.DescribesAnswer(name) })
+		changes := func(name string) bool { return name == ":status" || findings.DescribesAnswer(name) }
+		header := luaCalls(code, []string{":replace(", ":remove("}, changes)
+		if header == "" {
+			header = luaCalls(code, []string{":add("}, func(name string) bool {
+				return changes(name) && !strings.EqualFold(name, "vary")
+			})
+		}
+		return strings.Contains(code, ":setBytes("), header
 	}
 	return false, ""
 }
