@@ -37,7 +37,7 @@ func TestAnswersOnEnvoy(t *testing.T) {
 				chosen = chosen[:100]
 			}
 			w := newWorld(t, kind, publishAnswers)
-			w.compare(append([]setting{{name: "none"}}, chosen...))
+			w.compare(chosen)
 		})
 	}
 }
@@ -61,69 +61,76 @@ func pairs(r *rand.Rand, of []setting, n int) (all []setting) {
 	return all
 }
 
-// compare runs an edge for each setting, and compares answers with those of the first.
+// compare runs an edge for each setting, and compares answers with those of an edge without one.
 func (w *world) compare(settings []setting) {
-	ports := reservePorts(w.t, len(settings))
-	file := &config{}
-	for i, s := range settings {
-		g := empty(w, 1, 0, ports[i:i+1])
-		g.base()
-		clear(g.rules)
-		for name, value := range parse("%s", answerRules) {
-			g.rules[name] = value
+	n := 0
+	var plain []reply
+	for some := range slices.Chunk(append([]setting{{}}, settings...), 100) { // Envoy stops to answer while it adds more
+		n++
+		ports, file := reservePorts(w.t, len(some)), &config{}
+		for i, s := range some {
+			g := empty(w, 1, 0, ports[i:i+1])
+			g.base()
+			clear(g.rules)
+			for name, value := range parse("%s", answerRules) {
+				g.rules[name] = value
+			}
+			g.edge["name"] = fmt.Sprintf("%d.%d", n, i)
+			g.hcm["delayed_close_timeout"] = "0s" // ask reads until the connection ends
+			if s.apply != nil {
+				s.apply(g)
+			}
+			file.file, file.clusters = append(file.file, g.edge), g.clusters
 		}
-		g.edge["name"] = fmt.Sprint(i)
-		g.hcm["delayed_close_timeout"] = "0s" // ask reads until the connection ends
-		if s.apply != nil {
-			s.apply(g)
+		w.deploy(n, []*config{file})
+		found := w.alterations(file)
+		for i, s := range some {
+			plain = w.judgeAnswer(s, ports[i], plain, found[fmt.Sprintf("%d.%d", n, i)])
 		}
-		file.file = append(file.file, g.edge)
-		file.clusters = g.clusters
 	}
-	w.deploy(1, []*config{file})
-	w.judgeAnswers(settings, ports, w.alterations(file))
+	w.reportAnswers(len(settings))
 }
 
-// judgeAnswers compares the answers at the port of each setting with those of the first, which is none, and with what
-// check finds of its number.
-func (w *world) judgeAnswers(settings []setting, ports []int, found map[string][]finding) {
-	var plain []reply
-	differ := 0
-	for i, s := range settings {
-		findings := found[fmt.Sprint(i)]
-		if !listens(ports[i]) {
-			if !s.pair {
-				w.t.Errorf("%s: the proxy refuses it", s.name)
+// judgeAnswer compares the answers of an edge with a setting with those without, which are nil for the first edge, and
+// with the findings of check. It returns those without.
+func (w *world) judgeAnswer(s setting, port int, plain []reply, found []finding) []reply {
+	w.t.Helper()
+	if !listens(port) {
+		if !s.pair {
+			w.t.Errorf("%s: the proxy refuses it", s.name)
+		}
+		return plain
+	}
+	got := ask(w.t, port)
+	var changes []string
+	for i, f := range forms {
+		if plain == nil {
+			if !strings.Contains(got[i].status, f.status) || found != nil {
+				w.t.Fatalf("%s: got %s, want %s; check finds %v", f.name, got[i].status, f.status, found)
 			}
 			continue
 		}
-		got := ask(w.t, ports[i])
-		if i == 0 {
-			plain = got
-			for j, f := range forms {
-				if !strings.Contains(plain[j].status, f.status) || findings != nil {
-					w.t.Fatalf("%s: got %s, want %s; check finds %v", f.name, plain[j].status, f.status, findings)
-				}
-			}
-			continue
-		}
-		var changes []string
-		for j, f := range forms {
-			for _, change := range plain[j].changes(got[j]) {
-				changes = append(changes, f.name+": "+change)
-			}
-		}
-		if len(changes) > 0 {
-			differ++
-		}
-		switch {
-		case len(changes) > 0 && findings == nil:
-			w.t.Errorf("%s: no finding, but answers change: %s", s.name, strings.Join(changes, "; "))
-		case len(changes) == 0 && findings != nil && !s.uncertain:
-			w.t.Errorf("%s: no answer changes, but check finds %v", s.name, findings)
+		for _, change := range plain[i].changes(got[i]) {
+			changes = append(changes, f.name+": "+change)
 		}
 	}
-	w.t.Logf("%d settings × %d forms of an answer; %d settings change answers", len(settings)-1, len(forms), differ)
+	if plain == nil {
+		return got
+	}
+	if len(changes) > 0 {
+		w.differ++
+	}
+	switch {
+	case len(changes) > 0 && found == nil:
+		w.t.Errorf("%s: no finding, but answers change: %s", s.name, strings.Join(changes, "; "))
+	case len(changes) == 0 && found != nil && !s.uncertain:
+		w.t.Errorf("%s: no answer changes, but check finds %v", s.name, found)
+	}
+	return plain
+}
+
+func (w *world) reportAnswers(settings int) {
+	w.t.Logf("%d settings × %d forms of an answer; %d settings change answers", settings, len(forms), w.differ)
 }
 
 // alterations returns the findings of check, by listener.

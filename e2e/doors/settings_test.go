@@ -189,9 +189,9 @@ func headerSettings(r *rand.Rand) (all []setting) {
 	for what, mutation := range ordered(mutations) {
 		for _, name := range names() {
 			text := mutation(name)
-			for where, place := range ordered(places) {
+			for where, position := range ordered(positions) {
 				add(fmt.Sprintf("header_mutation %s: %s %s", where, what, name), func(g *gen) {
-					g.insert(place(g), mutates("response_mutations", text))
+					g.insert(position(g), mutates("response_mutations", text))
 				})
 			}
 			add(fmt.Sprintf("header_mutation of a virtual host: %s %s", what, name), func(g *gen) {
@@ -239,9 +239,9 @@ func headerSettings(r *rand.Rand) (all []setting) {
 		"remove": `h:headers():remove('%s') -- %s`}) {
 		for _, name := range names() {
 			code := fmt.Sprintf(format, name, strings.ReplaceAll(value(name), `\"`, ``))
-			for where, place := range ordered(places) {
+			for where, position := range ordered(positions) {
 				add(fmt.Sprintf("lua %s: %s %s", where, call, name), func(g *gen) {
-					g.insert(place(g), lua("l", "function envoy_on_response(h)\n  "+code+"\nend"))
+					g.insert(position(g), lua("l", "function envoy_on_response(h)\n  "+code+"\nend"))
 				})
 			}
 			add(fmt.Sprintf("lua of a virtual host: %s %s", call, name), func(g *gen) {
@@ -281,8 +281,8 @@ func headerSettings(r *rand.Rand) (all []setting) {
 
 const disabled = `{"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}`
 
-// places are those of a filter, as seen by requests.
-var places = map[string]func(g *gen) int{
+// positions are those of a filter, as seen by requests.
+var positions = map[string]func(g *gen) int{
 	"before": func(*gen) int { return 0 },
 	"behind": func(g *gen) int { return g.filterAt() + 1 },
 }
@@ -308,9 +308,9 @@ func customResponses() (all []setting) {
 				"predicate": {"single_predicate": {"input": {"name": "i", "typed_config": {"@type": "type.googleapis.com/envoy.type.matcher.v3.%s"}}, "value_match": {"exact": %q}}},
 				"on_match": {"action": {"name": "a", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.custom_response.local_response_policy.v3.LocalResponsePolicy", %s}}}}]}}}`,
 				filterTypes, input[0], input[1], policy)
-			for where, place := range ordered(places) {
+			for where, position := range ordered(positions) {
 				add(fmt.Sprintf("custom_response %s: %s: %s", where, status, what), func(g *gen) {
-					g.insert(place(g), parse(`{"name": "c", "typed_config": %s}`, config))
+					g.insert(position(g), parse(`{"name": "c", "typed_config": %s}`, config))
 				})
 			}
 			add(fmt.Sprintf("custom_response of a route: %s: %s", status, what), func(g *gen) {
@@ -348,9 +348,9 @@ func compressions() (all []setting) {
 		"older fields":                      `, "content_type": ["text/plain"], "disable_on_etag_header": true`,
 	}) {
 		for _, kind := range []string{"gzip", "brotli", "zstd"} {
-			for where, place := range ordered(places) {
+			for where, position := range ordered(positions) {
 				all = append(all, setting{fmt.Sprintf("compressor %s %s: %s", kind, where, name), func(g *gen) {
-					g.insert(place(g), compressor(kind, fields))
+					g.insert(position(g), compressor(kind, fields))
 				}, slices.Contains([]string{"another type", "long", "uncompressible codes"}, name), false})
 			}
 		}
@@ -370,9 +370,9 @@ func compressions() (all []setting) {
 		"requests": `, "request_direction_config": {"advertise_accept_encoding": false}, "response_direction_config": {"common_config": ` + off + `}`,
 	}) {
 		for _, kind := range []string{"gzip", "brotli", "zstd"} {
-			for where, place := range ordered(places) {
+			for where, position := range ordered(positions) {
 				all = append(all, setting{name: fmt.Sprintf("decompressor %s %s: %s", kind, where, name), apply: func(g *gen) {
-					g.insert(place(g), parse(`{"name": "z", "typed_config": {"@type": "%sdecompressor.v3.Decompressor", "decompressor_library": %s%s}}`,
+					g.insert(position(g), parse(`{"name": "z", "typed_config": {"@type": "%sdecompressor.v3.Decompressor", "decompressor_library": %s%s}}`,
 						filterTypes, library(kind, "decompressor"), fields))
 				}})
 			}
@@ -383,14 +383,14 @@ func compressions() (all []setting) {
 
 // caches are Envoy's own.
 func caches() (all []setting) {
-	for where, place := range ordered(places) {
+	for where, position := range ordered(positions) {
 		for name, config := range ordered(map[string]string{
 			"cache":    `{"@type": "` + filterTypes + `cache.v3.CacheConfig", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache.simple_http_cache.v3.SimpleHttpCacheConfig"}}`,
 			"cache_v2": `{"@type": "` + filterTypes + `cache_v2.v3.CacheV2Config", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache_v2.simple_http_cache.v3.SimpleHttpCacheV2Config"}}`,
 			"no cache": `{"@type": "` + filterTypes + `cache.v3.CacheConfig", "disabled": true}`,
 		}) {
 			all = append(all, setting{name + " " + where, func(g *gen) {
-				g.insert(place(g), parse(`{"name": "cache", "typed_config": %s}`, config))
+				g.insert(position(g), parse(`{"name": "cache", "typed_config": %s}`, config))
 			}, where == "behind", false}) // check means what it keeps of the upstream
 		}
 	}
@@ -432,14 +432,14 @@ func neighbours() (all []setting) {
 		"tap":                   `"tap.v3.Tap", "common_config": {"admin_config": {"config_id": "t"}}`,
 		"transform of requests": `"transform.v3.TransformConfig", "request_transformation": {"headers_mutations": [{"append": {"header": {"key": "x-a", "value": "b"}}}]}`,
 	}) {
-		for where, place := range ordered(places) {
+		for where, position := range ordered(positions) {
 			all = append(all, setting{name: name + " " + where, apply: func(g *gen) {
 				kind, fields, _ := strings.Cut(config, `"`+",")
 				kind = strings.TrimSuffix(kind, `"`)
 				if fields != "" {
 					fields = ", " + fields
 				}
-				g.insert(place(g), parse(`{"name": "n", "typed_config": {"@type": "%s%s"%s}}`, filterTypes, strings.TrimPrefix(kind, `"`), fields))
+				g.insert(position(g), parse(`{"name": "n", "typed_config": {"@type": "%s%s"%s}}`, filterTypes, strings.TrimPrefix(kind, `"`), fields))
 				if strings.HasPrefix(name, "cors") {
 					g.host["typed_per_filter_config"] = parse(`{"n": {"@type": "%scors.v3.CorsPolicy", "allow_origin_string_match": [{"prefix": "h"}], "expose_headers": "etag"}}`, filterTypes)
 				}

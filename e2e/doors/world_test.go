@@ -149,7 +149,8 @@ type world struct {
 
 	edge, push, sidecar, admin, stats tree // as Gatehouse ships them
 
-	asks int
+	asks   int
+	differ int // settings that change answers
 }
 
 // upstreams is the world without a proxy.

@@ -247,7 +247,7 @@ func (a *analysis) altering(p *plugin, i int, filter object, answers []answer) {
 			continue
 		}
 		kind, _ := own.typed()
-		if !seen[at] && (own == nil || !strings.HasSuffix(kind, "LuaPerRoute") && !isType(kind, customType)) {
+		if !seen[at] && (own == nil || !strings.HasSuffix(kind, "LuaPerRoute")) {
 			seen[at] = true
 			a.alters(p, i, at, map[string]any(base), answers)
 		}
@@ -358,8 +358,7 @@ func mutated(mutations []object) string {
 			return name
 		}
 		matcher := m.object("remove_on_match").object("key_matcher")
-		for _, name := range []string{"etag", "last-modified", "cache-control", "vary", "content-type", "content-encoding",
-			"content-range", "location", "www-authenticate", "cache-status", "age"} {
+		for _, name := range findings.DescribingHeaders {
 			if matcher != nil && matchesText(matcher, name) {
 				return name
 			}

@@ -1,15 +1,16 @@
 package findings
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// DescribesAnswer reports whether a header says something about an answer's content, or what caches may do with it (RFC
-// 9110 and 9111).
+// DescribingHeaders say something about an answer's content, or what caches may do with it (RFC 9110 and 9111).
+var DescribingHeaders = []string{"etag", "last-modified", "age", "cache-control", "expires", "pragma", "vary", "location",
+	"retry-after", "accept-ranges", "www-authenticate", "transfer-encoding", "trailer", "cache-status", "content-type",
+	"content-encoding", "content-language", "content-length", "content-location", "content-range", "content-digest"}
+
+// DescribesAnswer reports whether a header is one of DescribingHeaders.
 func DescribesAnswer(name string) bool {
-	name = strings.ToLower(name)
-	switch name {
-	case "etag", "last-modified", "age", "cache-control", "expires", "pragma", "vary", "location", "retry-after",
-		"accept-ranges", "www-authenticate", "transfer-encoding", "trailer", "cache-status":
-		return true
-	}
-	return strings.HasPrefix(name, "content-") && name != "content-security-policy" && name != "content-disposition"
+	return slices.ContainsFunc(DescribingHeaders, func(h string) bool { return strings.EqualFold(h, name) })
 }
