@@ -175,7 +175,7 @@ routers: build ## send spellings of protected paths to real routers behind the e
 	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-routers
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
-doors: build nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
+doors: build native nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
 mutation: packages ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/

@@ -29,7 +29,7 @@ var (
 var hints = []string{"GH0105", "GH0504", "GH0603", "GH0607", "GH0610", "GH1209", "GH1303"}
 
 type finding struct {
-	Code, Severity, Message string
+	Code, Severity, Listener, Server, Message string
 }
 
 // findings runs gatehousectl check.
@@ -88,7 +88,7 @@ const batch, ports = 12, 16
 
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, onEnvoy(), seed)
 	seed, numbers := seedAndNumbers(t)
 	sets := [2][]int{reservePorts(t, batch*ports), reservePorts(t, batch*ports)}
 	n := newTally()

@@ -149,7 +149,8 @@ type world struct {
 
 	edge, push, sidecar, admin, stats tree // as Gatehouse ships them
 
-	asks int
+	asks   int
+	differ int // settings that change answers
 }
 
 // upstreams is the world without a proxy.
@@ -183,8 +184,8 @@ func (w *world) certify() {
 	}
 }
 
-// newWorld starts it.
-func newWorld(t *testing.T) *world {
+// newWorld starts it, with what seed publishes.
+func newWorld(t *testing.T, kind stack.EdgeKind, seed func(ctx context.Context, redisURL string) error) *world {
 	t.Helper()
 	w := upstreams(t)
 	for _, name := range []string{"lds", "cds"} {
@@ -192,7 +193,7 @@ func newWorld(t *testing.T) *world {
 	}
 	var err error
 	w.Stack, err = stack.Start(t.Context(), stack.Options{
-		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: onEnvoy(),
+		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: kind,
 		EnvoyArgs: []string{"--drain-time-s", "1", "--drain-strategy", "immediate"},
 		ModifyConfig: func(c *stack.Config) error {
 			source := func(name string) map[string]any {

@@ -104,6 +104,18 @@ func TestAnalyze(t *testing.T) {
 		return indent +
 			`typed_per_filter_config: {gatehouse: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}`
 	}
+	replies := func(config string) []string {
+		const anchor = "          stat_prefix: edge\n"
+		return []string{anchor, "          local_reply_config: " + config + "\n" + anchor}
+	}
+	filterFirst := func(kind, fields string) []string {
+		return []string{shippedFilters, shippedFilters + `          - {name: f, typed_config: {"@type": "x/envoy.extensions.filters.http.` +
+			kind + `"` + fields + "}}\n"}
+	}
+	const errors = "{status_code_filter: {comparison: {op: GE, value: {default_value: 400}}}}"
+	const challenge = "{status_code_filter: {comparison: {value: {default_value: 401}}}}"
+	const asJSON = "body_format_override: {json_format: {error: x}}"
+	const excluded = `{extension_filter: {typed_config: {"@type": x/y, expression: "response.code < 400 || 'cache-status' in response.headers"}}}`
 	const routes = "              routes:\n              - match: {prefix: /}\n                route: {cluster: " +
 		"upstream, timeout: 15s}"
 	tests := []analyzeTest{
@@ -204,6 +216,45 @@ func TestAnalyze(t *testing.T) {
 		{"claims of another issuer elsewhere", []string{"          #session       gatehouse:\n",
 			"          #session       other: {issuer: other, payload_in_metadata: other}\n          #session       gatehouse:\n",
 			session, ""}, nil, ""},
+		{"local replies as JSON", replies("{body_format: {json_format: {error: '%LOCAL_REPLY_BODY%'}}}"),
+			[]string{rewrites.Code}, "listener edge: local_reply_config.body_format"},
+		{"local replies with errors as JSON", replies("{mappers: [{filter: " + errors + ", body: {inline_string: sorry}}]}"),
+			[]string{rewrites.Code}, "listener edge: local_reply_config.mappers[0]"},
+		{"local replies with another status",
+			replies("{mappers: [{filter: " + challenge + ", status_code: 200}]}"), []string{rewrites.Code}, "mappers[0]"},
+		{"local replies with another page for a 401",
+			replies("{mappers: [{filter: " + challenge + ", body: {inline_string: sorry}}]}"), nil, ""},
+		{"local replies with another challenge", replies("{mappers: [{filter: " + challenge +
+			", headers_to_add: [{header: {key: WWW-Authenticate, value: x}}]}]}"),
+			[]string{rewrites.Code}, "mappers[0]"},
+		{"local replies with flags as JSON",
+			replies("{mappers: [{filter: {response_flag_filter: {}}, " + asJSON + "}]}"), nil, ""},
+		{"local replies as JSON but for Gatehouse's", replies("{mappers: [{filter: " + excluded + ", body_format_override: " +
+			"{text_format_source: {inline_string: '%LOCAL_REPLY_BODY%'}}}], body_format: {json_format: {error: x}}}"), nil, ""},
+		{"local replies as JSON, tokens too", slices.Concat([]string{"#session ", ""}, replies("{mappers: [{filter: "+
+			strings.Replace(excluded, "response.code < 400 || ", "", 1)+", body_format_override: "+
+			"{text_format_source: {inline_string: '%LOCAL_REPLY_BODY%'}}}], body_format: {json_format: {error: x}}}")),
+			[]string{rewrites.Code}, "local_reply_config.body_format"},
+		{"Gatehouse's excluded too late", replies("{mappers: [{filter: " + errors + ", " + asJSON + "}, " +
+			"{filter: " + excluded + ", body_format_override: {text_format: '%LOCAL_REPLY_BODY%'}}]}"),
+			[]string{rewrites.Code}, "mappers[0]"},
+		{"answers to pushes as JSON", []string{"          stat_prefix: gatehouse_push",
+			"          local_reply_config: {body_format: {json_format: {error: x}}}\n          stat_prefix: gatehouse_push"},
+			[]string{rewrites.Code},
+			"listener gatehouse-push: local_reply_config.body_format"},
+		{"a compressor before", filterFirst("compressor.v3.Compressor", ""), []string{changesAnswer.Code}, "http_filters[0]"},
+		{"a compressor that keeps entity-tags", filterFirst("compressor.v3.Compressor",
+			", response_direction_config: {disable_on_etag_header: true}"), nil, ""},
+		{"a compressor that hides what clients accept", filterFirst("compressor.v3.Compressor",
+			", response_direction_config: {disable_on_etag_header: true, remove_accept_encoding_header: true}"),
+			[]string{losesEncodings.Code}, "http_filters[0].response_direction_config"},
+		{"a header removed", filterFirst("header_mutation.v3.HeaderMutation",
+			", mutations: {response_mutations: [{remove: ETag}]}"), []string{changesHeader.Code}, "http_filters[0]"},
+		{"another header added", filterFirst("header_mutation.v3.HeaderMutation",
+			", mutations: {response_mutations: [{append: {header: {key: content-security-policy, value: x}}}]}"), nil, ""},
+		{"a header added to all answers", []string{routes, "              response_headers_to_add: [{header: {key: " +
+			"Cache-Control, value: no-store}}]\n" + routes}, []string{addsHeader.Code},
+			"virtual host upstream.response_headers_to_add"},
 		{"no idle timeout", []string{"stream_idle_timeout: 20s", "stream_idle_timeout: 0s"},
 			[]string{noIdleTimeout.Code}, ""},
 		{"no push listener", []string{"push_listener: true", "max_staleness: 30s", "name: gatehouse-push",

@@ -560,8 +560,9 @@ func (a *analysis) judges(filter object) bool {
 // caches reports a cache of Envoy in the chain, which doesn't know devices.
 func (a *analysis) caches(p *plugin) {
 	for i, filter := range p.filters {
-		kind, _ := a.discovered(filter).object("typed_config").typed()
-		if p.auth && (strings.HasSuffix(kind, ".CacheConfig") || strings.HasSuffix(kind, ".CacheV2Config")) {
+		kind, config := a.discovered(filter).object("typed_config").typed()
+		cache := strings.HasSuffix(kind, ".CacheConfig") || strings.HasSuffix(kind, ".CacheV2Config")
+		if p.auth && cache && !config.flag("disabled") {
 			a.add(&otherCache, p.name(), fmt.Sprintf("http_filters[%d]", i),
 				"is a cache of Envoy, which doesn't know devices: a client gets what was answered to another one")
 		}

@@ -77,6 +77,14 @@ var (
 	ownAddress  = findings.ErrorKind("GH0320",
 		"remove internal_address_config, or set source: {filter_state: …}, see envoy/envoy.yaml")
 
+	rewrites = findings.ErrorKind("GH0321",
+		"exclude Gatehouse's answers by a first mapper: docs/rules.md, Local replies")
+	changesAnswer = findings.ErrorKind("GH0322", "switch the filter off for routes that Gatehouse answers; for a "+
+		"compressor, set disable_on_etag_header: true and not weaken_etag_on_compress")
+	changesHeader = findings.WarningKind("GH0323",
+		"leave that header, or switch the filter off for routes that Gatehouse answers")
+	losesEncodings = findings.WarningKind("GH0324", "put the compressor behind the filter")
+
 	noPush   = findings.ErrorKind("GH0401", "add the listener gatehouse-push as envoy/envoy.yaml has it")
 	openPush = findings.ErrorKind("GH0402", "listen on a unix socket: address: {pipe: {path: "+
 		"/run/gatehouse/push.sock, mode: 384}}")
@@ -106,6 +114,7 @@ var (
 	noHost       = findings.WarningKind("GH0610", "correct the domains, or add them to Envoy")
 	weakerHost   = findings.ErrorKind("GH0611", "give both hosts the same rules there, or the other default: deny, or "+
 		"each an upstream")
+	addsHeader = findings.WarningKind("GH0612", "remove the header there; for upstream answers let the upstream send it")
 )
 
 // Kinds returns all kinds of findings, by code.
@@ -116,9 +125,10 @@ func Kinds() []findings.Kind {
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
 		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress,
+		rewrites, changesAnswer, changesHeader, losesEncodings,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
 		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,
-		noHost, weakerHost,
+		noHost, weakerHost, addsHeader,
 	}
 }

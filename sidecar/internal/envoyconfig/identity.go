@@ -162,7 +162,12 @@ const letters = ":-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 // luaSets returns the wanted header that a script of Envoy's Lua filter sets, "" if it sets none.
 func luaSets(code string, wanted func(string) bool) string {
-	for _, call := range []string{":add(", ":replace("} {
+	return luaCalls(code, []string{":add(", ":replace("}, wanted)
+}
+
+// luaCalls returns the wanted header to which a script applies one of these calls, "" if there is none.
+func luaCalls(code string, calls []string, wanted func(string) bool) string {
+	for _, call := range calls {
 		for rest := code; ; {
 			var found bool
 			if _, rest, found = strings.Cut(rest, call); !found {

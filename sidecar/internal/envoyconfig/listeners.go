@@ -92,6 +92,7 @@ func (a *analysis) edge(p *plugin) {
 		a.headers(p)
 		a.routesOf(p)
 		a.answers(p)
+		a.responses(p)
 		a.sharedKeys(p)
 		a.hosts(p)
 	}
@@ -248,6 +249,9 @@ func (a *analysis) push(p *plugin) {
 	if limit := p.listener.number("per_connection_buffer_limit_bytes", defaultBuffer); limit < limits.MaxBatch {
 		add(&smallPush, "per_connection_buffer_limit_bytes",
 			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, limits.MaxBatch)
+	}
+	if p.manager != nil {
+		a.localReplies(p, []answer{{200, true, false}, {409, true, false}}) // whose bodies the sidecar reads
 	}
 	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
 		add(&pushLimited, "ignore_global_conn_limit",

@@ -361,6 +361,10 @@ var bypasses = []struct {
 	// Answers.
 	{"gzip", include + "location / { gzip on; gzip_min_length 1; gzip_types *; proxy_pass http://service; }",
 		"GET", "/v1/products/1", []string{"Accept-Encoding: gzip"}, "Content-Encoding: gzip", []string{reencoded.Code}},
+	{"sub_filter", include + "location / { sub_filter a b; sub_filter_types *; proxy_pass http://service; }",
+		"GET", "/v1/products/1", nil, "HTTP/1.1 200", []string{changedBody.Code}},
+	{"expires", include + "location / { expires 1h; proxy_pass http://service; }",
+		"GET", "/v1/products/1", nil, "Expires: ", []string{changedHeader.Code}},
 	{"as shipped, answers", plain, "GET", "/v1/secret", device("d1"), "Cache-Control: private", nil},
 	{"own add_header", include + "location / { add_header X-A $upstream_status; add_header X-B end; proxy_pass " +
 		"http://service; }", "GET", "/v1/secret", device("d1"), "X-A: 200\r\nX-B: end\r\n\r\n", []string{lostHeaders.Code}},

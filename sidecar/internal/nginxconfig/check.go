@@ -249,12 +249,7 @@ func (a *analysis) answers(s *scope) {
 			}
 		}
 	}
-	for _, name := range []string{"gzip", "brotli", "zstd"} {
-		if s.value(name) == "on" && a.covers(s, (*rule).caches) {
-			a.addAt(&reencoded, s, s.effective(name)[0],
-				"is on: nginx encodes cached answers again, and changes their entity-tags")
-		}
-	}
+	a.alterations(s)
 }
 
 var knowsDevice = regexp.MustCompile(`\$\{?(gatehouse_private|http_x_gatehouse_device)\b`)

@@ -55,8 +55,11 @@ var (
 
 	sharedCache = findings.ErrorKind("GH1401", "set proxy_cache_bypass $gatehouse_private and proxy_no_cache "+
 		"$gatehouse_private, or remove the cache")
-	lostHeaders = findings.WarningKind("GH1402", "repeat the add_header lines of server.conf there")
-	reencoded   = findings.WarningKind("GH1403", "switch it off there")
+	lostHeaders   = findings.WarningKind("GH1402", "repeat the add_header lines of server.conf there")
+	reencoded     = findings.WarningKind("GH1403", "switch it off there")
+	changedBody   = findings.ErrorKind("GH1404", "move it to a location without cached paths")
+	changedHeader = findings.WarningKind("GH1405",
+		"let publisher and upstream send that header, or move the line to a location without cached paths")
 
 	noPush    = findings.ErrorKind("GH1501", "add the server with push.conf as nginx/nginx.conf has it")
 	openPush  = findings.ErrorKind("GH1502", "listen on a unix socket: listen unix:/run/gatehouse/push.sock")
@@ -73,7 +76,7 @@ func Kinds() []findings.Kind {
 		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toInner, clientsChoose, otherMethod, tunnel,
 		weakerHost,
 		forgedIdentity, splitHeader, authRequest, anySource,
-		sharedCache, lostHeaders, reencoded,
+		sharedCache, lostHeaders, reencoded, changedBody, changedHeader,
 		noPush, openPush, smallPush, openAdmin, openDir,
 	}
 }
