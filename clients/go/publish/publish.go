@@ -302,8 +302,8 @@ func refuse(format string, args ...any) error {
 }
 
 func checkVersion(version uint64) error {
-	if version > limits.MaxVersion {
-		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(limits.MaxVersion))
+	if version > limits.MaxOwnVersion {
+		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(limits.MaxOwnVersion))
 	}
 	return nil
 }

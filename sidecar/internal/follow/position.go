@@ -304,6 +304,9 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 					"again", f.keys.SeqKey(), text)
 		}
 	}
+	if p.floor > p.seq {
+		p.floor = 0 // of no entry: of a number that Redis has lost, or that no script wrote
+	}
 	return p, false, nil
 }
 

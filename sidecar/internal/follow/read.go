@@ -109,7 +109,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 		return 0, err
 	}
 	var now position
-	if now.setChain(values); from < now.floor {
+	if now.setChain(values); from < now.floor && now.floor <= seq {
 		f.synced, f.full.owed = false, resyncTrimmed
 		return 0, errTrimmed
 	}
