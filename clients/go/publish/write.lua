@@ -31,6 +31,7 @@ end
 
 local newest = 9007199254740991 -- 2^53 - 1: doubles count exactly up to here
 local own = 4503599627370496 -- 2^52: the highest version that a writer gives; the other half is for what is counted
+local speaks = 1 -- the version of the contract that this script has
 local ring = 65536 -- links that the chain keeps
 local audited = 100000 -- newest entries that the audit keeps, some 9 MB
 
@@ -255,7 +256,7 @@ end
 
 local mebibyte = 1048576
 local codings = { mebibyte, coding }
-local forms = { -- by kind and field: bytes at most, and the function
+local forms = { -- by kind and field: bytes at most, the function, and the contract's version that has it, if not the first
   o = {
     etag = { 128, etag }, ['content-type'] = { 255, content_type }, ttl = { 16, number }, body = { mebibyte },
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
@@ -448,6 +449,11 @@ local before = read('GET', KEYS[2])
 local score = read('ZSCORE', KEYS[3], member)
 local epoch = read('GET', KEYS[4]) or ARGV[3]
 local head = read('HGET', KEYS[5], 'head')
+local needs = number_of(read('HGET', KEYS[5], 'needs')) or 1
+if needs > speaks then
+  return redis.error_reply('CONTRACT ' .. KEYS[5] .. ' needs version ' .. decimal(needs) .. ' of the contract, this writer '
+    .. 'has ' .. decimal(speaks) .. ': update the writer')
+end
 local seq, linked = number_of(before or '0'), head and number_of(string.sub(head, 1, -42))
 local astray = not seq or before and before ~= decimal(seq) or seq >= own and seq ~= linked
 if astray then -- only direct commands leave such a number; the chain has that of the last write
@@ -617,7 +623,16 @@ if expiry > 0 then
 else
   writes[#writes + 1] = { 'PERSIST', KEYS[1] }
 end
-writes[#writes + 1] = { 'HSET', KEYS[5], decimal(seq % ring), link, 'head', link }
+local needed = needs -- from now on by writers and readers
+for i = 1, #record, 2 do
+  local form = forms[kind][record[i]]
+  needed = math.max(needed, form and form[3] or 1)
+end
+local chain = { 'HSET', KEYS[5], decimal(seq % ring), link, 'head', link }
+if needed > needs then
+  chain[7], chain[8] = 'needs', decimal(needed)
+end
+writes[#writes + 1] = chain
 writes[#writes + 1] = { ARGV[7], ARGV[6], netstring('2') .. netstring(digest) .. table.concat(event) }
 
 -- Nothing is written before all that can fail has been checked: Redis takes nothing back. In a

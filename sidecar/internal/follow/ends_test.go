@@ -18,12 +18,14 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
 // served has the entity-tags of the objects at the edge.
@@ -50,6 +52,7 @@ type ends struct {
 	want     map[string]string // by key: the entity-tag of an object at the edge
 	admitted map[string]bool   // by device
 	steps    []string
+	log      logbuffer.Buffer
 }
 
 const hashOfS = "$2b$04$abcdefghijklmnopqrstuuGmTnTYVlrYqSsMkYwu1mqOOOVYS.Fy6"
@@ -67,7 +70,7 @@ func startEnds(t *testing.T) *ends {
 	}
 	x := &ends{t: t, s: s, edge: new(served), older: redis.NewScript(uncapped), want: map[string]string{},
 		admitted: map[string]bool{}}
-	m, log := metrics.New(), slog.New(slog.DiscardHandler)
+	m, log := metrics.New(), slog.New(slog.NewTextHandler(&x.log, nil))
 	cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10000, Shards: 1}, x.edge, m, log)
 	if err != nil {
 		t.Fatal(err)
@@ -356,5 +359,85 @@ func TestCountersAreWild(t *testing.T) {
 			}
 		}
 		x.agree()
+	}
+}
+
+// TestLaterContract: a later release's writers and readers work beside ours until one uses what ours don't know. From
+// then on each of our writes is refused by name, and the sidecar keeps what it has: no write succeeds that the edge
+// doesn't get.
+func TestLaterContract(t *testing.T) {
+	source, err := os.ReadFile("../../../clients/go/publish/write.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := string(source)
+	for old, now := range map[string]string{
+		"local speaks = 1": "local speaks = 2",
+		"etag = { 128, ":   "later = { 9, number, 2 }, etag = { 128, ",
+		"p = { hard":       "p = { later = { 9, number, 2 }, hard",
+		"hash = { 4":       "later = { 9, number, 2 }, hash = { 4",
+	} {
+		if strings.Count(later, old) != 1 {
+			t.Fatalf("write.lua has %q %d times", old, strings.Count(later, old))
+		}
+		later = strings.Replace(later, old, now, 1)
+	}
+	operations := map[string]func(x *ends) error{
+		"put": func(x *ends) error {
+			_, err := x.s.publish.Put(t.Context(), publish.Object{Key: "/new", ContentType: "a"})
+			return err
+		},
+		"delete": func(x *ends) error { _, err := x.s.publish.Delete(t.Context(), "/kept", 0); return err },
+		"purge": func(x *ends) error {
+			_, err := x.s.publish.Purge(t.Context(), publish.Purge{Prefix: "/"})
+			return err
+		},
+		"put a device": func(x *ends) error {
+			_, err := x.s.publish.PutDevice(t.Context(), publish.Device{ID: "new", Hashes: []string{hashOfS}})
+			return err
+		},
+		"change a device": func(x *ends) error {
+			_, err := x.s.publish.ChangeDevice(t.Context(), "kept", 0, func(c *contract.Credential) error { return nil })
+			return err
+		},
+		"revoke":          func(x *ends) error { _, err := x.s.publish.RevokeDevice(t.Context(), "kept"); return err },
+		"forget a device": func(x *ends) error { _, err := x.s.publish.DeleteDevice(t.Context(), "kept", true); return err },
+	}
+	for name, uses := range map[string]func(x *ends, next *redis.Script){
+		"an object": func(x *ends, next *redis.Script) {
+			x.run("later object", 0, next, contract.ObjectMember("/later"), map[string]string{"etag": `""`,
+				"content-type": "a", "body": "", "later": "1"}, func() {})
+		},
+		"a device": func(x *ends, next *redis.Script) {
+			x.run("later device", 0, next, contract.CredentialMember("later"), map[string]string{"hash": hashOfS,
+				"later": "1"}, func() {})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x, next := startEnds(t), redis.NewScript(later)
+			x.put("/kept", 0, next)
+			x.enrol("kept", 0, next)
+			x.put("/both", 0, nil)
+			x.agree()
+			if needs := x.s.HExists(t.Context(), keys.ChainKey(), contract.ChainNeeds).Val(); needs {
+				t.Fatal("a record that all understand needs a later contract")
+			}
+			uses(x, next)
+			before := x.s.Get(t.Context(), keys.SeqKey()).Val()
+			for operation, run := range operations {
+				if err := run(x); !errors.Is(err, publish.ErrOutdated) || !strings.Contains(err.Error(), "needs version 2 of the contract") {
+					t.Errorf("%s: %v, want an error that names the contract", operation, err)
+				}
+			}
+			if now := x.s.Get(t.Context(), keys.SeqKey()).Val(); now != before {
+				t.Errorf("seq %s, was %s: our writes were not refused", now, before)
+			}
+			const refused = `redis can't be followed: the edge serves what it has" error="{gatehouse:0}:chain needs version 2`
+			await.Until(t, "the refusal in the log", func() bool { return strings.Contains(x.log.String(), refused) })
+			x.put("/unseen", 0, next) // ours doesn't read it
+			delete(x.want, "/unseen")
+			x.agree()
+		})
 	}
 }

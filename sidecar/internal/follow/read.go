@@ -104,7 +104,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 		return seq, nil
 	}
 	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor,
-		contract.ChainField(from)).Result()
+		contract.ChainField(from), contract.ChainNeeds).Result()
 	if err != nil {
 		return 0, err
 	}
