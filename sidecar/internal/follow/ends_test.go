@@ -2,6 +2,7 @@ package follow_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -115,8 +116,8 @@ func (x *ends) run(step string, version uint64, older *redis.Script, m contract.
 	for field, value := range fields {
 		args = append(args, field, value)
 	}
-	err := older.Run(x.t.Context(), x.s.Client, []string{keys.RecordKey(m), keys.SeqKey(), keys.LogKey(), keys.DataEpochKey(),
-		keys.ChainKey()}, args...).Err()
+	names := []string{keys.RecordKey(m), keys.SeqKey(), keys.LogKey(), keys.DataEpochKey(), keys.ChainKey()}
+	err := older.Run(x.t.Context(), x.s.Client, names, args...).Err()
 	if err == nil {
 		done()
 	} else if version == 0 || !strings.HasPrefix(err.Error(), "STALE") && !strings.HasPrefix(err.Error(), "INVALID") {
@@ -244,17 +245,41 @@ func TestCountersAtTheirEnd(t *testing.T) {
 			x.put("/a", limits.MaxOwnVersion, nil)
 			x.enrol("d", limits.MaxOwnVersion, nil)
 		},
-		"seq":                   func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), lastOf) },
-		"seq before the last":   func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), last-1) },
-		"seq above all":         func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), "18446744073709551615") },
-		"seq is no number":      func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), "x") },
-		"floor":                 func(x *ends) { x.direct("floor", "HSET", keys.ChainKey(), "floor", lastOf) },
-		"scores":                func(x *ends) { x.direct("score", "ZADD", keys.LogKey(), lastOf, "o:/a", lastOf, "c:d") },
-		"scores of other ones":  func(x *ends) { x.direct("score", "ZADD", keys.LogKey(), lastOf, "o:/new", lastOf, "c:new") },
-		"head of the chain":     func(x *ends) { x.direct("head", "HSET", keys.ChainKey(), "head", lastOf+" "+strings.Repeat("a", 40)) },
-		"version of the purge":  func(x *ends) { x.direct("purge", "HSET", keys.RecordKey(contract.PurgeMember("/")), "version", lastOf) },
-		"number of the purge":   func(x *ends) { x.direct("purge", "HSET", keys.RecordKey(contract.PurgeMember("/")), "hard", lastOf) },
+		"seq":                 func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), lastOf) },
+		"seq before the last": func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), last-1) },
+		"seq above all":       func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), "18446744073709551615") },
+		"seq is no number":    func(x *ends) { x.direct("seq", "SET", keys.SeqKey(), "x") },
+		"floor":               func(x *ends) { x.direct("floor", "HSET", keys.ChainKey(), "floor", lastOf) },
+		"scores":              func(x *ends) { x.direct("score", "ZADD", keys.LogKey(), lastOf, "o:/a", lastOf, "c:d") },
+		"scores of other ones": func(x *ends) {
+			x.direct("score", "ZADD", keys.LogKey(), lastOf, "o:/new", lastOf, "c:new")
+		},
+		"head of the chain": func(x *ends) {
+			x.direct("head", "HSET", keys.ChainKey(), "head", lastOf+" "+strings.Repeat("a", 40))
+		},
+		"version of the purge": func(x *ends) {
+			x.direct("purge", "HSET", keys.RecordKey(contract.PurgeMember("/")), "version", lastOf)
+		},
+		"number of the purge": func(x *ends) {
+			x.direct("purge", "HSET", keys.RecordKey(contract.PurgeMember("/")), "hard", lastOf)
+		},
 		"a record's own number": func(x *ends) { x.direct("seq", "HSET", keys.ObjectKey("/a"), "seq", lastOf) },
+		"times of a device": func(x *ends) {
+			x.run("times", 0, nil, contract.CredentialMember("e"), map[string]string{"hash": hashOfS + "\n" + hashOfS,
+				"not-after": lastOf, "old-until": lastOf}, func() {})
+			x.agree()
+			if _, err := json.Marshal(x.devices.Describe("e")); err != nil {
+				x.fail(err)
+			}
+		},
+		"ttl": func(x *ends) {
+			x.run("ttl", 0, nil, contract.ObjectMember("/b"), map[string]string{"etag": `"ttl"`, "content-type": "a",
+				"body": "", "ttl": lastOf}, func() { x.want["/b"] = `"ttl"` })
+			x.agree()
+			if o, err := x.s.publish.Get(x.t.Context(), "/b"); err != nil || o.TTL() < 200*365*24*time.Hour {
+				x.fail(fmt.Errorf("ttl %v, %w", o.TTL(), err))
+			}
+		},
 		"evicted, of the highest own version": func(x *ends) {
 			x.enrol("d", limits.MaxOwnVersion, nil)
 			x.agree()
@@ -309,7 +334,7 @@ func TestCountersAtTheirEnd(t *testing.T) {
 // TestCountersAreWild writes versions at and around each bound, and counters that no script leaves. The test's own map
 // has which writes succeeded: whatever the counters were, the sidecar ends with what was written last.
 func TestCountersAreWild(t *testing.T) {
-	seed, steps := rand.Uint64(), sized(400, 60)
+	seed, steps := rand.Uint64(), sized(5000, 500)
 	if text := os.Getenv("SEED"); text != "" {
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}
@@ -426,7 +451,8 @@ func TestLaterContract(t *testing.T) {
 			uses(x, next)
 			before := x.s.Get(t.Context(), keys.SeqKey()).Val()
 			for operation, run := range operations {
-				if err := run(x); !errors.Is(err, publish.ErrOutdated) || !strings.Contains(err.Error(), "needs version 2 of the contract") {
+				err := run(x)
+				if !errors.Is(err, publish.ErrOutdated) || !strings.Contains(err.Error(), "needs version 2 of the contract") {
 					t.Errorf("%s: %v, want an error that names the contract", operation, err)
 				}
 			}
