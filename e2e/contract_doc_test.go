@@ -36,7 +36,8 @@ func TestContractDocument(t *testing.T) {
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost,
 		"memory": contract.MaxRunMemory, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
-		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
+		"own version": limits.MaxOwnVersion,
+		"tombstone":   contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
 	}
 	documented := map[string]int64{}
 	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z -]+) \| (\d+) \|`).FindAllStringSubmatch(

@@ -3,6 +3,7 @@ package contract
 import (
 	"crypto/sha1" // the only hash in Redis scripts
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -13,6 +14,11 @@ const (
 	// ChainFloor is the chain's field with the sequence number up to which log entries without a record may have been
 	// trimmed; absent: none.
 	ChainFloor = "floor"
+	// ChainNeeds is the chain's field with the [Version] that the shard's writers and readers need; absent: 1.
+	ChainNeeds = "needs"
+	// Version is the version of the contract that this module has. It is raised by a release whose records, events or
+	// keys earlier ones misunderstand; the first write of such a one sets [ChainNeeds].
+	Version = 1
 	// ChainRing is the number of recent links in a chain, each in the field [ChainField].
 	ChainRing = 1 << 16
 	// digestSize is the size of a digest: a SHA-1 in hex.
@@ -21,6 +27,28 @@ const (
 
 // ChainField returns the name of the field with the link of write seq; it is overwritten [ChainRing] writes later.
 func ChainField(seq uint64) string { return strconv.FormatUint(seq%ChainRing, 10) }
+
+// NeedsError means that a shard has what only a later release understands.
+type NeedsError struct {
+	// Key is the shard's chain.
+	Key string
+	// Needs is the contract's version that it needs.
+	Needs uint64
+}
+
+// Error names both versions and the fix.
+func (e *NeedsError) Error() string {
+	return fmt.Sprintf("%s needs version %d of the contract, this program has %d: update the program", e.Key, e.Needs, Version)
+}
+
+// CheckNeeds returns a [NeedsError] if needs, the value of [ChainNeeds] in the chain with this key, is later than
+// [Version]. What can't be read counts as absent, as the writers take it.
+func CheckNeeds(key, needs string) error {
+	if n, err := parseNumber(ChainNeeds, needs, 1); err == nil && n > Version {
+		return &NeedsError{key, n}
+	}
+	return nil
+}
 
 // Link is a write's place in a shard's chain. Two histories with a common link have all writes before it in common,
 // back to the start of the chain.

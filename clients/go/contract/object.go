@@ -1,8 +1,10 @@
 package contract
 
 import (
+	"math"
 	"strconv"
 	"strings"
+	"time"
 	"unique"
 
 	"github.com/gatehouse/gatehouse/clients/go/coding"
@@ -40,6 +42,11 @@ type Object struct {
 	Seq uint64
 	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
 	Bodies []Body
+}
+
+// TTL returns the freshness lifetime, at most the longest duration, 292 years; 0: until the object changes.
+func (o *Object) TTL() time.Duration {
+	return time.Duration(min(o.TTLMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // Body is an object in one encoding.

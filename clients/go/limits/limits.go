@@ -44,6 +44,12 @@ const (
 	// MaxVersion bounds the version of an object or credential: Redis scripts count in doubles, which are exact up to
 	// here.
 	MaxVersion = 1<<53 - 1
+	// MaxOwnVersion bounds a version that a writer gives itself. What Redis counts for the others, deletions and
+	// revocations goes on beyond.
+	MaxOwnVersion = 1 << 52
+	// MaxTime is the last time that RFC 3339 can express, in unix milliseconds. A record may have a later one, up to
+	// MaxVersion, which counts as this one.
+	MaxTime = 253402300799999
 )
 
 // ValidDeviceID reports whether id can name a device: 1 to [MaxDeviceID] bytes of visible ASCII without '/', which ends

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // DefaultAuthor returns user@host of this process, as far as it is known and has the form of an author.
@@ -63,8 +64,6 @@ const (
 	auditRetry = time.Second
 	// maxID is the highest id of an entry; Redis refuses to look beyond.
 	maxID = "18446744073709551615-18446744073709551615"
-	// maxMS is the last millisecond that RFC 3339 can express.
-	maxMS = 253402300799999
 )
 
 // auditShard is a reader of one shard's entries.
@@ -231,7 +230,7 @@ func changeOf(entry redis.XMessage) Change {
 	}
 	ms, _, _ := strings.Cut(entry.ID, "-")
 	at, _ := strconv.ParseInt(ms, 10, 64)
-	c := Change{Time: time.UnixMilli(min(at, maxMS)).UTC(), Device: text("device"), Change: text("change"),
+	c := Change{Time: time.UnixMilli(min(at, limits.MaxTime)).UTC(), Device: text("device"), Change: text("change"),
 		Author: text("author"), Fields: []string{}}
 	c.Version, _ = strconv.ParseUint(text("version"), 10, 64)
 	if fields := text("fields"); fields != "" {

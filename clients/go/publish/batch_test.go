@@ -166,7 +166,7 @@ func TestIfVersion(t *testing.T) {
 			{Object{IfVersion: 1}, 2, nil}, {Object{IfVersion: 1}, 0, ErrStale}, {Object{IfVersion: 3}, 0, ErrStale},
 			{Object{Version: 9}, 9, nil}, {Object{IfVersion: 9}, 10, nil},
 			{Object{IfVersion: 10, Version: 11}, 0, ErrInvalid}, {Object{IfVersion: 10, IfAbsent: true}, 0, ErrInvalid},
-			{Object{Version: 11, IfAbsent: true}, 0, ErrInvalid}, {Object{IfVersion: limits.MaxVersion}, 0, ErrInvalid},
+			{Object{Version: 11, IfAbsent: true}, 0, ErrInvalid}, {Object{IfVersion: limits.MaxVersion + 1}, 0, ErrInvalid},
 		} {
 			if r, err := put(test.o); r.Version != test.want || !errors.Is(err, test.err) || err != nil && test.err == nil {
 				t.Errorf("%d: %+v, %v; want version %d, %v", i, r, err, test.want, test.err)
@@ -248,9 +248,9 @@ func TestIfVersionOfTheScript(t *testing.T) {
 		for _, test := range []struct{ version, want string }{
 			{"=1", "STALE version 1 of o:/a is not the stored 0"}, {"=", "INVALID version = of o:/a"},
 			{"=-1", "INVALID version"}, {"==0", "INVALID version"}, {"=9007199254740992", "INVALID version"}, {"=0", ""},
-			{"=0", "STALE version 0 of o:/a is not the stored 1"}, {"=01", ""}, {"=2", ""}, {"9007199254740991", ""},
-			{"=9007199254740991", "STALE version 9007199254740992"},
-			{"~9007199254740991", "INVALID version ~9007199254740991 of o:/a: only an object's tombstone"},
+			{"=0", "STALE version 0 of o:/a is not the stored 1"}, {"=01", ""}, {"=2", ""}, {"9007199254740991", "INVALID"},
+			{"=9007199254740991", "STALE version 9007199254740991"},
+			{"~3", "INVALID version ~3 of o:/a: only an object's tombstone"},
 		} {
 			m := mutation{replace, m, contract.Object{ETag: `""`, ContentType: "a",
 				Bodies: []contract.Body{{}}}.Fields()}

@@ -173,8 +173,6 @@ func (d Device) Check() error {
 		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
 	case len(d.Hashes) > contract.MaxHashes:
 		return refuse("hashes of %q: %d, at most %d are allowed", d.ID, len(d.Hashes), contract.MaxHashes)
-	case d.Version == limits.MaxVersion:
-		return refuse("version %d of %q: leave one for its revocation", d.Version, d.ID)
 	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > limits.MaxVersion):
 		return refuse("not-after %v of %q: want a time after 1970", d.NotAfter, d.ID)
 	case !d.OldUntil.IsZero() && (d.OldUntil.UnixMilli() < 1 || d.OldUntil.UnixMilli() > limits.MaxVersion):

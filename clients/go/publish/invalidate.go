@@ -48,8 +48,7 @@ func (p *Publisher) invalidate(ctx context.Context, id string) (receipt Receipt,
 	return receipt, nil
 }
 
-// outdate is one attempt of invalidate. Its version is the one that another writer would count now, so if a record was
-// written meanwhile it returns [ErrStale].
+// outdate is one attempt of invalidate. If a record was written meanwhile it returns [ErrStale].
 func (p *Publisher) outdate(ctx context.Context, m contract.Member) (Receipt, error) {
 	state, err := p.state(ctx, m)
 	if err != nil {
@@ -58,5 +57,5 @@ func (p *Publisher) outdate(ctx context.Context, m contract.Member) (Receipt, er
 	if state.there {
 		return Receipt{}, refuse("it has a record, which decides about it: revoke or delete the device")
 	}
-	return p.write(ctx, replace, m, contract.Credential{Version: state.next(), Deleted: true}.Fields())
+	return p.write(ctx, replace, m, after(contract.Credential{Deleted: true}.Fields(), state.version))
 }

@@ -109,8 +109,8 @@ func (o *Object) check() (err error) {
 			o.ETag, o.Key, limits.MaxETag)
 	case o.Version != 0 && o.IfVersion != 0, o.Version != 0 && o.IfAbsent, o.IfVersion != 0 && o.IfAbsent:
 		return refuse("%q: want one of version, if-version and if-absent at most", o.Key)
-	case o.IfVersion >= limits.MaxVersion:
-		return refuse("if-version %d of %q: at most %d is allowed", o.IfVersion, o.Key, uint64(limits.MaxVersion)-1)
+	case o.IfVersion > limits.MaxVersion:
+		return refuse("if-version %d of %q: at most %d is allowed", o.IfVersion, o.Key, uint64(limits.MaxVersion))
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
@@ -131,21 +131,21 @@ func (o *Object) check() (err error) {
 // exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
 // [Publisher.MayExist] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	return p.delete(ctx, key, version, contract.Object{Version: version, Deleted: true}.Fields())
+	if err := checkVersion(version); err != nil {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
+	}
+	return p.delete(ctx, key, contract.Object{Version: version, Deleted: true}.Fields())
 }
 
 // DeleteIf deletes the object at key if version, at least 1, is the stored one; otherwise it returns [ErrStale].
 func (p *Publisher) DeleteIf(ctx context.Context, key string, version uint64) (Receipt, error) {
-	if version == 0 {
-		return Receipt{}, fmt.Errorf("delete %q: %w", key, refuse("version 0: no object has it"))
+	if version == 0 || version > limits.MaxVersion {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, refuse("version %d: no object has it", version))
 	}
-	return p.delete(ctx, key, version, after(contract.Object{Deleted: true}.Fields(), version))
+	return p.delete(ctx, key, after(contract.Object{Deleted: true}.Fields(), version))
 }
 
-func (p *Publisher) delete(ctx context.Context, key string, version uint64, fields map[string]string) (Receipt, error) {
-	if err := checkVersion(version); err != nil {
-		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
-	}
+func (p *Publisher) delete(ctx context.Context, key string, fields map[string]string) (Receipt, error) {
 	r := p.deleteAll(ctx, []string{key}, fields)[0]
 	return r.Receipt, r.Err
 }

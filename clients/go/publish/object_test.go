@@ -245,7 +245,7 @@ func TestPutRefuses(t *testing.T) {
 		{"weak etag", func(o *Object) { o.ETag = `W/"a"` }, `etag "W/\"a\""`},
 		{"negative ttl", func(o *Object) { o.TTL = -1 }, "ttl -1ns"},
 		{"fraction of a millisecond", func(o *Object) { o.TTL = 1500 * time.Microsecond }, "ttl 1.5ms"},
-		{"large version", func(o *Object) { o.Version = 1 << 53 }, "version 9007199254740992: at most 9007199254740991"},
+		{"large version", func(o *Object) { o.Version = 1 << 53 }, "version 9007199254740992: at most 4503599627370496"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -41,6 +41,8 @@ var (
 	// ErrExists: there is an object at the key, or the device has another record or was deleted within the last 24 hours,
 	// and nothing was written.
 	ErrExists = errors.New("already exists")
+	// ErrOutdated: Redis has what this release doesn't understand, and nothing was written: update the writer.
+	ErrOutdated = errors.New("this writer is outdated")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
 )
@@ -284,6 +286,8 @@ func scriptError(err error) error {
 	switch code {
 	case "STALE":
 		return fmt.Errorf("%w: %s", ErrStale, text)
+	case "CONTRACT":
+		return fmt.Errorf("%w: %s", ErrOutdated, text)
 	case "OOM":
 		return ErrFull
 	case "ABSENT":
@@ -302,8 +306,8 @@ func refuse(format string, args ...any) error {
 }
 
 func checkVersion(version uint64) error {
-	if version > limits.MaxVersion {
-		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(limits.MaxVersion))
+	if version > limits.MaxOwnVersion {
+		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(limits.MaxOwnVersion))
 	}
 	return nil
 }

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 const (
@@ -56,8 +56,9 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 	return receipt, nil
 }
 
-// bury writes a tombstone where there is no record. Its version exceeds all counted ones, and those that are a time in
-// milliseconds. It returns ErrStale if a record was written meanwhile that edges would consider newer.
+// bury writes a tombstone where there is no record. Its version is the highest that a writer can have given: of two
+// writes with one version readers take the later one. It returns ErrStale if a record was written meanwhile that edges
+// would consider newer.
 func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
 	state, err := p.state(ctx, m)
 	if err != nil {
@@ -69,8 +70,7 @@ func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Re
 	if state.deleted || !state.logged && !force {
 		return Receipt{}, ErrNotFound
 	}
-	version := max(state.last+1, uint64(time.Now().UnixMilli()))
-	return p.write(ctx, replace, m, contract.Credential{Version: version, Deleted: true}.Fields())
+	return p.write(ctx, replace, m, contract.Credential{Version: limits.MaxOwnVersion, Deleted: true}.Fields())
 }
 
 // state is the state of a member in Redis.
@@ -78,16 +78,7 @@ type state struct {
 	there   bool   // it has a record other than a tombstone
 	deleted bool   // it has a tombstone
 	logged  bool   // the log has an entry
-	last    uint64 // the highest version that may have been assigned
 	version uint64 // of the record or tombstone, 0 for neither
-}
-
-// next returns the version that the script counts next, if nothing is written meanwhile.
-func (s state) next() uint64 {
-	if s.version > 0 {
-		return s.version + 1
-	}
-	return s.last + 1
 }
 
 // missing reports whether a record was written and doesn't exist any more.
@@ -107,17 +98,16 @@ func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error)
 // states returns the states of members, read in one round trip to each server.
 func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]state, error) {
 	type query struct {
-		score          *redis.FloatCmd
-		floor, version *redis.StringCmd
-		deleted        *redis.BoolCmd
+		score   *redis.FloatCmd
+		version *redis.StringCmd
+		deleted *redis.BoolCmd
 	}
 	queries := make([]query, len(members))
 	pipe := p.client.Pipeline()
 	for i, m := range members {
 		shard := p.keyspace.KeysOf(m.ID)
 		queries[i] = query{
-			score:   pipe.ZScore(ctx, shard.LogKey(), m.String()), // first: next must not count a write that record lacks
-			floor:   pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor),
+			score:   pipe.ZScore(ctx, shard.LogKey(), m.String()),
 			version: pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion),
 			deleted: pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted),
 		}
@@ -125,18 +115,16 @@ func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]s
 	_, _ = pipe.Exec(ctx) // the replies have the errors
 	states := make([]state, len(members))
 	for i, q := range queries {
-		for _, cmd := range []redis.Cmder{q.version, q.deleted, q.score, q.floor} {
+		for _, cmd := range []redis.Cmder{q.version, q.deleted, q.score} {
 			if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 				return nil, err
 			}
 		}
-		trimmed, _ := q.floor.Uint64()
 		version, _ := q.version.Uint64()
 		states[i] = state{
 			there:   q.version.Err() == nil && !q.deleted.Val(),
 			deleted: q.deleted.Val(),
 			logged:  q.score.Err() == nil,
-			last:    max(uint64(q.score.Val()), trimmed),
 			version: version,
 		}
 	}
@@ -145,9 +133,9 @@ func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]s
 
 // RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including those with only
 // an entry in the log, and returns their number. If it returns no error, every device registered at the time of the
-// call is revoked; a device registered meanwhile may or may not be. A device whose record has another type, or whose
-// version can't increase, does not stop the others: the error names it. After an error, call RevokeAll again to
-// continue.
+// call is revoked; a device registered meanwhile may or may not be. A device that Redis refuses to revoke, as one whose
+// record has another type, does not stop the others: the error names it, or of more than 100 their number. After an
+// error, call RevokeAll again to continue.
 func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var count atomic.Int64
 	var failed error
@@ -176,7 +164,7 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 		failed = group.Wait()
 		return failed == nil
 	})
-	if err = errors.Join(append(odd.errs, err, failed)...); err != nil {
+	if err = errors.Join(append(odd.all(), err, failed)...); err != nil {
 		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
 	}
 	return int(count.Load()), err
@@ -184,27 +172,36 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 
 // failures collects the errors of single devices.
 type failures struct {
-	mu   sync.Mutex // protects errs
-	errs []error
+	mu    sync.Mutex // protects all
+	errs  []error
+	count int
 }
 
 // maxFailures bounds the collected errors.
 const maxFailures = 100
 
-// keep stores an error that concerns one device only and returns nil; it returns any other error.
+// keep counts an error that concerns one device, or one shard, and returns nil; it returns any other error.
 func (f *failures) keep(err error) error {
 	var answer redis.Error
-	wrongType := errors.As(err, &answer) && strings.Contains(answer.Error(), "WRONGTYPE")
-	if err == nil || !errors.Is(err, ErrStale) && !wrongType {
+	refused := errors.As(err, &answer) && (strings.HasPrefix(answer.Error(), "ERR ") ||
+		strings.Contains(answer.Error(), "WRONGTYPE"))
+	if err == nil || !refused && !errors.Is(err, ErrStale) && !errors.Is(err, ErrInvalid) {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.errs) == maxFailures {
-		return fmt.Errorf("too many devices could not be revoked: %w", err)
+	if f.count++; len(f.errs) < maxFailures {
+		f.errs = append(f.errs, err)
 	}
-	f.errs = append(f.errs, err)
 	return nil
+}
+
+// all returns the collected errors, with one about those that were only counted.
+func (f *failures) all() []error {
+	if more := f.count - len(f.errs); more > 0 {
+		return append(f.errs, fmt.Errorf("%d more devices could not be revoked", more))
+	}
+	return f.errs
 }
 
 // enabled returns the members that are neither deleted nor disabled, or whose state can't be read.

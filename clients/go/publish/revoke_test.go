@@ -82,6 +82,34 @@ func TestRevokeAll(t *testing.T) {
 	})
 }
 
+// TestRevokeAllGoesOn: whatever the number of devices that can't be revoked, all others are.
+func TestRevokeAllGoesOn(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		const odd, good = 2*maxFailures + 1, 20
+		var devices []Device
+		for i := range odd + good {
+			devices = append(devices, Device{ID: fmt.Sprint("d", i), Disabled: true})
+		}
+		for _, r := range s.p.AddDevices(t.Context(), devices, false) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		for i := range odd + good {
+			key := keys.CredentialKey(fmt.Sprint("d", i))
+			if i < odd {
+				s.Set(t.Context(), key, "no hash", 0)
+			} else {
+				s.HDel(t.Context(), key, contract.FieldDisabled)
+			}
+		}
+		n, err := s.p.RevokeAll(t.Context())
+		if n != good || err == nil || !strings.Contains(err.Error(), fmt.Sprint(odd-maxFailures, " more devices")) {
+			t.Errorf("%d revoked, want %d; %v", n, good, err)
+		}
+	})
+}
+
 // TestRevokeAllBlind: without a permission to read states, RevokeAll must not revoke the same devices for ever.
 func TestRevokeAllBlind(t *testing.T) {
 	s := redistest.StartServer(t)

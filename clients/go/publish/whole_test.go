@@ -21,13 +21,19 @@ import (
 // documentedWriter returns the permissions of a writer in docs/redis-contract.md.
 func documentedWriter(t *testing.T) []string {
 	t.Helper()
+	return documented(t, "writer")
+}
+
+// documented returns the permissions of a user in docs/redis-contract.md.
+func documented(t *testing.T, user string) []string {
+	t.Helper()
 	page, err := os.ReadFile("../../../docs/redis-contract.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := regexp.MustCompile(`(?m)^ACL SETUSER (writer .*)$`).FindSubmatch(page)
+	line := regexp.MustCompile(`(?m)^ACL SETUSER (` + user + ` on .*)$`).FindSubmatch(page)
 	if line == nil {
-		t.Fatal("no line of the writer")
+		t.Fatalf("no line of the %s", user)
 	}
 	return strings.Fields(string(line[1]))
 }

@@ -30,6 +30,8 @@ local function netstring(s)
 end
 
 local newest = 9007199254740991 -- 2^53 - 1: doubles count exactly up to here
+local own = 4503599627370496 -- 2^52: the highest version that a writer gives; the other half is for what is counted
+local speaks = 1 -- the version of the contract that this script has
 local ring = 65536 -- links that the chain keeps
 local audited = 100000 -- newest entries that the audit keeps, some 9 MB
 
@@ -254,7 +256,7 @@ end
 
 local mebibyte = 1048576
 local codings = { mebibyte, coding }
-local forms = { -- by kind and field: bytes at most, and the function
+local forms = { -- by kind and field: bytes at most, the function, and the contract's version that has it, if not the first
   o = {
     etag = { 128, etag }, ['content-type'] = { 255, content_type }, ttl = { 16, number }, body = { mebibyte },
     ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
@@ -447,9 +449,19 @@ local before = read('GET', KEYS[2])
 local score = read('ZSCORE', KEYS[3], member)
 local epoch = read('GET', KEYS[4]) or ARGV[3]
 local head = read('HGET', KEYS[5], 'head')
-local seq = number_of(before or '0')
-if not seq or seq == newest or before and before ~= decimal(seq) then -- as INCR takes it
-  return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest))
+local needs = number_of(read('HGET', KEYS[5], 'needs')) or 1
+if needs > speaks then
+  return redis.error_reply('CONTRACT ' .. KEYS[5] .. ' needs version ' .. decimal(needs) .. ' of the contract, this writer '
+    .. 'has ' .. decimal(speaks) .. ': update the writer')
+end
+local seq, linked = number_of(before or '0'), head and number_of(string.sub(head, 1, -42))
+local astray = not seq or before and before ~= decimal(seq) or seq >= own and seq ~= linked
+if astray then -- only direct commands leave such a number; the chain has that of the last write
+  seq = linked
+end
+if not seq or seq == newest then
+  return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest)
+    .. ': set it to the highest score in ' .. KEYS[3])
 end
 seq = seq + 1
 
@@ -477,6 +489,9 @@ local condition, expected = string.match(ARGV[2], '^([=~])(.*)')
 local version = number_of(expected or ARGV[2])
 if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
+elseif version > own and version ~= stored + 1 and not condition then
+  return invalid('version ' .. decimal(version) .. ' of ' .. member .. ': a writer may give ' .. decimal(own)
+    .. ' at most, beyond it 0, for the next one')
 end
 local kept = condition == '~'
 if kept and (kind ~= 'o' or not given['deleted']) then -- of a device, a writer that read it would bring it back
@@ -492,15 +507,20 @@ end
 if condition == '=' then
   version = 0
 end
-if version == 0 and stored == 0 then
+local last = version == 0 and stored == newest -- no version follows: the writes after it keep it
+if last then
+  version = newest
+elseif version == 0 and stored == 0 then
   -- The tombstone has expired, or the hash is damaged. The member's last sequence number is
   -- at least as high as any version that was counted here, and where its entry was trimmed
-  -- the floor is, so versions go on from there.
-  version = math.max(tonumber(score or '0'), number_of(read('HGET', KEYS[5], 'floor')) or 0) + 1
+  -- the floor is, so versions go on from there. Neither gets near a number that only direct commands leave.
+  local floor = number_of(read('HGET', KEYS[5], 'floor')) or 0
+  score = tonumber(score or '0')
+  version = math.max(score < own and score or 0, floor < own and floor or 0) + 1
 elseif version == 0 then
   version = stored + 1
 end
-if version <= stored and not kept or version > newest then
+if version <= stored and not kept and not last then
   return redis.error_reply('STALE version ' .. decimal(version) .. ' of ' .. member .. ' is not newer than the stored '
     .. decimal(stored) .. ' (at most ' .. decimal(newest) .. ')')
 end
@@ -550,7 +570,7 @@ end
 
 local now = read('TIME')
 local published = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-if kept then -- readers take the later of two writes with one version; the clock may have stepped back
+if kept or last then -- readers take the later of two writes with one version; the clock may have stepped back
   published = math.max(published, math.min((number_of(read('HGET', KEYS[1], 'published')) or 0) + 1, newest))
 end
 record[#record + 1] = 'version'
@@ -591,7 +611,7 @@ local takes = { 'SET', KEYS[4], ARGV[3], 'NX' }
 local writes = {
   (given['deleted'] or given['disabled'] or kind == 'p') and { 'PERSIST', KEYS[2] } or takes,
   takes,
-  { 'INCR', KEYS[2] },
+  astray and { 'SET', KEYS[2], decimal(seq) } or { 'INCR', KEYS[2] },
   { 'ZADD', KEYS[3], decimal(seq), member },
   { 'HSET', KEYS[1], unpack(record) },
 }
@@ -603,7 +623,16 @@ if expiry > 0 then
 else
   writes[#writes + 1] = { 'PERSIST', KEYS[1] }
 end
-writes[#writes + 1] = { 'HSET', KEYS[5], decimal(seq % ring), link, 'head', link }
+local needed = needs -- from now on by writers and readers
+for i = 1, #record, 2 do
+  local form = forms[kind][record[i]]
+  needed = math.max(needed, form and form[3] or 1)
+end
+local chain = { 'HSET', KEYS[5], decimal(seq % ring), link, 'head', link }
+if needed > needs then
+  chain[7], chain[8] = 'needs', decimal(needed)
+end
+writes[#writes + 1] = chain
 writes[#writes + 1] = { ARGV[7], ARGV[6], netstring('2') .. netstring(digest) .. table.concat(event) }
 
 -- Nothing is written before all that can fail has been checked: Redis takes nothing back. In a

@@ -7,7 +7,7 @@ import {
 import { checkSecret, hashSecret, matches, type Pepper } from './hashes.js'
 import { canonical, checkDeviceId, purgesOf, shardOf } from './keys.js'
 import {
-  checkVersion, labelsField, maxVersion, objectFields, parseDevice, parseObject, permissionsField, stored, unixMs,
+  checkVersion, labelsField, maxOwnVersion, objectFields, parseDevice, parseObject, permissionsField, stored, unixMs,
   type Fields, type GatehouseObject, type Receipt, type Stored, type StoredDevice, type StoredObject,
 } from './records.js'
 import { script } from './script.js'
@@ -456,7 +456,6 @@ export class Publisher {
     const { secret, hashes = [], notAfter, disabled, version = 0 } = options
     checkDeviceId(id)
     checkVersion(version)
-    if (version === maxVersion) throw new InvalidError(`version ${version} of ${id}: leave one for its revocation`)
     if (id.startsWith('*')) throw new InvalidError(`device ${id}: ids that begin with * are for invalidations`)
     if (secret !== undefined ? hashes.length > 0 : hashes.length === 0 && !disabled) {
       throw new InvalidError(`device ${id}: give a secret, or hashes`)
@@ -554,10 +553,8 @@ export class Publisher {
 
   async #state(member: string) {
     const prefix = this.#prefix(shardOf(member.slice(2), this.#shards))
-    // The score first: the next version must not count a write that the record lacks.
-    const [score, floor, version, deleted] = await this.#all([
+    const [score, version, deleted] = await this.#all([
       [`${prefix}log`, ['ZSCORE', `${prefix}log`, member]],
-      [`${prefix}chain`, ['HGET', `${prefix}chain`, 'floor']],
       [prefix + member, ['HGET', prefix + member, 'version']],
       [prefix + member, ['HGET', prefix + member, 'deleted']],
     ])
@@ -565,7 +562,6 @@ export class Publisher {
       there: !!version && !deleted, // it has a record other than a tombstone
       deleted: !!deleted,
       logged: score !== null,
-      last: Math.max(Number(String(score ?? 0)), Number(String(floor ?? 0))), // the highest version ever assigned
       version: Number(String(version ?? 0)),
     }
   }
@@ -580,10 +576,11 @@ export class Publisher {
       } catch (error) {
         if (!(error instanceof NotFoundError)) throw error
       }
-      // Edges may have the device although its record is gone: a tombstone above all versions.
+      // Edges may have the device although its record is gone: a tombstone of the highest version that a writer can have
+      // given. Of two writes with one version readers take the later.
       const state = await this.#state(member)
       if (state.deleted || (!state.there && !state.logged && !options.force)) throw new NotFoundError(`no device ${id}`)
-      const version = String(Math.max(state.last + 1, Date.now()))
+      const version = String(maxOwnVersion)
       try {
         if (state.there) throw new StaleError(`device ${id} was written meanwhile`)
         return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })
@@ -613,9 +610,8 @@ export class Publisher {
       if (state.there) {
         throw new InvalidError(`device ${id} has a record, which decides about it: revoke or delete it`)
       }
-      const version = String((state.version || state.last) + 1)
-      try { // if a record was written meanwhile, the version is stale
-        return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })
+      try { // stale if a record was written meanwhile
+        return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version: `=${state.version}` })
       } catch (error) {
         if (!(error instanceof StaleError) || attempt === attempts) throw error
       }

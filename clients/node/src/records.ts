@@ -6,6 +6,9 @@ import { CorruptError, InvalidError } from './errors.js'
 import { canonical } from './keys.js'
 
 export const maxVersion = Number.MAX_SAFE_INTEGER
+/** The highest version that a writer gives itself. */
+export const maxOwnVersion = 2 ** 52
+const lastMs = 8.64e15 // the end of Date
 const maxBody = 1 << 20
 const nameForm = /^[A-Za-z0-9._:-]{1,64}$/
 const labelForm = /^[a-z0-9._-]{1,32}=[A-Za-z0-9._:-]{0,64}$/
@@ -217,6 +220,10 @@ function pairOf(text: string, separator: string): [string, string] {
   return [text.slice(0, at), text.slice(at + separator.length)]
 }
 
+function dateOf(ms: number): Date {
+  return new Date(Math.min(ms, lastMs))
+}
+
 /** Reads the fields of a record that every one has. */
 function reader(what: string, record: Stored) {
   const need = (name: string) => {
@@ -240,7 +247,7 @@ export function parseObject(key: string, record: Stored, stale: boolean): Stored
     body: need('body'),
     contentType: need('content-type').toString(),
     version: count('version'),
-    published: new Date(count('published')),
+    published: dateOf(count('published')),
     etag: need('etag').toString(),
     ...(ttl === undefined ? {} : { ttl }),
     status: maybe('status') ?? 200,
@@ -260,13 +267,13 @@ export function parseDevice(id: string, record: Stored): StoredDevice {
   return {
     id,
     version: count('version'),
-    published: new Date(count('published')),
+    published: dateOf(count('published')),
     disabled: record.disabled !== undefined,
     revoked: record.disabled?.toString() === 'revoked',
     permissions: splitOf(record.permissions, ','),
     labels: Object.fromEntries(splitOf(record.labels, ',').map((pair) => pairOf(pair, '='))),
-    ...(notAfter === undefined ? {} : { notAfter: new Date(notAfter) }),
-    ...(oldUntil === undefined ? {} : { oldUntil: new Date(oldUntil) }),
+    ...(notAfter === undefined ? {} : { notAfter: dateOf(notAfter) }),
+    ...(oldUntil === undefined ? {} : { oldUntil: dateOf(oldUntil) }),
     hashes: splitOf(record.hash, '\n'),
   }
 }

@@ -224,7 +224,7 @@ func headOf(o *contract.Object) head {
 func printHead(c *console, o contract.Object) error {
 	fresh := "until changed"
 	if o.TTLMS != 0 {
-		fresh = (time.Duration(o.TTLMS) * time.Millisecond).String()
+		fresh = o.TTL().String()
 	}
 	w := c.table()
 	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\nstatus:\t%d\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
@@ -243,7 +243,7 @@ func printHead(c *console, o contract.Object) error {
 
 // timestamp shows unix milliseconds.
 func timestamp(ms int64) string {
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	return time.UnixMilli(min(ms, limits.MaxTime)).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }
 
 type deleteCmd struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/passhash"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
@@ -132,7 +133,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 // server that counted to the same number: the later one wins.
 func (r *record) precedes(c *contract.Credential) bool {
 	return r.doubted || r.refusal == isUnsure || c.Version > r.version ||
-		c.Version == r.version && c.PublishedMS > r.publishedMS
+		c.Version == r.version && (c.PublishedMS > r.publishedMS || c.PublishedMS == limits.MaxVersion) // no later time
 }
 
 // maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
@@ -191,10 +192,10 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 		return v.refuse("corrupt", c.ID, errors.New("no hash"))
 	}
 	if c.NotAfterMS > 0 {
-		r.notAfter = time.UnixMilli(c.NotAfterMS)
+		r.notAfter = time.UnixMilli(min(c.NotAfterMS, limits.MaxTime))
 	}
 	if c.OldUntilMS > 0 {
-		r.oldUntil = time.UnixMilli(c.OldUntilMS)
+		r.oldUntil = time.UnixMilli(min(c.OldUntilMS, limits.MaxTime))
 		if !time.Now().Before(r.oldUntil) {
 			r.hashes = r.hashes[:1:1]
 		}

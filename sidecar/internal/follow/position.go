@@ -31,6 +31,7 @@ type position struct {
 	link    contract.Link // our last link; the digest is "" if unknown
 	stored  contract.Link // Redis's link at our place in the ring; zero: none
 	floor   uint64
+	needs   string          // see contract.ChainNeeds
 	unsure  []unsureEvent   // events to check with Redis
 	links   []contract.Link // Redis's links at their places
 }
@@ -139,7 +140,8 @@ func refusal(err error) bool {
 	_, replica := errors.AsType[*replicaError](err)
 	_, shards := errors.AsType[*contract.ShardsError](err)
 	_, empty := errors.AsType[emptyError](err)
-	return replica || shards || empty
+	_, needs := errors.AsType[*contract.NeedsError](err)
+	return replica || shards || empty || needs
 }
 
 // master returns a client of the server that has the shard. In a Cluster the whole catch-up uses one server, which
@@ -292,6 +294,9 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	}
 	p.vitals.ahead = clockAhead(p.vitals.clock, p.at, end)
 	p.setChain(links.Val())
+	if err := contract.CheckNeeds(f.keys.ChainKey(), p.needs); err != nil {
+		return p, false, err
+	}
 	p.dataEpoch = epoch.Val()
 	if p.dataEpoch != "" && !contract.ValidDataEpoch(p.dataEpoch) {
 		return p, false, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one",
@@ -304,12 +309,15 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 					"again", f.keys.SeqKey(), text)
 		}
 	}
+	if p.floor > p.seq {
+		p.floor = 0 // of no entry: of a number that Redis has lost, or that no script wrote
+	}
 	return p, false, nil
 }
 
 // chainFields returns the fields of the chain that setChain reads.
 func chainFields(asked position) []string {
-	fields := []string{contract.ChainHead, contract.ChainFloor, contract.ChainField(asked.seq)}
+	fields := []string{contract.ChainHead, contract.ChainFloor, contract.ChainField(asked.seq), contract.ChainNeeds}
 	for _, u := range asked.unsure {
 		fields = append(fields, contract.ChainField(u.event.Seq))
 	}
@@ -318,13 +326,14 @@ func chainFields(asked position) []string {
 
 // setChain sets p from the values of [chainFields]. It treats an unreadable value as absent, as the writers do.
 func (p *position) setChain(values []any) {
-	if len(values) < 3 {
+	if len(values) < 4 {
 		return
 	}
 	p.head, p.stored = linkOf(values[0]), linkOf(values[2])
+	p.needs, _ = values[3].(string)
 	text, _ := values[1].(string)
 	p.floor, _ = strconv.ParseUint(text, 10, 64)
-	for _, value := range values[3:] {
+	for _, value := range values[4:] {
 		p.links = append(p.links, linkOf(value))
 	}
 }

@@ -104,12 +104,12 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 		return seq, nil
 	}
 	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor,
-		contract.ChainField(from)).Result()
+		contract.ChainField(from), contract.ChainNeeds).Result()
 	if err != nil {
 		return 0, err
 	}
 	var now position
-	if now.setChain(values); from < now.floor {
+	if now.setChain(values); from < now.floor && now.floor <= seq {
 		f.synced, f.full.owed = false, resyncTrimmed
 		return 0, errTrimmed
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
@@ -251,8 +252,8 @@ func (c *Cache) update(o *contract.Object) Result {
 // purges that a full resync has since forgotten, or o is a later write from another server that counted to the same
 // version. purged and stale are how it is judged now.
 func (c *Cache) replaces(o *contract.Object, before newest, purged, stale bool) bool {
-	if o.PublishedMS != before.publishedMS {
-		return o.PublishedMS > before.publishedMS
+	if o.PublishedMS != before.publishedMS || o.PublishedMS == limits.MaxVersion { // no time follows it
+		return o.PublishedMS >= before.publishedMS
 	}
 	return !before.deleted && (before.place != held || before.purged != purged || before.stale != stale)
 }

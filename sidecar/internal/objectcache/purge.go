@@ -79,7 +79,8 @@ func (s Purges) Apply(p contract.Purge) {
 	defer s.mu.Unlock()
 	of := &s.purges[s.shard]
 	known, found := of.all[p.ID]
-	if found && !of.unmet[p.ID] && p.Version <= known.Version {
+	if found && !of.unmet[p.ID] && (p.Version < known.Version ||
+		p.Version == known.Version && p.PublishedMS <= known.PublishedMS) {
 		return
 	}
 	delete(of.unmet, p.ID)

@@ -89,7 +89,7 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 		return http.StatusNotModified, nil
 	}
 	if o.TTLMS > 0 {
-		h.Set("Gatehouse-TTL", (time.Duration(o.TTLMS) * time.Millisecond).String())
+		h.Set("Gatehouse-TTL", o.TTL().String())
 	}
 	if len(o.Tags) > 0 {
 		h.Set("Gatehouse-Tags", strings.Join(o.Tags, ", "))
@@ -284,9 +284,9 @@ func ownVersion(h http.Header) (uint64, *problem) {
 	if text == "" {
 		return 0, nil
 	}
-	version, err := strconv.ParseUint(text, 10, 53)
-	if err != nil {
-		return 0, problemf(http.StatusBadRequest, "Gatehouse-Version: %q: want a number up to 2^53 - 1", text)
+	version, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || version > limits.MaxOwnVersion {
+		return 0, problemf(http.StatusBadRequest, "Gatehouse-Version: %q: want a number up to 2^52", text)
 	}
 	return version, nil
 }

@@ -282,7 +282,7 @@ func failed(err error) *problem {
 		p.Status = http.StatusConflict
 	case errors.Is(err, publish.ErrFull):
 		p.Status = http.StatusInsufficientStorage
-	case errors.Is(err, publish.ErrCorrupt), errors.As(err, &shards):
+	case errors.Is(err, publish.ErrCorrupt), errors.Is(err, publish.ErrOutdated), errors.As(err, &shards):
 		p.Status, p.cause = http.StatusInternalServerError, err
 	default:
 		p.Status, p.retry, p.cause = http.StatusServiceUnavailable, time.Second, err

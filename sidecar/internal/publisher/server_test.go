@@ -336,6 +336,8 @@ func TestConditions(t *testing.T) {
 		{headers{"Gatehouse-Version": "2"}, 409},
 		{headers{"Gatehouse-Version": "100"}, 200},
 		{headers{"Gatehouse-Version": "1e3"}, 400},
+		{headers{"Gatehouse-Version": "4503599627370497"}, 400},
+		{headers{"Gatehouse-Version": "4503599627370496"}, 200}, // the path stays usable
 		{headers{"Gatehouse-TTL": "10"}, 400},
 		{headers{"Gatehouse-Tag": "shop:a"}, 400},
 		{headers{"Gatehouse-TTL": "-1s"}, 400},

@@ -30,7 +30,7 @@ from .errors import (
 )
 from .keys import canonical, check_device_id, purges_of, shard_of
 from .records import (
-    MAX_VERSION, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields,
+    MAX_OWN_VERSION, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields,
     parse_device,
     parse_object, permissions_field, strings, unix_ms,
 )
@@ -67,7 +67,6 @@ class State(NamedTuple):
     there: bool  # it has a record other than a tombstone
     deleted: bool  # it has a tombstone
     logged: bool  # the log has an entry
-    last: int  # the highest version that may have been assigned
     version: int  # of the record or tombstone, 0 for neither
 
 
@@ -367,8 +366,6 @@ class Operations:
     ) -> Steps[Receipt]:
         check_device_id(id)
         check_version(version)
-        if version == MAX_VERSION:
-            raise InvalidError(f"version {version} of {id!r}: leave one for its revocation")
         if id.startswith("*"):
             raise InvalidError(f"device {id!r}: ids that begin with * are for invalidations")
         if secret is not None and given or secret is None and not given and not disabled:
@@ -476,15 +473,13 @@ class Operations:
 
     def _state(self, member: str) -> Steps[State]:
         prefix = self.prefix(shard_of(member[2:], self.shards))
-        score, floor, version, deleted = good((yield [  # score first: next must not count a write that the record lacks
+        score, version, deleted = good((yield [
             ("ZSCORE", prefix + "log", member),
-            ("HGET", prefix + "chain", "floor"),
             ("HGET", prefix + member, "version"),
             ("HGET", prefix + member, "deleted"),
         ]))
         return State(
-            version is not None and deleted is None, deleted is not None, score is not None,
-            max(int(float(score or 0)), int(floor or 0)), int(version or 0),
+            version is not None and deleted is None, deleted is not None, score is not None, int(version or 0),
         )
 
     def revoke_device(self, id: str, force: bool) -> Steps[Receipt]:
@@ -495,14 +490,14 @@ class Operations:
                 return (yield from self.write(Mutation("merge", member, {"disabled": "revoked"})))
             except NotFoundError:
                 pass
-            # Edges may have the device although its record is gone: a tombstone above all versions.
+            # Edges may have the device although its record is gone: a tombstone of the highest version that a writer can
+            # have given. Of two writes with one version readers take the later.
             state = yield from self._state(member)
             if state.deleted or not state.there and not state.logged and not force:
                 raise NotFoundError(f"no device {id!r}")
             try:
                 if not state.there:
-                    version = max(state.last + 1, int(time.time() * 1000))
-                    return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(version))))
+                    return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(MAX_OWN_VERSION))))
             except StaleError:  # written meanwhile
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -525,9 +520,8 @@ class Operations:
             state = yield from self._state(member)
             if state.there:
                 raise InvalidError(f"device {id!r} has a record, which decides about it: revoke or delete it")
-            version = (state.version or state.last) + 1
-            try:  # if a record was written meanwhile, the version is stale
-                return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(version))))
+            try:  # stale if a record was written meanwhile
+                return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, f"={state.version}")))
             except StaleError:
                 if attempt == ATTEMPTS - 1:
                     raise

@@ -14,6 +14,8 @@ from .keys import canonical
 
 MAX_BODY = 1 << 20
 MAX_VERSION = 2**53 - 1
+MAX_OWN_VERSION = 2**52  # the highest that a writer gives itself
+_LAST_MS = 253402300799999  # the end of datetime's years
 Fields = Dict[str, Union[str, bytes]]
 Headers = Union[Mapping[str, str], Sequence[Tuple[str, str]]]
 _PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
@@ -220,7 +222,7 @@ def labels_field(id: str, labels: Mapping[str, str]) -> Fields:
 
 
 def _time(ms: Optional[bytes]) -> Optional[datetime]:
-    return None if ms is None else datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=int(ms))
+    return None if ms is None else datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=min(int(ms), _LAST_MS))
 
 
 def _split(text: Optional[bytes], separator: str) -> List[str]:

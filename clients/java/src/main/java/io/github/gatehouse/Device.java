@@ -87,9 +87,6 @@ public final class Device {
   Map<String, byte[]> fields() {
     Keys.checkDeviceId(id);
     Fields.checkVersion(version);
-    if (version == Fields.MAX_VERSION) {
-      throw new GatehouseException.Invalid("version " + version + " of " + id + ": leave one for its revocation");
-    }
     if (id.startsWith("*")) {
       throw new GatehouseException.Invalid("device " + id + ": ids that begin with * are for invalidations");
     }

@@ -15,6 +15,8 @@ import java.util.regex.Pattern;
 /** Fields of records: docs/redis-contract.md, section Records. */
 final class Fields {
   static final long MAX_VERSION = (1L << 53) - 1;
+  /** The highest version that a writer gives itself. */
+  static final long MAX_OWN_VERSION = 1L << 52;
   private static final Pattern NAME = Pattern.compile("[A-Za-z0-9._:-]{1,64}");
   private static final Pattern LABEL = Pattern.compile("[a-z0-9._-]{1,32}=[A-Za-z0-9._:-]{0,64}");
 

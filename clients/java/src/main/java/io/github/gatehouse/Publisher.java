@@ -81,7 +81,7 @@ public final class Publisher implements AutoCloseable {
   private record Call(List<String> keys, List<byte[]> args) {}
 
   /** A member in Redis: its record's version, 0 for none, and the highest version that may have been assigned. */
-  private record State(boolean there, boolean deleted, boolean logged, long last, long version) {}
+  private record State(boolean there, boolean deleted, boolean logged, long version) {}
 
   /** Settings of a publisher. */
   public static final class Builder {
@@ -663,16 +663,13 @@ public final class Publisher implements AutoCloseable {
 
   private State state(String member) {
     String prefix = prefixOf(member);
-    // The score first: the next version must not count a write that the record lacks.
     var score = send(CommandType.ZSCORE, prefix + "log", member);
-    var floor = send(CommandType.HGET, prefix + "chain", "floor");
     var version = send(CommandType.HGET, prefix + member, "version");
     var tombstone = send(CommandType.HGET, prefix + member, "deleted");
     Object logged = first(await(score));
-    long last = Math.max(Fields.number(logged), Fields.number(first(await(floor))));
     Object stored = first(await(version));
     boolean deleted = first(await(tombstone)) != null;
-    return new State(stored != null && !deleted, deleted, logged != null, last, Fields.number(stored));
+    return new State(stored != null && !deleted, deleted, logged != null, Fields.number(stored));
   }
 
   /** Refuses a device from now on. */
@@ -688,7 +685,8 @@ public final class Publisher implements AutoCloseable {
       try {
         return write(new Mutation("merge", member, Map.of("disabled", Fields.bytes("revoked"))));
       } catch (GatehouseException.NotFound e) {
-        // Edges may have the device although its record is gone: a tombstone above all versions.
+        // Edges may have the device although its record is gone: a tombstone of the highest version that a writer can
+        // have given. Of two writes with one version readers take the later.
       }
       State state = state(member);
       if (state.deleted || !state.there && !state.logged && !force) {
@@ -698,8 +696,7 @@ public final class Publisher implements AutoCloseable {
         if (state.there) {
           throw new GatehouseException.Stale("device " + id + " was written meanwhile");
         }
-        long version = Math.max(state.last + 1, System.currentTimeMillis());
-        return write(new Mutation("replace", member, tombstone(), Long.toString(version)));
+        return write(new Mutation("replace", member, tombstone(), Long.toString(Fields.MAX_OWN_VERSION)));
       } catch (GatehouseException.Stale e) { // written meanwhile
         if (attempt == ATTEMPTS) {
           throw e;
@@ -734,9 +731,8 @@ public final class Publisher implements AutoCloseable {
         throw new GatehouseException.Invalid(
             "device " + id + " has a record, which decides about it: revoke or delete it");
       }
-      long version = (state.version > 0 ? state.version : state.last) + 1;
-      try { // if a record was written meanwhile, the version is stale
-        return write(new Mutation("replace", "c:" + id, tombstone(), Long.toString(version)));
+      try { // stale if a record was written meanwhile
+        return write(new Mutation("replace", "c:" + id, tombstone(), "=" + state.version));
       } catch (GatehouseException.Stale e) {
         if (attempt == ATTEMPTS) {
           throw e;
