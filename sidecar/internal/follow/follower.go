@@ -136,6 +136,8 @@ type Follower struct {
 	batch     int             // number of records in one pipeline
 	in        *inbox          // of the current subscription
 	running   *sync.WaitGroup // of the current subscription
+	// recent has the kinds of which the unread rest of the log is too young for an expired tombstone.
+	recent map[byte]bool
 
 	compared compared
 	full     full

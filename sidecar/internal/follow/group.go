@@ -44,11 +44,11 @@ func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, clien
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty and not
-// believed.
+// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys, and
+// that isn't believed.
 func (g *Group) Applied(shard int) (contract.Link, error) {
-	if g.board.isEmpty(shard) {
-		return contract.Link{}, emptyError{}
+	if err := g.board.emptiness(shard); err != nil {
+		return contract.Link{}, err
 	}
 	return *g.followers[shard].applied.Load(), nil
 }
@@ -108,15 +108,17 @@ type board struct {
 	inStep    []time.Time
 	connected int
 	vitals    []vitals // of each shard's Redis
-	empty     []bool   // by shard: empty and not believed
+	empty     []error  // by shard: empty or without some keys, and not believed; nil: it isn't
+	chainless []string // by shard: the name of the lost chain, or ""
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	b := &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]bool, shards),
-		turns: make(chan struct{}, maxReads),
+		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]error, shards),
+		chainless: make([]string, shards),
+		turns:     make(chan struct{}, maxReads),
 	}
 	for range maxReads {
 		b.turns <- struct{}{}

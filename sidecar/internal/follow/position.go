@@ -31,6 +31,7 @@ type position struct {
 	link    contract.Link // our last link; the digest is "" if unknown
 	stored  contract.Link // Redis's link at our place in the ring; zero: none
 	floor   uint64
+	last    uint64          // highest number in the log; 0: the log is empty
 	unsure  []unsureEvent   // events to check with Redis
 	links   []contract.Link // Redis's links at their places
 }
@@ -251,6 +252,8 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	pipe := master.Pipeline()
 	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	asks := []redis.Cmder{epoch, seq}
+	last := pipe.ZRangeWithScores(ctx, f.keys.LogKey(), -1, -1)
+	asks = append(asks, last)
 	shards, info, links := redis.NewStringCmd(ctx), redis.NewStringCmd(ctx), redis.NewSliceCmd(ctx)
 	if f.Shard == 0 {
 		shards = pipe.Get(ctx, f.Keyspace.ShardsKey())
@@ -292,6 +295,9 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	}
 	p.vitals.ahead = clockAhead(p.vitals.clock, p.at, end)
 	p.setChain(links.Val())
+	if highest := last.Val(); len(highest) > 0 {
+		p.last = uint64(highest[0].Score)
+	}
 	p.dataEpoch = epoch.Val()
 	if p.dataEpoch != "" && !contract.ValidDataEpoch(p.dataEpoch) {
 		return p, false, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one",
