@@ -100,7 +100,8 @@ stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
 build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the filter and the programs into build/; EDGE_KIND=native or nginx: also make native or nginx
-	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
+	$(GO) build -trimpath -ldflags "-X github.com/gatehouse/gatehouse/sidecar/internal/version.checkout=$$(git describe --tags --always --dirty --abbrev=12 2>/dev/null)" \
+	  -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
 	$(GO) build -C e2e -trimpath -o ../build/ ./cmd/...
 
 wasm: ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
