@@ -60,11 +60,13 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	case p.err != nil:
 		if ctx.Err() == nil {
 			f.metrics.RedisErrors.Inc()
+			f.board.setFailure(f.Shard, p.err)
 			f.unknown(p.err)
 		}
 		return nil // the subscription may work; if not, it ends with an error
 	}
 	f.compared.unknownAt = time.Time{}
+	f.board.setFailure(f.Shard, nil)
 	switch {
 	case p.catchups != f.catchups:
 		return nil // from before a catch-up

@@ -113,7 +113,8 @@ func (b *board) setChainless(shard int, lost bool, key string, log *slog.Logger)
 	b.chainless[shard] = key
 }
 
-// Ready returns an error if nothing was read yet because shards of Redis are empty, or lack keys.
+// Ready returns an error if not everything was read yet, because shards of Redis are empty or lack keys, or can't be
+// read.
 func (g *Group) Ready() error {
 	select {
 	case <-g.synced:
@@ -124,6 +125,9 @@ func (g *Group) Ready() error {
 		if err := g.board.emptiness(i); err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}
+	}
+	if failure := g.Failure(); failure != "" {
+		return errors.New(failure)
 	}
 	return nil
 }

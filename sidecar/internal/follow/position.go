@@ -48,6 +48,7 @@ func (p *position) digest() string {
 type vitals struct {
 	policy    string        // maxmemory-policy
 	used, max uint64        // bytes; max is 0 if there is no limit
+	unsaved   string        // which save has failed last; "": none
 	clock     time.Time     // when it answered
 	ahead     time.Duration // of clock, see clockAhead
 	warned    bool          // of ahead
@@ -260,7 +261,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 		asks = append(asks, shards)
 	}
 	if !f.refuses.info.Load() {
-		info = pipe.Info(ctx, "server", "replication", "memory")
+		info = pipe.Info(ctx, "server", "replication", "memory", "persistence")
 		asks = append(asks, info)
 	}
 	if p.chained = !f.refuses.chain.Load(); p.chained {
@@ -375,6 +376,11 @@ func parseInfo(info, server string) (h history, v vitals, err error) {
 	v.policy = fields["maxmemory_policy"]
 	v.used, _ = strconv.ParseUint(fields["used_memory"], 10, 64)
 	v.max, _ = strconv.ParseUint(fields["maxmemory"], 10, 64)
+	for _, name := range []string{"rdb_last_bgsave_status", "aof_last_write_status"} {
+		if status := fields[name]; status != "" && status != "ok" {
+			v.unsaved = name + ":" + status
+		}
+	}
 	if us, err := strconv.ParseInt(fields["server_time_usec"], 10, 64); err == nil {
 		v.clock = time.UnixMicro(us)
 	}
