@@ -66,7 +66,8 @@ func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []u
 	for i := range waiting {
 		waiting[i] = (first + i) % len(targets)
 	}
-	for len(waiting) > 0 && ctx.Err() == nil && !r.starvation.passed(since, r.world.now(), giveUp) && r.world.now() < since+giveUpAnyway {
+	for len(waiting) > 0 && ctx.Err() == nil && !r.starvation.passed(since, r.world.now(), giveUp) &&
+		r.world.now() < since+giveUpAnyway {
 		left := waiting[:0]
 		for _, key := range waiting {
 			read := r.read(ctx, probe, key)
