@@ -100,7 +100,8 @@ const ofDevices = "device: "
 
 // Checker records writes and judges reads. It is safe for concurrent use.
 type Checker struct {
-	limits Limits
+	limits     Limits
+	starvation *starvation // of the machine: what it explains is no violation of a bound
 
 	mu        sync.Mutex // protects all below
 	histories []history
@@ -406,7 +407,8 @@ func (c *Checker) Read(r Read) []Violation {
 	case Refused:
 		c.refused(&r, report)
 	case Unverified:
-		if r.Newest && r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge, r.End) {
+		if r.Newest && r.Edge != 0 && c.wasGood(&r) && c.quietFor(r.Start, r.End) &&
+			!c.starvation.heavy(r.Start-c.limits.Converge, r.End) {
 			// One may be due to a slow machine: the sidecar answers so when it is overloaded.
 			if c.unverified[r.Key]++; c.unverified[r.Key] == 2 {
 				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken",
@@ -450,10 +452,11 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("too old", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; "+
 			"max_staleness is %v",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest, c.limits.MaxStaleness)
-	case c.limits.Announced > 0 && r.Place == 0 && age > c.limits.Announced && c.announced(r.Start-age):
+	case c.limits.Announced > 0 && r.Place == 0 && c.starvation.passed(r.Start-age, r.Start, c.limits.Announced) &&
+		c.announced(r.Start-age):
 		report("late", "version %d was replaced %.3f s before the request at %.3f s; only answers of Redis were slow",
 			r.Version, age.Seconds(), r.Start.Seconds())
-	case age > c.limits.Converge && quiet(c.faults, r.Start-c.limits.Converge, r.Start):
+	case c.starvation.passed(r.Start-age, r.Start, c.limits.Converge) && c.quietFor(r.Start, r.Start):
 		report("late",
 			"version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest)
@@ -483,7 +486,7 @@ func (c *Checker) announced(at time.Duration) bool {
 // is gone, or replaced by one whose body was no longer readable: it ends all versions seen before.
 func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss &&
-		!quiet(c.faults, r.Start-c.limits.Converge, r.End) {
+		(!c.quietFor(r.Start, r.End) || c.starvation.heavy(r.Start-c.limits.MaxStaleness, r.End)) {
 		return
 	}
 	h, f := &c.histories[r.Key], c.floor(r)
@@ -509,7 +512,7 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 // refused compares a 401 with the writes, and records what it shows: a secret that was accepted before is no longer
 // valid. Tokens are also refused while Envoy has no keys, which it fetches from the sidecar.
 func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)) {
-	if c.wasGood(r) && (!r.Token || quiet(c.faults, r.Start-c.limits.Converge, r.End)) {
+	if c.wasGood(r) && (!r.Token || c.quietFor(r.Start, r.End)) {
 		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came",
 			r.Version, r.Start.Seconds())
 	}
@@ -544,7 +547,7 @@ func (c *Checker) clockWrong(from, to time.Duration) bool {
 func (c *Checker) settled(from, end time.Duration) bool {
 	first := sort.Search(len(c.faults), func(i int) bool { return c.faults[i].end == 0 || c.faults[i].end >= from })
 	for _, f := range c.faults[first:] {
-		if f.begin > min(end, from+c.limits.Converge) {
+		if f.begin > end || c.starvation.passed(from, f.begin, c.limits.Converge) {
 			break
 		}
 		if f.end == 0 {
@@ -552,7 +555,7 @@ func (c *Checker) settled(from, end time.Duration) bool {
 		}
 		from = f.end
 	}
-	return end > from+c.limits.Converge
+	return c.starvation.passed(from, end, c.limits.Converge)
 }
 
 // hold requires hits after Redis has become unreachable, which must change nothing. A write that was under way can
@@ -562,12 +565,14 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 		return
 	}
 	now := c.faults[len(c.faults)-1]
-	if !now.redisDown || r.Start < now.begin || r.End > now.begin+c.limits.Hold || now.end != 0 && r.End > now.end ||
-		!quiet(c.faults[:len(c.faults)-1], now.begin-c.limits.Converge, now.begin) {
+	converged := c.starvation.before(now.begin, c.limits.Converge)
+	hold := c.limits.Hold - c.starvation.between(now.begin-c.limits.Converge, r.End)
+	if !now.redisDown || r.Start < now.begin || r.End > now.begin+hold || now.end != 0 && r.End > now.end ||
+		!quiet(c.faults[:len(c.faults)-1], converged, now.begin) {
 		return
 	}
 	h := &c.histories[r.Key]
-	if r.Answer == Hit || h.mayBeAbsent(h.ackedAt(now.begin-c.limits.Converge), r.End) {
+	if r.Answer == Hit || h.mayBeAbsent(h.ackedAt(converged), r.End) {
 		c.lost[r.Key] = 0
 		return
 	}
@@ -603,9 +608,15 @@ func (c *Checker) mustHaveEnded(w *write, r *Read) bool {
 		}
 	}
 	if redisClock {
-		end += c.limits.Converge
+		end += c.limits.Converge + c.starvation.between(w.ended, r.Start)
 	}
 	return r.Start > end && !(redisClock && other)
+}
+
+// quietFor reports whether nothing was broken from begin to end, and before that for as long as the parts need to
+// converge.
+func (c *Checker) quietFor(begin, end time.Duration) bool {
+	return quiet(c.faults, c.starvation.before(begin, c.limits.Converge), end)
 }
 
 // quiet reports whether nothing was broken from begin to end.

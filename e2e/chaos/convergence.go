@@ -11,6 +11,8 @@ const (
 	probes = 4
 	// giveUp bounds how long the probes wait for a late key, to know how late it is.
 	giveUp = 15 * time.Second
+	// giveUpAnyway bounds it also if the parts can't run.
+	giveUpAnyway = time.Minute
 )
 
 // convergence describes how the edge caught up after a fault.
@@ -64,7 +66,8 @@ func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []u
 	for i := range waiting {
 		waiting[i] = (first + i) % len(targets)
 	}
-	for len(waiting) > 0 && ctx.Err() == nil && r.world.now() < since+giveUp {
+	for len(waiting) > 0 && ctx.Err() == nil && !r.starvation.passed(since, r.world.now(), giveUp) &&
+		r.world.now() < since+giveUpAnyway {
 		left := waiting[:0]
 		for _, key := range waiting {
 			read := r.read(ctx, probe, key)
@@ -76,7 +79,8 @@ func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []u
 			}
 			left = append(left, key)
 			got.took = max(got.took, read.End-since)
-			if v, is := overdue(read, targets[key], since, r.limits.Converge); is {
+			if v, is := overdue(read, targets[key], since,
+				r.limits.Converge+r.starvation.between(since, read.Start)); is {
 				late(v)
 			}
 		}

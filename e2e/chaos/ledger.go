@@ -134,11 +134,12 @@ func (s *shower) show(ctx context.Context, former bool) {
 // judge returns the rules that an answer violates, each with a text. An edge may let a device in by what was
 // right before a write, until the write is acknowledged, and as long after that as after any other one.
 func (l *ledger) judge(r *Read) (found [][2]string) {
-	quiet := func(from time.Duration) bool {
+	quiet := func() bool {
 		l.run.devices.mu.Lock()
 		defer l.run.devices.mu.Unlock()
-		return quiet(l.run.devices.faults, from, r.End)
+		return l.run.devices.quietFor(r.Start, r.End)
 	}
+	starvation := l.run.devices.starvation
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answers[r.Answer]++
@@ -161,7 +162,7 @@ func (l *ledger) judge(r *Read) (found [][2]string) {
 		case age > limits.MaxStaleness+limits.Slack:
 			report("too old", "version %d was invalidated %.3f s before the request at %.3f s", r.Version, age.Seconds(),
 				r.Start.Seconds())
-		case age > limits.Converge && quiet(r.Start-limits.Converge):
+		case starvation.passed(r.Start-age, r.Start, limits.Converge) && quiet():
 			report("late", "version %d was invalidated %.3f s before the request at %.3f s; nothing was broken", r.Version,
 				age.Seconds(), r.Start.Seconds())
 		}
@@ -171,8 +172,8 @@ func (l *ledger) judge(r *Read) (found [][2]string) {
 		}
 	case Unverified:
 		at, acked := h.ackOf(r.Version)
-		if r.Newest && good && acked && at+limits.Converge < r.Start && l.steady(r.Start) &&
-			quiet(r.Start-limits.Converge) {
+		if r.Newest && good && acked && starvation.passed(at, r.Start, limits.Converge) && l.steady(r.Start) &&
+			!starvation.heavy(r.Start-limits.Converge, r.End) && quiet() {
 			if l.unverified[r.Key]++; l.unverified[r.Key] == 2 {
 				report("not verified", "version %d, shown at %.3f s, and once before; nothing was broken", r.Version,
 					r.Start.Seconds())

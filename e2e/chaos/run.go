@@ -91,25 +91,27 @@ var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 
 // run is a running run.
 type run struct {
 	Config
-	limits    Limits
-	world     *world
-	content   Content
-	checker   *Checker
-	devices   *Checker // of devices
-	authority *authority
-	imports   *imports
-	breaker   breaker
-	urls      [places]string // of the edges
-	second    *stack.Stack
-	writing   sync.RWMutex // see writer
-	failed    func()       // ends the run
-	redisURL  string
-	rules     string
-	bulk      *writer // of bulky objects
-	purger    *purger
-	registrar *deviceWriter
-	counters  [counterWriters]*counter
-	places    []place // of devices
+	limits Limits
+	world  *world
+	// starvation is that of the machine.
+	starvation *starvation
+	content    Content
+	checker    *Checker
+	devices    *Checker // of devices
+	authority  *authority
+	imports    *imports
+	breaker    breaker
+	urls       [places]string // of the edges
+	second     *stack.Stack
+	writing    sync.RWMutex // see writer
+	failed     func()       // ends the run
+	redisURL   string
+	rules      string
+	bulk       *writer // of bulky objects
+	purger     *purger
+	registrar  *deviceWriter
+	counters   [counterWriters]*counter
+	places     []place // of devices
 	// acknowledged writes that Redis has lost
 	lostWrites, lostRevocations int
 	counting                    sync.WaitGroup // counts them
@@ -153,6 +155,8 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 		return 0, err
 	}
 	r.world = newWorld()
+	r.starvation = new(starvation)
+	r.checker.starvation, r.devices.starvation = r.starvation, r.starvation
 	r.world.tight = c.Seed/4%2 == 0
 	r.breaker.stack, r.breaker.world = running, r.world
 	r.breaker.empty = r.empty
@@ -167,6 +171,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r.failed = func() { cancel(errFailed) }
 	var watching sync.WaitGroup
+	watching.Go(func() { r.starvation.measure(ctx, r.world.now) })
 	for _, s := range []*stack.Stack{running, r.second} {
 		watching.Go(func() { // a part that exits by itself ends the run
 			if err := s.Wait(ctx); err != nil {
@@ -648,7 +653,7 @@ func (r *run) settle(ctx context.Context, after string, since time.Duration) {
 	set(&r.world.refills, false)
 	set(&r.world.traps, false)
 	if r.world.eras.Load()%2 == 1 { // the edge may still have newer, lost versions
-		wait(ctx, since+r.limits.Converge-r.world.now())
+		wait(ctx, since+r.limits.Converge+r.starvation.between(since, r.world.now())-r.world.now())
 		set(&r.world.eras, false)
 	}
 	text := fmt.Sprintf("caught up in %.3f s", got.took.Seconds())
@@ -725,6 +730,7 @@ func (r *run) summary() {
 		r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
 	r.printf("longest convergence: %.3f s (%s)\n", r.longest.took.Seconds(), r.slowest)
+	r.printf("waited for a processor: %s; bounds of time were as much longer\n", r.starvation)
 	r.printf("violations: %d\n", r.violations)
 }
 

@@ -174,6 +174,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 		return nil, err
 	}
 	if !t.tls {
+		o.Dialer = dial
 		return o, nil
 	}
 	var err error

@@ -182,6 +182,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string {
 			return admin.Reasons(checks)
 		},
+		Failure: followers.Failure, Degraded: followers.Degraded,
 		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Keyspace: keyspace,
 		EdgeAdmin: c.Edge.Admin, Resync: resync,
 	})

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
@@ -238,9 +240,10 @@ func (cmd *deviceDeleteCmd) Run(c *console) error {
 }
 
 type deviceRevokeCmd struct {
-	ID    string `arg:"" optional:"" help:"The device's id."`
-	Force bool   `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
-	All   bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now."`
+	ID       string `arg:"" optional:"" help:"The device's id."`
+	Force    bool   `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
+	All      bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now."`
+	Replicas int    `placeholder:"N" help:"Also wait, at most 5 s, until N replicas of Redis have the revocation: a failover to another one may undo it. Exit code 1 if fewer have it; it is in force then."`
 
 	jsonFlag `embed:""`
 }
@@ -253,13 +256,18 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 	if cmd.All && cmd.Force {
 		return usagef("device revoke: --force is for a device's id; --all has no others to find")
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	if cmd.Replicas < 0 {
+		return usagef("device revoke: --replicas %d: want 0 or more", cmd.Replicas)
+	}
+	c.redis.oneConnection = cmd.Replicas > 0
+	return c.connectBoth(func(ctx context.Context, client redis.UniversalClient, p *publish.Publisher) error {
+		confirm := confirmReplicas(ctx, client, c.redis.keyspace(client), cmd.Replicas)
 		if cmd.All {
 			count, err := p.RevokeAll(ctx)
 			if err != nil {
 				return err
 			}
-			return cmd.told(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count)
+			return errors.Join(cmd.told(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count), confirm(""))
 		}
 		revoke := p.RevokeDevice
 		if cmd.Force {
@@ -272,8 +280,8 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: revoked, version %d\n", cmd.ID,
-			receipt.Version)
+		return errors.Join(cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: revoked, version %d\n",
+			cmd.ID, receipt.Version), confirm(cmd.ID))
 	})
 }
 

@@ -89,7 +89,10 @@ func (cmd *statusCmd) Run(c *console) error {
 			fmt.Fprintln(w, "all is well")
 		}
 		since := "not in step"
-		if t := s.Edge.InStepSince; !t.IsZero() {
+		switch t := s.Edge.InStepSince; {
+		case s.InStep && t.IsZero():
+			since = "in step"
+		case s.InStep:
 			since = "in step since " + t.UTC().Format(time.RFC3339)
 		}
 		if s.Resyncing {

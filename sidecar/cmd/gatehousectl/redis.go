@@ -27,6 +27,7 @@ type redisFlags struct {
 	TLSCAFile            string `name:"redis-tls-ca-file" variable:"GATEHOUSE_REDIS_TLS_CA_FILE" placeholder:"FILE" help:"CA certificates that verify servers, instead of the system's."`
 	TLSCertFile          string `name:"redis-tls-cert-file" variable:"GATEHOUSE_REDIS_TLS_CERT_FILE" placeholder:"FILE" help:"Client certificate."`
 	TLSKeyFile           string `name:"redis-tls-key-file" variable:"GATEHOUSE_REDIS_TLS_KEY_FILE" placeholder:"FILE" help:"Private key of the client certificate."`
+	oneConnection        bool   // to each server
 	TLSServerName        string `name:"redis-tls-server-name" variable:"GATEHOUSE_REDIS_TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have, instead of their hosts."`
 }
 
@@ -44,11 +45,15 @@ func (r *redisFlags) check() error {
 // settings is how to connect. Nothing is sent twice: a write that was applied, but not
 // answered, would meet its own version.
 func (r *redisFlags) settings() redisurl.Settings {
+	connections := max(2, r.Shards) // audit --follow waits at each shard
+	if r.oneConnection {
+		connections = 1
+	}
 	return redisurl.Settings{
 		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
 		SentinelUsername: r.SentinelUsername, SentinelPasswordFile: r.SentinelPasswordFile,
 		TLSCAFile: r.TLSCAFile, TLSCertFile: r.TLSCertFile, TLSKeyFile: r.TLSKeyFile, TLSServerName: r.TLSServerName,
-		PoolSize:   max(2, r.Shards), // audit --follow waits at each shard
+		PoolSize:   connections,
 		ClientName: "gatehousectl", Once: true,
 	}
 }
@@ -62,6 +67,13 @@ func (r *redisFlags) keyspace(client redis.UniversalClient) contract.Keyspace {
 
 // connect gives command a publisher. An error never has the URL in it, for its password.
 func (c *console) connect(command func(context.Context, *publish.Publisher) error) error {
+	return c.connectBoth(func(ctx context.Context, _ redis.UniversalClient, p *publish.Publisher) error {
+		return command(ctx, p)
+	})
+}
+
+// connectBoth gives command a publisher and its client.
+func (c *console) connectBoth(command func(context.Context, redis.UniversalClient, *publish.Publisher) error) error {
 	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
 		options := []publish.Option{publish.Shards(c.redis.Shards), publish.Namespace(c.redis.Namespace)}
 		if c.device {
@@ -71,7 +83,7 @@ func (c *console) connect(command func(context.Context, *publish.Publisher) erro
 			}
 			options = append(options, publish.Author(author))
 		}
-		return command(ctx, publish.New(client, options...))
+		return command(ctx, client, publish.New(client, options...))
 	})
 }
 

@@ -152,10 +152,12 @@ func (s *Server) Run(ctx context.Context) error {
 		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends pages that are open
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          httpserver.ErrorLog(s.log),
 	}
 	s.log.Info("admin is listening", "address", listener.Addr().String())
-	serve := func() error { return server.Serve(listener) }
+	spared := httpserver.KeepAccepting(listener, s.log)
+	defer spared.Close()
+	serve := func() error { return server.Serve(spared) }
 	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil { // a profile may take longer
 		return fmt.Errorf("admin: serve %s: %w", s.address, err)
 	}

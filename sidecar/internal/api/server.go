@@ -104,7 +104,7 @@ func (s *Server) Run(ctx context.Context) error {
 		WriteTimeout:      60 * time.Second, // a verification may wait for a worker
 		IdleTimeout:       10 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          httpserver.ErrorLog(s.log),
 	}
 	s.log.Info("api is listening", "socket", s.socket)
 	serve := func() error { return server.Serve(listener) }

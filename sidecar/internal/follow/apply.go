@@ -87,7 +87,10 @@ func kind(m contract.Member) string {
 // refuse counts an unreadable item and logs it, unless there are many.
 func (f *Follower) refuse(kind, id string, err error) {
 	reason := contract.ReasonOf(err)
-	if reason == "" {
+	switch {
+	case err == errEvicted:
+		reason = contract.ReasonMissing
+	case reason == "":
 		reason = contract.ReasonMalformed
 	}
 	f.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()

@@ -60,11 +60,13 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	case p.err != nil:
 		if ctx.Err() == nil {
 			f.metrics.RedisErrors.Inc()
+			f.board.setFailure(f.Shard, p.err)
 			f.unknown(p.err)
 		}
 		return nil // the subscription may work; if not, it ends with an error
 	}
 	f.compared.unknownAt = time.Time{}
+	f.board.setFailure(f.Shard, nil)
 	switch {
 	case p.catchups != f.catchups:
 		return nil // from before a catch-up
@@ -73,6 +75,9 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	}
 	f.setHistory(p)
 	f.board.setVitals(f.Shard, p.vitals, f.log)
+	if err := f.believe(p); err != nil {
+		return err
+	}
 	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
 		return err
 	}
@@ -80,7 +85,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	case p.dataEpoch != f.dataEpoch:
 		return f.catchUp(ctx, onDataEpoch)
 	case p.seq < p.ours: // writes may raise it above ours before the next comparison
-		f.lost(p)
+		f.logLoss(p)
 		f.synced, f.full.owed = false, resyncLost
 		return f.catchUp(ctx, onDataEpoch)
 	case p.differs():
@@ -147,7 +152,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.rereads.unlisted, f.synced, f.full.owed = false, false, cmp.Or(f.full.owed, resyncUnsure)
 	}
 	from := f.seq
-	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason)
+	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason) ||
+		f.nameLostKeys(p) != ""
 	if full {
 		f.beginFull(p)
 		from = 0
@@ -171,9 +177,10 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 // beginFull begins a full resync for the position p of Redis, and logs its reason, which an attempt that failed keeps.
 func (f *Follower) beginFull(p position) {
 	switch {
-	case f.dataEpoch != "" && (p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.differs()):
+	case f.dataEpoch != "" &&
+		(p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.differs() || f.nameLostKeys(p) != ""):
 		if f.full.owed != resyncLost { // it was not logged yet
-			f.lost(p)
+			f.logLoss(p)
 		}
 		f.full.owed = resyncLost
 	case f.full.owed != "":
@@ -245,8 +252,8 @@ func (f *Follower) unknown(err error) {
 	f.log.Debug("the position of redis is unknown", "error", err)
 }
 
-// lost logs that Redis has lost writes.
-func (f *Follower) lost(p position) {
+// logLoss logs that Redis has lost writes.
+func (f *Follower) logLoss(p position) {
 	f.log.Warn("redis has lost data: the edge drops it, too", "data_epoch", f.dataEpoch, "seq", f.seq,
 		"redis_data_epoch", p.dataEpoch, "redis_seq", p.seq)
 }

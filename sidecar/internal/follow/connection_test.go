@@ -109,6 +109,7 @@ func TestAllDoubtsEnd(t *testing.T) {
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
 	m.Set(s.keys.DataEpochKey(), "beef")
 	m.Set(s.keys.SeqKey(), "1")
+	m.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d0").String())
 	for i := range 20*pipelineSize + 1 {
 		s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
 	}
@@ -404,11 +405,12 @@ func TestLostIsRemembered(t *testing.T) {
 	s, _, log := idle(t, &redis.Options{Addr: m.Addr()})
 	m.Set(s.keys.DataEpochKey(), strings.Repeat("a", 32))
 	m.Set(s.keys.SeqKey(), "7")
+	m.ZAdd(s.keys.LogKey(), 7, contract.ObjectMember("/a").String())
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
 	m.FastForward(time.Second) // the lease ends
-	p := position{dataEpoch: s.dataEpoch, history: s.history, seq: 5, ours: 7, catchups: s.catchups, at: time.Now()}
+	p := position{dataEpoch: s.dataEpoch, history: s.history, seq: 5, last: 5, ours: 7, catchups: s.catchups, at: time.Now()}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
 	if err := s.compare(t.Context(), p); err != nil {
@@ -704,7 +706,7 @@ func TestEmptyInARow(t *testing.T) {
 		{time.Second, 3*time.Hour + 2*time.Second, position{}, true},
 		{time.Second, 4 * time.Hour, position{}, false}, // Redis was away
 		{time.Second, 4*time.Hour + time.Second, position{}, true},
-		{time.Second, 5 * time.Hour, position{seq: 1}, true},
+		{time.Second, 5 * time.Hour, position{dataEpoch: "beef", seq: 1, last: 1}, true},
 		{time.Second, 6 * time.Hour, position{}, false},
 	} {
 		s.AcceptLossAfter, look.p.at = look.after, begin.Add(look.at)

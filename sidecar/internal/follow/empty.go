@@ -3,6 +3,8 @@ package follow
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -10,28 +12,56 @@ import (
 const emptyInARow = 10 * time.Second
 
 // emptyError means that a shard of Redis has neither data epoch nor sequence number: it was never written to, or lost
-// everything.
-type emptyError struct{}
+// everything. If keys isn't "", the shard lost only these keys, and has others.
+type emptyError struct{ keys string }
 
 // Error names the ways out.
-func (emptyError) Error() string {
+func (e emptyError) Error() string {
+	if e.keys != "" {
+		return "redis has lost " + e.keys + ", but not all keys of the shard: somebody deleted it, or redis evicts keys; " +
+			"restore the data of redis, or delete all keys of the shard and publish its records again"
+	}
 	return "redis is empty: it was never written to, or has lost everything; " +
 		"restore its data, publish it again, or accept the loss by gatehousectl accept-loss"
 }
 
-// errOtherDataEpoch: Redis was emptied while it was read.
-var errOtherDataEpoch = errors.New("redis has another data epoch than when its log was read: everything is read again")
+// errOtherDataEpoch: Redis was emptied, or lost its log, while it was read.
+var errOtherDataEpoch = errors.New(
+	"redis has another data epoch, or no log any more, than when its log was read: everything is read again")
 
-// empty reports whether the shard has neither data epoch nor sequence number.
-func (p *position) empty() bool { return p.dataEpoch == "" && p.seq == 0 }
+// written reports whether anything of the shard shows that it was written to. What accept-loss leaves in an empty shard
+// is a data epoch alone.
+func (p *position) written() bool { return p.seq != 0 || p.last != 0 || p.head.Seq != 0 }
 
-// believe returns an error if the shard is empty, until it has been so for AcceptLossAfter. All records of such a shard
-// seem deleted, so it counts as unreachable: one server that comes back without its data would have all devices of the
-// fleet refused at once.
+// nameLostKeys returns the names of keys that the shard must have, because it has others or had them when the follower
+// read it, and has not; "": none. Without these keys, records that Redis still has look deleted. The log is rightly
+// empty if all of its entries were trimmed; if Redis doesn't permit reading the floor, nobody knows.
+func (f *Follower) nameLostKeys(p position) string {
+	if !p.written() && (f.seq == 0 || p.dataEpoch == "" || p.dataEpoch != f.dataEpoch) {
+		return ""
+	}
+	var names []string
+	if p.dataEpoch == "" {
+		names = append(names, f.keys.DataEpochKey())
+	}
+	if p.seq == 0 {
+		names = append(names, f.keys.SeqKey())
+	}
+	if p.last == 0 && (p.seq == 0 || p.chained && p.seq > p.floor) {
+		names = append(names, f.keys.LogKey())
+	}
+	return strings.Join(names, ", ")
+}
+
+// believe returns an error if the shard is empty or lacks keys, until it has been so for AcceptLossAfter. The records
+// of such a shard seem deleted, so it counts as unreachable: one server that comes back without its data would have all
+// devices of the fleet refused at once.
 func (f *Follower) believe(p position) error {
-	if !p.empty() {
+	lost := emptyError{f.nameLostKeys(p)}
+	f.board.setChainless(f.Shard, p.chained && p.written() && p.head.Seq == 0, f.keys.ChainKey(), f.log)
+	if lost.keys == "" && (p.dataEpoch != "" || p.written()) {
 		f.compared.emptySince, f.compared.emptyAt = time.Time{}, time.Time{}
-		f.board.setEmpty(f.Shard, false)
+		f.board.setEmpty(f.Shard, nil)
 		return nil
 	}
 	if p.at.Sub(f.compared.emptyAt) > emptyInARow {
@@ -39,35 +69,52 @@ func (f *Follower) believe(p position) error {
 	}
 	f.compared.emptyAt = p.at
 	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.compared.emptySince) >= f.AcceptLossAfter
-	f.board.setEmpty(f.Shard, !believed)
-	if !believed {
-		return emptyError{}
+	if believed {
+		f.board.setEmpty(f.Shard, nil)
+		return nil
 	}
-	return nil
+	f.board.setEmpty(f.Shard, lost)
+	return lost
 }
 
-// setEmpty records whether the shard is empty and not believed.
-func (b *board) setEmpty(shard int, empty bool) {
+// setEmpty records why the shard isn't believed; nil: it is.
+func (b *board) setEmpty(shard int, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.empty[shard] = empty
+	b.empty[shard] = why
 	count := 0
-	for _, empty := range b.empty {
-		if empty {
+	for _, why := range b.empty {
+		if why != nil {
 			count++
 		}
 	}
 	b.metrics.RedisEmpty.Set(float64(count))
 }
 
-// isEmpty reports whether the shard is empty and not believed.
-func (b *board) isEmpty(shard int) bool {
+// emptiness returns why the shard isn't believed; nil: it is.
+func (b *board) emptiness(shard int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.empty[shard]
 }
 
-// Ready returns an error if nothing was read yet because shards of Redis are empty.
+// setChainless records whether the shard has lost its chain. Nothing else depends on the chain, and the next write
+// begins a new one.
+func (b *board) setChainless(shard int, lost bool, key string, log *slog.Logger) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if lost && b.chainless[shard] == "" {
+		log.Warn("redis has lost the chain of the shard: somebody deleted it, or redis evicts keys; lost writes may go "+
+			"unnoticed until the next write begins a new one", "key", key)
+	}
+	if !lost {
+		key = ""
+	}
+	b.chainless[shard] = key
+}
+
+// Ready returns an error if not everything was read yet, because shards of Redis are empty or lack keys, or can't be
+// read.
 func (g *Group) Ready() error {
 	select {
 	case <-g.synced:
@@ -75,9 +122,12 @@ func (g *Group) Ready() error {
 	default:
 	}
 	for i := range g.followers {
-		if g.board.isEmpty(i) {
-			return fmt.Errorf("shard %d: %w", i, emptyError{})
+		if err := g.board.emptiness(i); err != nil {
+			return fmt.Errorf("shard %d: %w", i, err)
 		}
+	}
+	if failure := g.Failure(); failure != "" {
+		return errors.New(failure)
 	}
 	return nil
 }

@@ -136,6 +136,8 @@ type Follower struct {
 	batch     int             // number of records in one pipeline
 	in        *inbox          // of the current subscription
 	running   *sync.WaitGroup // of the current subscription
+	// recent has the kinds of which the unread rest of the log is too young for an expired tombstone.
+	recent map[byte]bool
 
 	compared compared
 	full     full
@@ -237,6 +239,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			cluster.ReloadState(ctx) // another server may have the shard
 		}
 		why := cause(err)
+		f.board.setFailure(f.Shard, err)
 		switch {
 		case why == said:
 			f.log.Debug("redis is still not followed", "error", err)
@@ -295,6 +298,9 @@ func cause(err error) string {
 func (f *Follower) setConnected(connected bool) {
 	if f.connected.Swap(connected) != connected {
 		f.board.connect(map[bool]int{true: 1, false: -1}[connected])
+	}
+	if connected {
+		f.board.setFailure(f.Shard, nil)
 	}
 }
 

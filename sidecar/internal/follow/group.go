@@ -2,7 +2,10 @@ package follow
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -44,13 +47,68 @@ func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, clien
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty and not
-// believed.
+// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys, and
+// that isn't believed.
 func (g *Group) Applied(shard int) (contract.Link, error) {
-	if g.board.isEmpty(shard) {
-		return contract.Link{}, emptyError{}
+	if err := g.board.emptiness(shard); err != nil {
+		return contract.Link{}, err
 	}
 	return *g.followers[shard].applied.Load(), nil
+}
+
+// Failure returns why Redis isn't followed, or its position can't be read; "": no call has failed since one succeeded.
+// Of several shards that of the first one counts.
+func (g *Group) Failure() string {
+	g.board.mu.Lock()
+	defer g.board.mu.Unlock()
+	for shard, err := range g.board.failures {
+		switch {
+		case err == nil:
+		case len(g.followers) > 1:
+			return fmt.Sprintf("shard %d: %s", shard, summarize(err))
+		default:
+			return summarize(err)
+		}
+	}
+	return ""
+}
+
+// Degraded returns a sentence for each thing that Redis withholds, or has lost, without which it is followed
+// nonetheless.
+func (g *Group) Degraded() (sentences []string) {
+	add := func(is bool, format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); is && !slices.Contains(sentences, text) {
+			sentences = append(sentences, text)
+		}
+	}
+	for i, f := range g.followers {
+		g.board.mu.Lock()
+		chainless, v := g.board.chainless[i], g.board.vitals[i]
+		g.board.mu.Unlock()
+		add(chainless != "", "Redis has lost %s: lost writes may go unnoticed until the next write begins a new one", chainless)
+		add(v.unsaved != "", "Redis can't save its data (%s): by default it then refuses all writes (MISCONF)", v.unsaved)
+		add(f.refuses.chain.Load(), "Redis doesn't permit HMGET (NOPERM): forged events and lost writes may go unnoticed; "+
+			"permit +hmget")
+		add(f.refuses.info.Load(), "Redis doesn't permit INFO (NOPERM): a replica, or a failover to an older one, may go "+
+			"unnoticed; permit +info")
+		add(f.refuses.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and one "+
+			"without bounds can exhaust the memory; permit +memory|usage")
+	}
+	return sentences
+}
+
+// summarize returns the text of an error, with the word timeout if that is what it means, and cut if it is long.
+func summarize(err error) string {
+	text := err.Error()
+	if timeout, is := errors.AsType[net.Error](err); (is && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)) &&
+		!strings.Contains(text, "timeout") {
+		text += " (timeout)"
+	}
+	const most = 400
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }
 
 // Run follows the events until ctx ends.
@@ -108,14 +166,17 @@ type board struct {
 	inStep    []time.Time
 	connected int
 	vitals    []vitals // of each shard's Redis
-	empty     []bool   // by shard: empty and not believed
+	empty     []error  // by shard: empty or without some keys, and not believed; nil: it isn't
+	chainless []string // by shard: the name of the lost chain, or ""
+	failures  []error  // by shard: of the last call; nil: it succeeded
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	b := &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]bool, shards),
+		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]error, shards),
+		chainless: make([]string, shards), failures: make([]error, shards),
 		turns: make(chan struct{}, maxReads),
 	}
 	for range maxReads {
@@ -139,6 +200,13 @@ func (b *board) setInStep(shard int, t time.Time) {
 	}
 	b.clock.SetInStep(t)
 	b.metrics.InStep.Set(float64(t.UnixMilli()) / 1000)
+}
+
+// setFailure records why a shard can't be followed or read now; nil: it can.
+func (b *board) setFailure(shard int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures[shard] = err
 }
 
 // connect counts a shard as connected (1) or disconnected (-1).

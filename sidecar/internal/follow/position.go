@@ -32,6 +32,7 @@ type position struct {
 	stored  contract.Link // Redis's link at our place in the ring; zero: none
 	floor   uint64
 	needs   string          // see contract.ChainNeeds
+	last    uint64          // highest number in the log; 0: the log is empty
 	unsure  []unsureEvent   // events to check with Redis
 	links   []contract.Link // Redis's links at their places
 }
@@ -48,6 +49,7 @@ func (p *position) digest() string {
 type vitals struct {
 	policy    string        // maxmemory-policy
 	used, max uint64        // bytes; max is 0 if there is no limit
+	unsaved   string        // which save has failed last; "": none
 	clock     time.Time     // when it answered
 	ahead     time.Duration // of clock, see clockAhead
 	warned    bool          // of ahead
@@ -253,13 +255,15 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	pipe := master.Pipeline()
 	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	asks := []redis.Cmder{epoch, seq}
+	last := pipe.ZRangeWithScores(ctx, f.keys.LogKey(), -1, -1)
+	asks = append(asks, last)
 	shards, info, links := redis.NewStringCmd(ctx), redis.NewStringCmd(ctx), redis.NewSliceCmd(ctx)
 	if f.Shard == 0 {
 		shards = pipe.Get(ctx, f.Keyspace.ShardsKey())
 		asks = append(asks, shards)
 	}
 	if !f.refuses.info.Load() {
-		info = pipe.Info(ctx, "server", "replication", "memory")
+		info = pipe.Info(ctx, "server", "replication", "memory", "persistence")
 		asks = append(asks, info)
 	}
 	if p.chained = !f.refuses.chain.Load(); p.chained {
@@ -296,6 +300,9 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	p.setChain(links.Val())
 	if err := contract.CheckNeeds(f.keys.ChainKey(), p.needs); err != nil {
 		return p, false, err
+	}
+	if highest := last.Val(); len(highest) > 0 {
+		p.last = uint64(highest[0].Score)
 	}
 	p.dataEpoch = epoch.Val()
 	if p.dataEpoch != "" && !contract.ValidDataEpoch(p.dataEpoch) {
@@ -378,6 +385,11 @@ func parseInfo(info, server string) (h history, v vitals, err error) {
 	v.policy = fields["maxmemory_policy"]
 	v.used, _ = strconv.ParseUint(fields["used_memory"], 10, 64)
 	v.max, _ = strconv.ParseUint(fields["maxmemory"], 10, 64)
+	for _, name := range []string{"rdb_last_bgsave_status", "aof_last_write_status"} {
+		if status := fields[name]; status != "" && status != "ok" {
+			v.unsaved = name + ":" + status
+		}
+	}
 	if us, err := strconv.ParseInt(fields["server_time_usec"], 10, 64); err == nil {
 		v.clock = time.UnixMicro(us)
 	}

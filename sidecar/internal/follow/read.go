@@ -66,7 +66,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, 0, err
 	}
-	if end, err = f.lastSeq(ctx, master, from, p.dataEpoch, full); err != nil || !full {
+	if end, err = f.lastSeq(ctx, master, from, p.dataEpoch, p.last != 0, full); err != nil || !full {
 		return count, end, err
 	}
 	// A moved device that was unknown would be refused at the end of the resync.
@@ -78,23 +78,24 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	return count + n, end, err
 }
 
-// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or the log trimmed beyond from, the log
-// may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
+// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or lost its log, or trimmed it beyond
+// from, the log may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
 func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoch string,
-	full bool) (seq uint64, err error) {
+	logged, full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pipe := master.Pipeline()
 	number, current := pipe.Get(ctx, f.keys.SeqKey()), pipe.Get(ctx, f.keys.DataEpochKey())
+	last := pipe.ZRangeWithScores(ctx, f.keys.LogKey(), -1, -1)
 	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return 0, err
 	}
-	for _, err := range []error{number.Err(), current.Err()} {
+	for _, err := range []error{number.Err(), current.Err(), last.Err()} {
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return 0, err
 		}
 	}
-	if current.Val() != epoch {
+	if current.Val() != epoch || logged && len(last.Val()) == 0 {
 		return 0, errOtherDataEpoch
 	}
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
@@ -139,7 +140,7 @@ func (f *Follower) readUnmetOf(ctx context.Context, master server, kind byte, id
 		for i, id := range ids {
 			members[i] = contract.Member{Kind: kind, ID: id}
 		}
-		if err := f.readMembers(ctx, master, members, meanwhile); err != nil {
+		if err := f.readMembers(ctx, master, members, false, meanwhile); err != nil {
 			return err
 		}
 	}
@@ -155,18 +156,19 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 	if err := meanwhile(); err != nil {
 		return 0, err
 	}
+	f.recent = map[byte]bool{}
 	for from < to {
 		page, err := f.page(ctx, master, from, to)
 		if err != nil {
 			return count, err
 		}
 		members := f.members(page, kind)
-		if err := f.readMembers(ctx, master, members, meanwhile); err != nil {
+		if err := f.readMembers(ctx, master, members, true, meanwhile); err != nil {
 			return count, err
 		}
 		if kind == contract.KindCredential {
 			purges := f.members(page, contract.KindPurge)
-			if err := f.readMembers(ctx, master, purges, meanwhile); err != nil {
+			if err := f.readMembers(ctx, master, purges, true, meanwhile); err != nil {
 				return count, err
 			}
 			members = append(members, purges...)
@@ -208,8 +210,8 @@ func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
 	return members
 }
 
-// readMembers applies the records of members, which have one kind and are at most a page.
-func (f *Follower) readMembers(ctx context.Context, master server, members []contract.Member,
+// readMembers applies the records of members, which have one kind and are at most a page; logged: of the log.
+func (f *Follower) readMembers(ctx context.Context, master server, members []contract.Member, logged bool,
 	meanwhile func() error) (err error) {
 	if err := meanwhile(); err != nil {
 		return err
@@ -217,6 +219,9 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	records, err := f.weigh(ctx, master, members)
 	if err != nil {
 		return err
+	}
+	for i := range records {
+		records[i].logged = logged
 	}
 	objects := len(records) > 0 && records[0].Kind == contract.KindObject
 	if objects && f.full.tried && !f.synced && f.full.demanded == nil {
@@ -245,7 +250,8 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 // weighed is a record to read, with its memory in Redis.
 type weighed struct {
 	contract.Member
-	bytes int64
+	bytes  int64
+	logged bool // the log has it
 }
 
 // weigh asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
@@ -254,7 +260,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 	defer cancel()
 	records := make([]weighed, len(members))
 	for i, m := range members {
-		records[i] = weighed{m, contract.MaxMemory(m.Kind) / 2}
+		records[i] = weighed{Member: m, bytes: contract.MaxMemory(m.Kind) / 2}
 	}
 	if len(members) == 0 || f.refuses.memory.Load() {
 		return records, nil
@@ -381,12 +387,39 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []wei
 		if f.rereads.late[m] {
 			continue // the reply may be older than the event, after which it is read again
 		}
+		if records[i].logged {
+			f.noticeEvicted(m, replies[i])
+		}
 		if err = f.applyReply(m, replies[i]); err == nil {
 			delete(f.rereads.devices, m)
 		}
 		replies[i] = nil // it may be large
 	}
 	return err
+}
+
+// errEvicted: the log has a record whose key is gone, though nobody deleted it as the contract says.
+var errEvicted = errors.New("the log has it, but its key is gone, and no tombstone can have expired since: somebody " +
+	"deleted the key, or redis evicts keys; publish it again")
+
+// noticeEvicted reports a record of the log that is gone, if that can't be the end of its tombstone's life: its entry
+// is younger. So are all entries that were made since our position, and those behind the entry of a record that was
+// published lately. In an older part of the log nobody can tell.
+func (f *Follower) noticeEvicted(m contract.Member, reply *redis.MapStringStringCmd) {
+	fields, err := reply.Result()
+	if err != nil {
+		return
+	}
+	if len(fields) == 0 {
+		if f.synced || f.recent[m.Kind] {
+			f.refuse(kind(m), m.ID, errEvicted)
+		}
+		return
+	}
+	published, _ := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
+	if time.Since(time.UnixMilli(published)) < contract.TombstoneLife-time.Hour {
+		f.recent[m.Kind] = true
+	}
 }
 
 // fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply

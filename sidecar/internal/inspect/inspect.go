@@ -23,7 +23,10 @@ type Parts struct {
 	Started  time.Time
 	Registry prometheus.Gatherer // the sidecar's metrics
 	// Ready returns why the sidecar isn't ready, nothing if it is.
-	Ready    func() []string
+	Ready func() []string
+	// Failure returns why Redis isn't followed or read, "" if it is; Degraded what is missing though it is.
+	Failure  func() string
+	Degraded func() []string
 	Memory   *edgemem.Memory
 	Objects  *objectcache.Cache
 	Verifier *credential.Verifier

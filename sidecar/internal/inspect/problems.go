@@ -20,12 +20,17 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 	for _, reason := range i.Ready() {
 		check(true, critical, "not ready: %s", reason)
 	}
+	cause := i.Failure()
+	if cause != "" {
+		cause = ": " + cause
+	}
 	empty := values["gatehouse_redis_empty"]
-	check(empty > 0, critical, "Redis is empty (shards: %.0f): the edge keeps what it has. Restore or publish its data, "+
-		"or run `gatehousectl accept-loss` to drop everything", empty)
+	check(empty > 0, critical, "Redis is empty or has lost keys (shards: %.0f), so the edge keeps what it has. Restore or "+
+		"publish its data, or run `gatehousectl accept-loss` to drop everything%s", empty, cause)
 	check(!s.Redis.Connected && empty == 0, critical,
-		"Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
-	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s", s.Redis.InStepAge)
+		"Redis is not followed, so the edge serves what it has, and no revocation arrives%s", cause)
+	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s%s",
+		s.Redis.InStepAge, cause)
 	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s",
 		s.Edge.AcknowledgedAge)
 	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical,
@@ -34,7 +39,7 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		"Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it rejects all requests",
 		s.Edge.HeapFull)
 	fill := values["gatehouse_redis_memory_ratio"]
-	check(fill >= 1, critical, "Redis is full: it stores nothing, only deletions and revocations succeed. Raise "+
+	check(fill >= 1, critical, "Redis is full (out of memory): it stores nothing, only deletions and revocations succeed. Raise "+
 		"maxmemory, or remove objects")
 	check(fill > 0.9 && fill < 1, warning, "Redis has used %.0f %% of maxmemory: when it is full, it stores nothing",
 		100*fill)
@@ -53,8 +58,12 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		"objects take %.0f %% of their budget", 100*s.Objects.Bytes/s.Objects.Budget)
 	check(values[`gatehouse_redis_evicts{keys="expiring"}`] == 1, warning,
 		"Redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction")
+	for _, sentence := range i.Degraded() {
+		check(true, warning, "%s", sentence)
+	}
 	check(crowded, warning,
 		"the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
+	check(len(list) == 0 && !s.InStep, warning, "the edge is not in step with Redis yet")
 	return list
 }
 
@@ -81,7 +90,7 @@ var incidents = []incident{
 		"Redis lost data, or may have: %.0f shards were read again. The sidecar's log has what is missing"},
 	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`},
 		"%.0f events don't match the writes in Redis: it lost writes, or somebody forges them. The sidecar's log names them"},
-	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed: the sidecar's log names them"},
+	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed, or gone: the sidecar's log names them"},
 	{[]string{"gatehouse_credentials_refused_total"},
 		"%.0f device records can't authenticate their device: the sidecar's log names them"},
 	{[]string{"gatehouse_guesses_limited_total"},

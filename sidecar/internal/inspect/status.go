@@ -22,6 +22,8 @@ type Status struct {
 	Objects ObjectStatus `json:"objects"`
 	Devices DeviceStatus `json:"devices"`
 	Bcrypt  BcryptStatus `json:"bcrypt"`
+	// InStep: Redis is followed, and the edge has what it had a moment ago.
+	InStep bool `json:"in_step"`
 	// Resyncing is true while everything is read and pushed again because an operator asked for it.
 	Resyncing bool               `json:"resyncing"`
 	Totals    map[string]float64 `json:"totals"` // counters since the start, by name and label
@@ -48,7 +50,7 @@ type EdgeStatus struct {
 	Epoch     string  `json:"epoch"` // of the acknowledged state; "": none yet
 	Layout    int     `json:"layout"`
 	InStepAge float64 `json:"in_step_age_s"` // of what was pushed
-	// InStepSince is since when that was less than 3 s, to 5 s; absent: it isn't.
+	// InStepSince is since when that was less than 3 s, to 5 s; absent: it isn't, or not yet for 5 s.
 	InStepSince     time.Time `json:"in_step_since,omitzero"`
 	AcknowledgedAge float64   `json:"acknowledged_age_s"`
 	Waiting         int       `json:"waiting_buckets"` // changed, not pushed yet
@@ -124,6 +126,8 @@ func (i *Inspector) Status() Status {
 	if state.Epoch != 0 {
 		s.Edge.Epoch = fmt.Sprintf("%016x", state.Epoch)
 	}
+	inStep := func(age float64) bool { return age >= 0 && age <= late }
+	s.InStep = s.Redis.Connected && inStep(s.Redis.InStepAge) && inStep(s.Edge.InStepAge)
 	s.Problems = append(i.problems(&s, values, memory.Crowded), i.recent(totals)...)
 	return s
 }

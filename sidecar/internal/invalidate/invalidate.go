@@ -137,7 +137,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("invalidate: %w", err)
 	}
 	server := &http.Server{Handler: s.Handler(), MaxHeaderBytes: maxBody, ReadTimeout: timeout, IdleTimeout: time.Minute,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+		ErrorLog: httpserver.ErrorLog(s.log)}
 	s.log.Info("invalidations are taken", "address", listener.Addr().String())
 	serve := func() error { return server.Serve(listener) }
 	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil {

@@ -123,7 +123,7 @@ func New() *Metrics {
 		RedisAhead: f.gauge("gatehouse_redis_clock_ahead_seconds",
 			"How far Redis's clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
 		RedisEmpty: f.gauge("gatehouse_redis_empty",
-			"Shards of Redis that are empty, which is not believed: they may have lost everything."),
+			"Shards of Redis that are empty or lack keys, which is not believed: they may have lost everything."),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
 		Redis: f.histograms("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.",
 			roundTrips, "call", "command", "pipeline"),

@@ -319,7 +319,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	server := &http.Server{
 		Handler: s, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout,
 		WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: httpserver.ErrorLog(s.log),
 	}
 	serve := func() error { return server.Serve(listener) }
 	if certificate != nil {

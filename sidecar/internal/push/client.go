@@ -107,6 +107,9 @@ func (c *client) post(ctx context.Context, batch []byte) (*wire.State, error) {
 	request.Header.Set("Content-Type", "application/octet-stream")
 	request.Header.Set("User-Agent", "gatehouse-sidecar/"+version.Name()) // the edge names it if it refuses the layout
 	response, err := c.http.Do(request)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("timeout: no answer within %v: %w", pushTimeout, err)
+	}
 	if err != nil {
 		return nil, err
 	}

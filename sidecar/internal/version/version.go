@@ -3,20 +3,37 @@ package version
 
 import "runtime/debug"
 
-// release is set by the linker.
-var release string
+// release and checkout are set by the linker: by a release, and by make build to what git describes.
+var release, checkout string
 
-// Name returns the release; of a build without one, its commit.
+// Name returns the release; of a build without one, its commit, with -dirty if files had changed since.
 func Name() string {
-	if release != "" {
-		return release
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
+	info, _ := debug.ReadBuildInfo()
+	return choose(release, checkout, info)
+}
+
+// choose returns the first name that is known. Go records no commit in a checkout that it can't read by git, or with
+// -buildvcs=false; of a program that go install has downloaded it knows the module's version.
+func choose(release, checkout string, info *debug.BuildInfo) string {
+	settings := map[string]string{}
+	module := ""
+	if info != nil {
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value
-			}
+			settings[s.Key] = s.Value
 		}
+		module = info.Main.Version
+	}
+	switch {
+	case release != "":
+		return release
+	case checkout != "":
+		return checkout
+	case settings["vcs.revision"] != "" && settings["vcs.modified"] == "true":
+		return settings["vcs.revision"] + "-dirty"
+	case settings["vcs.revision"] != "":
+		return settings["vcs.revision"]
+	case module != "" && module != "(devel)":
+		return module
 	}
 	return "unknown"
 }

@@ -1,0 +1,134 @@
+package httpserver
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// spareFiles is how many connections are accepted at once without a free file descriptor.
+	spareFiles = 4
+	// spareEvery is the interval at which a listener without a free descriptor looks for connections.
+	spareEvery = 20 * time.Millisecond
+)
+
+// spareListener accepts connections also when the process has no file descriptor left: it holds some, and gives one up
+// for each connection.
+type spareListener struct {
+	net.Listener
+	log  *slog.Logger
+	seen rate.Sometimes // limits warnings
+
+	mu     sync.Mutex // protects spares and closed
+	spares []*os.File
+	closed bool
+}
+
+// KeepAccepting returns a listener for the requests that must be answered when the process has no file descriptor left.
+// Its Close also closes l.
+func KeepAccepting(l net.Listener, log *slog.Logger) net.Listener {
+	s := &spareListener{Listener: l, log: log, seen: rate.Sometimes{First: 1, Interval: warnEvery}}
+	s.refill()
+	return s
+}
+
+// Accept waits for the next connection.
+func (l *spareListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err == nil {
+			return &sparingConn{Conn: conn, refill: l.refill}, nil
+		}
+		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+			return nil, err
+		}
+		l.seen.Do(func() {
+			l.log.Warn("no file descriptor is left: no connection can be made or accepted; raise the limit (LimitNOFILE=, "+
+				"ulimit -n), and look for who has so many connections", "error", err)
+		})
+		l.refill()
+		// A free descriptor is anybody's: it is given up only when a connection waits.
+		if l.waiting() && l.giveUp() {
+			continue
+		}
+		time.Sleep(spareEvery)
+	}
+}
+
+// waiting reports whether a connection waits to be accepted. It says so, too, if that can't be known.
+func (l *spareListener) waiting() (yes bool) {
+	files, ok := l.Listener.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := files.SyscallConn()
+	if err != nil {
+		return true
+	}
+	yes = true
+	raw.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		yes = n != 0 || err != nil
+	})
+	return yes
+}
+
+// giveUp closes a spare descriptor; false: none is left.
+func (l *spareListener) giveUp() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := len(l.spares) - 1
+	if last < 0 {
+		return false
+	}
+	l.spares[last].Close()
+	l.spares = l.spares[:last]
+	return true
+}
+
+// refill opens as many spare descriptors as are missing, as far as it can.
+func (l *spareListener) refill() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closed && len(l.spares) < spareFiles {
+		file, err := os.Open(os.DevNull)
+		if err != nil {
+			return
+		}
+		l.spares = append(l.spares, file)
+	}
+}
+
+// Close closes the listener and the spare descriptors.
+func (l *spareListener) Close() error {
+	err := l.Listener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, file := range l.spares {
+		file.Close()
+	}
+	l.spares = nil
+	return err
+}
+
+// sparingConn is a connection whose end may leave a descriptor for a spare one.
+type sparingConn struct {
+	net.Conn
+	refill func()
+}
+
+// Close closes the connection.
+func (c *sparingConn) Close() error {
+	err := c.Conn.Close()
+	c.refill()
+	return err
+}
