@@ -2,6 +2,7 @@
 package findings
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -100,6 +101,15 @@ func (r *Report) Errors() (n int) {
 // Add adds a finding of a kind.
 func (r *Report) Add(k *Kind, at Place, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, fmt.Sprintf(format, args...), k.Fix, ""})
+}
+
+// AddSyntax adds a finding about a file that is no YAML.
+func (r *Report) AddSyntax(k *Kind, at Place, err error) {
+	fix := k.Fix
+	if syntax, is := errors.AsType[*SyntaxError](err); is {
+		at.Line, fix = syntax.Line, syntax.Fix
+	}
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, err.Error(), fix, ""})
 }
 
 // AddOfRules adds a finding about a field of rules, once for rules that have several places by an alias.
