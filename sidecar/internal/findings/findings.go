@@ -2,6 +2,7 @@
 package findings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -121,11 +122,13 @@ func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format strin
 	}) {
 		return
 	}
-	corrected := ""
+	corrected, fix := "", k.Fix
 	if len(r.Findings) < maxCorrected {
-		corrected = rules.Correct(field)
+		if corrected = rules.Correct(field); corrected == "" {
+			fix = cmp.Or(rules.Advise(field), fix)
+		}
 	}
-	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, k.Fix, corrected})
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, fix, corrected})
 }
 
 // maxCorrected bounds the findings with a corrected line: for each one the rules are read again.
