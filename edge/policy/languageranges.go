@@ -15,22 +15,23 @@ type languageRange struct {
 // languageRanges returns the ranges for languages: themselves, and those that mean them by the likely subtags and
 // parents of Unicode's CLDR: pt means pt-br, zh-tw means zh-hant, es-mx falls back to es-419.
 func languageRanges(languages []string) (all []languageRange) {
-	known := map[string]bool{}
 	add := func(i int, tags []string) {
 		for _, tag := range tags {
-			if !known[tag] {
-				known[tag], all = true, append(all, languageRange{tag, i})
+			if !slices.ContainsFunc(all, func(r languageRange) bool { return r.tag == tag }) {
+				all = append(all, languageRange{tag, i})
 			}
 		}
 	}
-	order := make([]int, len(languages))
+	order := make([]int, 0, len(languages)) // the broader one first
 	for i, language := range languages {
-		order[i] = i
+		at := 0
+		for at < i && (len(languages[order[at]]) < len(language) ||
+			len(languages[order[at]]) == len(language) && languages[order[at]] < language) {
+			at++
+		}
+		order = slices.Insert(order, at, i)
 		add(i, []string{language})
 	}
-	slices.SortFunc(order, func(i, j int) int { // the broader one first
-		return cmp.Or(len(languages[i])-len(languages[j]), strings.Compare(languages[i], languages[j]))
-	})
 	found := make([]otherRanges, len(languages))
 	for _, i := range order {
 		found[i] = findRanges(languages[i])

@@ -122,7 +122,8 @@ func renamed(name string, value any, beside []policy.Field, present map[string]a
 			}
 		}
 	}
-	if near := nearest(name, known); near != "" {
+	near := nearest(name, known)
+	if _, there := present[near]; near != "" && !there {
 		i := slices.IndexFunc(beside, func(f policy.Field) bool { return f.Name == near })
 		add(&beside[i])
 	}

@@ -64,6 +64,16 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 	for i := range c.Rules {
 		a.rules.all = append(a.rules.all, rule{c.Rules[i].Match, &c.Rules[i]})
 	}
+	for i := range c.Rules {
+		field, path := ".match.path", c.Rules[i].Match.Path
+		if path == "" {
+			field, path = ".match.prefix", c.Rules[i].Match.Prefix
+		}
+		if strings.ContainsAny(path, "*{}") {
+			a.report.AddOfRules(&wildcard, in, &places, c.RuleField(i)+field,
+				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
+		}
+	}
 	for _, doubt := range c.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
 			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
