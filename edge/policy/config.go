@@ -340,7 +340,7 @@ func (o *object) cache() *Cache {
 			o.problem(fmt.Sprintf("%s.languages[%d]", o.at, i), "%q is listed twice", language)
 		}
 	}
-	c.ranges = languageRanges(c.Languages)
+	c.ranges = findLanguageRanges(c.Languages)
 	f, at, v := o.field("scope")
 	if _, several := v.([]any); !several {
 		c.set(o.word("scope"))

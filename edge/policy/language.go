@@ -10,7 +10,7 @@ import (
 const maxAcceptLanguage = 512
 
 // lookup returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4,
-// with the [languageRanges] of languages, or -1 if it asks for none of them. languages are in lower case. A range that
+// with the ranges of [findLanguageRanges], or -1 if it asks for none of them. languages are in lower case. A range that
 // a client refuses by q=0 is not found for a longer one either.
 func lookup(languages []string, ranges []languageRange, acceptLanguage string) int {
 	best, bestWeight := -1, 0

@@ -37,7 +37,7 @@ func TestLookup(t *testing.T) {
 		strings.Repeat("x,", 255) + "de,": "",
 	} {
 		got := ""
-		if i := lookup(languages, languageRanges(languages), accept); i >= 0 {
+		if i := lookup(languages, findLanguageRanges(languages), accept); i >= 0 {
 			got = languages[i]
 		}
 		if got != want {

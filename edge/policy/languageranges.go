@@ -12,9 +12,9 @@ type languageRange struct {
 	language int    // index, -1 for none: a shorter range doesn't count
 }
 
-// languageRanges returns the ranges for languages: themselves, and those that mean them by the likely subtags and
+// findLanguageRanges returns the ranges for languages: themselves, and those that mean them by the likely subtags and
 // parents of Unicode's CLDR: pt means pt-br, zh-tw means zh-hant, es-mx falls back to es-419.
-func languageRanges(languages []string) (all []languageRange) {
+func findLanguageRanges(languages []string) (all []languageRange) {
 	add := func(i int, tags []string) {
 		for _, tag := range tags {
 			if !slices.ContainsFunc(all, func(r languageRange) bool { return r.tag == tag }) {
@@ -67,20 +67,20 @@ func findRanges(tag string) (o otherRanges) {
 			other = other || subtag != ""
 		}
 	}
-	for _, alias := range rows(aliasedLanguages, tag) {
+	for _, alias := range findRows(aliasedLanguages, tag) {
 		o.same = append(o.same, alias...)
 	}
 	if rest == "" || other {
 		return o
 	}
-	for _, regions := range rows(childRegions, tag) {
-		o.below = append(o.below, withSubtags(language, regions)...)
+	for _, regions := range findRows(childRegions, tag) {
+		o.below = append(o.below, joinSubtags(language, regions)...)
 	}
 	usual := [2]string{}
-	if row := rows(likelySubtags, language); row != nil {
+	if row := findRows(likelySubtags, language); row != nil {
 		usual = [2]string{row[0][0], row[0][1]}
 	}
-	written := rows(otherScripts, language) // script, its likely region, all its regions
+	written := findRows(otherScripts, language) // script, its likely region, all its regions
 	for _, row := range written {
 		likely, regions := row[1], row[2:]
 		if script != row[0] && (script != "" || !slices.Contains(regions, region)) {
@@ -92,7 +92,7 @@ func findRanges(tag string) (o otherRanges) {
 			o.same = append(o.same, language+"-"+region)
 		}
 		if region == likely { // the script as such
-			o.same, o.below = append(o.same, language+"-"+row[0]), append(o.below, withSubtags(language, regions)...)
+			o.same, o.below = append(o.same, language+"-"+row[0]), append(o.below, joinSubtags(language, regions)...)
 		}
 		return o
 	}
@@ -105,14 +105,14 @@ func findRanges(tag string) (o otherRanges) {
 	if region == "" || region == usual[1] {
 		o.same = append(o.same, language+"-"+usual[0], language)
 		for _, row := range written {
-			o.except = append(append(o.except, language+"-"+row[0]), withSubtags(language, row[2:])...)
+			o.except = append(append(o.except, language+"-"+row[0]), joinSubtags(language, row[2:])...)
 		}
 	}
 	return o
 }
 
-// rows returns what the rows of a table have behind their first word, of those that begin with a word.
-func rows(table, word string) (found [][]string) {
+// findRows returns what the rows of a table have behind their first word, of those that begin with a word.
+func findRows(table, word string) (found [][]string) {
 	for row := range strings.SplitSeq(table, ";") {
 		if rest, is := strings.CutPrefix(row, word+" "); is {
 			found = append(found, strings.Fields(rest))
@@ -121,7 +121,7 @@ func rows(table, word string) (found [][]string) {
 	return found
 }
 
-func withSubtags(language string, subtags []string) (all []string) {
+func joinSubtags(language string, subtags []string) (all []string) {
 	for _, subtag := range subtags {
 		all = append(all, language+"-"+subtag)
 	}

@@ -210,7 +210,7 @@ func (l *deviceLines) read() ([]byte, error) {
 	}
 	line, err := l.readLine()
 	l.line = l.lines
-	if l.columns == nil || l.comma == ':' || !open(line, l.comma) {
+	if l.columns == nil || l.comma == ':' || !endsInQuote(line, l.comma) {
 		return line, err
 	}
 	for record := bytes.Clone(line); err == nil; {
@@ -220,15 +220,15 @@ func (l *deviceLines) read() ([]byte, error) {
 		if record = append(record, line...); len(record) > maxDeviceLine {
 			break
 		}
-		if !open(record, l.comma) {
+		if !endsInQuote(record, l.comma) {
 			return nil, lineError{errQuote}
 		}
 	}
 	return nil, fmt.Errorf("line %d: a quote is not closed: nothing behind it was read", l.line)
 }
 
-// open reports whether the last field of a CSV's record begins with a quote that isn't closed.
-func open(record []byte, comma byte) bool {
+// endsInQuote reports whether the last field of a CSV's record begins with a quote that isn't closed.
+func endsInQuote(record []byte, comma byte) bool {
 	quoted, begins := false, true
 	for i := 0; i < len(record); i++ {
 		switch c := record[i]; {
@@ -388,16 +388,16 @@ func (d *deviceLine) device() (publish.Device, error) {
 			continue
 		}
 		var err error
-		if *t.to, err = parseTime(t.text); err != nil {
+		if *t.to, err = parseEnd(t.text); err != nil {
 			return publish.Device{}, fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
 	return out, nil
 }
 
-// parseTime parses a time of RFC 3339, also as databases write them, with a blank for the T; a date is its begin in
+// parseEnd parses a time of RFC 3339, also as databases write them, with a blank for the T; a date is its begin in
 // UTC.
-func parseTime(text string) (time.Time, error) {
+func parseEnd(text string) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05-07", time.DateOnly} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, nil

@@ -80,8 +80,8 @@ func (r *Rules) edits(field string, at Entry) (all []edit) {
 		if at.key == nil {
 			return nil
 		}
-		present, _ := r.around(field).(map[string]any)
-		return renamed(at.key.Value, value, beside, present)
+		present, _ := r.findParent(field).(map[string]any)
+		return findFields(at.key.Value, value, beside, present)
 	}
 	if text, _ := value.(string); f.Form == policy.Path {
 		if i := strings.IndexAny(text, "*{"); i >= 0 {
@@ -91,14 +91,14 @@ func (r *Rules) edits(field string, at Entry) (all []edit) {
 	if f.Form == policy.Flag && value == false {
 		all = append(all, edit{value: true})
 	}
-	for _, v := range conversions(f, value) {
+	for _, v := range convertValue(f, value) {
 		all = append(all, edit{value: v})
 	}
 	return all
 }
 
-// around returns what has a field.
-func (r *Rules) around(field string) any {
+// findParent returns what has a field.
+func (r *Rules) findParent(field string) any {
 	value := r.Tree
 	for path := field; ; {
 		found := step.FindStringSubmatch(path)
@@ -251,7 +251,7 @@ func (s Source) replaced(line string, n *yaml.Node, value any) (string, bool) {
 	before, after := string(runes[:n.Column-1]), string(runes[n.Column-1:])
 	text, err := s.flow(value)
 	if n.Kind != yaml.ScalarNode {
-		end := bracketed(after)
+		end := findEnd(after)
 		return before + text + after[max(end, 0):], end > 0 && err == nil
 	}
 	old := n.Value
@@ -265,9 +265,9 @@ func (s Source) replaced(line string, n *yaml.Node, value any) (string, bool) {
 	return before + text + rest, found && err == nil
 }
 
-// bracketed returns where the list or mapping in brackets ends with which text begins, 0 if it begins with none, or
+// findEnd returns where the list or mapping in brackets ends with which text begins, 0 if it begins with none, or
 // with one that doesn't end.
-func bracketed(text string) int {
+func findEnd(text string) int {
 	depth, quote := 0, byte(0)
 	for i := range len(text) {
 		switch c := text[i]; {

@@ -78,8 +78,8 @@ var noFields = []struct {
 		"set it in the configuration of the proxy, which routes requests"},
 }
 
-// plain returns a name without separators in lower case, and without the s of a plural.
-func plain(name string) string {
+// normalizeName returns a name without separators in lower case, and without the s of a plural.
+func normalizeName(name string) string {
 	name = strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(strings.ToLower(name))
 	if rest, found := strings.CutSuffix(name, "ies"); found {
 		return rest + "y"
@@ -87,25 +87,25 @@ func plain(name string) string {
 	return strings.TrimSuffix(name, "s")
 }
 
-// means reports whether a name stands for a known one.
-func means(name, known string, others map[string][]string) bool {
-	return plain(name) == plain(known) || slices.ContainsFunc(others[known], func(other string) bool {
-		return plain(other) == plain(name)
+// namesSame reports whether a name stands for a known one.
+func namesSame(name, known string, others map[string][]string) bool {
+	return normalizeName(name) == normalizeName(known) || slices.ContainsFunc(others[known], func(other string) bool {
+		return normalizeName(other) == normalizeName(name)
 	})
 }
 
-// renamed returns edits of an unknown field: the fields beside it that may be meant, and those of an object beside it.
-func renamed(name string, value any, beside []policy.Field, present map[string]any) (all []edit) {
+// findFields returns edits of an unknown field: the fields beside it that may be meant, and those of an object beside it.
+func findFields(name string, value any, beside []policy.Field, present map[string]any) (all []edit) {
 	add := func(f *policy.Field) {
 		all = append(all, edit{key: f.Name})
-		for _, v := range conversions(f, value) {
+		for _, v := range convertValue(f, value) {
 			all = append(all, edit{f.Name, v})
 		}
 	}
 	var known []string
 	for i := range beside {
 		known = append(known, beside[i].Name)
-		if _, there := present[beside[i].Name]; !there && means(name, beside[i].Name, otherNames) {
+		if _, there := present[beside[i].Name]; !there && namesSame(name, beside[i].Name, otherNames) {
 			add(&beside[i])
 		}
 	}
@@ -114,10 +114,10 @@ func renamed(name string, value any, beside []policy.Field, present map[string]a
 			continue
 		}
 		for _, f := range fieldsIn(&beside[i]) {
-			if !means(name, f.Name, otherNames) {
+			if !namesSame(name, f.Name, otherNames) {
 				continue
 			}
-			for _, v := range append([]any{value}, conversions(&f, value)...) {
+			for _, v := range append([]any{value}, convertValue(&f, value)...) {
 				all = append(all, edit{beside[i].Name, map[string]any{f.Name: v}})
 			}
 		}
@@ -140,8 +140,8 @@ func fieldsIn(f *policy.Field) []policy.Field {
 	return nil
 }
 
-// conversions returns what a value that a field doesn't take may mean.
-func conversions(f *policy.Field, value any) (all []any) {
+// convertValue returns what a value that a field doesn't take may mean.
+func convertValue(f *policy.Field, value any) (all []any) {
 	text, isText := value.(string)
 	list, isList := value.([]any)
 	for ; f != nil; f = f.Or {
@@ -149,16 +149,16 @@ func conversions(f *policy.Field, value any) (all []any) {
 		case f.Form == policy.List && isText:
 			var items, corrected []any
 			for _, item := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",;| ", r) }) {
-				items, corrected = append(items, item), append(corrected, first(conversions(f.Item, item), item))
+				items, corrected = append(items, item), append(corrected, firstOf(convertValue(f.Item, item), item))
 			}
 			all = append(all, items, corrected, []any{text})
 		case f.Form == policy.Object:
-			all = append(all, objects(f, value)...)
+			all = append(all, convertToObjects(f, value)...)
 		case f.Form > policy.List && isList && len(list) == 1:
 			all = append(all, list[0])
-			all = append(all, conversions(f, list[0])...)
+			all = append(all, convertValue(f, list[0])...)
 		case f.Form == policy.Word:
-			all = append(all, words(f, fmt.Sprint(value))...)
+			all = append(all, convertToWords(f, fmt.Sprint(value))...)
 		case f.Form == policy.Flag:
 			switch strings.ToLower(fmt.Sprint(value)) {
 			case "true", "yes", "on", "1", "enabled":
@@ -167,7 +167,7 @@ func conversions(f *policy.Field, value any) (all []any) {
 				all = append(all, false)
 			}
 		case f.Form == policy.Duration:
-			all = append(all, durations(fmt.Sprint(value))...)
+			all = append(all, convertToDurations(fmt.Sprint(value))...)
 		case !isText:
 		case f.Form == policy.Method:
 			upper := strings.ToUpper(text)
@@ -192,15 +192,15 @@ func conversions(f *policy.Field, value any) (all []any) {
 	return all
 }
 
-func first(all []any, otherwise any) any {
+func firstOf(all []any, otherwise any) any {
 	if len(all) > 0 && all[0] != "" {
 		return all[0]
 	}
 	return otherwise
 }
 
-// objects returns objects that a value may mean.
-func objects(f *policy.Field, value any) (all []any) {
+// convertToObjects returns objects that a value may mean.
+func convertToObjects(f *policy.Field, value any) (all []any) {
 	switch v := value.(type) {
 	case nil:
 		return []any{map[string]any{}}
@@ -226,7 +226,7 @@ func objects(f *policy.Field, value any) (all []any) {
 		}
 		for i := range f.Fields {
 			switch form := f.Fields[i].Form; {
-			case form == policy.Flag && means(v, f.Fields[i].Name, otherNames):
+			case form == policy.Flag && namesSame(v, f.Fields[i].Name, otherNames):
 				all = append([]any{map[string]any{f.Fields[i].Name: true}}, all...)
 			case form == policy.Path && (f.Fields[i].Name == "prefix") == strings.HasSuffix(v, "/"),
 				form == policy.Text, form == policy.Header:
@@ -237,13 +237,13 @@ func objects(f *policy.Field, value any) (all []any) {
 	return all
 }
 
-// words returns the field's words that a text may mean.
-func words(f *policy.Field, text string) (all []any) {
+// convertToWords returns the field's words that a text may mean.
+func convertToWords(f *policy.Field, text string) (all []any) {
 	if text == "would_deny" {
 		return []any{"deny"} // where there is no default to try
 	}
 	for _, word := range f.Words {
-		if means(text, word, otherWords) {
+		if namesSame(text, word, otherWords) {
 			all = append(all, word)
 		}
 	}
@@ -261,8 +261,8 @@ var (
 		"day": 24 * time.Hour}
 )
 
-// durations returns the duration that a number with a unit, or without one, may mean.
-func durations(text string) []any {
+// convertToDurations returns the duration that a number with a unit, or without one, may mean.
+func convertToDurations(text string) []any {
 	found := amount.FindStringSubmatch(strings.TrimSpace(text))
 	if found == nil {
 		return nil
@@ -304,13 +304,13 @@ func (r *Rules) Advise(field string) string {
 	name := at.key.Value
 	for i := range beside { // an object beside it has a field of the name, and is there
 		for _, f := range fieldsIn(&beside[i]) {
-			if means(name, f.Name, otherNames) {
+			if namesSame(name, f.Name, otherNames) {
 				return fmt.Sprintf("move it into %s: %s: {%s: …}", beside[i].Name, beside[i].Name, f.Name)
 			}
 		}
 	}
 	for _, no := range noFields {
-		if slices.ContainsFunc(no.names, func(other string) bool { return plain(other) == plain(name) }) {
+		if slices.ContainsFunc(no.names, func(other string) bool { return normalizeName(other) == normalizeName(name) }) {
 			return no.advice
 		}
 	}

@@ -23,7 +23,7 @@ func ParseSource(text []byte) (Source, error) {
 	if errors.Is(err, io.EOF) {
 		return Source{}, &SyntaxError{text: "is empty", Fix: "write one YAML or JSON document"}
 	} else if err != nil {
-		return Source{}, syntaxError(text, err)
+		return Source{}, newSyntaxError(text, err)
 	}
 	return Source{strings.Split(string(text), "\n"), document.Content[0]}, nil
 }

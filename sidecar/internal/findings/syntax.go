@@ -53,16 +53,16 @@ var (
 	yamlPrefix  = regexp.MustCompile(`^yaml: (unmarshal errors:\s*)?`)
 )
 
-// syntaxError returns the error of a text that YAML's parser refuses, with the line where the mistake is. The parser
+// newSyntaxError returns the error of a text that YAML's parser refuses, with the line where the mistake is. The parser
 // itself names that of the beginning of what is around the mistake, or the line before.
-func syntaxError(text []byte, err error) *SyntaxError {
+func newSyntaxError(text []byte, err error) *SyntaxError {
 	message, _, _ := strings.Cut(yamlPrefix.ReplaceAllString(err.Error(), ""), "\n")
 	message = strings.TrimSpace(message)
 	found := lineOfError.FindStringSubmatch(message)
 	if found == nil {
-		return &SyntaxError{text: message, Fix: adviceOn(message)}
+		return &SyntaxError{text: message, Fix: adviseOn(message)}
 	}
-	e := &SyntaxError{text: "is not YAML: " + strings.Replace(message, found[0], "", 1), Fix: adviceOn(message)}
+	e := &SyntaxError{text: "is not YAML: " + strings.Replace(message, found[0], "", 1), Fix: adviseOn(message)}
 	e.Line, _ = strconv.Atoi(found[1]) // 0 if it is too large
 	if strings.Contains(message, "already defined") || len(text) > maxLocated {
 		return e
@@ -74,9 +74,9 @@ func syntaxError(text []byte, err error) *SyntaxError {
 			return e
 		}
 	}
-	begin, noticed := locate(text, err)
-	if begin > 1 && lacksColon(lines(text)[begin-2]) {
-		begin, e.Fix = begin-1, adviceOn("could not find expected ':'")
+	begin, noticed := locateError(text, err)
+	if begin > 1 && lacksColon(splitLines(text)[begin-2]) {
+		begin, e.Fix = begin-1, adviseOn("could not find expected ':'")
 	}
 	if e.Line = begin; noticed > begin+1 {
 		e.text += fmt.Sprintf(" up to line %d", noticed)
@@ -92,13 +92,13 @@ func lacksColon(line []byte) bool {
 		!bytes.HasPrefix(text, []byte("---"))
 }
 
-func lines(text []byte) [][]byte { return bytes.SplitAfter(text, []byte("\n")) }
+func splitLines(text []byte) [][]byte { return bytes.SplitAfter(text, []byte("\n")) }
 
-// locate returns the first line after the longest beginning of a text that is YAML, and the line at which the error
+// locateError returns the first line after the longest beginning of a text that is YAML, and the line at which the error
 // appears.
-func locate(text []byte, err error) (begin, noticed int) {
+func locateError(text []byte, err error) (begin, noticed int) {
 	ends := []int{0}
-	for _, line := range lines(text) {
+	for _, line := range splitLines(text) {
 		ends = append(ends, ends[len(ends)-1]+len(line))
 	}
 	failure := func(n int) string {
@@ -124,8 +124,8 @@ func locate(text []byte, err error) (begin, noticed int) {
 	return high, high
 }
 
-// adviceOn returns what to do about an error of YAML's parser.
-func adviceOn(message string) string {
+// adviseOn returns what to do about an error of YAML's parser.
+func adviseOn(message string) string {
 	for _, advice := range [][2]string{
 		{"tab character", "indent with blanks: YAML takes no tabs there"},
 		{"cannot start any token", "put the value in quotes; indent with blanks, not tabs"},
