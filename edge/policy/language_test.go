@@ -18,7 +18,8 @@ func TestLookup(t *testing.T) {
 		"pt": "pt-br", "pt-PT": "pt-br", "pt, pt-BR;q=0.1": "pt-br", "zh-Hant-TW": "zh-hant", "zh-Hans": "", "zh": "",
 		// Each range is looked up whole before the next one.
 		"fr-CA, de;q=0.9": "de", "en-US, en-GB": "en", "en-GB;q=0.8, en-US;q=0.9": "en", "sr-Latn-RS-x-y": "sr-latn-rs",
-		"sr-Latn": "sr-latn-rs", "de;q=0.5, en;q=0.5": "de", "en;q=0.5, de;q=0.5": "en", "de;q=0.1,en;q=0.2,en-GB;q=0.3": "en-gb",
+		"sr-Latn":            "sr-latn-rs",
+		"de;q=0.5, en;q=0.5": "de", "en;q=0.5, de;q=0.5": "en", "de;q=0.1,en;q=0.2,en-GB;q=0.3": "en-gb",
 		// A subtag of one character is removed with the next.
 		"de-x-y": "de", "de-a": "de", "fr-x-a": "fr-x-a", "fr-x-a-b": "", "fr-x": "",
 		// A wildcard tells nothing.

@@ -130,5 +130,5 @@ func joinSubtags(language string, subtags []string) (all []string) {
 
 // aliasedLanguages are languages and what else means them: older codes, the two written forms of Norwegian, and
 // international English.
-const aliasedLanguages = "nb no nn;no nb nn;he iw;iw he;id in;in id;fil tl;tl fil;ro mo;mo ro;yi ji;ji yi;jv jw;jw jv;" +
-	"sr-latn sh;sh sr-latn;en-001 en"
+const aliasedLanguages = "nb no nn;no nb nn;he iw;iw he;id in;in id;fil tl;tl fil;ro mo;mo ro;yi ji;ji yi;jv jw;" +
+	"jw jv;sr-latn sh;sh sr-latn;en-001 en"

@@ -63,13 +63,15 @@ func TestLanguageTables(t *testing.T) {
 		}
 	}
 	var want strings.Builder
-	want.WriteString("package policy\n\n// Tables of Unicode's CLDR, by go test ./edge/policy -run TestLanguageTables -update.\n")
+	want.WriteString("package policy\n\n" +
+		"// Tables of Unicode's CLDR, by go test ./edge/policy -run TestLanguageTables -update.\n")
 	for _, table := range []struct {
 		name, comment string
 		rows          []string
 	}{
 		{"likelySubtags", "has the script and region that are likely for a language.", likely},
-		{"otherScripts", "has another script of a language, its likely region, and the regions for which it is likely.", scripts},
+		{"otherScripts", "has another script of a language, its likely region, and the regions for which it is likely.",
+			scripts},
 		{"childRegions", "has the regions whose form of a language falls back to that of another region.", children},
 	} {
 		slices.Sort(table.rows)
@@ -97,17 +99,21 @@ func TestLanguageTables(t *testing.T) {
 // TestLanguagesByMeaning: what people's browsers send finds what is meant.
 func TestLanguagesByMeaning(t *testing.T) {
 	for _, test := range []struct{ languages, accept, want string }{
-		{"zh-hant", "zh-TW", "zh-hant"}, {"zh-hant", "zh-HK,zh;q=0.9,en;q=0.8", "zh-hant"}, {"zh zh-hant", "zh-TW,zh;q=0.9", "zh-hant"},
-		{"zh-hans", "zh-CN", "zh-hans"}, {"zh-hans", "zh", "zh-hans"}, {"zh-hans", "zh-TW", ""}, {"zh-hans en", "zh-Hant-HK, en;q=0.1", "en"},
+		{"zh-hant", "zh-TW", "zh-hant"}, {"zh-hant", "zh-HK,zh;q=0.9,en;q=0.8", "zh-hant"},
+		{"zh zh-hant", "zh-TW,zh;q=0.9", "zh-hant"},
+		{"zh-hans", "zh-CN", "zh-hans"}, {"zh-hans", "zh", "zh-hans"}, {"zh-hans", "zh-TW", ""},
+		{"zh-hans en", "zh-Hant-HK, en;q=0.1", "en"},
 		{"zh-hans zh-hant", "zh-SG", "zh-hans"}, {"zh-cn zh-tw", "zh-Hant", "zh-tw"}, {"zh-cn zh-tw", "zh-HK", "zh-tw"},
 		{"zh-cn zh-tw", "zh-Hans", "zh-cn"}, {"zh-cn", "zh", "zh-cn"}, {"zh-tw", "zh", ""}, {"zh", "zh-TW", "zh"},
-		{"zh-hant-hk zh-hant", "zh-HK", "zh-hant-hk"}, {"zh-hant-tw", "zh-TW", "zh-hant-tw"}, {"zh-hant-tw", "zh-Hant", "zh-hant-tw"},
+		{"zh-hant-hk zh-hant", "zh-HK", "zh-hant-hk"}, {"zh-hant-tw", "zh-TW", "zh-hant-tw"},
+		{"zh-hant-tw", "zh-Hant", "zh-hant-tw"},
 		{"pt-br", "pt", "pt-br"}, {"pt-br pt-pt", "pt", "pt-br"}, {"pt-br pt-pt", "pt-AO", "pt-pt"}, {"pt pt-br", "pt", "pt"},
 		{"pt-br", "pt-PT", "pt-br"}, {"pt-pt", "pt", ""}, {"pt-pt", "pt-BR", ""},
 		{"en", "en-GB", "en"}, {"en-us", "en", "en-us"}, {"en-gb", "en", ""}, {"en-001 en", "en-AU", "en-001"},
 		{"es-419 es", "es-MX", "es-419"}, {"es-419 es", "es-ES", "es"}, {"es", "es-MX", "es"},
 		{"nb", "no", "nb"}, {"no", "nb-NO", "no"}, {"nb", "nn, en;q=0.5", "nb"}, {"nn nb", "no", "nb"},
-		{"sr-latn", "sr-Latn-RS", "sr-latn"}, {"sr-latn", "sr-ME", "sr-latn"}, {"sr-latn", "sh", "sr-latn"}, {"sr-latn", "sr", ""},
+		{"sr-latn", "sr-Latn-RS", "sr-latn"}, {"sr-latn", "sr-ME", "sr-latn"}, {"sr-latn", "sh", "sr-latn"},
+		{"sr-latn", "sr", ""},
 		{"sr-cyrl sr-latn", "sr", "sr-cyrl"}, {"sr-cyrl sr-latn", "sr-RS", "sr-cyrl"}, {"sr", "sr-Latn", "sr"},
 		{"he", "iw", "he"}, {"id", "in", "id"}, {"fil", "tl", "fil"}, {"uz-cyrl", "uz", ""}, {"de-x-a", "de", ""},
 		// Refused languages stay refused.
@@ -133,9 +139,10 @@ func TestLanguagesByMeaning(t *testing.T) {
 func TestLanguagesAsOthers(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	tags := strings.Fields("de de-at de-ch en en-gb en-us en-001 en-au es es-419 es-es es-mx fr fr-ca fr-ch it ja ko nb nn no " +
-		"pt pt-br pt-pt pt-ao ro ru sr sr-latn sr-cyrl sr-latn-rs sr-me sr-rs sv zh zh-cn zh-hans zh-hans-cn zh-hant zh-hant-hk " +
-		"zh-hant-tw zh-hk zh-mo zh-sg zh-tw uz uz-cyrl uz-latn pa pa-pk pa-arab az az-cyrl az-latn he id ar ar-eg fil nl nl-be")
+	tags := strings.Fields("de de-at de-ch en en-gb en-us en-001 en-au es es-419 es-es es-mx fr fr-ca fr-ch it ja ko nb nn " +
+		"no pt pt-br pt-pt pt-ao ro ru sr sr-latn sr-cyrl sr-latn-rs sr-me sr-rs sv zh zh-cn zh-hans zh-hans-cn zh-hant " +
+		"zh-hant-hk zh-hant-tw zh-hk zh-mo zh-sg zh-tw uz uz-cyrl uz-latn pa pa-pk pa-arab az az-cyrl az-latn he id ar ar-eg " +
+		"fil nl nl-be")
 	found, none, better := 0, 0, 0
 	for range 20_000 {
 		var languages []string

@@ -198,7 +198,8 @@ func FuzzPurgeMember(f *testing.F) {
 func TestSplitPurge(t *testing.T) {
 	type parts [3]string
 	for _, want := range []parts{
-		{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"", "", "//shop/a/#b"}, {"shop", "", "/a/#/b/"}, {"shop", "/a/", ""}, {"shop", "", "a"},
+		{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"", "", "//shop/a/#b"},
+		{"shop", "", "/a/#/b/"}, {"shop", "/a/", ""}, {"shop", "", "a"},
 	} {
 		id := PrefixPurge(want[0], want[1])
 		if want[2] != "" {

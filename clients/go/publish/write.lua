@@ -247,7 +247,8 @@ local function tags(text)
   local last, count = '', 0
   for tag in string.gmatch(text .. ',', '(.-),') do
     if #tag > 64 or not string.find(tag, tag_form) or not precedes(last, tag) then
-      return '1 to 16 tags in byte order, each once, joined by commas: 1 to 64 of a URI\'s characters other than , and *'
+      return '1 to 16 tags in byte order, each once, joined by commas: 1 to 64 of a URI\'s characters '
+        .. 'other than , and *'
     end
     last, count = tag, count + 1
   end

@@ -107,9 +107,10 @@ func TestFilesOfOthers(t *testing.T) {
 		"EMQX's salt":            {"id,hash,salt\nd,a,b\n", "want it within the hash"},
 		"another column":         {"id,colour\nd,s\n", `column "colour" is unknown: remove it`},
 		// The quoted lines are no devices.
-		"a quoted line end":       {"id,secret\n\"a\nevil,s\n\",s\nd,s\n", "-:2: a quoted field has a line end"},
-		"a quote left open":       {"id,secret\nd,\"s\nevil,s\n", "line 2: a quote is not closed: nothing behind it was read"},
-		"a quote left open, long": {"id,secret\nd,\"s\n" + strings.Repeat("evil,s\n", maxDeviceLine), "line 2: a quote is not closed"},
+		"a quoted line end": {"id,secret\n\"a\nevil,s\n\",s\nd,s\n", "-:2: a quoted field has a line end"},
+		"a quote left open": {"id,secret\nd,\"s\nevil,s\n", "line 2: a quote is not closed: nothing"},
+		"a quote left open, long": {"id,secret\nd,\"s\n" + strings.Repeat("evil,s\n", maxDeviceLine),
+			"line 2: a quote is not closed"},
 	} {
 		r := s.run(test.in, "device", "import", "-", "--dry-run")
 		if got := r.stdout + r.stderr; !strings.Contains(got, test.want) || (r.code == 0) != (test.want == one) ||

@@ -14,8 +14,8 @@ import (
 )
 
 // newSecrets is what is to be done about a hash that sidecars can't verify.
-const newSecrets = "leave the hash empty and --generate new secrets, or let the service that knows the secrets decide " +
-	"(docs/authority.md)"
+const newSecrets = "leave the hash empty and --generate new secrets, or let the service that knows the secrets " +
+	"decide (docs/authority.md)"
 
 // prefixed are hashes with a prefix of another program: Django's, and those of Dovecot, LDAP and Spring in braces.
 var prefixed = regexp.MustCompile(`^(?:argon2|bcrypt\$|` +

@@ -62,7 +62,8 @@ var noFields = []struct {
 	{[]string{"regex", "pathregex", "saferegex", "regexp", "pattern", "glob"},
 		"name a path, or a prefix that ends with a slash, in a rule for each: rules have no expressions (docs/rules.md)"},
 	{[]string{"host", "hosts", "hostname", "hostnames", "domain", "domains", "servername", "authority"},
-		"put the rule under virtual_hosts, at the top level: virtual_hosts: {NAME: {domains: [shop.example.com], rules: […]}}"},
+		"put the rule under virtual_hosts, at the top level: virtual_hosts: {NAME: {domains: [shop.example.com], " +
+			"rules: […]}}"},
 	{[]string{"allow", "allowed", "allowlist", "whitelist", "deny", "denied", "denylist", "blacklist", "action", "policy"},
 		"a rule with auth refuses requests without a credential, any other rule lets them pass; default: deny, at the top " +
 			"level, refuses what no rule names"},
@@ -94,7 +95,8 @@ func namesSame(name, known string, others map[string][]string) bool {
 	})
 }
 
-// findFields returns edits of an unknown field: the fields beside it that may be meant, and those of an object beside it.
+// findFields returns edits of an unknown field: the fields beside it that may be meant, and those of an object beside
+// it.
 func findFields(name string, value any, beside []policy.Field, present map[string]any) (all []edit) {
 	add := func(f *policy.Field) {
 		all = append(all, edit{key: f.Name})

@@ -70,7 +70,8 @@ func newSyntaxError(text []byte, err error) *SyntaxError {
 	if first := bytes.TrimSpace(text); len(first) > 0 && first[0] == '{' {
 		if wrong, is := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(any))); is {
 			e.Line = 1 + bytes.Count(text[:max(wrong.Offset-1, 0)], []byte("\n"))
-			e.text, e.Fix = "is not JSON: "+wrong.Error(), "correct the JSON in this line or the one before: a comma, a quote, a bracket"
+			e.text = "is not JSON: " + wrong.Error()
+			e.Fix = "correct the JSON in this line or the one before: a comma, a quote, a bracket"
 			return e
 		}
 	}
@@ -94,8 +95,8 @@ func lacksColon(line []byte) bool {
 
 func splitLines(text []byte) [][]byte { return bytes.SplitAfter(text, []byte("\n")) }
 
-// locateError returns the first line after the longest beginning of a text that is YAML, and the line at which the error
-// appears.
+// locateError returns the first line after the longest beginning of a text that is YAML, and the line at which the
+// error appears.
 func locateError(text []byte, err error) (begin, noticed int) {
 	ends := []int{0}
 	for _, line := range splitLines(text) {

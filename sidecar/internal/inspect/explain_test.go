@@ -138,8 +138,8 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	}
 }
 
-// TestKeyIsExplained: a key that the edge makes for a request is one that the same rule serves; in other forms it is not
-// served, and why.
+// TestKeyIsExplained: a key that the edge makes for a request is one that the same rule serves; in other forms it is
+// not served, and why.
 func TestKeyIsExplained(t *testing.T) {
 	memory, v := newVerifier()
 	i := New(Parts{Memory: memory, Verifier: v})

@@ -189,7 +189,8 @@ func TestObject(t *testing.T) {
 	}
 	o, err := s.p.Get(t.Context(), "/v1/products/42?a=1&b=2")
 	if err != nil || string(o.Bodies[0].Bytes) != "hello" || o.Status != 404 || o.TTLMS != 600_000 ||
-		strings.Join(o.Tags, " ") != "/books/1?x shop:b" || o.Headers != "cache-control: public, max-age=5\nlink: </a>, </b>" {
+		strings.Join(o.Tags, " ") != "/books/1?x shop:b" ||
+		o.Headers != "cache-control: public, max-age=5\nlink: </a>, </b>" {
 		t.Errorf("stored %+v, %v", o, err)
 	}
 	for _, method := range []string{"GET", "HEAD"} {

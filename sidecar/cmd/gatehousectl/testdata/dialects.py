@@ -21,7 +21,9 @@ def device(n):
         d["secret"] = "s" + "".join(r.choice("ab,;|\"'é =#$%") for _ in range(r.randrange(9))) + "s"
     d["permissions"] = sorted(r.sample(["a.b", "c:d", "e-f"], r.randrange(4)))
     d["labels"] = {name: "x" * r.randrange(3) for name in r.sample(["fleet", "site"], r.randrange(3))}
-    d["not_after"] = r.choice(["", "2090-01-31", "2090-01-31T00:00:00Z", "2090-01-31 01:00:00+01", "2090-01-31 00:00:00+00:00"])
+    d["not_after"] = r.choice(
+        ["", "2090-01-31", "2090-01-31T00:00:00Z", "2090-01-31 01:00:00+01", "2090-01-31 00:00:00+00:00"]
+    )
     return d
 
 
@@ -31,7 +33,9 @@ def write(n):
     columns = ["id", "secret", "hash", "permissions", "labels", "not_after"]
     r.shuffle(columns)
     empty = r.choice([0, 0, 2])
-    spell = r.choice([str, str.upper, str.title, lambda s: s.replace("_", " ").capitalize(), lambda s: s.replace("_", "-")])
+    spell = r.choice(
+        [str, str.upper, str.title, lambda s: s.replace("_", " ").capitalize(), lambda s: s.replace("_", "-")]
+    )
     text = io.StringIO()
     out = csv.writer(
         text, delimiter=delimiter, quoting=r.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
@@ -48,7 +52,8 @@ def write(n):
             out.writerow([""] * (6 + empty))
     encoded = {
         "utf-8": lambda s: s.encode(), "utf-8-sig": lambda s: s.encode("utf-8-sig"),
-        "utf-16-le": lambda s: b"\xff\xfe" + s.encode("utf-16-le"), "utf-16-be": lambda s: b"\xfe\xff" + s.encode("utf-16-be"),
+        "utf-16-le": lambda s: b"\xff\xfe" + s.encode("utf-16-le"),
+        "utf-16-be": lambda s: b"\xfe\xff" + s.encode("utf-16-be"),
     }[r.choice(["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])](text.getvalue())
     (directory / f"{n}.csv").write_bytes(encoded)
     (directory / f"{n}.json").write_text(json.dumps(devices))

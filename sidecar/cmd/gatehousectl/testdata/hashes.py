@@ -28,7 +28,8 @@ for method in ("pbkdf2:sha256:1000", "pbkdf2:sha512:1000", "scrypt:1024:8:1", "s
 
 for name, rounds in (
     ("PBKDF2PasswordHasher", 1000), ("PBKDF2SHA1PasswordHasher", 1000), ("Argon2PasswordHasher", 0),
-    ("BCryptPasswordHasher", 4), ("BCryptSHA256PasswordHasher", 4), ("ScryptPasswordHasher", 0), ("MD5PasswordHasher", 0),
+    ("BCryptPasswordHasher", 4), ("BCryptSHA256PasswordHasher", 4), ("ScryptPasswordHasher", 0),
+    ("MD5PasswordHasher", 0),
 ):
     hasher = getattr(hashers, name)()
     if rounds:
@@ -41,7 +42,8 @@ for name, settings in (
     ("scrypt", {"rounds": 10}), ("ldap_pbkdf2_sha256", {"rounds": 1000}), ("ldap_pbkdf2_sha512", {"rounds": 1000}),
     ("ldap_bcrypt", {"rounds": 4}), ("pbkdf2_sha1", {"rounds": 1000}), ("bcrypt_sha256", {"rounds": 4}),
     ("ldap_salted_sha1", {}), ("ldap_salted_sha256", {}), ("ldap_md5", {}), ("sha512_crypt", {"rounds": 1000}),
-    ("sha256_crypt", {"rounds": 1000}), ("md5_crypt", {}), ("apr_md5_crypt", {}), ("ldap_plaintext", {}), ("hex_sha256", {}),
+    ("sha256_crypt", {"rounds": 1000}), ("md5_crypt", {}), ("apr_md5_crypt", {}), ("ldap_plaintext", {}),
+    ("hex_sha256", {}),
     ("grub_pbkdf2_sha512", {"rounds": 1000}), ("atlassian_pbkdf2_sha1", {}),
 ):
     show("passlib " + name, getattr(passlib, name).using(**settings).hash(SECRET))
