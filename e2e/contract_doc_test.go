@@ -32,7 +32,7 @@ func TestContractDocument(t *testing.T) {
 		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
 		"headers": limits.MaxHeaders, "header lines": limits.MaxHeaderLines, "header name": limits.MaxHeaderName,
 		"labels": contract.MaxLabels,
-		"purge":  limits.MaxKey, "tags": contract.MaxTags, "tag": limits.MaxPermissionName,
+		"purge":  limits.MaxKey, "tags": contract.MaxTags, "tag": limits.MaxTag,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost,
 		"memory": contract.MaxRunMemory, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
@@ -158,7 +158,7 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 			_, err := contract.ParseMember(contract.PurgeMember(id).String())
 			return err == nil
 		}, []string{"/", "/x/", "//shop/x/", "//shop/", "#t", "//shop#x:Y", "/" + strings.Repeat("x", 2046) + "/"}},
-		"tag":          {func(tag string) bool { return contract.CheckTags([]string{tag}) == nil }, []string{"a:B"}},
+		"tag":          {limits.ValidTag, []string{"a:B", "/books/1?a=b#it", "a*"}},
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
 		"content type": {limits.ValidContentType, []string{"a", "a ", "text/plain; a=b", strings.Repeat("c", 255)}},
 		"header name":  {limits.ValidHeaderName, []string{"x-a", "X-a", "x_a", "-9", "a b", "a:", strings.Repeat("n", 64)}},

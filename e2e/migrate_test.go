@@ -47,7 +47,7 @@ func newMigration(t *testing.T, guide, devices string) *migration {
 	if err := os.CopyFS(m.dir, os.DirFS(filepath.Join(guides, guide))); err != nil {
 		t.Fatal(err)
 	}
-	m.write("devices.txt", devices)
+	m.write("devices.csv", devices)
 	m.redis = strings.TrimPrefix(redistest.Start(t), "redis://")
 	return m
 }
@@ -427,7 +427,7 @@ func rehearsed(t *testing.T, out string) {
 	}
 }
 
-// trial checks that a device which was forgotten in devices.txt is counted, and not refused.
+// trial checks that a device which was forgotten in devices.csv is counted, and not refused.
 func (m *migration) trial(url string, e *edge) {
 	m.t.Helper()
 	m.status(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
@@ -496,7 +496,10 @@ var (
 	wrongSecret    = credential("sensor-7", "guess")
 )
 
-const migratedDevices = "sensor-7 s3cret telemetry.write,config.read\ngauge-1 pa55\n"
+// migratedDevices is a CSV as a spreadsheet saves it; gauge-1 has the secret pa55, hashed by Werkzeug.
+const migratedDevices = "\ufeffID;Secret;Hash;Permissions\r\nsensor-7;s3cret;;telemetry.write,config.read\r\n" +
+	"gauge-1;;pbkdf2:sha256:1000$PsqSxUyR7Jw4MVvX$" +
+	"81d1d28750189e9e65aaa2ee8222fa19f8d6ed7e336dbbe38c1d6789ff249fc2;\r\n"
 
 // TestMigrateExtAuthz follows the guide for Envoy's ext_authz.
 func TestMigrateExtAuthz(t *testing.T) {

@@ -107,6 +107,7 @@ type Cache struct {
 	PerHost bool
 	// Languages are those in which there may be objects of their own, in lower case; the key of one ends with it.
 	Languages []string
+	ranges    []languageRange // of Languages
 	// OriginHeaders sends the publisher's headers that act on the whole origin; see limits.OriginHeader.
 	OriginHeaders bool
 	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
@@ -339,6 +340,7 @@ func (o *object) cache() *Cache {
 			o.problem(fmt.Sprintf("%s.languages[%d]", o.at, i), "%q is listed twice", language)
 		}
 	}
+	c.ranges = findLanguageRanges(c.Languages)
 	f, at, v := o.field("scope")
 	if _, several := v.([]any); !several {
 		c.set(o.word("scope"))

@@ -9,10 +9,10 @@ import (
 // maxAcceptLanguage bounds an Accept-Language that is parsed, in bytes; a longer one counts as none.
 const maxAcceptLanguage = 512
 
-// lookup returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4, or
-// -1 if it asks for none of them. languages are in lower case. A range that a client refuses by q=0 is not found for a
-// longer one either.
-func lookup(languages []string, acceptLanguage string) int {
+// lookup returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4,
+// with the ranges of [findLanguageRanges], or -1 if it asks for none of them. languages are in lower case. A range that
+// a client refuses by q=0 is not found for a longer one either.
+func lookup(languages []string, ranges []languageRange, acceptLanguage string) int {
 	best, bestWeight := -1, 0
 	if len(acceptLanguage) > maxAcceptLanguage {
 		return best
@@ -23,11 +23,12 @@ func lookup(languages []string, acceptLanguage string) int {
 		if tag, weight, list = nextRange(list); weight <= bestWeight {
 			continue
 		}
-		found := -1
-		for i, language := range languages {
-			if covers(language, tag) && (found < 0 || len(language) > len(languages[found])) &&
-				!refusesLanguage(acceptLanguage, language) {
-				found = i
+		found, length := -1, 0
+		for i := range ranges {
+			r := &ranges[i]
+			if len(r.tag) > length && covers(r.tag, tag) &&
+				(r.language < 0 || !refusesLanguage(acceptLanguage, languages[r.language])) {
+				found, length = r.language, len(r.tag)
 			}
 		}
 		if found >= 0 {
@@ -94,7 +95,7 @@ func (c *Cache) language(r *Request) string {
 	if c.Languages == nil {
 		return ""
 	}
-	if i := lookup(c.Languages, r.list(headerAcceptLanguage)); i >= 0 {
+	if i := lookup(c.Languages, c.ranges, r.list(headerAcceptLanguage)); i >= 0 {
 		return c.Languages[i]
 	}
 	return ""

@@ -15,10 +15,11 @@ func TestLookup(t *testing.T) {
 	for accept, want := range map[string]string{
 		"": "", "de": "de", "DE": "de", "de-CH": "de", "de-Latn-CH-1996": "de", "d": "", "des": "", "de-": "de", "-de": "",
 		"en-GB": "en-gb", "en-GB-oed": "en-gb", "en-US": "en", "EN-us, de": "en", "xx, yy-ZZ, de": "de",
-		"pt": "", "pt-PT": "", "pt, pt-BR;q=0.1": "pt-br", "zh-Hant-TW": "zh-hant", "zh-Hans": "", "zh": "",
+		"pt": "pt-br", "pt-PT": "pt-br", "pt, pt-BR;q=0.1": "pt-br", "zh-Hant-TW": "zh-hant", "zh-Hans": "", "zh": "",
 		// Each range is looked up whole before the next one.
 		"fr-CA, de;q=0.9": "de", "en-US, en-GB": "en", "en-GB;q=0.8, en-US;q=0.9": "en", "sr-Latn-RS-x-y": "sr-latn-rs",
-		"sr-Latn": "", "de;q=0.5, en;q=0.5": "de", "en;q=0.5, de;q=0.5": "en", "de;q=0.1,en;q=0.2,en-GB;q=0.3": "en-gb",
+		"sr-Latn":            "sr-latn-rs",
+		"de;q=0.5, en;q=0.5": "de", "en;q=0.5, de;q=0.5": "en", "de;q=0.1,en;q=0.2,en-GB;q=0.3": "en-gb",
 		// A subtag of one character is removed with the next.
 		"de-x-y": "de", "de-a": "de", "fr-x-a": "fr-x-a", "fr-x-a-b": "", "fr-x": "",
 		// A wildcard tells nothing.
@@ -37,7 +38,7 @@ func TestLookup(t *testing.T) {
 		strings.Repeat("x,", 255) + "de,": "",
 	} {
 		got := ""
-		if i := lookup(languages, accept); i >= 0 {
+		if i := lookup(languages, findLanguageRanges(languages), accept); i >= 0 {
 			got = languages[i]
 		}
 		if got != want {
@@ -125,8 +126,11 @@ func FuzzLookup(f *testing.F) {
 				languages = append(languages, language)
 			}
 		}
-		got := ""
-		if i := lookup(languages, accept); i >= 0 {
+		got, own := "", []languageRange(nil)
+		for i, language := range languages {
+			own = append(own, languageRange{language, i})
+		}
+		if i := lookup(languages, own, accept); i >= 0 {
 			got = languages[i]
 		}
 		if len(accept) > maxAcceptLanguage {

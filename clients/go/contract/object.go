@@ -36,7 +36,7 @@ type Object struct {
 	Headers Headers
 	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
 	TTLMS int64
-	// Tags are for purges, in byte order, each once: 1 to [MaxTags] (limits.ValidPermission has their form), or none.
+	// Tags are for purges, in byte order, each once: 1 to [MaxTags] (limits.ValidTag), or none.
 	Tags []string
 	// Seq is the sequence number of the write in its shard; 0 in records of older writers. Writers don't set it.
 	Seq uint64

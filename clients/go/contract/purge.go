@@ -111,16 +111,16 @@ func CheckTags(tags []string) error {
 		return refuse(ReasonLimit, "tags: %d, at most %d are allowed", len(tags), MaxTags)
 	}
 	for _, tag := range tags {
-		if !limits.ValidPermission(tag) { // the same form
-			return refuse(ReasonMalformed, "tags: %s: want 1 to %d of letters, digits and . _ : -", quote(tag),
-				limits.MaxPermissionName)
+		if !limits.ValidTag(tag) {
+			return refuse(ReasonMalformed, "tags: %s: want 1 to %d of a URI's characters other than , and *", quote(tag),
+				limits.MaxTag)
 		}
 	}
 	return nil
 }
 
 func parseTags(text string) ([]string, error) {
-	if most := MaxTags * (limits.MaxPermissionName + 1); len(text) > most {
+	if most := MaxTags * (limits.MaxTag + 1); len(text) > most {
 		return nil, refuse(ReasonLimit, "tags: %d bytes, at most %d are allowed", len(text), most)
 	}
 	tags := strings.Split(text, ",")
@@ -147,7 +147,7 @@ func checkPurge(id string) error {
 	valid := space == "" || limits.ValidKey(space+"/") && !strings.Contains(space, ":")
 	tag, tagged := strings.CutPrefix(rest, "#")
 	if tagged {
-		valid = valid && limits.ValidPermission(tag)
+		valid = valid && limits.ValidTag(tag)
 	} else {
 		valid = valid && limits.ValidKey(rest) && strings.HasPrefix(rest, "/") && !strings.HasPrefix(rest, "//") &&
 			strings.HasSuffix(rest, "/") && !strings.ContainsAny(rest, "?#")

@@ -113,7 +113,7 @@ func TestPurges(t *testing.T) {
 	hits := 0
 	for range 20000 {
 		host, path, tags := one("", "", "shop", "shop-2"), segments(), []string(nil)
-		for _, tag := range []string{"A", "shop", "t"} {
+		for _, tag := range []string{"//shop/a/", "/a/", "shop#t"} {
 			if r.IntN(2) == 0 {
 				tags = append(tags, tag)
 			}
@@ -131,7 +131,7 @@ func TestPurges(t *testing.T) {
 		seq := uint64(1 + r.IntN(5))
 		all, purged, stale := Purges{}, false, false
 		for range r.IntN(4) {
-			at, prefix, tag := one("", "shop", "shop-2"), segments(), one("A", "shop", "t")
+			at, prefix, tag := one("", "shop", "shop-2"), segments(), one("//shop/a/", "/a/", "shop#t")
 			p := Purge{ID: TagPurge(at, tag), Hard: uint64(r.IntN(5)), Soft: uint64(r.IntN(5))}
 			concerns := slices.Contains(tags, tag)
 			if r.IntN(2) == 0 {
@@ -166,6 +166,7 @@ func TestPurges(t *testing.T) {
 func FuzzPurgeMember(f *testing.F) {
 	f.Add("//shop/a/")
 	f.Add("//shop#a:B")
+	f.Add("//shop#//shop/%c3?b&a#t")
 	f.Fuzz(func(t *testing.T, id string) {
 		m, err := ParseMember("p:" + id)
 		if err != nil {
@@ -197,7 +198,8 @@ func FuzzPurgeMember(f *testing.F) {
 func TestSplitPurge(t *testing.T) {
 	type parts [3]string
 	for _, want := range []parts{
-		{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"shop", "/a/", ""}, {"shop", "", "a"},
+		{"", "/", ""}, {"", "/a/b/", ""}, {"", "", "a:b"}, {"", "", "//shop/a/#b"},
+		{"shop", "", "/a/#/b/"}, {"shop", "/a/", ""}, {"shop", "", "a"},
 	} {
 		id := PrefixPurge(want[0], want[1])
 		if want[2] != "" {

@@ -39,8 +39,9 @@ const (
 	MaxBatch = 2 << 20
 	// MaxPermissions bounds the distinct permission names of one edge: each is a bit of a 64-bit set.
 	MaxPermissions = 64
-	// MaxPermissionName bounds a permission name in bytes.
+	// MaxPermissionName bounds a permission name in bytes, and MaxTag a tag.
 	MaxPermissionName = 64
+	MaxTag            = 64
 	// MaxVersion bounds the version of an object or credential: Redis scripts count in doubles, which are exact up to
 	// here.
 	MaxVersion = 1<<53 - 1
@@ -259,6 +260,22 @@ func ValidPermission(name string) bool {
 		c := name[i]
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 		if !letter && c != '.' && c != '_' && c != ':' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidTag reports whether tag can be a tag of objects: 1 to [MaxTag] bytes of a URI's characters (RFC 3986, section 2)
+// without a comma, which separates tags, and an asterisk, which ends a pattern of tags.
+func ValidTag(tag string) bool {
+	if len(tag) == 0 || len(tag) > MaxTag {
+		return false
+	}
+	for i := range len(tag) {
+		c := tag[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && strings.IndexByte("-._~:/?#[]@!$&'()+;=%", c) < 0 {
 			return false
 		}
 	}

@@ -114,7 +114,7 @@ func headerFields() (all []string) {
 func tagsOf(n int) string {
 	var all []string
 	for i := range n {
-		all = append(all, fmt.Sprintf("%s%02d", strings.Repeat("t", limits.MaxPermissionName-2), i))
+		all = append(all, fmt.Sprintf("%s%02d", strings.Repeat("t", limits.MaxTag-2), i))
 	}
 	return strings.Join(all, ",")
 }
@@ -164,8 +164,12 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		"/a?b/", "/a#b/", "#", "#a b",
 		"#a,b", "//#t", "//shop:h#t", "/a b/", "/é/", "/" + long("a", limits.MaxKey-2) + "/",
 		"/" + long("a", limits.MaxKey-1) + "/", "//" + long("s", 64) + "/", "//" + long("s", 65) + "/", "#" + long("t", 64),
-		"#" + long("t", 65), "/\x00/", "/\x7f/"} {
+		"#" + long("t", 65), "/\x00/", "/\x7f/", "#/books/1", "//shop#//shop/%c3?b&a#t", "#/../a//b"} {
 		all = append(all, write{member: contract.PurgeMember(id)})
+	}
+	for c := range 256 {
+		tag := "a" + string([]byte{byte(c)})
+		all = append(all, write{member: contract.PurgeMember("#" + tag)}, write{object, "tags", tag})
 	}
 	for _, w := range []struct {
 		member contract.Member

@@ -241,13 +241,14 @@ local function precedes(a, b)
   return #a < #b
 end
 
-local tag_form = '^[A-Za-z0-9._:%-]+$'
+local tag_form = '^[A-Za-z0-9._~:/?#%[%]@!$&\'()+;=%%-]+$'
 
 local function tags(text)
   local last, count = '', 0
   for tag in string.gmatch(text .. ',', '(.-),') do
     if #tag > 64 or not string.find(tag, tag_form) or not precedes(last, tag) then
-      return '1 to 16 tags in byte order, each once, joined by commas: 1 to 64 letters, digits and . _ : -'
+      return '1 to 16 tags in byte order, each once, joined by commas: 1 to 64 of a URI\'s characters '
+        .. 'other than , and *'
     end
     last, count = tag, count + 1
   end
@@ -342,7 +343,7 @@ local function purge_refusal()
   elseif name and #name > 64 or tag and (#tag > 64 or not string.find(tag, tag_form))
     or not tag and not string.find(rest, '^/$') and not string.find(rest, '^/[!"$-.0->@-~][!"$->@-~]*/$') then
     return 'INVALID purge ' .. short .. ': want [//virtual-host]/prefix/ or [//virtual-host]#tag'
-  elseif not canonical(rest) then
+  elseif not tag and not canonical(rest) then
     return 'INVALID purge ' .. short .. ' is not canonical: want hex digits of escapes in upper case'
   end
 end

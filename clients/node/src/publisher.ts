@@ -7,8 +7,8 @@ import {
 import { checkSecret, hashSecret, matches, type Pepper } from './hashes.js'
 import { canonical, checkDeviceId, purgesOf, shardOf } from './keys.js'
 import {
-  checkVersion, labelsField, maxOwnVersion, objectFields, parseDevice, parseObject, permissionsField, stored, unixMs,
-  type Fields, type GatehouseObject, type Receipt, type Stored, type StoredDevice, type StoredObject,
+  checkVersion, labelsField, maxOwnVersion, objectFields, parseDevice, parseObject, permissionsField, stored, tagForm,
+  unixMs, type Fields, type GatehouseObject, type Receipt, type Stored, type StoredDevice, type StoredObject,
 } from './records.js'
 import { script } from './script.js'
 
@@ -438,8 +438,8 @@ export class Publisher {
     if ([tag, prefix, all].filter(Boolean).length !== 1) {
       throw new InvalidError('purge: give one of tag, prefix and all')
     }
-    if (tag && !/^[A-Za-z0-9._:-]{1,64}$/.test(tag)) {
-      throw new InvalidError(`tag ${tag.slice(0, 65)}: want 1 to 64 of letters, digits and . _ : -`)
+    if (tag && !tagForm.test(tag)) {
+      throw new InvalidError(`tag ${tag.slice(0, 65)}: want 1 to 64 of a URI's characters other than , and *`)
     }
     if (prefix && !prefix.endsWith('/')) throw new InvalidError(`prefix ${prefix}: want a path that ends with /`)
     const id = (virtualHost ? `//${virtualHost}` : '') + (tag ? `#${tag}` : (prefix ?? '/'))

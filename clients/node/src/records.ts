@@ -11,6 +11,7 @@ export const maxOwnVersion = 2 ** 52
 const lastMs = 8.64e15 // the end of Date
 const maxBody = 1 << 20
 const nameForm = /^[A-Za-z0-9._:-]{1,64}$/
+export const tagForm = /^[A-Za-z0-9._~:/?#[\]@!$&'()+;=%-]{1,64}$/
 const labelForm = /^[a-z0-9._-]{1,32}=[A-Za-z0-9._:-]{0,64}$/
 const compressed =
   /^((image|video|audio)\/.*|font\/woff2?|application\/(zip|gzip|x-gzip|zstd|x-7z-compressed|x-bzip2|x-xz|vnd[.]rar))$/
@@ -112,8 +113,8 @@ export async function objectFields(o: GatehouseObject): Promise<Fields> {
   if (typeof o.tags === 'string') throw new InvalidError(`tags ${o.tags} of ${key}: want an array`)
   if (typeof o.contentType !== 'string') throw new InvalidError(`contentType of ${key}: want a string`)
   for (const tag of o.tags ?? []) {
-    if (!nameForm.test(tag)) {
-      throw new InvalidError(`tag ${tag.slice(0, 65)} of ${key}: want 1 to 64 of letters, digits and . _ : -`)
+    if (!tagForm.test(tag)) {
+      throw new InvalidError(`tag ${tag.slice(0, 65)} of ${key}: want 1 to 64 of a URI's characters other than , and *`)
     }
   }
   const fields: Fields = {

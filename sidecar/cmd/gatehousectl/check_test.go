@@ -41,7 +41,7 @@ func TestCheckNginx(t *testing.T) {
 		"rules:\n- {name: a, match: {path: /a, methods: [GTE]}}\n": ":2: rule a: rules[0].match.methods[0]: GTE: is no " +
 			"registered method, so what clients send isn't covered\n  fix: correct the method: methods: [POST]\n       " +
 			"- {name: a, match: {path: /a, methods: [GET]}}\n",
-		"rules:\n  x: [\n":                                        ":2: yaml: ",
+		"rules:\n  x: [\n":                                        ":2: is not YAML: did not find",
 		"source: {filter_state: a}\n":                             ":1: source.filter_state: is Envoy's; use {header: NAME}",
 		`{"format": 3, "rules": {` + "\n" + `"defualt": "deny"}}`: ":2: defualt: unknown field; known are",
 	} {

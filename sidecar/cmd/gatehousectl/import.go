@@ -30,7 +30,7 @@ const (
 )
 
 type deviceImportCmd struct {
-	File     string `arg:"" placeholder:"FILE" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them; - is standard input."`
+	File     string `arg:"" placeholder:"FILE" help:"CSV whose first line names its columns, of id, secret, hash, permissions, labels and not_after, or JSON lines as device export prints them, or lines ID:HASH; - is standard input."`
 	Generate bool   `help:"Make a secret for each device that has neither a secret nor a hash."`
 	Secrets  string `placeholder:"FILE" help:"File for generated secrets, one JSON object with id, secret and hash a line, each on disk before its device is written. It must not exist, except with --resume."`
 	Resume   bool   `help:"Continue an import that was interrupted: the secrets in the file of --secrets count."`

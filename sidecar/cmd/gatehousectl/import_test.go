@@ -108,7 +108,7 @@ func TestImportOfAnExport(t *testing.T) {
 func TestImportRefuses(t *testing.T) {
 	s := newShell(t)
 	for _, test := range []struct{ line, want string }{
-		{`d,"open,,,,`, "extraneous or missing"}, {"d,s", "2 fields, want 6"}, {"d,s,,a b,,", `permission "a b"`},
+		{`d,"s"s,,,,`, "extraneous or missing"}, {"d,s", "2 fields, want 6"}, {"d,s,,a b,,", `permission "a b"`},
 		{"d,s,,,a=1;b=2,", "labels: value"}, {"d,s,,,,tomorrow", "not_after: want a time"},
 		{"d,,nohash,,,", "no hash of a known scheme"},
 		{"d,s," + readyHash + ",,,", "give a secret"}, {"d,,,,,", "--generate makes one"},
@@ -413,14 +413,14 @@ func FuzzDeviceLines(f *testing.F) {
 		}
 		for {
 			d, err := lines.next()
-			if errors.Is(err, io.EOF) {
+			if errors.Is(err, io.EOF) || err != nil && strings.Contains(err.Error(), "a quote is not closed") {
 				break
 			}
 			if err != nil && !errors.Is(err, errLine) {
 				t.Fatal(err)
 			}
 			if err == nil && d.Check() == nil && !strings.Contains(string(data), d.ID) &&
-				lines.columns != nil {
+				lines.columns != nil && lines.width == 1 {
 				t.Fatalf("%q is not in the file", d.ID)
 			}
 		}

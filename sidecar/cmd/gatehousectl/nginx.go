@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gatehouse/gatehouse/nginx"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
 type nginxRenderCmd struct {
@@ -101,10 +102,22 @@ func installPlugin(dir string) error {
 	})
 }
 
+// checkSyntax returns the error of a file that is no YAML, with its line.
+func checkSyntax(file string, text []byte) error {
+	_, err := findings.ParseSource(text)
+	if syntax, is := errors.AsType[*findings.SyntaxError](err); is && syntax.Line > 0 {
+		return usagef("%s:%d: %w: %s", file, syntax.Line, err, syntax.Fix)
+	}
+	return nil
+}
+
 // renderRules checks a file of rules, and returns what the plugin reads.
 func (c *console) renderRules(file string) ([]byte, error) {
 	text, err := c.read(file, maxConfig, "rules")
 	if err != nil {
+		return nil, err
+	}
+	if err := checkSyntax(file, text); err != nil {
 		return nil, err
 	}
 	rendered, n, err := nginx.Render(text)

@@ -137,7 +137,7 @@ func dash(text string) string {
 const maxHeaders = 64 << 10
 
 type explainCmd struct {
-	URL      string   `arg:"" help:"URL of the request, or its path with the query, as the edge sees it."`
+	URL      string   `arg:"" help:"URL of the request, or its path with the query, as the edge sees it; or the key of an object for a device (@ID/path), a host (//:HOST/path) or in a language (/path#de)."`
 	Method   string   `default:"GET" placeholder:"METHOD" help:"Method of the request. Default: ${default}."`
 	Header   []string `sep:"none" placeholder:"NAME:VALUE|@FILE" help:"A header of the request, such as If-None-Match, or a file with one a line; @- is standard input. Can be repeated. Give secrets by a file: other users of the machine see the command line."`
 	Device   string   `placeholder:"ID" help:"Explain the answer to this device with its right secret."`

@@ -162,6 +162,9 @@ func parseRules(source string, file []byte, listener string) (*policy.Config, er
 	if config, err := nginx.Parse(file); err == nil {
 		return config, nil
 	}
+	if err := checkSyntax(source, file); err != nil {
+		return nil, err
+	}
 	text, err := chosenRules(source, file, listener)
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func Analyze(name string, file []byte) findings.Report {
 	a := &analysis{name: name}
 	tree, source, err := parse(file)
 	if err != nil {
-		a.report.Add(&unreadable, findings.Place{Line: findings.LineOf(err)}, "%s", err)
+		a.report.AddSyntax(&unreadable, findings.Place{}, err)
 		return a.report
 	}
 	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump is nobody's file

@@ -114,7 +114,7 @@ func TestRules(t *testing.T) {
 			bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 2020-01-01, default: 0x10, 1: x}}}`), 0,
 			[]string{"1: unknown field", `max_staleness: is "2020-01-01T00:00:00Z"`, "default: is 16"}},
 		{"no filter", bootstrap(`{vm_id: other}`), 0, []string{"has no Gatehouse filter"}},
-		{"no YAML", "a: [", 0, []string{"yaml: "}},
+		{"no YAML", "a: [", 0, []string{"is not YAML: "}},
 		{"field twice", "a: 1\na: 2", 0, []string{`"a" already defined`}},
 		{"empty", "# nothing", 0, []string{"is empty"}},
 		{"two documents", "a: 1\n---\nb: 2", 0, []string{"more than one YAML document"}},

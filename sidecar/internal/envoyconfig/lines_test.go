@@ -18,7 +18,7 @@ func TestLines(t *testing.T) {
 		replace         []string
 		line, corrected string // parts of the line in the file, and the whole one; "": none
 	}{
-		{"no YAML", []string{"static_resources:", "static_resources: ["}, "listeners:", ""},
+		{"no YAML", []string{"static_resources:", "static_resources: ["}, "static_resources: [", ""},
 		{"no filter", []string{"vm_id: gatehouse", "vm_id: other", "rules:", "regeln:", "push_listener", "x"}, "", ""},
 		{"unknown field", []string{"on_miss:", "on_mis:"}, "on_mis: fetch",
 			"cache: {on_miss: fetch} # ask the sidecar (Redis) before going upstream"},

@@ -2,7 +2,6 @@ package findings
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,57 +75,48 @@ func (r *Rules) Correct(field string) string {
 
 // edits returns what may be meant.
 func (r *Rules) edits(field string, at Entry) (all []edit) {
-	fields, f, value := r.describe(field)
+	beside, f, value := r.describe(field)
 	if f == nil {
-		if name := nearest(at.key.Value, fields); name != "" {
-			all = append(all, edit{key: name})
+		if at.key == nil {
+			return nil
 		}
-		return all
+		present, _ := r.findParent(field).(map[string]any)
+		return findFields(at.key.Value, value, beside, present)
 	}
-	text, isText := value.(string)
-	for ; f != nil; f = f.Or {
-		switch {
-		case f.Form == policy.List && isText:
-			all = append(all, edit{value: []any{text}})
-		case f.Form == policy.Word && isText && text == "would_deny":
-			all = append(all, edit{value: "deny"})
-		case f.Form == policy.Word && isText:
-			all = append(all, edit{value: nearest(text, f.Words)})
-		case f.Form == policy.Flag && value == false:
-			all = append(all, edit{value: true})
-		case f.Form == policy.Flag:
-			switch strings.ToLower(text) {
-			case "true", "yes", "on":
-				all = append(all, edit{value: true})
-			case "false", "no", "off":
-				all = append(all, edit{value: false})
-			}
-		case f.Form == policy.Duration:
-			all = append(all, edit{value: fmt.Sprint(value, "s")})
-		case f.Form == policy.Method:
-			upper := strings.ToUpper(text)
-			all = append(all, edit{value: nearest(upper, policy.Methods())})
-		case f.Form == policy.Path:
-			if i := strings.IndexAny(text, "*{"); i >= 0 {
-				all = append(all, edit{"prefix", text[:strings.LastIndexByte(text[:i], '/')+1]})
-			}
-			path, _, _ := strings.Cut(text, "?")
-			all = append(all, edit{value: policy.CanonicalPath("/" + path)})
-		case f.Form == policy.RuleName:
-			all = append(all, edit{value: strings.NewReplacer(" ", "-", ".", "-", "/", "-").Replace(strings.ToLower(text))})
-		case f.Form == policy.Domain:
-			host := strings.ToLower(text[strings.LastIndexByte(text, '/')+1:])
-			if name, port, found := strings.Cut(host, ":"); found && strings.Trim(port, "0123456789") == "" {
-				host = name
-			}
-			all = append(all, edit{value: strings.TrimSuffix(host, ".")})
+	if text, _ := value.(string); f.Form == policy.Path {
+		if i := strings.IndexAny(text, "*{"); i >= 0 {
+			all = append(all, edit{"prefix", text[:strings.LastIndexByte(text[:i], '/')+1]})
 		}
+	}
+	if f.Form == policy.Flag && value == false {
+		all = append(all, edit{value: true})
+	}
+	for _, v := range convertValue(f, value) {
+		all = append(all, edit{value: v})
 	}
 	return all
 }
 
-// describe returns the names of the fields beside a field, its own description, nil if it is unknown, and its value.
-func (r *Rules) describe(path string) (beside []string, f *policy.Field, value any) {
+// findParent returns what has a field.
+func (r *Rules) findParent(field string) any {
+	value := r.Tree
+	for path := field; ; {
+		found := step.FindStringSubmatch(path)
+		if path = path[len(found[0]):]; path == "" {
+			return value
+		}
+		switch v := value.(type) {
+		case []any:
+			i, _ := strconv.Atoi(found[2])
+			value = v[i]
+		case map[string]any:
+			value = v[found[1]]
+		}
+	}
+}
+
+// describe returns the fields that may be beside a field, its own description, nil if it is unknown, and its value.
+func (r *Rules) describe(path string) (beside []policy.Field, f *policy.Field, value any) {
 	fields, value := policy.Fields(), r.Tree
 	for path != "" {
 		found := step.FindStringSubmatch(path)
@@ -153,10 +143,7 @@ func (r *Rules) describe(path string) (beside []string, f *policy.Field, value a
 			}
 			i := slices.IndexFunc(fields, func(f policy.Field) bool { return f.Name == found[1] })
 			if i < 0 {
-				for _, f := range fields {
-					beside = append(beside, f.Name)
-				}
-				return beside, nil, value
+				return fields, nil, value
 			}
 			f = &fields[i]
 		}
@@ -216,15 +203,18 @@ func problems(tree any) []string {
 
 // line returns the line of an entry after an edit, "" if it has another form than YAML's usual ones.
 func (r *Rules) line(at Entry, e edit) string {
-	if at.Line() == 0 || at.Line() > len(r.Source.lines) || at.value.Line != at.Line() {
+	if at.Line() == 0 || at.Line() > len(r.Source.lines) || at.value.Line != at.Line() && !at.empty() {
 		return ""
 	}
 	line, ok := strings.TrimRight(r.Source.lines[at.Line()-1], "\r"), true
-	if e.value != nil { // first what is farther right
-		line, ok = replaced(line, at.value, e.value)
+	if end := at.end(line); e.value != nil && end > 0 {
+		text, err := r.Source.flow(e.value)
+		line, ok = line[:end]+" "+text+line[end:], err == nil
+	} else if e.value != nil { // first what is farther right
+		line, ok = r.Source.replaced(line, at.value, e.value)
 	}
 	if ok && e.key != "" {
-		line, ok = replaced(line, at.key, e.key)
+		line, ok = r.Source.replaced(line, at.key, e.key)
 	}
 	if !ok {
 		return ""
@@ -232,13 +222,38 @@ func (r *Rules) line(at Entry, e edit) string {
 	return strings.TrimSpace(line)
 }
 
-// replaced returns a line with another value in the place of a scalar.
-func replaced(line string, n *yaml.Node, value any) (string, bool) {
+// empty reports whether nothing is behind the key.
+func (e Entry) empty() bool {
+	return e.key != nil && e.value.Tag == "!!null" && e.value.Value == ""
+}
+
+// end returns where the key's colon ends in its line, if nothing is behind it, 0 otherwise.
+func (e Entry) end(line string) int {
+	if i := strings.Index(line, e.textOfKey()+":"); i >= 0 && e.empty() {
+		return i + len(e.textOfKey()) + 1
+	}
+	return 0
+}
+
+func (e Entry) textOfKey() string {
+	if e.key == nil {
+		return ""
+	}
+	return e.key.Value
+}
+
+// replaced returns a line with another value in the place of one that begins and ends in it.
+func (s Source) replaced(line string, n *yaml.Node, value any) (string, bool) {
 	runes := []rune(line)
-	if n.Kind != yaml.ScalarNode || n.Column < 1 || n.Column > len(runes) {
+	if n.Column < 1 || n.Column > len(runes) {
 		return "", false
 	}
 	before, after := string(runes[:n.Column-1]), string(runes[n.Column-1:])
+	text, err := s.flow(value)
+	if n.Kind != yaml.ScalarNode {
+		end := findEnd(after)
+		return before + text + after[max(end, 0):], end > 0 && err == nil
+	}
 	old := n.Value
 	switch n.Style {
 	case yaml.DoubleQuotedStyle:
@@ -247,12 +262,41 @@ func replaced(line string, n *yaml.Node, value any) (string, bool) {
 		old = "'" + old + "'"
 	}
 	rest, found := strings.CutPrefix(after, old)
-	text, err := flow(value)
 	return before + text + rest, found && err == nil
 }
 
-// flow returns a value as YAML within brackets has it.
-func flow(value any) (string, error) {
+// findEnd returns where the list or mapping in brackets ends with which text begins, 0 if it begins with none, or
+// with one that doesn't end.
+func findEnd(text string) int {
+	depth, quote := 0, byte(0)
+	for i := range len(text) {
+		switch c := text[i]; {
+		case quote != 0:
+			if c == quote && (i == 0 || text[i-1] != '\\') {
+				quote = 0
+			}
+		case c == '"' || c == '\'':
+			quote = c
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+		if depth == 0 {
+			return 0
+		}
+	}
+	return 0
+}
+
+// flow returns a value as JSON, or YAML within brackets, has it.
+func (s Source) flow(value any) (string, error) {
+	if len(s.lines) > 0 && strings.HasPrefix(strings.TrimSpace(s.lines[0]), "{") {
+		text, err := json.Marshal(value)
+		return string(text), err
+	}
 	var n yaml.Node
 	if err := n.Encode([]any{value}); err != nil {
 		return "", err

@@ -2,6 +2,8 @@
 package findings
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -102,6 +104,15 @@ func (r *Report) Add(k *Kind, at Place, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, fmt.Sprintf(format, args...), k.Fix, ""})
 }
 
+// AddSyntax adds a finding about a file that is no YAML.
+func (r *Report) AddSyntax(k *Kind, at Place, err error) {
+	fix := k.Fix
+	if syntax, is := errors.AsType[*SyntaxError](err); is {
+		at.Line, fix = syntax.Line, syntax.Fix
+	}
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, err.Error(), fix, ""})
+}
+
 // AddOfRules adds a finding about a field of rules, once for rules that have several places by an alias.
 func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
@@ -111,11 +122,13 @@ func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format strin
 	}) {
 		return
 	}
-	corrected := ""
+	corrected, fix := "", k.Fix
 	if len(r.Findings) < maxCorrected {
-		corrected = rules.Correct(field)
+		if corrected = rules.Correct(field); corrected == "" {
+			fix = cmp.Or(rules.Advise(field), fix)
+		}
 	}
-	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, k.Fix, corrected})
+	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, fix, corrected})
 }
 
 // maxCorrected bounds the findings with a corrected line: for each one the rules are read again.

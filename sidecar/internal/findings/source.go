@@ -1,7 +1,6 @@
 package findings
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"regexp"
@@ -18,30 +17,15 @@ type Source struct {
 	root  *yaml.Node
 }
 
-// ParseSource reads a text that has one document.
+// ParseSource reads a text that has one document. Its error is a [SyntaxError], also for keys that come twice.
 func ParseSource(text []byte) (Source, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var document, second yaml.Node
-	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return Source{}, errors.New("is empty")
+	document, err := parseYAML(text)
+	if errors.Is(err, io.EOF) {
+		return Source{}, &SyntaxError{text: "is empty", Fix: "write one YAML or JSON document"}
 	} else if err != nil {
-		return Source{}, err
-	}
-	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		return Source{}, errors.New("has more than one YAML document; Envoy reads only one")
+		return Source{}, newSyntaxError(text, err)
 	}
 	return Source{strings.Split(string(text), "\n"), document.Content[0]}, nil
-}
-
-var lineOfError = regexp.MustCompile(`\bline ([0-9]+)`)
-
-// LineOf returns the line that an error of [ParseSource] names, 0 if it names none.
-func LineOf(err error) int {
-	if found := lineOfError.FindStringSubmatch(err.Error()); found != nil {
-		n, _ := strconv.Atoi(found[1]) // 0 if it is too large
-		return n
-	}
-	return 0
 }
 
 // Entry is a value of a source with its key, nil for one of a list. The zero Entry is none.

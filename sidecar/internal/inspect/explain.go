@@ -28,7 +28,8 @@ type Question struct {
 	// the device are described, and there may be no URL.
 	Rules  json.RawMessage `json:"rules,omitempty"`
 	Method string          `json:"method"`
-	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it.
+	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it. It may be the key
+	// of an object for a device, a host or in a language.
 	URL     string      `json:"url"`
 	Headers [][2]string `json:"headers,omitempty"`
 	// Device asks for the answer to this device with its right secret; credentials and tokens in Headers don't count then.
@@ -66,7 +67,7 @@ type Rule struct {
 
 // Answer is what the edge does with a request.
 type Answer struct {
-	// Action is reply, pass (upstream), verify, fetch or exchange (ask the sidecar).
+	// Action is reply, pass (upstream), verify, fetch or exchange (ask the sidecar); of a key serve or never.
 	Action      string `json:"action"`
 	Status      int    `json:"status,omitempty"`
 	Reason      string `json:"reason,omitempty"`       // of the access log
@@ -126,14 +127,18 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 	}
 	if q.URL != "" || q.Device == "" || len(q.Rules) > 0 {
 		host, target, err := targetOf(q.URL)
+		if err == nil {
+			e.Key = objectkey.Canonical(target)
+		}
+		switch {
+		case err != nil:
+		case isKey(target):
+			err = e.ofKey(q.Rules)
+		case len(q.Rules) > 0:
+			err = i.decide(e, &q, host, target)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
-		}
-		e.Key = objectkey.Canonical(target)
-		if len(q.Rules) > 0 {
-			if err := i.decide(e, &q, host, target); err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
-			}
 		}
 	}
 	if e.Key != "" {
@@ -153,7 +158,7 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 
 // targetOf returns host, path and query of a URL.
 func targetOf(text string) (host, target string, err error) {
-	if strings.HasPrefix(text, "/") {
+	if strings.HasPrefix(text, "/") || strings.HasPrefix(text, "@") {
 		return "", text, nil // as it is: its spelling counts
 	}
 	u, err := url.Parse(text)
@@ -161,6 +166,30 @@ func targetOf(text string) (host, target string, err error) {
 		return "", "", fmt.Errorf("url %q: want http://host/path, or /path", text)
 	}
 	return u.Host, u.RequestURI(), nil
+}
+
+// isKey reports whether a target is the key of an object that not every request for its path gets.
+func isKey(target string) bool {
+	return target[0] == '@' || strings.HasPrefix(target, "//") || strings.Contains(target, "#")
+}
+
+// ofKey sets the answer for the key: whether rules have requests that are answered with its object.
+func (e *Explanation) ofKey(rules json.RawMessage) error {
+	if _, err := contract.ParseMember(contract.ObjectMember(e.Key).String()); err != nil || len(rules) == 0 {
+		return err
+	}
+	config, err := policy.ParseBytes(rules)
+	if err != nil {
+		return err
+	}
+	rule, why := config.ServedBy(e.Key)
+	if rule < 0 {
+		e.Answer = Answer{Action: "never", Text: "No request gets this object: " + why}
+		return nil
+	}
+	e.Rule = ruleOf(config, rule)
+	e.Answer = Answer{Action: "serve", Text: "Requests that this rule governs get this object"}
+	return nil
 }
 
 // view is a [policy.Memory].

@@ -17,12 +17,16 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// TestSecretIsNotTold: a right and a wrong secret have the same explanation, although the edge has a verdict.
-func TestSecretIsNotTold(t *testing.T) {
+func newVerifier() (*edgemem.Memory, *credential.Verifier) {
 	memory := edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1})
-	v := credential.New(credential.Config{
+	return memory, credential.New(credential.Config{
 		Workers: 1, Queue: 1, Wait: time.Minute, MaxCost: 4, AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1,
 	}, memory, metrics.New(), slog.New(slog.DiscardHandler))
+}
+
+// TestSecretIsNotTold: a right and a wrong secret have the same explanation, although the edge has a verdict.
+func TestSecretIsNotTold(t *testing.T) {
+	memory, v := newVerifier()
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
 	if err != nil {
 		t.Fatal(err)
@@ -131,5 +135,46 @@ func TestVirtualHostIsExplained(t *testing.T) {
 			tt.want.Answer.Reason != "" && e.Answer.Reason != tt.want.Answer.Reason {
 			t.Errorf("%q, %q: got %+v, want %+v", tt.host, tt.header, e, tt.want)
 		}
+	}
+}
+
+// TestKeyIsExplained: a key that the edge makes for a request is one that the same rule serves; in other forms it is
+// not served, and why.
+func TestKeyIsExplained(t *testing.T) {
+	memory, v := newVerifier()
+	i := New(Parts{Memory: memory, Verifier: v})
+	cases := 0
+	for _, scope := range []string{`"shared"`, `"device"`, `"host"`, `["host", "device"]`} {
+		for _, languages := range []string{"", `, "languages": ["de", "pt-br"]`} {
+			rules := []byte(`{"credentials": {"id_header": "i", "secret_header": "s"}, "rules": [{"match": {"path": "/other"}},
+				{"name": "all", "match": {"prefix": "/a/"}, "auth": {}, "cache": {"scope": ` + scope + languages + `}}]}`)
+			for _, accept := range []string{"", "de", "pt"} {
+				var e Explanation
+				q := Question{Rules: rules, Device: "d", Headers: [][2]string{{"accept-language", accept}}}
+				if err := i.decide(&e, &q, "h.example", "/a/b?c=1"); err != nil || e.Key == "" {
+					t.Fatalf("%s: no key, %v", rules, err)
+				}
+				for _, other := range []struct {
+					key    string
+					served bool
+				}{{e.Key, true}, {e.Key + "#fr", false}, {"@e" + e.Key, false}, {strings.Replace(e.Key, "/a/", "/b/", 1), false},
+					{"//shop" + e.Key, false}} {
+					key := other.key
+					if strings.Count(key, "#") > 1 || strings.HasPrefix(key, "@e@") || strings.HasPrefix(key, "//shop/") &&
+						strings.HasPrefix(e.Key, "//") || strings.HasPrefix(key, "//shop@") {
+						continue
+					}
+					cases++
+					got := Explanation{Key: key}
+					if err := got.ofKey(rules); err != nil || (got.Answer.Action == "serve") != other.served ||
+						other.served && got.Rule.Name != "all" || !other.served && !strings.HasPrefix(got.Answer.Text, "No request") {
+						t.Errorf("%s: %s: %+v, %v", rules, key, got.Answer, err)
+					}
+				}
+			}
+		}
+	}
+	if cases < 60 {
+		t.Errorf("%d cases", cases)
 	}
 }

@@ -25,6 +25,7 @@ var (
 	unknownMethod = findings.ErrorKind("GH1112", "correct the method: methods: [POST]")
 	notEnforced   = findings.WarningKind("GH1113",
 		"enforce or serve it once it would do only what you want")
+	wildcard = findings.ErrorKind("GH1114", "cut the path before the wildcard and make it a prefix: prefix: /v1/users/")
 
 	ownAccess = findings.ErrorKind("GH1201",
 		"remove the access_by_lua, or call require(\"gatehouse.edge\").access() at its end")
@@ -72,7 +73,7 @@ var (
 func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noPlugin, noInit, noStart, noDict, smallMemory, noCodeCache, rulesUnread, badRules,
-		openMethod, openPart, unknownMethod, notEnforced,
+		openMethod, openPart, unknownMethod, notEnforced, wildcard,
 		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toInner, clientsChoose, otherMethod, tunnel,
 		weakerHost,
 		forgedIdentity, splitHeader, authRequest, anySource,

@@ -540,6 +540,9 @@ func TestRules(t *testing.T) {
 		{"trials", "credentials: {basic: true}\ndefault: would_deny\nrules: [{match: {prefix: /a}, auth: " +
 			"{enforce: false}}]", 1,
 			[]string{notEnforced.Code, notEnforced.Code}, "rules[0].auth.enforce"},
+		{"wildcards", "rules: [{match: {prefix: /a/*}}, {match: {path: '/b/{id}'}}]", 2,
+			[]string{wildcard.Code, wildcard.Code}, "rules know no wildcards"},
+		{"no YAML", "rules:\n- match: {prefix: /}\n\tcache: {}\n", 0, []string{badRules.Code}, "indent with blanks"},
 		{"two mistakes", "rulez: []\nrules: []\ndefault: maybe", 0, []string{badRules.Code, badRules.Code},
 			"unknown field"},
 	} {
@@ -581,7 +584,7 @@ func TestPage(t *testing.T) {
 		listed = append(listed, row[1]+" "+row[2])
 	}
 	found := []string{badRules.Code, rulesUnread.Code, openMethod.Code, openPart.Code, unknownMethod.Code,
-		notEnforced.Code} // TestRules
+		notEnforced.Code, wildcard.Code} // TestRules
 	for _, c := range bypasses {
 		found = append(found, c.want...)
 	}

@@ -42,7 +42,12 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 			return
 		}
 	}
-	in, places := findings.Place{File: file}, placesOf(text)
+	in := findings.Place{File: file}
+	places, err := placesOf(text)
+	if err != nil {
+		a.report.AddSyntax(&badRules, in, err)
+		return
+	}
 	c, err := nginx.Parse(text)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
@@ -51,7 +56,6 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 				a.report.AddOfRules(&badRules, in, &places, field, "%s", message)
 				continue
 			}
-			in.Line = findings.LineOf(err)
 			a.report.Add(&badRules, in, "%s", line)
 		}
 		return
@@ -59,6 +63,16 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 	a.rules, a.report.Rules = &rules{Config: c}, len(c.Rules)
 	for i := range c.Rules {
 		a.rules.all = append(a.rules.all, rule{c.Rules[i].Match, &c.Rules[i]})
+	}
+	for i := range c.Rules {
+		field, path := ".match.path", c.Rules[i].Match.Path
+		if path == "" {
+			field, path = ".match.prefix", c.Rules[i].Match.Prefix
+		}
+		if strings.ContainsAny(path, "*{}") {
+			a.report.AddOfRules(&wildcard, in, &places, c.RuleField(i)+field,
+				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
+		}
 	}
 	for _, doubt := range c.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
@@ -68,10 +82,10 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 }
 
 // placesOf returns the places of rules in a text, rendered or not.
-func placesOf(text []byte) findings.Rules {
+func placesOf(text []byte) (findings.Rules, error) {
 	source, err := findings.ParseSource(text)
 	if err != nil {
-		return findings.Rules{}
+		return findings.Rules{}, err
 	}
 	at := source.Root()
 	if rules, found := at.Child("rules"); found {
@@ -80,10 +94,7 @@ func placesOf(text []byte) findings.Rules {
 		}
 	}
 	tree, err := at.Tree()
-	if err != nil {
-		return findings.Rules{}
-	}
-	return findings.Rules{Source: source, At: at, Tree: tree}
+	return findings.Rules{Source: source, At: at, Tree: tree}, err
 }
 
 // RulesOf returns the rules that an nginx.conf names, which [Analyze] reads likewise.

@@ -61,7 +61,7 @@ func teamsFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "teams.yaml")
 	text := fmt.Sprintf(`teams:
-- {name: shop, tokens: [%s], prefixes: [/v1/products/], tags: ["shop:*", sale], rate: 10000}
+- {name: shop, tokens: [%s], prefixes: [/v1/products/], tags: ["shop:*", "/v1/products/*", sale], rate: 10000}
 - {name: slow, tokens: [%s], prefixes: [/v1/slow/], rate: 0.01}
 - {name: hosts, tokens: [%s, %s], prefixes: [//fleet/], rate: 10000}
 `, sum(tokenOf("shop")), sum(tokenOf("slow")), sum(tokenOf("hosts")), sum("another"))
@@ -172,7 +172,7 @@ func TestObject(t *testing.T) {
 	s := start(t)
 	const target = "/v1/objects/v1/products/42?b=2&a=1"
 	sent := shop.with(text).with(headers{
-		"Gatehouse-TTL": "10m", "Gatehouse-Tags": "shop:b, shop:a", "Gatehouse-Status": "404",
+		"Gatehouse-TTL": "10m", "Gatehouse-Tags": "shop:b, /books/1?x", "Gatehouse-Status": "404",
 		"Gatehouse-Header-Cache-Control": "public, max-age=5", "Gatehouse-Header-Link": "</a>, </b>",
 	})
 	put := s.do(t, "PUT", target, sent, "hello")
@@ -189,7 +189,8 @@ func TestObject(t *testing.T) {
 	}
 	o, err := s.p.Get(t.Context(), "/v1/products/42?a=1&b=2")
 	if err != nil || string(o.Bodies[0].Bytes) != "hello" || o.Status != 404 || o.TTLMS != 600_000 ||
-		strings.Join(o.Tags, " ") != "shop:a shop:b" || o.Headers != "cache-control: public, max-age=5\nlink: </a>, </b>" {
+		strings.Join(o.Tags, " ") != "/books/1?x shop:b" ||
+		o.Headers != "cache-control: public, max-age=5\nlink: </a>, </b>" {
 		t.Errorf("stored %+v, %v", o, err)
 	}
 	for _, method := range []string{"GET", "HEAD"} {
@@ -198,7 +199,7 @@ func TestObject(t *testing.T) {
 			t.Errorf("%s: %d %q", method, got.status, got.body)
 		}
 		for name, want := range map[string]string{
-			"Content-Type": "text/plain", "Gatehouse-TTL": "10m0s", "Gatehouse-Tags": "shop:a, shop:b",
+			"Content-Type": "text/plain", "Gatehouse-TTL": "10m0s", "Gatehouse-Tags": "/books/1?x, shop:b",
 			"Gatehouse-Status": "404", "Gatehouse-Header-Cache-Control": "public, max-age=5",
 			"Gatehouse-Header-Link": "</a>, </b>", "Gatehouse-Version": "1",
 			"ETag": put.header.Get("ETag"), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
@@ -406,6 +407,8 @@ func TestPurge(t *testing.T) {
 		{shop, `{"prefix": "/v1/products/"}`, 200, "ab"},
 		{shop, `{"tag": "shop:x"}`, 200, "b"},
 		{shop, `{"tag": "shop:x", "soft": true}`, 200, ""},
+		{shop, `{"tag": "/v1/products/7"}`, 200, ""},
+		{shop, `{"tag": "/v1/product"}`, 403, ""},
 		{shop, `{"tag": "other"}`, 403, ""},
 		{shop, `{"tag": "sale2"}`, 403, ""},
 		{shop, `{"tag": "shop:x", "virtual_host": "fleet"}`, 403, ""},

@@ -108,7 +108,7 @@ func (t *Team) mayPurge(u publish.Purge) bool {
 var (
 	teamName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
 	tokenSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	tagForm  = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}\*?$`)
+	tagForm  = regexp.MustCompile(`^[A-Za-z0-9._~:/?#[\]@!$&'()+;=%-]{1,64}\*?$`)
 )
 
 // teams are those of one file, by the SHA-256 of their tokens.

@@ -30,9 +30,8 @@ from .errors import (
 )
 from .keys import canonical, check_device_id, purges_of, shard_of
 from .records import (
-    MAX_OWN_VERSION, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field, object_fields,
-    parse_device,
-    parse_object, permissions_field, strings, unix_ms,
+    MAX_OWN_VERSION, TAG, Fields, Object, Receipt, StoredDevice, StoredObject, check_version, labels_field,
+    object_fields, parse_device, parse_object, permissions_field, strings, unix_ms,
 )
 
 WRITE_LUA = resources.read_text(__package__, "write.lua", encoding="utf-8")
@@ -49,7 +48,6 @@ MOST_RECORDS, MOST_BYTES = 512, 4 << 20  # at once
 MOVING = ("TRYAGAIN", "ASK", "MOVED", "CLUSTERDOWN")  # a Cluster moves the slot, and executed nothing
 MOVING_FOR = 5.0  # seconds
 _NAMESPACE = re.compile("[a-z0-9][a-z0-9-]{0,31}")
-_PURGE_TAG = re.compile("[A-Za-z0-9._:-]{1,64}")
 
 
 class Mutation(NamedTuple):
@@ -339,8 +337,8 @@ class Operations:
     def purge(self, tag: str, prefix: str, all: bool, virtual_host: str, soft: bool) -> Steps[None]:
         if bool(tag) + bool(prefix) + all != 1:
             raise InvalidError("purge: give one of tag, prefix and all")
-        if tag and not _PURGE_TAG.fullmatch(tag):
-            raise InvalidError(f"tag {tag[:65]!r}: want 1 to 64 of letters, digits and . _ : -")
+        if tag and not TAG.fullmatch(tag):
+            raise InvalidError(f"tag {tag[:65]!r}: want 1 to 64 of a URI's characters other than , and *")
         what = f"#{tag}" if tag else prefix if prefix else "/"
         if not tag and not what.endswith("/"):
             raise InvalidError(f"prefix {prefix!r}: want a path that ends with /")

@@ -19,6 +19,7 @@ _LAST_MS = 253402300799999  # the end of datetime's years
 Fields = Dict[str, Union[str, bytes]]
 Headers = Union[Mapping[str, str], Sequence[Tuple[str, str]]]
 _PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
+TAG = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()+;=%-]{1,64}")
 _LABEL = re.compile("[a-z0-9._-]{1,32}=[A-Za-z0-9._:-]{0,64}")
 _COMPRESSED = re.compile(
     "(image|video|audio)/.*|font/woff2?"
@@ -125,8 +126,8 @@ def object_fields(o: Object) -> Fields:
     if isinstance(o.tags, str):
         raise InvalidError(f"tags {o.tags!r} of {key!r}: want a list")
     for tag in o.tags:
-        if not _PERMISSION.fullmatch(tag):
-            raise InvalidError(f"tag {tag[:65]!r} of {key!r}: want 1 to 64 of letters, digits and . _ : -")
+        if not TAG.fullmatch(tag):
+            raise InvalidError(f"tag {tag[:65]!r} of {key!r}: want 1 to 64 of a URI's characters other than , and *")
     try:
         content_type = o.content_type.encode("ascii").decode()
         headers.encode("ascii")

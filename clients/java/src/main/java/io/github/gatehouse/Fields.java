@@ -18,6 +18,7 @@ final class Fields {
   /** The highest version that a writer gives itself. */
   static final long MAX_OWN_VERSION = 1L << 52;
   private static final Pattern NAME = Pattern.compile("[A-Za-z0-9._:-]{1,64}");
+  private static final Pattern TAG = Pattern.compile("[A-Za-z0-9._~:/?#\\[\\]@!$&'()+;=%-]{1,64}");
   private static final Pattern LABEL = Pattern.compile("[a-z0-9._-]{1,32}=[A-Za-z0-9._:-]{0,64}");
 
   private Fields() {}
@@ -41,10 +42,17 @@ final class Fields {
     }
   }
 
-  static void checkName(String what, String name, String of) {
+  static void checkPermission(String name, String of) {
     if (!NAME.matcher(name).matches()) {
       throw new GatehouseException.Invalid(
-          what + " " + name + " of " + of + ": want 1 to 64 of letters, digits and . _ : -");
+          "permission " + name + " of " + of + ": want 1 to 64 of letters, digits and . _ : -");
+    }
+  }
+
+  static void checkTag(String tag, String of) {
+    if (!TAG.matcher(tag).matches()) {
+      throw new GatehouseException.Invalid(
+          "tag " + tag + " of " + of + ": want 1 to 64 of a URI's characters other than , and *");
     }
   }
 
@@ -62,7 +70,7 @@ final class Fields {
   /** Sets or removes the field of permissions. */
   static void putPermissions(Map<String, byte[]> fields, String id, Collection<String> permissions) {
     TreeSet<String> names = new TreeSet<>(permissions);
-    names.forEach(name -> checkName("permission", name, id));
+    names.forEach(name -> checkPermission(name, id));
     if (names.size() > 64) {
       throw new GatehouseException.Invalid(
           "permissions of " + id + ": " + names.size() + " names, at most 64 are allowed");

@@ -119,7 +119,7 @@ public final class GatehouseObject {
       lines.add(name.toLowerCase(Locale.ROOT) + ": " + header.getValue());
     }
     String headerLines = String.join("\n", lines);
-    tags.forEach(tag -> Fields.checkName("tag", tag, key));
+    tags.forEach(tag -> Fields.checkTag(tag, key));
     Map<String, byte[]> fields = new LinkedHashMap<>();
     fields.put("etag", Fields.bytes(etag.isEmpty() ? defaultEtag(headerLines) : etag));
     fields.put("content-type", Fields.bytes(contentType));

@@ -46,7 +46,7 @@ public final class Purge {
   String id() {
     String host = virtualHost.isEmpty() ? "" : "//" + virtualHost;
     if (tag) {
-      Fields.checkName("tag", what, "a purge");
+      Fields.checkTag(what, "a purge");
       return host + "#" + what;
     }
     if (!what.endsWith("/")) {
