@@ -27,8 +27,8 @@ import (
 
 // notPublished are headers that a publisher must not set, as the specifications have them: fields of one connection
 // (RFC 9110, sections 6.6.2, 7.6.1, and 11.7), fields that frame and describe the content (8.3, 8.4, 8.6, 8.8.3,
-// 12.5.5, 14.3, 14.4), a cache's own (RFC 9111, section 5.1, RFC 9209, 9211), cookies (RFC 6265, 2965), commands to nginx
-// and Envoy in front of the edge, and what the edge says of devices.
+// 12.5.5, 14.3, 14.4), a cache's own (RFC 9111, section 5.1, RFC 9209, 9211), cookies (RFC 6265, 2965), commands to
+// nginx and Envoy in front of the edge, and what the edge says of devices.
 var notPublished = strings.Fields(`
 	Connection Keep-Alive Proxy-Connection TE Trailer Transfer-Encoding Upgrade
 	Proxy-Authenticate Proxy-Authentication-Info

@@ -1045,7 +1045,8 @@ func TestFields(t *testing.T) {
 		"Gatehouse-Virtual-Host": "",
 	} {
 		for _, values := range [][]string{{""}, {value, value}} {
-			r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address+"/v1/objects/v1/products/1", http.NoBody)
+			r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address+"/v1/objects/v1/products/1",
+				http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -1074,7 +1075,9 @@ func TestBatchUTF8(t *testing.T) {
 	if got.status != 207 || strings.Count(got.body, "body_base64") != 2 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	for i, want := range []answer{{status: 404}, {status: 200, body: "café"}, {status: 404}, {status: 200, body: "caf😀"}} {
+	for i, want := range []answer{
+		{status: 404}, {status: 200, body: "café"}, {status: 404}, {status: 200, body: "caf😀"},
+	} {
 		got := s.do(t, "GET", fmt.Sprint("/v1/objects/v1/products/", i+1), shop, "")
 		if got.status != want.status || want.status == 200 && got.body != want.body {
 			t.Errorf("line %d: %d %q", i+1, got.status, got.body)
