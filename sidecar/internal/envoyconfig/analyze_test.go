@@ -235,6 +235,9 @@ func TestAnalyze(t *testing.T) {
 			strings.Replace(excluded, "response.code < 400 || ", "", 1)+", body_format_override: "+
 			"{text_format_source: {inline_string: '%LOCAL_REPLY_BODY%'}}}], body_format: {json_format: {error: x}}}")),
 			[]string{rewrites.Code}, "local_reply_config.body_format"},
+		{"another status for a 401, which isn't excluded", replies("{mappers: [{filter: " + excluded +
+			", body_format_override: {text_format: '%LOCAL_REPLY_BODY%'}}, {filter: " + challenge + ", status_code: 200}]}"),
+			[]string{rewrites.Code}, "mappers[1]"},
 		{"Gatehouse's excluded too late", replies("{mappers: [{filter: " + errors + ", " + asJSON + "}, " +
 			"{filter: " + excluded + ", body_format_override: {text_format: '%LOCAL_REPLY_BODY%'}}]}"),
 			[]string{rewrites.Code}, "mappers[0]"},
