@@ -147,7 +147,7 @@ func TestScalarsAsWritten(t *testing.T) {
 	}
 }
 
-// TestFilterFile: the file of a filter is beside the configuration, or where the configuration says, and has one filter.
+// TestFilterFile: the file of a filter is beside the configuration, or where that says, and has one filter.
 func TestFilterFile(t *testing.T) {
 	t.Parallel()
 	dir, away := t.TempDir(), t.TempDir()
