@@ -326,7 +326,7 @@ func (m *meter) commands() int {
 	return total - m.own
 }
 
-// run runs a program, and kills it after limit commands, or not at all if limit is 0. did is the number of its commands.
+// run runs a program, and kills it after limit commands, or never if limit is 0. did is the number of its commands.
 func (m *meter) run(cmd *exec.Cmd, limit int) (did int, killed bool, err error) {
 	m.t.Helper()
 	before := m.commands()
