@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -196,9 +197,9 @@ func (p *Publisher) callIn(ctx context.Context, shard contract.Keys, m mutation,
 	if audited {
 		keys, args = append(keys, shard.AuditKey()), append(args, p.author)
 	}
-	for field, value := range m.fields {
+	for _, field := range slices.Sorted(maps.Keys(m.fields)) {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
-			args = append(args, field, value)
+			args = append(args, field, m.fields[field])
 		}
 	}
 	return call{keys, args}
