@@ -49,10 +49,10 @@ func TestRepeatedRequest(t *testing.T) {
 					must(t, err)
 					_, err = s.p.PutDevice(ctx, Device{ID: "d", Hashes: []string{anyHash}})
 					must(t, err)
-					c := s.p.call(ctx, mutation{first.mode, first.member, first.fields}, first.member.Kind == contract.KindCredential)
+					c := s.p.call(ctx, mutation{first.mode, first.member, first.fields, ""}, first.member.Kind == contract.KindCredential)
 					want := s.p.run(ctx, writeScript, c)[0]
 					must(t, want.err)
-					s.p.run(ctx, writeScript, s.p.call(ctx, mutation{other.mode, other.member, other.fields}, false))
+					s.p.run(ctx, writeScript, s.p.call(ctx, mutation{other.mode, other.member, other.fields, ""}, false))
 					before := s.state(t)
 					for range 2 {
 						if got := s.p.run(ctx, writeScript, c)[0]; got.err != nil || !slices.Equal(got.numbers, want.numbers) {
@@ -116,7 +116,7 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 			onBoth(t, func(t *testing.T, s server) {
 				ctx := t.Context()
 				run := func(id string, change map[string]string) reply {
-					m := mutation{replace, anObject, maps.Clone(repetitions[0].fields)}
+					m := mutation{replace, anObject, maps.Clone(repetitions[0].fields), ""}
 					maps.Copy(m.fields, change)
 					c := s.p.call(ctx, m, false)
 					c.args[2] = id
@@ -156,7 +156,7 @@ func sameEnd(n int, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
 		for i := range n {
-			c := s.p.call(t.Context(), mutation{replace, anObject, repetitions[0].fields}, false)
+			c := s.p.call(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
 			c.args[2] = fmt.Sprintf("%020x%s", i, id[20:])
 			must(t, s.p.run(t.Context(), writeScript, c)[0].err)
 		}
