@@ -443,10 +443,10 @@ func (m *model) apply(op []string) string {
 			names := strings.Split(next.permissions+","+op[2], ",")
 			slices.Sort(names)
 			next.permissions = strings.TrimPrefix(strings.Join(slices.Compact(names), ","), ",")
-		} else if next.hash == op[2] {
+		} else if secretOf(next.hash) == op[2] {
 			return "error invalid"
 		} else {
-			next.hash = op[2]
+			next.hash = "new " + op[2]
 		}
 		return store(d, d.version+1, next)
 	case "revoke_device", "force_revoke_device":
@@ -523,11 +523,10 @@ func (s scenario) stored(t *testing.T, client redis.UniversalClient, namespace s
 		r.deleted, r.disabled, r.body, r.permissions = fields["deleted"] != "", fields["disabled"] != "", fields["body"],
 			fields["permissions"]
 		r.hash = fields["hash"]
-		for i, hash := range hashed {
-			if r.hash != "" && publish.Matches(r.hash, fmt.Sprint("secret of ", i), nil) {
-				r.hash = fmt.Sprint("secret of ", i)
-			} else if r.hash == hash {
-				r.hash = fmt.Sprint("secret of ", i)
+		for i := range hashed {
+			if secret := fmt.Sprint("secret of ", i); r.hash != "" && publish.Matches(r.hash, secret, nil) {
+				r.hash = secret
+				break
 			}
 		}
 		return r
@@ -537,6 +536,14 @@ func (s scenario) stored(t *testing.T, client redis.UniversalClient, namespace s
 	return model{read(contract.ObjectMember(s.key)), read(contract.CredentialMember(s.device)), read(tag), writes}
 }
 
+// secretOf returns the secret of a hash, or of the model's name for a new one.
+func secretOf(hash string) string {
+	if i := slices.Index(hashed[:], hash); i >= 0 {
+		return fmt.Sprint("secret of ", i)
+	}
+	return strings.TrimPrefix(hash, "new ")
+}
+
 // comparable returns a model without what Redis doesn't have.
 func (m model) comparable() model {
 	for _, r := range []*record{&m.object, &m.device, &m.purge} {
@@ -544,11 +551,7 @@ func (m model) comparable() model {
 		if r.version > 1e12 {
 			r.version = now
 		}
-		for i, hash := range hashed {
-			if r.hash == hash {
-				r.hash = fmt.Sprint("secret of ", i)
-			}
-		}
+		r.hash = secretOf(r.hash)
 	}
 	return m
 }
@@ -612,7 +615,9 @@ func (r retries) run(t *testing.T, c caller, namespace string, random *rand.Rand
 	}
 	random.Shuffle(len(pairs), func(i, k int) { pairs[i], pairs[k] = pairs[k], pairs[i] })
 	cases, repeated, number, failed := 0, 0, 0, 0
-	c.call([]string{"put", "/v1/warm", "x", "t:warm"}) // connects, and agrees on the number of shards
+	if got := c.call([]string{"put", "/v1/warm", "x", "t:warm"}); got != "ok 1" { // agrees on the number of shards
+		t.Fatalf("%s: %s", c.name, got)
+	}
 	for _, p := range pairs[:min(most, len(pairs))] {
 		for point := 0; point < 20; point++ {
 			number++
