@@ -152,8 +152,8 @@ func inGo(ctx context.Context, p *publish.Publisher) func(op []string) string {
 	}
 }
 
-// inScript returns the operations that are one run of the script, by EVALSHA of a client that repeats it, as a writer in
-// another language would.
+// inScript returns the operations that are one run of the script, by EVALSHA of a client that repeats it, as a writer
+// in another language would.
 func inScript(ctx context.Context, client redis.Scripter, by, namespace string) func(op []string) string {
 	source, err := os.ReadFile("../../clients/go/publish/write.lua")
 	if err != nil {
@@ -229,8 +229,8 @@ func inHTTP(ctx context.Context, base string) func(op []string) string {
 			}
 		case "put_if": // by a batch, since If-Match takes entity-tags
 			method, target, h["Content-Type"] = "POST", base+"/v1/batch", "application/x-ndjson"
-			body = fmt.Sprintf(`{"op": "put", "key": %q, "content_type": "text/plain", "body": %q, "tags": [%q], "if_version": %s}`,
-				op[1], op[2], op[3], op[4])
+			body = fmt.Sprintf(`{"op": "put", "key": %q, "content_type": "text/plain", "body": %q, "tags": [%q], `+
+				`"if_version": %s}`, op[1], op[2], op[3], op[4])
 		case "delete":
 			method = "DELETE"
 		case "purge":
@@ -504,7 +504,8 @@ func (s scenario) operations(w int) [][]string {
 // setups are what was written before: nothing, or a record, or a tombstone.
 func (s scenario) setups() [][][]string {
 	put := [][]string{{"put", s.key, "before", s.tag}, {"put_device", s.device, hashed[0]}}
-	return [][][]string{nil, put, append(slices.Clone(put), []string{"delete", s.key}, []string{"delete_device", s.device})}
+	gone := append(slices.Clone(put), []string{"delete", s.key}, []string{"delete_device", s.device})
+	return [][][]string{nil, put, gone}
 }
 
 // stored returns what Redis has.
@@ -650,7 +651,8 @@ func (r retries) run(t *testing.T, c caller, namespace string, random *rand.Rand
 			cases++
 			if order := explain(m, after, first, other, rounded(firstTold), rounded(otherTold)); order == "" {
 				if failed++; failed <= 10 {
-					t.Errorf("%s: after %v, the reply number %d of %v was lost: told %s; meanwhile %v: told %s; no order explains %+v",
+					t.Errorf("%s: after %v, the reply number %d of %v was lost: told %s; meanwhile %v: told %s; "+
+						"no order explains %+v",
 						c.name, s.setups()[p.setup], point, first, firstTold, other, otherTold, after)
 				}
 			}
@@ -662,8 +664,8 @@ func (r retries) run(t *testing.T, c caller, namespace string, random *rand.Rand
 			}
 		}
 	}
-	t.Logf("%s, %s: %d cases, %d with a lost reply that the client survived, %d not explained", r.deployment, c.name, cases,
-		repeated, failed)
+	t.Logf("%s, %s: %d cases, %d with a lost reply that the client survived, %d not explained", r.deployment, c.name,
+		cases, repeated, failed)
 }
 
 // objectsOnly are the operations of the publisher of HTTP.
@@ -690,7 +692,7 @@ func TestLostReplies(t *testing.T) {
 	address := strings.TrimPrefix(redistest.Start(t), "redis://")
 	client := redis.NewClient(&redis.Options{Addr: address})
 	t.Cleanup(func() { client.Close() })
-	for name, start := range map[string]func(t *testing.T, address, namespace string) (call func(op []string) string, only []string){
+	for name, start := range map[string]func(t *testing.T, address, namespace string) (func([]string) string, []string){
 		"go": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
 			return inGo(t.Context(), publish.New(repeating(t, address), publish.Namespace(namespace))), nil
 		},

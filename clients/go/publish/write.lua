@@ -8,8 +8,8 @@
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
 --         there is none; "~V" for V itself, if an object has it: only for its tombstone
 --       3 random hex digits, fresh for every write: the epoch, if there is none. With 32 digits or more a repetition of
---         an applied write, among the last 65,536 of the shard, is only answered, as the first time. Of 64 the last 32 are
---         a digest of the request, of the writer's choice: another one with the same first 32 is refused
+--         an applied write, among the last 65,536 of the shard, is only answered, as the first time. Of 64 the last 32
+--         are a digest of the request, of the writer's choice: another one with the same first 32 is refused
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
 --       6 channel; scripts can't ask for the number of the database that its name may have

@@ -157,7 +157,8 @@ func (c *call) extend() {
 	control.SetWriteDeadline(time.Now().Add(answerTimeout + bodyTimeout))
 }
 
-// part reads the next lines to write at once, after n. more is false at the end of the body, p why nothing more can be read.
+// part reads the next lines to write at once, after n. more is false at the end of the body, p why nothing more can be
+// read.
 func (c *call) part(lines *bufio.Scanner, n int) (part []write, more bool, p *problem) {
 	for size := 0; len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
 		if !lines.Scan() {

@@ -37,7 +37,8 @@ func (c *call) request(line int, content string) (r publish.Request, found bool)
 func (c *call) identify(ctx context.Context, operation, key string, body []byte) context.Context {
 	var lines []string
 	for name, values := range c.r.Header {
-		if slices.Contains([]string{"Content-Type", "If-Match", "If-None-Match"}, name) || strings.HasPrefix(name, "Gatehouse-") {
+		condition := slices.Contains([]string{"Content-Type", "If-Match", "If-None-Match"}, name)
+		if condition || strings.HasPrefix(name, "Gatehouse-") {
 			lines = append(lines, name+": "+strings.Join(values, ","))
 		}
 	}

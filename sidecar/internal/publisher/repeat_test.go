@@ -15,6 +15,7 @@ func TestIdempotencyKey(t *testing.T) {
 	etag := `"` + strings.Repeat("0", 32) + `"`
 	own := text.with(headers{"Gatehouse-ETag": etag, "Gatehouse-Tags": "sale"})
 	ndjson := headers{"Content-Type": "application/x-ndjson"}
+	with := func(name, value string) headers { return text.with(headers{name: value}) }
 	const path, object = "/v1/products/1", "/v1/objects/v1/products/1"
 	line := func(body, more string) string {
 		return fmt.Sprintf(`{"op": "put", "key": %q, "content_type": "text/plain", "body": %q%s}`+"\n", path, body, more)
@@ -27,18 +28,24 @@ func TestIdempotencyKey(t *testing.T) {
 		body, other    string // of another request, if it isn't another path
 		want           int
 	}{
-		"put":              {method: "PUT", target: object, h: text, body: "a", other: "b", want: 200},
-		"first put":        {empty: true, method: "PUT", target: object, h: text, body: "a", other: "b", want: 201},
-		"put, If-Match":    {method: "PUT", target: object, h: text.with(headers{"If-Match": etag}), body: "a", other: "b", want: 200},
-		"put, if absent":   {empty: true, method: "PUT", target: object, h: text.with(headers{"If-None-Match": "*"}), body: "a", other: "b", want: 201},
-		"put, version":     {method: "PUT", target: object, h: text.with(headers{"Gatehouse-Version": "9"}), body: "a", other: "b", want: 200},
+		"put":           {method: "PUT", target: object, h: text, body: "a", other: "b", want: 200},
+		"first put":     {empty: true, method: "PUT", target: object, h: text, body: "a", other: "b", want: 201},
+		"put, If-Match": {method: "PUT", target: object, h: with("If-Match", etag), body: "a", other: "b", want: 200},
+		"put, if absent": {empty: true, method: "PUT", target: object, h: with("If-None-Match", "*"),
+			body: "a", other: "b", want: 201},
+		"put, version": {method: "PUT", target: object, h: with("Gatehouse-Version", "9"), body: "a",
+			other: "b", want: 200},
 		"delete":           {method: "DELETE", target: object, want: 200},
 		"delete, If-Match": {method: "DELETE", target: object, h: headers{"If-Match": etag}, want: 200},
 		"purge of one":     {method: "PURGE", target: object, want: 200},
-		"purge":            {method: "POST", target: "/v1/purge", body: `{"tag": "sale"}`, other: `{"tag": "sale", "soft": true}`, want: 200},
-		"batch":            {method: "POST", target: "/v1/batch", h: ndjson, body: line("a", "") + removal + line("a", ""), want: 200},
-		"batch, if absent": {empty: true, method: "POST", target: "/v1/batch", h: ndjson, body: line("a", `, "if_absent": true`), want: 200},
-		"batch, version":   {method: "POST", target: "/v1/batch", h: ndjson, body: line("a", `, "if_version": 1`), want: 200},
+		"purge": {method: "POST", target: "/v1/purge", body: `{"tag": "sale"}`,
+			other: `{"tag": "sale", "soft": true}`, want: 200},
+		"batch": {method: "POST", target: "/v1/batch", h: ndjson,
+			body: line("a", "") + removal + line("a", ""), want: 200},
+		"batch, if absent": {empty: true, method: "POST", target: "/v1/batch", h: ndjson,
+			body: line("a", `, "if_absent": true`), want: 200},
+		"batch, version": {method: "POST", target: "/v1/batch", h: ndjson,
+			body: line("a", `, "if_version": 1`), want: 200},
 	} {
 		for between, write := range map[string]func(t *testing.T){
 			"put":    func(t *testing.T) { t.Helper(); s.do(t, "PUT", object, shop.with(own), "meanwhile") },
@@ -68,7 +75,8 @@ func TestIdempotencyKey(t *testing.T) {
 				chain := func() string { return s.client.HGet(t.Context(), "{gatehouse:0}:chain", "head").Val() }
 				before := chain()
 				again := send("k", test.body)
-				if again.status != first.status || again.body != first.body || again.header.Get("ETag") != first.header.Get("ETag") {
+				if again.status != first.status || again.body != first.body ||
+					again.header.Get("ETag") != first.header.Get("ETag") {
 					t.Errorf("repeated: %d %s %s, want %d %s %s", again.status, again.header, again.body, first.status,
 						first.header, first.body)
 				}
@@ -107,11 +115,12 @@ func TestIdempotencyKey(t *testing.T) {
 	if got.status != 200 {
 		t.Fatalf("%d %s", got.status, got.body)
 	}
-	got = s.do(t, "POST", "/v1/batch", shop.with(ndjson).with(headers{"Idempotency-Key": "b"}), line("a", "")+line("b", ""))
+	got = s.do(t, "POST", "/v1/batch", shop.with(ndjson).with(headers{"Idempotency-Key": "b"}),
+		line("a", "")+line("b", ""))
 	if got.status != 207 || !strings.Contains(got.body, `"status":422`) {
 		t.Errorf("another line: %d %s", got.status, got.body)
 	}
-	other := headers{"Authorization": "Bearer " + tokenOf("hosts"), "Gatehouse-Virtual-Host": "fleet", "Idempotency-Key": "b"}
+	other := hosts.with(headers{"Gatehouse-Virtual-Host": "fleet", "Idempotency-Key": "b"})
 	if got := s.do(t, "PUT", object, other.with(text), "a"); got.status != 201 {
 		t.Errorf("the key of another team: %d %s", got.status, got.body)
 	}
