@@ -25,6 +25,9 @@ const (
 	digestSize = 2 * sha1.Size
 )
 
+// RequestField returns the name of the chain's field that remembers a request, of 32 hex digits or more.
+func RequestField(request string) string { return "r" + request[28:32] }
+
 // ChainField returns the name of the field with the link of write seq; it is overwritten [ChainRing] writes later.
 func ChainField(seq uint64) string { return strconv.FormatUint(seq%ChainRing, 10) }
 

@@ -28,10 +28,10 @@ func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 	batches := make(chan []prepared) // one is encoded while the one before is written
 	go func() {
 		defer close(batches)
-		for len(objects) > 0 {
-			n := batchOf(objects)
-			batches <- prepareAll(encoding, objects[:n])
-			objects = objects[n:]
+		for from := 0; from < len(objects); {
+			n := batchOf(objects[from:])
+			batches <- prepareAll(encoding, objects[from:from+n], from)
+			from += n
 		}
 	}()
 	var results []Result
@@ -53,11 +53,23 @@ func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 // DeleteAll deletes the object at each of keys as [Publisher.Delete] does with version 0, and returns the results in
 // their order. It writes as [Publisher.PutAll] does.
 func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result {
-	return p.deleteAll(ctx, keys, contract.Object{Deleted: true}.Fields())
+	return p.deleteAll(ctx, keys, func(int) map[string]string { return contract.Object{Deleted: true}.Fields() })
 }
 
-// deleteAll writes tombstones, all of these fields.
-func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields map[string]string) []Result {
+// DeleteAllIf is DeleteAll for objects that were listed. One that has been written since stays: its result is
+// [ErrStale].
+func (p *Publisher) DeleteAllIf(ctx context.Context, entries []Entry) []Result {
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Key
+	}
+	return p.deleteAll(ctx, keys, func(i int) map[string]string {
+		return after(contract.Object{Deleted: true}.Fields(), entries[i].Version)
+	})
+}
+
+// deleteAll writes tombstones, each of the fields for its number.
+func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields func(i int) map[string]string) []Result {
 	results := make([]Result, len(keys))
 	var mutations []mutation
 	var of []int // keys
@@ -67,7 +79,7 @@ func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields map[str
 			results[i].Err = fmt.Errorf("delete object: %w", err)
 			continue
 		}
-		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), fields})
+		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), fields(i), requestOf(ctx, i)})
 		of = append(of, i)
 	}
 	for n, r := range p.writeAll(ctx, mutations) {
@@ -105,8 +117,8 @@ func (b *prepared) fail(err error) {
 	}
 }
 
-// prepareAll encodes objects, or fails them.
-func prepareAll(ctx context.Context, objects []Object) []prepared {
+// prepareAll encodes objects, of which the first has the number from, or fails them.
+func prepareAll(ctx context.Context, objects []Object, from int) []prepared {
 	batch := make([]prepared, len(objects))
 	var next atomic.Int64
 	var workers sync.WaitGroup
@@ -115,7 +127,7 @@ func prepareAll(ctx context.Context, objects []Object) []prepared {
 		go func() {
 			defer workers.Done()
 			for i := next.Add(1) - 1; i < int64(len(objects)); i = next.Add(1) - 1 {
-				batch[i] = newPrepared(ctx, objects[i])
+				batch[i] = newPrepared(ctx, objects[i], requestOf(ctx, from+int(i)))
 			}
 		}()
 	}
@@ -123,11 +135,12 @@ func prepareAll(ctx context.Context, objects []Object) []prepared {
 	return batch
 }
 
-func newPrepared(ctx context.Context, o Object) prepared {
+func newPrepared(ctx context.Context, o Object, request string) prepared {
 	if err := o.check(); err != nil {
 		return prepared{done: true, result: Result{Err: fmt.Errorf("put object: %w", err)}}
 	}
-	b := prepared{absent: o.IfAbsent, mutation: mutation{mode: replace, member: contract.ObjectMember(o.Key)}}
+	b := prepared{absent: o.IfAbsent,
+		mutation: mutation{mode: replace, member: contract.ObjectMember(o.Key), request: request}}
 	if err := context.Cause(ctx); err != nil {
 		b.fail(err)
 		return b
@@ -223,7 +236,13 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	}
 	for n, s := range states {
 		if s.there && !purged[of[n].member.ID] {
-			of[n].fail(ErrExists)
+			if of[n].result.Receipt, err = p.repeated(ctx, members[n].ID, of[n].request); err == nil {
+				of[n].done = true
+			} else if errors.Is(err, ErrNotFound) {
+				of[n].fail(ErrExists)
+			} else {
+				of[n].fail(err)
+			}
 		} else {
 			after(of[n].fields, s.version)
 		}

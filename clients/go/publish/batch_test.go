@@ -253,7 +253,7 @@ func TestIfVersionOfTheScript(t *testing.T) {
 			{"~3", "INVALID version ~3 of o:/a: only an object's tombstone"},
 		} {
 			m := mutation{replace, m, contract.Object{ETag: `""`, ContentType: "a",
-				Bodies: []contract.Body{{}}}.Fields()}
+				Bodies: []contract.Body{{}}}.Fields(), ""}
 			m.fields[contract.FieldVersion] = test.version
 			err := s.p.run(t.Context(), writeScript, s.p.call(t.Context(), m, false))[0].err
 			if (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 
@@ -60,8 +61,11 @@ func TestChain(t *testing.T) {
 		for range 3 {
 			write("around the ring", put)
 		}
-		if n := s.HLen(ctx, keys.ChainKey()).Val(); n > 6 {
-			t.Errorf("the chain has %d fields", n)
+		fields := slices.DeleteFunc(s.HKeys(ctx, keys.ChainKey()).Val(), func(field string) bool {
+			return field[0] == 'r' // requests
+		})
+		if len(fields) > 6 {
+			t.Errorf("the chain has %q", fields)
 		}
 	})
 }

@@ -123,7 +123,7 @@ func (d Device) mutation(mode string) (mutation, error) {
 		}
 		record.Hashes = []string{hash}
 	}
-	return mutation{mode, contract.CredentialMember(d.ID), record.Fields()}, nil
+	return mutation{mode: mode, member: contract.CredentialMember(d.ID), fields: record.Fields()}, nil
 }
 
 // HashSecret returns the hash of a secret, for [Device]: gh1 with a pepper, otherwise bcrypt, where a cost of 0 means

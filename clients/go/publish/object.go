@@ -146,7 +146,7 @@ func (p *Publisher) DeleteIf(ctx context.Context, key string, version uint64) (R
 }
 
 func (p *Publisher) delete(ctx context.Context, key string, fields map[string]string) (Receipt, error) {
-	r := p.deleteAll(ctx, []string{key}, fields)[0]
+	r := p.deleteAll(ctx, []string{key}, func(int) map[string]string { return fields })[0]
 	return r.Receipt, r.Err
 }
 

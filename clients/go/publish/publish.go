@@ -8,12 +8,14 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,6 +114,8 @@ type mutation struct {
 	mode   string
 	member contract.Member
 	fields map[string]string
+
+	request string // of the caller, "" for one of its own
 }
 
 // Result is the outcome of one of several writes.
@@ -123,7 +127,7 @@ type Result struct {
 // write runs the script for m.
 func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	fields map[string]string) (Receipt, error) {
-	result := p.writeAll(ctx, []mutation{{mode, m, fields}})[0]
+	result := p.writeAll(ctx, []mutation{{mode: mode, member: m, fields: fields}})[0]
 	return result.Receipt, result.Err
 }
 
@@ -191,14 +195,14 @@ func (p *Publisher) callIn(ctx context.Context, shard contract.Keys, m mutation,
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
 	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
-	args := []any{m.mode, m.fields[contract.FieldVersion], newDataEpoch(), m.member.String(), expiryMS,
+	args := []any{m.mode, m.fields[contract.FieldVersion], cmp.Or(m.request, newDataEpoch()), m.member.String(), expiryMS,
 		shard.EventsChannel(), p.by, traceparent(ctx)}
 	if audited {
 		keys, args = append(keys, shard.AuditKey()), append(args, p.author)
 	}
-	for field, value := range m.fields {
+	for _, field := range slices.Sorted(maps.Keys(m.fields)) {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
-			args = append(args, field, value)
+			args = append(args, field, m.fields[field])
 		}
 	}
 	return call{keys, args}
@@ -290,6 +294,8 @@ func scriptError(err error) error {
 		return fmt.Errorf("%w: %s", ErrOutdated, text)
 	case "OOM":
 		return ErrFull
+	case "REUSED":
+		return ErrReused
 	case "ABSENT":
 		return ErrNotFound
 	case "EXISTS":

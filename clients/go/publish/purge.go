@@ -54,7 +54,8 @@ func (p *Publisher) Purge(ctx context.Context, u Purge) ([]Receipt, error) {
 	if u.Soft {
 		field = contract.FieldSoft
 	}
-	m := mutation{purge, contract.PurgeMember(id), map[string]string{contract.FieldVersion: "0", field: "1"}}
+	m := mutation{purge, contract.PurgeMember(id), map[string]string{contract.FieldVersion: "0", field: "1"},
+		requestOf(ctx, 0)}
 	calls := make([]call, p.keyspace.Count())
 	for i := range calls {
 		calls[i] = p.callIn(ctx, p.keyspace.Keys(i), m, false)

@@ -142,14 +142,14 @@ func TestPurgeRefuses(t *testing.T) {
 		// Of the script alone.
 		object := contract.ObjectMember("/a")
 		for name, run := range map[string]mutation{
-			"an object in mode purge": {purge, object, map[string]string{"hard": "1"}},
-			"a purge in mode replace": {replace, contract.PurgeMember("#t"), map[string]string{"hard": "1"}},
-			"a purge in mode merge":   {merge, contract.PurgeMember("#t"), map[string]string{"soft": "1"}},
-			"both":                    {purge, contract.PurgeMember("#t"), map[string]string{"hard": "1", "soft": "1"}},
-			"another value":           {purge, contract.PurgeMember("#t"), map[string]string{"hard": "7"}},
-			"a tombstone":             {purge, contract.PurgeMember("#t"), map[string]string{"deleted": "1"}},
+			"an object in mode purge": {purge, object, map[string]string{"hard": "1"}, ""},
+			"a purge in mode replace": {replace, contract.PurgeMember("#t"), map[string]string{"hard": "1"}, ""},
+			"a purge in mode merge":   {merge, contract.PurgeMember("#t"), map[string]string{"soft": "1"}, ""},
+			"both":                    {purge, contract.PurgeMember("#t"), map[string]string{"hard": "1", "soft": "1"}, ""},
+			"another value":           {purge, contract.PurgeMember("#t"), map[string]string{"hard": "7"}, ""},
+			"a tombstone":             {purge, contract.PurgeMember("#t"), map[string]string{"deleted": "1"}, ""},
 			"a number of the writer": {replace, object,
-				map[string]string{"etag": `""`, "content-type": "a", "body": "", "seq": "9"}},
+				map[string]string{"etag": `""`, "content-type": "a", "body": "", "seq": "9"}, ""},
 		} {
 			run.fields[contract.FieldVersion] = "0"
 			if _, err := s.p.write(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {

@@ -31,7 +31,7 @@ func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error
 }
 
 // ForceRevokeDevice is [Publisher.RevokeDevice], but also writes a tombstone if Redis doesn't have the device, for
-// example after a loss of data, so that edges that still have it remove it.
+// example after a loss of data, or has a tombstone already, so that edges that still have it remove it.
 func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
 	return p.revoke(ctx, id, true)
 }
@@ -67,10 +67,14 @@ func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Re
 	if state.there {
 		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
 	}
-	if state.deleted || !state.logged && !force {
+	if !force && (state.deleted || !state.logged) {
 		return Receipt{}, ErrNotFound
 	}
-	return p.write(ctx, replace, m, contract.Credential{Version: limits.MaxOwnVersion, Deleted: true}.Fields())
+	version := uint64(limits.MaxOwnVersion)
+	if state.version >= version {
+		version = 0 // over a tombstone of a forced revocation the next one
+	}
+	return p.write(ctx, replace, m, contract.Credential{Version: version, Deleted: true}.Fields())
 }
 
 // state is the state of a member in Redis.

@@ -128,7 +128,7 @@ func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges 
 	var calls []call
 	for id, u := range purges {
 		if u.Last() <= end && !needed[id] {
-			m := mutation{replace, contract.PurgeMember(id), after(contract.Purge{Deleted: true}.Fields(), u.Version)}
+			m := mutation{replace, contract.PurgeMember(id), after(contract.Purge{Deleted: true}.Fields(), u.Version), ""}
 			calls = append(calls, p.callIn(ctx, shard, m, false))
 		}
 	}

@@ -7,7 +7,9 @@
 --         or tombstone is there; "purge" writes a purge: hard or soft, of which the value becomes seq
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
 --         there is none; "~V" for V itself, if an object has it: only for its tombstone
---       3 a random epoch, taken if there is none
+--       3 random hex digits, fresh for every write: the epoch, if there is none. With 32 digits or more a repetition of
+--         an applied write, among the last 65,536 of the shard, is only answered, as the first time. Of 64 the last 32
+--         are a digest of the request, of the writer's choice: another one with the same first 32 is refused
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
 --       6 channel; scripts can't ask for the number of the database that its name may have
@@ -17,8 +19,8 @@
 --       then field, value, field, value, and so on, without version and published, and without seq of an object
 --
 -- Returns {version, seq}; after "add" seq is 0 if the record has just these fields already, and
--- nothing was written. Or an error that starts with "STALE ", "ABSENT ", "EXISTS ", "INVALID " or
--- "LIMIT ".
+-- nothing was written. Or an error that starts with "STALE ", "ABSENT ", "EXISTS ", "INVALID ",
+-- "LIMIT " or "REUSED ".
 -- docs/redis-contract.md has it all for writers in other languages.
 
 local function decimal(n) -- tostring would turn to 1e+15 where 2^53 has its place
@@ -32,7 +34,7 @@ end
 local newest = 9007199254740991 -- 2^53 - 1: doubles count exactly up to here
 local own = 4503599627370496 -- 2^52: the highest version that a writer gives; the other half is for what is counted
 local speaks = 1 -- the version of the contract that this script has
-local ring = 65536 -- links that the chain keeps
+local ring = 65536 -- links, and requests, that the chain keeps
 local audited = 100000 -- newest entries that the audit keeps, some 9 MB
 
 -- A stored number that cannot be read is as good as none, so that a write heals it.
@@ -80,8 +82,10 @@ if ARGV[7] ~= 'PUBLISH' and ARGV[7] ~= 'SPUBLISH' then
   return invalid('publishing by ' .. ARGV[7] .. ': want SPUBLISH on a Redis Cluster, elsewhere PUBLISH')
 end
 local hex = '[0-9a-f]'
-local traceparent = '^00%-' .. string.rep(hex, 32) .. '%-' .. string.rep(hex, 16) .. '%-' .. string.rep(hex, 2) .. '$'
-if trace ~= '' and not string.find(trace, traceparent) then
+local function traceparent() -- its pattern; most writes have none
+  return '^00%-' .. string.rep(hex, 32) .. '%-' .. string.rep(hex, 16) .. '%-' .. string.rep(hex, 2) .. '$'
+end
+if trace ~= '' and not string.find(trace, traceparent()) then
   return invalid('traceparent ' .. trace .. ': want none, or 00-, 32 hex digits, -, 16, -, 2')
 end
 
@@ -123,12 +127,8 @@ local function status(text)
   return not statuses[text] and '301, 302, 307, 308, 404 or 410; 200 has no such field'
 end
 
-local refused_headers = {}
-for name in string.gmatch('connection keep-alive te trailer transfer-encoding upgrade content-length content-type '
-  .. 'content-encoding content-range accept-ranges etag e-tag age date vary cache-status set-cookie set-cookie2',
-  '%S+') do
-  refused_headers[name] = true
-end
+local refused_headers = ' connection keep-alive te trailer transfer-encoding upgrade content-length content-type '
+  .. 'content-encoding content-range accept-ranges etag e-tag age date vary cache-status set-cookie set-cookie2 '
 
 local function refused_header(name)
   for _, prefix in ipairs({ 'proxy-', 'x-envoy-', 'x-accel-', 'x-gatehouse-', 'gatehouse-' }) do
@@ -136,7 +136,7 @@ local function refused_header(name)
       return true
     end
   end
-  return refused_headers[name]
+  return string.find(refused_headers, ' ' .. name .. ' ', 1, true)
 end
 
 local imf_fixdate = '^[A-Z][a-z][a-z], %d%d [A-Z][a-z][a-z] %d%d%d%d %d%d:%d%d:%d%d GMT$'
@@ -395,7 +395,7 @@ if KEYS[6] and kind ~= 'c' then
   return invalid('key ' .. KEYS[6] .. ': only the writes of devices are audited')
 end
 local refused = id_refusal()
-local record = {}
+local record, request = {}, { mode, ARGV[2], member, ARGV[5] }
 local given = { version = true, published = true, seq = kind == 'o' or nil }
 for i = before_fields + 1, #ARGV, 2 do
   if given[ARGV[i]] then
@@ -406,6 +406,8 @@ for i = before_fields + 1, #ARGV, 2 do
   refused = refused or refusal(ARGV[i], ARGV[i + 1])
   record[#record + 1] = ARGV[i]
   record[#record + 1] = ARGV[i + 1]
+  request[#request + 1] = ARGV[i]
+  request[#request + 1] = #ARGV[i + 1] > 256 and #ARGV[i + 1] or ARGV[i + 1]
 end
 if kind == 'c' and string.sub(id, 1, 1) == '*' and mode ~= 'merge' and not given['deleted'] then -- merge may revoke one
   refused = refused or 'INVALID device id of ' .. short .. ': ids that begin with * are for invalidations'
@@ -465,6 +467,28 @@ if not seq or seq == newest then
     .. ': set it to the highest score in ' .. KEYS[3])
 end
 seq = seq + 1
+
+-- A client library repeats a request if its reply was lost. Meanwhile others may have written, so a second run would
+-- undo their writes. The chain remembers requests, in a field for each 4 digits, which are the last of the 32. An entry
+-- has 60 bytes: 20 digits, 8 of the request's digest, then version and sequence number, 16 digits each.
+local remembered, requests, entry
+if #ARGV[3] >= 32 then
+  remembered = 'r' .. string.sub(ARGV[3], 29, 32)
+  requests = redis.call('HGET', KEYS[5], remembered) or '' -- permitted, as head was
+  entry = string.sub(ARGV[3], 1, 20)
+    .. string.sub(#ARGV[3] == 64 and ARGV[3] or redis.sha1hex(table.concat(request, '\0')), -8)
+  local at = string.find(requests, string.sub(entry, 1, 20), 1, true)
+  local seq_then = at and tonumber(string.sub(requests, at + 44, at + 59))
+  if at and seq_then < seq then -- otherwise seq was lost since
+    if string.sub(requests, at, at + 27) == entry then
+      return { tonumber(string.sub(requests, at + 28, at + 43)), seq_then }
+    elseif #ARGV[3] == 64 then
+      return redis.error_reply('REUSED request ' .. string.sub(ARGV[3], 1, 32) .. ' was another one, sequence number '
+        .. decimal(seq_then))
+    end
+    requests = string.sub(requests, 1, at - 1) .. string.sub(requests, at + 60)
+  end
+end
 
 -- The record before, if it matters.
 local old, was = (mode ~= 'replace' or KEYS[6]) and read('HGETALL', KEYS[1]) or {}, {}
@@ -630,8 +654,16 @@ for i = 1, #record, 2 do
   needed = math.max(needed, form and form[3] or 1)
 end
 local chain = { 'HSET', KEYS[5], decimal(seq % ring), link, 'head', link }
+if remembered then
+  local from = math.max(1, #requests - 31 * 60 + 1) -- more in one field: they are not random
+  while from < #requests and (tonumber(string.sub(requests, from + 44, from + 59)) or 0) <= seq - ring do
+    from = from + 60
+  end
+  chain[7], chain[8] = remembered, string.sub(requests, from) .. entry .. string.format('%016.0f%016.0f', version, seq)
+end
 if needed > needs then
-  chain[7], chain[8] = 'needs', decimal(needed)
+  chain[#chain + 1] = 'needs'
+  chain[#chain + 1] = decimal(needed)
 end
 writes[#writes + 1] = chain
 writes[#writes + 1] = { ARGV[7], ARGV[6], netstring('2') .. netstring(digest) .. table.concat(event) }

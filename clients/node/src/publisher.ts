@@ -579,8 +579,8 @@ export class Publisher {
       // Edges may have the device although its record is gone: a tombstone of the highest version that a writer can have
       // given. Of two writes with one version readers take the later.
       const state = await this.#state(member)
-      if (state.deleted || (!state.there && !state.logged && !options.force)) throw new NotFoundError(`no device ${id}`)
-      const version = String(maxOwnVersion)
+      if (!state.there && !options.force && (state.deleted || !state.logged)) throw new NotFoundError(`no device ${id}`)
+      const version = String(state.version < maxOwnVersion ? maxOwnVersion : 0)
       try {
         if (state.there) throw new StaleError(`device ${id} was written meanwhile`)
         return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })

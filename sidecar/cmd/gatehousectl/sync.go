@@ -86,6 +86,7 @@ type syncer struct {
 	stored map[string]publish.Entry
 
 	written, unchanged, deleted int
+	changed                     int // since they were listed, and so not deleted
 }
 
 // syncFile is a file and the key of its object.
@@ -93,7 +94,8 @@ type syncFile struct{ name, key string }
 
 // syncLine is what --json prints.
 type syncLine struct {
-	// Action is "put", "delete" or "failed"; of a dry run what would be done.
+	// Action is "put", "delete", "failed", or "changed": since it was listed, and so not deleted; of a dry run what would
+	// be done.
 	Action  string `json:"action"`
 	Key     string `json:"key,omitempty"`
 	File    string `json:"file,omitempty"` // its path in the directory, with slashes
@@ -124,8 +126,8 @@ func (s *syncer) run(ctx context.Context) error {
 		fmt.Fprintln(s.stderr, "nothing was deleted, because files failed")
 		gone = nil
 	}
-	for keys := range slices.Chunk(gone, syncFiles) {
-		if err := s.deleteAll(ctx, keys); err != nil {
+	for entries := range slices.Chunk(gone, syncFiles) {
+		if err := s.deleteAll(ctx, entries); err != nil {
 			return s.stopped(err)
 		}
 	}
@@ -157,6 +159,9 @@ func (s *syncer) summary() {
 	if s.DryRun {
 		done = fmt.Sprintf("%d to write, %d unchanged, %d to delete, %d failed; nothing was written", s.written,
 			s.unchanged, s.deleted, s.failed)
+	}
+	if s.changed > 0 {
+		done += fmt.Sprintf("; %d changed since they were listed, and were not deleted", s.changed)
 	}
 	if s.hidden > 0 {
 		done += fmt.Sprintf("; %d hidden skipped", s.hidden)
@@ -292,8 +297,8 @@ func (s *syncer) list(ctx context.Context) error {
 	return nil
 }
 
-// gone returns the keys to delete.
-func (s *syncer) gone() []string {
+// gone returns the objects to delete, as they were listed.
+func (s *syncer) gone() []publish.Entry {
 	if !s.Delete {
 		return nil
 	}
@@ -301,7 +306,7 @@ func (s *syncer) gone() []string {
 	for _, f := range s.files {
 		delete(gone, f.key)
 	}
-	return slices.Sorted(maps.Keys(gone))
+	return slices.SortedFunc(maps.Values(gone), func(a, b publish.Entry) int { return strings.Compare(a.Key, b.Key) })
 }
 
 // publish publishes files as far as they differ. It returns the error of other than single objects.
@@ -375,7 +380,7 @@ func (s *syncer) publishAll(ctx context.Context, files []syncFile) error {
 
 // count sets the progress.
 func (s *syncer) count() {
-	s.progress.done = s.written + s.unchanged + s.deleted + s.failed
+	s.progress.done = s.written + s.unchanged + s.deleted + s.changed + s.failed
 	s.progress.bytes = int64(s.progress.done)
 }
 
@@ -433,20 +438,25 @@ func (s *syncer) readOnce(name string) (body []byte, before, after fs.FileInfo, 
 	return body, before, after, err
 }
 
-// deleteAll deletes keys. It returns the error of other than single objects.
-func (s *syncer) deleteAll(ctx context.Context, keys []string) error {
-	results := make([]publish.Result, len(keys))
+// deleteAll deletes objects that are still as they were listed. It returns the error of other than single objects.
+func (s *syncer) deleteAll(ctx context.Context, entries []publish.Entry) error {
+	results := make([]publish.Result, len(entries))
 	if !s.DryRun {
-		results = s.publisher.DeleteAll(ctx, keys)
+		results = s.publisher.DeleteAllIf(ctx, entries)
 	}
 	var failed error
 	for i, r := range results {
 		switch {
 		case r.Err == nil:
 			s.deleted++
-			s.print(syncLine{Action: "delete", Key: keys[i], Version: r.Version})
+			s.print(syncLine{Action: "delete", Key: entries[i].Key, Version: r.Version})
+		case errors.Is(r.Err, publish.ErrStale):
+			s.changed++
+			if s.JSON {
+				s.print(syncLine{Action: "changed", Key: entries[i].Key})
+			}
 		case ofOneRecord(r.Err):
-			s.fail(syncFile{key: keys[i]}, r.Err)
+			s.fail(syncFile{key: entries[i].Key}, r.Err)
 		default:
 			failed = r.Err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/link"
 )
 
 // tree writes files into a new directory, long enough ago to be settled.
@@ -264,6 +266,47 @@ func TestSyncDeletes(t *testing.T) {
 	got := s.ok("", "sync", dir, "/many", "--delete")
 	if got != "3 objects: 1 written, 2 unchanged, 100 deleted, 0 failed\n" {
 		t.Errorf("a hundred: %q", got)
+	}
+}
+
+// TestSyncDeletesWhatWasListed: an object that another writer publishes after it was listed stays.
+func TestSyncDeletesWhatWasListed(t *testing.T) {
+	s := newShell(t)
+	s.ok("x", "put", "/site/changed", "--file", "-")
+	s.ok("x", "put", "/site/gone", "--file", "-")
+	slow, err := link.New("127.0.0.1:0", s.redis.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(slow.Close)
+	var once sync.Once
+	slow.Filter = func(dst io.Writer, src io.Reader) error {
+		reply := make([]byte, 64<<10)
+		for {
+			n, err := src.Read(reply)
+			if bytes.HasPrefix(reply[:n], []byte("*2\r\n:")) { // of the first write
+				once.Do(func() { s.ok("of another", "put", "/site/changed", "--file", "-") })
+			}
+			if _, err := dst.Write(reply[:n]); err != nil {
+				return err
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for i, want := range []string{
+		"1 objects: 1 written, 0 unchanged, 1 deleted, 0 failed; 1 changed since they were listed, and were not deleted\n",
+		"1 objects: 0 written, 1 unchanged, 1 deleted, 0 failed\n",
+	} {
+		dir := tree(t, map[string]string{"new": "1"})
+		got := s.ok("", "sync", dir, "/site", "--delete", "--redis", "redis://"+slow.Address())
+		if got != want {
+			t.Errorf("run %d: %q, want %q", i, got, want)
+		}
+		if kept := slices.Contains(s.keys(), "/site/changed"); kept != (i == 0) {
+			t.Errorf("run %d: keys %q", i, s.keys())
+		}
 	}
 }
 

@@ -63,11 +63,17 @@ type write struct {
 	object publish.Object
 	p      *problem
 	done   publish.Result
+
+	request    publish.Request
+	identified bool // by request
 }
 
 // batch writes the lines of the body in their order, and answers with a line for each.
 func (c *call) batch() (int, *problem) {
 	if p := c.unfit(); p != nil {
+		return c.charged(p)
+	}
+	if p := wrongKey(c.r.Header); p != nil {
 		return c.charged(p)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, batchTimeout)
@@ -80,7 +86,7 @@ func (c *call) batch() (int, *problem) {
 		var part []write
 		var p *problem
 		c.extend()
-		if part, more, p = c.part(lines, maxLines-n); p != nil && n == 0 && len(part) == 0 {
+		if part, more, p = c.part(lines, n); p != nil && n == 0 && len(part) == 0 {
 			return c.charged(p)
 		}
 		n += len(part)
@@ -151,8 +157,9 @@ func (c *call) extend() {
 	control.SetWriteDeadline(time.Now().Add(answerTimeout + bodyTimeout))
 }
 
-// part reads the next lines to write at once. more is false at the end of the body, p why nothing more can be read.
-func (c *call) part(lines *bufio.Scanner, most int) (part []write, more bool, p *problem) {
+// part reads the next lines to write at once, after n. more is false at the end of the body, p why nothing more can be
+// read.
+func (c *call) part(lines *bufio.Scanner, n int) (part []write, more bool, p *problem) {
 	for size := 0; len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
 		if !lines.Scan() {
 			switch err := lines.Err(); {
@@ -167,11 +174,13 @@ func (c *call) part(lines *bufio.Scanner, most int) (part []write, more bool, p 
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
-		if len(part) == most {
+		if n+len(part) == maxLines {
 			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
 		}
 		size += len(lines.Bytes())
-		part = append(part, c.parse(lines.Bytes()))
+		w := c.parse(lines.Bytes())
+		w.request, w.identified = c.request(n+len(part)+1, lines.Text())
+		part = append(part, w)
 	}
 	return part, true, nil
 }
@@ -274,6 +283,7 @@ func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 func (c *call) writeRun(ctx context.Context, run []write) {
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
+	ctx = identifyLines(ctx, run)
 	var results []publish.Result
 	if run[0].op == "put" {
 		objects := make([]publish.Object, len(run))

@@ -60,6 +60,8 @@ func (c *call) object(path string, limited *problem) (int, *problem) {
 				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
 			case wrong != nil: // perhaps it was to name another object
 				p = wrong
+			case wrongKey(c.r.Header) != nil:
+				p = wrongKey(c.r.Header)
 			default:
 				status, p = handler(ctx, key)
 			}
@@ -124,11 +126,15 @@ func (c *call) put(ctx context.Context, key string) (int, *problem) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
+	ctx = c.identify(ctx, "put", key, o.Body)
+	receipt, err := c.s.p.Repeated(ctx, key) // its condition doesn't hold any more
 	conditional := false
-	if conditional, o.IfVersion, o.IfAbsent, p = c.condition(ctx, key); p != nil {
-		return 0, p
+	if errors.Is(err, publish.ErrNotFound) {
+		if conditional, o.IfVersion, o.IfAbsent, p = c.condition(ctx, key); p != nil {
+			return 0, p
+		}
+		receipt, err = c.s.p.Put(ctx, o)
 	}
-	receipt, err := c.s.p.Put(ctx, o)
 	if err != nil {
 		return 0, precondition(failed(err), conditional)
 	}
@@ -136,7 +142,7 @@ func (c *call) put(ctx context.Context, key string) (int, *problem) {
 	c.w.Header().Set("ETag", o.EntityTag())
 	c.w.Header().Set("Gatehouse-Version", strconv.FormatUint(receipt.Version, 10))
 	status := http.StatusOK
-	if o.IfAbsent || receipt.Version == 1 {
+	if c.r.Header.Get("If-None-Match") != "" || receipt.Version == 1 {
 		status = http.StatusCreated
 	}
 	return c.sendJSON(status, written{key, receipt.Version, o.EntityTag()})
@@ -150,7 +156,14 @@ func (c *call) remove(ctx context.Context, key string) (int, *problem) {
 	if p != nil {
 		return 0, p
 	}
-	conditional, version, absent, p := c.condition(ctx, key)
+	ctx = c.identify(ctx, "delete", key, nil)
+	receipt, err := c.s.p.Repeated(ctx, key)
+	repeated := !errors.Is(err, publish.ErrNotFound)
+	var conditional, absent bool
+	var version uint64
+	if !repeated {
+		conditional, version, absent, p = c.condition(ctx, key)
+	}
 	remove := c.s.p.Delete
 	switch {
 	case p != nil:
@@ -164,7 +177,9 @@ func (c *call) remove(ctx context.Context, key string) (int, *problem) {
 	default:
 		version = own
 	}
-	receipt, err := remove(ctx, key, version)
+	if !repeated {
+		receipt, err = remove(ctx, key, version)
+	}
 	if err != nil {
 		return 0, precondition(failed(err), conditional)
 	}
@@ -329,7 +344,9 @@ func (c *call) purge() (int, *problem) {
 	if err != nil {
 		return 0, failed(err)
 	}
-	if !c.team.mayPurge(u) {
+	if p = wrongKey(c.r.Header); p != nil {
+		// nothing is written
+	} else if !c.team.mayPurge(u) {
 		p = problemf(http.StatusForbidden, "%s: not under a prefix, and no tag, of the team %s", id, c.team.Name)
 	} else if u.Prefix != "" && !c.team.purges.Allow() {
 		p = &problem{Status: http.StatusTooManyRequests, retry: time.Second / prefixesRate,
@@ -338,7 +355,7 @@ func (c *call) purge() (int, *problem) {
 	if p == nil {
 		ctx, cancel := context.WithTimeout(c.ctx, redisTimeout)
 		defer cancel()
-		if _, err := c.s.p.Purge(ctx, u); err != nil {
+		if _, err := c.s.p.Purge(c.identify(ctx, "purge", id, body), u); err != nil {
 			p = failed(err)
 		}
 	}

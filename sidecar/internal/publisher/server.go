@@ -274,6 +274,8 @@ func failed(err error) *problem {
 	switch {
 	case errors.Is(err, publish.ErrInvalid):
 		p.Status = http.StatusBadRequest
+	case errors.Is(err, publish.ErrReused):
+		p.Status, p.Detail = http.StatusUnprocessableEntity, keyHeader+": was used for another request: use a new one"
 	case errors.Is(err, publish.ErrNotFound):
 		p.Status = http.StatusNotFound
 	case errors.Is(err, publish.ErrExists):

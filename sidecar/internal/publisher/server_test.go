@@ -674,8 +674,8 @@ func TestLargeLines(t *testing.T) {
 	}
 	scanner := bufio.NewScanner(strings.NewReader(body.String()))
 	scanner.Buffer(nil, maxLine)
-	one := &call{team: s.teams.of(tokenOf("shop"))}
-	if part, more, p := one.part(scanner, maxLines); len(part) > 2 || !more || p != nil {
+	one := &call{team: s.teams.of(tokenOf("shop")), r: &http.Request{}}
+	if part, more, p := one.part(scanner, 0); len(part) > 2 || !more || p != nil {
 		t.Errorf("%d lines at once, %v, %v", len(part), more, p)
 	}
 }

@@ -491,11 +491,12 @@ class Operations:
             # Edges may have the device although its record is gone: a tombstone of the highest version that a writer can
             # have given. Of two writes with one version readers take the later.
             state = yield from self._state(member)
-            if state.deleted or not state.there and not state.logged and not force:
+            if not state.there and not force and (state.deleted or not state.logged):
                 raise NotFoundError(f"no device {id!r}")
             try:
                 if not state.there:
-                    return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(MAX_OWN_VERSION))))
+                    version = MAX_OWN_VERSION if state.version < MAX_OWN_VERSION else 0
+                    return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(version))))
             except StaleError:  # written meanwhile
                 if attempt == ATTEMPTS - 1:
                     raise

@@ -689,14 +689,15 @@ public final class Publisher implements AutoCloseable {
         // have given. Of two writes with one version readers take the later.
       }
       State state = state(member);
-      if (state.deleted || !state.there && !state.logged && !force) {
+      if (!state.there && !force && (state.deleted || !state.logged)) {
         throw new GatehouseException.NotFound("no device " + id);
       }
       try {
         if (state.there) {
           throw new GatehouseException.Stale("device " + id + " was written meanwhile");
         }
-        return write(new Mutation("replace", member, tombstone(), Long.toString(Fields.MAX_OWN_VERSION)));
+        long version = state.version < Fields.MAX_OWN_VERSION ? Fields.MAX_OWN_VERSION : 0;
+        return write(new Mutation("replace", member, tombstone(), Long.toString(version)));
       } catch (GatehouseException.Stale e) { // written meanwhile
         if (attempt == ATTEMPTS) {
           throw e;

@@ -1,0 +1,88 @@
+package publish
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+// ErrReused: a write with the same [Request.ID] and another digest was applied before, and nothing was written.
+var ErrReused = errors.New("the request's id was used for another request")
+
+// Request identifies a write for programs whose own clients repeat requests. A write whose request was applied is not
+// applied again, as long as its shard remembers the request (docs/redis-contract.md): it returns the first receipt.
+type Request struct {
+	// ID identifies the request among all of the shard; use parts of a hash. Digest is one of the content.
+	ID, Digest [16]byte
+}
+
+// RequestOf returns the Request with hashes of an id and the content.
+func RequestOf(id, content string) (r Request) {
+	ids, digest := sha256.Sum256([]byte(id)), sha256.Sum256([]byte(content))
+	copy(r.ID[:], ids[:])
+	copy(r.Digest[:], digest[:])
+	return r
+}
+
+// String returns the form in which the write script takes it.
+func (r Request) String() string {
+	return hex.EncodeToString(r.ID[:]) + hex.EncodeToString(r.Digest[:])
+}
+
+type requestsKey struct{}
+
+// WithRequests returns a context for one call of Put, PutAll, Delete, DeleteAll, DeleteIf, Purge or Repeated: the write
+// of the object or key number i is requests[i].
+func WithRequests(ctx context.Context, requests ...Request) context.Context {
+	return context.WithValue(ctx, requestsKey{}, requests)
+}
+
+// requestOf returns the request of the write number i, "" if ctx has none.
+func requestOf(ctx context.Context, i int) string {
+	if requests, _ := ctx.Value(requestsKey{}).([]Request); i < len(requests) {
+		return requests[i].String()
+	}
+	return ""
+}
+
+// Repeated returns what the request of ctx returned when it was applied to the object at key. It returns [ErrNotFound]
+// if it was not, or ctx has none, and [ErrReused].
+func (p *Publisher) Repeated(ctx context.Context, key string) (Receipt, error) {
+	return p.repeated(ctx, key, requestOf(ctx, 0))
+}
+
+// repeated reads the memory of write.lua, which describes its form.
+func (p *Publisher) repeated(ctx context.Context, key, request string) (Receipt, error) {
+	if request == "" {
+		return Receipt{}, ErrNotFound
+	}
+	const idSize, digestSize, number = 20, 8, 16
+	stored, err := p.client.HGet(ctx, p.keyspace.KeysOf(key).ChainKey(), contract.RequestField(request)).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return Receipt{}, fmt.Errorf("look for the request: %w", err)
+	}
+	at := strings.Index(stored, request[:idSize])
+	if at < 0 || len(stored) < at+idSize+digestSize+2*number {
+		return Receipt{}, ErrNotFound
+	}
+	entry := stored[at+idSize:]
+	if entry[:digestSize] != request[len(request)-digestSize:] {
+		return Receipt{}, ErrReused
+	}
+	var r Receipt
+	for i, n := range []*uint64{&r.Version, &r.Seq} {
+		text := entry[digestSize+i*number:]
+		if *n, err = strconv.ParseUint(text[:number], 10, 64); err != nil {
+			return Receipt{}, ErrNotFound
+		}
+	}
+	return r, nil
+}
