@@ -40,8 +40,8 @@ func TestStarvation(t *testing.T) {
 	}
 }
 
-// TestCheckerOnABusyMachine: what has waited for a processor may be late by as much. All that isn't a bound of time, and
-// the age of an answer, is judged as on an idle machine.
+// TestCheckerOnABusyMachine: what has waited for a processor may be late by as much. All that isn't a bound of time,
+// and the age of an answer, is judged as on an idle machine.
 func TestCheckerOnABusyMachine(t *testing.T) {
 	const second = 1000
 	stale := func(start int) event { return read(Read{Answer: Stale, Start: at(start), End: at(start + 1)}) }
