@@ -40,8 +40,8 @@ func TestStarvation(t *testing.T) {
 	}
 }
 
-// TestCheckerOnABusyMachine: what has waited for a processor may be late by as much. All that isn't a bound of time, and
-// the age of an answer, is judged as on an idle machine.
+// TestCheckerOnABusyMachine: what has waited for a processor may be late by as much. All that isn't a bound of time,
+// and the age of an answer, is judged as on an idle machine.
 func TestCheckerOnABusyMachine(t *testing.T) {
 	const second = 1000
 	stale := func(start int) event { return read(Read{Answer: Stale, Start: at(start), End: at(start + 1)}) }
@@ -55,7 +55,8 @@ func TestCheckerOnABusyMachine(t *testing.T) {
 			map[int]string{0: "late", 10: "late", 50: "", 90: ""}},
 		{"missed", []event{put(1, 0, 1), missed(2500, 2501)},
 			map[int]string{0: "missed", 10: "missed", 50: "", 90: ""}},
-		{"long missed", []event{put(1, 0, 1), missed(9000, 9001)}, map[int]string{0: "missed", 50: "missed", 90: ""}},
+		{"long missed", []event{put(1, 0, 1), missed(9000, 9001)},
+			map[int]string{0: "missed", 50: "missed", 90: ""}},
 		{"stale without a fault", []event{put(1, 0, 1), stale(9000)}, map[int]string{0: "missed", 40: "missed", 90: ""}},
 		{"after a fault", []event{put(1, 0, 1), began(3000, false), ended(4000), stale(6100)},
 			map[int]string{0: "missed", 50: "", 90: ""}},

@@ -62,6 +62,7 @@ type fault struct {
 	words  []string
 	later  bool // once the sidecar is in step
 	ready  bool // what is missing doesn't make the sidecar unready
+	slow   bool // a call must time out first
 }
 
 func faults() []fault {
@@ -76,15 +77,16 @@ func faults() []fault {
 		}},
 		{name: "killed", words: []string{"Redis is not followed", "connection refused"}, later: true, ready: true,
 			inject: func(_ *testing.T, x *scene) { x.server.Kill() }},
-		{name: "stopped", words: []string{"timeout"}, inject: func(_ *testing.T, x *scene) { x.server.Signal(syscall.SIGSTOP) }},
-		{name: "stopped later", words: []string{"timeout"}, later: true, ready: true,
+		{name: "stopped", words: []string{"timeout"}, slow: true,
+			inject: func(_ *testing.T, x *scene) { x.server.Signal(syscall.SIGSTOP) }},
+		{name: "stopped later", words: []string{"timeout"}, later: true, ready: true, slow: true,
 			inject: func(_ *testing.T, x *scene) { x.server.Signal(syscall.SIGSTOP) }},
 		{name: "another certificate", words: []string{"certificate"}, inject: func(t *testing.T, x *scene) {
 			server := httptest.NewTLSServer(nil)
 			t.Cleanup(server.Close)
 			x.url = "rediss://" + server.Listener.Addr().String()
 		}},
-		{name: "no TLS", words: []string{"timeout"}, inject: func(_ *testing.T, x *scene) {
+		{name: "no TLS", words: []string{"timeout"}, slow: true, inject: func(_ *testing.T, x *scene) {
 			x.url = "rediss://" + x.server.Address
 		}},
 		{name: "unknown name", words: []string{"lookup no-such-host.invalid"}, inject: func(_ *testing.T, x *scene) {
@@ -119,7 +121,8 @@ func faults() []fault {
 				}
 				x.do(t, "BGSAVE")
 			}},
-		{name: "evicts", words: []string{"may evict records"}, ready: true, inject: configure("maxmemory-policy", "allkeys-lru")},
+		{name: "evicts", words: []string{"may evict records"}, ready: true,
+			inject: configure("maxmemory-policy", "allkeys-lru")},
 		{name: "emptied", words: []string{"redis is empty"}, inject: func(t *testing.T, x *scene) { x.do(t, "FLUSHALL") }},
 		{name: "log lost", words: []string{"{gatehouse:0}:log"}, inject: func(t *testing.T, x *scene) {
 			x.do(t, "DEL", contract.Keys{}.LogKey())
@@ -156,7 +159,8 @@ func faults() []fault {
 		all = append(all, fault{name: "no " + command, words: []string{"NOPERM", command}, inject: limitUser("-" + command)})
 	}
 	for command, rule := range map[string]string{"HMGET": "-hmget", "INFO": "-info", "MEMORY USAGE": "-memory"} {
-		all = append(all, fault{name: "no " + command, words: []string{"NOPERM", command}, inject: limitUser(rule), ready: true})
+		all = append(all, fault{name: "no " + command, words: []string{"NOPERM", command}, inject: limitUser(rule),
+			ready: true})
 	}
 	return all
 }
@@ -210,6 +214,9 @@ func TestFaultsAreNamed(t *testing.T) {
 	for _, f := range faults() {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
+			if f.slow && testing.Short() {
+				t.Skip("in the long form")
+			}
 			x := &scene{server: redistest.StartServer(t, "--enable-debug-command", "yes", "--enable-protected-configs", "yes")}
 			x.url, x.client = "redis://"+x.server.Address, redis.NewClient(&redis.Options{Addr: x.server.Address, PoolSize: 1,
 				MaxRetries: -1})

@@ -51,7 +51,9 @@ func TestNoFileDescriptorLeft(t *testing.T) {
 		defer conn.Close()
 		held = append(held, conn)
 	}
-	await.Until(t, "a warning", func() bool { return strings.Contains(log.String(), "level=WARN msg=\"connections can't") })
+	await.Until(t, "a warning", func() bool {
+		return strings.Contains(log.String(), "level=WARN msg=\"connections can't")
+	})
 	for i := range 20 {
 		if !probe() {
 			t.Fatalf("probe %d has no answer: %s", i, log.String())
