@@ -125,10 +125,9 @@ func TestRefusedHeaders(t *testing.T) {
 		e.until("published", func(a answer) bool { return a.header.Get("X-Frame-Options") == "deny" }, "GET "+last)
 		for i, h := range headers {
 			key := fmt.Sprint(prefix, i)
-			name := h.name // that Redis has
 			if stored, _ := e.redis.HGet(t.Context(), contract.Keys{}.RecordKey(contract.ObjectMember(key)),
 				contract.FieldHeaders).Result(); stored != "" {
-				name, _, _ = strings.Cut(stored, ":")
+				name, _, _ := strings.Cut(stored, ":")
 				if writer != "older" && slices.ContainsFunc(notPublished, same(name)) {
 					report("%s: Redis has %q", writer, stored)
 				}

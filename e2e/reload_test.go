@@ -281,7 +281,7 @@ func (r *reloading) refuses(t *testing.T) {
 		return nil
 	})
 	if out, err := gatehousectl(t, "explain", "/n/0", "--sidecar", sidecar); err == nil ||
-		!strings.Contains(out, "Envoy refused the rules that it read last") {
+		!strings.Contains(out, "Envoy refused those that it read last") {
 		t.Errorf("explain: got %v %s", err, out)
 	}
 	r.edit("path: /n/0}", "path: /n/new}")

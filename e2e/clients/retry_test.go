@@ -672,8 +672,8 @@ func (r retries) run(t *testing.T, c caller, namespace string, random *rand.Rand
 var objectsOnly = []string{"put", "put_version", "put_if", "put_absent", "delete", "purge"}
 
 // scriptOnly are the operations that are one run of the script.
-var scriptOnly = []string{"put", "put_version", "put_if", "delete", "purge", "put_device", "add_device", "revoke_device",
-	"force_delete_device"}
+var scriptOnly = []string{"put", "put_version", "put_if", "delete", "purge", "put_device", "add_device",
+	"revoke_device", "force_delete_device"}
 
 // TestLostReplies: each reply to each client is lost once, another writer writes meanwhile, and then the connection
 // breaks, so that the client's library repeats what it sent. Each call counts once, or, if its caller is told that it

@@ -41,7 +41,8 @@ type NeedsError struct {
 
 // Error names both versions and the fix.
 func (e *NeedsError) Error() string {
-	return fmt.Sprintf("%s needs version %d of the contract, this program has %d: update the program", e.Key, e.Needs, Version)
+	return fmt.Sprintf("%s needs version %d of the contract, this program has %d: update the program",
+		e.Key, e.Needs, Version)
 }
 
 // CheckNeeds returns a [NeedsError] if needs, the value of [ChainNeeds] in the chain with this key, is later than

@@ -112,8 +112,8 @@ func busy(t *testing.T, root *redis.Client) (seconds float64) {
 }
 
 // TestNeighbour measures for each command that a writer of one namespace may run how long it keeps Redis from serving
-// another one, with the most expensive arguments within a bound. docs/redis-contract.md has the table. Where it says that
-// Redis can't end a command, it can't.
+// another one, with the most expensive arguments within a bound. docs/redis-contract.md has the table. The table
+// also names the commands that Redis can't end.
 func TestNeighbour(t *testing.T) {
 	size := 20_000
 	if text := os.Getenv("SIZE"); text != "" {

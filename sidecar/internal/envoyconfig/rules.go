@@ -33,8 +33,8 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 			continue
 		}
 		if p.rules == nil && len(a.extensions) > len(a.documents) {
-			return nil, errors.New("Envoy refused the rules that it read last, and goes on with earlier ones, which it " +
-				"doesn't show: its log says why")
+			return nil, errors.New("the rules in use are unknown: Envoy refused those that it read last, and goes on with " +
+				"earlier ones, which it doesn't show; its log says why")
 		}
 		text, err := json.Marshal(p.raw)
 		if err != nil {

@@ -7,8 +7,9 @@ import (
 
 // DescribingHeaders say something about an answer's content, or what caches may do with it (RFC 9110 and 9111).
 var DescribingHeaders = []string{"etag", "last-modified", "age", "cache-control", "expires", "pragma", "vary",
-	"location", "retry-after", "accept-ranges", "www-authenticate", "transfer-encoding", "trailer", "cache-status", "content-type",
-	"content-encoding", "content-language", "content-length", "content-location", "content-range", "content-digest"}
+	"location", "retry-after", "accept-ranges", "www-authenticate", "transfer-encoding", "trailer", "cache-status",
+	"content-type", "content-encoding", "content-language", "content-length",
+	"content-location", "content-range", "content-digest"}
 
 // DescribesAnswer reports whether a header is one of DescribingHeaders.
 func DescribesAnswer(name string) bool {

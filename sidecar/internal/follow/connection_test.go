@@ -410,7 +410,8 @@ func TestLostIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.FastForward(time.Second) // the lease ends
-	p := position{dataEpoch: s.dataEpoch, history: s.history, seq: 5, last: 5, ours: 7, catchups: s.catchups, at: time.Now()}
+	p := position{dataEpoch: s.dataEpoch, history: s.history, seq: 5, last: 5, ours: 7, catchups: s.catchups,
+		at: time.Now()}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
 	if err := s.compare(t.Context(), p); err != nil {

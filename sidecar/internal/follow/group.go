@@ -47,8 +47,8 @@ func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, clien
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys, and
-// that isn't believed.
+// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys,
+// and that isn't believed.
 func (g *Group) Applied(shard int) (contract.Link, error) {
 	if err := g.board.emptiness(shard); err != nil {
 		return contract.Link{}, err
@@ -85,7 +85,8 @@ func (g *Group) Degraded() (sentences []string) {
 		g.board.mu.Lock()
 		chainless, v := g.board.chainless[i], g.board.vitals[i]
 		g.board.mu.Unlock()
-		add(chainless != "", "Redis has lost %s: lost writes may go unnoticed until the next write begins a new one", chainless)
+		add(chainless != "", "Redis has lost %s: lost writes may go unnoticed until the next write begins a new one",
+			chainless)
 		add(v.unsaved != "", "Redis can't save its data (%s): by default it then refuses all writes (MISCONF)", v.unsaved)
 		add(f.refuses.chain.Load(), "Redis doesn't permit HMGET (NOPERM): forged events and lost writes may go unnoticed; "+
 			"permit +hmget")
@@ -100,8 +101,8 @@ func (g *Group) Degraded() (sentences []string) {
 // summarize returns the text of an error, with the word timeout if that is what it means, and cut if it is long.
 func summarize(err error) string {
 	text := err.Error()
-	if timeout, is := errors.AsType[net.Error](err); (is && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)) &&
-		!strings.Contains(text, "timeout") {
+	timeout, is := errors.AsType[net.Error](err)
+	if (is && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)) && !strings.Contains(text, "timeout") {
 		text += " (timeout)"
 	}
 	const most = 400

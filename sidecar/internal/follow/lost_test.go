@@ -167,7 +167,9 @@ func TestLogTrimmedEmpty(t *testing.T) {
 	running := followShards(t, s, 1)
 	<-running.Synced()
 	s.do(t, "PEXPIRE", keys.ObjectKey("/a"), 1)
-	await.Until(t, "the tombstone to expire", func() bool { return s.Exists(t.Context(), keys.ObjectKey("/a")).Val() == 0 })
+	await.Until(t, "the tombstone to expire", func() bool {
+		return s.Exists(t.Context(), keys.ObjectKey("/a")).Val() == 0
+	})
 	if n, err := s.publish.Trim(t.Context()); err != nil || s.Exists(t.Context(), keys.LogKey()).Val() != 0 {
 		t.Fatal(n, err)
 	}

@@ -25,8 +25,8 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		cause = ": " + cause
 	}
 	empty := values["gatehouse_redis_empty"]
-	check(empty > 0, critical, "Redis is empty or has lost keys (shards: %.0f), so the edge keeps what it has. Restore or "+
-		"publish its data, or run `gatehousectl accept-loss` to drop everything%s", empty, cause)
+	check(empty > 0, critical, "Redis is empty or has lost keys (shards: %.0f), so the edge keeps what it has. Restore "+
+		"or publish its data, or run `gatehousectl accept-loss` to drop everything%s", empty, cause)
 	check(!s.Redis.Connected && empty == 0, critical,
 		"Redis is not followed, so the edge serves what it has, and no revocation arrives%s", cause)
 	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s%s",
@@ -39,8 +39,8 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		"Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it rejects all requests",
 		s.Edge.HeapFull)
 	fill := values["gatehouse_redis_memory_ratio"]
-	check(fill >= 1, critical, "Redis is full (out of memory): it stores nothing, only deletions and revocations succeed. Raise "+
-		"maxmemory, or remove objects")
+	check(fill >= 1, critical, "Redis is full (out of memory): it stores nothing, only deletions and revocations "+
+		"succeed. Raise maxmemory, or remove objects")
 	check(fill > 0.9 && fill < 1, warning, "Redis has used %.0f %% of maxmemory: when it is full, it stores nothing",
 		100*fill)
 	ahead := values["gatehouse_redis_clock_ahead_seconds"]
@@ -90,7 +90,8 @@ var incidents = []incident{
 		"Redis lost data, or may have: %.0f shards were read again. The sidecar's log has what is missing"},
 	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`},
 		"%.0f events don't match the writes in Redis: it lost writes, or somebody forges them. The sidecar's log names them"},
-	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed, or gone: the sidecar's log names them"},
+	{[]string{"gatehouse_corrupt_total"},
+		"%.0f records or events in Redis are malformed, or gone: the sidecar's log names them"},
 	{[]string{"gatehouse_credentials_refused_total"},
 		"%.0f device records can't authenticate their device: the sidecar's log names them"},
 	{[]string{"gatehouse_guesses_limited_total"},
