@@ -262,7 +262,7 @@ func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 	if r.breaker.link, err = link.New(linkAddress, redisAddress); err != nil {
 		return err
 	}
-	r.breaker.link.Filter = r.breaker.losses.filter
+	r.breaker.link.SetFilter(r.breaker.losses.filter)
 	opts.Redis, opts.SidecarRedisURL = redisAddress, "redis://"+linkAddress
 	opts.RedisServerPath = r.RedisServerPath
 	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")

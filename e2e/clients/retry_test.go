@@ -725,7 +725,7 @@ func TestLostReplies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Filter = faults.filter
+			l.SetFilter(faults.filter)
 			t.Cleanup(l.Close)
 			call, only := start(t, l.Address(), name)
 			r := retries{"single", client, "PUBLISH", faults}

@@ -13,16 +13,14 @@ import (
 
 // Link forwards connections to a server. It is safe for concurrent use.
 type Link struct {
-	// Filter copies the data from the server; nil: io.Copy. Set it before the first connection.
-	Filter func(dst io.Writer, src io.Reader) error
-
 	server  string
 	address string
 
 	delay, jitter atomic.Int64 // ns
 	hanging       atomic.Bool
 
-	mu          sync.Mutex        // protects the fields below
+	mu          sync.Mutex // protects the fields below
+	filter      func(dst io.Writer, src io.Reader) error
 	listener    net.Listener      // nil while the link is cut
 	connections map[net.Conn]bool // both ends of each
 	running     sync.WaitGroup
@@ -36,6 +34,13 @@ func New(address, server string) (*Link, error) {
 	}
 	l.address = l.listener.Addr().String()
 	return l, nil
+}
+
+// SetFilter sets the function that copies the data from the server, for later connections; nil: io.Copy.
+func (l *Link) SetFilter(filter func(dst io.Writer, src io.Reader) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.filter = filter
 }
 
 // Address returns the address on which the link listens.
@@ -126,7 +131,7 @@ func (l *Link) serve(listener net.Listener, client net.Conn) {
 		delete(l.connections, server)
 	}
 	l.mu.Lock()
-	isCut := l.listener != listener
+	isCut, filter := l.listener != listener, l.filter
 	if !isCut {
 		l.connections[client], l.connections[server] = true, true
 	}
@@ -135,7 +140,6 @@ func (l *Link) serve(listener net.Listener, client net.Conn) {
 		end()
 		return
 	}
-	filter := l.Filter
 	if filter == nil {
 		filter = copyAll
 	}

@@ -64,7 +64,7 @@ type cli struct {
 	Rehearse rehearseCmd `cmd:"" group:"rules" help:"Tell which logged requests other rules judge differently. It works offline. Exit code 4 if they let in who was kept out." example:"gatehousectl rehearse --from envoy.yaml --to new.yaml access.log"`
 	Schema   schemaCmd   `cmd:"" group:"rules" help:"Print the JSON Schema of the rules, for editors." example:"gatehousectl schema envoy > envoy.schema.json"`
 	Envoy    struct {
-		Render envoyRenderCmd `cmd:"" help:"Write a configuration in parts, so that Envoy can reload the rules. Envoy runs with the file envoy.yaml of the directory." example:"gatehousectl envoy render /etc/envoy/envoy.yaml"`
+		Render envoyRenderCmd `cmd:"" help:"Write the files of an Envoy that reloads its rules. Envoy runs with the file envoy.yaml of the directory." example:"gatehousectl envoy render /etc/envoy/envoy.yaml"`
 		Reload envoyReloadCmd `cmd:"" help:"Have a running Envoy apply changed rules. Checks them first, and waits until Envoy has applied them. No connection is closed." example:"gatehousectl envoy reload /etc/envoy/envoy.yaml"`
 	} `cmd:"" group:"rules" help:"Apply rules in Envoy."`
 	Nginx struct {

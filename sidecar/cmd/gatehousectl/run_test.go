@@ -402,13 +402,13 @@ func TestCheckFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := s.file("bad.yaml", strings.NewReplacer("on_miss: fetch", "on_mis: fetch").Replace(string(content)))
-	s.fails(2, "error [GH0104] "+bad+":105: listener edge: rule fleet-config: rules[2].cache.on_mis: unknown field", "",
+	s.fails(2, "error [GH0104] "+bad+":107: listener edge: rule fleet-config: rules[2].cache.on_mis: unknown field", "",
 		"check", bad)
 	s.fails(2, "\n       cache: {on_miss: fetch} # ask the sidecar (Redis) before going upstream\n", "", "check", bad)
 	s.fails(2, "errors found: 1", "", "check", bad)
 	warned := s.file("warned.yaml", strings.NewReplacer("mode: 384", "mode: 438").Replace(string(content)))
 	if got := s.run("", "check", warned); got.code != 0 || got.stdout != warned+": ok, 4 rules\n" ||
-		!strings.HasPrefix(got.stderr, "warning [GH0403] "+warned+":239: listener gatehouse-push: address.pipe.mode: ") {
+		!strings.HasPrefix(got.stderr, "warning [GH0403] "+warned+":241: listener gatehouse-push: address.pipe.mode: ") {
 		t.Errorf("of a warning, got %+v", got)
 	}
 	var report findings.Report
@@ -420,7 +420,7 @@ func TestCheckFile(t *testing.T) {
 	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout",
 		"cluster: elsewhere, timeout").Replace(string(content))
 	s.fails(2,
-		`-:87: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`,
+		`-:89: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`,
 		other, "check", "-")
 }
 
