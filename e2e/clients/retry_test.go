@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -79,6 +80,35 @@ func (f *fault) filter(dst io.Writer, src io.Reader) error {
 			return err
 		}
 	}
+}
+
+// dial connects to a server by a connection that has the fault.
+func (f *fault) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &faulty{conn, f}, nil
+}
+
+// faulty is a connection that may lose a reply.
+type faulty struct {
+	net.Conn
+	fault *fault
+}
+
+// Read returns an error in place of the reply to lose.
+func (c *faulty) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		return n, err
+	}
+	if resume, taken := c.fault.take(); taken {
+		<-resume
+		c.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, nil
 }
 
 // caller runs operations over a link.
@@ -675,20 +705,26 @@ var objectsOnly = []string{"put", "put_version", "put_if", "put_absent", "delete
 var scriptOnly = []string{"put", "put_version", "put_if", "delete", "purge", "put_device", "add_device",
 	"revoke_device", "force_delete_device"}
 
+// chooseCases returns the seed, and how many pairs of operations a client gets at most.
+func chooseCases(t *testing.T) (seed uint64, most int) {
+	t.Helper()
+	seed, most = uint64(time.Now().UnixNano()), 40
+	if text := os.Getenv("SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	if os.Getenv("LONG") != "" {
+		most = 1 << 20
+	}
+	t.Logf("SEED=%d", seed)
+	return seed, most
+}
+
 // TestLostReplies: each reply to each client is lost once, another writer writes meanwhile, and then the connection
 // breaks, so that the client's library repeats what it sent. Each call counts once, or, if its caller is told that it
 // failed, at most once. SEED repeats a run; the long form has every pair of operations.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("SEED=%d", seed)
-	most := 40
-	if os.Getenv("LONG") != "" {
-		most = 1 << 20
-	}
+	seed, most := chooseCases(t)
 	address := strings.TrimPrefix(redistest.Start(t), "redis://")
 	client := redis.NewClient(&redis.Options{Addr: address})
 	t.Cleanup(func() { client.Close() })
@@ -740,4 +776,32 @@ func repeating(t *testing.T, address string) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: address, MinRetryBackoff: -1, MaxRetryBackoff: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
+}
+
+// TestLostRepliesOnCluster is [TestLostReplies] on a Cluster: the client of a Cluster repeats in another way.
+func TestLostRepliesOnCluster(t *testing.T) {
+	t.Parallel()
+	seed, most := chooseCases(t)
+	cluster := redistest.StartCluster(t)
+	var addresses []string
+	for _, master := range cluster.Masters {
+		addresses = append(addresses, master.Address)
+	}
+	direct := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses})
+	t.Cleanup(func() { direct.Close() })
+	for _, name := range []string{"go", "script"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			faults := &fault{left: -1}
+			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, Dialer: faults.dial,
+				MinRetryBackoff: -1, MaxRetryBackoff: -1})
+			t.Cleanup(func() { client.Close() })
+			c := caller{name, inGo(t.Context(), publish.New(client, publish.Namespace(name))), nil}
+			if name == "script" {
+				c.call, c.only = inScript(t.Context(), client, "SPUBLISH", name), scriptOnly
+			}
+			r := retries{"cluster", direct, "SPUBLISH", faults}
+			r.run(t, c, name, rand.New(rand.NewPCG(seed, 54)), most)
+		})
+	}
 }
