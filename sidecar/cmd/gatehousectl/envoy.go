@@ -22,9 +22,6 @@ type envoyParts struct {
 	Dir  string `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
 }
 
-// bootstrapName is the name of the file that Envoy starts with.
-const bootstrapName = "envoy.yaml"
-
 func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
 	text, err := c.read(parts.File, maxConfig, "a configuration")
 	if err != nil {
@@ -41,7 +38,9 @@ func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
 	return split, nil
 }
 
-func (parts *envoyParts) bootstrap() string { return filepath.Join(parts.Dir, bootstrapName) }
+func (parts *envoyParts) bootstrap() string {
+	return filepath.Join(parts.Dir, envoyconfig.BootstrapFile)
+}
 
 type envoyRenderCmd struct {
 	envoyParts `embed:""`

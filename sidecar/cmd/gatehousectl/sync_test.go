@@ -280,7 +280,7 @@ func TestSyncDeletesWhatWasListed(t *testing.T) {
 	}
 	t.Cleanup(slow.Close)
 	var once sync.Once
-	slow.Filter = func(dst io.Writer, src io.Reader) error {
+	slow.SetFilter(func(dst io.Writer, src io.Reader) error {
 		reply := make([]byte, 64<<10)
 		for {
 			n, err := src.Read(reply)
@@ -294,7 +294,7 @@ func TestSyncDeletesWhatWasListed(t *testing.T) {
 				return err
 			}
 		}
-	}
+	})
 	for i, want := range []string{
 		"1 objects: 1 written, 0 unchanged, 1 deleted, 0 failed; 1 changed since they were listed, and were not deleted\n",
 		"1 objects: 0 written, 1 unchanged, 1 deleted, 0 failed\n",

@@ -29,6 +29,9 @@ type Filter struct {
 // File returns the name of the filter's file.
 func (f *Filter) File() string { return f.Name + ".yaml" }
 
+// BootstrapFile is the name of the file that Envoy starts with.
+const BootstrapFile = "envoy.yaml"
+
 // SplitFilters moves the filters with rules out of an Envoy configuration, into files of the directory dir. Filters of
 // one name with different rules stay where they are, since Envoy discovers one filter of each name.
 func SplitFilters(file []byte, dir string) (*Split, error) {
@@ -42,6 +45,10 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 	root := withoutAliases(doc.Content[0])
 	split := &Split{}
 	for name, filters := range edgeFilters(root) {
+		if file := (&Filter{Name: name}).File(); file == BootstrapFile || filepath.Base(file) != file {
+			return nil, fmt.Errorf("a filter with rules is named %q: its file %s would replace Envoy's own, or be in another "+
+				"directory; give the filter another name", name, file)
+		}
 		versions := make([]Filter, len(filters))
 		for i, node := range filters {
 			var err error

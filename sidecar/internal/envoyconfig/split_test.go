@@ -57,6 +57,8 @@ func TestSplit(t *testing.T) {
 		{"native", changed(t, "envoy-native.yaml"), []string{"gatehouse"}, ""},
 		{"an unknown field", shipped(t, "cache: {query: [lang]}", "cache: {queri: [lang]}"),
 			[]string{"gatehouse"}, ""},
+		{"named like Envoy's file", twoEdges(t, "envoy", "{rules: []}"), nil, `a filter with rules is named "envoy"`},
+		{"named like a path", twoEdges(t, "../gatehouse", "{rules: []}"), nil, `a filter with rules is named "../gatehouse"`},
 		{"two edges", twoEdges(t, "second", "{rules: []}"), []string{"gatehouse", "second"}, ""},
 		{"two edges of one name", twoEdges(t, "gatehouse", "{rules: []}"), nil, "give each a name"},
 		{"no filter", []byte("static_resources: {listeners: []}"), nil, "has no filter of Gatehouse"},
