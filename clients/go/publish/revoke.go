@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -56,9 +57,9 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 	return receipt, nil
 }
 
-// bury writes a tombstone where there is no record. Its version is the highest that a writer can have given: of two
-// writes with one version readers take the later one. It returns ErrStale if a record was written meanwhile that edges
-// would consider newer.
+// bury writes a tombstone where there is no record. Its version exceeds the highest that a writer can have given by the
+// time in milliseconds, and so also those that Redis has counted after an earlier tombstone of this kind. It returns
+// ErrStale if a record was written meanwhile that edges would consider newer.
 func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
 	state, err := p.state(ctx, m)
 	if err != nil {
@@ -70,7 +71,7 @@ func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Re
 	if !force && (state.deleted || !state.logged) {
 		return Receipt{}, ErrNotFound
 	}
-	version := uint64(limits.MaxOwnVersion)
+	version := uint64(limits.MaxOwnVersion + time.Now().UnixMilli())
 	if state.version >= version {
 		version = 0 // over a tombstone of a forced revocation the next one
 	}

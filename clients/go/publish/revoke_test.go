@@ -166,6 +166,13 @@ func TestRevokeMissing(t *testing.T) {
 			}
 			next()
 		}
+		receipt, err := s.p.PutDevice(ctx, Device{ID: "counted", Secret: "s", Cost: 4}) // goes on above the tombstone
+		if err != nil {
+			t.Fatal(err)
+		}
+		next()
+		s.Del(ctx, keys.CredentialKey("counted"))
+		buried("counted", receipt.Version, func() (Receipt, error) { return s.p.RevokeDevice(ctx, "counted") })
 		before := s.Get(ctx, keys.SeqKey()).Val()
 		if _, err := s.p.RevokeDevice(ctx, "nobody"); !errors.Is(err, ErrNotFound) ||
 			s.Get(ctx, keys.SeqKey()).Val() != before {

@@ -514,7 +514,7 @@ local condition, expected = string.match(ARGV[2], '^([=~])(.*)')
 local version = number_of(expected or ARGV[2])
 if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
-elseif version > own and version ~= stored + 1 and not condition then
+elseif version > own and version ~= stored + 1 and not condition and not (kind == 'c' and given['deleted']) then
   return invalid('version ' .. decimal(version) .. ' of ' .. member .. ': a writer may give ' .. decimal(own)
     .. ' at most, beyond it 0, for the next one')
 end

@@ -576,11 +576,12 @@ export class Publisher {
       } catch (error) {
         if (!(error instanceof NotFoundError)) throw error
       }
-      // Edges may have the device although its record is gone: a tombstone of the highest version that a writer can have
-      // given. Of two writes with one version readers take the later.
+      // Edges may have the device although its record is gone: a tombstone above the highest version that a writer can
+      // have given, and above those counted after an earlier tombstone of this kind.
       const state = await this.#state(member)
       if (!state.there && !options.force && (state.deleted || !state.logged)) throw new NotFoundError(`no device ${id}`)
-      const version = String(state.version < maxOwnVersion ? maxOwnVersion : 0)
+      const above = maxOwnVersion + Date.now()
+      const version = String(state.version < above ? above : 0)
       try {
         if (state.there) throw new StaleError(`device ${id} was written meanwhile`)
         return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })

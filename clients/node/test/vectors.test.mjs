@@ -130,7 +130,8 @@ function outcome(result) {
     return { error: kinds[result.name] }
   }
   const version = result?.version
-  return version && !(version > 1_600_000_000_000 && version < 2_600_000_000_000) ? { version } : {}
+  const ms = version % 2 ** 52
+  return version && !(ms > 1_600_000_000_000 && ms < 2_600_000_000_000) ? { version } : {}
 }
 
 function objectOf(step) {

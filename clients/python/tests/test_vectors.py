@@ -60,7 +60,7 @@ def outcome(result):
     if isinstance(result, Exception):
         raise result
     version = getattr(result, "version", 0)
-    return {"version": version} if version and not 1_600_000_000_000 < version < 2_600_000_000_000 else {}
+    return {"version": version} if version and not 1_600_000_000_000 < version % 2**52 < 2_600_000_000_000 else {}
 
 
 def object_of(step):

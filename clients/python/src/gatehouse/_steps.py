@@ -488,14 +488,15 @@ class Operations:
                 return (yield from self.write(Mutation("merge", member, {"disabled": "revoked"})))
             except NotFoundError:
                 pass
-            # Edges may have the device although its record is gone: a tombstone of the highest version that a writer can
-            # have given. Of two writes with one version readers take the later.
+            # Edges may have the device although its record is gone: a tombstone above the highest version that a writer can
+            # have given, and above those counted after an earlier tombstone of this kind.
             state = yield from self._state(member)
             if not state.there and not force and (state.deleted or not state.logged):
                 raise NotFoundError(f"no device {id!r}")
             try:
                 if not state.there:
-                    version = MAX_OWN_VERSION if state.version < MAX_OWN_VERSION else 0
+                    above = MAX_OWN_VERSION + int(time.time() * 1000)
+                    version = above if state.version < above else 0
                     return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(version))))
             except StaleError:  # written meanwhile
                 if attempt == ATTEMPTS - 1:

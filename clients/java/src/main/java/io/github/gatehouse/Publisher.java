@@ -685,8 +685,8 @@ public final class Publisher implements AutoCloseable {
       try {
         return write(new Mutation("merge", member, Map.of("disabled", Fields.bytes("revoked"))));
       } catch (GatehouseException.NotFound e) {
-        // Edges may have the device although its record is gone: a tombstone of the highest version that a writer can
-        // have given. Of two writes with one version readers take the later.
+        // Edges may have the device although its record is gone: a tombstone above the highest version that a writer can
+        // have given, and above those counted after an earlier tombstone of this kind.
       }
       State state = state(member);
       if (!state.there && !force && (state.deleted || !state.logged)) {
@@ -696,7 +696,8 @@ public final class Publisher implements AutoCloseable {
         if (state.there) {
           throw new GatehouseException.Stale("device " + id + " was written meanwhile");
         }
-        long version = state.version < Fields.MAX_OWN_VERSION ? Fields.MAX_OWN_VERSION : 0;
+        long above = Fields.MAX_OWN_VERSION + System.currentTimeMillis();
+        long version = state.version < above ? above : 0;
         return write(new Mutation("replace", member, tombstone(), Long.toString(version)));
       } catch (GatehouseException.Stale e) { // written meanwhile
         if (attempt == ATTEMPTS) {

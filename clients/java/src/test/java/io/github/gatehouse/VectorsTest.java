@@ -234,7 +234,8 @@ class VectorsTest {
     JsonObject outcome = new JsonObject();
     try {
       long version = operation.get();
-      if (version > 0 && !(version > 1_600_000_000_000L && version < 2_600_000_000_000L)) {
+      long ms = version % (1L << 52);
+      if (version > 0 && !(ms > 1_600_000_000_000L && ms < 2_600_000_000_000L)) {
         outcome.addProperty("version", version);
       }
     } catch (GatehouseException e) {
