@@ -6,25 +6,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sort"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
 
 const (
-	// sampleEvery is the interval at which the waiting of processes is read.
-	sampleEvery = 100 * time.Millisecond
+	// sampleEvery is the interval at which the processors' times are read. Linux counts them in ticks of 10 ms.
+	sampleEvery = 500 * time.Millisecond
+	clockTick   = 10 * time.Millisecond
 	// searched bounds the steps of a search for a time, which ends when one is shorter than near.
 	searched = 20
 	near     = 10 * time.Millisecond
 )
 
-// starvation is how long the parts of the run, this program and what it has started, have waited for a processor
-// altogether: as long, what they owe may take more than its bound. In each interval the thread of a process that waited
-// longest counts, because a change passes through the processes one after the other; but not more than the interval.
-// Without Linux it is 0. A nil starvation is 0, too.
+// starvation is how long other programs, or other guests of the host, have kept this machine's processors from the run,
+// this program and what it has started: the processors' busy time without the run's, over the number of processors. As
+// long, what the run owes may take more than its bound. Without Linux it is 0. A nil starvation is 0, too.
 type starvation struct {
 	mu      sync.Mutex
 	samples []starved
@@ -35,23 +35,30 @@ type starved struct{ at, sum time.Duration }
 
 // measure takes samples until ctx ends.
 func (s *starvation) measure(ctx context.Context, now func() time.Duration) {
-	waited := map[string]time.Duration{} // by thread
+	start, ok := takenByOthers()
+	if !ok {
+		return
+	}
 	add := func() {
-		longest := waits(waited)
-		at, sum := now(), time.Duration(0)
-		for _, wait := range longest {
-			sum += wait
+		taken, ok := takenByOthers()
+		if !ok {
+			return
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		last := starved{at: at}
-		if n := len(s.samples); n > 0 {
-			last = s.samples[n-1]
-		}
-		s.samples = append(s.samples, starved{at, last.sum + min(sum, at-last.at)})
+		s.add(now(), (taken-start)/time.Duration(runtime.NumCPU()))
 	}
 	add()
 	repeat(ctx, sampleEvery, add)
+}
+
+// add appends the sum at a time. It doesn't fall, and rises no faster than the time.
+func (s *starvation) add(at, sum time.Duration) {
+	if n := len(s.samples); n > 0 {
+		last := s.samples[n-1]
+		sum = min(max(sum, last.sum), last.sum+at-last.at)
+	}
+	s.samples = append(s.samples, starved{at, sum})
 }
 
 // between returns the starvation from one time to another. After the last sample it goes on as in the interval before.
@@ -94,7 +101,7 @@ func (s *starvation) before(at, d time.Duration) time.Duration {
 	return -1 // the run began later
 }
 
-// heavy reports whether the parts waited for more than half of a time.
+// heavy reports whether others took more than half of a time.
 func (s *starvation) heavy(from, to time.Duration) bool { return 2*s.between(from, to) > to-from }
 
 // String returns the sum.
@@ -108,44 +115,49 @@ func (s *starvation) String() string {
 	return fmt.Sprintf("%.1f of %.1f s", last.sum.Seconds(), last.at.Seconds())
 }
 
-// waits returns, by process, how long the thread that waited longest for a processor has waited since the last call,
-// whose values waited has.
-func waits(waited map[string]time.Duration) map[string]time.Duration {
-	longest, first := map[string]time.Duration{}, len(waited) == 0
-	for _, pid := range descendants() {
-		files, _ := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			fields := strings.Fields(string(text)) // ns of running, ns of waiting, times
-			if err != nil || len(fields) < 2 {
-				continue
-			}
-			ns, _ := strconv.ParseInt(fields[1], 10, 64)
-			if since := time.Duration(ns) - waited[file]; !first {
-				longest[pid] = max(longest[pid], since)
-			}
-			waited[file] = time.Duration(ns)
+// takenByOthers returns the time that processors have spent on others than the run since the machine started.
+func takenByOthers() (taken time.Duration, ok bool) {
+	text, err := os.ReadFile("/proc/stat")
+	// cpu user nice system idle iowait irq softirq steal guest guest_nice; user and nice have those of guests
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	fields := bytes.Fields(line)
+	if err != nil || len(fields) < 9 || string(fields[0]) != "cpu" {
+		return 0, false
+	}
+	ticks := 0
+	for i, field := range fields[1:9] {
+		if n, err := strconv.Atoi(string(field)); err == nil && i != 3 && i != 4 {
+			ticks += n
 		}
 	}
-	return longest
+	return time.Duration(ticks)*clockTick - takenByRun(), true
 }
 
-// descendants returns the ids of this process and of all that it has started, with theirs.
-func descendants() []string {
-	children := map[string][]string{}
+// takenByRun returns the time that processors have spent on this process, on all that it has started, with theirs, and on
+// those of them that have ended.
+func takenByRun() time.Duration {
+	ticks, children := map[string]int{}, map[string][]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		_, rest, ok := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" ")) // the name may have blanks
-		fields := bytes.Fields(rest)
-		if err == nil && ok && len(fields) > 1 {
-			parent := string(fields[1])
-			children[parent] = append(children[parent], filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			continue // it has ended
+		}
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // the name before may have blanks
+		if len(fields) < 15 {
+			continue
+		}
+		pid, parent := filepath.Base(filepath.Dir(file)), string(fields[1])
+		children[parent] = append(children[parent], pid)
+		for _, field := range fields[11:15] { // utime stime cutime cstime
+			n, _ := strconv.Atoi(string(field))
+			ticks[pid] += n
 		}
 	}
-	all := []string{strconv.Itoa(os.Getpid())}
-	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i]]...)
+	run, sum := []string{strconv.Itoa(os.Getpid())}, 0
+	for i := 0; i < len(run); i++ {
+		sum += ticks[run[i]]
+		run = append(run, children[run[i]]...)
 	}
-	return all
+	return time.Duration(sum) * clockTick
 }

@@ -87,7 +87,7 @@ func edgeFilters(node *yaml.Node) map[string][]*yaml.Node {
 	walk = func(node *yaml.Node) {
 		for _, filter := range fieldOf(node, "http_filters", "httpFilters").Content {
 			name := fieldOf(filter, "name").Value
-			if isEdge(filter) && name != "" && !strings.ContainsRune(name, '/') {
+			if isEdge(filter) && name != "" {
 				all[name] = append(all[name], filter)
 			}
 		}
