@@ -24,6 +24,9 @@ const (
 	turnTime = 50 * time.Millisecond
 	// settleTime is how long after a turn the responses to its last requests still count as the side's own.
 	settleTime = 2 * time.Millisecond
+	// slowTime is the length of a closed loop of slow requests. The CPU of requests under way at its end counts, though
+	// they have no answer: they must be few.
+	slowTime = 10 * time.Second
 )
 
 // pair measures the CPU of subject and reference per request in n pairs.
@@ -35,6 +38,24 @@ func (o *Options) pair(ctx context.Context, dir string, n int, subject, referenc
 			return report.Pair{}, err
 		}
 		pairs.Add(micros[0], micros[1])
+	}
+	return pairOf(subject.load.Name, subject.name, reference.name, pairs)
+}
+
+// pairOfLoops is [Options.pair] for a subject whose requests last longer than a turn: the closed loops of subject and
+// reference alternate, and each ends before the next one begins.
+func (o *Options) pairOfLoops(ctx context.Context, dir string, n int, subject, reference loaded) (report.Pair, error) {
+	var pairs stats.Pairs
+	for range n {
+		slow, err := o.closed(ctx, subject.target, subject.load, o.wrkLoad(slowTime), dir)
+		if err != nil {
+			return report.Pair{}, err
+		}
+		fast, err := o.closed(ctx, reference.target, reference.load, o.wrkLoad(sideTime), dir)
+		if err != nil {
+			return report.Pair{}, err
+		}
+		pairs.Add(slow.MicrosPerRequest, fast.MicrosPerRequest)
 	}
 	return pairOf(subject.load.Name, subject.name, reference.name, pairs)
 }

@@ -18,9 +18,10 @@ import (
 func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 	wo := worldOptions{name: "single"}
 	if o.Peers > 0 {
-		wo.services = []string{service.Auth, service.Cached}
+		wo.services = []string{service.Auth, service.Cached, service.Bcrypt}
 		wo.listeners = []worldListener{
 			{"origin", service.Origin, ""}, {"ext-authz", service.Origin, service.Auth}, {"ext-authz-direct", "", service.Auth},
+			{"bcrypt", service.Bcrypt, ""},
 		}
 	}
 	w, err := startWorld(ctx, o, wo)
@@ -73,6 +74,7 @@ type peer struct {
 	target
 	serves []string // names of workloads
 	loose  bool     // its responses differ from Gatehouse's: a lower bound, not an alternative
+	slow   bool     // requests last longer than a turn: whole closed loops are compared
 }
 
 // Names of peers that are also compared with each other.
@@ -87,23 +89,26 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
 	private := []string{"auth + 304", "auth + 200 1 KiB"}
 	all := []peer{
-		{w.beside("Envoy direct_response", "direct"), []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304",
-			"auth + 200 1 KiB"}, true},
-		{w.beside("Envoy → Go service", "origin", service.Origin), slices.Concat(public, []string{"pass", "miss"}), false},
-		{w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth),
-			slices.Concat(private, []string{"auth"}), false},
-		{w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), []string{"auth + 200 1 KiB"}, true},
-		{alone("Go alone", origin), public, false},
-		{alone("Go alone, verdict cached", cached), private, false},
+		{target: w.beside("Envoy direct_response", "direct"), loose: true,
+			serves: []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"}},
+		{target: w.beside("Envoy → Go service", "origin", service.Origin), serves: slices.Concat(public, []string{"pass", "miss"})},
+		{target: w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth),
+			serves: slices.Concat(private, []string{"auth"})},
+		{target: w.beside("Envoy → Go service, bcrypt for each request", "bcrypt", service.Bcrypt), slow: true,
+			serves: []string{"auth"}},
+		{target: w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), loose: true,
+			serves: []string{"auth + 200 1 KiB"}},
+		{target: alone("Go alone", origin), serves: public},
+		{target: alone("Go alone, verdict cached", cached), serves: private},
 	}
 	nginx, err := peers.StartNginx(ctx, w.dir, o.Workers, origin.Address, auth.Address)
 	if err = w.started(nginx, err, out); err != nil {
 		return nil, err
 	}
 	if nginx != nil {
-		all = append(all, peer{alone(nginxAlone+", proxy_cache", nginx, origin), public, false},
-			peer{alone(nginxAlone+", auth_request", nginx, origin, auth), private, false},
-			peer{alone(nginxAlone+", proxy_pass", nginx, origin), []string{"pass"}, false})
+		all = append(all, peer{target: alone(nginxAlone+", proxy_cache", nginx, origin), serves: public},
+			peer{target: alone(nginxAlone+", auth_request", nginx, origin, auth), serves: private},
+			peer{target: alone(nginxAlone+", proxy_pass", nginx, origin), serves: []string{"pass"}})
 	}
 	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
 		out.NotRun = append(out.NotRun, err.Error())
@@ -111,14 +116,14 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 		return nil, err
 	} else {
 		t := target{name: edgeInNginx, url: w.nginx.EdgeURL(), servers: append(w.nginx.servers(), origin.Server())}
-		all = append(all, peer{t, slices.Concat(public, private, []string{"pass", "auth"}), false})
+		all = append(all, peer{target: t, serves: slices.Concat(public, private, []string{"pass", "auth"})})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)
 	if err = w.started(varnish, err, out); err != nil {
 		return nil, err
 	}
 	if varnish != nil {
-		all = append(all, peer{alone("Varnish alone", varnish, origin), public, false})
+		all = append(all, peer{target: alone("Varnish alone", varnish, origin), serves: public})
 	}
 	return all, nil
 }
@@ -149,11 +154,15 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 			}
 		}
 		out.doing("%s, %s", load.Name, p.name)
-		row, err := o.closed(ctx, p.target, load, o.wrkLoad(o.seconds(3)), w.dir)
+		length, compare := o.seconds(3), o.pair
+		if p.slow {
+			length, compare = slowTime, o.pairOfLoops
+		}
+		row, err := o.closed(ctx, p.target, load, o.wrkLoad(length), w.dir)
 		if out.row(row, err) != nil {
 			return err
 		}
-		pair, err := o.pair(ctx, w.dir, max(o.Pairs/2, 1), loaded{p.target, load}, loaded{w.edge(), load})
+		pair, err := compare(ctx, w.dir, max(o.Pairs/2, 1), loaded{p.target, load}, loaded{w.edge(), load})
 		if err != nil {
 			return err
 		}

@@ -26,11 +26,12 @@ const (
 	Origin = "origin" // objects with ETags, telemetry; needs no credential
 	Auth   = "auth"   // 200 or 401 with a cached verdict, whatever the path: for ext_authz and auth_request
 	Cached = "cached" // Origin that checks credentials itself, with cached verdicts
+	Bcrypt = "bcrypt" // Origin that runs bcrypt for each request, at the default cost
 )
 
 // Command is the command line of a service.
 type Command struct {
-	Kind    string `arg:"" enum:"origin,auth,cached" help:"origin, auth or cached."`
+	Kind    string `arg:"" enum:"origin,auth,cached,bcrypt" help:"origin, auth, cached or bcrypt."`
 	Address string `required:"" help:"Where to listen, host:port."`
 }
 
@@ -64,13 +65,21 @@ func Handler(kind string) (http.Handler, error) {
 		mux.Handle("/", objects)
 		return mux, nil
 	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost) // it is compared rarely
+	cost := bcrypt.MinCost // cached verdicts: bcrypt runs rarely
+	if kind == Bcrypt {
+		cost = bcrypt.DefaultCost
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), cost)
 	if err != nil {
 		return nil, err
 	}
 	checker := &checker{hashes: map[string][]byte{workload.Device: hash}}
+	verify := checker.cached
+	if kind == Bcrypt {
+		verify = checker.compare
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if !checker.cached(r.Header.Get("x-device-id"), r.Header.Get("x-device-token")) {
+		if !verify(r.Header.Get("x-device-id"), r.Header.Get("x-device-token")) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}

@@ -34,6 +34,8 @@ func TestHandler(t *testing.T) {
 		{"cached, the client has it", Cached, workload.Private1K, with(good, "If-None-Match", etag), 304, 0},
 		{"cached refuses a wrong secret", Cached, workload.Private1K, with(good, "x-device-token", "wrong"), 401, 0},
 		{"cached refuses an unknown device", Cached, workload.Private1K, with(good, "x-device-id", "other"), 401, 0},
+		{"bcrypt lets in", Bcrypt, workload.Telemetry, good, 200, len(elsewhere)},
+		{"bcrypt refuses a wrong secret", Bcrypt, workload.Telemetry, with(good, "x-device-token", "wrong"), 401, 0},
 	} {
 		handler, err := Handler(test.kind)
 		if err != nil {
