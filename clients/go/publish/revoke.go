@@ -195,7 +195,8 @@ func (f *failures) keep(err error) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.count++; len(f.errs) < maxFailures {
+	f.count++
+	if len(f.errs) < maxFailures {
 		f.errs = append(f.errs, err)
 	}
 	return nil
