@@ -133,8 +133,8 @@ func takenByOthers() (taken time.Duration, ok bool) {
 	return time.Duration(ticks)*clockTick - takenByRun(), true
 }
 
-// takenByRun returns the time that processors have spent on this process, on all that it has started, with theirs, and on
-// those of them that have ended.
+// takenByRun returns the time that processors have spent on this process and on its descendants, with those that have
+// ended.
 func takenByRun() time.Duration {
 	ticks, children := map[string]int{}, map[string][]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")

@@ -88,7 +88,7 @@ func TestCheckerOnABusyMachine(t *testing.T) {
 	}
 }
 
-// TestTakenByOthers keeps two processors busy, first with children of this process, then with a process of no parent here.
+// TestTakenByOthers keeps two processors busy: with a child of this process, and with a process of another parent.
 func TestTakenByOthers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells who took the processors")

@@ -91,7 +91,8 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	all := []peer{
 		{target: w.beside("Envoy direct_response", "direct"), loose: true,
 			serves: []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"}},
-		{target: w.beside("Envoy → Go service", "origin", service.Origin), serves: slices.Concat(public, []string{"pass", "miss"})},
+		{target: w.beside("Envoy → Go service", "origin", service.Origin),
+			serves: slices.Concat(public, []string{"pass", "miss"})},
 		{target: w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth),
 			serves: slices.Concat(private, []string{"auth"})},
 		{target: w.beside("Envoy → Go service, bcrypt for each request", "bcrypt", service.Bcrypt), slow: true,

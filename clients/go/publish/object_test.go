@@ -167,7 +167,7 @@ func TestPutAnswerRefuses(t *testing.T) {
 		{303, nil, "status: 303: want 200, 301, 302, 307, 308, 404 or 410"},
 		{302, nil, "headers: location is missing, which status 302 needs"},
 		{0, []Header{header("location", "/b")}, "headers: location is only for status 301, 302, 307 and 308"},
-		{0, []Header{header("a b", "c")}, `headers: name "a b": want a token of 1 to 64 bytes in lower case`},
+		{0, []Header{header("a b", "c")}, `headers: name "a b": want 1 to 64 of a-z, 0-9 and -`},
 		{0, []Header{header("a", "")}, `headers: a: value "": want printable ASCII, not empty, without a blank at an end`},
 		{0, []Header{header("a", "b\nset-cookie: c")}, `headers: a: value "b\nset-cookie: c": want printable ASCII`},
 		{0, []Header{header("Set-Cookie", "a=b")}, "headers: set-cookie is not allowed: "},
