@@ -127,6 +127,19 @@ links() {
   scripts/links.sh "${files[@]}"
 }
 
+# Each term of the glossary is one that another page uses.
+glossary() {
+  local term terms unused=0
+  terms=$(sed -n 's/^- \*\*\(.*\)\*\*: .*/\1/p' docs/glossary.md)
+  [[ -n $terms ]] || { echo "docs/glossary.md: no terms" >&2; return 1; }
+  LC_ALL=C sort -fc <<<"$terms" || { echo "docs/glossary.md: not sorted" >&2; return 1; }
+  while read -r term; do
+    git grep -qiwE "$term(s|es)?" -- 'docs/*.md' ':!docs/glossary.md' ':!docs/decisions' ||
+      { echo "docs/glossary.md: no other page uses \"$term\"" >&2; unused=1; }
+  done <<<"$terms"
+  return "$unused"
+}
+
 stage gofmt formatted
 stage "120 columns" narrow
 stage "no conflicts" merged
@@ -148,6 +161,7 @@ stage "planted defects" plants
 stage "systemd units" units
 stage "tested versions" scripts/versions.sh
 stage links links
+stage glossary glossary
 stage "names of pages" mentions
 stage "packages of targets" packages
 stage actionlint go run "$actionlint"
