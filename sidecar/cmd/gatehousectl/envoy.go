@@ -20,12 +20,21 @@ import (
 type envoyParts struct {
 	File string `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
 	Dir  string `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
+	mode fs.FileMode // of File, which its parts get
 }
 
 func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
 	text, err := c.read(parts.File, maxConfig, "a configuration")
 	if err != nil {
 		return nil, err
+	}
+	parts.mode = 0o600
+	if parts.File != "-" {
+		info, err := os.Stat(parts.File)
+		if err != nil {
+			return nil, err
+		}
+		parts.mode = info.Mode().Perm()
 	}
 	dir, err := filepath.Abs(parts.Dir)
 	if err != nil {
@@ -56,11 +65,11 @@ func (cmd *envoyRenderCmd) Run(c *console) error {
 		return err
 	}
 	for _, filter := range split.Filters {
-		if err := writeFile(filepath.Join(cmd.Dir, filter.File()), filter.Text); err != nil {
+		if err := writeFile(filepath.Join(cmd.Dir, filter.File()), filter.Text, cmd.mode); err != nil {
 			return err
 		}
 	}
-	return writeFile(cmd.bootstrap(), split.Bootstrap)
+	return writeFile(cmd.bootstrap(), split.Bootstrap, cmd.mode)
 }
 
 type envoyReloadCmd struct {
@@ -125,7 +134,7 @@ func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter) error {
 		return err
 	}
 	begin := time.Now()
-	if err := writeFile(path, filter.Text); err != nil {
+	if err := writeFile(path, filter.Text, cmd.mode); err != nil {
 		return err
 	}
 	for {
@@ -138,10 +147,10 @@ func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter) error {
 			return err
 		case now.rejected > before.rejected:
 			return errors.Join(fmt.Errorf("%s: Envoy refuses it and goes on as before; its log tells why", filter.Name),
-				writeFile(path, old))
+				writeFile(path, old, cmd.mode))
 		case time.Since(begin) > reloadTimeout:
 			return errors.Join(fmt.Errorf("%s: Envoy has not applied it after %s: does it run with %s?", filter.Name,
-				reloadTimeout, cmd.bootstrap()), writeFile(path, old))
+				reloadTimeout, cmd.bootstrap()), writeFile(path, old, cmd.mode))
 		}
 		time.Sleep(reloadPoll)
 	}
