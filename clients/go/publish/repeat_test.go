@@ -206,7 +206,7 @@ func TestRepeatedAfterFailover(t *testing.T) {
 	}
 }
 
-// TestRepeatedAfterLostSeq: Repeated judges as the script does; with a number that seq doesn't have, nothing is remembered.
+// TestRepeatedAfterLostSeq: Repeated judges as the script does: a request whose number seq has lost isn't remembered.
 func TestRepeatedAfterLostSeq(t *testing.T) {
 	t.Parallel()
 	client := redistest.StartServer(t).Client(t)

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// loginConn keeps the arguments of a login out of all errors. A server or proxy that doesn't know AUTH or HELLO may repeat
-// the password in its answer.
+// loginConn keeps the arguments of a login out of all errors. A server or proxy that doesn't know AUTH or HELLO may
+// repeat the password in its answer.
 type loginConn struct {
 	net.Conn
 	password atomic.Pointer[string] // of the last command if that was a login

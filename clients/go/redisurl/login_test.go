@@ -13,8 +13,9 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
 // startRefusing starts a server that answers all commands with an error, and returns its port.
@@ -67,7 +68,8 @@ func TestLoginIsNotRepeated(t *testing.T) {
 	}
 	tests := []test{
 		{"Redis", Settings{URL: "redis://u:" + secret + "@127.0.0.1:" + real}, "unknown command 'auth'"},
-		{"Redis without a user", Settings{URL: "redis://127.0.0.1:" + real, PasswordFile: password}, "unknown command 'auth'"},
+		{"Redis without a user", Settings{URL: "redis://127.0.0.1:" + real, PasswordFile: password},
+			"unknown command 'auth'"},
 		{"Redis Cluster", Settings{URL: "redis+cluster://u:" + secret + "@127.0.0.1:" + real}, "unknown command 'auth'"},
 	}
 	for _, refusal := range []struct{ text, want string }{

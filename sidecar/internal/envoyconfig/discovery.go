@@ -77,8 +77,8 @@ func mayBeOurs(discovery object) bool {
 	})
 }
 
-// readExtension reads the filter of a name from its file. If that doesn't exist, the file may be beside the configuration,
-// as before both are installed.
+// readExtension reads the filter of a name from its file. If that doesn't exist, the file may be beside the
+// configuration, as before both are installed.
 func (a *analysis) readExtension(path, name string) error {
 	file := path
 	text, err := os.ReadFile(file)

@@ -149,7 +149,7 @@ func TestScalarsAsWritten(t *testing.T) {
 	}
 }
 
-// TestFilterFile: the file of a filter is where the configuration says or, if there is none, beside it, and has one filter.
+// TestFilterFile: the file of a filter is where the configuration says, otherwise beside it, and has one filter.
 func TestFilterFile(t *testing.T) {
 	t.Parallel()
 	dir, away := t.TempDir(), t.TempDir()
