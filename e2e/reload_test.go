@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -47,17 +49,24 @@ func startReloading(t *testing.T, opts stack.Options) *reloading {
 	return &reloading{e, dir, strings.TrimPrefix(e.EnvoyAdminURL(), "http://")}
 }
 
-// edit replaces a text of the configuration, as an operator's editor does.
+// edit replaces a text of the configuration, as an operator's editor does, where it is first.
 func (r *reloading) edit(before, after string) {
+	r.t.Helper()
+	r.editAt(strings.Index, before, after)
+}
+
+// editAt replaces a text where index finds it.
+func (r *reloading) editAt(index func(text, part string) int, before, after string) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.ConfigPath())
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	changed := strings.Replace(string(text), before, after, 1)
-	if changed == string(text) {
+	at := index(string(text), before)
+	if at < 0 {
 		r.t.Fatalf("%s has no %q", r.ConfigPath(), before)
 	}
+	changed := string(text[:at]) + after + string(text[at+len(before):])
 	if err := os.WriteFile(r.ConfigPath(), []byte(changed), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
@@ -137,7 +146,13 @@ func TestEnvoyReload(t *testing.T) {
 	// No verification is given up on a slow machine; one that a reload loses ends the test.
 	r := startReloading(t, stack.Options{SidecarArgs: []string{"--bcrypt.wait", "15s"},
 		ModifyConfig: func(c *stack.Config) error {
-			return c.Set("18s", append(filterPath, "vm_config", "configuration", "value", "sidecar", "timeout")...)
+			listeners, second := filterPath[:2:2], slices.Clone(filterPath)
+			second[2] = "second"
+			return errors.Join(
+				c.Set("18s", append(filterPath, "vm_config", "configuration", "value", "sidecar", "timeout")...),
+				c.Copy("edge", "second", listeners...), c.SetAddress(redistest.FreeAddress(t), append(listeners, "second")...),
+				c.Set([]any{}, append(second, "vm_config", "configuration", "value", "rules")...),
+				c.Set("second", append(second[:len(second)-2:len(second)-2], "name")...))
 		}})
 	changes := sized(20, 6)
 	r.put("/v1/products/1", `{"id":1}`)
@@ -246,14 +261,22 @@ func (r *reloading) refuses(t *testing.T) {
 	if onNative() {
 		has, hasNot = "libgatehouse.so", "none/libgatehouse.so"
 	}
-	r.edit(has, hasNot)
-	r.edit("path: /n/0}", "path: /gone}")
-	fails("a module that Envoy can't run", "Envoy refuses it and goes on as before")
-	if text, err := os.ReadFile(file); err != nil || string(text) != string(whole) {
-		t.Errorf("the file of the filter is not as before: %v", err)
+	for _, tt := range []struct {
+		filter string
+		index  func(text, part string) int // of the filter's module
+	}{
+		{"gatehouse", strings.Index},
+		{"second", strings.LastIndex}, // gatehouse has been applied before
+	} {
+		r.editAt(tt.index, has, hasNot)
+		r.edit("path: /n/0}", "path: /gone}")
+		fails("a module that Envoy can't run", tt.filter+": Envoy refuses it and goes on as before")
+		if text, err := os.ReadFile(file); err != nil || string(text) != string(whole) {
+			t.Errorf("%s is refused: the file of gatehouse is not as before: %v", tt.filter, err)
+		}
+		r.editAt(tt.index, hasNot, has)
+		r.edit("path: /gone}", "path: /n/0}")
 	}
-	r.edit(hasNot, has)
-	r.edit("path: /gone}", "path: /n/0}")
 
 	// A file that another program replaced, as kubelet does.
 	replace := func(text string) {
@@ -275,7 +298,7 @@ func (r *reloading) refuses(t *testing.T) {
 	sidecar := strings.TrimPrefix(r.SidecarAdminURL(), "http://")
 	await(t, "the status", patience, func() error {
 		out, err := gatehousectl(t, "status", "--sidecar", sidecar)
-		if !strings.Contains(out, "Envoy refused 2 changes of the rules") {
+		if !strings.Contains(out, "Envoy refused 3 changes of the rules") {
 			return fmt.Errorf("got %s, %w", out, err)
 		}
 		return nil

@@ -65,24 +65,35 @@ func (p *Publisher) repeated(ctx context.Context, key, request string) (Receipt,
 		return Receipt{}, ErrNotFound
 	}
 	const idSize, digestSize, number = 20, 8, 16
-	stored, err := p.client.HGet(ctx, p.keyspace.KeysOf(key).ChainKey(), contract.RequestField(request)).Result()
+	keys := p.keyspace.KeysOf(key)
+	var field, counter *redis.StringCmd
+	_, err := p.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		field = pipe.HGet(ctx, keys.ChainKey(), contract.RequestField(request))
+		counter = pipe.Get(ctx, keys.SeqKey())
+		return nil
+	})
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return Receipt{}, fmt.Errorf("look for the request: %w", err)
 	}
+	stored := field.Val()
 	at := strings.Index(stored, request[:idSize])
 	if at < 0 || len(stored) < at+idSize+digestSize+2*number {
 		return Receipt{}, ErrNotFound
 	}
 	entry := stored[at+idSize:]
-	if entry[:digestSize] != request[len(request)-digestSize:] {
-		return Receipt{}, ErrReused
-	}
 	var r Receipt
 	for i, n := range []*uint64{&r.Version, &r.Seq} {
 		text := entry[digestSize+i*number:]
 		if *n, err = strconv.ParseUint(text[:number], 10, 64); err != nil {
 			return Receipt{}, ErrNotFound
 		}
+	}
+	// As in write.lua: seq was lost since.
+	if seq, err := counter.Uint64(); err != nil || r.Seq > seq {
+		return Receipt{}, ErrNotFound
+	}
+	if entry[:digestSize] != request[len(request)-digestSize:] {
+		return Receipt{}, ErrReused
 	}
 	return r, nil
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -202,5 +203,21 @@ func TestRepeatedAfterFailover(t *testing.T) {
 	}
 	if seq := s.Master.Client(t).Get(ctx, keys.SeqKey()).Val(); seq != "2" {
 		t.Errorf("%s writes, want 2", seq)
+	}
+}
+
+// TestRepeatedAfterLostSeq: Repeated judges as the script does: a request whose number seq has lost isn't remembered.
+func TestRepeatedAfterLostSeq(t *testing.T) {
+	t.Parallel()
+	client := redistest.StartServer(t).Client(t)
+	p, ctx := New(client), WithRequests(t.Context(), Request{ID: [16]byte{1}})
+	first, err := p.Put(ctx, Object{Key: "/a", ContentType: "text/plain", Body: []byte("a")})
+	must(t, err)
+	if got, err := p.Repeated(ctx, "/a"); err != nil || got != first {
+		t.Errorf("got %v, %v, want %v", got, err, first)
+	}
+	must(t, client.Decr(ctx, keys.SeqKey()).Err())
+	if got, err := p.Repeated(ctx, "/a"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("seq was lost: got %v, %v, want ErrNotFound", got, err)
 	}
 }

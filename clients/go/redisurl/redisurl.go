@@ -11,6 +11,7 @@ package redisurl
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -173,13 +174,15 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 	if err := s.credentials(o, t); err != nil {
 		return nil, err
 	}
-	if !t.tls {
-		o.Dialer = dial
-		return o, nil
+	var config *tls.Config
+	if t.tls {
+		var err error
+		if config, err = s.tlsConfig(); err != nil {
+			return nil, err
+		}
 	}
-	var err error
-	o.TLSConfig, err = s.tlsConfig()
-	return o, err
+	o.Dialer = dialer(config)
+	return o, nil
 }
 
 // Withheld reports whether err is the server's refusal of a command as such: the user has no permission for it, or the

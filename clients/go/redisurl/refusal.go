@@ -3,6 +3,7 @@ package redisurl
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -10,24 +11,41 @@ import (
 	"time"
 )
 
-// dial connects as the client itself would, but keeps why the server closes the connection.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Minute}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
+// dialer returns a function that connects as the client itself would, by TLS if config isn't nil. Its connections keep
+// passwords out of errors; those without TLS also keep why the server closes them.
+func dialer(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	tcp := &net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Minute}
+	if config != nil {
+		secure := &tls.Dialer{NetDialer: tcp, Config: config}
+		return func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout) // for the handshake, too
+			defer cancel()
+			conn, err := secure.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &loginConn{Conn: conn}, nil
+		}
 	}
-	raw, ok := conn.(syscall.Conn)
-	if !ok {
-		return conn, nil
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := tcp.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		login := &loginConn{Conn: conn}
+		raw, ok := conn.(syscall.Conn)
+		if !ok {
+			return login, nil
+		}
+		return &refusedConn{Conn: login, raw: raw}, nil
 	}
-	return &refusedConn{Conn: conn, raw: raw}, nil
 }
 
 // refusedConn adds to an error what a server says before it closes a new connection: that it has too many, or is in
 // protected mode. The client takes that for the answer to its HELLO, which it ignores, and reports a broken pipe.
 type refusedConn struct {
 	net.Conn
-	raw     syscall.Conn // of Conn
+	raw     syscall.Conn // of the connection under Conn
 	begun   bool         // something was read; only for Read
 	refusal atomic.Pointer[string]
 }

@@ -20,12 +20,21 @@ import (
 type envoyParts struct {
 	File string `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
 	Dir  string `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
+	mode fs.FileMode // of File, which its parts get
 }
 
 func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
 	text, err := c.read(parts.File, maxConfig, "a configuration")
 	if err != nil {
 		return nil, err
+	}
+	parts.mode = 0o600
+	if parts.File != "-" {
+		info, err := os.Stat(parts.File)
+		if err != nil {
+			return nil, err
+		}
+		parts.mode = info.Mode().Perm()
 	}
 	dir, err := filepath.Abs(parts.Dir)
 	if err != nil {
@@ -56,11 +65,11 @@ func (cmd *envoyRenderCmd) Run(c *console) error {
 		return err
 	}
 	for _, filter := range split.Filters {
-		if err := writeFile(filepath.Join(cmd.Dir, filter.File()), filter.Text); err != nil {
+		if err := writeFile(filepath.Join(cmd.Dir, filter.File()), filter.Text, cmd.mode); err != nil {
 			return err
 		}
 	}
-	return writeFile(cmd.bootstrap(), split.Bootstrap)
+	return writeFile(cmd.bootstrap(), split.Bootstrap, cmd.mode)
 }
 
 type envoyReloadCmd struct {
@@ -69,7 +78,7 @@ type envoyReloadCmd struct {
 }
 
 // Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied them. If
-// Envoy refuses one, its file is again as before.
+// Envoy refuses one, all are again as before.
 func (cmd *envoyReloadCmd) Run(c *console) error {
 	checks := *c
 	checks.stdout = io.Discard // it says that all is well
@@ -91,12 +100,43 @@ func (cmd *envoyReloadCmd) Run(c *console) error {
 		return usagef("%s: nothing is applied: other parts than the rules differ from what Envoy started with, first %s; "+
 			"restart Envoy", cmd.File, firstDifference(running, split.Bootstrap))
 	}
+	var replaced []replacedFilter
 	for _, filter := range split.Filters {
-		if err := cmd.apply(c, &filter); err != nil {
-			return err
+		if err := cmd.apply(c, &filter, &replaced); err != nil {
+			return errors.Join(err, cmd.restore(replaced))
 		}
 	}
 	return nil
+}
+
+// replacedFilter is a filter whose file a reload has replaced.
+type replacedFilter struct {
+	name, path string
+	text       []byte    // of the file before
+	before     discovery // what Envoy told before
+}
+
+// restore writes the filters' files as they were, and waits until Envoy has applied them again.
+func (cmd *envoyReloadCmd) restore(replaced []replacedFilter) (failed error) {
+	for _, filter := range replaced {
+		failed = errors.Join(failed, writeFile(filter.path, filter.text, cmd.mode))
+	}
+	begin := time.Now()
+	for _, filter := range replaced {
+		for {
+			now, err := cmd.state(filter.name)
+			if err == nil && now.version == filter.before.version {
+				break
+			}
+			if err != nil || time.Since(begin) > reloadTimeout {
+				failed = errors.Join(failed, fmt.Errorf("%s: its file is as before, but Envoy has not applied it after %s",
+					filter.name, time.Since(begin).Round(time.Second)), err)
+				break
+			}
+			time.Sleep(reloadPoll)
+		}
+	}
+	return failed
 }
 
 // firstDifference returns the first line of next that differs, or is missing, in running.
@@ -110,7 +150,8 @@ func firstDifference(running, next []byte) string {
 	return "the end"
 }
 
-func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter) error {
+// apply replaces the filter's file if it differs, adds it to replaced, and waits until Envoy has applied it.
+func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter, replaced *[]replacedFilter) error {
 	before, err := cmd.state(filter.Name)
 	if err != nil {
 		return fmt.Errorf("%w\nSay where Envoy's admin is by --admin or $GATEHOUSE_EDGE_ADMIN", err)
@@ -125,9 +166,10 @@ func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter) error {
 		return err
 	}
 	begin := time.Now()
-	if err := writeFile(path, filter.Text); err != nil {
+	if err := writeFile(path, filter.Text, cmd.mode); err != nil {
 		return err
 	}
+	*replaced = append(*replaced, replacedFilter{filter.Name, path, old, before})
 	for {
 		now, err := cmd.state(filter.Name)
 		switch {
@@ -137,11 +179,10 @@ func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter) error {
 			_, err = fmt.Fprintf(c.stdout, "%s: applied in %d ms\n", filter.Name, time.Since(begin).Milliseconds())
 			return err
 		case now.rejected > before.rejected:
-			return errors.Join(fmt.Errorf("%s: Envoy refuses it and goes on as before; its log tells why", filter.Name),
-				writeFile(path, old))
+			return fmt.Errorf("%s: Envoy refuses it and goes on as before; its log tells why", filter.Name)
 		case time.Since(begin) > reloadTimeout:
-			return errors.Join(fmt.Errorf("%s: Envoy has not applied it after %s: does it run with %s?", filter.Name,
-				reloadTimeout, cmd.bootstrap()), writeFile(path, old))
+			return fmt.Errorf("%s: Envoy has not applied it after %s: does it run with %s?", filter.Name, reloadTimeout,
+				cmd.bootstrap())
 		}
 		time.Sleep(reloadPoll)
 	}

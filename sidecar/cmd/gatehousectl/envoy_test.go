@@ -49,6 +49,15 @@ func TestEnvoyReload(t *testing.T) {
 	s.fails(2, "envoy.yaml: no such file or directory: let Envoy start with what gatehousectl envoy render writes", "",
 		reload...)
 	s.ok("", "envoy", "render", config, "--dir", dir)
+	modes := func(want os.FileMode) {
+		t.Helper()
+		for _, name := range []string{"envoy.yaml", "gatehouse.yaml"} {
+			if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
+				t.Errorf("%s: got mode %v, %v, want %v", name, info.Mode(), err, want)
+			}
+		}
+	}
+	modes(0o600) // the configuration's
 	first := read("gatehouse.yaml")
 	if got := s.ok("", reload...); got != "gatehouse: unchanged\n" {
 		t.Errorf("got %q", got)
@@ -83,7 +92,15 @@ func TestEnvoyReload(t *testing.T) {
 		!strings.Contains(read("gatehouse.yaml"), "name: goods") {
 		t.Errorf("got %q", got)
 	}
+	modes(0o600)
 	s.fails(1, "Say where Envoy's admin is by --admin or $GATEHOUSE_EDGE_ADMIN", "", append(reload[:len(reload)-1],
 		"127.0.0.1:1")...)
+	if err := os.Chmod(config, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	s.ok("", "envoy", "render", config, "--dir", dir)
+	modes(0o640)
+	s.ok(whole, "envoy", "render", "-", "--dir", dir)
+	modes(0o600)
 	s.fails(2, "has no filter of Gatehouse", "static_resources: {}", "envoy", "render", "-", "--dir", dir)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -19,22 +20,22 @@ func (cmd *installModuleCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(cmd.Destination, module); err != nil {
+	if err := writeFile(cmd.Destination, module, 0o644); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(c.stdout, "%s: %d bytes\n", cmd.Destination, len(module))
 	return err
 }
 
-// writeFile creates or replaces a file that everybody may read, so that nobody sees half of it.
-func writeFile(path string, text []byte) error {
+// writeFile creates or replaces a file at once, so that nobody sees half of it.
+func writeFile(path string, text []byte, mode fs.FileMode) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), ".gatehouse-")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(temporary.Name()) // no-op after the rename
 	_, err = temporary.Write(text)
-	if err := errors.Join(err, temporary.Chmod(0o644), temporary.Close()); err != nil {
+	if err := errors.Join(err, temporary.Chmod(mode), temporary.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return os.Rename(temporary.Name(), path)

@@ -23,7 +23,7 @@ func (cmd *nginxRenderCmd) Run(c *console) error {
 		return err
 	}
 	if cmd.Output != "" {
-		return writeFile(cmd.Output, rendered)
+		return writeFile(cmd.Output, rendered, 0o644)
 	}
 	_, err = c.stdout.Write(rendered)
 	return err
@@ -51,13 +51,13 @@ func (cmd *nginxInstallCmd) Run(c *console) error {
 	if err := installPlugin(cmd.Dir); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(cmd.Dir, libraryName), library); err != nil {
+	if err := writeFile(filepath.Join(cmd.Dir, libraryName), library, 0o644); err != nil {
 		return err
 	}
 	if rendered == nil {
 		return nil
 	}
-	return writeFile(filepath.Join(cmd.Dir, "rules.json"), rendered)
+	return writeFile(filepath.Join(cmd.Dir, "rules.json"), rendered, 0o644)
 }
 
 const libraryName = "libgatehouse-nginx.so"
@@ -98,7 +98,7 @@ func installPlugin(dir string) error {
 		if err != nil {
 			return err
 		}
-		return writeFile(to, text)
+		return writeFile(to, text, 0o644)
 	})
 }
 

@@ -1,7 +1,9 @@
 package envoyconfig
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,16 +77,19 @@ func mayBeOurs(discovery object) bool {
 	})
 }
 
-// readExtension reads the filter of a name from its file, which may be beside the configuration, as before both are
-// installed.
+// readExtension reads the filter of a name from its file. If that doesn't exist, the file may be beside the
+// configuration, as before both are installed.
 func (a *analysis) readExtension(path, name string) error {
-	file := filepath.Join(filepath.Dir(a.name), filepath.Base(path))
+	file := path
 	text, err := os.ReadFile(file)
-	if err != nil {
-		file = path
-		if text, err = os.ReadFile(path); err != nil {
-			return err
+	if errors.Is(err, fs.ErrNotExist) {
+		file = filepath.Join(filepath.Dir(a.name), filepath.Base(path))
+		if beside, failed := os.ReadFile(file); failed == nil {
+			text, err = beside, nil
 		}
+	}
+	if err != nil {
+		return err
 	}
 	tree, source, err := parse(text)
 	if err != nil {

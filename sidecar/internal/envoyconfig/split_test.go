@@ -149,7 +149,7 @@ func TestScalarsAsWritten(t *testing.T) {
 	}
 }
 
-// TestFilterFile: the file of a filter is beside the configuration, or where that says, and has one filter.
+// TestFilterFile: the file of a filter is where the configuration says, otherwise beside it, and has one filter.
 func TestFilterFile(t *testing.T) {
 	t.Parallel()
 	dir, away := t.TempDir(), t.TempDir()
@@ -187,5 +187,9 @@ func TestFilterFile(t *testing.T) {
 	check("no YAML", 0, noFile.Code)
 	file = filepath.Join(dir, "gatehouse.yaml")
 	write(string(split.Filters[0].Text))
+	check("another one beside the configuration", 0, noFile.Code)
+	if err := os.Remove(filepath.Join(away, "gatehouse.yaml")); err != nil {
+		t.Fatal(err)
+	}
 	check("beside the configuration", 4)
 }

@@ -98,10 +98,9 @@ func (g *Group) Degraded() (sentences []string) {
 	return sentences
 }
 
-// summarize returns the text of an error, with the word timeout if that is what it means, and cut if it is long. The
-// arguments of a command that Redis doesn't know, which its answer repeats, are left out: those of AUTH are secret.
+// summarize returns the text of an error, with the word timeout if that is what it means, and cut if it is long.
 func summarize(err error) string {
-	text, _, _ := strings.Cut(err.Error(), ", with args beginning with")
+	text := err.Error()
 	timeout, is := errors.AsType[net.Error](err)
 	if (is && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)) && !strings.Contains(text, "timeout") {
 		text += " (timeout)"
