@@ -2,6 +2,7 @@ package follow_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,67 +15,182 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// lossCase is a shard, in a namespace of its own, that has lost a set of keys.
-type lossCase struct {
-	keyspace           contract.Keyspace
-	lost               []string // names after the shard's tag
-	running, restarted *group
-	inStep             time.Time // of running, before the loss
+// records are the versions of the records of a shard, by member.
+type records map[string]uint64
+
+// with returns the records of both, those of other where both have one.
+func (r records) with(other records) records {
+	all := maps.Clone(r)
+	maps.Copy(all, other)
+	return all
 }
 
+// has returns the records that the follower has.
+func (g *group) has() records {
+	all := records{}
+	for i := range 4 {
+		n := fmt.Sprint(i)
+		for member, version := range map[string]uint64{
+			"o:/" + n: g.objects[0].version("/" + n), "c:d" + n: g.credentials[0].version("d" + n),
+		} {
+			if version != 0 {
+				all[member] = version
+			}
+		}
+	}
+	return all
+}
+
+// lossCase is a shard, in a namespace of its own, that has lost a set of keys.
+type lossCase struct {
+	keyspace  contract.Keyspace
+	publish   *publish.Publisher
+	lost      []string // names after the shard's tag
+	running   *group
+	restarted []*group // since the loss, and since writes after it
+	left      records  // that the shard had and has not lost
+	written   records  // since the loss
+}
+
+// before are the records of before the loss.
+var before = records{"o:/1": 1, "o:/2": 1, "c:d1": 1, "c:d2": 1}
+
 func (x *lossCase) String() string { return "lost " + strings.Join(x.lost, " ") }
+
+func (x *lossCase) key(name string) string {
+	return "{gatehouse." + x.keyspace.Namespace + ":0}:" + name
+}
 
 func (x *lossCase) lacks(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(x.lost, name) })
 }
 
-// expected returns what the group must name as lost, "" if it must follow: the model. Of epoch, seq and log each one
-// that is missing counts, unless nothing else shows that there were writes.
-func (x *lossCase) expected(knows bool) (named []string, empty bool) {
+// outcome is what a follower must have and say.
+type outcome struct {
+	named    []string // keys that are lost
+	empty    bool     // the shard
+	followed bool
+	has      records
+}
+
+// expected returns the outcome before a write: the model. Of epoch, seq and log each one that is missing counts,
+// unless nothing else shows that there were writes. Who has read all needs no log.
+func (x *lossCase) expected(knows bool) outcome {
+	o := outcome{has: records{}}
+	if knows {
+		o.has = before
+	}
 	switch {
 	case x.lacks("epoch", "seq", "log", "chain"):
-		return nil, true
+		o.empty = true
+		return o
 	case x.lacks("seq", "log", "chain") && !knows:
-		return nil, false // accept-loss leaves an epoch alone, too
+		o.followed = true // accept-loss leaves an epoch alone, too
+		return o
 	}
 	for _, name := range []string{"epoch", "seq", "log"} {
 		if x.lacks(name) {
-			named = append(named, "{gatehouse."+x.keyspace.Namespace+":0}:"+name)
+			o.named = append(o.named, x.key(name))
 		}
 	}
-	return named, false
-}
-
-// awaitSaid waits until the log says that the shard is empty or lacks these keys, and no others.
-func (x *lossCase) awaitSaid(t *testing.T, g *group, named []string, empty bool) {
-	t.Helper()
-	want := "redis has lost " + strings.Join(named, ", ") + ", but"
-	if empty {
-		want = "redis is empty"
+	o.followed = o.named == nil || knows && slices.Equal(o.named, []string{x.key("log")})
+	if o.followed && !knows {
+		o.has = x.left
 	}
-	await.Until(t, x.String()+": "+want, func() bool {
-		return strings.Contains(g.log.String(), want) && metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == 1
+	return o
+}
+
+// expectedThen returns the outcome after a write. It goes on from the highest number that is left, so without seq
+// nothing is missing. A lost log stays lost. If no number is left, the write counts as the first one.
+func (x *lossCase) expectedThen(knows bool) outcome {
+	switch {
+	case x.lacks("seq", "log", "chain") && !knows:
+		return outcome{followed: true, has: x.written}
+	case x.lacks("log") && !x.lacks("seq", "chain"):
+		o := outcome{named: []string{x.key("log")}, followed: knows && !x.lacks("epoch"), has: records{}}
+		if o.followed {
+			o.has = before.with(x.written)
+		} else if knows {
+			o.has = before
+		}
+		return o
+	case knows && !x.lacks("epoch") && !x.lacks("seq", "log", "chain"):
+		return outcome{followed: true, has: before.with(x.written)}
+	}
+	return outcome{followed: true, has: x.left.with(x.written)} // everything was read again
+}
+
+// check waits until the follower says what it must, and compares what it has.
+func (x *lossCase) check(t *testing.T, name string, g *group, want outcome) {
+	t.Helper()
+	said := "redis has lost " + strings.Join(want.named, ", ") + ", but"
+	if want.empty {
+		said = "redis is empty"
+	}
+	lost := want.empty || want.named != nil
+	if lost {
+		await.Until(t, name+": "+said, func() bool { return strings.Contains(g.log.String(), said) })
+	}
+	await.Until(t, fmt.Sprint(name, ": empty or without keys: ", lost), func() bool {
+		return metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == map[bool]float64{true: 1}[lost]
 	})
+	if want.followed {
+		now := time.Now()
+		await.Until(t, name+": in step", func() bool { return g.clock.inStep().After(now) })
+		await.Until(t, fmt.Sprint(name, ": ", want.has), func() bool { return maps.Equal(g.has(), want.has) })
+	}
+	if got := g.has(); !maps.Equal(got, want.has) {
+		t.Errorf("%s: got %v, want %v", name, got, want.has)
+	}
+	_, err := g.Applied(0)
+	if (err == nil) != want.followed {
+		t.Errorf("%s: followed: %v; want %t", name, err, want.followed)
+	}
+	if says := strings.Contains(strings.Join(g.Degraded(), "; "), said); says != (lost && want.followed) {
+		t.Errorf("%s: degraded: %q", name, g.Degraded())
+	}
+	if knows := g == x.running || want.followed; knows != (g.Ready() == nil) ||
+		!knows && !strings.Contains(g.Ready().Error(), strings.TrimSuffix(said, ", but")) {
+		t.Errorf("%s: ready: %v", name, g.Ready())
+	}
 }
 
-// has returns the versions of the records that the shard was given first, and then.
-func (g *group) has() string {
-	return fmt.Sprint(g.objects[0].version("/1"), g.objects[0].version("/2"), g.credentials[0].version("d1"),
-		g.credentials[0].version("d2"))
+// put writes records, of which the log had some and lacks others.
+func (x *lossCase) put(t *testing.T, which ...int) {
+	t.Helper()
+	for _, i := range which {
+		var r publish.Receipt
+		var err error
+		id := []string{"c:d3", "o:/1", "c:d1", "o:/3"}[i%4]
+		switch i % 4 {
+		case 0:
+			r, err = x.publish.PutDevice(t.Context(), publish.Device{ID: "d3", Hashes: []string{hash}})
+		case 2:
+			r, err = x.publish.RevokeDevice(t.Context(), "d1")
+		default:
+			r, err = x.publish.Put(t.Context(), publish.Object{Key: id[2:], ContentType: "image/png"})
+		}
+		if err != nil {
+			t.Fatalf("%v: %s: %v", x, id, err)
+		}
+		x.written[id] = r.Version
+	}
 }
 
-// TestLostKeys deletes every subset of the keys of a shard in a real Redis. A running follower keeps what it has, and
-// names the keys that are gone. So does one that starts then: it isn't ready, and has nothing, unless only what no
-// reader needs is gone.
+// TestLostKeys deletes every subset of the keys of a shard in a real Redis, and then lets it have one write and many. A
+// running follower keeps what it has, and names the keys that are gone. So does one that starts then: it isn't ready,
+// and has nothing, unless only what no reader needs is gone, or the write has restored it.
 func TestLostKeys(t *testing.T) {
 	s := serverAt(t, redistest.StartServer(t).Address)
 	names := []string{"epoch", "seq", "log", "chain", "o:/2", "c:d2", "p:/old2/", "audit"}
 	var cases []*lossCase
 	for set := 0; set < 1<<len(names); set += sized(1, 7) {
-		x := &lossCase{keyspace: contract.Keyspace{Namespace: fmt.Sprint("n", set)}}
+		x := &lossCase{keyspace: contract.Keyspace{Namespace: fmt.Sprint("n", set)}, left: maps.Clone(before),
+			written: records{}}
 		for i, name := range names {
 			if set&(1<<i) != 0 {
 				x.lost = append(x.lost, name)
+				delete(x.left, name)
 			}
 		}
 		p := publish.New(s.Client, publish.Namespace(x.keyspace.Namespace), publish.Author("tester"))
@@ -87,62 +203,36 @@ func TestLostKeys(t *testing.T) {
 				t.Fatal(err, err2, err3)
 			}
 		}
-		x.running = followKeyspace(t, s, x.keyspace, 0)
+		x.publish, x.running = p, followKeyspace(t, s, x.keyspace, 0)
 		cases = append(cases, x)
 	}
 	t.Log(len(cases), "sets of keys")
 	for _, x := range cases {
 		<-x.running.Synced()
-		if got := x.running.has(); got != "1 1 1 1" {
-			t.Fatalf("%v: got versions %s before", x, got)
+		if got := x.running.has(); !maps.Equal(got, before) {
+			t.Fatalf("%v: got %v before", x, got)
 		}
-		x.inStep = x.running.clock.inStep()
 		for _, name := range x.lost {
-			key := "{gatehouse." + x.keyspace.Namespace + ":0}:" + name
-			if n := s.Del(t.Context(), key).Val(); n != 1 {
-				t.Fatalf("%s: %d keys deleted, want 1", key, n)
+			if n := s.Del(t.Context(), x.key(name)).Val(); n != 1 {
+				t.Fatalf("%s: %d keys deleted, want 1", x.key(name), n)
 			}
 		}
 	}
-	for _, x := range cases {
-		x.restarted = followKeyspace(t, s, x.keyspace, 0)
+	restart := func() {
+		for _, x := range cases {
+			x.restarted = append(x.restarted, followKeyspace(t, s, x.keyspace, 0))
+		}
 	}
+	restart()
 	for _, x := range cases {
-		t.Run(x.String(), func(t *testing.T) {
-			if named, empty := x.expected(true); empty || named != nil {
-				x.awaitSaid(t, x.running, named, empty)
-			} else {
-				now := time.Now()
-				await.Until(t, "in step", func() bool { return x.running.clock.inStep().After(now) })
-			}
-			if got := x.running.has(); got != "1 1 1 1" || x.running.Ready() != nil {
-				t.Errorf("running: got versions %s, %v; want all kept, and ready", got, x.running.Ready())
-			}
-
-			g := x.restarted
-			named, empty := x.expected(false)
-			if empty || named != nil {
-				x.awaitSaid(t, g, named, empty)
-				if err := g.Ready(); err == nil || named != nil && !strings.Contains(err.Error(), strings.Join(named, ", ")) ||
-					g.has() != "0 0 0 0" {
-					t.Errorf("restarted: got versions %s, %v; want none, and %s named", g.has(), err, named)
-				}
+		t.Run(x.String()+", no write", func(t *testing.T) {
+			x.check(t, "running", x.running, x.expected(true))
+			g, want := x.restarted[0], x.expected(false)
+			x.check(t, "restarted", g, want)
+			if !want.followed {
 				return
 			}
-			<-g.Synced()
-			want := []any{1, 1, 1, 1}
-			for i, name := range map[int]string{1: "o:/2", 3: "c:d2"} {
-				if x.lacks(name) {
-					want[i] = 0
-				}
-			}
 			log, all := g.log.String(), !x.lacks("log")
-			if !all {
-				want = []any{0, 0, 0, 0}
-			}
-			if got := g.has(); got != fmt.Sprint(want...) {
-				t.Errorf("restarted: got versions %s, want %v", got, want)
-			}
 			for kind, name := range map[string]string{"object": "o:/2", "credential": "c:d2", "purge": "p:/old2/"} {
 				gone := metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", kind, "reason", "missing") == 1
 				said := strings.Contains(log, "id="+name[2:]+" ")
@@ -154,6 +244,22 @@ func TestLostKeys(t *testing.T) {
 				t.Errorf("restarted: names the chain: %t: %s", said, log)
 			}
 		})
+	}
+	for _, then := range []string{"a write", "many writes"} {
+		for i, x := range cases {
+			if x.put(t, i); then != "a write" {
+				x.put(t, 0, 1, 2, 3, 0, 1, 3, 0, 1, 3)
+			}
+		}
+		restart()
+		for _, x := range cases {
+			t.Run(x.String()+", "+then, func(t *testing.T) {
+				x.check(t, "running", x.running, x.expectedThen(true))
+				for i, g := range x.restarted {
+					x.check(t, fmt.Sprint("restarted ", i), g, x.expectedThen(false))
+				}
+			})
+		}
 	}
 }
 
