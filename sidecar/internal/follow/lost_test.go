@@ -101,12 +101,15 @@ func (x *lossCase) expected(knows bool) outcome {
 }
 
 // expectedThen returns the outcome after a write. It goes on from the highest number that is left, so without seq
-// nothing is missing. A lost log stays lost. If no number is left, the write counts as the first one.
-func (x *lossCase) expectedThen(knows bool) outcome {
+// nothing is missing. A lost log stays lost, until that is accepted. If no number is left, the write counts as the first
+// one.
+func (x *lossCase) expectedThen(knows, accepted bool) outcome {
 	switch {
-	case x.lacks("seq", "log", "chain") && !knows:
-		return outcome{followed: true, has: x.written}
-	case x.lacks("log") && !x.lacks("seq", "chain"):
+	case x.lacks("log") && (accepted || x.lacks("seq", "chain")):
+		if !knows {
+			return outcome{followed: true, has: x.written}
+		}
+	case x.lacks("log"):
 		o := outcome{named: []string{x.key("log")}, followed: knows && !x.lacks("epoch"), has: records{}}
 		if o.followed {
 			o.has = before.with(x.written)
@@ -114,7 +117,7 @@ func (x *lossCase) expectedThen(knows bool) outcome {
 			o.has = before
 		}
 		return o
-	case knows && !x.lacks("epoch") && !x.lacks("seq", "log", "chain"):
+	case knows && !x.lacks("epoch"):
 		return outcome{followed: true, has: before.with(x.written)}
 	}
 	return outcome{followed: true, has: x.left.with(x.written)} // everything was read again
@@ -177,7 +180,7 @@ func (x *lossCase) put(t *testing.T, which ...int) {
 	}
 }
 
-// TestLostKeys deletes every subset of the keys of a shard in a real Redis, and then lets it have one write and many. A
+// TestLostKeys deletes every subset of the keys of a shard in a real Redis, and then lets it have one write, many, and accept-loss. A
 // running follower keeps what it has, and names the keys that are gone. So does one that starts then: it isn't ready,
 // and has nothing, unless only what no reader needs is gone, or the write has restored it.
 func TestLostKeys(t *testing.T) {
@@ -246,19 +249,27 @@ func TestLostKeys(t *testing.T) {
 			}
 		})
 	}
-	for _, then := range []string{"a write", "many writes"} {
+	for _, then := range []string{"a write", "many writes", "accepted"} {
 		for i, x := range cases {
-			if x.put(t, i); then != "a write" {
+			switch then {
+			case "a write":
+				x.put(t, i)
+			case "many writes":
 				x.put(t, 0, 1, 2, 3, 0, 1, 3, 0, 1, 3)
+			default:
+				marked := x.lacks("log") && !x.lacks("seq", "chain")
+				if n, err := x.publish.AcceptLoss(t.Context()); err != nil || (n > 0) != marked {
+					t.Errorf("%v: accepted %d, %v; want a loss: %t", x, n, err, marked)
+				}
 			}
 		}
 		restart()
 		since := time.Now()
 		for _, x := range cases {
 			t.Run(x.String()+", "+then, func(t *testing.T) {
-				x.check(t, "running", x.running, since, x.expectedThen(true))
+				x.check(t, "running", x.running, since, x.expectedThen(true, then == "accepted"))
 				for i, g := range x.restarted {
-					x.check(t, fmt.Sprint("restarted ", i), g, since, x.expectedThen(false))
+					x.check(t, fmt.Sprint("restarted ", i), g, since, x.expectedThen(false, then == "accepted"))
 				}
 			})
 		}
