@@ -186,8 +186,20 @@ func (x *lossCase) put(t *testing.T, which ...int) {
 func TestLostKeys(t *testing.T) {
 	s := serverAt(t, redistest.StartServer(t).Address)
 	names := []string{"epoch", "seq", "log", "chain", "o:/2", "c:d2", "p:/old2/", "audit"}
-	var cases []*lossCase
+	var sets []int
 	for set := 0; set < 1<<len(names); set += sized(1, 7) {
+		sets = append(sets, set)
+	}
+	t.Log(len(sets), "sets of keys")
+	for part := range slices.Chunk(sets, 40) { // each has four followers
+		t.Run(fmt.Sprint("from ", part[0]), func(t *testing.T) { loseKeys(t, s, names, part) })
+	}
+}
+
+// loseKeys is TestLostKeys for some sets, whose bits say which of the names are lost.
+func loseKeys(t *testing.T, s server, names []string, sets []int) {
+	var cases []*lossCase
+	for _, set := range sets {
 		x := &lossCase{keyspace: contract.Keyspace{Namespace: fmt.Sprint("n", set)}, left: maps.Clone(before),
 			written: records{}}
 		for i, name := range names {
@@ -209,7 +221,6 @@ func TestLostKeys(t *testing.T) {
 		x.publish, x.running = p, followKeyspace(t, s, x.keyspace, 0)
 		cases = append(cases, x)
 	}
-	t.Log(len(cases), "sets of keys")
 	for _, x := range cases {
 		<-x.running.Synced()
 		if got := x.running.has(); !maps.Equal(got, before) {
@@ -299,19 +310,68 @@ func TestLogTrimmedEmpty(t *testing.T) {
 
 // TestLogLostWhileRead: what the rest of the log would have listed isn't dropped.
 func TestLogLostWhileRead(t *testing.T) {
+	for name, then := range map[string]func(t *testing.T, s server){
+		"no write": func(*testing.T, server) {},
+		"a write":  func(t *testing.T, s server) { s.put(t, "/0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := miniredisServer(t)
+			s.put(t, "/0")
+			s.fill(t, 1100) // more than a page of the log
+			g := followShards(t, s, 1)
+			<-g.Synced()
+			g.objects[0].mu.Lock()
+			g.objects[0].beforeNext = func() { s.do(t, "DEL", keys.LogKey()); then(t, s) }
+			g.objects[0].mu.Unlock()
+			s.do(t, "SET", keys.DataEpochKey(), "beef")
+			await.Until(t, "the loss to be noticed", func() bool {
+				return metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == 1
+			})
+			if got := g.objects[0].len(); got != 1100 {
+				t.Errorf("got %d objects, want all 1100", got)
+			}
+		})
+	}
+}
+
+// TestLogLostWhileAway: a follower that missed a write of the lost log doesn't go on.
+func TestLogLostWhileAway(t *testing.T) {
 	s := miniredisServer(t)
-	s.put(t, "/0")
-	s.fill(t, 1100) // more than a page of the log
+	s.put(t, "/a")
 	g := followShards(t, s, 1)
 	<-g.Synced()
-	g.objects[0].mu.Lock()
-	g.objects[0].beforeNext = func() { s.do(t, "DEL", keys.LogKey()) }
-	g.objects[0].mu.Unlock()
-	s.do(t, "SET", keys.DataEpochKey(), "beef")
+	s.line.Cut()
+	s.put(t, "/missed")
+	s.do(t, "DEL", keys.LogKey())
+	s.put(t, "/b")
+	s.heal(t)
 	await.Until(t, "the loss to be noticed", func() bool {
 		return metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == 1
 	})
-	if got := g.objects[0].len(); got != 1100 {
-		t.Errorf("got %d objects, want all 1100", got)
+	if _, err := g.Applied(0); err == nil || g.objects[0].version("/a") != 1 || g.objects[0].version("/b") != 0 {
+		t.Errorf("got %v, and version %d of /b; want an error, and what was read before", err, g.objects[0].version("/b"))
+	}
+}
+
+// TestSeqBehindLog: an earlier script counted from 1 again after the loss of seq.
+func TestSeqBehindLog(t *testing.T) {
+	s := miniredisServer(t)
+	s.fill(t, 3)
+	running := followShards(t, s, 1)
+	<-running.Synced()
+	s.do(t, "SET", keys.SeqKey(), 1)
+	restarted := followShards(t, s, 1)
+	for _, g := range []*group{running, restarted} {
+		await.Until(t, "the loss to be named", func() bool {
+			return strings.Contains(g.log.String(), "redis has lost "+keys.SeqKey()+", but")
+		})
+	}
+	if n := running.objects[0].len(); n != 3 || restarted.Ready() == nil {
+		t.Errorf("got %d objects, %v; want all 3, and not ready", n, restarted.Ready())
+	}
+	s.put(t, "/new") // the writer reads the log for it
+	<-restarted.Synced()
+	for _, g := range []*group{running, restarted} {
+		await.Until(t, "the write", func() bool { return g.objects[0].len() == 4 })
 	}
 }
