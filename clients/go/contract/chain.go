@@ -14,6 +14,9 @@ const (
 	// ChainFloor is the chain's field with the sequence number up to which log entries without a record may have been
 	// trimmed; absent: none.
 	ChainFloor = "floor"
+	// ChainLost is the chain's field with the sequence number from which the log is complete: it was lost before; absent:
+	// it wasn't.
+	ChainLost = "lost"
 	// ChainNeeds is the chain's field with the [Version] that the shard's writers and readers need; absent: 1.
 	ChainNeeds = "needs"
 	// Version is the version of the contract that this module has. It is raised by a release whose records, events or

@@ -14,7 +14,8 @@
 //	{gatehouse:S}:log            zset     member "o:<cache key>" or "c:<device id>", score its last sequence number
 //	{gatehouse:S}:epoch          string   1 to 64 lowercase hex digits, random, set once: the data epoch
 //	{gatehouse:S}:chain          hash     "head", and for each of the last 65,536 writes the field seq modulo
-//	                                      65,536: sequence number, a space, digest. "floor": see [ChainFloor]
+//	                                      65,536: sequence number, a space, digest. "floor": see [ChainFloor],
+//	                                      "lost": see [ChainLost]
 //	{gatehouse:S}:events         channel  one message a write; events:D in a database D other than 0
 //	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; writers ignore it
 //	{gatehouse:S}:audit          stream   who changed which device; readers ignore it

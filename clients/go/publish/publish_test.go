@@ -200,7 +200,7 @@ func TestFailedWriteLosesNothing(t *testing.T) {
 		before := s.hash(t, contract.ObjectMember("/a"))
 		breaks := map[string]func() error{
 			"seq is no number": func() error {
-				return errors.Join(s.Set(ctx, keys.SeqKey(), "x", 0).Err(), s.HDel(ctx, keys.ChainKey(), contract.ChainHead).Err())
+				return errors.Join(s.Set(ctx, keys.SeqKey(), "x", 0).Err(), s.Del(ctx, keys.LogKey(), keys.ChainKey()).Err())
 			},
 			"log is no zset": func() error {
 				return errors.Join(s.Set(ctx, keys.SeqKey(), "1", 0).Err(), s.Set(ctx, keys.LogKey(), "x", 0).Err())

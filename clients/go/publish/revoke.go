@@ -169,6 +169,9 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 		failed = group.Wait()
 		return failed == nil
 	})
+	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
+		err = p.hasLog(ctx, p.keyspace.Keys(i)) // those that can be found are revoked in any case
+	}
 	if err = errors.Join(append(odd.all(), err, failed)...); err != nil {
 		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
 	}

@@ -118,7 +118,7 @@ func TestRevokeAllBlind(t *testing.T) {
 	if _, err := New(root).PutDevice(t.Context(), Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
 		t.Fatal(err)
 	}
-	setUser(t, root, append(append([]string{"ACL", "SETUSER"}, documentedWriter(t)...), "+zrange", "-hmget"))
+	setUser(t, root, append(append([]string{"ACL", "SETUSER"}, documentedWriter(t)...), "-hmget"))
 	writer := redis.NewClient(&redis.Options{Addr: s.Address, Username: "writer", Password: "writer-password"})
 	defer writer.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)

@@ -96,6 +96,9 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 	if err != nil {
 		return fmt.Errorf("read %s: %w", shard.SeqKey(), err)
 	}
+	if err := p.hasLog(ctx, shard); err != nil {
+		return err
+	}
 	purges, err := p.purges(ctx, shard)
 	if err != nil {
 		return err

@@ -457,15 +457,29 @@ if needs > speaks then
   return redis.error_reply('CONTRACT ' .. KEYS[5] .. ' needs version ' .. decimal(needs) .. ' of the contract, this writer '
     .. 'has ' .. decimal(speaks) .. ': update the writer')
 end
-local seq, linked = number_of(before or '0'), head and number_of(string.sub(head, 1, -42))
-local astray = not seq or before and before ~= decimal(seq) or seq >= own and seq ~= linked
-if astray then -- only direct commands leave such a number; the chain has that of the last write
-  seq = linked
+local seq, linked = number_of(before), head and number_of(string.sub(head, 1, -42))
+if not seq or before ~= decimal(seq) or seq >= own and seq ~= linked then
+  seq = linked -- seq is lost, or a direct command left such a number; the chain has that of the last write
 end
-if not seq or seq == newest then
+-- Only a member without an entry, or with a later one, can show that seq or the log is lost: somebody deleted the key,
+-- or Redis evicted it. Without ZRANGE, which earlier permissions lack, nobody knows.
+local logged = score
+if not score or not seq or tonumber(score) > seq then
+  local highest = { 'ZRANGE', KEYS[3], '-1', '-1', 'WITHSCORES' }
+  local permitted = not redis.acl_check_cmd or redis.acl_check_cmd(unpack(highest))
+  local top = permitted and tonumber(redis.call(unpack(highest))[2])
+  logged = top or not permitted
+  if top and top <= own then
+    seq = math.max(top, seq or 0)
+  end
+end
+if before and not seq or seq == newest then
   return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest)
     .. ': set it to the highest score in ' .. KEYS[3])
 end
+seq = seq or 0
+local counted = (before or '0') == decimal(seq) -- otherwise INCR would count from another number
+local lost = not logged and seq > 0 and number_of(read('HGET', KEYS[5], 'floor')) ~= seq -- otherwise all was trimmed
 seq = seq + 1
 
 -- A client library repeats a request if its reply was lost. Meanwhile others may have written, so a second run would
@@ -636,7 +650,7 @@ local takes = { 'SET', KEYS[4], ARGV[3], 'NX' }
 local writes = {
   (given['deleted'] or given['disabled'] or kind == 'p') and { 'PERSIST', KEYS[2] } or takes,
   takes,
-  astray and { 'SET', KEYS[2], decimal(seq) } or { 'INCR', KEYS[2] },
+  counted and { 'INCR', KEYS[2] } or { 'SET', KEYS[2], decimal(seq) },
   { 'ZADD', KEYS[3], decimal(seq), member },
   { 'HSET', KEYS[1], unpack(record) },
 }
@@ -660,6 +674,10 @@ if remembered then
     from = from + 60
   end
   chain[7], chain[8] = remembered, string.sub(requests, from) .. entry .. string.format('%016.0f%016.0f', version, seq)
+end
+if lost then -- from this number on the log is complete
+  chain[#chain + 1] = 'lost'
+  chain[#chain + 1] = decimal(seq)
 end
 if needed > needs then
   chain[#chain + 1] = 'needs'

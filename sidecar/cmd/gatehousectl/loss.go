@@ -11,7 +11,7 @@ type acceptLossCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run accepts the loss of all empty shards.
+// Run accepts the loss of all shards that are empty or have lost the log.
 func (cmd *acceptLossCmd) Run(c *console) error {
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		accepted, err := p.AcceptLoss(ctx)
@@ -19,10 +19,10 @@ func (cmd *acceptLossCmd) Run(c *console) error {
 			return err
 		}
 		shards := max(c.redis.Shards, 1)
-		text := "no shard is empty: nothing to accept"
+		text := "no shard is empty or has lost its log: nothing to accept"
 		if accepted > 0 {
-			text = fmt.Sprintf("%d of %d shards were empty: edges drop what they had of them, and refuse devices that are not "+
-				"in Redis", accepted, shards)
+			text = fmt.Sprintf("%d of %d shards were empty or had lost the log: edges drop what they had of them, and refuse "+
+				"devices that are not in Redis", accepted, shards)
 		}
 		return cmd.told(c, map[string]any{"accepted": accepted, "shards": shards}, "%s\n", text)
 	})

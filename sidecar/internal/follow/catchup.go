@@ -75,7 +75,11 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	}
 	f.setHistory(p)
 	f.board.setVitals(f.Shard, p.vitals, f.log)
-	if err := f.believe(p); err != nil {
+	if f.noticeLog(p); !f.synced {
+		return f.catchUp(ctx, onDataEpoch)
+	}
+	full := p.dataEpoch != f.dataEpoch || p.seq < p.ours || p.differs()
+	if err := f.believe(p, full); err != nil {
 		return err
 	}
 	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
@@ -145,15 +149,16 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		return errOtherServer
 	}
 	f.board.setVitals(f.Shard, p.vitals, f.log)
-	if err := f.believe(p); err != nil {
-		return err
-	}
+	f.noticeLog(p)
 	if f.rereads.unlisted {
 		f.rereads.unlisted, f.synced, f.full.owed = false, false, cmp.Or(f.full.owed, resyncUnsure)
 	}
 	from := f.seq
 	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason) ||
-		f.nameLostKeys(p) != ""
+		f.nameLostKeys(p) != "" && !f.lacksOnlyLog(p)
+	if err := f.believe(p, full); err != nil {
+		return err
+	}
 	if full {
 		f.beginFull(p)
 		from = 0

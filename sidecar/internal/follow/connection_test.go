@@ -711,7 +711,7 @@ func TestEmptyInARow(t *testing.T) {
 		{time.Second, 6 * time.Hour, position{}, false},
 	} {
 		s.AcceptLossAfter, look.p.at = look.after, begin.Add(look.at)
-		if err := s.believe(look.p); (err == nil) != look.believed {
+		if err := s.believe(look.p, true); (err == nil) != look.believed {
 			t.Errorf("at %v: got %v, want %v", look.at, err, look.believed)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 // emptyInARow is how long nobody may have looked at a shard that counts as empty since then: Redis may be away.
@@ -13,7 +15,16 @@ const emptyInARow = 10 * time.Second
 
 // emptyError means that a shard of Redis has neither data epoch nor sequence number: it was never written to, or lost
 // everything. If keys isn't "", the shard lost only these keys, and has others.
-type emptyError struct{ keys string }
+type emptyError struct {
+	keys     string
+	followed bool // nonetheless
+}
+
+// followed reports whether a shard that isn't believed for the reason err is followed nonetheless.
+func followed(err error) bool {
+	lost, is := errors.AsType[emptyError](err)
+	return is && lost.followed
+}
 
 // Error names the ways out.
 func (e emptyError) Error() string {
@@ -34,8 +45,8 @@ var errOtherDataEpoch = errors.New(
 func (p *position) written() bool { return p.seq != 0 || p.last != 0 || p.head.Seq != 0 }
 
 // nameLostKeys returns the names of keys that the shard must have, because it has others or had them when the follower
-// read it, and has not; "": none. Without these keys, records that Redis still has look deleted. The log is rightly
-// empty if all of its entries were trimmed; if Redis doesn't permit reading the floor, nobody knows.
+// read it, and has not; "": none. Without these keys, records that Redis still has look deleted. A log that was lost
+// counts as missing also after further writes, and seq, if the log has a higher number that a script may have counted.
 func (f *Follower) nameLostKeys(p position) string {
 	if !p.written() && (f.seq == 0 || p.dataEpoch == "" || p.dataEpoch != f.dataEpoch) {
 		return ""
@@ -44,20 +55,25 @@ func (f *Follower) nameLostKeys(p position) string {
 	if p.dataEpoch == "" {
 		names = append(names, f.keys.DataEpochKey())
 	}
-	if p.seq == 0 {
+	if p.seq == 0 || p.seq < p.last && p.last <= limits.MaxOwnVersion {
 		names = append(names, f.keys.SeqKey())
 	}
-	if p.last == 0 && (p.seq == 0 || p.chained && p.seq > p.floor) {
+	if p.lost != 0 {
 		names = append(names, f.keys.LogKey())
 	}
 	return strings.Join(names, ", ")
 }
 
+// lacksOnlyLog reports whether nothing but the log was lost, and nothing that the follower has not read yet.
+func (f *Follower) lacksOnlyLog(p position) bool {
+	return f.nameLostKeys(p) == f.keys.LogKey() && f.seq+1 >= p.lost
+}
+
 // believe returns an error if the shard is empty or lacks keys, until it has been so for AcceptLossAfter. The records
 // of such a shard seem deleted, so it counts as unreachable: one server that comes back without its data would have all
-// devices of the fleet refused at once.
-func (f *Follower) believe(p position) error {
-	lost := emptyError{f.nameLostKeys(p)}
+// devices of the fleet refused at once. Who has read what the lost log had, and needn't read everything again, goes on.
+func (f *Follower) believe(p position, full bool) error {
+	lost := emptyError{f.nameLostKeys(p), !full && f.lacksOnlyLog(p)}
 	f.board.setChainless(f.Shard, p.chained && p.written() && p.head.Seq == 0, f.keys.ChainKey(), f.log)
 	if lost.keys == "" && (p.dataEpoch != "" || p.written()) {
 		f.compared.emptySince, f.compared.emptyAt = time.Time{}, time.Time{}
@@ -74,7 +90,22 @@ func (f *Follower) believe(p position) error {
 		return nil
 	}
 	f.board.setEmpty(f.Shard, lost)
-	return lost
+	if !lost.followed {
+		return lost
+	}
+	if !f.logLost {
+		f.log.Error("a sidecar that starts can't read redis; this one has read everything before, and follows it", "error", lost)
+	}
+	f.logLost = true
+	return nil
+}
+
+// noticeLog has everything read again once the loss of the log was accepted, or the log is back: then it is what a
+// sidecar that starts would read.
+func (f *Follower) noticeLog(p position) {
+	if f.logLost && p.lost == 0 {
+		f.logLost, f.synced, f.full.owed = false, false, resyncLost
+	}
 }
 
 // setEmpty records why the shard isn't believed; nil: it is.

@@ -132,6 +132,7 @@ type Follower struct {
 	history   history   // of the server that reported seq
 	historyAt time.Time // time of that report
 	synced    bool      // everything up to seq was applied
+	logLost   bool      // the log was lost since, see believe
 	catchups  uint64
 	batch     int             // number of records in one pipeline
 	in        *inbox          // of the current subscription

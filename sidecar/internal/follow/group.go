@@ -50,7 +50,7 @@ func (g *Group) Synced() <-chan struct{} { return g.synced }
 // Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys,
 // and that isn't believed.
 func (g *Group) Applied(shard int) (contract.Link, error) {
-	if err := g.board.emptiness(shard); err != nil {
+	if err := g.board.emptiness(shard); err != nil && !followed(err) {
 		return contract.Link{}, err
 	}
 	return *g.followers[shard].applied.Load(), nil
@@ -85,6 +85,9 @@ func (g *Group) Degraded() (sentences []string) {
 		g.board.mu.Lock()
 		chainless, v := g.board.chainless[i], g.board.vitals[i]
 		g.board.mu.Unlock()
+		if why := g.board.emptiness(i); followed(why) {
+			add(true, "A sidecar that starts isn't ready: %v", why)
+		}
 		add(chainless != "", "Redis has lost %s: lost writes may go unnoticed until the next write begins a new one",
 			chainless)
 		add(v.unsaved != "", "Redis can't save its data (%s): by default it then refuses all writes (MISCONF)", v.unsaved)

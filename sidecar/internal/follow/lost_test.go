@@ -2,6 +2,7 @@ package follow_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,67 +15,197 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// lossCase is a shard, in a namespace of its own, that has lost a set of keys.
-type lossCase struct {
-	keyspace           contract.Keyspace
-	lost               []string // names after the shard's tag
-	running, restarted *group
-	inStep             time.Time // of running, before the loss
+// records are the versions of the records of a shard, by member.
+type records map[string]uint64
+
+// with returns the records of both, those of other where both have one.
+func (r records) with(other records) records {
+	all := maps.Clone(r)
+	maps.Copy(all, other)
+	return all
 }
 
+// has returns the records that the follower has.
+func (g *group) has() records {
+	all := records{}
+	for i := range 4 {
+		n := fmt.Sprint(i)
+		for member, version := range map[string]uint64{
+			"o:/" + n: g.objects[0].version("/" + n), "c:d" + n: g.credentials[0].version("d" + n),
+		} {
+			if version != 0 {
+				all[member] = version
+			}
+		}
+	}
+	return all
+}
+
+// lossCase is a shard, in a namespace of its own, that has lost a set of keys.
+type lossCase struct {
+	keyspace  contract.Keyspace
+	publish   *publish.Publisher
+	lost      []string // names after the shard's tag
+	running   *group
+	restarted []*group // since the loss, and since writes after it
+	left      records  // that the shard had and has not lost
+	written   records  // since the loss
+}
+
+// before are the records of before the loss.
+var before = records{"o:/1": 1, "o:/2": 1, "c:d1": 1, "c:d2": 1}
+
 func (x *lossCase) String() string { return "lost " + strings.Join(x.lost, " ") }
+
+func (x *lossCase) key(name string) string {
+	return "{gatehouse." + x.keyspace.Namespace + ":0}:" + name
+}
 
 func (x *lossCase) lacks(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(x.lost, name) })
 }
 
-// expected returns what the group must name as lost, "" if it must follow: the model. Of epoch, seq and log each one
-// that is missing counts, unless nothing else shows that there were writes.
-func (x *lossCase) expected(knows bool) (named []string, empty bool) {
+// outcome is what a follower must have and say.
+type outcome struct {
+	named    []string // keys that are lost
+	empty    bool     // the shard
+	followed bool
+	has      records
+}
+
+// expected returns the outcome before a write: the model. Of epoch, seq and log each one that is missing counts,
+// unless nothing else shows that there were writes. Who has read all needs no log.
+func (x *lossCase) expected(knows bool) outcome {
+	o := outcome{has: records{}}
+	if knows {
+		o.has = before
+	}
 	switch {
 	case x.lacks("epoch", "seq", "log", "chain"):
-		return nil, true
+		o.empty = true
+		return o
 	case x.lacks("seq", "log", "chain") && !knows:
-		return nil, false // accept-loss leaves an epoch alone, too
+		o.followed = true // accept-loss leaves an epoch alone, too
+		return o
 	}
 	for _, name := range []string{"epoch", "seq", "log"} {
 		if x.lacks(name) {
-			named = append(named, "{gatehouse."+x.keyspace.Namespace+":0}:"+name)
+			o.named = append(o.named, x.key(name))
 		}
 	}
-	return named, false
-}
-
-// awaitSaid waits until the log says that the shard is empty or lacks these keys, and no others.
-func (x *lossCase) awaitSaid(t *testing.T, g *group, named []string, empty bool) {
-	t.Helper()
-	want := "redis has lost " + strings.Join(named, ", ") + ", but"
-	if empty {
-		want = "redis is empty"
+	o.followed = o.named == nil || knows && slices.Equal(o.named, []string{x.key("log")})
+	if o.followed && !knows {
+		o.has = x.left
 	}
-	await.Until(t, x.String()+": "+want, func() bool {
-		return strings.Contains(g.log.String(), want) && metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == 1
+	return o
+}
+
+// expectedThen returns the outcome after a write. It goes on from the highest number that is left, so without seq
+// nothing is missing. A lost log stays lost, until that is accepted. If no number is left, the write counts as the first
+// one.
+func (x *lossCase) expectedThen(knows, accepted bool) outcome {
+	switch {
+	case x.lacks("log") && (accepted || x.lacks("seq", "chain")):
+		if !knows {
+			return outcome{followed: true, has: x.written}
+		}
+	case x.lacks("log"):
+		o := outcome{named: []string{x.key("log")}, followed: knows && !x.lacks("epoch"), has: records{}}
+		if o.followed {
+			o.has = before.with(x.written)
+		} else if knows {
+			o.has = before
+		}
+		return o
+	case knows && !x.lacks("epoch"):
+		return outcome{followed: true, has: before.with(x.written)}
+	}
+	return outcome{followed: true, has: x.left.with(x.written)} // everything was read again
+}
+
+// check waits until the follower says what it must, or is in step with what was written before since, and compares what
+// it has.
+func (x *lossCase) check(t *testing.T, name string, g *group, since time.Time, want outcome) {
+	t.Helper()
+	said := "redis has lost " + strings.Join(want.named, ", ") + ", but"
+	if want.empty {
+		said = "redis is empty"
+	}
+	lost := want.empty || want.named != nil
+	if lost {
+		await.Until(t, name+": "+said, func() bool { return strings.Contains(g.log.String(), said) })
+	}
+	await.Until(t, fmt.Sprint(name, ": empty or without keys: ", lost), func() bool {
+		return metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == map[bool]float64{true: 1}[lost]
 	})
+	if want.followed {
+		await.Until(t, name+": in step", func() bool { return g.clock.inStep().After(since) })
+		await.Until(t, fmt.Sprint(name, ": ", want.has), func() bool { return maps.Equal(g.has(), want.has) })
+	}
+	if got := g.has(); !maps.Equal(got, want.has) {
+		t.Errorf("%s: got %v, want %v", name, got, want.has)
+	}
+	_, err := g.Applied(0)
+	if (err == nil) != want.followed {
+		t.Errorf("%s: followed: %v; want %t", name, err, want.followed)
+	}
+	if says := strings.Contains(strings.Join(g.Degraded(), "; "), said); says != (lost && want.followed) {
+		t.Errorf("%s: degraded: %q", name, g.Degraded())
+	}
+	if knows := g == x.running || want.followed; knows != (g.Ready() == nil) ||
+		!knows && !strings.Contains(g.Ready().Error(), strings.TrimSuffix(said, ", but")) {
+		t.Errorf("%s: ready: %v", name, g.Ready())
+	}
 }
 
-// has returns the versions of the records that the shard was given first, and then.
-func (g *group) has() string {
-	return fmt.Sprint(g.objects[0].version("/1"), g.objects[0].version("/2"), g.credentials[0].version("d1"),
-		g.credentials[0].version("d2"))
+// put writes records, of which the log had some and lacks others.
+func (x *lossCase) put(t *testing.T, which ...int) {
+	t.Helper()
+	for _, i := range which {
+		var r publish.Receipt
+		var err error
+		id := []string{"c:d3", "o:/1", "c:d1", "o:/3"}[i%4]
+		switch i % 4 {
+		case 0:
+			r, err = x.publish.PutDevice(t.Context(), publish.Device{ID: "d3", Hashes: []string{hash}})
+		case 2:
+			r, err = x.publish.RevokeDevice(t.Context(), "d1")
+		default:
+			r, err = x.publish.Put(t.Context(), publish.Object{Key: id[2:], ContentType: "image/png"})
+		}
+		if err != nil {
+			t.Fatalf("%v: %s: %v", x, id, err)
+		}
+		x.written[id] = r.Version
+	}
 }
 
-// TestLostKeys deletes every subset of the keys of a shard in a real Redis. A running follower keeps what it has, and
-// names the keys that are gone. So does one that starts then: it isn't ready, and has nothing, unless only what no
-// reader needs is gone.
+// TestLostKeys deletes sets of keys of a shard in a real Redis, and then lets it have one write, many, and accept-loss. A
+// running follower keeps what it has, and names the keys that are gone. So does one that starts then: it isn't ready,
+// and has nothing, unless only what no reader needs is gone, or the write has restored it.
 func TestLostKeys(t *testing.T) {
 	s := serverAt(t, redistest.StartServer(t).Address)
 	names := []string{"epoch", "seq", "log", "chain", "o:/2", "c:d2", "p:/old2/", "audit"}
+	var sets []int
+	for set := 0; set < 1<<len(names); set += sized(3, 7) { // with each set of the first four
+		sets = append(sets, set)
+	}
+	t.Log(len(sets), "sets of keys")
+	for part := range slices.Chunk(sets, 40) { // each has four followers
+		t.Run(fmt.Sprint("from ", part[0]), func(t *testing.T) { loseKeys(t, s, names, part) })
+	}
+}
+
+// loseKeys is TestLostKeys for some sets, whose bits say which of the names are lost.
+func loseKeys(t *testing.T, s server, names []string, sets []int) {
 	var cases []*lossCase
-	for set := 0; set < 1<<len(names); set += sized(1, 7) {
-		x := &lossCase{keyspace: contract.Keyspace{Namespace: fmt.Sprint("n", set)}}
+	for _, set := range sets {
+		x := &lossCase{keyspace: contract.Keyspace{Namespace: fmt.Sprint("n", set)}, left: maps.Clone(before),
+			written: records{}}
 		for i, name := range names {
 			if set&(1<<i) != 0 {
 				x.lost = append(x.lost, name)
+				delete(x.left, name)
 			}
 		}
 		p := publish.New(s.Client, publish.Namespace(x.keyspace.Namespace), publish.Author("tester"))
@@ -87,62 +218,36 @@ func TestLostKeys(t *testing.T) {
 				t.Fatal(err, err2, err3)
 			}
 		}
-		x.running = followKeyspace(t, s, x.keyspace, 0)
+		x.publish, x.running = p, followKeyspace(t, s, x.keyspace, 0)
 		cases = append(cases, x)
 	}
-	t.Log(len(cases), "sets of keys")
 	for _, x := range cases {
 		<-x.running.Synced()
-		if got := x.running.has(); got != "1 1 1 1" {
-			t.Fatalf("%v: got versions %s before", x, got)
+		if got := x.running.has(); !maps.Equal(got, before) {
+			t.Fatalf("%v: got %v before", x, got)
 		}
-		x.inStep = x.running.clock.inStep()
 		for _, name := range x.lost {
-			key := "{gatehouse." + x.keyspace.Namespace + ":0}:" + name
-			if n := s.Del(t.Context(), key).Val(); n != 1 {
-				t.Fatalf("%s: %d keys deleted, want 1", key, n)
+			if n := s.Del(t.Context(), x.key(name)).Val(); n != 1 {
+				t.Fatalf("%s: %d keys deleted, want 1", x.key(name), n)
 			}
 		}
 	}
-	for _, x := range cases {
-		x.restarted = followKeyspace(t, s, x.keyspace, 0)
+	restart := func() {
+		for _, x := range cases {
+			x.restarted = append(x.restarted, followKeyspace(t, s, x.keyspace, 0))
+		}
 	}
+	restart()
+	since := time.Now()
 	for _, x := range cases {
-		t.Run(x.String(), func(t *testing.T) {
-			if named, empty := x.expected(true); empty || named != nil {
-				x.awaitSaid(t, x.running, named, empty)
-			} else {
-				now := time.Now()
-				await.Until(t, "in step", func() bool { return x.running.clock.inStep().After(now) })
-			}
-			if got := x.running.has(); got != "1 1 1 1" || x.running.Ready() != nil {
-				t.Errorf("running: got versions %s, %v; want all kept, and ready", got, x.running.Ready())
-			}
-
-			g := x.restarted
-			named, empty := x.expected(false)
-			if empty || named != nil {
-				x.awaitSaid(t, g, named, empty)
-				if err := g.Ready(); err == nil || named != nil && !strings.Contains(err.Error(), strings.Join(named, ", ")) ||
-					g.has() != "0 0 0 0" {
-					t.Errorf("restarted: got versions %s, %v; want none, and %s named", g.has(), err, named)
-				}
+		t.Run(x.String()+", no write", func(t *testing.T) {
+			x.check(t, "running", x.running, since, x.expected(true))
+			g, want := x.restarted[0], x.expected(false)
+			x.check(t, "restarted", g, since, want)
+			if !want.followed {
 				return
 			}
-			<-g.Synced()
-			want := []any{1, 1, 1, 1}
-			for i, name := range map[int]string{1: "o:/2", 3: "c:d2"} {
-				if x.lacks(name) {
-					want[i] = 0
-				}
-			}
 			log, all := g.log.String(), !x.lacks("log")
-			if !all {
-				want = []any{0, 0, 0, 0}
-			}
-			if got := g.has(); got != fmt.Sprint(want...) {
-				t.Errorf("restarted: got versions %s, want %v", got, want)
-			}
 			for kind, name := range map[string]string{"object": "o:/2", "credential": "c:d2", "purge": "p:/old2/"} {
 				gone := metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", kind, "reason", "missing") == 1
 				said := strings.Contains(log, "id="+name[2:]+" ")
@@ -154,6 +259,31 @@ func TestLostKeys(t *testing.T) {
 				t.Errorf("restarted: names the chain: %t: %s", said, log)
 			}
 		})
+	}
+	for _, then := range []string{"a write", "many writes", "accepted"} {
+		for i, x := range cases {
+			switch then {
+			case "a write":
+				x.put(t, i)
+			case "many writes":
+				x.put(t, 0, 1, 2, 3, 0, 1, 3, 0, 1, 3)
+			default:
+				marked := x.lacks("log") && !x.lacks("seq", "chain")
+				if n, err := x.publish.AcceptLoss(t.Context()); err != nil || (n > 0) != marked {
+					t.Errorf("%v: accepted %d, %v; want a loss: %t", x, n, err, marked)
+				}
+			}
+		}
+		restart()
+		since := time.Now()
+		for _, x := range cases {
+			t.Run(x.String()+", "+then, func(t *testing.T) {
+				x.check(t, "running", x.running, since, x.expectedThen(true, then == "accepted"))
+				for i, g := range x.restarted {
+					x.check(t, fmt.Sprint("restarted ", i), g, since, x.expectedThen(false, then == "accepted"))
+				}
+			})
+		}
 	}
 }
 
@@ -180,19 +310,70 @@ func TestLogTrimmedEmpty(t *testing.T) {
 
 // TestLogLostWhileRead: what the rest of the log would have listed isn't dropped.
 func TestLogLostWhileRead(t *testing.T) {
+	for name, then := range map[string]func(t *testing.T, s server){
+		"no write": func(*testing.T, server) {},
+		"a write":  func(t *testing.T, s server) { s.put(t, "/0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := miniredisServer(t)
+			s.put(t, "/0")
+			s.fill(t, 1100) // more than a page of the log
+			g := followShards(t, s, 1)
+			<-g.Synced()
+			g.objects[0].mu.Lock()
+			g.objects[0].beforeNext = func() { s.do(t, "DEL", keys.LogKey()); then(t, s) }
+			g.objects[0].mu.Unlock()
+			s.do(t, "SET", keys.DataEpochKey(), "beef")
+			await.Until(t, "the loss to be noticed", func() bool {
+				return metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == 1
+			})
+			if got := g.objects[0].len(); got != 1100 {
+				t.Errorf("got %d objects, want all 1100", got)
+			}
+		})
+	}
+}
+
+// TestLogLostWhileAway: a follower that missed a write of the lost log doesn't go on.
+func TestLogLostWhileAway(t *testing.T) {
 	s := miniredisServer(t)
-	s.put(t, "/0")
-	s.fill(t, 1100) // more than a page of the log
+	s.put(t, "/a")
 	g := followShards(t, s, 1)
 	<-g.Synced()
-	g.objects[0].mu.Lock()
-	g.objects[0].beforeNext = func() { s.do(t, "DEL", keys.LogKey()) }
-	g.objects[0].mu.Unlock()
-	s.do(t, "SET", keys.DataEpochKey(), "beef")
+	s.line.Cut()
+	s.put(t, "/missed")
+	s.do(t, "DEL", keys.LogKey())
+	s.put(t, "/b")
+	s.heal(t)
 	await.Until(t, "the loss to be noticed", func() bool {
 		return metricstest.Value(t, g.metrics, "gatehouse_redis_empty") == 1
 	})
-	if got := g.objects[0].len(); got != 1100 {
-		t.Errorf("got %d objects, want all 1100", got)
+	if _, err := g.Applied(0); err == nil || g.objects[0].version("/a") != 1 || g.objects[0].version("/b") != 0 {
+		t.Errorf("got %v, and version %d of /b; want an error, and what was read before", err, g.objects[0].version("/b"))
+	}
+}
+
+// TestSeqBehindLog: an earlier script counted from 1 again after the loss of seq.
+func TestSeqBehindLog(t *testing.T) {
+	s := miniredisServer(t)
+	for _, key := range []string{"/a", "/b", "/c"} {
+		s.put(t, key)
+	}
+	running := followShards(t, s, 1)
+	<-running.Synced()
+	s.do(t, "SET", keys.SeqKey(), 1)
+	restarted := followShards(t, s, 1)
+	for _, g := range []*group{running, restarted} {
+		await.Until(t, "the loss to be named", func() bool {
+			return strings.Contains(g.log.String(), "redis has lost "+keys.SeqKey()+", but")
+		})
+	}
+	if n := running.objects[0].len(); n != 3 || restarted.Ready() == nil {
+		t.Errorf("got %d objects, %v; want all 3, and not ready", n, restarted.Ready())
+	}
+	s.put(t, "/new") // the writer reads the log for it
+	<-restarted.Synced()
+	for _, g := range []*group{running, restarted} {
+		await.Until(t, "the write", func() bool { return g.objects[0].len() == 4 })
 	}
 }

@@ -33,6 +33,7 @@ type position struct {
 	floor   uint64
 	needs   string          // see contract.ChainNeeds
 	last    uint64          // highest number in the log; 0: the log is empty
+	lost    uint64          // the log was lost, and is complete from this number on; 0: it wasn't
 	unsure  []unsureEvent   // events to check with Redis
 	links   []contract.Link // Redis's links at their places
 }
@@ -319,12 +320,17 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	if p.floor > p.seq {
 		p.floor = 0 // of no entry: of a number that Redis has lost, or that no script wrote
 	}
+	// The log is rightly empty if all of its entries were trimmed. Without permission to read the floor nobody knows.
+	if p.last == 0 && (p.seq == 0 || p.chained && p.seq > p.floor) {
+		p.lost = p.seq + 1
+	}
 	return p, false, nil
 }
 
 // chainFields returns the fields of the chain that setChain reads.
 func chainFields(asked position) []string {
-	fields := []string{contract.ChainHead, contract.ChainFloor, contract.ChainField(asked.seq), contract.ChainNeeds}
+	fields := []string{contract.ChainHead, contract.ChainFloor, contract.ChainField(asked.seq), contract.ChainNeeds,
+		contract.ChainLost}
 	for _, u := range asked.unsure {
 		fields = append(fields, contract.ChainField(u.event.Seq))
 	}
@@ -333,14 +339,16 @@ func chainFields(asked position) []string {
 
 // setChain sets p from the values of [chainFields]. It treats an unreadable value as absent, as the writers do.
 func (p *position) setChain(values []any) {
-	if len(values) < 4 {
+	if len(values) < 5 {
 		return
 	}
 	p.head, p.stored = linkOf(values[0]), linkOf(values[2])
 	p.needs, _ = values[3].(string)
 	text, _ := values[1].(string)
 	p.floor, _ = strconv.ParseUint(text, 10, 64)
-	for _, value := range values[4:] {
+	text, _ = values[4].(string)
+	p.lost, _ = strconv.ParseUint(text, 10, 64)
+	for _, value := range values[5:] {
 		p.links = append(p.links, linkOf(value))
 	}
 }

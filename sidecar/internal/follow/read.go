@@ -66,7 +66,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, 0, err
 	}
-	if end, err = f.lastSeq(ctx, master, from, p.dataEpoch, p.last != 0, full); err != nil || !full {
+	if end, err = f.lastSeq(ctx, master, from, p, full); err != nil || !full {
 		return count, end, err
 	}
 	// A moved device that was unknown would be refused at the end of the resync.
@@ -80,8 +80,8 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 
 // lastSeq returns the number of the last write. If Redis was meanwhile emptied, or lost its log, or trimmed it beyond
 // from, the log may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
-func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoch string,
-	logged, full bool) (seq uint64, err error) {
+func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then position,
+	full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pipe := master.Pipeline()
@@ -95,22 +95,25 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 			return 0, err
 		}
 	}
-	if current.Val() != epoch || logged && len(last.Val()) == 0 {
+	if current.Val() != then.dataEpoch || then.last != 0 && len(last.Val()) == 0 {
 		return 0, errOtherDataEpoch
 	}
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}
-	if full || f.refuses.chain.Load() {
+	if f.refuses.chain.Load() {
 		return seq, nil
 	}
 	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor,
-		contract.ChainField(from), contract.ChainNeeds).Result()
+		contract.ChainField(from), contract.ChainNeeds, contract.ChainLost).Result()
 	if err != nil {
 		return 0, err
 	}
 	var now position
-	if now.setChain(values); from < now.floor && now.floor <= seq {
+	switch now.setChain(values); {
+	case now.lost > then.lost: // and it has entries since
+		return 0, errOtherDataEpoch
+	case !full && from < now.floor && now.floor <= seq:
 		f.synced, f.full.owed = false, resyncTrimmed
 		return 0, errTrimmed
 	}
