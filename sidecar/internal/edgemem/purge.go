@@ -25,8 +25,8 @@ type purging struct {
 
 // BeginPurge begins the purge with this ID in a shard, or begins it once more. The edge finds none of the objects that
 // the memory has of the shard now and the purge concerns, or if soft finds them stale, from the next batch on, however
-// many they are. The caller then removes or marks each, and calls end. With [wire.MaxPurges] others under way, the edge
-// learns of each object by itself.
+// many they are. The caller then removes or marks each, and calls end. With [wire.MaxPurges] others under way, end is
+// nil, and the edge learns of each object by itself.
 func (m *Memory) BeginPurge(shard int, id string, soft bool) (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -35,7 +35,7 @@ func (m *Memory) BeginPurge(shard int, id string, soft bool) (end func()) {
 	switch {
 	case found:
 	case len(m.purging) == wire.MaxPurges:
-		return func() {}
+		return nil
 	default:
 		shards = map[int]*purging{}
 		m.purging[of] = shards

@@ -41,7 +41,8 @@ type Edge interface {
 	// MarkStale makes the object at key, if there is one, Stale.
 	MarkStale(key string)
 	// BeginPurge has the edge let go at once of all objects of a shard that a purge concerns, or if soft take them as
-	// stale. DeleteObjects or MarkStale for each follow, unless it is deleted or replaced meanwhile, and a call of end.
+	// stale. DeleteObjects or MarkStale for each follow, unless it is deleted or replaced meanwhile, and a call of end,
+	// unless nil: then the edge lets go of each as it is deleted.
 	BeginPurge(shard int, id string, soft bool) (end func())
 }
 

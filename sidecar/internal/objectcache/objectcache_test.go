@@ -31,7 +31,7 @@ func (e edge) MarkStale(key string) {
 	o.Stale = true
 	e[key] = o
 }
-func (edge) BeginPurge(int, string, bool) (end func()) { return func() {} }
+func (edge) BeginPurge(int, string, bool) (end func()) { return nil }
 
 type fixture struct {
 	*objectcache.Cache

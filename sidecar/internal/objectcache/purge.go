@@ -19,6 +19,8 @@ type purges struct {
 	unmet map[string]bool
 	// read: all were read once. Until then nobody knows whether an object was purged.
 	read bool
+	// removals is the number of purges whose objects are removed in the background.
+	removals int
 	// tagged has the keys of held and left-out objects, by the IDs of the purges of their tags.
 	tagged map[string]keySet
 }
@@ -66,6 +68,9 @@ func (s keySet) keys() []string {
 // lock: a purge of many takes long, and the edge must learn of it in the other shards, too.
 const atOnce = 512
 
+// maxRemovals is the maximum number of purges in a shard whose objects are removed in the background at once.
+const maxRemovals = 8
+
 // Purges is the cache for the purges of one shard.
 type Purges struct{ Shard }
 
@@ -73,7 +78,8 @@ type Purges struct{ Shard }
 func (c *Cache) Purges(i int) Purges { return Purges{Shard{c, i}} }
 
 // Apply applies p, if it is newer than the known purge of its ID. The edge lets go at once of the objects that it
-// concerns.
+// concerns. Many objects are removed after Apply has returned, if the edge finds none of them from the next batch on: a
+// revocation that follows must not wait.
 func (s Purges) Apply(p contract.Purge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +98,7 @@ func (s Purges) Apply(p contract.Purge) {
 	if p.Hard <= known.Hard && p.Soft <= max(known.Hard, known.Soft) {
 		return // it is applied
 	}
-	end := func() {}
+	var end func()
 	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	keys := of.tagged[p.ID].keys()
 	if tag == "" || len(keys) > atOnce {
@@ -101,11 +107,28 @@ func (s Purges) Apply(p contract.Purge) {
 	if tag == "" {
 		keys = s.under(virtualHost, prefix)
 	}
+	if end == nil || len(keys) <= atOnce || of.removals == maxRemovals {
+		s.purgeInTurn(keys, end)
+		return
+	}
+	of.removals++
+	go func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.purgeInTurn(keys, end)
+		of.removals--
+	}()
+}
+
+// purgeInTurn purges the objects at keys, and then calls end, unless nil. It lets others have the lock in between.
+func (s Purges) purgeInTurn(keys []string, end func()) {
 	for some := range slices.Chunk(keys, atOnce) {
 		s.letOthers()
 		s.purge(some)
 	}
-	end()
+	if end != nil {
+		end()
+	}
 }
 
 // letOthers lets others have the lock that the caller has. From the first call on, objects that they apply are judged

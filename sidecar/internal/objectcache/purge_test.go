@@ -260,7 +260,9 @@ func BenchmarkPurge(b *testing.B) {
 // purgeEdge is an edge that knows what it had when purges began and ended.
 type purgeEdge struct {
 	edge
-	log []string
+	log   []string
+	begun int
+	ended chan struct{} // has room
 }
 
 func (e *purgeEdge) BeginPurge(shard int, id string, soft bool) (end func()) {
@@ -274,13 +276,17 @@ func (e *purgeEdge) BeginPurge(shard int, id string, soft bool) (end func()) {
 		e.log = append(e.log, fmt.Sprintf("%s %s in %d, soft %v: %d, %d stale", what, id, shard, soft, len(e.edge), stale))
 	}
 	note("begin")
-	return func() { note("end") }
+	e.begun++
+	return func() {
+		note("end")
+		e.ended <- struct{}{}
+	}
 }
 
 // TestPurgeBeginsAtOnce: the edge learns of a purge of many objects before the first of them, and of its end after the
 // last. It learns of few by themselves.
 func TestPurgeBeginsAtOnce(t *testing.T) {
-	e := &purgeEdge{edge: edge{}}
+	e := &purgeEdge{edge: edge{}, ended: make(chan struct{}, 1)}
 	const shards = contract.Shards(2)
 	c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10_000, Shards: shards}, e, metrics.New(),
 		slog.New(slog.DiscardHandler))
@@ -301,13 +307,15 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 	for i, key := range keys("/b/") {
 		c.Apply(tagged(key, 1, uint64(i)))
 	}
-	p := c.Purges(1)
-	p.Apply(hard("#only-7", 1, 2000))
-	p.Apply(contract.Purge{ID: "#all", Version: 1, Soft: 2000})
-	p.Apply(contract.Purge{ID: "#all", Version: 2, Hard: 2001})
-	p.Apply(contract.Purge{ID: "#all", Version: 3, Hard: 2001})
-	p.Apply(contract.Purge{ID: "/b/", Version: 1, Hard: 500, Soft: 2000})
-	p.Apply(hard("//shop/", 1, 2000))
+	ended := 0
+	for _, p := range []contract.Purge{
+		hard("#only-7", 1, 2000), {ID: "#all", Version: 1, Soft: 2000}, {ID: "#all", Version: 2, Hard: 2001},
+		{ID: "#all", Version: 3, Hard: 2001}, {ID: "/b/", Version: 1, Hard: 500, Soft: 2000}, hard("//shop/", 1, 2000),
+	} {
+		for c.Purges(1).Apply(p); ended < e.begun; ended++ {
+			<-e.ended
+		}
+	}
 	want := []string{
 		"begin #all in 1, soft true: 1999, 0 stale", "end #all in 1, soft true: 1999, 999 stale",
 		"begin #all in 1, soft false: 1999, 999 stale", "end #all in 1, soft false: 1000, 0 stale",
@@ -323,9 +331,10 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 type slowEdge struct {
 	edge
 	during func()
+	ended  chan struct{}
 }
 
-func (e *slowEdge) BeginPurge(int, string, bool) (end func()) { return func() {} }
+func (e *slowEdge) BeginPurge(int, string, bool) (end func()) { return func() { close(e.ended) } }
 
 func (e *slowEdge) DeleteObjects(keys []string) {
 	e.edge.DeleteObjects(keys)
@@ -341,7 +350,7 @@ func (e *slowEdge) DeleteObjects(keys []string) {
 func TestDuringPurge(t *testing.T) {
 	for _, id := range []string{"#t", "/a/"} {
 		t.Run(id, func(t *testing.T) {
-			e := &slowEdge{edge: edge{}}
+			e := &slowEdge{edge: edge{}, ended: make(chan struct{})}
 			c, err := objectcache.New(objectcache.Config{Bytes: 1 << 26, Objects: 30_000}, e, metrics.New(),
 				slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -380,6 +389,7 @@ func TestDuringPurge(t *testing.T) {
 			c.Purges(0).EndResync()
 			c.Shard(0).BeginResync()
 			c.Purges(0).Apply(hard(id, 1, objects+5))
+			<-e.ended
 			if len(wrote) != 1 {
 				t.Error("nobody could write during the purge")
 			}
@@ -390,6 +400,56 @@ func TestDuringPurge(t *testing.T) {
 				t.Errorf("the edge has %d objects, want /b and the new one: %+v", len(e.edge), e.edge[key(0)])
 			}
 		})
+	}
+}
+
+// stuckEdge is an edge whose removals wait until it may go on.
+type stuckEdge struct {
+	edge
+	goOn, ended chan struct{}
+}
+
+func (e *stuckEdge) BeginPurge(int, string, bool) (end func()) {
+	return func() { e.ended <- struct{}{} }
+}
+
+func (e *stuckEdge) DeleteObjects(keys []string) {
+	<-e.goOn
+	e.edge.DeleteObjects(keys)
+}
+
+// TestPurgeDelaysNobody: a shard's follower goes on while a purge that the edge knows removes many objects, because a
+// revocation may be next. Without the edge's knowledge the removals come first.
+func TestPurgeDelaysNobody(t *testing.T) {
+	known := &stuckEdge{edge: edge{}, goOn: make(chan struct{}), ended: make(chan struct{}, 1)}
+	for name, e := range map[string]objectcache.Edge{"known": known, "unknown": edge{}} {
+		c, err := objectcache.New(objectcache.Config{Bytes: 1 << 26, Objects: 30_000}, e, metrics.New(),
+			slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const objects = 20_000
+		for i := range objects {
+			c.Apply(tagged(fmt.Sprint("/a/", i), 1, uint64(i+1), "t"))
+		}
+		applied := make(chan struct{})
+		go func() {
+			defer close(applied)
+			c.Purges(0).Apply(hard("#t", 1, objects))
+		}()
+		select {
+		case <-applied:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the purge has not returned, though the edge knows it", name)
+		}
+		if e, ok := e.(edge); ok && len(e) > 0 {
+			t.Errorf("%d objects are left of a purge that the edge doesn't know", len(e))
+		}
+	}
+	close(known.goOn)
+	<-known.ended
+	if len(known.edge) > 0 {
+		t.Errorf("%d objects are left of a purge that the edge knows", len(known.edge))
 	}
 }
 

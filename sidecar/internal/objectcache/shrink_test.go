@@ -58,7 +58,7 @@ func (noEdge) PutObject(*contract.Object)                {}
 func (noEdge) DeleteObject(string)                       {}
 func (noEdge) DeleteObjects([]string)                    {}
 func (noEdge) MarkStale(string)                          {}
-func (noEdge) BeginPurge(int, string, bool) (end func()) { return func() {} }
+func (noEdge) BeginPurge(int, string, bool) (end func()) { return nil }
 
 // TestCacheIsGivenBack fills the cache with objects, and deletes them in each way.
 func TestCacheIsGivenBack(t *testing.T) {
