@@ -18,8 +18,8 @@ import (
 
 // envoyParts is a configuration of Envoy, and the directory of its parts.
 type envoyParts struct {
-	File string `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
-	Dir  string `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
+	File string      `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
+	Dir  string      `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
 	mode fs.FileMode // of File, which its parts get
 }
 
