@@ -717,23 +717,43 @@ func TestEmptyInARow(t *testing.T) {
 	}
 }
 
-// TestEmptiedWhileRead empties Redis before a command of a catch-up: what is absent then was not deleted.
+// TestEmptiedWhileRead loses keys before a command of a catch-up: what is absent then was not deleted.
 func TestEmptiedWhileRead(t *testing.T) {
-	for _, before := range []string{"ZRANGE", "HGETALL"} {
-		t.Run(before, func(t *testing.T) {
-			d := contract.CredentialMember("d")
+	d := contract.CredentialMember("d")
+	for _, tt := range []struct {
+		name, before string
+		lose         func(f *Follower, m *miniredis.Miniredis)
+		gone         bool // the device, from what Redis has then
+	}{
+		{"all before the log is read", "ZRANGE", func(_ *Follower, m *miniredis.Miniredis) { m.FlushAll() }, false},
+		{"all", "HGETALL", func(_ *Follower, m *miniredis.Miniredis) { m.FlushAll() }, false},
+		{"all, then another's data", "HGETALL", func(f *Follower, m *miniredis.Miniredis) {
+			m.FlushAll()
+			m.Set(f.keys.DataEpochKey(), "beef")
+			m.Set(f.keys.SeqKey(), "1")
+			m.ZAdd(f.keys.LogKey(), 1, "c:e")
+		}, true},
+		{"the log", "HGETALL", func(f *Follower, m *miniredis.Miniredis) { m.Del(f.keys.LogKey()) }, false},
+		{"the log, then a write", "HGETALL", func(f *Follower, m *miniredis.Miniredis) {
+			m.Del(f.keys.LogKey())
+			m.Set(f.keys.SeqKey(), "2")
+			m.ZAdd(f.keys.LogKey(), 2, "c:e")
+			m.HSet(f.keys.ChainKey(), contract.ChainLost, "2")
+		}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			s, order, m := inOrder(t, d)
 			devices := new(removed[contract.Credential])
 			s.Credentials = devices
 			m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
-				if command == before {
-					m.FlushAll()
+				if command == tt.before {
+					tt.lose(s, m)
 				}
 				return false
 			})
-			if err := s.catchUp(t.Context(), onConnected); err == nil || s.synced || len(devices.ids) > 0 {
-				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and nothing removed",
-					err, s.synced, devices.ids, len(*order))
+			if err := s.catchUp(t.Context(), onConnected); err == nil || s.synced || len(devices.ids) > 0 != tt.gone {
+				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and d removed: %v",
+					err, s.synced, devices.ids, len(*order), tt.gone)
 			}
 		})
 	}

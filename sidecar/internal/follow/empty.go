@@ -94,7 +94,8 @@ func (f *Follower) believe(p position, full bool) error {
 		return lost
 	}
 	if !f.logLost {
-		f.log.Error("a sidecar that starts can't read redis; this one has read everything before, and follows it", "error", lost)
+		f.log.Error("a sidecar that starts can't read redis; this one has read everything before, and follows it", "error",
+			lost)
 	}
 	f.logLost = true
 	return nil

@@ -261,6 +261,7 @@ func TestEventOfAnotherEpoch(t *testing.T) {
 			seq := s.Get(t.Context(), keys.SeqKey()).Val()
 			s.do(t, "FLUSHALL")
 			s.do(t, "SET", keys.SeqKey(), seq)
+			s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, seq) // so the log isn't lost
 			s.put(t, fmt.Sprint("/b", attempt))
 			await.Until(t, "only the new data", func() bool {
 				return f.objects.len() == 1 && f.objects.version(fmt.Sprint("/b", attempt)) == 1

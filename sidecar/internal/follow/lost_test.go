@@ -100,9 +100,8 @@ func (x *lossCase) expected(knows bool) outcome {
 	return o
 }
 
-// expectedThen returns the outcome after a write. It goes on from the highest number that is left, so without seq
-// nothing is missing. A lost log stays lost, until that is accepted. If no number is left, the write counts as the first
-// one.
+// expectedThen returns the outcome after a write. The write goes on from the highest number that is left, so nothing is
+// missing without seq. A lost log stays lost until the loss is accepted. If no number is left, the write is the first.
 func (x *lossCase) expectedThen(knows, accepted bool) outcome {
 	switch {
 	case x.lacks("log") && (accepted || x.lacks("seq", "chain")):
@@ -180,7 +179,7 @@ func (x *lossCase) put(t *testing.T, which ...int) {
 	}
 }
 
-// TestLostKeys deletes sets of keys of a shard in a real Redis, and then lets it have one write, many, and accept-loss. A
+// TestLostKeys deletes sets of keys of a shard in a real Redis, and then sends one write, many, and accept-loss. A
 // running follower keeps what it has, and names the keys that are gone. So does one that starts then: it isn't ready,
 // and has nothing, unless only what no reader needs is gone, or the write has restored it.
 func TestLostKeys(t *testing.T) {
