@@ -30,6 +30,7 @@ type explained struct {
 	Key    string
 	Object *struct {
 		Redis, Sidecar, Edge struct{ Version int }
+		NotSent              []string `json:"not_sent"`
 	}
 	Device *struct {
 		ID          string

@@ -317,6 +317,25 @@ func TestOriginHeaders(t *testing.T) {
 			t.Errorf("got %s: %s, want the rule's permission to be needed", name, got)
 		}
 	}
+	if onNginx() {
+		return // explain takes Envoy's rules from Envoy
+	}
+	e.wantNotSent("/v1/products/sw.js", actOnOrigin)
+	got := e.ctl("explain", "/v1/products/sw.js", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
+	if !strings.Contains(got, "alt-svc, ") || !strings.Contains(got, "cache.origin_headers of the rule allows them") {
+		t.Errorf("explain: got %s, want the headers that are not sent, and the field that allows them", got)
+	}
+}
+
+// wantNotSent checks which headers of an object explain names as left out of answers.
+func (e *edge) wantNotSent(key string, names []string) {
+	e.t.Helper()
+	var got explained
+	e.operate(&got, "explain", key)
+	if got.Object == nil || !slices.Equal(slices.Sorted(slices.Values(got.Object.NotSent)),
+		slices.Sorted(slices.Values(names))) {
+		e.t.Errorf("explain %s: got %+v, want %q not to be sent", key, got.Object, names)
+	}
 }
 
 // putOriginHeaders publishes an object with all of actOnOrigin, and waits until the edge serves it.

@@ -52,6 +52,9 @@ func TestHeadersStayAtTheEdge(t *testing.T) {
 				t.Errorf("%s: got %q, want what was published, as the rule allows it", name, got)
 			}
 		}
+		if !onNginx() {
+			e.wantNotSent("/v1/site/sw.js", nil)
+		}
 	}
 }
 

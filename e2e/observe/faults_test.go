@@ -41,6 +41,7 @@ var noFault = map[stack.EdgeKind]map[string]string{
 		"GatehouseRuleNotEnforced": notEnforced,
 		"GatehouseTraps":           "Lua has no VM that traps",
 		"GatehouseHeapFull":        "a metric of Envoy",
+		"GatehouseRulesRefused":    "nginx doesn't count them",
 	},
 }
 
@@ -63,6 +64,7 @@ func TestFaults(t *testing.T) {
 		{"GatehouseRedisLostData", once(func() error {
 			return errors.Join(f.maxMemory("0")(), f.acceptLoss())
 		}), nil, `Redis lost data`},
+		{"GatehouseRulesRefused", once(f.refusedRules), f.repairRules, `Envoy refused 1 changes of the rules`},
 		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
 		{"GatehouseNotInStep", once(f.KillRedis), func() error {
@@ -195,8 +197,10 @@ type faults struct {
 	publisher    *publish.Publisher
 	second       *exec.Cmd // another sidecar
 	wrote        int
-	guessed      bool // its device is registered
-	maxHeap      int  // of Envoy, bytes; 0: as shipped
+	guessed      bool   // its device is registered
+	maxHeap      int    // of Envoy, bytes; 0: as shipped
+	parts        string // directory of Envoy's configuration in parts
+	rules        []byte // the part with the rules
 }
 
 // built returns the path of a program that make built.
@@ -220,9 +224,13 @@ func startFaults(t *testing.T) *faults {
 	}
 	library := f.built("chaos/clock.so")
 	clock := f.clock.Environment(library)
+	envoy, err := f.renderParts()
+	if err != nil {
+		t.Fatal(err)
+	}
 	f.Stack, err = stack.Start(t.Context(), stack.Options{
 		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
-		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
+		Dir: t.TempDir(), EnvoyPath: envoy, RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
 		RedisEnv:    f.redisClock.Environment(library),
 		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"),
 		LibraryPath:  filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
@@ -438,6 +446,40 @@ func (f *faults) endRival() error {
 func (f *faults) trap() error {
 	chaos.Trap(&http.Client{Timeout: time.Second}, f.EdgeURL()+"/v1/products/1")
 	return nil
+}
+
+// renderParts returns a program that renders the parts of Envoy's configuration and runs Envoy with them, as
+// gatehouse-envoy.service does.
+func (f *faults) renderParts() (program string, err error) {
+	envoy, err := stack.FindEnvoy()
+	if err != nil {
+		return "", err
+	}
+	f.parts = filepath.Join(f.t.TempDir(), "parts")
+	program = filepath.Join(f.t.TempDir(), "envoy")
+	return program, os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh -e\n[ \"$1\" = --config-path ]\n"+
+		"%s envoy render \"$2\" --dir %s\nshift 2\nexec %s --config-path %s/envoy.yaml \"$@\"\n",
+		f.built("gatehousectl"), f.parts, envoy, f.parts), 0o700)
+}
+
+// refusedRules replaces the part with the rules by one that has an unknown field.
+func (f *faults) refusedRules() (err error) {
+	if f.rules, err = os.ReadFile(filepath.Join(f.parts, "gatehouse.yaml")); err != nil {
+		return err
+	}
+	wrong := strings.Replace(string(f.rules), "max_staleness:", "max_stalenesss:", 1)
+	if wrong == string(f.rules) {
+		return errors.New("the rules have no max_staleness")
+	}
+	return f.replaceRules([]byte(wrong))
+}
+
+func (f *faults) repairRules() error { return f.replaceRules(f.rules) }
+
+// replaceRules replaces the part with the rules as Envoy watches it: by another file of that name.
+func (f *faults) replaceRules(text []byte) error {
+	file := filepath.Join(f.parts, "gatehouse.yaml")
+	return errors.Join(os.WriteFile(file+".new", text, 0o600), os.Rename(file+".new", file))
 }
 
 // heap gives Envoy the heap of shrinkHeap.

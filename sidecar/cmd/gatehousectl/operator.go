@@ -285,6 +285,10 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", number(o.Sidecar.Version), strings.ReplaceAll(o.Sidecar.Place, "_", " "))
 		fmt.Fprintf(w, "  at the edge\t%s%s\n", number(o.Edge.Version),
 			map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
+		if len(o.NotSent) > 0 {
+			fmt.Fprintf(w, "  not sent\t%s: headers of the whole origin; cache.origin_headers of the rule allows them\n",
+				strings.Join(o.NotSent, ", "))
+		}
 	}
 	if d := e.Device; d != nil {
 		may := "may authenticate"

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -62,6 +63,8 @@ type ObjectAt struct {
 	PublishedMS int64  `json:"published_ms"`
 	// Pending: the edge has not acknowledged this version, or the object's removal, yet.
 	Pending bool `json:"pending"`
+	// Headers are the publisher's.
+	Headers contract.Headers `json:"-"`
 }
 
 // Object returns what the edge has at a canonical key, or will have; version 0 is no object.
@@ -69,7 +72,7 @@ func (m *Memory) Object(key string) (at ObjectAt) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.objects[key]; e != nil {
-		at.Version, at.PublishedMS = e.Version, e.PublishedMS
+		at.Version, at.PublishedMS, at.Headers = e.Version, e.PublishedMS, e.Headers
 	}
 	index, _ := m.keys.Place(key, uint32(len(m.buckets)))
 	at.Pending = m.acked.epoch != m.epoch || m.dirty.queued[index] || m.buckets[index].batch > m.ackedBatch

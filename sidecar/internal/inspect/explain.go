@@ -12,6 +12,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/apikey"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/edge/headermap"
@@ -63,6 +64,8 @@ type Rule struct {
 	Trial       bool     `json:"trial"` // of its auth: it isn't enforced
 	Cache       bool     `json:"cache"`
 	Session     bool     `json:"session"` // it issues tokens
+	// OriginHeaders: it sends headers that act on the whole origin.
+	OriginHeaders bool `json:"origin_headers"`
 }
 
 // Answer is what the edge does with a request.
@@ -82,6 +85,9 @@ type Object struct {
 	Redis   Version                 `json:"redis"`
 	Sidecar objectcache.Description `json:"sidecar"`
 	Edge    edgemem.ObjectAt        `json:"edge"`
+	// NotSent are the names of its headers that answers lack, because they act on the whole origin and the rule has no
+	// cache.origin_headers.
+	NotSent []string `json:"not_sent,omitempty"`
 }
 
 // Version is a record in Redis.
@@ -143,6 +149,9 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 	}
 	if e.Key != "" {
 		o := i.object(ctx, e.Key)
+		if e.Rule == nil || !e.Rule.Cache || e.Rule.OriginHeaders {
+			o.NotSent = nil
+		}
 		e.Object = &o
 	}
 	if id := q.Device; id != "" {
@@ -356,6 +365,7 @@ func ruleOf(c *policy.Config, index int) *Rule {
 	if r.Auth != nil {
 		rule.Permissions, rule.Trial = r.Auth.Permissions, r.Auth.Trial
 	}
+	rule.OriginHeaders = r.Cache != nil && r.Cache.OriginHeaders
 	return rule
 }
 
@@ -437,6 +447,7 @@ func because(status string) string {
 // object returns an object in each place.
 func (i *Inspector) object(ctx context.Context, key string) Object {
 	o := Object{Sidecar: i.Objects.Describe(key), Edge: i.Memory.Object(key)}
+	o.NotSent = originHeaders(o.Edge.Headers)
 	values, err := i.Redis.HMGet(ctx, i.Keyspace.KeysOf(key).ObjectKey(key), contract.HeadFields()...).Result()
 	if err != nil {
 		o.Redis.Error = err.Error()
@@ -453,7 +464,20 @@ func (i *Inspector) object(ctx context.Context, key string) Object {
 	}
 	o.Redis = Version{Version: head.Version, PublishedMS: head.PublishedMS, TTLMS: head.TTLMS, ETag: head.ETag,
 		Deleted: head.Deleted}
+	if o.Edge.Version == 0 {
+		o.NotSent = originHeaders(head.Headers)
+	}
 	return o
+}
+
+// originHeaders returns the names of the headers that act on the whole origin.
+func originHeaders(all contract.Headers) (names []string) {
+	for _, h := range all.List() {
+		if limits.OriginHeader(h.Name) && !slices.Contains(names, h.Name) {
+			names = append(names, h.Name)
+		}
+	}
+	return names
 }
 
 // device returns a device in each place.

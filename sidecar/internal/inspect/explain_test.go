@@ -178,3 +178,17 @@ func TestKeyIsExplained(t *testing.T) {
 		t.Errorf("%d cases", cases)
 	}
 }
+
+// TestPageNamesHeadersNotSent: the page names what the rule keeps back, and the field that allows it.
+func TestPageNamesHeadersNotSent(t *testing.T) {
+	var page strings.Builder
+	names := originHeaders("x-a: 1\nalt-svc: clear\nclear-site-data: \"cache\"")
+	if err := pages.ExecuteTemplate(&page, "explanation", &Explanation{Object: &Object{NotSent: names}}); err != nil {
+		t.Fatal(err)
+	}
+	const want = "Not sent: <code>alt-svc</code>, <code>clear-site-data</code>: headers of the whole origin; " +
+		"<code>cache.origin_headers</code>"
+	if !strings.Contains(page.String(), want) {
+		t.Errorf("got %s, want %s", page.String(), want)
+	}
+}
