@@ -210,32 +210,33 @@ func (l *deviceLines) read() ([]byte, error) {
 	}
 	line, err := l.readLine()
 	l.line = l.lines
-	if l.columns == nil || l.comma == ':' || !endsInQuote(line, l.comma) {
+	if l.columns == nil || l.comma == ':' || !endsInQuote(line, l.comma, false) {
 		return line, err
 	}
-	for record := bytes.Clone(line); err == nil; {
+	for size := len(line); err == nil; {
 		if line, err = l.readLine(); err != nil {
 			break
 		}
-		if record = append(record, line...); len(record) > maxDeviceLine {
+		if size += len(line); size > maxDeviceLine {
 			break
 		}
-		if !endsInQuote(record, l.comma) {
+		if !endsInQuote(line, l.comma, true) {
 			return nil, lineError{errQuote}
 		}
 	}
 	return nil, fmt.Errorf("line %d: a quote is not closed: nothing behind it was read", l.line)
 }
 
-// endsInQuote reports whether the last field of a CSV's record begins with a quote that isn't closed.
-func endsInQuote(record []byte, comma byte) bool {
-	quoted, begins := false, true
-	for i := 0; i < len(record); i++ {
-		switch c := record[i]; {
+// endsInQuote reports whether the last field of a CSV's record begins with a quote that isn't closed in this line;
+// quoted, whether the lines before end so. Each line is looked at once: a record may have thousands.
+func endsInQuote(line []byte, comma byte, quoted bool) bool {
+	begins := !quoted
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
 		case !quoted:
 			quoted = c == '"' && begins
 			begins = c == comma
-		case c == '"' && i+1 < len(record) && record[i+1] == '"':
+		case c == '"' && i+1 < len(line) && line[i+1] == '"':
 			i++
 		case c == '"':
 			quoted = false

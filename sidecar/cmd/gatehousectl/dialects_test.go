@@ -122,3 +122,24 @@ func TestFilesOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestQuotedLineEnds: the time for a record of many lines grows with its size, not with its square.
+func TestQuotedLineEnds(t *testing.T) {
+	record := "\"a" + strings.Repeat("\n", maxDeviceLine-100) + "\",x\n"
+	lines, err := newDeviceLines(strings.NewReader("id,secret\n" + strings.Repeat(record, 20) + "b,y\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	for range 20 {
+		if _, err := lines.next(); !errors.Is(err, errQuote) && (err == nil || err.Error() != errQuote.Error()) {
+			t.Fatalf("got %v, want %v", err, errQuote)
+		}
+	}
+	if d, err := lines.next(); err != nil || d.ID != "b" {
+		t.Errorf("behind them: got %q, %v", d.ID, err)
+	}
+	if took := time.Since(begin); took > 10*time.Second { // a minute if each line's end has all looked at again
+		t.Errorf("took %v", took)
+	}
+}

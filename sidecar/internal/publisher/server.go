@@ -195,8 +195,10 @@ func (c *call) only(methods ...string) func(func() (int, *problem)) (int, *probl
 	}
 }
 
-// stranger takes a request off the rate of those without a team's token.
+// stranger takes a request off the rate of those without a team's token, and ends its connection: idle ones without a
+// token would only take memory and file descriptors.
 func (c *call) stranger() *problem {
+	c.w.Header().Set("Connection", "close")
 	if c.s.strangers.Allow() {
 		return nil
 	}
