@@ -7,11 +7,11 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// AcceptLoss gives each shard that has no data epoch one, makes the log of one that has lost it, and was written to
-// since, count as whole, and returns the number of these shards. A shard without data epoch is empty: sidecars don't
-// believe that it has lost everything, and keep what they have. After AcceptLoss they drop what Redis lacks, and refuse
-// devices that are not in Redis; those that start know what the log has. If Redis has lost the number of shards, too, [Shards] must say it, since
-// the number that AcceptLoss stores is for ever.
+// AcceptLoss gives each shard without data epoch a new one, has a log that was lost and written to since count as
+// whole, and returns the number of both kinds of shards. A shard without data epoch is empty: sidecars don't believe
+// that all was lost, and keep what they have. After AcceptLoss they drop what Redis lacks, and refuse devices that are
+// not in Redis; sidecars that start know what the log has. If Redis has lost the number of shards, too, [Shards] must
+// say it, since the number that AcceptLoss stores is for ever.
 func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 	p.agreed.Store(false) // the number of shards was lost, too
 	if p.keyspace.Shards == 0 {

@@ -50,8 +50,8 @@ func TestAcceptLoss(t *testing.T) {
 	})
 }
 
-// TestLostLogOrSeq: a write after the loss of seq goes on from the highest number that is left. One after the loss of the
-// log leaves a mark in the chain, and whatever needs the whole log refuses, until the loss is accepted.
+// TestLostLogOrSeq: a write after the loss of seq goes on from the highest number that is left. A write after the loss
+// of the log leaves a mark in the chain, and whatever needs the whole log refuses, until the loss is accepted.
 func TestLostLogOrSeq(t *testing.T) {
 	put := func(key string) func(*testing.T, server) {
 		return func(t *testing.T, s server) {
