@@ -62,6 +62,10 @@ func TestLostLogOrSeq(t *testing.T) {
 	}
 	known, unknown := put("/a"), put("/new")
 	log, seq, chain := lose(keys.LogKey()), lose(keys.SeqKey()), lose(keys.ChainKey())
+	trimmed := func(t *testing.T, s server) {
+		t.Helper()
+		must(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainFloor, 3).Err())
+	}
 	type steps []func(*testing.T, server)
 	for name, test := range map[string]struct {
 		steps     steps
@@ -88,10 +92,8 @@ func TestLostLogOrSeq(t *testing.T) {
 			t.Helper()
 			must(t, s.Set(t.Context(), keys.SeqKey(), "x", 0).Err())
 		}, unknown}, "4", ""},
-		"log, all of which was trimmed": {steps{log, func(t *testing.T, s server) {
-			t.Helper()
-			must(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainFloor, 3).Err())
-		}, known}, "4", ""},
+		"log, all of which was trimmed":            {steps{log, trimmed, known}, "4", ""},
+		"log, all of which was trimmed, unwritten": {steps{log, trimmed}, "3", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, s server) {
