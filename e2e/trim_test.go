@@ -136,7 +136,7 @@ func TestTrimPermissions(t *testing.T) {
 	server := redistest.StartServer(t)
 	admin := server.Client(t)
 	extra := documentedTrimmer(t, false, server)
-	if len(extra) < 5 {
+	if len(extra) < 4 {
 		t.Errorf("documented: %v", extra)
 	}
 	for _, permission := range extra {
