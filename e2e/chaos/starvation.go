@@ -17,14 +17,18 @@ const (
 	// sampleEvery is the interval at which the processors' times are read. Linux counts them in ticks of 10 ms.
 	sampleEvery = 500 * time.Millisecond
 	clockTick   = 10 * time.Millisecond
+	// An interval is full if processors were idle for less than 1/rest of it, and others took more than 1/share.
+	rest, share = 20, 10
 	// searched bounds the steps of a search for a time, which ends when one is shorter than near.
 	searched = 20
 	near     = 10 * time.Millisecond
 )
 
-// starvation is how long other programs, or other guests of the host, have kept this machine's processors from the run,
-// this program and what it has started: the processors' busy time without the run's, over the number of processors. As
-// long, what the run owes may take more than its bound. Without Linux it is 0. A nil starvation is 0, too.
+// starvation is how long other programs, or other guests of the host, have kept this machine's processors from the
+// run, this program and what it has started: the processors' busy time without the run's, over the number of
+// processors. In an interval in which processors were busy all the time, and others took a [share] of it, each
+// process of the run may have waited, so the whole interval counts. As long, what the run owes may take more than its
+// bound. Without Linux it is 0. A nil starvation is 0, too.
 type starvation struct {
 	mu      sync.Mutex
 	samples []starved
@@ -35,18 +39,21 @@ type starved struct{ at, sum time.Duration }
 
 // measure takes samples until ctx ends.
 func (s *starvation) measure(ctx context.Context, now func() time.Duration) {
-	start, ok := takenByOthers()
+	before, ok := readProcessors()
 	if !ok {
 		return
 	}
+	sum := time.Duration(0)
 	add := func() {
-		taken, ok := takenByOthers()
+		since, ok := readProcessors()
 		if !ok {
 			return
 		}
+		sum += since.starved(before)
+		before = since
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.add(now(), (taken-start)/time.Duration(runtime.NumCPU()))
+		s.add(now(), sum)
 	}
 	add()
 	repeat(ctx, sampleEvery, add)
@@ -115,22 +122,36 @@ func (s *starvation) String() string {
 	return fmt.Sprintf("%.1f of %.1f s", last.sum.Seconds(), last.at.Seconds())
 }
 
-// takenByOthers returns the time that processors have spent on others than the run since the machine started.
-func takenByOthers() (taken time.Duration, ok bool) {
+// processors is what all processors have done since the machine started.
+type processors struct{ others, all, idle time.Duration }
+
+// starved returns the starvation since then.
+func (p processors) starved(then processors) time.Duration {
+	others, all, idle := p.others-then.others, p.all-then.all, p.idle-then.idle
+	if rest*idle < all && share*others > all {
+		others = all
+	}
+	return others / time.Duration(runtime.NumCPU())
+}
+
+// readProcessors reads the times of the processors.
+func readProcessors() (p processors, ok bool) {
 	text, err := os.ReadFile("/proc/stat")
 	// cpu user nice system idle iowait irq softirq steal guest guest_nice; user and nice have those of guests
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	fields := bytes.Fields(line)
 	if err != nil || len(fields) < 9 || string(fields[0]) != "cpu" {
-		return 0, false
+		return p, false
 	}
-	ticks := 0
 	for i, field := range fields[1:9] {
-		if n, err := strconv.Atoi(string(field)); err == nil && i != 3 && i != 4 {
-			ticks += n
+		n, _ := strconv.Atoi(string(field))
+		p.all += time.Duration(n) * clockTick
+		if i == 3 || i == 4 {
+			p.idle += time.Duration(n) * clockTick
 		}
 	}
-	return time.Duration(ticks)*clockTick - takenByRun(), true
+	p.others = p.all - p.idle - takenByRun()
+	return p, true
 }
 
 // takenByRun returns the time that processors have spent on this process and on its descendants, with those that have

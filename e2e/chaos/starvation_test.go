@@ -105,15 +105,15 @@ func TestTakenByOthers(t *testing.T) {
 	loop(t, "while :; do :; done")
 	await.Until(t, "time of a child", func() bool { return takenByRun()-before >= 300*time.Millisecond })
 
-	others, ok := takenByOthers()
+	then, ok := readProcessors()
 	if !ok {
 		t.Fatal("no times of processors")
 	}
 	run := takenByRun()
 	loop(t, "(while :; do :; done) & exit") // whose parent ends
 	await.Until(t, "time of others", func() bool {
-		now, _ := takenByOthers()
-		return now-others >= 300*time.Millisecond && takenByRun() > run
+		now, _ := readProcessors()
+		return now.others-then.others >= 300*time.Millisecond && takenByRun() > run
 	})
 }
 
@@ -123,6 +123,19 @@ func TestStarvationRises(t *testing.T) {
 	for _, tt := range [][3]int{{0, 0, 0}, {100, 50, 50}, {200, 20, 50}, {300, 400, 150}, {400, 160, 160}} {
 		if s.add(at(tt[0]), at(tt[1])); s.samples[len(s.samples)-1].sum != at(tt[2]) {
 			t.Errorf("%d ms: got %v, want %d ms", tt[0], s.samples[len(s.samples)-1].sum, tt[2])
+		}
+	}
+}
+
+func TestStarved(t *testing.T) {
+	second := time.Duration(runtime.NumCPU()) * time.Second
+	for _, tt := range []struct{ others, idle, want int }{ // percent of a second
+		{0, 50, 0}, {5, 0, 5}, {5, 50, 5}, {30, 40, 30}, {30, 6, 30}, {30, 4, 100}, {100, 0, 100},
+	} {
+		now := processors{all: second, others: second * time.Duration(tt.others) / 100,
+			idle: second * time.Duration(tt.idle) / 100}
+		if got, want := now.starved(processors{}), time.Second*time.Duration(tt.want)/100; got != want {
+			t.Errorf("%+v: got %v, want %v", tt, got, want)
 		}
 	}
 }
