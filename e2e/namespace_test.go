@@ -139,7 +139,8 @@ func TestNamespacePermissions(t *testing.T) {
 				{"evalsha", hash, 1, record}, {"eval", "return redis.call('GET', KEYS[1])", 1, keys.SeqKey()},
 				{"hget", record, "f"}, {"hgetall", record}, {"hkeys", record}, {"hexists", record, "f"},
 				{"zscore", keys.LogKey(), "m"}, {"zrange", keys.LogKey(), -1, -1}, {"set", k.ShardsKey(), "1"},
-				{"get", keys.SeqKey()}, {"incr", keys.SeqKey()}, {"zadd", keys.LogKey(), 1, "m"}, {"hset", record, "f", "v"}, {"hdel", record, "f"},
+				{"get", keys.SeqKey()}, {"incr", keys.SeqKey()},
+				{"zadd", keys.LogKey(), 1, "m"}, {"hset", record, "f", "v"}, {"hdel", record, "f"},
 				{"pexpire", record, 1000}, {"persist", keys.SeqKey()}, {"publish", channel, "m"}, {"spublish", channel, "m"},
 				{"xadd", keys.AuditKey(), "*", "f", "v"},
 			}
