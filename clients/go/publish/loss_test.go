@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
@@ -127,6 +128,18 @@ func TestLostLogOrSeq(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSeqLostAtTheEnd: no number is left after that of the chain's head, which no script wrote.
+func TestSeqLostAtTheEnd(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		head := fmt.Sprint(uint64(limits.MaxVersion), " ", strings.Repeat("a", 40))
+		must(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainHead, head).Err())
+		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "a"})
+		if want := keys.SeqKey() + " is lost, want a number below"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	})
 }
 
 // TestLogLostUnwritten: also before a write, not all devices are known.

@@ -474,8 +474,8 @@ if not score or not seq or tonumber(score) > seq then
   end
 end
 if before and not seq or seq == newest then
-  return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest)
-    .. ': set it to the highest score in ' .. KEYS[3])
+  return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. (before or 'lost') .. ', want a number below '
+    .. decimal(newest) .. ': set it to the highest score in ' .. KEYS[3])
 end
 seq = seq or 0
 local counted = (before or '0') == decimal(seq) -- otherwise INCR would count from another number
