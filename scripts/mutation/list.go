@@ -107,6 +107,9 @@ func build(sources map[string][]byte, mutants []mutant) (pkg string, out map[str
 	out = make(map[string][]byte)
 	for name, list := range edits {
 		out[name] = apply(sources[name], list)
+		if _, err := parser.ParseFile(token.NewFileSet(), name, out[name], parser.SkipObjectResolution); err != nil {
+			return "", nil, fmt.Errorf("two mutants in one place, or a statement deleted from the head of an if: %w", err)
+		}
 	}
 	return pkg, out, nil
 }

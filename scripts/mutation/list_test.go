@@ -80,11 +80,13 @@ func TestBadLists(t *testing.T) {
 		"f\n\tTestX: c #2 -> false", // once
 		"g\n\tTestX: a -> false",
 		"f\n\tTestX: a -> deleted", // no statement
+		"f\n\tTestX: a || c -> false\n\tTestX: a || c -> c",
+		"f\n\tTestX: g() -> deleted", // in the head of an if
 	} {
 		mutants, err := read("mutants.txt", list)
 		if err == nil {
-			_, _, err = build(map[string][]byte{"f.go": []byte("package p\nfunc f(a, c bool) {\n_ = a && (a || c)\n}\n")},
-				mutants)
+			_, _, err = build(map[string][]byte{"f.go": []byte("package p\nfunc f(a, c bool) {\n_ = a && (a || c)\n" +
+				"if g(); true {\n}\n}\n")}, mutants)
 		}
 		if err == nil {
 			t.Errorf("%q: got %+v, want an error", list, mutants)
