@@ -730,7 +730,7 @@ func (r *run) summary() {
 		r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
 	r.printf("longest convergence: %.3f s (%s)\n", r.longest.took.Seconds(), r.slowest)
-	r.printf("others took the processors for %s; bounds of time were as much longer\n", r.starvation)
+	r.printf("other programs kept the run from the processors for %s; bounds of time were as much longer\n", r.starvation)
 	r.printf("violations: %d\n", r.violations)
 }
 

@@ -94,8 +94,7 @@ func (f *Follower) believe(p position, full bool) error {
 		return lost
 	}
 	if !f.logLost {
-		f.log.Error("a sidecar that starts can't read redis; this one has read everything before, and follows it", "error",
-			lost)
+		f.log.Error("this sidecar goes on, because it has read everything before; a sidecar that starts can't", "error", lost)
 	}
 	f.logLost = true
 	return nil
