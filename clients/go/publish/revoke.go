@@ -59,23 +59,24 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 
 // bury writes a tombstone where there is no record. Its version exceeds the highest that a writer can have given by the
 // time in milliseconds, and so also those that Redis has counted after an earlier tombstone of this kind. It returns
-// ErrStale if a record was written meanwhile that edges would consider newer.
+// ErrStale if a record was written meanwhile.
 func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
 	state, err := p.state(ctx, m)
 	if err != nil {
 		return Receipt{}, err
 	}
-	if state.there {
-		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
-	}
-	if !force && (state.deleted || !state.logged) {
+	if !state.there && !force && (state.deleted || !state.logged) {
 		return Receipt{}, ErrNotFound
 	}
 	version := uint64(limits.MaxOwnVersion + time.Now().UnixMilli())
 	if state.version >= version {
 		version = 0 // over a tombstone of a forced revocation the next one
 	}
-	return p.write(ctx, replace, m, contract.Credential{Version: version, Deleted: true}.Fields())
+	receipt, err := p.write(ctx, add, m, contract.Credential{Version: version, Deleted: true}.Fields())
+	if errors.Is(err, ErrExists) {
+		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
+	}
+	return receipt, err
 }
 
 // state is the state of a member in Redis.

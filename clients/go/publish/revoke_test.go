@@ -182,3 +182,49 @@ func TestRevokeMissing(t *testing.T) {
 		buried("nobody", limits.MaxOwnVersion, func() (Receipt, error) { return s.p.ForceRevokeDevice(ctx, "nobody") })
 	})
 }
+
+// TestRevokeWhileAdded: a device that is written between the read and the write of a revocation is revoked, and keeps
+// its record.
+func TestRevokeWhileAdded(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		meanwhile := afterScore{}
+		s.AddHook(&meanwhile)
+		for _, deletedBefore := range []bool{false, true} {
+			if deletedBefore {
+				if _, err := s.p.DeleteDevice(ctx, "d", true); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				s.FlushAll(ctx)
+			}
+			meanwhile.then = func() { s.registered(t, "s") }
+			_, err := s.p.ForceRevokeDevice(ctx, "d")
+			if got := s.HGetAll(ctx, keys.CredentialKey("d")).Val(); err != nil || meanwhile.then != nil ||
+				got["disabled"] != "revoked" || got["hash"] == "" {
+				t.Errorf("deleted before: %t: %v, %v; want a revoked record", deletedBefore, got, err)
+			}
+		}
+	})
+}
+
+// afterScore calls a function once, after a pipeline has read an entry of the log.
+type afterScore struct {
+	redis.Hook
+	then func()
+}
+
+func (*afterScore) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*afterScore) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (a *afterScore) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if then := a.then; then != nil && cmds[0].Name() == "zscore" {
+			a.then = nil
+			then()
+		}
+		return err
+	}
+}

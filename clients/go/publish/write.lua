@@ -4,7 +4,7 @@
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
 --         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
---         or tombstone is there; "purge" writes a purge: hard or soft, of which the value becomes seq
+--         or tombstone is there, but of a tombstone unless a record is; "purge" writes a purge: hard or soft, of which the value becomes seq
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
 --         there is none; "~V" for V itself, if an object has it: only for its tombstone
 --       3 random hex digits, fresh for every write: the epoch, if there is none. With 32 digits or more a repetition of
@@ -509,7 +509,7 @@ local old, was = (mode ~= 'replace' or KEYS[6]) and read('HGETALL', KEYS[1]) or 
 for i = 1, #old, 2 do
   was[old[i]] = old[i + 1]
 end
-if mode == 'add' then
+if mode == 'add' and not (given['deleted'] and was.deleted) then
   local same, own = stored > 0, #record -- own: of the writer
   for i = 1, #old, 2 do
     local want = given[old[i]]

@@ -583,10 +583,10 @@ export class Publisher {
       const above = maxOwnVersion + Date.now()
       const version = String(state.version < above ? above : 0)
       try {
-        if (state.there) throw new StaleError(`device ${id} was written meanwhile`)
-        return await this.#write({ mode: 'replace', member, fields: { deleted: '1' }, version })
-      } catch (error) { // stale: written meanwhile
-        if (!(error instanceof StaleError) || attempt === attempts) throw error
+        return await this.#write({ mode: 'add', member, fields: { deleted: '1' }, version })
+      } catch (error) {
+        if (!(error instanceof StaleError || error instanceof ExistsError)) throw error
+        if (attempt === attempts) throw new StaleError(`device ${id} is written all the time`)
       }
     }
   }

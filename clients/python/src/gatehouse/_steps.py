@@ -483,7 +483,7 @@ class Operations:
     def revoke_device(self, id: str, force: bool) -> Steps[Receipt]:
         check_device_id(id)
         member = "c:" + id
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             try:
                 return (yield from self.write(Mutation("merge", member, {"disabled": "revoked"})))
             except NotFoundError:
@@ -494,13 +494,11 @@ class Operations:
             if not state.there and not force and (state.deleted or not state.logged):
                 raise NotFoundError(f"no device {id!r}")
             try:
-                if not state.there:
-                    above = MAX_OWN_VERSION + int(time.time() * 1000)
-                    version = above if state.version < above else 0
-                    return (yield from self.write(Mutation("replace", member, {"deleted": "1"}, str(version))))
-            except StaleError:  # written meanwhile
-                if attempt == ATTEMPTS - 1:
-                    raise
+                above = MAX_OWN_VERSION + int(time.time() * 1000)
+                version = above if state.version < above else 0
+                return (yield from self.write(Mutation("add", member, {"deleted": "1"}, str(version))))
+            except (StaleError, ExistsError):  # written meanwhile
+                continue
         raise StaleError(f"device {id!r} is written all the time")
 
     def delete_device(self, id: str, force: bool) -> Steps[Receipt]:

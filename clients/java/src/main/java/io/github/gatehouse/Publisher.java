@@ -693,15 +693,12 @@ public final class Publisher implements AutoCloseable {
         throw new GatehouseException.NotFound("no device " + id);
       }
       try {
-        if (state.there) {
-          throw new GatehouseException.Stale("device " + id + " was written meanwhile");
-        }
         long above = Fields.MAX_OWN_VERSION + System.currentTimeMillis();
         long version = state.version < above ? above : 0;
-        return write(new Mutation("replace", member, tombstone(), Long.toString(version)));
-      } catch (GatehouseException.Stale e) { // written meanwhile
+        return write(new Mutation("add", member, tombstone(), Long.toString(version)));
+      } catch (GatehouseException.Stale | GatehouseException.Exists e) { // written meanwhile
         if (attempt == ATTEMPTS) {
-          throw e;
+          throw new GatehouseException.Stale("device " + id + " is written all the time");
         }
       }
     }
