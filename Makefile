@@ -21,24 +21,22 @@ export PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP
 # chaos, routers and loadtest.
 EDGE_KIND ?= envoy
 export EDGE_KIND
-# For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:
-# single, sentinel or cluster.
-CHAOS_SECONDS ?= 60
-CHAOS_SEED ?=
-CHAOS_REDIS ?= single
-export CHAOS_SECONDS CHAOS_SEED CHAOS_REDIS
-# For make lifecycle: the number of streams, and the seed of a run to repeat.
-LIFECYCLE_STREAMS ?= 20000
-LIFECYCLE_SEED ?=
-export LIFECYCLE_STREAMS LIFECYCLE_SEED
-# For make routers: the number of spellings, the seed of a run to repeat, the number of a single one to send, other
-# builds.
-SPELLINGS ?=
+# The seed of random cases, to repeat a run. Empty: a random one, which is printed.
 SEED ?=
+export SEED
+# For make chaos: the duration, and the Redis deployment: single, sentinel or cluster.
+CHAOS_SECONDS ?= 60
+CHAOS_REDIS ?= single
+export CHAOS_SECONDS CHAOS_REDIS
+# For make lifecycle: the number of streams.
+LIFECYCLE_STREAMS ?= 20000
+export LIFECYCLE_STREAMS
+# For make routers: the number of spellings, the number of a single one to send, other builds.
+SPELLINGS ?=
 ONLY ?=
 WASM ?=
 SIDECAR ?=
-# For make doors: the number of configurations of each proxy, another gatehousectl; also SEED, ONLY and RUN.
+# For make doors: the number of configurations of each proxy, another gatehousectl; also ONLY and RUN.
 CONFIGS ?=
 CHECK ?=
 # For make unit and make e2e: LONG=1 selects the long form; RUN: a regular expression that selects end-to-end tests. For
@@ -163,12 +161,12 @@ engines: build ## tests of what rests on Redis, and 30 s of chaos, with each oth
 	@GO=$(GO) scripts/chaos-build.sh
 	@scripts/engines.sh
 
-chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
+chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, SEED, CHAOS_REDIS, EDGE_KIND
 	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-chaos
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
-lifecycle: build ## end streams in every way while they wait, under faults: LIFECYCLE_STREAMS, LIFECYCLE_SEED, EDGE_KIND, BINDING
+lifecycle: build ## end streams in every way while they wait, under faults: LIFECYCLE_STREAMS, SEED, EDGE_KIND, BINDING
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -v -timeout=30m ./lifecycle
 
@@ -177,7 +175,7 @@ routers: build ## send spellings of protected paths to real routers behind the e
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
 doors: build native nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
 mutation: packages ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/apart"
 	"github.com/gatehouse/gatehouse/testbed/http2conn"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -43,21 +44,15 @@ func TestVirtualHostsAreApart(t *testing.T) {
 	if !onNginx() && !onNative() {
 		configs = sized(34, 1)
 	}
-	seed, repeat := rand.Uint64(), os.Getenv("SEED")
-	if repeat != "" {
-		configs = 1
-		if _, err := fmt.Sscan(repeat, &seed); err != nil {
-			t.Fatalf("SEED=%s: %v", repeat, err)
-		}
-	}
+	first := seed.Of(t)
 	var all tally
 	begin := time.Now()
 	for i := range uint64(configs) {
-		seed := seed + i
+		seed := first + i
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := startApart(t, seed, stack.Options{})
 			if err := w.compare(t.Context(), cases, &all); err != nil {
-				t.Errorf("SEED=%d: %s\n%v", seed, w.config.Rules(), err)
+				t.Errorf("repeat: SEED=%d RUN='VirtualHostsAreApart/%d$': %s\n%v", seed, seed, w.config.Rules(), err)
 			}
 		})
 	}

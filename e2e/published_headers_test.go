@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -86,9 +87,7 @@ type publishedHeader struct{ name, value string }
 func TestRefusedHeaders(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed.Of(t), 0))
 	var headers []publishedHeader
 	for _, name := range notPublished {
 		for _, spelling := range spellings(name, random) {

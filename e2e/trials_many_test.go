@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -130,8 +131,7 @@ func TestTrialOfMany(t *testing.T) {
 		})
 	}
 
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	const senders = 16
 	many := sized(10_000, 2_000)
 	var mu sync.Mutex

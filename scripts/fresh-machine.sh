@@ -72,7 +72,7 @@ for file in /etc/resolv.conf /etc/hosts /etc/apt/auth.conf /etc/apt/auth.conf.d 
 done
 settings=(HOME=/root PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
 for name in GOPROXY GOSUMDB GOPRIVATE GONOPROXY GONOSUMDB GOINSECURE; do settings+=("$name=$(go env "$name")"); done
-mapfile -t -O "${#settings[@]}" settings < <(env | grep -iE '^((https?|no|all)_proxy|SSL_CERT_(FILE|DIR)|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|PROXY|TRUSTED_HOST|DEFAULT_TIMEOUT))=')
+mapfile -t -O "${#settings[@]}" settings < <(env | grep -iE '^((https?|no|all)_proxy|SEED|SSL_CERT_(FILE|DIR)|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|PROXY|TRUSTED_HOST|DEFAULT_TIMEOUT))=')
 
 GOROOT=$(go env GOROOT)
 export base work root over GOROOT

@@ -17,8 +17,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/alicebob/miniredis/v2/proto"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
@@ -26,6 +26,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/link"
 )
 
@@ -66,9 +67,9 @@ func (f *fault) take() (resume chan struct{}, taken bool) {
 
 // filter is for [link.Link].
 func (f *fault) filter(dst io.Writer, src io.Reader) error {
-	reply := make([]byte, 1<<20)
+	replies := bufio.NewReader(src)
 	for {
-		n, err := src.Read(reply)
+		reply, err := proto.Read(replies)
 		if err != nil {
 			return err
 		}
@@ -76,7 +77,7 @@ func (f *fault) filter(dst io.Writer, src io.Reader) error {
 			<-resume
 			return errors.New("the reply is lost")
 		}
-		if _, err := dst.Write(reply[:n]); err != nil {
+		if _, err := io.WriteString(dst, reply); err != nil {
 			return err
 		}
 	}
@@ -88,26 +89,31 @@ func (f *fault) dial(ctx context.Context, network, address string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	return &faulty{conn, f}, nil
+	return &faulty{Conn: conn, fault: f, replies: bufio.NewReader(conn)}, nil
 }
 
 // faulty is a connection that may lose a reply.
 type faulty struct {
 	net.Conn
-	fault *fault
+	fault   *fault
+	replies *bufio.Reader
+	reply   string // what is left of the last one
 }
 
-// Read returns an error in place of the reply to lose.
-func (c *faulty) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err != nil {
-		return n, err
+// Read reads at most one reply, and returns an error in place of the reply to lose.
+func (c *faulty) Read(p []byte) (n int, err error) {
+	if c.reply == "" {
+		if c.reply, err = proto.Read(c.replies); err != nil {
+			return 0, err
+		}
+		if resume, taken := c.fault.take(); taken {
+			<-resume
+			c.Close()
+			return 0, io.ErrUnexpectedEOF
+		}
 	}
-	if resume, taken := c.fault.take(); taken {
-		<-resume
-		c.Close()
-		return 0, io.ErrUnexpectedEOF
-	}
+	n = copy(p, c.reply)
+	c.reply = c.reply[n:]
 	return n, nil
 }
 
@@ -705,18 +711,12 @@ var objectsOnly = []string{"put", "put_version", "put_if", "put_absent", "delete
 var scriptOnly = []string{"put", "put_version", "put_if", "delete", "purge", "put_device", "add_device",
 	"revoke_device", "force_delete_device"}
 
-// chooseCases returns the seed, and how many pairs of operations a client gets at most.
-func chooseCases(t *testing.T) (seed uint64, most int) {
-	t.Helper()
-	seed, most = uint64(time.Now().UnixNano()), 40
-	if text := os.Getenv("SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
+// maxPairs returns how many pairs of operations a client gets at most.
+func maxPairs() int {
 	if os.Getenv("LONG") != "" {
-		most = 1 << 20
+		return 1 << 20
 	}
-	t.Logf("SEED=%d", seed)
-	return seed, most
+	return 40
 }
 
 // TestLostReplies: each reply to each client is lost once, another writer writes meanwhile, and then the connection
@@ -724,7 +724,7 @@ func chooseCases(t *testing.T) (seed uint64, most int) {
 // failed, at most once. SEED repeats a run; the long form has every pair of operations.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	seed, most := chooseCases(t)
+	seed, most := seed.Of(t), maxPairs()
 	address := strings.TrimPrefix(redistest.Start(t), "redis://")
 	client := redis.NewClient(&redis.Options{Addr: address})
 	t.Cleanup(func() { client.Close() })
@@ -781,7 +781,7 @@ func repeating(t *testing.T, address string) *redis.Client {
 // TestLostRepliesOnCluster is [TestLostReplies] on a Cluster: the client of a Cluster repeats in another way.
 func TestLostRepliesOnCluster(t *testing.T) {
 	t.Parallel()
-	seed, most := chooseCases(t)
+	seed, most := seed.Of(t), maxPairs()
 	cluster := redistest.StartCluster(t)
 	var addresses []string
 	for _, master := range cluster.Masters {

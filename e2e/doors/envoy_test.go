@@ -9,18 +9,18 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	runseed "github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
 var (
 	configs = flag.Int("configs", 200, "number of configurations")
-	seedOf  = flag.Uint64("seed", 0, "seed of a run to repeat; 0: a random one")
 	only    = flag.Int("only", -1, "number of a single configuration of a seed")
 	checker = flag.String("check", "../../build/gatehousectl", "path of gatehousectl")
 )
@@ -67,11 +67,9 @@ func (n *tally) report(t *testing.T) {
 
 // seedAndNumbers are those of the run.
 func seedAndNumbers(t *testing.T) (seed uint64, numbers []int) {
-	seed = *seedOf
-	if seed == 0 {
-		seed = rand.Uint64()>>1 + 1
-	}
-	t.Logf("seed %d; repeat one: make doors SEED=%d ONLY=N", seed, seed)
+	t.Helper()
+	seed = runseed.Of(t)
+	t.Logf("repeat one: make doors SEED=%d ONLY=N", seed)
 	for n := range *configs {
 		if *only < 0 || *only == n {
 			numbers = append(numbers, n)

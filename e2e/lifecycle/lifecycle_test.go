@@ -21,6 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -80,13 +81,13 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestLifecycle runs until LIFECYCLE_STREAMS streams have ended. LIFECYCLE_SEED repeats what clients and faults do, but
+// TestLifecycle runs until LIFECYCLE_STREAMS streams have ended. SEED repeats what clients and faults do, but
 // not when the edge does what.
 func TestLifecycle(t *testing.T) {
 	streams := number(t, "LIFECYCLE_STREAMS", 20000)
-	r := &run{t: t, seed: number(t, "LIFECYCLE_SEED", rand.Uint64N(1<<32))}
+	r := &run{t: t, seed: seed.Of(t)}
 	workers := 1 + int(r.seed%2)
-	t.Logf("LIFECYCLE_SEED=%d LIFECYCLE_STREAMS=%d, %d workers", r.seed, streams, workers)
+	t.Logf("LIFECYCLE_STREAMS=%d, %d workers", streams, workers)
 	r.start(workers)
 
 	slow, cancel := context.WithTimeoutCause(t.Context(), patience+time.Duration(streams/slowest)*time.Second,

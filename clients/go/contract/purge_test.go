@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
 var (
@@ -101,7 +103,7 @@ func TestPurgeMembers(t *testing.T) {
 // TestPurges compares random objects and purges with the words of docs/redis-contract.md: a purge concerns the objects
 // of its virtual host whose path begins with its prefix, or that have its tag, whatever their device, host and query.
 func TestPurges(t *testing.T) {
-	seed := rand.Uint64()
+	seed := seed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
 	segments := func() (path []string) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
 // listed returns the keys of all objects, those that are stale with a star.
@@ -166,7 +167,7 @@ func TestPurgeRefuses(t *testing.T) {
 // Redis still has with a model that knows only what the documents say.
 func TestPurgesAreApart(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
-		seed := rand.Uint64()
+		seed := seed.Of(t)
 		r := rand.New(rand.NewPCG(seed, 0))
 		one := func(of ...string) string { return of[r.IntN(len(of))] }
 		type object struct {

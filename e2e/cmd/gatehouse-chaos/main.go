@@ -30,7 +30,7 @@ func main() {
 
 type commandLine struct {
 	Seconds  int               `env:"CHAOS_SECONDS" default:"60" help:"Duration of the faults."`
-	Seed     string            `env:"CHAOS_SEED" help:"Seed of the schedule, to repeat a run. Default: a random one, which is printed."`
+	Seed     string            `env:"SEED" help:"Seed of the schedule, to repeat a run. Default: a random one, which is printed."`
 	Keys     int               `default:"200" help:"Keys that are written and read."`
 	Writes   int               `default:"800" help:"Writes a second."`
 	Reads    int               `default:"3000" help:"Reads a second."`
@@ -112,7 +112,7 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	seed := rand.Uint64N(1 << 32)
 	if c.Seed != "" {
 		if seed, err = strconv.ParseUint(c.Seed, 10, 64); err != nil {
-			return 0, fmt.Errorf("%w: CHAOS_SEED %q: want a decimal number", stack.ErrUsage, c.Seed)
+			return 0, fmt.Errorf("%w: SEED %q: want a decimal number", stack.ErrUsage, c.Seed)
 		}
 	}
 	server, err := exec.LookPath("redis-server")
@@ -123,7 +123,7 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	if err != nil {
 		return 0, fmt.Errorf("directory for the run: %w", err)
 	}
-	_, _ = fmt.Fprintf(stdout, "CHAOS_SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s, logs in %s until all is well\n",
+	_, _ = fmt.Fprintf(stdout, "SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s, logs in %s until all is well\n",
 		seed, c.Seconds, c.Redis, dir)
 	const writers = 16
 	violations, err = chaos.Run(ctx, chaos.Config{

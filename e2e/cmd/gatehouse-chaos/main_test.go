@@ -18,7 +18,7 @@ func TestUsage(t *testing.T) {
 		{"help", nil, []string{"--help"}, 0, "CHAOS_SECONDS"},
 		{"no time", map[string]string{"CHAOS_SECONDS": "0"}, nil, 2, "CHAOS_SECONDS 0: want 1 to"},
 		{"time is no number", map[string]string{"CHAOS_SECONDS": "x"}, nil, 2, "x"},
-		{"seed is no number", map[string]string{"CHAOS_SEED": "-1"}, nil, 2, `CHAOS_SEED "-1": want a decimal number`},
+		{"seed is no number", map[string]string{"SEED": "-1"}, nil, 2, `SEED "-1": want a decimal number`},
 		{"unknown fault", nil, []string{"--only", "coffee"}, 2, `--only "coffee": want some of`},
 		{"too few keys", nil, []string{"--keys", "1"}, 2, "--keys 1: want 16 to"},
 		{"unknown flag", nil, []string{"--what"}, 2, "see gatehouse-chaos --help"},
@@ -28,7 +28,7 @@ func TestUsage(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("CHAOS_SECONDS", "60")
-			t.Setenv("CHAOS_SEED", "")
+			t.Setenv("SEED", "")
 			t.Setenv("TMPDIR", t.TempDir())
 			t.Setenv("ENVOY", os.Args[0]) // any program; none of these runs starts it
 			for name, value := range tt.env {

@@ -21,6 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
@@ -334,12 +335,7 @@ func TestCountersAtTheirEnd(t *testing.T) {
 // TestCountersAreWild writes versions at and around each bound, and counters that no script leaves. The test's own map
 // has which writes succeeded: whatever the counters were, the sidecar ends with what was written last.
 func TestCountersAreWild(t *testing.T) {
-	seed, steps := rand.Uint64(), sized(5000, 500)
-	if text := os.Getenv("SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("SEED=%d, %d steps", seed, steps)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random, steps := rand.New(rand.NewPCG(seed.Of(t), 0)), sized(5000, 500)
 	x := startEnds(t)
 	extremes := []uint64{1, 2, limits.MaxOwnVersion - 1, limits.MaxOwnVersion, limits.MaxOwnVersion + 1, last - 1, last}
 	for range steps {
