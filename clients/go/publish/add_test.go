@@ -112,6 +112,7 @@ func TestAddManyDevices(t *testing.T) {
 
 // TestAddWhileSlotsMove adds devices to a Cluster while the slots of its shards move: each is there once.
 func TestAddWhileSlotsMove(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	client, err := redisurl.Settings{URL: c.URL, Once: true}.Connect()
 	if err != nil {

@@ -132,6 +132,7 @@ func TestAuditOfShards(t *testing.T) {
 // TestFollowAudit: new entries are passed as they come, from a Cluster, and by sentinels also after a failover, to a
 // reader with the documented permissions.
 func TestFollowAudit(t *testing.T) {
+	t.Parallel()
 	t.Run("user", func(t *testing.T) {
 		server := redistest.StartServer(t)
 		rules := []any{"acl", "setuser", "auditor", "on", ">p", "%R~{gatehouse:*}:*", "-@all", "+get", "+xrange",

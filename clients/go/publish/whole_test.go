@@ -211,6 +211,7 @@ func subscriptionHas(t *testing.T, subscription *redis.PubSub) error {
 // TestMovingSlot: a write in a slot that a Cluster is moving to another server is complete or changes nothing, and
 // succeeds as soon as the slot allows it.
 func TestMovingSlot(t *testing.T) {
+	t.Parallel()
 	const slot = 8240 // of {gatehouse:0}
 	c := redistest.StartCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{c.Masters[1].Address}})
