@@ -216,6 +216,8 @@ func inScript(ctx context.Context, client redis.Scripter, by, namespace string) 
 			fields = []any{"hash", op[2]}
 		case "revoke_device":
 			mode, fields = "merge", []any{"disabled", "revoked"}
+		case "delete_device":
+			mode = "merge"
 		}
 		shard, expiry := keyspace.Keys(0), 0
 		if fields[0] == "deleted" {
@@ -485,21 +487,19 @@ func (m *model) apply(op []string) string {
 			next.hash = "new " + op[2]
 		}
 		return store(d, d.version+1, next)
-	case "revoke_device", "force_revoke_device":
-		if d.live() {
+	case "revoke_device", "force_revoke_device", "delete_device", "force_delete_device":
+		verb, forced := strings.CutPrefix(op[0], "force_")
+		switch {
+		case d.live() && verb == "revoke_device":
 			next := *d
 			next.disabled = true
 			return store(d, d.version+1, next)
+		case d.live():
+			return store(d, min(d.version+1, now), record{deleted: true})
+		case forced:
+			return store(d, now, record{deleted: true})
 		}
-		if op[0] == "revoke_device" {
-			return "error not_found"
-		}
-		return store(d, now, record{deleted: true})
-	case "delete_device", "force_delete_device":
-		if op[0] == "delete_device" && !d.live() {
-			return "error not_found"
-		}
-		return store(d, min(d.version+1, now), record{deleted: true})
+		return "error not_found"
 	case "invalidate_device":
 		if d.live() {
 			return "error invalid"
@@ -709,7 +709,7 @@ var objectsOnly = []string{"put", "put_version", "put_if", "put_absent", "delete
 
 // scriptOnly are the operations that are one run of the script.
 var scriptOnly = []string{"put", "put_version", "put_if", "delete", "purge", "put_device", "add_device",
-	"revoke_device", "force_delete_device"}
+	"revoke_device", "delete_device"}
 
 // maxPairs returns how many pairs of operations a client gets at most.
 func maxPairs() int {

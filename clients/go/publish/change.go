@@ -162,28 +162,6 @@ func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, erro
 	return receipt, nil
 }
 
-// DeleteDevice makes the edges forget a device. Without force it returns [ErrNotFound] if there is none.
-func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Receipt, error) {
-	m := contract.CredentialMember(id)
-	if err := checkMember(m); err != nil {
-		return Receipt{}, fmt.Errorf("delete device: %w", err)
-	}
-	if !force {
-		state, err := p.state(ctx, m)
-		if err == nil && !state.known() {
-			err = ErrNotFound
-		}
-		if err != nil {
-			return Receipt{}, fmt.Errorf("delete device %q: %w", id, err)
-		}
-	}
-	receipt, err := p.write(ctx, replace, m, contract.Credential{Deleted: true}.Fields())
-	if err != nil {
-		return Receipt{}, fmt.Errorf("delete device %q: %w", id, err)
-	}
-	return receipt, nil
-}
-
 // NewSecret returns [contract.NewSecret].
 func NewSecret() string { return contract.NewSecret() }
 

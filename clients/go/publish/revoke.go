@@ -28,22 +28,31 @@ const (
 // tombstone. It returns [ErrNotFound] if Redis has neither, or already a tombstone. A concurrent write of the record
 // doesn't make it fail; the later one of the two wins.
 func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
-	return p.revoke(ctx, id, false)
+	return p.withdraw(ctx, "revoke", id, contract.FieldDisabled, contract.DisabledRevoked, false)
 }
 
 // ForceRevokeDevice is [Publisher.RevokeDevice], but also writes a tombstone if Redis doesn't have the device, for
 // example after a loss of data, or has a tombstone already, so that edges that still have it remove it.
 func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
-	return p.revoke(ctx, id, true)
+	return p.withdraw(ctx, "revoke", id, contract.FieldDisabled, contract.DisabledRevoked, true)
 }
 
-func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt Receipt, err error) {
+// DeleteDevice makes the edges forget a device. Where Redis doesn't have its record, DeleteDevice does what
+// [Publisher.RevokeDevice] does, with force what [Publisher.ForceRevokeDevice] does.
+func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Receipt, error) {
+	return p.withdraw(ctx, "delete", id, contract.FieldDeleted, "1", force)
+}
+
+// withdraw sets a field of a device's record, or writes a tombstone if there is none.
+func (p *Publisher) withdraw(ctx context.Context, verb, id, field, value string, force bool) (receipt Receipt,
+	err error,
+) {
 	m := contract.CredentialMember(id)
 	if err := checkMember(m); err != nil {
-		return Receipt{}, fmt.Errorf("revoke device: %w", err)
+		return Receipt{}, fmt.Errorf("%s device: %w", verb, err)
 	}
 	for range attempts {
-		fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: contract.DisabledRevoked}
+		fields := map[string]string{contract.FieldVersion: "0", field: value}
 		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
 			break
 		}
@@ -52,7 +61,7 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 		}
 	}
 	if err != nil {
-		return Receipt{}, fmt.Errorf("revoke device %q: %w", id, err)
+		return Receipt{}, fmt.Errorf("%s device %q: %w", verb, id, err)
 	}
 	return receipt, nil
 }

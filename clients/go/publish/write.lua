@@ -2,9 +2,9 @@
 -- Runs on Redis 7.0 and later and on miniredis.
 --
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
--- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
---         fields of a record that is there and is no tombstone; "add" is "replace" unless a record
---         or tombstone is there, but of a tombstone unless a record is; "purge" writes a purge: hard or soft, of which the value becomes seq
+-- ARGV  1 mode: "replace" writes a record of these fields; "merge" keeps the other fields of a record that is there
+--         and is no tombstone, or makes it a tombstone; "add" is "replace" unless a record or tombstone is there, with
+--         a tombstone unless a record is there; "purge" writes a purge: hard or soft, of which the value becomes seq
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
 --         there is none; "~V" for V itself, if an object has it: only for its tombstone
 --       3 random hex digits, fresh for every write: the epoch, if there is none. With 32 digits or more a repetition of
@@ -579,7 +579,7 @@ if mode == 'merge' then
   end
   for i = 1, #old, 2 do
     local form = forms[kind][old[i]] or forms.c.permissions
-    if not given[old[i]] and (#old[i] + #old[i + 1] > form[1] + 80 or #record >= 2 * most) then
+    if not given[old[i]] and (given['deleted'] or #old[i] + #old[i + 1] > form[1] + 80 or #record >= 2 * most) then
       stale[#stale + 1] = old[i] -- without bounds it must neither be published nor stop a revocation
     elseif not given[old[i]] then
       given[old[i]] = old[i + 1]

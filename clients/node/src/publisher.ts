@@ -568,18 +568,23 @@ export class Publisher {
 
   /** Refuses a device from now on. With `force` also one that Redis doesn't have, which edges may still know. */
   async revokeDevice(id: string, options: { force?: boolean } = {}): Promise<Receipt> {
+    return this.#withdraw(id, { disabled: 'revoked' }, options.force)
+  }
+
+  /** Sets fields of a device's record, or writes a tombstone if there is none. */
+  async #withdraw(id: string, fields: Fields, force?: boolean): Promise<Receipt> {
     checkDeviceId(id)
     const member = `c:${id}`
     for (let attempt = 1; ; attempt++) {
       try {
-        return await this.#write({ mode: 'merge', member, fields: { disabled: 'revoked' } })
+        return await this.#write({ mode: 'merge', member, fields })
       } catch (error) {
         if (!(error instanceof NotFoundError)) throw error
       }
       // Edges may have the device although its record is gone: a tombstone above the highest version that a writer can
       // have given, and above those counted after an earlier tombstone of this kind.
       const state = await this.#state(member)
-      if (!state.there && !options.force && (state.deleted || !state.logged)) throw new NotFoundError(`no device ${id}`)
+      if (!state.there && !force && (state.deleted || !state.logged)) throw new NotFoundError(`no device ${id}`)
       const above = maxOwnVersion + Date.now()
       const version = String(state.version < above ? above : 0)
       try {
@@ -593,13 +598,7 @@ export class Publisher {
 
   /** Makes the edges forget a device. */
   async deleteDevice(id: string, options: { force?: boolean } = {}): Promise<Receipt> {
-    checkDeviceId(id)
-    const member = `c:${id}`
-    if (!options.force) {
-      const state = await this.#state(member)
-      if (!state.there && (state.deleted || !state.logged)) throw new NotFoundError(`no device ${id}`)
-    }
-    return this.#write({ mode: 'replace', member, fields: { deleted: '1' } })
+    return this.#withdraw(id, { deleted: '1' }, options.force)
   }
 
   /** Writes a tombstone where there is no record. */

@@ -481,11 +481,18 @@ class Operations:
         )
 
     def revoke_device(self, id: str, force: bool) -> Steps[Receipt]:
+        return (yield from self._withdraw(id, {"disabled": "revoked"}, force))
+
+    def delete_device(self, id: str, force: bool) -> Steps[Receipt]:
+        return (yield from self._withdraw(id, {"deleted": "1"}, force))
+
+    def _withdraw(self, id: str, fields: Fields, force: bool) -> Steps[Receipt]:
+        """Sets fields of a device's record, or writes a tombstone if there is none."""
         check_device_id(id)
         member = "c:" + id
         for _ in range(ATTEMPTS):
             try:
-                return (yield from self.write(Mutation("merge", member, {"disabled": "revoked"})))
+                return (yield from self.write(Mutation("merge", member, fields)))
             except NotFoundError:
                 pass
             # Edges may have the device although its record is gone: a tombstone above the highest version that a writer can
@@ -500,15 +507,6 @@ class Operations:
             except (StaleError, ExistsError):  # written meanwhile
                 continue
         raise StaleError(f"device {id!r} is written all the time")
-
-    def delete_device(self, id: str, force: bool) -> Steps[Receipt]:
-        check_device_id(id)
-        member = "c:" + id
-        if not force:
-            state = yield from self._state(member)
-            if not state.there and (state.deleted or not state.logged):
-                raise NotFoundError(f"no device {id!r}")
-        return (yield from self.write(Mutation("replace", member, {"deleted": "1"})))
 
     def invalidate(self, id: str) -> Steps[Receipt]:
         """Writes a tombstone where there is no record."""

@@ -679,11 +679,16 @@ public final class Publisher implements AutoCloseable {
 
   /** Refuses a device from now on; with force also one that Redis doesn't have, which edges may still know. */
   public Receipt revokeDevice(String id, boolean force) {
+    return withdraw(id, Map.of("disabled", Fields.bytes("revoked")), force);
+  }
+
+  /** Sets fields of a device's record, or writes a tombstone if there is none. */
+  private Receipt withdraw(String id, Map<String, byte[]> fields, boolean force) {
     Keys.checkDeviceId(id);
     String member = "c:" + id;
     for (int attempt = 1;; attempt++) {
       try {
-        return write(new Mutation("merge", member, Map.of("disabled", Fields.bytes("revoked"))));
+        return write(new Mutation("merge", member, fields));
       } catch (GatehouseException.NotFound e) {
         // Edges may have the device although its record is gone: a tombstone above the highest version that a writer can
         // have given, and above those counted after an earlier tombstone of this kind.
@@ -711,14 +716,7 @@ public final class Publisher implements AutoCloseable {
 
   /** Makes the edges forget a device; with force also one that Redis doesn't have. */
   public Receipt deleteDevice(String id, boolean force) {
-    Keys.checkDeviceId(id);
-    if (!force) {
-      State state = state("c:" + id);
-      if (!state.there && (state.deleted || !state.logged)) {
-        throw new GatehouseException.NotFound("no device " + id);
-      }
-    }
-    return write(new Mutation("replace", "c:" + id, tombstone()));
+    return withdraw(id, tombstone(), force);
   }
 
   /** Writes a tombstone where there is no record. */

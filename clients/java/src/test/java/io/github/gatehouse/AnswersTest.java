@@ -121,11 +121,11 @@ class AnswersTest {
     Publisher publisher = publisher((command, args) -> {
       if (command == CommandType.EVALSHA) {
         writes.add(args);
-        return "-ABSENT c:truck";
+        return args.contains("merge") ? "-ABSENT c:truck" : "-EXISTS c:truck";
       }
       return args.contains("deleted") ? null : "1";
     });
     assertThrows(GatehouseException.Stale.class, () -> publisher.revokeDevice("truck"));
-    assertEquals(10, writes.size());
+    assertEquals(20, writes.size());
   }
 }

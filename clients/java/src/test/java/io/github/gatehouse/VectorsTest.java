@@ -148,7 +148,7 @@ class VectorsTest {
     try (Publisher publisher = Publisher.builder(client, uri).namespace(namespace).build()) {
       publisher.put(GatehouseObject.of("/a", "a", "text/plain"));
     }
-    uri.setTimeout(Duration.ofMillis(500));
+    uri.setTimeout(Duration.ofSeconds(2));
     try (Publisher publisher = Publisher.builder(client, uri).namespace(namespace).build()) {
       publisher.put(GatehouseObject.of("/a", "b", "text/plain"));
       raw.dispatch(CommandType.CLIENT, new StatusOutput<>(StringCodec.UTF8),
