@@ -144,8 +144,10 @@ class VectorsTest {
     String namespace = UUID.randomUUID().toString().substring(0, 23);
     RedisClient client = RedisClient.create();
     var raw = client.connect(uri).sync();
-    uri.setTimeout(Duration.ZERO);
-    try (Publisher publisher = Publisher.builder(client, uri).namespace(namespace).build()) {
+    var connection = client.connect(ByteArrayCodec.INSTANCE, uri);
+    connection.setTimeout(Duration.ZERO); // in the URI, it would also end Lettuce's handshake at once
+    try (Publisher publisher =
+        new Publisher(connection, Publisher.builder(client, uri).namespace(namespace), 0, "PUBLISH")) {
       publisher.put(GatehouseObject.of("/a", "a", "text/plain"));
     }
     uri.setTimeout(Duration.ofSeconds(2));
