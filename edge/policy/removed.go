@@ -39,6 +39,25 @@ func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
 	return names
 }
 
+var connectionBit = headermap.NameBit("connection")
+
+// ConnectionOptions returns the options in a client's Connection header without the names of headers that no client may
+// send, and whether there were any: the next proxy would remove the identity headers (RFC 9110, section 7.6.1).
+func (e *Engine) ConnectionOptions(connection string) (kept string, changed bool) {
+	var b []byte // the text may be gone before the result is used
+	for option := range strings.SplitSeq(connection, ",") {
+		switch option = strings.Trim(option, " \t"); {
+		case e.isRemoved(strings.ToLower(option)):
+			changed = true
+		case len(b) > 0 && option != "":
+			b = append(append(b, ", "...), option...)
+		default:
+			b = append(b, option...)
+		}
+	}
+	return string(b), changed
+}
+
 // isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
 func (e *Engine) isRemoved(name string) bool {
 	for _, removed := range e.removed {

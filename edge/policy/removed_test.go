@@ -24,7 +24,7 @@ const usualHeaders = `:authority :path :method :scheme :protocol accept accept-c
 func TestMarks(t *testing.T) {
 	e := newEdge(t, `{}`)
 	for name := range strings.FieldsSeq(usualHeaders) {
-		if headermap.NameBit(name)&e.removedBits != 0 {
+		if headermap.NameBit(name)&(e.removedBits|connectionBit) != 0 {
 			t.Errorf("%s: has the mark of a header that is removed", name)
 		}
 		for _, short := range []string{"te", "via", "host", "dnt"} {
@@ -47,6 +47,29 @@ func TestMarks(t *testing.T) {
 					t.Errorf("%s: isn't found", spelled)
 				}
 			}
+		}
+	}
+}
+
+// TestConnectionOptions: no option names a header with the identity, in any spelling.
+func TestConnectionOptions(t *testing.T) {
+	e := newEdge(t, `{}`)
+	for _, tt := range []struct {
+		connection, kept string
+		changed          bool
+	}{
+		{"", "", false},
+		{"Upgrade", "Upgrade", false},
+		{"keep-alive, TE, close", "keep-alive, TE, close", false},
+		{"x-gatehouse-device", "", true},
+		{"Upgrade, x-gatehouse-device", "Upgrade", true},
+		{"X-Gatehouse-Permissions,\tUpgrade ,x-gatehouse-device\t,keep-alive", "Upgrade, keep-alive", true},
+		{"x-gatehouse-device, x_Gatehouse_Device, x-gatehouse-device", "", true},
+		{", ,x-other,,x-gatehouse-device", "x-other", true},
+		{"x-gatehouse-devices, gatehouse-device", "x-gatehouse-devices, gatehouse-device", false},
+	} {
+		if kept, changed := e.ConnectionOptions(tt.connection); kept != tt.kept || changed != tt.changed {
+			t.Errorf("%q: got %q, %v, want %q, %v", tt.connection, kept, changed, tt.kept, tt.changed)
 		}
 	}
 }
