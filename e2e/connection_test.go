@@ -15,8 +15,8 @@ import (
 )
 
 // TestConnectionKeepsIdentity has clients name the identity headers in Connection. Between edge and service is another
-// proxy, which removes the headers that Connection names (RFC 9110, section 7.6.1): the service still learns the device,
-// and WebSocket still works.
+// proxy, which removes the headers that Connection names (RFC 9110, section 7.6.1): the service still learns the
+// device, and WebSocket still works.
 func TestConnectionKeepsIdentity(t *testing.T) {
 	anyEdge(t)
 	t.Parallel()
@@ -30,7 +30,8 @@ func TestConnectionKeepsIdentity(t *testing.T) {
 	defer hop.Close()
 	address := strings.TrimPrefix(hop.URL, "http://")
 	e := start(t, stack.Options{Rules: upstreamRules, ModifyConfig: func(c *stack.Config) error {
-		if err := c.Set([]any{map[string]any{"upgrade_type": "websocket"}}, append(edgeManager, "upgrade_configs")...); err != nil {
+		upgrades := []any{map[string]any{"upgrade_type": "websocket"}}
+		if err := c.Set(upgrades, append(edgeManager, "upgrade_configs")...); err != nil {
 			return err
 		}
 		return c.SetAddress(address, "static_resources", "clusters", "upstream", "load_assignment", "endpoints", "0",
@@ -82,7 +83,8 @@ func TestConnectionKeepsIdentity(t *testing.T) {
 // answerIdentity answers with the identity that it sees, and accepts an upgrade.
 func answerIdentity(w http.ResponseWriter, r *http.Request) {
 	upgrade := r.Header.Get("Upgrade")
-	saw := strings.TrimSpace(fmt.Sprint(r.Header.Get("x-gatehouse-device"), " ", r.Header.Get("x-gatehouse-permissions"), " ", upgrade))
+	saw := strings.TrimSpace(r.Header.Get("x-gatehouse-device") + " " + r.Header.Get("x-gatehouse-permissions") + " " +
+		upgrade)
 	if upgrade == "" {
 		w.Header().Set("x-saw", saw)
 		return

@@ -168,10 +168,10 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	}
 }
 
-// keepIdentity removes the names of identity headers from Connection: the next proxy removes all headers named there.
+// keepIdentity removes names of headers from Connection: the next proxy would remove those headers.
 func (s *stream) keepIdentity() {
 	h := s.vm.host
-	if kept, changed := s.vm.engine.ConnectionOptions(h.RequestHeader("connection")); changed {
+	if kept, changed := policy.ConnectionOptions(h.RequestHeader("connection")); changed {
 		h.RemoveRequestHeader("connection")
 		if kept != "" {
 			h.AddRequestHeader("connection", kept)

@@ -154,7 +154,7 @@ func TestConnectionKeepsIdentity(t *testing.T) {
 			e.answered(e.calls[0], allow())
 		}
 		got := fields(x.request)
-		if !x.went() || got["connection"] != "Upgrade, x-other" || got[policy.DeviceHeader] != "dev" {
+		if !x.went() || got["connection"] != "Upgrade" || got[policy.DeviceHeader] != "dev" {
 			t.Errorf("verdict %v: got %v (upstream: %v)", verdict, x.request, x.went())
 		}
 	}

@@ -41,18 +41,23 @@ func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
 
 var connectionBit = headermap.NameBit("connection")
 
-// ConnectionOptions returns the options in a client's Connection header without the names of headers that no client may
-// send, and whether there were any: the next proxy would remove the identity headers (RFC 9110, section 7.6.1).
-func (e *Engine) ConnectionOptions(connection string) (kept string, changed bool) {
+// ConnectionOptions returns the options in a client's Connection header that name no header with an identity, and
+// whether there were others: the next proxy removes each header that Connection names (RFC 9110, section 7.6.1), the
+// device's or a copy that a route has made.
+func ConnectionOptions(connection string) (kept string, changed bool) {
 	var b []byte // the text may be gone before the result is used
 	for option := range strings.SplitSeq(connection, ",") {
-		switch option = strings.Trim(option, " \t"); {
-		case e.isRemoved(strings.ToLower(option)):
-			changed = true
-		case len(b) > 0 && option != "":
-			b = append(append(b, ", "...), option...)
-		default:
+		option = strings.Trim(option, " \t")
+		switch strings.ToLower(option) {
+		case "":
+			continue
+		case "upgrade", "close", "keep-alive", "te":
+			if len(b) > 0 {
+				b = append(b, ", "...)
+			}
 			b = append(b, option...)
+		default:
+			changed = true
 		}
 	}
 	return string(b), changed

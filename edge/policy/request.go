@@ -52,7 +52,7 @@ type Request struct {
 	// tolerated means that the request passes as far as its readings are concerned, though they have different rules:
 	// none of these is enforced or, if it has a rule, the default isn't.
 	tolerated bool
-	// Connected means that the client may have sent Connection, see [Engine.ConnectionOptions].
+	// Connected means that the client may have sent Connection, see [ConnectionOptions].
 	Connected bool
 	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.removes].
 	Removed []string
