@@ -153,6 +153,9 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		for _, name := range v.engine.SecretHeaders(r) {
 			v.host.RemoveRequestHeader(name)
 		}
+		if r.Connected {
+			s.keepIdentity()
+		}
 		v.host.AddRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.AddRequestHeader(policy.PermissionsHeader, v.engine.Names(d.Permissions))
 		if vary := v.engine.Vary(r); vary != "" {
@@ -161,6 +164,17 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 			if vary == policy.VaryAll {
 				v.host.Note(policy.NoteNoStore, "no-store")
 			}
+		}
+	}
+}
+
+// keepIdentity removes names of headers from Connection: the next proxy would remove those headers.
+func (s *stream) keepIdentity() {
+	h := s.vm.host
+	if kept, changed := policy.ConnectionOptions(h.RequestHeader("connection")); changed {
+		h.RemoveRequestHeader("connection")
+		if kept != "" {
+			h.AddRequestHeader("connection", kept)
 		}
 	}
 }

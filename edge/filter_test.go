@@ -141,6 +141,25 @@ func TestForgedIdentity(t *testing.T) {
 	}
 }
 
+// TestConnectionKeepsIdentity: a client can't name the identity headers in Connection, at once and after a call.
+func TestConnectionKeepsIdentity(t *testing.T) {
+	for _, verdict := range []bool{true, false} {
+		e := emulate(t, rules)
+		if verdict {
+			putVerdict(e, e.clock+1000)
+		}
+		x := e.streams[send(e, "/v1/telemetry", [2]string{"connection", "Upgrade, " + policy.DeviceHeader},
+			[2]string{"connection", policy.PermissionsHeader + ",x-other"})]
+		if !verdict {
+			e.answered(e.calls[0], allow())
+		}
+		got := fields(x.request)
+		if !x.went() || got["connection"] != "Upgrade" || got[policy.DeviceHeader] != "dev" {
+			t.Errorf("verdict %v: got %v (upstream: %v)", verdict, x.request, x.went())
+		}
+	}
+}
+
 // TestSecretStaysHere: requests under an auth rule go upstream without the secret, at once and after a call; others are
 // unchanged.
 func TestSecretStaysHere(t *testing.T) {

@@ -39,6 +39,30 @@ func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
 	return names
 }
 
+var connectionBit = headermap.NameBit("connection")
+
+// ConnectionOptions returns the options in a client's Connection header that name no header with an identity, and
+// whether there were others: the next proxy removes each header that Connection names (RFC 9110, section 7.6.1), the
+// device's or a copy that a route has made.
+func ConnectionOptions(connection string) (kept string, changed bool) {
+	var b []byte // the text may be gone before the result is used
+	for option := range strings.SplitSeq(connection, ",") {
+		option = strings.Trim(option, " \t")
+		switch strings.ToLower(option) {
+		case "":
+			continue
+		case "upgrade", "close", "keep-alive", "te":
+			if len(b) > 0 {
+				b = append(b, ", "...)
+			}
+			b = append(b, option...)
+		default:
+			changed = true
+		}
+	}
+	return string(b), changed
+}
+
 // isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
 func (e *Engine) isRemoved(name string) bool {
 	for _, removed := range e.removed {

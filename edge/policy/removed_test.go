@@ -24,7 +24,7 @@ const usualHeaders = `:authority :path :method :scheme :protocol accept accept-c
 func TestMarks(t *testing.T) {
 	e := newEdge(t, `{}`)
 	for name := range strings.FieldsSeq(usualHeaders) {
-		if headermap.NameBit(name)&e.removedBits != 0 {
+		if headermap.NameBit(name)&(e.removedBits|connectionBit) != 0 {
 			t.Errorf("%s: has the mark of a header that is removed", name)
 		}
 		for _, short := range []string{"te", "via", "host", "dnt"} {
@@ -47,6 +47,26 @@ func TestMarks(t *testing.T) {
 					t.Errorf("%s: isn't found", spelled)
 				}
 			}
+		}
+	}
+}
+
+// TestConnectionOptions: no option names a header with an identity.
+func TestConnectionOptions(t *testing.T) {
+	for _, tt := range []struct {
+		connection, kept string
+		changed          bool
+	}{
+		{"", "", false},
+		{"Upgrade", "Upgrade", false},
+		{"keep-alive, TE, close", "keep-alive, TE, close", false},
+		{"x-gatehouse-device", "", true},
+		{"Upgrade, x-gatehouse-device", "Upgrade", true},
+		{"X-Gatehouse-Permissions,\tUpgrade ,x-gatehouse-device\t,keep-alive", "Upgrade, keep-alive", true},
+		{", ,upgrade,,x_gatehouse_device, x-auth-device", "upgrade", true},
+	} {
+		if kept, changed := ConnectionOptions(tt.connection); changed != tt.changed || kept != tt.kept {
+			t.Errorf("%q: got %q, %v, want %q, %v", tt.connection, kept, changed, tt.kept, tt.changed)
 		}
 	}
 }

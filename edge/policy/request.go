@@ -52,6 +52,8 @@ type Request struct {
 	// tolerated means that the request passes as far as its readings are concerned, though they have different rules:
 	// none of these is enforced or, if it has a rule, the default isn't.
 	tolerated bool
+	// Connected means that the client may have sent Connection, see [ConnectionOptions].
+	Connected bool
 	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.removes].
 	Removed []string
 	// Token has the claims of the request's token, and is read only if a rule needs it; it may be nil if no session
@@ -109,6 +111,7 @@ func (r *Request) join(h header) string {
 // them. It is returned and not set in place, because each string stored through a pointer needs a write barrier.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
+	r.Connected = fields.NameBits&connectionBit != 0
 	if fields.NameBits&e.removedBits != 0 {
 		r.Removed = e.removedOf(fields)
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,39 @@ func unread(sample, name string) bool {
 		return name == "count" || name == "body length" || name == "stamp"
 	}
 	return false
+}
+
+// TestNumbersSizeNoAllocation replaces each number of each sample by the largest one, and by some other large ones: no
+// reader allocates by what a peer claims, rather than by what the peer sent.
+func TestNumbersSizeNoAllocation(t *testing.T) {
+	for _, s := range samples() {
+		b := s.append(nil)
+		at := 0
+		for _, f := range s.fields {
+			for _, high := range []byte{0xff, 0x7f, 0x40} { // of an integer's bytes, the last one
+				claim := slices.Clone(b)
+				for i := range f.size {
+					claim[at+i] = 0xff
+				}
+				if f.size > 0 {
+					claim[at+f.size-1] = high
+				}
+				if got := allocated(func() { s.read(claim) }); got > 64<<10 {
+					t.Errorf("%s with a large %s: %d bytes allocated", s.name, f.name, got)
+				}
+			}
+			at += f.size
+		}
+	}
+}
+
+// allocated returns how many bytes run allocates, if nothing else runs.
+func allocated(run func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	run()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 // TestTruncated cuts each sample at each length.

@@ -17,7 +17,8 @@ type State struct {
 	// InStepMS is when the edge was last known to be in step with Redis, unix ms.
 	InStepMS int64
 	// HeartbeatMS is when the sidecar sent this state, unix ms.
-	HeartbeatMS    int64
+	HeartbeatMS int64
+	// The next three are another sidecar's if an edge sends them, and may be wrong: nothing is allocated by them.
 	ObjectBuckets  uint32
 	VerdictBuckets uint32
 	// BodySlots is the number of slots ever written in this memory, so that a new sidecar can blank unused ones.

@@ -56,7 +56,7 @@ func (m *Memory) takeState(b *batch, now time.Time) {
 		HeartbeatMS:    now.UnixMilli(),
 		ObjectBuckets:  uint32(len(m.buckets)),
 		VerdictBuckets: uint32(len(m.verdicts.buckets)),
-		BodySlots:      uint32(len(m.slots.bytes)),
+		BodySlots:      uint32(m.slots.count()),
 		Keys:           m.keys,
 		Permissions:    m.permissions.names,
 
@@ -180,14 +180,11 @@ func (m *Memory) takeBlank(b *batch, slot uint32) {
 // bodies that no bucket names could take several times the budget: those of an earlier epoch, and those of many
 // versions in a short time. A memory of a fixed size would then refuse every push for ever.
 func (m *Memory) takeRoom(b *batch) bool {
-	for ; m.blankedTo < m.filledBefore; m.blankedTo++ {
-		if m.slots.bytes[m.blankedTo] == 0 {
-			continue
-		}
+	for m.slots.blankedTo < m.slots.filledBefore {
 		if !b.fits(wire.MinRecord) {
 			return false
 		}
-		m.takeBlank(b, m.blankedTo)
+		m.takeBlank(b, m.slots.blankedTo)
 	}
 	if m.slots.stale > maxStale {
 		m.takeFreeSlots(b, time.Time{})

@@ -86,13 +86,11 @@ type Memory struct {
 	ackedMore  chan struct{} // closed and replaced at each acknowledgement
 	freed      []uint32      // slots to free when the taken batches are acknowledged
 	superseded []indexRange  // an earlier epoch's buckets, to blank before any bucket of this one is written
-	// An earlier epoch may have filled the slots below filledBefore; those below blankedTo are blank, or have our bodies.
-	blankedTo, filledBefore uint32
-	blanks                  []indexRange // buckets to blank unless this epoch writes them
-	crowdedOut              bool         // the last batch had no objects, though some wait
-	changes                 uint64       // number of calls of notify
-	pending                 []pending    // oldest first
-	traced                  []traced     // in the order of their arrival
+	blanks     []indexRange  // buckets to blank unless this epoch writes them
+	crowdedOut bool          // the last batch had no objects, though some wait
+	changes    uint64        // number of calls of notify
+	pending    []pending     // oldest first
+	traced     []traced      // in the order of their arrival
 }
 
 // entry is one object in its bucket.

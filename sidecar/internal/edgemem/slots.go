@@ -25,6 +25,10 @@ type slots struct {
 	head  int // of free
 	// blanked is the index in free of the first slot not yet checked for blanking; those before it are blank.
 	blanked int
+	// An earlier epoch may have filled the slots below filledBefore; those below blankedTo are blank. All must be before
+	// one gets a body. They need no memory until they are taken: the number is the edge's, which may be wrong.
+	blankedTo, filledBefore uint32
+	restarted               time.Time
 }
 
 type freeSlot struct {
@@ -68,6 +72,9 @@ func (s *slots) releaseWritten(slot uint32) {
 
 // nextBlank returns a slot to blank now; call blank when it is done. It returns false if there is none.
 func (s *slots) nextBlank(now time.Time) (uint32, bool) {
+	if s.blankedTo < s.filledBefore {
+		return s.blankedTo, now.Sub(s.restarted) >= blankAfter
+	}
 	for ; s.blanked < len(s.free); s.blanked++ {
 		f := s.free[s.blanked]
 		if now.Sub(f.since) < blankAfter && s.stale <= maxStale {
@@ -82,19 +89,18 @@ func (s *slots) nextBlank(now time.Time) (uint32, bool) {
 
 // blank records that a slot that no bucket names is blank.
 func (s *slots) blank(slot uint32) {
+	if s.blankedTo < s.filledBefore { // nextBlank returns no other slots before
+		s.blankedTo = slot + 1
+		return
+	}
 	s.stale -= uint64(s.bytes[slot])
 	s.bytes[slot] = 0
 }
 
-// restart forgets all slots. Slots below before, which an earlier epoch may have filled, become free. How many bytes
-// they have is unknown: they count as one.
-func (s *slots) restart(before uint32) {
-	*s = slots{bytes: make([]uint32, before), free: make([]freeSlot, before), stale: uint64(before)}
-	now := time.Now()
-	for i := range before {
-		s.bytes[i] = 1
-		s.free[i] = freeSlot{i, now}
-	}
-}
+// restart forgets all slots. Those below before, which an earlier epoch may have filled, are to be blanked.
+func (s *slots) restart(before uint32) { *s = slots{filledBefore: before, restarted: time.Now()} }
 
-func (s *slots) freeCount() int { return len(s.free) - s.head }
+// count returns the number of slots that may be filled.
+func (s *slots) count() int { return max(len(s.bytes), int(s.filledBefore)) }
+
+func (s *slots) freeCount() int { return s.count() - len(s.bytes) + len(s.free) - s.head }

@@ -31,7 +31,7 @@ type Stats struct {
 func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	places := 1 + len(m.slots.bytes) // one for the state
+	places := 1 + m.slots.count() // one for the state
 	for i := range m.buckets {
 		if m.buckets[i].written {
 			places++
@@ -50,7 +50,7 @@ func (m *Memory) Stats() Stats {
 		Devices:         m.verdicts.devices.count,
 		EvictedVerdicts: m.verdicts.evicted,
 		DirtyBuckets:    m.dirty.len() + m.verdicts.dirty.len(),
-		Slots:           len(m.slots.bytes),
+		Slots:           m.slots.count(),
 		FreeSlots:       m.slots.freeCount(),
 		Permissions:     len(m.permissions.bits),
 		InStepMS:        m.inStep.tellableMS,

@@ -215,7 +215,6 @@ func (m *Memory) Reset(before *wire.State) {
 		{wire.RegionVerdicts, verdicts, max(verdicts, uint32(len(m.verdicts.buckets)))},
 	}
 	m.slots.restart(filled)
-	m.blankedTo, m.filledBefore = 0, filled
 	m.dirty.clear()
 	clear(m.buckets)
 	m.resetVerdicts()
@@ -231,7 +230,7 @@ func (m *Memory) Reset(before *wire.State) {
 }
 
 func (m *Memory) stateToSend() sentState {
-	return sentState{m.epoch, len(m.permissions.names), len(m.slots.bytes), len(m.superseded) > 0,
+	return sentState{m.epoch, len(m.permissions.names), m.slots.count(), len(m.superseded) > 0,
 		m.verdicts.devices.complete, m.purged}
 }
 
