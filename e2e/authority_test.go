@@ -15,6 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -125,6 +130,35 @@ func TestAuthority(t *testing.T) {
 	if log := e.log("sidecar"); strings.Contains(log, "right") || strings.Contains(log, "guess") {
 		t.Error("the log has a secret")
 	}
+}
+
+// TestForgedLog: somebody who may write the log hides a revoked device there. A sidecar that starts, with a reader's
+// permissions, doesn't ask the authority, which would let the device in.
+func TestForgedLog(t *testing.T) {
+	behindEdge(t)
+	t.Parallel()
+	a := startAuthority(t)
+	server := redistest.StartServer(t)
+	admin := server.Client(t)
+	documentedUsers(t, admin)
+	writer := publish.New(admin)
+	if _, err := writer.PutDevice(t.Context(), publish.Device{ID: "ours", Secret: "secret", Cost: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.RevokeDevice(t.Context(), "ours"); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.ZAdd(t.Context(), contract.Keys{}.LogKey(), redis.Z{Score: limits.MaxVersion, Member: "c:ours"}).
+		Err(); err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, stack.Options{RedisURL: "redis://" + server.Address, SidecarArgs: []string{"--authority.url=" + a.url,
+		"--redis.username=reader", "--redis.password-file=" + writeFile(t, "reader", "reader-password")}})
+	e.until("the device is refused", status(401), "POST /v1/telemetry", credential("ours", "right")...)
+	if calls := a.calls.Load(); calls != 0 {
+		t.Errorf("%d calls of the authority about a device with a record", calls)
+	}
+	e.until("a device without a record is let in", status(200), "POST /v1/telemetry", credential("theirs", "right")...)
 }
 
 // TestInvalidation measures how long verdicts of an authority count after an invalidation.

@@ -152,14 +152,16 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 			return nil, err
 		}
 	}
+	var followers *follow.Group
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
 		Seen: seen, Authority: asked, MostAnswers: c.Memory.Verdicts,
+		Registered: func(ctx context.Context, id string) (bool, error) { return followers.Registered(ctx, id) },
 	}, memory, m, log)
-	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
+	followers = follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
 			Objects: objects.Shard(i), Credentials: verifier.Shard(i), Purges: objects.Purges(i),
 			AcceptLossAfter: c.Redis.AcceptLossAfter,

@@ -190,7 +190,7 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 	}
 	defer leave()
 	c, ok := v.question(&a)
-	if !ok {
+	if !ok || !v.confirm(ctx, &a) {
 		return unavailable(isUnsure) // no caller uses this answer: they start over
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Takes)
@@ -217,6 +217,22 @@ func (v *Verifier) consult(ctx context.Context, a attempt, f *flight) Result {
 			return unavailable(isUnsure)
 		}
 	}
+}
+
+// confirm reports whether the authority may decide: Redis has no record of the device. Events and the log may hide one,
+// as whoever writes objects also writes these. If Redis doesn't tell, what was read from it counts, but no event.
+func (v *Verifier) confirm(ctx context.Context, a *attempt) bool {
+	if v.Registered == nil {
+		return true
+	}
+	registered, err := v.Registered(ctx, a.id)
+	if err == nil {
+		return !registered
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.records[a.id]
+	return r == nil || !r.doubted
 }
 
 // place bounds the running calls: were all of them about wrong secrets, no limit would be exceeded. From the device's

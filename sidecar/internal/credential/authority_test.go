@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
@@ -534,6 +535,51 @@ func TestDoubtNeverAsks(t *testing.T) {
 				f.asks(t, s, name, "right", wire.Allow, "authority", 1)
 			}
 		}
+	})
+}
+
+// TestAuthorityWaitsForRedis: the authority is asked only if Redis has no record; if Redis doesn't tell, only about
+// devices of which no event has said that they were deleted. No event keeps a record of Redis out.
+func TestAuthorityWaitsForRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := new(service), pinned
+		has, away := map[string]bool{}, error(nil)
+		c.Registered = func(_ context.Context, id string) (bool, error) { return has[id], away }
+		f := asking(s, c)
+		const last = limits.MaxVersion
+		lastly := tombstone("r", last)
+		lastly.PublishedMS = last
+		revoked := device("r", 1, "own")
+		revoked.Disabled, revoked.Revoked = true, true
+
+		has["r"] = true // and nothing told so
+		f.asks(t, s, "r", "right", wire.Unavailable, "timeout", 0)
+		f.Apply(revoked)
+		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)
+		f.Announce(lastly) // forged
+		f.asks(t, s, "r", "right", wire.Unavailable, "timeout", 0)
+		f.Apply(revoked)
+		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)
+
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1)
+		f.Announce(tombstone("d", 1))
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1) // Redis has no record
+		away = errors.New("away")
+		f.Announce(tombstone("d", 2))
+		f.asks(t, s, "d", "right", wire.Unavailable, "timeout", 0)
+		f.Apply(tombstone("d", 2))
+		f.asks(t, s, "d", "right", wire.Allow, "authority", 1)
+		f.asks(t, s, "new", "right", wire.Allow, "authority", 1)
+
+		good := device("g", 1, "own")
+		f.Apply(good)
+		f.asks(t, s, "g", "own", wire.Allow, "bcrypt", 0)
+		refused := good
+		refused.Version, refused.PublishedMS, refused.Disabled = last, last, true
+		f.Announce(refused)
+		f.asks(t, s, "g", "own", wire.Deny, "disabled", 0)
+		f.Apply(good)
+		f.asks(t, s, "g", "own", wire.Allow, "bcrypt", 0)
 	})
 }
 

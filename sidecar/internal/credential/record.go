@@ -20,7 +20,7 @@ type record struct {
 	resync      uint64 // the full resync of the shard that last contained it
 	refusal     Reason // why the record can't authenticate the device, or empty
 	tombstone   bool
-	doubted     bool // Redis may have another one; as refusal isUnsure, for a record that can't authenticate the device
+	doubted     bool // Redis may have another one, or none; as refusal isUnsure, for a record that can't authenticate
 	publishedMS int64
 	writtenMS   int64 // publishedMS of the record, also if it is in the future
 	permissions uint64
@@ -85,6 +85,11 @@ type hash struct {
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.apply(c)
+}
+
+// apply is Apply; mu is held.
+func (v *Verifier) apply(c contract.Credential) {
 	v.forget(time.Now())
 	shard := v.Shards.Of(c.ID)
 	before := v.recordOf(c.ID, time.Now())
@@ -370,6 +375,18 @@ func (v *Verifier) Doubt(id string) {
 		v.replace(id, nil)
 	}
 	v.doubtAsked(id)
+}
+
+// Announce applies c, which an event takes away from its device, until the record in Redis is applied, in whatever
+// version, or removed. Whoever may write objects can forge the event: it must not outlive the record, and an authority
+// decides only once Redis has no record, see [Verifier.confirm].
+func (v *Verifier) Announce(c contract.Credential) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.apply(c)
+	if r := v.records[c.ID]; r != nil && !r.registered() {
+		r.doubted = true
+	}
 }
 
 // Malformed makes the device one that may not authenticate: its record in Redis can't be read.

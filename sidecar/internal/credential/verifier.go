@@ -90,6 +90,9 @@ type Config struct {
 	// Authority decides about devices without a record; nil: they are unknown. At most MostAnswers of its allows are held.
 	Authority   Authority
 	MostAnswers int
+	// Registered reports whether Redis has a record of a device, and no tombstone. Then the device is read again. It is
+	// asked before the authority is; nil: all that Redis has was applied.
+	Registered func(ctx context.Context, id string) (bool, error)
 }
 
 // Seen learns what became of verifications, for operators. It is called under a lock.

@@ -74,6 +74,15 @@ func (f *Follower) remove(m contract.Member) {
 	} // a purge counts until another record of it, or a full resync
 }
 
+// removeMalformed removes what can't be read. A device stays known: an authority would decide about an unknown one.
+func (f *Follower) removeMalformed(m contract.Member) {
+	if m.Kind == contract.KindCredential {
+		f.Credentials.Malformed(m.ID)
+		return
+	}
+	f.remove(m)
+}
+
 func kind(m contract.Member) string {
 	switch m.Kind {
 	case contract.KindCredential:

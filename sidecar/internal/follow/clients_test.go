@@ -182,6 +182,14 @@ type credentials struct{ *sink }
 
 func (c credentials) Apply(r contract.Credential) { c.put(r.ID, r.Version, r.Deleted) }
 
+// Announce applies a record after which any version is newer.
+func (c credentials) Announce(r contract.Credential) {
+	c.Apply(r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.known, r.ID)
+}
+
 type purges struct{ *sink }
 
 func (p purges) Apply(r contract.Purge) { p.put(r.ID, r.Version, r.Deleted) }
@@ -280,13 +288,10 @@ func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
 	e.DataEpoch, e.Seq = s.Get(t.Context(), k.DataEpochKey()).Val(), seq+1
 	e = s.chained(t, k, e)
 	link := contract.Link{Seq: e.Seq, Digest: e.Digest}.String()
-	tx := s.TxPipeline()
-	tx.Incr(t.Context(), k.SeqKey())
-	tx.HSet(t.Context(), k.ChainKey(), contract.ChainHead, link, contract.ChainField(e.Seq), link)
-	tx.Publish(t.Context(), k.EventsChannel(), string(contract.AppendEvent(nil, e)))
-	if _, err := tx.Exec(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	const atOnce = "redis.call('INCR', KEYS[1]) redis.call('HSET', KEYS[2], 'head', ARGV[1], ARGV[2], ARGV[1]) " +
+		"return redis.call('PUBLISH', ARGV[3], ARGV[4])" // those who may not use MULTI may use EVAL
+	s.do(t, "EVAL", atOnce, 2, k.SeqKey(), k.ChainKey(), link, contract.ChainField(e.Seq), k.EventsChannel(),
+		string(contract.AppendEvent(nil, e)))
 }
 
 // chained returns e with its digest after the chain's head.

@@ -33,6 +33,7 @@ func (r *removed[T]) Apply(T)             {}
 func (r *removed[T]) Confirm(T) bool      { return false }
 func (r *removed[T]) Remove(id string)    { r.ids = append(r.ids, id) }
 func (r *removed[T]) Doubt(id string)     { r.Remove(id) }
+func (r *removed[T]) Announce(T)          {}
 func (r *removed[T]) Malformed(id string) { r.Remove(id) }
 func (r *removed[T]) BeginResync()        {}
 func (r *removed[T]) Unmet() []string     { return nil }
@@ -213,7 +214,8 @@ type ordered[T any] struct {
 	order *[]string
 }
 
-func (o ordered[T]) Apply(T) { *o.order = append(*o.order, o.kind) }
+func (o ordered[T]) Apply(T)    { *o.order = append(*o.order, o.kind) }
+func (o ordered[T]) Announce(T) { *o.order = append(*o.order, o.kind) }
 
 // tombstone is a record that either kind can have.
 var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "1"}

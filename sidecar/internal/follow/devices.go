@@ -22,16 +22,33 @@ func takesAway(fields map[string]string) bool {
 	return err != nil || c.Deleted || c.Disabled
 }
 
-// applyDevice applies a device's event from our chain. It applies a revocation at once. For a grant it first reads the
-// record from Redis, because anyone who may publish could invent a device.
+// applyDevice applies a device's event from our chain. What it takes away counts at once, until the record was read from
+// Redis; what it grants counts once the record was read. Whoever may write objects could invent the event.
 func (f *Follower) applyDevice(e *contract.Event) {
-	delete(f.grants.reading, e.Member) // a pending answer may be older than the event
-	if takesAway(e.Fields) {
-		delete(f.grants.waiting, e.Member)
-		f.apply(e.Member, e.Fields)
+	if !takesAway(e.Fields) {
+		f.readDevice(e.Member, true)
 		return
 	}
-	f.grants.waiting[e.Member] = true
+	if c, err := contract.ParseCredential(e.Fields); err == nil {
+		c.ID = e.Member.ID
+		f.Credentials.Announce(c)
+	} else {
+		f.apply(e.Member, e.Fields)
+	}
+	f.readDevice(e.Member, false)
+}
+
+// readDevice reads a device's record soon; live: so that an event counts.
+func (f *Follower) readDevice(m contract.Member, live bool) {
+	delete(f.grants.reading, m) // a pending answer may be older than the event
+	f.grants.waiting[m] = live
+}
+
+// readAsked reads a device's record soon because of [Group.Registered]. An event that waits for the record still does.
+func (f *Follower) readAsked(m contract.Member) {
+	if _, waits := f.grants.waiting[m]; !waits {
+		f.grants.waiting[m] = false
+	}
 }
 
 // distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is in doubt
@@ -70,7 +87,7 @@ type granted struct {
 	err      error
 }
 
-// readGranted starts reading all waiting devices, unless a round is running.
+// readGranted starts reading all waiting devices, a page per pipeline, unless a round is running.
 func (f *Follower) readGranted(ctx context.Context) {
 	if f.grants.reading != nil || len(f.grants.waiting) == 0 {
 		return
@@ -81,26 +98,42 @@ func (f *Follower) readGranted(ctx context.Context) {
 	f.grants.late = time.After(grantTimeout)
 	after := f.applied.Load() // the connection may be to another server than the events'
 	f.running.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout) // for both calls, with the client's attempts
-		defer cancel()
-		var client *redis.Client
-		if client, g.err = f.master(ctx); g.err == nil {
-			master := f.withTimeout(client, callTimeout)
-			var records []weighed
-			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
-				g.replies, g.err = f.fetch(ctx, master, records, callTimeout, after, false)
+		for page := range slices.Chunk(g.members, pageSize) {
+			var replies []*redis.MapStringStringCmd
+			if replies, g.err = f.readPage(ctx, page, after); g.err != nil {
+				break
 			}
+			g.replies = append(g.replies, replies...)
 		}
 		f.grants.answers <- g
 	})
+}
+
+// readPage reads devices from a server that has the write after.
+func (f *Follower) readPage(ctx context.Context, members []contract.Member,
+	after *contract.Link) ([]*redis.MapStringStringCmd, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout) // for both calls, with the client's attempts
+	defer cancel()
+	client, err := f.master(ctx)
+	if err != nil {
+		return nil, err
+	}
+	master := f.withTimeout(client, callTimeout)
+	records, err := f.weigh(ctx, master, members)
+	if err != nil {
+		return nil, err
+	}
+	return f.fetch(ctx, master, records, callTimeout, after, false)
 }
 
 // doubtGranted puts devices in doubt whose records were not read in time: an event may also have invalidated an old
 // secret.
 func (f *Follower) doubtGranted() {
 	for _, granted := range []map[contract.Member]bool{f.grants.waiting, f.grants.reading} {
-		for m := range granted {
-			f.Credentials.Doubt(m.ID)
+		for m, live := range granted {
+			if live {
+				f.Credentials.Doubt(m.ID)
+			}
 		}
 	}
 	f.grants.late = time.After(grantTimeout) // for those that wait behind them
@@ -115,8 +148,13 @@ func (f *Follower) finish(g granted) error {
 		return nil
 	}
 	for i := 0; g.err == nil && i < len(g.members); i++ {
-		if m := g.members[i]; reading[m] {
-			f.applyLive(g.replies[i].Val(), func() { g.err = f.applyReply(m, g.replies[i]) })
+		m := g.members[i]
+		apply := func() { g.err = f.applyReply(m, g.replies[i]) }
+		switch live, valid := reading[m]; {
+		case live:
+			f.applyLive(g.replies[i].Val(), apply)
+		case valid:
+			apply()
 		}
 	}
 	if g.err != nil {

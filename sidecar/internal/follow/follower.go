@@ -23,6 +23,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
@@ -68,6 +69,9 @@ type Credentials interface {
 	// Doubt makes the record with this id count for nothing until it is applied again or removed: Redis may have another
 	// one.
 	Doubt(id string)
+	// Announce applies what an event takes away from a device, until the record is applied, in whatever version, or
+	// removed.
+	Announce(c contract.Credential)
 	// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
 	Malformed(id string)
 }
@@ -124,6 +128,7 @@ type Follower struct {
 	connected atomic.Bool
 	applied   atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
 	refuses   refused
+	answers   breaker.Breaker // of Registered
 
 	// What follows is only for the goroutine that runs Run.
 	dataEpoch string    // data epoch of seq; "" before the first write
@@ -180,14 +185,15 @@ type rereads struct {
 	unsure   []unsureEvent
 }
 
-// grants are the devices with grants in events, see applyDevice.
+// grants are the devices to read after events, see applyDevice. True: the event counts only then.
 type grants struct {
 	waiting map[contract.Member]bool
-	reading map[contract.Member]bool // true if the answer is still valid; nil: no round is running
+	reading map[contract.Member]bool // those whose answer is still valid; nil: no round is running
 	rounds  uint64                   // number of rounds begun
 	late    <-chan time.Time         // for doubtGranted; nil: no round is running
 	held    position                 // in step as of its time once round seq has ended; seq 0: none
 	answers chan granted             // of the current subscription
+	asked   chan contract.Member     // of [Group.Registered]
 }
 
 func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
@@ -200,7 +206,7 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 		rereads: rereads{
 			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
 		},
-		grants: grants{waiting: map[contract.Member]bool{}},
+		grants: grants{waiting: map[contract.Member]bool{}, asked: make(chan contract.Member, maxAsked)},
 	}
 	f.applied.Store(new(contract.Link))
 	return f
@@ -365,6 +371,8 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 			}
 		case <-f.grants.late:
 			f.doubtGranted()
+		case m := <-f.grants.asked:
+			f.readAsked(m)
 		case f.full.demanded = <-f.full.demands:
 			f.synced, f.full.owed = false, cmp.Or(f.full.owed, resyncDemand)
 			if err := f.catchUp(ctx, onDemand); err != nil {
@@ -462,7 +470,9 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
 		f.refuse("member", e.Member.ID, stray)
 	case unreadable != nil:
-		f.remove(e.Member)
+		if f.removeMalformed(e.Member); e.Member.Kind == contract.KindCredential {
+			f.readDevice(e.Member, false)
+		}
 	case mispurges(e):
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
 		f.refuse("purge", e.Member.ID, errOtherSeq)

@@ -21,9 +21,11 @@ import (
 
 // Group follows all shards, each with its own Follower.
 type Group struct {
+	keyspace  contract.Keyspace
 	board     *board
 	followers []*Follower
 	synced    chan struct{}
+	looks     chan struct{} // one for each call of Registered
 }
 
 // NewGroup returns a Group of all shards of k; of returns the configuration of a shard, without the fields that are
@@ -31,7 +33,7 @@ type Group struct {
 func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, client redis.UniversalClient,
 	m *metrics.Metrics, log *slog.Logger) *Group {
 	board := newBoard(k.Count(), clock, m)
-	g := &Group{board: board, synced: make(chan struct{})}
+	g := &Group{keyspace: k, board: board, synced: make(chan struct{}), looks: make(chan struct{}, maxLooks)}
 	for i := range k.Count() {
 		c := of(i)
 		c.Keyspace, c.Shard, c.Clock = k, i, clock

@@ -467,10 +467,10 @@ func (f *Follower) applyReply(m contract.Member, reply *redis.MapStringStringCmd
 		f.apply(m, fields)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		f.refuse(kind(m), m.ID, errWrongType)
-		f.remove(m)
+		f.removeMalformed(m)
 	case contract.ReasonOf(err) != "":
 		f.refuse(kind(m), m.ID, err)
-		f.remove(m)
+		f.removeMalformed(m)
 	default:
 		return err
 	}

@@ -1,0 +1,82 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+)
+
+const (
+	// registeredTimeout bounds [Group.Registered]: its caller waits, and does without an answer.
+	registeredTimeout = 200 * time.Millisecond
+	// maxLooks is the maximum number of concurrent calls: the followers need connections, too.
+	maxLooks = 4
+	// maxAsked bounds the devices that wait to be read because Redis has their records; further ones are asked about again.
+	maxAsked = 64
+)
+
+var errAwayLately = errors.New("redis did not answer a moment ago")
+
+// Registered reports whether Redis has a record of a device that is no tombstone. If so, the follower reads the record:
+// its event may be on its way, or somebody has forged an event of the device, or its entry in the log.
+func (g *Group) Registered(ctx context.Context, id string) (bool, error) {
+	f := g.followers[g.keyspace.Of(id)]
+	applied, err := g.Applied(f.Shard)
+	switch {
+	case err != nil:
+		return false, err
+	case !f.answers.Try(time.Now()):
+		return false, errAwayLately
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registeredTimeout)
+	defer cancel()
+	registered, err := g.look(ctx, f, id, applied)
+	f.answers.Done(err != nil, time.Now())
+	if err != nil {
+		return false, fmt.Errorf("look for the record of a device: %w", err)
+	}
+	if registered {
+		select {
+		case f.grants.asked <- contract.CredentialMember(id):
+		default:
+		}
+	}
+	return registered, nil
+}
+
+// look is registered in its turn.
+func (g *Group) look(ctx context.Context, f *Follower, id string, after contract.Link) (bool, error) {
+	select {
+	case g.looks <- struct{}{}:
+		defer func() { <-g.looks }()
+		return f.registered(ctx, id, after)
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// registered asks a server that has the write after.
+func (f *Follower) registered(ctx context.Context, id string, after contract.Link) (bool, error) {
+	pipe := f.client.Pipeline()
+	proof := AskProof(ctx, pipe, f.keys, after)
+	record := pipe.HMGet(ctx, f.keys.CredentialKey(id), contract.FieldDeleted, contract.FieldVersion)
+	if err := Unsent(pipe.Exec(ctx)); err != nil {
+		return false, err
+	}
+	if err := proof.Err(); err != nil {
+		return false, err
+	}
+	values, err := record.Result()
+	switch {
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return true, nil // it is malformed
+	case err != nil:
+		return false, err
+	}
+	return values[0] == nil && values[1] != nil, nil
+}
