@@ -218,3 +218,48 @@ func TestForgedLog(t *testing.T) {
 		})
 	}
 }
+
+// TestForgedLogWhileAway: a revocation that a sidecar misses, and that is hidden in the log, counts after a resync.
+func TestForgedLogWhileAway(t *testing.T) {
+	t.Parallel()
+	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
+	s.device(t, "g")
+	p := publisher(t, s)
+	x := startSidecar(t, s)
+	x.becomes(t, "g", "s", wire.Allow, "")
+	s.line.Cut()
+	await.Until(t, "the loss to be noticed", func() bool { return x.followers.Failure() != "" })
+	s.revoke(t, "g")
+	p.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: limits.MaxVersion, Member: "c:g"})
+	s.heal(t)
+	await.Until(t, "Redis to be followed", func() bool { return x.followers.Failure() == "" })
+	if err := x.followers.Resync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.becomes(t, "g", "s", wire.Deny, "revoked")
+}
+
+// TestRegisteredAtTheOldServer: a server that lacks what was applied, or that doesn't answer, doesn't tell who is
+// registered.
+func TestRegisteredAtTheOldServer(t *testing.T) {
+	t.Parallel()
+	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
+	s.device(t, "g")
+	x := startSidecar(t, s)
+	for id, want := range map[string]bool{"g": true, "unknown": false} {
+		if got, err := x.followers.Registered(t.Context(), id); got != want || err != nil {
+			t.Errorf("%s: got %v, %v, want %v", id, got, err, want)
+		}
+	}
+	s.do(t, "FLUSHALL")
+	if got, err := x.followers.Registered(t.Context(), "g"); err == nil {
+		t.Errorf("got %v of a Redis without data, want an error", got)
+	}
+	s.line.Hang()
+	for range 3 {
+		x.becomes(t, "g", "s", wire.Allow, "")
+		if got := x.Verify(t.Context(), "unknown", "right", "192.0.2.1"); got.Outcome != wire.Allow {
+			t.Errorf("Redis is away: got %v (%s), want the authority's answer", got.Outcome, got.Reason)
+		}
+	}
+}
