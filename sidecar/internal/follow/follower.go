@@ -470,7 +470,8 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
 		f.refuse("member", e.Member.ID, stray)
 	case unreadable != nil:
-		if f.removeMalformed(e.Member); e.Member.Kind == contract.KindCredential {
+		f.removeMalformed(e.Member)
+		if e.Member.Kind == contract.KindCredential {
 			f.readDevice(e.Member, false)
 		}
 	case mispurges(e):

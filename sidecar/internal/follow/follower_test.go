@@ -55,6 +55,7 @@ func TestSnapshotThenEvents(t *testing.T) {
 		}
 		await.Until(t, "the revocation", func() bool { return f.credentials.version("d") != 1 })
 		now := time.Now()
+		await.Until(t, "in step again by comparison", func() bool { return f.clock.inStep().After(now) })
 		for _, published := range f.clock.applied() {
 			if published.Before(began.Truncate(time.Millisecond)) || published.After(now) {
 				t.Errorf("a live write was published at %v, want between %v and %v", published, began, now)
@@ -63,7 +64,6 @@ func TestSnapshotThenEvents(t *testing.T) {
 		if got := len(f.clock.applied()); got != 2 {
 			t.Errorf("%d writes were applied as live, want 2", got)
 		}
-		await.Until(t, "in step again by comparison", func() bool { return f.clock.inStep().After(now) })
 		if got := f.count(t, "gatehouse_catchups_total"); got != 1 {
 			t.Errorf("%v catch-ups, want 1", got)
 		}

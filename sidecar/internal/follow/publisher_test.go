@@ -121,23 +121,22 @@ func TestForgedDevice(t *testing.T) {
 	registered := map[string]bool{"r": true}
 	x := startSidecar(t, s)
 	last := fmt.Sprint(limits.MaxVersion)
-	n := 0
-	for name, fields := range map[string]map[string]string{
-		"deleted":        {"version": last, "published": last, "deleted": "1"},
-		"deleted before": {"version": "1", "published": "1", "deleted": "1"},
-		"revoked":        {"version": last, "published": last, "disabled": "revoked"},
-		"put":            {"version": last, "published": last, "hash": hash},
-		"unreadable":     {"version": "?"},
+	for n, e := range []contract.Event{
+		{Fields: map[string]string{"version": last, "published": last, "deleted": "1"}},
+		{Fields: map[string]string{"version": "1", "published": "1", "deleted": "1"}},
+		{Fields: map[string]string{"version": last, "published": last, "disabled": "revoked"}},
+		{Fields: map[string]string{"version": last, "published": last, "hash": hash}},
+		{Fields: map[string]string{"version": "?"}},
+		{Fields: map[string]string{"version": "1"}, Traceparent: "?"}, // only its member is readable
 	} {
-		n++
 		good := fmt.Sprint("g", n)
 		s.device(t, good)
 		registered[good] = true
 		x.becomes(t, good, "s", wire.Allow, "")
 		for id := range registered {
-			forger.announce(t, keys, contract.Event{Member: contract.CredentialMember(id), Fields: fields})
+			e.Member = contract.CredentialMember(id)
+			forger.announce(t, keys, e)
 		}
-		t.Log(name)
 		x.becomes(t, "r", "right", wire.Deny, "revoked")
 		x.becomes(t, good, "right", wire.Deny, "")
 		s.revoke(t, good)
@@ -164,6 +163,12 @@ func TestForgedTombstoneBeforeARecord(t *testing.T) {
 	}
 	await.Until(t, "the authority to decide", func() bool {
 		return x.Verify(t.Context(), "new", "right", "192.0.2.1").Outcome == wire.Allow
+	})
+	if _, err := s.publish.InvalidateDevice(t.Context(), "tombstone"); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the authority to decide about a device with a tombstone", func() bool {
+		return x.Verify(t.Context(), "tombstone", "right", "192.0.2.1").Outcome == wire.Allow
 	})
 	calls := x.of("new")
 	if _, err := s.publish.InvalidateAll(t.Context()); err != nil {
