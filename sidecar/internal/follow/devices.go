@@ -22,8 +22,8 @@ func takesAway(fields map[string]string) bool {
 	return err != nil || c.Deleted || c.Disabled
 }
 
-// applyDevice applies a device's event from our chain. What it takes away counts at once, until the record was read from
-// Redis; what it grants counts once the record was read. Whoever may write objects could invent the event.
+// applyDevice applies a device's event from our chain. What it takes away counts at once, until the record was read;
+// what it grants counts once the record was read. Whoever may write objects could invent the event.
 func (f *Follower) applyDevice(e *contract.Event) {
 	if !takesAway(e.Fields) {
 		f.readDevice(e.Member, true)

@@ -198,7 +198,9 @@ func TestForgedLog(t *testing.T) {
 		},
 		"another log": func(t *testing.T, p *redis.Client, _ []string) {
 			p.PExpire(t.Context(), keys.LogKey(), time.Millisecond)
-			await.Until(t, "the log to go", func() bool { return len(p.ZRange(t.Context(), keys.LogKey(), 0, -1).Val()) == 0 })
+			await.Until(t, "the log to go", func() bool {
+				return len(p.ZRange(t.Context(), keys.LogKey(), 0, -1).Val()) == 0
+			})
 			p.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: 1, Member: "o:/a"})
 		},
 	}

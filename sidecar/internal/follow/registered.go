@@ -16,7 +16,7 @@ const (
 	registeredTimeout = 200 * time.Millisecond
 	// maxLooks is the maximum number of concurrent calls: the followers need connections, too.
 	maxLooks = 4
-	// maxAsked bounds the devices that wait to be read because Redis has their records; further ones are asked about again.
+	// maxAsked bounds the devices that wait to be read because Redis has their records. Others are asked about again.
 	maxAsked = 64
 )
 
