@@ -95,8 +95,8 @@ func startSidecar(t *testing.T, s server) *sidecar {
 	return x
 }
 
-// becomes waits until a device gets an answer, for a reason, "" for any. The authority, which would let the device in, is never
-// asked.
+// becomes waits until a device gets an answer, for a reason, "" for any. The authority, which would let the device in,
+// is never asked.
 func (x *sidecar) becomes(t *testing.T, id, secret string, want wire.Outcome, reason credential.Reason) {
 	t.Helper()
 	var got credential.Result
