@@ -33,7 +33,7 @@ func (cmd *auditCmd) Run(c *console) error {
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		if cmd.Follow {
 			return p.FollowAudit(ctx, since, func(change publish.Change) error { return cmd.print(c, change) },
-				func(err error) { fmt.Fprintln(c.stderr, "gatehousectl: tries again:", err) })
+				func(err error) { fmt.Fprintln(c.stderr, "gatehousectl: tries again:", shownLines(err.Error())) })
 		}
 		for change, err := range p.Audit(ctx, since) {
 			if err == nil {

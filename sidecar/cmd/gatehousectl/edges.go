@@ -76,3 +76,12 @@ func shown(text string) string {
 	}
 	return text
 }
+
+// shownLines is shown for each line of a text.
+func shownLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = shown(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}

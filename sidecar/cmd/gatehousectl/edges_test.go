@@ -17,6 +17,17 @@ func TestShown(t *testing.T) {
 	}
 }
 
+// TestErrorsControlNoTerminal: neither can an error that Redis answers, nor the name of a file.
+func TestErrorsControlNoTerminal(t *testing.T) {
+	s := newShell(t)
+	s.redis.SetError("ERR \x1b]52;c;x\a")
+	for _, args := range [][]string{{"list"}, {"sync", t.TempDir(), "/"}, {"put", "/a", "--file", "\x1b[2J"}} {
+		if r := s.run("", args...); r.code != 1 || !strings.Contains(r.stderr, `\x1b`) || strings.Contains(r.stderr, "\x1b") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+}
+
 // TestNoEdges: an empty list says what may be the reason.
 func TestNoEdges(t *testing.T) {
 	s := newShell(t)

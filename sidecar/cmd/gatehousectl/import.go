@@ -362,7 +362,7 @@ func (i *importer) report(b *batch) {
 			continue
 		}
 		i.progress.clear()
-		fmt.Fprintf(i.stderr, "%s:%d: %v\n", shown(i.File), line, b.errs[line])
+		fmt.Fprintf(i.stderr, "%s:%d: %s\n", shown(i.File), line, shownLines(b.errs[line].Error()))
 		if i.failed == maxPrinted {
 			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
 		}

@@ -186,6 +186,6 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 	default:
 		code = exitRuntime
 	}
-	fmt.Fprintln(stderr, "gatehousectl:", err)
+	fmt.Fprintln(stderr, "gatehousectl:", shownLines(err.Error()))
 	return code
 }

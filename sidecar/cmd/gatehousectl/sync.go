@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -191,7 +192,7 @@ func (s *syncer) print(line syncLine) {
 	case line.Action == "failed":
 		if s.failed <= maxPrinted {
 			s.progress.clear()
-			fmt.Fprintf(s.stderr, "%s: %s\n", shown(line.File+line.Key), line.Error)
+			fmt.Fprintf(s.stderr, "%s: %s\n", shown(line.File+line.Key), shownLines(line.Error))
 		}
 		if s.failed == maxPrinted {
 			fmt.Fprintln(s.stderr, "further errors are only counted")
@@ -229,11 +230,13 @@ func (s *syncer) walk() {
 	})
 }
 
+var errNotRegular = errors.New("is no regular file, and no symbolic link to one in the directory")
+
 // add adds a file, or fails it.
 func (s *syncer) add(name string) {
 	info, err := s.root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("is no regular file, and no symbolic link to one in the directory")
+		err = errNotRegular
 	}
 	if err != nil {
 		s.fail(syncFile{name: name}, reason(err))
@@ -424,12 +427,16 @@ func whole(size int, before, after fs.FileInfo, now time.Time) bool {
 
 // readOnce reads a file, at most one byte more than an object may have.
 func (s *syncer) readOnce(name string) (body []byte, before, after fs.FileInfo, err error) {
-	file, err := s.root.Open(name)
+	// Without O_NONBLOCK, the open of a FIFO that has replaced the file would wait for a writer.
+	file, err := s.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	defer file.Close()
-	if before, err = file.Stat(); err == nil {
+	if before, err = file.Stat(); err == nil && !before.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err == nil {
 		body, err = io.ReadAll(io.LimitReader(file, limits.MaxBody+1))
 	}
 	if err == nil {

@@ -340,6 +340,33 @@ func TestSyncWhileWritten(t *testing.T) {
 	}
 }
 
+// TestSyncReadsNoFIFO: a file that a FIFO without a writer has replaced, since the files were found, fails.
+func TestSyncReadsNoFIFO(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "page")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	read := make(chan error, 1)
+	go func() {
+		_, err := (&syncer{root: root}).read("page")
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if !errors.Is(err, errNotRegular) {
+			t.Errorf("got %v, want %v", err, errNotRegular)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for a writer")
+	}
+}
+
 // info is a file's state.
 type info struct {
 	os.FileInfo
