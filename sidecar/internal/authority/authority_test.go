@@ -436,6 +436,7 @@ func TestHangingTLS(t *testing.T) {
 func TestTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		certified := len(r.TLS.PeerCertificates) == 1
+		w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
 		switch {
 		case r.Header.Get("Content-Type") == "application/json":
 			fmt.Fprintf(w, `{"allow": %v}`, certified)

@@ -81,12 +81,13 @@ func notAllowed(code uint64, where string) error {
 
 // checkAnswer returns the answer of a call. The trailers have been read.
 func checkAnswer(response *http.Response, body []byte) (credential.Answer, error) {
-	status := response.Trailer.Get("Grpc-Status")
-	if status == "" {
-		status = response.Header.Get("Grpc-Status") // without a message
+	kind, suffixed := strings.CutPrefix(response.Header.Get("Content-Type"), "application/grpc")
+	stated := response.Trailer.Values("Grpc-Status")
+	if len(body) == 0 || len(stated) > 0 {
+		stated = append(stated, response.Header.Values("Grpc-Status")...) // instead, without a message
 	}
-	switch code, ok := parseCode(status); {
-	case !ok:
+	switch code, ok := parseCode(strings.Join(stated, ",")); {
+	case !ok || !suffixed || kind != "" && kind[0] != '+' && kind[0] != ';':
 		return credential.Answer{}, malformed{errors.New("no answer of gRPC")}
 	case code != codeOK: // also that the sidecar has no permission
 		return credential.Answer{}, notAllowed(code, "status")

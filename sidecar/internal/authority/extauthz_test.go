@@ -95,6 +95,30 @@ func TestCheckAnswers(t *testing.T) {
 		"unavailable":    {says(frame("\n\x00"), "14"), "error", "error"},
 		"exhausted":      {says("", "8"), "error", "error"},
 		"trailers only":  {func(w http.ResponseWriter) { w.Header().Set("Grpc-Status", "14") }, "error", "error"},
+		"no trailers": {func(w http.ResponseWriter) {
+			w.Header().Set("Grpc-Status", "0")
+			io.WriteString(w, frame("\n\x00"))
+		}, "error", "malformed"},
+		"two trailers": {func(w http.ResponseWriter) {
+			says(frame("\n\x00"), "0")(w)
+			w.Header().Add(http.TrailerPrefix+"Grpc-Status", "7")
+		}, "error", "malformed"},
+		"header and trailer": {func(w http.ResponseWriter) {
+			w.Header().Set("Grpc-Status", "7")
+			says(frame("\n\x00"), "0")(w)
+		}, "error", "malformed"},
+		"other type": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/html")
+			says(frame("\n\x00"), "0")(w)
+		}, "error", "malformed"},
+		"similar type": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/grpc-web")
+			says(frame("\n\x00"), "0")(w)
+		}, "error", "malformed"},
+		"type with a suffix": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/grpc+proto")
+			says(frame("\n\x00"), "0")(w)
+		}, bare, "allow"},
 		"403 of a proxy": {func(w http.ResponseWriter) { w.WriteHeader(403) }, "error", "malformed"},
 		"503 of a proxy": {func(w http.ResponseWriter) { w.WriteHeader(503) }, "error", "error"},
 		"metadata isn't": {says(frame(with("\b\x01\n")), "0"), "error", "malformed"},
