@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -55,7 +56,7 @@ const (
 )
 
 // Open maps the file at path, which has size bytes. It makes the file if there is none. One of another size or layout,
-// or that isn't whole, is replaced; its users, if any, keep it without the others.
+// that isn't whole, or that others may write to, is replaced; its users, if any, keep it without the others.
 func Open(path string, size int64) (*File, error) {
 	if size < MinSize || size > MaxSize {
 		return nil, fmt.Errorf("memory file %s: %d bytes are out of %d to %d", path, size, MinSize, MaxSize)
@@ -95,9 +96,10 @@ func open(path string, size int64) (f *File, err error) {
 	first := setLock(file, unix.F_WRLCK, userByte) == nil
 	var head [16]byte
 	_, err = file.ReadAt(head[:], 0)
-	if err != nil || info.Size() != size || binary.NativeEndian.Uint64(head[:]) != magic ||
+	own := ownFile(info)
+	if err != nil || !own || info.Size() != size || binary.NativeEndian.Uint64(head[:]) != magic ||
 		binary.NativeEndian.Uint64(head[8:]) != uint64(size) {
-		if first {
+		if first && own {
 			file.Truncate(0) // nobody maps it, and there may not be room for two
 		}
 		return nil, create(path, size)
@@ -120,6 +122,12 @@ func open(path string, size int64) (f *File, err error) {
 	}
 	setLock(file, unix.F_UNLCK, writerByte) // can't fail
 	return f, nil
+}
+
+// ownFile reports whether a file has one name, and only this user can write to it: another one could write verdicts.
+func ownFile(info os.FileInfo) bool {
+	of, ok := info.Sys().(*syscall.Stat_t)
+	return ok && of.Nlink == 1 && of.Uid == uint32(os.Geteuid()) && of.Mode&0o022 == 0
 }
 
 // reserve has the file system reserve all pages of a file: one that is missing would end the process that touches it

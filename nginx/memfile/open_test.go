@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -181,6 +182,40 @@ func TestRecordsMustBeConfirmed(t *testing.T) {
 	confirmed(c, false, "after a refused write")
 	d.SetState([]byte("heartbeat"), number)
 	confirmed(c, true, "heard")
+}
+
+// TestOpenOfOthers: a file that others may write to, or that has another name, is replaced, and not emptied.
+func TestOpenOfOthers(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"another name": func(path string) error { return os.Link(path, path+".other") },
+		"its group":    func(path string) error { return os.Chmod(path, 0o620) },
+		"everybody":    func(path string) error { return os.Chmod(path, 0o602) },
+		"another user": func(path string) error { return os.Chown(path, 65534, -1) },
+	} {
+		if name == "another user" && os.Geteuid() != 0 {
+			continue // only root may give a file away
+		}
+		for _, content := range []string{"precious", string(goodFile(t))} {
+			path := filepath.Join(t.TempDir(), "memory")
+			if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), change(path)); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer before.Close()
+			f := openTest(t, path)
+			set(t, f, wire.RegionObjects, 1, []byte("record"))
+			if got, err := io.ReadAll(before); err != nil || string(got) != content {
+				t.Errorf("%s: %d bytes are left of %d: %v", name, len(got), len(content), err)
+			}
+			info, err := os.Stat(path)
+			if err != nil || !ownFile(info) {
+				t.Errorf("%s: got %v, %v", name, info, err)
+			}
+		}
+	}
 }
 
 // TestAnotherSize reloads nginx with another size: old workers keep their file, new ones have another.
