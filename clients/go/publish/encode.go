@@ -41,7 +41,9 @@ type resetWriter interface {
 var (
 	gzipFast   = newGzip(gzipLevelFast)
 	brotliFast = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevelFast) }}
-	zstdFast   = sync.OnceValues(func() (*zstd.Encoder, error) { return newZstd(zstd.SpeedDefault, runtime.GOMAXPROCS(0)) })
+	zstdFast   = sync.OnceValues(func() (*zstd.Encoder, error) {
+		return newZstd(zstd.SpeedDefault, runtime.GOMAXPROCS(0))
+	})
 )
 
 // encoders are those of one body at a time.
@@ -50,8 +52,8 @@ type encoders struct {
 	zstd         *zstd.Encoder
 }
 
-// largeBodies has a place for each large body that is being encoded, and idleEncoders what encoded one before: they take
-// 70 MB. A sync.Pool would keep some for each core.
+// largeBodies has a place for each large body that is being encoded, and idleEncoders the encoders of earlier ones, which
+// take 70 MB. A sync.Pool would keep some for each core.
 var (
 	largeBodies  = make(chan struct{}, min(runtime.GOMAXPROCS(0), maxLargeBodies))
 	idleEncoders = make(chan encoders, cap(largeBodies))
@@ -67,8 +69,8 @@ func newGzip(level int) sync.Pool {
 	}}
 }
 
-// newZstd returns an encoder of atOnce bodies at a time. The window is as large as the largest body, far below the 8 MiB
-// that RFC 9659 allows.
+// newZstd returns an encoder of atOnce bodies at a time. The window is as large as the largest body, far below the
+// 8 MiB that RFC 9659 allows.
 func newZstd(level zstd.EncoderLevel, atOnce int) (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(limits.MaxBody),
 		zstd.WithEncoderConcurrency(atOnce))

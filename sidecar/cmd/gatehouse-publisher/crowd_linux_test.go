@@ -25,7 +25,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// program is a running gatehouse-publisher with a Redis of its own, for the teams a and b, whose tokens are their names.
+// program is a running gatehouse-publisher with a Redis of its own. Its teams are a and b, their tokens their names.
 type program struct {
 	url string
 	pid int
