@@ -52,8 +52,8 @@ type encoders struct {
 	zstd         *zstd.Encoder
 }
 
-// largeBodies has a place for each large body that is being encoded, and idleEncoders the encoders of earlier ones, which
-// take 70 MB. A sync.Pool would keep some for each core.
+// largeBodies has a place for each large body that is being encoded, and idleEncoders the encoders of earlier ones,
+// which take 70 MB. A sync.Pool would keep some for each core.
 var (
 	largeBodies  = make(chan struct{}, min(runtime.GOMAXPROCS(0), maxLargeBodies))
 	idleEncoders = make(chan encoders, cap(largeBodies))
