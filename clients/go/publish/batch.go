@@ -19,9 +19,10 @@ import (
 const batchBodies = 1 << 20
 
 // PutAll publishes each of objects as [Publisher.Put] does, and returns the results in their order. It encodes on all
-// cores and writes 512 objects, 4 MiB at most, in one round trip to each server. Each write is atomic by itself: other
-// objects don't suffer from one that fails. Objects of the same key are written in their order, except while a Cluster
-// moves its slot. Once Redis answers no write of a round trip, nothing more is sent, and the rest has its error.
+// cores, bodies of 16 KiB and more on three at most, and writes 512 objects, 4 MiB at most, in one round trip to each
+// server. Each write is atomic by itself: other objects don't suffer from one that fails. Objects of the same key are
+// written in their order, except while a Cluster moves its slot. Once Redis answers no write of a round trip, nothing
+// more is sent, and the rest has its error.
 func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 	encoding, gone := context.WithCancelCause(ctx)
 	defer gone(nil)

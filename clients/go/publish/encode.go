@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -23,7 +24,9 @@ const (
 	brotliLevel = 9
 	// smallBody is where higher levels begin to pay: smaller bodies become about as small by gzip's level 6, brotli's 5
 	// and zstd's default, in a third of the time.
-	smallBody       = 16 << 10
+	smallBody = 16 << 10
+	// maxLargeBodies bounds the larger bodies that are encoded at a time, wherever the program runs.
+	maxLargeBodies  = 3
 	gzipLevelFast   = 6
 	brotliLevelFast = 5
 )
@@ -34,14 +37,26 @@ type resetWriter interface {
 	Reset(io.Writer)
 }
 
-// The encoders are reused, because each takes up to megabytes.
+// The encoders of small bodies are reused, because each takes up to megabytes.
 var (
-	gzipWriters   = newGzip(gzip.BestCompression)
-	gzipFast      = newGzip(gzipLevelFast)
-	brotliWriters = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevel) }}
-	brotliFast    = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevelFast) }}
-	zstdEncoder   = newZstd(zstd.SpeedBestCompression)
-	zstdFast      = newZstd(zstd.SpeedDefault)
+	gzipFast   = newGzip(gzipLevelFast)
+	brotliFast = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevelFast) }}
+	zstdFast   = sync.OnceValues(func() (*zstd.Encoder, error) {
+		return newZstd(zstd.SpeedDefault, runtime.GOMAXPROCS(0))
+	})
+)
+
+// encoders are those of one body at a time.
+type encoders struct {
+	gzip, brotli resetWriter
+	zstd         *zstd.Encoder
+}
+
+// largeBodies has a place for each large body that is being encoded, and idleEncoders the encoders of earlier ones,
+// which take 70 MB. A sync.Pool would keep some for each core.
+var (
+	largeBodies  = make(chan struct{}, min(runtime.GOMAXPROCS(0), maxLargeBodies))
+	idleEncoders = make(chan encoders, cap(largeBodies))
 )
 
 func newGzip(level int) sync.Pool {
@@ -54,12 +69,11 @@ func newGzip(level int) sync.Pool {
 	}}
 }
 
-// newZstd returns a function that returns an encoder, which is made once. It encodes as many bodies at a time as there
-// are cores. The window is as large as the largest body, far below the 8 MiB that RFC 9659 allows.
-func newZstd(level zstd.EncoderLevel) func() (*zstd.Encoder, error) {
-	return sync.OnceValues(func() (*zstd.Encoder, error) {
-		return zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(limits.MaxBody))
-	})
+// newZstd returns an encoder of atOnce bodies at a time. The window is as large as the largest body, far below the
+// 8 MiB that RFC 9659 allows.
+func newZstd(level zstd.EncoderLevel, atOnce int) (*zstd.Encoder, error) {
+	return zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(limits.MaxBody),
+		zstd.WithEncoderConcurrency(atOnce))
 }
 
 // encode returns body itself, not a copy, and its encodings that are smaller.
@@ -68,26 +82,23 @@ func encode(body []byte, contentType string) ([]contract.Body, error) {
 	if compressed(contentType) {
 		return bodies, nil
 	}
-	gzips, brotlis, zstds := &gzipWriters, &brotliWriters, zstdEncoder
-	if len(body) < smallBody {
-		gzips, brotlis, zstds = &gzipFast, &brotliFast, zstdFast
+	e, done, err := takeEncoders(len(body))
+	if err != nil {
+		return nil, fmt.Errorf("zstd: %w", err)
 	}
-	zipped, err := stream(gzips, body)
+	defer done()
+	zipped, err := stream(e.gzip, body)
 	if err != nil {
 		return nil, fmt.Errorf("gzip: %w", err)
 	}
-	brotlied, err := stream(brotlis, body)
+	brotlied, err := stream(e.brotli, body)
 	if err != nil {
 		return nil, fmt.Errorf("brotli: %w", err)
-	}
-	encoder, err := zstds()
-	if err != nil {
-		return nil, fmt.Errorf("zstd: %w", err)
 	}
 	for _, b := range []contract.Body{
 		{Encoding: coding.Gzip, Bytes: zipped},
 		{Encoding: coding.Brotli, Bytes: brotlied},
-		{Encoding: coding.Zstd, Bytes: encoder.EncodeAll(body, nil)},
+		{Encoding: coding.Zstd, Bytes: e.zstd.EncodeAll(body, nil)},
 	} {
 		if len(b.Bytes) < len(body) {
 			bodies = append(bodies, b)
@@ -96,9 +107,35 @@ func encode(body []byte, contentType string) ([]contract.Body, error) {
 	return bodies, nil
 }
 
-func stream(writers *sync.Pool, body []byte) ([]byte, error) {
-	w := writers.Get().(resetWriter)
-	defer writers.Put(w)
+// takeEncoders returns encoders for a body of size bytes, until done is called. A large one waits for its place.
+func takeEncoders(size int) (e encoders, done func(), err error) {
+	if size < smallBody {
+		e = encoders{gzip: gzipFast.Get().(resetWriter), brotli: brotliFast.Get().(resetWriter)}
+		e.zstd, err = zstdFast()
+		return e, func() { gzipFast.Put(e.gzip); brotliFast.Put(e.brotli) }, err
+	}
+	largeBodies <- struct{}{}
+	select {
+	case e = <-idleEncoders:
+	default:
+		if e, err = newEncoders(); err != nil {
+			<-largeBodies
+			return e, nil, err
+		}
+	}
+	return e, func() { idleEncoders <- e; <-largeBodies }, nil
+}
+
+// newEncoders returns those of large bodies.
+func newEncoders() (e encoders, err error) {
+	e.brotli = brotli.NewWriterLevel(nil, brotliLevel)
+	if e.gzip, err = gzip.NewWriterLevel(nil, gzip.BestCompression); err == nil {
+		e.zstd, err = newZstd(zstd.SpeedBestCompression, 1)
+	}
+	return e, err
+}
+
+func stream(w resetWriter, body []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w.Reset(&out)
 	if _, err := w.Write(body); err != nil {

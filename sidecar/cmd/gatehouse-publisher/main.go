@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -64,6 +65,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func serve(ctx context.Context, c *config.Publisher, teams *publisher.Teams, m *publisher.Metrics,
 	log *slog.Logger) error {
 	config.LogRedis(log)
+	if os.Getenv("GOGC") == "" { // most memory is tables of encoders, without pointers: a collection costs little
+		debug.SetGCPercent(50)
+	}
 	settings := c.Redis.Settings()
 	settings.ClientName, settings.Once = name, true // a client that repeats a write knows of it
 	client, err := settings.Connect()

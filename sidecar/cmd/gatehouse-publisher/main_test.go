@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -64,10 +63,11 @@ func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 		Bytes: secret})), pool
 }
 
+func sum(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }
+
 func teams(t *testing.T) string {
 	t.Helper()
-	sum := sha256.Sum256([]byte("token"))
-	return write(t, "teams.yaml", []byte("teams: [{name: a, tokens: ["+hex.EncodeToString(sum[:])+"], prefixes: [/]}]"))
+	return write(t, "teams.yaml", fmt.Appendf(nil, "teams: [{name: a, tokens: [%x], prefixes: [/]}]", sum("token")))
 }
 
 func TestExitCodes(t *testing.T) {

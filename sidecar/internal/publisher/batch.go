@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"time"
@@ -25,6 +26,7 @@ const (
 	maxLines = 10_000
 	// atOnce is how many lines are written at once, and atOnceBytes how many bytes of lines, or one line more.
 	atOnce, atOnceBytes = 512, 1 << 20
+	maxPart             = atOnceBytes + maxLine
 	batchTimeout        = 5 * time.Minute
 	runTimeout          = 20 * time.Second // of what is written at once: encoding, and Redis
 
@@ -78,15 +80,14 @@ func (c *call) batch() (int, *problem) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, batchTimeout)
 	defer cancel()
-	lines := bufio.NewScanner(c.r.Body)
-	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	lines := bufio.NewReader(c.r.Body)
 	var out bytes.Buffer
 	status, n := http.StatusOK, 0
 	for more := true; more; {
 		var part []write
 		var p *problem
 		c.extend()
-		if part, more, p = c.part(lines, n); p != nil && n == 0 && len(part) == 0 {
+		if part, more, p = c.part(ctx, lines, n); p != nil && n == 0 && len(part) == 0 {
 			return c.charged(p)
 		}
 		n += len(part)
@@ -110,6 +111,7 @@ func (c *call) batch() (int, *problem) {
 			text, _ := json.Marshal(r) // it has strings and numbers
 			out.Write(append(text, '\n'))
 		}
+		c.leave()
 	}
 	if n == 0 {
 		c.team.limiter.Allow()
@@ -159,30 +161,47 @@ func (c *call) extend() {
 
 // part reads the next lines to write at once, after n. more is false at the end of the body, p why nothing more can be
 // read.
-func (c *call) part(lines *bufio.Scanner, n int) (part []write, more bool, p *problem) {
-	for size := 0; len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
-		if !lines.Scan() {
-			switch err := lines.Err(); {
-			case err == nil:
-				return part, false, nil
-			case errors.Is(err, bufio.ErrTooLong):
-				return part, false, problemf(http.StatusRequestEntityTooLarge, "a line has more than %d bytes", maxLine)
-			default:
-				return part, false, unread(err)
-			}
+func (c *call) part(ctx context.Context, lines *bufio.Reader, n int) (part []write, more bool, p *problem) {
+	more = true
+	for size := 0; more && len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
+		var line []byte
+		if line, more, p = c.line(ctx, lines, size); p != nil {
+			return part, false, p
 		}
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+		size += len(line)
+		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
 		if n+len(part) == maxLines {
 			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
 		}
-		size += len(lines.Bytes())
-		w := c.parse(lines.Bytes())
-		w.request, w.identified = c.request(n+len(part)+1, lines.Text())
+		w := c.parse(line)
+		w.request, w.identified = c.request(n+len(part)+1, string(line))
 		part = append(part, w)
 	}
-	return part, true, nil
+	return part, more, nil
+}
+
+// line reads a line of a part that has size bytes so far. Before the part becomes large, it waits for its turn: until
+// then a client that sends slowly takes none. more is false at the end of the body.
+func (c *call) line(ctx context.Context, lines *bufio.Reader, size int) (line []byte, more bool, p *problem) {
+	for {
+		piece, err := lines.ReadSlice('\n')
+		line = append(line, piece...)
+		if size+len(line) >= smallBody && c.free == nil {
+			if p := c.enter(ctx, c.size(maxPart)); p != nil {
+				return nil, false, p
+			}
+		}
+		switch {
+		case len(line) > maxLine:
+			return nil, false, problemf(http.StatusRequestEntityTooLarge, "a line has more than %d bytes", maxLine)
+		case err == nil, errors.Is(err, io.EOF):
+			return bytes.TrimRight(line, "\r\n"), err == nil, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, false, unread(err)
+		}
+	}
 }
 
 // parse reads a line.
@@ -253,17 +272,15 @@ func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 		}
 		gone = &problem{Status: http.StatusTooManyRequests, Detail: "the rest was not read"}
 	}
-	for i := 0; i < len(part); {
-		if part[i].p != nil {
-			i++
-			continue
+	size := 0
+	for _, w := range part {
+		size += len(w.object.Body)
+	}
+	if late := c.write(ctx, size, func() { c.writeRuns(ctx, part) }); late != nil {
+		for i := range part {
+			part[i].p = cmp.Or(part[i].p, late)
 		}
-		end := i + 1
-		for end < len(part) && part[end].p == nil && part[end].op == part[i].op {
-			end++
-		}
-		c.writeRun(ctx, part[i:end])
-		i = end
+		gone = &problem{Status: late.Status, Detail: "the rest was not read"}
 	}
 	for i := range part {
 		w := &part[i]
@@ -277,6 +294,22 @@ func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 		}
 	}
 	return gone
+}
+
+// writeRuns writes what was not refused, by runs of the same operation.
+func (c *call) writeRuns(ctx context.Context, part []write) {
+	for i := 0; i < len(part); {
+		if part[i].p != nil {
+			i++
+			continue
+		}
+		end := i + 1
+		for end < len(part) && part[end].p == nil && part[end].op == part[i].op {
+			end++
+		}
+		c.writeRun(ctx, part[i:end])
+		i = end
+	}
 }
 
 // writeRun writes lines of the same operation.

@@ -49,7 +49,7 @@ func (c *call) object(path string, limited *problem) (int, *problem) {
 	}[c.r.Method]
 	return c.only(http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, methodPurge)(
 		func() (status int, p *problem) {
-			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout)
+			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout+2*turnTimeout)
 			defer cancel()
 			switch wrong := wrongField(c.r.Header, fields, headerPrefix); {
 			case limited != nil:
@@ -74,9 +74,9 @@ func (c *call) object(path string, limited *problem) (int, *problem) {
 
 // get answers with an object: its body, and its fields in the headers that put takes.
 func (c *call) get(ctx context.Context, key string) (int, *problem) {
-	o, err := c.stored(ctx, key)
-	if err != nil {
-		return 0, failed(err)
+	o, p := c.stored(ctx, key)
+	if p != nil {
+		return 0, p
 	}
 	h := c.w.Header()
 	h.Set("ETag", o.ETag)
@@ -105,25 +105,44 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	return c.send(http.StatusOK, o.ContentType, o.Bodies[0].Bytes)
 }
 
-// stored reads the object at key, and takes its bytes off the team's.
-func (c *call) stored(ctx context.Context, key string) (contract.Object, error) {
+// stored reads the object at key in the request's turn, and takes its bytes off the team's.
+func (c *call) stored(ctx context.Context, key string) (contract.Object, *problem) {
+	free, p := take(ctx, 1, c.team.turns.reads, c.s.turns.reads)
+	if p != nil {
+		return contract.Object{}, p
+	}
+	defer free()
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
 	o, err := c.s.p.Get(ctx, key)
 	for _, body := range o.Bodies {
 		c.spend("read", len(body.Bytes))
 	}
-	return o, err
+	if err != nil {
+		return o, failed(err)
+	}
+	return o, nil
 }
 
 // put stores the object that the request describes.
-func (c *call) put(ctx context.Context, key string) (int, *problem) {
+func (c *call) put(ctx context.Context, key string) (status int, p *problem) {
 	o, p := describe(c.r.Header)
 	if p != nil {
 		return 0, p
 	}
 	o.Key = key
-	if o.Body, p = c.read(limits.MaxBody); p != nil {
+	if o.Body, p = c.read(ctx, limits.MaxBody); p != nil {
 		return 0, p
 	}
+	if late := c.write(ctx, len(o.Body), func() { status, p = c.store(ctx, o) }); late != nil {
+		return 0, late
+	}
+	return status, p
+}
+
+// store writes the object of a put.
+func (c *call) store(ctx context.Context, o publish.Object) (status int, p *problem) {
+	key := o.Key
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	ctx = c.identify(ctx, "put", key, o.Body)
@@ -141,7 +160,7 @@ func (c *call) put(ctx context.Context, key string) (int, *problem) {
 	c.done("put", key, receipt.Version, nil)
 	c.w.Header().Set("ETag", o.EntityTag())
 	c.w.Header().Set("Gatehouse-Version", strconv.FormatUint(receipt.Version, 10))
-	status := http.StatusOK
+	status = http.StatusOK
 	if c.r.Header.Get("If-None-Match") != "" || receipt.Version == 1 {
 		status = http.StatusCreated
 	}
@@ -200,12 +219,12 @@ func (c *call) condition(ctx context.Context, key string) (conditional bool, ver
 	case len(match) == 0:
 		return false, 0, false, nil
 	}
-	o, err := c.stored(ctx, key)
-	if errors.Is(err, publish.ErrNotFound) {
+	o, p := c.stored(ctx, key)
+	if p != nil && p.Status == http.StatusNotFound {
 		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: there is no object")
 	}
-	if err != nil {
-		return true, 0, false, failed(err)
+	if p != nil {
+		return true, 0, false, p
 	}
 	if p := unmatched(match, o.ETag); p != nil {
 		return true, 0, false, p
@@ -320,7 +339,7 @@ func (c *call) purge() (int, *problem) {
 	if p := wrongField(c.r.Header, nil, ""); p != nil {
 		return 0, p
 	}
-	body, p := c.read(4 << 10)
+	body, p := c.read(c.ctx, 4<<10)
 	if p != nil {
 		return 0, p
 	}

@@ -35,6 +35,9 @@ func (c *call) request(line int, content string) (r publish.Request, found bool)
 
 // identify returns ctx with what identifies the request, if its writer has said so.
 func (c *call) identify(ctx context.Context, operation, key string, body []byte) context.Context {
+	if c.r.Header.Get(keyHeader) == "" {
+		return ctx
+	}
 	var lines []string
 	for name, values := range c.r.Header {
 		condition := slices.Contains([]string{"Content-Type", "If-Match", "If-None-Match"}, name)
@@ -44,10 +47,8 @@ func (c *call) identify(ctx context.Context, operation, key string, body []byte)
 	}
 	slices.Sort(lines)
 	content := strings.Join(append(lines, operation+" "+key, string(body)), "\n")
-	if r, found := c.request(0, content); found {
-		return publish.WithRequests(ctx, r)
-	}
-	return ctx
+	r, _ := c.request(0, content)
+	return publish.WithRequests(ctx, r)
 }
 
 // identifyLines is identify for lines of a batch.

@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// maxRequests bounds the requests of one team at a time, and with it the bodies in memory.
+	// maxRequests bounds the requests of one team at a time.
 	maxRequests = 32
 	// maxHeader bounds the headers of a request: a key, and the headers of an object twice.
 	maxHeader = 16 << 10
@@ -55,11 +55,13 @@ type Server struct {
 	log     *slog.Logger
 
 	strangers *rate.Limiter // requests without a team's token
+	turns     turns         // of all teams
 }
 
 // New returns a Server that writes by p.
 func New(p *publish.Publisher, teams *Teams, m *Metrics, log *slog.Logger) *Server {
-	return &Server{p: p, teams: teams, metrics: m, log: log, strangers: rate.NewLimiter(strangersRate, strangersBurst)}
+	return &Server{p: p, teams: teams, metrics: m, log: log, strangers: rate.NewLimiter(strangersRate, strangersBurst),
+		turns: allTurns()}
 }
 
 // problem is an answer that is no success (RFC 9457).
@@ -96,6 +98,7 @@ type call struct {
 	token string
 	team  *Team
 	route string
+	free  func() // ends the turn of its body, if it has one
 }
 
 // ServeHTTP answers a request.
@@ -105,6 +108,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.ctx = propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
+	defer c.leave()
 	status, p := c.serve()
 	if p != nil {
 		c.refuse(p)
@@ -324,6 +328,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 		Handler: s, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout,
 		WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
 		ErrorLog: httpserver.ErrorLog(s.log),
+		// More than a connection's maxRequests streams can fill: one that waits for its turn must not stop the others.
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 3 << 20},
 	}
 	serve := func() error { return server.Serve(listener) }
 	if certificate != nil {
@@ -338,12 +344,17 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 }
 
 // read returns the body of the request, which has at most limit bytes.
-func (c *call) read(limit int64) ([]byte, *problem) {
+func (c *call) read(ctx context.Context, limit int64) ([]byte, *problem) {
 	if c.r.Header.Get("Content-Encoding") != "" {
 		return nil, problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without: Gatehouse encodes it")
 	}
+	if c.size(limit) >= smallBody {
+		if p := c.enter(ctx, c.size(limit)); p != nil {
+			return nil, p
+		}
+	}
 	var body bytes.Buffer
-	body.Grow(int(min(max(c.r.ContentLength, 0), limit)) + bytes.MinRead)
+	body.Grow(int(c.size(limit)) + bytes.MinRead)
 	if _, err := body.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, limit)); err != nil {
 		return nil, unread(err)
 	}

@@ -672,10 +672,8 @@ func TestLargeLines(t *testing.T) {
 	if len(got.body) > 1000*len(lines) || len(s.log.String()) > 1000*len(lines) {
 		t.Errorf("%d bytes of answer, %d of log", len(got.body), len(s.log.String()))
 	}
-	scanner := bufio.NewScanner(strings.NewReader(body.String()))
-	scanner.Buffer(nil, maxLine)
-	one := &call{team: s.teams.of(tokenOf("shop")), r: &http.Request{}}
-	if part, more, p := one.part(scanner, 0); len(part) > 2 || !more || p != nil {
+	one := &call{s: s.server, team: s.teams.of(tokenOf("shop")), r: &http.Request{}}
+	if part, more, p := one.part(t.Context(), bufio.NewReader(strings.NewReader(body.String())), 0); len(part) > 2 || !more || p != nil {
 		t.Errorf("%d lines at once, %v, %v", len(part), more, p)
 	}
 }

@@ -60,6 +60,7 @@ type Team struct {
 	volume  *rate.Limiter // of bytes; below 0 while the team has a debt
 	purges  *rate.Limiter // of prefixes
 	running chan struct{} // a place for each of its requests
+	turns   turns         // of its large bodies
 }
 
 // mayWrite reports whether the team may write the object at key, in canonical form or not: a key that is not canonical
@@ -146,8 +147,9 @@ func parseTeams(text []byte, before teams) (teams, error) {
 		t.limiter, t.running = rate.NewLimiter(rate.Limit(t.Rate), int(math.Ceil(t.Rate))), make(chan struct{}, maxRequests)
 		t.purges = rate.NewLimiter(prefixesRate, prefixesBurst)
 		t.volume = rate.NewLimiter(rate.Limit(t.Bytes), int(max(t.Bytes, leastBytes)))
+		t.turns = teamTurns()
 		if same := old[t.Name]; same != nil {
-			t.purges = same.purges
+			t.purges, t.turns = same.purges, same.turns
 		}
 		if same := old[t.Name]; same != nil && same.Rate == t.Rate {
 			t.limiter, t.running = same.limiter, same.running
