@@ -213,7 +213,7 @@ sidecar() {
 metrics() {
   local name documented
   # shellcheck disable=SC2016 # the backquotes are Markdown's
-  documented=$(sed -n 's/^| `\(gatehouse[._][a-z_]*\)`.*/\1/p' docs/operate.md docs/rules.md | tr . _)
+  documented=$(sed -n 's/^| `\(gatehouse[._][a-z_]*\)`.*/\1/p' docs/monitoring.md | tr . _)
   for name in $(render $chart/ci/gateway-values.yaml | grep -o '\bgatehouse_[a-z_]*' | sed 's/_bucket$//' | sort -u); do
     case $name in gatehouse_push | gatehouse_telemetry | gatehouse_redis) continue ;; esac # names of Envoy's statistics
     case $name in gatehouse_cache_status | gatehouse_vary | gatehouse_cache_control | gatehouse_no_store | gatehouse_rule | gatehouse_device | gatehouse_reason) continue ;; esac # properties

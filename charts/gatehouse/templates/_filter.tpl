@@ -184,7 +184,7 @@ response_headers_to_add:
 rule,outcome,call,result
 {{- end }}
 
-{{/* They are parts of the counters' names, in Istio's form, and Envoy extracts them: see docs/rules.md. */}}
+{{/* They are parts of the counters' names, in Istio's form, and Envoy extracts them: see docs/monitoring.md. */}}
 {{- define "gatehouse.statsTags" -}}
 stats_tags:
 {{- range include "gatehouse.labelsOfCounters" . | splitList "," }}

@@ -1,4 +1,4 @@
--- The counters of requests, which each worker adds to the dictionary on the tick. docs/rules.md describes them.
+-- The counters of requests, which each worker adds to the dictionary on the tick. docs/monitoring.md describes them.
 
 local ngx = ngx
 

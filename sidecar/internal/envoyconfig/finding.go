@@ -57,7 +57,7 @@ var (
 	underscores = findings.WarningKind("GH0303",
 		"set common_http_protocol_options.headers_with_underscores_action: REJECT_REQUEST")
 	forgedSource = findings.ErrorKind("GH0304",
-		"set use_remote_address: true; behind another proxy set source, see docs/rules.md")
+		"set use_remote_address: true; behind another proxy set source, see docs/requests.md")
 	behindRouter = findings.ErrorKind("GH0305", "move the filter before envoy.filters.http.router")
 	noJWT        = findings.ErrorKind("GH0306",
 		"put envoy.filters.http.jwt_authn before the filter, with the same name in payload_in_metadata")
@@ -78,7 +78,7 @@ var (
 		"remove internal_address_config, or set source: {filter_state: …}, see envoy/envoy.yaml")
 
 	rewrites = findings.ErrorKind("GH0321",
-		"exclude Gatehouse's answers by a first mapper: docs/rules.md, Local replies")
+		"exclude Gatehouse's answers by a first mapper: docs/requests.md, Local replies")
 	changesAnswer = findings.ErrorKind("GH0322", "switch the filter off for routes that Gatehouse answers; for a "+
 		"compressor, set disable_on_etag_header: true and not weaken_etag_on_compress")
 	changesHeader = findings.WarningKind("GH0323",

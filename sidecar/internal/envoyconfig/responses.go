@@ -194,7 +194,7 @@ func compares(comparison object, status int) certainty {
 	return never
 }
 
-// takesByExpression knows the expressions that docs/rules.md has for what Gatehouse answers.
+// takesByExpression knows the expressions that docs/requests.md has for what Gatehouse answers.
 func takesByExpression(expression string, of answer) certainty {
 	expression = strings.ReplaceAll(strings.Join(strings.Fields(expression), ""), `"`, "'")
 	const cached = "'cache-status'inresponse.headers"

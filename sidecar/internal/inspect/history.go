@@ -187,7 +187,7 @@ func isRefusal(name string) bool {
 	return strings.HasPrefix(name, "envoy_extension_config_discovery") && strings.HasSuffix(name, "_update_rejected")
 }
 
-// The edge's counters of requests, see docs/rules.md.
+// The edge's counters of requests, see docs/monitoring.md.
 const (
 	cacheRequests = "gatehouse_cache_requests_total"
 	authRequests  = "gatehouse_auth_requests_total"

@@ -1,6 +1,6 @@
 // Package metrics defines the sidecar's metrics, except those of the edge's memory (package edgemem). Label sets are
-// closed and all series exist from the start, so that rates are right from the first event. docs/operate.md lists the
-// metrics for operators; a test compares the two.
+// closed and all series exist from the start, so that rates are right from the first event. docs/monitoring.md lists
+// the metrics for operators; a test compares the two.
 package metrics
 
 import (
