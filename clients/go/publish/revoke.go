@@ -67,7 +67,7 @@ func (p *Publisher) withdraw(ctx context.Context, verb, id, field, value string,
 }
 
 // bury writes a tombstone where there is no record. Its version exceeds the highest that a writer can have given by the
-// time in milliseconds, and so also those that Redis has counted after an earlier tombstone of this kind. It returns
+// time in microseconds, and so also those that Redis has counted after an earlier tombstone of this kind. It returns
 // ErrStale if a record was written meanwhile.
 func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
 	state, err := p.state(ctx, m)
@@ -77,7 +77,7 @@ func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Re
 	if !state.there && !force && (state.deleted || !state.logged) {
 		return Receipt{}, ErrNotFound
 	}
-	version := uint64(limits.MaxOwnVersion + time.Now().UnixMilli())
+	version := uint64(limits.MaxOwnVersion + time.Now().UnixMicro())
 	if state.version >= version {
 		version = 0 // over a tombstone of a forced revocation the next one
 	}

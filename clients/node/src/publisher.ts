@@ -585,7 +585,7 @@ export class Publisher {
       // have given, and above those counted after an earlier tombstone of this kind.
       const state = await this.#state(member)
       if (!state.there && !force && (state.deleted || !state.logged)) throw new NotFoundError(`no device ${id}`)
-      const above = maxOwnVersion + Date.now()
+      const above = maxOwnVersion + 1000 * Date.now()
       const version = String(state.version < above ? above : 0)
       try {
         return await this.#write({ mode: 'add', member, fields: { deleted: '1' }, version })

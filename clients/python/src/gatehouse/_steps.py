@@ -501,7 +501,7 @@ class Operations:
             if not state.there and not force and (state.deleted or not state.logged):
                 raise NotFoundError(f"no device {id!r}")
             try:
-                above = MAX_OWN_VERSION + int(time.time() * 1000)
+                above = MAX_OWN_VERSION + int(time.time() * 1_000_000)
                 version = above if state.version < above else 0
                 return (yield from self.write(Mutation("add", member, {"deleted": "1"}, str(version))))
             except (StaleError, ExistsError):  # written meanwhile

@@ -698,7 +698,7 @@ public final class Publisher implements AutoCloseable {
         throw new GatehouseException.NotFound("no device " + id);
       }
       try {
-        long above = Fields.MAX_OWN_VERSION + System.currentTimeMillis();
+        long above = Fields.MAX_OWN_VERSION + 1000 * System.currentTimeMillis();
         long version = state.version < above ? above : 0;
         return write(new Mutation("add", member, tombstone(), Long.toString(version)));
       } catch (GatehouseException.Stale | GatehouseException.Exists e) { // written meanwhile
