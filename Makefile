@@ -36,7 +36,7 @@ SPELLINGS ?=
 ONLY ?=
 WASM ?=
 SIDECAR ?=
-# For make doors: the number of configurations of each proxy, another gatehousectl; also ONLY and RUN.
+# For make bypass: the number of configurations of each proxy, another gatehousectl; also ONLY and RUN.
 CONFIGS ?=
 CHECK ?=
 # For make unit and make e2e: LONG=1 selects the long form; RUN: a regular expression that selects end-to-end tests. For
@@ -72,7 +72,7 @@ elsewhere := $(if $(race)$(filter nginx,$(EDGE_KIND)),^$$,/gatehouse/nginx$$|/ng
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help packages run observe observe-build stop build wasm native nginx floor test test-all unit e2e clients conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help packages run observe observe-build stop build wasm native nginx floor test test-all unit e2e clients conformance matrix fuzz engines chaos routers bypass mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -137,7 +137,7 @@ unit: packages ## unit tests with -race, except of packages that need a stack; L
 	@cd clients/go && $(unit) ./...
 	@cd examples/postgres && $(unit) ./...
 	@cd release && $(unit) ./...
-	@cd e2e && $(unit) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
+	@cd e2e && $(unit) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/bypass$$' -e '/lifecycle$$' -e '/observe$$')
 	@$(if $(race)$(filter native,$(EDGE_KIND)),CGO_ENABLED=1 $(GO) test $(race) -vet=off -tags=native ./native-filter/...)
 
 e2e: build ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
@@ -174,8 +174,8 @@ routers: build ## send spellings of protected paths to real routers behind the e
 	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-routers
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
-doors: build native nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
+bypass: build native nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./bypass $(foreach v,CONFIGS ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
 mutation: packages ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)

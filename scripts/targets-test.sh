@@ -40,7 +40,7 @@ lifecycle      LIFECYCLE_STREAMS=500
 lifecycle      LIFECYCLE_STREAMS=500 EDGE_KIND=native
 lifecycle      LIFECYCLE_STREAMS=500 EDGE_KIND=nginx
 routers        SPELLINGS=200
-doors          CONFIGS=12
+bypass         CONFIGS=12
 mutation       MUTANT=TestHole
 lua-coverage
 loadtest       SCENARIO=304 SECONDS=1

@@ -30,7 +30,7 @@ conformance must make --no-print-directory conformance
 matrix    must  make --no-print-directory matrix LONG=1
 engines   must  make --no-print-directory engines
 routers   must  make --no-print-directory routers SPELLINGS=1000000
-doors     must  make --no-print-directory doors CONFIGS=10000
+bypass    must  make --no-print-directory bypass CONFIGS=10000
 fuzz      must  make --no-print-directory fuzz
 chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600
 sentinel  must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=sentinel

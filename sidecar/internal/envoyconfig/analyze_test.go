@@ -313,7 +313,7 @@ func TestAnalyze(t *testing.T) {
               - match: {prefix: /public/}
                 route: {cluster: upstream, prefix_rewrite: /v2/}`}, nil, ""},
 	}
-	tests = slices.Concat(tests, doors(), virtualHosts())
+	tests = slices.Concat(tests, bypasses(), virtualHosts())
 	seen := map[string]bool{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

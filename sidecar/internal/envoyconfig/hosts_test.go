@@ -28,7 +28,7 @@ func hosted(rules, hosts string, more ...string) []string {
 
 const portsCount = "ignore_port_in_host_matching: true"
 
-// virtualHosts are configurations with virtual hosts of the rules. e2e/doors shows which are open.
+// virtualHosts are configurations with virtual hosts of the rules. e2e/bypass shows which are open.
 func virtualHosts() []analyzeTest {
 	both := toShop + ", " + toOthers
 	ports := func(more ...string) []string { return hosted(shopRules, both, with(more, portsCount, "x: y")...) }

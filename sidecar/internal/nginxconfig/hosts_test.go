@@ -20,7 +20,7 @@ const (
 )
 
 // hosted are configurations with virtual hosts of the rules: what else the server of nginx.conf has, more servers of
-// its address, and more of http. e2e/doors shows which are open.
+// its address, and more of http. e2e/bypass shows which are open.
 var hosted = []struct {
 	name, rules          string
 	own, servers, others string

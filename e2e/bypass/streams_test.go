@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"fmt"
@@ -98,7 +98,7 @@ func (g *ngen) ranged(address string) string {
 	return address
 }
 
-var streamDoors = []nginxDoor{
+var streamBypasses = []nginxBypass{
 	{"a stream", func(g *ngen) { g.stream(g.network(), "%s", g.lead("SERVICE")) }},
 	{"a chain of streams", func(g *ngen) { g.stream(g.network(), "%s", g.lead(g.hops("SERVICE"))) }},
 	{"a stream that allows halves", func(g *ngen) {
@@ -106,14 +106,14 @@ var streamDoors = []nginxDoor{
 	}},
 	{"a stream by the server name", func(g *ngen) {
 		name := g.unique("by")
-		g.streams += fmt.Sprintf("map $ssl_server_name $%s { door.example SERVICE; default ELSEWHERE; }\n", name)
-		g.stream(g.network("door.example")+" ssl", tlsLines+" proxy_pass $%s;", name)
+		g.streams += fmt.Sprintf("map $ssl_server_name $%s { bypass.example SERVICE; default ELSEWHERE; }\n", name)
+		g.stream(g.network("bypass.example")+" ssl", tlsLines+" proxy_pass $%s;", name)
 	}},
 	{"streams by the server name that is read before", func(g *ngen) {
 		name, at := g.unique("by"), g.inner()
-		g.streams += fmt.Sprintf("map $ssl_preread_server_name $%s { hostnames; *.door.example %s; default ELSEWHERE; }\n",
+		g.streams += fmt.Sprintf("map $ssl_preread_server_name $%s { hostnames; *.bypass.example %s; default ELSEWHERE; }\n",
 			name, at)
-		g.stream(g.network("a.door.example"), "ssl_preread on; proxy_pass $%s;", name)
+		g.stream(g.network("a.bypass.example"), "ssl_preread on; proxy_pass $%s;", name)
 		g.stream(at+" ssl", tlsLines+" %s", g.lead("SERVICE"))
 	}},
 	{"a stream to a server without the plugin", func(g *ngen) {
@@ -161,8 +161,8 @@ var streamVariations = []func(*ngen){
 	},
 	func(g *ngen) {
 		name := g.unique("by")
-		g.streams += fmt.Sprintf("map $ssl_server_name $%s { door.example 127.0.0.1:1; default ELSEWHERE; }\n", name)
-		g.stream(g.network("door.example", "a.example")+" ssl", tlsLines+" proxy_pass $%s;", name)
+		g.streams += fmt.Sprintf("map $ssl_server_name $%s { bypass.example 127.0.0.1:1; default ELSEWHERE; }\n", name)
+		g.stream(g.network("bypass.example", "a.example")+" ssl", tlsLines+" proxy_pass $%s;", name)
 	},
 }
 

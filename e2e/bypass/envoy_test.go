@@ -1,7 +1,7 @@
-// Package doors checks gatehousectl check from outside. It makes configurations at random, of which it knows what they
+// Package bypass checks gatehousectl check from outside. It makes configurations at random, of which it knows what they
 // are meant to protect, runs each in a real proxy, and asks for all of that without a credential, and with forged
 // identities, in all ways that it knows. Whenever something gets through, check must have reported an error.
-package doors
+package bypass
 
 import (
 	"crypto/tls"
@@ -25,7 +25,7 @@ var (
 	checker = flag.String("check", "../../build/gatehousectl", "path of gatehousectl")
 )
 
-// hints are warnings that tell of a door whose openness depends on what was meant.
+// hints are warnings about configurations that are a bypass or not, depending on what the operator means.
 var hints = []string{"GH0105", "GH0504", "GH0603", "GH0607", "GH0610", "GH1209", "GH1303"}
 
 type finding struct {
@@ -46,8 +46,8 @@ func findings(t *testing.T, path string) (all []finding) {
 // tally counts what a run has seen.
 type tally struct {
 	clean, alarms, refused, asked int
-	open, missed                  map[string]int // by door
-	first                         map[string]int // the number of configurations until a door was missed
+	open, missed                  map[string]int // by bypass
+	first                         map[string]int // the number of configurations until a bypass was missed
 }
 
 func newTally() *tally {
@@ -69,7 +69,7 @@ func (n *tally) report(t *testing.T) {
 func seedAndNumbers(t *testing.T) (seed uint64, numbers []int) {
 	t.Helper()
 	seed = runseed.Of(t)
-	t.Logf("repeat one: make doors SEED=%d ONLY=N", seed)
+	t.Logf("repeat one: make bypass SEED=%d ONLY=N", seed)
 	for n := range *configs {
 		if *only < 0 || *only == n {
 			numbers = append(numbers, n)
@@ -117,7 +117,7 @@ func (w *world) judge(c *config, n *tally) {
 	n.count(w.t, c, leak, errors)
 	if leak != "" && len(errors) == 0 {
 		kept := keep(w.t, path)
-		w.t.Errorf("%d (%s %q): %s: %s, and check finds nothing in %s", c.n, c.kind, c.doors, p, leak, kept)
+		w.t.Errorf("%d (%s %q): %s: %s, and check finds nothing in %s", c.n, c.kind, c.bypasses, p, leak, kept)
 	}
 }
 
@@ -130,14 +130,14 @@ func (n *tally) count(t *testing.T, c *config, leak string, found []finding) {
 		}
 	}
 	if leak == "" {
-		if c.kind == "door" {
-			n.open[c.doors[0]] += 0
+		if c.kind == "bypass" {
+			n.open[c.bypasses[0]] += 0
 		}
 		return
 	}
 	name := c.kind
-	if c.kind == "door" {
-		name = c.doors[0]
+	if c.kind == "bypass" {
+		name = c.bypasses[0]
 	}
 	n.open[name]++
 	if len(found) == 0 {
@@ -149,7 +149,7 @@ func (n *tally) count(t *testing.T, c *config, leak string, found []finding) {
 
 // keep copies a configuration to where it survives the test.
 func keep(t *testing.T, path string) string {
-	dir := filepath.Join("..", "..", "build", "doors")
+	dir := filepath.Join("..", "..", "build", "bypass")
 	check(t, os.MkdirAll(dir, 0o700))
 	text, err := os.ReadFile(path)
 	check(t, err)
@@ -194,7 +194,7 @@ func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
 	if refused > 0 {
 		n.refused++
 		if c.kind != "wild" {
-			w.t.Logf("%d (%s %q): the proxy refuses it: %s", c.n, c.kind, c.doors, w.refusals())
+			w.t.Logf("%d (%s %q): the proxy refuses it: %s", c.n, c.kind, c.bypasses, w.refusals())
 		}
 	}
 	for ask, p := range asked { // what arrived later than the answer, as copies of requests

@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"context"
@@ -200,7 +200,7 @@ func newWorld(t *testing.T, kind stack.EdgeKind, seed func(ctx context.Context, 
 				return map[string]any{"resource_api_version": "V3",
 					"path_config_source": map[string]any{"path": filepath.Join(w.dir, name+".json")}}
 			}
-			if err := c.Set(map[string]any{"id": "doors", "cluster": "doors"}, "node"); err != nil {
+			if err := c.Set(map[string]any{"id": "bypass", "cluster": "bypass"}, "node"); err != nil {
 				return err
 			}
 			if err := c.Set([]any{map[string]any{"name": "internal", "typed_config": map[string]any{"@type": "type.googleapis." +

@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"fmt"
@@ -139,19 +139,19 @@ func (g *gen) mirrored(to string) string {
 
 func names(list ...string) tree { return parse(`{"server_names": %s}`, marshal(list)) }
 
-var tcpDoors = []door{
-	{"tcp_proxy to parts", func(g *gen) { g.listen("door", g.everywhere(), g.weighted("other", "upstream")) }},
+var tcpBypasses = []bypass{
+	{"tcp_proxy to parts", func(g *gen) { g.listen("bypass", g.everywhere(), g.weighted("other", "upstream")) }},
 	{"tcp_proxy to an aggregate", func(g *gen) {
-		g.listen("door", g.everywhere(), g.tcp(g.aggregate("upstream", "other")))
+		g.listen("bypass", g.everywhere(), g.tcp(g.aggregate("upstream", "other")))
 	}},
-	{"tcp_proxy through listeners", func(g *gen) { g.listen("door", g.everywhere(), g.tcp(g.hops("upstream"))) }},
+	{"tcp_proxy through listeners", func(g *gen) { g.listen("bypass", g.everywhere(), g.tcp(g.hops("upstream"))) }},
 	{"a second listener through listeners", func(g *gen) {
-		g.listen("door", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
+		g.listen("bypass", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
 			g.to(g.hops("upstream")))))
 	}},
 	{"listeners behind the filter, and a way around all", func(g *gen) {
 		g.lastRoute()["route"] = parse("%s", g.to(g.hops("upstream")))
-		g.listen("door", g.everywhere(), g.tcp("upstream"))
+		g.listen("bypass", g.everywhere(), g.tcp("upstream"))
 	}},
 	{"an open host of the same service, by listeners", func(g *gen) {
 		g.open()
@@ -162,18 +162,18 @@ var tcpDoors = []door{
 	}},
 	{"tcp_proxy by listeners to the sidecar", func(g *gen) {
 		g.cluster("side", g.w.apiSocket)
-		g.listen("door", g.everywhere(), g.tcp(g.hops("side")))
+		g.listen("bypass", g.everywhere(), g.tcp(g.hops("side")))
 	}},
 	{"a route by listeners to the sidecar", func(g *gen) {
 		g.cluster("side", g.w.apiSocket)
 		g.route(`{"prefix": "/side/"}`, g.to(g.hops("side"), `"prefix_rewrite": "/"`))
 	}},
 	{"a chain by the server name", func(g *gen) {
-		g.chains([]string{"door.example"}, []tree{names("a.example", "*.a.example"), g.tcp("other")},
-			[]tree{names(pick(g, "door.example", "*.example")), g.tcp("upstream")}, []tree{nil, g.tcp("other")})
+		g.chains([]string{"bypass.example"}, []tree{names("a.example", "*.a.example"), g.tcp("other")},
+			[]tree{names(pick(g, "bypass.example", "*.example")), g.tcp("upstream")}, []tree{nil, g.tcp("other")})
 	}},
 	{"a chain by the protocol", func(g *gen) {
-		g.chains([]string{"a.example", "a.example/door"}, []tree{parse(`{"application_protocols": ["door"]}`),
+		g.chains([]string{"a.example", "a.example/bypass"}, []tree{parse(`{"application_protocols": ["bypass"]}`),
 			g.tcp("upstream")}, []tree{nil, g.tcp("other")})
 	}},
 	{"a chain by the port", func(g *gen) {
@@ -184,9 +184,9 @@ var tcpDoors = []door{
 			at(l, "address", "socket_address", "port_value"))
 	}},
 	{"a chain by a matcher", func(g *gen) {
-		l := g.chains([]string{"door.example"}, []tree{nil, g.tcp("other")}, []tree{nil, g.tcp("upstream")})
+		l := g.chains([]string{"bypass.example"}, []tree{nil, g.tcp("other")}, []tree{nil, g.tcp("upstream")})
 		l["filter_chain_matcher"] = parse(`{"matcher_tree": {"input": {"name": "sni", "typed_config": {
-			"@type": "%smatching.common_inputs.network.v3.ServerNameInput"}}, "exact_match_map": {"map": {"door.example": %s}}},
+			"@type": "%smatching.common_inputs.network.v3.ServerNameInput"}}, "exact_match_map": {"map": {"bypass.example": %s}}},
 			"on_no_match": %s}`, typeURL, chosenChain("chain-1"), chosenChain("chain-0"))
 	}},
 	{"sni_cluster", func(g *gen) {
@@ -197,30 +197,30 @@ var tcpDoors = []door{
 			g.tcp("other")})
 	}},
 	{"sni_cluster of a wildcard", func(g *gen) {
-		g.cluster("again.door", g.w.service)
-		g.clusters[len(g.clusters)-1].(tree)["name"] = fmt.Sprintf("again%d.door", g.n)
-		g.chains([]string{fmt.Sprintf("again%d.door", g.n)}, []tree{names("*.door"), sniCluster(), g.tcp("other")})
+		g.cluster("again.bypass", g.w.service)
+		g.clusters[len(g.clusters)-1].(tree)["name"] = fmt.Sprintf("again%d.bypass", g.n)
+		g.chains([]string{fmt.Sprintf("again%d.bypass", g.n)}, []tree{names("*.bypass"), sniCluster(), g.tcp("other")})
 	}},
 	{"a cluster in filter state, by the server name", func(g *gen) {
 		g.chains([]string{g.name("upstream")}, []tree{nil, stores(storedCluster, "%REQUESTED_SERVER_NAME%"), g.tcp("other")})
 	}},
 	{"a cluster in filter state", func(g *gen) {
-		g.listen("door", g.everywhere(), stores(storedCluster, g.name("upstream")), g.tcp("other"))
+		g.listen("bypass", g.everywhere(), stores(storedCluster, g.name("upstream")), g.tcp("other"))
 	}},
 	{"the protected address in filter state, tcp_proxy", func(g *gen) {
-		g.listen("door", g.everywhere(), stores(storedAddress, g.w.service), g.tcp(g.destination()))
+		g.listen("bypass", g.everywhere(), stores(storedAddress, g.w.service), g.tcp(g.destination()))
 	}},
 	{"the protected address in filter state", func(g *gen) {
 		plain := g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.destination())))
-		before(at(plain, "typed_config").(tree), "http_filters", any(filterState("door", storedAddress, "", g.w.service)))
-		g.listen("door", g.everywhere(), plain)
+		before(at(plain, "typed_config").(tree), "http_filters", any(filterState("bypass", storedAddress, "", g.w.service)))
+		g.listen("bypass", g.everywhere(), plain)
 	}},
 	{"a copy of a second listener", func(g *gen) {
 		routes := func(fields ...string) string {
 			return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", fields...))
 		}
 		if g.chance(50) {
-			g.listen("door", g.everywhere(), g.manager(routes(g.mirrored("upstream"))))
+			g.listen("bypass", g.everywhere(), g.manager(routes(g.mirrored("upstream"))))
 			return
 		}
 		plain := g.manager(routes())
@@ -229,7 +229,7 @@ var tcpDoors = []door{
 			config = at(config, "virtual_hosts", 0).(tree)
 		}
 		config["request_mirror_policies"] = []any{tree{"cluster": g.name("upstream")}}
-		g.listen("door", g.everywhere(), plain)
+		g.listen("bypass", g.everywhere(), plain)
 	}},
 	{"a copy of an open host", func(g *gen) {
 		g.open()
@@ -249,7 +249,7 @@ var tcpDoors = []door{
 	{"the filter off on all routes", func(g *gen) { g.routes()["typed_per_filter_config"] = off() }},
 	{"a local listener with an address of the network", func(g *gen) {
 		here, _ := g.loopback()
-		g.listen("door", here, g.tcp("upstream"))
+		g.listen("bypass", here, g.tcp("upstream"))
 		g.file[len(g.file)-1].(tree)["additional_addresses"] = []any{tree{"address": g.everywhere()}}
 	}},
 }

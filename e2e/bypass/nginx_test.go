@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"fmt"
@@ -91,10 +91,10 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 	case 0:
 		g.kind = "clean"
 	case 1:
-		g.kind = "door"
-		door := nth(nginxDoors, seed, n)
-		g.doors = []string{door.name}
-		door.open(g)
+		g.kind = "bypass"
+		bypass := nth(nginxBypasses, seed, n)
+		g.bypasses = []string{bypass.name}
+		bypass.open(g)
 	default:
 		g.kind = "wild"
 		for range 1 + g.IntN(3) {
@@ -217,14 +217,14 @@ var httpVariations = []func(*ngen){
 	func(g *ngen) { g.location("/v1/orders { limit_except POST { allow all; } %s }", pass) },
 }
 
-type nginxDoor struct {
+type nginxBypass struct {
 	name string
 	open func(*ngen)
 }
 
-var nginxDoors = slices.Concat(httpDoors, streamDoors, insideDoors)
+var nginxBypasses = slices.Concat(httpBypasses, streamBypasses, insideBypasses)
 
-var httpDoors = []nginxDoor{
+var httpBypasses = []nginxBypass{
 	{"a server without the plugin", func(g *ngen) { g.server("location / { proxy_pass http://service; }") }},
 	{"a server without the plugin, by address", func(g *ngen) { g.server("location / { proxy_pass http://SERVICE; }") }},
 	{"a server with a deny line", func(g *ngen) { g.server("deny 192.0.2.1; location / { proxy_pass http://service; }") }},

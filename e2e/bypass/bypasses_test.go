@@ -1,13 +1,13 @@
-package doors
+package bypass
 
 import (
 	"fmt"
 	"slices"
 )
 
-// door is a change of a configuration by which clients get to what needs a credential, forge an identity, or reach what
-// is Gatehouse's or Envoy's own.
-type door struct {
+// bypass is a change of a configuration by which clients get to what needs a credential, forge an identity, or reach
+// what is Gatehouse's or Envoy's own.
+type bypass struct {
 	name string
 	open func(*gen)
 }
@@ -18,7 +18,7 @@ func off() tree {
 
 var rootHeader = `{"header": {"key": "X-Gatehouse-Device", "value": "root"}}`
 
-// protect adds a resource, so that a door has something to open.
+// protect adds a resource, so that a bypass has something to reach.
 func (g *gen) protect(r resource) tree {
 	match := tree{"path": r.path}
 	if r.below {
@@ -52,9 +52,9 @@ func (g *gen) wrap(matcher string) {
 
 const always = `{"prefix": "/"}`
 
-var doors = slices.Concat(httpFilterDoors, tcpDoors)
+var bypasses = slices.Concat(httpFilterBypasses, tcpBypasses)
 
-var httpFilterDoors = []door{
+var httpFilterBypasses = []bypass{
 	{"a broader rule above", func(g *gen) {
 		g.protect(resource{path: "/deep/config"})
 		before(g.rules, "rules", parse(`{"match": {"prefix": "/deep/", "methods": ["GET"]}, "cache": {}}`))
@@ -70,13 +70,13 @@ var httpFilterDoors = []door{
 	{"upgrades with own filters", func(g *gen) {
 		g.hcm["upgrade_configs"] = []any{parse(`{"upgrade_type": "websocket", "filters": [%s]}`, router)}
 	}},
-	{"a second listener", func(g *gen) { g.listen("door", g.everywhere(), g.manager(g.toUpstream(always))) }},
+	{"a second listener", func(g *gen) { g.listen("bypass", g.everywhere(), g.manager(g.toUpstream(always))) }},
 	{"a second listener, cluster of another name", func(g *gen) {
 		g.cluster("again", g.w.service)
-		g.listen("door", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("again"))))
+		g.listen("bypass", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("again"))))
 	}},
 	{"a second listener for open paths", func(g *gen) {
-		g.listen("door", g.everywhere(), g.manager(g.toUpstream(`{"prefix": "/open/"}`)))
+		g.listen("bypass", g.everywhere(), g.manager(g.toUpstream(`{"prefix": "/open/"}`)))
 	}},
 	{"a second filter chain", func(g *gen) {
 		chains := g.edge["filter_chains"].([]any)
@@ -91,12 +91,12 @@ var httpFilterDoors = []door{
 		chain["filter_chain_match"] = parse(`{"application_protocols": ["h2c"]}`)
 		join(g.edge, "filter_chains", chain)
 	}},
-	{"tcp_proxy", func(g *gen) { g.listen("door", g.everywhere(), g.tcp("upstream")) }},
+	{"tcp_proxy", func(g *gen) { g.listen("bypass", g.everywhere(), g.tcp("upstream")) }},
 	{"tcp_proxy through a local listener", func(g *gen) {
 		here, port := g.loopback()
 		g.listen("inner", here, g.manager(g.toUpstream(always)))
 		g.cluster("inner", fmt.Sprintf("127.0.0.1:%d", port))
-		g.listen("door", g.everywhere(), g.tcp("inner"))
+		g.listen("bypass", g.everywhere(), g.tcp("inner"))
 	}},
 	{"regex_rewrite", func(g *gen) {
 		g.route(`{"prefix": "/public/"}`,
@@ -118,7 +118,7 @@ var httpFilterDoors = []door{
 			`, "request_headers_to_remove": ["x-gatehouse-device", "x-gatehouse-permissions"]}`)
 		at(plain, "typed_config").(tree)["common_http_protocol_options"] = parse(
 			`{"headers_with_underscores_action": "REJECT_REQUEST"}`)
-		g.listen("door", g.everywhere(), plain)
+		g.listen("bypass", g.everywhere(), plain)
 	}},
 	{"prefix_rewrite", func(g *gen) {
 		g.route(`{"prefix": "/public/"}`, g.to("upstream", `"prefix_rewrite": "/"`))
@@ -153,27 +153,27 @@ var httpFilterDoors = []door{
 			g.name("upstream"), rootHeader)
 	}},
 	{"identity header of a filter behind", func(g *gen) {
-		g.insert(g.filterAt()+1, mutation("door", "x-gatehouse-device", "%REQ(x-user)%"))
+		g.insert(g.filterAt()+1, mutation("bypass", "x-gatehouse-device", "%REQ(x-user)%"))
 	}},
 	{"identity header of a route's filter", func(g *gen) {
 		g.insert(g.filterAt()+1,
-			parse(`{"name": "door", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation"}}`))
+			parse(`{"name": "bypass", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation"}}`))
 		g.lastRoute()["typed_per_filter_config"] = parse(
-			`{"door": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute",
+			`{"bypass": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute",
 			"mutations": {"request_mutations": [{"append": %s}]}}}`, rootHeader)
 	}},
 	{"identity header of Lua behind", func(g *gen) {
 		g.insert(g.filterAt()+1,
-			lua("door", "function envoy_on_request(h) h:headers():replace(\"x-gatehouse-device\", \"root\") end"))
+			lua("bypass", "function envoy_on_request(h) h:headers():replace(\"x-gatehouse-device\", \"root\") end"))
 	}},
 	{"another path of Lua behind", func(g *gen) {
 		g.protect(resource{path: "/deep/config"})
 		g.insert(g.filterAt()+1,
-			lua("door", "function envoy_on_request(h) h:headers():replace(':path', '/deep/config') end"))
+			lua("bypass", "function envoy_on_request(h) h:headers():replace(':path', '/deep/config') end"))
 	}},
 	{"another method of Lua behind", func(g *gen) {
 		g.protect(resource{path: "/open/", below: true, methods: []string{"POST"}})
-		g.insert(g.filterAt()+1, lua("door", "function envoy_on_request(h) h:headers():replace(':method', 'POST') end"))
+		g.insert(g.filterAt()+1, lua("bypass", "function envoy_on_request(h) h:headers():replace(':method', 'POST') end"))
 	}},
 	{"identity header of a cluster's filter", func(g *gen) {
 		for _, c := range g.clusters {
@@ -181,13 +181,13 @@ var httpFilterDoors = []door{
 				c["typed_extension_protocol_options"] = parse(`{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
 					"@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http_protocol_options": {}},
 					"http_filters": [%s, {"name": "codec", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec"}}]}}`,
-					marshal(mutation("door", "x-gatehouse-device", "root")))
+					marshal(mutation("bypass", "x-gatehouse-device", "root")))
 			}
 		}
 	}},
 	{"a secret before the filter", func(g *gen) {
-		g.insert(0, mutation("door", "x-device-token", g.w.secret))
-		g.insert(0, mutation("door2", "x-device-id", "d1"))
+		g.insert(0, mutation("bypass", "x-device-token", g.w.secret))
+		g.insert(0, mutation("bypass2", "x-device-id", "d1"))
 	}},
 	{"a secret, early", func(g *gen) {
 		extension := func(header, value string) any {
@@ -213,7 +213,7 @@ var httpFilterDoors = []door{
 	{"the address in filter state", func(g *gen) {
 		g.cluster("any", "127.0.0.1:1", `{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "load_assignment": null}`)
 		g.route(`{"prefix": "/any/"}`, g.to("any", `"prefix_rewrite": "/"`))
-		g.insert(0, filterState("door", "envoy.network.transport_socket.original_dst_address", "",
+		g.insert(0, filterState("bypass", "envoy.network.transport_socket.original_dst_address", "",
 			pick(g, "%REQ(x-envoy-original-dst-host)%", "%REQUEST_HEADER(x-envoy-original-dst-host)%")))
 	}},
 	{"several domains with one cache", func(g *gen) {
@@ -257,7 +257,7 @@ var httpFilterDoors = []door{
 	{"another host of Lua behind", func(g *gen) {
 		g.open()
 		g.insert(g.filterAt()+1,
-			lua("door", "function envoy_on_request(h) h:headers():replace(':authority', 'edge.example') end"))
+			lua("bypass", "function envoy_on_request(h) h:headers():replace(':authority', 'edge.example') end"))
 	}},
 	{"the filter off on a route", func(g *gen) {
 		g.route(`{"prefix": "/"}`, g.to("upstream"))["typed_per_filter_config"] = off()
@@ -283,13 +283,13 @@ var httpFilterDoors = []door{
 	}},
 	{"a cache before the filter", func(g *gen) {
 		g.insert(0,
-			parse(`{"name": "door", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.cache.v3.CacheConfig",
+			parse(`{"name": "bypass", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.cache.v3.CacheConfig",
 			"typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache.simple_http_cache.v3.SimpleHttpCacheConfig"}}}`))
 		g.protect(resource{path: "/deep/config"})
 	}},
 	{"a second edge with other rules", func(g *gen) {
 		second := copied(g.edge)
-		second["name"], second["address"] = g.name("door"), g.everywhere()
+		second["name"], second["address"] = g.name("bypass"), g.everywhere()
 		rules := ruleTree(at(second, "filter_chains", 0, "filters", 0, "typed_config").(tree))
 		rules["rules"] = []any{parse(`{"match": {"prefix": "/none/"}, "auth": {}}`)}
 		g.file = append(g.file, second)

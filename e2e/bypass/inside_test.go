@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"fmt"
@@ -77,20 +77,20 @@ func (g *ngen) inside(path string, redirect func(*ngen, string) string) {
 	}
 	location := pick(g.gen, "/missing/", "/missing", "= /missing/x", "^~ /missing/x", "~ ^/missing/",
 		"~* ^/Missing/(.*)$", "~ g/x$", "~ (missing|none)")
-	if strings.HasPrefix(path, "/open/") { // has another place than a door
+	if strings.HasPrefix(path, "/open/") { // has another place than a bypass
 		location = strings.NewReplacer("issing", "oved", "/x", "/y").Replace(location)
 	}
 	g.location("%s { %s }", location, lines)
 }
 
-// to is inside for lines with a path, for a list of doors.
+// to is inside for lines with a path, for a list of bypasses.
 func to(format string) func(*ngen) {
 	return func(g *ngen) {
 		g.inside("/secret/x", func(_ *ngen, path string) string { return strings.ReplaceAll(format, "TO", path) })
 	}
 }
 
-var insideDoors = []nginxDoor{
+var insideBypasses = []nginxBypass{
 	{"a redirect inside", func(g *ngen) { g.inside("/secret/x", pick(g.gen, redirects...)) }},
 	{"ngx.exec", to(`content_by_lua_block { ngx.exec("TO") }`)},
 	{"ngx.location.capture", to(`content_by_lua_block { ngx.print(ngx.location.capture("TO").body) }`)},

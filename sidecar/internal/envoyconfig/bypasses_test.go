@@ -138,8 +138,8 @@ func behind(where, address string) []string {
 		"socket_address: {address: 0.0.0.0, port_value: 8080}")
 }
 
-// doors are ways past the filter. e2e/doors shows of each, in a real Envoy, that it is open.
-func doors() []analyzeTest {
+// bypasses are ways past the filter. e2e/bypass shows of each, in a real Envoy, that it is open.
+func bypasses() []analyzeTest {
 	rule := func(text string) []string {
 		return []string{shippedRules, shippedRules + "                      - " + text + "\n"}
 	}

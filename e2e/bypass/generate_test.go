@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"fmt"
@@ -44,8 +44,8 @@ var resources = []resource{
 // config is one generated configuration of an edge.
 type config struct {
 	n         int
-	kind      string   // clean, door or wild
-	doors     []string // that were built in on purpose
+	kind      string   // clean, bypass or wild
+	bypasses  []string // that were built in on purpose
 	protected []resource
 	others    []string         // domains of another service than the protected one
 	ports     []int            // of the network
@@ -83,7 +83,7 @@ func empty(w *world, seed uint64, n int, ports []int) *gen {
 	return &gen{config: c, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w, free: ports}
 }
 
-// generate makes the configuration of a number, always the same for a seed. doors are those to build in.
+// generate makes the configuration of a number, always the same for a seed. bypasses are those to build in.
 func generate(w *world, seed uint64, n int, ports []int) *config {
 	g := empty(w, seed, n, ports)
 	g.base()
@@ -92,8 +92,8 @@ func generate(w *world, seed uint64, n int, ports []int) *config {
 	case 0:
 		g.kind = "clean"
 	case 1:
-		g.kind = "door"
-		g.door(nth(doors, seed, n))
+		g.kind = "bypass"
+		g.bypass(nth(bypasses, seed, n))
 	default:
 		g.kind = "wild"
 		for range 1 + g.IntN(3) {
@@ -103,13 +103,13 @@ func generate(w *world, seed uint64, n int, ports []int) *config {
 	return g.done()
 }
 
-// nth is the door of a configuration: a run has each as often as the others, and another one begins with another door.
-func nth[T any](doors []T, seed uint64, n int) T {
-	return doors[(seed%uint64(len(doors))+uint64(n/3))%uint64(len(doors))]
+// nth is the bypass of a configuration: a run has each equally often, and another run begins with another one.
+func nth[T any](bypasses []T, seed uint64, n int) T {
+	return bypasses[(seed%uint64(len(bypasses))+uint64(n/3))%uint64(len(bypasses))]
 }
 
-func (g *gen) door(d door) {
-	g.doors = append(g.doors, d.name)
+func (g *gen) bypass(d bypass) {
+	g.bypasses = append(g.bypasses, d.name)
 	delete(g.rules, "default") // deny would close it
 	d.open(g)
 }
@@ -543,7 +543,7 @@ func (g *gen) wild() {
 	case 7, 8:
 		g.wildHosts()
 	default:
-		g.door(pick(g, doors...))
+		g.bypass(pick(g, bypasses...))
 	}
 }
 

@@ -1,4 +1,4 @@
-package doors
+package bypass
 
 import (
 	"encoding/json"
