@@ -209,7 +209,7 @@ func kindOf(err error) string {
 }
 
 func outcomeOf(version uint64, err error) outcome {
-	if ms := version % (1 << 52); ms > 1_600_000_000_000 && ms < 2_600_000_000_000 {
+	if version%(1<<52) > 1_600_000_000_000 { // a time
 		version = 0
 	}
 	return outcome{Version: version, Error: kindOf(err)}

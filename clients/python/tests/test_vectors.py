@@ -60,7 +60,7 @@ def outcome(result):
     if isinstance(result, Exception):
         raise result
     version = getattr(result, "version", 0)
-    return {"version": version} if version and not 1_600_000_000_000 < version % 2**52 < 2_600_000_000_000 else {}
+    return {"version": version} if version and version % 2**52 < 1_600_000_000_000 else {}  # others are times
 
 
 def object_of(step):
