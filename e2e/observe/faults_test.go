@@ -64,7 +64,7 @@ func TestFaults(t *testing.T) {
 		{"GatehouseRedisLostData", once(func() error {
 			return errors.Join(f.maxMemory("0")(), f.acceptLoss())
 		}), nil, `Redis lost data`},
-		{"GatehouseRulesRefused", once(f.refusedRules), f.repairRules, `Envoy refused 1 changes of the rules`},
+		{"GatehouseRulesRefused", f.refusedRules, f.repairRules, `Envoy refused \d+ changes of the rules`},
 		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
 		{"GatehouseNotInStep", once(f.KillRedis), func() error {
@@ -201,6 +201,7 @@ type faults struct {
 	maxHeap      int    // of Envoy, bytes; 0: as shipped
 	parts        string // directory of Envoy's configuration in parts
 	rules        []byte // the part with the rules
+	refusals     int    // parts with an error so far
 }
 
 // built returns the path of a program that make built.
@@ -464,10 +465,13 @@ func (f *faults) renderParts() (program string, err error) {
 
 // refusedRules replaces the part with the rules by one that has an unknown field.
 func (f *faults) refusedRules() (err error) {
-	if f.rules, err = os.ReadFile(filepath.Join(f.parts, "gatehouse.yaml")); err != nil {
-		return err
+	if f.rules == nil {
+		if f.rules, err = os.ReadFile(filepath.Join(f.parts, "gatehouse.yaml")); err != nil {
+			return err
+		}
 	}
-	wrong := strings.Replace(string(f.rules), "max_staleness:", "max_stalenesss:", 1)
+	f.refusals++ // Envoy ignores the same text again
+	wrong := strings.Replace(string(f.rules), "max_staleness:", fmt.Sprintf("max_staleness_%d:", f.refusals), 1)
 	if wrong == string(f.rules) {
 		return errors.New("the rules have no max_staleness")
 	}
