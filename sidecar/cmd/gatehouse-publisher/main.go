@@ -94,11 +94,13 @@ func serve(ctx context.Context, c *config.Publisher, teams *publisher.Teams, m *
 		_, err := p.MayExist(ctx, "/") // also that the number of shards agrees
 		return err
 	}
+	operator := admin.New(c.Admin.Address, m.Registry, []admin.Check{{Name: "redis", Ready: ready}}, nil, log)
+	if err := operator.Listen(); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return teams.Run(ctx) })
 	group.Go(func() error { return publisher.New(p, teams, m, log).Serve(ctx, listener, certificate) })
-	group.Go(func() error {
-		return admin.New(c.Admin.Address, m.Registry, []admin.Check{{Name: "redis", Ready: ready}}, nil, log).Run(ctx)
-	})
+	group.Go(func() error { return operator.Run(ctx) })
 	return group.Wait()
 }

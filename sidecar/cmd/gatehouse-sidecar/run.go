@@ -45,6 +45,11 @@ type component interface {
 	Run(ctx context.Context) error
 }
 
+// listener is a component that accepts connections. Run serves what Listen has opened.
+type listener interface {
+	Listen() error
+}
+
 // run is the program, with everything of the process given.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := config.Load(args)
@@ -101,6 +106,14 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 	components, err := assemble(c, client, others, hashers, m, tracer, log, level)
 	if err != nil {
 		return err
+	}
+	// All sockets are open before any of them is served: a probe's answer means that each call is accepted.
+	for _, part := range components {
+		if part, ok := part.(listener); ok {
+			if err := part.Listen(); err != nil {
+				return err
+			}
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, part := range components {

@@ -49,6 +49,7 @@ func Reasons(checks []Check) (reasons []string) {
 // Server serves the admin address.
 type Server struct {
 	address  string
+	listener net.Listener // nil before Listen
 	registry *prometheus.Registry
 	checks   []Check
 	operator http.Handler
@@ -141,12 +142,16 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// Run serves until ctx ends.
-func (s *Server) Run(ctx context.Context) error {
-	listener, err := net.Listen("tcp", s.address)
-	if err != nil {
+// Listen opens the address. Connections wait until Run serves them.
+func (s *Server) Listen() (err error) {
+	if s.listener, err = net.Listen("tcp", s.address); err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
+	return nil
+}
+
+// Run serves what Listen opened until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler:           s.Handler(),
 		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends pages that are open
@@ -154,8 +159,8 @@ func (s *Server) Run(ctx context.Context) error {
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          httpserver.ErrorLog(s.log),
 	}
-	s.log.Info("admin is listening", "address", listener.Addr().String())
-	spared := httpserver.KeepAccepting(listener, s.log)
+	s.log.Info("admin is listening", "address", s.listener.Addr().String())
+	spared := httpserver.KeepAccepting(s.listener, s.log)
 	defer spared.Close()
 	serve := func() error { return server.Serve(spared) }
 	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil { // a profile may take longer

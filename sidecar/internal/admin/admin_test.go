@@ -135,11 +135,11 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func TestRunSaysWhichAddress(t *testing.T) {
+func TestListenSaysWhichAddress(t *testing.T) {
 	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, http.NotFoundHandler(),
-		slog.New(slog.DiscardHandler)).Run(t.Context())
+		slog.New(slog.DiscardHandler)).Listen()
 	if err == nil || !strings.Contains(err.Error(), "99999") {
-		t.Errorf("Run = %v, want an error that names the address", err)
+		t.Errorf("Listen = %v, want an error that names the address", err)
 	}
 }
 

@@ -130,23 +130,16 @@ func start(t *testing.T, v api.Verifier) fixture {
 	}
 	f.fetcher = fetcher
 	server := api.New(f.socket, v, fetcher, f.used, known(1), f.sessions, f.metrics, noop.Tracer{}, discard)
+	if err := server.Listen(); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
 	f.handler = server.Handler()
 	f.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	t.Cleanup(func() { f.stop() })
-	for end := time.Now().Add(10 * time.Second); ; {
-		c, err := net.Dial("unix", f.socket)
-		if err == nil {
-			c.Close()
-			return f
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-		<-time.After(time.Millisecond)
-	}
+	return f
 }
 
 func (f fixture) post(t *testing.T, path string, body []byte) (int, []byte) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"time"
 
@@ -63,6 +64,7 @@ type Memory interface {
 // Server serves the API.
 type Server struct {
 	socket   string
+	listener net.Listener // nil before Listen
 	verifier Verifier
 	fetcher  Fetcher
 	uses     Uses
@@ -77,7 +79,8 @@ type Server struct {
 // New returns a Server for the unix socket at path.
 func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics,
 	tracer trace.Tracer, log *slog.Logger) *Server {
-	return &Server{path, v, f, u, im, se, m, tracer, log, rate.NewLimiter(maxTold, maxTold)}
+	return &Server{socket: path, verifier: v, fetcher: f, uses: u, memory: im, sessions: se, metrics: m, tracer: tracer,
+		log: log, tell: rate.NewLimiter(maxTold, maxTold)}
 }
 
 // Handler serves the calls.
@@ -91,12 +94,16 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// Run serves until ctx ends, and then finishes running calls.
-func (s *Server) Run(ctx context.Context) error {
-	listener, err := Listen(s.socket)
-	if err != nil {
+// Listen opens the socket. Connections wait until Run serves them.
+func (s *Server) Listen() (err error) {
+	if s.listener, err = Listen(s.socket); err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
+	return nil
+}
+
+// Run serves what Listen opened until ctx ends, and then finishes running calls.
+func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler:           s.Handler(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -107,8 +114,8 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:          httpserver.ErrorLog(s.log),
 	}
 	s.log.Info("api is listening", "socket", s.socket)
-	serve := func() error { return server.Serve(listener) }
-	err = httpserver.Serve(ctx, server, serve, callsTimeout, func(err error) {
+	serve := func() error { return server.Serve(s.listener) }
+	err := httpserver.Serve(ctx, server, serve, callsTimeout, func(err error) {
 		s.log.Warn("calls aborted: the sidecar stops", "error", err)
 	})
 	if err != nil {

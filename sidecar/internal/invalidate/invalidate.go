@@ -40,6 +40,7 @@ const (
 // Server takes invalidations. It is safe for concurrent use.
 type Server struct {
 	address         string
+	listener        net.Listener      // nil before Listen
 	token           [sha256.Size]byte // its hash
 	writer          *publish.Publisher
 	devices, groups *rate.Limiter
@@ -130,16 +131,20 @@ func (s *Server) parse(body io.Reader) (write func(context.Context) (publish.Rec
 	return nil, nil, malformed
 }
 
-// Run serves until ctx ends.
-func (s *Server) Run(ctx context.Context) error {
-	listener, err := net.Listen("tcp", s.address)
-	if err != nil {
+// Listen opens the address. Connections wait until Run serves them.
+func (s *Server) Listen() (err error) {
+	if s.listener, err = net.Listen("tcp", s.address); err != nil {
 		return fmt.Errorf("invalidate: %w", err)
 	}
+	return nil
+}
+
+// Run serves what Listen opened until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{Handler: s.Handler(), MaxHeaderBytes: maxBody, ReadTimeout: timeout, IdleTimeout: time.Minute,
 		ErrorLog: httpserver.ErrorLog(s.log)}
-	s.log.Info("invalidations are taken", "address", listener.Addr().String())
-	serve := func() error { return server.Serve(listener) }
+	s.log.Info("invalidations are taken", "address", s.listener.Addr().String())
+	serve := func() error { return server.Serve(s.listener) }
 	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil {
 		return fmt.Errorf("invalidate: serve %s: %w", s.address, err)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
-	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
@@ -211,18 +210,14 @@ func TestNotAcknowledged(t *testing.T) {
 // TestRun: the server listens, and ends with its context.
 func TestRun(t *testing.T) {
 	f := start(t)
-	f.address = redistest.FreeAddress(t)
+	f.address = "127.0.0.1:0"
+	if err := f.Listen(); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
-	f.url = "http://" + f.address
-	await.Until(t, "the server answers", func() bool {
-		response, err := http.Get(f.url)
-		if err == nil {
-			response.Body.Close()
-		}
-		return err == nil
-	})
+	f.url = "http://" + f.listener.Addr().String()
 	if got := f.post("Bearer "+token, `{"all": true}`).StatusCode; got != 204 {
 		t.Errorf("got %d, want 204", got)
 	}
