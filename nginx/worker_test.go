@@ -21,17 +21,23 @@ import (
 func startWorkers(t *testing.T, changes ...string) *testEdge {
 	t.Helper()
 	e := startEdge(t, append(changes, "master_process off;", "user root; worker_processes 2;")...)
+	e.awaitMemory(t)
+	return e
+}
+
+// awaitMemory waits until two workers have the file that is at the memory's path.
+func (e *testEdge) awaitMemory(t *testing.T) {
+	t.Helper()
 	await.Until(t, "two workers with the memory", func() bool {
 		n := 0
 		for _, pid := range e.workers(t) {
 			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-			if err == nil && strings.Contains(string(maps), e.socket("memory")) {
+			if err == nil && strings.Contains(string(maps), e.socket("memory")+"\n") { // not "memory (deleted)"
 				n++
 			}
 		}
 		return n == 2
 	})
-	return e
 }
 
 // hit reports whether the edge answers from memory.
@@ -77,6 +83,39 @@ func TestRestart(t *testing.T) {
 	}
 	e.push(t, testEpoch, testEpoch, "/v1/products/1", false)
 	await.Until(t, "answer from memory again", func() bool { return e.hit(t) })
+}
+
+// TestMemoryFileRemoved removes the memory file while workers use it. All workers soon share a new file, whose records
+// count once the sidecar has confirmed them; no worker goes on to answer from the old file.
+func TestMemoryFileRemoved(t *testing.T) {
+	e := startWorkers(t)
+	hits := func() (n int) {
+		for range 40 {
+			if e.hit(t) {
+				n++
+			}
+		}
+		return n
+	}
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	await.Until(t, "answers from memory", func() bool { return hits() == 40 })
+
+	mustBeNil(t, os.Remove(e.socket("memory")))
+	mustBeNil(t, syscall.Kill(e.workers(t)[0], syscall.SIGKILL))
+	e.awaitMemory(t)
+	if n := hits(); n != 0 {
+		t.Errorf("%d answers from a file that nobody has confirmed", n)
+	}
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	await.Until(t, "answers from the new file", func() bool { return hits() == 40 })
+
+	mustBeNil(t, os.Remove(e.socket("memory")))
+	mustBeNil(t, os.Mkdir(e.socket("memory"), 0o700)) // no file can be opened
+	await.Until(t, "no answer without a file", func() bool { return hits() == 0 })
+	mustBeNil(t, os.Remove(e.socket("memory")))
+	e.awaitMemory(t)
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	await.Until(t, "answers from the third file", func() bool { return hits() == 40 })
 }
 
 // TestSignals sends nginx the signals by which it is administered, with Go's handlers in its workers.

@@ -87,7 +87,7 @@ func (*host) Now() int64 { return time.Now().UnixMilli() }
 // Record implements edge.Host. After a restart of nginx, requests find nothing until the sidecar has confirmed the
 // memory.
 func (h *host) Record(region wire.Region, index uint32) []byte {
-	if h == h.worker.edge && !h.worker.memory.Confirmed() {
+	if h == h.worker.edge && (h.worker.lost || !h.worker.memory.Confirmed()) {
 		return nil
 	}
 	return h.worker.memory.Record(region, index)

@@ -17,6 +17,7 @@ import (
 // worker is the edge of one worker of nginx: a VM for requests, and one for pushes.
 type worker struct {
 	memory       *memfile.File
+	lost         bool // memory's file was removed or replaced, and opening the new file failed
 	edge, pusher *host
 	tokens       *jwt.Validator // nil: none are enabled
 	keys         keys
@@ -92,6 +93,7 @@ func (w *worker) renew() {
 // tick is called every edge.TickMS.
 func (w *worker) tick() {
 	now := time.Now()
+	w.followMemory()
 	if w.tokens != nil && w.keys.token == 0 && !now.Before(w.keys.next) {
 		w.keys.token = w.ask(call{path: keysPath, timeout: w.edge.vm.Config().SidecarTimeout})
 	}
@@ -99,6 +101,27 @@ func (w *worker) tick() {
 	w.edge.enter(nil)
 	w.edge.vm.Tick()
 	w.pusher.vm.Tick()
+}
+
+// followMemory opens the memory file again if an operator has removed or replaced the file: otherwise this worker would
+// miss what other workers write, such as revocations. The records of a new file count once the sidecar has written a
+// state. If opening fails, requests find no records, and the next tick tries again.
+func (w *worker) followMemory() {
+	if !w.memory.Replaced() {
+		w.lost = false
+		return
+	}
+	memory, err := w.memory.Reopen()
+	if err != nil {
+		if !w.lost {
+			log(levelWarn, "gatehouse: the memory file was removed or replaced: "+err.Error())
+		}
+		w.lost = true
+		return
+	}
+	log(levelWarn, "gatehouse: the memory file was removed or replaced: now in use is the new file")
+	_ = w.memory.Close()
+	w.memory, w.lost = memory, false
 }
 
 // ask has Lua make a call, and returns its token.

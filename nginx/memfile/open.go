@@ -191,6 +191,17 @@ func Size(budget, objects, verdicts int64) int64 {
 	return headSize + pageSize + (pages+placesIn)*(pageSize+4) + (pages/placesIn+1)*4*regions
 }
 
+// Replaced reports whether another file, or none, is at the path of the file. Its users no longer share memory with who
+// opens the path from now on.
+func (f *File) Replaced() bool {
+	var here, there unix.Stat_t
+	return unix.Fstat(int(f.file.Fd()), &here) != nil || unix.Lstat(f.file.Name(), &there) != nil ||
+		here.Ino != there.Ino || here.Dev != there.Dev
+}
+
+// Reopen maps the file that is at the path now; if there is none, it makes one. The caller closes f after its last use.
+func (f *File) Reopen() (*File, error) { return Open(f.file.Name(), int64(len(f.mem))) }
+
 // Close ends the use of the file. No method may run, and no record may be used any more.
 func (f *File) Close() error {
 	return errors.Join(unix.Munmap(f.mem), f.file.Close())
