@@ -2,9 +2,10 @@
 -- Runs on Redis 7.0 and later and on miniredis.
 --
 -- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain  6 audit, if a device's write is to be audited
--- ARGV  1 mode: "replace" writes a record of these fields; "merge" keeps the other fields of a record that is there
---         and is no tombstone, or makes it a tombstone; "add" is "replace" unless a record or tombstone is there, with
---         a tombstone unless a record is there; "purge" writes a purge: hard or soft, of which the value becomes seq
+-- ARGV  1 mode: "replace" writes a record of these fields
+--         "merge" adds these fields to a record, or makes the record a tombstone; a tombstone counts as no record
+--         "add" writes a record if there is neither a record nor a tombstone, or a tombstone if there is no record
+--         "purge" writes a purge: "hard" or "soft", of which the value becomes seq
 --       2 version; "0" for the next one; "=V" for the next one if the stored version is V, "=0" if
 --         there is none; "~V" for V itself, if an object has it: only for its tombstone
 --       3 random hex digits, fresh for every write: the epoch, if there is none. With 32 digits or more a repetition of

@@ -35,9 +35,6 @@ func (c *call) request(line int, content string) (r publish.Request, found bool)
 
 // identify returns ctx with what identifies the request, if its writer has said so.
 func (c *call) identify(ctx context.Context, operation, key string, body []byte) context.Context {
-	if c.r.Header.Get(keyHeader) == "" {
-		return ctx
-	}
 	var lines []string
 	for name, values := range c.r.Header {
 		condition := slices.Contains([]string{"Content-Type", "If-Match", "If-None-Match"}, name)
@@ -47,7 +44,10 @@ func (c *call) identify(ctx context.Context, operation, key string, body []byte)
 	}
 	slices.Sort(lines)
 	content := strings.Join(append(lines, operation+" "+key, string(body)), "\n")
-	r, _ := c.request(0, content)
+	r, found := c.request(0, content)
+	if !found {
+		return ctx
+	}
 	return publish.WithRequests(ctx, r)
 }
 
