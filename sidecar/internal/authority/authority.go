@@ -257,6 +257,9 @@ func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (ans
 		answer, err = c.call(ctx, body)
 	}
 	c.metrics.AuthoritySeconds.Observe(time.Since(began).Seconds())
+	if err == nil && answer.ID != "" && answer.ID != id {
+		answer, err = credential.Answer{}, malformed{errors.New("the answer has the id of another device")}
+	}
 	c.done(id, familiar, err)
 	if failed(err) {
 		err = fmt.Errorf("%w: %w", credential.ErrFailed, err)
@@ -355,6 +358,7 @@ func Parse(text []byte) (credential.Answer, error) {
 		return credential.Answer{}, malformed{fmt.Errorf("over %d bytes", maxAnswer)}
 	}
 	var said struct {
+		ID          string            `json:"id"`
 		Allow       *bool             `json:"allow"`
 		Permissions []string          `json:"permissions"`
 		TTL         *float64          `json:"ttl"`
@@ -364,12 +368,12 @@ func Parse(text []byte) (credential.Answer, error) {
 	// A slip in not_after must not let a device in for ever; a second allow, which another reader takes, not at all.
 	if strictjson.Decode(bytes.NewReader(text), &said) != nil || said.Allow == nil {
 		return credential.Answer{}, malformed{errors.New(`want a JSON object with allow, and nothing else than ` +
-			`permissions, ttl, not_after (RFC 3339) and labels, each once`)}
+			`id, permissions, ttl, not_after (RFC 3339) and labels, each once`)}
 	}
 	if !*said.Allow {
-		return credential.Answer{}, nil
+		return credential.Answer{ID: said.ID}, nil
 	}
-	a := credential.Answer{Allow: true, Permissions: said.Permissions, Labels: said.Labels}
+	a := credential.Answer{ID: said.ID, Allow: true, Permissions: said.Permissions, Labels: said.Labels}
 	slices.Sort(a.Permissions)
 	a.Permissions = slices.Compact(a.Permissions)
 	for _, name := range a.Permissions {

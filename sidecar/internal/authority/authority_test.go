@@ -107,6 +107,10 @@ func TestAnswers(t *testing.T) {
 		{200, `{"allow": true, "permissions": ["b", "a", "b"], "ttl": 1.5, "not_after": "2030-01-31T00:00:00Z",
 			"labels": {"fleet": "eu"}}`, "allow [a b] 1.5s 1896048000 [fleet]", "allow"},
 		{200, `{"allow": false, "permissions": ["a"]}`, "deny", "deny"},
+		{200, `{"id": "d", "allow": true}`, "allow [] 0s -62135596800 []", "allow"},
+		{200, `{"id": "d", "allow": false}`, "deny", "deny"},
+		{200, `{"id": "another", "allow": true}`, "error", "malformed"},
+		{200, `{"id": "another", "allow": false}`, "error", "malformed"},
 		{401, `whatever`, "deny", "deny"},
 		{403, ``, "deny", "deny"},
 		{200, many(64), "allow ", "allow"},
@@ -153,6 +157,56 @@ func TestAnswers(t *testing.T) {
 		if got := f.counts(test.counts); got != 1 {
 			t.Errorf("%d %.80s: not counted as %s", test.status, test.body, test.counts)
 		}
+	}
+}
+
+// TestAnsweredTwice: a service that answers a question twice on a connection of HTTP/1.1, with the id in its answers,
+// doesn't answer the next question, too.
+func TestAnsweredTwice(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	conns := make(chan int, 8)
+	go func() {
+		for n := 1; ; n++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns <- n
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				answer := func(id string) {
+					body := fmt.Sprintf(`{"id": %q, "allow": true}`, id)
+					fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				}
+				var first struct{ ID string }
+				for range 2 { // the answer to the second question is the second one to the first
+					request, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					text, _ := io.ReadAll(request.Body)
+					if first.ID == "" {
+						json.Unmarshal(text, &first)
+					}
+					answer(first.ID)
+				}
+			}()
+		}
+	}()
+	f := connect(t, "http://"+listener.Addr().String())
+	if got := f.ask("good"); !strings.HasPrefix(got, "allow") {
+		t.Fatalf("the device of the first question: %s, want allow", got)
+	}
+	if got := f.ask("bad"); got != "error" {
+		t.Errorf("the device of the second question: %s, want an error", got)
+	}
+	if n := len(conns); n != 1 {
+		t.Errorf("%d connections, want 1: the second answer was not read", n)
 	}
 }
 

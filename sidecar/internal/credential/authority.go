@@ -30,6 +30,7 @@ var ErrFailed = errors.New("the call of the authority failed")
 
 // Answer is what an authority says about a credential.
 type Answer struct {
+	ID    string // of the device; "" if the service doesn't say it
 	Allow bool
 	// The rest is of an allow only.
 	Permissions []string          // names (limits.ValidPermission), at most limits.MaxPermissions, each once
