@@ -106,8 +106,8 @@ stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
 build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the filter and the programs into build/; EDGE_KIND=native or nginx: also make native or nginx
-	$(build) -trimpath -ldflags "-X github.com/gatehouse/gatehouse/sidecar/internal/version.checkout=$$(git describe --tags --always --dirty --abbrev=12 2>/dev/null)" \
-	  -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
+	$(build) -trimpath -ldflags "-X github.com/gatehouse/gatehouse/internal/version.checkout=$$(git describe --tags --always --dirty --abbrev=12 2>/dev/null)" \
+	  -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./ctl/cmd/... ./publisher/cmd/... ./testbed/cmd/...
 
 wasm: packages ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
 	@case $(BINDING) in own | sdk | plugins | compare) ;; *) echo "BINDING=$(BINDING): want own, sdk, plugins or compare" >&2; exit 2 ;; esac
@@ -216,8 +216,8 @@ chart-check: build native nginx ## lint, unit tests and schemas of the Helm char
 	@scripts/chart-check.sh
 
 chart-readme: ## update the schemas of the rules, the chart's table of values and schema, and its alerts in docs/prometheus
-	@go run ./sidecar/cmd/gatehousectl schema >nginx/rules.schema.json
-	@go run ./sidecar/cmd/gatehousectl schema envoy >envoy/envoy.schema.json
+	@go run ./ctl/cmd/gatehousectl schema >nginx/rules.schema.json
+	@go run ./ctl/cmd/gatehousectl schema envoy >envoy/envoy.schema.json
 	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse nginx/rules.schema.json
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 

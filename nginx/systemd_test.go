@@ -36,7 +36,7 @@ func newUnit(t *testing.T) *unit {
 	mustBeNil(t, err)
 	u := &unit{dir: t.TempDir(), lines: map[string][]string{}}
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", u.dir,
-		"../sidecar/cmd/gatehousectl").CombinedOutput()
+		"../ctl/cmd/gatehousectl").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build gatehousectl: %v: %s", err, out)
 	}

@@ -18,7 +18,7 @@ start() {
 kind=${EDGE_KIND:-envoy}
 start "build the filter" make --no-print-directory "${kind/#envoy/wasm}" >&2
 start "build the programs" env CGO_ENABLED=0 "${GO:-go}" build -trimpath -o build/ \
-  ./sidecar/cmd/gatehouse-sidecar ./sidecar/cmd/gatehousectl ./testbed/cmd/gatehouse-demo
+  ./sidecar/cmd/gatehouse-sidecar ./ctl/cmd/gatehousectl ./testbed/cmd/gatehouse-demo
 [[ $kind == nginx ]] || start "install Envoy" scripts/install-envoy.sh >/dev/null
 while ((${#names[@]})); do
   status=0

@@ -47,10 +47,14 @@ edge clients/go
 native-filter edge|clients/go
 wasm-filter edge|clients/go
 nginx edge|clients/go
-sidecar clients/go|edge/wire|edge/policy|edge/headermap|edge/entitytag|nginx
-testbed clients/go|edge/wire|sidecar|nginx
-e2e clients/go|edge/wire|sidecar|testbed
-loadtest clients/go|edge/wire|sidecar|testbed
+internal clients/go
+check clients/go|edge/policy|edge/headermap|nginx
+sidecar clients/go|edge/wire|edge/policy|edge/headermap|internal|check/envoyconfig
+ctl clients/go|edge/policy|nginx|internal|check
+publisher clients/go|edge/entitytag|internal
+testbed clients/go|nginx
+e2e clients/go|edge/wire|testbed
+loadtest clients/go|testbed
 END
 }
 

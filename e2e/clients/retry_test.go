@@ -364,7 +364,7 @@ func copied(t *testing.T, language, file string) string {
 func startPublisher(t *testing.T, redisURL, namespace string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "gatehouse-publisher")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./sidecar/cmd/gatehouse-publisher")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./publisher/cmd/gatehouse-publisher")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

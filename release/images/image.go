@@ -33,8 +33,8 @@ var images = []image{
 		},
 		contents: goParts(
 			target{goos: "linux", dir: "./sidecar/cmd/gatehouse-sidecar"},
-			target{goos: "linux", dir: "./sidecar/cmd/gatehousectl"},
-			target{goos: "linux", dir: "./sidecar/cmd/gatehouse-publisher"},
+			target{goos: "linux", dir: "./ctl/cmd/gatehousectl"},
+			target{goos: "linux", dir: "./publisher/cmd/gatehouse-publisher"},
 			target{goos: "linux", dir: "./native-filter", tags: "native"},
 			target{goos: "linux", dir: "./nginx/host", tags: "nginx"},
 			wasmModule,

@@ -22,7 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
@@ -245,9 +245,9 @@ func TestFaultsAreNamed(t *testing.T) {
 				f.inject(t, x)
 			}
 			admin, log := x.start(t)
-			var s inspect.Status
+			var s operatorapi.Status
 			state := func() string {
-				s = inspect.Status{}
+				s = operatorapi.Status{}
 				status, body := ask(admin, "/v1/status")
 				if status != 200 {
 					return ""

@@ -21,7 +21,8 @@ func TestMillionDevices(t *testing.T) {
 	}
 	const devices = 1_000_000
 	dir := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir, ".", "../gatehousectl").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir, ".",
+		"../../../ctl/cmd/gatehousectl").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

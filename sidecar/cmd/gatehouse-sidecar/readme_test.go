@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/internal/admin"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -68,7 +69,7 @@ func listedMetrics(text string) []string {
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	m := metrics.New()
-	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector(), metrics.BuildInfo("v0"))
+	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector(), admin.BuildInfo("v0"))
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -98,11 +99,11 @@ func listedAttributes(text string) []string {
 	return names
 }
 
-// attributes returns the names of the attributes that the sidecar's sources log.
+// attributes returns the names of the attributes that sidecar and publisher log.
 func attributes(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	for _, dir := range []string{".", "../../internal"} {
+	for _, dir := range []string{".", "../../internal", "../../../internal", "../../../publisher/internal"} {
 		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

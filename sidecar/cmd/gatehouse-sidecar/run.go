@@ -15,7 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
-	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
+	"github.com/gatehouse/gatehouse/internal/admin"
+	"github.com/gatehouse/gatehouse/internal/presence"
+	"github.com/gatehouse/gatehouse/internal/settings"
+	"github.com/gatehouse/gatehouse/internal/version"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
@@ -29,12 +32,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/lastseen"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
-	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/upgrade"
-	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 )
 
 // drainTimeout bounds how long the sidecar takes to stop.
@@ -53,8 +54,8 @@ type listener interface {
 // run is the program, with everything of the process given.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := config.Load(args)
-	problems := func() []error { return config.Problems(err, c) }
-	if code, ends := config.Ends("gatehouse-sidecar", c, config.Usage, problems, stdout, stderr); ends {
+	problems := func() []error { return settings.Problems(err, c) }
+	if code, ends := settings.Ends("gatehouse-sidecar", c, config.Usage, problems, stdout, stderr); ends {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
@@ -68,15 +69,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	log.Info("gatehouse sidecar starts", started...)
 	if err := serve(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
-		return config.ExitRuntime
+		return settings.ExitRuntime
 	}
 	log.Info("gatehouse sidecar stopped")
-	return config.ExitOK
+	return settings.ExitOK
 }
 
 // serve runs all components until ctx ends or one of them fails.
 func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
-	config.LogRedis(log)
+	settings.LogRedis(log)
 	client, err := c.Redis.Settings().Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
@@ -84,7 +85,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 	defer client.Close()
 	client.AddHook(tracing.Redis())
 	m := metrics.New()
-	m.Registry.MustRegister(metrics.BuildInfo(version.Name()))
+	m.Registry.MustRegister(admin.BuildInfo(version.Name()))
 	m.ObserveRedis(client)
 	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio,
 		Version: version.Name()}, m, log)

@@ -21,7 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/config"
+	"github.com/gatehouse/gatehouse/internal/settings"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
@@ -52,14 +52,14 @@ func TestExitCodes(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"help", []string{"--help"}, config.ExitOK, "--redis.url", ""},
-		{"version", []string{"--version"}, config.ExitOK, "gatehouse-sidecar ", ""},
-		{"good configuration", []string{"--check-config"}, config.ExitOK, "ok\n", ""},
-		{"bad configuration", []string{"--check-config", "--config", file, "--memory.bytes=1"}, config.ExitUsage,
+		{"help", []string{"--help"}, settings.ExitOK, "--redis.url", ""},
+		{"version", []string{"--version"}, settings.ExitOK, "gatehouse-sidecar ", ""},
+		{"good configuration", []string{"--check-config"}, settings.ExitOK, "ok\n", ""},
+		{"bad configuration", []string{"--check-config", "--config", file, "--memory.bytes=1"}, settings.ExitUsage,
 			"", "sidecar.yaml:2: log.levle: unknown setting\ngatehouse-sidecar: memory.bytes"},
-		{"bad flag", []string{"--nonsense"}, config.ExitUsage, "", "unknown flag --nonsense"},
+		{"bad flag", []string{"--nonsense"}, settings.ExitUsage, "", "unknown flag --nonsense"},
 		{"no such directory", []string{"--api.socket=/no/such/directory/api.sock", "--admin.address=127.0.0.1:0",
-			"--redis.url=redis://127.0.0.1:1"}, config.ExitRuntime, "", "/no/such/directory/api.sock"},
+			"--redis.url=redis://127.0.0.1:1"}, settings.ExitRuntime, "", "/no/such/directory/api.sock"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var stdout, stderr logbuffer.Buffer
@@ -252,7 +252,7 @@ func TestWholeProgram(t *testing.T) {
 	p.stop()
 	select {
 	case got := <-p.code:
-		if got != config.ExitOK {
+		if got != settings.ExitOK {
 			t.Errorf("exit code %d, want 0:\n%s", got, p.stderr.String())
 		}
 	case <-time.After(await.Deadline):

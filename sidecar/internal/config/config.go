@@ -1,46 +1,52 @@
-// Package config has the sidecar's configuration: flags override the environment, which overrides the YAML file, which
-// overrides the defaults.
+// Package config has the sidecar's settings.
 package config
 
 import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/url"
 	"runtime"
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/internal/settings"
 )
 
-// Config has every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and a: {b_c: …} in the file.
+// Config has every setting.
 type Config struct {
-	Program `embed:""`
+	settings.Program `embed:""`
 
-	Redis      Redis      `embed:"" prefix:"redis." envprefix:"GATEHOUSE_REDIS_"`
-	Push       Push       `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
-	API        API        `embed:"" prefix:"api." envprefix:"GATEHOUSE_API_"`
-	Admin      Admin      `embed:"" prefix:"admin." envprefix:"GATEHOUSE_ADMIN_"`
-	Edge       Edge       `embed:"" prefix:"edge." envprefix:"GATEHOUSE_EDGE_"`
-	Memory     Memory     `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
-	Bcrypt     Bcrypt     `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
-	Verdict    Verdict    `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
-	Authority  Authority  `embed:"" prefix:"authority." envprefix:"GATEHOUSE_AUTHORITY_"`
-	Session    Session    `embed:"" prefix:"session." envprefix:"GATEHOUSE_SESSION_"`
-	Limit      Limit      `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
-	Log        Log        `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
-	Trace      Trace      `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
-	Credential Credential `embed:"" prefix:"credential." envprefix:"GATEHOUSE_CREDENTIAL_"`
+	Redis      Redis        `embed:"" prefix:"redis." envprefix:"GATEHOUSE_REDIS_"`
+	Push       Push         `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
+	API        API          `embed:"" prefix:"api." envprefix:"GATEHOUSE_API_"`
+	Admin      Admin        `embed:"" prefix:"admin." envprefix:"GATEHOUSE_ADMIN_"`
+	Edge       Edge         `embed:"" prefix:"edge." envprefix:"GATEHOUSE_EDGE_"`
+	Memory     Memory       `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
+	Bcrypt     Bcrypt       `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
+	Verdict    Verdict      `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
+	Authority  Authority    `embed:"" prefix:"authority." envprefix:"GATEHOUSE_AUTHORITY_"`
+	Session    Session      `embed:"" prefix:"session." envprefix:"GATEHOUSE_SESSION_"`
+	Limit      Limit        `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
+	Log        settings.Log `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
+	Trace      Trace        `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
+	Credential Credential   `embed:"" prefix:"credential." envprefix:"GATEHOUSE_CREDENTIAL_"`
 }
 
-// Program has the flags of every program, which are no settings.
-type Program struct {
-	File    string `name:"config" placeholder:"FILE" env:"GATEHOUSE_CONFIG" help:"YAML file with these settings."`
-	Check   bool   `name:"check-config" help:"Check the configuration and exit: 0 if it is good, 2 if not."`
-	Version bool   `help:"Print the version and exit."`
-	Help    bool   `short:"h" help:"Print this and exit."`
+var about = settings.About{Name: "gatehouse-sidecar",
+	Does: "Keeps an Envoy's shared memory in step with Redis, and verifies credentials for it."}
+
+// Load reads the flags in args, the environment, and the file that they name, see [settings.Load].
+func Load(args []string) (*Config, error) { return settings.Load(new(Config), about, args) }
+
+// Usage writes the list of flags.
+func Usage(w io.Writer) error { return about.Usage(w, new(Config)) }
+
+// Redis configures following Redis.
+type Redis struct {
+	settings.RedisServer `embed:""`
+	AcceptLossAfter      time.Duration `env:"ACCEPT_LOSS_AFTER" default:"0s" placeholder:"TIME" help:"Believe an empty Redis after this time: drop everything, and refuse all devices. Default: 0s, never; gatehousectl accept-loss does so at once."`
 }
 
 // Push configures the connection to the push listener.
@@ -100,12 +106,6 @@ type Limit struct {
 	Window time.Duration `env:"WINDOW" default:"1m" placeholder:"D" help:"The window of the limits. Default: ${default}."`
 }
 
-// Log configures logging.
-type Log struct {
-	Level  string `env:"LEVEL" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error. Default: ${default}."`
-	Format string `env:"FORMAT" default:"text" placeholder:"FORMAT" help:"text or json. Default: ${default}."`
-}
-
 // Trace configures traces.
 type Trace struct {
 	Endpoint string  `env:"ENDPOINT" placeholder:"URL" help:"Collector of traces, by OTLP over HTTP, such as http://127.0.0.1:4318. Default: none, no traces."`
@@ -115,16 +115,16 @@ type Trace struct {
 // maxSocket is the longest path of a unix socket that every system accepts.
 const maxSocket = 103
 
-// validate returns all errors of the values, joined. It is not exported because the flag parser would call it before
-// the file is read.
-func (c *Config) validate() error {
+// CheckValues returns all errors of the values, joined. The flag parser would call a method Validate before the file is
+// read.
+func (c *Config) CheckValues() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	errs = append(errs, c.Redis.validate()...)
+	errs = append(errs, c.Redis.check()...)
 	for _, s := range []struct{ name, path string }{{"push.socket", c.Push.Socket}, {"api.socket", c.API.Socket}} {
 		check(s.path != "", "%s: empty, want the path of a unix socket", s.name)
 		check(len(s.path) <= maxSocket, "%s: %q has %d bytes, at most %d are allowed", s.name, s.path, len(s.path), maxSocket)
@@ -165,7 +165,7 @@ func (c *Config) validate() error {
 	errs = append(errs, c.Credential.validate()...)
 	errs = append(errs, c.Verdict.validate()...)
 	errs = append(errs, c.Authority.validate()...)
-	errs = append(errs, c.Log.validate()...)
+	errs = append(errs, c.Log.Check()...)
 	errs = append(errs, c.Session.validate()...)
 	errs = append(errs, c.Trace.validate()...)
 	return errors.Join(errs...)
@@ -194,23 +194,10 @@ func (c *Config) BcryptWorkers() int {
 	return max(runtime.GOMAXPROCS(0)/2, 1)
 }
 
-func (l *Log) validate() (errs []error) {
-	if new(slog.LevelVar).UnmarshalText([]byte(l.Level)) != nil {
-		errs = append(errs, fmt.Errorf("log.level: %q: want debug, info, warn or error", l.Level))
-	}
-	if l.Format != "text" && l.Format != "json" {
-		errs = append(errs, fmt.Errorf("log.format: %q: want text or json", l.Format))
+func (r *Redis) check() (errs []error) {
+	errs = r.RedisServer.Check()
+	if r.AcceptLossAfter < 0 || r.AcceptLossAfter > 30*24*time.Hour {
+		errs = append(errs, fmt.Errorf("redis.accept_loss_after: %v is out of 0s to 720h", r.AcceptLossAfter))
 	}
 	return errs
-}
-
-// Logger returns a logger to w as configured.
-func (l *Log) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
-	level := new(slog.LevelVar)
-	level.UnmarshalText([]byte(l.Level)) // validate has checked it
-	options := &slog.HandlerOptions{Level: level}
-	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), level
-	}
-	return slog.New(slog.NewTextHandler(w, options)), level
 }

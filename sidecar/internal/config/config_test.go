@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/internal/settings"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 )
 
@@ -23,7 +24,7 @@ func file(t *testing.T, text string) string {
 
 func TestDefaultsAreValid(t *testing.T) {
 	c, err := config.Load(nil)
-	if problems := config.Problems(err, c); len(problems) != 0 {
+	if problems := settings.Problems(err, c); len(problems) != 0 {
 		t.Fatalf("problems: %v", problems)
 	}
 	if c.Memory.Bytes != 256<<20 || c.Memory.Objects != 100000 || c.Bcrypt.MaxCost != 14 || c.Bcrypt.Queue != 1024 ||
@@ -131,7 +132,7 @@ func TestProblems(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := config.Load(append([]string{"--config", file(t, test.yaml)}, test.args...))
-			problems := config.Problems(err, c)
+			problems := settings.Problems(err, c)
 			if len(problems) != len(test.want) {
 				t.Fatalf("got %d problems, want %d:\n%v", len(problems), len(test.want), problems)
 			}
@@ -143,7 +144,7 @@ func TestProblems(t *testing.T) {
 		})
 	}
 	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(
-		fmt.Sprint(config.Problems(err, c)), "/no/such/file") {
+		fmt.Sprint(settings.Problems(err, c)), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -171,7 +172,7 @@ func TestSessionSettings(t *testing.T) {
 	secret := strings.Repeat("s", 32)
 	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"),
 		"--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
-	if problems := config.Problems(err, c); len(problems) != 0 {
+	if problems := settings.Problems(err, c); len(problems) != 0 {
 		t.Fatal(problems)
 	}
 	got, err := c.Session.Settings()
@@ -198,7 +199,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 	} {
 		t.Setenv("GATEHOUSE_REDIS_URL", url)
 		c, err := config.Load(nil)
-		problems := config.Problems(err, c)
+		problems := settings.Problems(err, c)
 		if len(problems) == 0 {
 			t.Errorf("%s: no problem", url)
 		}
@@ -233,7 +234,7 @@ func TestNegativeValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	problems := fmt.Sprint(config.Problems(err, c))
+	problems := fmt.Sprint(settings.Problems(err, c))
 	for _, want := range []string{"bcrypt.queue: -1", "memory.objects: -7", "bcrypt.max_cost: 99"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("%s, want it to have %s", problems, want)
@@ -246,7 +247,7 @@ func TestPeppers(t *testing.T) {
 	one, two := file(t, strings.Repeat("1", 32)+"\n"), file(t, strings.Repeat("2", 64))
 	load := func(args ...string) (*config.Config, []error) {
 		c, err := config.Load(args)
-		return c, config.Problems(err, c)
+		return c, settings.Problems(err, c)
 	}
 	byFile := "--config=" + file(t, "credential: {pepper_file: '"+one+","+two+"', upgrade: true}")
 	for _, args := range [][]string{{byFile}, {"--credential.pepper-file=" + one, "--credential.pepper-file", two}} {

@@ -5,27 +5,27 @@ import "time"
 // Description is what the sidecar knows about a device. It has nothing of its secrets.
 type Description struct {
 	// Refusal is why the device can't authenticate, as in gatehouse_verifications_total; "": it can.
-	Refusal Reason    `json:"refusal,omitempty"`
-	Version uint64    `json:"version"` // of its record; 0: none is known
-	Expires time.Time `json:"not_after,omitzero"`
+	Refusal Reason
+	Version uint64 // of its record; 0: none is known
+	Expires time.Time
 	// Refused is the last refusal under this record, nil for none. The edge refuses some by itself.
-	Refused *Refused `json:"last_refused,omitempty"`
+	Refused *Refused
 	// OldUntil is when the secrets before the last rotation end; zero: the device has one secret, or none of them ends.
-	OldUntil time.Time `json:"old_until,omitzero"`
+	OldUntil time.Time
 	// Permissions has a bit for each name.
-	Permissions uint64 `json:"-"`
+	Permissions uint64
 	// Pinned: a secret was confirmed by bcrypt lately, and needs no bcrypt until then.
-	Pinned time.Time `json:"pinned_until,omitzero"`
+	Pinned time.Time
 	// Sources is the number of addresses, at most 4, at which the limits don't apply to the device.
-	Sources int `json:"known_addresses"`
+	Sources int
 }
 
 // Refused is a refusal of a device.
 type Refused struct {
-	Reason Reason    `json:"reason"` // as in gatehouse_verifications_total
-	Text   string    `json:"text"`
-	At     time.Time `json:"at"`
-	From   string    `json:"from,omitempty"` // the client's address
+	Reason Reason // as in gatehouse_verifications_total
+	Text   string
+	At     time.Time
+	From   string // the client's address
 }
 
 // Describe returns what is known about a device.

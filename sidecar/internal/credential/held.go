@@ -15,14 +15,14 @@ const maxNamed = 1024
 // Hold is a network, or one device at it, that the limits hold back.
 type Hold struct {
 	// Network is an IPv4 address or an IPv6 /64, see [wire.Network].
-	Network netip.Prefix `json:"network"`
+	Network netip.Prefix
 	// Device is the device that is held back there; "": all that never authenticated there.
-	Device string    `json:"device,omitempty"`
-	Last   time.Time `json:"last_failure"`
+	Device string
+	Last   time.Time
 	// WaitS is how long its next attempt must wait, s; 0: not at all, but it goes last (see --limit.window).
-	WaitS float64 `json:"wait_s"`
+	WaitS float64
 	// Own: the device authenticated there before, so its right secret passes, and only others wait.
-	Own bool `json:"own,omitempty"`
+	Own bool
 }
 
 // named has the names of the newest failures: the tables of failures have only hashes. It is safe for concurrent use.

@@ -59,12 +59,12 @@ func (v *View) Body(at wire.Variant) []byte {
 
 // ObjectAt describes the object at a canonical key.
 type ObjectAt struct {
-	Version     uint64 `json:"version"`
-	PublishedMS int64  `json:"published_ms"`
+	Version     uint64
+	PublishedMS int64
 	// Pending: the edge has not acknowledged this version, or the object's removal, yet.
-	Pending bool `json:"pending"`
+	Pending bool
 	// Headers are the publisher's.
-	Headers contract.Headers `json:"-"`
+	Headers contract.Headers
 }
 
 // Object returns what the edge has at a canonical key, or will have; version 0 is no object.
@@ -81,10 +81,10 @@ func (m *Memory) Object(key string) (at ObjectAt) {
 
 // DeviceAt describes a device.
 type DeviceAt struct {
-	Listed bool `json:"listed"` // the edge knows that it is registered
-	New    bool `json:"new"`    // it never authenticated
-	Allows int  `json:"allow_verdicts"`
-	Denies int  `json:"deny_verdicts"`
+	Listed bool // the edge knows that it is registered
+	New    bool // it never authenticated
+	Allows int
+	Denies int
 }
 
 // Device returns what the edge has about a device, or will have.

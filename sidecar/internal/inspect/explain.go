@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,102 +19,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
-
-// Question is a request to explain.
-type Question struct {
-	// Rules is the configuration of the edge, JSON, see docs/rules.md; empty: only the object at the URL and
-	// the device are described, and there may be no URL.
-	Rules  json.RawMessage `json:"rules,omitempty"`
-	Method string          `json:"method"`
-	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it. It may be the key
-	// of an object for a device, a host or in a language.
-	URL     string      `json:"url"`
-	Headers [][2]string `json:"headers,omitempty"`
-	// Device asks for the answer to this device with its right secret; credentials and tokens in Headers don't count then.
-	Device string `json:"device,omitempty"`
-}
-
-// Explanation tells what happens with a request, and why.
-type Explanation struct {
-	Warning string `json:"warning,omitempty"` // why the rest may not hold
-	// VirtualHost is the name of the virtual host whose rules judge the request, and Domain the domain that its host
-	// matches; "": none.
-	VirtualHost string `json:"virtual_host,omitempty"`
-	Domain      string `json:"domain,omitempty"`
-	Rule        *Rule  `json:"rule,omitempty"` // nil: no rule governs the request
-	Answer      Answer `json:"answer,omitzero"`
-	// IfRight is the answer once the sidecar has verified the credential, if it is right.
-	IfRight *Answer `json:"if_right,omitempty"`
-	// Key is the cache key; "": the request has none.
-	Key    string  `json:"key,omitempty"`
-	Object *Object `json:"object,omitempty"`
-	Device *Device `json:"device,omitempty"`
-}
-
-// Rule is the rule that governs a request.
-type Rule struct {
-	Name        string   `json:"name"`
-	Index       int      `json:"index"`
-	Match       string   `json:"match"`
-	Permissions []string `json:"permissions,omitempty"` // that it requires
-	Auth        bool     `json:"auth"`
-	Trial       bool     `json:"trial"` // of its auth: it isn't enforced
-	Cache       bool     `json:"cache"`
-	Session     bool     `json:"session"` // it issues tokens
-	// OriginHeaders: it sends headers that act on the whole origin.
-	OriginHeaders bool `json:"origin_headers"`
-}
-
-// Answer is what the edge does with a request.
-type Answer struct {
-	// Action is reply, pass (upstream), verify, fetch or exchange (ask the sidecar); of a key serve or never.
-	Action      string `json:"action"`
-	Status      int    `json:"status,omitempty"`
-	Reason      string `json:"reason,omitempty"`       // of the access log
-	CacheStatus string `json:"cache_status,omitempty"` // of a response from upstream
-	Text        string `json:"text"`
-	// Enforced is the answer if all rules and defaults were enforced, nil for the same.
-	Enforced *Answer `json:"enforced,omitempty"`
-}
-
-// Object is an object in each place where it may be.
-type Object struct {
-	Redis   Version                 `json:"redis"`
-	Sidecar objectcache.Description `json:"sidecar"`
-	Edge    edgemem.ObjectAt        `json:"edge"`
-	// NotSent are the names of its headers that answers lack, because they act on the whole origin and the rule has no
-	// cache.origin_headers.
-	NotSent []string `json:"not_sent,omitempty"`
-}
-
-// Version is a record in Redis.
-type Version struct {
-	Version     uint64 `json:"version"` // 0: there is none
-	PublishedMS int64  `json:"published_ms,omitempty"`
-	TTLMS       int64  `json:"ttl_ms,omitempty"`
-	ETag        string `json:"etag,omitempty"`
-	Deleted     bool   `json:"deleted,omitempty"`
-	Disabled    bool   `json:"disabled,omitempty"`
-	Revoked     bool   `json:"revoked,omitempty"`
-	Error       string `json:"error,omitempty"` // why it can't be read
-}
-
-// Device is a device in each place where it may be.
-type Device struct {
-	ID          string                 `json:"id"`
-	Redis       Version                `json:"redis"`
-	Sidecar     credential.Description `json:"sidecar"`
-	Permissions []string               `json:"permissions"`
-	Edge        edgemem.DeviceAt       `json:"edge"`
-	LastSeen    *time.Time             `json:"last_seen,omitempty"` // by any sidecar, if Redis has it and permits to read it
-	// Failed are the wrong secrets that sidecars verified since yesterday, if Redis has them and permits to read them.
-	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
-	Held   []credential.Hold        `json:"held,omitempty"` // where it is held back; without a device: new devices are
-}
 
 // ErrQuestion is wrapped by errors of a malformed question.
 var ErrQuestion = errors.New("malformed question")
@@ -123,10 +30,10 @@ const redisTimeout = 2 * time.Second
 // Explain returns what happens with a request now. It decides with the policy of the edge itself and the memory that
 // the edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt. It doesn't
 // tell whether a secret is right: nothing limits guesses here.
-func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, error) {
+func (i *Inspector) Explain(ctx context.Context, q operatorapi.Question) (*operatorapi.Explanation, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	e := &Explanation{}
+	e := &operatorapi.Explanation{}
 	if reasons := i.Ready(); len(reasons) > 0 {
 		e.Warning = "This sidecar is not ready, so the edge may work with what another one pushed: " +
 			strings.Join(reasons, "; ")
@@ -139,7 +46,7 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 		switch {
 		case err != nil:
 		case isKey(target):
-			err = e.ofKey(q.Rules)
+			err = explainKey(e, q.Rules)
 		case len(q.Rules) > 0:
 			err = i.decide(e, &q, host, target)
 		}
@@ -157,9 +64,9 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 	if id := q.Device; id != "" {
 		d := i.device(ctx, id)
 		e.Device = &d
-		e.Answer.refine(&d)
+		refineRefusal(&e.Answer, &d)
 		if e.IfRight != nil {
-			e.IfRight.refine(&d)
+			refineRefusal(e.IfRight, &d)
 		}
 	}
 	return e, nil
@@ -182,8 +89,8 @@ func isKey(target string) bool {
 	return target[0] == '@' || strings.HasPrefix(target, "//") || strings.Contains(target, "#")
 }
 
-// ofKey sets the answer for the key: whether rules have requests that are answered with its object.
-func (e *Explanation) ofKey(rules json.RawMessage) error {
+// explainKey sets the answer for the key: whether rules have requests that are answered with its object.
+func explainKey(e *operatorapi.Explanation, rules json.RawMessage) error {
 	if _, err := contract.ParseMember(contract.ObjectMember(e.Key).String()); err != nil || len(rules) == 0 {
 		return err
 	}
@@ -193,11 +100,11 @@ func (e *Explanation) ofKey(rules json.RawMessage) error {
 	}
 	rule, why := config.ServedBy(e.Key)
 	if rule < 0 {
-		e.Answer = Answer{Action: "never", Text: "No request gets this object: " + why}
+		e.Answer = operatorapi.Answer{Action: "never", Text: "No request gets this object: " + why}
 		return nil
 	}
 	e.Rule = ruleOf(config, rule)
-	e.Answer = Answer{Action: "serve", Text: "Requests that this rule governs get this object"}
+	e.Answer = operatorapi.Answer{Action: "serve", Text: "Requests that this rule governs get this object"}
 	return nil
 }
 
@@ -219,7 +126,7 @@ type claims map[string]string
 func (c claims) Claim(_, name string) string { return c[name] }
 
 // token returns the claims of the request's token, which it removes from the headers, as the proxy does.
-func (i *Inspector) token(q *Question, c *policy.Config) (claims, error) {
+func (i *Inspector) token(q *operatorapi.Question, c *policy.Config) (claims, error) {
 	if c.SessionMetadata == "" || q.Device != "" {
 		return nil, nil
 	}
@@ -235,7 +142,7 @@ func (i *Inspector) token(q *Question, c *policy.Config) (claims, error) {
 }
 
 // decide sets virtual host, rule, answers, key and the device of the credential.
-func (i *Inspector) decide(e *Explanation, q *Question, host, target string) error {
+func (i *Inspector) decide(e *operatorapi.Explanation, q *operatorapi.Question, host, target string) error {
 	config, err := policy.ParseBytes(q.Rules)
 	if err != nil {
 		return err
@@ -244,7 +151,7 @@ func (i *Inspector) decide(e *Explanation, q *Question, host, target string) err
 	engine := policy.NewEngine(config)
 	engine.SetState(time.Now().UnixMilli(), memory.State())
 	token, refused := i.token(q, config)
-	fields, ok := headermap.ParseFields(headermap.Append(nil, q.headers(&policy.Credentials{}, host, target)))
+	fields, ok := headermap.ParseFields(headermap.Append(nil, headersOf(q, &policy.Credentials{}, host, target)))
 	if !ok {
 		return errors.New("headers: too many")
 	}
@@ -254,7 +161,7 @@ func (i *Inspector) decide(e *Explanation, q *Question, host, target string) err
 		e.VirtualHost = config.VirtualHosts[virtual].Name
 	}
 	credentials := config.HostRules(virtual).Credentials
-	fields, _ = headermap.ParseFields(headermap.Append(nil, q.headers(&credentials, host, target)))
+	fields, _ = headermap.ParseFields(headermap.Append(nil, headersOf(q, &credentials, host, target)))
 	e.Key = ""
 	at := engine.Locate(fields)
 	request := engine.Read(fields, token)
@@ -265,11 +172,11 @@ func (i *Inspector) decide(e *Explanation, q *Question, host, target string) err
 	}
 	switch {
 	case refused != nil:
-		e.Answer = Answer{Action: "reply", Status: 401,
+		e.Answer = operatorapi.Answer{Action: "reply", Status: 401,
 			Text: "The proxy refuses the token, whatever the rule says: " + refused.Error()}
 		return nil
 	case !governed:
-		e.Answer = Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
+		e.Answer = operatorapi.Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
 		return nil
 	}
 	var d policy.Decision
@@ -305,8 +212,8 @@ func (i *Inspector) decide(e *Explanation, q *Question, host, target string) err
 	return nil
 }
 
-// headers returns the request's header map, with the device's credential. A Host header replaces the URL's host.
-func (q *Question) headers(c *policy.Credentials, host, target string) [][2]string {
+// headersOf returns the request's header map, with the device's credential. A Host header replaces the URL's host.
+func headersOf(q *operatorapi.Question, c *policy.Credentials, host, target string) [][2]string {
 	method := q.Method
 	if method == "" {
 		method = "GET"
@@ -351,7 +258,7 @@ func (i *Inspector) verdict(id string, memory view) *wire.VerifyResponse {
 	return v
 }
 
-func ruleOf(c *policy.Config, index int) *Rule {
+func ruleOf(c *policy.Config, index int) *operatorapi.Rule {
 	r := &c.Rules[index]
 	text := "prefix " + r.Match.Prefix
 	if r.Match.Prefix == "" {
@@ -360,7 +267,7 @@ func ruleOf(c *policy.Config, index int) *Rule {
 	if r.Match.Methods != nil {
 		text += ", methods " + strings.Join(r.Match.Methods, " ")
 	}
-	rule := &Rule{Name: r.Name, Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil,
+	rule := &operatorapi.Rule{Name: r.Name, Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil,
 		Session: r.IssueSession}
 	if r.Auth != nil {
 		rule.Permissions, rule.Trial = r.Auth.Permissions, r.Auth.Trial
@@ -369,32 +276,32 @@ func ruleOf(c *policy.Config, index int) *Rule {
 	return rule
 }
 
-func answerOf(d *policy.Decision) Answer {
+func answerOf(d *policy.Decision) operatorapi.Answer {
 	a := actionOf(d)
 	if d.WouldBeRefused() {
 		if a.Reason == "" {
 			a.Reason = d.Reason.WouldDeny()
 		}
 		status, reason := d.Enforced()
-		a.Enforced = &Answer{Action: "reply", Status: status, Reason: reason, Text: replies[reason]}
+		a.Enforced = &operatorapi.Answer{Action: "reply", Status: status, Reason: reason, Text: replies[reason]}
 	}
 	return a
 }
 
-func actionOf(d *policy.Decision) Answer {
+func actionOf(d *policy.Decision) operatorapi.Answer {
 	switch d.Action {
 	case policy.Reply:
-		return Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
+		return operatorapi.Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
 	case policy.Verify:
-		return Answer{Action: "verify", Text: "Unless the edge has verified this credential lately, it asks the sidecar. " +
-			"Nothing here tells whether the secret is right."}
+		return operatorapi.Answer{Action: "verify", Text: "Unless the edge has verified this credential lately, it asks " +
+			"the sidecar. Nothing here tells whether the secret is right."}
 	case policy.Exchange:
-		return Answer{Action: "exchange", Text: "The edge asks the sidecar for a token."}
+		return operatorapi.Answer{Action: "exchange", Text: "The edge asks the sidecar for a token."}
 	case policy.Fetch:
-		return Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads Redis; without " +
-			"an object there, the request goes upstream."}
+		return operatorapi.Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads " +
+			"Redis; without an object there, the request goes upstream."}
 	}
-	a := Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" +
+	a := operatorapi.Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" +
 		because(d.CacheStatus) + "."}
 	if d.WouldHit != "" {
 		a.Text += " The cache would answer it, but its rule has serve: false."
@@ -402,10 +309,11 @@ func actionOf(d *policy.Decision) Answer {
 	return a
 }
 
-// refine says what became of a device that the edge takes for unknown, or whose right secret the sidecar refuses.
-func (a *Answer) refine(d *Device) {
+// refineRefusal says what became of a device that the edge takes for unknown, or whose right secret the sidecar
+// refuses.
+func refineRefusal(a *operatorapi.Answer, d *operatorapi.Device) {
 	if a.Enforced != nil {
-		a.Enforced.refine(d)
+		refineRefusal(a.Enforced, d)
 	}
 	if a.Reason != "gatehouse_denied_unknown_device" && a.Reason != "gatehouse_denied_credential" {
 		return
@@ -445,9 +353,13 @@ func because(status string) string {
 }
 
 // object returns an object in each place.
-func (i *Inspector) object(ctx context.Context, key string) Object {
-	o := Object{Sidecar: i.Objects.Describe(key), Edge: i.Memory.Object(key)}
-	o.NotSent = originHeaders(o.Edge.Headers)
+func (i *Inspector) object(ctx context.Context, key string) operatorapi.Object {
+	edge := i.Memory.Object(key)
+	o := operatorapi.Object{
+		Sidecar: operatorapi.ObjectAtSidecar(i.Objects.Describe(key)),
+		Edge:    operatorapi.ObjectAtEdge{Version: edge.Version, PublishedMS: edge.PublishedMS, Pending: edge.Pending},
+		NotSent: originHeaders(edge.Headers),
+	}
 	values, err := i.Redis.HMGet(ctx, i.Keyspace.KeysOf(key).ObjectKey(key), contract.HeadFields()...).Result()
 	if err != nil {
 		o.Redis.Error = err.Error()
@@ -462,7 +374,7 @@ func (i *Inspector) object(ctx context.Context, key string) Object {
 		o.Redis.Error = err.Error()
 		return o
 	}
-	o.Redis = Version{Version: head.Version, PublishedMS: head.PublishedMS, TTLMS: head.TTLMS, ETag: head.ETag,
+	o.Redis = operatorapi.Version{Version: head.Version, PublishedMS: head.PublishedMS, TTLMS: head.TTLMS, ETag: head.ETag,
 		Deleted: head.Deleted}
 	if o.Edge.Version == 0 {
 		o.NotSent = originHeaders(head.Headers)
@@ -481,10 +393,13 @@ func originHeaders(all contract.Headers) (names []string) {
 }
 
 // device returns a device in each place.
-func (i *Inspector) device(ctx context.Context, id string) Device {
-	d := Device{ID: id, Sidecar: i.Verifier.Describe(id), Edge: i.Memory.Device(id)}
-	d.Permissions = i.Memory.PermissionNames(d.Sidecar.Permissions)
-	for _, h := range i.Verifier.Held() {
+func (i *Inspector) device(ctx context.Context, id string) operatorapi.Device {
+	known := i.Verifier.Describe(id)
+	d := operatorapi.Device{
+		ID: id, Sidecar: describeDevice(&known), Permissions: i.Memory.PermissionNames(known.Permissions),
+		Edge: operatorapi.DeviceAtEdge(i.Memory.Device(id)),
+	}
+	for _, h := range i.listHolds() {
 		if h.Device == id || h.Device == "" && h.WaitS > 0 {
 			d.Held = append(d.Held, h)
 		}
@@ -510,7 +425,7 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 		d.Redis.Error = err.Error()
 		return d
 	}
-	d.Redis = Version{Version: c.Version, PublishedMS: c.PublishedMS, Deleted: c.Deleted, Disabled: c.Disabled,
+	d.Redis = operatorapi.Version{Version: c.Version, PublishedMS: c.PublishedMS, Deleted: c.Deleted, Disabled: c.Disabled,
 		Revoked: c.Revoked}
 	return d
 }

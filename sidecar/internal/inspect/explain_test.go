@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -42,8 +43,8 @@ func TestSecretIsNotTold(t *testing.T) {
 		more = taken.More
 	}
 	i := New(Parts{Memory: memory, Verifier: v})
-	explain := func(device, secret string) (e Explanation) {
-		q := Question{
+	explain := func(device, secret string) (e operatorapi.Explanation) {
+		q := operatorapi.Question{
 			Rules: []byte(`{"sidecar": {"cluster": "c"}, "credentials": {"id_header": "i", "secret_header": "s"},
 				"rules": [{"match": {"prefix": "/"}, "auth": {}}]}`),
 			Headers: [][2]string{{"i", device}, {"s", secret}},
@@ -104,27 +105,29 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	tests := []struct {
 		host   string
 		header [][2]string
-		want   Explanation
+		want   operatorapi.Explanation
 	}{
-		{"other", nil, Explanation{Key: "//:other/a", Rule: &Rule{Name: "top"}}},
-		{"other", [][2]string{{"Accept-Language", "de-AT"}}, Explanation{Key: "//:other/a#de", Rule: &Rule{Name: "top"}}},
-		{"", nil, Explanation{Rule: &Rule{Name: "top"}}},
-		{"A.shop.example:80", nil, Explanation{VirtualHost: "shop", Domain: "*.shop.example", Rule: &Rule{Name: "shop/all"},
-			Key: "@d//shop:a.shop.example/a"}},
-		{"other", [][2]string{{"Host", "shop.example"}}, Explanation{VirtualHost: "shop", Domain: "shop.example",
-			Rule: &Rule{Name: "shop/all"}, Key: "@d//shop:shop.example/a"}},
-		{"key", [][2]string{{"X-API-Key", "another's"}}, Explanation{VirtualHost: "key", Domain: "key",
-			Rule: &Rule{Name: "key/all"}, Key: "@d//key/a"}},
-		{"bearer", nil, Explanation{VirtualHost: "bearer", Domain: "bearer", Rule: &Rule{Name: "bearer/all"},
-			Key: "@d//bearer/a"}},
-		{"a,b", nil, Explanation{Answer: Answer{Reason: "gatehouse_forbidden_ambiguous_host"}}},
+		{"other", nil, operatorapi.Explanation{Key: "//:other/a", Rule: &operatorapi.Rule{Name: "top"}}},
+		{"other", [][2]string{{"Accept-Language", "de-AT"}}, operatorapi.Explanation{Key: "//:other/a#de",
+			Rule: &operatorapi.Rule{Name: "top"}}},
+		{"", nil, operatorapi.Explanation{Rule: &operatorapi.Rule{Name: "top"}}},
+		{"A.shop.example:80", nil, operatorapi.Explanation{VirtualHost: "shop", Domain: "*.shop.example",
+			Rule: &operatorapi.Rule{Name: "shop/all"}, Key: "@d//shop:a.shop.example/a"}},
+		{"other", [][2]string{{"Host", "shop.example"}}, operatorapi.Explanation{VirtualHost: "shop", Domain: "shop.example",
+			Rule: &operatorapi.Rule{Name: "shop/all"}, Key: "@d//shop:shop.example/a"}},
+		{"key", [][2]string{{"X-API-Key", "another's"}}, operatorapi.Explanation{VirtualHost: "key", Domain: "key",
+			Rule: &operatorapi.Rule{Name: "key/all"}, Key: "@d//key/a"}},
+		{"bearer", nil, operatorapi.Explanation{VirtualHost: "bearer", Domain: "bearer",
+			Rule: &operatorapi.Rule{Name: "bearer/all"}, Key: "@d//bearer/a"}},
+		{"a,b", nil, operatorapi.Explanation{Answer: operatorapi.Answer{Reason: "gatehouse_forbidden_ambiguous_host"}}},
 	}
 	for _, tt := range tests {
-		var e Explanation
-		if err := i.decide(&e, &Question{Rules: []byte(rules), Headers: tt.header, Device: "d"}, tt.host, "/a"); err != nil {
+		var e operatorapi.Explanation
+		q := &operatorapi.Question{Rules: []byte(rules), Headers: tt.header, Device: "d"}
+		if err := i.decide(&e, q, tt.host, "/a"); err != nil {
 			t.Fatal(err)
 		}
-		name := func(r *Rule) string {
+		name := func(r *operatorapi.Rule) string {
 			if r == nil {
 				return ""
 			}
@@ -149,8 +152,8 @@ func TestKeyIsExplained(t *testing.T) {
 			rules := []byte(`{"credentials": {"id_header": "i", "secret_header": "s"}, "rules": [{"match": {"path": "/other"}},
 				{"name": "all", "match": {"prefix": "/a/"}, "auth": {}, "cache": {"scope": ` + scope + languages + `}}]}`)
 			for _, accept := range []string{"", "de", "pt"} {
-				var e Explanation
-				q := Question{Rules: rules, Device: "d", Headers: [][2]string{{"accept-language", accept}}}
+				var e operatorapi.Explanation
+				q := operatorapi.Question{Rules: rules, Device: "d", Headers: [][2]string{{"accept-language", accept}}}
 				if err := i.decide(&e, &q, "h.example", "/a/b?c=1"); err != nil || e.Key == "" {
 					t.Fatalf("%s: no key, %v", rules, err)
 				}
@@ -165,8 +168,8 @@ func TestKeyIsExplained(t *testing.T) {
 						continue
 					}
 					cases++
-					got := Explanation{Key: key}
-					if err := got.ofKey(rules); err != nil || (got.Answer.Action == "serve") != other.served ||
+					got := operatorapi.Explanation{Key: key}
+					if err := explainKey(&got, rules); err != nil || (got.Answer.Action == "serve") != other.served ||
 						other.served && got.Rule.Name != "all" || !other.served && !strings.HasPrefix(got.Answer.Text, "No request") {
 						t.Errorf("%s: %s: %+v, %v", rules, key, got.Answer, err)
 					}
@@ -183,7 +186,8 @@ func TestKeyIsExplained(t *testing.T) {
 func TestPageNamesHeadersNotSent(t *testing.T) {
 	var page strings.Builder
 	names := originHeaders("x-a: 1\nalt-svc: clear\nclear-site-data: \"cache\"")
-	if err := pages.ExecuteTemplate(&page, "explanation", &Explanation{Object: &Object{NotSent: names}}); err != nil {
+	explanation := &operatorapi.Explanation{Object: &operatorapi.Object{NotSent: names}}
+	if err := pages.ExecuteTemplate(&page, "explanation", explanation); err != nil {
 		t.Fatal(err)
 	}
 	const want = "Not sent: <code>alt-svc</code>, <code>clear-site-data</code>: headers of the whole origin; " +

@@ -3,13 +3,14 @@ package inspect
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/internal/strictjson"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 // maxQuestion bounds the body of a call, bytes: rules can be long.
@@ -33,7 +34,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Status()) })
 	mux.HandleFunc("GET /v1/held", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, s.inspector.Verifier.Held())
+		s.answer(w, s.inspector.listHolds())
 	})
 	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Top()) })
 	mux.HandleFunc("POST /v1/explain", s.explain)
@@ -64,7 +65,7 @@ func read(w http.ResponseWriter, r *http.Request, v any) bool {
 }
 
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
-	var q Question
+	var q operatorapi.Question
 	if !read(w, r, &q) {
 		return
 	}
@@ -76,13 +77,8 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, e)
 }
 
-// LogLevel asks to log from a level on, until the sidecar ends.
-type LogLevel struct {
-	Level slog.Level `json:"level"`
-}
-
 func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
-	var to LogLevel
+	var to operatorapi.LogLevel
 	if !read(w, r, &to) {
 		return
 	}
@@ -97,19 +93,8 @@ func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, to)
 }
 
-// Release asks to forget the failures of a network, or of one device there.
-type Release struct {
-	Network string `json:"network"` // or an address in it
-	Device  string `json:"device,omitempty"`
-}
-
-// Released tells how many holds were forgotten.
-type Released struct {
-	Released int `json:"released"`
-}
-
 func (s *Server) release(w http.ResponseWriter, r *http.Request) {
-	var what Release
+	var what operatorapi.Release
 	if !read(w, r, &what) {
 		return
 	}
@@ -118,7 +103,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.answer(w, Released{n})
+	s.answer(w, operatorapi.Released{Released: n})
 }
 
 // acts returns h, or without permission a refusal.
@@ -131,14 +116,9 @@ func (s *Server) acts(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// Resyncing tells that a resync has begun.
-type Resyncing struct {
-	Resyncing bool `json:"resyncing"`
-}
-
 func (s *Server) resync(w http.ResponseWriter, _ *http.Request) {
 	if s.startResync(w) {
-		s.answer(w, Resyncing{true})
+		s.answer(w, operatorapi.Resyncing{Resyncing: true})
 	}
 }
 

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"log/slog"
 	"math"
 	"net/http"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
 // TestReasons: each reason of the edge's answers is explained, and no other.
@@ -46,9 +46,9 @@ func TestUnknownDevice(t *testing.T) {
 		{"gatehouse_denied_credential", "", replies["gatehouse_denied_credential"]},
 		{"gatehouse_denied_no_credential", "revoked", replies["gatehouse_denied_no_credential"]},
 	} {
-		a := Answer{Reason: tt.reason, Text: replies[tt.reason]}
-		a.refine(&Device{Redis: Version{PublishedMS: at.UnixMilli()},
-			Sidecar: credential.Description{Refusal: credential.Reason(tt.refusal), Expires: at.Add(time.Hour)}})
+		a := operatorapi.Answer{Reason: tt.reason, Text: replies[tt.reason]}
+		refineRefusal(&a, &operatorapi.Device{Redis: operatorapi.Version{PublishedMS: at.UnixMilli()},
+			Sidecar: operatorapi.DeviceAtSidecar{Refusal: tt.refusal, Expires: at.Add(time.Hour)}})
 		if a.Text != tt.want {
 			t.Errorf("%s, %s: got %q, want %q", tt.reason, tt.refusal, a.Text, tt.want)
 		}
@@ -78,7 +78,7 @@ func TestCounts(t *testing.T) {
 		t.Errorf("%d names are counted, want at most %d", len(c.of), maxCounted)
 	}
 	top := c.top(2)
-	if len(top) != 2 || top[0] != (Count{"often", 10 * maxCounted}) || top[1].Count != 1 {
+	if len(top) != 2 || top[0] != (operatorapi.Count{Name: "often", Count: 10 * maxCounted}) || top[1].Count != 1 {
 		t.Errorf("got %v", top)
 	}
 	c.halved = c.halved.Add(-halfLife)

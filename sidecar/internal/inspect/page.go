@@ -5,6 +5,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"html/template"
 	"io/fs"
 	"maps"
@@ -13,8 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
+	"github.com/gatehouse/gatehouse/check/envoyconfig"
 )
 
 //go:embed page
@@ -35,20 +35,20 @@ const policyOfPage = "default-src 'none'; style-src 'self'; script-src 'self'; c
 // shownPage is the data of the templates.
 type shownPage struct {
 	Now     time.Time
-	Status  Status
-	Held    []credential.Hold
-	Top     Top
+	Status  operatorapi.Status
+	Held    []operatorapi.Hold
+	Top     operatorapi.Top
 	Plots   []plot
 	Rules   []ruleRates
 	Actions bool
 
 	Methods   []string
-	Asked     Question // without its headers, which may have a secret
+	Asked     operatorapi.Question // without its headers, which may have a secret
 	Listener  string
 	Listeners []string // to choose from; nil: no choice is needed
 	Problem   string   // why there is no explanation, or only of the object and the device
 
-	Explanation *Explanation
+	Explanation *operatorapi.Explanation
 }
 
 // ruleRates are the requests of a rule, per second.
@@ -82,7 +82,7 @@ func (s *Server) shown() shownPage {
 	i := s.inspector
 	top := i.Top()
 	return shownPage{
-		Now: time.Now().UTC(), Status: i.Status(), Held: i.Verifier.Held(), Top: top, Plots: plotsOf(i.history.list()),
+		Now: time.Now().UTC(), Status: i.Status(), Held: i.listHolds(), Top: top, Plots: plotsOf(i.history.list()),
 		Rules: rulesOf(top.Rates), Actions: s.actions,
 	}
 }
@@ -91,7 +91,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
 	p := s.shown()
 	p.Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
-	p.Asked = Question{Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device")}
+	p.Asked = operatorapi.Question{Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device")}
 	p.Listener = r.FormValue("listener")
 	if err := r.ParseForm(); err != nil {
 		p.Problem = err.Error()

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"slices"
 	"strings"
 	"time"
@@ -10,11 +11,11 @@ import (
 const critical, warning = "critical", "warning"
 
 // problems returns what deviates now, the worst first.
-func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool) []Problem {
-	list := []Problem{}
+func (i *Inspector) problems(s *operatorapi.Status, values map[string]float64, crowded bool) []operatorapi.Problem {
+	list := []operatorapi.Problem{}
 	check := func(bad bool, severity, format string, args ...any) {
 		if bad {
-			list = append(list, Problem{severity, fmt.Sprintf(format, args...)})
+			list = append(list, operatorapi.Problem{Severity: severity, Text: fmt.Sprintf(format, args...)})
 		}
 	}
 	for _, reason := range i.Ready() {
@@ -102,14 +103,14 @@ var incidents = []incident{
 }
 
 // recent returns what happened in the last 15 minutes, the latest first. own has the sidecar's counters.
-func (i *Inspector) recent(own map[string]float64) []Problem {
+func (i *Inspector) recent(own map[string]float64) []operatorapi.Problem {
 	i.history.mu.Lock()
 	now := i.totals(own)
 	i.history.mu.Unlock()
 	return recent(i.history.list(), now)
 }
 
-func recent(samples []sample, now map[string]float64) (problems []Problem) {
+func recent(samples []sample, now map[string]float64) (problems []operatorapi.Problem) {
 	kinds := incidents
 	if text := unanswered(samples, now); text != "" {
 		kinds = append(slices.Clip(kinds), incident{[]string{unavailable}, text})
@@ -129,9 +130,9 @@ func recent(samples []sample, now map[string]float64) (problems []Problem) {
 			at = s.at
 		}
 		text := fmt.Sprintf(kind.text+", last at %s UTC", n, at.UTC().Format(time.TimeOnly))
-		problems, last[text] = append(problems, Problem{warning, text}), at
+		problems, last[text] = append(problems, operatorapi.Problem{Severity: warning, Text: text}), at
 	}
-	slices.SortStableFunc(problems, func(a, b Problem) int { return last[b.Text].Compare(last[a.Text]) })
+	slices.SortStableFunc(problems, func(a, b operatorapi.Problem) int { return last[b.Text].Compare(last[a.Text]) })
 	return problems
 }
 

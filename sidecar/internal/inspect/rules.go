@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
+	"github.com/gatehouse/gatehouse/check/envoyconfig"
 )
 
 // maxDump bounds the edge's configuration, bytes. Its tree takes a multiple of that while it is read.

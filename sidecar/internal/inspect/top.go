@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"slices"
 	"strings"
 	"sync"
@@ -11,27 +12,12 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// Top has what is used and refused most, in the last minutes.
-type Top struct {
-	Objects []Count `json:"objects"` // keys, by hits that the edge reported: a sample
-	Refused []Count `json:"refused"` // networks, by refused verifications; the edge refuses more without a call
-	// Rates has the requests per second of each counter of the edge since the last sample, by name with labels; nil if
-	// the edge's counters can't be read.
-	Rates map[string]float64 `json:"rates"`
-}
-
-// Count is a name and how often it came.
-type Count struct {
-	Name  string  `json:"name"`
-	Count float64 `json:"count"`
-}
-
 // shown is how many names Top has.
 const shown = 10
 
 // Top returns the most used and most refused.
-func (i *Inspector) Top() Top {
-	return Top{i.hits.top(shown), i.refused.top(shown), i.history.rates()}
+func (i *Inspector) Top() operatorapi.Top {
+	return operatorapi.Top{Objects: i.hits.top(shown), Refused: i.refused.top(shown), Rates: i.history.rates()}
 }
 
 // Used counts hits, and passes them on. It implements the API's Uses.
@@ -104,15 +90,15 @@ func (c *counts) age(now time.Time) {
 }
 
 // top returns the n most frequent names.
-func (c *counts) top(n int) []Count {
+func (c *counts) top(n int) []operatorapi.Count {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.age(time.Now())
-	all := make([]Count, 0, len(c.of))
+	all := make([]operatorapi.Count, 0, len(c.of))
 	for name, count := range c.of {
-		all = append(all, Count{name, count})
+		all = append(all, operatorapi.Count{Name: name, Count: count})
 	}
-	slices.SortFunc(all, func(a, b Count) int {
+	slices.SortFunc(all, func(a, b operatorapi.Count) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name))
 	})
 	return all[:min(n, len(all))]

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
-	"github.com/gatehouse/gatehouse/sidecar/internal/httpserver"
+	"github.com/gatehouse/gatehouse/internal/httpserver"
+	"github.com/gatehouse/gatehouse/internal/strictjson"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/strictjson"
 )
 
 const (

@@ -4,7 +4,6 @@
 package metrics
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -201,16 +200,6 @@ func New() *Metrics {
 
 		Spans: f.vector("gatehouse_spans_total", "Spans of traces, by result.", "result", "exported", "failed", "dropped"),
 	}
-}
-
-// BuildInfo returns the metric that names the program's version.
-func BuildInfo(version string) prometheus.Collector {
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "gatehouse_build_info", Help: "1, labelled with the versions of the sidecar and of Go.",
-		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
-	})
-	info.Set(1)
-	return info
 }
 
 // Bounds of the histograms' classic buckets, in seconds.

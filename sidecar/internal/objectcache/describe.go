@@ -2,12 +2,12 @@ package objectcache
 
 // Description is what the sidecar knows about a key.
 type Description struct {
-	Version     uint64 `json:"version"` // 0: none is known
-	PublishedMS int64  `json:"published_ms"`
+	Version     uint64 // 0: none is known
+	PublishedMS int64
 	// Place is "held", "left_out" (no room in the budget), "deleted", "purged", "expired" or "unknown".
-	Place string `json:"place"`
+	Place string
 	// Stale: it was purged softly.
-	Stale bool `json:"stale,omitempty"`
+	Stale bool
 }
 
 // Describe returns what is known about a key.

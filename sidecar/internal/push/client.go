@@ -16,7 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/version"
+	"github.com/gatehouse/gatehouse/internal/version"
 )
 
 const (

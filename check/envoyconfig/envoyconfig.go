@@ -1,0 +1,268 @@
+// Package envoyconfig analyses an Envoy configuration offline: the rules as Envoy decodes them when it loads
+// them, and the settings around the filter on which its guarantees rest.
+package envoyconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/edge/policy"
+)
+
+const (
+	vmID        = "gatehouse"
+	wasmType    = "envoy.extensions.filters.http.wasm.v3.Wasm"
+	nativeType  = "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter"
+	managerType = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+	typedStruct = "xds.type.v3.TypedStruct"
+	structType  = "google.protobuf.Struct"
+	stringType  = "google.protobuf.StringValue"
+)
+
+// plugin is one of Gatehouse's, where it stands in the file.
+type plugin struct {
+	listener object // zero outside of a listener
+	manager  object // likewise, of a connection manager
+	filters  []object
+	index    int // among filters
+	config   object
+	native   bool           // it is a dynamic module, not a Wasm module
+	vm       object         // of a Wasm module
+	rules    *policy.Config // nil if they can't be read
+	auth     bool           // some rule wants a credential
+	raw      object         // the rules as they stand
+	field    string         // that has them
+	tree     any            // the same, of any type
+	problem  string         // with them, behind the path of its field
+	from     *document      // that has them, nil for the file that was given
+	places   findings.Rules // of the fields of rules
+}
+
+func (p *plugin) name() string { return p.listener.text("name") }
+
+// analysis is one under way.
+type analysis struct {
+	resources
+	name      string               // of the file, "" if it is nobody's
+	documents map[string]*document // of filters, by their names
+	report    findings.Report
+	source    findings.Source
+	entries   map[uintptr]findings.Entry // of objects
+	plugins   []*plugin
+	known     []chain
+	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
+	candidates []*plugin
+}
+
+// Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
+// Envoy's /config_dump says. It also reads the files of filters that the file of this name has Envoy read.
+func Analyze(name string, file []byte) findings.Report {
+	a := &analysis{name: name}
+	tree, source, err := parse(file)
+	if err != nil {
+		a.report.AddSyntax(&unreadable, findings.Place{}, err)
+		return a.report
+	}
+	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump is nobody's file
+		a.source, a.entries = source, map[uintptr]findings.Entry{}
+		a.enter(tree, source.Root())
+	}
+	a.find(tree)
+	a.known = a.chains(tree)
+	for i := range a.known {
+		a.known[i].to = a.chainTargets(&a.known[i])
+	}
+	if len(a.plugins) == 0 {
+		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in "+
+			"vm_config.configuration, or of type %s with the module libgatehouse.so", wasmType, vmID, nativeType)
+	}
+	for _, p := range a.plugins {
+		a.plugin(p)
+		if p.rules == nil {
+			continue
+		}
+		if p.rules.PushListener {
+			a.push(p)
+		} else {
+			a.edge(p)
+		}
+	}
+	a.together()
+	a.around()
+	a.report.Sort()
+	return a.report
+}
+
+// find finds Gatehouse's plugins, and what they rest on.
+func (a *analysis) find(tree any) {
+	a.collect(tree)
+	a.readDiscovered(tree)
+	a.walk(tree, plugin{})
+	for _, p := range a.candidates {
+		if slices.ContainsFunc(a.plugins, func(push *plugin) bool {
+			return push.raw.has("push_listener") && push.vm.text("vm_id") == p.vm.text("vm_id")
+		}) {
+			a.take(p)
+		}
+	}
+}
+
+// walk finds Gatehouse's plugins below v; at says where v is.
+func (a *analysis) walk(v any, at plugin) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			a.walk(item, at)
+		}
+	case map[string]any:
+		o := object(v)
+		if o.has("static_resources") {
+			a.bootstrap(o)
+		}
+		if o.has("filter_chains") || o.has("default_filter_chain") {
+			at.listener = o
+		}
+		kind, inner := o.typed()
+		switch {
+		case isType(kind, wasmType):
+			at.config = inner.object("config")
+			a.found(at)
+			return
+		case isType(kind, nativeType):
+			at.config, at.native = inner, true
+			a.foundNative(at)
+			return
+		case isType(kind, managerType):
+			at.manager = inner
+			at.filters = inner.list("http_filters")
+			for i, filter := range at.filters {
+				at.index = i
+				at.from = nil
+				if filter.has("config_discovery") {
+					at.from = a.documents[filter.text("name")]
+				}
+				a.walk(map[string]any(a.discovered(filter)), at)
+			}
+			return
+		}
+		for _, key := range o.keys() { // findings in the same order each time
+			if !skipped(o, key) {
+				a.walk(o[key], at)
+			}
+		}
+	}
+}
+
+// bootstrap checks what only a bootstrap has.
+func (a *analysis) bootstrap(o object) {
+	if !slices.ContainsFunc(o.object("stats_config").list("stats_tags"), func(tag object) bool {
+		return tag.text("tag_name") == "rule"
+	}) {
+		a.add(&noLabels, "", "stats_config.stats_tags",
+			"has no tag rule: Prometheus shows the counters of each rule as metrics of their own, without labels")
+	}
+}
+
+// found takes a Wasm plugin if it is Gatehouse's.
+func (a *analysis) found(p plugin) {
+	p.vm = p.config.object("vm_config")
+	p.field, p.tree, p.problem = p.configuration()
+	p.raw, _ = p.tree.(map[string]any)
+	switch {
+	case p.vm.text("vm_id") == vmID, p.field == inVM && (p.raw.has("rules") || p.raw.has("push_listener")):
+		a.take(&p)
+	case p.field == inPlugin:
+		a.candidates = append(a.candidates, &p)
+	}
+}
+
+// foundNative takes a dynamic module if it is Gatehouse's.
+func (a *analysis) foundNative(p plugin) {
+	p.field, p.tree, p.problem = configurationIn(inFilter, p.config.object("filter_config"))
+	p.raw, _ = p.tree.(map[string]any)
+	if path.Base(p.module().object("local").text("filename")) == "libgatehouse.so" ||
+		p.config.object("dynamic_module_config").text("name") == "gatehouse" ||
+		p.raw.has("rules") || p.raw.has("push_listener") {
+		a.take(&p)
+	}
+}
+
+// module says where a dynamic module is.
+func (p *plugin) module() object { return p.config.object("dynamic_module_config").object("module") }
+
+func (a *analysis) take(p *plugin) {
+	a.plugins = append(a.plugins, p)
+	if p.problem != "" {
+		path, message, _ := strings.Cut(p.problem, ": ")
+		a.add(&misplaced, p.name(), path, "%s", message)
+		return
+	}
+	p.places = findings.Rules{Source: a.source, At: a.entry(p), Tree: p.tree}
+	if p.from != nil {
+		p.places.Source = p.from.source
+	}
+	config, err := policy.Parse(p.tree)
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+			if p.raw == nil { // there is no field to name
+				a.add(&badRules, p.name(), p.field, "%s", strings.TrimSuffix(line, "\n"))
+			} else {
+				a.addOfRules(&badRules, p, path, "%s", message)
+			}
+		}
+		return
+	}
+	p.rules = config
+	a.report.Rules += len(config.Rules)
+}
+
+// Fields that may have the filter's configuration.
+const (
+	inVM     = "vm_config.configuration"
+	inPlugin = "configuration" // only with the build of the module that meshes fetch
+	inFilter = "filter_config" // of a dynamic module
+)
+
+// configuration returns the field with the plugin's configuration, and the tree that the filter will see. A problem
+// begins with the path of its field.
+func (p *plugin) configuration() (field string, tree any, problem string) {
+	field = inVM
+	from := p.vm.object("configuration")
+	// Envoy Gateway always sets one, at least "".
+	if own := p.config.object("configuration"); own != nil && own.field("value") != "" {
+		if from != nil {
+			return field, nil, "configuration: is set, like vm_config.configuration: want the rules in one of them"
+		}
+		if path.Base(p.vm.object("code").object("local").text("filename")) == "gatehouse.wasm" {
+			return field, nil,
+				"configuration: gatehouse.wasm reads its rules from vm_config.configuration; only the module of the image " +
+					"gatehouse-module reads them from here"
+		}
+		field, from = inPlugin, own
+	}
+	return configurationIn(field, from)
+}
+
+// configurationIn is configuration for the message of a field.
+func configurationIn(field string, from object) (in string, tree any, problem string) {
+	switch kind := from.text("@type"); {
+	case from == nil:
+		return field, nil, ""
+	case isType(kind, structType):
+		return field, from["value"], ""
+	case isType(kind, stringType):
+		if err := json.Unmarshal([]byte(from.text("value")), &tree); err != nil {
+			return field, nil, fmt.Sprintf("%s.value: is no JSON: %s", field, err)
+		}
+		return field, tree, ""
+	case kind == "":
+		return field, nil, field + ": has no @type: want type.googleapis.com/" + structType + " and the rules under value"
+	default:
+		return field, nil, fmt.Sprintf("%s.@type: %q, want type.googleapis.com/%s", field, kind, structType)
+	}
+}

@@ -1,0 +1,457 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/edge/policy"
+)
+
+// The edge answers by local replies, which Envoy passes through local_reply_config and through all filters of the
+// connection manager, also those before the edge's.
+
+// responses checks that nothing changes the answers of an edge.
+func (a *analysis) responses(p *plugin) {
+	answers := p.answers()
+	if answers == nil {
+		return
+	}
+	a.localReplies(p, answers)
+	levels := map[string]bool{}
+	for _, w := range a.answered(p) {
+		for _, l := range w.levels {
+			if name := addedTo(l.of); name != "" && !levels[l.at] {
+				levels[l.at] = true
+				a.add(&addsHeader, p.name(), l.at+".response_headers_to_add",
+					"adds %s to answers from the cache, too, which have one: clients get both", name)
+			}
+		}
+	}
+	for i, filter := range p.filters {
+		if i != p.index {
+			a.altering(p, i, a.discovered(filter), answers)
+		}
+	}
+}
+
+// answer is one that an edge may give.
+type answer struct {
+	status int
+	body   bool // is an object or a token; of other answers, only status and headers matter
+	cached bool // it has Cache-Status
+}
+
+// answers returns those that an edge may give. A 503 isn't among them: clients try again, whatever it says.
+func (p *plugin) answers() (all []answer) {
+	if p.caches() {
+		for _, status := range []int{200, 206, 301, 302, 304, 307, 308, 404, 410, 416} {
+			all = append(all, answer{status, true, true})
+		}
+	}
+	if p.auth {
+		all = append(all, answer{401, false, false}, answer{403, false, false})
+	}
+	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.IssueSession }) {
+		all = append(all, answer{200, true, false})
+	}
+	return all
+}
+
+func (p *plugin) caches() bool {
+	return slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
+}
+
+// answered are the routes of requests that the edge may answer.
+func (a *analysis) answered(p *plugin) []way {
+	return slices.DeleteFunc(a.judged(p), func(w way) bool {
+		return !slices.ContainsFunc(w.by.own(), func(r policy.Rule) bool {
+			return (r.Cache != nil || protects(&r)) && slices.ContainsFunc(r.Match.Samples(), w.takes)
+		})
+	})
+}
+
+// setsHeader returns a header of HeaderValueOptions that describes an answer, "" if there is none. Appending to Vary is
+// no harm.
+func setsHeader(options []object) string {
+	for _, option := range options {
+		name, action := option.object("header").text("key"), option.text("append_action")
+		appends := action == "" || action == "APPEND_IF_EXISTS_OR_ADD" || action == "ADD_IF_ABSENT"
+		if findings.DescribesAnswer(name) && !(appends && strings.EqualFold(name, "vary")) {
+			return name
+		}
+	}
+	return ""
+}
+
+// addedTo returns a header that describes an answer and that a route, or what contains routes, adds to the edge's
+// answers, "" if there is none. Envoy adds before the edge does: nothing is overwritten, and notes are empty.
+func addedTo(level object) string {
+	return setsHeader(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
+		h := option.object("header")
+		return strings.EqualFold(h.text("key"), "vary") || option.text("append_action") == "OVERWRITE_IF_EXISTS" ||
+			strings.Contains(h.text("value"), "%FILTER_STATE(wasm.gatehouse_")
+	}))
+}
+
+// localReplies checks that local_reply_config leaves answers alone.
+func (a *analysis) localReplies(p *plugin, answers []answer) {
+	config := p.manager.object("local_reply_config")
+	seen := map[string]bool{}
+	report := func(at, what string, of answer) {
+		if !seen[at] {
+			seen[at] = true
+			a.add(&rewrites, p.name(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what, of.status)
+		}
+	}
+	mappers := config.list("mappers")
+	for _, of := range answers {
+		formatted := config.has("body_format") && !sameBody(config.object("body_format"))
+		for i, mapper := range mappers {
+			takes := takesReply(mapper.object("filter"), of)
+			if takes == never {
+				continue
+			}
+			at := fmt.Sprintf("mappers[%d]", i)
+			override := mapper.has("body_format_override")
+			if mapper.has("status_code") && int(mapper.number("status_code", 0)) != of.status {
+				report(at, "changes the status", of)
+			} else if setsHeader(mapper.list("headers_to_add")) != "" {
+				report(at, "changes headers", of)
+			} else if of.body && (mapper.has("body") || override && !sameBody(mapper.object("body_format_override"))) {
+				report(at, "replaces the body, but not entity-tag, encoding and range,", of)
+			}
+			if takes == always {
+				formatted = formatted && !override
+				break
+			}
+		}
+		if of.body && formatted {
+			report("body_format", "replaces the body, but not entity-tag, encoding and range,", of)
+		}
+	}
+}
+
+// sameBody reports whether a format of a local reply leaves its body.
+func sameBody(format object) bool {
+	return format.text("text_format")+format.object("text_format_source").text("inline_string") == "%LOCAL_REPLY_BODY%"
+}
+
+// certainty says for which requests something holds.
+type certainty uint8
+
+const (
+	never certainty = iota
+	sometimes
+	always
+)
+
+// takesReply reports whether a mapper's filter, which is one of access logs, takes an answer.
+func takesReply(filter object, of answer) certainty {
+	switch {
+	case filter.has("status_code_filter"):
+		return compares(filter.object("status_code_filter").object("comparison"), of.status)
+	case filter.has("response_flag_filter"):
+		return never // a filter's replies have no flag
+	case filter.has("not_health_check_filter"):
+		return always
+	case filter.has("and_filter"):
+		all := always
+		for _, part := range filter.object("and_filter").list("filters") {
+			all = min(all, takesReply(part, of))
+		}
+		return all
+	case filter.has("or_filter"):
+		any := never
+		for _, part := range filter.object("or_filter").list("filters") {
+			any = max(any, takesReply(part, of))
+		}
+		return any
+	case filter.has("extension_filter"):
+		_, config := filter.object("extension_filter").object("typed_config").typed()
+		return takesByExpression(config.text("expression"), of)
+	}
+	return sometimes
+}
+
+func compares(comparison object, status int) certainty {
+	value := int(comparison.object("value").number("default_value", 0))
+	holds := false
+	switch comparison.text("op") {
+	case "GE":
+		holds = status >= value
+	case "LE":
+		holds = status <= value
+	case "NE":
+		holds = status != value
+	default:
+		holds = status == value
+	}
+	if holds {
+		return always
+	}
+	return never
+}
+
+// takesByExpression knows the expressions that docs/requests.md has for what Gatehouse answers.
+func takesByExpression(expression string, of answer) certainty {
+	expression = strings.ReplaceAll(strings.Join(strings.Fields(expression), ""), `"`, "'")
+	const cached = "'cache-status'inresponse.headers"
+	holds := false
+	switch expression {
+	case cached:
+		holds = of.cached
+	case "!(" + cached + ")":
+		holds = !of.cached
+	case "response.code<400||" + cached:
+		holds = of.cached || of.status < 400
+	case "!(response.code<400||" + cached + ")":
+		holds = !of.cached && of.status >= 400
+	default:
+		return sometimes
+	}
+	if holds {
+		return always
+	}
+	return never
+}
+
+// altering checks a filter of the connection manager other than the edge's own.
+func (a *analysis) altering(p *plugin, i int, filter object, answers []answer) {
+	ways := a.answered(p)
+	_, base := filter.object("typed_config").typed()
+	at := fmt.Sprintf("http_filters[%d]", i)
+	off := filter.flag("disabled")
+	if len(ways) == 0 && !off {
+		a.alters(p, i, at, filter.field("typed_config"), answers)
+		return
+	}
+	name := filter.text("name")
+	seen := map[string]bool{}
+	for _, w := range ways {
+		off, ownAt, own := off, "", object(nil)
+		for _, l := range w.levels {
+			per := l.of.object("typed_per_filter_config").object(name)
+			if kind, config := per.typed(); isType(kind, perFilterType) {
+				off = config.flag("disabled")
+				per = config.object("config")
+			} else if per != nil {
+				off = config.flag("disabled")
+			}
+			if per != nil {
+				ownAt, own = l.at+".typed_per_filter_config."+name, per
+			}
+		}
+		if off {
+			continue
+		}
+		kind, _ := own.typed()
+		if !seen[at] && (own == nil || !strings.HasSuffix(kind, "LuaPerRoute")) {
+			seen[at] = true
+			a.alters(p, i, at, map[string]any(base), answers)
+		}
+		if own != nil && !seen[ownAt] {
+			seen[ownAt] = true
+			a.alters(p, i, ownAt, map[string]any(own), answers)
+		}
+	}
+}
+
+const (
+	filterTypes   = "envoy.extensions.filters.http."
+	perFilterType = "envoy.config.route.v3.FilterConfig"
+	customType    = filterTypes + "custom_response.v3.CustomResponse"
+)
+
+// alters reports what a filter's configuration, or one within it, changes in answers.
+func (a *analysis) alters(p *plugin, i int, at string, v any, answers []answer) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			a.alters(p, i, at, item, answers)
+		}
+	case map[string]any:
+		kind, o := object(v).typed()
+		if name, found := strings.CutPrefix(kind[strings.LastIndexByte(kind, '/')+1:], filterTypes); found {
+			a.altersAs(p, name, i < p.index, at, o, answers)
+		}
+		if isType(kind, customType) {
+			return
+		}
+		for _, key := range o.keys() {
+			a.alters(p, i, at, o[key], answers)
+		}
+	}
+}
+
+func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o object, answers []answer) {
+	content := func(format string, args ...any) {
+		a.add(&changesAnswer, p.name(), at, format, args...)
+	}
+	header := func(name string) {
+		if name != "" {
+			a.add(&changesHeader, p.name(), at, "changes %s of Gatehouse's answers", name)
+		}
+	}
+	switch name {
+	case "compressor.v3.Compressor", "compressor.v3.CompressorPerRoute":
+		direction := o.object("response_direction_config")
+		if overrides := o.object("overrides"); overrides != nil {
+			direction = overrides.object("response_direction_config")
+		}
+		if isOff(direction) {
+			return
+		}
+		if direction.flag("remove_accept_encoding_header") && before && p.caches() {
+			a.add(&losesEncodings, p.name(), at+".response_direction_config.remove_accept_encoding_header",
+				"is true: Gatehouse doesn't see what clients accept, and sends no cached answer compressed")
+		}
+		keeps := direction.flag("disable_on_etag_header") || o.flag("disable_on_etag_header")
+		keeps = keeps && !direction.flag("weaken_etag_on_compress")
+		if name == "compressor.v3.Compressor" && before && !keeps && p.caches() {
+			content("compresses Gatehouse's answers: a 206 gets parts of other bytes, others lose their entity-tags")
+		}
+	case "decompressor.v3.Decompressor":
+		if !isOff(o.object("response_direction_config")) && p.caches() {
+			content("decompresses cached answers: clients get more bytes than they ask for, without a strong entity-tag")
+		}
+	case "custom_response.v3.CustomResponse":
+		if status := customised(o, answers); status != 0 {
+			content("replaces answers such as Gatehouse's %d", status)
+		}
+	case "header_mutation.v3.HeaderMutation", "header_mutation.v3.HeaderMutationPerRoute":
+		header(mutated(o.object("mutations").list("response_mutations")))
+	case "header_to_metadata.v3.Config":
+		for _, rule := range o.list("response_rules") {
+			if name := rule.text("header"); rule.flag("remove") && findings.DescribesAnswer(name) {
+				header(name)
+			}
+		}
+	case "lua.v3.Lua", "lua.v3.LuaPerRoute":
+		body, name := luaResponds(map[string]any(o))
+		if body || name == ":status" {
+			content("changes status or body of Gatehouse's answers")
+		} else {
+			header(name)
+		}
+	case "cache.v3.CacheConfig", "cache_v2.v3.CacheV2Config":
+		if before && p.caches() && !p.auth && !o.flag("disabled") { // with auth GH0312 says more
+			content("keeps Gatehouse's answers: clients get them after they have been replaced or deleted")
+		}
+	}
+}
+
+// isOff reports whether a compressor or decompressor is off in a direction.
+func isOff(direction object) bool {
+	enabled, found := direction.object("common_config").object("enabled").field("default_value").(bool)
+	return found && !enabled
+}
+
+// mutated returns a header that describes answers and that these mutations change, "" if there is none.
+func mutated(mutations []object) string {
+	for _, m := range mutations {
+		if name := m.text("remove"); findings.DescribesAnswer(name) {
+			return name
+		}
+		if name := setsHeader([]object{m.object("append")}); name != "" {
+			return name
+		}
+		matcher := m.object("remove_on_match").object("key_matcher")
+		for _, name := range findings.DescribingHeaders {
+			if matcher != nil && matchesText(matcher, name) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// matchesText reports whether a string matcher may take a text.
+func matchesText(m object, text string) bool {
+	switch {
+	case m.has("exact"):
+		return strings.EqualFold(m.text("exact"), text)
+	case m.has("prefix"):
+		return strings.HasPrefix(text, strings.ToLower(m.text("prefix")))
+	case m.has("suffix"):
+		return strings.HasSuffix(text, strings.ToLower(m.text("suffix")))
+	case m.has("contains"):
+		return strings.Contains(text, strings.ToLower(m.text("contains")))
+	case m.has("safe_regex"):
+		return matches(object{"safe_regex": m.field("safe_regex")}, text)
+	}
+	return true
+}
+
+// customised returns the status of an answer that a matcher of custom responses may take, 0 if there is none.
+func customised(o object, answers []answer) int {
+	status := 0
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		case map[string]any:
+			o := object(v)
+			if o.has("on_match") || o.has("on_no_match") {
+				predicate := o.object("predicate").object("single_predicate")
+				kind, _ := predicate.object("input").object("typed_config").typed()
+				value := predicate.object("value_match").text("exact")
+				for _, of := range answers {
+					text := fmt.Sprint(of.status)
+					if strings.HasSuffix(kind, "HttpResponseStatusCodeClassMatchInput") {
+						text = text[:1] + "xx"
+					} else if !strings.HasSuffix(kind, "HttpResponseStatusCodeMatchInput") {
+						text = value
+					}
+					if text == value || !predicate.has("value_match") {
+						status = of.status
+					}
+				}
+				return
+			}
+			for _, key := range o.keys() {
+				walk(o[key])
+			}
+		}
+	}
+	if o.object("custom_response_matcher").has("matcher_tree") {
+		return answers[0].status // any, maybe
+	}
+	walk(map[string]any(o.object("custom_response_matcher")))
+	return status
+}
+
+// luaResponds returns what Lua in a configuration does to responses: whether it sets the body, and a header that it
+// changes, "" if it changes none.
+func luaResponds(v any) (body bool, header string) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			if b, h := luaResponds(item); b || h != "" {
+				return b, h
+			}
+		}
+	case map[string]any:
+		for _, key := range object(v).keys() {
+			if b, h := luaResponds(v[key]); b || h != "" {
+				return b, h
+			}
+		}
+	case string:
+		_, code, _ := strings.Cut(v, "envoy_on_response")
+		code, _, _ = strings.Cut(code, "envoy_on_request")
+		changes := func(name string) bool { return name == ":status" || findings.DescribesAnswer(name) }
+		header := luaCalls(code, []string{":replace(", ":remove("}, changes)
+		if header == "" {
+			header = luaCalls(code, []string{":add("}, func(name string) bool {
+				return changes(name) && !strings.EqualFold(name, "vary")
+			})
+		}
+		return strings.Contains(code, ":setBytes("), header
+	}
+	return false, ""
+}

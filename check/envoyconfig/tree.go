@@ -1,0 +1,228 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/check/findings"
+)
+
+// parse reads YAML, of which JSON is a part, to the tree that JSON would give.
+func parse(file []byte) (any, findings.Source, error) {
+	source, err := findings.ParseSource(file)
+	if err != nil {
+		return nil, source, err
+	}
+	tree, err := source.Root().Tree()
+	return jsonTree(tree), source, err
+}
+
+// jsonTree turns what only YAML has into what JSON has for it.
+func jsonTree(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			v[key] = jsonTree(value)
+		}
+		return v
+	case map[any]any: // some key is no string
+		m := make(map[string]any, len(v))
+		for key, value := range v {
+			m[fmt.Sprint(key)] = jsonTree(value)
+		}
+		return m
+	case []any:
+		for i, value := range v {
+			v[i] = jsonTree(value)
+		}
+		return v
+	case int:
+		return float64(v)
+	case int64:
+		return float64(v)
+	case uint64:
+		return float64(v)
+	case time.Time:
+		return v.Format(time.RFC3339)
+	}
+	return v
+}
+
+// isType compares a type URL, whose host does not count.
+func isType(url, name string) bool {
+	return url[strings.LastIndexByte(url, '/')+1:] == name
+}
+
+// object is a message. Its fields have snake_case names; protobuf's JSON also allows lowerCamelCase.
+type object map[string]any
+
+func (o object) field(name string) any {
+	if v, found := o[name]; found {
+		return v
+	}
+	words := strings.Split(name, "_")
+	for i, word := range words[1:] {
+		if word != "" {
+			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+		}
+	}
+	return o[strings.Join(words, "")]
+}
+
+func (o object) has(name string) bool { return o.field(name) != nil }
+
+func (o object) object(name string) object {
+	m, _ := o.field(name).(map[string]any)
+	return m
+}
+
+// list is a field's objects; what is none counts as an empty one.
+func (o object) list(name string) []object {
+	items, _ := o.field(name).([]any)
+	objects := make([]object, len(items))
+	for i, item := range items {
+		m, _ := item.(map[string]any)
+		objects[i] = m
+	}
+	return objects
+}
+
+func (o object) text(name string) string {
+	s, _ := o.field(name).(string)
+	return s
+}
+
+// flag is a bool or a google.protobuf.BoolValue.
+func (o object) flag(name string) bool {
+	b, _ := o.field(name).(bool)
+	return b
+}
+
+// number is a field's number, preset if there is none. protobuf's JSON has those of 64 bits as text.
+func (o object) number(name string, preset float64) float64 {
+	switch v := o.field(name).(type) {
+	case float64:
+		return v
+	case string:
+		if n, err := strconv.ParseFloat(v, 64); err == nil {
+			return n
+		}
+	}
+	return preset
+}
+
+// same reports whether two objects are the same place of the file.
+func same(a, b object) bool {
+	return a != nil && b != nil && reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+}
+
+func (o object) keys() []string { return slices.Sorted(maps.Keys(o)) }
+
+// typed is the type of an Any and the message in it, which a TypedStruct has under value.
+func (o object) typed() (string, object) {
+	kind := o.text("@type")
+	if isType(kind, typedStruct) {
+		return o.text("type_url"), o.object("value")
+	}
+	return kind, o
+}
+
+// skipped reports whether a field of a /config_dump is what runs no more, or stands elsewhere in it again.
+func skipped(o object, key string) bool {
+	switch key {
+	case "draining_state", "error_state", "warming_state":
+		return true
+	}
+	return key == "bootstrap" && strings.HasSuffix(o.text("@type"), ".BootstrapConfigDump")
+}
+
+// resources are what listeners refer to by name.
+type resources struct {
+	clusters map[string]object
+	// complete says that there are no other clusters and listeners than those of the file.
+	complete   bool
+	routes     map[string]object
+	extensions map[string]object
+	admin      object // its address, nil if there is none
+}
+
+// collect finds the resources of a file.
+func (r *resources) collect(tree any) {
+	r.clusters, r.routes, r.extensions = map[string]object{}, map[string]object{}, map[string]object{}
+	m, _ := tree.(map[string]any)
+	bootstrap := object(m)
+	dynamic := bootstrap.object("dynamic_resources")
+	r.admin = bootstrap.object("admin").object("address")
+	r.complete = bootstrap.has("static_resources") && !dynamic.has("cds_config") && !dynamic.has("lds_config") &&
+		!dynamic.has("ads_config")
+	for _, cluster := range bootstrap.object("static_resources").list("clusters") {
+		r.clusters[cluster.text("name")] = cluster
+	}
+	for _, dump := range bootstrap.list("configs") {
+		r.complete = true // of an Envoy that runs
+		if admin := dump.object("bootstrap").object("admin"); admin != nil {
+			r.admin = admin.object("address")
+		}
+		r.dumped(dump)
+	}
+}
+
+func (r *resources) dumped(dump object) {
+	for _, kind := range []string{"static_clusters", "dynamic_active_clusters"} {
+		for _, item := range dump.list(kind) {
+			cluster := item.object("cluster")
+			r.clusters[cluster.text("name")] = cluster
+		}
+	}
+	for _, kind := range []string{"static_route_configs", "dynamic_route_configs"} {
+		for _, item := range dump.list(kind) {
+			route := item.object("route_config")
+			r.routes[route.text("name")] = route
+		}
+	}
+	for _, item := range dump.list("ecds_filters") {
+		extension := item.object("ecds_filter")
+		r.extensions[extension.text("name")] = extension
+	}
+}
+
+// discovered is a filter with its configuration, also where that comes by discovery.
+func (r *resources) discovered(filter object) object {
+	extension, found := r.extensions[filter.text("name")]
+	if !filter.has("config_discovery") || !found {
+		return filter
+	}
+	whole := maps.Clone(filter)
+	whole["typed_config"] = extension.field("typed_config")
+	return whole
+}
+
+// routings are the route configurations of a connection manager that are known; unseen is the name of another one.
+func (r *resources) routings(manager object) (all []object, unseen string) {
+	scopes := manager.object("scoped_routes")
+	if scopes.has("scoped_rds") {
+		unseen = scopes.text("name")
+	}
+	scoped := scopes.object("scoped_route_configurations_list").list("scoped_route_configurations")
+	for _, from := range append([]object{manager}, scoped...) {
+		inline := from.object("route_config")
+		if from.has("route_configuration") {
+			inline = from.object("route_configuration")
+		}
+		if inline == nil {
+			name := from.object("rds").text("route_config_name") + from.text("route_configuration_name")
+			if inline = r.routes[name]; inline == nil && name != "" {
+				unseen = name
+			}
+		}
+		if inline != nil {
+			all = append(all, inline)
+		}
+	}
+	return all, unseen
+}

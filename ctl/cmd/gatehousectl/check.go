@@ -1,0 +1,135 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/gatehouse/gatehouse/check/envoyconfig"
+	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/nginxconfig"
+	"github.com/gatehouse/gatehouse/check/rehearse"
+)
+
+// maxConfig bounds a configuration file in bytes; generated ones can be large.
+const maxConfig = 64 << 20
+
+type checkCmd struct {
+	File  string `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; or nginx.conf, or the output of nginx -T; - is standard input."`
+	Rules string `placeholder:"FILE" help:"Rules of nginx, as nginx render reads or writes them. Default: the file that nginx.conf names."`
+
+	Against  string `placeholder:"FILE" help:"Also compare the rules with those of this file, such as the configuration that runs, and print a request for each path that is judged differently. Exit code 4 if one lets in who was kept out. Both files may also have the rules only."`
+	Listener string `placeholder:"NAME" help:"Listener whose rules are compared, if there are several."`
+
+	jsonFlag `embed:""`
+}
+
+// checked is a report, with changes if rules were compared.
+type checked struct {
+	findings.Report
+	Changes *[]rehearse.Change `json:"changes,omitempty"`
+}
+
+// Run analyses the file; it needs no Redis.
+func (cmd *checkCmd) Run(c *console) error {
+	file, err := c.read(cmd.File, maxConfig, "a configuration")
+	if err != nil {
+		return err
+	}
+	var given []byte
+	if cmd.Rules != "" && nginxconfig.Is(file) {
+		if given, err = c.read(cmd.Rules, maxConfig, "rules"); err != nil {
+			return err
+		}
+	}
+	report, err := cmd.analyze(file, given)
+	if err != nil {
+		return err
+	}
+	var changes []rehearse.Change
+	out := checked{Report: report}
+	if cmd.Against != "" {
+		if changes, err = cmd.compare(c, file, given); err != nil && report.Errors() == 0 {
+			return err // otherwise a finding tells it
+		}
+		out.Changes = &changes
+	}
+	if cmd.JSON {
+		if err := cmd.print(c, &out); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range report.Findings {
+			at := cmp.Or(f.File, cmd.File)
+			if f.Line > 0 {
+				at += fmt.Sprint(":", f.Line)
+			}
+			if place := f.Place.Text(); place != "" {
+				at += ": " + place
+			}
+			fmt.Fprintf(c.stderr, "%s [%s] %s: %s\n  fix: %s\n", f.Severity, f.Code, at, f.Message, f.Fix)
+			if f.Corrected != "" {
+				fmt.Fprintf(c.stderr, "       %s\n", f.Corrected)
+			}
+		}
+		if err := printChanges(c, changes, false); err != nil {
+			return err
+		}
+	}
+	if n := report.Errors(); n > 0 {
+		return usagef("%s: errors found: %d", cmd.File, n)
+	}
+	if rehearse.Weakened(changes) {
+		return weakened(cmd.File, cmd.Against)
+	}
+	if !cmd.JSON {
+		fmt.Fprintf(c.stdout, "%s: ok, %d rules\n", cmd.File, report.Rules)
+	}
+	return nil
+}
+
+func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
+	if nginxconfig.Is(file) {
+		return nginxconfig.Analyze(cmd.File, file, cmd.Rules, rules), nil
+	}
+	if cmd.Rules != "" {
+		return findings.Report{}, usagef("--rules: %s is Envoy's, which has the rules in it", cmd.File)
+	}
+	if cmd.Against != "" && envoyconfig.IsRules(file) {
+		rules, err := parseRules(cmd.File, file, "")
+		if err != nil {
+			return findings.Report{}, err
+		}
+		return findings.Report{Rules: len(rules.Rules)}, nil
+	}
+	return envoyconfig.Analyze(cmd.File, file), nil
+}
+
+// compare compares the rules of the file, or those that were given, with those of --against.
+func (cmd *checkCmd) compare(c *console, file, given []byte) ([]rehearse.Change, error) {
+	if cmd.Against == "-" && (cmd.File == "-" || cmd.Rules == "-") {
+		return nil, usagef("--against: standard input is also another file")
+	}
+	old, err := c.rules(cmd.Against, cmd.Listener)
+	if err != nil {
+		return nil, err
+	}
+	name, text := cmd.File, file
+	if given != nil {
+		name, text = cmd.Rules, given
+	}
+	rules, err := parseRules(name, text, cmd.Listener)
+	if err != nil {
+		return nil, err
+	}
+	return rehearse.Compare(old, rules), nil
+}
+
+func (cmd *checkCmd) print(c *console, report *checked) error {
+	if report.Findings == nil {
+		report.Findings = []findings.Finding{} // a list, also an empty one
+	}
+	if report.Changes != nil && *report.Changes == nil {
+		*report.Changes = []rehearse.Change{}
+	}
+	return c.printJSON(report)
+}

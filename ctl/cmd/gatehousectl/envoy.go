@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/check/envoyconfig"
+)
+
+// envoyParts is a configuration of Envoy, and the directory of its parts.
+type envoyParts struct {
+	File string      `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
+	Dir  string      `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
+	mode fs.FileMode // of File, which its parts get
+}
+
+func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
+	text, err := c.read(parts.File, maxConfig, "a configuration")
+	if err != nil {
+		return nil, err
+	}
+	parts.mode = 0o600
+	if parts.File != "-" {
+		info, err := os.Stat(parts.File)
+		if err != nil {
+			return nil, err
+		}
+		parts.mode = info.Mode().Perm()
+	}
+	dir, err := filepath.Abs(parts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	split, err := envoyconfig.SplitFilters(text, dir)
+	if err != nil {
+		return nil, usagef("%s: %w", parts.File, err)
+	}
+	return split, nil
+}
+
+func (parts *envoyParts) bootstrap() string {
+	return filepath.Join(parts.Dir, envoyconfig.BootstrapFile)
+}
+
+type envoyRenderCmd struct {
+	envoyParts `embed:""`
+}
+
+// Run writes the parts; it needs no Redis. The filters come first, since Envoy answers 500 without them.
+func (cmd *envoyRenderCmd) Run(c *console) error {
+	split, err := cmd.split(c)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cmd.Dir, 0o700); err != nil {
+		return err
+	}
+	for _, filter := range split.Filters {
+		if err := writeFile(filepath.Join(cmd.Dir, filter.File()), filter.Text, cmd.mode); err != nil {
+			return err
+		}
+	}
+	return writeFile(cmd.bootstrap(), split.Bootstrap, cmd.mode)
+}
+
+type envoyReloadCmd struct {
+	envoyParts `embed:""`
+	Admin      string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of Envoy."`
+}
+
+// Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied them. If
+// Envoy refuses one, all are again as before.
+func (cmd *envoyReloadCmd) Run(c *console) error {
+	checks := *c
+	checks.stdout = io.Discard // it says that all is well
+	if err := (&checkCmd{File: cmd.File}).Run(&checks); err != nil {
+		return err
+	}
+	split, err := cmd.split(c)
+	if err != nil {
+		return err
+	}
+	running, err := os.ReadFile(cmd.bootstrap())
+	if errors.Is(err, fs.ErrNotExist) {
+		return usagef("%w: let Envoy start with what gatehousectl envoy render writes", err)
+	}
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(running, split.Bootstrap) {
+		return usagef("%s: nothing is applied: other parts than the rules differ from what Envoy started with, first %s; "+
+			"restart Envoy", cmd.File, firstDifference(running, split.Bootstrap))
+	}
+	var replaced []replacedFilter
+	for _, filter := range split.Filters {
+		if err := cmd.apply(c, &filter, &replaced); err != nil {
+			return errors.Join(err, cmd.restore(replaced))
+		}
+	}
+	return nil
+}
+
+// replacedFilter is a filter whose file a reload has replaced.
+type replacedFilter struct {
+	name, path string
+	text       []byte    // of the file before
+	before     discovery // what Envoy told before
+}
+
+// restore writes the filters' files as they were, and waits until Envoy has applied them again.
+func (cmd *envoyReloadCmd) restore(replaced []replacedFilter) (failed error) {
+	for _, filter := range replaced {
+		failed = errors.Join(failed, writeFile(filter.path, filter.text, cmd.mode))
+	}
+	begin := time.Now()
+	for _, filter := range replaced {
+		for {
+			now, err := cmd.state(filter.name)
+			if err == nil && now.version == filter.before.version {
+				break
+			}
+			if err != nil || time.Since(begin) > reloadTimeout {
+				failed = errors.Join(failed, fmt.Errorf("%s: its file is as before, but Envoy has not applied it after %s",
+					filter.name, time.Since(begin).Round(time.Second)), err)
+				break
+			}
+			time.Sleep(reloadPoll)
+		}
+	}
+	return failed
+}
+
+// firstDifference returns the first line of next that differs, or is missing, in running.
+func firstDifference(running, next []byte) string {
+	old := strings.Split(string(running), "\n")
+	for i, line := range strings.Split(string(next), "\n") {
+		if i >= len(old) || old[i] != line {
+			return strconv.Quote(strings.TrimSpace(line))
+		}
+	}
+	return "the end"
+}
+
+// apply replaces the filter's file if it differs, adds it to replaced, and waits until Envoy has applied it.
+func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter, replaced *[]replacedFilter) error {
+	before, err := cmd.state(filter.Name)
+	if err != nil {
+		return fmt.Errorf("%w\nSay where Envoy's admin is by --admin or $GATEHOUSE_EDGE_ADMIN", err)
+	}
+	path := filepath.Join(cmd.Dir, filter.File())
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if before.version == filter.Version && bytes.Equal(old, filter.Text) {
+		_, err = fmt.Fprintf(c.stdout, "%s: unchanged\n", filter.Name)
+		return err
+	}
+	begin := time.Now()
+	if err := writeFile(path, filter.Text, cmd.mode); err != nil {
+		return err
+	}
+	*replaced = append(*replaced, replacedFilter{filter.Name, path, old, before})
+	for {
+		now, err := cmd.state(filter.Name)
+		switch {
+		case err != nil:
+			return err
+		case now.version == filter.Version:
+			_, err = fmt.Fprintf(c.stdout, "%s: applied in %d ms\n", filter.Name, time.Since(begin).Milliseconds())
+			return err
+		case now.rejected > before.rejected:
+			return fmt.Errorf("%s: Envoy refuses it and goes on as before; its log tells why", filter.Name)
+		case time.Since(begin) > reloadTimeout:
+			return fmt.Errorf("%s: Envoy has not applied it after %s: does it run with %s?", filter.Name, reloadTimeout,
+				cmd.bootstrap())
+		}
+		time.Sleep(reloadPoll)
+	}
+}
+
+const (
+	reloadTimeout = 30 * time.Second // Envoy compiles the module
+	reloadPoll    = 10 * time.Millisecond
+)
+
+// discovery is what Envoy tells of a filter that it discovers.
+type discovery struct {
+	version  string
+	rejected int
+}
+
+func (cmd *envoyReloadCmd) state(filter string) (state discovery, err error) {
+	prefix := "extension_config_discovery.http_filter." + filter + "."
+	stats, err := fetch(http.MethodGet, "http://"+cmd.Admin+"/stats?filter=^extension_config_discovery", nil, maxAnswer)
+	if err != nil {
+		return state, err
+	}
+	for line := range strings.Lines(string(stats)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch name {
+		case prefix + "version_text":
+			state.version = strings.Trim(value, `"`)
+		case prefix + "update_rejected":
+			if state.rejected, err = strconv.Atoi(value); err != nil {
+				return state, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return state, nil
+}

@@ -1,0 +1,41 @@
+package operatorapi
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// LogLevel asks to log from a level on, until the sidecar ends.
+type LogLevel struct {
+	Level slog.Level `json:"level"`
+}
+
+// Release asks to forget the failures of a network, or of one device there.
+type Release struct {
+	Network string `json:"network"` // or an address in it
+	Device  string `json:"device,omitempty"`
+}
+
+// Released tells how many holds were forgotten.
+type Released struct {
+	Released int `json:"released"`
+}
+
+// Resyncing tells that a resync has begun.
+type Resyncing struct {
+	Resyncing bool `json:"resyncing"`
+}
+
+// Hold is a network, or one device at it, that the limits hold back.
+type Hold struct {
+	// Network is an IPv4 address or an IPv6 /64.
+	Network netip.Prefix `json:"network"`
+	// Device is the device that is held back there; "": all that never authenticated there.
+	Device string    `json:"device,omitempty"`
+	Last   time.Time `json:"last_failure"`
+	// WaitS is how long its next attempt must wait, s; 0: not at all, but it goes last (see --limit.window).
+	WaitS float64 `json:"wait_s"`
+	// Own: the device authenticated there before, so its right secret passes, and only others wait.
+	Own bool `json:"own,omitempty"`
+}

@@ -1,0 +1,19 @@
+package settings
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// LogRedis puts what the process's Redis clients say into its log. Errors come back from calls anyway.
+func LogRedis(log *slog.Logger) { redis.SetLogger(redisLogger{log}) }
+
+type redisLogger struct{ log *slog.Logger }
+
+// Printf logs.
+func (l redisLogger) Printf(_ context.Context, format string, args ...any) {
+	l.log.Debug("redis client", "message", fmt.Sprintf(format, args...))
+}

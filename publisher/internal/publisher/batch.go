@@ -1,0 +1,350 @@
+package publisher
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/internal/strictjson"
+)
+
+const (
+	// maxLine bounds a line of a batch: a body in base64 or with escapes.
+	maxLine = 2 << 20
+	// maxLines bounds the lines of a batch, and with them the results in memory.
+	maxLines = 10_000
+	// atOnce is how many lines are written at once, and atOnceBytes how many bytes of lines, or one line more.
+	atOnce, atOnceBytes = 512, 1 << 20
+	maxPart             = atOnceBytes + maxLine
+	batchTimeout        = 5 * time.Minute
+	runTimeout          = 20 * time.Second // of what is written at once: encoding, and Redis
+
+	tooMuch = "the team writes more than its rates allow"
+)
+
+// line is a write in a batch.
+type line struct {
+	Op          string            `json:"op"` // put or delete
+	Key         string            `json:"key"`
+	ContentType string            `json:"content_type"`
+	Body        string            `json:"body"`
+	BodyBase64  []byte            `json:"body_base64"`
+	TTL         *string           `json:"ttl"`
+	Tags        []string          `json:"tags"`
+	Status      int               `json:"status"`
+	Headers     []contract.Header `json:"headers"`
+	ETag        string            `json:"etag"`
+	Version     uint64            `json:"version"`
+	IfVersion   *uint64           `json:"if_version"`
+	IfAbsent    bool              `json:"if_absent"`
+}
+
+// lineResult is the outcome of a line.
+type lineResult struct {
+	Key     string `json:"key,omitempty"`
+	Status  int    `json:"status"`
+	Version uint64 `json:"version,omitempty"`
+	ETag    string `json:"etag,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// write is a line that is about to be written, or was refused.
+type write struct {
+	op     string
+	object publish.Object
+	p      *problem
+	done   publish.Result
+
+	request    publish.Request
+	identified bool // by request
+}
+
+// batch writes the lines of the body in their order, and answers with a line for each.
+func (c *call) batch() (int, *problem) {
+	if p := c.unfit(); p != nil {
+		return c.charged(p)
+	}
+	if p := wrongKey(c.r.Header); p != nil {
+		return c.charged(p)
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, batchTimeout)
+	defer cancel()
+	lines := bufio.NewReader(c.r.Body)
+	var out bytes.Buffer
+	status, n := http.StatusOK, 0
+	for more := true; more; {
+		var part []write
+		var p *problem
+		c.extend()
+		if part, more, p = c.part(ctx, lines, n); p != nil && n == 0 && len(part) == 0 {
+			return c.charged(p)
+		}
+		n += len(part)
+		gone := c.renew()
+		if gone != nil {
+			part = nil
+		} else {
+			gone = c.writePart(ctx, part)
+		}
+		if p == nil {
+			p = gone
+		}
+		if p != nil { // what follows was not read
+			part, more = append(part, write{p: p}), false
+		}
+		for i := range part {
+			r := part[i].result()
+			if r.Status >= 300 {
+				status = http.StatusMultiStatus
+			}
+			text, _ := json.Marshal(r) // it has strings and numbers
+			out.Write(append(text, '\n'))
+		}
+		c.leave()
+	}
+	if n == 0 {
+		c.team.limiter.Allow()
+	}
+	c.extend() // the last part may have waited
+	return c.send(status, "application/x-ndjson", out.Bytes())
+}
+
+// unfit returns why the headers are not those of a batch.
+func (c *call) unfit() *problem {
+	if p := wrongField(c.r.Header, nil, ""); p != nil {
+		return p
+	}
+	if t, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); t != "application/x-ndjson" {
+		return problemf(http.StatusUnsupportedMediaType, "content-type: want application/x-ndjson")
+	}
+	if c.r.Header.Get("Content-Encoding") != "" {
+		return problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without")
+	}
+	return nil
+}
+
+// charged is for a batch without lines, which counts as any request.
+func (c *call) charged(p *problem) (int, *problem) {
+	if limited := c.charge(); limited != nil {
+		p = limited
+	}
+	return 0, p
+}
+
+// renew takes the team from the file as it is now: a batch may take minutes. It returns why the token is none any more.
+func (c *call) renew() *problem {
+	team := c.s.teams.of(c.token)
+	if team == nil {
+		return problemf(http.StatusUnauthorized, "the token was removed; the rest was not written")
+	}
+	c.team = team
+	return nil
+}
+
+// extend gives the next part of the body, and the answer, the time of a whole request.
+func (c *call) extend() {
+	control := http.NewResponseController(c.w)
+	control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	control.SetWriteDeadline(time.Now().Add(answerTimeout + bodyTimeout))
+}
+
+// part reads the next lines to write at once, after n. more is false at the end of the body, p why nothing more can be
+// read.
+func (c *call) part(ctx context.Context, lines *bufio.Reader, n int) (part []write, more bool, p *problem) {
+	more = true
+	for size := 0; more && len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
+		var line []byte
+		if line, more, p = c.line(ctx, lines, size); p != nil {
+			return part, false, p
+		}
+		size += len(line)
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		if n+len(part) == maxLines {
+			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
+		}
+		w := c.parse(line)
+		w.request, w.identified = c.request(n+len(part)+1, string(line))
+		part = append(part, w)
+	}
+	return part, more, nil
+}
+
+// line reads a line of a part that has size bytes so far. Before the part becomes large, it waits for its turn: until
+// then a client that sends slowly takes none. more is false at the end of the body.
+func (c *call) line(ctx context.Context, lines *bufio.Reader, size int) (line []byte, more bool, p *problem) {
+	for {
+		piece, err := lines.ReadSlice('\n')
+		line = append(line, piece...)
+		if size+len(line) >= smallBody && c.free == nil {
+			if p := c.enter(ctx, c.size(maxPart)); p != nil {
+				return nil, false, p
+			}
+		}
+		switch {
+		case len(line) > maxLine:
+			return nil, false, problemf(http.StatusRequestEntityTooLarge, "a line has more than %d bytes", maxLine)
+		case err == nil, errors.Is(err, io.EOF):
+			return bytes.TrimRight(line, "\r\n"), err == nil, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, false, unread(err)
+		}
+	}
+}
+
+// parse reads a line.
+func (c *call) parse(text []byte) (w write) {
+	var l line
+	refuse := func(format string, args ...any) write {
+		w.p = problemf(http.StatusBadRequest, format, args...)
+		return w
+	}
+	err := strictjson.Decode(bytes.NewReader(text), &l)
+	if errors.Is(err, strictjson.ErrText) {
+		err = fmt.Errorf("%w: want body_base64", err)
+	}
+	if len(l.Key) > limits.MaxKey { // neither the answer nor the log repeats it
+		err = cmp.Or(err, fmt.Errorf("key: %d bytes, at most %d are allowed", len(l.Key), limits.MaxKey))
+		l.Key = ""
+	}
+	w.op = l.Op
+	w.object = publish.Object{
+		Key: l.Key, ContentType: l.ContentType, Body: l.BodyBase64, Tags: l.Tags, Status: l.Status, Headers: l.Headers,
+		ETag: l.ETag, Version: l.Version, IfAbsent: l.IfAbsent,
+	}
+	switch {
+	case err != nil:
+		return refuse("%v", err)
+	case l.Op != "put" && l.Op != "delete":
+		return refuse("op: %q: want put or delete", l.Op)
+	case l.Body != "" && len(l.BodyBase64) > 0:
+		return refuse("want one of body and body_base64")
+	case l.Op == "delete" && !onlyKey(l):
+		return refuse("delete: want op and key only")
+	case len(l.Body) > limits.MaxBody || len(l.BodyBase64) > limits.MaxBody:
+		w.p = problemf(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", limits.MaxBody)
+		return w
+	}
+	if l.Body != "" {
+		w.object.Body = []byte(l.Body)
+	}
+	if l.TTL != nil {
+		if w.object.TTL, w.p = lifetime("ttl", *l.TTL); w.p != nil {
+			return w
+		}
+	}
+	if l.IfVersion != nil {
+		if w.object.IfVersion = *l.IfVersion; w.object.IfVersion == 0 {
+			return refuse("if_version: 0: no object has it; if_absent: true writes if there is none")
+		}
+	}
+	if !c.team.mayWrite(l.Key) {
+		w.p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", l.Key, c.team.Name)
+	}
+	return w
+}
+
+func onlyKey(l line) bool {
+	l.Op, l.Key = "", ""
+	empty, _ := json.Marshal(line{})
+	got, err := json.Marshal(l)
+	return err == nil && bytes.Equal(got, empty)
+}
+
+// writePart writes what was not refused, in its order. It returns why nothing more should be written, if Redis does not
+// answer or the rate does not allow more within the time of a batch.
+func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
+	if err := c.team.wait(ctx, len(part)); err != nil {
+		for i := range part {
+			part[i].p = &problem{Status: http.StatusTooManyRequests, Detail: tooMuch}
+		}
+		gone = &problem{Status: http.StatusTooManyRequests, Detail: "the rest was not read"}
+	}
+	size := 0
+	for _, w := range part {
+		size += len(w.object.Body)
+	}
+	if late := c.write(ctx, size, func() { c.writeRuns(ctx, part) }); late != nil {
+		for i := range part {
+			part[i].p = cmp.Or(part[i].p, late)
+		}
+		gone = &problem{Status: late.Status, Detail: "the rest was not read"}
+	}
+	for i := range part {
+		w := &part[i]
+		operation := w.op
+		if operation != "delete" {
+			operation = "put" // or what was meant by an unknown one
+		}
+		c.done(operation, w.object.Key, w.done.Version, w.p)
+		if w.p != nil && w.p.Status == http.StatusServiceUnavailable {
+			gone = &problem{Status: http.StatusServiceUnavailable, Detail: "the rest was not read"}
+		}
+	}
+	return gone
+}
+
+// writeRuns writes what was not refused, by runs of the same operation.
+func (c *call) writeRuns(ctx context.Context, part []write) {
+	for i := 0; i < len(part); {
+		if part[i].p != nil {
+			i++
+			continue
+		}
+		end := i + 1
+		for end < len(part) && part[end].p == nil && part[end].op == part[i].op {
+			end++
+		}
+		c.writeRun(ctx, part[i:end])
+		i = end
+	}
+}
+
+// writeRun writes lines of the same operation.
+func (c *call) writeRun(ctx context.Context, run []write) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	ctx = identifyLines(ctx, run)
+	var results []publish.Result
+	if run[0].op == "put" {
+		objects := make([]publish.Object, len(run))
+		for i, w := range run {
+			objects[i] = w.object
+		}
+		results = c.s.p.PutAll(ctx, objects)
+	} else {
+		keys := make([]string, len(run))
+		for i, w := range run {
+			keys[i] = w.object.Key
+		}
+		results = c.s.p.DeleteAll(ctx, keys)
+	}
+	for i, r := range results {
+		if run[i].done = r; r.Err != nil {
+			run[i].p = precondition(failed(r.Err), run[i].object.IfVersion != 0)
+		}
+	}
+}
+
+func (w *write) result() lineResult {
+	if w.p != nil {
+		return lineResult{Key: w.object.Key, Status: w.p.Status, Detail: w.p.Detail}
+	}
+	r := lineResult{Key: w.object.Key, Status: http.StatusOK, Version: w.done.Version}
+	if w.op == "put" {
+		r.ETag = w.object.EntityTag()
+	}
+	return r
+}
