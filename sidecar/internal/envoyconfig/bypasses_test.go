@@ -285,13 +285,13 @@ func bypasses() []analyzeTest {
 			nil, ""},
 
 		{"a route to the sidecar", routeFirst("{match: {prefix: /x/}, route: {cluster: gatehouse-sidecar}}"),
-			[]string{toInner.Code}, "routes[0]"},
+			[]string{toPrivate.Code}, "routes[0]"},
 		{"a route to the sidecar's keys",
 			routeFirst("{match: {path: /v1/session/jwks}, route: {cluster: gatehouse-sidecar}}"), nil, ""},
 		{"a mirror to the sidecar",
 			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: " +
-				"gatehouse-sidecar}]}}"), []string{toInner.Code}, "routes[0]"},
-		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toInner.Code}, "listener second"},
+				"gatehouse-sidecar}]}}"), []string{toPrivate.Code}, "routes[0]"},
+		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toPrivate.Code}, "listener second"},
 		{"a TCP connection to the cluster that its client names", listener(anywhere,
 			`typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, `+tcp+"other}"),
 			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
@@ -300,7 +300,7 @@ func bypasses() []analyzeTest {
 			matching("a.example, Upstream", listener(anywhere, byName)), []string{unjudged.Code},
 			"listener second: filter_chains[0]"},
 		{"a TCP connection to one of two clusters, one of them the sidecar",
-			matching("a.example, gatehouse-sidecar", listener(anywhere, byName)), []string{toInner.Code},
+			matching("a.example, gatehouse-sidecar", listener(anywhere, byName)), []string{toPrivate.Code},
 			"listener second: filter_chains[0]"},
 		{"a TCP connection to one of many clusters", matching("'*.example'", listener(anywhere, byName)),
 			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
@@ -400,14 +400,14 @@ func bypasses() []analyzeTest {
 			cluster("static", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
 		{"a route by a listener to the sidecar", with(routeFirst("{match: {prefix: /x/}, route: {cluster: inner}}"),
 			shippedPush, innerListener("internal_listener: {}", "gatehouse-sidecar"), shippedClusters,
-			cluster("inner", "envoy_internal_address: {server_listener_name: inner-listener}")), []string{toInner.Code},
+			cluster("inner", "envoy_internal_address: {server_listener_name: inner-listener}")), []string{toPrivate.Code},
 			"routes[0]"},
 		{"a TCP connection with the name that a client asks for", listener(anywhere,
 			storesNewly("envoy.network.upstream_server_name", "%REQUESTED_SERVER_NAME%")), nil, ""},
 		{"a route to the push listener", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"),
-			shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toInner.Code}, "routes[0]"},
+			shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toPrivate.Code}, "routes[0]"},
 		{"a route to admin", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters,
-			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toInner.Code}, "routes[0]"},
+			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toPrivate.Code}, "routes[0]"},
 		{"a route to the metrics", with(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"),
 			shippedClusters, cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}")), nil, ""},
 		{"a route by a listener to the metrics", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
@@ -415,16 +415,16 @@ func bypasses() []analyzeTest {
 			"{match: {path: /metrics}, route: {cluster: p, prefix_rewrite: /stats/prometheus}}"), nil, ""},
 		{"a route by a listener to all of admin", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
 			1)+"}", strings.Replace(loopback, "8082", "9902", 1), "{match: {prefix: /}, route: {cluster: p}}"),
-			[]string{toInner.Code, toInner.Code}, "virtual host upstream: routes[0]"},
+			[]string{toPrivate.Code, toPrivate.Code}, "virtual host upstream: routes[0]"},
 		{"a route by an internal listener to the metrics", metrics("/stats", "internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
 			nil, ""},
 		{"a route by an internal listener to all of admin", metrics("/metrics", "internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
-			[]string{toInner.Code}, "virtual host upstream: routes[0]"},
+			[]string{toPrivate.Code}, "virtual host upstream: routes[0]"},
 		{"a route by an internal listener that rewrites to what admin is asked", metrics("/stats", "internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {path: /stats}, route: {cluster: p, "+
-				"prefix_rewrite: /quitquitquit}}"), []string{toInner.Code}, "virtual host upstream: routes[0]"},
+				"prefix_rewrite: /quitquitquit}}"), []string{toPrivate.Code}, "virtual host upstream: routes[0]"},
 		{"cluster_header", routeFirst("{match: {prefix: /x/}, route: {cluster_header: x-to}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"cluster_header, weighted",
@@ -454,11 +454,11 @@ func bypasses() []analyzeTest {
 				`{match: {prefix: /v1/telemetry/health}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions],
                 typed_per_filter_config: {gatehouse: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}}`), []string{routeOff.Code}, "routes[0]"},
 		{"a plugin's cluster", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: " +
-			specifier + "}}"), []string{toInner.Code}, "routes[0]"},
+			specifier + "}}"), []string{toPrivate.Code}, "routes[0]"},
 		{"a plugin's cluster, by name", with(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
 			"            name: edge\n            # Cache-Status",
 			"            name: edge\n            cluster_specifier_plugins: ["+specifier+"]\n            # Cache-Status"),
-			[]string{toInner.Code}, "routes[0]"},
+			[]string{toPrivate.Code}, "routes[0]"},
 		{"a plugin that isn't known", routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"a plugin that is a program",
@@ -466,7 +466,7 @@ func bypasses() []analyzeTest {
 				"{source_code: {inline_string: x}}}}}}"), []string{clientsChoose.Code}, "routes[0]"},
 		{"a composite", with(routeFirst("{match: {prefix: /x/}, route: {cluster: all}}"), shippedClusters,
 			shippedClusters+"  - {name: all, cluster_type: {name: envoy.clusters.composite, typed_config: {clusters: [{name: "+
-				"gatehouse-sidecar}]}}}\n"), []string{toInner.Code}, "routes[0]"},
+				"gatehouse-sidecar}]}}}\n"), []string{toPrivate.Code}, "routes[0]"},
 		{"a second listener by the same service",
 			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")),
 				"  - name: upstream\n    type: STATIC",
@@ -588,8 +588,8 @@ func TestStored(t *testing.T) {
 		{"%DYNAMIC_METADATA(a)", true, true},
 		{"", true, true}, // in a file
 	} {
-		s, manager := stored{format: test.format}, object{"use_remote_address": test.trusted}
-		if got := s.chosen(manager); got != test.chosen {
+		s, manager := storedValue{format: test.format}, object{"use_remote_address": test.trusted}
+		if got := s.isClientChosen(manager); got != test.chosen {
 			t.Errorf("%q with use_remote_address: %t: chosen by clients: %t", test.format, test.trusted, got)
 		}
 	}

@@ -149,7 +149,7 @@ func TestField(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, _, err := parse(
+	got, _, err := parseTree(
 		[]byte("{1: [2, -3, 1.5, 18446744073709551615, 2020-01-01], a: {true: null, b: yes, c: &x {d: 0x10}, e: *x}}"))
 	want := map[string]any{
 		"1": []any{2.0, -3.0, 1.5, 18446744073709551615.0, "2020-01-01T00:00:00Z"},

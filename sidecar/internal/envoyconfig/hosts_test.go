@@ -139,7 +139,7 @@ func TestJudgesOf(t *testing.T) {
 	config := object{"virtual_hosts": []any{
 		map[string]any{"domains": []any{"*"}}, map[string]any{"domains": []any{"A.example", "b.example:80"}},
 		map[string]any{"domains": []any{"www.*"}}}}
-	got := (&plugin{rules: rules}).judgesOf(config)
+	got := (&plugin{rules: rules}).judgingHosts(config)
 	for host, want := range map[int][]int{0: {-1, 0, 1}, 1: {0, 1}, 2: {-1, 0, 1}} {
 		slices.Sort(got[host])
 		if !slices.Equal(got[host], want) {

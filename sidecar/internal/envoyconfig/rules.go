@@ -14,7 +14,7 @@ type Rules struct {
 // RulesOf returns the rules of each edge in an Envoy configuration, as [Analyze] reads it, or in a file that has the
 // rules only, as for nginx.
 func RulesOf(name string, file []byte) ([]Rules, error) {
-	tree, _, err := parse(file)
+	tree, _, err := parseTree(file)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 		return []Rules{{JSON: text}}, err
 	}
 	a := &analysis{name: name}
-	a.find(tree)
+	a.findPlugins(tree)
 	var all []Rules
 	for _, p := range a.plugins {
 		if p.rules != nil && p.rules.PushListener {
@@ -40,7 +40,7 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Rules{p.name(), text})
+		all = append(all, Rules{p.listenerName(), text})
 	}
 	if len(all) == 0 {
 		return nil, errors.New("has no Gatehouse filter and no rules")
@@ -50,7 +50,7 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 
 // IsRules reports whether a file has rules only, as for nginx.
 func IsRules(file []byte) bool {
-	tree, _, err := parse(file)
+	tree, _, err := parseTree(file)
 	m, ok := tree.(map[string]any)
 	return err == nil && ok && hasRules(m)
 }

@@ -42,7 +42,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 	if doc.Kind != yaml.DocumentNode || doc.Content[0].Kind != yaml.MappingNode {
 		return nil, errors.New("want one YAML or JSON document: Envoy's bootstrap")
 	}
-	root := withoutAliases(doc.Content[0])
+	root := resolveAliases(doc.Content[0])
 	split := &Split{}
 	for name, filters := range edgeFilters(root) {
 		if file := (&Filter{Name: name}).File(); file == BootstrapFile || filepath.Base(file) != file {
@@ -52,7 +52,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 		versions := make([]Filter, len(filters))
 		for i, node := range filters {
 			var err error
-			if versions[i], err = discoverable(name, node); err != nil {
+			if versions[i], err = filterFile(name, node); err != nil {
 				return nil, err
 			}
 		}
@@ -60,7 +60,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 			continue
 		}
 		for _, node := range filters {
-			if err := discover(node, filepath.Join(dir, versions[0].File())); err != nil {
+			if err := setDiscovery(node, filepath.Join(dir, versions[0].File())); err != nil {
 				return nil, err
 			}
 		}
@@ -76,7 +76,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 		return nil, err
 	}
 	var err error
-	split.Bootstrap, err = encode(root)
+	split.Bootstrap, err = encodeYAML(root)
 	return split, err
 }
 
@@ -106,27 +106,27 @@ func isEdge(filter *yaml.Node) bool {
 		return false
 	}
 	a := &analysis{}
-	a.find(jsonTree(tree))
+	a.findPlugins(toJSONTree(tree))
 	return len(a.plugins) == 1 && !a.plugins[0].raw.has("push_listener")
 }
 
-// discoverable returns the file of a filter.
-func discoverable(name string, filter *yaml.Node) (Filter, error) {
+// filterFile returns the file of a filter.
+func filterFile(name string, filter *yaml.Node) (Filter, error) {
 	config := fieldOf(filter, "typed_config", "typedConfig")
-	text, err := encode(config)
+	text, err := encodeYAML(config)
 	if err != nil {
 		return Filter{}, err
 	}
 	version := fmt.Sprintf("%x", sha256.Sum256(text))[:16]
 	resource := newMapping("@type", "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name", name,
 		"typed_config", config)
-	text, err = encode(newMapping("version_info", version,
+	text, err = encodeYAML(newMapping("version_info", version,
 		"resources", &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{resource}}))
 	return Filter{name, version, text}, err
 }
 
-// discover makes Envoy read a filter's configuration from a file.
-func discover(filter *yaml.Node, path string) error {
+// setDiscovery makes Envoy read a filter's configuration from a file.
+func setDiscovery(filter *yaml.Node, path string) error {
 	var tree map[string]any
 	if err := fieldOf(filter, "typed_config", "typedConfig").Decode(&tree); err != nil {
 		return err
@@ -144,20 +144,20 @@ func discover(filter *yaml.Node, path string) error {
 	}
 	for i := 0; i+1 < len(filter.Content); i += 2 {
 		if key := filter.Content[i]; key.Value == "typed_config" || key.Value == "typedConfig" {
-			filter.Content[i], filter.Content[i+1] = scalar("config_discovery"), &fresh
+			filter.Content[i], filter.Content[i+1] = newScalar("config_discovery"), &fresh
 		}
 	}
 	return nil
 }
 
-// withoutAliases returns a copy of a node in which each alias is what it stands for, and scalars are as written.
-func withoutAliases(node *yaml.Node) *yaml.Node {
+// resolveAliases returns a copy of a node in which each alias is what it stands for, and scalars are as written.
+func resolveAliases(node *yaml.Node) *yaml.Node {
 	for node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
 	whole := &yaml.Node{Kind: node.Kind, Style: node.Style, Tag: node.Tag, Value: node.Value}
 	for _, part := range node.Content {
-		whole.Content = append(whole.Content, withoutAliases(part))
+		whole.Content = append(whole.Content, resolveAliases(part))
 	}
 	return whole
 }
@@ -182,7 +182,7 @@ func setDefault(mapping *yaml.Node, name string, value any) error {
 	if err := fresh.Encode(value); err != nil {
 		return err
 	}
-	mapping.Content = append(mapping.Content, scalar(name), &fresh)
+	mapping.Content = append(mapping.Content, newScalar(name), &fresh)
 	return nil
 }
 
@@ -192,20 +192,20 @@ func newMapping(pairs ...any) *yaml.Node {
 	for _, part := range pairs {
 		node, ok := part.(*yaml.Node)
 		if !ok {
-			node = scalar(part.(string))
+			node = newScalar(part.(string))
 		}
 		mapping.Content = append(mapping.Content, node)
 	}
 	return mapping
 }
 
-func scalar(text string) *yaml.Node {
+func newScalar(text string) *yaml.Node {
 	var node yaml.Node
 	node.SetString(text)
 	return &node
 }
 
-func encode(node *yaml.Node) ([]byte, error) {
+func encodeYAML(node *yaml.Node) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
 	encoder.SetIndent(2)

@@ -12,33 +12,33 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// parse reads YAML, of which JSON is a part, to the tree that JSON would give.
-func parse(file []byte) (any, findings.Source, error) {
+// parseTree reads YAML, of which JSON is a part, to the tree that JSON would give.
+func parseTree(file []byte) (any, findings.Source, error) {
 	source, err := findings.ParseSource(file)
 	if err != nil {
 		return nil, source, err
 	}
 	tree, err := source.Root().Tree()
-	return jsonTree(tree), source, err
+	return toJSONTree(tree), source, err
 }
 
-// jsonTree turns what only YAML has into what JSON has for it.
-func jsonTree(v any) any {
+// toJSONTree turns what only YAML has into what JSON has for it.
+func toJSONTree(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, value := range v {
-			v[key] = jsonTree(value)
+			v[key] = toJSONTree(value)
 		}
 		return v
 	case map[any]any: // some key is no string
 		m := make(map[string]any, len(v))
 		for key, value := range v {
-			m[fmt.Sprint(key)] = jsonTree(value)
+			m[fmt.Sprint(key)] = toJSONTree(value)
 		}
 		return m
 	case []any:
 		for i, value := range v {
-			v[i] = jsonTree(value)
+			v[i] = toJSONTree(value)
 		}
 		return v
 	case int:
@@ -116,8 +116,8 @@ func (o object) number(name string, preset float64) float64 {
 	return preset
 }
 
-// same reports whether two objects are the same place of the file.
-func same(a, b object) bool {
+// isSame reports whether two objects are the same place of the file.
+func isSame(a, b object) bool {
 	return a != nil && b != nil && reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
@@ -132,8 +132,8 @@ func (o object) typed() (string, object) {
 	return kind, o
 }
 
-// skipped reports whether a field of a /config_dump is what runs no more, or stands elsewhere in it again.
-func skipped(o object, key string) bool {
+// isSkipped reports whether a field of a /config_dump is what runs no more, or stands elsewhere in it again.
+func isSkipped(o object, key string) bool {
 	switch key {
 	case "draining_state", "error_state", "warming_state":
 		return true
@@ -151,8 +151,8 @@ type resources struct {
 	admin      object // its address, nil if there is none
 }
 
-// collect finds the resources of a file.
-func (r *resources) collect(tree any) {
+// collectResources finds the resources of a file.
+func (r *resources) collectResources(tree any) {
 	r.clusters, r.routes, r.extensions = map[string]object{}, map[string]object{}, map[string]object{}
 	m, _ := tree.(map[string]any)
 	bootstrap := object(m)
@@ -168,11 +168,11 @@ func (r *resources) collect(tree any) {
 		if admin := dump.object("bootstrap").object("admin"); admin != nil {
 			r.admin = admin.object("address")
 		}
-		r.dumped(dump)
+		r.addDump(dump)
 	}
 }
 
-func (r *resources) dumped(dump object) {
+func (r *resources) addDump(dump object) {
 	for _, kind := range []string{"static_clusters", "dynamic_active_clusters"} {
 		for _, item := range dump.list(kind) {
 			cluster := item.object("cluster")
@@ -191,8 +191,8 @@ func (r *resources) dumped(dump object) {
 	}
 }
 
-// discovered is a filter with its configuration, also where that comes by discovery.
-func (r *resources) discovered(filter object) object {
+// withDiscovered is a filter with its configuration, also where that comes by discovery.
+func (r *resources) withDiscovered(filter object) object {
 	extension, found := r.extensions[filter.text("name")]
 	if !filter.has("config_discovery") || !found {
 		return filter
@@ -202,8 +202,8 @@ func (r *resources) discovered(filter object) object {
 	return whole
 }
 
-// routings are the route configurations of a connection manager that are known; unseen is the name of another one.
-func (r *resources) routings(manager object) (all []object, unseen string) {
+// routeConfigs are the route configurations of a connection manager that are known; unseen is the name of another one.
+func (r *resources) routeConfigs(manager object) (all []object, unseen string) {
 	scopes := manager.object("scoped_routes")
 	if scopes.has("scoped_rds") {
 		unseen = scopes.text("name")
