@@ -7,7 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// checkPrivateAnswers checks that routes under auth rules add what keeps one device's answer from other clients.
+// checkPrivateAnswers checks that routes under auth rules add the headers by which caches keep one device's answer from
+// all clients but this device.
 func (a *analysis) checkPrivateAnswers(p *plugin) {
 	if !p.auth {
 		return
@@ -44,15 +45,15 @@ func (a *analysis) checkPrivateAnswers(p *plugin) {
 	}
 }
 
-// addsResponseHeader reports whether the route, or what contains it, adds a header to answers whose value contains text, and nothing
-// removes it again.
+// addsResponseHeader reports whether the route, or a level above the route, adds a response header whose value contains
+// text, and no level removes the header again.
 func (rt *httpRoute) addsResponseHeader(header, text string) (added bool) {
 	levels := slices.Clone(rt.levels)
 	if !rt.levels[0].of.flag("most_specific_header_mutations_wins") {
-		slices.Reverse(levels) // the route's own come first
+		slices.Reverse(levels) // the route's own headers come first
 	}
 	for _, l := range levels {
-		removed, _ := l.of.field("response_headers_to_remove").([]any) // before this level adds
+		removed, _ := l.of.field("response_headers_to_remove").([]any) // removal comes before addition
 		added = added && !slices.ContainsFunc(removed, func(v any) bool {
 			name, _ := v.(string)
 			return strings.EqualFold(name, header)
@@ -66,7 +67,7 @@ func (rt *httpRoute) addsResponseHeader(header, text string) (added bool) {
 	return added
 }
 
-// tokenHeaders returns the headers but Authorization from which a filter before this one reads its session tokens.
+// tokenHeaders returns the headers, except Authorization, from which a filter before Gatehouse's reads session tokens.
 func (a *analysis) tokenHeaders(p *plugin) (names []string) {
 	for _, provider := range a.jwtProviders(p) {
 		for _, from := range provider.list("from_headers") {
@@ -78,7 +79,8 @@ func (a *analysis) tokenHeaders(p *plugin) (names []string) {
 	return names
 }
 
-// jwtProviders returns the providers of tokens in filters before this one that write where its rules read claims.
+// jwtProviders returns the jwt_authn providers, in filters before Gatehouse's, that write the metadata from which the
+// rules read claims.
 func (a *analysis) jwtProviders(p *plugin) (all []object) {
 	for _, filter := range p.filters[:p.index] {
 		kind, config := a.withDiscovered(filter).object("typed_config").typed()

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// checkBypasses checks that nothing takes requests past the filter: other listeners and filter chains, and Gatehouse's own
-// sockets.
+// checkBypasses checks that no listener, filter chain or socket of Gatehouse takes requests past the filter.
 func (a *analysis) checkBypasses() {
 	if a.hasUnreadRules() {
 		return
@@ -17,7 +16,7 @@ func (a *analysis) checkBypasses() {
 	chains := a.chains
 	a.propagateReach(chains)
 	a.checkAdmin()
-	inner, guards := a.privateTargets(), a.protectedRoutes(chains)
+	inner, protected := a.privateTargets(), a.protectedRoutes(chains)
 	for i := range chains {
 		c := &chains[i]
 		a.reportUnseenRoutes(c)
@@ -26,15 +25,15 @@ func (a *analysis) checkBypasses() {
 		}
 		a.checkPrivateTargets(c, inner)
 		if c.edge == nil {
-			a.checkUnfilteredChain(c, guards)
+			a.checkUnfilteredChain(c, protected)
 		} else {
-			a.checkWeakerEdge(c, guards)
-			a.checkWeakerHosts(c, guards)
+			a.checkWeakerEdge(c, protected)
+			a.checkWeakerHosts(c, protected)
 		}
 	}
 }
 
-// reportUnseenRoutes reports routes of a chain that come by discovery, where some filter protects something.
+// reportUnseenRoutes reports routes of a chain that come by discovery, if some rule needs a credential.
 func (a *analysis) reportUnseenRoutes(c *chain) {
 	protects := slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.auth })
 	if _, routes := a.routeConfigs(c.manager); protects && routes != "" {
@@ -43,7 +42,8 @@ func (a *analysis) reportUnseenRoutes(c *chain) {
 	}
 }
 
-// propagateReach gives listeners that another one sends what it gets to, unjudged, the reach of that one.
+// propagateReach raises reaches: if listener A forwards unfiltered requests to listener B, clients who reach A reach B,
+// so B gets A's reach.
 func (a *analysis) propagateReach(chains []chain) {
 	for changed := true; changed; {
 		changed = false
@@ -57,7 +57,7 @@ func (a *analysis) propagateReach(chains []chain) {
 	}
 }
 
-// leadsToListener reports whether some of the targets is the listener of a chain.
+// leadsToListener reports whether one of the targets is the listener of a chain.
 func (a *analysis) leadsToListener(to targets, c *chain) bool {
 	own := targets{"listener " + c.listener.text("name")}
 	addresses := []object{c.listener.object("address")}
@@ -73,7 +73,8 @@ func (a *analysis) leadsToListener(to targets, c *chain) bool {
 		if key := addressKey(address); key != "" {
 			own = append(own, key)
 		}
-		// One that isn't bound gets only what another listener hands over, so the port may be another program's.
+		// A listener without bind_to_port gets only connections handed over by listeners; the port may belong to a different
+		// program.
 		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() && bindsPort(c.listener) {
 			own = append(own, fmt.Sprintf("loopback:%v", socket.field("port_value")))
 		}
@@ -91,7 +92,7 @@ func (a *analysis) usesHTTP3(target string) bool {
 	})
 }
 
-// chainTargets are where a chain sends requests.
+// chainTargets returns the targets of a chain's requests.
 func (a *analysis) chainTargets(c *chain) (all targets) {
 	for _, rt := range a.chainRoutes(c) {
 		to, _ := rt.routeTargets(&a.resources, true)
@@ -122,7 +123,7 @@ func (a *analysis) chainTargets(c *chain) (all targets) {
 	return a.addStoredDestinations(c, all)
 }
 
-// addStoredDestinations adds to targets of a chain the addresses that its filters store as the destination.
+// addStoredDestinations adds the addresses that filters of the chain store as the destination to the chain's targets.
 func (a *analysis) addStoredDestinations(c *chain, to targets) targets {
 	if !slices.ContainsFunc(to, a.isOriginalDestination) {
 		return to
@@ -135,8 +136,8 @@ func (a *analysis) addStoredDestinations(c *chain, to targets) targets {
 	return to
 }
 
-// followListeners adds to targets those to which the listeners there lead without the filter. With paths, neither copies count
-// nor what takes none of the paths.
+// followListeners adds the targets that requests reach through listeners without the filter. If paths is not nil,
+// mirrored requests and routes without any of the paths don't count.
 func (a *analysis) followListeners(to targets, paths []string) targets {
 	seen := map[int]bool{}
 	for changed := true; changed; {
@@ -177,11 +178,11 @@ func (a *analysis) checkAdmin() {
 	}
 }
 
-// privateTarget is one of what only Gatehouse, or this machine, may reach.
+// privateTarget is a target that clients must not reach: sidecar, push listener or Envoy's admin address.
 type privateTarget struct {
 	description string
 	targets     targets
-	allowed     func(path string) bool // what clients may ask there
+	allowed     func(path string) bool // exceptions: paths that clients may request
 }
 
 func (a *analysis) privateTargets() (all []privateTarget) {
@@ -203,7 +204,7 @@ func (a *analysis) privateTargets() (all []privateTarget) {
 	return all
 }
 
-// checkPrivateTargets reports ways of clients to what only Gatehouse may reach, or to what they choose.
+// checkPrivateTargets reports routes by which clients reach a private target or choose the target.
 func (a *analysis) checkPrivateTargets(c *chain, inner []privateTarget) {
 	name := c.listener.text("name")
 	const why = "clients choose where their %s go, %s: also to the sidecar, and to what this machine only may reach"
@@ -233,7 +234,8 @@ func (a *analysis) checkPrivateTargets(c *chain, inner []privateTarget) {
 			a.add(&clientsChoose, name, rt.at, why, "requests", chosen)
 		}
 		for _, in := range inner {
-			if all.intersects(in.targets) && a.reachesPrivate(to, in, in.allowed(rt.upstreamPathStart()), map[visitedChain]bool{}) {
+			if all.intersects(in.targets) && a.reachesPrivate(to, in, in.allowed(rt.upstreamPathStart()),
+				map[visitedChain]bool{}) {
 				a.add(&toPrivate, name, rt.at, "leads to %s", in.description)
 				break
 			}
@@ -241,14 +243,15 @@ func (a *analysis) checkPrivateTargets(c *chain, inner []privateTarget) {
 	}
 }
 
-// visitedChain is a chain that requests get to, and whether all of them have paths that clients may ask.
+// visitedChain is a chain that requests reach; allowed: only requests for allowed paths reach the chain.
 type visitedChain struct {
 	*chain
 	allowed bool
 }
 
-// reachesPrivate reports whether requests to targets get to what only Gatehouse may reach, also through listeners without the
-// filter, which may rewrite paths or take fewer; allowed says that what gets to the targets is all allowed.
+// reachesPrivate reports whether requests to targets reach a private target by a path that isn't allowed. Listeners
+// without the filter count, too: their routes may rewrite or select paths. allowed: all paths sent to targets are
+// allowed.
 func (a *analysis) reachesPrivate(to targets, in privateTarget, allowed bool, seen map[visitedChain]bool) bool {
 	if !allowed && to.intersects(in.targets) {
 		return true
@@ -273,7 +276,8 @@ func (a *analysis) reachesPrivate(to targets, in privateTarget, allowed bool, se
 	return false
 }
 
-// chainClientChoice tells how clients choose where a chain without a connection manager sends what it gets, "" if they don't.
+// chainClientChoice describes how clients choose the target of a chain without a connection manager, "" if clients
+// can't.
 func (a *analysis) chainClientChoice(c *chain) string {
 	for _, filter := range c.filters {
 		kind, _ := filter.object("typed_config").typed()
@@ -294,7 +298,7 @@ func isSNICluster(filter object) bool {
 	return strings.HasSuffix(kind, ".SniCluster")
 }
 
-// exactServerNames are the server names of a chain that takes no others, nil if it does.
+// exactServerNames returns the server names that a chain matches, nil if the chain also matches unlisted names.
 func (c *chain) exactServerNames() (all []string) {
 	names, _ := c.match.field("server_names").([]any)
 	for _, v := range names {
@@ -313,7 +317,7 @@ const (
 	serverName        = "%REQUESTED_SERVER_NAME%"
 )
 
-// storedByChain is what the filters of a chain store.
+// storedByChain returns the values that filters of a chain store.
 func (a *analysis) storedByChain(c *chain) []storedValue {
 	all := a.storedByFilters(c.manager, c.manager.list("http_filters"))
 	for _, filter := range c.filters {
@@ -322,7 +326,7 @@ func (a *analysis) storedByChain(c *chain) []storedValue {
 	return all
 }
 
-// storesClientChoice reports whether a filter of a chain stores what clients choose under a key of filter state.
+// storesClientChoice reports whether a filter of a chain stores a client's choice under a key of filter state.
 func (a *analysis) storesClientChoice(c *chain, key string) bool {
 	return slices.ContainsFunc(c.stored, func(s storedValue) bool {
 		named := key == storedCluster && s.format == serverName && c.exactServerNames() != nil
@@ -336,8 +340,8 @@ func (a *analysis) isOriginalDestination(target string) bool {
 	return found && a.clusters[name].text("type") == "ORIGINAL_DST"
 }
 
-// upstreamPathStart is what begins all paths that the upstream gets by the route, "" if that isn't known. With a slash at its
-// end it stands for those below it.
+// upstreamPathStart returns the common start of all paths that the route sends upstream, "" if unknown. A start with a
+// slash at its end stands for the paths below.
 func (rt *httpRoute) upstreamPathStart() string {
 	from := rt.pathStart()
 	if from == "" {
@@ -353,26 +357,26 @@ func (rt *httpRoute) upstreamPathStart() string {
 	return to
 }
 
-// protectedRoute is a route by which an upstream gets paths only from whom the rules let pass.
+// protectedRoute is a route with paths for which the upstream gets only requests that satisfy the rules.
 type protectedRoute struct {
 	chain   *chain
 	route   httpRoute
 	targets targets
-	paths   []string // that they protect
+	paths   []string // the protected paths
 }
 
-// evasionSamples returns the paths that a guard protects, also samples of those that another route takes or makes.
-func (g *protectedRoute) evasionSamples(other *httpRoute) []string {
-	paths := append(g.route.rules.protectedSamples(other), g.route.rules.routeSamples(other)...)
-	if other.rules.plugin != nil {
-		for _, r := range other.rules.ownRules() { // which may ask less for a part of what this one protects
+// evasionSamples returns the route's protected paths, and samples of the paths that the other route takes or makes.
+func (pr *protectedRoute) evasionSamples(other *httpRoute) []string {
+	paths := append(pr.route.hostRules.protectedSamples(other), pr.route.hostRules.routeSamples(other)...)
+	if other.hostRules.plugin != nil {
+		for _, r := range other.hostRules.ownRules() { // the other rules may ask less for a part of a protected prefix
 			paths = append(paths, slices.DeleteFunc(r.Match.Samples(), func(path string) bool {
-				_, found := g.route.rules.findRefusingRule(path)
+				_, found := pr.route.hostRules.findRefusingRule(path)
 				return !found
 			})...)
 		}
 	}
-	return append(slices.DeleteFunc(paths, func(path string) bool { return !g.route.matchesPath(path) }), g.paths...)
+	return append(slices.DeleteFunc(paths, func(path string) bool { return !pr.route.matchesPath(path) }), pr.paths...)
 }
 
 func (a *analysis) protectedRoutes(chains []chain) (all []protectedRoute) {
@@ -391,20 +395,21 @@ func (a *analysis) protectedRoutes(chains []chain) (all []protectedRoute) {
 	return all
 }
 
-// findProtectingChain returns the chain whose filter protects paths of one of these targets, and by what; nil if none does.
-func findProtectingChain(to targets, guards []protectedRoute) (by *chain, own []protectedRoute) {
-	for _, g := range guards {
-		if (by == nil || by == g.chain) && g.targets.intersects(to) {
-			by, own = g.chain, append(own, g)
+// findProtectingChain returns the chain whose filter protects paths of one of the targets, with the protected routes;
+// nil if no chain does.
+func findProtectingChain(to targets, protected []protectedRoute) (by *chain, own []protectedRoute) {
+	for _, pr := range protected {
+		if (by == nil || by == pr.chain) && pr.targets.intersects(to) {
+			by, own = pr.chain, append(own, pr)
 		}
 	}
 	return by, own
 }
 
-// protectedPaths are the paths that an upstream gets by the route only from whom the rules let pass, in the spelling of the
-// rules, too.
+// protectedPaths returns the paths for which the upstream gets only requests that satisfy the rules: in the client's
+// spelling and in the upstream's.
 func (rt *httpRoute) protectedPaths() (paths []string) {
-	for _, path := range rt.rules.protectedSamples(rt) {
+	for _, path := range rt.hostRules.protectedSamples(rt) {
 		if to, _ := rt.upstreamPath(path); rt.matchesPath(path) {
 			paths = append(paths, path, to)
 		}
@@ -412,12 +417,12 @@ func (rt *httpRoute) protectedPaths() (paths []string) {
 	return paths
 }
 
-// checkUnfilteredChain reports a chain without the filter to an upstream that the filter protects elsewhere.
-func (a *analysis) checkUnfilteredChain(c *chain, guards []protectedRoute) {
+// checkUnfilteredChain reports a chain without the filter that leads to a protected upstream.
+func (a *analysis) checkUnfilteredChain(c *chain, protected []protectedRoute) {
 	name := c.listener.text("name")
 	const why = "leads to an upstream that the filter protects in listener %s"
 	if c.manager == nil {
-		if by, _ := findProtectingChain(c.targets, guards); by != nil && c.isAsOpenAs(by) {
+		if by, _ := findProtectingChain(c.targets, protected); by != nil && c.isAsOpenAs(by) {
 			a.add(&unjudged, name, c.at, why+": here no request is judged, and clients' identity headers get to it",
 				by.listener.text("name"))
 		}
@@ -425,7 +430,7 @@ func (a *analysis) checkUnfilteredChain(c *chain, guards []protectedRoute) {
 	}
 	for _, rt := range a.listRoutes(c.manager) {
 		to, _ := rt.routeTargets(&a.resources, true)
-		by, own := findProtectingChain(a.addStoredDestinations(c, to), guards)
+		by, own := findProtectingChain(a.addStoredDestinations(c, to), protected)
 		if by == nil || !c.isAsOpenAs(by) {
 			continue
 		}
@@ -445,44 +450,44 @@ func (a *analysis) checkUnfilteredChain(c *chain, guards []protectedRoute) {
 	}
 }
 
-// isAsOpenAs reports whether as many can connect to a chain as to another one, or all.
+// isAsOpenAs reports whether a chain's clients include all clients of the other chain, or all machines of the network.
 func (c *chain) isAsOpenAs(other *chain) bool {
 	return c.reach >= other.reach || c.reach == reachNetwork
 }
 
-// reachedTargets is where requests of a judged route, and copies of them, get to.
+// reachedTargets returns the targets of a judged route's requests and mirrored requests, also through other listeners.
 func (a *analysis) reachedTargets(rt *httpRoute) targets {
 	to, _ := rt.routeTargets(&a.resources, true)
 	return a.followListeners(to, nil)
 }
 
-// checkWeakerEdge reports an edge by which clients get to an upstream with less than another edge asks.
-func (a *analysis) checkWeakerEdge(c *chain, guards []protectedRoute) {
+// checkWeakerEdge reports an edge with weaker rules than a second edge of the same upstream.
+func (a *analysis) checkWeakerEdge(c *chain, protected []protectedRoute) {
 	for _, rt := range a.judgedRoutes(c.edge) {
 		to := a.reachedTargets(&rt)
-		for _, g := range guards {
-			if g.chain.edge == c.edge || !c.isAsOpenAs(g.chain) || !g.targets.intersects(to) {
+		for _, pr := range protected {
+			if pr.chain.edge == c.edge || !c.isAsOpenAs(pr.chain) || !pr.targets.intersects(to) {
 				continue
 			}
-			if method, path := rt.findWeaker(&g); path != "" {
+			if method, path := rt.findWeaker(&pr); path != "" {
 				a.addInRules(&weakerEdge, c.edge,
 					"rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path,
-					g.chain.listener.text("name"))
+					pr.chain.listener.text("name"))
 				return
 			}
 		}
 	}
 }
 
-// findWeaker returns a request by the route of which the rules ask less than a guard, "" for none.
-func (rt *httpRoute) findWeaker(g *protectedRoute) (method, path string) {
-	for _, path := range g.evasionSamples(rt) {
+// findWeaker returns a request by the route for which the rules ask less than a protected route's, "" for none.
+func (rt *httpRoute) findWeaker(pr *protectedRoute) (method, path string) {
+	for _, path := range pr.evasionSamples(rt) {
 		for _, client := range rt.clientPaths(path) {
 			if to, known := rt.upstreamPath(client); !known || to != path || !rt.matchesPath(client) {
 				continue
 			}
-			for _, method := range g.route.rules.rules.SampleMethods() {
-				if rt.rules.needOf(method, client).Weaker(g.route.rules.needOf(method, path)) {
+			for _, method := range pr.route.hostRules.rules.SampleMethods() {
+				if rt.hostRules.needOf(method, client).Weaker(pr.route.hostRules.needOf(method, path)) {
 					return method, path
 				}
 			}
@@ -491,12 +496,13 @@ func (rt *httpRoute) findWeaker(g *protectedRoute) (method, path string) {
 	return "", ""
 }
 
-// checkFilterPosition checks how the filter stands in its connection manager.
+// checkFilterPosition checks the filter's entry in the connection manager, and the filters around the entry.
 func (a *analysis) checkFilterPosition(p *plugin) {
 	at := fmt.Sprintf("http_filters[%d]", p.index)
 	filter := p.httpFilter()
 	if filter.flag("is_optional") {
-		a.add(&notCertain, p.listenerName(), at+".is_optional", "is true: an Envoy that can't load the filter runs without it")
+		a.add(&notCertain, p.listenerName(), at+".is_optional",
+			"is true: an Envoy that can't load the filter runs without it")
 	}
 	if preset := filter.object("config_discovery").object("default_config"); preset != nil {
 		if kind, _ := preset.typed(); !isType(kind, wasmType) && !isType(kind, nativeType) {
@@ -514,14 +520,14 @@ func (a *analysis) checkFilterPosition(p *plugin) {
 	a.checkTranslators(p)
 }
 
-// translatingFilters are the filters that change the method or the path.
+// translatingFilters change the method or the path.
 var translatingFilters = map[string]bool{
 	"envoy.extensions.filters.http.grpc_json_reverse_transcoder.v3.GrpcJsonReverseTranscoder": true,
 	"envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig":                       true,
 	"envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder":                true,
 }
 
-// checkTranslators reports such filters behind this one.
+// checkTranslators reports translating filters behind Gatehouse's filter.
 func (a *analysis) checkTranslators(p *plugin) {
 	for i, filter := range p.filters {
 		kind, _ := a.withDiscovered(filter).object("typed_config").typed()
@@ -532,7 +538,7 @@ func (a *analysis) checkTranslators(p *plugin) {
 	}
 }
 
-// checkUpgrades checks the filters of requests that ask for another protocol, and that none opens a tunnel.
+// checkUpgrades checks the filters of requests for another protocol, and that no route opens a tunnel.
 func (a *analysis) checkUpgrades(p *plugin) {
 	for i, upgrade := range p.manager.list("upgrade_configs") {
 		if own := upgrade.list("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.isEdgeFilter) {
@@ -542,7 +548,7 @@ func (a *analysis) checkUpgrades(p *plugin) {
 	}
 	seen := map[string]bool{}
 	for _, rt := range a.judgedRoutes(p) {
-		if rt.match.has("connect_matcher") && rt.sendsUpstream() && !rt.rules.DenyByDefault && p.auth && !seen[rt.at] {
+		if rt.match.has("connect_matcher") && rt.sendsUpstream() && !rt.hostRules.DenyByDefault && p.auth && !seen[rt.at] {
 			seen[rt.at] = true
 			a.add(&tunnel, p.listenerName(), rt.at+".match.connect_matcher",
 				"CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
@@ -550,16 +556,17 @@ func (a *analysis) checkUpgrades(p *plugin) {
 	}
 }
 
-// isEdgeFilter reports whether a filter is one of Gatehouse's with rules.
+// isEdgeFilter reports whether a filter is a Gatehouse filter with rules.
 func (a *analysis) isEdgeFilter(filter object) bool {
 	kind, inner := a.withDiscovered(filter).object("typed_config").typed()
 	return slices.ContainsFunc(a.plugins, func(p *plugin) bool {
-		return p.rules != nil && !p.rules.PushListener && (isType(kind, wasmType) && isSame(inner.object("config"), p.config) ||
-			isType(kind, nativeType) && isSame(inner, p.config))
+		return p.rules != nil && !p.rules.PushListener &&
+			(isType(kind, wasmType) && isSame(inner.object("config"), p.config) ||
+				isType(kind, nativeType) && isSame(inner, p.config))
 	})
 }
 
-// checkCaches reports a cache of Envoy in the chain, which doesn't know devices.
+// checkCaches reports Envoy's own cache in the chain: Envoy's cache doesn't know devices.
 func (a *analysis) checkCaches(p *plugin) {
 	for i, filter := range p.filters {
 		kind, config := a.withDiscovered(filter).object("typed_config").typed()
@@ -571,17 +578,17 @@ func (a *analysis) checkCaches(p *plugin) {
 	}
 }
 
-// checkSharedKeys reports that several upstreams share the objects of a path.
+// checkSharedKeys reports cached paths that several upstreams serve: the upstreams would share objects.
 func (a *analysis) checkSharedKeys(p *plugin) {
-	ways := a.judgedRoutes(p)
+	routes := a.judgedRoutes(p)
 	for i := range p.rules.Rules {
 		rule := &p.rules.Rules[i]
 		if rule.Cache == nil {
 			continue
 		}
-		to := map[int]map[string]bool{} // by what has objects of its own: a virtual host of Envoy, if keys have the host
-		for _, rt := range ways {
-			if rt.rules.host != p.rules.VirtualHostOf(i) {
+		to := map[int]map[string]bool{} // upstreams by key space: by Envoy's virtual host if keys include the host, else 0
+		for _, rt := range routes {
+			if rt.hostRules.host != p.rules.VirtualHostOf(i) {
 				continue
 			}
 			space := 0
@@ -593,7 +600,8 @@ func (a *analysis) checkSharedKeys(p *plugin) {
 				if to[space] == nil {
 					to[space] = map[string]bool{}
 				}
-				to[space][strings.Join(slices.Compact(slices.Sorted(slices.Values(all[1:]))), " ")+all.nameWithoutEndpoints()] = true
+				endpoints := slices.Compact(slices.Sorted(slices.Values(all[1:])))
+				to[space][strings.Join(endpoints, " ")+all.nameWithoutEndpoints()] = true
 			}
 		}
 		for _, upstreams := range to {
@@ -607,7 +615,7 @@ func (a *analysis) checkSharedKeys(p *plugin) {
 	}
 }
 
-// nameWithoutEndpoints is the cluster's name where no endpoint tells more.
+// nameWithoutEndpoints returns the cluster's name if no endpoints are known, else "".
 func (t targets) nameWithoutEndpoints() string {
 	if len(t) == 1 {
 		return t[0]

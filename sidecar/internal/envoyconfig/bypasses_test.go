@@ -291,7 +291,8 @@ func bypasses() []analyzeTest {
 		{"a mirror to the sidecar",
 			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: " +
 				"gatehouse-sidecar}]}}"), []string{toPrivate.Code}, "routes[0]"},
-		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toPrivate.Code}, "listener second"},
+		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toPrivate.Code},
+			"listener second"},
 		{"a TCP connection to the cluster that its client names", listener(anywhere,
 			`typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, `+tcp+"other}"),
 			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},

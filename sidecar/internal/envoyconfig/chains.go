@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// reach is who can connect to a listener.
+// reach is the set of clients that can connect to a listener, from the smallest.
 type reach uint8
 
 const (
-	reachListeners reach = iota // but other listeners
-	reachUser                   // by a unix socket
-	reachMachine                // by loopback
+	reachListeners reach = iota // only other listeners of the same Envoy
+	reachUser                   // programs of the same user, by a unix socket
+	reachMachine                // programs of the same machine, by loopback
 	reachNetwork
 )
 
 // chain is a filter chain of a listener.
 type chain struct {
 	listener object
-	at       string // within the listener
-	match    object // the connections that it takes, nil if that isn't known
+	at       string // position within the listener
+	match    object // the connections that the chain takes, nil if unknown
 	reach    reach
-	manager  object // its HTTP connection manager, nil if it has none
+	manager  object // the HTTP connection manager, nil if absent
 	filters  []object
-	edge     *plugin // that judges its requests, nil if none does
+	edge     *plugin // the plugin that judges the requests, nil if absent
 	stored   []storedValue
-	targets  targets // where it sends them
+	targets  targets // targets of the chain's requests
 }
 
 // collectChains returns the filter chains of all listeners below v.
@@ -66,7 +66,7 @@ func (a *analysis) listenerChains(listener object) (all []chain) {
 	}
 	for i, c := range listener.list("filter_chains") {
 		match := c.object("filter_chain_match")
-		if listener.has("filter_chain_matcher") { // which Envoy asks instead
+		if listener.has("filter_chain_matcher") { // Envoy ignores filter_chain_match
 			match = nil
 		}
 		add(fmt.Sprintf("filter_chains[%d]", i), c, match)
@@ -92,7 +92,7 @@ func listenerReach(listener object) reach {
 		return reachListeners
 	}
 	if !bindsPort(listener) && listener.text("traffic_direction") == "OUTBOUND" {
-		return reachMachine // a mesh's, for the programs beside it
+		return reachMachine // a mesh's listener, for the programs of the same pod
 	}
 	most := addressReach(listener.object("address"))
 	for _, more := range listener.list("additional_addresses") {
@@ -101,14 +101,14 @@ func listenerReach(listener object) reach {
 	return most
 }
 
-// bindsPort reports whether a listener has its port itself.
+// bindsPort reports whether a listener binds its own port.
 func bindsPort(listener object) bool {
 	return listener.field("bind_to_port") != false && listener.object("deprecated_v1").field("bind_to_port") != false
 }
 
 func addressReach(address object) reach {
 	if pipe := address.object("pipe"); pipe != nil {
-		if int(pipe.number("mode", 0))&0o022 != 0 { // who may write to a socket may connect
+		if int(pipe.number("mode", 0))&0o022 != 0 { // write permission on a socket is permission to connect
 			return reachMachine
 		}
 		return reachUser
@@ -120,7 +120,7 @@ func addressReach(address object) reach {
 	return reachNetwork
 }
 
-// addressKey names an address, "" if there is none.
+// addressKey names an address, "" for none.
 func addressKey(address object) string {
 	if pipe := address.object("pipe"); pipe != nil {
 		return "unix:" + pipe.text("path")
@@ -140,7 +140,7 @@ func addressKey(address object) string {
 	return host + ":" + port
 }
 
-// targets are where requests to a cluster go: its name, and the addresses of its endpoints.
+// targets are the destinations of requests to a cluster: the cluster's name, and the addresses of endpoints.
 type targets []string
 
 func (t targets) intersects(other targets) bool {
@@ -173,16 +173,16 @@ func (r *resources) clusterTargetsWithin(name string, depth int) (all targets) {
 	members, _ := aggregate.field("clusters").([]any)
 	for _, member := range members {
 		switch member := member.(type) {
-		case string: // of an aggregate
+		case string: // a member of an aggregate
 			all = append(all, r.clusterTargetsWithin(member, depth+1)...)
-		case map[string]any: // of a composite
+		case map[string]any: // a member of a composite
 			all = append(all, r.clusterTargetsWithin(object(member).text("name"), depth+1)...)
 		}
 	}
 	return all
 }
 
-// clusterClientChoice tells how clients choose what a cluster connects to, "" if they don't.
+// clusterClientChoice describes how clients choose the address to which a cluster connects, "" if clients can't.
 func (r *resources) clusterClientChoice(name string) string {
 	cluster := r.clusters[name]
 	kind := cluster.object("cluster_type").text("name")
@@ -198,13 +198,13 @@ func (r *resources) clusterClientChoice(name string) string {
 	return ""
 }
 
-// networkTargets are where a network filter sends what it gets, except for a connection manager.
+// networkTargets returns the targets of a network filter other than a connection manager.
 func (r *resources) networkTargets(filter object) (all targets) {
 	_, config := filter.object("typed_config").typed()
 	return r.namedTargets(map[string]any(config))
 }
 
-// namedTargets are the targets of the clusters that a configuration names.
+// namedTargets returns the targets of the clusters that a configuration names.
 func (r *resources) namedTargets(config any) (all targets) {
 	var walk func(v any)
 	walk = func(v any) {

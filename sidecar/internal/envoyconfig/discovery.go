@@ -11,14 +11,14 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// document is a file with the configuration of a filter.
+// document is a file with the configuration of a discovered filter.
 type document struct {
 	name   string
-	path   string // as the filter names it
+	path   string // as written in the filter
 	source findings.Source
 }
 
-// readDiscovered reads the files of the filters that Envoy reads from files.
+// readDiscovered reads the files of discovered filters.
 func (a *analysis) readDiscovered(tree any) {
 	a.documents = map[string]*document{}
 	var walk func(any)
@@ -60,7 +60,7 @@ func (a *analysis) readFilter(filter object) {
 	}
 }
 
-// sourcePath returns the file of a config source, "" for another kind of source.
+// sourcePath returns the file of a config source, "" for other kinds of source.
 func sourcePath(source object) string {
 	if path := source.object("path_config_source").text("path"); path != "" {
 		return path
@@ -68,7 +68,7 @@ func sourcePath(source object) string {
 	return source.text("path")
 }
 
-// mayBeGatehouse reports whether a discovered filter may have the type of one of Gatehouse's.
+// mayBeGatehouse reports whether a discovered filter may have the type of a Gatehouse filter.
 func mayBeGatehouse(discovery object) bool {
 	types, _ := discovery.field("type_urls").([]any)
 	return slices.ContainsFunc(types, func(url any) bool {
@@ -77,8 +77,8 @@ func mayBeGatehouse(discovery object) bool {
 	})
 }
 
-// readExtension reads the filter of a name from its file. If that doesn't exist, the file may be beside the
-// configuration, as before both are installed.
+// readExtension reads a discovered filter from a file. If the file doesn't exist, readExtension looks in the directory
+// of the configuration: before installation both files are there.
 func (a *analysis) readExtension(path, name string) error {
 	file := path
 	text, err := os.ReadFile(file)

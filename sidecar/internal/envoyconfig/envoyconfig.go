@@ -1,5 +1,5 @@
-// Package envoyconfig analyses an Envoy configuration offline: the rules as Envoy decodes them when it loads
-// them, and the settings around the filter on which its guarantees rest.
+// Package envoyconfig analyses an Envoy configuration offline: the rules, decoded as Envoy decodes them at load time,
+// and the settings around the filter on which the filter's guarantees rest.
 package envoyconfig
 
 import (
@@ -23,43 +23,44 @@ const (
 	stringType  = "google.protobuf.StringValue"
 )
 
-// plugin is one of Gatehouse's, where it stands in the file.
+// plugin is a Gatehouse filter and its position in the file.
 type plugin struct {
-	listener object // zero outside of a listener
-	manager  object // likewise, of a connection manager
+	listener object // nil outside of a listener
+	manager  object // nil outside of a connection manager
 	filters  []object
-	index    int // among filters
+	index    int // position in filters
 	config   object
-	native   bool           // it is a dynamic module, not a Wasm module
-	vm       object         // of a Wasm module
-	rules    *policy.Config // nil if they can't be read
-	auth     bool           // some rule wants a credential
-	raw      object         // the rules as they stand
-	field    string         // that has them
-	tree     any            // the same, of any type
-	problem  string         // with them, behind the path of its field
-	document *document      // that has them, nil for the file that was given
-	source   findings.Rules // of the fields of rules
+	native   bool           // a dynamic module, not a Wasm module
+	vm       object         // vm_config of a Wasm module
+	rules    *policy.Config // nil if the rules can't be read
+	auth     bool           // some rule needs a credential
+	raw      object         // the rules as written
+	field    string         // path of the field with the rules
+	tree     any            // value of that field, of any type
+	problem  string         // a problem with the field, after the field's path
+	document *document      // the file with the filter, nil for the analysed file itself
+	source   findings.Rules // lines of the rules' fields
 }
 
 func (p *plugin) listenerName() string { return p.listener.text("name") }
 
-// analysis is one under way.
+// analysis holds the state of one Analyze call.
 type analysis struct {
 	resources
 	name      string               // of the file, "" if it is nobody's
-	documents map[string]*document // of filters, by their names
+	documents map[string]*document // files of discovered filters, by filter name
 	report    findings.Report
 	source    findings.Source
-	entries   map[uintptr]findings.Entry // of objects
+	entries   map[uintptr]findings.Entry // position of each object in the source
 	plugins   []*plugin
 	chains    []chain
-	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
+	// candidates are Wasm plugins without Gatehouse's vm_id. A candidate is Gatehouse's if the push listener has the same
+	// vm_id: mesh control planes choose the vm_id.
 	candidates []*plugin
 }
 
-// Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
-// Envoy's /config_dump says. It also reads the files of filters that the file of this name has Envoy read.
+// Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or the output of
+// Envoy's /config_dump. Analyze also reads the files of discovered filters that the configuration names.
 func Analyze(name string, file []byte) findings.Report {
 	a := &analysis{name: name}
 	tree, source, err := parseTree(file)
@@ -67,7 +68,7 @@ func Analyze(name string, file []byte) findings.Report {
 		a.report.AddSyntax(&unreadable, findings.Place{}, err)
 		return a.report
 	}
-	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump is nobody's file
+	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump has no file with lines
 		a.source, a.entries = source, map[uintptr]findings.Entry{}
 		a.indexEntries(tree, source.Root())
 	}
@@ -97,7 +98,7 @@ func Analyze(name string, file []byte) findings.Report {
 	return a.report
 }
 
-// findPlugins finds Gatehouse's plugins, and what they rest on.
+// findPlugins collects resources and finds Gatehouse's plugins.
 func (a *analysis) findPlugins(tree any) {
 	a.collectResources(tree)
 	a.readDiscovered(tree)
@@ -111,7 +112,7 @@ func (a *analysis) findPlugins(tree any) {
 	}
 }
 
-// walkTree finds Gatehouse's plugins below v; at says where v is.
+// walkTree finds Gatehouse's plugins below v; at is the position of v.
 func (a *analysis) walkTree(v any, at plugin) {
 	switch v := v.(type) {
 	case []any:
@@ -149,7 +150,7 @@ func (a *analysis) walkTree(v any, at plugin) {
 			}
 			return
 		}
-		for _, key := range o.keys() { // findings in the same order each time
+		for _, key := range o.keys() { // sorted: findings come in the same order each time
 			if !isSkipped(o, key) {
 				a.walkTree(o[key], at)
 			}
@@ -157,7 +158,7 @@ func (a *analysis) walkTree(v any, at plugin) {
 	}
 }
 
-// checkBootstrap checks what only a bootstrap has.
+// checkBootstrap checks fields of the bootstrap.
 func (a *analysis) checkBootstrap(o object) {
 	if !slices.ContainsFunc(o.object("stats_config").list("stats_tags"), func(tag object) bool {
 		return tag.text("tag_name") == "rule"
@@ -167,7 +168,7 @@ func (a *analysis) checkBootstrap(o object) {
 	}
 }
 
-// considerWasm takes a Wasm plugin if it is Gatehouse's.
+// considerWasm adds a Wasm plugin that is Gatehouse's.
 func (a *analysis) considerWasm(p plugin) {
 	p.vm = p.config.object("vm_config")
 	p.field, p.tree, p.problem = p.findConfiguration()
@@ -180,7 +181,7 @@ func (a *analysis) considerWasm(p plugin) {
 	}
 }
 
-// considerNative takes a dynamic module if it is Gatehouse's.
+// considerNative adds a dynamic module that is Gatehouse's.
 func (a *analysis) considerNative(p plugin) {
 	p.field, p.tree, p.problem = readConfiguration(inFilter, p.config.object("filter_config"))
 	p.raw, _ = p.tree.(map[string]any)
@@ -191,7 +192,7 @@ func (a *analysis) considerNative(p plugin) {
 	}
 }
 
-// moduleSource says where a dynamic module is.
+// moduleSource returns the location of a dynamic module.
 func (p *plugin) moduleSource() object {
 	return p.config.object("dynamic_module_config").object("module")
 }
@@ -211,7 +212,7 @@ func (a *analysis) addPlugin(p *plugin) {
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-			if p.raw == nil { // there is no field to name
+			if p.raw == nil { // no field to name
 				a.add(&badRules, p.listenerName(), p.field, "%s", strings.TrimSuffix(line, "\n"))
 			} else {
 				a.addInRules(&badRules, p, path, "%s", message)
@@ -223,19 +224,19 @@ func (a *analysis) addPlugin(p *plugin) {
 	a.report.Rules += len(config.Rules)
 }
 
-// Fields that may have the filter's configuration.
+// Fields that may hold the filter's configuration.
 const (
 	inVM     = "vm_config.configuration"
-	inPlugin = "configuration" // only with the build of the module that meshes fetch
+	inPlugin = "configuration" // only for the module that meshes fetch
 	inFilter = "filter_config" // of a dynamic module
 )
 
-// findConfiguration returns the field with the plugin's configuration, and the tree that the filter will see. A problem
-// begins with the path of its field.
+// findConfiguration returns the field with the plugin's configuration and the tree that the filter will see. A problem
+// begins with the path of the field.
 func (p *plugin) findConfiguration() (field string, tree any, problem string) {
 	field = inVM
 	from := p.vm.object("configuration")
-	// Envoy Gateway always sets one, at least "".
+	// Envoy Gateway always sets a configuration, at least "".
 	if own := p.config.object("configuration"); own != nil && own.field("value") != "" {
 		if from != nil {
 			return field, nil, "configuration: is set, like vm_config.configuration: want the rules in one of them"
@@ -250,7 +251,7 @@ func (p *plugin) findConfiguration() (field string, tree any, problem string) {
 	return readConfiguration(field, from)
 }
 
-// readConfiguration is configuration for the message of a field.
+// readConfiguration decodes the message of a configuration field, with the results of findConfiguration.
 func readConfiguration(field string, from object) (in string, tree any, problem string) {
 	switch kind := from.text("@type"); {
 	case from == nil:

@@ -14,11 +14,11 @@ func (a *analysis) addInRules(k *findings.Kind, p *plugin, field, format string,
 	if p.document != nil {
 		at.File = p.document.name
 	}
-	a.report.AddOfRules(k, at, &p.source, field, format, args...)
+	a.report.AddInRules(k, at, &p.source, field, format, args...)
 }
 
-// The kinds. 01: the file and the rules. 02: the plugin. 03: the connection manager and the filters of the edge.
-// 04: the push listener. 05: clusters. 06: routes.
+// Kinds of findings. 01: file and rules. 02: plugin. 03: connection manager and filters of the edge. 04: push listener.
+// 05: clusters. 06: routes.
 var (
 	unreadable = findings.ErrorKind("GH0101",
 		"give one YAML or JSON document: a bootstrap file, a listener, or Envoy's /config_dump")

@@ -8,16 +8,16 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// hostRules is what decides about requests: the rules of a virtual host, or those of the top level.
+// hostRules are the rules for a host's requests: those of a virtual host, or those of the top level.
 type hostRules struct {
 	*plugin
 	policy.HostRules
-	host int // its index in the rules
+	host int // index of the virtual host in the rules
 }
 
 func (p *plugin) hostRules(host int) hostRules { return hostRules{p, p.rules.HostRules(host), host} }
 
-// allHostRules are all of an edge.
+// allHostRules returns the rules of each host of an edge.
 func (p *plugin) allHostRules() (all []hostRules) {
 	for host := policy.NoVirtualHost; host < len(p.rules.VirtualHosts); host++ {
 		all = append(all, p.hostRules(host))
@@ -25,23 +25,23 @@ func (p *plugin) allHostRules() (all []hostRules) {
 	return all
 }
 
-func (j *hostRules) ownRules() []policy.Rule { return j.rules.Rules[j.First:j.End] }
+func (hr *hostRules) ownRules() []policy.Rule { return hr.rules.Rules[hr.First:hr.End] }
 
-// needsCredential reports whether some rule wants a credential.
-func (j *hostRules) needsCredential() bool {
-	return slices.ContainsFunc(j.ownRules(), func(r policy.Rule) bool { return needsCredential(&r) })
+// needsCredential reports whether some rule needs a credential.
+func (hr *hostRules) needsCredential() bool {
+	return slices.ContainsFunc(hr.ownRules(), func(r policy.Rule) bool { return needsCredential(&r) })
 }
 
-func (j *hostRules) needOf(method, path string) policy.Need {
-	return j.rules.NeedOf(j.HostRules, method, path)
+func (hr *hostRules) needOf(method, path string) policy.Need {
+	return hr.rules.NeedOf(hr.HostRules, method, path)
 }
 
-// displayName names the judge.
-func (j *hostRules) displayName() string {
-	if j.host == policy.NoVirtualHost {
+// displayName names the rules for messages.
+func (hr *hostRules) displayName() string {
+	if hr.host == policy.NoVirtualHost {
 		return "the top level of the rules"
 	}
-	return "virtual_hosts." + j.rules.VirtualHosts[j.host].Name
+	return "virtual_hosts." + hr.rules.VirtualHosts[hr.host].Name
 }
 
 func routeDomains(config object) (all []findings.Domain) {
@@ -55,7 +55,7 @@ func routeDomains(config object) (all []findings.Domain) {
 	return all
 }
 
-// trimPort is a host as the filter reads it.
+// trimPort returns a host as the filter reads it: without the port.
 func trimPort(host string) string {
 	if colon := strings.LastIndexByte(host, ':'); colon > strings.LastIndexByte(host, ']') {
 		return host[:colon]
@@ -63,12 +63,12 @@ func trimPort(host string) string {
 	return host
 }
 
-// judgingHosts returns the hosts of the rules that judge requests for each virtual host of a route configuration. How a
-// client writes a port doesn't count.
+// judgingHosts returns, for each virtual host of a route configuration, the virtual hosts of the rules that judge its
+// requests. Spellings of a port don't count.
 func (p *plugin) judgingHosts(config object) map[int][]int {
 	domains, find, all := routeDomains(config), p.rules.FindVirtualHost(), map[int][]int{}
 	for _, host := range findings.SampleHosts(domains, p.rules) {
-		at, by := findings.Route(domains, host), find(trimPort(host))
+		at, by := findings.FindOwner(domains, host), find(trimPort(host))
 		if !slices.Contains(all[at], by) {
 			all[at] = append(all[at], by)
 		}
@@ -81,7 +81,7 @@ func (p *plugin) judgingHosts(config object) map[int][]int {
 	return all
 }
 
-// judgedRoutes returns the routes of an edge, each once for each of those who judge its requests.
+// judgedRoutes returns the routes of an edge, once for each virtual host of the rules that judges the route's requests.
 func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 	var config object
 	var hosts map[int][]int
@@ -91,14 +91,15 @@ func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 			hosts = p.judgingHosts(config)
 		}
 		for _, host := range hosts[rt.host] {
-			rt.rules = p.hostRules(host)
+			rt.hostRules = p.hostRules(host)
 			all = append(all, rt)
 		}
 	}
 	return all
 }
 
-// checkHosts checks that Envoy and the rules read the same host, and that no virtual host of the rules is without requests.
+// checkHosts checks that Envoy and the rules read the same host, and that every virtual host of the rules gets
+// requests.
 func (a *analysis) checkHosts(p *plugin) {
 	configs, unseen := a.routeConfigs(p.manager)
 	if len(p.rules.VirtualHosts) == 0 || unseen != "" {
@@ -131,40 +132,43 @@ func (a *analysis) checkHosts(p *plugin) {
 	}
 }
 
-// portForms are ports in requests with which Envoy reads another host than the filter.
+// portForms returns ports in requests with which Envoy and the filter read different hosts.
 func portForms(manager, config object) []string {
 	switch {
 	case config.flag("ignore_port_in_host_matching"):
 		return nil
 	case manager.flag("strip_any_host_port"):
-		return []string{":"} // which Envoy keeps
+		return []string{":"} // Envoy keeps an empty port
 	}
 	return []string{":1", ":"}
 }
 
-// checkPorts reports that by a port in the request clients get to a virtual host whose rules ask more.
+// checkPorts reports a port by which clients evade the rules: with the port, Envoy sends the request to a virtual host
+// whose rules ask more.
 func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
 	domains, find := routeDomains(config), p.rules.FindVirtualHost()
-	ways := slices.DeleteFunc(a.listRoutes(p.manager), func(rt httpRoute) bool { return !isSame(rt.levels[0].of, config) })
+	routes := slices.DeleteFunc(a.listRoutes(p.manager), func(rt httpRoute) bool {
+		return !isSame(rt.levels[0].of, config)
+	})
 	for _, host := range findings.SampleHosts(domains, p.rules) {
 		for _, port := range portForms(p.manager, config) {
 			host := trimPort(host) + port
-			at, by := findings.Route(domains, host), find(trimPort(host))
+			at, by := findings.FindOwner(domains, host), find(trimPort(host))
 			if slices.Contains(hosts[at], by) {
 				continue
 			}
-			for _, rt := range ways {
+			for _, rt := range routes {
 				if rt.host != at {
 					continue
 				}
 				for _, other := range hosts[at] {
-					guarded := rt
-					rt.rules, guarded.rules = p.hostRules(by), p.hostRules(other)
-					if method, path := rt.findWeaker(&protectedRoute{route: guarded, paths: guarded.protectedPaths()}); path != "" {
+					stricter := rt
+					rt.hostRules, stricter.hostRules = p.hostRules(by), p.hostRules(other)
+					if method, path := rt.findWeaker(&protectedRoute{route: stricter, paths: stricter.protectedPaths()}); path != "" {
 						a.add(&otherPort, p.listenerName(), "route_config.ignore_port_in_host_matching",
 							"is not true: Envoy sends requests for the host %q to %s, where %s asks more for %s %s than %s, which "+
-								"judges them by the host without its port", host, rt.levels[1].at, guarded.rules.displayName(), method, path,
-							rt.rules.displayName())
+								"judges them by the host without its port", host, rt.levels[1].at, stricter.hostRules.displayName(),
+							method, path, rt.hostRules.displayName())
 						return
 					}
 				}
@@ -173,19 +177,20 @@ func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
 	}
 }
 
-// checkWeakerHosts reports a host by which clients get to an upstream with less than the rules ask for another host.
-// Hosts without rules, which are refused or pass, protect nothing.
-func (a *analysis) checkWeakerHosts(c *chain, guards []protectedRoute) {
+// checkWeakerHosts reports a host by which clients reach an upstream with less than the rules ask for another host.
+// Hosts without rules protect nothing: their requests are refused or pass.
+func (a *analysis) checkWeakerHosts(c *chain, protected []protectedRoute) {
 	for _, rt := range a.judgedRoutes(c.edge) {
 		to := a.reachedTargets(&rt)
-		for _, g := range guards {
-			if g.chain != c || g.route.rules.First == g.route.rules.End || g.route.rules.host == rt.rules.host || !g.targets.intersects(to) {
+		for _, pr := range protected {
+			other := &pr.route.hostRules
+			if pr.chain != c || other.First == other.End || other.host == rt.hostRules.host || !pr.targets.intersects(to) {
 				continue
 			}
-			if method, path := rt.findWeaker(&g); path != "" {
+			if method, path := rt.findWeaker(&pr); path != "" {
 				a.add(&weakerHost, c.listener.text("name"), rt.at,
 					"leads to an upstream that %s protects for other hosts, but here %s judges, and asks less for %s %s",
-					g.route.rules.displayName(), rt.rules.displayName(), method, path)
+					other.displayName(), rt.hostRules.displayName(), method, path)
 				return
 			}
 		}

@@ -8,26 +8,25 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// normalizeHeader is a header's name as upstreams may read it.
+// normalizeHeader returns a header's name as upstreams may read it.
 func normalizeHeader(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
 
 func isIdentityHeader(name string) bool {
 	return normalizeHeader(name) == policy.DeviceHeader || normalizeHeader(name) == policy.PermissionsHeader
 }
 
-// isJudgedHeader reports whether a header is one that the filter judges or sets: nothing may set it later.
+// isJudgedHeader reports whether the filter judges or sets a header: later filters must not set it.
 func isJudgedHeader(name string) bool {
 	return isIdentityHeader(name) || name == ":path" || name == ":method"
 }
 
-// affectsJudgement reports whether a header is one that the filter judges or sets, or by which Envoy finds the host that the
-// filter judged.
+// affectsJudgement reports whether the filter judges or sets a header, or Envoy finds the judged host by it.
 func (p *plugin) affectsJudgement(name string) bool {
 	return isJudgedHeader(name) || p.rules.DependsOnHost() && (name == ":authority" || normalizeHeader(name) == "host")
 }
 
-// checkHeaders checks that nothing behind the filter sets an identity header, method or path, and nothing before it a
-// credential.
+// checkHeaders checks that no filter behind Gatehouse's sets an identity header, method or path, and no filter before
+// it a credential.
 func (a *analysis) checkHeaders(p *plugin) {
 	if !p.auth {
 		return
@@ -41,8 +40,8 @@ func (a *analysis) checkHeaders(p *plugin) {
 		if !isIdentityHeader(header) {
 			a.add(&translated, p.listenerName(), at, "sets %s behind the filter, which judged the client's", header)
 		} else {
-			a.add(&setsIdentity, p.listenerName(), at, "sets %s behind the filter: the upstream takes any client for that device",
-				header)
+			a.add(&setsIdentity, p.listenerName(), at,
+				"sets %s behind the filter: the upstream takes any client for that device", header)
 		}
 	}
 	clusters := map[string]bool{}
@@ -60,7 +59,8 @@ func (a *analysis) checkHeaders(p *plugin) {
 	}
 	for name := range a.clusters {
 		if clusters[name] {
-			if header := headerSetByConfig(a.clusters[name].field("typed_extension_protocol_options"), isJudgedHeader); header != "" {
+			options := a.clusters[name].field("typed_extension_protocol_options")
+			if header := headerSetByConfig(options, isJudgedHeader); header != "" {
 				report("cluster "+name+": typed_extension_protocol_options", header)
 			}
 		}
@@ -68,7 +68,7 @@ func (a *analysis) checkHeaders(p *plugin) {
 	a.checkFilterHeaders(p, report)
 }
 
-// checkPerFilterConfig checks what a level of routes tells filters behind Gatehouse's.
+// checkPerFilterConfig checks a level's typed_per_filter_config for the filters behind Gatehouse's.
 func (a *analysis) checkPerFilterConfig(p *plugin, l routeLevel, report func(at, header string)) {
 	configs := l.of.object("typed_per_filter_config")
 	for _, name := range configs.keys() {
@@ -85,8 +85,8 @@ func (a *analysis) checkPerFilterConfig(p *plugin, l routeLevel, report func(at,
 // checkFilterHeaders checks the other filters of the connection manager.
 func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string)) {
 	credential := func(name string) bool {
-		return slices.ContainsFunc(p.allHostRules(), func(j hostRules) bool {
-			c := &j.Credentials
+		return slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool {
+			c := &hr.Credentials
 			return normalizeHeader(name) == normalizeHeader(c.SecretHeader) && c.SecretHeader != "" ||
 				normalizeHeader(name) == normalizeHeader(c.APIKeyHeader) && c.APIKeyHeader != "" ||
 				(c.Basic || c.Bearer) && normalizeHeader(name) == "authorization"
@@ -94,8 +94,8 @@ func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string))
 	}
 	injected := func(at string, v any) {
 		if header := headerSetByConfig(v, credential); header != "" {
-			a.add(&injects, p.listenerName(), at, "sets %s before the filter: any client is taken for the device whose secret it is",
-				header)
+			a.add(&injects, p.listenerName(), at,
+				"sets %s before the filter: any client is taken for the device whose secret it is", header)
 		}
 	}
 	injected("early_header_mutation_extensions", p.manager.field("early_header_mutation_extensions"))
@@ -112,7 +112,7 @@ func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string))
 	}
 }
 
-// headerInOptions returns the header of a list of Envoy's HeaderValueOption that is wanted, "" if there is none.
+// headerInOptions returns the wanted header in a list of Envoy's HeaderValueOption, "" for none.
 func headerInOptions(list []object, wanted func(string) bool) string {
 	for _, option := range list {
 		if name := option.object("header").text("key"); wanted(name) {
@@ -122,7 +122,7 @@ func headerInOptions(list []object, wanted func(string) bool) string {
 	return ""
 }
 
-// headerSetByConfig returns a wanted header that a filter's configuration sets in requests, "" if there is none.
+// headerSetByConfig returns a wanted header that a filter's configuration sets in requests, "" for none.
 func headerSetByConfig(v any, wanted func(string) bool) string {
 	switch v := v.(type) {
 	case []any:
@@ -148,7 +148,7 @@ func headerSetByConfig(v any, wanted func(string) bool) string {
 		}
 		for _, key := range o.keys() {
 			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") ||
-				strings.Contains(plain, "accesslog") || plain == "keysources" || plain == "requestrules" { // these are read
+				strings.Contains(plain, "accesslog") || plain == "keysources" || plain == "requestrules" {
 				continue
 			}
 			if name := headerSetByConfig(o[key], wanted); name != "" {
@@ -159,15 +159,15 @@ func headerSetByConfig(v any, wanted func(string) bool) string {
 	return ""
 }
 
-// headerLetters are those of a header's name.
+// headerLetters are the letters of header names.
 const headerLetters = ":-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
-// headerSetByLua returns the wanted header that a script of Envoy's Lua filter sets, "" if it sets none.
+// headerSetByLua returns the wanted header that a script of Envoy's Lua filter sets, "" for none.
 func headerSetByLua(code string, wanted func(string) bool) string {
 	return headerInLuaCalls(code, []string{":add(", ":replace("}, wanted)
 }
 
-// headerInLuaCalls returns the wanted header to which a script applies one of these calls, "" if there is none.
+// headerInLuaCalls returns the wanted header named in one of the calls of a script, "" for none.
 func headerInLuaCalls(code string, calls []string, wanted func(string) bool) string {
 	for _, call := range calls {
 		for rest := code; ; {

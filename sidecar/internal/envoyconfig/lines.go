@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// indexEntries notes where the objects of a tree are in the source.
+// indexEntries records the source entry of each object of a tree.
 func (a *analysis) indexEntries(v any, at findings.Entry) {
 	switch v := v.(type) {
 	case []any:
@@ -24,7 +24,7 @@ func (a *analysis) indexEntries(v any, at findings.Entry) {
 	}
 }
 
-// rulesEntry returns where the rules of a plugin are, or else the text that has them.
+// rulesEntry returns the entry of a plugin's rules, or of the text that contains the rules.
 func (a *analysis) rulesEntry(p *plugin) findings.Entry {
 	if p.raw == nil || a.entries == nil {
 		return findings.Entry{}
@@ -36,24 +36,24 @@ func (a *analysis) rulesEntry(p *plugin) findings.Entry {
 	return at
 }
 
-// findLine returns the line of what a finding's path names, or of what is around it, 0 if there is none.
+// findLine returns the line of a finding's path or of the nearest enclosing entry, 0 for none.
 func (a *analysis) findLine(listener, path string) int {
 	if a.entries == nil {
 		return 0
 	}
 	at, all := a.source.Root(), a.source.Root()
 	if listener != "" {
-		at = at.Named(listener, "filter_chains")
+		at = at.FindNamed(listener, "filter_chains")
 	}
 	if at == all && listener != "" {
-		at = at.Named(listener, "default_filter_chain")
+		at = at.FindNamed(listener, "default_filter_chain")
 	}
 	for part := range strings.SplitSeq(path, ": ") {
 		if name, found := strings.CutPrefix(part, "cluster "); found {
 			clusters, _ := all.At("static_resources.clusters")
-			at = clusters.Named(name, "name")
+			at = clusters.FindNamed(name, "name")
 		} else if name, found := strings.CutPrefix(part, "filter "); found {
-			at = at.Named(name, "typed_config")
+			at = at.FindNamed(name, "typed_config")
 		} else if name, found := strings.CutPrefix(part, "virtual host "); found {
 			at = findVirtualHost(at, name)
 		} else {
@@ -66,9 +66,9 @@ func (a *analysis) findLine(listener, path string) int {
 	return at.Line()
 }
 
-// findVirtualHost returns the virtual host of a name, or what a path behind the name leads to.
+// findVirtualHost returns the virtual host with a name, or the entry at the path behind the name.
 func findVirtualHost(in findings.Entry, name string) findings.Entry {
-	if at := in.Named(name, "domains"); at != in {
+	if at := in.FindNamed(name, "domains"); at != in {
 		return at
 	}
 	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {

@@ -15,20 +15,20 @@ const (
 	routerType = "envoy.extensions.filters.http.router.v3.Router"
 	stateType  = "envoy.extensions.filters.http.set_filter_state.v3.Config"
 	jwtType    = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
-	// defaultBuffer is Envoy's limit of a connection's buffer in bytes.
+	// defaultBuffer is Envoy's default limit of a connection's buffer, bytes.
 	defaultBuffer = 1 << 20
-	// verifyQueue is what waits in the sidecar at most, by default (--bcrypt.queue).
+	// verifyQueue is the default length of the sidecar's queue (--bcrypt.queue).
 	verifyQueue = 1024
 )
 
-// checkPlugin checks what the edge's and the push listener's plugins have in common.
+// checkPlugin checks the settings that edge plugins and push plugins have in common.
 func (a *analysis) checkPlugin(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) {
 		a.add(k, p.listenerName(), p.fieldPath(path), format, args...)
 	}
 	switch policy := p.config.text("failure_policy"); {
-	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself, and has no such field
-	case policy == "FAIL_OPEN", p.config.number("failure_policy", 0) == 3: // in protobuf's JSON an enum may be its number
+	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself; the field doesn't exist
+	case policy == "FAIL_OPEN", p.config.number("failure_policy", 0) == 3: // protobuf's JSON also allows the enum's number
 		add(&failOpen, "failure_policy",
 			"is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
 	default:
@@ -45,7 +45,7 @@ func (a *analysis) checkPlugin(p *plugin) {
 	}
 }
 
-// fieldPath is the path of a field of the plugin's configuration.
+// fieldPath returns the path of a field of the plugin's configuration.
 func (p *plugin) fieldPath(field string) string {
 	if name := p.httpFilter().text("name"); name != "" {
 		return "filter " + name + ": " + field
@@ -53,7 +53,7 @@ func (p *plugin) fieldPath(field string) string {
 	return field
 }
 
-// httpFilter is the plugin's entry in http_filters, nil if it stands in none.
+// httpFilter returns the plugin's entry in http_filters, nil if absent.
 func (p *plugin) httpFilter() object {
 	if p.index < len(p.filters) {
 		return p.filters[p.index]
@@ -98,7 +98,7 @@ func (a *analysis) checkEdge(p *plugin) {
 	}
 }
 
-// needsCredential reports whether a rule wants a credential.
+// needsCredential reports whether a rule needs a credential.
 func needsCredential(r *policy.Rule) bool { return r.Auth != nil || r.IssueSession }
 
 func (a *analysis) checkSidecarCluster(p *plugin) {
@@ -149,8 +149,8 @@ func (a *analysis) checkManager(p *plugin) {
 		add(&underscores, "common_http_protocol_options.headers_with_underscores_action",
 			"is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
 	}
-	if !m.flag("use_remote_address") && slices.ContainsFunc(p.allHostRules(), func(j hostRules) bool {
-		return j.needsCredential() && j.Source == policy.Source{}
+	if !m.flag("use_remote_address") && slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool {
+		return hr.needsCredential() && hr.Source == policy.Source{}
 	}) {
 		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the "+
 			"client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
@@ -161,7 +161,7 @@ func (a *analysis) checkManager(p *plugin) {
 	}
 }
 
-// checkFilterOrder checks what stands before the filter and behind it.
+// checkFilterOrder checks the filters before and behind Gatehouse's.
 func (a *analysis) checkFilterOrder(p *plugin) {
 	states := []string{}
 	for i, filter := range p.filters {
@@ -178,13 +178,15 @@ func (a *analysis) checkFilterOrder(p *plugin) {
 	}
 	before := a.storedByFilters(p.manager, p.filters[:p.index])
 	var sources []string
-	for _, j := range p.allHostRules() {
-		source := j.Source.FilterState
+	for _, hr := range p.allHostRules() {
+		source := hr.Source.FilterState
 		if source == "" || slices.Contains(sources, source) {
 			continue
 		}
 		sources = append(sources, source)
-		if i := slices.IndexFunc(before, func(s storedValue) bool { return s.key == source && s.isClientChosen(p.manager) }); i >= 0 {
+		if i := slices.IndexFunc(before, func(s storedValue) bool {
+			return s.key == source && s.isClientChosen(p.manager)
+		}); i >= 0 {
 			a.add(&forgedSource, p.listenerName(), before[i].at,
 				"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
 		}
@@ -210,7 +212,8 @@ func (a *analysis) checkFilterOrder(p *plugin) {
 	}
 }
 
-// checkClaims checks that the claims of tokens, and nothing else, are copied to where a dynamic module reads them.
+// checkClaims checks that filter state, from which a dynamic module reads claims, has claims of tokens and nothing
+// else.
 func (a *analysis) checkClaims(p *plugin, states []string, before []storedValue) {
 	for _, claim := range []string{policy.SubjectClaim, policy.RecordClaim} {
 		state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim
@@ -220,13 +223,14 @@ func (a *analysis) checkClaims(p *plugin, states []string, before []storedValue)
 		}
 		want := fmt.Sprintf("%%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:%s:%s)%%", p.rules.SessionMetadata, claim)
 		if i := slices.IndexFunc(before, func(s storedValue) bool { return s.key == state && s.format != want }); i >= 0 {
-			a.add(&noClaims, p.listenerName(), before[i].at, "writes %s, but not the claim of a token, %s: any client may be any device",
+			a.add(&noClaims, p.listenerName(), before[i].at,
+				"writes %s, but not the claim of a token, %s: any client may be any device",
 				state, want)
 		}
 	}
 }
 
-// checkPush checks the listener that the sidecar pushes to.
+// checkPush checks the push listener.
 func (a *analysis) checkPush(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) {
 		a.add(k, p.listenerName(), path, format, args...)
@@ -255,7 +259,7 @@ func (a *analysis) checkPush(p *plugin) {
 			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, limits.MaxBatch)
 	}
 	if p.manager != nil {
-		a.checkLocalReplies(p, []answer{{200, true, false}, {409, true, false}}) // whose bodies the sidecar reads
+		a.checkLocalReplies(p, []answer{{200, true, false}, {409, true, false}}) // the sidecar reads these bodies
 	}
 	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
 		add(&pushLimited, "ignore_global_conn_limit",
@@ -268,10 +272,10 @@ func (a *analysis) hasUnreadRules() bool {
 	return slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.rules == nil })
 }
 
-// checkPluginPairs checks that the plugins fit each other.
+// checkPluginPairs checks that the push plugin and the edge plugin fit each other.
 func (a *analysis) checkPluginPairs() {
 	if a.hasUnreadRules() {
-		return // what it is can't be told
+		return // a plugin without readable rules may be an edge or a push listener
 	}
 	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.rules.PushListener })
 	pushes := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return !p.rules.PushListener })
@@ -301,7 +305,8 @@ func (a *analysis) checkPluginPairs() {
 			}
 			if !reflect.DeepEqual(push.vm.field("code"), edge.vm.field("code")) {
 				a.add(&otherCode, push.listenerName(), push.fieldPath("vm_config.code"),
-					"is another module than that of listener %s: they may not agree on the layout of shared memory", edge.listenerName())
+					"is another module than that of listener %s: they may not agree on the layout of shared memory",
+					edge.listenerName())
 				break
 			}
 		}

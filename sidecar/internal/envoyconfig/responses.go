@@ -9,10 +9,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// The edge answers by local replies, which Envoy passes through local_reply_config and through all filters of the
-// connection manager, also those before the edge's.
+// The edge answers by local replies. Envoy passes local replies through local_reply_config and through all filters of
+// the connection manager, also those before Gatehouse's.
 
-// checkResponses checks that nothing changes the answers of an edge.
+// checkResponses checks that the configuration leaves the edge's answers unchanged.
 func (a *analysis) checkResponses(p *plugin) {
 	answers := p.possibleAnswers()
 	if answers == nil {
@@ -36,14 +36,14 @@ func (a *analysis) checkResponses(p *plugin) {
 	}
 }
 
-// answer is one that an edge may give.
+// answer is a possible answer of an edge.
 type answer struct {
 	status int
-	body   bool // is an object or a token; of other answers, only status and headers matter
-	cached bool // it has Cache-Status
+	body   bool // the body is an object or a token; without body only status and headers matter
+	cached bool // the answer has Cache-Status
 }
 
-// possibleAnswers returns those that an edge may give. A 503 isn't among them: clients try again, whatever it says.
+// possibleAnswers returns the possible answers of an edge, except 503: clients retry a 503 whatever its content.
 func (p *plugin) possibleAnswers() (all []answer) {
 	if p.hasCacheRules() {
 		for _, status := range []int{200, 206, 301, 302, 304, 307, 308, 404, 410, 416} {
@@ -63,17 +63,17 @@ func (p *plugin) hasCacheRules() bool {
 	return slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
 }
 
-// answeredRoutes are the routes of requests that the edge may answer.
+// answeredRoutes returns the routes of requests that the edge may answer.
 func (a *analysis) answeredRoutes(p *plugin) []httpRoute {
 	return slices.DeleteFunc(a.judgedRoutes(p), func(rt httpRoute) bool {
-		return !slices.ContainsFunc(rt.rules.ownRules(), func(r policy.Rule) bool {
+		return !slices.ContainsFunc(rt.hostRules.ownRules(), func(r policy.Rule) bool {
 			return (r.Cache != nil || needsCredential(&r)) && slices.ContainsFunc(r.Match.Samples(), rt.matchesPath)
 		})
 	})
 }
 
-// describingHeaderIn returns a header of HeaderValueOptions that describes an answer, "" if there is none. Appending to Vary is
-// no harm.
+// describingHeaderIn returns a header in HeaderValueOptions that describes an answer, "" for none. Appending to Vary is
+// harmless.
 func describingHeaderIn(options []object) string {
 	for _, option := range options {
 		name, action := option.object("header").text("key"), option.text("append_action")
@@ -85,8 +85,9 @@ func describingHeaderIn(options []object) string {
 	return ""
 }
 
-// headerAddedBy returns a header that describes an answer and that a route, or what contains routes, adds to the edge's
-// answers, "" if there is none. Envoy adds before the edge does: nothing is overwritten, and notes are empty.
+// headerAddedBy returns a header that describes an answer and that a level of a route adds to the edge's answers, ""
+// for none. Envoy adds headers before the edge answers: OVERWRITE_IF_EXISTS overwrites nothing, and notes in filter
+// state are empty.
 func headerAddedBy(level object) string {
 	return describingHeaderIn(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
 		h := option.object("header")
@@ -95,14 +96,15 @@ func headerAddedBy(level object) string {
 	}))
 }
 
-// checkLocalReplies checks that local_reply_config leaves answers alone.
+// checkLocalReplies checks that local_reply_config leaves answers unchanged.
 func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
 	config := p.manager.object("local_reply_config")
 	seen := map[string]bool{}
 	report := func(at, what string, of answer) {
 		if !seen[at] {
 			seen[at] = true
-			a.add(&rewrites, p.listenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what, of.status)
+			a.add(&rewrites, p.listenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
+				of.status)
 		}
 	}
 	mappers := config.list("mappers")
@@ -133,12 +135,12 @@ func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
 	}
 }
 
-// keepsBody reports whether a format of a local reply leaves its body.
+// keepsBody reports whether a local reply's format keeps the body.
 func keepsBody(format object) bool {
 	return format.text("text_format")+format.object("text_format_source").text("inline_string") == "%LOCAL_REPLY_BODY%"
 }
 
-// certainty says for which requests something holds.
+// certainty says for how many requests a condition holds.
 type certainty uint8
 
 const (
@@ -147,13 +149,13 @@ const (
 	always
 )
 
-// matchReply reports whether a mapper's filter, which is one of access logs, takes an answer.
+// matchReply says whether a mapper's filter (an access log filter) selects an answer.
 func matchReply(filter object, of answer) certainty {
 	switch {
 	case filter.has("status_code_filter"):
 		return compareStatus(filter.object("status_code_filter").object("comparison"), of.status)
 	case filter.has("response_flag_filter"):
-		return never // a filter's replies have no flag
+		return never // replies of a filter have no response flag
 	case filter.has("not_health_check_filter"):
 		return always
 	case filter.has("and_filter"):
@@ -194,7 +196,7 @@ func compareStatus(comparison object, status int) certainty {
 	return never
 }
 
-// matchExpression knows the expressions that docs/requests.md has for what Gatehouse answers.
+// matchExpression evaluates the expressions that docs/requests.md recommends; others count as sometimes.
 func matchExpression(expression string, of answer) certainty {
 	expression = strings.ReplaceAll(strings.Join(strings.Fields(expression), ""), `"`, "'")
 	const cached = "'cache-status'inresponse.headers"
@@ -217,19 +219,19 @@ func matchExpression(expression string, of answer) certainty {
 	return never
 }
 
-// checkOtherFilter checks a filter of the connection manager other than the edge's own.
+// checkOtherFilter checks a filter of the connection manager other than Gatehouse's.
 func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []answer) {
-	ways := a.answeredRoutes(p)
+	routes := a.answeredRoutes(p)
 	_, base := filter.object("typed_config").typed()
 	at := fmt.Sprintf("http_filters[%d]", i)
 	off := filter.flag("disabled")
-	if len(ways) == 0 && !off {
+	if len(routes) == 0 && !off {
 		a.reportAlterations(p, i, at, filter.field("typed_config"), answers)
 		return
 	}
 	name := filter.text("name")
 	seen := map[string]bool{}
-	for _, rt := range ways {
+	for _, rt := range routes {
 		off, ownAt, own := off, "", object(nil)
 		for _, l := range rt.levels {
 			per := l.of.object("typed_per_filter_config").object(name)
@@ -264,7 +266,7 @@ const (
 	customType    = filterTypes + "custom_response.v3.CustomResponse"
 )
 
-// reportAlterations reports what a filter's configuration, or one within it, changes in answers.
+// reportAlterations reports answers that a filter's configuration, or a nested filter's, changes.
 func (a *analysis) reportAlterations(p *plugin, i int, at string, v any, answers []answer) {
 	switch v := v.(type) {
 	case []any:
@@ -348,7 +350,7 @@ func isOff(direction object) bool {
 	return found && !enabled
 }
 
-// mutatedHeader returns a header that describes answers and that these mutations change, "" if there is none.
+// mutatedHeader returns a header that describes answers and is changed by the mutations, "" for none.
 func mutatedHeader(mutations []object) string {
 	for _, m := range mutations {
 		if name := m.text("remove"); findings.DescribesAnswer(name) {
@@ -367,7 +369,7 @@ func mutatedHeader(mutations []object) string {
 	return ""
 }
 
-// matchesText reports whether a string matcher may take a text.
+// matchesText reports whether a string matcher may match a text.
 func matchesText(m object, text string) bool {
 	switch {
 	case m.has("exact"):
@@ -384,7 +386,7 @@ func matchesText(m object, text string) bool {
 	return true
 }
 
-// customResponseStatus returns the status of an answer that a matcher of custom responses may take, 0 if there is none.
+// customResponseStatus returns the status of an answer that a custom_response matcher may select, 0 for none.
 func customResponseStatus(o object, answers []answer) int {
 	status := 0
 	var walk func(v any)
@@ -419,14 +421,14 @@ func customResponseStatus(o object, answers []answer) int {
 		}
 	}
 	if o.object("custom_response_matcher").has("matcher_tree") {
-		return answers[0].status // any, maybe
+		return answers[0].status // the matcher may select any answer
 	}
 	walk(map[string]any(o.object("custom_response_matcher")))
 	return status
 }
 
-// luaResponseChanges returns what Lua in a configuration does to responses: whether it sets the body, and a header that it
-// changes, "" if it changes none.
+// luaResponseChanges returns the changes that Lua code in a configuration makes to responses: whether the code sets the
+// body, and a header that the code changes, "" for none.
 func luaResponseChanges(v any) (body bool, header string) {
 	switch v := v.(type) {
 	case []any:

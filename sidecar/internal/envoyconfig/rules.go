@@ -5,14 +5,14 @@ import (
 	"errors"
 )
 
-// Rules are those of one listener.
+// Rules are the rules of one listener.
 type Rules struct {
 	Listener string // "": the file has the rules only
 	JSON     json.RawMessage
 }
 
-// RulesOf returns the rules of each edge in an Envoy configuration, as [Analyze] reads it, or in a file that has the
-// rules only, as for nginx.
+// RulesOf returns the rules of each edge in an Envoy configuration, read as [Analyze] reads it, or the rules of a file
+// with rules only, as for nginx.
 func RulesOf(name string, file []byte) ([]Rules, error) {
 	tree, _, err := parseTree(file)
 	if err != nil {
@@ -56,6 +56,6 @@ func IsRules(file []byte) bool {
 }
 
 func hasRules(o object) bool {
-	_, hosts := o["virtual_hosts"].(map[string]any) // in Envoy's routes it is a list
+	_, hosts := o["virtual_hosts"].(map[string]any) // Envoy's routes have a list
 	return o.has("rules") || o.has("max_staleness") || o.has("default") || hosts
 }

@@ -12,28 +12,28 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Split is an Envoy configuration in parts: Envoy reads the filters again when they change, and the rest only when it
-// starts.
+// Split is an Envoy configuration in parts: Envoy rereads a filter's file on every change, and the bootstrap only at
+// start.
 type Split struct {
 	Bootstrap []byte
 	Filters   []Filter
 }
 
-// Filter is a filter with rules, as Envoy's extension configuration discovery service (ECDS) reads one from a file.
+// Filter is a filter with rules, in the file form of Envoy's extension configuration discovery service (ECDS).
 type Filter struct {
 	Name    string
-	Version string // which Envoy shows once it has applied the file
+	Version string // shown by Envoy once the file is applied
 	Text    []byte
 }
 
 // File returns the name of the filter's file.
 func (f *Filter) File() string { return f.Name + ".yaml" }
 
-// BootstrapFile is the name of the file that Envoy starts with.
+// BootstrapFile is the name of the file with which Envoy starts.
 const BootstrapFile = "envoy.yaml"
 
-// SplitFilters moves the filters with rules out of an Envoy configuration, into files of the directory dir. Filters of
-// one name with different rules stay where they are, since Envoy discovers one filter of each name.
+// SplitFilters moves the filters with rules out of an Envoy configuration into files of the directory dir. Filters with
+// the same name but different rules stay in place: Envoy discovers one filter per name.
 func SplitFilters(file []byte, dir string) (*Split, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(file, &doc); err != nil {
@@ -80,7 +80,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 	return split, err
 }
 
-// edgeFilters returns the filters with rules below a node, by their names.
+// edgeFilters returns the filters with rules below a node, by name.
 func edgeFilters(node *yaml.Node) map[string][]*yaml.Node {
 	all := map[string][]*yaml.Node{}
 	var walk func(*yaml.Node)
@@ -99,7 +99,7 @@ func edgeFilters(node *yaml.Node) map[string][]*yaml.Node {
 	return all
 }
 
-// isEdge reports whether a filter is Gatehouse's, with rules, and in the configuration itself.
+// isEdge reports whether a filter is Gatehouse's and has its rules in the configuration itself.
 func isEdge(filter *yaml.Node) bool {
 	var tree map[string]any
 	if filter.Kind != yaml.MappingNode || filter.Decode(&tree) != nil || !object(tree).has("typed_config") {
@@ -150,7 +150,7 @@ func setDiscovery(filter *yaml.Node, path string) error {
 	return nil
 }
 
-// resolveAliases returns a copy of a node in which each alias is what it stands for, and scalars are as written.
+// resolveAliases returns a copy of a node with each alias replaced by its value, and scalars as written.
 func resolveAliases(node *yaml.Node) *yaml.Node {
 	for node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -162,7 +162,7 @@ func resolveAliases(node *yaml.Node) *yaml.Node {
 	return whole
 }
 
-// fieldOf returns a field of a mapping, by the first of its spellings that is there, or an empty node.
+// fieldOf returns a field of a mapping, by the first spelling that the mapping has, or an empty node.
 func fieldOf(node *yaml.Node, spellings ...string) *yaml.Node {
 	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {

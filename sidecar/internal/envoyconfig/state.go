@@ -7,16 +7,18 @@ import (
 	"strings"
 )
 
-// storedValue is what a filter stores in filter state.
+// storedValue is a value that a filter stores in filter state.
 type storedValue struct {
 	at, key string
 	format  string // "" if it isn't in the file
 }
 
-// storedByFilters returns what these filters of a connection manager store, also for some routes only.
+// storedByFilters returns the values that filters of a connection manager store, also by typed_per_filter_config of
+// some routes only.
 func (a *analysis) storedByFilters(manager object, filters []object) (all []storedValue) {
 	for i, filter := range filters {
-		all = append(all, storedByConfig(fmt.Sprintf("http_filters[%d]", i), a.withDiscovered(filter).field("typed_config"))...)
+		all = append(all, storedByConfig(fmt.Sprintf("http_filters[%d]", i),
+			a.withDiscovered(filter).field("typed_config"))...)
 	}
 	for _, rt := range a.listRoutes(manager) {
 		for _, l := range rt.levels {
@@ -31,7 +33,7 @@ func (a *analysis) storedByFilters(manager object, filters []object) (all []stor
 	return all
 }
 
-// storedByConfig returns what set_filter_state filters in a configuration store.
+// storedByConfig returns the values that set_filter_state filters in a configuration store.
 func storedByConfig(at string, v any) (all []storedValue) {
 	switch v := v.(type) {
 	case []any:
@@ -54,10 +56,11 @@ func storedByConfig(at string, v any) (all []storedValue) {
 	return all
 }
 
-// formatOperator is one of Envoy's formats.
+// formatOperator matches a command operator in Envoy's format strings.
 var formatOperator = regexp.MustCompile(`%%|%([A-Z0-9_]+)(?:\([^)]*\))?(?::[0-9]+)?%`)
 
-// isClientChosen reports whether clients may choose the value: if not, it has only these.
+// isClientChosen reports whether clients may choose the value. Operators of the given list, and texts without
+// operators, are safe.
 func (s *storedValue) isClientChosen(manager object) bool {
 	given := []string{"DOWNSTREAM_DIRECT_REMOTE_ADDRESS", "DOWNSTREAM_LOCAL_", "DOWNSTREAM_PEER_", "DYNAMIC_METADATA",
 		"METADATA", "ENVIRONMENT"}

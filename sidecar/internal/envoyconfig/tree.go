@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// parseTree reads YAML, of which JSON is a part, to the tree that JSON would give.
+// parseTree reads YAML or JSON to the tree that JSON would give.
 func parseTree(file []byte) (any, findings.Source, error) {
 	source, err := findings.ParseSource(file)
 	if err != nil {
@@ -22,7 +22,7 @@ func parseTree(file []byte) (any, findings.Source, error) {
 	return toJSONTree(tree), source, err
 }
 
-// toJSONTree turns what only YAML has into what JSON has for it.
+// toJSONTree turns values of YAML into the values that JSON would give.
 func toJSONTree(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -58,7 +58,7 @@ func isType(url, name string) bool {
 	return url[strings.LastIndexByte(url, '/')+1:] == name
 }
 
-// object is a message. Its fields have snake_case names; protobuf's JSON also allows lowerCamelCase.
+// object is a protobuf message. Its fields have snake_case names; protobuf's JSON also allows lowerCamelCase.
 type object map[string]any
 
 func (o object) field(name string) any {
@@ -81,7 +81,7 @@ func (o object) object(name string) object {
 	return m
 }
 
-// list is a field's objects; what is none counts as an empty one.
+// list returns a field's objects; a value that is no object counts as an empty object.
 func (o object) list(name string) []object {
 	items, _ := o.field(name).([]any)
 	objects := make([]object, len(items))
@@ -97,13 +97,13 @@ func (o object) text(name string) string {
 	return s
 }
 
-// flag is a bool or a google.protobuf.BoolValue.
+// flag returns a bool or a google.protobuf.BoolValue.
 func (o object) flag(name string) bool {
 	b, _ := o.field(name).(bool)
 	return b
 }
 
-// number is a field's number, preset if there is none. protobuf's JSON has those of 64 bits as text.
+// number returns a field's number, preset if absent. protobuf's JSON writes 64-bit numbers as text.
 func (o object) number(name string, preset float64) float64 {
 	switch v := o.field(name).(type) {
 	case float64:
@@ -116,14 +116,14 @@ func (o object) number(name string, preset float64) float64 {
 	return preset
 }
 
-// isSame reports whether two objects are the same place of the file.
+// isSame reports whether two objects are the same object of the file.
 func isSame(a, b object) bool {
 	return a != nil && b != nil && reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
 func (o object) keys() []string { return slices.Sorted(maps.Keys(o)) }
 
-// typed is the type of an Any and the message in it, which a TypedStruct has under value.
+// typed returns the type of an Any, and its message. A TypedStruct has the message under value.
 func (o object) typed() (string, object) {
 	kind := o.text("@type")
 	if isType(kind, typedStruct) {
@@ -132,7 +132,7 @@ func (o object) typed() (string, object) {
 	return kind, o
 }
 
-// isSkipped reports whether a field of a /config_dump is what runs no more, or stands elsewhere in it again.
+// isSkipped reports whether a field of a /config_dump is no longer active, or repeats another part of the dump.
 func isSkipped(o object, key string) bool {
 	switch key {
 	case "draining_state", "error_state", "warming_state":
@@ -141,14 +141,14 @@ func isSkipped(o object, key string) bool {
 	return key == "bootstrap" && strings.HasSuffix(o.text("@type"), ".BootstrapConfigDump")
 }
 
-// resources are what listeners refer to by name.
+// resources are the objects that listeners refer to by name.
 type resources struct {
 	clusters map[string]object
-	// complete says that there are no other clusters and listeners than those of the file.
+	// complete: the file has all clusters and listeners.
 	complete   bool
 	routes     map[string]object
 	extensions map[string]object
-	admin      object // its address, nil if there is none
+	admin      object // the admin address, nil if absent
 }
 
 // collectResources finds the resources of a file.
@@ -164,7 +164,7 @@ func (r *resources) collectResources(tree any) {
 		r.clusters[cluster.text("name")] = cluster
 	}
 	for _, dump := range bootstrap.list("configs") {
-		r.complete = true // of an Envoy that runs
+		r.complete = true // a dump of a running Envoy
 		if admin := dump.object("bootstrap").object("admin"); admin != nil {
 			r.admin = admin.object("address")
 		}
@@ -191,7 +191,7 @@ func (r *resources) addDump(dump object) {
 	}
 }
 
-// withDiscovered is a filter with its configuration, also where that comes by discovery.
+// withDiscovered returns a filter with its configuration, also if the configuration comes by discovery.
 func (r *resources) withDiscovered(filter object) object {
 	extension, found := r.extensions[filter.text("name")]
 	if !filter.has("config_discovery") || !found {
@@ -202,7 +202,7 @@ func (r *resources) withDiscovered(filter object) object {
 	return whole
 }
 
-// routeConfigs are the route configurations of a connection manager that are known; unseen is the name of another one.
+// routeConfigs returns the known route configurations of a connection manager; unseen is the name of an unknown one.
 func (r *resources) routeConfigs(manager object) (all []object, unseen string) {
 	scopes := manager.object("scoped_routes")
 	if scopes.has("scoped_rds") {

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// routeLevel is a route, or a part of one, or what has routes.
+// routeLevel is a level of a route's configuration: route configuration, virtual host, route or weighted cluster.
 type routeLevel struct {
 	at string
 	of object
@@ -17,16 +17,16 @@ type routeLevel struct {
 
 // httpRoute is a route of a connection manager.
 type httpRoute struct {
-	at     string
-	route  object
-	match  object
-	levels []routeLevel // the route configuration, the virtual host, the route, and its weighted clusters
-	before []object     // routes of the same virtual host that come first
-	host   int          // the index of the virtual host
-	rules  hostRules    // of its requests, where the filter is
+	at        string
+	route     object
+	match     object
+	levels    []routeLevel // from the route configuration down to the weighted clusters
+	before    []object     // earlier routes of the same virtual host
+	host      int          // index of Envoy's virtual host
+	hostRules hostRules    // the rules that judge the requests, if the filter does
 }
 
-// listRoutes returns all routes of a connection manager that are known.
+// listRoutes returns all known routes of a connection manager.
 func (r *resources) listRoutes(manager object) (all []httpRoute) {
 	configs, _ := r.routeConfigs(manager)
 	for _, config := range configs {
@@ -69,11 +69,11 @@ func matcherRoutes(v any) (all []object) {
 	return all
 }
 
-// sendsUpstream reports whether requests of the route go to a cluster.
+// sendsUpstream reports whether the route sends requests to a cluster.
 func (rt *httpRoute) sendsUpstream() bool { return rt.route.has("route") }
 
-// routeTargets are where the requests of a route go, with mirrors also copies of them; chosen tells how clients choose that,
-// "" if they don't.
+// routeTargets returns the targets of a route's requests, with mirrors also those of mirrored requests. chosen
+// describes how clients choose the target, "" if clients can't.
 func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chosen string) {
 	action := rt.route.object("route")
 	names := []string{action.text("cluster")}
@@ -123,8 +123,8 @@ func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chos
 	return all, chosen
 }
 
-// clearsIdentity reports whether no identity header of a client gets upstream by a route without the filter: the route removes
-// them, and the connection manager other spellings.
+// clearsIdentity reports whether a route without the filter removes clients' identity headers: the route removes the
+// headers, and the connection manager rejects spellings with underscores.
 func (rt *httpRoute) clearsIdentity(manager object) bool {
 	switch manager.object("common_http_protocol_options").text("headers_with_underscores_action") {
 	case "REJECT_REQUEST", "DROP_HEADER":
@@ -143,12 +143,13 @@ func (rt *httpRoute) clearsIdentity(manager object) bool {
 	return true
 }
 
-// pathStart is what begins the paths that the route takes, "" if only an expression tells.
+// pathStart returns the common start of the paths that the route takes, "" for a regular expression.
 func (rt *httpRoute) pathStart() string {
 	return rt.match.text("path") + rt.match.text("prefix") + rt.match.text("path_separated_prefix")
 }
 
-// matchesPath reports whether the route takes requests for a path; one whose condition isn't known does.
+// matchesPath reports whether the route takes requests for a path. A route with an unknown condition counts as taking
+// the request.
 func (rt *httpRoute) matchesPath(path string) bool {
 	return matchPath(rt.match, path) && !slices.ContainsFunc(rt.before, func(route object) bool {
 		match := route.object("match")
@@ -192,7 +193,7 @@ func lowerField(match object, name string) any {
 
 var groupReference = regexp.MustCompile(`\\(\d)`)
 
-// upstreamPath returns the path that the upstream gets for a client's; false if that isn't known.
+// upstreamPath returns the path that the upstream gets for a client's path; false if unknown.
 func (rt *httpRoute) upstreamPath(path string) (string, bool) {
 	action := rt.route.object("route")
 	switch to := action.text("prefix_rewrite"); {
@@ -200,7 +201,7 @@ func (rt *httpRoute) upstreamPath(path string) (string, bool) {
 		return path, false
 	case to != "":
 		from := rt.match.text("prefix") + rt.match.text("path_separated_prefix")
-		if from == "" || len(path) < len(from) { // the whole path
+		if from == "" || len(path) < len(from) { // the whole path is replaced
 			return to, true
 		}
 		return to + path[len(from):], true
@@ -223,7 +224,7 @@ func (rt *httpRoute) rewritesPath() bool {
 		action.has("path_rewrite")
 }
 
-// clientPaths returns paths of clients that the route may make path upstream, and path itself.
+// clientPaths returns client paths that the route may rewrite to path, and path itself.
 func (rt *httpRoute) clientPaths(path string) (all []string) {
 	if !rt.rewritesPath() {
 		return []string{path}
@@ -247,39 +248,40 @@ func (rt *httpRoute) clientPaths(path string) (all []string) {
 	return slices.DeleteFunc(append(all, path), func(p string) bool { return !strings.HasPrefix(p, "/") })
 }
 
-// routeSamples are samples of the paths that a route takes, where a rule refuses some requests.
-func (j *hostRules) routeSamples(rt *httpRoute) []string {
+// routeSamples returns samples of the paths that a route takes and for which a rule refuses some requests.
+func (hr *hostRules) routeSamples(rt *httpRoute) []string {
 	from := rt.pathStart()
 	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
-		return !rt.matchesPath(path) || !slices.ContainsFunc(j.rules.SampleMethods(), func(method string) bool {
-			need := j.needOf(method, path)
+		return !rt.matchesPath(path) || !slices.ContainsFunc(hr.rules.SampleMethods(), func(method string) bool {
+			need := hr.needOf(method, path)
 			return need.Rule >= 0 && (policy.Need{}).Weaker(need)
 		})
 	})
 }
 
-// protectedSamples are samples of paths of which the rules refuse some requests, also of those that a route rewrites to.
-func (j *hostRules) protectedSamples(rt *httpRoute) (paths []string) {
+// protectedSamples returns samples of paths for which the rules refuse some requests, also of paths that a route
+// produces by rewriting.
+func (hr *hostRules) protectedSamples(rt *httpRoute) (paths []string) {
 	action := rt.route.object("route")
 	to, _, _ := strings.Cut(action.text("prefix_rewrite")+action.object("regex_rewrite").text("substitution"), `\`)
 	candidates := []string{"/", to, to + "x"}
-	for _, r := range j.ownRules() {
+	for _, r := range hr.ownRules() {
 		candidates = append(candidates, r.Match.Samples()...)
 	}
 	for _, path := range candidates {
-		if _, found := j.findRefusingRule(path); found {
+		if _, found := hr.findRefusingRule(path); found {
 			paths = append(paths, path)
 		}
 	}
 	return paths
 }
 
-// findRefusingRule reports whether the rules refuse some requests for a path, and returns a rule that does, -1 if only the default
-// does.
-func (j *hostRules) findRefusingRule(path string) (rule int, found bool) {
+// findRefusingRule reports whether the rules refuse some requests for a path, and returns the refusing rule, -1 for the
+// default.
+func (hr *hostRules) findRefusingRule(path string) (rule int, found bool) {
 	rule = -1
-	for _, method := range j.rules.SampleMethods() {
-		if need := j.needOf(method, path); (policy.Need{}).Weaker(need) {
+	for _, method := range hr.rules.SampleMethods() {
+		if need := hr.needOf(method, path); (policy.Need{}).Weaker(need) {
 			if found = true; rule < 0 {
 				rule = need.Rule
 			}
@@ -288,7 +290,7 @@ func (j *hostRules) findRefusingRule(path string) (rule int, found bool) {
 	return rule, found
 }
 
-// findCarriedPath returns one of these paths that the upstream may get by the route; false if there is none.
+// findCarriedPath returns one of the paths that the upstream may get by the route; false for none.
 func (rt *httpRoute) findCarriedPath(paths []string) (path string, found bool) {
 	for _, path := range paths {
 		for _, client := range rt.clientPaths(path) {
@@ -300,22 +302,22 @@ func (rt *httpRoute) findCarriedPath(paths []string) (path string, found bool) {
 	return "", false
 }
 
-// openedPath is a path of clients that the upstream gets as one for which the rules ask more.
+// openedPath is a client path, rewritten by a route to an upstream path for which the rules ask more.
 type openedPath struct {
 	method, client, upstream string
-	rule                     int // that is evaded, -1 for the default
+	rule                     int // the evaded rule, -1 for the default
 }
 
-// findOpenedPath returns a path that clients get to by the rewriting of a route without what its rule asks.
+// findOpenedPath returns a client path whose rewriting evades the rule of the upstream path.
 func (rt *httpRoute) findOpenedPath() (o openedPath, found bool) {
-	j := &rt.rules
-	for _, client := range j.openableClientPaths(rt) {
+	hr := &rt.hostRules
+	for _, client := range hr.openableClientPaths(rt) {
 		to, known := rt.upstreamPath(client)
 		if !known || !rt.matchesPath(client) || !strings.HasPrefix(client, "/") {
 			continue
 		}
-		for _, method := range j.rules.SampleMethods() {
-			if asked := j.needOf(method, to); j.needOf(method, client).Weaker(asked) {
+		for _, method := range hr.rules.SampleMethods() {
+			if asked := hr.needOf(method, to); hr.needOf(method, client).Weaker(asked) {
 				return openedPath{method, client, to, asked.Rule}, true
 			}
 		}
@@ -323,23 +325,24 @@ func (rt *httpRoute) findOpenedPath() (o openedPath, found bool) {
 	return openedPath{}, false
 }
 
-// openableClientPaths are paths of clients that a route may open: those that become protected samples, the route's own, and those
-// of each rule, since what a rule covers may become longer than any sample.
-func (j *hostRules) openableClientPaths(rt *httpRoute) (all []string) {
-	for _, path := range j.protectedSamples(rt) {
+// openableClientPaths returns client paths that a route may open: paths rewritten to protected samples, the route's
+// own, and samples of each rule (rewriting may make a path longer than any sample).
+func (hr *hostRules) openableClientPaths(rt *httpRoute) (all []string) {
+	for _, path := range hr.protectedSamples(rt) {
 		all = append(all, slices.DeleteFunc(rt.clientPaths(path), func(client string) bool {
 			to, _ := rt.upstreamPath(client)
 			return to != path
 		})...)
 	}
 	all = append(all, rt.pathStart(), rt.pathStart()+"x")
-	for _, r := range j.ownRules() {
+	for _, r := range hr.ownRules() {
 		all = append(all, r.Match.Samples()...)
 	}
 	return all
 }
 
-// isUnclearRewrite reports whether it can't be told if rewriting opens a path, for example of an expression with several groups.
+// isUnclearRewrite reports whether the analysis can't decide if rewriting opens a path, for example for an expression
+// with several groups.
 func (rt *httpRoute) isUnclearRewrite() bool {
 	if !rt.rewritesPath() || rt.route.object("route").text("prefix_rewrite") != "" {
 		return false
@@ -352,18 +355,18 @@ func (rt *httpRoute) isUnclearRewrite() bool {
 	if anchored := strings.HasPrefix(rewrite.object("pattern").text("regex"), "^"); !anchored || head == "" {
 		return true
 	}
-	return slices.ContainsFunc(rt.rules.protectedSamples(rt), func(path string) bool {
+	return slices.ContainsFunc(rt.hostRules.protectedSamples(rt), func(path string) bool {
 		return strings.HasPrefix(path, head) || strings.HasPrefix(head, path) && whole
 	})
 }
 
-// ruleName names the rule that asks something of a request, or the default.
-func (j *hostRules) ruleName(rule int) string {
+// ruleName names a refusing rule, or the default.
+func (hr *hostRules) ruleName(rule int) string {
 	if rule < 0 {
-		if j.host != policy.NoVirtualHost {
-			return j.displayName() + ".default: deny"
+		if hr.host != policy.NoVirtualHost {
+			return hr.displayName() + ".default: deny"
 		}
 		return "default: deny"
 	}
-	return j.rules.RuleField(rule)
+	return hr.rules.RuleField(rule)
 }

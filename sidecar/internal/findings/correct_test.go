@@ -65,7 +65,7 @@ func TestCorrect(t *testing.T) {
 		before, r := problems(wrong)
 		for _, problem := range before {
 			field, _, _ := strings.Cut(problem, ": ")
-			place, line := r.Place(Place{}, field), r.Correct(field)
+			place, line := r.Locate(Place{}, field), r.Correct(field)
 			if found++; line == "" || place.Line == 0 || field == "credentials" && strings.Contains(problem, "is missing") {
 				continue
 			}

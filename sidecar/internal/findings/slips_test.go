@@ -200,7 +200,7 @@ func (r *Report) analyze(text string) {
 	rules := Rules{source, source.Root(), tree}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		field, message, _ := strings.Cut(line, ": ")
-		r.AddOfRules(&kind, Place{}, &rules, field, "%s", message)
+		r.AddInRules(&kind, Place{}, &rules, field, "%s", message)
 	}
 }
 

@@ -299,9 +299,9 @@ var bypasses = []struct {
 			"''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location = /open { auth_request " +
 			"/v1/secret; proxy_pass http://service; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
 	{"the sidecar", plain + "location /side/ { proxy_pass http://unix:DIR/api.sock:/; }", "GET", "/side/v1/fetch", nil,
-		"HTTP/1.1 200 OK", []string{toInner.Code}},
+		"HTTP/1.1 200 OK", []string{toPrivate.Code}},
 	{"the push listener", plain + "location /side/ { proxy_pass http://unix:DIR/push.sock:/; }",
-		"GET", "/side/v1/apply", nil, "HTTP/1.1 404", []string{toInner.Code}},
+		"GET", "/side/v1/apply", nil, "HTTP/1.1 404", []string{toPrivate.Code}},
 	{"post_action", include + "location / { post_action @after; proxy_pass http://service; } location @after { " +
 		"proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 

@@ -116,11 +116,11 @@ func TestListens(t *testing.T) {
 		"127.0.0.1:81": "127.0.0.1:81", "127.0.0.1": "127.0.0.1:80", "[::]:81": "[::]:81", "[::1]": "[::1]:80",
 		"unix:/a.sock": "unix:/a.sock", "a:81": "a:81"} {
 		server := newScope(&directive{name: "server", block: []*directive{{name: "listen", args: []string{listen}}}}, nil)
-		if got := listens(server); len(got) != 1 || got[0] != want {
+		if got := listenAddresses(server); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: got %q, want %s", listen, got, want)
 		}
 	}
-	if got := listens(newScope(&directive{name: "server"}, nil)); len(got) != 1 || got[0] != "*:80" {
+	if got := listenAddresses(newScope(&directive{name: "server"}, nil)); len(got) != 1 || got[0] != "*:80" {
 		t.Errorf("without listen got %q", got)
 	}
 }

@@ -171,7 +171,7 @@ var files = []struct {
 		nil, ""},
 	{"a stream to the sidecar",
 		[]string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"},
-		[]string{toInner.Code}, "server 82: proxy_pass"},
+		[]string{toPrivate.Code}, "server 82: proxy_pass"},
 	{"a stream for some", []string{"http {", "stream { server { listen 82; allow 192.0.2.0/24; deny all; proxy_pass " +
 		"127.0.0.1:8081; } }\nhttp {"}, nil, ""},
 	{"a stream for most", []string{"http {", "stream { server { listen 82; deny 192.0.2.1; proxy_pass " +
@@ -217,11 +217,11 @@ var files = []struct {
 		"proxy_pass http://127.0.0.1:83;", anyServer, "server { listen 127.0.0.1:83; location / { proxy_pass "+
 			"http://127.0.0.1:8081; } location /static/ { proxy_pass http://127.0.0.1:8083; } }\n"+anyServer), nil, ""},
 	{"the sidecar by a chain of streams", streams("server { listen 82; proxy_pass 127.0.0.1:83; } " +
-		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), []string{toInner.Code},
+		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), []string{toPrivate.Code},
 		"server 127.0.0.1:83: proxy_pass"},
 	{"a location to a stream to the sidecar", append(streams(
 		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), inServer,
-		"    location /side/ { proxy_pass http://127.0.0.1:83/; }\n"+inServer), []string{toInner.Code},
+		"    location /side/ { proxy_pass http://127.0.0.1:83/; }\n"+inServer), []string{toPrivate.Code},
 		"location /side/: proxy_pass"},
 	{"an upstream by a balancer in Lua",
 		[]string{anyServer, "upstream by { server 0.0.0.1; balancer_by_lua_block { local host, port = \"127.0.0.1\", 8081 " +
@@ -295,13 +295,13 @@ var files = []struct {
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
-		inServer}, []string{toInner.Code}, "location /ops/: proxy_pass"},
+		inServer}, []string{toPrivate.Code}, "location /ops/: proxy_pass"},
 	{"the server for operators by another name",
 		[]string{inServer, "    location /ops/ { proxy_pass http://localhost:9901/; }\n" + inServer},
-		[]string{toInner.Code}, "location /ops/: proxy_pass"},
+		[]string{toPrivate.Code}, "location /ops/: proxy_pass"},
 	{"the sidecar by an upstream",
 		[]string{"  upstream service {", "  upstream side { server unix:/run/gatehouse/api.sock; }\n  upstream service {",
-			inServer, "    location /ops/ { proxy_pass http://side; }\n" + inServer}, []string{toInner.Code},
+			inServer, "    location /ops/ { proxy_pass http://side; }\n" + inServer}, []string{toPrivate.Code},
 		"location /ops/: proxy_pass"},
 	{"the sidecar's keys",
 		[]string{inServer,
@@ -512,7 +512,7 @@ func TestAddress(t *testing.T) {
 		"[::1]": "localhost:80", "A.example": "a.example:80", "192.0.2.1:81": "192.0.2.1:81",
 		"unix:/A.sock": "unix:/A.sock",
 	} {
-		if got := address(text); got != want {
+		if got := normalizeAddress(text); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
 	}

@@ -66,8 +66,8 @@ func TestAddLog(t *testing.T) {
 	log := `{"method":"GET","path":"/a"}` + "\n\n" + strings.Repeat("x", 3*maxLine) + "\nnoise\r\n" +
 		`{"method":"GET","path":"/b","host":"c.example"}` + "\n" + `{"method":"GET","path":"/a","host":"-"}`
 	calls := 0
-	read, err := c.AddLog(strings.NewReader(log), "strict.example", func(*Read) { calls++ })
-	if err != nil || read != (Read{5, 2, 2}) || calls != 5 {
+	read, err := c.AddLog(strings.NewReader(log), "strict.example", func(*LogStats) { calls++ })
+	if err != nil || read != (LogStats{5, 2, 2}) || calls != 5 {
 		t.Errorf("got %+v, %v, %d calls", read, err, calls)
 	}
 	want := Change{Opens, "strict/all", "none", "/a", 2, Request{"GET", "strict.example", "/a"}}

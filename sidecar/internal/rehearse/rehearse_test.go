@@ -161,8 +161,8 @@ func TestPlants(t *testing.T) {
 			c := NewComparison(from, to)
 			line := fmt.Sprintf(`{"method": %q, "authority": %q, "path": %q}`+"\n", p.request.Method, p.request.Host,
 				p.request.Path)
-			read, err := c.AddLog(strings.NewReader(strings.Repeat(line, 2)), "", func(*Read) {})
-			if err != nil || read != (Read{Lines: 2}) {
+			read, err := c.AddLog(strings.NewReader(strings.Repeat(line, 2)), "", func(*LogStats) {})
+			if err != nil || read != (LogStats{Lines: 2}) {
 				t.Errorf("got %+v, %v", read, err)
 			}
 			if got := has(c.Changes()); got != nil && (got.Count != 2 || got.Example != p.request || len(c.Changes()) != 1) {
@@ -227,7 +227,7 @@ func TestWitness(t *testing.T) {
 	} {
 		const head = "credentials: {basic: true}\nrules:\n"
 		changes := Compare(rules(t, head+tt.from), rules(t, head+tt.to))
-		if len(changes) == 0 || changes[0].Class != Opens || changes[0].Example.Text() != tt.want {
+		if len(changes) == 0 || changes[0].Class != Opens || changes[0].Example.Describe() != tt.want {
 			t.Errorf("%s -> %s: got %+v, want %s", tt.from, tt.to, changes, tt.want)
 		}
 	}
@@ -307,13 +307,13 @@ func TestSamplesAreComplete(t *testing.T) {
 	runs, changes := 300, 0
 	for range runs {
 		from, to := configuration(), configuration()
-		c := compare(from, to)
+		c := compareSamples(from, to)
 		for range 200 {
 			r := Request{pick("GET", "HEAD", "POST", "PUT", "LINK"),
 				pick("", "a.example", "b.example", "x.a.example", "y.x.a.example:80", "c.test"), path()}
-			p := pair{c.from.judge(&r), c.to.judge(&r)}
-			class := c.class(p)
-			if class == same {
+			p := outcomePair{c.from.evaluate(&r), c.to.evaluate(&r)}
+			class := c.classify(p)
+			if class == unchanged {
 				continue
 			}
 			changes++
@@ -355,7 +355,7 @@ func BenchmarkLog(b *testing.B) {
 	for name, line := range lines {
 		b.Run(name, func(b *testing.B) {
 			c := NewComparison(rules(b, base), to)
-			read, err := c.AddLog(&repeated{[]byte(line.text + "\n"), b.N, 0}, "", func(*Read) {})
+			read, err := c.AddLog(&repeated{[]byte(line.text + "\n"), b.N, 0}, "", func(*LogStats) {})
 			if err != nil || read.Lines != b.N || read.Unreadable > 0 {
 				b.Errorf("got %+v, %v", read, err)
 			}

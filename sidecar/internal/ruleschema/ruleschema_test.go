@@ -267,7 +267,7 @@ func TestDescriptions(t *testing.T) {
 	walk = func(path string, fields []policy.Field) {
 		for _, f := range fields {
 			at := path + f.Name
-			if shared[f.Name] {
+			if sharedFields[f.Name] {
 				at = f.Name
 			}
 			known[at] = true
