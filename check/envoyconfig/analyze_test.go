@@ -10,13 +10,13 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 )
 
-// shipped is the file that Gatehouse ships, with each old text, which it must have, replaced by the new one.
-func shipped(t *testing.T, replace ...string) []byte {
+// shippedConfig returns the shipped envoy.yaml with each old text, which must occur, replaced by the new text.
+func shippedConfig(t *testing.T, replace ...string) []byte {
 	t.Helper()
-	return changed(t, "envoy.yaml", replace...)
+	return changedConfig(t, "envoy.yaml", replace...)
 }
 
-func changed(t *testing.T, name string, replace ...string) []byte {
+func changedConfig(t *testing.T, name string, replace ...string) []byte {
 	t.Helper()
 	file, err := os.ReadFile("../../envoy/" + name)
 	if err != nil {
@@ -32,7 +32,7 @@ func changed(t *testing.T, name string, replace ...string) []byte {
 	return []byte(text)
 }
 
-// TestNative is TestAnalyze for the filter as a dynamic module, as far as that differs.
+// TestNative is TestAnalyze for a dynamic module, limited to the differences.
 func TestNative(t *testing.T) {
 	const session = "#session "
 	const wasm = `"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
@@ -76,14 +76,15 @@ func TestNative(t *testing.T) {
 			[]string{filterOff.Code}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Analyze("envoy.yaml", changed(t, "envoy-native.yaml", tt.replace...)); !slices.Equal(codes(got), tt.want) {
+			got := Analyze("envoy.yaml", changedConfig(t, "envoy-native.yaml", tt.replace...))
+			if !slices.Equal(findingCodes(got), tt.want) {
 				t.Errorf("got %v, want %v", got.Findings, tt.want)
 			}
 		})
 	}
 }
 
-func codes(r findings.Report) (codes []string) {
+func findingCodes(r findings.Report) (codes []string) {
 	for _, f := range r.Findings {
 		codes = append(codes, f.Code)
 	}
@@ -94,10 +95,11 @@ type analyzeTest struct {
 	name    string
 	replace []string
 	want    []string // codes
-	at      string   // is part of the first finding's place
+	at      string   // part of the first finding's place
 }
 
-// Each setting that the edge rests on is missed when it is gone, and nothing is found in the file as it is.
+// TestAnalyze removes each setting on which the edge rests: the analysis finds the loss. The shipped file has no
+// findings.
 func TestAnalyze(t *testing.T) {
 	const session, jwt = "#session ", "payload_in_metadata: gatehouse"
 	disable := func(indent string) string {
@@ -317,8 +319,8 @@ func TestAnalyze(t *testing.T) {
 	seen := map[string]bool{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			report := Analyze("envoy.yaml", shipped(t, test.replace...))
-			got := codes(report)
+			report := Analyze("envoy.yaml", shippedConfig(t, test.replace...))
+			got := findingCodes(report)
 			if !slices.Equal(got, test.want) {
 				t.Fatalf("got %+v, want %q", report.Findings, test.want)
 			}
@@ -331,17 +333,17 @@ func TestAnalyze(t *testing.T) {
 		})
 	}
 	for _, kind := range Kinds() {
-		// TestNative, TestWeakerEdge and TestFilterFile find these.
+		// found in TestNative, TestWeakerEdge and TestFilterFile
 		if !seen[kind.Code] && kind.Code != noClaims.Code && kind.Code != weakerEdge.Code && kind.Code != noFile.Code {
 			t.Errorf("no case finds %s", kind.Code)
 		}
 	}
 }
 
-// TestRefuserIsNamed: a rule may ask for a credential for other methods than GET.
+// TestRefuserIsNamed: a rule may need a credential for methods other than GET only.
 func TestRefuserIsNamed(t *testing.T) {
 	report := Analyze("envoy.yaml",
-		shipped(t,
+		shippedConfig(t,
 			routeFirst("{match: {path: /v1/telemetry}, route: {cluster: upstream}, typed_per_filter_config: {gatehouse: "+
 				"{disabled: true}}}")...))
 	if len(report.Findings) != 1 || !strings.Contains(report.Findings[0].Message, "rules[0] asks") {
@@ -349,7 +351,7 @@ func TestRefuserIsNamed(t *testing.T) {
 	}
 }
 
-// The page lists every kind with its severity, and no other.
+// TestPage: the page lists all kinds with their severities, and no unknown kind.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/analysis.md")
 	if err != nil {

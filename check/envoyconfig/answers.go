@@ -7,8 +7,9 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// answers checks that routes under auth rules add what keeps one device's answer from other clients.
-func (a *analysis) answers(p *plugin) {
+// checkPrivateAnswers checks that routes under auth rules add the headers by which caches keep one device's answer from
+// all clients but this device.
+func (a *analysis) checkPrivateAnswers(p *plugin) {
 	if !p.auth {
 		return
 	}
@@ -19,8 +20,8 @@ func (a *analysis) answers(p *plugin) {
 		notes = append(notes, policy.NoteNoStore)
 	}
 	tokens := a.tokenHeaders(p)
-	for _, w := range a.judged(p) {
-		if !w.sends() || w.protects() == nil {
+	for _, rt := range a.judgedRoutes(p) {
+		if !rt.sendsUpstream() || rt.protectedPaths() == nil {
 			continue
 		}
 		for _, note := range notes {
@@ -28,15 +29,15 @@ func (a *analysis) answers(p *plugin) {
 			if note == policy.NoteVary {
 				header = "vary"
 			}
-			if !w.adds(header, "wasm."+note.String()) {
-				a.add(&sharedAnswers, p.name(), w.at,
+			if !rt.addsResponseHeader(header, "wasm."+note.String()) {
+				a.add(&sharedAnswers, p.listenerName(), rt.at,
 					"adds no %s by %s: a cache before Envoy may give one device's answer to others", header, note)
 				return
 			}
 		}
 		for _, name := range tokens {
-			if !w.adds("vary", name) {
-				a.add(&sharedAnswers, p.name(), w.at,
+			if !rt.addsResponseHeader("vary", name) {
+				a.add(&sharedAnswers, p.listenerName(), rt.at,
 					"adds no vary: %s, from which tokens are read: a cache before Envoy may give one device's answer to others", name)
 				return
 			}
@@ -44,15 +45,15 @@ func (a *analysis) answers(p *plugin) {
 	}
 }
 
-// adds reports whether the route, or what contains it, adds a header to answers whose value contains text, and nothing
-// removes it again.
-func (w *way) adds(header, text string) (added bool) {
-	levels := slices.Clone(w.levels)
-	if !w.levels[0].of.flag("most_specific_header_mutations_wins") {
-		slices.Reverse(levels) // the route's own come first
+// addsResponseHeader reports whether the route, or a level above the route, adds a response header whose value contains
+// text, and no level removes the header again.
+func (rt *httpRoute) addsResponseHeader(header, text string) (added bool) {
+	levels := slices.Clone(rt.levels)
+	if !rt.levels[0].of.flag("most_specific_header_mutations_wins") {
+		slices.Reverse(levels) // the route's own headers come first
 	}
 	for _, l := range levels {
-		removed, _ := l.of.field("response_headers_to_remove").([]any) // before this level adds
+		removed, _ := l.of.field("response_headers_to_remove").([]any) // removal comes before addition
 		added = added && !slices.ContainsFunc(removed, func(v any) bool {
 			name, _ := v.(string)
 			return strings.EqualFold(name, header)
@@ -66,9 +67,9 @@ func (w *way) adds(header, text string) (added bool) {
 	return added
 }
 
-// tokenHeaders returns the headers but Authorization from which a filter before this one reads its session tokens.
+// tokenHeaders returns the headers, except Authorization, from which a filter before Gatehouse's reads session tokens.
 func (a *analysis) tokenHeaders(p *plugin) (names []string) {
-	for _, provider := range a.providers(p) {
+	for _, provider := range a.jwtProviders(p) {
 		for _, from := range provider.list("from_headers") {
 			if name := from.text("name"); !strings.EqualFold(name, "authorization") {
 				names = append(names, name)
@@ -78,10 +79,11 @@ func (a *analysis) tokenHeaders(p *plugin) (names []string) {
 	return names
 }
 
-// providers returns the providers of tokens in filters before this one that write where its rules read claims.
-func (a *analysis) providers(p *plugin) (all []object) {
+// jwtProviders returns the jwt_authn providers, in filters before Gatehouse's, that write the metadata from which the
+// rules read claims.
+func (a *analysis) jwtProviders(p *plugin) (all []object) {
 	for _, filter := range p.filters[:p.index] {
-		kind, config := a.discovered(filter).object("typed_config").typed()
+		kind, config := a.withDiscovered(filter).object("typed_config").typed()
 		if !isType(kind, jwtType) || p.rules.SessionMetadata == "" {
 			continue
 		}

@@ -8,48 +8,48 @@ import (
 	"strings"
 )
 
-// around checks that nothing takes requests past the filter: other listeners and filter chains, and Gatehouse's own
-// sockets.
-func (a *analysis) around() {
-	if a.unread() {
+// checkBypasses checks that no listener, filter chain or socket of Gatehouse takes requests past the filter.
+func (a *analysis) checkBypasses() {
+	if a.hasUnreadRules() {
 		return
 	}
-	chains := a.known
-	a.spread(chains)
-	a.openAdmin()
-	inner, guards := a.innerTargets(), a.guards(chains)
+	chains := a.chains
+	a.propagateReach(chains)
+	a.checkAdmin()
+	inner, protected := a.privateTargets(), a.protectedRoutes(chains)
 	for i := range chains {
 		c := &chains[i]
-		a.unseen(c)
-		if c.reach <= user {
+		a.reportUnseenRoutes(c)
+		if c.reach <= reachUser {
 			continue
 		}
-		a.toInner(c, inner)
+		a.checkPrivateTargets(c, inner)
 		if c.edge == nil {
-			a.unjudged(c, guards)
+			a.checkUnfilteredChain(c, protected)
 		} else {
-			a.weakerEdge(c, guards)
-			a.weakerHosts(c, guards)
+			a.checkWeakerEdge(c, protected)
+			a.checkWeakerHosts(c, protected)
 		}
 	}
 }
 
-// unseen reports routes of a chain that come by discovery, where some filter protects something.
-func (a *analysis) unseen(c *chain) {
+// reportUnseenRoutes reports routes of a chain that come by discovery, if some rule needs a credential.
+func (a *analysis) reportUnseenRoutes(c *chain) {
 	protects := slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.auth })
-	if _, routes := a.routings(c.manager); protects && routes != "" {
+	if _, routes := a.routeConfigs(c.manager); protects && routes != "" {
 		name := c.listener.text("name")
 		a.add(&unseenRoutes, name, c.at, "the routes %q are not in the file, and were not checked", routes)
 	}
 }
 
-// spread gives listeners that another one sends what it gets to, unjudged, the reach of that one.
-func (a *analysis) spread(chains []chain) {
+// propagateReach raises reaches: if listener A forwards unfiltered requests to listener B, clients who reach A reach B,
+// so B gets A's reach.
+func (a *analysis) propagateReach(chains []chain) {
 	for changed := true; changed; {
 		changed = false
 		for i := range chains {
 			for j := range chains {
-				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && a.leads(chains[i].to, c) {
+				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && a.leadsToListener(chains[i].targets, c) {
 					c.reach, changed = chains[i].reach, true
 				}
 			}
@@ -57,8 +57,8 @@ func (a *analysis) spread(chains []chain) {
 	}
 }
 
-// leads reports whether some of the targets is the listener of a chain.
-func (a *analysis) leads(to targets, c *chain) bool {
+// leadsToListener reports whether one of the targets is the listener of a chain.
+func (a *analysis) leadsToListener(to targets, c *chain) bool {
 	own := targets{"listener " + c.listener.text("name")}
 	addresses := []object{c.listener.object("address")}
 	for _, more := range c.listener.list("additional_addresses") {
@@ -67,22 +67,23 @@ func (a *analysis) leads(to targets, c *chain) bool {
 	for _, address := range addresses {
 		socket := address.object("socket_address")
 		protocol := socket.field("protocol")
-		if (protocol == "UDP" || protocol == 1.0) && !slices.ContainsFunc(to, a.byUDP) {
+		if (protocol == "UDP" || protocol == 1.0) && !slices.ContainsFunc(to, a.usesHTTP3) {
 			continue
 		}
 		if key := addressKey(address); key != "" {
 			own = append(own, key)
 		}
-		// One that isn't bound gets only what another listener hands over, so the port may be another program's.
-		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() && binds(c.listener) {
+		// A listener without bind_to_port gets only connections handed over by listeners; the port may belong to a different
+		// program.
+		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() && bindsPort(c.listener) {
 			own = append(own, fmt.Sprintf("loopback:%v", socket.field("port_value")))
 		}
 	}
-	return to.meet(own)
+	return to.intersects(own)
 }
 
-// byUDP reports whether a target is a cluster that connects by HTTP/3.
-func (a *analysis) byUDP(target string) bool {
+// usesHTTP3 reports whether a target is a cluster that connects by HTTP/3.
+func (a *analysis) usesHTTP3(target string) bool {
 	name, _ := strings.CutPrefix(target, "cluster ")
 	cluster := a.clusters[name]
 	return slices.ContainsFunc(append(cluster.list("transport_socket_matches"), cluster), func(o object) bool {
@@ -91,18 +92,18 @@ func (a *analysis) byUDP(target string) bool {
 	})
 }
 
-// chainTargets are where a chain sends requests.
+// chainTargets returns the targets of a chain's requests.
 func (a *analysis) chainTargets(c *chain) (all targets) {
-	for _, w := range a.waysOf(c) {
-		to, _ := w.targets(&a.resources, true)
+	for _, rt := range a.chainRoutes(c) {
+		to, _ := rt.routeTargets(&a.resources, true)
 		all = append(all, to...)
 	}
 	if c.manager == nil {
 		for _, filter := range c.filters {
 			all = append(all, a.networkTargets(filter)...)
 			if isSNICluster(filter) {
-				for _, name := range c.exactNames() {
-					all = append(all, a.targets(name)...)
+				for _, name := range c.exactServerNames() {
+					all = append(all, a.clusterTargets(name)...)
 				}
 			}
 		}
@@ -112,19 +113,19 @@ func (a *analysis) chainTargets(c *chain) (all targets) {
 			}
 			names := []string{s.format}
 			if s.format == serverName {
-				names = c.exactNames()
+				names = c.exactServerNames()
 			}
 			for _, name := range names {
-				all = append(all, a.targets(name)...)
+				all = append(all, a.clusterTargets(name)...)
 			}
 		}
 	}
-	return a.destinations(c, all)
+	return a.addStoredDestinations(c, all)
 }
 
-// destinations adds to targets of a chain the addresses that its filters store as the destination.
-func (a *analysis) destinations(c *chain, to targets) targets {
-	if !slices.ContainsFunc(to, a.toDestination) {
+// addStoredDestinations adds the addresses that filters of the chain store as the destination to the chain's targets.
+func (a *analysis) addStoredDestinations(c *chain, to targets) targets {
+	if !slices.ContainsFunc(to, a.isOriginalDestination) {
 		return to
 	}
 	for _, s := range c.stored {
@@ -135,26 +136,26 @@ func (a *analysis) destinations(c *chain, to targets) targets {
 	return to
 }
 
-// through adds to targets those to which the listeners there lead without the filter. With paths, neither copies count
-// nor what takes none of the paths.
-func (a *analysis) through(to targets, paths []string) targets {
+// followListeners adds the targets that requests reach through listeners without the filter. If paths is not nil,
+// mirrored requests and routes without any of the paths don't count.
+func (a *analysis) followListeners(to targets, paths []string) targets {
 	seen := map[int]bool{}
 	for changed := true; changed; {
 		changed = false
-		for i := range a.known {
-			c := &a.known[i]
-			if seen[i] || c.edge != nil || !a.leads(to, c) {
+		for i := range a.chains {
+			c := &a.chains[i]
+			if seen[i] || c.edge != nil || !a.leadsToListener(to, c) {
 				continue
 			}
 			seen[i], changed = true, true
 			if c.manager == nil || paths == nil {
-				to = append(to, c.to...)
+				to = append(to, c.targets...)
 				continue
 			}
-			for _, w := range a.waysOf(c) {
-				if _, found := w.carries(paths); found {
-					next, _ := w.targets(&a.resources, false)
-					to = append(to, a.destinations(c, next)...)
+			for _, rt := range a.chainRoutes(c) {
+				if _, found := rt.findCarriedPath(paths); found {
+					next, _ := rt.routeTargets(&a.resources, false)
+					to = append(to, a.addStoredDestinations(c, next)...)
 				}
 			}
 		}
@@ -162,40 +163,40 @@ func (a *analysis) through(to targets, paths []string) targets {
 	return to
 }
 
-func (a *analysis) waysOf(c *chain) []way {
+func (a *analysis) chainRoutes(c *chain) []httpRoute {
 	if c.manager == nil {
 		return nil
 	}
-	return a.ways(c.manager)
+	return a.listRoutes(c.manager)
 }
 
-// openAdmin reports an admin address that other machines reach.
-func (a *analysis) openAdmin() {
-	if a.admin != nil && addressReach(a.admin) == network {
+// checkAdmin reports an admin address that other machines reach.
+func (a *analysis) checkAdmin() {
+	if a.admin != nil && addressReach(a.admin) == reachNetwork {
 		a.add(&openAdmin, "", "admin.address", "%s is not a loopback address: anyone who can reach it controls Envoy",
 			addressKey(a.admin))
 	}
 }
 
-// innerTarget is one of what only Gatehouse, or this machine, may reach.
-type innerTarget struct {
-	what    string
-	targets targets
-	allowed func(path string) bool // what clients may ask there
+// privateTarget is a target that clients must not reach: sidecar, push listener or Envoy's admin address.
+type privateTarget struct {
+	description string
+	targets     targets
+	allowed     func(path string) bool // exceptions: paths that clients may request
 }
 
-func (a *analysis) innerTargets() (all []innerTarget) {
+func (a *analysis) privateTargets() (all []privateTarget) {
 	for _, p := range a.plugins {
 		if !p.rules.PushListener {
-			all = append(all, innerTarget{"the sidecar, which answers any device's private objects without a credential",
-				a.targets(p.rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
+			all = append(all, privateTarget{"the sidecar, which answers any device's private objects without a credential",
+				a.clusterTargets(p.rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
 		} else if key := addressKey(p.listener.object("address")); key != "" {
-			all = append(all, innerTarget{"the push listener, by which the cache and the verdicts are written",
+			all = append(all, privateTarget{"the push listener, by which the cache and the verdicts are written",
 				targets{key}, func(string) bool { return false }})
 		}
 	}
 	if key := addressKey(a.admin); key != "" {
-		all = append(all, innerTarget{"Envoy's admin address, by which Envoy is controlled", targets{key},
+		all = append(all, privateTarget{"Envoy's admin address, by which Envoy is controlled", targets{key},
 			func(path string) bool {
 				return strings.HasPrefix(path, "/stats") || path == "/ready"
 			}})
@@ -203,69 +204,71 @@ func (a *analysis) innerTargets() (all []innerTarget) {
 	return all
 }
 
-// toInner reports ways of clients to what only Gatehouse may reach, or to what they choose.
-func (a *analysis) toInner(c *chain, inner []innerTarget) {
+// checkPrivateTargets reports routes by which clients reach a private target or choose the target.
+func (a *analysis) checkPrivateTargets(c *chain, inner []privateTarget) {
 	name := c.listener.text("name")
 	const why = "clients choose where their %s go, %s: also to the sidecar, and to what this machine only may reach"
 	if c.manager == nil {
-		if chosen := a.chosenBy(c); chosen != "" {
+		if chosen := a.chainClientChoice(c); chosen != "" {
 			a.add(&clientsChoose, name, c.at, why, "connections", chosen)
 		}
 		for _, in := range inner {
-			if c.to.meet(in.targets) {
-				a.add(&toInner, name, c.at, "leads to %s", in.what)
+			if c.targets.intersects(in.targets) {
+				a.add(&toPrivate, name, c.at, "leads to %s", in.description)
 				return
 			}
 		}
 		return
 	}
-	for _, w := range a.waysOf(c) {
-		to, chosen := w.targets(&a.resources, true)
-		to = a.destinations(c, to)
+	for _, rt := range a.chainRoutes(c) {
+		to, chosen := rt.routeTargets(&a.resources, true)
+		to = a.addStoredDestinations(c, to)
 		all := to
 		if c.edge != nil {
-			all = a.through(to, nil)
+			all = a.followListeners(to, nil)
 		}
-		if chosen == "" && slices.ContainsFunc(all, a.toDestination) && a.stores(c, storedDestination) {
+		if chosen == "" && slices.ContainsFunc(all, a.isOriginalDestination) && a.storesClientChoice(c, storedDestination) {
 			chosen = "by what a filter stores as the destination"
 		}
 		if chosen != "" {
-			a.add(&clientsChoose, name, w.at, why, "requests", chosen)
+			a.add(&clientsChoose, name, rt.at, why, "requests", chosen)
 		}
 		for _, in := range inner {
-			if all.meet(in.targets) && a.gets(to, in, in.allowed(w.onlyPath()), map[passed]bool{}) {
-				a.add(&toInner, name, w.at, "leads to %s", in.what)
+			if all.intersects(in.targets) && a.reachesPrivate(to, in, in.allowed(rt.upstreamPathStart()),
+				map[visitedChain]bool{}) {
+				a.add(&toPrivate, name, rt.at, "leads to %s", in.description)
 				break
 			}
 		}
 	}
 }
 
-// passed is a chain that requests get to, and whether all of them have paths that clients may ask.
-type passed struct {
+// visitedChain is a chain that requests reach; allowed: only requests for allowed paths reach the chain.
+type visitedChain struct {
 	*chain
 	allowed bool
 }
 
-// gets reports whether requests to targets get to what only Gatehouse may reach, also through listeners without the
-// filter, which may rewrite paths or take fewer; allowed says that what gets to the targets is all allowed.
-func (a *analysis) gets(to targets, in innerTarget, allowed bool, seen map[passed]bool) bool {
-	if !allowed && to.meet(in.targets) {
+// reachesPrivate reports whether requests to targets reach a private target by a path that isn't allowed. Listeners
+// without the filter count, too: their routes may rewrite or select paths. allowed: all paths sent to targets are
+// allowed.
+func (a *analysis) reachesPrivate(to targets, in privateTarget, allowed bool, seen map[visitedChain]bool) bool {
+	if !allowed && to.intersects(in.targets) {
 		return true
 	}
-	for i := range a.known {
-		c := &a.known[i]
-		if c.edge != nil || seen[passed{c, allowed}] || !a.leads(to, c) {
+	for i := range a.chains {
+		c := &a.chains[i]
+		if c.edge != nil || seen[visitedChain{c, allowed}] || !a.leadsToListener(to, c) {
 			continue
 		}
-		seen[passed{c, allowed}] = true
-		if c.manager == nil && a.gets(c.to, in, allowed, seen) {
+		seen[visitedChain{c, allowed}] = true
+		if c.manager == nil && a.reachesPrivate(c.targets, in, allowed, seen) {
 			return true
 		}
-		for _, w := range a.waysOf(c) {
-			next, _ := w.targets(&a.resources, true)
-			next = a.destinations(c, next)
-			if a.gets(next, in, in.allowed(w.onlyPath()) || allowed && !w.rewrites(), seen) {
+		for _, rt := range a.chainRoutes(c) {
+			next, _ := rt.routeTargets(&a.resources, true)
+			next = a.addStoredDestinations(c, next)
+			if a.reachesPrivate(next, in, in.allowed(rt.upstreamPathStart()) || allowed && !rt.rewritesPath(), seen) {
 				return true
 			}
 		}
@@ -273,17 +276,18 @@ func (a *analysis) gets(to targets, in innerTarget, allowed bool, seen map[passe
 	return false
 }
 
-// chosenBy tells how clients choose where a chain without a connection manager sends what it gets, "" if they don't.
-func (a *analysis) chosenBy(c *chain) string {
+// chainClientChoice describes how clients choose the target of a chain without a connection manager, "" if clients
+// can't.
+func (a *analysis) chainClientChoice(c *chain) string {
 	for _, filter := range c.filters {
 		kind, _ := filter.object("typed_config").typed()
-		if isSNICluster(filter) && c.exactNames() == nil ||
+		if isSNICluster(filter) && c.exactServerNames() == nil ||
 			strings.HasSuffix(kind, ".sni_dynamic_forward_proxy.v3.FilterConfig") {
 			return "by the server name that they ask for"
 		}
 	}
-	if a.stores(c, storedCluster) || a.stores(c, "envoy.upstream.dynamic_host") ||
-		slices.ContainsFunc(c.to, a.toDestination) && a.stores(c, storedDestination) {
+	if a.storesClientChoice(c, storedCluster) || a.storesClientChoice(c, "envoy.upstream.dynamic_host") ||
+		slices.ContainsFunc(c.targets, a.isOriginalDestination) && a.storesClientChoice(c, storedDestination) {
 		return "by what a filter stores as the destination"
 	}
 	return ""
@@ -294,8 +298,8 @@ func isSNICluster(filter object) bool {
 	return strings.HasSuffix(kind, ".SniCluster")
 }
 
-// exactNames are the server names of a chain that takes no others, nil if it does.
-func (c *chain) exactNames() (all []string) {
+// exactServerNames returns the server names that a chain matches, nil if the chain also matches unlisted names.
+func (c *chain) exactServerNames() (all []string) {
 	names, _ := c.match.field("server_names").([]any)
 	for _, v := range names {
 		name, _ := v.(string)
@@ -313,174 +317,177 @@ const (
 	serverName        = "%REQUESTED_SERVER_NAME%"
 )
 
-// storedBy is what the filters of a chain store.
-func (a *analysis) storedBy(c *chain) []stored {
-	all := a.stored(c.manager, c.manager.list("http_filters"))
+// storedByChain returns the values that filters of a chain store.
+func (a *analysis) storedByChain(c *chain) []storedValue {
+	all := a.storedByFilters(c.manager, c.manager.list("http_filters"))
 	for _, filter := range c.filters {
-		all = append(all, storedIn("", map[string]any(filter))...)
+		all = append(all, storedByConfig("", map[string]any(filter))...)
 	}
 	return all
 }
 
-// stores reports whether a filter of a chain stores what clients choose under a key of filter state.
-func (a *analysis) stores(c *chain, key string) bool {
-	return slices.ContainsFunc(c.stored, func(s stored) bool {
-		named := key == storedCluster && s.format == serverName && c.exactNames() != nil
-		return s.key == key && s.chosen(c.manager) && !named
+// storesClientChoice reports whether a filter of a chain stores a client's choice under a key of filter state.
+func (a *analysis) storesClientChoice(c *chain, key string) bool {
+	return slices.ContainsFunc(c.stored, func(s storedValue) bool {
+		named := key == storedCluster && s.format == serverName && c.exactServerNames() != nil
+		return s.key == key && s.isClientChosen(c.manager) && !named
 	})
 }
 
-// toDestination reports whether a target is a cluster that connects to the stored destination.
-func (a *analysis) toDestination(target string) bool {
+// isOriginalDestination reports whether a target is a cluster that connects to the stored destination.
+func (a *analysis) isOriginalDestination(target string) bool {
 	name, found := strings.CutPrefix(target, "cluster ")
 	return found && a.clusters[name].text("type") == "ORIGINAL_DST"
 }
 
-// onlyPath is what begins all paths that the upstream gets by the route, "" if that isn't known. With a slash at its
-// end it stands for those below it.
-func (w *way) onlyPath() string {
-	from := w.from()
+// upstreamPathStart returns the common start of all paths that the route sends upstream, "" if unknown. A start with a
+// slash at its end stands for the paths below.
+func (rt *httpRoute) upstreamPathStart() string {
+	from := rt.pathStart()
 	if from == "" {
-		return w.route.object("route").text("prefix_rewrite")
+		return rt.route.object("route").text("prefix_rewrite")
 	}
-	to, known := w.upstream(from)
-	if !known || w.route.object("route").has("regex_rewrite") {
+	to, known := rt.upstreamPath(from)
+	if !known || rt.route.object("route").has("regex_rewrite") {
 		return ""
 	}
-	if w.match.text("path") == "" && !strings.HasPrefix(to, "/stats") {
+	if rt.match.text("path") == "" && !strings.HasPrefix(to, "/stats") {
 		return to + "/"
 	}
 	return to
 }
 
-// guard is a route by which an upstream gets paths only from whom the rules let pass.
-type guard struct {
-	chain *chain
-	way   way
-	to    targets
-	paths []string // that they protect
+// protectedRoute is a route with paths for which the upstream gets only requests that satisfy the rules.
+type protectedRoute struct {
+	chain   *chain
+	route   httpRoute
+	targets targets
+	paths   []string // the protected paths
 }
 
-// within returns the paths that a guard protects, also samples of those that another route takes or makes.
-func (g *guard) within(other *way) []string {
-	paths := append(g.way.by.protectedPaths(other), g.way.by.ownPaths(other)...)
-	if other.by.plugin != nil {
-		for _, r := range other.by.own() { // which may ask less for a part of what this one protects
+// evasionSamples returns the route's protected paths, and samples of the paths that the other route takes or makes.
+func (pr *protectedRoute) evasionSamples(other *httpRoute) []string {
+	paths := append(pr.route.hostRules.protectedSamples(other), pr.route.hostRules.routeSamples(other)...)
+	if other.hostRules.plugin != nil {
+		for _, r := range other.hostRules.ownRules() { // the other rules may ask less for a part of a protected prefix
 			paths = append(paths, slices.DeleteFunc(r.Match.Samples(), func(path string) bool {
-				_, found := g.way.by.asks(path)
+				_, found := pr.route.hostRules.findRefusingRule(path)
 				return !found
 			})...)
 		}
 	}
-	return append(slices.DeleteFunc(paths, func(path string) bool { return !g.way.takes(path) }), g.paths...)
+	return append(slices.DeleteFunc(paths, func(path string) bool { return !pr.route.matchesPath(path) }), pr.paths...)
 }
 
-func (a *analysis) guards(chains []chain) (all []guard) {
+func (a *analysis) protectedRoutes(chains []chain) (all []protectedRoute) {
 	for i := range chains {
 		c := &chains[i]
 		if c.edge == nil {
 			continue
 		}
-		for _, w := range a.judged(c.edge) {
-			if paths := w.protects(); paths != nil {
-				to, _ := w.targets(&a.resources, false)
-				all = append(all, guard{c, w, a.through(to, paths), paths})
+		for _, rt := range a.judgedRoutes(c.edge) {
+			if paths := rt.protectedPaths(); paths != nil {
+				to, _ := rt.routeTargets(&a.resources, false)
+				all = append(all, protectedRoute{c, rt, a.followListeners(to, paths), paths})
 			}
 		}
 	}
 	return all
 }
 
-// protectedBy returns the chain whose filter protects paths of one of these targets, and by what; nil if none does.
-func protectedBy(to targets, guards []guard) (by *chain, own []guard) {
-	for _, g := range guards {
-		if (by == nil || by == g.chain) && g.to.meet(to) {
-			by, own = g.chain, append(own, g)
+// findProtectingChain returns the chain whose filter protects paths of one of the targets, with the protected routes;
+// nil if no chain does.
+func findProtectingChain(to targets, protected []protectedRoute) (by *chain, own []protectedRoute) {
+	for _, pr := range protected {
+		if (by == nil || by == pr.chain) && pr.targets.intersects(to) {
+			by, own = pr.chain, append(own, pr)
 		}
 	}
 	return by, own
 }
 
-// protects are the paths that an upstream gets by the route only from whom the rules let pass, in the spelling of the
-// rules, too.
-func (w *way) protects() (paths []string) {
-	for _, path := range w.by.protectedPaths(w) {
-		if to, _ := w.upstream(path); w.takes(path) {
+// protectedPaths returns the paths for which the upstream gets only requests that satisfy the rules: in the client's
+// spelling and in the upstream's.
+func (rt *httpRoute) protectedPaths() (paths []string) {
+	for _, path := range rt.hostRules.protectedSamples(rt) {
+		if to, _ := rt.upstreamPath(path); rt.matchesPath(path) {
 			paths = append(paths, path, to)
 		}
 	}
 	return paths
 }
 
-// unjudged reports a chain without the filter to an upstream that the filter protects elsewhere.
-func (a *analysis) unjudged(c *chain, guards []guard) {
+// checkUnfilteredChain reports a chain without the filter that leads to a protected upstream.
+func (a *analysis) checkUnfilteredChain(c *chain, protected []protectedRoute) {
 	name := c.listener.text("name")
 	const why = "leads to an upstream that the filter protects in listener %s"
 	if c.manager == nil {
-		if by, _ := protectedBy(c.to, guards); by != nil && c.asOpen(by) {
+		if by, _ := findProtectingChain(c.targets, protected); by != nil && c.isAsOpenAs(by) {
 			a.add(&unjudged, name, c.at, why+": here no request is judged, and clients' identity headers get to it",
 				by.listener.text("name"))
 		}
 		return
 	}
-	for _, w := range a.ways(c.manager) {
-		to, _ := w.targets(&a.resources, true)
-		by, own := protectedBy(a.destinations(c, to), guards)
-		if by == nil || !c.asOpen(by) {
+	for _, rt := range a.listRoutes(c.manager) {
+		to, _ := rt.routeTargets(&a.resources, true)
+		by, own := findProtectingChain(a.addStoredDestinations(c, to), protected)
+		if by == nil || !c.isAsOpenAs(by) {
 			continue
 		}
 		var paths []string
 		for i := range own {
-			paths = append(paths, own[i].within(&w)...)
+			paths = append(paths, own[i].evasionSamples(&rt)...)
 		}
-		if path, found := w.carries(paths); found {
-			a.add(&unjudged, name, c.at+": "+w.at, why+", where %s needs a credential: here no request is judged",
+		if path, found := rt.findCarriedPath(paths); found {
+			a.add(&unjudged, name, c.at+": "+rt.at, why+", where %s needs a credential: here no request is judged",
 				by.listener.text("name"), path)
 			return
 		}
-		if !w.clears(c.manager) {
-			a.add(&unjudged, name, c.at+": "+w.at, why+": here clients' identity headers get to it", by.listener.text("name"))
+		if !rt.clearsIdentity(c.manager) {
+			a.add(&unjudged, name, c.at+": "+rt.at, why+": here clients' identity headers get to it", by.listener.text("name"))
 			return
 		}
 	}
 }
 
-// asOpen reports whether as many can connect to a chain as to another one, or all.
-func (c *chain) asOpen(other *chain) bool { return c.reach >= other.reach || c.reach == network }
-
-// reached is where requests of a judged route, and copies of them, get to.
-func (a *analysis) reached(w *way) targets {
-	to, _ := w.targets(&a.resources, true)
-	return a.through(to, nil)
+// isAsOpenAs reports whether a chain's clients include all clients of the other chain, or all machines of the network.
+func (c *chain) isAsOpenAs(other *chain) bool {
+	return c.reach >= other.reach || c.reach == reachNetwork
 }
 
-// weakerEdge reports an edge by which clients get to an upstream with less than another edge asks.
-func (a *analysis) weakerEdge(c *chain, guards []guard) {
-	for _, w := range a.judged(c.edge) {
-		to := a.reached(&w)
-		for _, g := range guards {
-			if g.chain.edge == c.edge || !c.asOpen(g.chain) || !g.to.meet(to) {
+// reachedTargets returns the targets of a judged route's requests and mirrored requests, also through other listeners.
+func (a *analysis) reachedTargets(rt *httpRoute) targets {
+	to, _ := rt.routeTargets(&a.resources, true)
+	return a.followListeners(to, nil)
+}
+
+// checkWeakerEdge reports an edge with weaker rules than a second edge of the same upstream.
+func (a *analysis) checkWeakerEdge(c *chain, protected []protectedRoute) {
+	for _, rt := range a.judgedRoutes(c.edge) {
+		to := a.reachedTargets(&rt)
+		for _, pr := range protected {
+			if pr.chain.edge == c.edge || !c.isAsOpenAs(pr.chain) || !pr.targets.intersects(to) {
 				continue
 			}
-			if method, path := w.weaker(&g); path != "" {
-				a.addOfRules(&weakerEdge, c.edge,
+			if method, path := rt.findWeaker(&pr); path != "" {
+				a.addInRules(&weakerEdge, c.edge,
 					"rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path,
-					g.chain.listener.text("name"))
+					pr.chain.listener.text("name"))
 				return
 			}
 		}
 	}
 }
 
-// weaker returns a request by the route of which the rules ask less than a guard, "" for none.
-func (w *way) weaker(g *guard) (method, path string) {
-	for _, path := range g.within(w) {
-		for _, client := range w.clientPaths(path) {
-			if to, known := w.upstream(client); !known || to != path || !w.takes(client) {
+// findWeaker returns a request by the route for which the rules ask less than a protected route's, "" for none.
+func (rt *httpRoute) findWeaker(pr *protectedRoute) (method, path string) {
+	for _, path := range pr.evasionSamples(rt) {
+		for _, client := range rt.clientPaths(path) {
+			if to, known := rt.upstreamPath(client); !known || to != path || !rt.matchesPath(client) {
 				continue
 			}
-			for _, method := range g.way.by.rules.SampleMethods() {
-				if w.by.need(method, client).Weaker(g.way.by.need(method, path)) {
+			for _, method := range pr.route.hostRules.rules.SampleMethods() {
+				if rt.hostRules.needOf(method, client).Weaker(pr.route.hostRules.needOf(method, path)) {
 					return method, path
 				}
 			}
@@ -489,114 +496,117 @@ func (w *way) weaker(g *guard) (method, path string) {
 	return "", ""
 }
 
-// wraps checks how the filter stands in its connection manager.
-func (a *analysis) wraps(p *plugin) {
+// checkFilterPosition checks the filter's entry in the connection manager, and the filters around the entry.
+func (a *analysis) checkFilterPosition(p *plugin) {
 	at := fmt.Sprintf("http_filters[%d]", p.index)
-	filter := p.filter()
+	filter := p.httpFilter()
 	if filter.flag("is_optional") {
-		a.add(&notCertain, p.name(), at+".is_optional", "is true: an Envoy that can't load the filter runs without it")
+		a.add(&notCertain, p.listenerName(), at+".is_optional",
+			"is true: an Envoy that can't load the filter runs without it")
 	}
 	if preset := filter.object("config_discovery").object("default_config"); preset != nil {
 		if kind, _ := preset.typed(); !isType(kind, wasmType) && !isType(kind, nativeType) {
-			a.add(&notCertain, p.name(), at+".config_discovery.default_config",
+			a.add(&notCertain, p.listenerName(), at+".config_discovery.default_config",
 				"is another filter: until the configuration arrives, no request is judged")
 		}
 	}
-	kind, _ := a.discovered(filter).object("typed_config").typed()
+	kind, _ := a.withDiscovered(filter).object("typed_config").typed()
 	if kind != "" && !isType(kind, wasmType) && !isType(kind, nativeType) {
-		a.add(&matchedOnly, p.name(), at, "stands within %s: requests that its matcher doesn't select are not judged",
+		a.add(&matchedOnly, p.listenerName(), at, "stands within %s: requests that its matcher doesn't select are not judged",
 			kind[strings.LastIndexByte(kind, '/')+1:])
 	}
-	a.upgrades(p)
-	a.caches(p)
-	a.translators(p)
+	a.checkUpgrades(p)
+	a.checkCaches(p)
+	a.checkTranslators(p)
 }
 
-// translates are the filters that change the method or the path.
-var translates = map[string]bool{
+// translatingFilters change the method or the path.
+var translatingFilters = map[string]bool{
 	"envoy.extensions.filters.http.grpc_json_reverse_transcoder.v3.GrpcJsonReverseTranscoder": true,
 	"envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig":                       true,
 	"envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder":                true,
 }
 
-// translators reports such filters behind this one.
-func (a *analysis) translators(p *plugin) {
+// checkTranslators reports translating filters behind Gatehouse's filter.
+func (a *analysis) checkTranslators(p *plugin) {
 	for i, filter := range p.filters {
-		kind, _ := a.discovered(filter).object("typed_config").typed()
-		if name := kind[strings.LastIndexByte(kind, '/')+1:]; i > p.index && p.auth && translates[name] {
-			a.add(&translated, p.name(), fmt.Sprintf("http_filters[%d]", i),
+		kind, _ := a.withDiscovered(filter).object("typed_config").typed()
+		if name := kind[strings.LastIndexByte(kind, '/')+1:]; i > p.index && p.auth && translatingFilters[name] {
+			a.add(&translated, p.listenerName(), fmt.Sprintf("http_filters[%d]", i),
 				"%s gives requests another method and path behind the filter, which judged the client's", name)
 		}
 	}
 }
 
-// upgrades checks the filters of requests that ask for another protocol, and that none opens a tunnel.
-func (a *analysis) upgrades(p *plugin) {
+// checkUpgrades checks the filters of requests for another protocol, and that no route opens a tunnel.
+func (a *analysis) checkUpgrades(p *plugin) {
 	for i, upgrade := range p.manager.list("upgrade_configs") {
-		if own := upgrade.list("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.judges) {
-			a.add(&ownFilters, p.name(), fmt.Sprintf("upgrade_configs[%d].filters", i),
+		if own := upgrade.list("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.isEdgeFilter) {
+			a.add(&ownFilters, p.listenerName(), fmt.Sprintf("upgrade_configs[%d].filters", i),
 				"%s requests have these filters, without Gatehouse's: none is judged", upgrade.text("upgrade_type"))
 		}
 	}
 	seen := map[string]bool{}
-	for _, w := range a.judged(p) {
-		if w.match.has("connect_matcher") && w.sends() && !w.by.DenyByDefault && p.auth && !seen[w.at] {
-			seen[w.at] = true
-			a.add(&tunnel, p.name(), w.at+".match.connect_matcher",
+	for _, rt := range a.judgedRoutes(p) {
+		if rt.match.has("connect_matcher") && rt.sendsUpstream() && !rt.hostRules.DenyByDefault && p.auth && !seen[rt.at] {
+			seen[rt.at] = true
+			a.add(&tunnel, p.listenerName(), rt.at+".match.connect_matcher",
 				"CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
 		}
 	}
 }
 
-// judges reports whether a filter is one of Gatehouse's with rules.
-func (a *analysis) judges(filter object) bool {
-	kind, inner := a.discovered(filter).object("typed_config").typed()
+// isEdgeFilter reports whether a filter is a Gatehouse filter with rules.
+func (a *analysis) isEdgeFilter(filter object) bool {
+	kind, inner := a.withDiscovered(filter).object("typed_config").typed()
 	return slices.ContainsFunc(a.plugins, func(p *plugin) bool {
-		return p.rules != nil && !p.rules.PushListener && (isType(kind, wasmType) && same(inner.object("config"), p.config) ||
-			isType(kind, nativeType) && same(inner, p.config))
+		return p.rules != nil && !p.rules.PushListener &&
+			(isType(kind, wasmType) && isSame(inner.object("config"), p.config) ||
+				isType(kind, nativeType) && isSame(inner, p.config))
 	})
 }
 
-// caches reports a cache of Envoy in the chain, which doesn't know devices.
-func (a *analysis) caches(p *plugin) {
+// checkCaches reports Envoy's own cache in the chain: Envoy's cache doesn't know devices.
+func (a *analysis) checkCaches(p *plugin) {
 	for i, filter := range p.filters {
-		kind, config := a.discovered(filter).object("typed_config").typed()
+		kind, config := a.withDiscovered(filter).object("typed_config").typed()
 		cache := strings.HasSuffix(kind, ".CacheConfig") || strings.HasSuffix(kind, ".CacheV2Config")
 		if p.auth && cache && !config.flag("disabled") {
-			a.add(&otherCache, p.name(), fmt.Sprintf("http_filters[%d]", i),
+			a.add(&otherCache, p.listenerName(), fmt.Sprintf("http_filters[%d]", i),
 				"is a cache of Envoy, which doesn't know devices: a client gets what was answered to another one")
 		}
 	}
 }
 
-// sharedKeys reports that several upstreams share the objects of a path.
-func (a *analysis) sharedKeys(p *plugin) {
-	ways := a.judged(p)
+// checkSharedKeys reports cached paths that several upstreams serve: the upstreams would share objects.
+func (a *analysis) checkSharedKeys(p *plugin) {
+	routes := a.judgedRoutes(p)
 	for i := range p.rules.Rules {
 		rule := &p.rules.Rules[i]
 		if rule.Cache == nil {
 			continue
 		}
-		to := map[int]map[string]bool{} // by what has objects of its own: a virtual host of Envoy, if keys have the host
-		for _, w := range ways {
-			if w.by.host != p.rules.VirtualHostOf(i) {
+		to := map[int]map[string]bool{} // upstreams by key space: by Envoy's virtual host if keys include the host, else 0
+		for _, rt := range routes {
+			if rt.hostRules.host != p.rules.VirtualHostOf(i) {
 				continue
 			}
 			space := 0
 			if rule.Cache.PerHost {
-				space = w.host
+				space = rt.host
 			}
-			all, _ := w.targets(&a.resources, false)
-			if len(all) > 0 && w.sends() && slices.ContainsFunc(rule.Match.Samples(), w.takes) {
+			all, _ := rt.routeTargets(&a.resources, false)
+			if len(all) > 0 && rt.sendsUpstream() && slices.ContainsFunc(rule.Match.Samples(), rt.matchesPath) {
 				if to[space] == nil {
 					to[space] = map[string]bool{}
 				}
-				to[space][strings.Join(slices.Compact(slices.Sorted(slices.Values(all[1:]))), " ")+all.nameless()] = true
+				endpoints := slices.Compact(slices.Sorted(slices.Values(all[1:])))
+				to[space][strings.Join(endpoints, " ")+all.nameWithoutEndpoints()] = true
 			}
 		}
 		for _, upstreams := range to {
 			if len(upstreams) > 1 {
-				a.addOfRules(&sharedKeys, p, p.rules.RuleField(i)+".cache",
+				a.addInRules(&sharedKeys, p, p.rules.RuleField(i)+".cache",
 					"requests for %s go to several upstreams, by domain or header, and keys don't tell which: all of them get the "+
 						"same objects", rule.Match.Path+rule.Match.Prefix)
 				return
@@ -605,8 +615,8 @@ func (a *analysis) sharedKeys(p *plugin) {
 	}
 }
 
-// nameless is the cluster's name where no endpoint tells more.
-func (t targets) nameless() string {
+// nameWithoutEndpoints returns the cluster's name if no endpoints are known, else "".
+func (t targets) nameWithoutEndpoints() string {
 	if len(t) == 1 {
 		return t[0]
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// What the tests replace in envoy.yaml.
+	// Texts of envoy.yaml that the tests replace.
 	shippedRoutes = "              routes:\n              - match: {prefix: /}\n                route: {cluster: " +
 		"upstream, timeout: 15s}"
 	shippedPush     = "  # The sidecar pushes to this listener."
@@ -22,26 +22,27 @@ const (
 	managerOf = `typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, `
 )
 
-// routeFirst puts a route before the one for all paths.
+// routeFirst puts a route before the route for all paths.
 func routeFirst(route string) []string {
 	return []string{shippedRoutes, "              routes:\n              - " + route +
 		"\n              - {match: {prefix: /}, route: {cluster: upstream}}"}
 }
 
-// listener adds one at an address, with a network filter.
+// listener adds a listener at an address, with a network filter.
 func listener(address, filter string) []string {
 	return []string{shippedPush, "  - {name: second, address: {" + address + "}, filter_chains: [{filters: [{name: f, " +
 		filter + "}]}]}\n" + shippedPush}
 }
 
-func plainTo(routes string) string {
+func managerWith(routes string) string {
 	return managerOf + "route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: [" + routes + "]}]}}"
 }
 
-// clearing is plainTo for a route, without its last brace, by which no identity header gets upstream.
-func clearing(route string) string {
-	return strings.Replace(plainTo(route+", request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions]}"),
-		"route_config", "common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)
+// clearingRoute is a connection manager for a route, without the last brace, that removes identity headers.
+func clearingRoute(route string) string {
+	return strings.Replace(
+		managerWith(route+", request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions]}"), "route_config",
+		"common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)
 }
 
 const (
@@ -52,27 +53,28 @@ const (
 	mutation = `{name: m, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation, mutations: {request_mutations: [{append: {header: {key: HEADER, value: x}}}]}}}`
 )
 
-// specifier is a plugin that chooses the sidecar.
+// specifier is a plugin that chooses the sidecar's cluster.
 const specifier = `{extension: {name: m, typed_config: {cluster_matcher: {on_no_match: {action: {typed_config: {cluster: gatehouse-sidecar}}}}}}}`
 
-// stores is a filter that stores a value.
-func stores(key, format string) string {
+// storeFilter is a filter that stores a value.
+func storeFilter(key, format string) string {
 	return "          - {name: s, typed_config: {\"@type\": x/envoy.extensions.filters.http.set_filter_state.v3.Config, " +
-		states(key, format) + "}}\n"
+		storeConfig(key, format) + "}}\n"
 }
 
-func states(key, format string) string {
+func storeConfig(key, format string) string {
 	return "on_request_headers: [{object_key: " + key +
 		", format_string: {text_format_source: {inline_string: '" + format + "'}}}]"
 }
 
-// storesNewly is a network filter that stores a value of a connection, and a tcp_proxy behind it.
-func storesNewly(key, format string) string {
+// storeOfConnection is a network filter that stores a value of a connection, followed by a tcp_proxy.
+func storeOfConnection(key, format string) string {
 	return `typed_config: {"@type": x/envoy.extensions.filters.network.set_filter_state.v3.Config, ` +
-		strings.Replace(states(key, format), "on_request_headers", "on_new_connection", 1) + "}}, {name: t, " + tcp + "other}"
+		strings.Replace(storeConfig(key, format), "on_request_headers", "on_new_connection", 1) +
+		"}}, {name: t, " + tcp + "other}"
 }
 
-// quic has a cluster connect by HTTP/3.
+// quic makes a cluster connect by HTTP/3.
 const quic = `transport_socket: {typed_config: {"@type": ` +
 	"x/envoy.extensions.transport_sockets.quic.v3.QuicUpstreamTransport}}, "
 
@@ -83,11 +85,11 @@ func cluster(name, address string) string {
 		", load_assignment: {endpoints: [{lb_endpoints: [{endpoint: {address: {" + address + "}}}]}]}}\n"
 }
 
-func sets(header string) string {
+func setHeaderFilter(header string) string {
 	return "          - " + strings.Replace(mutation, "HEADER", header, 1) + "\n"
 }
 
-func with(first []string, more ...string) []string {
+func appendAll(first []string, more ...string) []string {
 	return append(first[:len(first):len(first)], more...)
 }
 
@@ -96,49 +98,51 @@ func luaFilter(code string) string {
 		"'}}}\n"
 }
 
-// byName is a filter that sends connections to the cluster of the server name, and a tcp_proxy behind it.
-const byName = `typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, ` + tcp +
+// sniFilter sends connections to the cluster named by the server name; a tcp_proxy follows.
+const sniFilter = `typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, ` + tcp +
 	"other}"
 
-// matching gives the filter chain of a listener server names.
-func matching(names string, listener []string) []string {
-	return with(listener[:1], append([]string{strings.Replace(listener[1], "filter_chains: [{",
+// matchServerNames adds server names to the filter chain match of a listener.
+func matchServerNames(names string, listener []string) []string {
+	return appendAll(listener[:1], append([]string{strings.Replace(listener[1], "filter_chains: [{",
 		"filter_chains: [{filter_chain_match: {server_names: ["+names+"]}, ", 1)}, listener[2:]...)...)
 }
 
-// innerListener is a listener with a tcp_proxy, and what follows it in the file.
+// innerListener is a listener with a tcp_proxy, followed by the next text of the file.
 func innerListener(where, cluster string) string {
 	return "  - {name: inner-listener, " + where + ", filter_chains: [{filters: [{name: f, " + tcp + cluster +
 		"}}]}]}\n" + shippedPush
 }
 
-// mesh adds a public listener to an address, and one of a mesh that is bound there only as given; the edge is public.
-func mesh(address, bound, to string) []string {
-	return with(listener(anywhere, tcp+"app}"), shippedPush, innerListener(bound, to), shippedClusters,
+// meshListeners adds a public listener that leads to an address, and a mesh's listener at the address with the given
+// binding; the edge is public.
+func meshListeners(address, bound, to string) []string {
+	return appendAll(listener(anywhere, tcp+"app}"), shippedPush, innerListener(bound, to), shippedClusters,
 		cluster("app", address), shippedClusters,
 		cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}"),
 		"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}")
 }
 
-// metrics has the edge send a path to a listener, which sends it to Envoy's admin address by a route.
-func metrics(path, where, address, route string) []string {
-	return with(routeFirst("{match: {path: "+path+"}, route: {cluster: inner}}"), shippedPush,
-		"  - {name: inner-listener, "+where+", filter_chains: [{filters: [{name: f, "+plainTo(route)+"}]}]}\n"+shippedPush,
+// metricsListener makes the edge send a path to a listener whose route leads to Envoy's admin address.
+func metricsListener(path, where, address, route string) []string {
+	return appendAll(routeFirst("{match: {path: "+path+"}, route: {cluster: inner}}"), shippedPush,
+		"  - {name: inner-listener, "+where+", filter_chains: [{filters: [{name: f, "+managerWith(route)+"}]}]}\n"+
+			shippedPush,
 		shippedClusters, cluster("inner", address), shippedClusters,
 		cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}"))
 }
 
-// behind puts a listener between the filter and the upstream, and has another one lead to the upstream.
-func behind(where, address string) []string {
+// behindFilter puts a listener between filter and upstream; a second listener leads to the upstream directly.
+func behindFilter(where, address string) []string {
 	second := listener(anywhere, tcp+"upstream}")
-	return with([]string{shippedRoutes,
+	return appendAll([]string{shippedRoutes,
 		"              routes:\n              - {match: {prefix: /}, route: {cluster: inner}}"},
 		shippedPush, strings.TrimSuffix(second[1], shippedPush)+innerListener(where, "upstream"), shippedClusters,
 		cluster("inner", address), "socket_address: {address: 127.0.0.1, port_value: 8080}",
 		"socket_address: {address: 0.0.0.0, port_value: 8080}")
 }
 
-// bypasses are ways past the filter. e2e/bypass shows of each, in a real Envoy, that it is open.
+// bypasses are configurations in which requests evade the filter. e2e/bypass proves each bypass in a real Envoy.
 func bypasses() []analyzeTest {
 	rule := func(text string) []string {
 		return []string{shippedRules, shippedRules + "                      - " + text + "\n"}
@@ -192,64 +196,65 @@ func bypasses() []analyzeTest {
 		{"a cache of Envoy",
 			filters("          - {name: c, typed_config: {\"@type\": x/envoy.extensions.filters.http.cache.v3.CacheConfig}}\n",
 				""), []string{otherCache.Code}, "http_filters[0]"},
-		{"a secret before the filter", filters(sets("X-Device-Token"), ""), []string{injects.Code}, "http_filters[0]"},
+		{"a secret before the filter", filters(setHeaderFilter("X-Device-Token"), ""), []string{injects.Code},
+			"http_filters[0]"},
 		{"a secret early", []string{"          normalize_path: true", "          early_header_mutation_extensions: [" +
 			strings.Replace(mutation, "HEADER", "x-device-token", 1) + "]\n          normalize_path: true"},
 			[]string{injects.Code}, "early_header_mutation_extensions"},
 
-		{"a second listener", listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+		{"a second listener", listener(loopback, managerWith("{match: {prefix: /}, route: {cluster: upstream}}")),
 			[]string{unjudged.Code}, "listener second: filter_chains[0]: virtual host v: routes[0]"},
 		{"a second listener by another name",
-			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")), shippedClusters,
+			appendAll(listener(loopback, managerWith("{match: {prefix: /}, route: {cluster: again}}")), shippedClusters,
 				cluster("again", "socket_address: {address: 127.0.0.1, port_value: 8081}")), []string{unjudged.Code},
 			"listener second"},
 		{"a second listener for the user",
-			listener("pipe: {path: /x.sock}", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), nil, ""},
+			listener("pipe: {path: /x.sock}", managerWith("{match: {prefix: /}, route: {cluster: upstream}}")), nil, ""},
 		{"a second listener for the machine, by a unix socket",
-			listener("pipe: {path: /x.sock, mode: 511}", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+			listener("pipe: {path: /x.sock, mode: 511}", managerWith("{match: {prefix: /}, route: {cluster: upstream}}")),
 			[]string{unjudged.Code}, "listener second"},
 		{"routes by discovery", []string{"          route_config:\n            name: edge\n",
 			"          rds: {route_config_name: edge}\n          x:\n            name: edge\n"}, []string{unseenRoutes.Code},
 			"listener edge: filter_chains[0]"},
 		{"a second listener for the machine, the first for all",
-			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+			appendAll(listener(loopback, managerWith("{match: {prefix: /}, route: {cluster: upstream}}")),
 				"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
 			nil, ""},
 		{"a second address for all",
-			with(listener(loopback+"}, additional_addresses: [{address: {"+anywhere+"}}], x: {",
-				plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+			appendAll(listener(loopback+"}, additional_addresses: [{address: {"+anywhere+"}}], x: {",
+				managerWith("{match: {prefix: /}, route: {cluster: upstream}}")),
 				"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
 			[]string{unjudged.Code}, "listener second"},
 		{"a mesh's listener for the programs beside it",
-			with(listener(anywhere+"}, bind_to_port: false, traffic_direction: OUTBOUND, x: {",
-				plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+			appendAll(listener(anywhere+"}, bind_to_port: false, traffic_direction: OUTBOUND, x: {",
+				managerWith("{match: {prefix: /}, route: {cluster: upstream}}")),
 				"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
 			nil, ""},
 		{"a second listener to another service",
-			with(listener(anywhere, plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			appendAll(listener(anywhere, managerWith("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
 				cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
 		{"a second listener for open paths",
-			listener(anywhere, plainTo("{match: {prefix: /open/}, route: {cluster: upstream}}")), []string{unjudged.Code},
+			listener(anywhere, managerWith("{match: {prefix: /open/}, route: {cluster: upstream}}")), []string{unjudged.Code},
 			"listener second"},
 		{"a second listener for open paths without identity headers",
-			listener(anywhere, clearing("{match: {prefix: /open/}, route: {cluster: upstream}")), nil, ""},
+			listener(anywhere, clearingRoute("{match: {prefix: /open/}, route: {cluster: upstream}")), nil, ""},
 		{"a second listener that rewrites",
-			listener(anywhere, clearing("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /}")),
+			listener(anywhere, clearingRoute("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /}")),
 			[]string{unjudged.Code}, "listener second"},
 		{"a second listener below a protected prefix",
-			listener(anywhere, clearing("{match: {prefix: /v1/telemetry/x/y/}, route: {cluster: upstream}")),
+			listener(anywhere, clearingRoute("{match: {prefix: /v1/telemetry/x/y/}, route: {cluster: upstream}")),
 			[]string{unjudged.Code}, "listener second"},
 		{"a second listener that rewrites below a protected prefix",
 			listener(anywhere,
-				clearing("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /v1/telemetry/x/y/}")),
+				clearingRoute("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /v1/telemetry/x/y/}")),
 			[]string{unjudged.Code}, "listener second"},
 		{"tcp_proxy", listener(loopback, tcp+"upstream}"), []string{unjudged.Code}, "listener second: filter_chains[0]"},
 		{"tcp_proxy, weighted", listener(loopback, strings.TrimSuffix(tcp, "cluster: ")+
 			"weighted_clusters: {clusters: [{name: upstream, weight: 1}]}}"), []string{unjudged.Code},
 			"listener second: filter_chains[0]"},
-		{"tcp_proxy to a local listener", with(listener(anywhere, tcp+"inner}"), shippedClusters,
+		{"tcp_proxy to a local listener", appendAll(listener(anywhere, tcp+"inner}"), shippedClusters,
 			"  - {name: inner-listener, address: {"+strings.Replace(loopback, "8082", "8084", 1)+
-				"}, filter_chains: [{filters: [{name: f, "+plainTo("{match: {prefix: /}, route: {cluster: upstream}}")+
+				"}, filter_chains: [{filters: [{name: f, "+managerWith("{match: {prefix: /}, route: {cluster: upstream}}")+
 				"}]}]}\n"+cluster("inner", strings.Replace(loopback, "8082", "8084", 1)),
 			"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
 			[]string{unjudged.Code}, "listener inner-listener"},
@@ -257,7 +262,7 @@ func bypasses() []analyzeTest {
 			"    default_filter_chain: {filters: [{name: f, " + tcp + "upstream}}]}\n    # Flow control holds back"},
 			[]string{unjudged.Code}, "listener edge: default_filter_chain"},
 		{"a default filter chain to a cluster without endpoints",
-			with([]string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " +
+			appendAll([]string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " +
 				tcp + "none}}]}\n    # Flow control holds back"}, shippedClusters, shippedClusters+
 				"  - {name: none, type: STATIC}\n"), nil, ""},
 
@@ -285,201 +290,213 @@ func bypasses() []analyzeTest {
 			nil, ""},
 
 		{"a route to the sidecar", routeFirst("{match: {prefix: /x/}, route: {cluster: gatehouse-sidecar}}"),
-			[]string{toInner.Code}, "routes[0]"},
+			[]string{toPrivate.Code}, "routes[0]"},
 		{"a route to the sidecar's keys",
 			routeFirst("{match: {path: /v1/session/jwks}, route: {cluster: gatehouse-sidecar}}"), nil, ""},
 		{"a mirror to the sidecar",
 			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: " +
-				"gatehouse-sidecar}]}}"), []string{toInner.Code}, "routes[0]"},
-		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toInner.Code}, "listener second"},
+				"gatehouse-sidecar}]}}"), []string{toPrivate.Code}, "routes[0]"},
+		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toPrivate.Code},
+			"listener second"},
 		{"a TCP connection to the cluster that its client names", listener(anywhere,
 			`typed_config: {"@type": x/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}}, {name: t, `+tcp+"other}"),
 			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
-		{"a TCP connection to one of two clusters", matching("a.example, b.example", listener(anywhere, byName)), nil, ""},
+		{"a TCP connection to one of two clusters", matchServerNames("a.example, b.example", listener(anywhere, sniFilter)),
+			nil, ""},
 		{"a TCP connection to one of two clusters, one of them protected",
-			matching("a.example, Upstream", listener(anywhere, byName)), []string{unjudged.Code},
+			matchServerNames("a.example, Upstream", listener(anywhere, sniFilter)), []string{unjudged.Code},
 			"listener second: filter_chains[0]"},
 		{"a TCP connection to one of two clusters, one of them the sidecar",
-			matching("a.example, gatehouse-sidecar", listener(anywhere, byName)), []string{toInner.Code},
+			matchServerNames("a.example, gatehouse-sidecar", listener(anywhere, sniFilter)), []string{toPrivate.Code},
 			"listener second: filter_chains[0]"},
-		{"a TCP connection to one of many clusters", matching("'*.example'", listener(anywhere, byName)),
+		{"a TCP connection to one of many clusters", matchServerNames("'*.example'", listener(anywhere, sniFilter)),
 			[]string{clientsChoose.Code}, "listener second: filter_chains[0]"},
-		{"a TCP connection to any cluster, by a matcher", with(matching("a.example", listener(anywhere, byName)),
-			"name: second, ", "name: second, filter_chain_matcher: {}, "), []string{clientsChoose.Code}, "listener second"},
-		{"a TCP connection to any cluster, of others", with(listener(anywhere, byName), "filter_chains: [{filters: [{name: f",
+		{"a TCP connection to any cluster, by a matcher",
+			appendAll(matchServerNames("a.example", listener(anywhere, sniFilter)),
+				"name: second, ", "name: second, filter_chain_matcher: {}, "), []string{clientsChoose.Code}, "listener second"},
+		{"a TCP connection to any cluster, of others", appendAll(listener(anywhere, sniFilter),
+			"filter_chains: [{filters: [{name: f",
 			"default_filter_chain: {filter_chain_match: {server_names: [a.example]}, filters: [{name: f",
 			tcp+"other}}]}]}", tcp+"other}}]}}"), []string{clientsChoose.Code}, "listener second: default_filter_chain"},
 		{"a TCP connection to the host that its client names", listener(anywhere, `typed_config: {"@type": `+
 			"x/envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig, port_value: 443}}, {name: t, "+tcp+
 			"other}"), []string{clientsChoose.Code}, "listener second: filter_chains[0]"},
 		{"a TCP connection to a cluster that a filter stores", listener(anywhere,
-			storesNewly("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%")), []string{clientsChoose.Code},
+			storeOfConnection("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%")), []string{clientsChoose.Code},
 			"listener second: filter_chains[0]"},
 		{"a TCP connection to a host that a filter stores", listener(anywhere,
-			storesNewly("envoy.upstream.dynamic_host", "%REQUESTED_SERVER_NAME%")), []string{clientsChoose.Code},
+			storeOfConnection("envoy.upstream.dynamic_host", "%REQUESTED_SERVER_NAME%")), []string{clientsChoose.Code},
 			"listener second: filter_chains[0]"},
-		{"a TCP connection to an address that a filter stores", with(listener(anywhere,
-			storesNewly(destination, "%REQUESTED_SERVER_NAME%:1")), shippedClusters,
+		{"a TCP connection to an address that a filter stores", appendAll(listener(anywhere,
+			storeOfConnection(destination, "%REQUESTED_SERVER_NAME%:1")), shippedClusters,
 			shippedClusters+"  - {name: other, type: ORIGINAL_DST}\n"), []string{clientsChoose.Code},
 			"listener second: filter_chains[0]"},
 		{"a TCP connection to a cluster that a filter names", listener(anywhere,
-			storesNewly("envoy.tcp_proxy.cluster", "other")), nil, ""},
+			storeOfConnection("envoy.tcp_proxy.cluster", "other")), nil, ""},
 		{"a TCP connection to the protected cluster that a filter names", listener(anywhere,
-			storesNewly("envoy.tcp_proxy.cluster", "upstream")), []string{unjudged.Code}, "listener second: filter_chains[0]"},
-		{"a TCP connection to one of two clusters that a filter stores", matching("a.example, b.example", listener(anywhere,
-			storesNewly("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%"))), nil, ""},
-		{"a TCP connection to one of two clusters that a filter stores, one of them protected",
-			matching("a.example, upstream", listener(anywhere, storesNewly("envoy.tcp_proxy.cluster",
-				"%REQUESTED_SERVER_NAME%"))), []string{unjudged.Code}, "listener second: filter_chains[0]"},
-		{"a TCP connection to a part of the name that a filter stores", matching("a.example", listener(anywhere,
-			storesNewly("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%x"))), []string{clientsChoose.Code},
+			storeOfConnection("envoy.tcp_proxy.cluster", "upstream")), []string{unjudged.Code},
 			"listener second: filter_chains[0]"},
-		{"a TCP connection to the protected address that a filter stores", with(listener(anywhere,
-			storesNewly(destination, "127.0.0.1:8081")), shippedClusters, shippedClusters+
+		{"a TCP connection to one of two clusters that a filter stores", matchServerNames("a.example, b.example",
+			listener(anywhere, storeOfConnection("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%"))), nil, ""},
+		{"a TCP connection to one of two clusters that a filter stores, one of them protected",
+			matchServerNames("a.example, upstream", listener(anywhere, storeOfConnection("envoy.tcp_proxy.cluster",
+				"%REQUESTED_SERVER_NAME%"))), []string{unjudged.Code}, "listener second: filter_chains[0]"},
+		{"a TCP connection to a part of the name that a filter stores", matchServerNames("a.example", listener(anywhere,
+			storeOfConnection("envoy.tcp_proxy.cluster", "%REQUESTED_SERVER_NAME%x"))), []string{clientsChoose.Code},
+			"listener second: filter_chains[0]"},
+		{"a TCP connection to the protected address that a filter stores", appendAll(listener(anywhere,
+			storeOfConnection(destination, "127.0.0.1:8081")), shippedClusters, shippedClusters+
 			"  - {name: other, type: ORIGINAL_DST}\n"), []string{unjudged.Code}, "listener second: filter_chains[0]"},
-		{"the protected address that a filter of another listener stores", with(listener(anywhere, strings.Replace(
-			plainTo("{match: {prefix: /}, route: {cluster: other}}"), "route_config", "http_filters: ["+strings.TrimPrefix(
-				stores(destination, "127.0.0.1:8081"), "          - ")+"], route_config", 1)), shippedClusters,
+		{"the protected address that a filter of another listener stores", appendAll(listener(anywhere, strings.Replace(
+			managerWith("{match: {prefix: /}, route: {cluster: other}}"), "route_config", "http_filters: ["+strings.TrimPrefix(
+				storeFilter(destination, "127.0.0.1:8081"), "          - ")+"], route_config", 1)), shippedClusters,
 			shippedClusters+"  - {name: other, type: ORIGINAL_DST}\n"), []string{unjudged.Code}, "listener second"},
-		{"copies to the protected upstream", listener(anywhere, plainTo("{match: {prefix: /}, route: {cluster: other, "+
+		{"copies to the protected upstream", listener(anywhere, managerWith("{match: {prefix: /}, route: {cluster: other, "+
 			"request_mirror_policies: [{cluster: upstream}]}}")), []string{unjudged.Code}, "listener second"},
 		{"copies of a virtual host to the protected upstream", listener(anywhere, strings.Replace(
-			plainTo("{match: {prefix: /}, route: {cluster: other}}"), "name: v,",
+			managerWith("{match: {prefix: /}, route: {cluster: other}}"), "name: v,",
 			"name: v, request_mirror_policies: [{cluster: upstream}],", 1)), []string{unjudged.Code}, "listener second"},
-		{"copies of another path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
+		{"copies of another path to the protected upstream", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
 			"other, prefix_rewrite: /, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
 			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), []string{rewriteIn.Code}, "routes[0]"},
-		{"copies of the same path to the protected upstream", with(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
+		{"copies of the same path to the protected upstream", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: "+
 			"other, request_mirror_policies: [{cluster: upstream}]}}"), shippedClusters,
 			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
-		{"a listener behind the filter, and a way around both", behind("address: {"+
+		{"a listener behind the filter, and a way around both", behindFilter("address: {"+
 			strings.Replace(loopback, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
 			[]string{unjudged.Code}, "listener second"},
-		{"a listener of all addresses behind the filter, and a way around both", behind("address: {"+
+		{"a listener of all addresses behind the filter, and a way around both", behindFilter("address: {"+
 			strings.Replace(anywhere, "8082", "8084", 1)+"}", strings.Replace(loopback, "8082", "8084", 1)),
 			[]string{unjudged.Code, unjudged.Code}, "listener second"},
-		{"a listener of all addresses that isn't bound, and one to its port", mesh("socket_address: {address: 127.0.0.1, "+
-			"port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, "+
-			"traffic_direction: OUTBOUND", "upstream"), nil, ""},
+		{"a listener of all addresses that isn't bound, and one to its port",
+			meshListeners("socket_address: {address: 127.0.0.1, "+
+				"port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, "+
+				"traffic_direction: OUTBOUND", "upstream"), nil, ""},
 		{"a listener of all addresses that isn't bound, as it was once written, and one to its port",
-			mesh("socket_address: {address: 127.0.0.1, port_value: 9090}", "address: {socket_address: {address: 0.0.0.0, "+
-				"port_value: 9090}}, deprecated_v1: {bind_to_port: false}, traffic_direction: OUTBOUND", "upstream"), nil, ""},
-		{"a listener that isn't bound, and one to its address", mesh("socket_address: {address: 0.0.0.0, port_value: 9090}",
-			"address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, traffic_direction: "+
-				"OUTBOUND", "upstream"), []string{unjudged.Code}, "listener inner-listener"},
+			meshListeners("socket_address: {address: 127.0.0.1, port_value: 9090}",
+				"address: {socket_address: {address: 0.0.0.0, "+
+					"port_value: 9090}}, deprecated_v1: {bind_to_port: false}, traffic_direction: OUTBOUND", "upstream"), nil, ""},
+		{"a listener that isn't bound, and one to its address",
+			meshListeners("socket_address: {address: 0.0.0.0, port_value: 9090}",
+				"address: {socket_address: {address: 0.0.0.0, port_value: 9090}}, bind_to_port: false, traffic_direction: "+
+					"OUTBOUND", "upstream"), []string{unjudged.Code}, "listener inner-listener"},
 		{"a listener of all addresses that isn't bound, of the protected port",
-			mesh("socket_address: {address: 127.0.0.1, port_value: 8083}", "address: {socket_address: {address: 0.0.0.0, "+
-				"port_value: 8081}}, bind_to_port: false, traffic_direction: OUTBOUND", "other"), nil, ""},
-		{"a QUIC listener of all addresses, of the protected port", with(listener(
+			meshListeners("socket_address: {address: 127.0.0.1, port_value: 8083}",
+				"address: {socket_address: {address: 0.0.0.0, "+
+					"port_value: 8081}}, bind_to_port: false, traffic_direction: OUTBOUND", "other"), nil, ""},
+		{"a QUIC listener of all addresses, of the protected port", appendAll(listener(
 			"socket_address: {protocol: UDP, address: 0.0.0.0, port_value: 8081}",
-			plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			managerWith("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
 			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
-		{"a QUIC listener of the protected port", with(listener(
+		{"a QUIC listener of the protected port", appendAll(listener(
 			"socket_address: {protocol: 1, address: 127.0.0.1, port_value: 8081}",
-			plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+			managerWith("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
 			cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
-		{"a QUIC listener behind the filter, and a way around both", with(behind("address: {"+strings.Replace(
+		{"a QUIC listener behind the filter, and a way around both", appendAll(behindFilter("address: {"+strings.Replace(
 			strings.Replace(loopback, "8082", "8084", 1), "{", "{protocol: UDP, ", 1)+"}",
 			strings.Replace(loopback, "8082", "8084", 1)), "{name: inner, ", "{name: inner, "+quic), []string{unjudged.Code},
 			"listener second"},
-		{"a QUIC listener of all addresses behind the filter, and a way around both", with(behind("address: {"+
+		{"a QUIC listener of all addresses behind the filter, and a way around both", appendAll(behindFilter("address: {"+
 			strings.Replace(strings.Replace(anywhere, "8082", "8084", 1), "{", "{protocol: UDP, ", 1)+"}",
 			strings.Replace(loopback, "8082", "8084", 1)), "{name: inner, ", "{name: inner, transport_socket_matches: [{"+
 			quic+"}], "), []string{unjudged.Code, unjudged.Code}, "listener second"},
-		{"a listener with two addresses behind the filter, and a way around both", behind("address: {"+
+		{"a listener with two addresses behind the filter, and a way around both", behindFilter("address: {"+
 			strings.Replace(loopback, "8082", "8085", 1)+"}, additional_addresses: [{address: {"+
 			strings.Replace(loopback, "8082", "8084", 1)+"}}]", strings.Replace(loopback, "8082", "8084", 1)),
 			[]string{unjudged.Code}, "listener second"},
-		{"an internal listener behind the filter, and a way around both", behind("internal_listener: {}",
+		{"an internal listener behind the filter, and a way around both", behindFilter("internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}"), []string{unjudged.Code}, "listener second"},
-		{"another service behind a listener behind the filter, and a way to it", with(behind("internal_listener: {}",
-			"envoy_internal_address: {server_listener_name: inner-listener}"), "{name: f, "+tcp+"upstream}}]}]}\n  - {name: in",
-			"{name: f, "+tcp+"static}}]}]}\n  - {name: in", tcp+"upstream}}]}]}\n"+shippedPush, plainTo(
-				"{match: {prefix: /static/}, route: {cluster: static}}, {match: {prefix: /}, route: {cluster: upstream}}")+
-				"}]}]}\n"+shippedPush, shippedClusters,
-			cluster("static", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
-		{"a route by a listener to the sidecar", with(routeFirst("{match: {prefix: /x/}, route: {cluster: inner}}"),
+		{"another service behind a listener behind the filter, and a way to it",
+			appendAll(behindFilter("internal_listener: {}",
+				"envoy_internal_address: {server_listener_name: inner-listener}"), "{name: f, "+tcp+"upstream}}]}]}\n  - {name: in",
+				"{name: f, "+tcp+"static}}]}]}\n  - {name: in", tcp+"upstream}}]}]}\n"+shippedPush, managerWith(
+					"{match: {prefix: /static/}, route: {cluster: static}}, {match: {prefix: /}, route: {cluster: upstream}}")+
+					"}]}]}\n"+shippedPush, shippedClusters,
+				cluster("static", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a route by a listener to the sidecar", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: inner}}"),
 			shippedPush, innerListener("internal_listener: {}", "gatehouse-sidecar"), shippedClusters,
-			cluster("inner", "envoy_internal_address: {server_listener_name: inner-listener}")), []string{toInner.Code},
+			cluster("inner", "envoy_internal_address: {server_listener_name: inner-listener}")), []string{toPrivate.Code},
 			"routes[0]"},
 		{"a TCP connection with the name that a client asks for", listener(anywhere,
-			storesNewly("envoy.network.upstream_server_name", "%REQUESTED_SERVER_NAME%")), nil, ""},
-		{"a route to the push listener", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"),
-			shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toInner.Code}, "routes[0]"},
-		{"a route to admin", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters,
-			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toInner.Code}, "routes[0]"},
-		{"a route to the metrics", with(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"),
+			storeOfConnection("envoy.network.upstream_server_name", "%REQUESTED_SERVER_NAME%")), nil, ""},
+		{"a route to the push listener", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"),
+			shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toPrivate.Code}, "routes[0]"},
+		{"a route to admin", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters,
+			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toPrivate.Code}, "routes[0]"},
+		{"a route to the metrics", appendAll(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"),
 			shippedClusters, cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}")), nil, ""},
-		{"a route by a listener to the metrics", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
-			1)+"}", strings.Replace(loopback, "8082", "9902", 1),
+		{"a route by a listener to the metrics", metricsListener("/metrics",
+			"address: {"+strings.Replace(loopback, "8082", "9902", 1)+"}", strings.Replace(loopback, "8082", "9902", 1),
 			"{match: {path: /metrics}, route: {cluster: p, prefix_rewrite: /stats/prometheus}}"), nil, ""},
-		{"a route by a listener to all of admin", metrics("/metrics", "address: {"+strings.Replace(loopback, "8082", "9902",
-			1)+"}", strings.Replace(loopback, "8082", "9902", 1), "{match: {prefix: /}, route: {cluster: p}}"),
-			[]string{toInner.Code, toInner.Code}, "virtual host upstream: routes[0]"},
-		{"a route by an internal listener to the metrics", metrics("/stats", "internal_listener: {}",
+		{"a route by a listener to all of admin", metricsListener("/metrics",
+			"address: {"+strings.Replace(loopback, "8082", "9902", 1)+"}", strings.Replace(loopback, "8082", "9902", 1),
+			"{match: {prefix: /}, route: {cluster: p}}"),
+			[]string{toPrivate.Code, toPrivate.Code}, "virtual host upstream: routes[0]"},
+		{"a route by an internal listener to the metrics", metricsListener("/stats", "internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
 			nil, ""},
-		{"a route by an internal listener to all of admin", metrics("/metrics", "internal_listener: {}",
+		{"a route by an internal listener to all of admin", metricsListener("/metrics", "internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {prefix: /}, route: {cluster: p}}"),
-			[]string{toInner.Code}, "virtual host upstream: routes[0]"},
-		{"a route by an internal listener that rewrites to what admin is asked", metrics("/stats", "internal_listener: {}",
+			[]string{toPrivate.Code}, "virtual host upstream: routes[0]"},
+		{"a route by an internal listener that rewrites to what admin is asked", metricsListener("/stats",
+			"internal_listener: {}",
 			"envoy_internal_address: {server_listener_name: inner-listener}", "{match: {path: /stats}, route: {cluster: p, "+
-				"prefix_rewrite: /quitquitquit}}"), []string{toInner.Code}, "virtual host upstream: routes[0]"},
+				"prefix_rewrite: /quitquitquit}}"), []string{toPrivate.Code}, "virtual host upstream: routes[0]"},
 		{"cluster_header", routeFirst("{match: {prefix: /x/}, route: {cluster_header: x-to}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"cluster_header, weighted",
 			routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{cluster_header: x-to, weight: 1}]}}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
-		{"an address in a header", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"),
+		{"an address in a header", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"),
 			shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {use_http_header: "+
 				"true}}\n"), []string{clientsChoose.Code}, "routes[0]"},
-		{"a forward proxy", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
+		{"a forward proxy", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
 			shippedClusters+"  - {name: any, cluster_type: {name: envoy.clusters.dynamic_forward_proxy}}\n"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 
-		{"an address in metadata", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"),
+		{"an address in metadata", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"),
 			shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {metadata_key: "+
 				"{key: x}}}\n"), []string{clientsChoose.Code}, "routes[0]"},
 		{"an address that a filter stores",
-			with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
+			appendAll(appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
 				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
-				filters(stores(destination, "%REQ(x-to)%"), "")...), []string{clientsChoose.Code}, "routes[0]"},
+				filters(storeFilter(destination, "%REQ(x-to)%"), "")...), []string{clientsChoose.Code}, "routes[0]"},
 		{"an address that a route stores",
-			with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}, typed_per_filter_config: {s: {"+
-				states(destination, "%REQ(x-to)%")+"}}}"), shippedClusters,
-				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"), filters(stores("other", "x"), "")...),
+			appendAll(appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}, typed_per_filter_config: {s: {"+
+				storeConfig(destination, "%REQ(x-to)%")+"}}}"), shippedClusters,
+				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"), filters(storeFilter("other", "x"), "")...),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"the filter off below a protected prefix",
 			routeFirst(
 				`{match: {prefix: /v1/telemetry/health}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions],
                 typed_per_filter_config: {gatehouse: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}}`), []string{routeOff.Code}, "routes[0]"},
 		{"a plugin's cluster", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: " +
-			specifier + "}}"), []string{toInner.Code}, "routes[0]"},
-		{"a plugin's cluster, by name", with(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
+			specifier + "}}"), []string{toPrivate.Code}, "routes[0]"},
+		{"a plugin's cluster, by name", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
 			"            name: edge\n            # Cache-Status",
 			"            name: edge\n            cluster_specifier_plugins: ["+specifier+"]\n            # Cache-Status"),
-			[]string{toInner.Code}, "routes[0]"},
+			[]string{toPrivate.Code}, "routes[0]"},
 		{"a plugin that isn't known", routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"a plugin that is a program",
 			routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: {extension: {name: l, typed_config: " +
 				"{source_code: {inline_string: x}}}}}}"), []string{clientsChoose.Code}, "routes[0]"},
-		{"a composite", with(routeFirst("{match: {prefix: /x/}, route: {cluster: all}}"), shippedClusters,
+		{"a composite", appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: all}}"), shippedClusters,
 			shippedClusters+"  - {name: all, cluster_type: {name: envoy.clusters.composite, typed_config: {clusters: [{name: "+
-				"gatehouse-sidecar}]}}}\n"), []string{toInner.Code}, "routes[0]"},
+				"gatehouse-sidecar}]}}}\n"), []string{toPrivate.Code}, "routes[0]"},
 		{"a second listener by the same service",
-			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")),
+			appendAll(listener(loopback, managerWith("{match: {prefix: /}, route: {cluster: again}}")),
 				"  - name: upstream\n    type: STATIC",
 				"  - {name: again, type: EDS, eds_cluster_config: {service_name: shop}}\n  - name: upstream\n    "+
 					"eds_cluster_config: {service_name: shop}\n    type: EDS"), []string{unjudged.Code}, "listener second"},
 		{"sources that clients write to filter state",
-			with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}"},
-				filters(stores("gatehouse.source", "%REQ(x-to)%"), "")...), []string{forgedSource.Code},
+			appendAll([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}"},
+				filters(storeFilter("gatehouse.source", "%REQ(x-to)%"), "")...), []string{forgedSource.Code},
 			"http_filters[0].on_request_headers"},
 		{"sources that Envoy reads in a header",
-			with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}",
+			appendAll([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}",
 				"use_remote_address: true", "use_remote_address: false"},
-				filters(stores("gatehouse.source", "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"), "")...),
+				filters(storeFilter("gatehouse.source", "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"), "")...),
 			[]string{forgedSource.Code}, "http_filters[0].on_request_headers"},
 		{"another method behind",
 			filters("", "          - {name: g, typed_config: {\"@type\": "+
@@ -491,8 +508,8 @@ func bypasses() []analyzeTest {
 			[]string{translated.Code}, "http_filters[1]"},
 		{"another path by Lua before", filters(luaFilter("h:headers():replace(\":path\", x)"), ""), nil, ""},
 		{"another path by a route's Lua behind",
-			with(routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, typed_per_filter_config: {l: {source_code: "+
-				"{inline_string: 'h:headers():replace(\":path\", x)'}}}}"), filters("", luaFilter("x"))...),
+			appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, typed_per_filter_config: {l: {"+
+				"source_code: {inline_string: 'h:headers():replace(\":path\", x)'}}}}"), filters("", luaFilter("x"))...),
 			[]string{translated.Code}, "routes[0].typed_per_filter_config.l"},
 		{"path and identity as metadata",
 			filters("", "          - {name: m, typed_config: {\"@type\": x/envoy.extensions.filters.http.header_to_metadata."+
@@ -524,9 +541,9 @@ func bypasses() []analyzeTest {
 		{"identity of a part of a route",
 			routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{name: upstream, weight: 1, " +
 				identity + "}]}}}"), []string{setsIdentity.Code}, "weighted_clusters[0].request_headers_to_add"},
-		{"identity of a filter behind", filters("", sets("x-gatehouse-permissions")), []string{setsIdentity.Code},
+		{"identity of a filter behind", filters("", setHeaderFilter("x-gatehouse-permissions")), []string{setsIdentity.Code},
 			"http_filters[1]"},
-		{"identity of a filter before", filters(sets("x-gatehouse-device"), ""), nil, ""},
+		{"identity of a filter before", filters(setHeaderFilter("x-gatehouse-device"), ""), nil, ""},
 		{"identity of a route's filter",
 			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, typed_per_filter_config: {m: " +
 				strings.Replace(mutation, "HEADER", "x-gatehouse-device", 1) + "}}"), []string{setsIdentity.Code},
@@ -549,7 +566,7 @@ func bypasses() []analyzeTest {
 			[]string{shippedRoutes, "              matcher: {on_no_match: {action: {typed_config: {match: {prefix: /}, route: " +
 				"{cluster: upstream}, " + identity + "}}}}"}, []string{setsIdentity.Code}, "routes[0]"},
 		{"several domains",
-			with([]string{shippedRoutes, shippedRoutes +
+			appendAll([]string{shippedRoutes, shippedRoutes +
 				"\n            - {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: other}}]}"},
 				shippedClusters, cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")),
 			[]string{sharedKeys.Code}, "rules[1].cache"},
@@ -562,11 +579,11 @@ func bypasses() []analyzeTest {
 	}
 }
 
-// Of what a filter stores as the source or the destination, clients may choose all that isn't known to be given.
+// TestStored: a stored source or destination counts as chosen by the client, except for values known to be safe.
 func TestStored(t *testing.T) {
 	for _, test := range []struct {
 		format          string
-		chosen, trusted bool // with use_remote_address: trusted
+		chosen, trusted bool // trusted: with use_remote_address
 	}{
 		{"10.0.0.1", false, false},
 		{"100%%", false, false},
@@ -586,28 +603,28 @@ func TestStored(t *testing.T) {
 		{"%DYNAMIC_METADATA(a%b:c)%%REQ(x)%", true, true},
 		{"%START_TIME(%s)%", true, true},
 		{"%DYNAMIC_METADATA(a)", true, true},
-		{"", true, true}, // in a file
+		{"", true, true}, // format in a file
 	} {
-		s, manager := stored{format: test.format}, object{"use_remote_address": test.trusted}
-		if got := s.chosen(manager); got != test.chosen {
+		s, manager := storedValue{format: test.format}, object{"use_remote_address": test.trusted}
+		if got := s.isClientChosen(manager); got != test.chosen {
 			t.Errorf("%q with use_remote_address: %t: chosen by clients: %t", test.format, test.trusted, got)
 		}
 	}
 }
 
-// Two edges with other rules lead to the same upstream.
+// TestWeakerEdge: two edges with different rules lead to the same upstream.
 func TestWeakerEdge(t *testing.T) {
-	whole := string(shipped(t))
+	whole := string(shippedConfig(t))
 	begin, end := strings.Index(whole, "  - name: edge\n"), strings.Index(whole, shippedPush)
 	second := strings.NewReplacer("name: edge\n    address", "name: second\n    address", "port_value: 8080",
 		"port_value: 8082", "&code", "", "&failure_policy ", "", "&reload_config", "", "&router", "\n           ",
 		"prefix: /v1/telemetry", "prefix: /v2/telemetry").Replace(whole[begin:end])
 	report := Analyze("envoy.yaml", []byte(whole[:end]+second+whole[end:]))
-	if got := codes(report); len(got) != 2 || got[0] != weakerEdge.Code || got[1] != weakerEdge.Code {
+	if got := findingCodes(report); len(got) != 2 || got[0] != weakerEdge.Code || got[1] != weakerEdge.Code {
 		t.Errorf("got %+v, want %s of either", report.Findings, weakerEdge.Code)
 	}
 	same := []byte(strings.ReplaceAll(whole[:end]+second+whole[end:], "/v2/", "/v1/"))
-	if got := codes(Analyze("envoy.yaml", same)); got != nil {
+	if got := findingCodes(Analyze("envoy.yaml", same)); got != nil {
 		t.Errorf("with the same rules got %q", got)
 	}
 	rewriting := strings.Replace(second, "match: {prefix: /}\n                route: {",

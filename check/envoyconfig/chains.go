@@ -7,52 +7,52 @@ import (
 	"strings"
 )
 
-// reach is who can connect to a listener.
+// reach is the set of clients that can connect to a listener, from the smallest.
 type reach uint8
 
 const (
-	nobody  reach = iota // but other listeners
-	user                 // by a unix socket
-	machine              // by loopback
-	network
+	reachListeners reach = iota // only other listeners of the same Envoy
+	reachUser                   // programs of the same user, by a unix socket
+	reachMachine                // programs of the same machine, by loopback
+	reachNetwork
 )
 
 // chain is a filter chain of a listener.
 type chain struct {
 	listener object
-	at       string // within the listener
-	match    object // the connections that it takes, nil if that isn't known
+	at       string // position within the listener
+	match    object // the connections that the chain takes, nil if unknown
 	reach    reach
-	manager  object // its HTTP connection manager, nil if it has none
+	manager  object // the HTTP connection manager, nil if absent
 	filters  []object
-	edge     *plugin // that judges its requests, nil if none does
-	stored   []stored
-	to       targets // where it sends them
+	edge     *plugin // the plugin that judges the requests, nil if absent
+	stored   []storedValue
+	targets  targets // targets of the chain's requests
 }
 
-// chains returns the filter chains of all listeners below v.
-func (a *analysis) chains(v any) (all []chain) {
+// collectChains returns the filter chains of all listeners below v.
+func (a *analysis) collectChains(v any) (all []chain) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			all = append(all, a.chains(item)...)
+			all = append(all, a.collectChains(item)...)
 		}
 	case map[string]any:
 		o := object(v)
 		if o.has("filter_chains") || o.has("default_filter_chain") {
-			return a.chainsOf(o)
+			return a.listenerChains(o)
 		}
 		for _, key := range o.keys() {
-			if !skipped(o, key) {
-				all = append(all, a.chains(o[key])...)
+			if !isSkipped(o, key) {
+				all = append(all, a.collectChains(o[key])...)
 			}
 		}
 	}
 	return all
 }
 
-func (a *analysis) chainsOf(listener object) (all []chain) {
-	reach := reachOf(listener)
+func (a *analysis) listenerChains(listener object) (all []chain) {
+	reach := listenerReach(listener)
 	add := func(at string, c, match object) {
 		one := chain{listener: listener, at: at, match: match, reach: reach, filters: c.list("filters")}
 		for _, filter := range one.filters {
@@ -60,13 +60,13 @@ func (a *analysis) chainsOf(listener object) (all []chain) {
 				one.manager = inner
 			}
 		}
-		one.edge = a.edgeOf(one.manager)
-		one.stored = a.storedBy(&one)
+		one.edge = a.findEdge(one.manager)
+		one.stored = a.storedByChain(&one)
 		all = append(all, one)
 	}
 	for i, c := range listener.list("filter_chains") {
 		match := c.object("filter_chain_match")
-		if listener.has("filter_chain_matcher") { // which Envoy asks instead
+		if listener.has("filter_chain_matcher") { // Envoy ignores filter_chain_match
 			match = nil
 		}
 		add(fmt.Sprintf("filter_chains[%d]", i), c, match)
@@ -77,22 +77,22 @@ func (a *analysis) chainsOf(listener object) (all []chain) {
 	return all
 }
 
-// edgeOf returns the plugin with rules in a connection manager.
-func (a *analysis) edgeOf(manager object) *plugin {
+// findEdge returns the plugin with rules in a connection manager.
+func (a *analysis) findEdge(manager object) *plugin {
 	for _, p := range a.plugins {
-		if manager != nil && same(p.manager, manager) && p.rules != nil && !p.rules.PushListener {
+		if manager != nil && isSame(p.manager, manager) && p.rules != nil && !p.rules.PushListener {
 			return p
 		}
 	}
 	return nil
 }
 
-func reachOf(listener object) reach {
+func listenerReach(listener object) reach {
 	if listener.has("internal_listener") {
-		return nobody
+		return reachListeners
 	}
-	if !binds(listener) && listener.text("traffic_direction") == "OUTBOUND" {
-		return machine // a mesh's, for the programs beside it
+	if !bindsPort(listener) && listener.text("traffic_direction") == "OUTBOUND" {
+		return reachMachine // a mesh's listener, for the programs of the same pod
 	}
 	most := addressReach(listener.object("address"))
 	for _, more := range listener.list("additional_addresses") {
@@ -101,26 +101,26 @@ func reachOf(listener object) reach {
 	return most
 }
 
-// binds reports whether a listener has its port itself.
-func binds(listener object) bool {
+// bindsPort reports whether a listener binds its own port.
+func bindsPort(listener object) bool {
 	return listener.field("bind_to_port") != false && listener.object("deprecated_v1").field("bind_to_port") != false
 }
 
 func addressReach(address object) reach {
 	if pipe := address.object("pipe"); pipe != nil {
-		if int(pipe.number("mode", 0))&0o022 != 0 { // who may write to a socket may connect
-			return machine
+		if int(pipe.number("mode", 0))&0o022 != 0 { // write permission on a socket is permission to connect
+			return reachMachine
 		}
-		return user
+		return reachUser
 	}
 	name := address.object("socket_address").text("address")
 	if ip, err := netip.ParseAddr(name); name == "localhost" || err == nil && ip.Unmap().IsLoopback() {
-		return machine
+		return reachMachine
 	}
-	return network
+	return reachNetwork
 }
 
-// addressKey names an address, "" if there is none.
+// addressKey names an address, "" for none.
 func addressKey(address object) string {
 	if pipe := address.object("pipe"); pipe != nil {
 		return "unix:" + pipe.text("path")
@@ -140,16 +140,16 @@ func addressKey(address object) string {
 	return host + ":" + port
 }
 
-// targets are where requests to a cluster go: its name, and the addresses of its endpoints.
+// targets are the destinations of requests to a cluster: the cluster's name, and the addresses of endpoints.
 type targets []string
 
-func (t targets) meet(other targets) bool {
+func (t targets) intersects(other targets) bool {
 	return slices.ContainsFunc(t, func(name string) bool { return slices.Contains(other, name) })
 }
 
-func (r *resources) targets(name string) (all targets) { return r.targetsWithin(name, 0) }
+func (r *resources) clusterTargets(name string) (all targets) { return r.clusterTargetsWithin(name, 0) }
 
-func (r *resources) targetsWithin(name string, depth int) (all targets) {
+func (r *resources) clusterTargetsWithin(name string, depth int) (all targets) {
 	if name == "" || depth > 8 {
 		return nil
 	}
@@ -173,17 +173,17 @@ func (r *resources) targetsWithin(name string, depth int) (all targets) {
 	members, _ := aggregate.field("clusters").([]any)
 	for _, member := range members {
 		switch member := member.(type) {
-		case string: // of an aggregate
-			all = append(all, r.targetsWithin(member, depth+1)...)
-		case map[string]any: // of a composite
-			all = append(all, r.targetsWithin(object(member).text("name"), depth+1)...)
+		case string: // a member of an aggregate
+			all = append(all, r.clusterTargetsWithin(member, depth+1)...)
+		case map[string]any: // a member of a composite
+			all = append(all, r.clusterTargetsWithin(object(member).text("name"), depth+1)...)
 		}
 	}
 	return all
 }
 
-// chosen tells how clients choose what a cluster connects to, "" if they don't.
-func (r *resources) chosen(name string) string {
+// clusterClientChoice describes how clients choose the address to which a cluster connects, "" if clients can't.
+func (r *resources) clusterClientChoice(name string) string {
 	cluster := r.clusters[name]
 	kind := cluster.object("cluster_type").text("name")
 	typed, _ := cluster.object("cluster_type").object("typed_config").typed()
@@ -198,14 +198,14 @@ func (r *resources) chosen(name string) string {
 	return ""
 }
 
-// networkTargets are where a network filter sends what it gets, except for a connection manager.
+// networkTargets returns the targets of a network filter other than a connection manager.
 func (r *resources) networkTargets(filter object) (all targets) {
 	_, config := filter.object("typed_config").typed()
-	return r.named(map[string]any(config))
+	return r.namedTargets(map[string]any(config))
 }
 
-// named are the targets of the clusters that a configuration names.
-func (r *resources) named(config any) (all targets) {
+// namedTargets returns the targets of the clusters that a configuration names.
+func (r *resources) namedTargets(config any) (all targets) {
 	var walk func(v any)
 	walk = func(v any) {
 		switch v := v.(type) {
@@ -215,9 +215,9 @@ func (r *resources) named(config any) (all targets) {
 			}
 		case map[string]any:
 			o := object(v)
-			all = append(all, r.targets(o.text("cluster"))...)
+			all = append(all, r.clusterTargets(o.text("cluster"))...)
 			for _, cluster := range o.object("weighted_clusters").list("clusters") {
-				all = append(all, r.targets(cluster.text("name"))...)
+				all = append(all, r.clusterTargets(cluster.text("name"))...)
 			}
 			for _, key := range o.keys() {
 				if key != "access_log" {

@@ -11,14 +11,14 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 )
 
-// document is a file with the configuration of a filter.
+// document is a file with the configuration of a discovered filter.
 type document struct {
 	name   string
-	path   string // as the filter names it
+	path   string // as written in the filter
 	source findings.Source
 }
 
-// readDiscovered reads the files of the filters that Envoy reads from files.
+// readDiscovered reads the files of discovered filters.
 func (a *analysis) readDiscovered(tree any) {
 	a.documents = map[string]*document{}
 	var walk func(any)
@@ -45,7 +45,7 @@ func (a *analysis) readDiscovered(tree any) {
 
 func (a *analysis) readFilter(filter object) {
 	name, discovery := filter.text("name"), filter.object("config_discovery")
-	path := pathOfSource(discovery.object("config_source"))
+	path := sourcePath(discovery.object("config_source"))
 	if _, dumped := a.extensions[name]; path == "" || dumped && a.documents[name] == nil {
 		return
 	}
@@ -55,21 +55,21 @@ func (a *analysis) readFilter(filter object) {
 	} else if known.path != path {
 		err = fmt.Errorf("%s and %s: give the filters other names", known.path, path)
 	}
-	if err != nil && mayBeOurs(discovery) {
+	if err != nil && mayBeGatehouse(discovery) {
 		a.add(&noFile, "", "", "filter %s: its configuration is in another file: %s", name, err)
 	}
 }
 
-// pathOfSource returns the file of a config source, "" for another kind of source.
-func pathOfSource(source object) string {
+// sourcePath returns the file of a config source, "" for other kinds of source.
+func sourcePath(source object) string {
 	if path := source.object("path_config_source").text("path"); path != "" {
 		return path
 	}
 	return source.text("path")
 }
 
-// mayBeOurs reports whether a discovered filter may have the type of one of Gatehouse's.
-func mayBeOurs(discovery object) bool {
+// mayBeGatehouse reports whether a discovered filter may have the type of a Gatehouse filter.
+func mayBeGatehouse(discovery object) bool {
 	types, _ := discovery.field("type_urls").([]any)
 	return slices.ContainsFunc(types, func(url any) bool {
 		text, _ := url.(string)
@@ -77,8 +77,8 @@ func mayBeOurs(discovery object) bool {
 	})
 }
 
-// readExtension reads the filter of a name from its file. If that doesn't exist, the file may be beside the
-// configuration, as before both are installed.
+// readExtension reads a discovered filter from a file. If the file doesn't exist, readExtension looks in the directory
+// of the configuration: before installation both files are there.
 func (a *analysis) readExtension(path, name string) error {
 	file := path
 	text, err := os.ReadFile(file)
@@ -91,7 +91,7 @@ func (a *analysis) readExtension(path, name string) error {
 	if err != nil {
 		return err
 	}
-	tree, source, err := parse(text)
+	tree, source, err := parseTree(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -101,7 +101,7 @@ func (a *analysis) readExtension(path, name string) error {
 		return fmt.Errorf("%s: want resources with one item, and there name: %s", file, name)
 	}
 	if a.entries != nil {
-		a.enter(tree, source.Root())
+		a.indexEntries(tree, source.Root())
 	}
 	a.extensions[name], a.documents[name] = all[0], &document{file, path, source}
 	return nil

@@ -1,5 +1,5 @@
-// Package envoyconfig analyses an Envoy configuration offline: the rules as Envoy decodes them when it loads
-// them, and the settings around the filter on which its guarantees rest.
+// Package envoyconfig analyses an Envoy configuration offline: the rules, decoded as Envoy decodes them at load time,
+// and the settings around the filter on which the filter's guarantees rest.
 package envoyconfig
 
 import (
@@ -23,105 +23,106 @@ const (
 	stringType  = "google.protobuf.StringValue"
 )
 
-// plugin is one of Gatehouse's, where it stands in the file.
+// plugin is a Gatehouse filter and its position in the file.
 type plugin struct {
-	listener object // zero outside of a listener
-	manager  object // likewise, of a connection manager
+	listener object // nil outside of a listener
+	manager  object // nil outside of a connection manager
 	filters  []object
-	index    int // among filters
+	index    int // position in filters
 	config   object
-	native   bool           // it is a dynamic module, not a Wasm module
-	vm       object         // of a Wasm module
-	rules    *policy.Config // nil if they can't be read
-	auth     bool           // some rule wants a credential
-	raw      object         // the rules as they stand
-	field    string         // that has them
-	tree     any            // the same, of any type
-	problem  string         // with them, behind the path of its field
-	from     *document      // that has them, nil for the file that was given
-	places   findings.Rules // of the fields of rules
+	native   bool           // a dynamic module, not a Wasm module
+	vm       object         // vm_config of a Wasm module
+	rules    *policy.Config // nil if the rules can't be read
+	auth     bool           // some rule needs a credential
+	raw      object         // the rules as written
+	field    string         // path of the field with the rules
+	tree     any            // value of that field, of any type
+	problem  string         // a problem with the field, after the field's path
+	document *document      // the file with the filter, nil for the analysed file itself
+	source   findings.Rules // lines of the rules' fields
 }
 
-func (p *plugin) name() string { return p.listener.text("name") }
+func (p *plugin) listenerName() string { return p.listener.text("name") }
 
-// analysis is one under way.
+// analysis holds the state of one Analyze call.
 type analysis struct {
 	resources
 	name      string               // of the file, "" if it is nobody's
-	documents map[string]*document // of filters, by their names
+	documents map[string]*document // files of discovered filters, by filter name
 	report    findings.Report
 	source    findings.Source
-	entries   map[uintptr]findings.Entry // of objects
+	entries   map[uintptr]findings.Entry // position of each object in the source
 	plugins   []*plugin
-	known     []chain
-	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
+	chains    []chain
+	// candidates are Wasm plugins without Gatehouse's vm_id. A candidate is Gatehouse's if the push listener has the same
+	// vm_id: mesh control planes choose the vm_id.
 	candidates []*plugin
 }
 
-// Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
-// Envoy's /config_dump says. It also reads the files of filters that the file of this name has Envoy read.
+// Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or the output of
+// Envoy's /config_dump. Analyze also reads the files of discovered filters that the configuration names.
 func Analyze(name string, file []byte) findings.Report {
 	a := &analysis{name: name}
-	tree, source, err := parse(file)
+	tree, source, err := parseTree(file)
 	if err != nil {
 		a.report.AddSyntax(&unreadable, findings.Place{}, err)
 		return a.report
 	}
-	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump is nobody's file
+	if m, _ := tree.(map[string]any); !object(m).has("configs") { // a /config_dump has no file with lines
 		a.source, a.entries = source, map[uintptr]findings.Entry{}
-		a.enter(tree, source.Root())
+		a.indexEntries(tree, source.Root())
 	}
-	a.find(tree)
-	a.known = a.chains(tree)
-	for i := range a.known {
-		a.known[i].to = a.chainTargets(&a.known[i])
+	a.findPlugins(tree)
+	a.chains = a.collectChains(tree)
+	for i := range a.chains {
+		a.chains[i].targets = a.chainTargets(&a.chains[i])
 	}
 	if len(a.plugins) == 0 {
 		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in "+
 			"vm_config.configuration, or of type %s with the module libgatehouse.so", wasmType, vmID, nativeType)
 	}
 	for _, p := range a.plugins {
-		a.plugin(p)
+		a.checkPlugin(p)
 		if p.rules == nil {
 			continue
 		}
 		if p.rules.PushListener {
-			a.push(p)
+			a.checkPush(p)
 		} else {
-			a.edge(p)
+			a.checkEdge(p)
 		}
 	}
-	a.together()
-	a.around()
+	a.checkPluginPairs()
+	a.checkBypasses()
 	a.report.Sort()
 	return a.report
 }
 
-// find finds Gatehouse's plugins, and what they rest on.
-func (a *analysis) find(tree any) {
-	a.collect(tree)
+// findPlugins collects resources and finds Gatehouse's plugins.
+func (a *analysis) findPlugins(tree any) {
+	a.collectResources(tree)
 	a.readDiscovered(tree)
-	a.walk(tree, plugin{})
+	a.walkTree(tree, plugin{})
 	for _, p := range a.candidates {
 		if slices.ContainsFunc(a.plugins, func(push *plugin) bool {
 			return push.raw.has("push_listener") && push.vm.text("vm_id") == p.vm.text("vm_id")
 		}) {
-			a.take(p)
+			a.addPlugin(p)
 		}
 	}
 }
 
-// walk finds Gatehouse's plugins below v; at says where v is.
-func (a *analysis) walk(v any, at plugin) {
+// walkTree finds Gatehouse's plugins below v; at is the position of v.
+func (a *analysis) walkTree(v any, at plugin) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			a.walk(item, at)
+			a.walkTree(item, at)
 		}
 	case map[string]any:
 		o := object(v)
 		if o.has("static_resources") {
-			a.bootstrap(o)
+			a.checkBootstrap(o)
 		}
 		if o.has("filter_chains") || o.has("default_filter_chain") {
 			at.listener = o
@@ -130,35 +131,35 @@ func (a *analysis) walk(v any, at plugin) {
 		switch {
 		case isType(kind, wasmType):
 			at.config = inner.object("config")
-			a.found(at)
+			a.considerWasm(at)
 			return
 		case isType(kind, nativeType):
 			at.config, at.native = inner, true
-			a.foundNative(at)
+			a.considerNative(at)
 			return
 		case isType(kind, managerType):
 			at.manager = inner
 			at.filters = inner.list("http_filters")
 			for i, filter := range at.filters {
 				at.index = i
-				at.from = nil
+				at.document = nil
 				if filter.has("config_discovery") {
-					at.from = a.documents[filter.text("name")]
+					at.document = a.documents[filter.text("name")]
 				}
-				a.walk(map[string]any(a.discovered(filter)), at)
+				a.walkTree(map[string]any(a.withDiscovered(filter)), at)
 			}
 			return
 		}
-		for _, key := range o.keys() { // findings in the same order each time
-			if !skipped(o, key) {
-				a.walk(o[key], at)
+		for _, key := range o.keys() { // sorted: findings come in the same order each time
+			if !isSkipped(o, key) {
+				a.walkTree(o[key], at)
 			}
 		}
 	}
 }
 
-// bootstrap checks what only a bootstrap has.
-func (a *analysis) bootstrap(o object) {
+// checkBootstrap checks fields of the bootstrap.
+func (a *analysis) checkBootstrap(o object) {
 	if !slices.ContainsFunc(o.object("stats_config").list("stats_tags"), func(tag object) bool {
 		return tag.text("tag_name") == "rule"
 	}) {
@@ -167,52 +168,54 @@ func (a *analysis) bootstrap(o object) {
 	}
 }
 
-// found takes a Wasm plugin if it is Gatehouse's.
-func (a *analysis) found(p plugin) {
+// considerWasm adds a Wasm plugin that is Gatehouse's.
+func (a *analysis) considerWasm(p plugin) {
 	p.vm = p.config.object("vm_config")
-	p.field, p.tree, p.problem = p.configuration()
+	p.field, p.tree, p.problem = p.findConfiguration()
 	p.raw, _ = p.tree.(map[string]any)
 	switch {
 	case p.vm.text("vm_id") == vmID, p.field == inVM && (p.raw.has("rules") || p.raw.has("push_listener")):
-		a.take(&p)
+		a.addPlugin(&p)
 	case p.field == inPlugin:
 		a.candidates = append(a.candidates, &p)
 	}
 }
 
-// foundNative takes a dynamic module if it is Gatehouse's.
-func (a *analysis) foundNative(p plugin) {
-	p.field, p.tree, p.problem = configurationIn(inFilter, p.config.object("filter_config"))
+// considerNative adds a dynamic module that is Gatehouse's.
+func (a *analysis) considerNative(p plugin) {
+	p.field, p.tree, p.problem = readConfiguration(inFilter, p.config.object("filter_config"))
 	p.raw, _ = p.tree.(map[string]any)
-	if path.Base(p.module().object("local").text("filename")) == "libgatehouse.so" ||
+	if path.Base(p.moduleSource().object("local").text("filename")) == "libgatehouse.so" ||
 		p.config.object("dynamic_module_config").text("name") == "gatehouse" ||
 		p.raw.has("rules") || p.raw.has("push_listener") {
-		a.take(&p)
+		a.addPlugin(&p)
 	}
 }
 
-// module says where a dynamic module is.
-func (p *plugin) module() object { return p.config.object("dynamic_module_config").object("module") }
+// moduleSource returns the location of a dynamic module.
+func (p *plugin) moduleSource() object {
+	return p.config.object("dynamic_module_config").object("module")
+}
 
-func (a *analysis) take(p *plugin) {
+func (a *analysis) addPlugin(p *plugin) {
 	a.plugins = append(a.plugins, p)
 	if p.problem != "" {
 		path, message, _ := strings.Cut(p.problem, ": ")
-		a.add(&misplaced, p.name(), path, "%s", message)
+		a.add(&misplaced, p.listenerName(), path, "%s", message)
 		return
 	}
-	p.places = findings.Rules{Source: a.source, At: a.entry(p), Tree: p.tree}
-	if p.from != nil {
-		p.places.Source = p.from.source
+	p.source = findings.Rules{Source: a.source, At: a.rulesEntry(p), Tree: p.tree}
+	if p.document != nil {
+		p.source.Source = p.document.source
 	}
 	config, err := policy.Parse(p.tree)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-			if p.raw == nil { // there is no field to name
-				a.add(&badRules, p.name(), p.field, "%s", strings.TrimSuffix(line, "\n"))
+			if p.raw == nil { // no field to name
+				a.add(&badRules, p.listenerName(), p.field, "%s", strings.TrimSuffix(line, "\n"))
 			} else {
-				a.addOfRules(&badRules, p, path, "%s", message)
+				a.addInRules(&badRules, p, path, "%s", message)
 			}
 		}
 		return
@@ -221,19 +224,19 @@ func (a *analysis) take(p *plugin) {
 	a.report.Rules += len(config.Rules)
 }
 
-// Fields that may have the filter's configuration.
+// Fields that may hold the filter's configuration.
 const (
 	inVM     = "vm_config.configuration"
-	inPlugin = "configuration" // only with the build of the module that meshes fetch
+	inPlugin = "configuration" // only for the module that meshes fetch
 	inFilter = "filter_config" // of a dynamic module
 )
 
-// configuration returns the field with the plugin's configuration, and the tree that the filter will see. A problem
-// begins with the path of its field.
-func (p *plugin) configuration() (field string, tree any, problem string) {
+// findConfiguration returns the field with the plugin's configuration and the tree that the filter will see. A problem
+// begins with the path of the field.
+func (p *plugin) findConfiguration() (field string, tree any, problem string) {
 	field = inVM
 	from := p.vm.object("configuration")
-	// Envoy Gateway always sets one, at least "".
+	// Envoy Gateway always sets a configuration, at least "".
 	if own := p.config.object("configuration"); own != nil && own.field("value") != "" {
 		if from != nil {
 			return field, nil, "configuration: is set, like vm_config.configuration: want the rules in one of them"
@@ -245,11 +248,11 @@ func (p *plugin) configuration() (field string, tree any, problem string) {
 		}
 		field, from = inPlugin, own
 	}
-	return configurationIn(field, from)
+	return readConfiguration(field, from)
 }
 
-// configurationIn is configuration for the message of a field.
-func configurationIn(field string, from object) (in string, tree any, problem string) {
+// readConfiguration decodes the message of a configuration field, with the results of findConfiguration.
+func readConfiguration(field string, from object) (in string, tree any, problem string) {
 	switch kind := from.text("@type"); {
 	case from == nil:
 		return field, nil, ""

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 )
 
-// bootstrap is a file with one listener "edge" whose Wasm filter has vm as its vm_config.
+// bootstrap is a file with a listener "edge" whose Wasm filter has the vm_config vm.
 func bootstrap(vm string) string {
 	return fmt.Sprintf(`
 static_resources:
@@ -29,8 +29,8 @@ static_resources:
 `, vm)
 }
 
-// inPlace is bootstrap with rules in the plugin's own configuration.
-func inPlace(vm string) string {
+// inPluginField is bootstrap with rules in the plugin's own configuration.
+func inPluginField(vm string) string {
 	return strings.Replace(bootstrap(vm), "config: {", "config: {configuration: {"+st+", value: {"+rules+"}}, ", 1)
 }
 
@@ -40,7 +40,7 @@ const (
 	rules = `rules: [{match: {prefix: /a/}, cache: {query: [lang]}}, {match: {path: /b}, cache: {}}]`
 )
 
-// ruleProblems are the errors of the file, the rules and their cluster.
+// ruleProblems returns the findings about the file, the rules and the sidecar's cluster.
 func ruleProblems(r findings.Report) (rules int, problems []string) {
 	for _, f := range r.Findings {
 		if f.Severity == findings.Error && (strings.HasPrefix(f.Code, "GH01") || f.Code == noCluster.Code) {
@@ -54,7 +54,7 @@ func TestRules(t *testing.T) {
 	tests := []struct {
 		name, file string
 		rules      int
-		problems   []string // each a part of a line
+		problems   []string // parts of the lines
 	}{
 		{"good", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {` + rules + `}}}`), 2, nil},
 		{"JSON", `{"static_resources": {"listeners": [{"name": "edge", "filterChains": [{"typedConfig":
@@ -91,18 +91,18 @@ func TestRules(t *testing.T) {
 			wasmType + `, value: {config: {vm_config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}}]}`, 0,
 			[]string{"listener l: colour: unknown field"}},
 		{"no configuration", bootstrap(`{` + vm + `}`), 0, []string{"listener edge: vm_config.configuration: is missing"}},
-		{"in the plugin's place", inPlace(`{` + vm + `}`), 2, nil},
-		{"in both places", inPlace(`{` + vm + `, configuration: {` + st + `, value: {` + rules + `}}}`), 0,
+		{"in the plugin's place", inPluginField(`{` + vm + `}`), 2, nil},
+		{"in both places", inPluginField(`{` + vm + `, configuration: {` + st + `, value: {` + rules + `}}}`), 0,
 			[]string{"listener edge: configuration: is set, like vm_config.configuration"}},
 		{"in the plugin's place, of the other build",
-			inPlace(`{` + vm + `, code: {local: {filename: /etc/gatehouse/gatehouse.wasm}}}`), 0,
+			inPluginField(`{` + vm + `, code: {local: {filename: /etc/gatehouse/gatehouse.wasm}}}`), 0,
 			[]string{"listener edge: configuration: gatehouse.wasm reads its rules from vm_config.configuration"}},
 		{"as Envoy Gateway makes it",
 			strings.Replace(bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "config: {",
 				`config: {configuration: {"@type": x/google.protobuf.StringValue, value: ""}, `, 1), 2, nil},
-		{"in the plugin's place, of another VM", inPlace(`{vm_id: mesh}`), 0, []string{"has no Gatehouse filter"}},
+		{"in the plugin's place, of another VM", inPluginField(`{vm_id: mesh}`), 0, []string{"has no Gatehouse filter"}},
 		{"in the plugin's place, of the VM of a push listener",
-			strings.Replace(inPlace(`{vm_id: mesh}`), "          - name: any",
+			strings.Replace(inPluginField(`{vm_id: mesh}`), "          - name: any",
 				`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: mesh, configuration: {`+
 					st+`, value: {push_listener: true}}}}}
           - name: any`, 1), 2, nil},
@@ -149,7 +149,7 @@ func TestField(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, _, err := parse(
+	got, _, err := parseTree(
 		[]byte("{1: [2, -3, 1.5, 18446744073709551615, 2020-01-01], a: {true: null, b: yes, c: &x {d: 0x10}, e: *x}}"))
 	want := map[string]any{
 		"1": []any{2.0, -3.0, 1.5, 18446744073709551615.0, "2020-01-01T00:00:00Z"},

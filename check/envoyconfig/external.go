@@ -4,15 +4,15 @@ import (
 	"slices"
 )
 
-// externalAddress checks a source in x-envoy-external-address. Envoy sets that header if its peer is external; an
-// internal one, which sends no list of addresses besides, keeps its own header.
-func (a *analysis) externalAddress(p *plugin) {
+// checkExternalAddress checks a source read from x-envoy-external-address. Envoy sets that header for external peers
+// only; an internal peer that sends no X-Forwarded-For keeps the header that the peer wrote.
+func (a *analysis) checkExternalAddress(p *plugin) {
 	const header = "x-envoy-external-address"
-	chosen := slices.ContainsFunc(p.judges(), func(j judge) bool { return j.Source.Header == header })
+	chosen := slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool { return hr.Source.Header == header })
 	internal := p.manager.object("internal_address_config")
 	if p.auth && chosen && p.manager.flag("use_remote_address") &&
 		(len(internal.list("cidr_ranges")) > 0 || internal.flag("unix_sockets")) {
-		a.add(&ownAddress, p.name(), "internal_address_config",
+		a.add(&ownAddress, p.listenerName(), "internal_address_config",
 			"names networks, and source is the header %s: clients there write that header themselves", header)
 	}
 }

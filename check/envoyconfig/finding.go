@@ -4,21 +4,21 @@ import "github.com/gatehouse/gatehouse/check/findings"
 
 // add reports a finding in a listener, "" for none.
 func (a *analysis) add(k *findings.Kind, listener, path, format string, args ...any) {
-	at := findings.Place{Listener: listener, Path: path, Line: a.line(listener, path)}
+	at := findings.Place{Listener: listener, Path: path, Line: a.findLine(listener, path)}
 	a.report.Add(k, at, format, args...)
 }
 
-// addOfRules reports a finding about a field of a plugin's rules.
-func (a *analysis) addOfRules(k *findings.Kind, p *plugin, field, format string, args ...any) {
-	at := findings.Place{Listener: p.name()}
-	if p.from != nil {
-		at.File = p.from.name
+// addInRules reports a finding about a field of a plugin's rules.
+func (a *analysis) addInRules(k *findings.Kind, p *plugin, field, format string, args ...any) {
+	at := findings.Place{Listener: p.listenerName()}
+	if p.document != nil {
+		at.File = p.document.name
 	}
-	a.report.AddOfRules(k, at, &p.places, field, format, args...)
+	a.report.AddInRules(k, at, &p.source, field, format, args...)
 }
 
-// The kinds. 01: the file and the rules. 02: the plugin. 03: the connection manager and the filters of the edge.
-// 04: the push listener. 05: clusters. 06: routes.
+// Kinds of findings. 01: file and rules. 02: plugin. 03: connection manager and filters of the edge. 04: push listener.
+// 05: clusters. 06: routes.
 var (
 	unreadable = findings.ErrorKind("GH0101",
 		"give one YAML or JSON document: a bootstrap file, a listener, or Envoy's /config_dump")
@@ -102,7 +102,7 @@ var (
 	rewriteIn  = findings.ErrorKind("GH0602", "give the route's own path a rule with the same auth")
 	unclear    = findings.WarningKind("GH0603",
 		"use prefix_rewrite, or an expression that begins with ^ and a fixed path")
-	toInner       = findings.ErrorKind("GH0604", "remove the route, or lead it to the upstream")
+	toPrivate     = findings.ErrorKind("GH0604", "remove the route, or lead it to the upstream")
 	clientsChoose = findings.ErrorKind("GH0605", "name the cluster in the route or tcp_proxy")
 	setsIdentity  = findings.ErrorKind("GH0606", "remove the header there: the filter sets it")
 	sharedKeys    = findings.WarningKind("GH0607",
@@ -128,7 +128,7 @@ func Kinds() []findings.Kind {
 		rewrites, changesAnswer, changesHeader, losesEncodings,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
-		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,
+		routeOff, rewriteIn, unclear, toPrivate, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,
 		noHost, weakerHost, addsHeader,
 	}
 }

@@ -8,43 +8,43 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// judge is what decides about requests: the rules of a virtual host, or those of the top level.
-type judge struct {
+// hostRules are the rules for a host's requests: those of a virtual host, or those of the top level.
+type hostRules struct {
 	*plugin
 	policy.HostRules
-	host int // its index in the rules
+	host int // index of the virtual host in the rules
 }
 
-func (p *plugin) judge(host int) judge { return judge{p, p.rules.HostRules(host), host} }
+func (p *plugin) hostRules(host int) hostRules { return hostRules{p, p.rules.HostRules(host), host} }
 
-// judges are all of an edge.
-func (p *plugin) judges() (all []judge) {
+// allHostRules returns the rules of each host of an edge.
+func (p *plugin) allHostRules() (all []hostRules) {
 	for host := policy.NoVirtualHost; host < len(p.rules.VirtualHosts); host++ {
-		all = append(all, p.judge(host))
+		all = append(all, p.hostRules(host))
 	}
 	return all
 }
 
-func (j *judge) own() []policy.Rule { return j.rules.Rules[j.First:j.End] }
+func (hr *hostRules) ownRules() []policy.Rule { return hr.rules.Rules[hr.First:hr.End] }
 
-// asksCredential reports whether some rule wants a credential.
-func (j *judge) asksCredential() bool {
-	return slices.ContainsFunc(j.own(), func(r policy.Rule) bool { return protects(&r) })
+// needsCredential reports whether some rule needs a credential.
+func (hr *hostRules) needsCredential() bool {
+	return slices.ContainsFunc(hr.ownRules(), func(r policy.Rule) bool { return needsCredential(&r) })
 }
 
-func (j *judge) need(method, path string) policy.Need {
-	return j.rules.NeedOf(j.HostRules, method, path)
+func (hr *hostRules) needOf(method, path string) policy.Need {
+	return hr.rules.NeedOf(hr.HostRules, method, path)
 }
 
-// title names the judge.
-func (j *judge) title() string {
-	if j.host == policy.NoVirtualHost {
+// displayName names the rules for messages.
+func (hr *hostRules) displayName() string {
+	if hr.host == policy.NoVirtualHost {
 		return "the top level of the rules"
 	}
-	return "virtual_hosts." + j.rules.VirtualHosts[j.host].Name
+	return "virtual_hosts." + hr.rules.VirtualHosts[hr.host].Name
 }
 
-func domainsOf(config object) (all []findings.Domain) {
+func routeDomains(config object) (all []findings.Domain) {
 	for i, host := range config.list("virtual_hosts") {
 		texts, _ := host.field("domains").([]any)
 		for _, text := range texts {
@@ -55,20 +55,20 @@ func domainsOf(config object) (all []findings.Domain) {
 	return all
 }
 
-// withoutPort is a host as the filter reads it.
-func withoutPort(host string) string {
+// trimPort returns a host as the filter reads it: without the port.
+func trimPort(host string) string {
 	if colon := strings.LastIndexByte(host, ':'); colon > strings.LastIndexByte(host, ']') {
 		return host[:colon]
 	}
 	return host
 }
 
-// judgesOf returns the hosts of the rules that judge requests for each virtual host of a route configuration. How a
-// client writes a port doesn't count.
-func (p *plugin) judgesOf(config object) map[int][]int {
-	domains, find, all := domainsOf(config), p.rules.FindVirtualHost(), map[int][]int{}
+// judgingHosts returns, for each virtual host of a route configuration, the virtual hosts of the rules that judge its
+// requests. Spellings of a port don't count.
+func (p *plugin) judgingHosts(config object) map[int][]int {
+	domains, find, all := routeDomains(config), p.rules.FindVirtualHost(), map[int][]int{}
 	for _, host := range findings.SampleHosts(domains, p.rules) {
-		at, by := findings.Route(domains, host), find(withoutPort(host))
+		at, by := findings.FindOwner(domains, host), find(trimPort(host))
 		if !slices.Contains(all[at], by) {
 			all[at] = append(all[at], by)
 		}
@@ -81,26 +81,27 @@ func (p *plugin) judgesOf(config object) map[int][]int {
 	return all
 }
 
-// judged returns the routes of an edge, each once for each of those who judge its requests.
-func (a *analysis) judged(p *plugin) (all []way) {
+// judgedRoutes returns the routes of an edge, once for each virtual host of the rules that judges the route's requests.
+func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 	var config object
 	var hosts map[int][]int
-	for _, w := range a.ways(p.manager) {
-		if !same(config, w.levels[0].of) {
-			config = w.levels[0].of
-			hosts = p.judgesOf(config)
+	for _, rt := range a.listRoutes(p.manager) {
+		if !isSame(config, rt.levels[0].of) {
+			config = rt.levels[0].of
+			hosts = p.judgingHosts(config)
 		}
-		for _, host := range hosts[w.host] {
-			w.by = p.judge(host)
-			all = append(all, w)
+		for _, host := range hosts[rt.host] {
+			rt.hostRules = p.hostRules(host)
+			all = append(all, rt)
 		}
 	}
 	return all
 }
 
-// hosts checks that Envoy and the rules read the same host, and that no virtual host of the rules is without requests.
-func (a *analysis) hosts(p *plugin) {
-	configs, unseen := a.routings(p.manager)
+// checkHosts checks that Envoy and the rules read the same host, and that every virtual host of the rules gets
+// requests.
+func (a *analysis) checkHosts(p *plugin) {
+	configs, unseen := a.routeConfigs(p.manager)
 	if len(p.rules.VirtualHosts) == 0 || unseen != "" {
 		return
 	}
@@ -108,63 +109,66 @@ func (a *analysis) hosts(p *plugin) {
 	discovers := len(configs) == 0
 	for _, config := range configs {
 		discovers = discovers || config.has("vhds")
-		hosts := p.judgesOf(config)
+		hosts := p.judgingHosts(config)
 		for at, by := range hosts {
 			for _, host := range by {
 				used[host] = used[host] || at >= 0
 			}
 		}
-		a.ports(p, config, hosts)
+		a.checkPorts(p, config, hosts)
 	}
 	if discovers {
 		return
 	}
 	for i, host := range p.rules.VirtualHosts {
 		if !used[i] {
-			a.addOfRules(&noHost, p, "virtual_hosts."+host.Name+".domains",
+			a.addInRules(&noHost, p, "virtual_hosts."+host.Name+".domains",
 				"no virtual host of Envoy has them: requests for %s get 404", strings.Join(host.Domains, ", "))
 		}
 	}
-	if top := p.judge(policy.NoVirtualHost); !used[policy.NoVirtualHost] && len(top.own()) > 0 {
-		a.addOfRules(&noHost, p, "rules",
+	if top := p.hostRules(policy.NoVirtualHost); !used[policy.NoVirtualHost] && len(top.ownRules()) > 0 {
+		a.addInRules(&noHost, p, "rules",
 			"judge no request: virtual_hosts have all hosts that Envoy's virtual hosts have")
 	}
 }
 
-// portForms are ports in requests with which Envoy reads another host than the filter.
+// portForms returns ports in requests with which Envoy and the filter read different hosts.
 func portForms(manager, config object) []string {
 	switch {
 	case config.flag("ignore_port_in_host_matching"):
 		return nil
 	case manager.flag("strip_any_host_port"):
-		return []string{":"} // which Envoy keeps
+		return []string{":"} // Envoy keeps an empty port
 	}
 	return []string{":1", ":"}
 }
 
-// ports reports that by a port in the request clients get to a virtual host whose rules ask more.
-func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
-	domains, find := domainsOf(config), p.rules.FindVirtualHost()
-	ways := slices.DeleteFunc(a.ways(p.manager), func(w way) bool { return !same(w.levels[0].of, config) })
+// checkPorts reports a port by which clients evade the rules: with the port, Envoy sends the request to a virtual host
+// whose rules ask more.
+func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
+	domains, find := routeDomains(config), p.rules.FindVirtualHost()
+	routes := slices.DeleteFunc(a.listRoutes(p.manager), func(rt httpRoute) bool {
+		return !isSame(rt.levels[0].of, config)
+	})
 	for _, host := range findings.SampleHosts(domains, p.rules) {
 		for _, port := range portForms(p.manager, config) {
-			host := withoutPort(host) + port
-			at, by := findings.Route(domains, host), find(withoutPort(host))
+			host := trimPort(host) + port
+			at, by := findings.FindOwner(domains, host), find(trimPort(host))
 			if slices.Contains(hosts[at], by) {
 				continue
 			}
-			for _, w := range ways {
-				if w.host != at {
+			for _, rt := range routes {
+				if rt.host != at {
 					continue
 				}
 				for _, other := range hosts[at] {
-					guarded := w
-					w.by, guarded.by = p.judge(by), p.judge(other)
-					if method, path := w.weaker(&guard{way: guarded, paths: guarded.protects()}); path != "" {
-						a.add(&otherPort, p.name(), "route_config.ignore_port_in_host_matching",
+					stricter := rt
+					rt.hostRules, stricter.hostRules = p.hostRules(by), p.hostRules(other)
+					if method, path := rt.findWeaker(&protectedRoute{route: stricter, paths: stricter.protectedPaths()}); path != "" {
+						a.add(&otherPort, p.listenerName(), "route_config.ignore_port_in_host_matching",
 							"is not true: Envoy sends requests for the host %q to %s, where %s asks more for %s %s than %s, which "+
-								"judges them by the host without its port", host, w.levels[1].at, guarded.by.title(), method, path,
-							w.by.title())
+								"judges them by the host without its port", host, rt.levels[1].at, stricter.hostRules.displayName(),
+							method, path, rt.hostRules.displayName())
 						return
 					}
 				}
@@ -173,19 +177,20 @@ func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
 	}
 }
 
-// weakerHosts reports a host by which clients get to an upstream with less than the rules ask for another host.
-// Hosts without rules, which are refused or pass, protect nothing.
-func (a *analysis) weakerHosts(c *chain, guards []guard) {
-	for _, w := range a.judged(c.edge) {
-		to := a.reached(&w)
-		for _, g := range guards {
-			if g.chain != c || g.way.by.First == g.way.by.End || g.way.by.host == w.by.host || !g.to.meet(to) {
+// checkWeakerHosts reports a host by which clients reach an upstream with less than the rules ask for another host.
+// Hosts without rules protect nothing: their requests are refused or pass.
+func (a *analysis) checkWeakerHosts(c *chain, protected []protectedRoute) {
+	for _, rt := range a.judgedRoutes(c.edge) {
+		to := a.reachedTargets(&rt)
+		for _, pr := range protected {
+			other := &pr.route.hostRules
+			if pr.chain != c || other.First == other.End || other.host == rt.hostRules.host || !pr.targets.intersects(to) {
 				continue
 			}
-			if method, path := w.weaker(&g); path != "" {
-				a.add(&weakerHost, c.listener.text("name"), w.at,
+			if method, path := rt.findWeaker(&pr); path != "" {
+				a.add(&weakerHost, c.listener.text("name"), rt.at,
 					"leads to an upstream that %s protects for other hosts, but here %s judges, and asks less for %s %s",
-					g.way.by.title(), w.by.title(), method, path)
+					other.displayName(), rt.hostRules.displayName(), method, path)
 				return
 			}
 		}

@@ -8,25 +8,26 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// spelled is a header's name as upstreams may read it.
-func spelled(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
+// normalizeHeader returns a header's name as upstreams may read it.
+func normalizeHeader(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
 
-func isIdentity(name string) bool {
-	return spelled(name) == policy.DeviceHeader || spelled(name) == policy.PermissionsHeader
+func isIdentityHeader(name string) bool {
+	return normalizeHeader(name) == policy.DeviceHeader || normalizeHeader(name) == policy.PermissionsHeader
 }
 
-// isJudged reports whether a header is one that the filter judges or sets: nothing may set it later.
-func isJudged(name string) bool { return isIdentity(name) || name == ":path" || name == ":method" }
-
-// routesBy reports whether a header is one that the filter judges or sets, or by which Envoy finds the host that the
-// filter judged.
-func (p *plugin) routesBy(name string) bool {
-	return isJudged(name) || p.rules.DependsOnHost() && (name == ":authority" || spelled(name) == "host")
+// isJudgedHeader reports whether the filter judges or sets a header: later filters must not set it.
+func isJudgedHeader(name string) bool {
+	return isIdentityHeader(name) || name == ":path" || name == ":method"
 }
 
-// headers checks that nothing behind the filter sets an identity header, method or path, and nothing before it a
-// credential.
-func (a *analysis) headers(p *plugin) {
+// affectsJudgement reports whether the filter judges or sets a header, or Envoy finds the judged host by it.
+func (p *plugin) affectsJudgement(name string) bool {
+	return isJudgedHeader(name) || p.rules.DependsOnHost() && (name == ":authority" || normalizeHeader(name) == "host")
+}
+
+// checkHeaders checks that no filter behind Gatehouse's sets an identity header, method or path, and no filter before
+// it a credential.
+func (a *analysis) checkHeaders(p *plugin) {
 	if !p.auth {
 		return
 	}
@@ -36,82 +37,83 @@ func (a *analysis) headers(p *plugin) {
 			return
 		}
 		seen[at] = true
-		if !isIdentity(header) {
-			a.add(&translated, p.name(), at, "sets %s behind the filter, which judged the client's", header)
+		if !isIdentityHeader(header) {
+			a.add(&translated, p.listenerName(), at, "sets %s behind the filter, which judged the client's", header)
 		} else {
-			a.add(&setsIdentity, p.name(), at, "sets %s behind the filter: the upstream takes any client for that device",
-				header)
+			a.add(&setsIdentity, p.listenerName(), at,
+				"sets %s behind the filter: the upstream takes any client for that device", header)
 		}
 	}
 	clusters := map[string]bool{}
-	for _, w := range a.ways(p.manager) {
-		for _, l := range w.levels {
-			if header := setBy(l.of.list("request_headers_to_add"), isIdentity); header != "" {
+	for _, rt := range a.listRoutes(p.manager) {
+		for _, l := range rt.levels {
+			if header := headerInOptions(l.of.list("request_headers_to_add"), isIdentityHeader); header != "" {
 				report(l.at+".request_headers_to_add", header)
 			}
-			a.perFilter(p, l, report)
+			a.checkPerFilterConfig(p, l, report)
 		}
-		to, _ := w.targets(&a.resources, false)
+		to, _ := rt.routeTargets(&a.resources, false)
 		for _, name := range to {
 			clusters[strings.TrimPrefix(name, "cluster ")] = true
 		}
 	}
 	for name := range a.clusters {
 		if clusters[name] {
-			if header := setWithin(a.clusters[name].field("typed_extension_protocol_options"), isJudged); header != "" {
+			options := a.clusters[name].field("typed_extension_protocol_options")
+			if header := headerSetByConfig(options, isJudgedHeader); header != "" {
 				report("cluster "+name+": typed_extension_protocol_options", header)
 			}
 		}
 	}
-	a.filterHeaders(p, report)
+	a.checkFilterHeaders(p, report)
 }
 
-// perFilter checks what a level of routes tells filters behind Gatehouse's.
-func (a *analysis) perFilter(p *plugin, l level, report func(at, header string)) {
+// checkPerFilterConfig checks a level's typed_per_filter_config for the filters behind Gatehouse's.
+func (a *analysis) checkPerFilterConfig(p *plugin, l routeLevel, report func(at, header string)) {
 	configs := l.of.object("typed_per_filter_config")
 	for _, name := range configs.keys() {
 		at := slices.IndexFunc(p.filters, func(f object) bool { return f.text("name") == name })
 		if at >= 0 && at < p.index {
 			continue
 		}
-		if header := setWithin(configs[name], p.routesBy); header != "" {
+		if header := headerSetByConfig(configs[name], p.affectsJudgement); header != "" {
 			report(l.at+".typed_per_filter_config."+name, header)
 		}
 	}
 }
 
-// filterHeaders checks the other filters of the connection manager.
-func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
+// checkFilterHeaders checks the other filters of the connection manager.
+func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string)) {
 	credential := func(name string) bool {
-		return slices.ContainsFunc(p.judges(), func(j judge) bool {
-			c := &j.Credentials
-			return spelled(name) == spelled(c.SecretHeader) && c.SecretHeader != "" ||
-				spelled(name) == spelled(c.APIKeyHeader) && c.APIKeyHeader != "" ||
-				(c.Basic || c.Bearer) && spelled(name) == "authorization"
+		return slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool {
+			c := &hr.Credentials
+			return normalizeHeader(name) == normalizeHeader(c.SecretHeader) && c.SecretHeader != "" ||
+				normalizeHeader(name) == normalizeHeader(c.APIKeyHeader) && c.APIKeyHeader != "" ||
+				(c.Basic || c.Bearer) && normalizeHeader(name) == "authorization"
 		})
 	}
 	injected := func(at string, v any) {
-		if header := setWithin(v, credential); header != "" {
-			a.add(&injects, p.name(), at, "sets %s before the filter: any client is taken for the device whose secret it is",
-				header)
+		if header := headerSetByConfig(v, credential); header != "" {
+			a.add(&injects, p.listenerName(), at,
+				"sets %s before the filter: any client is taken for the device whose secret it is", header)
 		}
 	}
 	injected("early_header_mutation_extensions", p.manager.field("early_header_mutation_extensions"))
 	for i, filter := range p.filters {
 		at := fmt.Sprintf("http_filters[%d]", i)
-		config := a.discovered(filter).field("typed_config")
+		config := a.withDiscovered(filter).field("typed_config")
 		if i < p.index {
 			injected(at, config)
 		} else if i > p.index {
-			if header := setWithin(config, p.routesBy); header != "" {
+			if header := headerSetByConfig(config, p.affectsJudgement); header != "" {
 				report(at, header)
 			}
 		}
 	}
 }
 
-// setBy returns the header of a list of Envoy's HeaderValueOption that is wanted, "" if there is none.
-func setBy(list []object, wanted func(string) bool) string {
+// headerInOptions returns the wanted header in a list of Envoy's HeaderValueOption, "" for none.
+func headerInOptions(list []object, wanted func(string) bool) string {
 	for _, option := range list {
 		if name := option.object("header").text("key"); wanted(name) {
 			return name
@@ -120,17 +122,17 @@ func setBy(list []object, wanted func(string) bool) string {
 	return ""
 }
 
-// setWithin returns a wanted header that a filter's configuration sets in requests, "" if there is none.
-func setWithin(v any, wanted func(string) bool) string {
+// headerSetByConfig returns a wanted header that a filter's configuration sets in requests, "" for none.
+func headerSetByConfig(v any, wanted func(string) bool) string {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			if name := setWithin(item, wanted); name != "" {
+			if name := headerSetByConfig(item, wanted); name != "" {
 				return name
 			}
 		}
 	case string:
-		return luaSets(v, wanted)
+		return headerSetByLua(v, wanted)
 	case map[string]any:
 		o := object(v)
 		for _, name := range []string{o.object("header").text("key"), o.text("header"), o.text("forward_payload_header"),
@@ -146,10 +148,10 @@ func setWithin(v any, wanted func(string) bool) string {
 		}
 		for _, key := range o.keys() {
 			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") ||
-				strings.Contains(plain, "accesslog") || plain == "keysources" || plain == "requestrules" { // these are read
+				strings.Contains(plain, "accesslog") || plain == "keysources" || plain == "requestrules" {
 				continue
 			}
-			if name := setWithin(o[key], wanted); name != "" {
+			if name := headerSetByConfig(o[key], wanted); name != "" {
 				return name
 			}
 		}
@@ -157,16 +159,16 @@ func setWithin(v any, wanted func(string) bool) string {
 	return ""
 }
 
-// letters are those of a header's name.
-const letters = ":-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+// headerLetters are the letters of header names.
+const headerLetters = ":-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
-// luaSets returns the wanted header that a script of Envoy's Lua filter sets, "" if it sets none.
-func luaSets(code string, wanted func(string) bool) string {
-	return luaCalls(code, []string{":add(", ":replace("}, wanted)
+// headerSetByLua returns the wanted header that a script of Envoy's Lua filter sets, "" for none.
+func headerSetByLua(code string, wanted func(string) bool) string {
+	return headerInLuaCalls(code, []string{":add(", ":replace("}, wanted)
 }
 
-// luaCalls returns the wanted header to which a script applies one of these calls, "" if there is none.
-func luaCalls(code string, calls []string, wanted func(string) bool) string {
+// headerInLuaCalls returns the wanted header named in one of the calls of a script, "" for none.
+func headerInLuaCalls(code string, calls []string, wanted func(string) bool) string {
 	for _, call := range calls {
 		for rest := code; ; {
 			var found bool
@@ -174,7 +176,7 @@ func luaCalls(code string, calls []string, wanted func(string) bool) string {
 				break
 			}
 			rest = strings.TrimLeft(rest, ` "'[`)
-			name := rest[:len(rest)-len(strings.TrimLeft(rest, letters))]
+			name := rest[:len(rest)-len(strings.TrimLeft(rest, headerLetters))]
 			if wanted(name) {
 				return name
 			}

@@ -7,25 +7,25 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 )
 
-// enter notes where the objects of a tree are in the source.
-func (a *analysis) enter(v any, at findings.Entry) {
+// indexEntries records the source entry of each object of a tree.
+func (a *analysis) indexEntries(v any, at findings.Entry) {
 	switch v := v.(type) {
 	case []any:
 		for i, item := range at.Items() {
-			a.enter(v[i], item)
+			a.indexEntries(v[i], item)
 		}
 	case map[string]any:
 		a.entries[reflect.ValueOf(v).Pointer()] = at
 		for name, value := range v {
 			if child, found := at.Child(name); found {
-				a.enter(value, child)
+				a.indexEntries(value, child)
 			}
 		}
 	}
 }
 
-// entry returns where the rules of a plugin are, or else the text that has them.
-func (a *analysis) entry(p *plugin) findings.Entry {
+// rulesEntry returns the entry of a plugin's rules, or of the text that contains the rules.
+func (a *analysis) rulesEntry(p *plugin) findings.Entry {
 	if p.raw == nil || a.entries == nil {
 		return findings.Entry{}
 	}
@@ -36,26 +36,26 @@ func (a *analysis) entry(p *plugin) findings.Entry {
 	return at
 }
 
-// line returns the line of what a finding's path names, or of what is around it, 0 if there is none.
-func (a *analysis) line(listener, path string) int {
+// findLine returns the line of a finding's path or of the nearest enclosing entry, 0 for none.
+func (a *analysis) findLine(listener, path string) int {
 	if a.entries == nil {
 		return 0
 	}
 	at, all := a.source.Root(), a.source.Root()
 	if listener != "" {
-		at = at.Named(listener, "filter_chains")
+		at = at.FindNamed(listener, "filter_chains")
 	}
 	if at == all && listener != "" {
-		at = at.Named(listener, "default_filter_chain")
+		at = at.FindNamed(listener, "default_filter_chain")
 	}
 	for part := range strings.SplitSeq(path, ": ") {
 		if name, found := strings.CutPrefix(part, "cluster "); found {
 			clusters, _ := all.At("static_resources.clusters")
-			at = clusters.Named(name, "name")
+			at = clusters.FindNamed(name, "name")
 		} else if name, found := strings.CutPrefix(part, "filter "); found {
-			at = at.Named(name, "typed_config")
+			at = at.FindNamed(name, "typed_config")
 		} else if name, found := strings.CutPrefix(part, "virtual host "); found {
-			at = virtualHost(at, name)
+			at = findVirtualHost(at, name)
 		} else {
 			at = at.Search(part, "vm_config", "filter_config")
 		}
@@ -66,13 +66,13 @@ func (a *analysis) line(listener, path string) int {
 	return at.Line()
 }
 
-// virtualHost returns the virtual host of a name, or what a path behind the name leads to.
-func virtualHost(in findings.Entry, name string) findings.Entry {
-	if at := in.Named(name, "domains"); at != in {
+// findVirtualHost returns the virtual host with a name, or the entry at the path behind the name.
+func findVirtualHost(in findings.Entry, name string) findings.Entry {
+	if at := in.FindNamed(name, "domains"); at != in {
 		return at
 	}
 	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
-		return virtualHost(in, name[:dot]).Search(name[dot+1:])
+		return findVirtualHost(in, name[:dot]).Search(name[dot+1:])
 	}
 	return in
 }

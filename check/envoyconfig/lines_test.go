@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestLines: a finding has the line of what it names, or of what is around that, and the line as it should be if that
-// is known.
+// TestLines: a finding has the line of its path, or of the enclosing entry, and the corrected line if known.
 func TestLines(t *testing.T) {
 	const route, first = "              - match: {prefix: /}\n", "- name: telemetry # in counters and access logs\n"
 	inFirst := func(text string) []string {
@@ -79,7 +78,7 @@ func TestLines(t *testing.T) {
 			"address:", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			file := shipped(t, tt.replace...)
+			file := shippedConfig(t, tt.replace...)
 			report := Analyze("envoy.yaml", file)
 			if len(report.Findings) == 0 {
 				t.Fatal("nothing is found")
@@ -97,7 +96,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestSharedRules: a mistake in rules that two listeners have by an alias is one finding, and in two rules it is two.
+// TestSharedRules: a mistake in rules shared by two listeners through an alias is a single finding; in two copies of
+// the rules, two findings.
 func TestSharedRules(t *testing.T) {
 	listener := func(name, value string) string {
 		return `

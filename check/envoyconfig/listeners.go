@@ -15,20 +15,20 @@ const (
 	routerType = "envoy.extensions.filters.http.router.v3.Router"
 	stateType  = "envoy.extensions.filters.http.set_filter_state.v3.Config"
 	jwtType    = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
-	// defaultBuffer is Envoy's limit of a connection's buffer in bytes.
+	// defaultBuffer is Envoy's default limit of a connection's buffer, bytes.
 	defaultBuffer = 1 << 20
-	// verifyQueue is what waits in the sidecar at most, by default (--bcrypt.queue).
+	// verifyQueue is the default length of the sidecar's queue (--bcrypt.queue).
 	verifyQueue = 1024
 )
 
-// plugin checks what the edge's and the push listener's plugins have in common.
-func (a *analysis) plugin(p *plugin) {
+// checkPlugin checks the settings that edge plugins and push plugins have in common.
+func (a *analysis) checkPlugin(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) {
-		a.add(k, p.name(), p.at(path), format, args...)
+		a.add(k, p.listenerName(), p.fieldPath(path), format, args...)
 	}
 	switch policy := p.config.text("failure_policy"); {
-	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself, and has no such field
-	case policy == "FAIL_OPEN", p.config.number("failure_policy", 0) == 3: // in protobuf's JSON an enum may be its number
+	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself; the field doesn't exist
+	case policy == "FAIL_OPEN", p.config.number("failure_policy", 0) == 3: // protobuf's JSON also allows the enum's number
 		add(&failOpen, "failure_policy",
 			"is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
 	default:
@@ -39,69 +39,69 @@ func (a *analysis) plugin(p *plugin) {
 				"is not FAIL_RELOAD: after a trap of the module a worker answers 503 until Envoy is restarted")
 		}
 	}
-	if p.filter().flag("disabled") {
-		a.add(&filterOff, p.name(), fmt.Sprintf("http_filters[%d].disabled", p.index),
+	if p.httpFilter().flag("disabled") {
+		a.add(&filterOff, p.listenerName(), fmt.Sprintf("http_filters[%d].disabled", p.index),
 			"is true: no request is judged but on routes that switch the filter on")
 	}
 }
 
-// at is the path of a field of the plugin's configuration.
-func (p *plugin) at(field string) string {
-	if name := p.filter().text("name"); name != "" {
+// fieldPath returns the path of a field of the plugin's configuration.
+func (p *plugin) fieldPath(field string) string {
+	if name := p.httpFilter().text("name"); name != "" {
 		return "filter " + name + ": " + field
 	}
 	return field
 }
 
-// filter is the plugin's entry in http_filters, nil if it stands in none.
-func (p *plugin) filter() object {
+// httpFilter returns the plugin's entry in http_filters, nil if absent.
+func (p *plugin) httpFilter() object {
 	if p.index < len(p.filters) {
 		return p.filters[p.index]
 	}
 	return nil
 }
 
-// edge checks a plugin with rules.
-func (a *analysis) edge(p *plugin) {
+// checkEdge checks a plugin with rules.
+func (a *analysis) checkEdge(p *plugin) {
 	for _, doubt := range p.rules.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
 			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
-		a.addOfRules(kind, p, doubt.Field, "%s", doubt.Text)
+		a.addInRules(kind, p, doubt.Field, "%s", doubt.Text)
 	}
 	for i, rule := range p.rules.Rules {
-		p.auth = p.auth || protects(&rule)
+		p.auth = p.auth || needsCredential(&rule)
 		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
 			field := ".match.path"
 			if rule.Match.Prefix != "" {
 				field = ".match.prefix"
 			}
-			a.addOfRules(&wildcard, p, p.rules.RuleField(i)+field,
+			a.addInRules(&wildcard, p, p.rules.RuleField(i)+field,
 				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
 		}
 	}
 	if p.config.flag("allow_on_headers_stop_iteration") {
-		a.add(&edgeBuffers, p.name(), p.at("allow_on_headers_stop_iteration"),
+		a.add(&edgeBuffers, p.listenerName(), p.fieldPath("allow_on_headers_stop_iteration"),
 			"is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit "+
 				"answered 413")
 	}
-	a.sidecarCluster(p)
+	a.checkSidecarCluster(p)
 	if p.manager != nil {
-		a.manager(p)
-		a.order(p)
-		a.wraps(p)
-		a.headers(p)
-		a.routesOf(p)
-		a.answers(p)
-		a.responses(p)
-		a.sharedKeys(p)
-		a.hosts(p)
+		a.checkManager(p)
+		a.checkFilterOrder(p)
+		a.checkFilterPosition(p)
+		a.checkHeaders(p)
+		a.checkRoutes(p)
+		a.checkPrivateAnswers(p)
+		a.checkResponses(p)
+		a.checkSharedKeys(p)
+		a.checkHosts(p)
 	}
 }
 
-// protects reports whether a rule wants a credential.
-func protects(r *policy.Rule) bool { return r.Auth != nil || r.IssueSession }
+// needsCredential reports whether a rule needs a credential.
+func needsCredential(r *policy.Rule) bool { return r.Auth != nil || r.IssueSession }
 
-func (a *analysis) sidecarCluster(p *plugin) {
+func (a *analysis) checkSidecarCluster(p *plugin) {
 	name := p.rules.SidecarCluster
 	cluster, found := a.clusters[name]
 	if !found {
@@ -110,7 +110,7 @@ func (a *analysis) sidecarCluster(p *plugin) {
 			for known := range a.clusters {
 				names[known] = true
 			}
-			a.addOfRules(&noCluster, p, "sidecar.cluster", "%q is not a cluster of this file (has: %s)",
+			a.addInRules(&noCluster, p, "sidecar.cluster", "%q is not a cluster of this file (has: %s)",
 				name, strings.Join(names.keys(), ", "))
 		}
 		return
@@ -128,9 +128,11 @@ func (a *analysis) sidecarCluster(p *plugin) {
 	}
 }
 
-// manager checks the connection manager of an edge.
-func (a *analysis) manager(p *plugin) {
-	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
+// checkManager checks the connection manager of an edge.
+func (a *analysis) checkManager(p *plugin) {
+	add := func(k *findings.Kind, path, format string, args ...any) {
+		a.add(k, p.listenerName(), path, format, args...)
+	}
 	m := p.manager
 	if !m.flag("normalize_path") {
 		add(&notNormalized, "normalize_path", "is not true: rules and upstream see paths in the client's spelling, so "+
@@ -147,26 +149,26 @@ func (a *analysis) manager(p *plugin) {
 		add(&underscores, "common_http_protocol_options.headers_with_underscores_action",
 			"is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
 	}
-	if !m.flag("use_remote_address") && slices.ContainsFunc(p.judges(), func(j judge) bool {
-		return j.asksCredential() && j.Source == policy.Source{}
+	if !m.flag("use_remote_address") && slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool {
+		return hr.needsCredential() && hr.Source == policy.Source{}
 	}) {
 		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the "+
 			"client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
 	}
-	a.externalAddress(p)
+	a.checkExternalAddress(p)
 	if timeout := m.text("stream_idle_timeout"); timeout == "0s" || timeout == "0" {
 		add(&noIdleTimeout, "stream_idle_timeout", "is 0: a request that waits in a VM when that VM traps waits for ever")
 	}
 }
 
-// order checks what stands before the filter and behind it.
-func (a *analysis) order(p *plugin) {
+// checkFilterOrder checks the filters before and behind Gatehouse's.
+func (a *analysis) checkFilterOrder(p *plugin) {
 	states := []string{}
 	for i, filter := range p.filters {
-		kind, config := a.discovered(filter).object("typed_config").typed()
+		kind, config := a.withDiscovered(filter).object("typed_config").typed()
 		switch {
 		case isType(kind, routerType) && i < p.index:
-			a.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index),
+			a.add(&behindRouter, p.listenerName(), fmt.Sprintf("http_filters[%d]", p.index),
 				"stands behind the router, which ends the chain: no request is judged")
 		case isType(kind, stateType) && i < p.index:
 			for _, state := range config.list("on_request_headers") {
@@ -174,61 +176,67 @@ func (a *analysis) order(p *plugin) {
 			}
 		}
 	}
-	before := a.stored(p.manager, p.filters[:p.index])
+	before := a.storedByFilters(p.manager, p.filters[:p.index])
 	var sources []string
-	for _, j := range p.judges() {
-		source := j.Source.FilterState
+	for _, hr := range p.allHostRules() {
+		source := hr.Source.FilterState
 		if source == "" || slices.Contains(sources, source) {
 			continue
 		}
 		sources = append(sources, source)
-		if i := slices.IndexFunc(before, func(s stored) bool { return s.key == source && s.chosen(p.manager) }); i >= 0 {
-			a.add(&forgedSource, p.name(), before[i].at,
+		if i := slices.IndexFunc(before, func(s storedValue) bool {
+			return s.key == source && s.isClientChosen(p.manager)
+		}); i >= 0 {
+			a.add(&forgedSource, p.listenerName(), before[i].at,
 				"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
 		}
 		if !slices.Contains(states, source) {
-			a.addOfRules(&noSource, p, "source.filter_state",
+			a.addInRules(&noSource, p, "source.filter_state",
 				"%q: no set_filter_state filter before this one writes it, so no request has a source", source)
 		}
 	}
-	providers := a.providers(p)
+	providers := a.jwtProviders(p)
 	for _, provider := range providers {
 		if one, other := providers[0].text("issuer"), provider.text("issuer"); one != other {
-			a.addOfRules(&otherIssuer, p, "session.metadata",
+			a.addInRules(&otherIssuer, p, "session.metadata",
 				"%q: jwt_authn writes there the claims of tokens of several issuers, %q and %q: each can name any device",
 				p.rules.SessionMetadata, one, other)
 			break
 		}
 	}
 	if p.rules.SessionMetadata != "" && providers == nil {
-		a.addOfRules(&noJWT, p, "session.metadata",
+		a.addInRules(&noJWT, p, "session.metadata",
 			"%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	} else if p.native && p.rules.SessionMetadata != "" {
-		a.claims(p, states, before)
+		a.checkClaims(p, states, before)
 	}
 }
 
-// claims checks that the claims of tokens, and nothing else, are copied to where a dynamic module reads them.
-func (a *analysis) claims(p *plugin, states []string, before []stored) {
+// checkClaims checks that filter state, from which a dynamic module reads claims, has claims of tokens and nothing
+// else.
+func (a *analysis) checkClaims(p *plugin, states []string, before []storedValue) {
 	for _, claim := range []string{policy.SubjectClaim, policy.RecordClaim} {
 		state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim
 		if !slices.Contains(states, state) {
-			a.addOfRules(&noClaims, p, "session.metadata",
+			a.addInRules(&noClaims, p, "session.metadata",
 				"%q: no set_filter_state filter before this one writes %s, so no token counts", p.rules.SessionMetadata, state)
 		}
 		want := fmt.Sprintf("%%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:%s:%s)%%", p.rules.SessionMetadata, claim)
-		if i := slices.IndexFunc(before, func(s stored) bool { return s.key == state && s.format != want }); i >= 0 {
-			a.add(&noClaims, p.name(), before[i].at, "writes %s, but not the claim of a token, %s: any client may be any device",
+		if i := slices.IndexFunc(before, func(s storedValue) bool { return s.key == state && s.format != want }); i >= 0 {
+			a.add(&noClaims, p.listenerName(), before[i].at,
+				"writes %s, but not the claim of a token, %s: any client may be any device",
 				state, want)
 		}
 	}
 }
 
-// push checks the listener that the sidecar pushes to.
-func (a *analysis) push(p *plugin) {
-	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
+// checkPush checks the push listener.
+func (a *analysis) checkPush(p *plugin) {
+	add := func(k *findings.Kind, path, format string, args ...any) {
+		a.add(k, p.listenerName(), path, format, args...)
+	}
 	if !p.native && !p.config.flag("allow_on_headers_stop_iteration") {
-		add(&pushWaits, p.at("allow_on_headers_stop_iteration"),
+		add(&pushWaits, p.fieldPath("allow_on_headers_stop_iteration"),
 			"is not true: each push waits for a body that never comes, so the edge gets nothing")
 	}
 	if p.listener == nil {
@@ -251,7 +259,7 @@ func (a *analysis) push(p *plugin) {
 			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, limits.MaxBatch)
 	}
 	if p.manager != nil {
-		a.localReplies(p, []answer{{200, true, false}, {409, true, false}}) // whose bodies the sidecar reads
+		a.checkLocalReplies(p, []answer{{200, true, false}, {409, true, false}}) // the sidecar reads these bodies
 	}
 	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
 		add(&pushLimited, "ignore_global_conn_limit",
@@ -259,15 +267,15 @@ func (a *analysis) push(p *plugin) {
 	}
 }
 
-// unread reports whether the rules of a plugin can't be read.
-func (a *analysis) unread() bool {
+// hasUnreadRules reports whether the rules of a plugin can't be read.
+func (a *analysis) hasUnreadRules() bool {
 	return slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.rules == nil })
 }
 
-// together checks that the plugins fit each other.
-func (a *analysis) together() {
-	if a.unread() {
-		return // what it is can't be told
+// checkPluginPairs checks that the push plugin and the edge plugin fit each other.
+func (a *analysis) checkPluginPairs() {
+	if a.hasUnreadRules() {
+		return // a plugin without readable rules may be an edge or a push listener
 	}
 	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.rules.PushListener })
 	pushes := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return !p.rules.PushListener })
@@ -278,26 +286,27 @@ func (a *analysis) together() {
 	for _, push := range pushes {
 		for _, edge := range edges {
 			if push.native != edge.native {
-				a.add(&otherVM, push.name(), push.at("typed_config"),
+				a.add(&otherVM, push.listenerName(), push.fieldPath("typed_config"),
 					"is of another type than that of listener %s: what is pushed is in another memory than what the edge reads",
-					edge.name())
+					edge.listenerName())
 				break
 			}
 			if got, want := push.vm.text("vm_id"), edge.vm.text("vm_id"); got != want {
-				a.add(&otherVM, push.name(), push.at("vm_config.vm_id"),
+				a.add(&otherVM, push.listenerName(), push.fieldPath("vm_config.vm_id"),
 					"%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads",
-					got, edge.name(), want)
+					got, edge.listenerName(), want)
 				break
 			}
-			if push.native && !reflect.DeepEqual(push.module(), edge.module()) {
-				a.add(&otherCode, push.name(), push.at("dynamic_module_config.module"),
+			if push.native && !reflect.DeepEqual(push.moduleSource(), edge.moduleSource()) {
+				a.add(&otherCode, push.listenerName(), push.fieldPath("dynamic_module_config.module"),
 					"is another module than that of listener %s: what is pushed is in another memory than what the edge reads",
-					edge.name())
+					edge.listenerName())
 				break
 			}
 			if !reflect.DeepEqual(push.vm.field("code"), edge.vm.field("code")) {
-				a.add(&otherCode, push.name(), push.at("vm_config.code"),
-					"is another module than that of listener %s: they may not agree on the layout of shared memory", edge.name())
+				a.add(&otherCode, push.listenerName(), push.fieldPath("vm_config.code"),
+					"is another module than that of listener %s: they may not agree on the layout of shared memory",
+					edge.listenerName())
 				break
 			}
 		}

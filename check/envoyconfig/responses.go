@@ -9,43 +9,43 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// The edge answers by local replies, which Envoy passes through local_reply_config and through all filters of the
-// connection manager, also those before the edge's.
+// The edge answers by local replies. Envoy passes local replies through local_reply_config and through all filters of
+// the connection manager, also those before Gatehouse's.
 
-// responses checks that nothing changes the answers of an edge.
-func (a *analysis) responses(p *plugin) {
-	answers := p.answers()
+// checkResponses checks that the configuration leaves the edge's answers unchanged.
+func (a *analysis) checkResponses(p *plugin) {
+	answers := p.possibleAnswers()
 	if answers == nil {
 		return
 	}
-	a.localReplies(p, answers)
+	a.checkLocalReplies(p, answers)
 	levels := map[string]bool{}
-	for _, w := range a.answered(p) {
-		for _, l := range w.levels {
-			if name := addedTo(l.of); name != "" && !levels[l.at] {
+	for _, rt := range a.answeredRoutes(p) {
+		for _, l := range rt.levels {
+			if name := headerAddedBy(l.of); name != "" && !levels[l.at] {
 				levels[l.at] = true
-				a.add(&addsHeader, p.name(), l.at+".response_headers_to_add",
+				a.add(&addsHeader, p.listenerName(), l.at+".response_headers_to_add",
 					"adds %s to answers from the cache, too, which have one: clients get both", name)
 			}
 		}
 	}
 	for i, filter := range p.filters {
 		if i != p.index {
-			a.altering(p, i, a.discovered(filter), answers)
+			a.checkOtherFilter(p, i, a.withDiscovered(filter), answers)
 		}
 	}
 }
 
-// answer is one that an edge may give.
+// answer is a possible answer of an edge.
 type answer struct {
 	status int
-	body   bool // is an object or a token; of other answers, only status and headers matter
-	cached bool // it has Cache-Status
+	body   bool // the body is an object or a token; without body only status and headers matter
+	cached bool // the answer has Cache-Status
 }
 
-// answers returns those that an edge may give. A 503 isn't among them: clients try again, whatever it says.
-func (p *plugin) answers() (all []answer) {
-	if p.caches() {
+// possibleAnswers returns the possible answers of an edge, except 503: clients retry a 503 whatever its content.
+func (p *plugin) possibleAnswers() (all []answer) {
+	if p.hasCacheRules() {
 		for _, status := range []int{200, 206, 301, 302, 304, 307, 308, 404, 410, 416} {
 			all = append(all, answer{status, true, true})
 		}
@@ -59,22 +59,22 @@ func (p *plugin) answers() (all []answer) {
 	return all
 }
 
-func (p *plugin) caches() bool {
+func (p *plugin) hasCacheRules() bool {
 	return slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
 }
 
-// answered are the routes of requests that the edge may answer.
-func (a *analysis) answered(p *plugin) []way {
-	return slices.DeleteFunc(a.judged(p), func(w way) bool {
-		return !slices.ContainsFunc(w.by.own(), func(r policy.Rule) bool {
-			return (r.Cache != nil || protects(&r)) && slices.ContainsFunc(r.Match.Samples(), w.takes)
+// answeredRoutes returns the routes of requests that the edge may answer.
+func (a *analysis) answeredRoutes(p *plugin) []httpRoute {
+	return slices.DeleteFunc(a.judgedRoutes(p), func(rt httpRoute) bool {
+		return !slices.ContainsFunc(rt.hostRules.ownRules(), func(r policy.Rule) bool {
+			return (r.Cache != nil || needsCredential(&r)) && slices.ContainsFunc(r.Match.Samples(), rt.matchesPath)
 		})
 	})
 }
 
-// setsHeader returns a header of HeaderValueOptions that describes an answer, "" if there is none. Appending to Vary is
-// no harm.
-func setsHeader(options []object) string {
+// describingHeaderIn returns a header in HeaderValueOptions that describes an answer, "" for none. Appending to Vary is
+// harmless.
+func describingHeaderIn(options []object) string {
 	for _, option := range options {
 		name, action := option.object("header").text("key"), option.text("append_action")
 		appends := action == "" || action == "APPEND_IF_EXISTS_OR_ADD" || action == "ADD_IF_ABSENT"
@@ -85,31 +85,33 @@ func setsHeader(options []object) string {
 	return ""
 }
 
-// addedTo returns a header that describes an answer and that a route, or what contains routes, adds to the edge's
-// answers, "" if there is none. Envoy adds before the edge does: nothing is overwritten, and notes are empty.
-func addedTo(level object) string {
-	return setsHeader(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
+// headerAddedBy returns a header that describes an answer and that a level of a route adds to the edge's answers, ""
+// for none. Envoy adds headers before the edge answers: OVERWRITE_IF_EXISTS overwrites nothing, and notes in filter
+// state are empty.
+func headerAddedBy(level object) string {
+	return describingHeaderIn(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
 		h := option.object("header")
 		return strings.EqualFold(h.text("key"), "vary") || option.text("append_action") == "OVERWRITE_IF_EXISTS" ||
 			strings.Contains(h.text("value"), "%FILTER_STATE(wasm.gatehouse_")
 	}))
 }
 
-// localReplies checks that local_reply_config leaves answers alone.
-func (a *analysis) localReplies(p *plugin, answers []answer) {
+// checkLocalReplies checks that local_reply_config leaves answers unchanged.
+func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
 	config := p.manager.object("local_reply_config")
 	seen := map[string]bool{}
 	report := func(at, what string, of answer) {
 		if !seen[at] {
 			seen[at] = true
-			a.add(&rewrites, p.name(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what, of.status)
+			a.add(&rewrites, p.listenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
+				of.status)
 		}
 	}
 	mappers := config.list("mappers")
 	for _, of := range answers {
-		formatted := config.has("body_format") && !sameBody(config.object("body_format"))
+		formatted := config.has("body_format") && !keepsBody(config.object("body_format"))
 		for i, mapper := range mappers {
-			takes := takesReply(mapper.object("filter"), of)
+			takes := matchReply(mapper.object("filter"), of)
 			if takes == never {
 				continue
 			}
@@ -117,9 +119,9 @@ func (a *analysis) localReplies(p *plugin, answers []answer) {
 			override := mapper.has("body_format_override")
 			if mapper.has("status_code") && int(mapper.number("status_code", 0)) != of.status {
 				report(at, "changes the status", of)
-			} else if setsHeader(mapper.list("headers_to_add")) != "" {
+			} else if describingHeaderIn(mapper.list("headers_to_add")) != "" {
 				report(at, "changes headers", of)
-			} else if of.body && (mapper.has("body") || override && !sameBody(mapper.object("body_format_override"))) {
+			} else if of.body && (mapper.has("body") || override && !keepsBody(mapper.object("body_format_override"))) {
 				report(at, "replaces the body, but not entity-tag, encoding and range,", of)
 			}
 			if takes == always {
@@ -133,12 +135,12 @@ func (a *analysis) localReplies(p *plugin, answers []answer) {
 	}
 }
 
-// sameBody reports whether a format of a local reply leaves its body.
-func sameBody(format object) bool {
+// keepsBody reports whether a local reply's format keeps the body.
+func keepsBody(format object) bool {
 	return format.text("text_format")+format.object("text_format_source").text("inline_string") == "%LOCAL_REPLY_BODY%"
 }
 
-// certainty says for which requests something holds.
+// certainty says for how many requests a condition holds.
 type certainty uint8
 
 const (
@@ -147,35 +149,35 @@ const (
 	always
 )
 
-// takesReply reports whether a mapper's filter, which is one of access logs, takes an answer.
-func takesReply(filter object, of answer) certainty {
+// matchReply says whether a mapper's filter (an access log filter) selects an answer.
+func matchReply(filter object, of answer) certainty {
 	switch {
 	case filter.has("status_code_filter"):
-		return compares(filter.object("status_code_filter").object("comparison"), of.status)
+		return compareStatus(filter.object("status_code_filter").object("comparison"), of.status)
 	case filter.has("response_flag_filter"):
-		return never // a filter's replies have no flag
+		return never // replies of a filter have no response flag
 	case filter.has("not_health_check_filter"):
 		return always
 	case filter.has("and_filter"):
 		all := always
 		for _, part := range filter.object("and_filter").list("filters") {
-			all = min(all, takesReply(part, of))
+			all = min(all, matchReply(part, of))
 		}
 		return all
 	case filter.has("or_filter"):
 		any := never
 		for _, part := range filter.object("or_filter").list("filters") {
-			any = max(any, takesReply(part, of))
+			any = max(any, matchReply(part, of))
 		}
 		return any
 	case filter.has("extension_filter"):
 		_, config := filter.object("extension_filter").object("typed_config").typed()
-		return takesByExpression(config.text("expression"), of)
+		return matchExpression(config.text("expression"), of)
 	}
 	return sometimes
 }
 
-func compares(comparison object, status int) certainty {
+func compareStatus(comparison object, status int) certainty {
 	value := int(comparison.object("value").number("default_value", 0))
 	holds := false
 	switch comparison.text("op") {
@@ -194,8 +196,8 @@ func compares(comparison object, status int) certainty {
 	return never
 }
 
-// takesByExpression knows the expressions that docs/requests.md has for what Gatehouse answers.
-func takesByExpression(expression string, of answer) certainty {
+// matchExpression evaluates the expressions that docs/requests.md recommends; others count as sometimes.
+func matchExpression(expression string, of answer) certainty {
 	expression = strings.ReplaceAll(strings.Join(strings.Fields(expression), ""), `"`, "'")
 	const cached = "'cache-status'inresponse.headers"
 	holds := false
@@ -217,21 +219,21 @@ func takesByExpression(expression string, of answer) certainty {
 	return never
 }
 
-// altering checks a filter of the connection manager other than the edge's own.
-func (a *analysis) altering(p *plugin, i int, filter object, answers []answer) {
-	ways := a.answered(p)
+// checkOtherFilter checks a filter of the connection manager other than Gatehouse's.
+func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []answer) {
+	routes := a.answeredRoutes(p)
 	_, base := filter.object("typed_config").typed()
 	at := fmt.Sprintf("http_filters[%d]", i)
 	off := filter.flag("disabled")
-	if len(ways) == 0 && !off {
-		a.alters(p, i, at, filter.field("typed_config"), answers)
+	if len(routes) == 0 && !off {
+		a.reportAlterations(p, i, at, filter.field("typed_config"), answers)
 		return
 	}
 	name := filter.text("name")
 	seen := map[string]bool{}
-	for _, w := range ways {
+	for _, rt := range routes {
 		off, ownAt, own := off, "", object(nil)
-		for _, l := range w.levels {
+		for _, l := range rt.levels {
 			per := l.of.object("typed_per_filter_config").object(name)
 			if kind, config := per.typed(); isType(kind, perFilterType) {
 				off = config.flag("disabled")
@@ -249,11 +251,11 @@ func (a *analysis) altering(p *plugin, i int, filter object, answers []answer) {
 		kind, _ := own.typed()
 		if !seen[at] && (own == nil || !strings.HasSuffix(kind, "LuaPerRoute")) {
 			seen[at] = true
-			a.alters(p, i, at, map[string]any(base), answers)
+			a.reportAlterations(p, i, at, map[string]any(base), answers)
 		}
 		if own != nil && !seen[ownAt] {
 			seen[ownAt] = true
-			a.alters(p, i, ownAt, map[string]any(own), answers)
+			a.reportAlterations(p, i, ownAt, map[string]any(own), answers)
 		}
 	}
 }
@@ -264,34 +266,34 @@ const (
 	customType    = filterTypes + "custom_response.v3.CustomResponse"
 )
 
-// alters reports what a filter's configuration, or one within it, changes in answers.
-func (a *analysis) alters(p *plugin, i int, at string, v any, answers []answer) {
+// reportAlterations reports answers that a filter's configuration, or a nested filter's, changes.
+func (a *analysis) reportAlterations(p *plugin, i int, at string, v any, answers []answer) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			a.alters(p, i, at, item, answers)
+			a.reportAlterations(p, i, at, item, answers)
 		}
 	case map[string]any:
 		kind, o := object(v).typed()
 		if name, found := strings.CutPrefix(kind[strings.LastIndexByte(kind, '/')+1:], filterTypes); found {
-			a.altersAs(p, name, i < p.index, at, o, answers)
+			a.reportAlteration(p, name, i < p.index, at, o, answers)
 		}
 		if isType(kind, customType) {
 			return
 		}
 		for _, key := range o.keys() {
-			a.alters(p, i, at, o[key], answers)
+			a.reportAlterations(p, i, at, o[key], answers)
 		}
 	}
 }
 
-func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o object, answers []answer) {
+func (a *analysis) reportAlteration(p *plugin, name string, before bool, at string, o object, answers []answer) {
 	content := func(format string, args ...any) {
-		a.add(&changesAnswer, p.name(), at, format, args...)
+		a.add(&changesAnswer, p.listenerName(), at, format, args...)
 	}
 	header := func(name string) {
 		if name != "" {
-			a.add(&changesHeader, p.name(), at, "changes %s of Gatehouse's answers", name)
+			a.add(&changesHeader, p.listenerName(), at, "changes %s of Gatehouse's answers", name)
 		}
 	}
 	switch name {
@@ -303,25 +305,25 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 		if isOff(direction) {
 			return
 		}
-		if direction.flag("remove_accept_encoding_header") && before && p.caches() {
-			a.add(&losesEncodings, p.name(), at+".response_direction_config.remove_accept_encoding_header",
+		if direction.flag("remove_accept_encoding_header") && before && p.hasCacheRules() {
+			a.add(&losesEncodings, p.listenerName(), at+".response_direction_config.remove_accept_encoding_header",
 				"is true: Gatehouse doesn't see what clients accept, and sends no cached answer compressed")
 		}
 		keeps := direction.flag("disable_on_etag_header") || o.flag("disable_on_etag_header")
 		keeps = keeps && !direction.flag("weaken_etag_on_compress")
-		if name == "compressor.v3.Compressor" && before && !keeps && p.caches() {
+		if name == "compressor.v3.Compressor" && before && !keeps && p.hasCacheRules() {
 			content("compresses Gatehouse's answers: a 206 gets parts of other bytes, others lose their entity-tags")
 		}
 	case "decompressor.v3.Decompressor":
-		if !isOff(o.object("response_direction_config")) && p.caches() {
+		if !isOff(o.object("response_direction_config")) && p.hasCacheRules() {
 			content("decompresses cached answers: clients get more bytes than they ask for, without a strong entity-tag")
 		}
 	case "custom_response.v3.CustomResponse":
-		if status := customised(o, answers); status != 0 {
+		if status := customResponseStatus(o, answers); status != 0 {
 			content("replaces answers such as Gatehouse's %d", status)
 		}
 	case "header_mutation.v3.HeaderMutation", "header_mutation.v3.HeaderMutationPerRoute":
-		header(mutated(o.object("mutations").list("response_mutations")))
+		header(mutatedHeader(o.object("mutations").list("response_mutations")))
 	case "header_to_metadata.v3.Config":
 		for _, rule := range o.list("response_rules") {
 			if name := rule.text("header"); rule.flag("remove") && findings.DescribesAnswer(name) {
@@ -329,14 +331,14 @@ func (a *analysis) altersAs(p *plugin, name string, before bool, at string, o ob
 			}
 		}
 	case "lua.v3.Lua", "lua.v3.LuaPerRoute":
-		body, name := luaResponds(map[string]any(o))
+		body, name := luaResponseChanges(map[string]any(o))
 		if body || name == ":status" {
 			content("changes status or body of Gatehouse's answers")
 		} else {
 			header(name)
 		}
 	case "cache.v3.CacheConfig", "cache_v2.v3.CacheV2Config":
-		if before && p.caches() && !p.auth && !o.flag("disabled") { // with auth GH0312 says more
+		if before && p.hasCacheRules() && !p.auth && !o.flag("disabled") { // with auth GH0312 says more
 			content("keeps Gatehouse's answers: clients get them after they have been replaced or deleted")
 		}
 	}
@@ -348,13 +350,13 @@ func isOff(direction object) bool {
 	return found && !enabled
 }
 
-// mutated returns a header that describes answers and that these mutations change, "" if there is none.
-func mutated(mutations []object) string {
+// mutatedHeader returns a header that describes answers and is changed by the mutations, "" for none.
+func mutatedHeader(mutations []object) string {
 	for _, m := range mutations {
 		if name := m.text("remove"); findings.DescribesAnswer(name) {
 			return name
 		}
-		if name := setsHeader([]object{m.object("append")}); name != "" {
+		if name := describingHeaderIn([]object{m.object("append")}); name != "" {
 			return name
 		}
 		matcher := m.object("remove_on_match").object("key_matcher")
@@ -367,7 +369,7 @@ func mutated(mutations []object) string {
 	return ""
 }
 
-// matchesText reports whether a string matcher may take a text.
+// matchesText reports whether a string matcher may match a text.
 func matchesText(m object, text string) bool {
 	switch {
 	case m.has("exact"):
@@ -379,13 +381,13 @@ func matchesText(m object, text string) bool {
 	case m.has("contains"):
 		return strings.Contains(text, strings.ToLower(m.text("contains")))
 	case m.has("safe_regex"):
-		return matches(object{"safe_regex": m.field("safe_regex")}, text)
+		return matchPath(object{"safe_regex": m.field("safe_regex")}, text)
 	}
 	return true
 }
 
-// customised returns the status of an answer that a matcher of custom responses may take, 0 if there is none.
-func customised(o object, answers []answer) int {
+// customResponseStatus returns the status of an answer that a custom_response matcher may select, 0 for none.
+func customResponseStatus(o object, answers []answer) int {
 	status := 0
 	var walk func(v any)
 	walk = func(v any) {
@@ -419,25 +421,25 @@ func customised(o object, answers []answer) int {
 		}
 	}
 	if o.object("custom_response_matcher").has("matcher_tree") {
-		return answers[0].status // any, maybe
+		return answers[0].status // the matcher may select any answer
 	}
 	walk(map[string]any(o.object("custom_response_matcher")))
 	return status
 }
 
-// luaResponds returns what Lua in a configuration does to responses: whether it sets the body, and a header that it
-// changes, "" if it changes none.
-func luaResponds(v any) (body bool, header string) {
+// luaResponseChanges returns the changes that Lua code in a configuration makes to responses: whether the code sets the
+// body, and a header that the code changes, "" for none.
+func luaResponseChanges(v any) (body bool, header string) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			if b, h := luaResponds(item); b || h != "" {
+			if b, h := luaResponseChanges(item); b || h != "" {
 				return b, h
 			}
 		}
 	case map[string]any:
 		for _, key := range object(v).keys() {
-			if b, h := luaResponds(v[key]); b || h != "" {
+			if b, h := luaResponseChanges(v[key]); b || h != "" {
 				return b, h
 			}
 		}
@@ -445,9 +447,9 @@ func luaResponds(v any) (body bool, header string) {
 		_, code, _ := strings.Cut(v, "envoy_on_response")
 		code, _, _ = strings.Cut(code, "envoy_on_request")
 		changes := func(name string) bool { return name == ":status" || findings.DescribesAnswer(name) }
-		header := luaCalls(code, []string{":replace(", ":remove("}, changes)
+		header := headerInLuaCalls(code, []string{":replace(", ":remove("}, changes)
 		if header == "" {
-			header = luaCalls(code, []string{":add("}, func(name string) bool {
+			header = headerInLuaCalls(code, []string{":add("}, func(name string) bool {
 				return changes(name) && !strings.EqualFold(name, "vary")
 			})
 		}

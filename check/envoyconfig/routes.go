@@ -1,49 +1,53 @@
 package envoyconfig
 
-// routesOf checks that no route takes a protected path past the filter.
-func (a *analysis) routesOf(p *plugin) {
+// checkRoutes checks that no route takes a protected path past the filter.
+func (a *analysis) checkRoutes(p *plugin) {
 	off, seen := map[string]bool{}, map[string]bool{}
-	var guarded targets
-	for _, w := range a.judged(p) {
-		if to, _ := w.targets(&a.resources, false); w.protects() != nil {
-			guarded = append(guarded, a.through(to, w.protects())...)
+	var protectedTargets targets
+	for _, rt := range a.judgedRoutes(p) {
+		if to, _ := rt.routeTargets(&a.resources, false); rt.protectedPaths() != nil {
+			protectedTargets = append(protectedTargets, a.followListeners(to, rt.protectedPaths())...)
 		}
 	}
-	for _, w := range a.judged(p) {
-		a.switchedOff(p, &w, off)
-		if guarded != nil && !guarded.meet(a.reached(&w)) {
-			continue // another service, whose paths are its own
+	for _, rt := range a.judgedRoutes(p) {
+		a.checkSwitchedOff(p, &rt, off)
+		if protectedTargets != nil && !protectedTargets.intersects(a.reachedTargets(&rt)) {
+			continue // another service: its paths mean something else
 		}
-		if seen[w.at] {
+		if seen[rt.at] {
 			continue
 		}
-		if o, found := w.opens(); found {
-			seen[w.at] = true
-			a.add(&rewriteIn, p.name(), w.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there",
-				o.upstream, o.client, w.by.asker(o.rule), o.method)
-		} else if w.unclear() && p.auth {
-			seen[w.at] = true
-			a.add(&unclear, p.name(), w.at+".route", "rewrites paths behind the filter, maybe to ones that a rule protects")
+		if o, found := rt.findOpenedPath(); found {
+			seen[rt.at] = true
+			a.add(&rewriteIn, p.listenerName(), rt.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there",
+				o.upstream, o.client, rt.hostRules.ruleName(o.rule), o.method)
+		} else if rt.isUnclearRewrite() && p.auth {
+			seen[rt.at] = true
+			a.add(&unclear, p.listenerName(), rt.at+".route",
+				"rewrites paths behind the filter, maybe to ones that a rule protects")
 		}
 	}
 }
 
-// switchedOff reports levels of a route that switch the filter off for requests that it refuses or changes.
-func (a *analysis) switchedOff(p *plugin, w *way, seen map[string]bool) {
-	name := p.filter().text("name")
-	for _, l := range w.levels {
-		if !l.of.object("typed_per_filter_config").object(name).flag("disabled") || seen[l.at] || !w.sends() {
+// checkSwitchedOff reports levels of a route that switch the filter off for requests that the filter refuses or
+// changes.
+func (a *analysis) checkSwitchedOff(p *plugin, rt *httpRoute, seen map[string]bool) {
+	name := p.httpFilter().text("name")
+	for _, l := range rt.levels {
+		if !l.of.object("typed_per_filter_config").object(name).flag("disabled") || seen[l.at] || !rt.sendsUpstream() {
 			continue
 		}
 		at := l.at + ": typed_per_filter_config." + name
-		if path, found := w.carries(append(w.by.protectedPaths(w), w.by.ownPaths(w)...)); found {
+		samples := append(rt.hostRules.protectedSamples(rt), rt.hostRules.routeSamples(rt)...)
+		if path, found := rt.findCarriedPath(samples); found {
 			seen[l.at] = true
-			rule, _ := w.by.asks(path)
-			a.add(&routeOff, p.name(), at, "is disabled, but %s asks for a credential for %s: requests go upstream without one",
-				w.by.asker(rule), path)
-		} else if p.auth && !w.clears(p.manager) {
+			rule, _ := rt.hostRules.findRefusingRule(path)
+			a.add(&routeOff, p.listenerName(), at,
+				"is disabled, but %s asks for a credential for %s: requests go upstream without one",
+				rt.hostRules.ruleName(rule), path)
+		} else if p.auth && !rt.clearsIdentity(p.manager) {
 			seen[l.at] = true
-			a.add(&routeOff, p.name(), at, "is disabled: clients' identity headers get to the upstream")
+			a.add(&routeOff, p.listenerName(), at, "is disabled: clients' identity headers get to the upstream")
 		}
 	}
 }

@@ -5,16 +5,16 @@ import (
 	"errors"
 )
 
-// Rules are those of one listener.
+// Rules are the rules of one listener.
 type Rules struct {
 	Listener string // "": the file has the rules only
 	JSON     json.RawMessage
 }
 
-// RulesOf returns the rules of each edge in an Envoy configuration, as [Analyze] reads it, or in a file that has the
-// rules only, as for nginx.
+// RulesOf returns the rules of each edge in an Envoy configuration, read as [Analyze] reads it, or the rules of a file
+// with rules only, as for nginx.
 func RulesOf(name string, file []byte) ([]Rules, error) {
-	tree, _, err := parse(file)
+	tree, _, err := parseTree(file)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 		return []Rules{{JSON: text}}, err
 	}
 	a := &analysis{name: name}
-	a.find(tree)
+	a.findPlugins(tree)
 	var all []Rules
 	for _, p := range a.plugins {
 		if p.rules != nil && p.rules.PushListener {
@@ -40,7 +40,7 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Rules{p.name(), text})
+		all = append(all, Rules{p.listenerName(), text})
 	}
 	if len(all) == 0 {
 		return nil, errors.New("has no Gatehouse filter and no rules")
@@ -50,12 +50,12 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 
 // IsRules reports whether a file has rules only, as for nginx.
 func IsRules(file []byte) bool {
-	tree, _, err := parse(file)
+	tree, _, err := parseTree(file)
 	m, ok := tree.(map[string]any)
 	return err == nil && ok && hasRules(m)
 }
 
 func hasRules(o object) bool {
-	_, hosts := o["virtual_hosts"].(map[string]any) // in Envoy's routes it is a list
+	_, hosts := o["virtual_hosts"].(map[string]any) // Envoy's routes have a list
 	return o.has("rules") || o.has("max_staleness") || o.has("default") || hosts
 }

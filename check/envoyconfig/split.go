@@ -12,28 +12,28 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Split is an Envoy configuration in parts: Envoy reads the filters again when they change, and the rest only when it
-// starts.
+// Split is an Envoy configuration in parts: Envoy rereads a filter's file on every change, and the bootstrap only at
+// start.
 type Split struct {
 	Bootstrap []byte
 	Filters   []Filter
 }
 
-// Filter is a filter with rules, as Envoy's extension configuration discovery service (ECDS) reads one from a file.
+// Filter is a filter with rules, in the file form of Envoy's extension configuration discovery service (ECDS).
 type Filter struct {
 	Name    string
-	Version string // which Envoy shows once it has applied the file
+	Version string // shown by Envoy once the file is applied
 	Text    []byte
 }
 
 // File returns the name of the filter's file.
 func (f *Filter) File() string { return f.Name + ".yaml" }
 
-// BootstrapFile is the name of the file that Envoy starts with.
+// BootstrapFile is the name of the file with which Envoy starts.
 const BootstrapFile = "envoy.yaml"
 
-// SplitFilters moves the filters with rules out of an Envoy configuration, into files of the directory dir. Filters of
-// one name with different rules stay where they are, since Envoy discovers one filter of each name.
+// SplitFilters moves the filters with rules out of an Envoy configuration into files of the directory dir. Filters with
+// the same name but different rules stay in place: Envoy discovers one filter per name.
 func SplitFilters(file []byte, dir string) (*Split, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(file, &doc); err != nil {
@@ -42,7 +42,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 	if doc.Kind != yaml.DocumentNode || doc.Content[0].Kind != yaml.MappingNode {
 		return nil, errors.New("want one YAML or JSON document: Envoy's bootstrap")
 	}
-	root := withoutAliases(doc.Content[0])
+	root := resolveAliases(doc.Content[0])
 	split := &Split{}
 	for name, filters := range edgeFilters(root) {
 		if file := (&Filter{Name: name}).File(); file == BootstrapFile || filepath.Base(file) != file {
@@ -52,7 +52,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 		versions := make([]Filter, len(filters))
 		for i, node := range filters {
 			var err error
-			if versions[i], err = discoverable(name, node); err != nil {
+			if versions[i], err = filterFile(name, node); err != nil {
 				return nil, err
 			}
 		}
@@ -60,7 +60,7 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 			continue
 		}
 		for _, node := range filters {
-			if err := discover(node, filepath.Join(dir, versions[0].File())); err != nil {
+			if err := setDiscovery(node, filepath.Join(dir, versions[0].File())); err != nil {
 				return nil, err
 			}
 		}
@@ -76,11 +76,11 @@ func SplitFilters(file []byte, dir string) (*Split, error) {
 		return nil, err
 	}
 	var err error
-	split.Bootstrap, err = encode(root)
+	split.Bootstrap, err = encodeYAML(root)
 	return split, err
 }
 
-// edgeFilters returns the filters with rules below a node, by their names.
+// edgeFilters returns the filters with rules below a node, by name.
 func edgeFilters(node *yaml.Node) map[string][]*yaml.Node {
 	all := map[string][]*yaml.Node{}
 	var walk func(*yaml.Node)
@@ -99,34 +99,34 @@ func edgeFilters(node *yaml.Node) map[string][]*yaml.Node {
 	return all
 }
 
-// isEdge reports whether a filter is Gatehouse's, with rules, and in the configuration itself.
+// isEdge reports whether a filter is Gatehouse's and has its rules in the configuration itself.
 func isEdge(filter *yaml.Node) bool {
 	var tree map[string]any
 	if filter.Kind != yaml.MappingNode || filter.Decode(&tree) != nil || !object(tree).has("typed_config") {
 		return false
 	}
 	a := &analysis{}
-	a.find(jsonTree(tree))
+	a.findPlugins(toJSONTree(tree))
 	return len(a.plugins) == 1 && !a.plugins[0].raw.has("push_listener")
 }
 
-// discoverable returns the file of a filter.
-func discoverable(name string, filter *yaml.Node) (Filter, error) {
+// filterFile returns the file of a filter.
+func filterFile(name string, filter *yaml.Node) (Filter, error) {
 	config := fieldOf(filter, "typed_config", "typedConfig")
-	text, err := encode(config)
+	text, err := encodeYAML(config)
 	if err != nil {
 		return Filter{}, err
 	}
 	version := fmt.Sprintf("%x", sha256.Sum256(text))[:16]
 	resource := newMapping("@type", "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name", name,
 		"typed_config", config)
-	text, err = encode(newMapping("version_info", version,
+	text, err = encodeYAML(newMapping("version_info", version,
 		"resources", &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{resource}}))
 	return Filter{name, version, text}, err
 }
 
-// discover makes Envoy read a filter's configuration from a file.
-func discover(filter *yaml.Node, path string) error {
+// setDiscovery makes Envoy read a filter's configuration from a file.
+func setDiscovery(filter *yaml.Node, path string) error {
 	var tree map[string]any
 	if err := fieldOf(filter, "typed_config", "typedConfig").Decode(&tree); err != nil {
 		return err
@@ -144,25 +144,25 @@ func discover(filter *yaml.Node, path string) error {
 	}
 	for i := 0; i+1 < len(filter.Content); i += 2 {
 		if key := filter.Content[i]; key.Value == "typed_config" || key.Value == "typedConfig" {
-			filter.Content[i], filter.Content[i+1] = scalar("config_discovery"), &fresh
+			filter.Content[i], filter.Content[i+1] = newScalar("config_discovery"), &fresh
 		}
 	}
 	return nil
 }
 
-// withoutAliases returns a copy of a node in which each alias is what it stands for, and scalars are as written.
-func withoutAliases(node *yaml.Node) *yaml.Node {
+// resolveAliases returns a copy of a node with each alias replaced by its value, and scalars as written.
+func resolveAliases(node *yaml.Node) *yaml.Node {
 	for node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
 	whole := &yaml.Node{Kind: node.Kind, Style: node.Style, Tag: node.Tag, Value: node.Value}
 	for _, part := range node.Content {
-		whole.Content = append(whole.Content, withoutAliases(part))
+		whole.Content = append(whole.Content, resolveAliases(part))
 	}
 	return whole
 }
 
-// fieldOf returns a field of a mapping, by the first of its spellings that is there, or an empty node.
+// fieldOf returns a field of a mapping, by the first spelling that the mapping has, or an empty node.
 func fieldOf(node *yaml.Node, spellings ...string) *yaml.Node {
 	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {
@@ -182,7 +182,7 @@ func setDefault(mapping *yaml.Node, name string, value any) error {
 	if err := fresh.Encode(value); err != nil {
 		return err
 	}
-	mapping.Content = append(mapping.Content, scalar(name), &fresh)
+	mapping.Content = append(mapping.Content, newScalar(name), &fresh)
 	return nil
 }
 
@@ -192,20 +192,20 @@ func newMapping(pairs ...any) *yaml.Node {
 	for _, part := range pairs {
 		node, ok := part.(*yaml.Node)
 		if !ok {
-			node = scalar(part.(string))
+			node = newScalar(part.(string))
 		}
 		mapping.Content = append(mapping.Content, node)
 	}
 	return mapping
 }
 
-func scalar(text string) *yaml.Node {
+func newScalar(text string) *yaml.Node {
 	var node yaml.Node
 	node.SetString(text)
 	return &node
 }
 
-func encode(node *yaml.Node) ([]byte, error) {
+func encodeYAML(node *yaml.Node) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
 	encoder.SetIndent(2)

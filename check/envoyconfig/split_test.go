@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// twoEdges returns the shipped configuration with a second edge, whose filter has this name and these rules.
+// twoEdges returns the shipped configuration with a second edge: a filter with this name and these rules.
 func twoEdges(t *testing.T, name, rules string) []byte {
 	t.Helper()
 	second := `  - name: second
@@ -24,7 +24,7 @@ func twoEdges(t *testing.T, name, rules string) []byte {
               config: {vm_config: {vm_id: gatehouse, configuration: {"@type": type.googleapis.com/` + structType +
 		`, value: ` + rules + `}}}
 `
-	return shipped(t, "  # The sidecar pushes to this listener.", second+"  # The sidecar pushes to this listener.")
+	return shippedConfig(t, "  # The sidecar pushes to this listener.", second+"  # The sidecar pushes to this listener.")
 }
 
 // write writes the parts of a configuration into a directory.
@@ -43,7 +43,7 @@ func (s *Split) write(t *testing.T, dir string) (bootstrap string) {
 	return bootstrap
 }
 
-// TestSplit splits configurations, and wants what Envoy reads in the end to have the same findings, at the lines of the
+// TestSplit splits configurations. The files that Envoy reads afterwards have the same findings, at the lines of the
 // files.
 func TestSplit(t *testing.T) {
 	t.Parallel()
@@ -53,9 +53,9 @@ func TestSplit(t *testing.T) {
 		filters []string
 		err     string
 	}{
-		{"shipped", shipped(t), []string{"gatehouse"}, ""},
-		{"native", changed(t, "envoy-native.yaml"), []string{"gatehouse"}, ""},
-		{"an unknown field", shipped(t, "cache: {query: [lang]}", "cache: {queri: [lang]}"),
+		{"shipped", shippedConfig(t), []string{"gatehouse"}, ""},
+		{"native", changedConfig(t, "envoy-native.yaml"), []string{"gatehouse"}, ""},
+		{"an unknown field", shippedConfig(t, "cache: {query: [lang]}", "cache: {queri: [lang]}"),
 			[]string{"gatehouse"}, ""},
 		{"named like Envoy's file", twoEdges(t, "envoy", "{rules: []}"), nil, `a filter with rules is named "envoy"`},
 		{"named like a path", twoEdges(t, "../gatehouse", "{rules: []}"), nil, `a filter with rules is named "../gatehouse"`},
@@ -97,13 +97,13 @@ func TestSplit(t *testing.T) {
 					t.Errorf("got %+v, want %+v", f, w)
 				}
 				if w.Rule == "" && f.File == "" {
-					continue // beside the rules
+					continue // not in the rules
 				}
 				text, err := os.ReadFile(filepath.Join(dir, "gatehouse.yaml"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				line := func(text []byte, n int) string { // without comments, which aren't copied
+				line := func(text []byte, n int) string { // ignores comments: Split doesn't copy comments
 					line, _, _ := strings.Cut(strings.Split(string(text), "\n")[n-1], " #")
 					return strings.TrimSpace(line)
 				}
@@ -132,10 +132,10 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestScalarsAsWritten: Envoy's YAML reads some words as others do, so Split leaves them alone.
+// TestScalarsAsWritten: Split leaves scalars unchanged, since YAML parsers read some words differently.
 func TestScalarsAsWritten(t *testing.T) {
 	t.Parallel()
-	split, err := SplitFilters(append(shipped(t), "flags_path: yes\nhidden_envoy_deprecated: 0o17\n"...), "/d")
+	split, err := SplitFilters(append(shippedConfig(t), "flags_path: yes\nhidden_envoy_deprecated: 0o17\n"...), "/d")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,11 +149,11 @@ func TestScalarsAsWritten(t *testing.T) {
 	}
 }
 
-// TestFilterFile: the file of a filter is where the configuration says, otherwise beside it, and has one filter.
+// TestFilterFile: a filter's file is at the configured path or else beside the configuration, and has a single filter.
 func TestFilterFile(t *testing.T) {
 	t.Parallel()
 	dir, away := t.TempDir(), t.TempDir()
-	split, err := SplitFilters(shipped(t), away)
+	split, err := SplitFilters(shippedConfig(t), away)
 	if err != nil {
 		t.Fatal(err)
 	}

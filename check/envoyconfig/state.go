@@ -7,23 +7,25 @@ import (
 	"strings"
 )
 
-// stored is what a filter stores in filter state.
-type stored struct {
+// storedValue is a value that a filter stores in filter state.
+type storedValue struct {
 	at, key string
 	format  string // "" if it isn't in the file
 }
 
-// stored returns what these filters of a connection manager store, also for some routes only.
-func (a *analysis) stored(manager object, filters []object) (all []stored) {
+// storedByFilters returns the values that filters of a connection manager store, also by typed_per_filter_config of
+// some routes only.
+func (a *analysis) storedByFilters(manager object, filters []object) (all []storedValue) {
 	for i, filter := range filters {
-		all = append(all, storedIn(fmt.Sprintf("http_filters[%d]", i), a.discovered(filter).field("typed_config"))...)
+		all = append(all, storedByConfig(fmt.Sprintf("http_filters[%d]", i),
+			a.withDiscovered(filter).field("typed_config"))...)
 	}
-	for _, w := range a.ways(manager) {
-		for _, l := range w.levels {
+	for _, rt := range a.listRoutes(manager) {
+		for _, l := range rt.levels {
 			configs := l.of.object("typed_per_filter_config")
 			for _, name := range configs.keys() {
 				if slices.ContainsFunc(filters, func(f object) bool { return f.text("name") == name }) {
-					all = append(all, storedIn(l.at+".typed_per_filter_config."+name, configs[name])...)
+					all = append(all, storedByConfig(l.at+".typed_per_filter_config."+name, configs[name])...)
 				}
 			}
 		}
@@ -31,44 +33,45 @@ func (a *analysis) stored(manager object, filters []object) (all []stored) {
 	return all
 }
 
-// storedIn returns what set_filter_state filters in a configuration store.
-func storedIn(at string, v any) (all []stored) {
+// storedByConfig returns the values that set_filter_state filters in a configuration store.
+func storedByConfig(at string, v any) (all []storedValue) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			all = append(all, storedIn(at, item)...)
+			all = append(all, storedByConfig(at, item)...)
 		}
 	case map[string]any:
 		o := object(v)
 		for _, event := range []string{"on_request_headers", "on_new_connection"} {
 			for _, state := range o.list(event) {
 				format := state.object("format_string")
-				all = append(all, stored{at + "." + event, state.text("object_key"),
+				all = append(all, storedValue{at + "." + event, state.text("object_key"),
 					format.object("text_format_source").text("inline_string") + format.text("text_format")})
 			}
 		}
 		for _, key := range o.keys() {
-			all = append(all, storedIn(at, o[key])...)
+			all = append(all, storedByConfig(at, o[key])...)
 		}
 	}
 	return all
 }
 
-// operator is one of Envoy's formats.
-var operator = regexp.MustCompile(`%%|%([A-Z0-9_]+)(?:\([^)]*\))?(?::[0-9]+)?%`)
+// formatOperator matches a command operator in Envoy's format strings.
+var formatOperator = regexp.MustCompile(`%%|%([A-Z0-9_]+)(?:\([^)]*\))?(?::[0-9]+)?%`)
 
-// chosen reports whether clients may choose the value: if not, it has only these.
-func (s *stored) chosen(manager object) bool {
+// isClientChosen reports whether clients may choose the value. Operators of the given list, and texts without
+// operators, are safe.
+func (s *storedValue) isClientChosen(manager object) bool {
 	given := []string{"DOWNSTREAM_DIRECT_REMOTE_ADDRESS", "DOWNSTREAM_LOCAL_", "DOWNSTREAM_PEER_", "DYNAMIC_METADATA",
 		"METADATA", "ENVIRONMENT"}
 	if manager.flag("use_remote_address") {
 		given = append(given, "DOWNSTREAM_REMOTE_ADDRESS")
 	}
-	for _, match := range operator.FindAllStringSubmatch(s.format, -1) {
+	for _, match := range formatOperator.FindAllStringSubmatch(s.format, -1) {
 		known := slices.ContainsFunc(given, func(name string) bool { return strings.HasPrefix(match[1], name) })
 		if match[0] != "%%" && !known {
 			return true
 		}
 	}
-	return s.format == "" || strings.Contains(operator.ReplaceAllString(s.format, ""), "%")
+	return s.format == "" || strings.Contains(formatOperator.ReplaceAllString(s.format, ""), "%")
 }

@@ -12,33 +12,33 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 )
 
-// parse reads YAML, of which JSON is a part, to the tree that JSON would give.
-func parse(file []byte) (any, findings.Source, error) {
+// parseTree reads YAML or JSON to the tree that JSON would give.
+func parseTree(file []byte) (any, findings.Source, error) {
 	source, err := findings.ParseSource(file)
 	if err != nil {
 		return nil, source, err
 	}
 	tree, err := source.Root().Tree()
-	return jsonTree(tree), source, err
+	return toJSONTree(tree), source, err
 }
 
-// jsonTree turns what only YAML has into what JSON has for it.
-func jsonTree(v any) any {
+// toJSONTree turns values of YAML into the values that JSON would give.
+func toJSONTree(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, value := range v {
-			v[key] = jsonTree(value)
+			v[key] = toJSONTree(value)
 		}
 		return v
 	case map[any]any: // some key is no string
 		m := make(map[string]any, len(v))
 		for key, value := range v {
-			m[fmt.Sprint(key)] = jsonTree(value)
+			m[fmt.Sprint(key)] = toJSONTree(value)
 		}
 		return m
 	case []any:
 		for i, value := range v {
-			v[i] = jsonTree(value)
+			v[i] = toJSONTree(value)
 		}
 		return v
 	case int:
@@ -58,7 +58,7 @@ func isType(url, name string) bool {
 	return url[strings.LastIndexByte(url, '/')+1:] == name
 }
 
-// object is a message. Its fields have snake_case names; protobuf's JSON also allows lowerCamelCase.
+// object is a protobuf message. Its fields have snake_case names; protobuf's JSON also allows lowerCamelCase.
 type object map[string]any
 
 func (o object) field(name string) any {
@@ -81,7 +81,7 @@ func (o object) object(name string) object {
 	return m
 }
 
-// list is a field's objects; what is none counts as an empty one.
+// list returns a field's objects; a value that is no object counts as an empty object.
 func (o object) list(name string) []object {
 	items, _ := o.field(name).([]any)
 	objects := make([]object, len(items))
@@ -97,13 +97,13 @@ func (o object) text(name string) string {
 	return s
 }
 
-// flag is a bool or a google.protobuf.BoolValue.
+// flag returns a bool or a google.protobuf.BoolValue.
 func (o object) flag(name string) bool {
 	b, _ := o.field(name).(bool)
 	return b
 }
 
-// number is a field's number, preset if there is none. protobuf's JSON has those of 64 bits as text.
+// number returns a field's number, preset if absent. protobuf's JSON writes 64-bit numbers as text.
 func (o object) number(name string, preset float64) float64 {
 	switch v := o.field(name).(type) {
 	case float64:
@@ -116,14 +116,14 @@ func (o object) number(name string, preset float64) float64 {
 	return preset
 }
 
-// same reports whether two objects are the same place of the file.
-func same(a, b object) bool {
+// isSame reports whether two objects are the same object of the file.
+func isSame(a, b object) bool {
 	return a != nil && b != nil && reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
 func (o object) keys() []string { return slices.Sorted(maps.Keys(o)) }
 
-// typed is the type of an Any and the message in it, which a TypedStruct has under value.
+// typed returns the type of an Any, and its message. A TypedStruct has the message under value.
 func (o object) typed() (string, object) {
 	kind := o.text("@type")
 	if isType(kind, typedStruct) {
@@ -132,8 +132,8 @@ func (o object) typed() (string, object) {
 	return kind, o
 }
 
-// skipped reports whether a field of a /config_dump is what runs no more, or stands elsewhere in it again.
-func skipped(o object, key string) bool {
+// isSkipped reports whether a field of a /config_dump is no longer active, or repeats another part of the dump.
+func isSkipped(o object, key string) bool {
 	switch key {
 	case "draining_state", "error_state", "warming_state":
 		return true
@@ -141,18 +141,18 @@ func skipped(o object, key string) bool {
 	return key == "bootstrap" && strings.HasSuffix(o.text("@type"), ".BootstrapConfigDump")
 }
 
-// resources are what listeners refer to by name.
+// resources are the objects that listeners refer to by name.
 type resources struct {
 	clusters map[string]object
-	// complete says that there are no other clusters and listeners than those of the file.
+	// complete: the file has all clusters and listeners.
 	complete   bool
 	routes     map[string]object
 	extensions map[string]object
-	admin      object // its address, nil if there is none
+	admin      object // the admin address, nil if absent
 }
 
-// collect finds the resources of a file.
-func (r *resources) collect(tree any) {
+// collectResources finds the resources of a file.
+func (r *resources) collectResources(tree any) {
 	r.clusters, r.routes, r.extensions = map[string]object{}, map[string]object{}, map[string]object{}
 	m, _ := tree.(map[string]any)
 	bootstrap := object(m)
@@ -164,15 +164,15 @@ func (r *resources) collect(tree any) {
 		r.clusters[cluster.text("name")] = cluster
 	}
 	for _, dump := range bootstrap.list("configs") {
-		r.complete = true // of an Envoy that runs
+		r.complete = true // a dump of a running Envoy
 		if admin := dump.object("bootstrap").object("admin"); admin != nil {
 			r.admin = admin.object("address")
 		}
-		r.dumped(dump)
+		r.addDump(dump)
 	}
 }
 
-func (r *resources) dumped(dump object) {
+func (r *resources) addDump(dump object) {
 	for _, kind := range []string{"static_clusters", "dynamic_active_clusters"} {
 		for _, item := range dump.list(kind) {
 			cluster := item.object("cluster")
@@ -191,8 +191,8 @@ func (r *resources) dumped(dump object) {
 	}
 }
 
-// discovered is a filter with its configuration, also where that comes by discovery.
-func (r *resources) discovered(filter object) object {
+// withDiscovered returns a filter with its configuration, also if the configuration comes by discovery.
+func (r *resources) withDiscovered(filter object) object {
 	extension, found := r.extensions[filter.text("name")]
 	if !filter.has("config_discovery") || !found {
 		return filter
@@ -202,8 +202,8 @@ func (r *resources) discovered(filter object) object {
 	return whole
 }
 
-// routings are the route configurations of a connection manager that are known; unseen is the name of another one.
-func (r *resources) routings(manager object) (all []object, unseen string) {
+// routeConfigs returns the known route configurations of a connection manager; unseen is the name of an unknown one.
+func (r *resources) routeConfigs(manager object) (all []object, unseen string) {
 	scopes := manager.object("scoped_routes")
 	if scopes.has("scoped_rds") {
 		unseen = scopes.text("name")

@@ -9,53 +9,53 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// level is a route, or a part of one, or what has routes.
-type level struct {
+// routeLevel is a level of a route's configuration: route configuration, virtual host, route or weighted cluster.
+type routeLevel struct {
 	at string
 	of object
 }
 
-// way is a route of a connection manager.
-type way struct {
-	at     string
-	route  object
-	match  object
-	levels []level  // the route configuration, the virtual host, the route, and its weighted clusters
-	before []object // routes of the same virtual host that come first
-	host   int      // the index of the virtual host
-	by     judge    // of its requests, where the filter is
+// httpRoute is a route of a connection manager.
+type httpRoute struct {
+	at        string
+	route     object
+	match     object
+	levels    []routeLevel // from the route configuration down to the weighted clusters
+	before    []object     // earlier routes of the same virtual host
+	host      int          // index of Envoy's virtual host
+	hostRules hostRules    // the rules that judge the requests, if the filter does
 }
 
-// ways returns all routes of a connection manager that are known.
-func (r *resources) ways(manager object) (all []way) {
-	configs, _ := r.routings(manager)
+// listRoutes returns all known routes of a connection manager.
+func (r *resources) listRoutes(manager object) (all []httpRoute) {
+	configs, _ := r.routeConfigs(manager)
 	for _, config := range configs {
 		for h, host := range config.list("virtual_hosts") {
 			at := "virtual host " + host.text("name")
-			outer := []level{{"route_config", config}, {at, host}}
-			routes := append(host.list("routes"), matched(host.object("matcher"))...)
+			outer := []routeLevel{{"route_config", config}, {at, host}}
+			routes := append(host.list("routes"), matcherRoutes(host.object("matcher"))...)
 			for i, route := range routes {
-				w := way{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.object("match"),
+				rt := httpRoute{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.object("match"),
 					before: routes[:i], host: h}
-				w.levels = append(slices.Clone(outer), level{w.at, route})
+				rt.levels = append(slices.Clone(outer), routeLevel{rt.at, route})
 				for j, cluster := range route.object("route").object("weighted_clusters").list("clusters") {
-					w.levels = append(w.levels, level{fmt.Sprintf("%s.route.weighted_clusters[%d]", w.at, j), cluster})
+					rt.levels = append(rt.levels, routeLevel{fmt.Sprintf("%s.route.weighted_clusters[%d]", rt.at, j), cluster})
 				}
-				all = append(all, w)
+				all = append(all, rt)
 			}
 		}
 	}
 	return all
 }
 
-// matched returns the routes that are actions of a virtual host's matcher.
-func matched(v any) (all []object) {
+// matcherRoutes returns the routes that are actions of a virtual host's matcher.
+func matcherRoutes(v any) (all []object) {
 	switch v := v.(type) {
 	case object:
-		return matched(map[string]any(v))
+		return matcherRoutes(map[string]any(v))
 	case []any:
 		for _, item := range v {
-			all = append(all, matched(item)...)
+			all = append(all, matcherRoutes(item)...)
 		}
 	case map[string]any:
 		o := object(v)
@@ -63,19 +63,19 @@ func matched(v any) (all []object) {
 			return []object{o}
 		}
 		for _, key := range o.keys() {
-			all = append(all, matched(o[key])...)
+			all = append(all, matcherRoutes(o[key])...)
 		}
 	}
 	return all
 }
 
-// sends reports whether requests of the route go to a cluster.
-func (w *way) sends() bool { return w.route.has("route") }
+// sendsUpstream reports whether the route sends requests to a cluster.
+func (rt *httpRoute) sendsUpstream() bool { return rt.route.has("route") }
 
-// targets are where the requests of a route go, with mirrors also copies of them; chosen tells how clients choose that,
-// "" if they don't.
-func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
-	action := w.route.object("route")
+// routeTargets returns the targets of a route's requests, with mirrors also those of mirrored requests. chosen
+// describes how clients choose the target, "" if clients can't.
+func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chosen string) {
+	action := rt.route.object("route")
 	names := []string{action.text("cluster")}
 	for _, cluster := range action.object("weighted_clusters").list("clusters") {
 		names = append(names, cluster.text("name"))
@@ -83,7 +83,7 @@ func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
 			chosen = "by the header " + cluster.text("cluster_header")
 		}
 	}
-	for _, l := range w.levels {
+	for _, l := range rt.levels {
 		if !mirrors {
 			break
 		}
@@ -100,7 +100,7 @@ func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
 	}
 	plugin := action.field("inline_cluster_specifier_plugin")
 	if name := action.text("cluster_specifier_plugin"); name != "" {
-		for _, p := range w.levels[0].of.list("cluster_specifier_plugins") {
+		for _, p := range rt.levels[0].of.list("cluster_specifier_plugins") {
 			if p.object("extension").text("name") == name {
 				plugin = map[string]any(p)
 			}
@@ -110,29 +110,29 @@ func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
 		}
 	}
 	if plugin != nil {
-		if all = r.named(plugin); all == nil {
+		if all = r.namedTargets(plugin); all == nil {
 			chosen = "by a plugin"
 		}
 	}
 	for _, name := range names {
-		all = append(all, r.targets(name)...)
-		if how := r.chosen(name); how != "" && chosen == "" {
+		all = append(all, r.clusterTargets(name)...)
+		if how := r.clusterClientChoice(name); how != "" && chosen == "" {
 			chosen = how
 		}
 	}
 	return all, chosen
 }
 
-// clears reports whether no identity header of a client gets upstream by a route without the filter: the route removes
-// them, and the connection manager other spellings.
-func (w *way) clears(manager object) bool {
+// clearsIdentity reports whether a route without the filter removes clients' identity headers: the route removes the
+// headers, and the connection manager rejects spellings with underscores.
+func (rt *httpRoute) clearsIdentity(manager object) bool {
 	switch manager.object("common_http_protocol_options").text("headers_with_underscores_action") {
 	case "REJECT_REQUEST", "DROP_HEADER":
 	default:
 		return false
 	}
 	for _, name := range []string{policy.DeviceHeader, policy.PermissionsHeader} {
-		found := slices.ContainsFunc(w.levels[:3], func(l level) bool {
+		found := slices.ContainsFunc(rt.levels[:3], func(l routeLevel) bool {
 			list, _ := l.of.field("request_headers_to_remove").([]any)
 			return slices.ContainsFunc(list, func(v any) bool { s, _ := v.(string); return strings.EqualFold(s, name) })
 		})
@@ -143,28 +143,29 @@ func (w *way) clears(manager object) bool {
 	return true
 }
 
-// from is what begins the paths that the route takes, "" if only an expression tells.
-func (w *way) from() string {
-	return w.match.text("path") + w.match.text("prefix") + w.match.text("path_separated_prefix")
+// pathStart returns the common start of the paths that the route takes, "" for a regular expression.
+func (rt *httpRoute) pathStart() string {
+	return rt.match.text("path") + rt.match.text("prefix") + rt.match.text("path_separated_prefix")
 }
 
-// takes reports whether the route takes requests for a path; one whose condition isn't known does.
-func (w *way) takes(path string) bool {
-	return matches(w.match, path) && !slices.ContainsFunc(w.before, func(route object) bool {
+// matchesPath reports whether the route takes requests for a path. A route with an unknown condition counts as taking
+// the request.
+func (rt *httpRoute) matchesPath(path string) bool {
+	return matchPath(rt.match, path) && !slices.ContainsFunc(rt.before, func(route object) bool {
 		match := route.object("match")
 		if match.has("path_match_policy") || match.has("headers") || match.has("query_parameters") ||
 			match.has("runtime_fraction") || match.has("grpc") ||
 			match.has("dynamic_metadata") || match.has("tls_context") || match.has("cookies") || match.has("filter_state") {
 			return false
 		}
-		return matches(match, path)
+		return matchPath(match, path)
 	})
 }
 
-func matches(match object, path string) bool {
+func matchPath(match object, path string) bool {
 	if sensitive, found := match.field("case_sensitive").(bool); found && !sensitive {
-		return matches(object{"path": lower(match, "path"), "prefix": lower(match, "prefix"),
-			"path_separated_prefix": lower(match, "path_separated_prefix")}, strings.ToLower(path))
+		return matchPath(object{"path": lowerField(match, "path"), "prefix": lowerField(match, "prefix"),
+			"path_separated_prefix": lowerField(match, "path_separated_prefix")}, strings.ToLower(path))
 	}
 	switch {
 	case match.has("connect_matcher"):
@@ -183,7 +184,7 @@ func matches(match object, path string) bool {
 	return true
 }
 
-func lower(match object, name string) any {
+func lowerField(match object, name string) any {
 	if !match.has(name) {
 		return nil
 	}
@@ -192,15 +193,15 @@ func lower(match object, name string) any {
 
 var groupReference = regexp.MustCompile(`\\(\d)`)
 
-// upstream returns the path that the upstream gets for a client's; false if that isn't known.
-func (w *way) upstream(path string) (string, bool) {
-	action := w.route.object("route")
+// upstreamPath returns the path that the upstream gets for a client's path; false if unknown.
+func (rt *httpRoute) upstreamPath(path string) (string, bool) {
+	action := rt.route.object("route")
 	switch to := action.text("prefix_rewrite"); {
 	case action.has("path_rewrite_policy"), action.has("path_rewrite"):
 		return path, false
 	case to != "":
-		from := w.match.text("prefix") + w.match.text("path_separated_prefix")
-		if from == "" || len(path) < len(from) { // the whole path
+		from := rt.match.text("prefix") + rt.match.text("path_separated_prefix")
+		if from == "" || len(path) < len(from) { // the whole path is replaced
 			return to, true
 		}
 		return to + path[len(from):], true
@@ -216,21 +217,21 @@ func (w *way) upstream(path string) (string, bool) {
 	return path, true
 }
 
-// rewrites reports whether the upstream gets another path than the client's.
-func (w *way) rewrites() bool {
-	action := w.route.object("route")
+// rewritesPath reports whether the upstream gets another path than the client's.
+func (rt *httpRoute) rewritesPath() bool {
+	action := rt.route.object("route")
 	return action.text("prefix_rewrite") != "" || action.has("regex_rewrite") || action.has("path_rewrite_policy") ||
 		action.has("path_rewrite")
 }
 
-// clientPaths returns paths of clients that the route may make path upstream, and path itself.
-func (w *way) clientPaths(path string) (all []string) {
-	if !w.rewrites() {
+// clientPaths returns client paths that the route may rewrite to path, and path itself.
+func (rt *httpRoute) clientPaths(path string) (all []string) {
+	if !rt.rewritesPath() {
 		return []string{path}
 	}
-	heads := []string{"", "/", w.match.text("prefix"), w.match.text("path_separated_prefix"), w.match.text("path")}
-	rewrite := w.route.object("route").object("regex_rewrite")
-	for _, text := range []string{w.match.object("safe_regex").text("regex"), rewrite.object("pattern").text("regex")} {
+	heads := []string{"", "/", rt.match.text("prefix"), rt.match.text("path_separated_prefix"), rt.match.text("path")}
+	rewrite := rt.route.object("route").object("regex_rewrite")
+	for _, text := range []string{rt.match.object("safe_regex").text("regex"), rewrite.object("pattern").text("regex")} {
 		if expression, err := regexp.Compile(strings.TrimPrefix(text, "^")); err == nil && text != "" {
 			head, _ := expression.LiteralPrefix()
 			heads = append(heads, head, head+"x/", strings.TrimSuffix(head, "/"))
@@ -247,39 +248,40 @@ func (w *way) clientPaths(path string) (all []string) {
 	return slices.DeleteFunc(append(all, path), func(p string) bool { return !strings.HasPrefix(p, "/") })
 }
 
-// ownPaths are samples of the paths that a route takes, where a rule refuses some requests.
-func (j *judge) ownPaths(w *way) []string {
-	from := w.from()
+// routeSamples returns samples of the paths that a route takes and for which a rule refuses some requests.
+func (hr *hostRules) routeSamples(rt *httpRoute) []string {
+	from := rt.pathStart()
 	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
-		return !w.takes(path) || !slices.ContainsFunc(j.rules.SampleMethods(), func(method string) bool {
-			need := j.need(method, path)
+		return !rt.matchesPath(path) || !slices.ContainsFunc(hr.rules.SampleMethods(), func(method string) bool {
+			need := hr.needOf(method, path)
 			return need.Rule >= 0 && (policy.Need{}).Weaker(need)
 		})
 	})
 }
 
-// protectedPaths are samples of paths of which the rules refuse some requests, also of those that a route rewrites to.
-func (j *judge) protectedPaths(w *way) (paths []string) {
-	action := w.route.object("route")
+// protectedSamples returns samples of paths for which the rules refuse some requests, also of paths that a route
+// produces by rewriting.
+func (hr *hostRules) protectedSamples(rt *httpRoute) (paths []string) {
+	action := rt.route.object("route")
 	to, _, _ := strings.Cut(action.text("prefix_rewrite")+action.object("regex_rewrite").text("substitution"), `\`)
 	candidates := []string{"/", to, to + "x"}
-	for _, r := range j.own() {
+	for _, r := range hr.ownRules() {
 		candidates = append(candidates, r.Match.Samples()...)
 	}
 	for _, path := range candidates {
-		if _, found := j.asks(path); found {
+		if _, found := hr.findRefusingRule(path); found {
 			paths = append(paths, path)
 		}
 	}
 	return paths
 }
 
-// asks reports whether the rules refuse some requests for a path, and returns a rule that does, -1 if only the default
-// does.
-func (j *judge) asks(path string) (rule int, found bool) {
+// findRefusingRule reports whether the rules refuse some requests for a path, and returns the refusing rule, -1 for the
+// default.
+func (hr *hostRules) findRefusingRule(path string) (rule int, found bool) {
 	rule = -1
-	for _, method := range j.rules.SampleMethods() {
-		if need := j.need(method, path); (policy.Need{}).Weaker(need) {
+	for _, method := range hr.rules.SampleMethods() {
+		if need := hr.needOf(method, path); (policy.Need{}).Weaker(need) {
 			if found = true; rule < 0 {
 				rule = need.Rule
 			}
@@ -288,11 +290,11 @@ func (j *judge) asks(path string) (rule int, found bool) {
 	return rule, found
 }
 
-// carries returns one of these paths that the upstream may get by the route; false if there is none.
-func (w *way) carries(paths []string) (path string, found bool) {
+// findCarriedPath returns one of the paths that the upstream may get by the route; false for none.
+func (rt *httpRoute) findCarriedPath(paths []string) (path string, found bool) {
 	for _, path := range paths {
-		for _, client := range w.clientPaths(path) {
-			if to, known := w.upstream(client); (to == path || !known) && w.takes(client) {
+		for _, client := range rt.clientPaths(path) {
+			if to, known := rt.upstreamPath(client); (to == path || !known) && rt.matchesPath(client) {
 				return path, true
 			}
 		}
@@ -300,70 +302,71 @@ func (w *way) carries(paths []string) (path string, found bool) {
 	return "", false
 }
 
-// opened is a path of clients that the upstream gets as one for which the rules ask more.
-type opened struct {
+// openedPath is a client path, rewritten by a route to an upstream path for which the rules ask more.
+type openedPath struct {
 	method, client, upstream string
-	rule                     int // that is evaded, -1 for the default
+	rule                     int // the evaded rule, -1 for the default
 }
 
-// opens returns a path that clients get to by the rewriting of a route without what its rule asks.
-func (w *way) opens() (o opened, found bool) {
-	j := &w.by
-	for _, client := range j.clients(w) {
-		to, known := w.upstream(client)
-		if !known || !w.takes(client) || !strings.HasPrefix(client, "/") {
+// findOpenedPath returns a client path whose rewriting evades the rule of the upstream path.
+func (rt *httpRoute) findOpenedPath() (o openedPath, found bool) {
+	hr := &rt.hostRules
+	for _, client := range hr.openableClientPaths(rt) {
+		to, known := rt.upstreamPath(client)
+		if !known || !rt.matchesPath(client) || !strings.HasPrefix(client, "/") {
 			continue
 		}
-		for _, method := range j.rules.SampleMethods() {
-			if asked := j.need(method, to); j.need(method, client).Weaker(asked) {
-				return opened{method, client, to, asked.Rule}, true
+		for _, method := range hr.rules.SampleMethods() {
+			if asked := hr.needOf(method, to); hr.needOf(method, client).Weaker(asked) {
+				return openedPath{method, client, to, asked.Rule}, true
 			}
 		}
 	}
-	return opened{}, false
+	return openedPath{}, false
 }
 
-// clients are paths of clients that a route may open: those that become protected samples, the route's own, and those
-// of each rule, since what a rule covers may become longer than any sample.
-func (j *judge) clients(w *way) (all []string) {
-	for _, path := range j.protectedPaths(w) {
-		all = append(all, slices.DeleteFunc(w.clientPaths(path), func(client string) bool {
-			to, _ := w.upstream(client)
+// openableClientPaths returns client paths that a route may open: paths rewritten to protected samples, the route's
+// own, and samples of each rule (rewriting may make a path longer than any sample).
+func (hr *hostRules) openableClientPaths(rt *httpRoute) (all []string) {
+	for _, path := range hr.protectedSamples(rt) {
+		all = append(all, slices.DeleteFunc(rt.clientPaths(path), func(client string) bool {
+			to, _ := rt.upstreamPath(client)
 			return to != path
 		})...)
 	}
-	all = append(all, w.from(), w.from()+"x")
-	for _, r := range j.own() {
+	all = append(all, rt.pathStart(), rt.pathStart()+"x")
+	for _, r := range hr.ownRules() {
 		all = append(all, r.Match.Samples()...)
 	}
 	return all
 }
 
-// unclear reports whether it can't be told if rewriting opens a path, for example of an expression with several groups.
-func (w *way) unclear() bool {
-	if !w.rewrites() || w.route.object("route").text("prefix_rewrite") != "" {
+// isUnclearRewrite reports whether the analysis can't decide if rewriting opens a path, for example for an expression
+// with several groups.
+func (rt *httpRoute) isUnclearRewrite() bool {
+	if !rt.rewritesPath() || rt.route.object("route").text("prefix_rewrite") != "" {
 		return false
 	}
-	rewrite := w.route.object("route").object("regex_rewrite")
-	if _, known := w.upstream("/"); !known {
+	rewrite := rt.route.object("route").object("regex_rewrite")
+	if _, known := rt.upstreamPath("/"); !known {
 		return true
 	}
 	head, _, whole := strings.Cut(rewrite.text("substitution"), `\`)
 	if anchored := strings.HasPrefix(rewrite.object("pattern").text("regex"), "^"); !anchored || head == "" {
 		return true
 	}
-	return slices.ContainsFunc(w.by.protectedPaths(w), func(path string) bool {
+	return slices.ContainsFunc(rt.hostRules.protectedSamples(rt), func(path string) bool {
 		return strings.HasPrefix(path, head) || strings.HasPrefix(head, path) && whole
 	})
 }
 
-// asker names the rule that asks something of a request, or the default.
-func (j *judge) asker(rule int) string {
+// ruleName names a refusing rule, or the default.
+func (hr *hostRules) ruleName(rule int) string {
 	if rule < 0 {
-		if j.host != policy.NoVirtualHost {
-			return j.title() + ".default: deny"
+		if hr.host != policy.NoVirtualHost {
+			return hr.displayName() + ".default: deny"
 		}
 		return "default: deny"
 	}
-	return j.rules.RuleField(rule)
+	return hr.rules.RuleField(rule)
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// DescribingHeaders say something about an answer's content, or what caches may do with it (RFC 9110 and 9111).
+// DescribingHeaders describe an answer's content, or tell caches how to use the answer (RFC 9110 and 9111).
 var DescribingHeaders = []string{"etag", "last-modified", "age", "cache-control", "expires", "pragma", "vary",
 	"location", "retry-after", "accept-ranges", "www-authenticate", "transfer-encoding", "trailer", "cache-status",
 	"content-type", "content-encoding", "content-language", "content-length",

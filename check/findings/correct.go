@@ -11,21 +11,21 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// Rules are rules in a source. Without a source they have no lines.
+// Rules are rules in a source. Without a source, rules have no lines.
 type Rules struct {
 	Source Source
-	At     Entry // where they are in the source
-	Tree   any   // what they say
+	At     Entry // entry of the rules in the source
+	Tree   any   // value of the rules
 }
 
-// Place adds the line of a field, and the name of the rule that it is in.
-func (r *Rules) Place(p Place, field string) Place {
+// Locate adds the line of a field and the name of the field's rule to a place.
+func (r *Rules) Locate(p Place, field string) Place {
 	at, _ := r.At.At(field)
 	p.Path, p.Line, p.Rule = field, at.Line(), r.ruleName(field)
 	return p
 }
 
-// ruleName returns the name of the rule that a field is in, "" if it is in none, or in one without a name.
+// ruleName returns the name of a field's rule, "" outside of a rule or for a rule without a name.
 func (r *Rules) ruleName(field string) string {
 	path, label := field, ""
 	v, _ := r.Tree.(map[string]any)
@@ -50,13 +50,13 @@ func (r *Rules) ruleName(field string) string {
 	return label + name
 }
 
-// edit is another key or value of a field.
+// edit is a new key or value of a field.
 type edit struct {
 	key   string // "": the same
-	value any    // nil: the same
+	value any    // nil: unchanged
 }
 
-// Correct returns the line of a field as it should be, "" if that isn't known: the filter must accept it there.
+// Correct returns the corrected line of a field, "" if unknown. The filter accepts the corrected line.
 func (r *Rules) Correct(field string) string {
 	at, whole := r.At.At(field)
 	if !whole {
@@ -65,17 +65,17 @@ func (r *Rules) Correct(field string) string {
 		}
 		return ""
 	}
-	for _, e := range r.edits(field, at) {
-		if text := r.line(at, e); text != "" && r.accepts(field, e) {
+	for _, e := range r.candidateEdits(field, at) {
+		if text := r.editedLine(at, e); text != "" && r.acceptsEdit(field, e) {
 			return text
 		}
 	}
 	return ""
 }
 
-// edits returns what may be meant.
-func (r *Rules) edits(field string, at Entry) (all []edit) {
-	beside, f, value := r.describe(field)
+// candidateEdits returns edits that may correct a field, in the order of trial.
+func (r *Rules) candidateEdits(field string, at Entry) (all []edit) {
+	beside, f, value := r.describeField(field)
 	if f == nil {
 		if at.key == nil {
 			return nil
@@ -97,11 +97,11 @@ func (r *Rules) edits(field string, at Entry) (all []edit) {
 	return all
 }
 
-// findParent returns what has a field.
+// findParent returns the object or list that has a field.
 func (r *Rules) findParent(field string) any {
 	value := r.Tree
 	for path := field; ; {
-		found := step.FindStringSubmatch(path)
+		found := pathStep.FindStringSubmatch(path)
 		if path = path[len(found[0]):]; path == "" {
 			return value
 		}
@@ -115,11 +115,12 @@ func (r *Rules) findParent(field string) any {
 	}
 }
 
-// describe returns the fields that may be beside a field, its own description, nil if it is unknown, and its value.
-func (r *Rules) describe(path string) (beside []policy.Field, f *policy.Field, value any) {
+// describeField returns the known fields beside a field, the field's own description (nil if unknown), and the field's
+// value.
+func (r *Rules) describeField(path string) (beside []policy.Field, f *policy.Field, value any) {
 	fields, value := policy.Fields(), r.Tree
 	for path != "" {
-		found := step.FindStringSubmatch(path)
+		found := pathStep.FindStringSubmatch(path)
 		path = path[len(found[0]):]
 		switch v := value.(type) {
 		case []any:
@@ -151,8 +152,8 @@ func (r *Rules) describe(path string) (beside []policy.Field, f *policy.Field, v
 	return nil, f, value
 }
 
-// accepts reports whether the filter has no problem with a field after an edit, and less than before.
-func (r *Rules) accepts(field string, e edit) bool {
+// acceptsEdit reports whether the filter has no problem with a field after an edit, and fewer problems with the rules.
+func (r *Rules) acceptsEdit(field string, e edit) bool {
 	text, err := json.Marshal(r.Tree)
 	var tree any
 	if err != nil || json.Unmarshal(text, &tree) != nil {
@@ -160,7 +161,7 @@ func (r *Rules) accepts(field string, e edit) bool {
 	}
 	path, to := field, tree
 	for {
-		found := step.FindStringSubmatch(path)
+		found := pathStep.FindStringSubmatch(path)
 		path = path[len(found[0]):]
 		last := path == ""
 		switch v := to.(type) {
@@ -185,15 +186,15 @@ func (r *Rules) accepts(field string, e edit) bool {
 			break
 		}
 	}
-	before, after := problems(r.Tree), problems(tree)
+	before, after := policyProblems(r.Tree), policyProblems(tree)
 	return len(after) < max(len(before), 1) && !slices.ContainsFunc(after, func(problem string) bool {
 		rest, found := strings.CutPrefix(problem, field)
 		return found && rest != "" && strings.ContainsAny(rest[:1], ":.[")
 	})
 }
 
-// problems are the filter's with rules.
-func problems(tree any) []string {
+// policyProblems returns the filter's problems with rules.
+func policyProblems(tree any) []string {
 	_, err := policy.Parse(tree)
 	if err == nil {
 		return nil
@@ -201,20 +202,20 @@ func problems(tree any) []string {
 	return strings.Split(err.Error(), "\n")
 }
 
-// line returns the line of an entry after an edit, "" if it has another form than YAML's usual ones.
-func (r *Rules) line(at Entry, e edit) string {
-	if at.Line() == 0 || at.Line() > len(r.Source.lines) || at.value.Line != at.Line() && !at.empty() {
+// editedLine returns the line of an entry after an edit, "" for an unusual form of YAML.
+func (r *Rules) editedLine(at Entry, e edit) string {
+	if at.Line() == 0 || at.Line() > len(r.Source.lines) || at.value.Line != at.Line() && !at.isEmpty() {
 		return ""
 	}
 	line, ok := strings.TrimRight(r.Source.lines[at.Line()-1], "\r"), true
-	if end := at.end(line); e.value != nil && end > 0 {
-		text, err := r.Source.flow(e.value)
+	if end := at.colonEnd(line); e.value != nil && end > 0 {
+		text, err := r.Source.encodeFlow(e.value)
 		line, ok = line[:end]+" "+text+line[end:], err == nil
-	} else if e.value != nil { // first what is farther right
-		line, ok = r.Source.replaced(line, at.value, e.value)
+	} else if e.value != nil { // value before key: the value is farther right
+		line, ok = r.Source.replaceValue(line, at.value, e.value)
 	}
 	if ok && e.key != "" {
-		line, ok = r.Source.replaced(line, at.key, e.key)
+		line, ok = r.Source.replaceValue(line, at.key, e.key)
 	}
 	if !ok {
 		return ""
@@ -222,36 +223,36 @@ func (r *Rules) line(at Entry, e edit) string {
 	return strings.TrimSpace(line)
 }
 
-// empty reports whether nothing is behind the key.
-func (e Entry) empty() bool {
+// isEmpty reports whether the key has no value.
+func (e Entry) isEmpty() bool {
 	return e.key != nil && e.value.Tag == "!!null" && e.value.Value == ""
 }
 
-// end returns where the key's colon ends in its line, if nothing is behind it, 0 otherwise.
-func (e Entry) end(line string) int {
-	if i := strings.Index(line, e.textOfKey()+":"); i >= 0 && e.empty() {
-		return i + len(e.textOfKey()) + 1
+// colonEnd returns the end of the key's colon in its line if the key has no value, else 0.
+func (e Entry) colonEnd(line string) int {
+	if i := strings.Index(line, e.keyText()+":"); i >= 0 && e.isEmpty() {
+		return i + len(e.keyText()) + 1
 	}
 	return 0
 }
 
-func (e Entry) textOfKey() string {
+func (e Entry) keyText() string {
 	if e.key == nil {
 		return ""
 	}
 	return e.key.Value
 }
 
-// replaced returns a line with another value in the place of one that begins and ends in it.
-func (s Source) replaced(line string, n *yaml.Node, value any) (string, bool) {
+// replaceValue returns a line with the value of n replaced; n begins and ends in the line.
+func (s Source) replaceValue(line string, n *yaml.Node, value any) (string, bool) {
 	runes := []rune(line)
 	if n.Column < 1 || n.Column > len(runes) {
 		return "", false
 	}
 	before, after := string(runes[:n.Column-1]), string(runes[n.Column-1:])
-	text, err := s.flow(value)
+	text, err := s.encodeFlow(value)
 	if n.Kind != yaml.ScalarNode {
-		end := findEnd(after)
+		end := findFlowEnd(after)
 		return before + text + after[max(end, 0):], end > 0 && err == nil
 	}
 	old := n.Value
@@ -265,9 +266,9 @@ func (s Source) replaced(line string, n *yaml.Node, value any) (string, bool) {
 	return before + text + rest, found && err == nil
 }
 
-// findEnd returns where the list or mapping in brackets ends with which text begins, 0 if it begins with none, or
-// with one that doesn't end.
-func findEnd(text string) int {
+// findFlowEnd returns the end of the bracketed list or mapping at the beginning of text, 0 if text begins with no
+// bracket or the bracket is not closed.
+func findFlowEnd(text string) int {
 	depth, quote := 0, byte(0)
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -291,8 +292,8 @@ func findEnd(text string) int {
 	return 0
 }
 
-// flow returns a value as JSON, or YAML within brackets, has it.
-func (s Source) flow(value any) (string, error) {
+// encodeFlow returns a value in JSON, or in YAML's flow style.
+func (s Source) encodeFlow(value any) (string, error) {
 	if len(s.lines) > 0 && strings.HasPrefix(strings.TrimSpace(s.lines[0]), "{") {
 		text, err := json.Marshal(value)
 		return string(text), err
@@ -308,22 +309,22 @@ func (s Source) flow(value any) (string, error) {
 	return strings.TrimSuffix(inner, "]"), err
 }
 
-// nearest returns the word that differs least from text, in at most a third of its letters; "" if none does.
-func nearest(text string, words []string) string {
+// nearestWord returns the word with the least editDistance from text, at most a third of the letters; "" for none.
+func nearestWord(text string, words []string) string {
 	best, least := "", len(text)/3+1
 	if len(text) > 3 {
 		least = max(least, 3)
 	}
 	for _, word := range words {
-		if d := distance(text, word); d < least {
+		if d := editDistance(text, word); d < least {
 			best, least = word, d
 		}
 	}
 	return best
 }
 
-// distance returns how many letters to insert, remove, change or swap with their neighbour to make b of a.
-func distance(a, b string) int {
+// editDistance returns the number of letters to insert, remove, change or swap with a neighbour to turn a into b.
+func editDistance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
 		rows[i] = make([]int, len(b)+1)

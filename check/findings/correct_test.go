@@ -21,14 +21,14 @@ virtual_hosts:
     - {name: "all", match: {prefix: '/v1/', methods: [GET, "POST"]}, cache: {scope: [host, device]}, auth: {enforce: true}}
 `
 
-// mistakes are in the place of words of the rules.
+// mistakes replace words of the rules.
 var mistakes = []string{"", "x", "é", "30", "true", "'yes'", "Off", "[]", "[a, b]", "{}", "{a: b}", "null", "~", "get",
 	"PSOT", "on_mis", "defualt", "metods", "would_deny", "devise", "/a/*", "'/a/{b}'", "a//b?c", "A.Example:80",
 	"https://b.example/", "\"a b\"", "'it''s'", `"a\tb"`, "&a x", "*a", "!!str 1", "|", "[", "a: b", "\tx", "#", "Shop",
 	"x-gatehouse-device"}
 
-// TestCorrect makes mistakes in rules by chance: the line that Correct returns, in the place of the one that has the
-// problem, removes the problem and makes no other.
+// TestCorrect makes random mistakes in rules. The line from Correct, put in the place of the wrong line, removes the
+// problem and makes no new problem.
 func TestCorrect(t *testing.T) {
 	text, err := os.ReadFile("../../nginx/rules.yaml")
 	if err != nil {
@@ -65,7 +65,7 @@ func TestCorrect(t *testing.T) {
 		before, r := problems(wrong)
 		for _, problem := range before {
 			field, _, _ := strings.Cut(problem, ": ")
-			place, line := r.Place(Place{}, field), r.Correct(field)
+			place, line := r.Locate(Place{}, field), r.Correct(field)
 			if found++; line == "" || place.Line == 0 || field == "credentials" && strings.Contains(problem, "is missing") {
 				continue
 			}

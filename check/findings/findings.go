@@ -1,4 +1,4 @@
-// Package findings has what an analysis of a proxy's configuration reports.
+// Package findings has the report of an analysis of a proxy's configuration.
 package findings
 
 import (
@@ -14,18 +14,18 @@ type Severity string
 
 // The severities.
 const (
-	// Error is a setting that the proxy refuses, or that breaks a guarantee of Gatehouse: don't deploy it.
+	// Error is a setting that the proxy refuses, or that breaks a guarantee of Gatehouse: don't deploy the configuration.
 	Error Severity = "error"
-	// Warning is a setting that works but is probably unintended, or weaker than it could be.
+	// Warning is a setting that works but is probably unintended or weaker than necessary.
 	Warning Severity = "warning"
 )
 
-// Kind is one kind of finding. docs/analysis.md lists all of them.
+// Kind is one kind of finding. docs/analysis.md lists all kinds.
 type Kind struct {
-	// Code is stable: "GH" and four digits, of which the first two are the part of the configuration.
+	// Code is stable: "GH" and four digits. The first two digits name the part of the configuration.
 	Code     string
 	Severity Severity
-	// Fix is what to change.
+	// Fix is the recommended change.
 	Fix string
 }
 
@@ -37,18 +37,18 @@ func WarningKind(code, fix string) Kind { return Kind{code, Warning, fix} }
 
 // Place is the place of a finding in the configuration.
 type Place struct {
-	// Listener is the name of Envoy's listener that it is in, "" if it is in none.
+	// Listener is the name of Envoy's listener, "" outside of a listener.
 	Listener string `json:"listener,omitempty"`
-	// Server is nginx's server that it is in, "" if it is in none: its name, or else what it listens on.
+	// Server is the name of nginx's server, else its listen address, "" outside of a server.
 	Server string `json:"server,omitempty"`
-	// Path is that of the field within the listener or the plugin's rules, or of the directive within the server; ""
-	// if there is none.
+	// Path is the path of the field within the listener or the plugin's rules, or of the directive within the server; ""
+	// for none.
 	Path string `json:"path,omitempty"`
-	// Rule is the name of the rule that it is in, "" if it is in none, or in one without a name.
+	// Rule is the name of the rule, "" outside of a rule or for a rule without a name.
 	Rule string `json:"rule,omitempty"`
-	// File is the file that it is in, "" if that is the one that was given.
+	// File is the name of the file, "" for the file given to the analysis.
 	File string `json:"file,omitempty"`
-	// Line is that of the file, from 1, 0 if it isn't known.
+	// Line is the line in the file, from 1, 0 if unknown.
 	Line int `json:"line,omitempty"`
 }
 
@@ -70,7 +70,7 @@ func (p Place) Text() string {
 	return strings.Join(parts, ": ")
 }
 
-// Finding is one thing that is wrong at one place.
+// Finding is a problem at a place.
 type Finding struct {
 	Code     string   `json:"code"`
 	Severity Severity `json:"severity"`
@@ -78,19 +78,19 @@ type Finding struct {
 	// Message describes the problem.
 	Message string `json:"message"`
 	Fix     string `json:"fix"`
-	// Corrected is the line as it should be, "" if that isn't known.
+	// Corrected is the corrected line, "" if unknown.
 	Corrected string `json:"corrected,omitempty"`
 }
 
-// Report is the result of an analysis, errors first, each in the order of the file.
+// Report is the result of an analysis: errors, then warnings, both in the order of the file.
 type Report struct {
-	// Rules is the number of Gatehouse's rules in all of Envoy's listeners, or of nginx.
+	// Rules is the number of rules, in all of Envoy's listeners or in nginx.
 	Rules    int       `json:"rules"`
 	Findings []Finding `json:"findings"`
 }
 
-// Errors returns the number of findings that are errors.
-func (r *Report) Errors() (n int) {
+// CountErrors returns the number of errors.
+func (r *Report) CountErrors() (n int) {
 	for _, f := range r.Findings {
 		if f.Severity == Error {
 			n++
@@ -104,7 +104,7 @@ func (r *Report) Add(k *Kind, at Place, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, fmt.Sprintf(format, args...), k.Fix, ""})
 }
 
-// AddSyntax adds a finding about a file that is no YAML.
+// AddSyntax adds a finding about a file with invalid YAML.
 func (r *Report) AddSyntax(k *Kind, at Place, err error) {
 	fix := k.Fix
 	if syntax, is := errors.AsType[*SyntaxError](err); is {
@@ -113,10 +113,10 @@ func (r *Report) AddSyntax(k *Kind, at Place, err error) {
 	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, err.Error(), fix, ""})
 }
 
-// AddOfRules adds a finding about a field of rules, once for rules that have several places by an alias.
-func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format string, args ...any) {
+// AddInRules adds a finding about a field of rules, once for rules that YAML aliases repeat.
+func (r *Report) AddInRules(k *Kind, at Place, rules *Rules, field, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
-	at = rules.Place(at, field)
+	at = rules.Locate(at, field)
 	if at.Line > 0 && slices.ContainsFunc(r.Findings, func(f Finding) bool {
 		return f.Code == k.Code && f.File == at.File && f.Line == at.Line && f.Path == at.Path && f.Message == message
 	}) {
@@ -131,7 +131,7 @@ func (r *Report) AddOfRules(k *Kind, at Place, rules *Rules, field, format strin
 	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, message, fix, corrected})
 }
 
-// maxCorrected bounds the findings with a corrected line: for each one the rules are read again.
+// maxCorrected bounds the findings with a corrected line: each correction reads the rules again.
 const maxCorrected = 100
 
 // Sort puts errors first.

@@ -7,16 +7,17 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// Domain is one by which a proxy finds a virtual host or server, in lower case, and the index of that.
+// Domain is a domain, in lower case, of a proxy's virtual host or server; Owner is the index of the virtual host or
+// server.
 type Domain struct {
 	Text  string
 	Owner int
 }
 
-// Route returns what a proxy finds for a host, -1 for nothing: by the host itself, then the longest end, the longest
-// beginning, and "*".
-func Route(domains []Domain, host string) int {
-	const end = 1 << 16 // comes before beginnings
+// FindOwner returns the owner of a host, -1 for none, in the order of proxies: the host itself, the longest suffix, the
+// longest prefix, "*".
+func FindOwner(domains []Domain, host string) int {
+	const end = 1 << 16 // suffixes rank before prefixes
 	found, best := -1, -1
 	for _, d := range domains {
 		fixed, rank := strings.Trim(d.Text, "*"), -1
@@ -38,7 +39,7 @@ func Route(domains []Domain, host string) int {
 	return found
 }
 
-// SampleHosts returns hosts of which each set of hosts that these domains and those of the rules distinguish has one.
+// SampleHosts returns one example host for every combination of domains, of the proxy and of the rules, that can match.
 func SampleHosts(domains []Domain, rules *policy.Config) (hosts []string) {
 	const some = "gatehouse-check"
 	texts := []string{"*"}

@@ -10,8 +10,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// otherNames are what people and other products call a field, in lower case without separators. A name in the plural
-// or singular, or in another case, needs no entry.
+// otherNames are names of a field in other products, in lower case without separators. Plural, singular and case need
+// no entry.
 var otherNames = map[string][]string{
 	"methods":        {"verbs", "httpmethods"},
 	"path":           {"exact", "exactpath", "uri", "url", "location"},
@@ -37,7 +37,7 @@ var otherNames = map[string][]string{
 	"log_hits":       {"logcached", "accesslog"},
 }
 
-// otherWords are what people and other products call a word.
+// otherWords are words of other products for a word of the rules.
 var otherWords = map[string][]string{
 	"pass":       {"allow", "permit", "accept", "open", "public", "forward", "upstream", "origin", "proxy", "none"},
 	"deny":       {"block", "reject", "forbid", "refuse", "drop", "401", "403"},
@@ -52,8 +52,8 @@ var otherWords = map[string][]string{
 	"envoy":      {"default", "connection", "peer"},
 }
 
-// noFields is what to do instead of setting fields that rules don't have, by their names without separators.
-var noFields = []struct {
+// unknownFields has advice for fields that rules don't have, by field name without separators.
+var unknownFields = []struct {
 	names  []string
 	advice string
 }{
@@ -79,7 +79,7 @@ var noFields = []struct {
 		"set it in the configuration of the proxy, which routes requests"},
 }
 
-// normalizeName returns a name without separators in lower case, and without the s of a plural.
+// normalizeName returns a name in lower case without separators and plural s.
 func normalizeName(name string) string {
 	name = strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(strings.ToLower(name))
 	if rest, found := strings.CutSuffix(name, "ies"); found {
@@ -88,15 +88,15 @@ func normalizeName(name string) string {
 	return strings.TrimSuffix(name, "s")
 }
 
-// namesSame reports whether a name stands for a known one.
-func namesSame(name, known string, others map[string][]string) bool {
+// isSameName reports whether a name stands for a known name.
+func isSameName(name, known string, others map[string][]string) bool {
 	return normalizeName(name) == normalizeName(known) || slices.ContainsFunc(others[known], func(other string) bool {
 		return normalizeName(other) == normalizeName(name)
 	})
 }
 
-// findFields returns edits of an unknown field: the fields beside it that may be meant, and those of an object beside
-// it.
+// findFields returns edits of an unknown field: to known fields of the same object, and to fields of an object beside
+// the field.
 func findFields(name string, value any, beside []policy.Field, present map[string]any) (all []edit) {
 	add := func(f *policy.Field) {
 		all = append(all, edit{key: f.Name})
@@ -107,7 +107,7 @@ func findFields(name string, value any, beside []policy.Field, present map[strin
 	var known []string
 	for i := range beside {
 		known = append(known, beside[i].Name)
-		if _, there := present[beside[i].Name]; !there && namesSame(name, beside[i].Name, otherNames) {
+		if _, there := present[beside[i].Name]; !there && isSameName(name, beside[i].Name, otherNames) {
 			add(&beside[i])
 		}
 	}
@@ -116,7 +116,7 @@ func findFields(name string, value any, beside []policy.Field, present map[strin
 			continue
 		}
 		for _, f := range fieldsIn(&beside[i]) {
-			if !namesSame(name, f.Name, otherNames) {
+			if !isSameName(name, f.Name, otherNames) {
 				continue
 			}
 			for _, v := range append([]any{value}, convertValue(&f, value)...) {
@@ -124,7 +124,7 @@ func findFields(name string, value any, beside []policy.Field, present map[strin
 			}
 		}
 	}
-	near := nearest(name, known)
+	near := nearestWord(name, known)
 	if _, there := present[near]; near != "" && !there {
 		i := slices.IndexFunc(beside, func(f policy.Field) bool { return f.Name == near })
 		add(&beside[i])
@@ -132,7 +132,7 @@ func findFields(name string, value any, beside []policy.Field, present map[strin
 	return all
 }
 
-// fieldsIn returns the fields of an object that a field may be.
+// fieldsIn returns the fields of an object form of a field.
 func fieldsIn(f *policy.Field) []policy.Field {
 	for ; f != nil; f = f.Or {
 		if f.Form == policy.Object {
@@ -142,7 +142,7 @@ func fieldsIn(f *policy.Field) []policy.Field {
 	return nil
 }
 
-// convertValue returns what a value that a field doesn't take may mean.
+// convertValue returns possible meanings of a value that a field doesn't take.
 func convertValue(f *policy.Field, value any) (all []any) {
 	text, isText := value.(string)
 	list, isList := value.([]any)
@@ -173,7 +173,7 @@ func convertValue(f *policy.Field, value any) (all []any) {
 		case !isText:
 		case f.Form == policy.Method:
 			upper := strings.ToUpper(text)
-			all = append(all, nearest(upper, policy.Methods()))
+			all = append(all, nearestWord(upper, policy.Methods()))
 		case f.Form == policy.Path:
 			path, _, _ := strings.Cut(text, "?")
 			all = append(all, policy.CanonicalPath("/"+path))
@@ -228,7 +228,7 @@ func convertToObjects(f *policy.Field, value any) (all []any) {
 		}
 		for i := range f.Fields {
 			switch form := f.Fields[i].Form; {
-			case form == policy.Flag && namesSame(v, f.Fields[i].Name, otherNames):
+			case form == policy.Flag && isSameName(v, f.Fields[i].Name, otherNames):
 				all = append([]any{map[string]any{f.Fields[i].Name: true}}, all...)
 			case form == policy.Path && (f.Fields[i].Name == "prefix") == strings.HasSuffix(v, "/"),
 				form == policy.Text, form == policy.Header:
@@ -242,30 +242,30 @@ func convertToObjects(f *policy.Field, value any) (all []any) {
 // convertToWords returns the field's words that a text may mean.
 func convertToWords(f *policy.Field, text string) (all []any) {
 	if text == "would_deny" {
-		return []any{"deny"} // where there is no default to try
+		return []any{"deny"} // no trial of the default here
 	}
 	for _, word := range f.Words {
-		if namesSame(text, word, otherWords) {
+		if isSameName(text, word, otherWords) {
 			all = append(all, word)
 		}
 	}
-	if near := nearest(text, f.Words); near != "" {
+	if near := nearestWord(text, f.Words); near != "" {
 		all = append(all, near)
 	}
 	return all
 }
 
 var (
-	amount = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) *([a-zA-Z]*)$`)
-	units  = map[string]time.Duration{"": time.Second, "ms": time.Millisecond, "msec": time.Millisecond,
+	durationText = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) *([a-zA-Z]*)$`)
+	units        = map[string]time.Duration{"": time.Second, "ms": time.Millisecond, "msec": time.Millisecond,
 		"millisecond": time.Millisecond, "s": time.Second, "sec": time.Second, "second": time.Second, "m": time.Minute,
 		"min": time.Minute, "minute": time.Minute, "h": time.Hour, "hr": time.Hour, "hour": time.Hour, "d": 24 * time.Hour,
 		"day": 24 * time.Hour}
 )
 
-// convertToDurations returns the duration that a number with a unit, or without one, may mean.
+// convertToDurations returns the duration that a number, with or without unit, may mean.
 func convertToDurations(text string) []any {
-	found := amount.FindStringSubmatch(strings.TrimSpace(text))
+	found := durationText.FindStringSubmatch(strings.TrimSpace(text))
 	if found == nil {
 		return nil
 	}
@@ -287,13 +287,13 @@ func convertToDurations(text string) []any {
 	return []any{d}
 }
 
-// Advise returns what to do about a field of rules, "" if the kind of the finding tells it.
+// Advise returns advice about a field of rules, "" if the finding's kind has better advice.
 func (r *Rules) Advise(field string) string {
 	at, whole := r.At.At(field)
 	if !whole || at.key == nil {
 		return ""
 	}
-	beside, f, value := r.describe(field)
+	beside, f, value := r.describeField(field)
 	if f != nil {
 		for ; f != nil; f = f.Or {
 			text, _ := value.(string)
@@ -304,14 +304,14 @@ func (r *Rules) Advise(field string) string {
 		return ""
 	}
 	name := at.key.Value
-	for i := range beside { // an object beside it has a field of the name, and is there
+	for i := range beside { // an object of the rules with a field of this name
 		for _, f := range fieldsIn(&beside[i]) {
-			if namesSame(name, f.Name, otherNames) {
+			if isSameName(name, f.Name, otherNames) {
 				return fmt.Sprintf("move it into %s: %s: {%s: …}", beside[i].Name, beside[i].Name, f.Name)
 			}
 		}
 	}
-	for _, no := range noFields {
+	for _, no := range unknownFields {
 		if slices.ContainsFunc(no.names, func(other string) bool { return normalizeName(other) == normalizeName(name) }) {
 			return no.advice
 		}

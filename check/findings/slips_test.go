@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// slipped has a field a line. Those with a value in brackets have each of its forms.
+// slipped has a field per line. Fields with a value in brackets have each form of the field.
 const slipped = `credentials: {id_header: x-device-id, secret_header: x-device-token, forward: true}
 source: {header: x-real-ip}
 session: {metadata: claims}
@@ -47,7 +47,7 @@ virtual_hosts:
     rules: [{match: {prefix: /}, auth: {enforce: false}}]
 `
 
-// slips are what people write for a field. They return other fields, none if the slip can't be made.
+// slips are common mistakes for a field. A slip returns the mistaken fields, none if the slip doesn't apply.
 var slips = map[string]func(name, value string) []string{
 	"title": func(name, value string) []string {
 		return []string{strings.ToUpper(name[:1]) + name[1:] + ": " + value}
@@ -137,10 +137,10 @@ var slips = map[string]func(name, value string) []string{
 	},
 }
 
-// TestSlips makes each slip in each line of rules: there is one finding, at the line, whose correction has the meaning
-// of the rules before.
+// TestSlips makes each slip in each line of rules. The analysis has one finding, at the line; the correction restores
+// the meaning.
 func TestSlips(t *testing.T) {
-	want := parsed(t, slipped)
+	want := mustParseRules(t, slipped)
 	lines := strings.Split(strings.TrimSpace(slipped), "\n")
 	count := 0
 	for _, kind := range slices.Sorted(maps.Keys(slips)) {
@@ -158,7 +158,7 @@ func TestSlips(t *testing.T) {
 				all := slices.Clone(lines)
 				all[at] = strings.TrimSuffix(line, field) + slip
 				text := strings.Join(all, "\n")
-				if c, err := parse(text); err == nil && reflect.DeepEqual(c, want) {
+				if c, err := parseRules(text); err == nil && reflect.DeepEqual(c, want) {
 					continue
 				}
 				var report Report
@@ -173,7 +173,7 @@ func TestSlips(t *testing.T) {
 					continue
 				}
 				all[at] = line[:len(line)-len(strings.TrimLeft(line, " "))] + report.Findings[i].Corrected
-				if got, err := parse(strings.Join(all, "\n")); err != nil || !reflect.DeepEqual(got, want) {
+				if got, err := parseRules(strings.Join(all, "\n")); err != nil || !reflect.DeepEqual(got, want) {
 					t.Errorf("%s: %q is corrected to %q: %v", kind, slip, all[at], err)
 				}
 			}
@@ -200,11 +200,11 @@ func (r *Report) analyze(text string) {
 	rules := Rules{source, source.Root(), tree}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		field, message, _ := strings.Cut(line, ": ")
-		r.AddOfRules(&kind, Place{}, &rules, field, "%s", message)
+		r.AddInRules(&kind, Place{}, &rules, field, "%s", message)
 	}
 }
 
-func parse(text string) (*policy.Config, error) {
+func parseRules(text string) (*policy.Config, error) {
 	source, err := ParseSource([]byte(text))
 	if err != nil {
 		return nil, err
@@ -216,16 +216,16 @@ func parse(text string) (*policy.Config, error) {
 	return policy.Parse(tree)
 }
 
-func parsed(t *testing.T, text string) *policy.Config {
+func mustParseRules(t *testing.T, text string) *policy.Config {
 	t.Helper()
-	c, err := parse(text)
+	c, err := parseRules(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// TestAdvice: where no line is known that is right, the fix says what to do.
+// TestAdvice: without a known correction, the fix says what to do.
 func TestAdvice(t *testing.T) {
 	const rule = "rules:\n- match: {prefix: /}\n  cache: {}\n  "
 	for text, want := range map[string]string{
@@ -258,7 +258,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestOtherNames: the tables name fields and words that there are.
+// TestOtherNames: the tables name existing fields and words.
 func TestOtherNames(t *testing.T) {
 	names, words := map[string]bool{}, map[string]bool{}
 	var visit func(f *policy.Field)

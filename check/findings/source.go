@@ -11,13 +11,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Source is a text in YAML, of which JSON is a part. The zero Source has no lines.
+// Source is a text in YAML or JSON. The zero Source has no lines.
 type Source struct {
 	lines []string
 	root  *yaml.Node
 }
 
-// ParseSource reads a text that has one document. Its error is a [SyntaxError], also for keys that come twice.
+// ParseSource reads a text with one document. Its error is a [SyntaxError], also for duplicate keys.
 func ParseSource(text []byte) (Source, error) {
 	document, err := parseYAML(text)
 	if errors.Is(err, io.EOF) {
@@ -28,13 +28,13 @@ func ParseSource(text []byte) (Source, error) {
 	return Source{strings.Split(string(text), "\n"), document.Content[0]}, nil
 }
 
-// Entry is a value of a source with its key, nil for one of a list. The zero Entry is none.
+// Entry is a value of a source with its key, nil in a list. The zero Entry stands for no value.
 type Entry struct{ key, value *yaml.Node }
 
 // Root returns the whole source.
 func (s Source) Root() Entry { return Entry{value: s.root} }
 
-// Tree returns what the entry says.
+// Tree returns the entry's value.
 func (e Entry) Tree() (tree any, err error) {
 	err = e.value.Decode(&tree)
 	return tree, err
@@ -51,17 +51,17 @@ func (e Entry) Line() int {
 	return 0
 }
 
-// real returns the value that an alias stands for.
-func (e Entry) real() *yaml.Node {
+// resolveAlias returns the value, with an alias replaced by its anchor's value.
+func (e Entry) resolveAlias() *yaml.Node {
 	if e.value != nil && e.value.Kind == yaml.AliasNode {
 		return e.value.Alias
 	}
 	return e.value
 }
 
-// Child returns the value of a field, or false. Of protobuf's JSON it also takes the name in lowerCamelCase.
+// Child returns the value of a field, or false. For protobuf's JSON, Child also finds the name in lowerCamelCase.
 func (e Entry) Child(name string) (Entry, bool) {
-	n := e.real()
+	n := e.resolveAlias()
 	if n == nil || n.Kind != yaml.MappingNode {
 		return Entry{}, false
 	}
@@ -95,7 +95,7 @@ func lowerCamel(name string) string {
 
 // Items returns the values of a list.
 func (e Entry) Items() (all []Entry) {
-	if n := e.real(); n != nil && n.Kind == yaml.SequenceNode {
+	if n := e.resolveAlias(); n != nil && n.Kind == yaml.SequenceNode {
 		for _, item := range n.Content {
 			all = append(all, Entry{value: item})
 		}
@@ -103,20 +103,20 @@ func (e Entry) Items() (all []Entry) {
 	return all
 }
 
-// text returns the value of a text, "" of others.
+// text returns the text of a scalar, "" for other values.
 func (e Entry) text() string {
-	if n := e.real(); n != nil && n.Kind == yaml.ScalarNode {
+	if n := e.resolveAlias(); n != nil && n.Kind == yaml.ScalarNode {
 		return n.Value
 	}
 	return ""
 }
 
-var step = regexp.MustCompile(`^(?:\.?([^.\[\]]+)|\[([0-9]+)\])`)
+var pathStep = regexp.MustCompile(`^(?:\.?([^.\[\]]+)|\[([0-9]+)\])`)
 
-// At follows a path such as "rules[0].match" as far as the source has it; whole says that it has all of it.
+// At follows a path such as "rules[0].match" as far as the source has the path; whole: the source has the whole path.
 func (e Entry) At(path string) (at Entry, whole bool) {
 	for path != "" {
-		found := step.FindStringSubmatch(path)
+		found := pathStep.FindStringSubmatch(path)
 		if found == nil {
 			return e, false
 		}
@@ -138,26 +138,26 @@ func (e Entry) At(path string) (at Entry, whole bool) {
 	return e, true
 }
 
-// Search is [Entry.At] from wherever below the entry the path begins, the least deep place first; or the entry itself.
-// It doesn't look into fields that skip names.
+// Search is [Entry.At] for a path that begins anywhere below the entry, the least deep match first; without a match the
+// result is the entry. Search ignores fields with a name in skip.
 func (e Entry) Search(path string, skip ...string) Entry {
-	first := step.FindString(path)
+	first := pathStep.FindString(path)
 	if i := strings.IndexByte(path, '['); i >= 0 && i < len(first) {
 		first = path[:i]
 	}
 	if first == "" {
 		return e
 	}
-	if below := e.find(skip, func(under Entry) bool { _, found := under.Child(first); return found }); below != nil {
+	if below := e.findBelow(skip, func(under Entry) bool { _, found := under.Child(first); return found }); below != nil {
 		at, _ := below.At(path)
 		return at
 	}
 	return e
 }
 
-// Named returns the mapping below the entry that has a name and a field, or the entry itself.
-func (e Entry) Named(name, field string) Entry {
-	below := e.find(nil, func(under Entry) bool {
+// FindNamed returns the mapping below the entry with this name that has a field, or the entry itself.
+func (e Entry) FindNamed(name, field string) Entry {
+	below := e.findBelow(nil, func(under Entry) bool {
 		is, _ := under.Child("name")
 		_, has := under.Child(field)
 		return has && is.text() == name
@@ -168,15 +168,15 @@ func (e Entry) Named(name, field string) Entry {
 	return *below
 }
 
-// find returns the first entry, the least deep one first, that is wanted.
-func (e Entry) find(skip []string, wanted func(Entry) bool) *Entry {
+// findBelow returns the first wanted entry, least deep first.
+func (e Entry) findBelow(skip []string, wanted func(Entry) bool) *Entry {
 	for level := []Entry{e}; len(level) > 0; {
 		var next []Entry
 		for i, under := range level {
 			if wanted(under) {
 				return &level[i]
 			}
-			n := under.real()
+			n := under.resolveAlias()
 			switch {
 			case n == nil:
 			case n.Kind == yaml.SequenceNode:

@@ -13,18 +13,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// SyntaxError is the error of a text that is no YAML or JSON.
+// SyntaxError is the error of a text with invalid YAML or JSON.
 type SyntaxError struct {
-	Line int // where it begins, from 1; 0 if that isn't known
+	Line int // line of the mistake, from 1; 0 if unknown
 	text string
-	// Fix is what to change.
+	// Fix is the recommended change.
 	Fix string
 }
 
 // Error returns what is wrong.
 func (e *SyntaxError) Error() string { return e.text }
 
-// maxLocated bounds a text in which the line of an error is looked for, in bytes: each step reads it again.
+// maxLocated bounds the size, bytes, of a text in which the line of an error is searched: each step parses the text
+// again.
 const maxLocated = 1 << 20
 
 // parseYAML reads the only document of a text.
@@ -35,26 +36,26 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 		return nil, err
 	}
 	var tree any
-	if err := document.Decode(&tree); err != nil { // keys that come twice
+	if err := document.Decode(&tree); err != nil { // duplicate keys
 		return nil, err
 	}
 	if err := decoder.Decode(&second); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	} else if err == nil {
-		return nil, errSecond
+		return nil, errSecondDocument
 	}
 	return &document, nil
 }
 
-var errSecond = errors.New("has more than one YAML document; Envoy reads only one")
+var errSecondDocument = errors.New("has more than one YAML document; Envoy reads only one")
 
 var (
 	lineOfError = regexp.MustCompile(`\bline ([0-9]+)(: )?`)
 	yamlPrefix  = regexp.MustCompile(`^yaml: (unmarshal errors:\s*)?`)
 )
 
-// newSyntaxError returns the error of a text that YAML's parser refuses, with the line where the mistake is. The parser
-// itself names that of the beginning of what is around the mistake, or the line before.
+// newSyntaxError returns the error of a text that YAML's parser refuses, with the line of the mistake. The parser
+// itself names the first line of the enclosing block, or the line before the mistake.
 func newSyntaxError(text []byte, err error) *SyntaxError {
 	message, _, _ := strings.Cut(yamlPrefix.ReplaceAllString(err.Error(), ""), "\n")
 	message = strings.TrimSpace(message)
@@ -63,7 +64,7 @@ func newSyntaxError(text []byte, err error) *SyntaxError {
 		return &SyntaxError{text: message, Fix: adviseOn(message)}
 	}
 	e := &SyntaxError{text: "is not YAML: " + strings.Replace(message, found[0], "", 1), Fix: adviseOn(message)}
-	e.Line, _ = strconv.Atoi(found[1]) // 0 if it is too large
+	e.Line, _ = strconv.Atoi(found[1]) // 0 if too large
 	if strings.Contains(message, "already defined") || len(text) > maxLocated {
 		return e
 	}
@@ -95,8 +96,8 @@ func lacksColon(line []byte) bool {
 
 func splitLines(text []byte) [][]byte { return bytes.SplitAfter(text, []byte("\n")) }
 
-// locateError returns the first line after the longest beginning of a text that is YAML, and the line at which the
-// error appears.
+// locateError returns the first line after the longest valid beginning of a text, and the line at which the error
+// appears.
 func locateError(text []byte, err error) (begin, noticed int) {
 	ends := []int{0}
 	for _, line := range splitLines(text) {
@@ -108,7 +109,7 @@ func locateError(text []byte, err error) (begin, noticed int) {
 		}
 		return ""
 	}
-	low, high := 0, len(ends)-1 // the error is not in the first low lines, and in the first high ones
+	low, high := 0, len(ends)-1 // the first low lines are without the error, the first high lines have it
 	for high-low > 1 {
 		if middle := (low + high) / 2; failure(middle) == err.Error() {
 			high = middle
@@ -125,7 +126,7 @@ func locateError(text []byte, err error) (begin, noticed int) {
 	return high, high
 }
 
-// adviseOn returns what to do about an error of YAML's parser.
+// adviseOn returns advice about an error of YAML's parser.
 func adviseOn(message string) string {
 	for _, advice := range [][2]string{
 		{"tab character", "indent with blanks: YAML takes no tabs there"},

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestSyntaxErrors makes typical slips in the shipped configurations by chance: where YAML refuses the text, the error
-// is at the line of the slip.
+// TestSyntaxErrors makes random typical slips in the shipped configurations. If YAML refuses the text, the error is at
+// the line of the slip.
 func TestSyntaxErrors(t *testing.T) {
 	slips := map[string]func(lines []string, at int) string{
 		"tab": func(lines []string, at int) string {
@@ -56,7 +56,7 @@ func TestSyntaxErrors(t *testing.T) {
 				all := append(append(append([]string(nil), lines[:at]...), slipped), lines[at+1:]...)
 				_, err := ParseSource([]byte(strings.Join(all, "\n")))
 				if err == nil {
-					continue // it says something else
+					continue // valid, with another meaning
 				}
 				wrong++
 				syntax, is := errors.AsType[*SyntaxError](err)
@@ -80,7 +80,7 @@ func TestSyntaxErrors(t *testing.T) {
 	}
 }
 
-// TestSyntaxOfJSON: the line of a comma that is missing.
+// TestSyntaxOfJSON: the line of a missing comma.
 func TestSyntaxOfJSON(t *testing.T) {
 	for text, want := range map[string]int{"{\n\"a\": 1\n\"b\": 2\n}": 3, "{\n\"a\": [1,\n2,\n}": 4, "{\"a\": 1,}": 1} {
 		_, err := ParseSource([]byte(text))

@@ -16,7 +16,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// server.conf and a location that sends requests upstream, as most cases have them.
+// server.conf, and a location that sends requests upstream, as in most cases.
 const (
 	include = "include PLUGIN/server.conf;\n"
 	plain   = include + "location / { proxy_pass http://service; }\n"
@@ -24,13 +24,13 @@ const (
 
 const forged = "X-Gatehouse-Device: root"
 
-// bypasses are servers with a request for each, of which a real nginx shows what comes of it. The analysis must find
-// what isn't judged or changes answers, and nothing in the others.
+// bypasses are servers with a request for each. A real nginx shows the effect of the request. The analysis must find
+// unjudged requests and changed answers, and nothing in harmless cases.
 var bypasses = []struct {
 	name, server   string
 	method, target string
 	headers        []string
-	got            string   // is part of what nginx answered, or asked the upstream or the sidecar
+	got            string   // part of nginx's answer, or of the requests to upstream or sidecar
 	want           []string // codes
 }{
 	{"as shipped, no credential", plain, "GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
@@ -142,7 +142,7 @@ var bypasses = []struct {
 	{"an upstream by a map of constants", include + "location / { proxy_pass http://$constant; }",
 		"GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 
-	// Before and after it.
+	// Before and after the access phase.
 	{"index", plain + "location /open/ { alias DIR/; index none.html /v1/secret; }", "GET", "/open/", nil,
 		"/v1/secret device=\n", []string{rewriteIn.Code}},
 	{"index of a server", "index /v1/secret; " + include + "location /v1/ { proxy_pass http://service; }", "GET", "/open/",
@@ -299,9 +299,9 @@ var bypasses = []struct {
 			"''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location = /open { auth_request " +
 			"/v1/secret; proxy_pass http://service; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
 	{"the sidecar", plain + "location /side/ { proxy_pass http://unix:DIR/api.sock:/; }", "GET", "/side/v1/fetch", nil,
-		"HTTP/1.1 200 OK", []string{toInner.Code}},
+		"HTTP/1.1 200 OK", []string{toPrivate.Code}},
 	{"the push listener", plain + "location /side/ { proxy_pass http://unix:DIR/push.sock:/; }",
-		"GET", "/side/v1/apply", nil, "HTTP/1.1 404", []string{toInner.Code}},
+		"GET", "/side/v1/apply", nil, "HTTP/1.1 404", []string{toPrivate.Code}},
 	{"post_action", include + "location / { post_action @after; proxy_pass http://service; } location @after { " +
 		"proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 
@@ -374,15 +374,15 @@ var bypasses = []struct {
 		"GET", "/static/page.html", nil, "a page", nil},
 }
 
-// analyze analyses the configuration of one case, as if other machines reached its server.
+// analyze analyses the configuration of a case, as if other machines reached the server.
 func analyze(t *testing.T, server string) findings.Report {
 	t.Helper()
-	config := replaced(t, edgeConfig, "SERVERS", "server { listen 8080; "+
+	config := replaceOnce(t, edgeConfig, "SERVERS", "server { listen 8080; "+
 		strings.ReplaceAll(server, "ANYONE", "0.0.0.0/0")+" }")
 	return newEdge(t, config, nil).analyze()
 }
 
-// TestBypasses compares the analysis with what a real nginx does.
+// TestBypasses compares the analysis with a real nginx.
 func TestBypasses(t *testing.T) {
 	servers := []string{plain}
 	for _, c := range bypasses {
@@ -402,7 +402,7 @@ func TestBypasses(t *testing.T) {
 
 const cached = "location / { proxy_cache answers; proxy_cache_valid 200 1m; proxy_pass http://service; "
 
-// caches are servers with a cache of nginx, and what the second of two devices gets.
+// caches are servers with a cache of nginx, and the second device's answer.
 var caches = []struct {
 	name, server, second string
 	want                 []string
@@ -422,13 +422,13 @@ var caches = []struct {
 		"location /v1/devices/ { proxy_pass http://service; } " + cached + "}", "device=d1", []string{sharedCache.Code}},
 }
 
-// cachedTargets are the targets of some of them.
+// cachedTargets are request targets of some caches.
 var cachedTargets = map[string]string{
 	"of a prefix without its slash": "/v1/devices", "of a path with a slash": "/v1/secret/",
 	"of a path with a slash beside one without": "/v1/secret/?beside",
 }
 
-// TestSharedCache: a cache of nginx gives one device's answer to another, unless it is told of devices.
+// TestSharedCache: a cache of nginx gives one device's answer to another, unless the cache distinguishes devices.
 func TestSharedCache(t *testing.T) {
 	servers := []string{plain}
 	for _, c := range caches {
@@ -449,10 +449,10 @@ func TestSharedCache(t *testing.T) {
 	}
 }
 
-// setups lack a part of what the plugin needs.
+// setups lack a part that the plugin needs.
 var setups = []struct {
 	name, old, new string
-	got            string // is part of an answer, or of nginx's log
+	got            string // part of an answer, or of nginx's log
 	want           []string
 }{
 	{"no init",
@@ -468,18 +468,18 @@ var setups = []struct {
 		[]string{smallPush.Code}},
 }
 
-// TestSetup: nginx doesn't start, or answers nothing as it should.
+// TestSetup: nginx doesn't start, or gives wrong answers.
 func TestSetup(t *testing.T) {
 	httpConf, err := os.ReadFile("../../nginx/http.conf")
 	check(t, err)
 	for _, c := range setups {
 		t.Run(c.name, func(t *testing.T) {
-			e := newEdge(t, replaced(t, edgeConfig, c.old, c.new), []string{plain})
-			e.write("http.conf", replaced(t, string(httpConf),
+			e := newEdge(t, replaceOnce(t, edgeConfig, c.old, c.new), []string{plain})
+			e.write("http.conf", replaceOnce(t, string(httpConf),
 				`init_worker_by_lua_block { require("gatehouse.edge").start() }`, ""))
-			e.write("no-dictionary.conf", replaced(t, string(httpConf), "lua_shared_dict gatehouse 4m;", ""))
+			e.write("no-dictionary.conf", replaceOnce(t, string(httpConf), "lua_shared_dict gatehouse 4m;", ""))
 			e.start()
-			if slices.Contains(c.want, smallPush.Code) { // the others take none
+			if slices.Contains(c.want, smallPush.Code) { // other setups accept no push
 				e.pushState()
 			}
 			await.Until(t, "nginx shows "+c.got, func() bool {
@@ -493,7 +493,7 @@ func TestSetup(t *testing.T) {
 	}
 }
 
-// TestDump analyses what a real nginx prints of its configuration, which has all files but the rules.
+// TestDump analyses the configuration dump of a real nginx. The dump has all files but the rules.
 func TestDump(t *testing.T) {
 	e := newEdge(t, edgeConfig, []string{plain, bypasses[3].server})
 	path, err := stack.FindNginx()

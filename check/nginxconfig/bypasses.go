@@ -5,42 +5,42 @@ import (
 	"strings"
 )
 
-// What clients must not reach.
+// Descriptions of private addresses, which clients must not reach.
 const (
 	sidecarAPI = "the sidecar, which answers any device's private objects without a credential"
 	pushSocket = "the push listener, by which the cache and the verdicts are written"
 )
 
-// destination checks where a scope sends requests: not to what is Gatehouse's own, and not to what clients choose.
-func (a *analysis) destination(s *scope) {
-	own := s.own(passes...)
-	if own == nil || onSockets(s.server()) {
+// checkDestination reports a scope that sends requests to a private address or to an address of the client's choice.
+func (a *analysis) checkDestination(s *scope) {
+	own := s.own(passDirectives...)
+	if own == nil || listensOnSocketsOnly(s.server()) {
 		return
 	}
 	pass := own[0]
 	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
 		if name := clientVariable(text); name != "" {
-			a.addAt(&clientsChoose, s, pass,
+			a.addOnce(&clientsChoose, s, pass,
 				"%s: clients choose by $%s where their requests go: also to what only this machine may reach", pass.arg(0), name)
 		}
 	}
-	for _, address := range a.addresses(s, pass) {
-		what, found := a.inner[address]
+	for _, address := range a.passAddresses(s, pass) {
+		what, found := a.privateAddresses[address]
 		if found && !(what == sidecarAPI && slices.Equal(s.args, []string{"=", "/v1/session/jwks"})) {
-			a.addAt(&toInner, s, pass, "leads to %s", what)
+			a.addOnce(&toPrivate, s, pass, "leads to %s", what)
 		}
 	}
 }
 
-// onSockets reports whether a server listens on unix sockets only.
-func onSockets(server *scope) bool {
+// listensOnSocketsOnly reports whether a server listens on unix sockets only.
+func listensOnSocketsOnly(server *scope) bool {
 	listens := server.own("listen")
 	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool {
 		return !strings.HasPrefix(d.arg(0), "unix:")
 	})
 }
 
-// clientVariable returns the variable of the client's by which the host of a pass is chosen, "" if it isn't.
+// clientVariable returns the client-controlled variable in the host of a pass, "" for none.
 func clientVariable(text string) string {
 	if _, after, found := strings.Cut(text, "://"); found {
 		text = after
@@ -58,18 +58,18 @@ func clientVariable(text string) string {
 	return ""
 }
 
-// methods reports that requests get upstream with another method than the one that was judged.
-func (a *analysis) methods(s *scope) {
+// checkMethods reports that requests get upstream with another method than the judged one.
+func (a *analysis) checkMethods(s *scope) {
 	if d := s.effective("proxy_method"); d != nil {
-		a.sends(s, d[0], strings.ToUpper(d[0].arg(0)))
+		a.checkMethodChange(s, d[0], strings.ToUpper(d[0].arg(0)))
 	}
 }
 
-// upgrades reports that clients may agree on h2c with the upstream, and then ask it what nobody judges.
-func (a *analysis) upgrades(s *scope) {
+// checkUpgrades reports that clients may agree on h2c with the upstream: nobody judges the requests that follow.
+func (a *analysis) checkUpgrades(s *scope) {
 	pass := s.pass()
 	if pass == nil || pass.name != "proxy_pass" || a.rules != nil && !slices.ContainsFunc(a.rules.all, func(r rule) bool {
-		return r.protects()
+		return r.needsCredential()
 	}) {
 		return
 	}
@@ -78,37 +78,38 @@ func (a *analysis) upgrades(s *scope) {
 			slices.ContainsFunc(a.variablesOf(s).expand(d.arg(1)), func(text string) bool {
 				return strings.Contains(text, "$http_upgrade") || strings.EqualFold(text, "h2c")
 			}) {
-			a.addAt(&tunnel, s, d, "passes on each protocol: with an upstream that takes h2c, clients ask further requests in "+
-				"the same connection, which nobody judges")
+			a.addOnce(&tunnel, s, d,
+				"passes on each protocol: with an upstream that takes h2c, clients ask further requests in "+
+					"the same connection, which nobody judges")
 		}
 	}
 }
 
-// streams checks the servers of stream blocks that other machines reach.
-func (a *analysis) streams() {
+// checkStreams checks the servers of stream blocks that other machines reach.
+func (a *analysis) checkStreams() {
 	for _, server := range a.servers {
-		if server.parent == a.http || a.apart(server) || server.closed() {
+		if server.parent == a.http || a.isLessReachable(server) || server.isRestricted() {
 			continue
 		}
 		for _, pass := range server.own("proxy_pass") {
-			a.stream(server.parent, server, pass)
+			a.checkStream(server.parent, server, pass)
 		}
 	}
 }
 
-// stream reports a server of a stream block that leads to what the plugin protects, to what is Gatehouse's own, or to
-// what clients choose.
-func (a *analysis) stream(block, server *scope, pass *directive) {
+// checkStream reports a server of a stream block that leads to a protected upstream, a private address, or an address
+// of the client's choice.
+func (a *analysis) checkStream(block, server *scope, pass *directive) {
 	for _, text := range variablesIn(block, server).expand(pass.arg(0)) {
 		if name := clientVariable(text); name != "" {
-			a.addAt(&clientsChoose, server, pass, "%s: clients choose by $%s where their connections go: also to what only "+
+			a.addOnce(&clientsChoose, server, pass, "%s: clients choose by $%s where their connections go: also to what only "+
 				"this machine may reach", pass.arg(0), name)
 		}
-		for _, name := range a.named(text, block) {
-			if what, found := a.inner[name]; found {
-				a.addAt(&toInner, server, pass, "leads to %s", what)
-			} else if a.upstreams[name] {
-				a.addAt(&unjudged, server, pass,
+		for _, name := range a.hostAddresses(text, block) {
+			if what, found := a.privateAddresses[name]; found {
+				a.addOnce(&toPrivate, server, pass, "leads to %s", what)
+			} else if a.protectedUpstreams[name] {
+				a.addOnce(&unjudged, server, pass,
 					"%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get "+
 						"to it", pass.arg(0))
 			}

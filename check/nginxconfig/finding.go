@@ -2,8 +2,8 @@ package nginxconfig
 
 import "github.com/gatehouse/gatehouse/check/findings"
 
-// The kinds. 11: the files and the plugin. 12: what is not judged. 13: headers to the upstream. 14: answers. 15: the
-// push listener and the listener for operators.
+// Kinds of findings. 11: files and plugin. 12: unjudged requests. 13: headers to the upstream. 14: answers. 15: push
+// listener and operators' listener.
 var (
 	unreadable = findings.ErrorKind("GH1101",
 		"correct the file; on another machine than nginx's, check the output of nginx -T")
@@ -37,7 +37,7 @@ var (
 	returnFirst = findings.WarningKind("GH1204",
 		"answer by a file or by content_by_lua_block, which come after the access phase")
 	rewriteIn     = findings.ErrorKind("GH1205", "give the path that clients send a rule with the same auth")
-	toInner       = findings.ErrorKind("GH1206", "remove the location, or pass its requests to the service")
+	toPrivate     = findings.ErrorKind("GH1206", "remove the location, or pass its requests to the service")
 	clientsChoose = findings.ErrorKind("GH1207", "name the upstream, or choose it by a map of constants")
 	otherMethod   = findings.ErrorKind("GH1208",
 		"remove proxy_method or set_method, or give the rule the client's method, too")
@@ -74,7 +74,7 @@ func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noPlugin, noInit, noStart, noDict, smallMemory, noCodeCache, rulesUnread, badRules,
 		openMethod, openPart, unknownMethod, notEnforced, wildcard,
-		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toInner, clientsChoose, otherMethod, tunnel,
+		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toPrivate, clientsChoose, otherMethod, tunnel,
 		weakerHost,
 		forgedIdentity, splitHeader, authRequest, anySource,
 		sharedCache, lostHeaders, reencoded, changedBody, changedHeader,

@@ -10,53 +10,53 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// judge is what decides about requests of a server: the rules of a virtual host, or those of the top level.
-type judge struct {
+// hostRules are the rules for a host's requests: those of a virtual host, or those of the top level.
+type hostRules struct {
 	policy.HostRules
-	host int    // its index in the rules
-	as   string // a host that it judges
+	host        int    // index of the virtual host in the rules
+	exampleHost string // a host under these rules
 }
 
-func (a *analysis) title(j *judge) string {
-	if j.host == policy.NoVirtualHost {
+func (a *analysis) displayName(hr *hostRules) string {
+	if hr.host == policy.NoVirtualHost {
 		return "the top level of the rules"
 	}
-	return "virtual_hosts." + a.rules.VirtualHosts[j.host].Name
+	return "virtual_hosts." + a.rules.VirtualHosts[hr.host].Name
 }
 
-func (a *analysis) need(j *judge, method, path string) policy.Need {
-	return a.rules.NeedOf(j.HostRules, method, path)
+func (a *analysis) needOf(hr *hostRules, method, path string) policy.Need {
+	return a.rules.NeedOf(hr.HostRules, method, path)
 }
 
-// findJudges notes who judges the requests of each server. nginx chooses among the servers of an address by the host,
-// without its port and a dot at its end, like the plugin.
-func (a *analysis) findJudges() {
-	a.judges = map[*scope][]judge{}
+// findServerRules records the rules that judge each server's requests. Like the plugin, nginx selects among the servers
+// of an address by the host without port and trailing dot.
+func (a *analysis) findServerRules() {
+	a.serverRules = map[*scope][]hostRules{}
 	if a.rules == nil {
 		return
 	}
 	byAddress := map[string][]*scope{}
 	for _, server := range a.http.inner {
-		for _, address := range listens(server) {
+		for _, address := range listenAddresses(server) {
 			byAddress[address] = append(byAddress[address], server)
 		}
 	}
 	find := a.rules.FindVirtualHost()
 	for address, servers := range byAddress {
-		names := namesOf(address, servers)
-		hosts := append(findings.SampleHosts(names.domains, a.rules.Config), names.matched...)
+		names := collectServerNames(address, servers)
+		hosts := append(findings.SampleHosts(names.domains, a.rules.Config), names.exampleHosts...)
 		slices.Sort(hosts)
 		for _, host := range append([]string{""}, hosts...) {
-			server, by := servers[names.find(host)], find(host)
-			if !slices.ContainsFunc(a.judges[server], func(j judge) bool { return j.host == by }) {
-				a.judges[server] = append(a.judges[server], judge{a.rules.HostRules(by), by, host})
+			server, by := servers[names.findServer(host)], find(host)
+			if !slices.ContainsFunc(a.serverRules[server], func(hr hostRules) bool { return hr.host == by }) {
+				a.serverRules[server] = append(a.serverRules[server], hostRules{a.rules.HostRules(by), by, host})
 			}
 		}
 	}
 }
 
-// listens are the addresses of a server, in a form that is the same for the same address.
-func listens(server *scope) (all []string) {
+// listenAddresses returns the addresses of a server, normalized so that equal addresses are equal texts.
+func listenAddresses(server *scope) (all []string) {
 	for _, d := range server.own("listen") {
 		text := d.arg(0)
 		if !strings.HasPrefix(text, "unix:") {
@@ -80,44 +80,44 @@ func listens(server *scope) (all []string) {
 	return all
 }
 
-// names are those of the servers of an address.
-type names struct {
-	domains     []findings.Domain
-	expressions []expression
-	matched     []string // a host that each expression matches
-	other       int      // the server for hosts without one
+// serverNames are the names of all servers of an address.
+type serverNames struct {
+	domains      []findings.Domain
+	expressions  []serverExpression
+	exampleHosts []string // a host for each expression
+	fallback     int      // server for hosts without a server
 }
 
-type expression struct {
+type serverExpression struct {
 	*regexp.Regexp
 	server int
 }
 
-func namesOf(address string, servers []*scope) *names {
-	n := &names{}
+func collectServerNames(address string, servers []*scope) *serverNames {
+	n := &serverNames{}
 	chosen := false
 	for i, server := range servers {
 		for j, d := range server.own("listen") {
-			if !chosen && listens(server)[j] == address && slices.ContainsFunc(d.args, func(arg string) bool {
+			if !chosen && listenAddresses(server)[j] == address && slices.ContainsFunc(d.args, func(arg string) bool {
 				return arg == "default_server" || arg == "default"
 			}) {
-				n.other, chosen = i, true
+				n.fallback, chosen = i, true
 			}
 		}
 		for _, d := range server.own("server_name") {
 			for _, name := range d.args {
-				n.add(strings.ToLower(name), name, i)
+				n.addName(strings.ToLower(name), name, i)
 			}
 		}
 	}
 	return n
 }
 
-func (n *names) add(name, written string, server int) {
+func (n *serverNames) addName(name, written string, server int) {
 	if text, found := strings.CutPrefix(written, "~"); found {
 		if compiled, err := regexp.Compile("(?i)" + text); err == nil {
-			n.expressions = append(n.expressions, expression{compiled, server})
-			n.matched = append(n.matched, strings.ToLower(strings.TrimPrefix(sample(text, "", ""), "/")))
+			n.expressions = append(n.expressions, serverExpression{compiled, server})
+			n.exampleHosts = append(n.exampleHosts, strings.ToLower(strings.TrimPrefix(samplePath(text, "", ""), "/")))
 		}
 		return
 	}
@@ -128,9 +128,9 @@ func (n *names) add(name, written string, server int) {
 	n.domains = append(n.domains, findings.Domain{Text: name, Owner: server})
 }
 
-// find returns the index of the server that takes a host.
-func (n *names) find(host string) int {
-	if server := findings.Route(n.domains, host); server >= 0 {
+// findServer returns the index of the server that takes a host.
+func (n *serverNames) findServer(host string) int {
+	if server := findings.FindOwner(n.domains, host); server >= 0 {
 		return server
 	}
 	for _, e := range n.expressions {
@@ -138,115 +138,115 @@ func (n *names) find(host string) int {
 			return e.server
 		}
 	}
-	return n.other
+	return n.fallback
 }
 
-// judgesOf are those of a scope's server, and all for a scope that isn't judged.
-func (a *analysis) judgesOf(s *scope) []judge {
-	if server := s.server(); server != nil && a.judged(s) {
-		return a.judges[server]
+// hostRulesOf returns the rules that judge a scope's requests; for an unjudged scope, the rules of all hosts.
+func (a *analysis) hostRulesOf(s *scope) []hostRules {
+	if server := s.server(); server != nil && a.isJudged(s) {
+		return a.serverRules[server]
 	}
-	all := []judge{{HostRules: a.rules.HostRules(policy.NoVirtualHost), host: policy.NoVirtualHost}}
+	all := []hostRules{{HostRules: a.rules.HostRules(policy.NoVirtualHost), host: policy.NoVirtualHost}}
 	for i := range a.rules.VirtualHosts {
-		all = append(all, judge{HostRules: a.rules.HostRules(i), host: i})
+		all = append(all, hostRules{HostRules: a.rules.HostRules(i), host: i})
 	}
 	return all
 }
 
-// rulesOf are the rules of a scope's judges.
+// rulesOf returns the single rules in hostRulesOf.
 func (a *analysis) rulesOf(s *scope) (all []rule) {
-	for _, j := range a.judgesOf(s) {
-		all = append(all, a.rules.all[j.First:j.End]...)
+	for _, hr := range a.hostRulesOf(s) {
+		all = append(all, a.rules.all[hr.First:hr.End]...)
 	}
 	return all
 }
 
-// peers are the judges of a scope's server, and of all judged servers with an upstream of it.
-func (a *analysis) peers(s *scope) []judge {
-	all := slices.Clone(a.judgesOf(s))
-	to := a.passed(s.server())
+// peerHostRules returns the rules of a scope's server and of all judged servers with a common upstream.
+func (a *analysis) peerHostRules(s *scope) []hostRules {
+	all := slices.Clone(a.hostRulesOf(s))
+	to := a.passedAddresses(s.server())
 	for _, other := range a.http.inner {
-		if other != s.server() && slices.ContainsFunc(a.passed(other),
+		if other != s.server() && slices.ContainsFunc(a.passedAddresses(other),
 			func(name string) bool { return slices.Contains(to, name) }) {
-			all = append(all, a.judges[other]...)
+			all = append(all, a.serverRules[other]...)
 		}
 	}
 	return all
 }
 
-// passed are the addresses to which the judged scopes of a server pass requests.
-func (a *analysis) passed(server *scope) (all []string) {
+// passedAddresses returns the addresses to which the judged scopes of a server pass requests.
+func (a *analysis) passedAddresses(server *scope) (all []string) {
 	server.each(func(s *scope) {
-		if pass := s.pass(); pass != nil && a.judged(s) {
-			all = append(all, a.addresses(s, pass)...)
+		if pass := s.pass(); pass != nil && a.isJudged(s) {
+			all = append(all, a.passAddresses(s, pass)...)
 		}
 	})
 	return all
 }
 
-// hosts reports a host by which clients get to an upstream with less than the rules ask for another host.
-// Hosts without rules, which are refused or pass, protect nothing.
-func (a *analysis) hosts() {
+// checkHosts reports a host by which clients reach an upstream with less than the rules ask for another host. Hosts
+// without rules protect nothing: their requests are refused or pass.
+func (a *analysis) checkHosts() {
 	if a.rules == nil || len(a.rules.VirtualHosts) == 0 {
 		return
 	}
 	var all []*scope
 	for _, server := range a.http.inner {
 		server.each(func(s *scope) {
-			if s.pass() != nil && a.judged(s) {
+			if s.pass() != nil && a.isJudged(s) {
 				all = append(all, s)
 			}
 		})
 	}
 	seen := map[*scope]bool{}
 	for _, s := range all {
-		if s.closed() || !a.machineOnly && a.apart(s.server()) {
+		if s.isRestricted() || !a.machineOnly && a.isLessReachable(s.server()) {
 			continue
 		}
-		to := a.addresses(s, s.pass())
-		for _, guard := range all {
-			if !slices.ContainsFunc(a.addresses(guard, guard.pass()), func(name string) bool {
+		to := a.passAddresses(s, s.pass())
+		for _, protected := range all {
+			if !slices.ContainsFunc(a.passAddresses(protected, protected.pass()), func(name string) bool {
 				return slices.Contains(to, name)
 			}) {
 				continue
 			}
-			for _, by := range a.judges[s.server()] {
-				for _, other := range a.judges[guard.server()] {
+			for _, by := range a.serverRules[s.server()] {
+				for _, other := range a.serverRules[protected.server()] {
 					if other.First == other.End || by.host == other.host || seen[s.server()] {
 						continue
 					}
-					method, path := a.weaker(s, guard, &by, &other)
+					method, path := a.findWeaker(s, protected, &by, &other)
 					if path == "" {
 						continue
 					}
 					seen[s.server()] = true
-					a.addAt(&weakerHost, s, s.pass(), "%s: is an upstream that %s protects, but here %s judges the host %q, and "+
-						"asks less for %s %s", s.pass().arg(0), a.title(&other), a.title(&by), by.as, method, path)
+					a.addOnce(&weakerHost, s, s.pass(), "%s: is an upstream that %s protects, but here %s judges the host %q, and "+
+						"asks less for %s %s", s.pass().arg(0), a.displayName(&other), a.displayName(&by), by.exampleHost, method, path)
 				}
 			}
 		}
 	}
 }
 
-// weaker returns a request of a scope of which its judge asks less than the judge of another scope of the same
+// findWeaker returns a request of a scope for which the rules by ask less than the rules other of a scope with the same
 // upstream, "" for none.
-func (a *analysis) weaker(s, guard *scope, by, other *judge) (method, path string) {
+func (a *analysis) findWeaker(s, protected *scope, by, other *hostRules) (method, path string) {
 	paths := []string{"/"}
 	for _, r := range slices.Concat(a.rules.all[other.First:other.End], a.rules.all[by.First:by.End]) {
 		paths = append(paths, r.Samples()...)
 	}
 	if l := s.location(); l != nil {
-		if kind, path := l.match(); kind == "" || kind == "=" || kind == "^~" {
+		if kind, path := l.locationMatch(); kind == "" || kind == "=" || kind == "^~" {
 			paths = append(paths, path)
 		}
 	}
 	for _, path := range paths {
-		asked := &rule{Match: policy.Match{Path: path}}
-		if !guard.takes(asked) || !s.takes(asked) {
+		sample := &rule{Match: policy.Match{Path: path}}
+		if !protected.mayTake(sample) || !s.mayTake(sample) {
 			continue
 		}
 		for _, method := range a.rules.SampleMethods() {
-			if a.need(by, method, path).Weaker(a.need(other, method, path)) {
+			if a.needOf(by, method, path).Weaker(a.needOf(other, method, path)) {
 				return method, path
 			}
 		}

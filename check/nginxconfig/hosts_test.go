@@ -19,13 +19,13 @@ const (
 	forShop = "server_name shop.example .shop.example;"
 )
 
-// hosted are configurations with virtual hosts of the rules: what else the server of nginx.conf has, more servers of
-// its address, and more of http. e2e/bypass shows which are open.
-var hosted = []struct {
+// hostCases are configurations with virtual hosts in the rules: additions to nginx.conf's server, further servers of
+// the address, and additions to http. e2e/bypass proves the open ones.
+var hostCases = []struct {
 	name, rules          string
 	own, servers, others string
 	want                 []string
-	at                   string // is part of the first finding's place and message
+	at                   string // part of the first finding's place and message
 }{
 	{"one server", shop, "", "", "", []string{weakerHost.Code},
 		`proxy_pass: http://service: is an upstream that virtual_hosts.shop protects, but ` +
@@ -71,13 +71,13 @@ var hosted = []struct {
 
 func TestHosted(t *testing.T) {
 	const listen = "listen 127.0.0.1:8080"
-	for _, c := range hosted {
+	for _, c := range hostCases {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "rules")
 			check(t, os.WriteFile(file, []byte("credentials: {basic: true}\n"+c.rules), 0o600))
 			more := strings.NewReplacer("LISTEN", listen[:7]+"8080", "PLUGIN", "include /usr/share/gatehouse/nginx/server.conf;",
 				"PASS/", "location / { proxy_pass http://").Replace(c.others + c.servers)
-			report := shipped(t, file, listen, "listen 8080", inServer, "    "+c.own+"\n"+inServer, anyServer,
+			report := analyzeShipped(t, file, listen, "listen 8080", inServer, "    "+c.own+"\n"+inServer, anyServer,
 				"upstream other { server 192.0.2.1; }\n"+more+"\n"+anyServer)
 			wantCodes(t, report, c.want)
 			if len(report.Findings) > 0 &&
@@ -88,7 +88,7 @@ func TestHosted(t *testing.T) {
 	}
 }
 
-// TestDot: in a real nginx a dot at the host's end leads to the host's server, and to its rules.
+// TestDot: a real nginx ignores a dot at the host's end: server and rules are those of the host.
 func TestDot(t *testing.T) {
 	const rules = `credentials: {id_header: x-device-id, secret_header: x-device-token}
 rules: [{match: {path: /v1/secret}, auth: {}}]
@@ -116,11 +116,11 @@ func TestListens(t *testing.T) {
 		"127.0.0.1:81": "127.0.0.1:81", "127.0.0.1": "127.0.0.1:80", "[::]:81": "[::]:81", "[::1]": "[::1]:80",
 		"unix:/a.sock": "unix:/a.sock", "a:81": "a:81"} {
 		server := newScope(&directive{name: "server", block: []*directive{{name: "listen", args: []string{listen}}}}, nil)
-		if got := listens(server); len(got) != 1 || got[0] != want {
+		if got := listenAddresses(server); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: got %q, want %s", listen, got, want)
 		}
 	}
-	if got := listens(newScope(&directive{name: "server"}, nil)); len(got) != 1 || got[0] != "*:80" {
+	if got := listenAddresses(newScope(&directive{name: "server"}, nil)); len(got) != 1 || got[0] != "*:80" {
 		t.Errorf("without listen got %q", got)
 	}
 }

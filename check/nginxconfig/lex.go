@@ -11,16 +11,16 @@ import (
 // follows "access_by_lua_block{" without a space for the content of that block. An analysis that misreads a file
 // misses bypasses.
 
-// lexer reads the tokens of a file as nginx does (ngx_conf_read_token), and blocks of Lua as lua-nginx-module does.
+// lexer reads the tokens of a file like nginx (ngx_conf_read_token), and blocks of Lua like lua-nginx-module.
 type lexer struct {
 	text string
 	pos  int
-	line int // of the byte at pos
+	line int // line of the byte at pos
 }
 
 var errEnd = errors.New("ends within a directive or block")
 
-func (l *lexer) next() byte {
+func (l *lexer) nextByte() byte {
 	c := l.text[l.pos]
 	l.pos++
 	if c == '\n' {
@@ -29,16 +29,16 @@ func (l *lexer) next() byte {
 	return c
 }
 
-func (l *lexer) done() bool { return l.pos >= len(l.text) }
+func (l *lexer) atEnd() bool { return l.pos >= len(l.text) }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// skip skips white space and comments.
-func (l *lexer) skip() {
-	for !l.done() {
+// skipSpace skips white space and comments.
+func (l *lexer) skipSpace() {
+	for !l.atEnd() {
 		switch c := l.text[l.pos]; {
 		case isSpace(c):
-			l.next()
+			l.nextByte()
 		case c == '#':
 			l.skipLine()
 		default:
@@ -48,17 +48,17 @@ func (l *lexer) skip() {
 }
 
 func (l *lexer) skipLine() {
-	for !l.done() && l.text[l.pos] != '\n' {
-		l.next()
+	for !l.atEnd() && l.text[l.pos] != '\n' {
+		l.nextByte()
 	}
 }
 
-// words reads the words of a directive, and what ends it: ';', '{', or '}' and the end of the file, before which there
-// are no words.
-func (l *lexer) words() (words []string, end byte, err error) {
+// readWords reads the words of a directive and the end: ';', '{', '}' or 0 for the end of the file. No words precede
+// '}' and 0.
+func (l *lexer) readWords() (words []string, end byte, err error) {
 	for {
-		l.skip()
-		if l.done() {
+		l.skipSpace()
+		if l.atEnd() {
 			if len(words) > 0 {
 				return nil, 0, errEnd
 			}
@@ -66,35 +66,35 @@ func (l *lexer) words() (words []string, end byte, err error) {
 		}
 		switch c := l.text[l.pos]; c {
 		case ';', '{', '}':
-			l.next()
+			l.nextByte()
 			if (c == '}') != (len(words) == 0) {
 				return nil, 0, fmt.Errorf("unexpected %q", c)
 			}
 			return words, c, nil
 		case '"', '\'':
-			word, err := l.quoted()
+			word, err := l.readQuoted()
 			if err != nil {
 				return nil, 0, err
 			}
 			words = append(words, word)
 		default:
-			words = append(words, l.word())
+			words = append(words, l.readWord())
 		}
 	}
 }
 
-// word reads a word without quotes. "${" doesn't end it, as another brace does.
-func (l *lexer) word() string {
+// readWord reads a word without quotes. A brace ends a word, except in "${".
+func (l *lexer) readWord() string {
 	var b strings.Builder
 	variable := false
-	for !l.done() {
+	for !l.atEnd() {
 		c := l.text[l.pos]
 		if isSpace(c) || c == ';' || c == '{' && !variable {
 			break
 		}
-		l.next()
-		if c == '\\' && !l.done() {
-			b.WriteString(unescape(l.next()))
+		l.nextByte()
+		if c == '\\' && !l.atEnd() {
+			b.WriteString(unescape(l.nextByte()))
 			variable = false
 			continue
 		}
@@ -104,17 +104,17 @@ func (l *lexer) word() string {
 	return b.String()
 }
 
-// quoted reads a word in quotes.
-func (l *lexer) quoted() (string, error) {
+// readQuoted reads a word in quotes.
+func (l *lexer) readQuoted() (string, error) {
 	var b strings.Builder
-	quote := l.next()
-	for !l.done() {
-		switch c := l.next(); {
-		case c == '\\' && !l.done():
-			b.WriteString(unescape(l.next()))
+	quote := l.nextByte()
+	for !l.atEnd() {
+		switch c := l.nextByte(); {
+		case c == '\\' && !l.atEnd():
+			b.WriteString(unescape(l.nextByte()))
 		case c != quote:
 			b.WriteByte(c)
-		case l.done() || isSpace(l.text[l.pos]) || strings.IndexByte(";{)", l.text[l.pos]) >= 0:
+		case l.atEnd() || isSpace(l.text[l.pos]) || strings.IndexByte(";{)", l.text[l.pos]) >= 0:
 			return b.String(), nil
 		default:
 			return "", fmt.Errorf("unexpected %q after a quote", l.text[l.pos])
@@ -123,7 +123,7 @@ func (l *lexer) quoted() (string, error) {
 	return "", errEnd
 }
 
-// unescape returns what nginx makes of a backslash and c: it keeps the backslash before most characters.
+// unescape returns nginx's reading of a backslash and c: nginx keeps the backslash before most characters.
 func unescape(c byte) string {
 	switch c {
 	case '"', '\'', '\\':
@@ -138,11 +138,11 @@ func unescape(c byte) string {
 	return `\` + string([]byte{c})
 }
 
-// lua reads a block of Lua after its '{', up to the '}' that ends it.
-func (l *lexer) lua() (string, error) {
+// readLua reads a block of Lua from behind '{' to the matching '}'.
+func (l *lexer) readLua() (string, error) {
 	start := l.pos
-	for depth := 1; !l.done(); {
-		switch c := l.next(); c {
+	for depth := 1; !l.atEnd(); {
+		switch c := l.nextByte(); c {
 		case '{':
 			depth++
 		case '}':
@@ -150,32 +150,32 @@ func (l *lexer) lua() (string, error) {
 				return l.text[start : l.pos-1], nil
 			}
 		case '"', '\'':
-			l.luaString(c)
+			l.skipLuaString(c)
 		case '[':
-			l.longBracket()
+			l.skipLongBracket()
 		case '-':
-			l.luaComment()
+			l.skipLuaComment()
 		}
 	}
 	return "", errEnd
 }
 
-// parseLua reads Lua. A text may have what looks like a comment.
-func parseLua(code string) (out lua) {
+// parseLua reads Lua. Comment signs within a text begin no comment.
+func parseLua(code string) (out luaCode) {
 	var plain, bare strings.Builder
-	for l := (&lexer{text: code}); !l.done(); {
+	for l := (&lexer{text: code}); !l.atEnd(); {
 		start, text := l.pos, ""
 		isText := false
-		switch c := l.next(); c {
+		switch c := l.nextByte(); c {
 		case '"', '\'':
-			l.luaString(c)
+			l.skipLuaString(c)
 			text, isText = strings.TrimSuffix(code[start+1:l.pos], string(c)), true
 		case '[':
-			if isText = l.longBracket(); isText {
+			if isText = l.skipLongBracket(); isText {
 				text = strings.Trim(code[start:l.pos], "[]=")
 			}
 		case '-':
-			if l.luaComment() {
+			if l.skipLuaComment() {
 				plain.WriteByte(' ')
 				bare.WriteByte(' ')
 				continue
@@ -189,28 +189,28 @@ func parseLua(code string) (out lua) {
 			bare.WriteString(code[start:l.pos])
 		}
 	}
-	out.code, out.bare = plain.String(), bare.String()
+	out.code, out.masked = plain.String(), bare.String()
 	return out
 }
 
-// luaComment skips the rest of a comment, of which '-' was read, and reports whether it is one.
-func (l *lexer) luaComment() bool {
-	if l.done() || l.text[l.pos] != '-' {
+// skipLuaComment skips a comment whose first '-' is read, and reports whether the text is a comment.
+func (l *lexer) skipLuaComment() bool {
+	if l.atEnd() || l.text[l.pos] != '-' {
 		return false
 	}
-	l.next()
-	if l.done() || l.text[l.pos] != '[' || !l.longBracketAfter() {
+	l.nextByte()
+	if l.atEnd() || l.text[l.pos] != '[' || !l.skipBracketComment() {
 		l.skipLine()
 	}
 	return true
 }
 
-func (l *lexer) luaString(quote byte) {
-	for !l.done() {
-		switch l.next() {
+func (l *lexer) skipLuaString(quote byte) {
+	for !l.atEnd() {
+		switch l.nextByte() {
 		case '\\':
-			if !l.done() {
-				l.next()
+			if !l.atEnd() {
+				l.nextByte()
 			}
 		case quote:
 			return
@@ -218,14 +218,14 @@ func (l *lexer) luaString(quote byte) {
 	}
 }
 
-func (l *lexer) longBracketAfter() bool {
-	l.next()
-	return l.longBracket()
+func (l *lexer) skipBracketComment() bool {
+	l.nextByte()
+	return l.skipLongBracket()
 }
 
-// longBracket skips the rest of a string or comment like [[ ]] or [==[ ]==], of which '[' was read, and reports whether
-// it is one.
-func (l *lexer) longBracket() bool {
+// skipLongBracket skips a string or comment like [[ ]] or [==[ ]==] whose first '[' is read, and reports whether the
+// text is a long bracket.
+func (l *lexer) skipLongBracket() bool {
 	rest := l.text[l.pos:]
 	level := len(rest) - len(strings.TrimLeft(rest, "="))
 	if level == len(rest) || rest[level] != '[' {
@@ -236,7 +236,7 @@ func (l *lexer) longBracket() bool {
 		end = len(rest) - level - 2
 	}
 	for range end + level + 2 {
-		l.next()
+		l.nextByte()
 	}
 	return true
 }

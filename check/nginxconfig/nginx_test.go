@@ -24,7 +24,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// edge is a real nginx with the plugin, and with a server for each case that listens on a socket of its own.
+// edge is a real nginx with the plugin, and a server with its own socket for each case.
 type edge struct {
 	t   *testing.T
 	dir string
@@ -32,7 +32,7 @@ type edge struct {
 	cmd *exec.Cmd
 
 	mu  sync.Mutex
-	log []string // what the upstream and the sidecar were asked
+	log []string // requests to upstream and sidecar
 }
 
 const edgeRules = `
@@ -47,7 +47,7 @@ rules:
   cache: {}
 `
 
-// edgeConfig is nginx.conf around the servers; a setup may change it.
+// edgeConfig is the nginx.conf around the servers; setups may change the text.
 const edgeConfig = `
 daemon off;
 master_process off;
@@ -109,7 +109,7 @@ func library(t *testing.T) string {
 	return path
 }
 
-// newEdge writes the configuration and starts what nginx calls. It doesn't start nginx.
+// newEdge writes the configuration and starts upstream and sidecar, but not nginx.
 func newEdge(t *testing.T, config string, servers []string) *edge {
 	t.Helper()
 	plugin, err := filepath.Abs("../../nginx")
@@ -153,7 +153,7 @@ func (e *edge) write(name, text string) {
 	check(e.t, os.WriteFile(filepath.Join(e.dir, name), []byte(text), 0o600))
 }
 
-// start starts nginx, and stops it after the test.
+// start starts nginx, and stops nginx after the test.
 func (e *edge) start() {
 	e.t.Helper()
 	path, err := stack.FindNginx()
@@ -210,7 +210,7 @@ func (e *edge) push(body []byte) int {
 
 func device(id string) []string { return []string{"X-Device-Id: " + id, "X-Device-Token: good"} }
 
-// upstream answers each request with what it got.
+// upstream answers each request with the request's own text.
 func (e *edge) upstream(w http.ResponseWriter, r *http.Request) {
 	got := fmt.Sprintf("upstream: %s %s device=%s", r.Method, r.RequestURI, r.Header.Get("X-Gatehouse-Device"))
 	for name := range r.Header {
@@ -222,7 +222,7 @@ func (e *edge) upstream(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, got+"\n")
 }
 
-// verify is the sidecar's call: devices whose secret is good are allowed.
+// verify answers the sidecar's call: devices with the good secret are allowed.
 func (e *edge) verify(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	response := wire.VerifyResponse{Outcome: wire.Deny, Epoch: 7}
@@ -241,7 +241,8 @@ func (e *edge) note(line string) {
 	e.log = append(e.log, line)
 }
 
-// ask sends a request to a server of nginx, and returns the answer, and what upstream and sidecar were asked meanwhile.
+// ask sends a request to a server of nginx. The result is the answer, and the requests to upstream and sidecar during
+// the call.
 func (e *edge) ask(server int, method, target string, headers ...string) string {
 	e.mu.Lock()
 	e.log = nil
@@ -265,7 +266,7 @@ func (e *edge) ask(server int, method, target string, headers ...string) string 
 	return string(answer) + strings.Join(e.log, "\n")
 }
 
-func replaced(t testing.TB, text, old, replacement string) string {
+func replaceOnce(t testing.TB, text, old, replacement string) string {
 	t.Helper()
 	if !strings.Contains(text, old) {
 		t.Fatalf("there is no %q: bring the test up to date", old)
@@ -273,7 +274,7 @@ func replaced(t testing.TB, text, old, replacement string) string {
 	return strings.Replace(text, old, replacement, 1)
 }
 
-// wantCodes compares the codes of the findings of a report.
+// wantCodes compares the codes of a report's findings.
 func wantCodes(t testing.TB, report findings.Report, want []string) {
 	t.Helper()
 	var got []string

@@ -1,5 +1,6 @@
-// Package nginxconfig analyses an nginx.conf offline: whether all that Gatehouse protects is judged by its plugin, and
-// whether the plugin has what it needs. It knows what bypass_test.go shows of a real nginx.
+// Package nginxconfig analyses an nginx.conf offline: whether Gatehouse's plugin judges all requests for protected
+// upstreams, and whether the plugin has the settings that the plugin needs. bypass_test.go checks this model against a
+// real nginx.
 package nginxconfig
 
 import (
@@ -14,115 +15,116 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// analysis is one under way.
+// analysis holds the state of one Analyze call.
 type analysis struct {
-	file         string // nginx.conf
-	report       findings.Report
-	reader       *reader
-	http         *scope
-	servers      []*scope            // of http and of the stream blocks
-	ways         map[way][]string    // where passes lead, as far as that was asked
-	unjudgedWays map[sender][]string // of unjudgedTo, likewise
-	rules        *rules              // nil if they can't be read
-	upstreams    map[string]bool     // what the plugin protects, by name and address
-	inner        map[string]string   // addresses that only Gatehouse, or this machine, may reach, and what they are
-	exposed      map[*scope]bool     // local servers that others lead to
-	machineOnly  bool                // other machines don't reach the servers that the plugin judges
-	seen         map[place]bool
-	parsed       map[*directive]parsedLua
-	variables    map[*scope]variables // of servers of http, as far as that was asked
-	judges       map[*scope][]judge   // of each server
+	file               string // nginx.conf
+	report             findings.Report
+	reader             *reader
+	http               *scope
+	servers            []*scope               // servers of http and of the stream blocks
+	passTargets        map[scopePass][]string // addresses of passes, computed on demand
+	unjudgedTargets    map[senderKey][]string // results of unjudgedAddresses, computed on demand
+	rules              *rules                 // nil if the rules can't be read
+	protectedUpstreams map[string]bool        // names and addresses of protected upstreams
+	privateAddresses   map[string]string      // addresses that clients must not reach, with descriptions
+	exposed            map[*scope]bool        // local servers to which other servers lead
+	machineOnly        bool                   // other machines don't reach the judged servers
+	reported           map[findingKey]bool
+	luaByDirective     map[*directive]parsedLua
+	variables          map[*scope]variables   // variables by server of http, computed on demand
+	serverRules        map[*scope][]hostRules // rules by server
 }
 
-// place is a directive with a finding: several locations may inherit it.
-type place struct {
+// findingKey identifies a finding of a directive: several locations may inherit the directive.
+type findingKey struct {
 	d    *directive
 	code string
 }
 
 var nginxFile = regexp.MustCompile(`(?m)^\s*(events|http|server)\s*\{`)
 
-// Is reports whether text is nginx's: a line of it begins one of the blocks of every nginx.conf.
+// Is reports whether text is nginx's: some line begins a block of every nginx.conf.
 func Is(text []byte) bool { return nginxFile.Match(text) }
 
 func newAnalysis(file string) *analysis {
-	return &analysis{file: file, upstreams: map[string]bool{}, seen: map[place]bool{}, ways: map[way][]string{},
-		unjudgedWays: map[sender][]string{}, exposed: map[*scope]bool{}, parsed: map[*directive]parsedLua{},
+	return &analysis{file: file, protectedUpstreams: map[string]bool{}, reported: map[findingKey]bool{},
+		passTargets:     map[scopePass][]string{},
+		unjudgedTargets: map[senderKey][]string{}, exposed: map[*scope]bool{}, luaByDirective: map[*directive]parsedLua{},
 		variables: map[*scope]variables{}}
 }
 
-// Analyze reads an nginx.conf, of which text is the content, with the files that it includes; or the output of
-// nginx -T. rules are the plugin's, rendered or not, of a file of this name; nil: those that nginx.conf names.
+// Analyze reads the nginx.conf file, with content text, and the included files; or the output of nginx -T. rules are
+// the content of rulesFile, rendered or not; nil stands for the rules that nginx.conf names.
 func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
 	a := newAnalysis(file)
 	var tree []*directive
-	tree, a.reader = load(file, text)
+	tree, a.reader = loadFiles(file, text)
 	for _, d := range tree {
 		if d.name == "http" {
 			a.http = newScope(d, nil)
 		}
 	}
-	if len(a.reader.wrong) == 0 && a.http == nil {
-		a.reader.wrong = []string{"has no http block: give nginx.conf itself, which includes the others"}
+	if len(a.reader.problems) == 0 && a.http == nil {
+		a.reader.problems = []string{"has no http block: give nginx.conf itself, which includes the others"}
 	}
-	for _, why := range a.reader.wrong {
+	for _, why := range a.reader.problems {
 		a.add(&unreadable, nil, "", "%s", why)
 	}
-	if len(a.reader.wrong) > 0 {
-		return a.report // what is missing can't be told
+	if len(a.reader.problems) > 0 {
+		return a.report // findings would be guesses
 	}
 	found := false
 	a.machineOnly = true
 	for _, server := range a.http.inner {
 		server.each(func(s *scope) {
-			if a.judged(s) {
+			if a.isJudged(s) {
 				found = true
-				a.machineOnly = a.machineOnly && server.local()
+				a.machineOnly = a.machineOnly && server.isLocal()
 			}
 		})
 	}
 	if !found {
 		a.add(&noPlugin, nil, "", "no server runs access_by_lua of Gatehouse: no request is judged")
-		return a.report // of a proxy that isn't Gatehouse's
+		return a.report // the proxy is not Gatehouse's
 	}
 	a.findServers(tree)
-	a.setup(rulesFile, rules)
-	a.findJudges()
-	a.push()
-	a.protect()
-	a.expose()
-	a.streams()
+	a.checkSetup(rulesFile, rules)
+	a.findServerRules()
+	a.checkPush()
+	a.collectProtectedUpstreams()
+	a.markExposed()
+	a.checkStreams()
 	for _, server := range a.http.inner {
-		server.each(a.check)
+		server.each(a.checkScope)
 	}
-	a.hosts()
+	a.checkHosts()
 	a.report.Sort()
 	return a.report
 }
 
-// add reports a finding in a scope, nil for none; at says where in it.
+// add reports a finding in a scope, nil for none; at is the position within the scope.
 func (a *analysis) add(k *findings.Kind, s *scope, at, format string, args ...any) {
 	var d *directive
 	if s != nil {
 		d = s.directive
 	}
-	a.addIn(k, s, d, at, format, args...)
+	a.addAtLine(k, s, d, at, format, args...)
 }
 
-// addAt reports a finding about a directive that applies in a scope, once.
-func (a *analysis) addAt(k *findings.Kind, s *scope, d *directive, format string, args ...any) {
-	if at := (place{d, k.Code}); !a.seen[at] {
-		a.seen[at] = true
-		a.addIn(k, s, d, d.name, format, args...)
+// addOnce reports a finding about an inherited or own directive of a scope, once per directive.
+func (a *analysis) addOnce(k *findings.Kind, s *scope, d *directive, format string, args ...any) {
+	if at := (findingKey{d, k.Code}); !a.reported[at] {
+		a.reported[at] = true
+		a.addAtLine(k, s, d, d.name, format, args...)
 	}
 }
 
-// addIn reports a finding in a scope, nil for none; at says where in it, on the line of a directive.
-func (a *analysis) addIn(k *findings.Kind, s *scope, d *directive, at, format string, args ...any) {
+// addAtLine reports a finding in a scope, nil for none, with the line of d; at is the position within the scope.
+func (a *analysis) addAtLine(k *findings.Kind, s *scope, d *directive, at, format string, args ...any) {
 	p := findings.Place{Path: at}
 	if server := s.server(); server != nil {
-		p.Server = server.title()
-		if path := s.path(); path != "" {
+		p.Server = server.serverTitle()
+		if path := s.scopePath(); path != "" {
 			p.Path = path + ": " + at
 		}
 	}
@@ -151,9 +153,9 @@ const (
 	pushModule = "gatehouse.push"
 )
 
-// setup checks what the plugin needs in the http block, and reads the rules.
-func (a *analysis) setup(file string, rules []byte) {
-	code, calls, known := a.calls(a.http, "init_by_lua", edgeModule, callInit)
+// checkSetup checks the plugin's directives in the http block, and reads the rules.
+func (a *analysis) checkSetup(file string, rules []byte) {
+	code, calls, known := a.findCall(a.http, "init_by_lua", edgeModule, callInit)
 	if !calls && known {
 		a.add(&noInit, a.http,
 			"http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 503")
@@ -165,19 +167,19 @@ func (a *analysis) setup(file string, rules []byte) {
 		}
 		a.readRules(file, rules, named)
 	}
-	a.inner = map[string]string{}
+	a.privateAddresses = map[string]string{}
 	for _, m := range ownSocket.FindAllStringSubmatch(code, -1) {
-		a.inner[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
+		a.privateAddresses[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
 	}
-	if _, calls, known := a.calls(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
+	if _, calls, known := a.findCall(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
 		a.add(&noStart, a.http,
 			"http", "no init_worker_by_lua calls edge.start: workers don't load the library, and answer every request 503")
 	}
-	a.memory(code)
+	a.checkMemory(code)
 	a.http.each(func(s *scope) {
 		for _, d := range s.own("lua_code_cache") {
 			if d.arg(0) == "off" {
-				a.addAt(&noCodeCache, s, d, "is off: each request loads the plugin again, without its library")
+				a.addOnce(&noCodeCache, s, d, "is off: each request loads the plugin again, without its library")
 			}
 		}
 	})
@@ -186,8 +188,8 @@ func (a *analysis) setup(file string, rules []byte) {
 // defaultBudgetMiB is the default of the sidecar's --memory.bytes, MiB.
 const defaultBudgetMiB = 256
 
-// memory checks the shared memory that init names.
-func (a *analysis) memory(init string) {
+// checkMemory checks the shared memory that edge.init names.
+func (a *analysis) checkMemory(init string) {
 	if !slices.ContainsFunc(a.http.own("lua_shared_dict"), func(d *directive) bool { return d.arg(0) == "gatehouse" }) {
 		a.add(&noDict, a.http, "http", "lua_shared_dict gatehouse is missing: nginx doesn't start")
 	}
@@ -199,8 +201,8 @@ func (a *analysis) memory(init string) {
 	}
 }
 
-// size returns a size as nginx writes it, in bytes; 0 if it is none.
-func size(text string) int64 {
+// parseSize returns a size in nginx's notation as bytes; 0 for an invalid size.
+func parseSize(text string) int64 {
 	unit := int64(1)
 	if text != "" {
 		switch text[len(text)-1] | 0x20 {
@@ -219,28 +221,28 @@ func size(text string) int64 {
 	return n * unit
 }
 
-// push checks the listener that the sidecar pushes to, and the one for operators.
-func (a *analysis) push() {
+// checkPush checks the push listener and the operators' listener.
+func (a *analysis) checkPush() {
 	found := false
 	for _, server := range a.http.inner {
 		server.each(func(s *scope) {
 			if s.own("content_by_lua", "content_by_lua_block", "content_by_lua_file") == nil {
 				return
 			}
-			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains {
+			if _, drains, _ := a.findCall(s, "content_by_lua", edgeModule, callDrain); drains {
 				for _, d := range server.own("listen") {
-					a.inner[address(d.arg(0))] = "the server for operators, by which nginx is drained"
+					a.privateAddresses[normalizeAddress(d.arg(0))] = "the server for operators, by which nginx is drained"
 				}
 			}
-			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() &&
-				!s.closed() {
+			if _, drains, _ := a.findCall(s, "content_by_lua", edgeModule, callDrain); drains && !server.isLocal() &&
+				!s.isRestricted() {
 				a.add(&openAdmin, s, "content_by_lua",
 					"calls edge.drain, and other machines reach it: whoever does can drain nginx")
 			}
-			_, applies, known := a.calls(s, "content_by_lua", pushModule, callApply)
+			_, applies, known := a.findCall(s, "content_by_lua", pushModule, callApply)
 			found = found || applies || !known
 			if applies {
-				a.pushListener(server, s)
+				a.checkPushListener(server, s)
 			}
 		})
 	}
@@ -250,15 +252,15 @@ func (a *analysis) push() {
 	}
 }
 
-// pushListener checks a server whose scope s takes pushes.
-func (a *analysis) pushListener(server, s *scope) {
+// checkPushListener checks a server whose scope s takes pushes.
+func (a *analysis) checkPushListener(server, s *scope) {
 	listens := server.own("listen")
 	for _, d := range listens {
 		if socket, found := strings.CutPrefix(d.arg(0), "unix:"); !found {
-			a.addAt(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts",
+			a.addOnce(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts",
 				d.arg(0))
-		} else if anyoneEnters(filepath.Dir(socket)) {
-			a.addAt(&openDir, server, d, "all users may enter %s, and nginx lets all users write to its sockets: they can "+
+		} else if anyoneCanEnter(filepath.Dir(socket)) {
+			a.addOnce(&openDir, server, d, "all users may enter %s, and nginx lets all users write to its sockets: they can "+
 				"write the cache and the verdicts", filepath.Dir(socket))
 		}
 	}
@@ -266,14 +268,16 @@ func (a *analysis) pushListener(server, s *scope) {
 		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: anyone who can reach it can write the "+
 			"cache and the verdicts")
 	}
-	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < limits.MaxBatch && size(limit) != 0 {
+	if limit := s.value("client_max_body_size"); limit == "" || parseSize(limit) < limits.MaxBatch &&
+		parseSize(limit) != 0 {
 		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413",
 			limits.MaxBatch)
 	}
 }
 
-// anyoneEnters reports whether each user of this machine may enter dir. One that isn't here is another machine's.
-func anyoneEnters(dir string) bool {
+// anyoneCanEnter reports whether every user of this machine may enter dir. A missing dir belongs to another machine:
+// false.
+func anyoneCanEnter(dir string) bool {
 	for {
 		info, err := os.Stat(dir)
 		switch {

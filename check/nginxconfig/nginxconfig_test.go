@@ -13,14 +13,14 @@ import (
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
-// shipped analyses the nginx.conf that Gatehouse ships, with each old text replaced by the new one.
-func shipped(t *testing.T, rules string, replace ...string) findings.Report {
+// analyzeShipped analyses the shipped nginx.conf with each old text replaced by the new text.
+func analyzeShipped(t *testing.T, rules string, replace ...string) findings.Report {
 	t.Helper()
 	file, err := os.ReadFile("../../nginx/nginx.conf")
 	check(t, err)
 	text := string(file)
 	for i := 0; i < len(replace); i += 2 {
-		text = replaced(t, text, replace[i], replace[i+1])
+		text = replaceOnce(t, text, replace[i], replace[i+1])
 	}
 	if !Is([]byte(text)) {
 		t.Error("isn't taken for nginx's")
@@ -41,10 +41,11 @@ const (
 	pushListen   = "listen unix:/run/gatehouse/push.sock;"
 )
 
-// around are the findings of a server behind the plugin, which clients on this machine reach, and of a way around it.
-var around = []string{unjudged.Code, unjudged.Code}
+// bothUnjudged are the findings for a server behind the plugin that local clients reach, and a second server to the
+// same upstream.
+var bothUnjudged = []string{unjudged.Code, unjudged.Code}
 
-// ordinary is what an nginx.conf also has, and none of the analysis's business.
+// ordinary is a part of many an nginx.conf that must have no findings.
 const ordinary = `
   include mime.types*;
   gzip on;
@@ -88,12 +89,12 @@ const ordinaryInServer = `
     location ~* \.(js|css)$ { root /var/www; expires 1h; add_header X-A b; }
 `
 
-// files are changes of the shipped nginx.conf that no request shows.
+// files are changes of the shipped nginx.conf without effect on requests.
 var files = []struct {
 	name    string
 	replace []string
 	want    []string
-	at      string // is part of the first finding's place and message
+	at      string // part of the first finding's place and message
 }{
 	{"as shipped", nil, nil, ""},
 	{"ordinary additions", []string{anyServer, ordinary + anyServer, inServer, ordinaryInServer + inServer}, nil, ""},
@@ -171,7 +172,7 @@ var files = []struct {
 		nil, ""},
 	{"a stream to the sidecar",
 		[]string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"},
-		[]string{toInner.Code}, "server 82: proxy_pass"},
+		[]string{toPrivate.Code}, "server 82: proxy_pass"},
 	{"a stream for some", []string{"http {", "stream { server { listen 82; allow 192.0.2.0/24; deny all; proxy_pass " +
 		"127.0.0.1:8081; } }\nhttp {"}, nil, ""},
 	{"a stream for most", []string{"http {", "stream { server { listen 82; deny 192.0.2.1; proxy_pass " +
@@ -217,11 +218,11 @@ var files = []struct {
 		"proxy_pass http://127.0.0.1:83;", anyServer, "server { listen 127.0.0.1:83; location / { proxy_pass "+
 			"http://127.0.0.1:8081; } location /static/ { proxy_pass http://127.0.0.1:8083; } }\n"+anyServer), nil, ""},
 	{"the sidecar by a chain of streams", streams("server { listen 82; proxy_pass 127.0.0.1:83; } " +
-		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), []string{toInner.Code},
+		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), []string{toPrivate.Code},
 		"server 127.0.0.1:83: proxy_pass"},
 	{"a location to a stream to the sidecar", append(streams(
 		"server { listen 127.0.0.1:83; proxy_pass unix:/run/gatehouse/api.sock; }"), inServer,
-		"    location /side/ { proxy_pass http://127.0.0.1:83/; }\n"+inServer), []string{toInner.Code},
+		"    location /side/ { proxy_pass http://127.0.0.1:83/; }\n"+inServer), []string{toPrivate.Code},
 		"location /side/: proxy_pass"},
 	{"an upstream by a balancer in Lua",
 		[]string{anyServer, "upstream by { server 0.0.0.1; balancer_by_lua_block { local host, port = \"127.0.0.1\", 8081 " +
@@ -279,14 +280,14 @@ var files = []struct {
 	{"a local server for https, and a way around it", []string{"proxy_pass http://service;",
 		"proxy_pass https://127.0.0.1;", anyServer, "server { listen 127.0.0.1:443 ssl; location / { proxy_pass " +
 			"http://10.9.9.9; } } server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n" + anyServer},
-		around, "server 127.0.0.1:443: location /: proxy_pass"},
+		bothUnjudged, "server 127.0.0.1:443: location /: proxy_pass"},
 	{"a server without listen, and a way around it", []string{"proxy_pass http://service;",
 		"proxy_pass http://127.0.0.1;", anyServer, "server { server_name a; location / { proxy_pass http://10.9.9.9; } } " +
 			"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n" + anyServer},
-		around, "server a: location /: proxy_pass"},
+		bothUnjudged, "server a: location /: proxy_pass"},
 	{"a stream at a range of ports without an address", append(streams("server { listen 7000-7010; proxy_pass "+
 		"10.9.9.9:80; }"), "proxy_pass http://service;", "proxy_pass http://127.0.0.1:7005;", anyServer,
-		"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n"+anyServer), around,
+		"server { listen 8090; location / { proxy_pass http://10.9.9.9; } }\n"+anyServer), bothUnjudged,
 		"server 7000-7010: proxy_pass"},
 	{"peers of a balancer in Lua", []string{anyServer,
 		"upstream by { server 0.0.0.1; balancer_by_lua_block { local all = " +
@@ -295,13 +296,13 @@ var files = []struct {
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
-		inServer}, []string{toInner.Code}, "location /ops/: proxy_pass"},
+		inServer}, []string{toPrivate.Code}, "location /ops/: proxy_pass"},
 	{"the server for operators by another name",
 		[]string{inServer, "    location /ops/ { proxy_pass http://localhost:9901/; }\n" + inServer},
-		[]string{toInner.Code}, "location /ops/: proxy_pass"},
+		[]string{toPrivate.Code}, "location /ops/: proxy_pass"},
 	{"the sidecar by an upstream",
 		[]string{"  upstream service {", "  upstream side { server unix:/run/gatehouse/api.sock; }\n  upstream service {",
-			inServer, "    location /ops/ { proxy_pass http://side; }\n" + inServer}, []string{toInner.Code},
+			inServer, "    location /ops/ { proxy_pass http://side; }\n" + inServer}, []string{toPrivate.Code},
 		"location /ops/: proxy_pass"},
 	{"the sidecar's keys",
 		[]string{inServer,
@@ -384,7 +385,7 @@ var files = []struct {
 		nil, ""},
 }
 
-// streams puts a stream block before http, and has the plugin judge what comes from the network.
+// streams puts a stream block before http; the plugin's server listens to the network.
 func streams(servers string) []string {
 	return []string{"http {", "stream { " + servers + " }\nhttp {", "listen 127.0.0.1:8080 reuseport",
 		"listen 8080 reuseport"}
@@ -393,7 +394,7 @@ func streams(servers string) []string {
 func TestFiles(t *testing.T) {
 	for _, c := range files {
 		t.Run(c.name, func(t *testing.T) {
-			report := shipped(t, shippedRules, c.replace...)
+			report := analyzeShipped(t, shippedRules, c.replace...)
 			if slices.Contains(c.want, openAdmin.Code) {
 				report.Findings = report.Findings[:1] // one for each location
 			}
@@ -409,9 +410,9 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestPushDirectory: nginx lets all users write to its sockets, so the directory must keep them out, or one above it.
+// TestPushDirectory: nginx lets all users write to its sockets: the directory, or a parent, must keep users out.
 func TestPushDirectory(t *testing.T) {
-	root, err := os.MkdirTemp("/dev/shm", "gatehouse-") // where all users may go, unlike t.TempDir
+	root, err := os.MkdirTemp("/dev/shm", "gatehouse-") // all users may enter, unlike t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,13 +422,13 @@ func TestPushDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		modes [3]os.FileMode // from above
+		modes [3]os.FileMode // outermost first
 		want  []string
 	}{
 		{[3]os.FileMode{0o755, 0o755, 0o755}, []string{openDir.Code}},
 		{[3]os.FileMode{0o755, 0o711, 0o777}, []string{openDir.Code}},
 		{[3]os.FileMode{0o755, 0o755, 0o700}, nil},
-		{[3]os.FileMode{0o755, 0o755, 0o750}, nil}, // a group of the two users
+		{[3]os.FileMode{0o755, 0o755, 0o750}, nil}, // a common group of both users
 		{[3]os.FileMode{0o755, 0o755, 0o744}, nil},
 		{[3]os.FileMode{0o755, 0o700, 0o777}, nil},
 		{[3]os.FileMode{0o750, 0o755, 0o755}, nil},
@@ -437,15 +438,15 @@ func TestPushDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		report := shipped(t, shippedRules, pushListen, "listen unix:"+dir+"/push.sock;")
+		report := analyzeShipped(t, shippedRules, pushListen, "listen unix:"+dir+"/push.sock;")
 		if wantCodes(t, report, c.want); t.Failed() {
 			t.Fatalf("with modes %o", c.modes)
 		}
 	}
-	wantCodes(t, shipped(t, shippedRules, pushListen, "listen unix:/nowhere/push.sock;"), nil)
+	wantCodes(t, analyzeShipped(t, shippedRules, pushListen, "listen unix:/nowhere/push.sock;"), nil)
 }
 
-// TestClosed: a server that shuts some out is another way to the upstream for the others.
+// TestClosed: a server that excludes some clients is a bypass for the admitted ones.
 func TestClosed(t *testing.T) {
 	const pass, none = "proxy_pass http://service;", "location / { proxy_pass http://service; }"
 	for server, closed := range map[string]bool{
@@ -455,14 +456,14 @@ func TestClosed(t *testing.T) {
 		"allow fd00::/8; allow fc00::/7; deny all; " + none:     true,
 		"allow 2001:db8::/32; deny all; " + none:                true,
 		"deny 192.0.2.1; allow 192.0.2.0/24; deny all; " + none: true,
-		"deny all; allow all; " + none:                          true, // the first that matches counts
+		"deny all; allow all; " + none:                          true, // the first matching line counts
 		"location / { deny all; " + pass + " }":                 true,
 		"deny all; location / { location /a { " + pass + " } }": true,
 
 		"deny 192.0.2.1; " + none:                                               false,
 		"allow 192.0.2.1; " + none:                                              false,
 		"deny 192.0.2.1; allow all; " + none:                                    false,
-		"deny 0.0.0.0/0; " + none:                                               false, // IPv6
+		"deny 0.0.0.0/0; " + none:                                               false, // IPv6 is not denied
 		"allow all; deny all; " + none:                                          false,
 		"allow 192.0.2.1; allow 0.0.0.0/0; deny all; " + none:                   false,
 		"allow 00.0.0.0/00; deny all; " + none:                                  false,
@@ -481,12 +482,12 @@ func TestClosed(t *testing.T) {
 			want = []string{unjudged.Code}
 		}
 		t.Run(server, func(t *testing.T) {
-			wantCodes(t, shipped(t, shippedRules, anyServer, "server { listen 81; "+server+" }"+anyServer), want)
+			wantCodes(t, analyzeShipped(t, shippedRules, anyServer, "server { listen 81; "+server+" }"+anyServer), want)
 		})
 	}
 }
 
-// TestSources: from a prefix that is too short on, clients choose their address.
+// TestSources: beyond a bound of the prefix length, clients choose their address.
 func TestSources(t *testing.T) {
 	for source, anyone := range map[string]bool{
 		"10.0.0.0/8": false, "192.0.2.1": false, "fc00::/7": false, "2400:cb00::/32": false, "2001:db8::1": false,
@@ -499,7 +500,7 @@ func TestSources(t *testing.T) {
 			want = []string{anySource.Code}
 		}
 		t.Run(source, func(t *testing.T) {
-			wantCodes(t, shipped(t, shippedRules, inServer, "    set_real_ip_from "+source+";\n"+inServer), want)
+			wantCodes(t, analyzeShipped(t, shippedRules, inServer, "    set_real_ip_from "+source+";\n"+inServer), want)
 		})
 	}
 }
@@ -512,13 +513,13 @@ func TestAddress(t *testing.T) {
 		"[::1]": "localhost:80", "A.example": "a.example:80", "192.0.2.1:81": "192.0.2.1:81",
 		"unix:/A.sock": "unix:/A.sock",
 	} {
-		if got := address(text); got != want {
+		if got := normalizeAddress(text); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
 	}
 }
 
-// TestRules reads rules in both forms, and refuses others.
+// TestRules reads rules in both forms, and refuses invalid rules.
 func TestRules(t *testing.T) {
 	yaml, err := os.ReadFile(shippedRules)
 	check(t, err)
@@ -549,8 +550,8 @@ func TestRules(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(dir, "rules")
 			check(t, os.WriteFile(file, []byte(c.text), 0o600))
-			for _, report := range []findings.Report{shipped(t, file),
-				shipped(t, "", `"/etc/gatehouse/rules.json"`, `"`+file+`"`)} {
+			for _, report := range []findings.Report{analyzeShipped(t, file),
+				analyzeShipped(t, "", `"/etc/gatehouse/rules.json"`, `"`+file+`"`)} {
 				wantCodes(t, report, c.want)
 				if report.Rules != c.rules || c.message != "" && !strings.Contains(fmt.Sprint(report.Findings), c.message) {
 					t.Errorf("got %+v, want %d rules, %q", report, c.rules, c.message)
@@ -563,18 +564,18 @@ func TestRules(t *testing.T) {
 		"source: {header: x-source}\n" + string(yaml)} {
 		file := filepath.Join(dir, "rules")
 		check(t, os.WriteFile(file, []byte(text), 0o600))
-		wantCodes(t, shipped(t, file, inServer, anyAddress+inServer), nil)
+		wantCodes(t, analyzeShipped(t, file, inServer, anyAddress+inServer), nil)
 	}
-	wantCodes(t, shipped(t, "", "init_by_lua_block {", "init_by_lua_file init.lua; init_by_lua_block {",
+	wantCodes(t, analyzeShipped(t, "", "init_by_lua_block {", "init_by_lua_file init.lua; init_by_lua_block {",
 		`require("gatehouse.edge").init{`, "print{"), []string{rulesUnread.Code})
-	// A path of its own isn't compared with rules that nobody knows.
+	// The analysis doesn't compare a named path with unknown rules.
 	for _, unknown := range []string{`"` + dir + `/none"`, `"rules.json"`, "file"} {
-		wantCodes(t, shipped(t, "", `"/etc/gatehouse/rules.json"`, unknown, "http://service;", "http://service/v1/;"),
+		wantCodes(t, analyzeShipped(t, "", `"/etc/gatehouse/rules.json"`, unknown, "http://service;", "http://service/v1/;"),
 			[]string{rulesUnread.Code})
 	}
 }
 
-// TestPage: docs/analysis.md lists every kind with its severity, and no other; a case finds each.
+// TestPage: docs/analysis.md lists all kinds with their severities, and no unknown kind; a case finds each kind.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/analysis.md")
 	check(t, err)
@@ -584,7 +585,7 @@ func TestPage(t *testing.T) {
 		listed = append(listed, row[1]+" "+row[2])
 	}
 	found := []string{badRules.Code, rulesUnread.Code, openMethod.Code, openPart.Code, unknownMethod.Code,
-		notEnforced.Code, wildcard.Code} // TestRules
+		notEnforced.Code, wildcard.Code} // found in TestRules
 	for _, c := range bypasses {
 		found = append(found, c.want...)
 	}
@@ -594,7 +595,7 @@ func TestPage(t *testing.T) {
 	for _, c := range setups {
 		found = append(found, c.want...)
 	}
-	for _, c := range hosted {
+	for _, c := range hostCases {
 		found = append(found, c.want...)
 	}
 	for _, c := range files {

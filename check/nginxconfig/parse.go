@@ -14,10 +14,10 @@ import (
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
-// directive is one of nginx.conf, with all files that it includes.
+// directive is a directive of nginx.conf or an included file.
 type directive struct {
 	name  string
-	args  []string // of a block of Lua the last is the Lua
+	args  []string // for a block of Lua, the last is the code
 	block []*directive
 	file  string
 	line  int
@@ -30,34 +30,34 @@ func (d *directive) arg(i int) string {
 	return ""
 }
 
-// at is the directive's place for a human.
-func (d *directive) at() string { return fmt.Sprintf("%s:%d", d.file, d.line) }
+// position returns the directive's file and line for messages.
+func (d *directive) position() string { return fmt.Sprintf("%s:%d", d.file, d.line) }
 
-// pluginDir is where the plugin is installed.
+// pluginDir is the plugin's installation directory.
 const pluginDir = "/usr/share/gatehouse/nginx/"
 
 const (
-	// maxDepth bounds the depth of blocks and of files that include each other.
+	// maxDepth bounds the nesting of blocks and includes.
 	maxDepth = 64
-	// maxFiles bounds the files, each as often as it is included.
+	// maxFiles bounds the number of files, counting repeated includes.
 	maxFiles = 10_000
 )
 
-// reader reads nginx.conf and the files that it includes: from this machine, or from an output of nginx -T.
+// reader reads nginx.conf and the included files: from this machine, or from an output of nginx -T.
 type reader struct {
-	dir   string            // of nginx.conf: to it the paths of others are relative
-	dump  map[string]string // the files of an output of nginx -T, nil for this machine's
-	files int               // that were read
-	wrong []string          // what can't be read, or isn't nginx's syntax
+	dir      string            // directory of nginx.conf; relative paths start here
+	dump     map[string]string // files of an output of nginx -T, nil for this machine's
+	files    int               // number of files read
+	problems []string          // unreadable files and syntax errors
 }
 
-var dumped = regexp.MustCompile(`(?m)^# configuration file (\S+):\n`)
+var dumpedFile = regexp.MustCompile(`(?m)^# configuration file (\S+):\n`)
 
-// load parses nginx.conf, of which text is the content, or the output of nginx -T.
-func load(file string, text []byte) (tree []*directive, r *reader) {
+// loadFiles parses nginx.conf with content text, or the output of nginx -T.
+func loadFiles(file string, text []byte) (tree []*directive, r *reader) {
 	r = &reader{dir: filepath.Dir(file)}
 	content := string(text)
-	if parts := dumped.FindAllStringSubmatchIndex(content, -1); parts != nil &&
+	if parts := dumpedFile.FindAllStringSubmatchIndex(content, -1); parts != nil &&
 		strings.TrimSpace(content[:parts[0][0]]) == "" {
 		r.dump = map[string]string{}
 		for i, part := range parts {
@@ -70,28 +70,28 @@ func load(file string, text []byte) (tree []*directive, r *reader) {
 		file = content[parts[0][2]:parts[0][3]]
 		r.dir, content = filepath.Dir(file), r.dump[file]
 	}
-	return r.parse(file, content, 0), r
+	return r.parseFile(file, content, 0), r
 }
 
-func (r *reader) parse(file, text string, depth int) []*directive {
+func (r *reader) parseFile(file, text string, depth int) []*directive {
 	r.files++
 	l := &lexer{text: text, line: 1}
-	tree, err := r.block(l, file, depth, false)
+	tree, err := r.parseBlock(l, file, depth, false)
 	if err != nil {
-		r.wrong = append(r.wrong, fmt.Sprintf("%s:%d: %s", file, l.line, err))
+		r.problems = append(r.problems, fmt.Sprintf("%s:%d: %s", file, l.line, err))
 	}
 	return tree
 }
 
-// block parses directives up to the end of the block or file.
-func (r *reader) block(l *lexer, file string, depth int, inner bool) (list []*directive, err error) {
+// parseBlock parses directives up to the end of the block or file.
+func (r *reader) parseBlock(l *lexer, file string, depth int, inner bool) (list []*directive, err error) {
 	if depth > maxDepth || r.files > maxFiles {
 		return nil, fmt.Errorf("more than %d blocks or files in one another, or %d files", maxDepth, maxFiles)
 	}
 	for {
-		l.skip()
+		l.skipSpace()
 		line := l.line
-		words, end, err := l.words()
+		words, end, err := l.readWords()
 		if err != nil {
 			return nil, err
 		}
@@ -104,54 +104,54 @@ func (r *reader) block(l *lexer, file string, depth int, inner bool) (list []*di
 		d := &directive{name: words[0], args: words[1:], file: file, line: line}
 		switch {
 		case end == '{' && strings.HasSuffix(d.name, "_by_lua_block"):
-			code, err := l.lua()
+			code, err := l.readLua()
 			if err != nil {
 				return nil, err
 			}
 			d.args = append(d.args, code)
 		case end == '{':
-			if d.block, err = r.block(l, file, depth+1, true); err != nil {
+			if d.block, err = r.parseBlock(l, file, depth+1, true); err != nil {
 				return nil, err
 			}
 		case d.name == "include":
-			list = append(list, r.include(d, depth)...)
+			list = append(list, r.parseInclude(d, depth)...)
 			continue
 		}
 		list = append(list, d)
 	}
 }
 
-// include returns the directives of the files that an include names.
-func (r *reader) include(d *directive, depth int) (list []*directive) {
+// parseInclude returns the directives of the files that an include names.
+func (r *reader) parseInclude(d *directive, depth int) (list []*directive) {
 	pattern := d.arg(0)
 	if !filepath.IsAbs(pattern) {
 		pattern = filepath.Join(r.dir, pattern)
 	}
 	names := []string{pattern}
 	if strings.ContainsAny(pattern, "*?[") {
-		names = r.glob(pattern)
+		names = r.matchFiles(pattern)
 	}
 	for _, name := range names {
-		text, err := r.read(name)
+		text, err := r.readFile(name)
 		if err != nil {
-			r.wrong = append(r.wrong, fmt.Sprintf("%s: include %s: %s", d.at(), d.arg(0), err))
+			r.problems = append(r.problems, fmt.Sprintf("%s: include %s: %s", d.position(), d.arg(0), err))
 			continue
 		}
-		list = append(list, r.parse(name, string(text), depth+1)...)
+		list = append(list, r.parseFile(name, string(text), depth+1)...)
 	}
 	return list
 }
 
-// readAbsolute reads a file that Lua names. What a relative name is relative to depends on how nginx was started.
+// readAbsolute reads a file that Lua names. Relative names depend on the directory in which nginx was started.
 func (r *reader) readAbsolute(name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		return nil, errors.New("is no absolute path")
 	}
-	return r.read(name)
+	return r.readFile(name)
 }
 
-// glob returns the files that a pattern names, in nginx's order. There may be none.
-func (r *reader) glob(pattern string) (names []string) {
+// matchFiles returns the files that match a pattern, in nginx's order. An empty result is valid.
+func (r *reader) matchFiles(pattern string) (names []string) {
 	if r.dump == nil {
 		names, _ = filepath.Glob(pattern)
 		return names
@@ -165,8 +165,8 @@ func (r *reader) glob(pattern string) (names []string) {
 	return names
 }
 
-// read returns a file's content. The plugin's files are known also where it isn't installed.
-func (r *reader) read(name string) (text []byte, err error) {
+// readFile returns a file's content. The plugin's files are embedded: readFile finds them without an installation.
+func (r *reader) readFile(name string) (text []byte, err error) {
 	if r.dump != nil {
 		if text, found := r.dump[name]; found {
 			return []byte(text), nil

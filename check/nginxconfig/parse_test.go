@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// print writes a tree, a directive as name[args]{block}.
-func print(tree []*directive) string {
+// printTree writes a tree, each directive as name[args]{block}.
+func printTree(tree []*directive) string {
 	var parts []string
 	for _, d := range tree {
 		text := fmt.Sprintf("%d:%s%q", d.line, d.name, d.args)
 		if d.block != nil {
-			text += "{" + print(d.block) + "}"
+			text += "{" + printTree(d.block) + "}"
 		}
 		parts = append(parts, text)
 	}
@@ -47,10 +47,11 @@ func TestParse(t *testing.T) {
 		{"deep", strings.Repeat("a {", 100), "", "more than 64 blocks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tree, reader := load("nginx.conf", []byte(c.text))
-			if wrong := strings.Join(reader.wrong, "\n"); (wrong == "") != (c.wrong == "") || !strings.Contains(wrong, c.wrong) {
+			tree, reader := loadFiles("nginx.conf", []byte(c.text))
+			if wrong := strings.Join(reader.problems, "\n"); (wrong == "") != (c.wrong == "") ||
+				!strings.Contains(wrong, c.wrong) {
 				t.Errorf("wrong: got %q, want %q", wrong, c.wrong)
-			} else if got := print(tree); wrong == "" && got != c.want {
+			} else if got := printTree(tree); wrong == "" && got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -75,25 +76,26 @@ func TestInclude(t *testing.T) {
 		{"include /usr/share/gatehouse/nginx/push.conf;",
 			`3:access_log["off"] 4:client_max_body_size["4m"] 5:client_body_buffer_size["4m"] 6:client_body_timeout["10s"] 7:keepalive_timeout["3600s"] 8:keepalive_requests["1000000000"] 9:location["/"]{9:content_by_lua_block[" require(\"gatehouse.push\").apply() "]}`, ""},
 	} {
-		tree, reader := load(filepath.Join(dir, "nginx.conf"), []byte(c.text))
-		if wrong := strings.Join(reader.wrong, "\n"); (wrong == "") != (c.wrong == "") || !strings.Contains(wrong, c.wrong) {
+		tree, reader := loadFiles(filepath.Join(dir, "nginx.conf"), []byte(c.text))
+		if wrong := strings.Join(reader.problems, "\n"); (wrong == "") != (c.wrong == "") ||
+			!strings.Contains(wrong, c.wrong) {
 			t.Errorf("%s: wrong: got %.200q, want %q", c.text, wrong, c.wrong)
-		} else if got := print(tree); wrong == "" && got != c.want {
+		} else if got := printTree(tree); wrong == "" && got != c.want {
 			t.Errorf("%s: got %s, want %s", c.text, got, c.want)
 		}
 	}
 }
 
-// TestDumpedFiles: an output of nginx -T has each file once, and needs none of this machine.
+// TestDumpedFiles: an output of nginx -T has each file once, and needs no file of this machine.
 func TestDumpedFiles(t *testing.T) {
 	const dump = "# configuration file /etc/x/nginx.conf:\na;\ninclude d/*;\ninclude /b;\n\n# configuration file " +
 		"/etc/x/d/2:\nd2;\n\n# configuration file /etc/x/d/1:\nd1;\ninclude /b;\n\n# configuration file /b:\nb;\n"
-	tree, reader := load("-", []byte(dump))
-	if got, want := print(tree), "1:a[] 1:d1[] 1:b[] 1:d2[] 1:b[]"; got != want || reader.wrong != nil {
-		t.Errorf("got %s, %q, want %s", got, reader.wrong, want)
+	tree, reader := loadFiles("-", []byte(dump))
+	if got, want := printTree(tree), "1:a[] 1:d1[] 1:b[] 1:d2[] 1:b[]"; got != want || reader.problems != nil {
+		t.Errorf("got %s, %q, want %s", got, reader.problems, want)
 	}
-	_, reader = load("-", []byte(strings.ReplaceAll(dump, "/b:", "/c:")))
-	if got := strings.Join(reader.wrong, "\n"); !strings.Contains(got,
+	_, reader = loadFiles("-", []byte(strings.ReplaceAll(dump, "/b:", "/c:")))
+	if got := strings.Join(reader.problems, "\n"); !strings.Contains(got,
 		"/etc/x/nginx.conf:3: include /b: is not in the output of nginx -T") {
 		t.Errorf("got %q", got)
 	}

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// way is a pass of a scope.
-type way struct {
+// scopePass is a scope with a pass directive.
+type scopePass struct {
 	s    *scope
 	pass *directive
 }
 
-// sender is a server of http or of a stream block, and whether only its ways count that guarded paths take.
-type sender struct {
+// senderKey is a server of http or of a stream block; protectedOnly: only scopes that take protected paths count.
+type senderKey struct {
 	*scope
-	guarded bool
+	protectedOnly bool
 }
 
-// findServers notes the servers of http and of the stream blocks.
+// findServers records the servers of http and of the stream blocks.
 func (a *analysis) findServers(tree []*directive) {
 	a.servers = slices.Clone(a.http.inner)
 	for _, d := range tree {
@@ -28,36 +28,37 @@ func (a *analysis) findServers(tree []*directive) {
 	}
 }
 
-// unjudgedTo are the addresses to which a server sends what nobody judges; with guarded, only where it takes paths that
-// need a credential.
-func (a *analysis) unjudgedTo(of *scope, guarded bool) []string {
-	all, found := a.unjudgedWays[sender{of, guarded}]
+// unjudgedAddresses returns the addresses to which a server sends unjudged requests; with protectedOnly, only from
+// scopes that take paths which need a credential.
+func (a *analysis) unjudgedAddresses(of *scope, protectedOnly bool) []string {
+	all, found := a.unjudgedTargets[senderKey{of, protectedOnly}]
 	if !found {
-		all = a.findUnjudged(of, guarded)
-		a.unjudgedWays[sender{of, guarded}] = all
+		all = a.findUnjudgedAddresses(of, protectedOnly)
+		a.unjudgedTargets[senderKey{of, protectedOnly}] = all
 	}
 	return all
 }
 
-func (a *analysis) findUnjudged(server *scope, guarded bool) (all []string) {
+func (a *analysis) findUnjudgedAddresses(server *scope, protectedOnly bool) (all []string) {
 	if server.parent != a.http {
 		for _, pass := range server.own("proxy_pass") {
 			for _, text := range variablesIn(server.parent, server).expand(pass.arg(0)) {
-				all = append(all, a.named(text, server.parent)...)
+				all = append(all, a.hostAddresses(text, server.parent)...)
 			}
 		}
 		return all
 	}
 	server.each(func(s *scope) {
-		if pass := s.own(passes...); pass != nil && !a.judged(s) && (!guarded || a.covers(s, (*rule).protects)) {
-			all = append(all, a.direct(s, pass[0])...)
+		if pass := s.own(passDirectives...); pass != nil && !a.isJudged(s) &&
+			(!protectedOnly || a.mayGovern(s, (*rule).needsCredential)) {
+			all = append(all, a.directAddresses(s, pass[0])...)
 		}
 	})
 	return all
 }
 
-// through adds to addresses those to which the servers there lead, unjudged.
-func (a *analysis) through(to []string) []string {
+// followServers adds the addresses that unjudged requests reach through servers at the addresses.
+func (a *analysis) followServers(to []string) []string {
 	seen := map[*scope]bool{}
 	for next := to; next != nil; {
 		from := next
@@ -65,7 +66,7 @@ func (a *analysis) through(to []string) []string {
 		for _, server := range a.servers {
 			if !seen[server] && server.listensAt(from) {
 				seen[server] = true
-				next = append(next, a.unjudgedTo(server, true)...)
+				next = append(next, a.unjudgedAddresses(server, true)...)
 			}
 		}
 		to = append(to, next...)
@@ -73,17 +74,17 @@ func (a *analysis) through(to []string) []string {
 	return to
 }
 
-// expose notes the local servers that others lead to, unjudged.
-func (a *analysis) expose() {
+// markExposed records the local servers to which other servers lead, unjudged.
+func (a *analysis) markExposed() {
 	for changed := true; changed; {
 		changed = false
 		for _, server := range a.servers {
-			if a.apart(server) || server.parent != a.http && server.closed() {
+			if a.isLessReachable(server) || server.parent != a.http && server.isRestricted() {
 				continue
 			}
-			to := a.unjudgedTo(server, false)
+			to := a.unjudgedAddresses(server, false)
 			for _, other := range a.servers {
-				if other.local() && !a.exposed[other] && other.listensAt(to) {
+				if other.isLocal() && !a.exposed[other] && other.listensAt(to) {
 					a.exposed[other], changed = true, true
 				}
 			}
@@ -91,14 +92,14 @@ func (a *analysis) expose() {
 	}
 }
 
-// listensAt reports whether a server listens at one of these addresses.
+// listensAt reports whether a server listens at one of the addresses.
 func (s *scope) listensAt(to []string) bool {
 	listens := s.own("listen")
 	if listens == nil {
-		return slices.Contains(to, address("80"))
+		return slices.Contains(to, normalizeAddress("80"))
 	}
 	return slices.ContainsFunc(listens, func(d *directive) bool {
-		own := address(d.arg(0))
+		own := normalizeAddress(d.arg(0))
 		i := strings.LastIndexByte(own, ':')
 		first, last, ranged := strings.Cut(own[i+1:], "-")
 		if strings.HasPrefix(own, "unix:") || !ranged {
@@ -106,13 +107,13 @@ func (s *scope) listensAt(to []string) bool {
 		}
 		return slices.ContainsFunc(to, func(other string) bool {
 			port, found := strings.CutPrefix(other, own[:i+1])
-			return found && number(first) <= number(port) && number(port) <= number(last)
+			return found && parsePort(first) <= parsePort(port) && parsePort(port) <= parsePort(last)
 		})
 	})
 }
 
-// number is a port, 0 for what is none.
-func number(text string) int {
+// parsePort returns a port, 0 for an invalid one.
+func parsePort(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n
 }

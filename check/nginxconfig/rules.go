@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
-// rules are what the edge reads.
+// rules are the rules that the edge reads.
 type rules struct {
 	*policy.Config
 	all []rule
@@ -22,15 +22,15 @@ type rule struct {
 	of *policy.Rule
 }
 
-// protects reports whether the rule wants a credential.
-func (r *rule) protects() bool { return r.of.Auth != nil || r.of.IssueSession }
+// needsCredential reports whether the rule needs a credential.
+func (r *rule) needsCredential() bool { return r.of.Auth != nil || r.of.IssueSession }
 
-func (r *rule) caches() bool { return r.of.Cache != nil }
+func (r *rule) hasCache() bool { return r.of.Cache != nil }
 
-func (r *rule) text() string { return r.Path + r.Prefix }
+func (r *rule) pathOrPrefix() string { return r.Path + r.Prefix }
 
-// readRules reads the rules that were given, in a file of this name, or else those of the file that edge.init names.
-// Without any, each path counts as one that needs a credential.
+// readRules reads the given rules, the content of file, or else the file that edge.init names. Without rules, each path
+// counts as needing a credential.
 func (a *analysis) readRules(file string, given []byte, named string) {
 	text := given
 	if text == nil {
@@ -43,7 +43,7 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 		}
 	}
 	in := findings.Place{File: file}
-	places, err := placesOf(text)
+	places, err := rulesIn(text)
 	if err != nil {
 		a.report.AddSyntax(&badRules, in, err)
 		return
@@ -53,7 +53,7 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 		for line := range strings.Lines(err.Error()) {
 			line = strings.TrimSuffix(line, "\n")
 			if field, message, found := strings.Cut(line, ": "); found && places.Tree != nil && !strings.Contains(field, " ") {
-				a.report.AddOfRules(&badRules, in, &places, field, "%s", message)
+				a.report.AddInRules(&badRules, in, &places, field, "%s", message)
 				continue
 			}
 			a.report.Add(&badRules, in, "%s", line)
@@ -70,19 +70,19 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 			field, path = ".match.prefix", c.Rules[i].Match.Prefix
 		}
 		if strings.ContainsAny(path, "*{}") {
-			a.report.AddOfRules(&wildcard, in, &places, c.RuleField(i)+field,
+			a.report.AddInRules(&wildcard, in, &places, c.RuleField(i)+field,
 				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
 		}
 	}
 	for _, doubt := range c.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
 			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
-		a.report.AddOfRules(kind, in, &places, doubt.Field, "%s", doubt.Text)
+		a.report.AddInRules(kind, in, &places, doubt.Field, "%s", doubt.Text)
 	}
 }
 
-// placesOf returns the places of rules in a text, rendered or not.
-func placesOf(text []byte) (findings.Rules, error) {
+// rulesIn returns the rules in a text, rendered or not, with their lines.
+func rulesIn(text []byte) (findings.Rules, error) {
 	source, err := findings.ParseSource(text)
 	if err != nil {
 		return findings.Rules{}, err
@@ -97,11 +97,11 @@ func placesOf(text []byte) (findings.Rules, error) {
 	return findings.Rules{Source: source, At: at, Tree: tree}, err
 }
 
-// RulesOf returns the rules that an nginx.conf names, which [Analyze] reads likewise.
+// RulesOf returns the rules that an nginx.conf names. [Analyze] reads the same rules.
 func RulesOf(file string, text []byte) (*policy.Config, error) {
-	tree, reader := load(file, text)
-	if len(reader.wrong) > 0 {
-		return nil, errors.New(reader.wrong[0])
+	tree, reader := loadFiles(file, text)
+	if len(reader.problems) > 0 {
+		return nil, errors.New(reader.problems[0])
 	}
 	a := newAnalysis(file)
 	a.reader = reader
@@ -113,7 +113,7 @@ func RulesOf(file string, text []byte) (*policy.Config, error) {
 	if a.http == nil {
 		return nil, errors.New("has no http block")
 	}
-	code, _, _ := a.calls(a.http, "init_by_lua", edgeModule, callInit)
+	code, _, _ := a.findCall(a.http, "init_by_lua", edgeModule, callInit)
 	named := rulesFile.FindStringSubmatch(code)
 	if named == nil {
 		return nil, errors.New("its init_by_lua names no rules")
@@ -125,35 +125,36 @@ func RulesOf(file string, text []byte) (*policy.Config, error) {
 	return nginx.Parse(given)
 }
 
-// covers reports whether a request that a rule of this kind governs may get to the scope.
-func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
+// mayGovern reports whether requests under a rule of this kind may get to the scope.
+func (a *analysis) mayGovern(s *scope, kind func(*rule) bool) bool {
 	if a.rules == nil {
 		return true
 	}
-	return slices.ContainsFunc(a.rulesOf(s), func(r rule) bool { return kind(&r) && s.takes(&r) })
+	return slices.ContainsFunc(a.rulesOf(s), func(r rule) bool { return kind(&r) && s.mayTake(&r) })
 }
 
-// opens returns the path of a rule, and the path by which clients get there with less than the rule asks, if requests
-// of a scope for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows
-// from then follows to.
-func (a *analysis) opens(s *scope, from string, below bool, to string, keeps bool) (client, path string, found bool) {
+// findOpenedPath looks for a rule that clients evade if the scope sends requests for the path from upstream as the path
+// to. below: the scope takes all paths below from, too. keeps: the text behind from follows to. The result is the
+// client's path and the rule's path.
+func (a *analysis) findOpenedPath(s *scope, from string, below bool, to string, keeps bool) (
+	client, path string, found bool) {
 	if a.rules == nil {
 		return "", "", false
 	}
-	for _, asker := range a.peers(s) {
-		if client, path, found = a.opensTo(s, &asker, from, below, to, keeps); found {
+	for _, upstreamRules := range a.peerHostRules(s) {
+		if client, path, found = a.findOpenedPathOf(s, &upstreamRules, from, below, to, keeps); found {
 			return client, path, true
 		}
 	}
 	return "", "", false
 }
 
-// opensTo is opens for the rules of one who judges requests to the same upstream.
-func (a *analysis) opensTo(s *scope, asker *judge, from string, below bool, to string, keeps bool) (client, path string,
-	found bool) {
-	for i := asker.First; i < asker.End; i++ {
+// findOpenedPathOf is findOpenedPath for the rules upstreamRules of one host of the same upstream.
+func (a *analysis) findOpenedPathOf(s *scope, upstreamRules *hostRules, from string, below bool, to string,
+	keeps bool) (client, path string, found bool) {
+	for i := upstreamRules.First; i < upstreamRules.End; i++ {
 		r := &a.rules.all[i]
-		if !r.protects() {
+		if !r.needsCredential() {
 			continue
 		}
 		client, upstream := from, to
@@ -165,27 +166,27 @@ func (a *analysis) opensTo(s *scope, asker *judge, from string, below bool, to s
 			if keeps {
 				upstream += "x"
 			}
-		case !keeps && r.Path != "" && withSlash(to) == withSlash(r.Path):
-		case keeps && strings.HasPrefix(r.text(), to):
-			client, upstream = from+r.text()[len(to):], r.text()
+		case !keeps && r.Path != "" && addSlash(to) == addSlash(r.Path):
+		case keeps && strings.HasPrefix(r.pathOrPrefix(), to):
+			client, upstream = from+r.pathOrPrefix()[len(to):], r.pathOrPrefix()
 			if r.Prefix != "" {
 				client, upstream = client+"x", upstream+"x"
 			}
 		default:
 			continue
 		}
-		if a.asksLess(s, client, asker, upstream) {
-			return client, r.text(), true
+		if a.asksLess(s, client, upstreamRules, upstream) {
+			return client, r.pathOrPrefix(), true
 		}
 	}
 	return "", "", false
 }
 
-// asksLess reports whether a judge of a scope asks less for a path than another judge for a path of the upstream.
-func (a *analysis) asksLess(s *scope, client string, asker *judge, upstream string) bool {
-	return slices.ContainsFunc(a.judgesOf(s), func(by judge) bool {
+// asksLess reports whether the scope's rules ask less for the client's path than upstreamRules for the upstream's path.
+func (a *analysis) asksLess(s *scope, client string, upstreamRules *hostRules, upstream string) bool {
+	return slices.ContainsFunc(a.hostRulesOf(s), func(by hostRules) bool {
 		return slices.ContainsFunc(a.rules.SampleMethods(), func(method string) bool {
-			return a.need(&by, method, client).Weaker(a.need(asker, method, upstream))
+			return a.needOf(&by, method, client).Weaker(a.needOf(upstreamRules, method, upstream))
 		})
 	})
 }

@@ -11,27 +11,27 @@ import (
 	"strings"
 )
 
-// scope is a block in which directives apply, and from which blocks in it inherit.
+// scope is a block in which directives apply; inner blocks inherit the directives.
 type scope struct {
 	*directive
-	parent *scope // nil of http
+	parent *scope // nil for http
 	inner  []*scope
 }
 
-// blocks are the kinds of scopes within a server.
-var blocks = []string{"location", "if", "limit_except"}
+// innerBlocks are the kinds of scopes within a server.
+var innerBlocks = []string{"location", "if", "limit_except"}
 
 func newScope(d *directive, parent *scope) *scope {
 	s := &scope{directive: d, parent: parent}
 	for _, child := range d.block {
-		if parent == nil && child.name == "server" || parent != nil && slices.Contains(blocks, child.name) {
+		if parent == nil && child.name == "server" || parent != nil && slices.Contains(innerBlocks, child.name) {
 			s.inner = append(s.inner, newScope(child, s))
 		}
 	}
 	return s
 }
 
-// each calls f for the scope and all in it.
+// each calls f for the scope and all inner scopes.
 func (s *scope) each(f func(*scope)) {
 	f(s)
 	for _, inner := range s.inner {
@@ -39,7 +39,7 @@ func (s *scope) each(f func(*scope)) {
 	}
 }
 
-// own returns the directives of these names in the scope itself.
+// own returns the directives with these names in the scope itself.
 func (s *scope) own(names ...string) (list []*directive) {
 	for _, d := range s.block {
 		if slices.Contains(names, d.name) {
@@ -49,7 +49,8 @@ func (s *scope) own(names ...string) (list []*directive) {
 	return list
 }
 
-// effective returns those that apply in the scope: nginx inherits directives of a name only where there is none.
+// effective returns the directives that apply in the scope: a scope inherits the directives of a name only without own
+// ones.
 func (s *scope) effective(names ...string) []*directive {
 	for ; s != nil; s = s.parent {
 		if list := s.own(names...); list != nil {
@@ -59,7 +60,7 @@ func (s *scope) effective(names ...string) []*directive {
 	return nil
 }
 
-// ownOrOfHTTP returns those of the scope itself, and of a server those of http, without its own.
+// ownOrOfHTTP returns the scope's own directives; for a server without own ones, those of http.
 func (s *scope) ownOrOfHTTP(names ...string) []*directive {
 	if s.name == "server" {
 		return s.effective(names...)
@@ -67,7 +68,7 @@ func (s *scope) ownOrOfHTTP(names ...string) []*directive {
 	return s.own(names...)
 }
 
-// value returns the first argument of a directive that applies, "" without one.
+// value returns the first argument of an effective directive, "" without one.
 func (s *scope) value(name string) string {
 	if list := s.effective(name); list != nil {
 		return list[0].arg(0)
@@ -75,7 +76,7 @@ func (s *scope) value(name string) string {
 	return ""
 }
 
-// server returns the server that the scope is in, nil for http.
+// server returns the enclosing server, nil for http.
 func (s *scope) server() *scope {
 	for s != nil && s.name != "server" {
 		s = s.parent
@@ -83,7 +84,7 @@ func (s *scope) server() *scope {
 	return s
 }
 
-// location returns the location that the scope is, or is in, nil if there is none.
+// location returns the scope itself or the enclosing location, nil for none.
 func (s *scope) location() *scope {
 	for s != nil && s.name != "location" {
 		s = s.parent
@@ -91,8 +92,8 @@ func (s *scope) location() *scope {
 	return s
 }
 
-// title names a server by its name, or by what it listens on.
-func (s *scope) title() string {
+// serverTitle names a server by its name or, without a name, its listen address.
+func (s *scope) serverTitle() string {
 	for _, name := range []string{"server_name", "listen"} {
 		if list := s.own(name); list != nil {
 			return cmp.Or(list[0].arg(0), `""`)
@@ -101,20 +102,20 @@ func (s *scope) title() string {
 	return "*:80"
 }
 
-// path names a scope within its server.
-func (s *scope) path() string {
+// scopePath names a scope within its server.
+func (s *scope) scopePath() string {
 	if s.name == "server" {
 		return ""
 	}
 	own := strings.Join(append([]string{s.name}, s.args...), " ")
-	if outer := s.parent.path(); outer != "" {
+	if outer := s.parent.scopePath(); outer != "" {
 		return outer + ": " + own
 	}
 	return own
 }
 
-// local reports whether only this machine reaches the server.
-func (s *scope) local() bool {
+// isLocal reports whether only this machine reaches the server.
+func (s *scope) isLocal() bool {
 	listens := s.own("listen")
 	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool {
 		address := d.arg(0)
@@ -124,31 +125,31 @@ func (s *scope) local() bool {
 	})
 }
 
-// closed reports whether nginx lets only some addresses in: the first line that matches counts.
-func (s *scope) closed() bool {
+// isRestricted reports whether nginx admits only some addresses. The first matching line of allow and deny decides.
+func (s *scope) isRestricted() bool {
 	if s.satisfiesAny() || slices.ContainsFunc(s.inner, func(inner *scope) bool {
-		return inner.name == "limit_except" && !inner.closed()
+		return inner.name == "limit_except" && !inner.isRestricted()
 	}) {
 		return false
 	}
-	forged := slices.ContainsFunc(s.effective("set_real_ip_from"), broad)
+	forged := slices.ContainsFunc(s.effective("set_real_ip_from"), isBroad)
 	for _, d := range s.effective("allow", "deny") {
 		if d.name == "deny" && d.arg(0) == "all" {
 			return true
 		}
-		if d.name == "allow" && (forged || broad(d)) {
+		if d.name == "allow" && (forged || isBroad(d)) {
 			return false
 		}
 	}
 	return false
 }
 
-// satisfiesAny reports whether one check that lets a request pass is enough.
+// satisfiesAny reports whether one passed check is enough.
 func (s *scope) satisfiesAny() bool { return strings.EqualFold(s.value("satisfy"), "any") }
 
-// broad reports whether a directive names more addresses than a network has: all, or a prefix that is shorter than /8
-// or, of public IPv6, /16.
-func broad(d *directive) bool {
+// isBroad reports whether a directive names more addresses than a network has: all, or a prefix shorter than /8 (public
+// IPv6: /16, private IPv6: /7).
+func isBroad(d *directive) bool {
 	text, length, found := strings.Cut(d.arg(0), "/")
 	bits, err := strconv.Atoi(length)
 	shortest := 8
@@ -160,13 +161,13 @@ func broad(d *directive) bool {
 	return text == "all" || found && err == nil && bits < shortest
 }
 
-// passes are the directives that send requests upstream.
-var passes = []string{"proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"}
+// passDirectives send requests upstream.
+var passDirectives = []string{"proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"}
 
-// pass returns the directive by which the scope sends requests upstream, nil if it doesn't. A location doesn't inherit
-// it, but an if in one does.
+// pass returns the directive by which the scope sends requests upstream, nil for none. Locations don't inherit a pass;
+// an if inherits the pass of its location.
 func (s *scope) pass() *directive {
-	if list := s.own(passes...); list != nil {
+	if list := s.own(passDirectives...); list != nil {
 		return list[0]
 	}
 	if s.name == "if" {
@@ -175,8 +176,8 @@ func (s *scope) pass() *directive {
 	return nil
 }
 
-// target returns the upstream of a pass and the path that the upstream gets, "" for the client's.
-func target(text string) (host, path string) {
+// splitTarget returns the upstream of a pass, and the path sent upstream, "" for the client's path.
+func splitTarget(text string) (host, path string) {
 	if _, after, found := strings.Cut(text, "://"); found {
 		text = after
 	}
@@ -190,9 +191,9 @@ func target(text string) (host, path string) {
 	return text, ""
 }
 
-// address returns the form in which addresses of servers are compared: those of this machine itself are one, and each
-// has its port.
-func address(text string) string {
+// normalizeAddress returns the form in which addresses are compared: always with a port, and with localhost for all
+// addresses of this machine.
+func normalizeAddress(text string) string {
 	if strings.HasPrefix(text, "unix:") {
 		return text
 	}
@@ -210,8 +211,8 @@ func address(text string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// match returns how a location matches, and what.
-func (s *scope) match() (kind, path string) {
+// locationMatch returns the kind of a location's match, and the path or expression.
+func (s *scope) locationMatch() (kind, path string) {
 	switch {
 	case len(s.args) > 1:
 		return s.args[0], s.args[1]
@@ -226,51 +227,52 @@ func (s *scope) match() (kind, path string) {
 	return "", s.arg(0)
 }
 
-// takes reports whether requests that a rule governs may get to the scope. By an expression they may.
-func (s *scope) takes(r *rule) bool {
+// mayTake reports whether requests under a rule may get to the scope. Regular expressions count as matching.
+func (s *scope) mayTake(r *rule) bool {
 	l := s.location()
 	if l == nil {
 		return true
 	}
-	return l.matches(r) && l.parent.takes(r)
+	return l.locationMatches(r) && l.parent.mayTake(r)
 }
 
-func (s *scope) matches(r *rule) bool {
-	kind, path := s.match()
+func (s *scope) locationMatches(r *rule) bool {
+	kind, path := s.locationMatch()
 	within := r.Prefix != "" && (strings.HasPrefix(path, r.Prefix) || path+"/" == r.Prefix) ||
-		r.Path != "" && withSlash(path) == withSlash(r.Path)
+		r.Path != "" && addSlash(path) == addSlash(r.Path)
 	switch kind {
 	case "=":
 		return within
 	case "", "^~":
-		return within || strings.HasPrefix(r.text(), path) && !slices.ContainsFunc(s.parent.inner, func(other *scope) bool {
-			return other.precedes(path, r)
-		})
+		return within || strings.HasPrefix(r.pathOrPrefix(), path) &&
+			!slices.ContainsFunc(s.parent.inner, func(other *scope) bool {
+				return other.takesPrecedence(path, r)
+			})
 	}
 	return true
 }
 
-// withSlash returns a path with a slash at its end: rules and most upstreams take it for the path without.
-func withSlash(path string) string { return strings.TrimRight(path, "/") + "/" }
+// addSlash returns a path with a slash at its end: rules and most upstreams treat both forms as equal.
+func addSlash(path string) string { return strings.TrimRight(path, "/") + "/" }
 
-// precedes reports whether a location takes all requests of a rule from one with a shorter prefix.
-func (s *scope) precedes(prefix string, r *rule) bool {
-	switch kind, path := s.match(); kind {
+// takesPrecedence reports whether a location takes all requests of a rule before a location with a shorter prefix.
+func (s *scope) takesPrecedence(prefix string, r *rule) bool {
+	switch kind, path := s.locationMatch(); kind {
 	case "", "^~":
-		return len(path) > len(prefix) && strings.HasPrefix(r.text(), path)
+		return len(path) > len(prefix) && strings.HasPrefix(r.pathOrPrefix(), path)
 	}
 	return false
 }
 
-// find returns the location of a server that takes an internal request for a path, nil if there is none.
-func (s *scope) find(uri string) (best *scope) {
+// findLocation returns the location of a server that takes an internal request for a path, nil for none.
+func (s *scope) findLocation(uri string) (best *scope) {
 	path := uri
 	if u, err := url.Parse(uri); err == nil {
 		path = u.Path
 	}
 	length := -1
 	for _, l := range s.inner {
-		kind, prefix := l.match()
+		kind, prefix := l.locationMatch()
 		switch {
 		case kind == "=" && prefix == path:
 			return l
@@ -279,15 +281,15 @@ func (s *scope) find(uri string) (best *scope) {
 		}
 	}
 	if best != nil {
-		if inner := best.find(uri); inner != nil {
+		if inner := best.findLocation(uri); inner != nil {
 			return inner
 		}
-		if kind, _ := best.match(); kind == "^~" {
+		if kind, _ := best.locationMatch(); kind == "^~" {
 			return best
 		}
 	}
 	for _, l := range s.inner {
-		if kind, text := l.match(); strings.HasPrefix(kind, "~") && l.name == "location" {
+		if kind, text := l.locationMatch(); strings.HasPrefix(kind, "~") && l.name == "location" {
 			if kind == "~*" {
 				text = "(?i)" + text
 			}

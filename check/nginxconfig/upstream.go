@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// identityHeaders are those by which the plugin names the device.
+// identityHeaders name the device to the upstream.
 var identityHeaders = []string{"x-gatehouse-device", "x-gatehouse-permissions"}
 
 // headerDirectives set headers of the upstream's request.
@@ -15,8 +15,8 @@ var headerDirectives = map[string]string{
 	"fastcgi_pass": "fastcgi_param", "uwsgi_pass": "uwsgi_param", "scgi_pass": "scgi_param",
 }
 
-// identity returns the identity header that a directive sets, "" for none.
-func identity(d *directive) string {
+// identityHeader returns the identity header that a directive sets, "" for none.
+func identityHeader(d *directive) string {
 	name := strings.ReplaceAll(strings.ToLower(d.arg(0)), "_", "-")
 	if strings.HasSuffix(d.name, "_param") {
 		name = strings.TrimPrefix(name, "http-")
@@ -27,50 +27,50 @@ func identity(d *directive) string {
 	return ""
 }
 
-// clears reports whether a scope sends no identity header of the client, in no spelling. nginx often takes the settings
-// for spellings from the default server of an address, so those of each server there count.
-func (a *analysis) clears(s *scope) bool {
-	own := listens(s.server())
+// clearsIdentity reports whether a scope removes the client's identity headers, in all spellings. The settings for
+// spellings often come from the default server of an address: the settings of all servers of the address count.
+func (a *analysis) clearsIdentity(s *scope) bool {
+	own := listenAddresses(s.server())
 	if slices.ContainsFunc(a.http.inner, func(other *scope) bool {
 		return (other.value("underscores_in_headers") == "on" || other.value("ignore_invalid_headers") == "off") &&
-			slices.ContainsFunc(listens(other), func(address string) bool { return slices.Contains(own, address) })
+			slices.ContainsFunc(listenAddresses(other), func(address string) bool { return slices.Contains(own, address) })
 	}) {
 		return false
 	}
 	set := map[string]bool{}
 	for _, d := range s.effective("proxy_set_header") {
-		if name := identity(d); name != "" && d.arg(1) == "" {
+		if name := identityHeader(d); name != "" && d.arg(1) == "" {
 			set[name] = true
 		}
 	}
 	return len(set) == len(identityHeaders)
 }
 
-// requestHeaders checks the headers that nginx sends upstream.
-func (a *analysis) requestHeaders(s *scope) {
+// checkRequestHeaders checks the headers that nginx sends upstream.
+func (a *analysis) checkRequestHeaders(s *scope) {
 	pass := s.pass()
 	if pass == nil {
 		return
 	}
 	headers := s.effective(headerDirectives[pass.name])
 	for _, d := range headers {
-		if name := identity(d); name != "" && strings.Contains(d.arg(1), "$") {
-			a.addAt(&forgedIdentity, s, d, "sets %s to %s: a variable may have what the client sent", name, d.arg(1))
+		if name := identityHeader(d); name != "" && strings.Contains(d.arg(1), "$") {
+			a.addOnce(&forgedIdentity, s, d, "sets %s to %s: a variable may have what the client sent", name, d.arg(1))
 		} else if name != "" && d.arg(1) != "" {
-			a.addAt(&forgedIdentity, s, d, "sets %s to %s: the upstream takes every client for that device", name, d.arg(1))
+			a.addOnce(&forgedIdentity, s, d, "sets %s to %s: the upstream takes every client for that device", name, d.arg(1))
 		}
 	}
 	if pass.name != "proxy_pass" {
-		return // the others send no lines of text
+		return // other protocols have no header lines of text
 	}
-	decoded := a.decoded(s)
+	decoded := a.decodedVariables(s)
 	const why = "is decoded: by %0D%0A in the path a client adds header lines to the upstream's request, among them " +
 		"forged identity headers"
 	variables := a.variablesOf(s)
 	check := func(d *directive, text string) {
 		for _, text := range variables.expand(text) {
-			if name := uses(text, decoded); name != "" {
-				a.addAt(&splitHeader, s, d, "$%s %s", name, why)
+			if name := findVariable(text, decoded); name != "" {
+				a.addOnce(&splitHeader, s, d, "$%s %s", name, why)
 			}
 		}
 	}
@@ -82,13 +82,13 @@ func (a *analysis) requestHeaders(s *scope) {
 
 var (
 	variable = regexp.MustCompile(`\$\{?(\w+)`)
-	// lineEnd is an expression of which a group may match the end of a line; '.' doesn't.
+	// lineEnd matches expressions with a group that may match the end of a line; '.' doesn't.
 	lineEnd = regexp.MustCompile(`\[\^|\(\?[a-z]*s|\\[DWH]`)
 	group   = regexp.MustCompile(`\(\?P?[<'](\w+)[>']`)
 )
 
-// uses returns a variable of the list that text has, "" for none.
-func uses(text string, list []string) string {
+// findVariable returns a variable of the list in text, "" for none.
+func findVariable(text string, list []string) string {
 	for _, m := range variable.FindAllStringSubmatch(text, -1) {
 		if slices.Contains(list, m[1]) {
 			return m[1]
@@ -97,8 +97,8 @@ func uses(text string, list []string) string {
 	return ""
 }
 
-// decoded returns the variables with a part of the decoded path, which may have line ends.
-func (a *analysis) decoded(s *scope) []string {
+// decodedVariables returns the variables with a part of the decoded path, which may have line ends.
+func (a *analysis) decodedVariables(s *scope) []string {
 	list := []string{"uri", "document_uri", "request_filename", "fastcgi_script_name", "fastcgi_path_info"}
 	add := func(expression string) {
 		if lineEnd.MatchString(expression) {
@@ -110,7 +110,7 @@ func (a *analysis) decoded(s *scope) []string {
 	}
 	l := s.location()
 	if l != nil {
-		if kind, expression := l.match(); strings.HasPrefix(kind, "~") {
+		if kind, expression := l.locationMatch(); strings.HasPrefix(kind, "~") {
 			add(expression)
 		}
 	}
@@ -125,41 +125,41 @@ func (a *analysis) decoded(s *scope) []string {
 	return list
 }
 
-// rewrites checks what gets upstream with another path than the one that was judged.
-func (a *analysis) rewrites(s *scope) {
+// checkRewrites reports requests that get upstream with another path than the judged one, if clients evade a rule.
+func (a *analysis) checkRewrites(s *scope) {
 	report := func(d *directive, from string, below bool, to string, keeps bool) {
-		if client, path, found := a.opens(s, from, below, to, keeps); found {
-			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
+		if client, path, found := a.findOpenedPath(s, from, below, to, keeps); found {
+			a.addOnce(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		}
 	}
 	variables := a.variablesOf(s)
 	byExpression := func(d *directive, expression, to string) {
-		if from, below, path, keeps, ok := mapping(expression, to); ok {
+		if from, below, path, keeps, ok := simpleRewrite(expression, to); ok {
 			report(d, from, below, path, keeps)
-		} else if client, path, found := a.captures(s, expression, to); found {
-			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
+		} else if client, path, found := a.findCapturedPath(s, expression, to); found {
+			a.addOnce(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		} else if compiled, err := regexp.Compile(expression); err == nil && !strings.Contains(to, "$") {
-			if client := sample(expression, "", ""); compiled.MatchString(client) {
+			if client := samplePath(expression, "", ""); compiled.MatchString(client) {
 				report(d, client, false, to, false)
 			}
 		}
 	}
-	for _, origin := range a.origins(s) {
+	for _, origin := range a.originScopes(s) {
 		kind, from := "", "/"
 		if l := origin.location(); l != nil {
-			kind, from = l.match()
+			kind, from = l.locationMatch()
 		}
-		a.rewritesOf(s, kind, from, variables, report, byExpression)
+		a.checkRewritesFrom(s, kind, from, variables, report, byExpression)
 	}
 }
 
-// rewritesOf is rewrites for requests that a location of this kind takes.
-func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
+// checkRewritesFrom is checkRewrites for requests that a location of this kind takes.
+func (a *analysis) checkRewritesFrom(s *scope, kind, from string, variables variables,
 	report func(d *directive, from string, below bool, to string, keeps bool),
 	byExpression func(d *directive, expression, to string)) {
 	to := func(d *directive, path string, keeps bool) {
 		switch {
-		case kind == "@": // nothing is known to lead there
+		case kind == "@": // no known request leads to the location
 		case strings.HasPrefix(kind, "~"):
 			byExpression(d, from, path)
 		default:
@@ -170,7 +170,7 @@ func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
 		if d.arg(2) == "redirect" || d.arg(2) == "permanent" {
 			continue
 		}
-		for _, m := range a.maps(d.arg(1)) {
+		for _, m := range a.pathMaps(d.arg(1)) {
 			byExpression(d, m[0], m[1])
 		}
 		for _, path := range variables.expand(d.arg(1)) {
@@ -187,17 +187,17 @@ func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
 	}
 	for _, d := range s.own("proxy_pass") {
 		for _, text := range variables.expand(d.arg(0)) {
-			switch _, path := target(text); {
-			case path == "", !strings.Contains(text, "$") && a.elsewhere(s, d):
+			switch _, path := splitTarget(text); {
+			case path == "", !strings.Contains(text, "$") && a.isUnprotectedPass(s, d):
 			case strings.HasPrefix(kind, "~"), !strings.Contains(path, "$"):
 				to(d, path, text == d.arg(0)) // with a variable, nginx sends just this path
 			}
 		}
 	}
 	if !strings.HasPrefix(kind, "~") && kind != "@" {
-		a.indexes(s, report, from, kind != "=")
+		a.checkIndexes(s, report, from, kind != "=")
 	}
-	for _, name := range redirecting {
+	for _, name := range redirectDirectives {
 		for _, d := range s.ownOrOfHTTP(name) {
 			for _, text := range variables.expand(d.arg(len(d.args) - 1)) {
 				if path, _, _ := strings.Cut(text, "?"); strings.HasPrefix(path, "/") {
@@ -206,34 +206,35 @@ func (a *analysis) rewritesOf(s *scope, kind, from string, variables variables,
 			}
 		}
 	}
-	for _, d := range a.luaOf(s) {
-		l, _ := a.code(d)
-		for _, target := range l.targets() {
+	for _, d := range a.routingLua(s) {
+		l, _ := a.directiveLua(d)
+		for _, target := range l.luaTargets() {
 			path, _, _ := strings.Cut(target.path, "?")
 			switch {
 			case !strings.HasPrefix(path, "/"):
-			case target.rest && strings.HasPrefix(kind, "~"):
-				report(d, sample(from, "", ""), true, path, true)
+			case target.continues && strings.HasPrefix(kind, "~"):
+				report(d, samplePath(from, "", ""), true, path, true)
 			default:
-				to(d, path, target.rest)
+				to(d, path, target.continues)
 			}
 		}
 	}
 }
 
-// redirecting are the directives whose last argument nginx itself asks for.
-var redirecting = []string{"error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request"}
+// redirectDirectives name a path for an internal request in their last argument.
+var redirectDirectives = []string{"error_page", "try_files", "mirror", "add_before_body", "add_after_body",
+	"auth_request"}
 
-// origins are the scopes whose requests a scope gets: its own or, in a named location, those that lead there, also by
-// way of other named locations. If there are none, it is the scope.
-func (a *analysis) origins(s *scope) (all []*scope) {
+// originScopes returns the scopes whose requests a scope gets: the scope itself or, for a named location, the scopes
+// that lead to the location, also through other named locations. Without origins the result is the scope.
+func (a *analysis) originScopes(s *scope) (all []*scope) {
 	names, seen := []string{s.namedLocation()}, map[*scope]bool{}
 	if names[0] == "" {
 		return []*scope{s}
 	}
 	for ; len(names) > 0; names = names[1:] {
 		s.server().each(func(other *scope) {
-			if seen[other] || !a.leadsTo(other, names[0]) {
+			if seen[other] || !a.leadsToLocation(other, names[0]) {
 				return
 			}
 			seen[other] = true
@@ -250,35 +251,35 @@ func (a *analysis) origins(s *scope) (all []*scope) {
 	return all
 }
 
-// namedLocation returns the name of the named location that a scope is in, "" if it is in none.
+// namedLocation returns the name of the enclosing named location, "" for none.
 func (s *scope) namedLocation() string {
 	if l := s.location(); l != nil {
-		if kind, name := l.match(); kind == "@" {
+		if kind, name := l.locationMatch(); kind == "@" {
 			return name
 		}
 	}
 	return ""
 }
 
-// leadsTo reports whether a scope leads to a named location.
-func (a *analysis) leadsTo(s *scope, name string) bool {
-	for _, redirect := range redirecting {
+// leadsToLocation reports whether a scope leads to a named location.
+func (a *analysis) leadsToLocation(s *scope, name string) bool {
+	for _, redirect := range redirectDirectives {
 		for _, d := range s.ownOrOfHTTP(redirect) {
 			if slices.Contains(a.variablesOf(s).expand(d.arg(len(d.args)-1)), name) {
 				return true
 			}
 		}
 	}
-	return slices.ContainsFunc(a.luaOf(s), func(d *directive) bool {
-		l, _ := a.code(d)
-		return slices.Contains(l.targets(), luaTarget{name, false})
+	return slices.ContainsFunc(a.routingLua(s), func(d *directive) bool {
+		l, _ := a.directiveLua(d)
+		return slices.Contains(l.luaTargets(), luaTarget{name, false})
 	})
 }
 
-// indexes reports indexes with a slash at their beginning: nginx makes such a path of that of a directory.
-func (a *analysis) indexes(s *scope, report func(d *directive, from string, below bool, to string, keeps bool),
+// checkIndexes reports an index with a leading slash: nginx replaces the path of a directory by such an index.
+func (a *analysis) checkIndexes(s *scope, report func(d *directive, from string, below bool, to string, keeps bool),
 	from string, below bool) {
-	if s.pass() != nil || s.location() == nil && s.find("/") != nil {
+	if s.pass() != nil || s.location() == nil && s.findLocation("/") != nil {
 		return // no request gets to a file
 	}
 	for _, d := range s.effective("index") {
@@ -290,8 +291,9 @@ func (a *analysis) indexes(s *scope, report func(d *directive, from string, belo
 	}
 }
 
-// maps returns the expressions and the replacements of a map of the path, if that is what text is.
-func (a *analysis) maps(text string) (all [][2]string) {
+// pathMaps returns the expressions and replacements of the map of the path to the variable text, nil if text is no such
+// variable.
+func (a *analysis) pathMaps(text string) (all [][2]string) {
 	for _, d := range a.http.own("map") {
 		if len(d.args) != 2 || d.arg(1) != text || !strings.Contains(d.arg(0), "uri") {
 			continue
@@ -305,11 +307,12 @@ func (a *analysis) maps(text string) (all [][2]string) {
 	return all
 }
 
-var literal = regexp.MustCompile(`^\^((?:[\w/~%!@&=:,-]|\\[./_-])*)(.*)$`)
+var literalStart = regexp.MustCompile(`^\^((?:[\w/~%!@&=:,-]|\\[./_-])*)(.*)$`)
 
-// mapping returns what an expression and its replacement do to paths, as opens wants it; false if that isn't simple.
-func mapping(expression, replacement string) (from string, below bool, to string, keeps, ok bool) {
-	m := literal.FindStringSubmatch(expression)
+// simpleRewrite returns the effect of an expression and replacement on paths, in the form of findOpenedPath's
+// arguments; ok is false for complex expressions.
+func simpleRewrite(expression, replacement string) (from string, below bool, to string, keeps, ok bool) {
+	m := literalStart.FindStringSubmatch(expression)
 	if m == nil || !strings.HasPrefix(m[1], "/") {
 		return "", false, "", false, false
 	}

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// variables are the texts that the variables of a configuration may have.
+// variables are the possible texts of a configuration's variables.
 type variables map[string][]string
 
-// maxTexts bounds what a text with variables is expanded to.
+// maxTexts bounds the expansions of a text with variables.
 const maxTexts = 64
 
 var (
-	reference = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
-	numbered  = regexp.MustCompile(`\$\{?[1-9]\}?`)
+	variableReference = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
+	groupReference    = regexp.MustCompile(`\$\{?[1-9]\}?`)
 )
 
 // variablesOf returns the variables that set, map, geo, split_clients and Lua define for a scope of http.
@@ -23,13 +23,13 @@ func (a *analysis) variablesOf(s *scope) variables {
 	all, found := a.variables[server]
 	if !found {
 		all = variablesIn(a.http, s)
-		a.luaVariables(server, func(name, text string) { all[name] = append(all[name], text) })
+		a.addLuaVariables(server, func(name, text string) { all[name] = append(all[name], text) })
 		a.variables[server] = all
 	}
 	return all
 }
 
-// variablesIn is variablesOf for a scope of a block, http or stream.
+// variablesIn returns the variables that set, map, geo and split_clients define for a scope of a block, http or stream.
 func variablesIn(block, s *scope) variables {
 	all := variables{}
 	define := func(name, text string) { all[name] = append(all[name], text) }
@@ -49,7 +49,7 @@ func variablesIn(block, s *scope) variables {
 				for _, m := range group.FindAllStringSubmatch(expression, -1) {
 					define(m[1], part)
 				}
-				text = numbered.ReplaceAllLiteralString(text, part)
+				text = groupReference.ReplaceAllLiteralString(text, part)
 			}
 			define(name, text)
 		}
@@ -62,13 +62,13 @@ func variablesIn(block, s *scope) variables {
 	return all
 }
 
-// expand returns the texts that a text with variables may have; those that it doesn't know stay.
+// expand returns the possible texts of a text with variables; unknown variables stay.
 func (v variables) expand(text string) []string {
 	texts := []string{text}
 	for range 8 {
 		var next []string
 		for _, text := range texts {
-			if next = append(next, v.step(text)...); len(next) >= maxTexts {
+			if next = append(next, v.expandFirst(text)...); len(next) >= maxTexts {
 				break
 			}
 		}
@@ -80,9 +80,9 @@ func (v variables) expand(text string) []string {
 	return texts
 }
 
-// step replaces the first known variable.
-func (v variables) step(text string) (texts []string) {
-	for _, at := range reference.FindAllStringSubmatchIndex(text, -1) {
+// expandFirst replaces the first known variable.
+func (v variables) expandFirst(text string) (texts []string) {
+	for _, at := range variableReference.FindAllStringSubmatchIndex(text, -1) {
 		name := strings.Trim(text[at[0]+1:at[1]], "{}")
 		for _, value := range v[name] {
 			if value != "$"+name {
@@ -96,8 +96,9 @@ func (v variables) step(text string) (texts []string) {
 	return []string{text}
 }
 
-// sample returns a path that an expression matches, in which a group, by name or number, "" for none, has this text.
-func sample(expression, wanted, text string) string {
+// samplePath returns a path that an expression matches; the group wanted, a name or number, "" for none, gets this
+// text.
+func samplePath(expression, wanted, text string) string {
 	var b strings.Builder
 	number := 0
 	var write func(e string)
@@ -127,7 +128,7 @@ func sample(expression, wanted, text string) string {
 				}
 				i = end
 			case '(':
-				end := closing(e, i)
+				end := closingParenthesis(e, i)
 				inner := e[i+1 : end]
 				name := ""
 				if m := group.FindStringSubmatch(e[i:]); m != nil && strings.HasPrefix(e[i:], m[0]) {
@@ -158,8 +159,8 @@ func sample(expression, wanted, text string) string {
 	return "/" + b.String()
 }
 
-// closing returns the index of the parenthesis that closes the one at i, or the end.
-func closing(e string, i int) int {
+// closingParenthesis returns the index of the parenthesis that closes the one at i, or the end.
+func closingParenthesis(e string, i int) int {
 	depth := 0
 	for ; i < len(e); i++ {
 		switch e[i] {
@@ -178,42 +179,43 @@ func closing(e string, i int) int {
 
 var lastGroup = regexp.MustCompile(`^([^$]*)\$\{?(\w+)\}?$`)
 
-// captures returns the path of a rule, and one by which clients get there with less than the rule asks, if what an
-// expression captures is the end of the upstream's path.
-func (a *analysis) captures(s *scope, expression, to string) (client, path string, found bool) {
+// findCapturedPath looks for a rule that clients evade if the last group of an expression becomes the end of the
+// upstream's path. The result is the client's path and the rule's path.
+func (a *analysis) findCapturedPath(s *scope, expression, to string) (client, path string, found bool) {
 	m := lastGroup.FindStringSubmatch(strings.TrimSuffix(to, "$is_args$args"))
 	compiled, err := regexp.Compile(expression)
 	if m == nil || err != nil || a.rules == nil {
 		return "", "", false
 	}
-	for _, asker := range a.peers(s) {
-		if client, path, found = a.capturesOf(s, &asker, compiled, expression, m); found {
+	for _, upstreamRules := range a.peerHostRules(s) {
+		if client, path, found = a.findCapturedPathOf(s, &upstreamRules, compiled, expression, m); found {
 			return client, path, true
 		}
 	}
 	return "", "", false
 }
 
-// capturesOf is captures for the rules of one who judges requests to the same upstream, where m is the last group.
-func (a *analysis) capturesOf(s *scope, asker *judge, compiled *regexp.Regexp, expression string, m []string) (client,
-	path string, found bool) {
-	for i := asker.First; i < asker.End; i++ {
+// findCapturedPathOf is findCapturedPath for the rules upstreamRules of one host of the same upstream; m is the last
+// group.
+func (a *analysis) findCapturedPathOf(s *scope, upstreamRules *hostRules, compiled *regexp.Regexp, expression string,
+	m []string) (client, path string, found bool) {
+	for i := upstreamRules.First; i < upstreamRules.End; i++ {
 		r := &a.rules.all[i]
-		path := r.text()
+		path := r.pathOrPrefix()
 		if r.Prefix != "" {
 			path += "x"
 		}
 		rest, begins := strings.CutPrefix(path, m[1])
-		if !r.protects() || !begins {
+		if !r.needsCredential() || !begins {
 			continue
 		}
-		client := sample(expression, m[2], rest)
+		client := samplePath(expression, m[2], rest)
 		if at := compiled.FindStringSubmatchIndex(client); at == nil ||
 			string(compiled.ExpandString(nil, "${"+m[2]+"}", client, at)) != rest {
 			continue
 		}
-		if a.asksLess(s, client, asker, path) {
-			return client, r.text(), true
+		if a.asksLess(s, client, upstreamRules, path) {
+			return client, r.pathOrPrefix(), true
 		}
 	}
 	return "", "", false

@@ -1,4 +1,4 @@
-// Package rehearse tells which requests other rules would judge differently, by the filter's own policy.
+// Package rehearse compares two sets of rules by the filter's own policy, and reports requests with different outcomes.
 package rehearse
 
 import (
@@ -9,51 +9,53 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// Request is what rules judge of a request.
+// Request is the part of a request that rules judge.
 type Request struct {
 	Method string `json:"method"`
 	Host   string `json:"host,omitempty"` // "": it has none
 	Path   string `json:"path"`           // with or without the query
 }
 
-// judge judges requests by one configuration.
-type judge struct {
+// evaluator judges requests by one configuration.
+type evaluator struct {
 	engine *policy.Engine
 	config *policy.Config
 	raw    []byte
 }
 
-func newJudge(c *policy.Config) *judge { return &judge{engine: policy.NewEngine(c), config: c} }
-
-// judgement is how a request is judged, small enough to be a key of maps.
-type judgement struct {
-	rule   int           // -1: no rule
-	reason policy.Reason // of a refusal without a rule; policy.Unreadable: the request isn't refused
-	host   int           // the virtual host
-	reads  bool          // the cache may answer the method
+func newEvaluator(c *policy.Config) *evaluator {
+	return &evaluator{engine: policy.NewEngine(c), config: c}
 }
 
-func (j *judge) judge(r *Request) judgement {
+// outcome is the judgement of a request, small enough for a key of maps.
+type outcome struct {
+	rule       int           // -1: no rule
+	reason     policy.Reason // of a refusal without a rule; policy.Unreadable: no refusal
+	host       int           // the virtual host
+	readMethod bool          // a method that the cache answers
+}
+
+func (e *evaluator) evaluate(r *Request) outcome {
 	headers := [...][2]string{{":method", r.Method}, {":path", r.Path}, {":authority", r.Host}}
 	n := len(headers)
 	if r.Host == "" {
 		n--
 	}
-	j.raw = headermap.Append(j.raw[:0], headers[:n])
-	fields, _ := headermap.ParseFields(j.raw)
-	at := j.engine.Locate(fields)
-	got := judgement{rule: -1, reads: r.Method == "GET" || r.Method == "HEAD"}
-	got.host, _ = j.engine.VirtualHost()
+	e.raw = headermap.Append(e.raw[:0], headers[:n])
+	fields, _ := headermap.ParseFields(e.raw)
+	at := e.engine.Locate(fields)
+	got := outcome{rule: -1, readMethod: r.Method == "GET" || r.Method == "HEAD"}
+	got.host, _ = e.engine.VirtualHost()
 	if at.Passes {
 		return got
 	}
-	request := j.engine.Read(fields, nil)
-	if !j.engine.Govern(&request, &at) {
+	request := e.engine.Read(fields, nil)
+	if !e.engine.Govern(&request, &at) {
 		return got
 	}
 	if got.rule, _ = request.Rule(); got.rule < 0 {
 		var d policy.Decision
-		j.engine.Decide(&d, 0, &request, nil, &policy.Answers{}) // without a rule it reads no memory
+		e.engine.Decide(&d, 0, &request, nil, &policy.Answers{}) // without a rule Decide reads no memory
 		if d.Action == policy.Reply {
 			got.reason = d.Reason
 		}
@@ -61,62 +63,62 @@ func (j *judge) judge(r *Request) judgement {
 	return got
 }
 
-// rule returns the judgement's rule, nil for none.
-func (j *judge) rule(g judgement) *policy.Rule {
+// ruleOf returns the outcome's rule, nil for none.
+func (e *evaluator) ruleOf(g outcome) *policy.Rule {
 	if g.rule < 0 {
 		return nil
 	}
-	return &j.config.Rules[g.rule]
+	return &e.config.Rules[g.rule]
 }
 
-// name returns the rule's name or, without one, the reason of the refusal, or "none": like a rule's name with the
-// virtual host before it.
-func (j *judge) name(g judgement) string {
+// outcomeName returns the rule's name. Without a rule outcomeName returns the reason of the refusal or "none", with the
+// virtual host as prefix like names of rules.
+func (e *evaluator) outcomeName(g outcome) string {
 	if g.rule >= 0 {
-		return j.config.Rules[g.rule].Name
+		return e.config.Rules[g.rule].Name
 	}
 	name := "none"
 	if g.reason != policy.Unreadable {
 		name = (&policy.Decision{Reason: g.reason}).Details()
 	}
-	if space := j.space(g); space != "" {
+	if space := e.virtualHostName(g); space != "" {
 		name = space + "/" + name
 	}
 	return name
 }
 
-// space returns the name of the virtual host, "" for none.
-func (j *judge) space(g judgement) string {
+// virtualHostName returns the name of the virtual host, "" for none.
+func (e *evaluator) virtualHostName(g outcome) string {
 	if g.host == policy.NoVirtualHost {
 		return ""
 	}
-	return j.config.VirtualHosts[g.host].Name
+	return e.config.VirtualHosts[g.host].Name
 }
 
-func (j *judge) need(g judgement) policy.Need {
+func (e *evaluator) needOf(g outcome) policy.Need {
 	if g.rule >= 0 {
-		return j.config.NeedOfRule(g.rule)
+		return e.config.NeedOfRule(g.rule)
 	}
 	return policy.Need{Rule: g.rule, Refused: g.reason != policy.Unreadable}
 }
 
-// shown tells where a request shows its credential.
-func (j *judge) shown(g judgement) string {
-	c := j.config.HostRules(g.host).Credentials
+// credentialLocation describes the part of a request that holds the credential.
+func (e *evaluator) credentialLocation(g outcome) string {
+	c := e.config.HostRules(g.host).Credentials
 	c.Forward = false
-	return fmt.Sprintf("%+v %q", c, j.config.SessionMetadata)
+	return fmt.Sprintf("%+v %q", c, e.config.SessionMetadata)
 }
 
-// cached tells by which key the cache answers; "": it doesn't.
-func (j *judge) cached(g judgement) string {
-	r := j.rule(g)
-	if r == nil || r.Cache == nil || r.Cache.Trial || !g.reads {
+// cacheKey describes the key by which the cache answers, "" without an answer.
+func (e *evaluator) cacheKey(g outcome) string {
+	r := e.ruleOf(g)
+	if r == nil || r.Cache == nil || r.Cache.Trial || !g.readMethod {
 		return ""
 	}
 	query := "all"
 	if r.Cache.Query != nil {
 		query = fmt.Sprintf("%q", slices.Sorted(slices.Values(r.Cache.Query)))
 	}
-	return fmt.Sprintf("%q %s %t %t %q", j.space(g), query, r.Cache.PerDevice, r.Cache.PerHost,
+	return fmt.Sprintf("%q %s %t %t %q", e.virtualHostName(g), query, r.Cache.PerDevice, r.Cache.PerHost,
 		slices.Sorted(slices.Values(r.Cache.Languages)))
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ParseLine returns the request of one line of an access log: a JSON object with method, path and, if present,
-// authority or host, as the logs of our configurations are; Envoy's default format; or nginx's combined format. It
-// returns false for any other line, such as that of a request which the proxy couldn't read.
+// ParseLine returns the request of a line of an access log: a JSON object with method, path and optional authority or
+// host, like our configurations' logs; Envoy's default format; or nginx's combined format. ParseLine returns false for
+// any other line, such as a line about a request that the proxy couldn't read.
 func ParseLine(line []byte) (r Request, ok bool) {
 	text := strings.TrimSpace(string(line))
 	switch {
@@ -29,10 +29,10 @@ func ParseLine(line []byte) (r Request, ok bool) {
 
 func parseJSON(line []byte) (Request, bool) {
 	var fields struct {
-		Method    text `json:"method"`
-		Path      text `json:"path"`
-		Authority text `json:"authority"`
-		Host      text `json:"host"`
+		Method    jsonText `json:"method"`
+		Path      jsonText `json:"path"`
+		Authority jsonText `json:"authority"`
+		Host      jsonText `json:"host"`
 	}
 	if json.Unmarshal(line, &fields) != nil {
 		return Request{}, false
@@ -41,14 +41,15 @@ func parseJSON(line []byte) (Request, bool) {
 	if r.Host == "" || r.Host == "-" {
 		r.Host = string(fields.Host)
 	}
-	return withoutScheme(r), true
+	return splitURL(r), true
 }
 
-// text is a string in JSON; any other value, which other programs put into a field of this name, counts as "".
-type text string
+// jsonText is a string in JSON. Other programs may put values of other types into a field of this name: such a value
+// counts as "".
+type jsonText string
 
 // UnmarshalJSON implements [json.Unmarshaler].
-func (t *text) UnmarshalJSON(b []byte) error {
+func (t *jsonText) UnmarshalJSON(b []byte) error {
 	if b[0] != '"' {
 		return nil
 	}
@@ -56,7 +57,7 @@ func (t *text) UnmarshalJSON(b []byte) error {
 }
 
 // parseEnvoy reads Envoy's default format, [TIME] "METHOD PATH PROTOCOL" … "AUTHORITY" "UPSTREAM". Envoy escapes
-// nothing in it. A path and an authority have no spaces, but other values may have quotes: so the authority is found
+// nothing. A path and an authority have no spaces, but other values may have quotes: parseEnvoy looks for the authority
 // from the end.
 func parseEnvoy(line string) (r Request, ok bool) {
 	_, rest, found := strings.Cut(line, `] "`)
@@ -71,11 +72,11 @@ func parseEnvoy(line string) (r Request, ok bool) {
 		r.Host = values[len(values)-2]
 		r.Host = r.Host[strings.LastIndexByte(r.Host, '"')+1:]
 	}
-	return withoutScheme(r), true
+	return splitURL(r), true
 }
 
-// parseCombined reads nginx's combined format, ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" …, in which nginx
-// writes quotes as \x22.
+// parseCombined reads nginx's combined format, ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" …, with quotes written
+// as \x22.
 func parseCombined(line string) (r Request, ok bool) {
 	_, rest, found := strings.Cut(line, `] "`)
 	request, _, closed := strings.Cut(rest, `"`)
@@ -88,12 +89,12 @@ func parseCombined(line string) (r Request, ok bool) {
 	if i := strings.LastIndex(r.Path, " HTTP/"); i >= 0 {
 		r.Path = r.Path[:i]
 	}
-	r.Path = unescape(r.Path)
-	return withoutScheme(r), true
+	r.Path = decodeEscapes(r.Path)
+	return splitURL(r), true
 }
 
-// unescape decodes nginx's \xXX.
-func unescape(text string) string {
+// decodeEscapes decodes nginx's \xXX.
+func decodeEscapes(text string) string {
 	if !strings.Contains(text, `\x`) {
 		return text
 	}
@@ -111,8 +112,8 @@ func unescape(text string) string {
 	return b.String()
 }
 
-// withoutScheme splits a target that is a URL (RFC 9112, section 3.2.2) into host and path, as proxies do.
-func withoutScheme(r Request) Request {
+// splitURL splits a target in the form of a URL (RFC 9112, section 3.2.2) into host and path, as proxies do.
+func splitURL(r Request) Request {
 	scheme, rest, found := strings.Cut(r.Path, "://")
 	if !found || !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
 		return r

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// lines are of each format.
+// lines have a line of each format.
 var lines = map[string]struct {
 	text string
 	want Request
@@ -61,13 +61,13 @@ func TestParseLine(t *testing.T) {
 }
 
 func TestAddLog(t *testing.T) {
-	from, to := rules(t, base), rules(t, strings.Replace(base, "[strict.example]", "[x.example]", 1))
+	from, to := mustParseRules(t, base), mustParseRules(t, strings.Replace(base, "[strict.example]", "[x.example]", 1))
 	c := NewComparison(from, to)
 	log := `{"method":"GET","path":"/a"}` + "\n\n" + strings.Repeat("x", 3*maxLine) + "\nnoise\r\n" +
 		`{"method":"GET","path":"/b","host":"c.example"}` + "\n" + `{"method":"GET","path":"/a","host":"-"}`
 	calls := 0
-	read, err := c.AddLog(strings.NewReader(log), "strict.example", func(*Read) { calls++ })
-	if err != nil || read != (Read{5, 2, 2}) || calls != 5 {
+	read, err := c.AddLog(strings.NewReader(log), "strict.example", func(*LogStats) { calls++ })
+	if err != nil || read != (LogStats{5, 2, 2}) || calls != 5 {
 		t.Errorf("got %+v, %v, %d calls", read, err, calls)
 	}
 	want := Change{Opens, "strict/all", "none", "/a", 2, Request{"GET", "strict.example", "/a"}}
@@ -76,14 +76,14 @@ func TestAddLog(t *testing.T) {
 	}
 }
 
-// FuzzParseLine checks that what is read of a line can be judged, and is in the line.
+// FuzzParseLine checks that a parsed request can be judged, and is part of the line.
 func FuzzParseLine(f *testing.F) {
 	for _, l := range lines {
 		f.Add(l.text)
 	}
 	f.Add(`::1 - - [t] "GET http://a?x HTTP/1.1" 200 1`)
 	f.Add(`[t] "GET / HTTP/2" 200 - 0 0 "a" "b"`)
-	from, to := rules(f, base), rules(f, "default: deny")
+	from, to := mustParseRules(f, base), mustParseRules(f, "default: deny")
 	f.Fuzz(func(t *testing.T, line string) {
 		r, ok := ParseLine([]byte(line))
 		if !ok {
@@ -99,7 +99,7 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-// FuzzLines writes requests in each format, with any client's text around them, and reads them again.
+// FuzzLines writes requests in each format, between client-controlled texts, and parses the lines.
 func FuzzLines(f *testing.F) {
 	f.Add("GET", "/a", "a.example", `curl "x" "b.example" "-"`)
 	f.Fuzz(func(t *testing.T, method, path, host, agent string) {
@@ -116,7 +116,7 @@ func FuzzLines(f *testing.F) {
 		if got, ok := ParseLine([]byte(text)); !ok || got != (Request{method, host, path}) {
 			t.Errorf("%q: got %+v, %v", text, got, ok)
 		}
-		if strings.Contains(agent, `"`) { // which nginx escapes
+		if strings.Contains(agent, `"`) { // nginx escapes quotes
 			return
 		}
 		text = `::1 - ` + agent + ` [27/Nov/2026:10:08:06 +0000] "` + method + " " + path + ` HTTP/1.1" 200 1 "` + agent + `"`

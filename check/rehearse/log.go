@@ -7,20 +7,20 @@ import (
 	"io"
 )
 
-// Read is what was read of access logs.
-type Read struct {
+// LogStats counts the lines read from access logs.
+type LogStats struct {
 	Lines      int `json:"lines"`
 	Unreadable int `json:"unreadable"`
-	// First is the number of the first unreadable line, 0 if there is none.
+	// First is the number of the first unreadable line, 0 for none.
 	First int `json:"-"`
 }
 
-// maxLine bounds a line in bytes. Longer ones are unreadable: no proxy accepts such headers.
+// maxLine bounds a line in bytes. Longer lines are unreadable: no proxy accepts headers of this size.
 const maxLine = 1 << 20
 
-// AddLog adds the requests of an access log. Those without a host have the given one. It calls progress after each
+// AddLog adds the requests of an access log. host is the host of requests without one. AddLog calls progress after each
 // line.
-func (c *Comparison) AddLog(log io.Reader, host string, progress func(*Read)) (read Read, err error) {
+func (c *Comparison) AddLog(log io.Reader, host string, progress func(*LogStats)) (read LogStats, err error) {
 	reader := bufio.NewReaderSize(log, maxLine)
 	for long := false; ; {
 		line, err := reader.ReadSlice('\n')

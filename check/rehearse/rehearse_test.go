@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
-func rules(t testing.TB, text string) *policy.Config {
+func mustParseRules(t testing.TB, text string) *policy.Config {
 	t.Helper()
 	c, err := nginx.Parse([]byte(text))
 	if err != nil {
@@ -43,8 +43,8 @@ virtual_hosts:
     - {name: all, match: {prefix: /}, auth: {}}
 `
 
-// plants are changes of base: what replaces what, a request that they concern, and how.
-var plants = []struct {
+// changedRules are changes of base: replacements, a request with a new outcome, and the class of the change.
+var changedRules = []struct {
 	name    string
 	replace []string
 	request Request
@@ -134,21 +134,21 @@ var plants = []struct {
 		Request{"GET", "", "/v1/new"}, OtherRule, "api -> new"},
 }
 
-func planted(t *testing.T, replace []string) *policy.Config {
+func replaceInBase(t *testing.T, replace []string) *policy.Config {
 	t.Helper()
 	for i := 0; i < len(replace); i += 2 {
 		if !strings.Contains(base, replace[i]) {
 			t.Fatalf("base has no %q", replace[i])
 		}
 	}
-	return rules(t, strings.NewReplacer(replace...).Replace(base))
+	return mustParseRules(t, strings.NewReplacer(replace...).Replace(base))
 }
 
 func TestPlants(t *testing.T) {
-	from := rules(t, base)
-	for _, p := range plants {
+	from := mustParseRules(t, base)
+	for _, p := range changedRules {
 		t.Run(p.name, func(t *testing.T) {
-			to := planted(t, p.replace)
+			to := replaceInBase(t, p.replace)
 			has := func(changes []Change) *Change {
 				for i, c := range changes {
 					if c.Class == p.want && c.From+" -> "+c.To == p.text {
@@ -161,8 +161,8 @@ func TestPlants(t *testing.T) {
 			c := NewComparison(from, to)
 			line := fmt.Sprintf(`{"method": %q, "authority": %q, "path": %q}`+"\n", p.request.Method, p.request.Host,
 				p.request.Path)
-			read, err := c.AddLog(strings.NewReader(strings.Repeat(line, 2)), "", func(*Read) {})
-			if err != nil || read != (Read{Lines: 2}) {
+			read, err := c.AddLog(strings.NewReader(strings.Repeat(line, 2)), "", func(*LogStats) {})
+			if err != nil || read != (LogStats{Lines: 2}) {
 				t.Errorf("got %+v, %v", read, err)
 			}
 			if got := has(c.Changes()); got != nil && (got.Count != 2 || got.Example != p.request || len(c.Changes()) != 1) {
@@ -184,7 +184,7 @@ func TestPlants(t *testing.T) {
 	}
 }
 
-// TestHarmless has changes that no request notices.
+// TestHarmless has changes without effect on requests.
 func TestHarmless(t *testing.T) {
 	const admin = "- {name: admin, match: {prefix: /v1/admin/}, auth: {permissions: [admin, write]}}\n"
 	for name, replace := range map[string][]string{
@@ -197,7 +197,7 @@ func TestHarmless(t *testing.T) {
 		"the order of domains":     {"shop.example, store.example", "store.example, shop.example"},
 		"fetching":                 {"{query: [lang]}", "{query: [lang], on_miss: fetch}"},
 	} {
-		if got := Compare(rules(t, base), planted(t, replace)); len(got) != 0 {
+		if got := Compare(mustParseRules(t, base), replaceInBase(t, replace)); len(got) != 0 {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}
@@ -206,12 +206,12 @@ func TestHarmless(t *testing.T) {
 			"credentials: {basic: true}\nrules:\n" + rules)
 	}
 	a, b := "- {name: a, match: {prefix: /a/}, auth: {}}\n", "- {name: b, match: {prefix: /b/}, auth: {}}\n"
-	if got := Compare(rules(t, without(a+b)), rules(t, without(b+a))); len(got) != 0 {
+	if got := Compare(mustParseRules(t, without(a+b)), mustParseRules(t, without(b+a))); len(got) != 0 {
 		t.Errorf("rules without names: got %+v", got)
 	}
 }
 
-// TestWitness has gaps that few requests get through.
+// TestWitness has gaps for few requests.
 func TestWitness(t *testing.T) {
 	const all = "methods: [GET, POST, PUT, DELETE, PATCH, PROPFIND, OPTIONS]"
 	for _, tt := range []struct{ from, to, want string }{
@@ -226,17 +226,17 @@ func TestWitness(t *testing.T) {
 			"GET /a/x"},
 	} {
 		const head = "credentials: {basic: true}\nrules:\n"
-		changes := Compare(rules(t, head+tt.from), rules(t, head+tt.to))
-		if len(changes) == 0 || changes[0].Class != Opens || changes[0].Example.Text() != tt.want {
+		changes := Compare(mustParseRules(t, head+tt.from), mustParseRules(t, head+tt.to))
+		if len(changes) == 0 || changes[0].Class != Opens || changes[0].Example.Describe() != tt.want {
 			t.Errorf("%s -> %s: got %+v, want %s", tt.from, tt.to, changes, tt.want)
 		}
 	}
 }
 
-// TestReadings has paths of several readings and bad hosts, which the rules refuse.
+// TestReadings: the rules refuse paths with several readings and bad hosts.
 func TestReadings(t *testing.T) {
-	from := rules(t, base)
-	open := rules(t, "default: pass")
+	from := mustParseRules(t, base)
+	open := mustParseRules(t, "default: pass")
 	for _, tt := range []struct {
 		request Request
 		want    string
@@ -258,9 +258,9 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestPrefixes bounds what the paths of a log can occupy.
+// TestPrefixes bounds the memory for the paths of a log.
 func TestPrefixes(t *testing.T) {
-	c := NewComparison(rules(t, base), rules(t, "default: pass"))
+	c := NewComparison(mustParseRules(t, base), mustParseRules(t, "default: pass"))
 	for i := range 1000 {
 		c.Add(&Request{"GET", "", fmt.Sprintf("/v1/%d/x?a", i)})
 		c.Add(&Request{"GET", "", "/v1/7?x/"})
@@ -274,8 +274,8 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// TestSamplesAreComplete has random rules, and random requests that they judge differently: for each there must be a
-// sample that they judge likewise. Paths and hosts have one reading each.
+// TestSamplesAreComplete has random rules, and random requests with different outcomes: some sample has the same pair
+// of outcomes. Paths and hosts have one reading each.
 func TestSamplesAreComplete(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
@@ -307,13 +307,13 @@ func TestSamplesAreComplete(t *testing.T) {
 	runs, changes := 300, 0
 	for range runs {
 		from, to := configuration(), configuration()
-		c := compare(from, to)
+		c := compareSamples(from, to)
 		for range 200 {
 			r := Request{pick("GET", "HEAD", "POST", "PUT", "LINK"),
 				pick("", "a.example", "b.example", "x.a.example", "y.x.a.example:80", "c.test"), path()}
-			p := pair{c.from.judge(&r), c.to.judge(&r)}
-			class := c.class(p)
-			if class == same {
+			p := outcomePair{c.from.evaluate(&r), c.to.evaluate(&r)}
+			class := c.classify(p)
+			if class == unchanged {
 				continue
 			}
 			changes++
@@ -351,11 +351,11 @@ func (r *repeated) Read(b []byte) (n int, err error) {
 
 // BenchmarkLog reads a log; each operation is a line. A million lines: -benchtime=1000000x.
 func BenchmarkLog(b *testing.B) {
-	to := rules(b, strings.Replace(base, "{prefix: /v1/}", "{prefix: /v1/api/}", 1))
+	to := mustParseRules(b, strings.Replace(base, "{prefix: /v1/}", "{prefix: /v1/api/}", 1))
 	for name, line := range lines {
 		b.Run(name, func(b *testing.B) {
-			c := NewComparison(rules(b, base), to)
-			read, err := c.AddLog(&repeated{[]byte(line.text + "\n"), b.N, 0}, "", func(*Read) {})
+			c := NewComparison(mustParseRules(b, base), to)
+			read, err := c.AddLog(&repeated{[]byte(line.text + "\n"), b.N, 0}, "", func(*LogStats) {})
 			if err != nil || read.Lines != b.N || read.Unreadable > 0 {
 				b.Errorf("got %+v, %v", read, err)
 			}

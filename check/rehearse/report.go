@@ -10,35 +10,35 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// Class is a kind of changes. A request with several has the most serious one.
+// Class is a kind of change. A request with several changes has the most serious class.
 type Class uint8
 
 // The classes, most serious first.
 const (
-	same Class = iota
+	unchanged Class = iota
 	// Opens: the request was refused or needed a credential, and passes without one.
 	Opens
-	// NeedsLess: the request needs a credential, but not all permissions that it needed.
+	// NeedsLess: the request needs a credential, with fewer permissions than before.
 	NeedsLess
-	// NeedsOther: the request needs a credential with other permissions, so other devices get in.
+	// NeedsOther: the request needs a credential with different permissions, so different devices get in.
 	NeedsOther
 	// NotRefused: the request was refused, and needs a credential.
 	NotRefused
-	// Refused: no request like it passes any more.
+	// Refused: the request is refused, whatever its credential.
 	Refused
 	// Protected: the request passed, and needs a credential.
 	Protected
-	// NeedsMore: the request needs all permissions that it needed, and others.
+	// NeedsMore: the request needs all permissions of before, and more.
 	NeedsMore
-	// OtherCredentials: the request shows its credential elsewhere.
+	// OtherCredentials: the request has its credential elsewhere.
 	OtherCredentials
-	// Cached: the cache answers it now.
+	// Cached: the cache answers the request now.
 	Cached
-	// OtherKey: the cache answers it with another object.
+	// OtherKey: the cache answers the request with another object.
 	OtherKey
-	// NotCached: the cache doesn't answer it any more.
+	// NotCached: the cache no longer answers the request.
 	NotCached
-	// OtherRule: another rule decides, with the same result but for counters and logs.
+	// OtherRule: another rule decides; only counters and logs differ.
 	OtherRule
 )
 
@@ -55,16 +55,16 @@ func (c Class) String() string { return classNames[c] }
 // MarshalText implements [encoding.TextMarshaler].
 func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// Weakens reports whether who was kept out may get in.
+// Weakens reports whether clients that were refused may get in.
 func (c Class) Weakens() bool { return c == Opens || c == NeedsLess || c == NeedsOther }
 
-// Change is one kind of changes below one prefix.
+// Change is one kind of change below one prefix.
 type Change struct {
 	Class Class `json:"class"`
-	// From and To are names of rules, "none" for requests that pass without one, or why they are refused without one.
+	// From and To are names of rules. Without a rule they are "none", or the reason of the refusal.
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Prefix has the path's first two segments, or is [Others]; for samples it is the path of their rule.
+	// Prefix has the path's first two segments, or is [Others]; for samples, Prefix is the path of the sample's rule.
 	Prefix string `json:"prefix"`
 	// Count is the number of requests, or of samples.
 	Count   int     `json:"count"`
@@ -77,58 +77,59 @@ const Others = "(others)"
 // maxPrefixes bounds the prefixes of one pair of rules and one class in a log.
 const maxPrefixes = 50
 
-// Comparison compares how two configurations judge requests. It is not safe for concurrent use.
+// Comparison compares the outcomes of requests under two configurations. A Comparison is not safe for concurrent use.
 type Comparison struct {
-	from, to *judge
-	classes  map[pair]Class
-	prefixes map[kind]int
-	changes  map[place]*Change
+	from, to *evaluator
+	classes  map[outcomePair]Class
+	prefixes map[changeKind]int
+	changes  map[changeKey]*Change
 	order    []*Change
 }
 
-type pair struct{ from, to judgement }
+type outcomePair struct{ from, to outcome }
 
-type kind struct {
+type changeKind struct {
 	class    Class
 	from, to string
 }
 
-type place struct {
-	kind
+type changeKey struct {
+	changeKind
 	prefix string
 }
 
 // NewComparison returns a comparison without requests.
 func NewComparison(from, to *policy.Config) *Comparison {
-	return &Comparison{newJudge(from), newJudge(to), map[pair]Class{}, map[kind]int{}, map[place]*Change{}, nil}
+	return &Comparison{newEvaluator(from), newEvaluator(to), map[outcomePair]Class{}, map[changeKind]int{},
+		map[changeKey]*Change{}, nil}
 }
 
-// Add judges a request, which it doesn't keep.
-func (c *Comparison) Add(r *Request) { c.add(r, "") }
+// Add compares the outcomes of a request. Add doesn't keep the request.
+func (c *Comparison) Add(r *Request) { c.addSample(r, "") }
 
-// add is Add for a sample of the path of a rule, "" for a request of a log.
-func (c *Comparison) add(r *Request, of string) {
-	p := pair{c.from.judge(r), c.to.judge(r)}
+// addSample adds a sample of the path of a rule; of is "" for a request from a log.
+func (c *Comparison) addSample(r *Request, of string) {
+	p := outcomePair{c.from.evaluate(r), c.to.evaluate(r)}
 	class, known := c.classes[p]
 	if !known {
-		class = c.class(p)
+		class = c.classify(p)
 		c.classes[p] = class
 	}
-	if class == same {
+	if class == unchanged {
 		return
 	}
 	prefix := of
 	if of == "" {
 		prefix = prefixOf(r.Path)
 	}
-	at := place{kind{class, c.from.name(p.from), c.to.name(p.to)}, prefix}
+	at := changeKey{changeKind{class, c.from.outcomeName(p.from), c.to.outcomeName(p.to)}, prefix}
 	change := c.changes[at]
-	if change == nil && of == "" && c.prefixes[at.kind] >= maxPrefixes {
+	if change == nil && of == "" && c.prefixes[at.changeKind] >= maxPrefixes {
 		at.prefix = Others
 		change = c.changes[at]
 	}
 	if change == nil {
-		c.prefixes[at.kind]++
+		c.prefixes[at.changeKind]++
 		at.prefix = strings.Clone(at.prefix)
 		change = &Change{class, at.from, at.to, at.prefix, 0,
 			Request{strings.Clone(r.Method), strings.Clone(r.Host), strings.Clone(r.Path)}}
@@ -138,12 +139,12 @@ func (c *Comparison) add(r *Request, of string) {
 	change.Count++
 }
 
-func (c *Comparison) class(p pair) Class {
-	was, is := c.from.need(p.from), c.to.need(p.to)
-	old, now := c.from.cached(p.from), c.to.cached(p.to)
+func (c *Comparison) classify(p outcomePair) Class {
+	was, is := c.from.needOf(p.from), c.to.needOf(p.to)
+	old, now := c.from.cacheKey(p.from), c.to.cacheKey(p.to)
 	switch {
 	case was.Refused && is.Refused:
-		return same // whatever the reason: the answer is 403
+		return unchanged // the answer is 403 whatever the reason
 	case is.Refused:
 		return Refused
 	case !is.Credential && (was.Refused || was.Credential):
@@ -158,7 +159,7 @@ func (c *Comparison) class(p pair) Class {
 		return NeedsLess
 	case was.Weaker(is):
 		return NeedsMore
-	case is.Credential && c.from.shown(p.from) != c.to.shown(p.to):
+	case is.Credential && c.from.credentialLocation(p.from) != c.to.credentialLocation(p.to):
 		return OtherCredentials
 	case old == "" && now != "":
 		return Cached
@@ -166,14 +167,14 @@ func (c *Comparison) class(p pair) Class {
 		return NotCached
 	case old != now:
 		return OtherKey
-	case !alike(c.from.rule(p.from), c.to.rule(p.to)):
+	case !isSameRule(c.from.ruleOf(p.from), c.to.ruleOf(p.to)):
 		return OtherRule
 	}
-	return same
+	return unchanged
 }
 
-// alike reports whether two rules are one rule, perhaps renamed, moved, or with other matches.
-func alike(a, b *policy.Rule) bool {
+// isSameRule reports whether two rules are one rule, perhaps renamed, moved, or with other matches.
+func isSameRule(a, b *policy.Rule) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -208,10 +209,10 @@ func (c *Comparison) Changes() []Change {
 	return all
 }
 
-// Weakened reports whether one of the changes lets somebody in who was kept out.
+// Weakened reports whether one of the changes lets in clients that were refused.
 func Weakened(changes []Change) bool {
 	return slices.ContainsFunc(changes, func(c Change) bool { return c.Class.Weakens() })
 }
 
-// Text returns a request for messages: method, and host and path as they are in a URL.
-func (r *Request) Text() string { return fmt.Sprintf("%s %s%s", r.Method, r.Host, r.Path) }
+// Describe returns method, host and path of a request for messages, in the form of a URL.
+func (r *Request) Describe() string { return fmt.Sprintf("%s %s%s", r.Method, r.Host, r.Path) }

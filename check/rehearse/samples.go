@@ -7,24 +7,25 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// Compare compares two configurations by samples of what both distinguish. For each request whose path has one reading
-// (see package policy) there is a sample that both judge in the same way: so nothing becomes open unseen.
-func Compare(from, to *policy.Config) []Change { return compare(from, to).Changes() }
+// Compare compares two configurations by samples of the requests that the configurations distinguish. Each request
+// whose path has one reading (see package policy) has a sample with the same outcome, in both configurations: no opened
+// path stays unseen.
+func Compare(from, to *policy.Config) []Change { return compareSamples(from, to).Changes() }
 
-func compare(from, to *policy.Config) *Comparison {
+func compareSamples(from, to *policy.Config) *Comparison {
 	c := NewComparison(from, to)
 	type hosts struct{ from, to int }
 	done := map[hosts]bool{}
 	methods := sampleMethods(from, to)
 	for _, host := range sampleHosts(from, to) {
-		at := hosts{c.from.judge(&Request{"GET", host, "/"}).host, c.to.judge(&Request{"GET", host, "/"}).host}
-		if done[at] { // the same rules judge it
+		at := hosts{c.from.evaluate(&Request{"GET", host, "/"}).host, c.to.evaluate(&Request{"GET", host, "/"}).host}
+		if done[at] { // same rules as for an earlier host
 			continue
 		}
 		done[at] = true
 		for _, s := range samplePaths(rulesOf(from, at.from), rulesOf(to, at.to)) {
 			for _, method := range methods {
-				c.add(&Request{method, host, s.path}, s.of)
+				c.addSample(&Request{method, host, s.path}, s.rulePath)
 			}
 		}
 	}
@@ -36,7 +37,7 @@ func rulesOf(c *policy.Config, host int) []policy.Rule {
 	return c.Rules[h.First:h.End]
 }
 
-// sampleMethods returns all methods that a rule names, the usual ones, and another one.
+// sampleMethods returns all methods in rules, the usual methods, and an unknown method.
 func sampleMethods(configs ...*policy.Config) []string {
 	methods := []string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD"}
 	for _, c := range configs {
@@ -46,10 +47,10 @@ func sampleMethods(configs ...*policy.Config) []string {
 			}
 		}
 	}
-	return append(methods, unlike(methods, "PROPFIND", "X"))
+	return append(methods, makeUnlike(methods, "PROPFIND", "X"))
 }
 
-// sampleHosts returns each domain, one label more for a domain with *, and a host of no domain; "" for none if no host
+// sampleHosts returns each domain (a domain with * gets one more label) and a host of no domain; only "" if no host
 // matters.
 func sampleHosts(configs ...*policy.Config) []string {
 	var domains []string
@@ -86,11 +87,11 @@ func sampleHosts(configs ...*policy.Config) []string {
 	return append(hosts, other)
 }
 
-// sample is a path, and the path of the rule that it is a sample of.
-type sample struct{ path, of string }
+// sample is a path, and the path of the sampled rule.
+type sample struct{ path, rulePath string }
 
-// samplePaths returns each rule's path without and with a slash at its end, and for each of them and "/" a longer path
-// that no other rule's path begins.
+// samplePaths returns each rule's path, without and with a slash at the end, and "/"; and for each path a longer path
+// with which no other rule's path begins.
 func samplePaths(rules ...[]policy.Rule) (samples []sample) {
 	texts := []sample{{"/", "/"}}
 	for _, some := range rules {
@@ -105,26 +106,26 @@ func samplePaths(rules ...[]policy.Rule) (samples []sample) {
 		}
 	}
 	for _, t := range texts {
-		samples = append(samples, t, sample{t.path + next(t.path, texts), t.of})
+		samples = append(samples, t, sample{t.path + freeCharacter(t.path, texts), t.rulePath})
 	}
 	return samples
 }
 
-// next returns a character that follows a text in none of the texts.
-func next(text string, texts []sample) string {
-	for c := range strings.SplitSeq(following, "") {
+// freeCharacter returns a character that follows text in none of the texts.
+func freeCharacter(text string, texts []sample) string {
+	for c := range strings.SplitSeq(pathCharacters, "") {
 		if !slices.ContainsFunc(texts, func(other sample) bool { return strings.HasPrefix(other.path, text+c) }) {
 			return c
 		}
 	}
-	return "" // only rules made for it get here
+	return "" // every character is taken: such rules are adversarial, and the sample repeats text
 }
 
-// following are the characters of paths with one reading, the plainest first.
-const following = "xyzabcdefghijklmnopqrstuvw0123456789-_ABCDEFGHIJKLMNOPQRSTUVWXYZ~!$&'()*+,=:@"
+// pathCharacters are the characters of paths with one reading, the plainest first.
+const pathCharacters = "xyzabcdefghijklmnopqrstuvw0123456789-_ABCDEFGHIJKLMNOPQRSTUVWXYZ~!$&'()*+,=:@"
 
-// unlike returns text, with more appended until it is none of the list.
-func unlike(list []string, text, more string) string {
+// makeUnlike appends more to text until the list doesn't have text.
+func makeUnlike(list []string, text, more string) string {
 	for slices.Contains(list, text) {
 		text += more
 	}

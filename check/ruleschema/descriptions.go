@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Descriptions are those of the fields, by their paths, for editors. docs/rules.md has more.
+// Descriptions describe the fields for editors, by path. docs/rules.md has more.
 var Descriptions = map[string]string{
 	"push_listener":   "true, and nothing else, makes Envoy's plugin the listener to which the sidecar pushes.",
 	"sidecar":         "How the edge calls the sidecar.",
@@ -52,8 +52,8 @@ var Descriptions = map[string]string{
 	"log_hits":                   "true: access logs have rule and device of cached answers, too.",
 }
 
-// span returns a duration without units that are zero.
-func span(d time.Duration) string {
+// formatDuration returns a duration without units of zero.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	if cut, found := strings.CutSuffix(text, "m0s"); found {
 		text = cut + "m"

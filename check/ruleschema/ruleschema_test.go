@@ -12,13 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6" // which Helm uses
+	"github.com/santhosh-tekuri/jsonschema/v6" // used by Helm
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// bases are configurations that have each field between them, in all its forms.
+// bases are configurations that together have all forms of all fields.
 var bases = []string{`{
 	"sidecar": {"cluster": "side", "timeout": "500ms"},
 	"credentials": {"id_header": "X-Id", "secret_header": "x-token", "forward": true},
@@ -39,8 +39,8 @@ var bases = []string{`{
 		"k": {"domains": ["k"], "credentials": {"bearer": true}}}
 }`, `{"push_listener": true}`, `{"push_listener": false, "source": {"filter_state": "s"}}`}
 
-// leftToDecoder are the problems that only the decoder finds, since they depend on more than one value, or on what a
-// pattern can't tell.
+// leftToDecoder matches the problems that only the decoder finds: conditions on several values, and conditions beyond
+// patterns.
 var leftToDecoder = regexp.MustCompile(`want \S+ to \d\S+$|or 0s for no bound|want at most max_auth_staleness|` +
 	`a push listener has no rules|is a header that Gatehouse sends|belongs to the message|is also (the|of) |has a NUL|` +
 	`matches nothing: rules see|want no spaces or control characters|` +
@@ -48,7 +48,7 @@ var leftToDecoder = regexp.MustCompile(`want \S+ to \d\S+$|or 0s for no bound|wa
 	`is missing, for |is also the name of|is never reached|which are never reached|are never reached: |` +
 	`is also a domain of|makes \d+ rules`)
 
-func compiled(t *testing.T, text []byte) *jsonschema.Schema {
+func mustCompile(t *testing.T, text []byte) *jsonschema.Schema {
 	t.Helper()
 	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
@@ -65,8 +65,8 @@ func compiled(t *testing.T, text []byte) *jsonschema.Schema {
 	return s
 }
 
-// compare fails if the schema and the decoder disagree about a document.
-func compare(t *testing.T, s *jsonschema.Schema, text string) (accepted bool) {
+// compareVerdicts fails if the schema and the decoder disagree about a document.
+func compareVerdicts(t *testing.T, s *jsonschema.Schema, text string) (accepted bool) {
 	t.Helper()
 	var tree any
 	if err := json.Unmarshal([]byte(text), &tree); err != nil {
@@ -88,7 +88,7 @@ func compare(t *testing.T, s *jsonschema.Schema, text string) (accepted bool) {
 	return wrong == nil && problems == nil
 }
 
-// usual returns a document without null, and with GET for methods that nobody registered.
+// usual returns a document without null, and with GET for unregistered methods.
 func usual(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -114,7 +114,7 @@ func usual(v any) any {
 	return v
 }
 
-// values are what the mutations put in the place of others.
+// values are the mutations' replacement values.
 var values = []string{`null`, `true`, `false`, `1`, `30`, `""`, `"x"`, `"POST"`, `"GET"`, `"PSOT"`, `"get"`, `"/a"`, `"a"`, `"/a b"`,
 	`"/A/../b"`, `"30s"`, `"1.5h"`, `"-1s"`, `"30"`, `"soon"`, `"none"`, `"Shop"`, `"shop.example"`, `"*.x"`, `"*x"`, `"x.*"`, `"x."`,
 	`"[::1]"`, `"*.[::1]"`, `"x:80"`, `"a,b"`, `"a=b"`, `"a:b"`, `"ä"`, `"x-gatehouse-device"`, `"` + strings.Repeat("n", 64) + `"`,
@@ -127,30 +127,30 @@ var values = []string{`null`, `true`, `false`, `1`, `30`, `""`, `"x"`, `"POST"`,
 	`{"bearer": false}`, `{"bearer": true, "basic": true}`, `{"api_key_header": "a", "bearer": false}`,
 	`{"api_key_header": "a", "id_header": "b"}`, `{"id_header": "a", "secret_header": "b", "basic": false}`, `{"domains": ["a"]}`}
 
-// place is a value in a document, or a field that isn't there.
-type place struct {
+// location is a value in a document, or a missing field.
+type location struct {
 	in   any // an object or a list
 	name string
 	i    int
 }
 
-func places(v any) (all []place) {
+func locations(v any) (all []location) {
 	switch v := v.(type) {
 	case map[string]any:
-		all = append(all, place{in: v, name: "unknown"})
+		all = append(all, location{in: v, name: "unknown"})
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			all = append(append(all, place{in: v, name: name}), places(v[name])...)
+			all = append(append(all, location{in: v, name: name}), locations(v[name])...)
 		}
 	case []any:
 		for i := range v {
-			all = append(append(all, place{in: v, i: i}), places(v[i])...)
+			all = append(append(all, location{in: v, i: i}), locations(v[i])...)
 		}
 	}
 	return all
 }
 
-// change sets a value, or removes it.
-func (p place) change(text string) {
+// set sets the value, or removes it.
+func (p location) set(text string) {
 	var value any
 	_ = json.Unmarshal([]byte(text), &value)
 	switch in := p.in.(type) {
@@ -165,16 +165,16 @@ func (p place) change(text string) {
 	}
 }
 
-// mutated returns a document with a value at each of these places, by their indexes.
-func mutated(t *testing.T, base string, at []int, texts []string) string {
+// mutate returns a document with new values at some locations, given by index.
+func mutate(t *testing.T, base string, at []int, texts []string) string {
 	t.Helper()
 	var tree any
 	if err := json.Unmarshal([]byte(base), &tree); err != nil {
 		t.Fatal(err)
 	}
 	for i := range at {
-		if all := places(tree); at[i] < len(all) {
-			all[at[i]].change(texts[i])
+		if all := locations(tree); at[i] < len(all) {
+			all[at[i]].set(texts[i])
 		}
 	}
 	text, err := json.Marshal(tree)
@@ -184,11 +184,11 @@ func mutated(t *testing.T, base string, at []int, texts []string) string {
 	return string(text)
 }
 
-// TestSchemaIsTheDecoder changes each value of configurations that have all fields to each of many others, and two at a
-// time by chance: the schema refuses what the decoder refuses, but for what is left to the decoder. The short form
-// tries a quarter.
+// TestSchemaIsTheDecoder changes each value of configurations with all fields to each of many values, and random pairs
+// of values. The schema refuses the documents that the decoder refuses, except for leftToDecoder. The short form tries
+// a quarter.
 func TestSchemaIsTheDecoder(t *testing.T) {
-	s := compiled(t, Rules())
+	s := mustCompile(t, Rules())
 	whole := append([]string{""}, values...) // "": the value goes
 	good, all := 0, 0
 	count := func(accepted bool) {
@@ -198,23 +198,23 @@ func TestSchemaIsTheDecoder(t *testing.T) {
 		}
 	}
 	for _, base := range bases {
-		if !compare(t, s, base) {
+		if !compareVerdicts(t, s, base) {
 			t.Fatalf("%s isn't accepted", base)
 		}
 		var tree any
 		_ = json.Unmarshal([]byte(base), &tree)
-		n := len(places(tree))
+		n := len(locations(tree))
 		for i := range n {
 			for j, text := range whole {
 				if testing.Short() && (i+j)%4 != 0 {
 					continue
 				}
-				count(compare(t, s, mutated(t, base, []int{i}, []string{text})))
+				count(compareVerdicts(t, s, mutate(t, base, []int{i}, []string{text})))
 			}
 		}
 		random := rand.New(rand.NewPCG(1, uint64(n)))
 		for range map[bool]int{true: 100, false: 1500}[testing.Short()] {
-			count(compare(t, s, mutated(t, base, []int{random.IntN(n), random.IntN(n)},
+			count(compareVerdicts(t, s, mutate(t, base, []int{random.IntN(n), random.IntN(n)},
 				[]string{whole[random.IntN(len(whole))], whole[random.IntN(len(whole))]})))
 		}
 		if t.Failed() {
@@ -227,9 +227,9 @@ func TestSchemaIsTheDecoder(t *testing.T) {
 	}
 }
 
-// TestBounds: lists and maps as long as they may be, and longer.
+// TestBounds: lists and maps of the greatest length, and longer ones.
 func TestBounds(t *testing.T) {
-	s := compiled(t, Rules())
+	s := mustCompile(t, Rules())
 	for name, text := range map[string]func(n int) string{
 		"rules": func(n int) string {
 			return `{"rules": [` + list(n, `{"match": {"path": "/%d"}}`) + `]}`
@@ -238,7 +238,7 @@ func TestBounds(t *testing.T) {
 		"virtual hosts": func(n int) string { return `{"virtual_hosts": {` + list(n, `"h%[1]d": {"domains": ["h%[1]d"]}`) + `}}` },
 	} {
 		most := map[string]int{"rules": 1000, "domains": 64, "virtual hosts": 256}[name]
-		if !compare(t, s, text(most)) || compare(t, s, text(most+1)) {
+		if !compareVerdicts(t, s, text(most)) || compareVerdicts(t, s, text(most+1)) {
 			t.Errorf("%s: want %d and no more", name, most)
 		}
 	}
@@ -267,7 +267,7 @@ func TestDescriptions(t *testing.T) {
 	walk = func(path string, fields []policy.Field) {
 		for _, f := range fields {
 			at := path + f.Name
-			if shared[f.Name] {
+			if sharedFields[f.Name] {
 				at = f.Name
 			}
 			known[at] = true
@@ -292,9 +292,9 @@ func TestDescriptions(t *testing.T) {
 	}
 }
 
-// TestEnvoy: the schema of Envoy's configuration judges the rules of both kinds of filters, and nothing else.
+// TestEnvoy: the schema of Envoy's configuration judges the rules in both kinds of filters, and nothing else.
 func TestEnvoy(t *testing.T) {
-	s := compiled(t, Envoy())
+	s := mustCompile(t, Envoy())
 	for _, file := range []string{"envoy.yaml", "envoy-native.yaml"} {
 		text, err := os.ReadFile("../../envoy/" + file)
 		if err != nil {
@@ -319,7 +319,7 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// TestFiles: the files have what is written now.
+// TestFiles: the files are up to date.
 func TestFiles(t *testing.T) {
 	for file, want := range map[string][]byte{"nginx/rules.schema.json": Rules(), "envoy/envoy.schema.json": Envoy()} {
 		if got, err := os.ReadFile("../../" + file); err != nil || !bytes.Equal(got, want) {

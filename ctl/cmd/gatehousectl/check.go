@@ -48,7 +48,7 @@ func (cmd *checkCmd) Run(c *console) error {
 	var changes []rehearse.Change
 	out := checked{Report: report}
 	if cmd.Against != "" {
-		if changes, err = cmd.compare(c, file, given); err != nil && report.Errors() == 0 {
+		if changes, err = cmd.compare(c, file, given); err != nil && report.CountErrors() == 0 {
 			return err // otherwise a finding tells it
 		}
 		out.Changes = &changes
@@ -75,7 +75,7 @@ func (cmd *checkCmd) Run(c *console) error {
 			return err
 		}
 	}
-	if n := report.Errors(); n > 0 {
+	if n := report.CountErrors(); n > 0 {
 		return usagef("%s: errors found: %d", cmd.File, n)
 	}
 	if rehearse.Weakened(changes) {

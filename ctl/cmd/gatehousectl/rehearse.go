@@ -25,7 +25,7 @@ type rehearseCmd struct {
 
 // rehearsal is what rehearse prints.
 type rehearsal struct {
-	rehearse.Read
+	rehearse.LogStats
 	Changes []rehearse.Change `json:"changes"`
 }
 
@@ -72,18 +72,18 @@ func (cmd *rehearseCmd) Run(c *console) error {
 }
 
 // add adds a log. On a terminal it shows how far it is.
-func (cmd *rehearseCmd) add(c *console, to *rehearse.Comparison, name string) (rehearse.Read, error) {
+func (cmd *rehearseCmd) add(c *console, to *rehearse.Comparison, name string) (rehearse.LogStats, error) {
 	log := c.stdin
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return rehearse.Read{}, err
+			return rehearse.LogStats{}, err
 		}
 		defer file.Close()
 		log = file
 	}
 	next := time.Now().Add(time.Second)
-	progress := func(read *rehearse.Read) {
+	progress := func(read *rehearse.LogStats) {
 		if read.Lines%10000 == 0 && time.Now().After(next) {
 			c.progress(fmt.Sprintf("%s: %d lines", name, read.Lines))
 			next = time.Now().Add(time.Second)
@@ -130,7 +130,7 @@ func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 	for i := range changes {
 		change := &changes[i]
 		row(change.Class.String(), change.From, change.To, shown(change.Prefix), fmt.Sprint(change.Count),
-			shown(change.Example.Text()))
+			shown(change.Example.Describe()))
 	}
 	return w.Flush()
 }
