@@ -47,9 +47,9 @@ edge clients/go
 native-filter edge|clients/go
 wasm-filter edge|clients/go
 nginx edge|clients/go
-internal clients/go
-check clients/go|edge/policy|edge/headermap|nginx
-sidecar clients/go|edge/wire|edge/policy|edge/headermap|internal|check/envoyconfig
+internal clients/go|edge/policy
+check clients/go|edge/policy|edge/headermap|nginx|internal
+sidecar clients/go|edge/wire|edge/policy|edge/headermap|internal
 ctl clients/go|edge/policy|nginx|internal|check
 publisher clients/go|edge/entitytag|internal
 testbed clients/go|nginx

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // checkPrivateAnswers checks that routes under auth rules add the headers by which caches keep one device's answer from
@@ -14,7 +15,7 @@ func (a *analysis) checkPrivateAnswers(p *plugin) {
 		return
 	}
 	notes := []policy.Note{policy.NoteVary, policy.NoteCacheControl}
-	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool {
+	if slices.ContainsFunc(p.Rules.Rules, func(r policy.Rule) bool {
 		return r.Auth != nil && r.Cache != nil && r.Cache.PerDevice
 	}) {
 		notes = append(notes, policy.NoteNoStore)
@@ -30,14 +31,14 @@ func (a *analysis) checkPrivateAnswers(p *plugin) {
 				header = "vary"
 			}
 			if !rt.addsResponseHeader(header, "wasm."+note.String()) {
-				a.add(&sharedAnswers, p.listenerName(), rt.at,
+				a.add(&sharedAnswers, p.ListenerName(), rt.at,
 					"adds no %s by %s: a cache before Envoy may give one device's answer to others", header, note)
 				return
 			}
 		}
 		for _, name := range tokens {
 			if !rt.addsResponseHeader("vary", name) {
-				a.add(&sharedAnswers, p.listenerName(), rt.at,
+				a.add(&sharedAnswers, p.ListenerName(), rt.at,
 					"adds no vary: %s, from which tokens are read: a cache before Envoy may give one device's answer to others", name)
 				return
 			}
@@ -49,19 +50,19 @@ func (a *analysis) checkPrivateAnswers(p *plugin) {
 // text, and no level removes the header again.
 func (rt *httpRoute) addsResponseHeader(header, text string) (added bool) {
 	levels := slices.Clone(rt.levels)
-	if !rt.levels[0].of.flag("most_specific_header_mutations_wins") {
+	if !rt.levels[0].of.Flag("most_specific_header_mutations_wins") {
 		slices.Reverse(levels) // the route's own headers come first
 	}
 	for _, l := range levels {
-		removed, _ := l.of.field("response_headers_to_remove").([]any) // removal comes before addition
+		removed, _ := l.of.Field("response_headers_to_remove").([]any) // removal comes before addition
 		added = added && !slices.ContainsFunc(removed, func(v any) bool {
 			name, _ := v.(string)
 			return strings.EqualFold(name, header)
 		})
-		added = added || slices.ContainsFunc(l.of.list("response_headers_to_add"), func(option object) bool {
-			h := option.object("header")
-			return strings.EqualFold(h.text("key"), header) &&
-				strings.Contains(strings.ToLower(h.text("value")), strings.ToLower(text))
+		added = added || slices.ContainsFunc(l.of.List("response_headers_to_add"), func(option object) bool {
+			h := option.Object("header")
+			return strings.EqualFold(h.Text("key"), header) &&
+				strings.Contains(strings.ToLower(h.Text("value")), strings.ToLower(text))
 		})
 	}
 	return added
@@ -70,8 +71,8 @@ func (rt *httpRoute) addsResponseHeader(header, text string) (added bool) {
 // tokenHeaders returns the headers, except Authorization, from which a filter before Gatehouse's reads session tokens.
 func (a *analysis) tokenHeaders(p *plugin) (names []string) {
 	for _, provider := range a.jwtProviders(p) {
-		for _, from := range provider.list("from_headers") {
-			if name := from.text("name"); !strings.EqualFold(name, "authorization") {
+		for _, from := range provider.List("from_headers") {
+			if name := from.Text("name"); !strings.EqualFold(name, "authorization") {
 				names = append(names, name)
 			}
 		}
@@ -82,14 +83,14 @@ func (a *analysis) tokenHeaders(p *plugin) (names []string) {
 // jwtProviders returns the jwt_authn providers, in filters before Gatehouse's, that write the metadata from which the
 // rules read claims.
 func (a *analysis) jwtProviders(p *plugin) (all []object) {
-	for _, filter := range p.filters[:p.index] {
-		kind, config := a.withDiscovered(filter).object("typed_config").typed()
-		if !isType(kind, jwtType) || p.rules.SessionMetadata == "" {
+	for _, filter := range p.Filters[:p.Index] {
+		kind, config := a.WithDiscovered(filter).Object("typed_config").Typed()
+		if !envoyrules.IsType(kind, jwtType) || p.Rules.SessionMetadata == "" {
 			continue
 		}
-		providers := config.object("providers")
-		for _, key := range providers.keys() {
-			if provider := providers.object(key); provider.text("payload_in_metadata") == p.rules.SessionMetadata {
+		providers := config.Object("providers")
+		for _, key := range providers.Keys() {
+			if provider := providers.Object(key); provider.Text("payload_in_metadata") == p.Rules.SessionMetadata {
 				all = append(all, provider)
 			}
 		}

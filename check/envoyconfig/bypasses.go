@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // checkBypasses checks that no listener, filter chain or socket of Gatehouse takes requests past the filter.
@@ -37,7 +39,7 @@ func (a *analysis) checkBypasses() {
 func (a *analysis) reportUnseenRoutes(c *chain) {
 	protects := slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.auth })
 	if _, routes := a.routeConfigs(c.manager); protects && routes != "" {
-		name := c.listener.text("name")
+		name := c.listener.Text("name")
 		a.add(&unseenRoutes, name, c.at, "the routes %q are not in the file, and were not checked", routes)
 	}
 }
@@ -59,14 +61,14 @@ func (a *analysis) propagateReach(chains []chain) {
 
 // leadsToListener reports whether one of the targets is the listener of a chain.
 func (a *analysis) leadsToListener(to targets, c *chain) bool {
-	own := targets{"listener " + c.listener.text("name")}
-	addresses := []object{c.listener.object("address")}
-	for _, more := range c.listener.list("additional_addresses") {
-		addresses = append(addresses, more.object("address"))
+	own := targets{"listener " + c.listener.Text("name")}
+	addresses := []object{c.listener.Object("address")}
+	for _, more := range c.listener.List("additional_addresses") {
+		addresses = append(addresses, more.Object("address"))
 	}
 	for _, address := range addresses {
-		socket := address.object("socket_address")
-		protocol := socket.field("protocol")
+		socket := address.Object("socket_address")
+		protocol := socket.Field("protocol")
 		if (protocol == "UDP" || protocol == 1.0) && !slices.ContainsFunc(to, a.usesHTTP3) {
 			continue
 		}
@@ -75,8 +77,8 @@ func (a *analysis) leadsToListener(to targets, c *chain) bool {
 		}
 		// A listener without bind_to_port gets only connections handed over by listeners; the port may belong to a different
 		// program.
-		if ip, _ := netip.ParseAddr(socket.text("address")); ip.IsUnspecified() && bindsPort(c.listener) {
-			own = append(own, fmt.Sprintf("loopback:%v", socket.field("port_value")))
+		if ip, _ := netip.ParseAddr(socket.Text("address")); ip.IsUnspecified() && bindsPort(c.listener) {
+			own = append(own, fmt.Sprintf("loopback:%v", socket.Field("port_value")))
 		}
 	}
 	return to.intersects(own)
@@ -86,8 +88,8 @@ func (a *analysis) leadsToListener(to targets, c *chain) bool {
 func (a *analysis) usesHTTP3(target string) bool {
 	name, _ := strings.CutPrefix(target, "cluster ")
 	cluster := a.clusters[name]
-	return slices.ContainsFunc(append(cluster.list("transport_socket_matches"), cluster), func(o object) bool {
-		kind, _ := o.object("transport_socket").object("typed_config").typed()
+	return slices.ContainsFunc(append(cluster.List("transport_socket_matches"), cluster), func(o object) bool {
+		kind, _ := o.Object("transport_socket").Object("typed_config").Typed()
 		return strings.HasSuffix(kind, ".QuicUpstreamTransport")
 	})
 }
@@ -187,10 +189,10 @@ type privateTarget struct {
 
 func (a *analysis) privateTargets() (all []privateTarget) {
 	for _, p := range a.plugins {
-		if !p.rules.PushListener {
+		if !p.Rules.PushListener {
 			all = append(all, privateTarget{"the sidecar, which answers any device's private objects without a credential",
-				a.clusterTargets(p.rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
-		} else if key := addressKey(p.listener.object("address")); key != "" {
+				a.clusterTargets(p.Rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
+		} else if key := addressKey(p.Listener.Object("address")); key != "" {
 			all = append(all, privateTarget{"the push listener, by which the cache and the verdicts are written",
 				targets{key}, func(string) bool { return false }})
 		}
@@ -206,7 +208,7 @@ func (a *analysis) privateTargets() (all []privateTarget) {
 
 // checkPrivateTargets reports routes by which clients reach a private target or choose the target.
 func (a *analysis) checkPrivateTargets(c *chain, inner []privateTarget) {
-	name := c.listener.text("name")
+	name := c.listener.Text("name")
 	const why = "clients choose where their %s go, %s: also to the sidecar, and to what this machine only may reach"
 	if c.manager == nil {
 		if chosen := a.chainClientChoice(c); chosen != "" {
@@ -280,7 +282,7 @@ func (a *analysis) reachesPrivate(to targets, in privateTarget, allowed bool, se
 // can't.
 func (a *analysis) chainClientChoice(c *chain) string {
 	for _, filter := range c.filters {
-		kind, _ := filter.object("typed_config").typed()
+		kind, _ := filter.Object("typed_config").Typed()
 		if isSNICluster(filter) && c.exactServerNames() == nil ||
 			strings.HasSuffix(kind, ".sni_dynamic_forward_proxy.v3.FilterConfig") {
 			return "by the server name that they ask for"
@@ -294,13 +296,13 @@ func (a *analysis) chainClientChoice(c *chain) string {
 }
 
 func isSNICluster(filter object) bool {
-	kind, _ := filter.object("typed_config").typed()
+	kind, _ := filter.Object("typed_config").Typed()
 	return strings.HasSuffix(kind, ".SniCluster")
 }
 
 // exactServerNames returns the server names that a chain matches, nil if the chain also matches unlisted names.
 func (c *chain) exactServerNames() (all []string) {
-	names, _ := c.match.field("server_names").([]any)
+	names, _ := c.match.Field("server_names").([]any)
 	for _, v := range names {
 		name, _ := v.(string)
 		if name == "" || strings.HasPrefix(name, "*") {
@@ -319,7 +321,7 @@ const (
 
 // storedByChain returns the values that filters of a chain store.
 func (a *analysis) storedByChain(c *chain) []storedValue {
-	all := a.storedByFilters(c.manager, c.manager.list("http_filters"))
+	all := a.storedByFilters(c.manager, c.manager.List("http_filters"))
 	for _, filter := range c.filters {
 		all = append(all, storedByConfig("", map[string]any(filter))...)
 	}
@@ -337,7 +339,7 @@ func (a *analysis) storesClientChoice(c *chain, key string) bool {
 // isOriginalDestination reports whether a target is a cluster that connects to the stored destination.
 func (a *analysis) isOriginalDestination(target string) bool {
 	name, found := strings.CutPrefix(target, "cluster ")
-	return found && a.clusters[name].text("type") == "ORIGINAL_DST"
+	return found && a.clusters[name].Text("type") == "ORIGINAL_DST"
 }
 
 // upstreamPathStart returns the common start of all paths that the route sends upstream, "" if unknown. A start with a
@@ -345,13 +347,13 @@ func (a *analysis) isOriginalDestination(target string) bool {
 func (rt *httpRoute) upstreamPathStart() string {
 	from := rt.pathStart()
 	if from == "" {
-		return rt.route.object("route").text("prefix_rewrite")
+		return rt.route.Object("route").Text("prefix_rewrite")
 	}
 	to, known := rt.upstreamPath(from)
-	if !known || rt.route.object("route").has("regex_rewrite") {
+	if !known || rt.route.Object("route").Has("regex_rewrite") {
 		return ""
 	}
-	if rt.match.text("path") == "" && !strings.HasPrefix(to, "/stats") {
+	if rt.match.Text("path") == "" && !strings.HasPrefix(to, "/stats") {
 		return to + "/"
 	}
 	return to
@@ -419,12 +421,12 @@ func (rt *httpRoute) protectedPaths() (paths []string) {
 
 // checkUnfilteredChain reports a chain without the filter that leads to a protected upstream.
 func (a *analysis) checkUnfilteredChain(c *chain, protected []protectedRoute) {
-	name := c.listener.text("name")
+	name := c.listener.Text("name")
 	const why = "leads to an upstream that the filter protects in listener %s"
 	if c.manager == nil {
 		if by, _ := findProtectingChain(c.targets, protected); by != nil && c.isAsOpenAs(by) {
 			a.add(&unjudged, name, c.at, why+": here no request is judged, and clients' identity headers get to it",
-				by.listener.text("name"))
+				by.listener.Text("name"))
 		}
 		return
 	}
@@ -440,11 +442,11 @@ func (a *analysis) checkUnfilteredChain(c *chain, protected []protectedRoute) {
 		}
 		if path, found := rt.findCarriedPath(paths); found {
 			a.add(&unjudged, name, c.at+": "+rt.at, why+", where %s needs a credential: here no request is judged",
-				by.listener.text("name"), path)
+				by.listener.Text("name"), path)
 			return
 		}
 		if !rt.clearsIdentity(c.manager) {
-			a.add(&unjudged, name, c.at+": "+rt.at, why+": here clients' identity headers get to it", by.listener.text("name"))
+			a.add(&unjudged, name, c.at+": "+rt.at, why+": here clients' identity headers get to it", by.listener.Text("name"))
 			return
 		}
 	}
@@ -472,7 +474,7 @@ func (a *analysis) checkWeakerEdge(c *chain, protected []protectedRoute) {
 			if method, path := rt.findWeaker(&pr); path != "" {
 				a.addInRules(&weakerEdge, c.edge,
 					"rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path,
-					pr.chain.listener.text("name"))
+					pr.chain.listener.Text("name"))
 				return
 			}
 		}
@@ -486,7 +488,7 @@ func (rt *httpRoute) findWeaker(pr *protectedRoute) (method, path string) {
 			if to, known := rt.upstreamPath(client); !known || to != path || !rt.matchesPath(client) {
 				continue
 			}
-			for _, method := range pr.route.hostRules.rules.SampleMethods() {
+			for _, method := range pr.route.hostRules.Rules.SampleMethods() {
 				if rt.hostRules.needOf(method, client).Weaker(pr.route.hostRules.needOf(method, path)) {
 					return method, path
 				}
@@ -498,21 +500,21 @@ func (rt *httpRoute) findWeaker(pr *protectedRoute) (method, path string) {
 
 // checkFilterPosition checks the filter's entry in the connection manager, and the filters around the entry.
 func (a *analysis) checkFilterPosition(p *plugin) {
-	at := fmt.Sprintf("http_filters[%d]", p.index)
+	at := fmt.Sprintf("http_filters[%d]", p.Index)
 	filter := p.httpFilter()
-	if filter.flag("is_optional") {
-		a.add(&notCertain, p.listenerName(), at+".is_optional",
+	if filter.Flag("is_optional") {
+		a.add(&notCertain, p.ListenerName(), at+".is_optional",
 			"is true: an Envoy that can't load the filter runs without it")
 	}
-	if preset := filter.object("config_discovery").object("default_config"); preset != nil {
-		if kind, _ := preset.typed(); !isType(kind, wasmType) && !isType(kind, nativeType) {
-			a.add(&notCertain, p.listenerName(), at+".config_discovery.default_config",
+	if preset := filter.Object("config_discovery").Object("default_config"); preset != nil {
+		if kind, _ := preset.Typed(); !envoyrules.MayBePlugin(kind) {
+			a.add(&notCertain, p.ListenerName(), at+".config_discovery.default_config",
 				"is another filter: until the configuration arrives, no request is judged")
 		}
 	}
-	kind, _ := a.withDiscovered(filter).object("typed_config").typed()
-	if kind != "" && !isType(kind, wasmType) && !isType(kind, nativeType) {
-		a.add(&matchedOnly, p.listenerName(), at, "stands within %s: requests that its matcher doesn't select are not judged",
+	kind, _ := a.WithDiscovered(filter).Object("typed_config").Typed()
+	if kind != "" && !envoyrules.MayBePlugin(kind) {
+		a.add(&matchedOnly, p.ListenerName(), at, "stands within %s: requests that its matcher doesn't select are not judged",
 			kind[strings.LastIndexByte(kind, '/')+1:])
 	}
 	a.checkUpgrades(p)
@@ -529,10 +531,10 @@ var translatingFilters = map[string]bool{
 
 // checkTranslators reports translating filters behind Gatehouse's filter.
 func (a *analysis) checkTranslators(p *plugin) {
-	for i, filter := range p.filters {
-		kind, _ := a.withDiscovered(filter).object("typed_config").typed()
-		if name := kind[strings.LastIndexByte(kind, '/')+1:]; i > p.index && p.auth && translatingFilters[name] {
-			a.add(&translated, p.listenerName(), fmt.Sprintf("http_filters[%d]", i),
+	for i, filter := range p.Filters {
+		kind, _ := a.WithDiscovered(filter).Object("typed_config").Typed()
+		if name := kind[strings.LastIndexByte(kind, '/')+1:]; i > p.Index && p.auth && translatingFilters[name] {
+			a.add(&translated, p.ListenerName(), fmt.Sprintf("http_filters[%d]", i),
 				"%s gives requests another method and path behind the filter, which judged the client's", name)
 		}
 	}
@@ -540,17 +542,17 @@ func (a *analysis) checkTranslators(p *plugin) {
 
 // checkUpgrades checks the filters of requests for another protocol, and that no route opens a tunnel.
 func (a *analysis) checkUpgrades(p *plugin) {
-	for i, upgrade := range p.manager.list("upgrade_configs") {
-		if own := upgrade.list("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.isEdgeFilter) {
-			a.add(&ownFilters, p.listenerName(), fmt.Sprintf("upgrade_configs[%d].filters", i),
-				"%s requests have these filters, without Gatehouse's: none is judged", upgrade.text("upgrade_type"))
+	for i, upgrade := range p.Manager.List("upgrade_configs") {
+		if own := upgrade.List("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.isEdgeFilter) {
+			a.add(&ownFilters, p.ListenerName(), fmt.Sprintf("upgrade_configs[%d].filters", i),
+				"%s requests have these filters, without Gatehouse's: none is judged", upgrade.Text("upgrade_type"))
 		}
 	}
 	seen := map[string]bool{}
 	for _, rt := range a.judgedRoutes(p) {
-		if rt.match.has("connect_matcher") && rt.sendsUpstream() && !rt.hostRules.DenyByDefault && p.auth && !seen[rt.at] {
+		if rt.match.Has("connect_matcher") && rt.sendsUpstream() && !rt.hostRules.DenyByDefault && p.auth && !seen[rt.at] {
 			seen[rt.at] = true
-			a.add(&tunnel, p.listenerName(), rt.at+".match.connect_matcher",
+			a.add(&tunnel, p.ListenerName(), rt.at+".match.connect_matcher",
 				"CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
 		}
 	}
@@ -558,21 +560,21 @@ func (a *analysis) checkUpgrades(p *plugin) {
 
 // isEdgeFilter reports whether a filter is a Gatehouse filter with rules.
 func (a *analysis) isEdgeFilter(filter object) bool {
-	kind, inner := a.withDiscovered(filter).object("typed_config").typed()
+	kind, inner := a.WithDiscovered(filter).Object("typed_config").Typed()
 	return slices.ContainsFunc(a.plugins, func(p *plugin) bool {
-		return p.rules != nil && !p.rules.PushListener &&
-			(isType(kind, wasmType) && isSame(inner.object("config"), p.config) ||
-				isType(kind, nativeType) && isSame(inner, p.config))
+		return p.Rules != nil && !p.Rules.PushListener &&
+			(envoyrules.IsType(kind, envoyrules.WasmType) && isSame(inner.Object("config"), p.Config) ||
+				envoyrules.IsType(kind, envoyrules.NativeType) && isSame(inner, p.Config))
 	})
 }
 
 // checkCaches reports Envoy's own cache in the chain: Envoy's cache doesn't know devices.
 func (a *analysis) checkCaches(p *plugin) {
-	for i, filter := range p.filters {
-		kind, config := a.withDiscovered(filter).object("typed_config").typed()
+	for i, filter := range p.Filters {
+		kind, config := a.WithDiscovered(filter).Object("typed_config").Typed()
 		cache := strings.HasSuffix(kind, ".CacheConfig") || strings.HasSuffix(kind, ".CacheV2Config")
-		if p.auth && cache && !config.flag("disabled") {
-			a.add(&otherCache, p.listenerName(), fmt.Sprintf("http_filters[%d]", i),
+		if p.auth && cache && !config.Flag("disabled") {
+			a.add(&otherCache, p.ListenerName(), fmt.Sprintf("http_filters[%d]", i),
 				"is a cache of Envoy, which doesn't know devices: a client gets what was answered to another one")
 		}
 	}
@@ -581,14 +583,14 @@ func (a *analysis) checkCaches(p *plugin) {
 // checkSharedKeys reports cached paths that several upstreams serve: the upstreams would share objects.
 func (a *analysis) checkSharedKeys(p *plugin) {
 	routes := a.judgedRoutes(p)
-	for i := range p.rules.Rules {
-		rule := &p.rules.Rules[i]
+	for i := range p.Rules.Rules {
+		rule := &p.Rules.Rules[i]
 		if rule.Cache == nil {
 			continue
 		}
 		to := map[int]map[string]bool{} // upstreams by key space: by Envoy's virtual host if keys include the host, else 0
 		for _, rt := range routes {
-			if rt.hostRules.host != p.rules.VirtualHostOf(i) {
+			if rt.hostRules.host != p.Rules.VirtualHostOf(i) {
 				continue
 			}
 			space := 0
@@ -606,7 +608,7 @@ func (a *analysis) checkSharedKeys(p *plugin) {
 		}
 		for _, upstreams := range to {
 			if len(upstreams) > 1 {
-				a.addInRules(&sharedKeys, p, p.rules.RuleField(i)+".cache",
+				a.addInRules(&sharedKeys, p, p.Rules.RuleField(i)+".cache",
 					"requests for %s go to several upstreams, by domain or header, and keys don't tell which: all of them get the "+
 						"same objects", rule.Match.Path+rule.Match.Prefix)
 				return

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // reach is the set of clients that can connect to a listener, from the smallest.
@@ -39,11 +41,11 @@ func (a *analysis) collectChains(v any) (all []chain) {
 		}
 	case map[string]any:
 		o := object(v)
-		if o.has("filter_chains") || o.has("default_filter_chain") {
+		if o.Has("filter_chains") || o.Has("default_filter_chain") {
 			return a.listenerChains(o)
 		}
-		for _, key := range o.keys() {
-			if !isSkipped(o, key) {
+		for _, key := range o.Keys() {
+			if !envoyrules.IsSkipped(o, key) {
 				all = append(all, a.collectChains(o[key])...)
 			}
 		}
@@ -54,9 +56,9 @@ func (a *analysis) collectChains(v any) (all []chain) {
 func (a *analysis) listenerChains(listener object) (all []chain) {
 	reach := listenerReach(listener)
 	add := func(at string, c, match object) {
-		one := chain{listener: listener, at: at, match: match, reach: reach, filters: c.list("filters")}
+		one := chain{listener: listener, at: at, match: match, reach: reach, filters: c.List("filters")}
 		for _, filter := range one.filters {
-			if kind, inner := filter.object("typed_config").typed(); isType(kind, managerType) {
+			if kind, inner := filter.Object("typed_config").Typed(); envoyrules.IsType(kind, envoyrules.ManagerType) {
 				one.manager = inner
 			}
 		}
@@ -64,14 +66,14 @@ func (a *analysis) listenerChains(listener object) (all []chain) {
 		one.stored = a.storedByChain(&one)
 		all = append(all, one)
 	}
-	for i, c := range listener.list("filter_chains") {
-		match := c.object("filter_chain_match")
-		if listener.has("filter_chain_matcher") { // Envoy ignores filter_chain_match
+	for i, c := range listener.List("filter_chains") {
+		match := c.Object("filter_chain_match")
+		if listener.Has("filter_chain_matcher") { // Envoy ignores filter_chain_match
 			match = nil
 		}
 		add(fmt.Sprintf("filter_chains[%d]", i), c, match)
 	}
-	if c := listener.object("default_filter_chain"); c != nil {
+	if c := listener.Object("default_filter_chain"); c != nil {
 		add("default_filter_chain", c, nil)
 	}
 	return all
@@ -80,7 +82,7 @@ func (a *analysis) listenerChains(listener object) (all []chain) {
 // findEdge returns the plugin with rules in a connection manager.
 func (a *analysis) findEdge(manager object) *plugin {
 	for _, p := range a.plugins {
-		if manager != nil && isSame(p.manager, manager) && p.rules != nil && !p.rules.PushListener {
+		if manager != nil && isSame(p.Manager, manager) && p.Rules != nil && !p.Rules.PushListener {
 			return p
 		}
 	}
@@ -88,32 +90,32 @@ func (a *analysis) findEdge(manager object) *plugin {
 }
 
 func listenerReach(listener object) reach {
-	if listener.has("internal_listener") {
+	if listener.Has("internal_listener") {
 		return reachListeners
 	}
-	if !bindsPort(listener) && listener.text("traffic_direction") == "OUTBOUND" {
+	if !bindsPort(listener) && listener.Text("traffic_direction") == "OUTBOUND" {
 		return reachMachine // a mesh's listener, for the programs of the same pod
 	}
-	most := addressReach(listener.object("address"))
-	for _, more := range listener.list("additional_addresses") {
-		most = max(most, addressReach(more.object("address")))
+	most := addressReach(listener.Object("address"))
+	for _, more := range listener.List("additional_addresses") {
+		most = max(most, addressReach(more.Object("address")))
 	}
 	return most
 }
 
 // bindsPort reports whether a listener binds its own port.
 func bindsPort(listener object) bool {
-	return listener.field("bind_to_port") != false && listener.object("deprecated_v1").field("bind_to_port") != false
+	return listener.Field("bind_to_port") != false && listener.Object("deprecated_v1").Field("bind_to_port") != false
 }
 
 func addressReach(address object) reach {
-	if pipe := address.object("pipe"); pipe != nil {
-		if int(pipe.number("mode", 0))&0o022 != 0 { // write permission on a socket is permission to connect
+	if pipe := address.Object("pipe"); pipe != nil {
+		if int(pipe.Number("mode", 0))&0o022 != 0 { // write permission on a socket is permission to connect
 			return reachMachine
 		}
 		return reachUser
 	}
-	name := address.object("socket_address").text("address")
+	name := address.Object("socket_address").Text("address")
 	if ip, err := netip.ParseAddr(name); name == "localhost" || err == nil && ip.Unmap().IsLoopback() {
 		return reachMachine
 	}
@@ -122,18 +124,18 @@ func addressReach(address object) reach {
 
 // addressKey names an address, "" for none.
 func addressKey(address object) string {
-	if pipe := address.object("pipe"); pipe != nil {
-		return "unix:" + pipe.text("path")
+	if pipe := address.Object("pipe"); pipe != nil {
+		return "unix:" + pipe.Text("path")
 	}
-	if internal := address.object("envoy_internal_address"); internal != nil {
-		return "listener " + internal.text("server_listener_name")
+	if internal := address.Object("envoy_internal_address"); internal != nil {
+		return "listener " + internal.Text("server_listener_name")
 	}
-	socket := address.object("socket_address")
+	socket := address.Object("socket_address")
 	if socket == nil {
 		return ""
 	}
-	port := fmt.Sprint(socket.field("port_value"))
-	host := socket.text("address")
+	port := fmt.Sprint(socket.Field("port_value"))
+	host := socket.Text("address")
 	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
 		host = "loopback"
 	}
@@ -155,28 +157,28 @@ func (r *resources) clusterTargetsWithin(name string, depth int) (all targets) {
 	}
 	all = append(all, "cluster "+name)
 	cluster := r.clusters[name]
-	if cluster.text("type") == "EDS" {
-		service := cluster.object("eds_cluster_config").text("service_name")
+	if cluster.Text("type") == "EDS" {
+		service := cluster.Object("eds_cluster_config").Text("service_name")
 		if service == "" {
 			service = name
 		}
 		all = append(all, "service "+service)
 	}
-	for _, locality := range cluster.object("load_assignment").list("endpoints") {
-		for _, endpoint := range locality.list("lb_endpoints") {
-			if key := addressKey(endpoint.object("endpoint").object("address")); key != "" {
+	for _, locality := range cluster.Object("load_assignment").List("endpoints") {
+		for _, endpoint := range locality.List("lb_endpoints") {
+			if key := addressKey(endpoint.Object("endpoint").Object("address")); key != "" {
 				all = append(all, key)
 			}
 		}
 	}
-	_, aggregate := cluster.object("cluster_type").object("typed_config").typed()
-	members, _ := aggregate.field("clusters").([]any)
+	_, aggregate := cluster.Object("cluster_type").Object("typed_config").Typed()
+	members, _ := aggregate.Field("clusters").([]any)
 	for _, member := range members {
 		switch member := member.(type) {
 		case string: // a member of an aggregate
 			all = append(all, r.clusterTargetsWithin(member, depth+1)...)
 		case map[string]any: // a member of a composite
-			all = append(all, r.clusterTargetsWithin(object(member).text("name"), depth+1)...)
+			all = append(all, r.clusterTargetsWithin(object(member).Text("name"), depth+1)...)
 		}
 	}
 	return all
@@ -185,12 +187,12 @@ func (r *resources) clusterTargetsWithin(name string, depth int) (all targets) {
 // clusterClientChoice describes how clients choose the address to which a cluster connects, "" if clients can't.
 func (r *resources) clusterClientChoice(name string) string {
 	cluster := r.clusters[name]
-	kind := cluster.object("cluster_type").text("name")
-	typed, _ := cluster.object("cluster_type").object("typed_config").typed()
+	kind := cluster.Object("cluster_type").Text("name")
+	typed, _ := cluster.Object("cluster_type").Object("typed_config").Typed()
 	switch {
-	case cluster.object("original_dst_lb_config").flag("use_http_header"):
+	case cluster.Object("original_dst_lb_config").Flag("use_http_header"):
 		return "by a header"
-	case cluster.object("original_dst_lb_config").has("metadata_key"):
+	case cluster.Object("original_dst_lb_config").Has("metadata_key"):
 		return "by metadata, which a filter may take from a header"
 	case strings.Contains(kind+typed, "dynamic_forward_proxy"):
 		return "by the host that they name"
@@ -200,7 +202,7 @@ func (r *resources) clusterClientChoice(name string) string {
 
 // networkTargets returns the targets of a network filter other than a connection manager.
 func (r *resources) networkTargets(filter object) (all targets) {
-	_, config := filter.object("typed_config").typed()
+	_, config := filter.Object("typed_config").Typed()
 	return r.namedTargets(map[string]any(config))
 }
 
@@ -215,11 +217,11 @@ func (r *resources) namedTargets(config any) (all targets) {
 			}
 		case map[string]any:
 			o := object(v)
-			all = append(all, r.clusterTargets(o.text("cluster"))...)
-			for _, cluster := range o.object("weighted_clusters").list("clusters") {
-				all = append(all, r.clusterTargets(cluster.text("name"))...)
+			all = append(all, r.clusterTargets(o.Text("cluster"))...)
+			for _, cluster := range o.Object("weighted_clusters").List("clusters") {
+				all = append(all, r.clusterTargets(cluster.Text("name"))...)
 			}
-			for _, key := range o.keys() {
+			for _, key := range o.Keys() {
 				if key != "access_log" {
 					walk(o[key])
 				}

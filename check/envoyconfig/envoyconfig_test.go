@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // bootstrap is a file with a listener "edge" whose Wasm filter has the vm_config vm.
@@ -66,7 +67,7 @@ func TestRules(t *testing.T) {
 			[]string{"listener edge: colour: unknown field"}},
 		{"another plugin beside ours", strings.Replace(
 			bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "          - name: any",
-			`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: other, configuration: {`+
+			`          - typed_config: {"@type": x/`+envoyrules.WasmType+`, config: {vm_config: {vm_id: other, configuration: {`+
 				st+`, value: {colour: red}}}}}
           - name: any`, 1), 2, nil},
 		{"push listener", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {push_listener: true}}}`), 0, nil},
@@ -78,7 +79,7 @@ func TestRules(t *testing.T) {
 			[]string{`listener edge: sidecar.cluster: "x" is not a cluster of this file (has: gatehouse-sidecar, upstream)`}},
 		{"cluster from elsewhere", bootstrap(`{`+vm+`, configuration: {`+st+`, value: {sidecar: {cluster: x}, `+rules+`}}}`) +
 			"dynamic_resources: {cds_config: {ads: {}}}", 2, nil},
-		{"cluster of a listener resource", `{name: l, filter_chains: [{"@type": x/` + wasmType +
+		{"cluster of a listener resource", `{name: l, filter_chains: [{"@type": x/` + envoyrules.WasmType +
 			`, config: {vm_config: {configuration: {` + st + `, value: {sidecar: {cluster: x}, ` + rules + `}}}}}]}`, 2, nil},
 		{"string value",
 			bootstrap(`{` + vm +
@@ -88,7 +89,7 @@ func TestRules(t *testing.T) {
 			bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.StringValue, value: 'rules: []'}}`), 0,
 			[]string{"listener edge: vm_config.configuration.value: is no JSON"}},
 		{"typed struct", `{name: l, filter_chains: [{"@type": x/xds.type.v3.TypedStruct, type_url: x/` +
-			wasmType + `, value: {config: {vm_config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}}]}`, 0,
+			envoyrules.WasmType + `, value: {config: {vm_config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}}]}`, 0,
 			[]string{"listener l: colour: unknown field"}},
 		{"no configuration", bootstrap(`{` + vm + `}`), 0, []string{"listener edge: vm_config.configuration: is missing"}},
 		{"in the plugin's place", inPluginField(`{` + vm + `}`), 2, nil},
@@ -103,7 +104,7 @@ func TestRules(t *testing.T) {
 		{"in the plugin's place, of another VM", inPluginField(`{vm_id: mesh}`), 0, []string{"has no Gatehouse filter"}},
 		{"in the plugin's place, of the VM of a push listener",
 			strings.Replace(inPluginField(`{vm_id: mesh}`), "          - name: any",
-				`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: mesh, configuration: {`+
+				`          - typed_config: {"@type": x/`+envoyrules.WasmType+`, config: {vm_config: {vm_id: mesh, configuration: {`+
 					st+`, value: {push_listener: true}}}}}
           - name: any`, 1), 2, nil},
 		{"no type", bootstrap(`{` + vm + `, configuration: {` + rules + `}}`), 0,
@@ -142,14 +143,14 @@ func TestRules(t *testing.T) {
 func TestField(t *testing.T) {
 	m := object{"a_b": 1, "vmId": 2, "x": nil}
 	for name, want := range map[string]any{"a_b": 1, "vm_id": 2, "x": nil, "none": nil, "_": nil} {
-		if got := m.field(name); !reflect.DeepEqual(got, want) {
+		if got := m.Field(name); !reflect.DeepEqual(got, want) {
 			t.Errorf("field %q is %v, want %v", name, got, want)
 		}
 	}
 }
 
 func TestParse(t *testing.T) {
-	got, _, err := parseTree(
+	got, _, err := envoyrules.Parse(
 		[]byte("{1: [2, -3, 1.5, 18446744073709551615, 2020-01-01], a: {true: null, b: yes, c: &x {d: 0x10}, e: *x}}"))
 	want := map[string]any{
 		"1": []any{2.0, -3.0, 1.5, 18446744073709551615.0, "2020-01-01T00:00:00Z"},

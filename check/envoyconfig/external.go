@@ -9,10 +9,10 @@ import (
 func (a *analysis) checkExternalAddress(p *plugin) {
 	const header = "x-envoy-external-address"
 	chosen := slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool { return hr.Source.Header == header })
-	internal := p.manager.object("internal_address_config")
-	if p.auth && chosen && p.manager.flag("use_remote_address") &&
-		(len(internal.list("cidr_ranges")) > 0 || internal.flag("unix_sockets")) {
-		a.add(&ownAddress, p.listenerName(), "internal_address_config",
+	internal := p.Manager.Object("internal_address_config")
+	if p.auth && chosen && p.Manager.Flag("use_remote_address") &&
+		(len(internal.List("cidr_ranges")) > 0 || internal.Flag("unix_sockets")) {
+		a.add(&ownAddress, p.ListenerName(), "internal_address_config",
 			"names networks, and source is the header %s: clients there write that header themselves", header)
 	}
 }

@@ -10,9 +10,9 @@ func (a *analysis) add(k *findings.Kind, listener, path, format string, args ...
 
 // addInRules reports a finding about a field of a plugin's rules.
 func (a *analysis) addInRules(k *findings.Kind, p *plugin, field, format string, args ...any) {
-	at := findings.Place{Listener: p.listenerName()}
-	if p.document != nil {
-		at.File = p.document.name
+	at := findings.Place{Listener: p.ListenerName()}
+	if p.Document != nil {
+		at.File = p.Document.Name
 	}
 	a.report.AddInRules(k, at, &p.source, field, format, args...)
 }

@@ -15,17 +15,17 @@ type hostRules struct {
 	host int // index of the virtual host in the rules
 }
 
-func (p *plugin) hostRules(host int) hostRules { return hostRules{p, p.rules.HostRules(host), host} }
+func (p *plugin) hostRules(host int) hostRules { return hostRules{p, p.Rules.HostRules(host), host} }
 
 // allHostRules returns the rules of each host of an edge.
 func (p *plugin) allHostRules() (all []hostRules) {
-	for host := policy.NoVirtualHost; host < len(p.rules.VirtualHosts); host++ {
+	for host := policy.NoVirtualHost; host < len(p.Rules.VirtualHosts); host++ {
 		all = append(all, p.hostRules(host))
 	}
 	return all
 }
 
-func (hr *hostRules) ownRules() []policy.Rule { return hr.rules.Rules[hr.First:hr.End] }
+func (hr *hostRules) ownRules() []policy.Rule { return hr.Rules.Rules[hr.First:hr.End] }
 
 // needsCredential reports whether some rule needs a credential.
 func (hr *hostRules) needsCredential() bool {
@@ -33,7 +33,7 @@ func (hr *hostRules) needsCredential() bool {
 }
 
 func (hr *hostRules) needOf(method, path string) policy.Need {
-	return hr.rules.NeedOf(hr.HostRules, method, path)
+	return hr.Rules.NeedOf(hr.HostRules, method, path)
 }
 
 // displayName names the rules for messages.
@@ -41,12 +41,12 @@ func (hr *hostRules) displayName() string {
 	if hr.host == policy.NoVirtualHost {
 		return "the top level of the rules"
 	}
-	return "virtual_hosts." + hr.rules.VirtualHosts[hr.host].Name
+	return "virtual_hosts." + hr.Rules.VirtualHosts[hr.host].Name
 }
 
 func routeDomains(config object) (all []findings.Domain) {
-	for i, host := range config.list("virtual_hosts") {
-		texts, _ := host.field("domains").([]any)
+	for i, host := range config.List("virtual_hosts") {
+		texts, _ := host.Field("domains").([]any)
 		for _, text := range texts {
 			text, _ := text.(string)
 			all = append(all, findings.Domain{Text: strings.ToLower(text), Owner: i})
@@ -66,15 +66,15 @@ func trimPort(host string) string {
 // judgingHosts returns, for each virtual host of a route configuration, the virtual hosts of the rules that judge its
 // requests. Spellings of a port don't count.
 func (p *plugin) judgingHosts(config object) map[int][]int {
-	domains, find, all := routeDomains(config), p.rules.FindVirtualHost(), map[int][]int{}
-	for _, host := range findings.SampleHosts(domains, p.rules) {
+	domains, find, all := routeDomains(config), p.Rules.FindVirtualHost(), map[int][]int{}
+	for _, host := range findings.SampleHosts(domains, p.Rules) {
 		at, by := findings.FindOwner(domains, host), find(trimPort(host))
 		if !slices.Contains(all[at], by) {
 			all[at] = append(all[at], by)
 		}
 	}
-	if len(p.rules.VirtualHosts) == 0 {
-		for i := range config.list("virtual_hosts") {
+	if len(p.Rules.VirtualHosts) == 0 {
+		for i := range config.List("virtual_hosts") {
 			all[i] = []int{policy.NoVirtualHost}
 		}
 	}
@@ -85,7 +85,7 @@ func (p *plugin) judgingHosts(config object) map[int][]int {
 func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 	var config object
 	var hosts map[int][]int
-	for _, rt := range a.listRoutes(p.manager) {
+	for _, rt := range a.listRoutes(p.Manager) {
 		if !isSame(config, rt.levels[0].of) {
 			config = rt.levels[0].of
 			hosts = p.judgingHosts(config)
@@ -101,14 +101,14 @@ func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 // checkHosts checks that Envoy and the rules read the same host, and that every virtual host of the rules gets
 // requests.
 func (a *analysis) checkHosts(p *plugin) {
-	configs, unseen := a.routeConfigs(p.manager)
-	if len(p.rules.VirtualHosts) == 0 || unseen != "" {
+	configs, unseen := a.routeConfigs(p.Manager)
+	if len(p.Rules.VirtualHosts) == 0 || unseen != "" {
 		return
 	}
 	used := map[int]bool{}
 	discovers := len(configs) == 0
 	for _, config := range configs {
-		discovers = discovers || config.has("vhds")
+		discovers = discovers || config.Has("vhds")
 		hosts := p.judgingHosts(config)
 		for at, by := range hosts {
 			for _, host := range by {
@@ -120,7 +120,7 @@ func (a *analysis) checkHosts(p *plugin) {
 	if discovers {
 		return
 	}
-	for i, host := range p.rules.VirtualHosts {
+	for i, host := range p.Rules.VirtualHosts {
 		if !used[i] {
 			a.addInRules(&noHost, p, "virtual_hosts."+host.Name+".domains",
 				"no virtual host of Envoy has them: requests for %s get 404", strings.Join(host.Domains, ", "))
@@ -135,9 +135,9 @@ func (a *analysis) checkHosts(p *plugin) {
 // portForms returns ports in requests with which Envoy and the filter read different hosts.
 func portForms(manager, config object) []string {
 	switch {
-	case config.flag("ignore_port_in_host_matching"):
+	case config.Flag("ignore_port_in_host_matching"):
 		return nil
-	case manager.flag("strip_any_host_port"):
+	case manager.Flag("strip_any_host_port"):
 		return []string{":"} // Envoy keeps an empty port
 	}
 	return []string{":1", ":"}
@@ -146,12 +146,12 @@ func portForms(manager, config object) []string {
 // checkPorts reports a port by which clients evade the rules: with the port, Envoy sends the request to a virtual host
 // whose rules ask more.
 func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
-	domains, find := routeDomains(config), p.rules.FindVirtualHost()
-	routes := slices.DeleteFunc(a.listRoutes(p.manager), func(rt httpRoute) bool {
+	domains, find := routeDomains(config), p.Rules.FindVirtualHost()
+	routes := slices.DeleteFunc(a.listRoutes(p.Manager), func(rt httpRoute) bool {
 		return !isSame(rt.levels[0].of, config)
 	})
-	for _, host := range findings.SampleHosts(domains, p.rules) {
-		for _, port := range portForms(p.manager, config) {
+	for _, host := range findings.SampleHosts(domains, p.Rules) {
+		for _, port := range portForms(p.Manager, config) {
 			host := trimPort(host) + port
 			at, by := findings.FindOwner(domains, host), find(trimPort(host))
 			if slices.Contains(hosts[at], by) {
@@ -165,7 +165,7 @@ func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
 					stricter := rt
 					rt.hostRules, stricter.hostRules = p.hostRules(by), p.hostRules(other)
 					if method, path := rt.findWeaker(&protectedRoute{route: stricter, paths: stricter.protectedPaths()}); path != "" {
-						a.add(&otherPort, p.listenerName(), "route_config.ignore_port_in_host_matching",
+						a.add(&otherPort, p.ListenerName(), "route_config.ignore_port_in_host_matching",
 							"is not true: Envoy sends requests for the host %q to %s, where %s asks more for %s %s than %s, which "+
 								"judges them by the host without its port", host, rt.levels[1].at, stricter.hostRules.displayName(),
 							method, path, rt.hostRules.displayName())
@@ -188,7 +188,7 @@ func (a *analysis) checkWeakerHosts(c *chain, protected []protectedRoute) {
 				continue
 			}
 			if method, path := rt.findWeaker(&pr); path != "" {
-				a.add(&weakerHost, c.listener.text("name"), rt.at,
+				a.add(&weakerHost, c.listener.Text("name"), rt.at,
 					"leads to an upstream that %s protects for other hosts, but here %s judges, and asks less for %s %s",
 					other.displayName(), rt.hostRules.displayName(), method, path)
 				return

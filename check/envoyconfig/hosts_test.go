@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 const (
@@ -126,8 +127,8 @@ func virtualHosts() []analyzeTest {
 				"b}}]}"+toRest),
 			[]string{sharedKeys.Code}, "listener edge: virtual_hosts.shop.rules[0].cache"},
 		{"several upstreams, keys with hosts", withHosts("shop: {domains: ['*.example'], rules: [{match: {prefix: /}, "+
-			"cache: {scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: "+
-			"b}}]}"+toRest),
+			"cache: {scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: "+
+			"{cluster: b}}]}"+toRest),
 			nil, ""},
 		{"several upstreams by a header, keys with hosts",
 			withHosts("shop: {domains: ['*.example'], rules: [{match: {prefix: "+
@@ -148,7 +149,7 @@ func TestJudgesOf(t *testing.T) {
 	config := object{"virtual_hosts": []any{
 		map[string]any{"domains": []any{"*"}}, map[string]any{"domains": []any{"A.example", "b.example:80"}},
 		map[string]any{"domains": []any{"www.*"}}}}
-	got := (&plugin{rules: rules}).judgingHosts(config)
+	got := (&plugin{Plugin: &envoyrules.Plugin{Rules: rules}}).judgingHosts(config)
 	for host, want := range map[int][]int{0: {-1, 0, 1}, 1: {0, 1}, 2: {-1, 0, 1}} {
 		slices.Sort(got[host])
 		if !slices.Equal(got[host], want) {

@@ -22,7 +22,7 @@ func isJudgedHeader(name string) bool {
 
 // affectsJudgement reports whether the filter judges or sets a header, or Envoy finds the judged host by it.
 func (p *plugin) affectsJudgement(name string) bool {
-	return isJudgedHeader(name) || p.rules.DependsOnHost() && (name == ":authority" || normalizeHeader(name) == "host")
+	return isJudgedHeader(name) || p.Rules.DependsOnHost() && (name == ":authority" || normalizeHeader(name) == "host")
 }
 
 // checkHeaders checks that no filter behind Gatehouse's sets an identity header, method or path, and no filter before
@@ -38,16 +38,16 @@ func (a *analysis) checkHeaders(p *plugin) {
 		}
 		seen[at] = true
 		if !isIdentityHeader(header) {
-			a.add(&translated, p.listenerName(), at, "sets %s behind the filter, which judged the client's", header)
+			a.add(&translated, p.ListenerName(), at, "sets %s behind the filter, which judged the client's", header)
 		} else {
-			a.add(&setsIdentity, p.listenerName(), at,
+			a.add(&setsIdentity, p.ListenerName(), at,
 				"sets %s behind the filter: the upstream takes any client for that device", header)
 		}
 	}
 	clusters := map[string]bool{}
-	for _, rt := range a.listRoutes(p.manager) {
+	for _, rt := range a.listRoutes(p.Manager) {
 		for _, l := range rt.levels {
-			if header := headerInOptions(l.of.list("request_headers_to_add"), isIdentityHeader); header != "" {
+			if header := headerInOptions(l.of.List("request_headers_to_add"), isIdentityHeader); header != "" {
 				report(l.at+".request_headers_to_add", header)
 			}
 			a.checkPerFilterConfig(p, l, report)
@@ -59,7 +59,7 @@ func (a *analysis) checkHeaders(p *plugin) {
 	}
 	for name := range a.clusters {
 		if clusters[name] {
-			options := a.clusters[name].field("typed_extension_protocol_options")
+			options := a.clusters[name].Field("typed_extension_protocol_options")
 			if header := headerSetByConfig(options, isJudgedHeader); header != "" {
 				report("cluster "+name+": typed_extension_protocol_options", header)
 			}
@@ -70,10 +70,10 @@ func (a *analysis) checkHeaders(p *plugin) {
 
 // checkPerFilterConfig checks a level's typed_per_filter_config for the filters behind Gatehouse's.
 func (a *analysis) checkPerFilterConfig(p *plugin, l routeLevel, report func(at, header string)) {
-	configs := l.of.object("typed_per_filter_config")
-	for _, name := range configs.keys() {
-		at := slices.IndexFunc(p.filters, func(f object) bool { return f.text("name") == name })
-		if at >= 0 && at < p.index {
+	configs := l.of.Object("typed_per_filter_config")
+	for _, name := range configs.Keys() {
+		at := slices.IndexFunc(p.Filters, func(f object) bool { return f.Text("name") == name })
+		if at >= 0 && at < p.Index {
 			continue
 		}
 		if header := headerSetByConfig(configs[name], p.affectsJudgement); header != "" {
@@ -94,17 +94,17 @@ func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string))
 	}
 	injected := func(at string, v any) {
 		if header := headerSetByConfig(v, credential); header != "" {
-			a.add(&injects, p.listenerName(), at,
+			a.add(&injects, p.ListenerName(), at,
 				"sets %s before the filter: any client is taken for the device whose secret it is", header)
 		}
 	}
-	injected("early_header_mutation_extensions", p.manager.field("early_header_mutation_extensions"))
-	for i, filter := range p.filters {
+	injected("early_header_mutation_extensions", p.Manager.Field("early_header_mutation_extensions"))
+	for i, filter := range p.Filters {
 		at := fmt.Sprintf("http_filters[%d]", i)
-		config := a.withDiscovered(filter).field("typed_config")
-		if i < p.index {
+		config := a.WithDiscovered(filter).Field("typed_config")
+		if i < p.Index {
 			injected(at, config)
-		} else if i > p.index {
+		} else if i > p.Index {
 			if header := headerSetByConfig(config, p.affectsJudgement); header != "" {
 				report(at, header)
 			}
@@ -115,7 +115,7 @@ func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string))
 // headerInOptions returns the wanted header in a list of Envoy's HeaderValueOption, "" for none.
 func headerInOptions(list []object, wanted func(string) bool) string {
 	for _, option := range list {
-		if name := option.object("header").text("key"); wanted(name) {
+		if name := option.Object("header").Text("key"); wanted(name) {
 			return name
 		}
 	}
@@ -135,18 +135,18 @@ func headerSetByConfig(v any, wanted func(string) bool) string {
 		return headerSetByLua(v, wanted)
 	case map[string]any:
 		o := object(v)
-		for _, name := range []string{o.object("header").text("key"), o.text("header"), o.text("forward_payload_header"),
-			o.text("forward_username_header")} {
+		for _, name := range []string{o.Object("header").Text("key"), o.Text("header"), o.Text("forward_payload_header"),
+			o.Text("forward_username_header")} {
 			if name != "" && wanted(name) {
 				return name
 			}
 		}
-		for _, claim := range o.list("claim_to_headers") {
-			if wanted(claim.text("header_name")) {
-				return claim.text("header_name")
+		for _, claim := range o.List("claim_to_headers") {
+			if wanted(claim.Text("header_name")) {
+				return claim.Text("header_name")
 			}
 		}
-		for _, key := range o.keys() {
+		for _, key := range o.Keys() {
 			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") ||
 				strings.Contains(plain, "accesslog") || plain == "keysources" || plain == "requestrules" {
 				continue

@@ -26,13 +26,13 @@ func (a *analysis) indexEntries(v any, at findings.Entry) {
 
 // rulesEntry returns the entry of a plugin's rules, or of the text that contains the rules.
 func (a *analysis) rulesEntry(p *plugin) findings.Entry {
-	if p.raw == nil || a.entries == nil {
+	if p.Raw == nil || a.entries == nil {
 		return findings.Entry{}
 	}
-	if at, found := a.entries[reflect.ValueOf(p.raw).Pointer()]; found {
+	if at, found := a.entries[reflect.ValueOf(p.Raw).Pointer()]; found {
 		return at
 	}
-	at, _ := a.entries[reflect.ValueOf(p.config).Pointer()].At(p.field + ".value")
+	at, _ := a.entries[reflect.ValueOf(p.Config).Pointer()].At(p.Field + ".value")
 	return at
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // TestLines: a finding has the line of its path, or of the enclosing entry, and the corrected line if known.
@@ -102,7 +104,7 @@ func TestSharedRules(t *testing.T) {
 	listener := func(name, value string) string {
 		return `
   - name: ` + name + `
-    filter_chains: [{filters: [{typed_config: {"@type": x/` + wasmType + `, config: {vm_config: {vm_id: gatehouse,
+    filter_chains: [{filters: [{typed_config: {"@type": x/` + envoyrules.WasmType + `, config: {vm_config: {vm_id: gatehouse,
       configuration: {` + st + `, value: ` + value + `}}}}}]}]`
 	}
 	for second, want := range map[string]int{"*rules": 1, "{rules: [{match: {path: /a, methods: [get]}}]}": 2} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/check/findings"
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // The edge answers by local replies. Envoy passes local replies through local_reply_config and through all filters of
@@ -24,14 +25,14 @@ func (a *analysis) checkResponses(p *plugin) {
 		for _, l := range rt.levels {
 			if name := headerAddedBy(l.of); name != "" && !levels[l.at] {
 				levels[l.at] = true
-				a.add(&addsHeader, p.listenerName(), l.at+".response_headers_to_add",
+				a.add(&addsHeader, p.ListenerName(), l.at+".response_headers_to_add",
 					"adds %s to answers from the cache, too, which have one: clients get both", name)
 			}
 		}
 	}
-	for i, filter := range p.filters {
-		if i != p.index {
-			a.checkOtherFilter(p, i, a.withDiscovered(filter), answers)
+	for i, filter := range p.Filters {
+		if i != p.Index {
+			a.checkOtherFilter(p, i, a.WithDiscovered(filter), answers)
 		}
 	}
 }
@@ -53,14 +54,14 @@ func (p *plugin) possibleAnswers() (all []answer) {
 	if p.auth {
 		all = append(all, answer{401, false, false}, answer{403, false, false})
 	}
-	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.IssueSession }) {
+	if slices.ContainsFunc(p.Rules.Rules, func(r policy.Rule) bool { return r.IssueSession }) {
 		all = append(all, answer{200, true, false})
 	}
 	return all
 }
 
 func (p *plugin) hasCacheRules() bool {
-	return slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
+	return slices.ContainsFunc(p.Rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
 }
 
 // answeredRoutes returns the routes of requests that the edge may answer.
@@ -76,7 +77,7 @@ func (a *analysis) answeredRoutes(p *plugin) []httpRoute {
 // harmless.
 func describingHeaderIn(options []object) string {
 	for _, option := range options {
-		name, action := option.object("header").text("key"), option.text("append_action")
+		name, action := option.Object("header").Text("key"), option.Text("append_action")
 		appends := action == "" || action == "APPEND_IF_EXISTS_OR_ADD" || action == "ADD_IF_ABSENT"
 		if findings.DescribesAnswer(name) && !(appends && strings.EqualFold(name, "vary")) {
 			return name
@@ -89,39 +90,39 @@ func describingHeaderIn(options []object) string {
 // for none. Envoy adds headers before the edge answers: OVERWRITE_IF_EXISTS overwrites nothing, and notes in filter
 // state are empty.
 func headerAddedBy(level object) string {
-	return describingHeaderIn(slices.DeleteFunc(level.list("response_headers_to_add"), func(option object) bool {
-		h := option.object("header")
-		return strings.EqualFold(h.text("key"), "vary") || option.text("append_action") == "OVERWRITE_IF_EXISTS" ||
-			strings.Contains(h.text("value"), "%FILTER_STATE(wasm.gatehouse_")
+	return describingHeaderIn(slices.DeleteFunc(level.List("response_headers_to_add"), func(option object) bool {
+		h := option.Object("header")
+		return strings.EqualFold(h.Text("key"), "vary") || option.Text("append_action") == "OVERWRITE_IF_EXISTS" ||
+			strings.Contains(h.Text("value"), "%FILTER_STATE(wasm.gatehouse_")
 	}))
 }
 
 // checkLocalReplies checks that local_reply_config leaves answers unchanged.
 func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
-	config := p.manager.object("local_reply_config")
+	config := p.Manager.Object("local_reply_config")
 	seen := map[string]bool{}
 	report := func(at, what string, of answer) {
 		if !seen[at] {
 			seen[at] = true
-			a.add(&rewrites, p.listenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
+			a.add(&rewrites, p.ListenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
 				of.status)
 		}
 	}
-	mappers := config.list("mappers")
+	mappers := config.List("mappers")
 	for _, of := range answers {
-		formatted := config.has("body_format") && !keepsBody(config.object("body_format"))
+		formatted := config.Has("body_format") && !keepsBody(config.Object("body_format"))
 		for i, mapper := range mappers {
-			takes := matchReply(mapper.object("filter"), of)
+			takes := matchReply(mapper.Object("filter"), of)
 			if takes == never {
 				continue
 			}
 			at := fmt.Sprintf("mappers[%d]", i)
-			override := mapper.has("body_format_override")
-			if mapper.has("status_code") && int(mapper.number("status_code", 0)) != of.status {
+			override := mapper.Has("body_format_override")
+			if mapper.Has("status_code") && int(mapper.Number("status_code", 0)) != of.status {
 				report(at, "changes the status", of)
-			} else if describingHeaderIn(mapper.list("headers_to_add")) != "" {
+			} else if describingHeaderIn(mapper.List("headers_to_add")) != "" {
 				report(at, "changes headers", of)
-			} else if of.body && (mapper.has("body") || override && !keepsBody(mapper.object("body_format_override"))) {
+			} else if of.body && (mapper.Has("body") || override && !keepsBody(mapper.Object("body_format_override"))) {
 				report(at, "replaces the body, but not entity-tag, encoding and range,", of)
 			}
 			if takes == always {
@@ -137,7 +138,7 @@ func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
 
 // keepsBody reports whether a local reply's format keeps the body.
 func keepsBody(format object) bool {
-	return format.text("text_format")+format.object("text_format_source").text("inline_string") == "%LOCAL_REPLY_BODY%"
+	return format.Text("text_format")+format.Object("text_format_source").Text("inline_string") == "%LOCAL_REPLY_BODY%"
 }
 
 // certainty says for how many requests a condition holds.
@@ -152,35 +153,35 @@ const (
 // matchReply says whether a mapper's filter (an access log filter) selects an answer.
 func matchReply(filter object, of answer) certainty {
 	switch {
-	case filter.has("status_code_filter"):
-		return compareStatus(filter.object("status_code_filter").object("comparison"), of.status)
-	case filter.has("response_flag_filter"):
+	case filter.Has("status_code_filter"):
+		return compareStatus(filter.Object("status_code_filter").Object("comparison"), of.status)
+	case filter.Has("response_flag_filter"):
 		return never // replies of a filter have no response flag
-	case filter.has("not_health_check_filter"):
+	case filter.Has("not_health_check_filter"):
 		return always
-	case filter.has("and_filter"):
+	case filter.Has("and_filter"):
 		all := always
-		for _, part := range filter.object("and_filter").list("filters") {
+		for _, part := range filter.Object("and_filter").List("filters") {
 			all = min(all, matchReply(part, of))
 		}
 		return all
-	case filter.has("or_filter"):
+	case filter.Has("or_filter"):
 		any := never
-		for _, part := range filter.object("or_filter").list("filters") {
+		for _, part := range filter.Object("or_filter").List("filters") {
 			any = max(any, matchReply(part, of))
 		}
 		return any
-	case filter.has("extension_filter"):
-		_, config := filter.object("extension_filter").object("typed_config").typed()
-		return matchExpression(config.text("expression"), of)
+	case filter.Has("extension_filter"):
+		_, config := filter.Object("extension_filter").Object("typed_config").Typed()
+		return matchExpression(config.Text("expression"), of)
 	}
 	return sometimes
 }
 
 func compareStatus(comparison object, status int) certainty {
-	value := int(comparison.object("value").number("default_value", 0))
+	value := int(comparison.Object("value").Number("default_value", 0))
 	holds := false
-	switch comparison.text("op") {
+	switch comparison.Text("op") {
 	case "GE":
 		holds = status >= value
 	case "LE":
@@ -222,24 +223,24 @@ func matchExpression(expression string, of answer) certainty {
 // checkOtherFilter checks a filter of the connection manager other than Gatehouse's.
 func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []answer) {
 	routes := a.answeredRoutes(p)
-	_, base := filter.object("typed_config").typed()
+	_, base := filter.Object("typed_config").Typed()
 	at := fmt.Sprintf("http_filters[%d]", i)
-	off := filter.flag("disabled")
+	off := filter.Flag("disabled")
 	if len(routes) == 0 && !off {
-		a.reportAlterations(p, i, at, filter.field("typed_config"), answers)
+		a.reportAlterations(p, i, at, filter.Field("typed_config"), answers)
 		return
 	}
-	name := filter.text("name")
+	name := filter.Text("name")
 	seen := map[string]bool{}
 	for _, rt := range routes {
 		off, ownAt, own := off, "", object(nil)
 		for _, l := range rt.levels {
-			per := l.of.object("typed_per_filter_config").object(name)
-			if kind, config := per.typed(); isType(kind, perFilterType) {
-				off = config.flag("disabled")
-				per = config.object("config")
+			per := l.of.Object("typed_per_filter_config").Object(name)
+			if kind, config := per.Typed(); envoyrules.IsType(kind, perFilterType) {
+				off = config.Flag("disabled")
+				per = config.Object("config")
 			} else if per != nil {
-				off = config.flag("disabled")
+				off = config.Flag("disabled")
 			}
 			if per != nil {
 				ownAt, own = l.at+".typed_per_filter_config."+name, per
@@ -248,7 +249,7 @@ func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []a
 		if off {
 			continue
 		}
-		kind, _ := own.typed()
+		kind, _ := own.Typed()
 		if !seen[at] && (own == nil || !strings.HasSuffix(kind, "LuaPerRoute")) {
 			seen[at] = true
 			a.reportAlterations(p, i, at, map[string]any(base), answers)
@@ -274,14 +275,14 @@ func (a *analysis) reportAlterations(p *plugin, i int, at string, v any, answers
 			a.reportAlterations(p, i, at, item, answers)
 		}
 	case map[string]any:
-		kind, o := object(v).typed()
+		kind, o := object(v).Typed()
 		if name, found := strings.CutPrefix(kind[strings.LastIndexByte(kind, '/')+1:], filterTypes); found {
-			a.reportAlteration(p, name, i < p.index, at, o, answers)
+			a.reportAlteration(p, name, i < p.Index, at, o, answers)
 		}
-		if isType(kind, customType) {
+		if envoyrules.IsType(kind, customType) {
 			return
 		}
-		for _, key := range o.keys() {
+		for _, key := range o.Keys() {
 			a.reportAlterations(p, i, at, o[key], answers)
 		}
 	}
@@ -289,33 +290,33 @@ func (a *analysis) reportAlterations(p *plugin, i int, at string, v any, answers
 
 func (a *analysis) reportAlteration(p *plugin, name string, before bool, at string, o object, answers []answer) {
 	content := func(format string, args ...any) {
-		a.add(&changesAnswer, p.listenerName(), at, format, args...)
+		a.add(&changesAnswer, p.ListenerName(), at, format, args...)
 	}
 	header := func(name string) {
 		if name != "" {
-			a.add(&changesHeader, p.listenerName(), at, "changes %s of Gatehouse's answers", name)
+			a.add(&changesHeader, p.ListenerName(), at, "changes %s of Gatehouse's answers", name)
 		}
 	}
 	switch name {
 	case "compressor.v3.Compressor", "compressor.v3.CompressorPerRoute":
-		direction := o.object("response_direction_config")
-		if overrides := o.object("overrides"); overrides != nil {
-			direction = overrides.object("response_direction_config")
+		direction := o.Object("response_direction_config")
+		if overrides := o.Object("overrides"); overrides != nil {
+			direction = overrides.Object("response_direction_config")
 		}
 		if isOff(direction) {
 			return
 		}
-		if direction.flag("remove_accept_encoding_header") && before && p.hasCacheRules() {
-			a.add(&losesEncodings, p.listenerName(), at+".response_direction_config.remove_accept_encoding_header",
+		if direction.Flag("remove_accept_encoding_header") && before && p.hasCacheRules() {
+			a.add(&losesEncodings, p.ListenerName(), at+".response_direction_config.remove_accept_encoding_header",
 				"is true: Gatehouse doesn't see what clients accept, and sends no cached answer compressed")
 		}
-		keeps := direction.flag("disable_on_etag_header") || o.flag("disable_on_etag_header")
-		keeps = keeps && !direction.flag("weaken_etag_on_compress")
+		keeps := direction.Flag("disable_on_etag_header") || o.Flag("disable_on_etag_header")
+		keeps = keeps && !direction.Flag("weaken_etag_on_compress")
 		if name == "compressor.v3.Compressor" && before && !keeps && p.hasCacheRules() {
 			content("compresses Gatehouse's answers: a 206 gets parts of other bytes, others lose their entity-tags")
 		}
 	case "decompressor.v3.Decompressor":
-		if !isOff(o.object("response_direction_config")) && p.hasCacheRules() {
+		if !isOff(o.Object("response_direction_config")) && p.hasCacheRules() {
 			content("decompresses cached answers: clients get more bytes than they ask for, without a strong entity-tag")
 		}
 	case "custom_response.v3.CustomResponse":
@@ -323,10 +324,10 @@ func (a *analysis) reportAlteration(p *plugin, name string, before bool, at stri
 			content("replaces answers such as Gatehouse's %d", status)
 		}
 	case "header_mutation.v3.HeaderMutation", "header_mutation.v3.HeaderMutationPerRoute":
-		header(mutatedHeader(o.object("mutations").list("response_mutations")))
+		header(mutatedHeader(o.Object("mutations").List("response_mutations")))
 	case "header_to_metadata.v3.Config":
-		for _, rule := range o.list("response_rules") {
-			if name := rule.text("header"); rule.flag("remove") && findings.DescribesAnswer(name) {
+		for _, rule := range o.List("response_rules") {
+			if name := rule.Text("header"); rule.Flag("remove") && findings.DescribesAnswer(name) {
 				header(name)
 			}
 		}
@@ -338,7 +339,7 @@ func (a *analysis) reportAlteration(p *plugin, name string, before bool, at stri
 			header(name)
 		}
 	case "cache.v3.CacheConfig", "cache_v2.v3.CacheV2Config":
-		if before && p.hasCacheRules() && !p.auth && !o.flag("disabled") { // with auth GH0312 says more
+		if before && p.hasCacheRules() && !p.auth && !o.Flag("disabled") { // with auth GH0312 says more
 			content("keeps Gatehouse's answers: clients get them after they have been replaced or deleted")
 		}
 	}
@@ -346,20 +347,20 @@ func (a *analysis) reportAlteration(p *plugin, name string, before bool, at stri
 
 // isOff reports whether a compressor or decompressor is off in a direction.
 func isOff(direction object) bool {
-	enabled, found := direction.object("common_config").object("enabled").field("default_value").(bool)
+	enabled, found := direction.Object("common_config").Object("enabled").Field("default_value").(bool)
 	return found && !enabled
 }
 
 // mutatedHeader returns a header that describes answers and is changed by the mutations, "" for none.
 func mutatedHeader(mutations []object) string {
 	for _, m := range mutations {
-		if name := m.text("remove"); findings.DescribesAnswer(name) {
+		if name := m.Text("remove"); findings.DescribesAnswer(name) {
 			return name
 		}
-		if name := describingHeaderIn([]object{m.object("append")}); name != "" {
+		if name := describingHeaderIn([]object{m.Object("append")}); name != "" {
 			return name
 		}
-		matcher := m.object("remove_on_match").object("key_matcher")
+		matcher := m.Object("remove_on_match").Object("key_matcher")
 		for _, name := range findings.DescribingHeaders {
 			if matcher != nil && matchesText(matcher, name) {
 				return name
@@ -372,16 +373,16 @@ func mutatedHeader(mutations []object) string {
 // matchesText reports whether a string matcher may match a text.
 func matchesText(m object, text string) bool {
 	switch {
-	case m.has("exact"):
-		return strings.EqualFold(m.text("exact"), text)
-	case m.has("prefix"):
-		return strings.HasPrefix(text, strings.ToLower(m.text("prefix")))
-	case m.has("suffix"):
-		return strings.HasSuffix(text, strings.ToLower(m.text("suffix")))
-	case m.has("contains"):
-		return strings.Contains(text, strings.ToLower(m.text("contains")))
-	case m.has("safe_regex"):
-		return matchPath(object{"safe_regex": m.field("safe_regex")}, text)
+	case m.Has("exact"):
+		return strings.EqualFold(m.Text("exact"), text)
+	case m.Has("prefix"):
+		return strings.HasPrefix(text, strings.ToLower(m.Text("prefix")))
+	case m.Has("suffix"):
+		return strings.HasSuffix(text, strings.ToLower(m.Text("suffix")))
+	case m.Has("contains"):
+		return strings.Contains(text, strings.ToLower(m.Text("contains")))
+	case m.Has("safe_regex"):
+		return matchPath(object{"safe_regex": m.Field("safe_regex")}, text)
 	}
 	return true
 }
@@ -398,10 +399,10 @@ func customResponseStatus(o object, answers []answer) int {
 			}
 		case map[string]any:
 			o := object(v)
-			if o.has("on_match") || o.has("on_no_match") {
-				predicate := o.object("predicate").object("single_predicate")
-				kind, _ := predicate.object("input").object("typed_config").typed()
-				value := predicate.object("value_match").text("exact")
+			if o.Has("on_match") || o.Has("on_no_match") {
+				predicate := o.Object("predicate").Object("single_predicate")
+				kind, _ := predicate.Object("input").Object("typed_config").Typed()
+				value := predicate.Object("value_match").Text("exact")
 				for _, of := range answers {
 					text := fmt.Sprint(of.status)
 					if strings.HasSuffix(kind, "HttpResponseStatusCodeClassMatchInput") {
@@ -409,21 +410,21 @@ func customResponseStatus(o object, answers []answer) int {
 					} else if !strings.HasSuffix(kind, "HttpResponseStatusCodeMatchInput") {
 						text = value
 					}
-					if text == value || !predicate.has("value_match") {
+					if text == value || !predicate.Has("value_match") {
 						status = of.status
 					}
 				}
 				return
 			}
-			for _, key := range o.keys() {
+			for _, key := range o.Keys() {
 				walk(o[key])
 			}
 		}
 	}
-	if o.object("custom_response_matcher").has("matcher_tree") {
+	if o.Object("custom_response_matcher").Has("matcher_tree") {
 		return answers[0].status // the matcher may select any answer
 	}
-	walk(map[string]any(o.object("custom_response_matcher")))
+	walk(map[string]any(o.Object("custom_response_matcher")))
 	return status
 }
 
@@ -438,7 +439,7 @@ func luaResponseChanges(v any) (body bool, header string) {
 			}
 		}
 	case map[string]any:
-		for _, key := range object(v).keys() {
+		for _, key := range object(v).Keys() {
 			if b, h := luaResponseChanges(v[key]); b || h != "" {
 				return b, h
 			}

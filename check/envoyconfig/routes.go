@@ -19,11 +19,11 @@ func (a *analysis) checkRoutes(p *plugin) {
 		}
 		if o, found := rt.findOpenedPath(); found {
 			seen[rt.at] = true
-			a.add(&rewriteIn, p.listenerName(), rt.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there",
+			a.add(&rewriteIn, p.ListenerName(), rt.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there",
 				o.upstream, o.client, rt.hostRules.ruleName(o.rule), o.method)
 		} else if rt.isUnclearRewrite() && p.auth {
 			seen[rt.at] = true
-			a.add(&unclear, p.listenerName(), rt.at+".route",
+			a.add(&unclear, p.ListenerName(), rt.at+".route",
 				"rewrites paths behind the filter, maybe to ones that a rule protects")
 		}
 	}
@@ -32,9 +32,9 @@ func (a *analysis) checkRoutes(p *plugin) {
 // checkSwitchedOff reports levels of a route that switch the filter off for requests that the filter refuses or
 // changes.
 func (a *analysis) checkSwitchedOff(p *plugin, rt *httpRoute, seen map[string]bool) {
-	name := p.httpFilter().text("name")
+	name := p.httpFilter().Text("name")
 	for _, l := range rt.levels {
-		if !l.of.object("typed_per_filter_config").object(name).flag("disabled") || seen[l.at] || !rt.sendsUpstream() {
+		if !l.of.Object("typed_per_filter_config").Object(name).Flag("disabled") || seen[l.at] || !rt.sendsUpstream() {
 			continue
 		}
 		at := l.at + ": typed_per_filter_config." + name
@@ -42,12 +42,12 @@ func (a *analysis) checkSwitchedOff(p *plugin, rt *httpRoute, seen map[string]bo
 		if path, found := rt.findCarriedPath(samples); found {
 			seen[l.at] = true
 			rule, _ := rt.hostRules.findRefusingRule(path)
-			a.add(&routeOff, p.listenerName(), at,
+			a.add(&routeOff, p.ListenerName(), at,
 				"is disabled, but %s asks for a credential for %s: requests go upstream without one",
 				rt.hostRules.ruleName(rule), path)
-		} else if p.auth && !rt.clearsIdentity(p.manager) {
+		} else if p.auth && !rt.clearsIdentity(p.Manager) {
 			seen[l.at] = true
-			a.add(&routeOff, p.listenerName(), at, "is disabled: clients' identity headers get to the upstream")
+			a.add(&routeOff, p.ListenerName(), at, "is disabled: clients' identity headers get to the upstream")
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // Split is an Envoy configuration in parts: Envoy rereads a filter's file on every change, and the bootstrap only at
@@ -102,12 +104,11 @@ func edgeFilters(node *yaml.Node) map[string][]*yaml.Node {
 // isEdge reports whether a filter is Gatehouse's and has its rules in the configuration itself.
 func isEdge(filter *yaml.Node) bool {
 	var tree map[string]any
-	if filter.Kind != yaml.MappingNode || filter.Decode(&tree) != nil || !object(tree).has("typed_config") {
+	if filter.Kind != yaml.MappingNode || filter.Decode(&tree) != nil || !object(tree).Has("typed_config") {
 		return false
 	}
-	a := &analysis{}
-	a.findPlugins(toJSONTree(tree))
-	return len(a.plugins) == 1 && !a.plugins[0].raw.has("push_listener")
+	plugins := envoyrules.Find("", envoyrules.ToJSONTree(tree)).Plugins
+	return len(plugins) == 1 && !plugins[0].Raw.Has("push_listener")
 }
 
 // filterFile returns the file of a filter.
@@ -131,7 +132,7 @@ func setDiscovery(filter *yaml.Node, path string) error {
 	if err := fieldOf(filter, "typed_config", "typedConfig").Decode(&tree); err != nil {
 		return err
 	}
-	kind, _ := object(tree).typed()
+	kind, _ := object(tree).Typed()
 	discovery := map[string]any{
 		"config_source": map[string]any{
 			"path_config_source": map[string]any{"path": path}, "resource_api_version": "V3",

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // twoEdges returns the shipped configuration with a second edge: a filter with this name and these rules.
@@ -16,12 +18,12 @@ func twoEdges(t *testing.T, name, rules string) []byte {
     - filters:
       - name: envoy.filters.network.http_connection_manager
         typed_config:
-          "@type": type.googleapis.com/` + managerType + `
+          "@type": type.googleapis.com/` + envoyrules.ManagerType + `
           http_filters:
           - name: ` + name + `
             typed_config:
-              "@type": type.googleapis.com/` + wasmType + `
-              config: {vm_config: {vm_id: gatehouse, configuration: {"@type": type.googleapis.com/` + structType +
+              "@type": type.googleapis.com/` + envoyrules.WasmType + `
+              config: {vm_config: {vm_id: gatehouse, configuration: {"@type": type.googleapis.com/` + envoyrules.StructType +
 		`, value: ` + rules + `}}}
 `
 	return shippedConfig(t, "  # The sidecar pushes to this listener.", second+"  # The sidecar pushes to this listener.")
@@ -111,11 +113,11 @@ func TestSplit(t *testing.T) {
 					t.Errorf("%s: found in %s:%d, %q; want %q", f.Code, f.File, f.Line, line(text, f.Line), line(tt.file, w.Line))
 				}
 			}
-			all, err := RulesOf(bootstrap, split.Bootstrap)
+			all, err := envoyrules.RulesOf(bootstrap, split.Bootstrap)
 			if err != nil {
 				t.Fatal(err)
 			}
-			whole, err := RulesOf("whole.yaml", tt.file)
+			whole, err := envoyrules.RulesOf("whole.yaml", tt.file)
 			if err != nil {
 				t.Fatal(err)
 			}

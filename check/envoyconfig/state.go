@@ -18,13 +18,13 @@ type storedValue struct {
 func (a *analysis) storedByFilters(manager object, filters []object) (all []storedValue) {
 	for i, filter := range filters {
 		all = append(all, storedByConfig(fmt.Sprintf("http_filters[%d]", i),
-			a.withDiscovered(filter).field("typed_config"))...)
+			a.WithDiscovered(filter).Field("typed_config"))...)
 	}
 	for _, rt := range a.listRoutes(manager) {
 		for _, l := range rt.levels {
-			configs := l.of.object("typed_per_filter_config")
-			for _, name := range configs.keys() {
-				if slices.ContainsFunc(filters, func(f object) bool { return f.text("name") == name }) {
+			configs := l.of.Object("typed_per_filter_config")
+			for _, name := range configs.Keys() {
+				if slices.ContainsFunc(filters, func(f object) bool { return f.Text("name") == name }) {
 					all = append(all, storedByConfig(l.at+".typed_per_filter_config."+name, configs[name])...)
 				}
 			}
@@ -43,13 +43,13 @@ func storedByConfig(at string, v any) (all []storedValue) {
 	case map[string]any:
 		o := object(v)
 		for _, event := range []string{"on_request_headers", "on_new_connection"} {
-			for _, state := range o.list(event) {
-				format := state.object("format_string")
-				all = append(all, storedValue{at + "." + event, state.text("object_key"),
-					format.object("text_format_source").text("inline_string") + format.text("text_format")})
+			for _, state := range o.List(event) {
+				format := state.Object("format_string")
+				all = append(all, storedValue{at + "." + event, state.Text("object_key"),
+					format.Object("text_format_source").Text("inline_string") + format.Text("text_format")})
 			}
 		}
-		for _, key := range o.keys() {
+		for _, key := range o.Keys() {
 			all = append(all, storedByConfig(at, o[key])...)
 		}
 	}
@@ -64,7 +64,7 @@ var formatOperator = regexp.MustCompile(`%%|%([A-Z0-9_]+)(?:\([^)]*\))?(?::[0-9]
 func (s *storedValue) isClientChosen(manager object) bool {
 	given := []string{"DOWNSTREAM_DIRECT_REMOTE_ADDRESS", "DOWNSTREAM_LOCAL_", "DOWNSTREAM_PEER_", "DYNAMIC_METADATA",
 		"METADATA", "ENVIRONMENT"}
-	if manager.flag("use_remote_address") {
+	if manager.Flag("use_remote_address") {
 		given = append(given, "DOWNSTREAM_REMOTE_ADDRESS")
 	}
 	for _, match := range formatOperator.FindAllStringSubmatch(s.format, -1) {

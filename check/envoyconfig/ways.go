@@ -30,15 +30,15 @@ type httpRoute struct {
 func (r *resources) listRoutes(manager object) (all []httpRoute) {
 	configs, _ := r.routeConfigs(manager)
 	for _, config := range configs {
-		for h, host := range config.list("virtual_hosts") {
-			at := "virtual host " + host.text("name")
+		for h, host := range config.List("virtual_hosts") {
+			at := "virtual host " + host.Text("name")
 			outer := []routeLevel{{"route_config", config}, {at, host}}
-			routes := append(host.list("routes"), matcherRoutes(host.object("matcher"))...)
+			routes := append(host.List("routes"), matcherRoutes(host.Object("matcher"))...)
 			for i, route := range routes {
-				rt := httpRoute{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.object("match"),
+				rt := httpRoute{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.Object("match"),
 					before: routes[:i], host: h}
 				rt.levels = append(slices.Clone(outer), routeLevel{rt.at, route})
-				for j, cluster := range route.object("route").object("weighted_clusters").list("clusters") {
+				for j, cluster := range route.Object("route").Object("weighted_clusters").List("clusters") {
 					rt.levels = append(rt.levels, routeLevel{fmt.Sprintf("%s.route.weighted_clusters[%d]", rt.at, j), cluster})
 				}
 				all = append(all, rt)
@@ -59,10 +59,10 @@ func matcherRoutes(v any) (all []object) {
 		}
 	case map[string]any:
 		o := object(v)
-		if o.has("match") && (o.has("route") || o.has("direct_response") || o.has("redirect")) {
+		if o.Has("match") && (o.Has("route") || o.Has("direct_response") || o.Has("redirect")) {
 			return []object{o}
 		}
-		for _, key := range o.keys() {
+		for _, key := range o.Keys() {
 			all = append(all, matcherRoutes(o[key])...)
 		}
 	}
@@ -70,38 +70,38 @@ func matcherRoutes(v any) (all []object) {
 }
 
 // sendsUpstream reports whether the route sends requests to a cluster.
-func (rt *httpRoute) sendsUpstream() bool { return rt.route.has("route") }
+func (rt *httpRoute) sendsUpstream() bool { return rt.route.Has("route") }
 
 // routeTargets returns the targets of a route's requests, with mirrors also those of mirrored requests. chosen
 // describes how clients choose the target, "" if clients can't.
 func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chosen string) {
-	action := rt.route.object("route")
-	names := []string{action.text("cluster")}
-	for _, cluster := range action.object("weighted_clusters").list("clusters") {
-		names = append(names, cluster.text("name"))
-		if cluster.has("cluster_header") {
-			chosen = "by the header " + cluster.text("cluster_header")
+	action := rt.route.Object("route")
+	names := []string{action.Text("cluster")}
+	for _, cluster := range action.Object("weighted_clusters").List("clusters") {
+		names = append(names, cluster.Text("name"))
+		if cluster.Has("cluster_header") {
+			chosen = "by the header " + cluster.Text("cluster_header")
 		}
 	}
 	for _, l := range rt.levels {
 		if !mirrors {
 			break
 		}
-		for _, mirror := range slices.Concat(l.of.list("request_mirror_policies"),
-			l.of.object("route").list("request_mirror_policies")) {
-			names = append(names, mirror.text("cluster"))
-			if mirror.has("cluster_header") {
-				chosen = "by the header " + mirror.text("cluster_header")
+		for _, mirror := range slices.Concat(l.of.List("request_mirror_policies"),
+			l.of.Object("route").List("request_mirror_policies")) {
+			names = append(names, mirror.Text("cluster"))
+			if mirror.Has("cluster_header") {
+				chosen = "by the header " + mirror.Text("cluster_header")
 			}
 		}
 	}
-	if action.has("cluster_header") {
-		chosen = "by the header " + action.text("cluster_header")
+	if action.Has("cluster_header") {
+		chosen = "by the header " + action.Text("cluster_header")
 	}
-	plugin := action.field("inline_cluster_specifier_plugin")
-	if name := action.text("cluster_specifier_plugin"); name != "" {
-		for _, p := range rt.levels[0].of.list("cluster_specifier_plugins") {
-			if p.object("extension").text("name") == name {
+	plugin := action.Field("inline_cluster_specifier_plugin")
+	if name := action.Text("cluster_specifier_plugin"); name != "" {
+		for _, p := range rt.levels[0].of.List("cluster_specifier_plugins") {
+			if p.Object("extension").Text("name") == name {
 				plugin = map[string]any(p)
 			}
 		}
@@ -126,14 +126,14 @@ func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chos
 // clearsIdentity reports whether a route without the filter removes clients' identity headers: the route removes the
 // headers, and the connection manager rejects spellings with underscores.
 func (rt *httpRoute) clearsIdentity(manager object) bool {
-	switch manager.object("common_http_protocol_options").text("headers_with_underscores_action") {
+	switch manager.Object("common_http_protocol_options").Text("headers_with_underscores_action") {
 	case "REJECT_REQUEST", "DROP_HEADER":
 	default:
 		return false
 	}
 	for _, name := range []string{policy.DeviceHeader, policy.PermissionsHeader} {
 		found := slices.ContainsFunc(rt.levels[:3], func(l routeLevel) bool {
-			list, _ := l.of.field("request_headers_to_remove").([]any)
+			list, _ := l.of.Field("request_headers_to_remove").([]any)
 			return slices.ContainsFunc(list, func(v any) bool { s, _ := v.(string); return strings.EqualFold(s, name) })
 		})
 		if !found {
@@ -145,17 +145,17 @@ func (rt *httpRoute) clearsIdentity(manager object) bool {
 
 // pathStart returns the common start of the paths that the route takes, "" for a regular expression.
 func (rt *httpRoute) pathStart() string {
-	return rt.match.text("path") + rt.match.text("prefix") + rt.match.text("path_separated_prefix")
+	return rt.match.Text("path") + rt.match.Text("prefix") + rt.match.Text("path_separated_prefix")
 }
 
 // matchesPath reports whether the route takes requests for a path. A route with an unknown condition counts as taking
 // the request.
 func (rt *httpRoute) matchesPath(path string) bool {
 	return matchPath(rt.match, path) && !slices.ContainsFunc(rt.before, func(route object) bool {
-		match := route.object("match")
-		if match.has("path_match_policy") || match.has("headers") || match.has("query_parameters") ||
-			match.has("runtime_fraction") || match.has("grpc") ||
-			match.has("dynamic_metadata") || match.has("tls_context") || match.has("cookies") || match.has("filter_state") {
+		match := route.Object("match")
+		if match.Has("path_match_policy") || match.Has("headers") || match.Has("query_parameters") ||
+			match.Has("runtime_fraction") || match.Has("grpc") ||
+			match.Has("dynamic_metadata") || match.Has("tls_context") || match.Has("cookies") || match.Has("filter_state") {
 			return false
 		}
 		return matchPath(match, path)
@@ -163,65 +163,65 @@ func (rt *httpRoute) matchesPath(path string) bool {
 }
 
 func matchPath(match object, path string) bool {
-	if sensitive, found := match.field("case_sensitive").(bool); found && !sensitive {
+	if sensitive, found := match.Field("case_sensitive").(bool); found && !sensitive {
 		return matchPath(object{"path": lowerField(match, "path"), "prefix": lowerField(match, "prefix"),
 			"path_separated_prefix": lowerField(match, "path_separated_prefix")}, strings.ToLower(path))
 	}
 	switch {
-	case match.has("connect_matcher"):
+	case match.Has("connect_matcher"):
 		return false
-	case match.text("path") != "":
-		return path == match.text("path")
-	case match.text("prefix") != "":
-		return strings.HasPrefix(path, match.text("prefix"))
-	case match.text("path_separated_prefix") != "":
-		rest, found := strings.CutPrefix(path, match.text("path_separated_prefix"))
+	case match.Text("path") != "":
+		return path == match.Text("path")
+	case match.Text("prefix") != "":
+		return strings.HasPrefix(path, match.Text("prefix"))
+	case match.Text("path_separated_prefix") != "":
+		rest, found := strings.CutPrefix(path, match.Text("path_separated_prefix"))
 		return found && (rest == "" || rest[0] == '/')
-	case match.has("safe_regex"):
-		expression, err := regexp.Compile(`^(?:` + match.object("safe_regex").text("regex") + `)$`)
+	case match.Has("safe_regex"):
+		expression, err := regexp.Compile(`^(?:` + match.Object("safe_regex").Text("regex") + `)$`)
 		return err != nil || expression.MatchString(path)
 	}
 	return true
 }
 
 func lowerField(match object, name string) any {
-	if !match.has(name) {
+	if !match.Has(name) {
 		return nil
 	}
-	return strings.ToLower(match.text(name))
+	return strings.ToLower(match.Text(name))
 }
 
 var groupReference = regexp.MustCompile(`\\(\d)`)
 
 // upstreamPath returns the path that the upstream gets for a client's path; false if unknown.
 func (rt *httpRoute) upstreamPath(path string) (string, bool) {
-	action := rt.route.object("route")
-	switch to := action.text("prefix_rewrite"); {
-	case action.has("path_rewrite_policy"), action.has("path_rewrite"):
+	action := rt.route.Object("route")
+	switch to := action.Text("prefix_rewrite"); {
+	case action.Has("path_rewrite_policy"), action.Has("path_rewrite"):
 		return path, false
 	case to != "":
-		from := rt.match.text("prefix") + rt.match.text("path_separated_prefix")
+		from := rt.match.Text("prefix") + rt.match.Text("path_separated_prefix")
 		if from == "" || len(path) < len(from) { // the whole path is replaced
 			return to, true
 		}
 		return to + path[len(from):], true
-	case action.has("regex_rewrite"):
-		rewrite := action.object("regex_rewrite")
-		expression, err := regexp.Compile(rewrite.object("pattern").text("regex"))
+	case action.Has("regex_rewrite"):
+		rewrite := action.Object("regex_rewrite")
+		expression, err := regexp.Compile(rewrite.Object("pattern").Text("regex"))
 		if err != nil {
 			return path, false
 		}
 		return expression.ReplaceAllString(path,
-			groupReference.ReplaceAllString(strings.ReplaceAll(rewrite.text("substitution"), "$", "$$"), "$${$1}")), true
+			groupReference.ReplaceAllString(strings.ReplaceAll(rewrite.Text("substitution"), "$", "$$"), "$${$1}")), true
 	}
 	return path, true
 }
 
 // rewritesPath reports whether the upstream gets another path than the client's.
 func (rt *httpRoute) rewritesPath() bool {
-	action := rt.route.object("route")
-	return action.text("prefix_rewrite") != "" || action.has("regex_rewrite") || action.has("path_rewrite_policy") ||
-		action.has("path_rewrite")
+	action := rt.route.Object("route")
+	return action.Text("prefix_rewrite") != "" || action.Has("regex_rewrite") || action.Has("path_rewrite_policy") ||
+		action.Has("path_rewrite")
 }
 
 // clientPaths returns client paths that the route may rewrite to path, and path itself.
@@ -229,9 +229,9 @@ func (rt *httpRoute) clientPaths(path string) (all []string) {
 	if !rt.rewritesPath() {
 		return []string{path}
 	}
-	heads := []string{"", "/", rt.match.text("prefix"), rt.match.text("path_separated_prefix"), rt.match.text("path")}
-	rewrite := rt.route.object("route").object("regex_rewrite")
-	for _, text := range []string{rt.match.object("safe_regex").text("regex"), rewrite.object("pattern").text("regex")} {
+	heads := []string{"", "/", rt.match.Text("prefix"), rt.match.Text("path_separated_prefix"), rt.match.Text("path")}
+	rewrite := rt.route.Object("route").Object("regex_rewrite")
+	for _, text := range []string{rt.match.Object("safe_regex").Text("regex"), rewrite.Object("pattern").Text("regex")} {
 		if expression, err := regexp.Compile(strings.TrimPrefix(text, "^")); err == nil && text != "" {
 			head, _ := expression.LiteralPrefix()
 			heads = append(heads, head, head+"x/", strings.TrimSuffix(head, "/"))
@@ -241,7 +241,7 @@ func (rt *httpRoute) clientPaths(path string) (all []string) {
 		for i := range len(path) + 1 {
 			all = append(all, head+path[i:], path[:i]+head+path[i:])
 		}
-		if to := rewrite.text("substitution"); to != "" {
+		if to := rewrite.Text("substitution"); to != "" {
 			all = append(all, strings.Replace(path, to, head, 1))
 		}
 	}
@@ -252,7 +252,7 @@ func (rt *httpRoute) clientPaths(path string) (all []string) {
 func (hr *hostRules) routeSamples(rt *httpRoute) []string {
 	from := rt.pathStart()
 	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
-		return !rt.matchesPath(path) || !slices.ContainsFunc(hr.rules.SampleMethods(), func(method string) bool {
+		return !rt.matchesPath(path) || !slices.ContainsFunc(hr.Rules.SampleMethods(), func(method string) bool {
 			need := hr.needOf(method, path)
 			return need.Rule >= 0 && (policy.Need{}).Weaker(need)
 		})
@@ -262,8 +262,8 @@ func (hr *hostRules) routeSamples(rt *httpRoute) []string {
 // protectedSamples returns samples of paths for which the rules refuse some requests, also of paths that a route
 // produces by rewriting.
 func (hr *hostRules) protectedSamples(rt *httpRoute) (paths []string) {
-	action := rt.route.object("route")
-	to, _, _ := strings.Cut(action.text("prefix_rewrite")+action.object("regex_rewrite").text("substitution"), `\`)
+	action := rt.route.Object("route")
+	to, _, _ := strings.Cut(action.Text("prefix_rewrite")+action.Object("regex_rewrite").Text("substitution"), `\`)
 	candidates := []string{"/", to, to + "x"}
 	for _, r := range hr.ownRules() {
 		candidates = append(candidates, r.Match.Samples()...)
@@ -280,7 +280,7 @@ func (hr *hostRules) protectedSamples(rt *httpRoute) (paths []string) {
 // default.
 func (hr *hostRules) findRefusingRule(path string) (rule int, found bool) {
 	rule = -1
-	for _, method := range hr.rules.SampleMethods() {
+	for _, method := range hr.Rules.SampleMethods() {
 		if need := hr.needOf(method, path); (policy.Need{}).Weaker(need) {
 			if found = true; rule < 0 {
 				rule = need.Rule
@@ -316,7 +316,7 @@ func (rt *httpRoute) findOpenedPath() (o openedPath, found bool) {
 		if !known || !rt.matchesPath(client) || !strings.HasPrefix(client, "/") {
 			continue
 		}
-		for _, method := range hr.rules.SampleMethods() {
+		for _, method := range hr.Rules.SampleMethods() {
 			if asked := hr.needOf(method, to); hr.needOf(method, client).Weaker(asked) {
 				return openedPath{method, client, to, asked.Rule}, true
 			}
@@ -344,15 +344,15 @@ func (hr *hostRules) openableClientPaths(rt *httpRoute) (all []string) {
 // isUnclearRewrite reports whether the analysis can't decide if rewriting opens a path, for example for an expression
 // with several groups.
 func (rt *httpRoute) isUnclearRewrite() bool {
-	if !rt.rewritesPath() || rt.route.object("route").text("prefix_rewrite") != "" {
+	if !rt.rewritesPath() || rt.route.Object("route").Text("prefix_rewrite") != "" {
 		return false
 	}
-	rewrite := rt.route.object("route").object("regex_rewrite")
+	rewrite := rt.route.Object("route").Object("regex_rewrite")
 	if _, known := rt.upstreamPath("/"); !known {
 		return true
 	}
-	head, _, whole := strings.Cut(rewrite.text("substitution"), `\`)
-	if anchored := strings.HasPrefix(rewrite.object("pattern").text("regex"), "^"); !anchored || head == "" {
+	head, _, whole := strings.Cut(rewrite.Text("substitution"), `\`)
+	if anchored := strings.HasPrefix(rewrite.Object("pattern").Text("regex"), "^"); !anchored || head == "" {
 		return true
 	}
 	return slices.ContainsFunc(rt.hostRules.protectedSamples(rt), func(path string) bool {
@@ -368,5 +368,5 @@ func (hr *hostRules) ruleName(rule int) string {
 		}
 		return "default: deny"
 	}
-	return hr.rules.RuleField(rule)
+	return hr.Rules.RuleField(rule)
 }

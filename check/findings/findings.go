@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/internal/yamltext"
 )
 
 // Severity is the severity of a finding.
@@ -107,7 +109,7 @@ func (r *Report) Add(k *Kind, at Place, format string, args ...any) {
 // AddSyntax adds a finding about a file with invalid YAML.
 func (r *Report) AddSyntax(k *Kind, at Place, err error) {
 	fix := k.Fix
-	if syntax, is := errors.AsType[*SyntaxError](err); is {
+	if syntax, is := errors.AsType[*yamltext.SyntaxError](err); is {
 		at.Line, fix = syntax.Line, syntax.Fix
 	}
 	r.Findings = append(r.Findings, Finding{k.Code, k.Severity, at, err.Error(), fix, ""})

@@ -1,14 +1,14 @@
 package findings
 
 import (
-	"errors"
-	"io"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gatehouse/gatehouse/internal/yamltext"
 )
 
 // Source is a text in YAML or JSON. The zero Source has no lines.
@@ -17,15 +17,18 @@ type Source struct {
 	root  *yaml.Node
 }
 
-// ParseSource reads a text with one document. Its error is a [SyntaxError], also for duplicate keys.
+// ParseSource reads a text that has one document. Its error is a [yamltext.SyntaxError], also for keys that come twice.
 func ParseSource(text []byte) (Source, error) {
-	document, err := parseYAML(text)
-	if errors.Is(err, io.EOF) {
-		return Source{}, &SyntaxError{text: "is empty", Fix: "write one YAML or JSON document"}
-	} else if err != nil {
-		return Source{}, newSyntaxError(text, err)
+	root, err := yamltext.Parse(text)
+	if err != nil {
+		return Source{}, err
 	}
-	return Source{strings.Split(string(text), "\n"), document.Content[0]}, nil
+	return NewSource(text, root), nil
+}
+
+// NewSource returns the source of a text and its root.
+func NewSource(text []byte, root *yaml.Node) Source {
+	return Source{strings.Split(string(text), "\n"), root}
 }
 
 // Entry is a value of a source with its key, nil in a list. The zero Entry stands for no value.

@@ -8,6 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 	"github.com/gatehouse/gatehouse/check/nginxconfig"
 	"github.com/gatehouse/gatehouse/check/rehearse"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // maxConfig bounds a configuration file in bytes; generated ones can be large.
@@ -94,7 +95,7 @@ func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
 	if cmd.Rules != "" {
 		return findings.Report{}, usagef("--rules: %s is Envoy's, which has the rules in it", cmd.File)
 	}
-	if cmd.Against != "" && envoyconfig.IsRules(file) {
+	if cmd.Against != "" && envoyrules.IsRules(file) {
 		rules, err := parseRules(cmd.File, file, "")
 		if err != nil {
 			return findings.Report{}, err

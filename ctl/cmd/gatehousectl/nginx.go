@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/internal/yamltext"
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
@@ -104,8 +104,8 @@ func installPlugin(dir string) error {
 
 // checkSyntax returns the error of a file that is no YAML, with its line.
 func checkSyntax(file string, text []byte) error {
-	_, err := findings.ParseSource(text)
-	if syntax, is := errors.AsType[*findings.SyntaxError](err); is && syntax.Line > 0 {
+	_, err := yamltext.Parse(text)
+	if syntax, is := errors.AsType[*yamltext.SyntaxError](err); is && syntax.Line > 0 {
 		return usagef("%s:%d: %w: %s", file, syntax.Line, err, syntax.Fix)
 	}
 	return nil

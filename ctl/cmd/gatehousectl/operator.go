@@ -16,7 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/gatehouse/gatehouse/check/envoyconfig"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 	"github.com/gatehouse/gatehouse/internal/operatorapi"
 )
 
@@ -221,7 +221,7 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 
 // chosenRules returns the rules of a listener, or of all listeners if they have the same.
 func chosenRules(source string, file []byte, listener string) (json.RawMessage, error) {
-	all, err := envoyconfig.RulesOf(source, file)
+	all, err := envoyrules.RulesOf(source, file)
 	if err != nil {
 		return nil, usagef("%s: %w", source, err)
 	}

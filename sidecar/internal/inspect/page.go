@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/check/envoyconfig"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 //go:embed page
@@ -129,7 +129,7 @@ func (p *shownPage) explain(ctx context.Context, i *Inspector, headers string) {
 	}
 	if q.URL != "" {
 		all, err := i.rules(ctx)
-		of := slices.IndexFunc(all, func(r envoyconfig.Rules) bool { return len(all) == 1 || r.Listener == p.Listener })
+		of := slices.IndexFunc(all, func(r envoyrules.Rules) bool { return len(all) == 1 || r.Listener == p.Listener })
 		switch {
 		case err != nil:
 			p.Problem = "This is not what the edge answers, for its rules are unknown: " + err.Error() +

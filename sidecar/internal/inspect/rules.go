@@ -6,14 +6,14 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/gatehouse/gatehouse/check/envoyconfig"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // maxDump bounds the edge's configuration, bytes. Its tree takes a multiple of that while it is read.
 const maxDump = 8 << 20
 
 // rules returns the rules of each listener that the edge shows: Envoy does, nginx doesn't.
-func (i *Inspector) rules(ctx context.Context) ([]envoyconfig.Rules, error) {
+func (i *Inspector) rules(ctx context.Context) ([]envoyrules.Rules, error) {
 	i.reading.Lock() // one tree at a time
 	defer i.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
@@ -35,5 +35,5 @@ func (i *Inspector) rules(ctx context.Context) ([]envoyconfig.Rules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
-	return envoyconfig.RulesOf("", dump)
+	return envoyrules.RulesOf("", dump)
 }

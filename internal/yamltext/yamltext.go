@@ -1,4 +1,5 @@
-package findings
+// Package yamltext reads one document of YAML, of which JSON is a part, and says where a mistake is.
+package yamltext
 
 import (
 	"bytes"
@@ -23,6 +24,17 @@ type SyntaxError struct {
 
 // Error returns what is wrong.
 func (e *SyntaxError) Error() string { return e.text }
+
+// Parse reads a text that has one document. Its error is a [SyntaxError], also for keys that come twice.
+func Parse(text []byte) (*yaml.Node, error) {
+	document, err := parseYAML(text)
+	if errors.Is(err, io.EOF) {
+		return nil, &SyntaxError{text: "is empty", Fix: "write one YAML or JSON document"}
+	} else if err != nil {
+		return nil, newSyntaxError(text, err)
+	}
+	return document.Content[0], nil
+}
 
 // maxLocated bounds the size, bytes, of a text in which the line of an error is searched: each step parses the text
 // again.

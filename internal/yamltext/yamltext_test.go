@@ -1,4 +1,4 @@
-package findings
+package yamltext
 
 import (
 	"errors"
@@ -54,7 +54,7 @@ func TestSyntaxErrors(t *testing.T) {
 					continue
 				}
 				all := append(append(append([]string(nil), lines[:at]...), slipped), lines[at+1:]...)
-				_, err := ParseSource([]byte(strings.Join(all, "\n")))
+				_, err := Parse([]byte(strings.Join(all, "\n")))
 				if err == nil {
 					continue // valid, with another meaning
 				}
@@ -83,7 +83,7 @@ func TestSyntaxErrors(t *testing.T) {
 // TestSyntaxOfJSON: the line of a missing comma.
 func TestSyntaxOfJSON(t *testing.T) {
 	for text, want := range map[string]int{"{\n\"a\": 1\n\"b\": 2\n}": 3, "{\n\"a\": [1,\n2,\n}": 4, "{\"a\": 1,}": 1} {
-		_, err := ParseSource([]byte(text))
+		_, err := Parse([]byte(text))
 		if syntax, is := errors.AsType[*SyntaxError](err); is && syntax.Line != want {
 			t.Errorf("%q: line %d, want %d: %v", text, syntax.Line, want, err)
 		}

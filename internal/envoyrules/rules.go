@@ -1,4 +1,4 @@
-package envoyconfig
+package envoyrules
 
 import (
 	"encoding/json"
@@ -11,36 +11,35 @@ type Rules struct {
 	JSON     json.RawMessage
 }
 
-// RulesOf returns the rules of each edge in an Envoy configuration, read as [Analyze] reads it, or the rules of a file
+// RulesOf returns the rules of each edge in an Envoy configuration, read as [Find] reads it, or the rules of a file
 // with rules only, as for nginx.
 func RulesOf(name string, file []byte) ([]Rules, error) {
-	tree, _, err := parseTree(file)
+	tree, _, err := Parse(file)
 	if err != nil {
 		return nil, err
 	}
 	if m, ok := tree.(map[string]any); ok && hasRules(m) {
-		if object(m).has("format") {
+		if Object(m).Has("format") {
 			return nil, errors.New("is what nginx render writes: give the file that it reads")
 		}
 		text, err := json.Marshal(m)
 		return []Rules{{JSON: text}}, err
 	}
-	a := &analysis{name: name}
-	a.findPlugins(tree)
+	c := Find(name, tree)
 	var all []Rules
-	for _, p := range a.plugins {
-		if p.rules != nil && p.rules.PushListener {
+	for _, p := range c.Plugins {
+		if p.Rules != nil && p.Rules.PushListener {
 			continue
 		}
-		if p.rules == nil && len(a.extensions) > len(a.documents) {
+		if p.Rules == nil && len(c.extensions) > len(c.Documents) {
 			return nil, errors.New("the rules in use are unknown: Envoy refused those that it read last, and goes on with " +
 				"earlier ones, which it doesn't show; its log says why")
 		}
-		text, err := json.Marshal(p.raw)
+		text, err := json.Marshal(p.Raw)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Rules{p.listenerName(), text})
+		all = append(all, Rules{p.ListenerName(), text})
 	}
 	if len(all) == 0 {
 		return nil, errors.New("has no Gatehouse filter and no rules")
@@ -50,12 +49,12 @@ func RulesOf(name string, file []byte) ([]Rules, error) {
 
 // IsRules reports whether a file has rules only, as for nginx.
 func IsRules(file []byte) bool {
-	tree, _, err := parseTree(file)
+	tree, _, err := Parse(file)
 	m, ok := tree.(map[string]any)
 	return err == nil && ok && hasRules(m)
 }
 
-func hasRules(o object) bool {
+func hasRules(o Object) bool {
 	_, hosts := o["virtual_hosts"].(map[string]any) // Envoy's routes have a list
-	return o.has("rules") || o.has("max_staleness") || o.has("default") || hosts
+	return o.Has("rules") || o.Has("max_staleness") || o.Has("default") || hosts
 }
