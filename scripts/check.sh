@@ -32,11 +32,11 @@ narrow() {
 
 # Each line is a directory followed by the others from which its programs may import; tests may import from more.
 imports() {
-  local dir allowed wrong
+  local dir allowed all wrong
   while read -r dir allowed; do
     # shellcheck disable=SC2016 # $p is the template's
-    wrong=$(go list -C "$dir" -f '{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}' ./... |
-      sed 's,github.com/gatehouse/gatehouse/,./,g; s, \[.*,,' |
+    all=$(go list -C "$dir" -f '{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}' ./...) || return 1
+    wrong=$(sed 's,github.com/gatehouse/gatehouse/,./,g; s, \[.*,,' <<<"$all" |
       grep -vE "^\./${dir}[^ ]* ([^.]|\./(${dir}${allowed:+|$allowed})(/|\$))" | grep .) || continue
     printf '%s imports what it may not:\n%s\n' "$dir" "$wrong" >&2
     return 1

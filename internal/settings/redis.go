@@ -26,13 +26,13 @@ type RedisServer struct {
 	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Maximum number of connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
 }
 
-// Settings returns the settings of the connection.
-func (r *RedisServer) Settings() redisurl.Settings {
+// Settings returns the settings of the connection of a client with this name.
+func (r *RedisServer) Settings(client string) redisurl.Settings {
 	return redisurl.Settings{
 		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
 		SentinelUsername: r.SentinelUsername, SentinelPasswordFile: r.SentinelPasswordFile,
 		TLSCAFile: r.TLSCAFile, TLSCertFile: r.TLSCertFile, TLSKeyFile: r.TLSKeyFile, TLSServerName: r.TLSServerName,
-		PoolSize: r.PoolSize, ClientName: "gatehouse-sidecar", Deadlines: true,
+		PoolSize: r.PoolSize, ClientName: client, Deadlines: true,
 	}
 }
 
@@ -45,7 +45,7 @@ func (r *RedisServer) Keyspace(client redis.UniversalClient) contract.Keyspace {
 
 // Check returns all errors; they contain no part of the URL.
 func (r *RedisServer) Check() (errs []error) {
-	for _, err := range r.Settings().Check() {
+	for _, err := range r.Settings("").Check() {
 		errs = append(errs, fmt.Errorf("redis.%s: %w", err.Setting, err))
 	}
 	if r.PoolSize == 0 {

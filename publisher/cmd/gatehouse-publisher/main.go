@@ -68,8 +68,8 @@ func serve(ctx context.Context, c *config.Config, teams *publisher.Teams, m *pub
 	if os.Getenv("GOGC") == "" { // most memory is tables of encoders, without pointers: a collection costs little
 		debug.SetGCPercent(50)
 	}
-	settings := c.Redis.Settings()
-	settings.ClientName, settings.Once = name, true // a client that repeats a write knows of it
+	settings := c.Redis.Settings(name)
+	settings.Once = true // a client that repeats a write knows of it
 	client, err := settings.Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)

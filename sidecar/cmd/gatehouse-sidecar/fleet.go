@@ -22,7 +22,7 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 	if secret == nil {
 		return nil, func() {}, nil
 	}
-	client, err := c.Redis.Settings().Connect()
+	client, err := c.Redis.Settings("gatehouse-sidecar").Connect()
 	if err != nil {
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}

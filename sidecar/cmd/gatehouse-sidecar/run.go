@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve runs all components until ctx ends or one of them fails.
 func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
 	settings.LogRedis(log)
-	client, err := c.Redis.Settings().Connect()
+	client, err := c.Redis.Settings("gatehouse-sidecar").Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
