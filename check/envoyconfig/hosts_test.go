@@ -126,8 +126,8 @@ func virtualHosts() []analyzeTest {
 				"b}}]}"+toRest),
 			[]string{sharedKeys.Code}, "listener edge: virtual_hosts.shop.rules[0].cache"},
 		{"several upstreams, keys with hosts", withHosts("shop: {domains: ['*.example'], rules: [{match: {prefix: /}, "+
-			"cache: {scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: "+
-			"b}}]}"+toRest),
+			"cache: {scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: "+
+			"{cluster: b}}]}"+toRest),
 			nil, ""},
 		{"several upstreams by a header, keys with hosts",
 			withHosts("shop: {domains: ['*.example'], rules: [{match: {prefix: "+
