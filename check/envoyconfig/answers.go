@@ -8,8 +8,8 @@ import (
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
-// checkPrivateAnswers checks that routes under auth rules add the headers by which caches keep one device's answer from
-// all clients but this device.
+// checkPrivateAnswers checks that routes under auth rules add the headers that keep caches from giving one device's
+// answer to other clients.
 func (a *analysis) checkPrivateAnswers(p *plugin) {
 	if !p.auth {
 		return

@@ -64,61 +64,61 @@ func (e *evaluator) evaluate(r *Request) outcome {
 }
 
 // ruleOf returns the outcome's rule, nil for none.
-func (e *evaluator) ruleOf(g outcome) *policy.Rule {
-	if g.rule < 0 {
+func (e *evaluator) ruleOf(o outcome) *policy.Rule {
+	if o.rule < 0 {
 		return nil
 	}
-	return &e.config.Rules[g.rule]
+	return &e.config.Rules[o.rule]
 }
 
 // outcomeName returns the rule's name. Without a rule outcomeName returns the reason of the refusal or "none", with the
 // virtual host as prefix like names of rules.
-func (e *evaluator) outcomeName(g outcome) string {
-	if g.rule >= 0 {
-		return e.config.Rules[g.rule].Name
+func (e *evaluator) outcomeName(o outcome) string {
+	if o.rule >= 0 {
+		return e.config.Rules[o.rule].Name
 	}
 	name := "none"
-	if g.reason != policy.Unreadable {
-		name = (&policy.Decision{Reason: g.reason}).Details()
+	if o.reason != policy.Unreadable {
+		name = (&policy.Decision{Reason: o.reason}).Details()
 	}
-	if space := e.virtualHostName(g); space != "" {
+	if space := e.virtualHostName(o); space != "" {
 		name = space + "/" + name
 	}
 	return name
 }
 
 // virtualHostName returns the name of the virtual host, "" for none.
-func (e *evaluator) virtualHostName(g outcome) string {
-	if g.host == policy.NoVirtualHost {
+func (e *evaluator) virtualHostName(o outcome) string {
+	if o.host == policy.NoVirtualHost {
 		return ""
 	}
-	return e.config.VirtualHosts[g.host].Name
+	return e.config.VirtualHosts[o.host].Name
 }
 
-func (e *evaluator) needOf(g outcome) policy.Need {
-	if g.rule >= 0 {
-		return e.config.NeedOfRule(g.rule)
+func (e *evaluator) needOf(o outcome) policy.Need {
+	if o.rule >= 0 {
+		return e.config.NeedOfRule(o.rule)
 	}
-	return policy.Need{Rule: g.rule, Refused: g.reason != policy.Unreadable}
+	return policy.Need{Rule: o.rule, Refused: o.reason != policy.Unreadable}
 }
 
 // credentialLocation describes the part of a request that holds the credential.
-func (e *evaluator) credentialLocation(g outcome) string {
-	c := e.config.HostRules(g.host).Credentials
+func (e *evaluator) credentialLocation(o outcome) string {
+	c := e.config.HostRules(o.host).Credentials
 	c.Forward = false
 	return fmt.Sprintf("%+v %q", c, e.config.SessionMetadata)
 }
 
 // cacheKey describes the key by which the cache answers, "" without an answer.
-func (e *evaluator) cacheKey(g outcome) string {
-	r := e.ruleOf(g)
-	if r == nil || r.Cache == nil || r.Cache.Trial || !g.readMethod {
+func (e *evaluator) cacheKey(o outcome) string {
+	r := e.ruleOf(o)
+	if r == nil || r.Cache == nil || r.Cache.Trial || !o.readMethod {
 		return ""
 	}
 	query := "all"
 	if r.Cache.Query != nil {
 		query = fmt.Sprintf("%q", slices.Sorted(slices.Values(r.Cache.Query)))
 	}
-	return fmt.Sprintf("%q %s %t %t %q", e.virtualHostName(g), query, r.Cache.PerDevice, r.Cache.PerHost,
+	return fmt.Sprintf("%q %s %t %t %q", e.virtualHostName(o), query, r.Cache.PerDevice, r.Cache.PerHost,
 		slices.Sorted(slices.Values(r.Cache.Languages)))
 }
