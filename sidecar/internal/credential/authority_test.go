@@ -44,7 +44,7 @@ func (s *service) say(says func(id, secret string) (credential.Answer, error)) {
 
 // asking returns a verifier that asks s.
 func asking(s *service, c credential.Config) fixture {
-	c.Authority, c.MostAnswers = s, 1000
+	c.Authority, c.MaxAnswers = s, 1000
 	return start(c)
 }
 
@@ -108,7 +108,7 @@ func TestAuthority(t *testing.T) {
 		t.Errorf("permissions %q", got)
 	}
 	r := f.show(t, "d", "right", "", wire.Allow, "pin")
-	if !r.Asked || !f.SessionValid("d", r.Session) || f.SessionValid("deleted", r.Session) || f.SessionValid("d", "") {
+	if !r.ByAuthority || !f.SessionValid("d", r.Session) || f.SessionValid("deleted", r.Session) || f.SessionValid("d", "") {
 		t.Errorf("session %q is not that of the answer", r.Session)
 	}
 	if got := f.VerifySession("d", r.Session); got.Outcome != wire.Deny {
@@ -147,7 +147,7 @@ func TestAuthorityIsAway(t *testing.T) {
 // TestAuthorityHangs: the answer comes within the time that a caller waits.
 func TestAuthorityHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(credential.Config{Wait: time.Second, Authority: hanging{}, MostAnswers: 10})
+		f := start(credential.Config{Wait: time.Second, Authority: hanging{}, MaxAnswers: 10})
 		began := time.Now()
 		f.show(t, "d", "right", "", wire.Away, "no_authority")
 		if took := time.Since(began); took >= time.Second {
@@ -468,7 +468,7 @@ func TestExpiredAnswersGiveWay(t *testing.T) {
 // another name while a verdict has it.
 func TestAnswersAreBounded(t *testing.T) {
 	s := new(service)
-	c := credential.Config{Authority: s, MostAnswers: 10}
+	c := credential.Config{Authority: s, MaxAnswers: 10}
 	f := start(c)
 	s.say(func(id, _ string) (credential.Answer, error) {
 		return credential.Answer{Allow: true, Permissions: []string{"p-" + id}}, nil

@@ -33,9 +33,9 @@ func (v *Verifier) Describe(id string) (d Description) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	_, d.Refusal = v.admissible(id, now)
-	if v.asks(id, d.Refusal) {
-		d.Refusal = noAuthority
+	_, d.Refusal = v.findAdmissible(id, now)
+	if v.authorityDecides(id, d.Refusal) {
+		d.Refusal = reasonNoAuthority
 		if known := v.answers.devices[id]; known != nil {
 			for _, x := range known.answers {
 				if x.session != "" && now.Before(x.ends) {
@@ -50,7 +50,7 @@ func (v *Verifier) Describe(id string) (d Description) {
 		return d
 	}
 	d.Version, d.Expires, d.Permissions, d.Sources = r.version, r.notAfter, r.permissions, len(r.sources)
-	if r.overlaps() {
+	if r.hasOverlap() {
 		d.OldUntil = r.oldUntil
 	}
 	if r.refused != nil {

@@ -45,23 +45,23 @@ func newFailures(limit int, window time.Duration) *failures {
 func (f *failures) retryAfter(key uint64) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.wait(key, 0)
+	return f.delayAfter(key, 0)
 }
 
-// begin counts an attempt of key that runs until end. It returns false, and doesn't count it, if the limit would be
+// beginAttempt counts an attempt of key that runs until end. It returns false, and doesn't count it, if the limit would be
 // exceeded if all running ones failed.
-func (f *failures) begin(key uint64) bool {
+func (f *failures) beginAttempt(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.wait(key, f.running[key]) > 0 {
+	if f.delayAfter(key, f.running[key]) > 0 {
 		return false
 	}
 	f.running[key]++
 	return true
 }
 
-// end ends an attempt that began, after it was added if it failed.
-func (f *failures) end(key uint64) {
+// endAttempt ends an attempt that began, after it was added if it failed.
+func (f *failures) endAttempt(key uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.running[key]--; f.running[key] == 0 {
@@ -69,20 +69,20 @@ func (f *failures) end(key uint64) {
 	}
 }
 
-// full reports whether begin would return false.
-func (f *failures) full(key uint64) bool {
+// isFull reports whether begin would return false.
+func (f *failures) isFull(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.wait(key, f.running[key]) > 0
+	return f.delayAfter(key, f.running[key]) > 0
 }
 
-// wait is retryAfter as if more attempts had failed; mu is held.
-func (f *failures) wait(key uint64, more int) time.Duration {
+// delayAfter is retryAfter as if more attempts had failed; mu is held.
+func (f *failures) delayAfter(key uint64, more int) time.Duration {
 	if f.limit == 0 {
 		return 0
 	}
 	used := time.Duration(0)
-	if at := f.find(key); at != nil {
+	if at := f.findSlot(key); at != nil {
 		used = max(time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond, 0)
 	}
 	if used > time.Duration(f.limit+1)*f.interval {
@@ -91,11 +91,11 @@ func (f *failures) wait(key uint64, more int) time.Duration {
 	return min(max(used+time.Duration(int64(more)-f.limit+1)*f.interval, 0), f.interval)
 }
 
-// suspect reports whether key failed within suspectFor.
-func (f *failures) suspect(key uint64) bool {
+// isSuspect reports whether key failed within suspectFor.
+func (f *failures) isSuspect(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at := f.find(key)
+	at := f.findSlot(key)
 	if at == nil {
 		return false
 	}
@@ -103,14 +103,14 @@ func (f *failures) suspect(key uint64) bool {
 	return 0 <= since && since < suspectFor.Milliseconds()
 }
 
-// add counts a failure of key.
-func (f *failures) add(key uint64) {
+// addFailure counts a failure of key.
+func (f *failures) addFailure(key uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now().UnixMilli()
-	at := f.find(key)
+	at := f.findSlot(key)
 	if at == nil {
-		at = f.place(key, now)
+		at = f.chooseSlot(key, now)
 		*at = failure{key: key}
 	}
 	// Concurrent attempts may exceed the limit, but must not extend the wait.
@@ -119,16 +119,16 @@ func (f *failures) add(key uint64) {
 	at.lastMS = now
 }
 
-// forget forgets all failures of key.
-func (f *failures) forget(key uint64) {
+// forgetKey forgets all failures of key.
+func (f *failures) forgetKey(key uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if at := f.find(key); at != nil {
+	if at := f.findSlot(key); at != nil {
 		*at = failure{}
 	}
 }
 
-func (f *failures) find(key uint64) *failure {
+func (f *failures) findSlot(key uint64) *failure {
 	set := &f.sets[key%failureSets]
 	for i := range set {
 		if set[i].key == key {
@@ -138,8 +138,8 @@ func (f *failures) find(key uint64) *failure {
 	return nil
 }
 
-// place returns a place for key: a free one, otherwise the one of the key with the fewest failures.
-func (f *failures) place(key uint64, nowMS int64) *failure {
+// chooseSlot returns a place for key: a free one, otherwise the one of the key with the fewest failures.
+func (f *failures) chooseSlot(key uint64, nowMS int64) *failure {
 	set := &f.sets[key%failureSets]
 	least := &set[0]
 	for i := range set {

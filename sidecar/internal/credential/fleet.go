@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// maxAwait bounds the total wait of a verification for runs of bcrypt in other sidecars; then it runs bcrypt itself.
-const maxAwait = 5 * time.Second
+// fleetPatience bounds the total wait of a verification for runs of bcrypt in other sidecars; then it runs bcrypt itself.
+const fleetPatience = 5 * time.Second
 
 // Fleet is the other sidecars of the same Redis, which share the results of bcrypt. Only matches are shared. Its
 // methods are safe for concurrent use, take a fraction of a second at most, and return no match if Redis does not
@@ -31,33 +31,33 @@ type Question struct {
 
 	// Authority: the authority decides, since there is no record. Version and PublishedMS are those of the device's
 	// tombstone, 0 for none. Invalidated is another number after each invalidation of several devices.
-	Authority   bool
-	PublishedMS int64
-	Invalidated uint64
-	Takes       time.Duration // how long the answer may take
+	Authority     bool
+	PublishedMS   int64
+	Invalidations uint64
+	Timeout       time.Duration // how long the answer may take
 }
 
 // Match is a positive answer to a question.
 type Match struct {
-	Hash  string    // the hash that the secret matches
-	Until time.Time // valid without bcrypt, or a call of the authority, until then
-	Said  *Said     // by an authority; nil: Hash is a match
+	Hash      string          // the hash that the secret matches
+	Until     time.Time       // valid without bcrypt, or a call of the authority, until then
+	Authority *AuthorityAllow // by an authority; nil: Hash is a match
 }
 
-// Said is the rest of an authority's allow.
-type Said struct {
+// AuthorityAllow is the rest of an authority's allow.
+type AuthorityAllow struct {
 	Permissions []string
 	Ends        time.Time // of the verdict
 	NotAfter    time.Time // zero: never
 	Labels      map[string]string
 }
 
-// question returns the attempt's question; false if the record has changed.
-func (v *Verifier) question(a *attempt) (*Question, bool) {
+// newQuestion returns the attempt's question; false if the record has changed.
+func (v *Verifier) newQuestion(a *attempt) (*Question, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if a.asks {
-		return v.askedQuestion(a)
+	if a.byAuthority {
+		return v.authorityQuestion(a)
 	}
 	r := v.records[a.id]
 	if r == nil || r.generation != a.generation {
@@ -70,18 +70,18 @@ func (v *Verifier) question(a *attempt) (*Question, bool) {
 	return c, true
 }
 
-// match returns the match that bcrypt has just found. Its end has jitter, so that secrets confirmed at the same time
+// newMatch returns the match that bcrypt has just found. Its end has jitter, so that secrets confirmed at the same time
 // don't expire at the same time.
-func (v *Verifier) match(hash string) *Match {
+func (v *Verifier) newMatch(hash string) *Match {
 	life := time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64()))
 	return &Match{Hash: hash, Until: time.Now().Add(life)}
 }
 
-// alone is the Fleet of a sidecar that shares nothing.
-type alone struct{}
+// noFleet is the Fleet of a sidecar that shares nothing.
+type noFleet struct{}
 
-func (alone) Find(context.Context, *Question) *Match { return nil }
-func (alone) Begin(context.Context, *Question) (*Match, func(*Match)) {
+func (noFleet) Find(context.Context, *Question) *Match { return nil }
+func (noFleet) Begin(context.Context, *Question) (*Match, func(*Match)) {
 	return nil, func(*Match) {}
 }
-func (alone) Await(context.Context, *Question, func() bool) (none *Match) { return nil }
+func (noFleet) Await(context.Context, *Question, func() bool) (none *Match) { return nil }

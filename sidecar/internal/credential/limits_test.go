@@ -114,7 +114,7 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 			}
 		}
 		held := map[string]bool{}
-		for _, h := range f.Held() {
+		for _, h := range f.ListHolds() {
 			held[fmt.Sprint(h.Device, " ", h.Network, " ", h.Own, " ", h.WaitS > 0)] = true
 		}
 		for _, want := range []string{"d 192.0.2.2/32 false true", "d 192.0.2.1/32 true true", " 192.0.2.2/32 false false"} {

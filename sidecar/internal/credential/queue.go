@@ -96,7 +96,7 @@ func (q *queue) add(w *waiter) (refused *waiter) {
 	length := 0
 	if l := s.devices[w.device]; l != nil {
 		length = len(l.waiters)
-		w.rank = l.of(w.source)
+		w.rank = l.countFrom(w.source)
 	}
 	if length >= maxPerDevice || w.rank >= maxPerPair {
 		return w
@@ -135,10 +135,10 @@ func (q *queue) displace(c class, length int) *waiter {
 func (q *queue) next(worst class) *waiter {
 	for c := range worst + 1 {
 		s := &q.lines[c]
-		if !q.waits(c, c) {
+		if !q.hasWaiting(c, c) {
 			continue
 		}
-		if !q.waits(c+1, worst) {
+		if !q.hasWaiting(c+1, worst) {
 			q.served[c] = 0
 		} else if q.served[c]++; q.served[c] > turns[c] {
 			q.served[c] = 0
@@ -155,7 +155,7 @@ func (q *queue) next(worst class) *waiter {
 	return nil
 }
 
-func (q *queue) waits(from, to class) bool {
+func (q *queue) hasWaiting(from, to class) bool {
 	for c := from; c <= to; c++ {
 		if len(q.lines[c].ring) > 0 {
 			return true
@@ -164,9 +164,9 @@ func (q *queue) waits(from, to class) bool {
 	return from <= suspect && suspect <= to && len(q.paused) > 0
 }
 
-// demote moves the waiting attempts of a clean source to the class suspect. It returns those that are refused for lack
+// demoteSource moves the waiting attempts of a clean source to the class suspect. It returns those that are refused for lack
 // of room.
-func (q *queue) demote(from source) (refused []*waiter) {
+func (q *queue) demoteSource(from source) (refused []*waiter) {
 	s := &q.lines[clean]
 	for _, l := range slices.Clone(s.ring) {
 		for i := len(l.waiters) - 1; i >= 0; i-- {
@@ -247,8 +247,8 @@ func (s *lines) longest() int {
 	return 0
 }
 
-// of returns the number of waiting attempts from a source in the line.
-func (l *line) of(from source) int {
+// countFrom returns the number of waiting attempts from a source in the line.
+func (l *line) countFrom(from source) int {
 	n := 0
 	for _, w := range l.waiters {
 		if w.source == from {

@@ -24,8 +24,8 @@ func (s Shard) BeginResync() {
 	s.resyncs[s.shard]++
 }
 
-// maxLooked is the number of records checked per lock, during which verifications wait.
-const maxLooked = 4096
+// recordsPerLock is the number of records checked per lock, during which verifications wait.
+const recordsPerLock = 4096
 
 // Unmet returns the devices whose record the shard's resync has not applied yet.
 func (s Shard) Unmet() []string {
@@ -37,7 +37,7 @@ func (s Shard) Unmet() []string {
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			ids = append(ids, id)
 		}
-		if looked++; looked%maxLooked == 0 {
+		if looked++; looked%recordsPerLock == 0 {
 			s.mu.Unlock()
 			s.mu.Lock()
 		}
@@ -53,9 +53,9 @@ func (s Shard) EndResync() {
 	looked := 0
 	for id := range s.records { // may change while the lock is released; new records belong to this resync
 		if r := s.records[id]; r != nil && r.shard == s.shard && r.resync != s.resyncs[s.shard] {
-			s.replace(id, nil)
+			s.replaceRecord(id, nil)
 		}
-		if looked++; looked%maxLooked == 0 {
+		if looked++; looked%recordsPerLock == 0 {
 			s.mu.Unlock()
 			s.mu.Lock()
 		}
@@ -71,13 +71,13 @@ func (s Shard) EndResync() {
 		if s.Authority == nil { // otherwise no device is unknown
 			s.memory.SetDevicesComplete()
 		}
-		s.warnCrowded()
+		s.warnUnlisted()
 	}
 }
 
-// expiring reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
+// mayBeExpired reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
 // version that is not newer comes from a writer that has started over.
-func (r *record) expiring(now time.Time) bool {
+func (r *record) mayBeExpired(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return r.tombstone && now.UnixMilli() > r.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
 }

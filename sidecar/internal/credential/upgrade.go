@@ -14,8 +14,8 @@ type Upgrade struct {
 	Version        uint64 // of the record
 }
 
-// upgrade offers the hash that the attempt's secret matches for an upgrade; mu is held.
-func (v *Verifier) upgrade(a *attempt, r *record, hash string) {
+// offerUpgrade offers the hash that the attempt's secret matches for an upgrade; mu is held.
+func (v *Verifier) offerUpgrade(a *attempt, r *record, hash string) {
 	if v.Upgrade == nil || strings.HasPrefix(hash, "$"+contract.GH1+"$") || !contract.Generated(a.secret) {
 		return
 	}

@@ -42,7 +42,7 @@ const (
 	// pinJitter is the maximum fraction by which a pin is shorter than PinTTL.
 	pinJitter = 0.25
 	// ownFor is how long the edge itself refuses wrong secrets of a device from where it authenticated before.
-	ownFor = time.Second
+	ownThrottle = time.Second
 	// maxRestarts bounds how often a verification starts over after a change of the record.
 	maxRestarts = 8
 )
@@ -88,8 +88,8 @@ type Config struct {
 	Known   Known             // nil: nothing is stored across restarts
 	Seen    Seen              // nil: nobody wants to know
 	// Authority decides about devices without a record; nil: they are unknown. At most MostAnswers of its allows are held.
-	Authority   Authority
-	MostAnswers int
+	Authority  Authority
+	MaxAnswers int
 	// Registered reports whether Redis has a record of a device, and no tombstone. Then the device is read again. It is
 	// asked before the authority is; nil: all that Redis has was applied.
 	Registered func(ctx context.Context, id string) (bool, error)
@@ -103,10 +103,10 @@ type Seen interface {
 	Failed(device, from string)
 }
 
-type unseen struct{}
+type noSeen struct{}
 
-func (unseen) Allowed(string, bool)  {}
-func (unseen) Failed(string, string) {}
+func (noSeen) Allowed(string, bool)  {}
+func (noSeen) Failed(string, string) {}
 
 // Limits bound wrong secrets; 0 means no limit.
 type Limits struct {
@@ -124,59 +124,59 @@ type Result struct {
 	ThrottleFor time.Duration // how long the edge refuses others from this source by itself, see [wire.VerifyResponse]
 	Session     string        // allow: identifies in a token the record that authenticated the device
 	NotAfter    time.Time     // allow: when that ends; zero: never
-	Asked       bool          // allow: an authority decided, and Session is of this process only
+	ByAuthority bool          // allow: an authority decided, and Session is of this process only
 }
 
 // Refused reports whether the credential was wrong, or its source beyond a limit.
-func (r Result) Refused() bool { return r.Outcome == wire.Deny || r.Reason == isOverLimit }
+func (r Result) Refused() bool { return r.Outcome == wire.Deny || r.Reason == reasonLimited }
 
 // Verifier is safe for concurrent use.
 type Verifier struct {
 	Config
-	memory  Memory
-	metrics *metrics.Metrics
-	log     *slog.Logger
-	tell    rate.Sometimes // bounds the log of refused records
-	secret  [32]byte       // keys the digests of secrets; random, of this process
-	sources sources
-	pool    *pool
-	flights flights
+	memory    Memory
+	metrics   *metrics.Metrics
+	log       *slog.Logger
+	recordLog rate.Sometimes // bounds the log of refused records
+	secret    [32]byte       // keys the digests of secrets; random, of this process
+	sources   sources
+	pool      *pool
+	flights   flights
 
 	byPair, bySource *failures
-	named            named
+	failureNames     failureNames
 	lookups          *failures // of sources beyond a limit in the fleet's verdicts; nil: nothing is shared
 
-	mu         sync.Mutex // protects all below; held while the edge is called
-	records    map[string]*record
-	size       shrink.Map[string, *record] // of records
-	live       int                         // records that are not tombstones
-	tombstones []tombstone                 // in the order of their arrival
-	generation uint64                      // last assigned
-	resyncs    []uint64                    // by shard: number of full resyncs
-	denies     denies
-	answers    answers
-	restored   bool                // sources of earlier processes are not needed any more
-	waiting    map[string]struct{} // devices whose permission names have no bit
-	retries    bool                // a retry is scheduled
-	crowded    error               // why the edge doesn't list all devices; nil: it does
-	synced     []bool              // by shard: all records were read once, so a device without one is unknown
+	mu             sync.Mutex // protects all below; held while the edge is called
+	records        map[string]*record
+	size           shrink.Map[string, *record] // of records
+	live           int                         // records that are not tombstones
+	tombstones     []tombstone                 // in the order of their arrival
+	generation     uint64                      // last assigned
+	resyncs        []uint64                    // by shard: number of full resyncs
+	denies         denyFilter
+	answers        answers
+	restored       bool                // sources of earlier processes are not needed any more
+	waitingForBits map[string]struct{} // devices whose permission names have no bit
+	retryScheduled bool                // a retry is scheduled
+	listError      error               // why the edge doesn't list all devices; nil: it does
+	synced         []bool              // by shard: all records were read once, so a device without one is unknown
 }
 
 // New returns a Verifier that knows no device and answers unavailable until [Shard.EndResync].
 func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	if c.Known == nil {
-		c.Known = forgetful{}
+		c.Known = noKnown{}
 	}
 	if c.Seen == nil {
-		c.Seen = unseen{}
+		c.Seen = noSeen{}
 	}
 	v := &Verifier{
-		Config: c, memory: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
+		Config: c, memory: edge, metrics: m, log: log, recordLog: rate.Sometimes{First: 100, Interval: time.Second},
 		sources: newSources(c.Known.Key()), pool: newPool(c.Workers, c.Queue, m),
 		flights: flights{all: make(map[string]*flight)},
 		byPair:  newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
-		records: make(map[string]*record), waiting: make(map[string]struct{}),
-		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()), answers: newAnswers(c.MostAnswers),
+		records: make(map[string]*record), waitingForBits: make(map[string]struct{}),
+		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()), answers: newAnswers(c.MaxAnswers),
 	}
 	rand.Read(v.secret[:]) // never fails
 	if v.Compare == nil {
@@ -185,7 +185,7 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 		}
 	}
 	if v.Fleet == nil {
-		v.Fleet = alone{}
+		v.Fleet = noFleet{}
 	} else {
 		v.lookups = newFailures(maxLookups, time.Second)
 	}
@@ -195,7 +195,7 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 // digest is a digest of a device and a secret, valid in this process only.
 type digest [sha256.Size]byte
 
-func (v *Verifier) digest(id, secret string) digest {
+func (v *Verifier) digestSecret(id, secret string) digest {
 	mac := hmac.New(sha256.New, v.secret[:])
 	mac.Write([]byte{byte(len(id))})
 	mac.Write([]byte(id))
@@ -205,34 +205,34 @@ func (v *Verifier) digest(id, secret string) digest {
 
 // attempt is one credential or token session to verify, against one generation of the device's record.
 type attempt struct {
-	id, secret string
-	session    string // of a token; "" for a credential
-	source     source
-	from       string // the client's address
-	digest     digest
-	generation uint64
-	familiar   bool     // the device authenticated from source before
-	toTry      []string // hashes that need bcrypt
-	wrong      bool     // the device has another secret that is right
-	asks       bool     // the authority decides
-	guess      bool     // it was wrong, without bcrypt, and not before: its source is to blame
+	id, secret  string
+	session     string // of a token; "" for a credential
+	source      source
+	from        string // the client's address
+	digest      digest
+	generation  uint64
+	familiar    bool     // the device authenticated from source before
+	toTry       []string // hashes that need bcrypt
+	wrong       bool     // the device has another secret that is right
+	byAuthority bool     // the authority decides
+	isFreeGuess bool     // it was wrong, without bcrypt, and not before: its source is to blame
 }
 
 // Verify decides whether device id may authenticate with secret, and stores the verdict for the edge. from is the
 // client's address, "" if unknown. It returns when ctx ends or after the configured time; the verification continues.
 func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
-	r := v.verify(ctx, id, secret, from)
+	r := v.verifyCredential(ctx, id, secret, from)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
 	return r
 }
 
-func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
+func (v *Verifier) verifyCredential(ctx context.Context, id, secret, from string) Result {
 	if !limits.ValidDeviceID(id) || secret == "" || len(secret) > limits.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
 		// No verdict: the edge refuses these by itself, and they may have no digest.
-		return Result{Outcome: wire.Deny, Reason: isMalformed}
+		return Result{Outcome: wire.Deny, Reason: reasonMalformed}
 	}
-	a := attempt{id: id, secret: secret, source: v.sources.of(from), from: from, digest: v.digest(id, secret)}
-	if r, done := v.settle(&a); done {
+	a := attempt{id: id, secret: secret, source: v.sources.sourceOf(from), from: from, digest: v.digestSecret(id, secret)}
+	if r, done := v.decideAndBlame(&a); done {
 		return r
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.Wait)
@@ -240,53 +240,53 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 	for range maxRestarts {
 		// The same secret against the same hashes: one run for all callers. A wrong secret has another digest, so it
 		// never gets the answer for a right one.
-		key := a.key()
+		key := a.flightKey()
 		f := v.flights.join(ctx, key)
 		if f == nil {
-			if wait := v.guesses(&a); wait > 0 {
-				return v.guessed(&a, wait)
+			if wait := v.guessDelay(&a); wait > 0 {
+				return v.refuseGuess(&a, wait)
 			}
-			if wait := v.limited(&a); wait > 0 {
-				if r, found := v.elsewhere(ctx, &a); found {
+			if wait := v.sourceDelay(&a); wait > 0 {
+				if r, found := v.findShared(ctx, &a); found {
 					return r
 				}
-				return Result{Outcome: wire.Unavailable, Reason: isOverLimit, RetryAfter: max(wait, retryAfter),
+				return Result{Outcome: wire.Unavailable, Reason: reasonLimited, RetryAfter: max(wait, retryAfter),
 					ThrottleFor: v.throttleFor(&a, v.bySource.retryAfter(uint64(a.source)))}
 			}
 			f = v.flights.start(ctx, key, func(ctx context.Context, f *flight) Result {
-				if a.asks {
-					return v.consult(ctx, a, f)
+				if a.byAuthority {
+					return v.consultAuthority(ctx, a, f)
 				}
-				return v.hash(ctx, a, f)
+				return v.verifyHash(ctx, a, f)
 			})
 		}
 		select {
 		case <-f.done:
-			if f.result.Reason != isUnsure && v.current(&a) {
+			if f.result.Reason != reasonUnsure && v.isCurrent(&a) {
 				return v.answerTo(&a, f.result)
 			}
 		case <-ctx.Done():
-			return v.answerTo(&a, unavailable(isOutOfTime))
+			return v.answerTo(&a, unavailable(reasonTimeout))
 		}
-		if r, done := v.settle(&a); done {
+		if r, done := v.decideAndBlame(&a); done {
 			return r
 		}
 	}
-	return unavailable(isOutOfTime)
+	return unavailable(reasonTimeout)
 }
 
-// settle is decide, and lists who guessed.
-func (v *Verifier) settle(a *attempt) (Result, bool) {
-	r, done := v.decide(a)
-	if a.guess {
-		v.blame(a) // without the lock: the queue takes it
+// decideAndBlame is decide, and lists who guessed.
+func (v *Verifier) decideAndBlame(a *attempt) (Result, bool) {
+	r, done := v.decideWithoutBcrypt(a)
+	if a.isFreeGuess {
+		v.blameSource(a) // without the lock: the queue takes it
 	}
 	return r, done
 }
 
 // answerTo returns the answer for the attempt: a source that has failed lately gets a longer Retry-After.
 func (v *Verifier) answerTo(a *attempt, r Result) Result {
-	if (r.Outcome == wire.Unavailable || r.Outcome == wire.Away) && !a.familiar && v.suspect(a) {
+	if (r.Outcome == wire.Unavailable || r.Outcome == wire.Away) && !a.familiar && v.isSuspect(a) {
 		r.Outcome, r.RetryAfter, r.ThrottleFor = wire.Unavailable, suspectAfter, v.throttleFor(a, suspectAfter)
 	}
 	return r
@@ -301,8 +301,8 @@ func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
 	return most
 }
 
-// key distinguishes attempts that must not share an answer.
-func (a *attempt) key() string {
+// flightKey distinguishes attempts that must not share an answer.
+func (a *attempt) flightKey() string {
 	b := make([]byte, 0, 8+len(a.digest)+len(a.id))
 	for shift := 0; shift < 64; shift += 8 {
 		b = append(b, byte(a.generation>>shift))
@@ -314,39 +314,39 @@ func unavailable(reason Reason) Result {
 	return Result{Outcome: wire.Unavailable, Reason: reason, RetryAfter: retryAfter}
 }
 
-// current reports whether the attempt's record is still the device's, and not in doubt.
-func (v *Verifier) current(a *attempt) bool {
+// isCurrent reports whether the attempt's record is still the device's, and not in doubt.
+func (v *Verifier) isCurrent(a *attempt) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if a.asks {
-		_, ok := v.standing(a)
+	if a.byAuthority {
+		_, ok := v.currentTombstone(a)
 		return ok
 	}
-	r := v.recordOf(a.id, time.Now())
+	r := v.currentRecord(a.id, time.Now())
 	return r != nil && r.generation == a.generation && r.refusal == ""
 }
 
-// decide returns the answer if it needs no bcrypt. Otherwise it sets a.toTry.
-func (v *Verifier) decide(a *attempt) (Result, bool) {
+// decideWithoutBcrypt returns the answer if it needs no bcrypt. Otherwise it sets a.toTry.
+func (v *Verifier) decideWithoutBcrypt(a *attempt) (Result, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r, why := v.admissible(a.id, now)
-	if v.asks(a.id, why) {
+	r, why := v.findAdmissible(a.id, now)
+	if v.authorityDecides(a.id, why) {
 		if !utf8.ValidString(a.secret) { // JSON has no others, and would make several the same
-			a.asks, a.guess = false, false
-			return v.deny(a, now, isMalformed), true
+			a.byAuthority, a.isFreeGuess = false, false
+			return v.deny(a, now, reasonMalformed), true
 		}
-		return v.remembered(a, now)
+		return v.tryStoredAnswer(a, now)
 	}
-	a.asks = false
+	a.byAuthority = false
 	if why != "" {
-		return v.refused(a, now, why), true
+		return v.answerInadmissible(a, now, why), true
 	}
-	a.generation, a.toTry, a.wrong, a.guess = r.generation, nil, false, false
+	a.generation, a.toTry, a.wrong, a.isFreeGuess = r.generation, nil, false, false
 	a.familiar = slices.Contains(r.sources, a.source)
 	if contract.Mistyped(a.secret) {
-		return v.deny(a, now, isMalformed), true
+		return v.deny(a, now, reasonMalformed), true
 	}
 	for i := range r.hashes {
 		h := &r.hashes[i]
@@ -357,8 +357,8 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 			}
 			// No limit: nobody can guess a generated secret.
 			h.resolved, h.digest = true, a.digest
-			v.meet(r, a.id, a.source)
-			return v.allow(a, r, r.old(h.text), now, byGH1), true
+			v.recordSource(r, a.id, a.source)
+			return v.allow(a, r, r.isOldHash(h.text), now, reasonGH1), true
 		case !h.resolved:
 			a.toTry = append(a.toTry, h.text)
 		case !hmac.Equal(h.digest[:], a.digest[:]):
@@ -368,41 +368,41 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 			if !now.Before(h.pinnedUntil) {
 				return Result{}, false
 			}
-			if wait := v.guesses(a); wait > 0 {
-				return v.guessed(a, wait), true
+			if wait := v.guessDelay(a); wait > 0 {
+				return v.refuseGuess(a, wait), true
 			}
-			v.meet(r, a.id, a.source)
-			v.upgrade(a, r, h.text)
-			return v.allow(a, r, r.old(h.text), now, byPin), true
+			v.recordSource(r, a.id, a.source)
+			v.offerUpgrade(a, r, h.text)
+			return v.allow(a, r, r.isOldHash(h.text), now, reasonPin), true
 		}
 	}
 	for i := range r.refuted {
 		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
-			return v.wrong(a, r, now, isRefuted), true
+			return v.denyWrong(a, r, now, reasonRefuted), true
 		}
 	}
 	if len(a.toTry) > 0 {
 		return Result{}, false
 	}
-	return v.resolved(a, r, now), true
+	return v.denyResolved(a, r, now), true
 }
 
-// resolved counts and answers a secret that is wrong, because all right ones are known or gh1; mu is held.
-func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
+// denyResolved counts and answers a secret that is wrong, because all right ones are known or gh1; mu is held.
+func (v *Verifier) denyResolved(a *attempt, r *record, now time.Time) Result {
 	// Nobody can guess a secret of gh1, so the limit of the device would only keep the device out.
 	guessable := slices.ContainsFunc(r.hashes, func(h hash) bool { return h.pepper == nil })
 	wait := time.Duration(0)
 	if guessable {
-		if wait = v.guesses(a); wait > 0 && !a.familiar {
-			return v.guessed(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
+		if wait = v.guessDelay(a); wait > 0 && !a.familiar {
+			return v.refuseGuess(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
 		}
-		v.count(a)
+		v.countGuess(a)
 	}
-	r.refute(a.digest)
-	a.guess = true
-	denied := v.wrong(a, r, now, isResolved)
+	r.addRefuted(a.digest)
+	a.isFreeGuess = true
+	denied := v.denyWrong(a, r, now, reasonResolved)
 	if !guessable || a.familiar || v.DeviceFailures == 0 {
-		denied.ThrottleFor = ownFor
+		denied.ThrottleFor = ownThrottle
 	}
 	if wait > 0 {
 		v.metrics.Guesses.WithLabelValues(ownNetwork).Inc()
@@ -410,38 +410,38 @@ func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
 	return denied
 }
 
-// admissible returns the record of a device that may authenticate, or why it may not; mu is held.
-func (v *Verifier) admissible(id string, now time.Time) (r *record, why Reason) {
-	r = v.recordOf(id, now)
+// findAdmissible returns the record of a device that may authenticate, or why it may not; mu is held.
+func (v *Verifier) findAdmissible(id string, now time.Time) (r *record, why Reason) {
+	r = v.currentRecord(id, now)
 	switch {
 	case !v.synced[v.Shards.Of(id)]:
-		return nil, isStarting
+		return nil, reasonStarting
 	case r == nil:
-		return nil, isUnknown
+		return nil, reasonUnknown
 	case r.refusal != "":
 		return nil, r.refusal
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
-		return nil, isExpired
+		return nil, reasonExpired
 	}
 	return r, ""
 }
 
-// refused returns the answer for a device that is not admissible; mu is held.
-func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
+// answerInadmissible returns the answer for a device that is not admissible; mu is held.
+func (v *Verifier) answerInadmissible(a *attempt, now time.Time, why Reason) Result {
 	if why.NotYet() {
 		return unavailable(why)
 	}
 	return v.deny(a, now, why)
 }
 
-// wrong returns the answer to a wrong secret of a device with a record, with another reason if it was right until an
+// denyWrong returns the answer to a wrong secret of a device with a record, with another reason if it was right until an
 // overlap ended; mu is held.
-func (v *Verifier) wrong(a *attempt, r *record, now time.Time, reason Reason) Result {
+func (v *Verifier) denyWrong(a *attempt, r *record, now time.Time, reason Reason) Result {
 	v.Seen.Failed(a.id, a.from)
 	denied := v.deny(a, now, reason)
 	for i := range r.ended {
 		if hmac.Equal(r.ended[i][:], a.digest[:]) {
-			denied.Reason, r.refused.Reason = isOldSecret, isOldSecret
+			denied.Reason, r.refused.Reason = reasonOldSecret, reasonOldSecret
 		}
 	}
 	return denied
@@ -449,24 +449,24 @@ func (v *Verifier) wrong(a *attempt, r *record, now time.Time, reason Reason) Re
 
 // allow stores the verdict and returns the answer; old: the secret, or that of the token, is one that ends. mu is held.
 func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason Reason) Result {
-	life, end := v.life(), r.end(old)
-	verdict := allowUntil(now.Add(life), now.Add(life*2/3), end, r.permissions)
+	life, end := v.allowLife(), r.accessEnd(old)
+	verdict := newAllowVerdict(now.Add(life), now.Add(life*2/3), end, r.permissions)
 	// The secret matched the only hash, so no other secret is right.
 	only := len(r.hashes) == 1
-	v.store(a, verdict, only)
+	v.storeVerdict(a, verdict, only)
 	v.Seen.Allowed(a.id, old)
-	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(old),
+	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.sessionID(old),
 		NotAfter: end}
 }
 
-// life returns how long an allow counts, with jitter: devices that authenticated at the same time don't expire at the
+// allowLife returns how long an allow counts, with jitter: devices that authenticated at the same time don't expire at the
 // same time.
-func (v *Verifier) life() time.Duration {
+func (v *Verifier) allowLife() time.Duration {
 	return time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
 }
 
-// allowUntil returns the verdict for the edge; notAfter is when the device's access ends, zero for never.
-func allowUntil(expires, refreshAfter, notAfter time.Time, permissions uint64) wire.Verdict {
+// newAllowVerdict returns the verdict for the edge; notAfter is when the device's access ends, zero for never.
+func newAllowVerdict(expires, refreshAfter, notAfter time.Time, permissions uint64) wire.Verdict {
 	verdict := wire.Verdict{Outcome: wire.Allow, Permissions: permissions, ExpiresMS: expires.UnixMilli(),
 		RefreshAfterMS: refreshAfter.UnixMilli()}
 	if !notAfter.IsZero() {
@@ -481,15 +481,15 @@ func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
 	if r := v.records[a.id]; r != nil {
 		r.refused = &Refused{Reason: reason, At: now, From: strings.Clone(a.from)} // without the rest of the call
 	}
-	fate := v.denies.judge(a.digest, now, reason == byBcrypt || reason == byAuthority)
+	fate := v.denies.decideFate(a.digest, now, reason == reasonBcrypt || reason == reasonAuthority)
 	v.metrics.Denies.WithLabelValues(string(fate)).Inc()
 	if fate == denyStored {
-		v.store(a, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)
+		v.storeVerdict(a, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)
 	}
 	return Result{Outcome: wire.Deny, Reason: reason}
 }
 
-func (v *Verifier) store(a *attempt, verdict wire.Verdict, only bool) {
+func (v *Verifier) storeVerdict(a *attempt, verdict wire.Verdict, only bool) {
 	if a.session != "" {
 		v.memory.PutSession(a.id, a.session, verdict)
 		return

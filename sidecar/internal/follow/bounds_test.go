@@ -78,7 +78,7 @@ func TestReadsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			f, _, log := idle(t, &redis.Options{Addr: s.Address})
-			client, err := f.master(t.Context())
+			client, err := f.findMaster(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,16 +113,16 @@ func TestLeaseIsKept(t *testing.T) {
 	s := redistest.StartServer(t)
 	root := s.Client(t)
 	f, _, _ := idle(t, &redis.Options{Addr: s.Address})
-	master, err := f.master(t.Context())
+	master, err := f.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := f.takeTurn(t.Context(), server{master, ""}, func() error { return nil })
+	l, err := f.acquireLease(t.Context(), server{master, ""}, func() error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	called := 0
-	keep := l.keep(t.Context(), func() error { called++; return nil })
+	keep := l.prolongDuring(t.Context(), func() error { called++; return nil })
 	life := func() time.Duration { return root.PTTL(t.Context(), f.keys.ResyncKey()).Val() }
 	for _, tt := range []struct {
 		name string
@@ -131,7 +131,7 @@ func TestLeaseIsKept(t *testing.T) {
 	}{{"new", 0, false}, {"old", leaseLife / 2, true}, {"just prolonged", -1, false}} {
 		root.PExpire(t.Context(), f.keys.ResyncKey(), leaseLife/3)
 		if tt.age >= 0 {
-			l.kept = time.Now().Add(-tt.age)
+			l.prolongedAt = time.Now().Add(-tt.age)
 		}
 		if err := keep(); err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func TestLeaseIsKept(t *testing.T) {
 		t.Errorf("events were applied %d times, want 3", called)
 	}
 	root.Del(t.Context(), f.keys.ResyncKey()) // it has expired
-	l.kept = time.Time{}
+	l.prolongedAt = time.Time{}
 	if err := keep(); err != nil || life() > 0 {
 		t.Errorf("a lease that has expired lives for %v, %v", life(), err)
 	}

@@ -18,8 +18,8 @@ const (
 	// rereadEvery and rereadBurst bound the rate of catch-ups that events cause, because events may be forged.
 	rereadEvery = 250 * time.Millisecond
 	rereadBurst = 4
-	// maxAgain bounds the devices to read again one by one. With more, everything is read again.
-	maxAgain = 1 << 16
+	// maxRereads bounds the devices to read again one by one. With more, everything is read again.
+	maxRereads = 1 << 16
 )
 
 // chain is what is known of a shard's chain. See [contract.Link].
@@ -31,8 +31,8 @@ type chain struct {
 	recent   [recentLinks]contract.Link
 }
 
-// set records the last applied write: its number and digest.
-func (c *chain) set(seq uint64, digest string) {
+// addLink records the last applied write: its number and digest.
+func (c *chain) addLink(seq uint64, digest string) {
 	c.digest = strings.Clone(digest) // otherwise it keeps a payload in memory
 	if digest != "" {
 		c.recent[seq%recentLinks] = contract.Link{Seq: seq, Digest: c.digest}
@@ -51,8 +51,8 @@ const (
 	otherHistory                   // its number belongs to another write
 )
 
-// judge compares an event and its payload with the follower's position.
-func (f *Follower) judge(e *contract.Event, payload string) standing {
+// judgeEvent compares an event and its payload with the follower's position.
+func (f *Follower) judgeEvent(e *contract.Event, payload string) standing {
 	link := f.chain.recent[e.Seq%recentLinks]
 	switch {
 	case e.DataEpoch != f.dataEpoch:
@@ -72,69 +72,69 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 	return applied
 }
 
-// mistrust counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis has
+// rejectEvent counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis has
 // lost writes.
-func (f *Follower) mistrust(ctx context.Context, e *contract.Event) error {
+func (f *Follower) rejectEvent(ctx context.Context, e *contract.Event) error {
 	const reason = string(metrics.BreakDigest)
 	f.metrics.Breaks.WithLabelValues(reason).Inc()
-	f.board.breaks.Do(func() {
+	f.board.breaksLog.Do(func() {
 		f.log.Warn("an event is not of the history that redis had: it is rejected, and redis is read", "reason", reason,
 			"member", e.Member.String(), "event_seq", e.Seq, "seq", f.seq)
 	})
-	return f.reread(ctx, onChain)
+	return f.requestCatchUp(ctx, catchUpChain)
 }
 
-// reread catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
-func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
+// requestCatchUp catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
+func (f *Follower) requestCatchUp(ctx context.Context, reason catchUpReason) error {
 	f.rereads.reason = reason
-	if !f.rereads.running && f.rereads.limiter.Allow() {
+	if !f.rereads.scheduled && f.rereads.limiter.Allow() {
 		return f.catchUp(ctx, reason)
 	}
-	f.later()
+	f.scheduleCatchUp()
 	return nil
 }
 
-// later schedules rereadDue for when the rate limit permits a catch-up.
-func (f *Follower) later() {
-	if f.rereads.running {
+// scheduleCatchUp schedules rereadDue for when the rate limit permits a catch-up.
+func (f *Follower) scheduleCatchUp() {
+	if f.rereads.scheduled {
 		return
 	}
-	f.rereads.running = true
-	f.rereads.due.Reset(f.rereads.limiter.Reserve().Delay())
+	f.rereads.scheduled = true
+	f.rereads.timer.Reset(f.rereads.limiter.Reserve().Delay())
 }
 
-// rereadDue runs the scheduled catch-up, if it is still necessary.
-func (f *Follower) rereadDue(ctx context.Context) error {
-	f.rereads.running = false
-	if f.rereads.reason == "" && !f.doubtful() {
+// runDueCatchUp runs the scheduled catch-up, if it is still necessary.
+func (f *Follower) runDueCatchUp(ctx context.Context) error {
+	f.rereads.scheduled = false
+	if f.rereads.reason == "" && !f.needsReread() {
 		return nil
 	}
-	return f.catchUp(ctx, cmp.Or(f.rereads.reason, onChain))
+	return f.catchUp(ctx, cmp.Or(f.rereads.reason, catchUpChain))
 }
 
 // unsureEvent is an earlier event to check with Redis.
 type unsureEvent struct {
-	event contract.Event // without its fields
-	takes bool           // it removes or restricts a device
+	event  contract.Event // without its fields
+	denies bool           // it removes or restricts a device
 }
 
-// askLater adds the event to those that the next comparison checks with Redis.
-func (f *Follower) askLater(e *contract.Event) {
+// addUnsure adds the event to those that the next comparison checks with Redis.
+func (f *Follower) addUnsure(e *contract.Event) {
 	if len(f.rereads.unsure) < maxUnsure { // further ones are only not reported: the data was read from Redis
 		f.rereads.unsure = append(f.rereads.unsure,
-			unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
+			unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, deniesDevice(e.Fields)})
 	}
 }
 
-// sure checks asked against Redis's links of the same numbers, as far as Redis still has them. There are no links
+// checkUnsure checks asked against Redis's links of the same numbers, as far as Redis still has them. There are no links
 // without permission to read the chain.
-func (f *Follower) sure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
+func (f *Follower) checkUnsure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
 	for i, link := range links {
 		if u := asked[i]; link.Seq == u.event.Seq && link.Digest != u.event.Digest {
-			if u.takes {
-				f.takeAway(u.event.Member)
+			if u.denies {
+				f.doubtDevice(u.event.Member)
 			}
-			if err := f.mistrust(ctx, &u.event); err != nil {
+			if err := f.rejectEvent(ctx, &u.event); err != nil {
 				return err
 			}
 		}

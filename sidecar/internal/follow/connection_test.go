@@ -68,18 +68,18 @@ func TestLoginRefused(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.RequireAuth("right")
 	s, devices, _ := idle(t, &redis.Options{Addr: m.Addr(), Password: "wrong"})
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.position(t.Context(), server{client, ""}, position{}); err == nil {
+	if p, err := s.readPosition(t.Context(), server{client, ""}, position{}); err == nil {
 		t.Errorf("position: got %+v, want an error", p)
 	}
 	d := contract.CredentialMember("d")
-	if err := s.readRecords(t.Context(), server{client, ""}, []weighed{{Member: d}}); err == nil || len(devices.ids) != 0 {
+	if err := s.readRecords(t.Context(), server{client, ""}, []sizedRecord{{Member: d}}); err == nil || len(devices.ids) != 0 {
 		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
 	}
-	if got, err := s.weigh(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
+	if got, err := s.fetchSizes(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
 		t.Errorf("sizes: got %v, want an error", got)
 	}
 }
@@ -112,10 +112,10 @@ func TestAllDoubtsEnd(t *testing.T) {
 	m.Set(s.keys.SeqKey(), "1")
 	m.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d0").String())
 	for i := range 20*pipelineSize + 1 {
-		s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
+		s.doubtDevice(contract.CredentialMember(fmt.Sprint("d", i)))
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || len(s.rereads.devices) != 0 {
-		t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.devices), err)
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || len(s.rereads.members) != 0 {
+		t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.members), err)
 	}
 }
 
@@ -130,32 +130,32 @@ func (f *flood) Apply(contract.Object) { f.arrive() }
 // TestLateDoubtsEnd puts devices in doubt at the end of each catch-up, more than that one reads, or than are listed. A
 // catch-up of their own reads them, which further ones don't put off.
 func TestLateDoubtsEnd(t *testing.T) {
-	for _, n := range []int{10 * pipelineSize, maxAgain + 1} {
+	for _, n := range []int{10 * pipelineSize, maxRereads + 1} {
 		t.Run(fmt.Sprint(n, " devices"), func(t *testing.T) {
 			s, _, m := inOrder(t, contract.ObjectMember("/a"))
 			s.rereads.limiter = rate.NewLimiter(rate.Every(time.Hour), 1)
 			objects := &flood{arrive: func() {
 				for i := range n {
-					s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
+					s.doubtDevice(contract.CredentialMember(fmt.Sprint("d", i)))
 				}
 			}}
 			s.Objects = objects
 			for range 2 {
 				s.seq = 0                 // /a is read
 				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
-				if err := s.catchUp(t.Context(), onConnected); err != nil || !s.doubtful() {
-					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.rereads.devices), err)
+				if err := s.catchUp(t.Context(), catchUpConnected); err != nil || !s.needsReread() {
+					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.rereads.members), err)
 				}
 			}
 			objects.arrive = func() {}
 			m.Del(s.keys.ResyncKey())
 			select {
-			case <-s.rereads.due.C:
+			case <-s.rereads.timer.C:
 			case <-time.After(await.Deadline):
 				t.Fatal("no catch-up is due")
 			}
-			if err := s.rereadDue(t.Context()); err != nil || s.doubtful() {
-				t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.devices), err)
+			if err := s.runDueCatchUp(t.Context()); err != nil || s.needsReread() {
+				t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.members), err)
 			}
 		})
 	}
@@ -165,11 +165,11 @@ func TestLateDoubtsEnd(t *testing.T) {
 func TestGrantBeforeACatchUp(t *testing.T) {
 	a, b := contract.CredentialMember("a"), contract.CredentialMember("b")
 	s, order, _ := inOrder(t, a, b)
-	if err := s.catchUp(t.Context(), onConnected); err != nil {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 		t.Fatal(err)
 	}
 	s.grants.waiting[a], s.grants.reading, *order = true, map[contract.Member]bool{b: true}, nil
-	if err := s.catchUp(t.Context(), onGap); err != nil {
+	if err := s.catchUp(t.Context(), catchUpGap); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(*order, ""); got != "cc" {
@@ -186,7 +186,7 @@ func TestAwayForADay(t *testing.T) {
 		want string
 	}{"an hour": {time.Hour, ""}, "a day": {24 * time.Hour, "c"}} {
 		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
-		if err := s.catchUp(t.Context(), onConnected); err != nil {
+		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 			t.Fatal(err)
 		}
 		if s.historyAt != s.historyAt.Round(0) {
@@ -194,11 +194,11 @@ func TestAwayForADay(t *testing.T) {
 		}
 		s.historyAt, *order = s.historyAt.Add(-test.away), nil
 		m.Del(s.keys.ResyncKey())
-		compared := s.compare(t.Context(), s.ask(t.Context(), position{seq: s.seq, catchups: s.catchups, at: time.Now()}))
+		compared := s.comparePosition(t.Context(), s.askPosition(t.Context(), position{seq: s.seq, catchups: s.catchups, at: time.Now()}))
 		if away := errors.Is(compared, errOtherServer); away != (test.want != "") {
 			t.Errorf("%s: compared: %v", name, compared)
 		}
-		if err := s.catchUp(t.Context(), onConnected); err != nil {
+		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(*order, ""); got != test.want {
@@ -268,14 +268,14 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		m.HSet(s.keys.CredentialKey("d"), field, value)
 	}
 	epoch := strings.Repeat("a", 32)
-	s.in = newInbox(1, &s.board.waiting)
+	s.inbox = newInbox(1, &s.board.waitingBytes)
 	for _, e := range []contract.Event{
 		{DataEpoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
 		{DataEpoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
 		{DataEpoch: strings.Repeat("b", 32), Seq: 303, Member: contract.CredentialMember("foreign"), Fields: tombstone},
 	} {
 		e.Digest = strings.Repeat("0", 40) // not looked at
-		s.in.put(string(contract.AppendEvent(nil, e)))
+		s.inbox.put(string(contract.AppendEvent(nil, e)))
 	}
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
@@ -286,7 +286,7 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		t.Errorf("got %d of objects and %d of devices, the first one after %d; want 300, and 1 after at most %d",
 			strings.Count(got, "o"), strings.Count(got, "c"), at, pipelineSize)
 	}
-	if payloads, _, _ := s.in.take(); len(payloads) != 3 {
+	if payloads, _, _ := s.inbox.take(); len(payloads) != 3 {
 		t.Errorf("got %d events left for their turn, want 3", len(payloads))
 	}
 }
@@ -315,14 +315,14 @@ func TestRevokedDuringARead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, order, m := inOrder(t, contract.CredentialMember("d"))
 			d := &doubting{ordered[contract.Credential]{kind: "c", order: order}, make(chan string, 1)}
-			s.Credentials, s.in = d, newInbox(1, &s.board.waiting)
+			s.Credentials, s.inbox = d, newInbox(1, &s.board.waitingBytes)
 			reads := 0
 			m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
 				if command != "HGETALL" {
 					return false
 				}
 				if reads++; reads == 1 {
-					s.in.put(event)
+					s.inbox.put(event)
 					select {
 					case <-d.doubted:
 					case <-time.After(await.Deadline):
@@ -331,12 +331,12 @@ func TestRevokedDuringARead(t *testing.T) {
 				}
 				return false
 			})
-			if err := s.catchUp(t.Context(), onConnected); err != nil {
+			if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(*order, ""); reads != 2 || got != "c" || len(s.rereads.devices) > 0 {
+			if got := strings.Join(*order, ""); reads != 2 || got != "c" || len(s.rereads.members) > 0 {
 				t.Errorf("%d reads, %q applied, %d to read again; want the second of 2, and none", reads, got,
-					len(s.rereads.devices))
+					len(s.rereads.members))
 			}
 		})
 	}
@@ -345,12 +345,12 @@ func TestRevokedDuringARead(t *testing.T) {
 // TestRevokedAsRedisGoes: a revocation that has arrived counts, whatever ends the subscription before its turn.
 func TestRevokedAsRedisGoes(t *testing.T) {
 	for name, end := range map[string]func(*Follower){
-		"waiting":   func(s *Follower) { s.in.put(revocation()) },
-		"announced": func(s *Follower) { s.readAgain(contract.CredentialMember("d")) },
+		"waiting":   func(s *Follower) { s.inbox.put(revocation()) },
+		"announced": func(s *Follower) { s.addReread(contract.CredentialMember("d")) },
 		"after an overflow": func(s *Follower) {
-			s.in.put(revocation())
-			s.in.lost = true
-			if err := s.takeIn(t.Context(), s.in); err == nil {
+			s.inbox.put(revocation())
+			s.inbox.lost = true
+			if err := s.applyInbox(t.Context(), s.inbox); err == nil {
 				t.Error("caught up without Redis")
 			}
 		},
@@ -358,11 +358,11 @@ func TestRevokedAsRedisGoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, order, m := inOrder(t)
 			d := &doubting{ordered[contract.Credential]{kind: "c", order: order}, make(chan string, 2)}
-			s.Credentials, s.in, s.dataEpoch = d, newInbox(1, &s.board.waiting), strings.Repeat("a", 32)
+			s.Credentials, s.inbox, s.dataEpoch = d, newInbox(1, &s.board.waitingBytes), strings.Repeat("a", 32)
 			m.Close()
 			end(s)
-			if s.abandon(); len(d.doubted) == 0 || s.board.waiting.Load() != 0 {
-				t.Errorf("%d in doubt, %d bytes wait; want d in doubt, and none", len(d.doubted), s.board.waiting.Load())
+			if s.abandonSubscription(); len(d.doubted) == 0 || s.board.waitingBytes.Load() != 0 {
+				t.Errorf("%d in doubt, %d bytes wait; want d in doubt, and none", len(d.doubted), s.board.waitingBytes.Load())
 			}
 		})
 	}
@@ -388,12 +388,12 @@ func TestRevokedBeforeItsTurn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)
 	defer cancel()
 	s.Credentials = &ending{ordered[contract.Credential]{kind: "c", order: order}, cancel}
-	s.in = newInbox(1, &s.board.waiting)
+	s.inbox = newInbox(1, &s.board.waitingBytes)
 	for range maxReads {
-		<-s.board.turns
+		<-s.board.readSlots
 	}
 	defer time.AfterFunc(100*time.Millisecond, func() {
-		s.in.put(revocation())
+		s.inbox.put(revocation())
 	}).Stop()
 	err := s.catchUp(ctx, "connected")
 	if got := strings.Join(*order, ""); got != "c" || !errors.Is(err, context.Canceled) {
@@ -416,7 +416,7 @@ func TestLostIsRemembered(t *testing.T) {
 		at: time.Now()}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
-	if err := s.compare(t.Context(), p); err != nil {
+	if err := s.comparePosition(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") ||
@@ -430,7 +430,7 @@ func TestLostIsRemembered(t *testing.T) {
 func TestPositionMoves(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
-	s.refuses.info.Store(true) // miniredis would make it read again for that
+	s.withheld.info.Store(true) // miniredis would make it read again for that
 	m.Set(s.keys.SeqKey(), "7")
 	chain := 0
 	m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
@@ -439,11 +439,11 @@ func TestPositionMoves(t *testing.T) {
 		}
 		return false
 	})
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.position(t.Context(), server{client, ""}, position{}); err != nil || p.seq != 8 || chain != 2 {
+	if p, err := s.readPosition(t.Context(), server{client, ""}, position{}); err != nil || p.seq != 8 || chain != 2 {
 		t.Errorf("got number %d and the chain read %d times, %v; want 8 and twice", p.seq, chain, err)
 	}
 }
@@ -455,7 +455,7 @@ func TestSlowRecords(t *testing.T) {
 		members = append(members, contract.CredentialMember(fmt.Sprint("d", i)))
 	}
 	s, _, _ := inOrder(t, members...)
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +472,7 @@ func TestSlowRecords(t *testing.T) {
 	if err := read(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || s.batch != pipelineSize {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || s.batch != pipelineSize {
 		t.Errorf("got %v, and %d at once after it went well, want %d", err, s.batch, pipelineSize)
 	}
 }
@@ -483,14 +483,14 @@ func TestReadsAreMeasured(t *testing.T) {
 	measured := func() float64 {
 		return metricstest.Value(t, s.metrics, "gatehouse_redis_seconds", "call", "pipeline")
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || measured() == 0 {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || measured() == 0 {
 		t.Errorf("got %v, and %v calls of a catch-up", err, measured())
 	}
 	before := measured()
-	s.running, s.grants.answers = new(sync.WaitGroup), make(chan granted, 1)
+	s.readers, s.grants.replies = new(sync.WaitGroup), make(chan grantReplies, 1)
 	s.grants.waiting[contract.CredentialMember("d")] = true
-	s.readGranted(t.Context())
-	if g := <-s.grants.answers; g.err != nil || measured() == before {
+	s.readGrants(t.Context())
+	if g := <-s.grants.replies; g.err != nil || measured() == before {
 		t.Errorf("got %v, and %v calls for a grant", g.err, measured()-before)
 	}
 }
@@ -549,7 +549,7 @@ func BenchmarkResync(b *testing.B) {
 			cpu := func() float64 { return usage("cpu", "used_cpu_user") + usage("cpu", "used_cpu_sys") }
 			sentBefore, cpuBefore := sent(), cpu()
 			for b.Loop() {
-				s.synced, s.full.tried = false, resynced
+				s.synced, s.resync.tried = false, resynced
 				if err := s.catchUp(b.Context(), "connected"); err != nil {
 					b.Fatal(err)
 				}
@@ -586,11 +586,11 @@ func TestCause(t *testing.T) {
 		{refused("1"), refused("22")}, {lookup("1"), lookup("2")}, {page(1), page(2)}, {expired("1"), expired("2")},
 		{sentinels(refused("1"), lookup("1")), sentinels(lookup("2"), refused("22"))},
 	} {
-		if a, b := cause(same[0]), cause(same[1]); a != b {
+		if a, b := rootCause(same[0]), rootCause(same[1]); a != b {
 			t.Errorf("got %q and %q, want one cause", a, b)
 		}
 	}
-	if a, b := cause(page(1)), cause(refused("1")); a == b {
+	if a, b := rootCause(page(1)), rootCause(refused("1")); a == b {
 		t.Errorf("got %q for both, want two", a)
 	}
 }
@@ -610,7 +610,7 @@ func TestNext(t *testing.T) {
 		{maxRefused, refused, maxRefused},
 		{maxRefused, errSilent, maxBackoff},
 	} {
-		if got := next(test.backoff, test.err); got != test.want {
+		if got := nextBackoff(test.backoff, test.err); got != test.want {
 			t.Errorf("after %v and %v: got %v, want %v", test.backoff, test.err, got, test.want)
 		}
 	}
@@ -620,13 +620,13 @@ func TestNext(t *testing.T) {
 func TestUnknownPosition(t *testing.T) {
 	s, _, log := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
 	refused := errors.New("NOPERM")
-	s.unknown(refused)
+	s.logUnknownPosition(refused)
 	if log.Len() != 0 {
 		t.Errorf("got %s, want nothing yet", log)
 	}
-	s.compared.unknownAt = s.compared.unknownAt.Add(-unknownFor)
+	s.comparison.unknownAt = s.comparison.unknownAt.Add(-unknownLogAfter)
 	for range 3 {
-		s.unknown(refused)
+		s.logUnknownPosition(refused)
 	}
 	if got := strings.Count(log.String(), "level=WARN"); got != 1 {
 		t.Errorf("got %d lines, want 1: %s", got, log)
@@ -644,20 +644,20 @@ func TestAnswerOfBefore(t *testing.T) {
 	for field, value := range tombstone {
 		m.HSet(s.keys.RecordKey(d), field, value)
 	}
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies, err := s.fetch(t.Context(), client, []weighed{{Member: d}}, grantTimeout, nil, false)
+	replies, err := s.fetchRecords(t.Context(), client, []sizedRecord{{Member: d}}, grantTimeout, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{"taken away": 0, "not": 1} {
 		s.grants.reading = map[contract.Member]bool{d: true}
 		if order = nil; name == "taken away" {
-			s.takeAway(d)
+			s.doubtDevice(d)
 		}
-		if err := s.finish(granted{members: []contract.Member{d}, replies: replies}); err != nil {
+		if err := s.applyGrants(grantReplies{members: []contract.Member{d}, replies: replies}); err != nil {
 			t.Fatal(err)
 		}
 		if len(order) != want {
@@ -678,7 +678,7 @@ func TestInStepWhenRead(t *testing.T) {
 	}
 	s.grants.waiting, s.grants.reading, s.grants.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true},
 		map[contract.Member]bool{}, 1
-	if err := s.finish(granted{}); err != nil {
+	if err := s.applyGrants(grantReplies{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.board.inStep[0]; got != at {
@@ -713,7 +713,7 @@ func TestEmptyInARow(t *testing.T) {
 		{time.Second, 6 * time.Hour, position{}, false},
 	} {
 		s.AcceptLossAfter, look.p.at = look.after, begin.Add(look.at)
-		if err := s.believe(look.p, true); (err == nil) != look.believed {
+		if err := s.confirmNotLost(look.p, true); (err == nil) != look.believed {
 			t.Errorf("at %v: got %v, want %v", look.at, err, look.believed)
 		}
 	}
@@ -753,7 +753,7 @@ func TestEmptiedWhileRead(t *testing.T) {
 				}
 				return false
 			})
-			if err := s.catchUp(t.Context(), onConnected); err == nil || s.synced || len(devices.ids) > 0 != tt.gone {
+			if err := s.catchUp(t.Context(), catchUpConnected); err == nil || s.synced || len(devices.ids) > 0 != tt.gone {
 				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and d removed: %v",
 					err, s.synced, devices.ids, len(*order), tt.gone)
 			}

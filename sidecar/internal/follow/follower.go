@@ -123,12 +123,12 @@ type Follower struct {
 	metrics *metrics.Metrics
 	log     *slog.Logger
 
-	first     chan struct{} // closed after the first catch-up
-	firstOnce sync.Once
-	connected atomic.Bool
-	applied   atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
-	refuses   refused
-	answers   breaker.Breaker // of Registered
+	firstSync         chan struct{} // closed after the first catch-up
+	firstOnce         sync.Once
+	connected         atomic.Bool
+	applied           atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
+	withheld          withheldCommands
+	registeredBreaker breaker.Breaker // of Registered
 
 	// What follows is only for the goroutine that runs Run.
 	dataEpoch string    // data epoch of seq; "" before the first write
@@ -140,60 +140,60 @@ type Follower struct {
 	logLost   bool      // the log was lost since, see believe
 	catchups  uint64
 	batch     int             // number of records in one pipeline
-	in        *inbox          // of the current subscription
-	running   *sync.WaitGroup // of the current subscription
+	inbox     *inbox          // of the current subscription
+	readers   *sync.WaitGroup // of the current subscription
 	// recent has the kinds of which the unread rest of the log is too young for an expired tombstone.
-	recent map[byte]bool
+	recentKinds map[byte]bool
 
-	compared compared
-	full     full
-	rereads  rereads
-	grants   grants
+	comparison comparison
+	resync     resyncState
+	rereads    rereads
+	grants     grants
 }
 
-// refused is what the server refuses in this subscription.
-type refused struct{ info, chain, memory atomic.Bool }
+// withheldCommands is what the server refuses in this subscription.
+type withheldCommands struct{ info, chain, memory atomic.Bool }
 
-// compared is what comparisons with the position of Redis have found.
-type compared struct {
+// comparison is what comparisons with the position of Redis have found.
+type comparison struct {
 	running    bool      // a comparison is running
 	ahead      position  // position at which Redis was ahead of us; seq 0: it was not
-	claim      position  // in step as of its time once everything up to its seq is applied; seq 0: none
+	pending    position  // in step as of its time once everything up to its seq is applied; seq 0: none
 	unknownAt  time.Time // the position has been unreadable since; zero: it is readable
 	emptySince time.Time // the shard was first seen empty in a row; zero: it isn't empty
 	emptyAt    time.Time // it was last seen empty
 }
 
-// full is the state of full resyncs.
-type full struct {
-	owed     resyncReason         // of the one that runs or must run; "": unknown yet, or none
-	tried    bool                 // one was run or tried, so the next one may find known records
-	endedAt  time.Time            // end of the last one
-	demands  chan chan<- struct{} // of operators, see [Group.Resync]
-	demanded chan<- struct{}      // receives when the one that an operator demanded has ended; nil: none
+// resyncState is the state of full resyncs.
+type resyncState struct {
+	pending resyncReason         // of the one that runs or must run; "": unknown yet, or none
+	tried   bool                 // one was run or tried, so the next one may find known records
+	endedAt time.Time            // end of the last one
+	demands chan chan<- struct{} // of operators, see [Group.Resync]
+	done    chan<- struct{}      // receives when the one that an operator demanded has ended; nil: none
 }
 
 // rereads are the reads that events ask for, of devices and purges.
 type rereads struct {
-	limiter  *rate.Limiter
-	running  bool                     // due is running
-	due      *time.Timer              // for rereadDue
-	reason   catchUpReason            // for a pending catch-up; "": none
-	devices  map[contract.Member]bool // for the next catch-up to read in any case; also purges
-	late     map[contract.Member]bool // those with an event since the running read began; nil: none is running
-	unlisted bool                     // there are more: the next catch-up reads everything
-	unsure   []unsureEvent
+	limiter    *rate.Limiter
+	scheduled  bool                     // due is running
+	timer      *time.Timer              // for rereadDue
+	reason     catchUpReason            // for a pending catch-up; "": none
+	members    map[contract.Member]bool // for the next catch-up to read in any case; also purges
+	arrived    map[contract.Member]bool // those with an event since the running read began; nil: none is running
+	overflowed bool                     // there are more: the next catch-up reads everything
+	unsure     []unsureEvent
 }
 
 // grants are the devices to read after events, see applyDevice. True: the event counts only then.
 type grants struct {
-	waiting map[contract.Member]bool
-	reading map[contract.Member]bool // those whose answer is still valid; nil: no round is running
-	rounds  uint64                   // number of rounds begun
-	late    <-chan time.Time         // for doubtGranted; nil: no round is running
-	held    position                 // in step as of its time once round seq has ended; seq 0: none
-	answers chan granted             // of the current subscription
-	asked   chan contract.Member     // of [Group.Registered]
+	waiting    map[contract.Member]bool
+	reading    map[contract.Member]bool // those whose answer is still valid; nil: no round is running
+	rounds     uint64                   // number of rounds begun
+	deadline   <-chan time.Time         // for doubtGranted; nil: no round is running
+	inStep     position                 // in step as of its time once round seq has ended; seq 0: none
+	replies    chan grantReplies        // of the current subscription
+	registered chan contract.Member     // of [Group.Registered]
 }
 
 func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
@@ -201,24 +201,24 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 	due.Stop()
 	f := &Follower{
 		Config: c, keys: c.Keyspace.Keys(c.Shard), board: b, client: client, metrics: m, log: log,
-		first: make(chan struct{}), in: newInbox(c.Keyspace.Count(), &b.waiting), batch: pipelineSize,
-		full: full{demands: make(chan chan<- struct{})},
+		firstSync: make(chan struct{}), inbox: newInbox(c.Keyspace.Count(), &b.waitingBytes), batch: pipelineSize,
+		resync: resyncState{demands: make(chan chan<- struct{})},
 		rereads: rereads{
-			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
+			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), timer: due, members: map[contract.Member]bool{},
 		},
-		grants: grants{waiting: map[contract.Member]bool{}, asked: make(chan contract.Member, maxAsked)},
+		grants: grants{waiting: map[contract.Member]bool{}, registered: make(chan contract.Member, maxRegistered)},
 	}
 	f.applied.Store(new(contract.Link))
 	return f
 }
 
 // Synced is closed when everything in Redis has been applied once.
-func (f *Follower) Synced() <-chan struct{} { return f.first }
+func (f *Follower) Synced() <-chan struct{} { return f.firstSync }
 
 // caughtUp reports whether everything in Redis has been applied once.
 func (f *Follower) caughtUp() bool {
 	select {
-	case <-f.first:
+	case <-f.firstSync:
 		return true
 	default:
 		return false
@@ -245,12 +245,12 @@ func (f *Follower) Run(ctx context.Context) error {
 		if cluster, ok := f.client.(*redis.ClusterClient); ok {
 			cluster.ReloadState(ctx) // another server may have the shard
 		}
-		why := cause(err)
+		why := rootCause(err)
 		f.board.setFailure(f.Shard, err)
 		switch {
 		case why == said:
 			f.log.Debug("redis is still not followed", "error", err)
-		case refusal(err):
+		case needsOperator(err):
 			f.log.Error("redis can't be followed: the edge serves what it has", "error", err)
 		case said != "":
 			f.log.Warn("redis is still not followed, for another reason", "error", err)
@@ -264,24 +264,24 @@ func (f *Follower) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(backoff/2 + rand.N(backoff/2)): // random, since all sidecars lose Redis at the same time
-			backoff = next(backoff, err)
+			backoff = nextBackoff(backoff, err)
 		}
 	}
 }
 
-// next returns the backoff after one that ended with err.
-func next(backoff time.Duration, err error) time.Duration {
+// nextBackoff returns the backoff after one that ended with err.
+func nextBackoff(backoff time.Duration, err error) time.Duration {
 	switch {
 	case backoff < maxBackoff:
 		return min(2*backoff, maxBackoff)
-	case refusal(err):
+	case needsOperator(err):
 		return min(backoff+backoff/10, maxRefused)
 	}
 	return maxBackoff
 }
 
-// cause returns the root cause of an error, without the ports, times and numbers that differ each time.
-func cause(err error) string {
+// rootCause returns the root cause of an error, without the ports, times and numbers that differ each time.
+func rootCause(err error) string {
 	switch e := err.(type) {
 	case *net.DNSError:
 		return "lookup " + e.Name
@@ -291,20 +291,20 @@ func cause(err error) string {
 	case interface{ Unwrap() []error }: // of sentinels, in the order of their answers
 		var causes []string
 		for _, inner := range e.Unwrap() {
-			causes = append(causes, cause(inner))
+			causes = append(causes, rootCause(inner))
 		}
 		slices.Sort(causes)
 		return strings.Join(slices.Compact(causes), "; ")
 	}
 	if inner := errors.Unwrap(err); inner != nil {
-		return cause(inner)
+		return rootCause(inner)
 	}
 	return err.Error()
 }
 
 func (f *Follower) setConnected(connected bool) {
 	if f.connected.Swap(connected) != connected {
-		f.board.connect(map[bool]int{true: 1, false: -1}[connected])
+		f.board.countConnected(map[bool]int{true: 1, false: -1}[connected])
 	}
 	if connected {
 		f.board.setFailure(f.Shard, nil)
@@ -324,9 +324,9 @@ var (
 func (f *Follower) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f.refuses.info.Store(false)
-	f.refuses.chain.Store(false)
-	f.refuses.memory.Store(false)
+	f.withheld.info.Store(false)
+	f.withheld.chain.Store(false)
+	f.withheld.memory.Store(false)
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
@@ -335,88 +335,88 @@ func (f *Follower) followOnce(ctx context.Context) error {
 		sub.Close()
 		return err
 	}
-	in, running := newInbox(f.Keyspace.Count(), &f.board.waiting), new(sync.WaitGroup)
-	f.in, f.running, f.grants.answers = in, running, make(chan granted, 1)
-	defer f.abandon() // when nothing more arrives
+	in, running := newInbox(f.Keyspace.Count(), &f.board.waitingBytes), new(sync.WaitGroup)
+	f.inbox, f.readers, f.grants.replies = in, running, make(chan grantReplies, 1)
+	defer f.abandonSubscription() // when nothing more arrives
 	defer running.Wait()
-	running.Go(func() { in.fail(receive(ctx, sub, in)) })
+	running.Go(func() { in.fail(readSubscription(ctx, sub, in)) })
 	defer sub.Close()
 	defer cancel()
-	if err := f.catchUp(ctx, onConnected); err != nil {
+	if err := f.catchUp(ctx, catchUpConnected); err != nil {
 		return err
 	}
-	if err := f.takeIn(ctx, in); err != nil {
+	if err := f.applyInbox(ctx, in); err != nil {
 		return err
 	}
-	f.firstOnce.Do(func() { close(f.first) })
+	f.firstOnce.Do(func() { close(f.firstSync) })
 	f.setConnected(true)
 	f.log.Info("in step with redis", "data_epoch", f.dataEpoch, "seq", f.seq)
-	return f.follow(ctx, in)
+	return f.followEvents(ctx, in)
 }
 
-// follow applies events and compares positions.
-func (f *Follower) follow(ctx context.Context, in *inbox) error {
+// followEvents applies events and compares positions.
+func (f *Follower) followEvents(ctx context.Context, in *inbox) error {
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	compared := make(chan position, 1)
-	f.compared.ahead, f.compared.running = position{}, false
+	f.comparison.ahead, f.comparison.running = position{}, false
 	for {
-		f.readGranted(ctx)
+		f.readGrants(ctx)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case g := <-f.grants.answers:
-			if err := f.finish(g); err != nil {
+		case g := <-f.grants.replies:
+			if err := f.applyGrants(g); err != nil {
 				return err
 			}
-		case <-f.grants.late:
-			f.doubtGranted()
-		case m := <-f.grants.asked:
-			f.readAsked(m)
-		case f.full.demanded = <-f.full.demands:
-			f.synced, f.full.owed = false, cmp.Or(f.full.owed, resyncDemand)
-			if err := f.catchUp(ctx, onDemand); err != nil {
+		case <-f.grants.deadline:
+			f.doubtLateGrants()
+		case m := <-f.grants.registered:
+			f.queueRegistered(m)
+		case f.resync.done = <-f.resync.demands:
+			f.synced, f.resync.pending = false, cmp.Or(f.resync.pending, resyncDemand)
+			if err := f.catchUp(ctx, catchUpDemand); err != nil {
 				return err
 			}
-		case <-f.rereads.due.C:
-			if err := f.rereadDue(ctx); err != nil {
+		case <-f.rereads.timer.C:
+			if err := f.runDueCatchUp(ctx); err != nil {
 				return err
 			}
 		case <-in.wake:
-			if err := f.takeIn(ctx, in); err != nil {
+			if err := f.applyInbox(ctx, in); err != nil {
 				return err
 			}
 		case <-tick.C:
-			if f.compared.running {
+			if f.comparison.running {
 				continue
 			}
-			f.compared.running = true
+			f.comparison.running = true
 			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups,
 				at: time.Now(), unsure: f.rereads.unsure}
 			f.rereads.unsure = nil
-			f.running.Go(func() { compared <- f.ask(ctx, asked) })
+			f.readers.Go(func() { compared <- f.askPosition(ctx, asked) })
 		case p := <-compared:
-			f.compared.running = false
-			if err := f.compare(ctx, p); err != nil {
+			f.comparison.running = false
+			if err := f.comparePosition(ctx, p); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// takeIn applies the received events.
-func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
+// applyInbox applies the received events.
+func (f *Follower) applyInbox(ctx context.Context, in *inbox) error {
 	payloads, lost, err := in.take()
 	if lost {
 		// The connection may be fine: the log has the dropped events.
-		if err := f.catchUp(ctx, onOverflow); err != nil {
+		if err := f.catchUp(ctx, catchUpOverflow); err != nil {
 			f.lookAhead(payloads, f.dataEpoch)
 			return err
 		}
 	}
 	for i, payload := range payloads {
 		payloads[i] = "" // it may be large, and there may be many
-		if err := f.receive(ctx, payload); err != nil {
+		if err := f.handleEvent(ctx, payload); err != nil {
 			f.lookAhead(payloads[i+1:], f.dataEpoch)
 			return err
 		}
@@ -424,92 +424,92 @@ func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
 	return err
 }
 
-// receive applies an event if it is the next one of the chain, and otherwise catches up or ignores it.
-func (f *Follower) receive(ctx context.Context, payload string) error {
+// handleEvent applies an event if it is the next one of the chain, and otherwise catches up or ignores it.
+func (f *Follower) handleEvent(ctx context.Context, payload string) error {
 	e, err := contract.ParseEvent(payload)
 	if err != nil {
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
-		f.refuse("event", e.Member.ID, err)
+		f.reportUnreadable("event", e.Member.ID, err)
 		if e.Seq == 0 {
 			return nil // the gap will be noticed
 		}
 	}
-	standing := f.judge(&e, payload)
+	standing := f.judgeEvent(&e, payload)
 	switch standing {
 	case follows:
-		f.accept(&e, err)
+		f.applyEvent(&e, err)
 		return nil
 	case applied:
 		f.metrics.Events.WithLabelValues("duplicate").Inc()
 		return nil
 	case unsure:
 		f.metrics.Events.WithLabelValues("duplicate").Inc()
-		f.askLater(&e)
+		f.addUnsure(&e)
 		return nil
 	}
-	f.distrusted(&e, err != nil)
+	f.doubtIfDenied(&e, err != nil)
 	switch standing {
 	case otherDataEpoch:
 		f.metrics.Events.WithLabelValues("foreign").Inc()
-		return f.reread(ctx, onDataEpoch)
+		return f.requestCatchUp(ctx, catchUpDataEpoch)
 	case gap:
 		f.metrics.Events.WithLabelValues("gap").Inc()
-		f.board.gaps.Do(func() { f.log.Info("events are missing", "seq", f.seq, "event_seq", e.Seq) })
-		return f.reread(ctx, onGap)
+		f.board.gapsLog.Do(func() { f.log.Info("events are missing", "seq", f.seq, "event_seq", e.Seq) })
+		return f.requestCatchUp(ctx, catchUpGap)
 	}
 	f.metrics.Events.WithLabelValues("mistrusted").Inc()
-	return f.mistrust(ctx, &e)
+	return f.rejectEvent(ctx, &e)
 }
 
-// accept applies the next event; unreadable is its parse error, or nil.
-func (f *Follower) accept(e *contract.Event, unreadable error) {
+// applyEvent applies the next event; unreadable is its parse error, or nil.
+func (f *Follower) applyEvent(e *contract.Event, unreadable error) {
 	f.setLast(e.Seq, e.Digest)
 	switch stray := f.Keyspace.Belongs(e.Member, f.Shard); {
 	case unreadable != nil && stray != nil: // refused above; it belongs to another shard
 	case stray != nil:
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
-		f.refuse("member", e.Member.ID, stray)
+		f.reportUnreadable("member", e.Member.ID, stray)
 	case unreadable != nil:
 		f.removeMalformed(e.Member)
 		if e.Member.Kind == contract.KindCredential {
-			f.readDevice(e.Member, false)
+			f.queueRead(e.Member, false)
 		}
-	case mispurges(e):
+	case isForgedPurge(e):
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
-		f.refuse("purge", e.Member.ID, errOtherSeq)
+		f.reportUnreadable("purge", e.Member.ID, errOtherSeq)
 	default:
 		f.metrics.Events.WithLabelValues("applied").Inc()
-		span := f.span(e)
+		span := f.startSpan(e)
 		defer span.End()
 		f.applyLive(e.Fields, func() {
 			if e.Member.Kind == contract.KindCredential {
 				f.applyDevice(e)
 			} else {
-				f.apply(e.Member, e.Fields)
+				f.applyRecord(e.Member, e.Fields)
 			}
 		})
 		if span.IsRecording() && !f.grants.waiting[e.Member] {
 			f.Trace(span.SpanContext())
 		}
 	}
-	f.moved()
+	f.reportInStep()
 }
 
-// span starts the span of an event, in the trace of its write.
-func (f *Follower) span(e *contract.Event) trace.Span {
+// startSpan starts the span of an event, in the trace of its write.
+func (f *Follower) startSpan(e *contract.Event) trace.Span {
 	ctx := context.Background()
 	if e.Traceparent == "" || f.Tracer == nil {
 		return trace.SpanFromContext(ctx)
 	}
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": e.Traceparent})
 	_, span := f.Tracer.Start(ctx, "apply", trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(tracing.Kind.String(kind(e.Member))))
+		trace.WithAttributes(tracing.Kind.String(kindName(e.Member))))
 	return span
 }
 
-// moved reports that the shard is in step if everything up to a pending position was applied.
-func (f *Follower) moved() {
-	for _, then := range []*position{&f.compared.claim, &f.compared.ahead} {
+// reportInStep reports that the shard is in step if everything up to a pending position was applied.
+func (f *Follower) reportInStep() {
+	for _, then := range []*position{&f.comparison.pending, &f.comparison.ahead} {
 		if then.seq != 0 && f.seq >= then.seq {
 			f.setInStep(then.at)
 			*then = position{}
@@ -521,7 +521,7 @@ func (f *Follower) moved() {
 func (f *Follower) setLast(seq uint64, digest string) {
 	f.metrics.Seq.Add(float64(seq) - float64(f.seq))
 	f.seq = seq
-	f.chain.set(seq, digest)
+	f.chain.addLink(seq, digest)
 	last := contract.Link{Seq: seq}
 	if f.chain.readable {
 		last.Digest = f.chain.digest

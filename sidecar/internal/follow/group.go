@@ -21,11 +21,11 @@ import (
 
 // Group follows all shards, each with its own Follower.
 type Group struct {
-	keyspace  contract.Keyspace
-	board     *board
-	followers []*Follower
-	synced    chan struct{}
-	looks     chan struct{} // one for each call of Registered
+	keyspace    contract.Keyspace
+	board       *board
+	followers   []*Follower
+	synced      chan struct{}
+	lookupSlots chan struct{} // one for each call of Registered
 }
 
 // NewGroup returns a Group of all shards of k; of returns the configuration of a shard, without the fields that are
@@ -33,7 +33,7 @@ type Group struct {
 func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, client redis.UniversalClient,
 	m *metrics.Metrics, log *slog.Logger) *Group {
 	board := newBoard(k.Count(), clock, m)
-	g := &Group{keyspace: k, board: board, synced: make(chan struct{}), looks: make(chan struct{}, maxLooks)}
+	g := &Group{keyspace: k, board: board, synced: make(chan struct{}), lookupSlots: make(chan struct{}, maxLookups)}
 	for i := range k.Count() {
 		c := of(i)
 		c.Keyspace, c.Shard, c.Clock = k, i, clock
@@ -52,7 +52,7 @@ func (g *Group) Synced() <-chan struct{} { return g.synced }
 // Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys,
 // and that isn't believed.
 func (g *Group) Applied(shard int) (contract.Link, error) {
-	if err := g.board.emptiness(shard); err != nil && !followed(err) {
+	if err := g.board.emptyReason(shard); err != nil && !isFollowedAnyway(err) {
 		return contract.Link{}, err
 	}
 	return *g.followers[shard].applied.Load(), nil
@@ -87,17 +87,17 @@ func (g *Group) Degraded() (sentences []string) {
 		g.board.mu.Lock()
 		chainless, v := g.board.chainless[i], g.board.vitals[i]
 		g.board.mu.Unlock()
-		if why := g.board.emptiness(i); followed(why) {
+		if why := g.board.emptyReason(i); isFollowedAnyway(why) {
 			add(true, "A sidecar that starts isn't ready: %v", why)
 		}
 		add(chainless != "", "Redis has lost %s: lost writes may go unnoticed until the next write begins a new one",
 			chainless)
 		add(v.unsaved != "", "Redis can't save its data (%s): by default it then refuses all writes (MISCONF)", v.unsaved)
-		add(f.refuses.chain.Load(), "Redis doesn't permit HMGET (NOPERM): forged events and lost writes may go unnoticed; "+
+		add(f.withheld.chain.Load(), "Redis doesn't permit HMGET (NOPERM): forged events and lost writes may go unnoticed; "+
 			"permit +hmget")
-		add(f.refuses.info.Load(), "Redis doesn't permit INFO (NOPERM): a replica, or a failover to an older one, may go "+
+		add(f.withheld.info.Load(), "Redis doesn't permit INFO (NOPERM): a replica, or a failover to an older one, may go "+
 			"unnoticed; permit +info")
-		add(f.refuses.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and one "+
+		add(f.withheld.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and one "+
 			"without bounds can exhaust the memory; permit +memory|usage")
 	}
 	return sentences
@@ -142,7 +142,7 @@ func (g *Group) Resync(ctx context.Context) error {
 	done := make(chan struct{}, len(g.followers))
 	for _, f := range g.followers {
 		select {
-		case f.full.demands <- done:
+		case f.resync.demands <- done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -163,10 +163,10 @@ type board struct {
 	metrics *metrics.Metrics
 	// Limits on logging.
 	infoOnce, headOnce, chainOnce, memoryOnce sync.Once
-	refused, breaks, gaps                     rate.Sometimes
+	refusedLog, breaksLog, gapsLog            rate.Sometimes
 
-	turns   chan struct{} // one element per read of objects that may begin
-	waiting atomic.Int64  // bytes in the inboxes
+	readSlots    chan struct{} // one element per read of objects that may begin
+	waitingBytes atomic.Int64  // bytes in the inboxes
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
@@ -180,13 +180,13 @@ type board struct {
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	b := &board{
-		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
+		clock: clock, metrics: m, refusedLog: sometimes(), breaksLog: sometimes(), gapsLog: sometimes(),
 		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]error, shards),
 		chainless: make([]string, shards), failures: make([]error, shards),
-		turns: make(chan struct{}, maxReads),
+		readSlots: make(chan struct{}, maxReads),
 	}
 	for range maxReads {
-		b.turns <- struct{}{}
+		b.readSlots <- struct{}{}
 	}
 	return b
 }
@@ -215,8 +215,8 @@ func (b *board) setFailure(shard int, err error) {
 	b.failures[shard] = err
 }
 
-// connect counts a shard as connected (1) or disconnected (-1).
-func (b *board) connect(change int) {
+// countConnected counts a shard as connected (1) or disconnected (-1).
+func (b *board) countConnected(change int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.connected += change
@@ -243,14 +243,14 @@ func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	b.vitals[shard] = v
 	fullest, ahead := 0.0, time.Duration(0)
 	for _, v := range b.vitals {
-		fullest = max(fullest, v.fill())
+		fullest = max(fullest, v.fillRatio())
 		if v.ahead.Abs() > ahead.Abs() {
 			ahead = v.ahead
 		}
 	}
 	b.metrics.RedisFill.Set(fullest)
 	b.metrics.RedisAhead.Set(ahead.Seconds())
-	if v.fill() >= nearlyFull && before.fill() < nearlyFull {
+	if v.fillRatio() >= nearlyFull && before.fillRatio() < nearlyFull {
 		log.Warn(
 			"redis is nearly full: then it refuses all writes but deletions and revocations; raise maxmemory, or remove objects",
 			"used_bytes", v.used, "maxmemory_bytes", v.max)

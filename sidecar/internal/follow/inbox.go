@@ -21,8 +21,8 @@ const (
 	inboxEach  = 64
 )
 
-// quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
-const quiet = 5 * time.Second
+// maxSilence is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
+const maxSilence = 5 * time.Second
 
 // inbox passes payloads from the goroutine that reads the connection to the one that applies them.
 type inbox struct {
@@ -46,34 +46,34 @@ func newInbox(shards int, all *atomic.Int64) *inbox {
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.add(payload)
+	b.addLocked(payload)
 	if b.bytes > b.share && b.all.Load() > inboxBytes {
-		b.overflow()
+		b.dropOverflow()
 	}
 	b.notify()
 }
 
-func (b *inbox) add(payload string) {
+func (b *inbox) addLocked(payload string) {
 	size := len(payload) + inboxEach
 	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+size
 	b.all.Add(int64(size))
 }
 
-func (b *inbox) empty() {
+func (b *inbox) clear() {
 	b.all.Add(-int64(b.bytes))
 	b.payloads, b.seen, b.bytes = nil, 0, 0
 }
 
-// overflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until
+// dropOverflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until
 // a catch-up is over and another one has read the log.
-func (b *inbox) overflow() {
+func (b *inbox) dropOverflow() {
 	unseen := b.payloads[b.seen:]
-	b.empty()
+	b.clear()
 	b.lost = true
 	for _, payload := range unseen {
 		e, _ := contract.ParseEvent(payload)
 		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.share/2 {
-			b.add(payload)
+			b.addLocked(payload)
 		}
 	}
 }
@@ -98,13 +98,13 @@ func (b *inbox) take() (payloads []string, lost bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads, lost = b.payloads, b.lost
-	b.empty()
+	b.clear()
 	b.lost = false
 	return payloads, lost, b.err
 }
 
-// unseen returns the payloads that arrived since its last call, and leaves them for take.
-func (b *inbox) unseen() []string {
+// peekUnseen returns the payloads that arrived since its last call, and leaves them for take.
+func (b *inbox) peekUnseen() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads := b.payloads[b.seen:len(b.payloads):len(b.payloads)]
@@ -112,8 +112,8 @@ func (b *inbox) unseen() []string {
 	return payloads
 }
 
-// again has unseen return all payloads once more.
-func (b *inbox) again() {
+// resetSeen has unseen return all payloads once more.
+func (b *inbox) resetSeen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen = 0
@@ -132,14 +132,14 @@ func awaitSubscription(ctx context.Context, sub *redis.PubSub, channel string) e
 
 var errSilence = errors.New("the subscription is silent, and redis doesn't answer a ping on it")
 
-// receive reads the subscription's connection until it fails. The client would reconnect and subscribe again by itself,
+// readSubscription reads the subscription's connection until it fails. The client would reconnect and subscribe again by itself,
 // and silently lose what was published meanwhile. So the first error ends receive, and so does a second
 // acknowledgement. A read has no timeout, after which the rest of a slow message would be read as the next one.
-func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
+func readSubscription(ctx context.Context, sub *redis.PubSub, in *inbox) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var asked atomic.Bool
-	silent := time.NewTimer(quiet)
+	silent := time.NewTimer(maxSilence)
 	go func() {
 		for {
 			select {
@@ -152,7 +152,7 @@ func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
 				sub.Close() // ends the read
 				return
 			}
-			silent.Reset(quiet)
+			silent.Reset(maxSilence)
 		}
 	}()
 	for {
@@ -164,7 +164,7 @@ func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
 			return fmt.Errorf("read the subscription: %w", err)
 		}
 		asked.Store(false)
-		silent.Reset(quiet)
+		silent.Reset(maxSilence)
 		switch m := message.(type) {
 		case *redis.Message:
 			in.put(m.Payload)

@@ -33,13 +33,13 @@ func TestOverflow(t *testing.T) {
 		return string(contract.AppendEvent(nil, e))
 	}
 	in.put(event(contract.CredentialMember("seen"), 1))
-	in.unseen()
+	in.peekUnseen()
 	late := event(contract.CredentialMember("late"), 1)
 	in.put(late)
 	for !in.lost {
 		in.put(event(contract.ObjectMember("/a"), 1<<20))
 	}
-	if got := in.unseen(); len(got) != 1 || got[0] != late {
+	if got := in.peekUnseen(); len(got) != 1 || got[0] != late {
 		t.Errorf("got %d events after an overflow, want that of the device", len(got))
 	}
 	for range 30 {
@@ -110,7 +110,7 @@ func TestSlowMessage(t *testing.T) {
 			await("subscribe")
 			io.WriteString(server, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$8\r\nhalf")
 			await("ping")
-			<-time.After(quiet / 2)
+			<-time.After(maxSilence / 2)
 			io.WriteString(server, "half\r\n*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 			await("ping")
 			close(pinged)
@@ -125,7 +125,7 @@ func TestSlowMessage(t *testing.T) {
 		if err := awaitSubscription(t.Context(), sub, "c"); err != nil {
 			t.Fatal(err)
 		}
-		err := receive(t.Context(), sub, in)
+		err := readSubscription(t.Context(), sub, in)
 		if payloads, _, _ := in.take(); len(payloads) != 1 || payloads[0] != "halfhalf" || !errors.Is(err, errSilence) {
 			t.Errorf("got %q, %v, want the message, and then silence", payloads, err)
 		}

@@ -48,7 +48,7 @@ func (p *Proof) Err() error {
 	if len(values) == 0 {
 		return nil
 	}
-	link := linkOf(values[0])
+	link := parseLink(values[0])
 	if link.Seq == p.write.Seq && link.Digest != p.write.Digest {
 		return fmt.Errorf("the server has another write %d than was applied before", link.Seq)
 	}

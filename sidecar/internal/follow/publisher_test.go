@@ -80,7 +80,7 @@ func startSidecar(t *testing.T, s server) *sidecar {
 	m, log := metrics.New(), slog.New(slog.NewTextHandler(new(logbuffer.Buffer), nil))
 	memory := edgemem.New(edgemem.Config{Objects: 10, Verdicts: 100, Shards: 1})
 	x.Verifier = credential.New(credential.Config{Workers: 2, Queue: 100, Wait: 5 * time.Second, MaxCost: 4,
-		AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1, Authority: &x.believer, MostAnswers: 100,
+		AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1, Authority: &x.believer, MaxAnswers: 100,
 		Registered: func(ctx context.Context, id string) (bool, error) { return x.followers.Registered(ctx, id) },
 	}, memory, m, log)
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1, ContextTimeoutEnabled: true})

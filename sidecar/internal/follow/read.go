@@ -38,7 +38,7 @@ const (
 // events, of which none is missing once everything up to end was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
 	end uint64, err error) {
-	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.dataEpoch) }
+	meanwhile := func() error { return f.applyUrgent(ctx, master, p.dataEpoch) }
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
@@ -49,18 +49,18 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 		f.Purges.EndResync()
 	}
 	// Most get a 503 until they are read.
-	for left := len(f.rereads.devices); len(f.rereads.devices) > 0 && left > 0; left -= pipelineSize {
+	for left := len(f.rereads.members); len(f.rereads.members) > 0 && left > 0; left -= pipelineSize {
 		if err := meanwhile(); err != nil {
 			return count, 0, err
 		}
 	}
 	if full {
-		lease, err := f.takeTurn(ctx, master, meanwhile)
+		lease, err := f.acquireLease(ctx, master, meanwhile)
 		if err != nil {
 			return count, 0, err
 		}
 		defer lease.release(ctx)
-		meanwhile = lease.keep(ctx, meanwhile)
+		meanwhile = lease.prolongDuring(ctx, meanwhile)
 	}
 	n, err := f.readLog(ctx, master, from, p.seq, contract.KindObject, meanwhile)
 	if count += n; err != nil {
@@ -101,7 +101,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}
-	if f.refuses.chain.Load() {
+	if f.withheld.chain.Load() {
 		return seq, nil
 	}
 	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor,
@@ -114,7 +114,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	case now.lost > then.lost: // and it has entries since
 		return 0, errOtherDataEpoch
 	case !full && from < now.floor && now.floor <= seq:
-		f.synced, f.full.owed = false, resyncTrimmed
+		f.synced, f.resync.pending = false, resyncTrimmed
 		return 0, errTrimmed
 	}
 	return seq, nil
@@ -159,18 +159,18 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 	if err := meanwhile(); err != nil {
 		return 0, err
 	}
-	f.recent = map[byte]bool{}
+	f.recentKinds = map[byte]bool{}
 	for from < to {
-		page, err := f.page(ctx, master, from, to)
+		page, err := f.readLogPage(ctx, master, from, to)
 		if err != nil {
 			return count, err
 		}
-		members := f.members(page, kind)
+		members := f.parseMembers(page, kind)
 		if err := f.readMembers(ctx, master, members, true, meanwhile); err != nil {
 			return count, err
 		}
 		if kind == contract.KindCredential {
-			purges := f.members(page, contract.KindPurge)
+			purges := f.parseMembers(page, contract.KindPurge)
 			if err := f.readMembers(ctx, master, purges, true, meanwhile); err != nil {
 				return count, err
 			}
@@ -194,8 +194,8 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 	return count, nil
 }
 
-// members returns a page's members of a kind. It reports invalid members only when it reads devices, so once.
-func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
+// parseMembers returns a page's members of a kind. It reports invalid members only when it reads devices, so once.
+func (f *Follower) parseMembers(page []redis.Z, kind byte) []contract.Member {
 	members := make([]contract.Member, 0, len(page))
 	for _, z := range page {
 		text, _ := z.Member.(string)
@@ -205,7 +205,7 @@ func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
 		}
 		switch {
 		case err != nil && kind == contract.KindCredential:
-			f.refuse("member", text, err)
+			f.reportUnreadable("member", text, err)
 		case err == nil && kind == m.Kind:
 			members = append(members, m)
 		}
@@ -219,7 +219,7 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	if err := meanwhile(); err != nil {
 		return err
 	}
-	records, err := f.weigh(ctx, master, members)
+	records, err := f.fetchSizes(ctx, master, members)
 	if err != nil {
 		return err
 	}
@@ -227,13 +227,13 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 		records[i].logged = logged
 	}
 	objects := len(records) > 0 && records[0].Kind == contract.KindObject
-	if objects && f.full.tried && !f.synced && f.full.demanded == nil {
-		if records, err = f.unconfirmed(ctx, master, records); err != nil {
+	if objects && f.resync.tried && !f.synced && f.resync.done == nil {
+		if records, err = f.dropConfirmed(ctx, master, records); err != nil {
 			return err
 		}
 	}
 	for len(records) > 0 {
-		n := fitting(records, f.batch, pipelineBytes)
+		n := countFitting(records, f.batch, pipelineBytes)
 		if err := f.readInTurn(ctx, master, records[:n], objects, meanwhile); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 				f.batch = n / 2
@@ -250,22 +250,22 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	return nil
 }
 
-// weighed is a record to read, with its memory in Redis.
-type weighed struct {
+// sizedRecord is a record to read, with its memory in Redis.
+type sizedRecord struct {
 	contract.Member
 	bytes  int64
 	logged bool // the log has it
 }
 
-// weigh asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
-func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]weighed, error) {
+// fetchSizes asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
+func (f *Follower) fetchSizes(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]sizedRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
-	records := make([]weighed, len(members))
+	records := make([]sizedRecord, len(members))
 	for i, m := range members {
-		records[i] = weighed{Member: m, bytes: contract.MaxMemory(m.Kind) / 2}
+		records[i] = sizedRecord{Member: m, bytes: contract.MaxMemory(m.Kind) / 2}
 	}
-	if len(members) == 0 || f.refuses.memory.Load() {
+	if len(members) == 0 || f.withheld.memory.Load() {
 		return records, nil
 	}
 	pipe := master.Pipeline()
@@ -282,7 +282,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 		case err == nil || errors.Is(err, redis.Nil):
 			records[i].bytes = bytes
 		case redisurl.Withheld(err):
-			f.refuses.memory.Store(true)
+			f.withheld.memory.Store(true)
 			if redis.HasErrorPrefix(err, "NOPERM") {
 				f.board.memoryOnce.Do(func() {
 					f.log.Warn("no permission to ask for sizes: records are read a few at a time, and one without bounds can "+
@@ -297,8 +297,8 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 	return records, nil
 }
 
-// fitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
-func fitting(records []weighed, count int, bytes int64) (n int) {
+// countFitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
+func countFitting(records []sizedRecord, count int, bytes int64) (n int) {
 	for n < min(len(records), count) {
 		if bytes -= records[n].bytes; bytes < 0 && n > 0 {
 			break
@@ -310,18 +310,18 @@ func fitting(records []weighed, count int, bytes int64) (n int) {
 
 // readInTurn is readRecords; of objects, all shards together have at most maxReads. Revocations don't wait for the
 // turn.
-func (f *Follower) readInTurn(ctx context.Context, master server, records []weighed, objects bool,
+func (f *Follower) readInTurn(ctx context.Context, master server, records []sizedRecord, objects bool,
 	meanwhile func() error) error {
 	if objects {
-		if err := until(ctx, f.board.turns, f.in, meanwhile); err != nil {
+		if err := waitUntil(ctx, f.board.readSlots, f.inbox, meanwhile); err != nil {
 			return err
 		}
-		defer func() { f.board.turns <- struct{}{} }()
+		defer func() { f.board.readSlots <- struct{}{} }()
 	}
 	return f.readRecords(ctx, master, records)
 }
 
-func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
+func (f *Follower) readLogPage(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return master.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
@@ -330,20 +330,20 @@ func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]
 	}).Result()
 }
 
-// unconfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
+// dropConfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
 // bodies. It leaves what it can't decide to [Follower.readRecords].
-func (f *Follower) unconfirmed(ctx context.Context, master server, records []weighed) (rest []weighed, err error) {
+func (f *Follower) dropConfirmed(ctx context.Context, master server, records []sizedRecord) (rest []sizedRecord, err error) {
 	for len(records) > 0 && err == nil {
-		n := fitting(records, pageSize, headBytes)
-		var more []weighed
-		more, err = f.confirm(ctx, master, records[:n])
+		n := countFitting(records, pageSize, headBytes)
+		var more []sizedRecord
+		more, err = f.confirmHeads(ctx, master, records[:n])
 		rest, records = append(rest, more...), records[n:]
 	}
 	return rest, err
 }
 
-// confirm is unconfirmed for the records of one pipeline.
-func (f *Follower) confirm(ctx context.Context, master server, records []weighed) ([]weighed, error) {
+// confirmHeads is unconfirmed for the records of one pipeline.
+func (f *Follower) confirmHeads(ctx context.Context, master server, records []sizedRecord) ([]sizedRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	fields := contract.HeadFields()
@@ -357,7 +357,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []weighed
 	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return nil, err
 	}
-	var unconfirmed []weighed
+	var unconfirmed []sizedRecord
 	for i, r := range records {
 		if replies[i] == nil {
 			unconfirmed = append(unconfirmed, r)
@@ -381,20 +381,20 @@ func (f *Follower) confirm(ctx context.Context, master server, records []weighed
 	return unconfirmed, nil
 }
 
-func (f *Follower) readRecords(ctx context.Context, master server, records []weighed) error {
-	f.rereads.late = map[contract.Member]bool{}
-	defer func() { f.rereads.late = nil }()
-	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.compared.emptySince.IsZero())
+func (f *Follower) readRecords(ctx context.Context, master server, records []sizedRecord) error {
+	f.rereads.arrived = map[contract.Member]bool{}
+	defer func() { f.rereads.arrived = nil }()
+	replies, err := f.fetchRecords(ctx, master, records, recordsTimeout, nil, !f.comparison.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		m := records[i].Member
-		if f.rereads.late[m] {
+		if f.rereads.arrived[m] {
 			continue // the reply may be older than the event, after which it is read again
 		}
 		if records[i].logged {
-			f.noticeEvicted(m, replies[i])
+			f.reportEvicted(m, replies[i])
 		}
 		if err = f.applyReply(m, replies[i]); err == nil {
-			delete(f.rereads.devices, m)
+			delete(f.rereads.members, m)
 		}
 		replies[i] = nil // it may be large
 	}
@@ -405,30 +405,30 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []wei
 var errEvicted = errors.New("the log has it, but its key is gone, and no tombstone can have expired since: somebody " +
 	"deleted the key, or redis evicts keys; publish it again")
 
-// noticeEvicted reports a record of the log that is gone, if that can't be the end of its tombstone's life: its entry
+// reportEvicted reports a record of the log that is gone, if that can't be the end of its tombstone's life: its entry
 // is younger. So are all entries that were made since our position, and those behind the entry of a record that was
 // published lately. In an older part of the log nobody can tell.
-func (f *Follower) noticeEvicted(m contract.Member, reply *redis.MapStringStringCmd) {
+func (f *Follower) reportEvicted(m contract.Member, reply *redis.MapStringStringCmd) {
 	fields, err := reply.Result()
 	if err != nil {
 		return
 	}
 	if len(fields) == 0 {
-		if f.synced || f.recent[m.Kind] {
-			f.refuse(kind(m), m.ID, errEvicted)
+		if f.synced || f.recentKinds[m.Kind] {
+			f.reportUnreadable(kindName(m), m.ID, errEvicted)
 		}
 		return
 	}
 	published, _ := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
 	if time.Since(time.UnixMilli(published)) < contract.TombstoneLife-time.Hour {
-		f.recent[m.Kind] = true
+		f.recentKinds[m.Kind] = true
 	}
 }
 
-// fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply
+// fetchRecords reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply
 // of a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is
 // absent wasn't deleted, so fetch returns an error.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []weighed, timeout time.Duration,
+func (f *Follower) fetchRecords(ctx context.Context, master redis.Cmdable, records []sizedRecord, timeout time.Duration,
 	after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -462,14 +462,14 @@ func (f *Follower) applyReply(m contract.Member, reply *redis.MapStringStringCmd
 	fields, err := reply.Result()
 	switch {
 	case err == nil && len(fields) == 0:
-		f.remove(m) // its tombstone has expired
+		f.removeRecord(m) // its tombstone has expired
 	case err == nil:
-		f.apply(m, fields)
+		f.applyRecord(m, fields)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		f.refuse(kind(m), m.ID, errWrongType)
+		f.reportUnreadable(kindName(m), m.ID, errWrongType)
 		f.removeMalformed(m)
 	case contract.ReasonOf(err) != "":
-		f.refuse(kind(m), m.ID, err)
+		f.reportUnreadable(kindName(m), m.ID, err)
 		f.removeMalformed(m)
 	default:
 		return err

@@ -15,12 +15,12 @@ const (
 	// registeredTimeout bounds [Group.Registered]: its caller waits, and does without an answer.
 	registeredTimeout = 200 * time.Millisecond
 	// maxLooks is the maximum number of concurrent calls: the followers need connections, too.
-	maxLooks = 4
-	// maxAsked bounds the devices that wait to be read because Redis has their records. Others are asked about again.
-	maxAsked = 64
+	maxLookups = 4
+	// maxRegistered bounds the devices that wait to be read because Redis has their records. Others are asked about again.
+	maxRegistered = 64
 )
 
-var errAwayLately = errors.New("redis did not answer a moment ago")
+var errRecentFailure = errors.New("redis did not answer a moment ago")
 
 // Registered reports whether Redis has a record of a device that is no tombstone. If so, the follower reads the record:
 // its event may be on its way, or somebody has forged an event of the device, or its entry in the log.
@@ -30,38 +30,38 @@ func (g *Group) Registered(ctx context.Context, id string) (bool, error) {
 	switch {
 	case err != nil:
 		return false, err
-	case !f.answers.Try(time.Now()):
-		return false, errAwayLately
+	case !f.registeredBreaker.Try(time.Now()):
+		return false, errRecentFailure
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registeredTimeout)
 	defer cancel()
-	registered, err := g.look(ctx, f, id, applied)
-	f.answers.Done(err != nil, time.Now())
+	registered, err := g.lookUpRecord(ctx, f, id, applied)
+	f.registeredBreaker.Done(err != nil, time.Now())
 	if err != nil {
 		return false, fmt.Errorf("look for the record of a device: %w", err)
 	}
 	if registered {
 		select {
-		case f.grants.asked <- contract.CredentialMember(id):
+		case f.grants.registered <- contract.CredentialMember(id):
 		default:
 		}
 	}
 	return registered, nil
 }
 
-// look is registered in its turn.
-func (g *Group) look(ctx context.Context, f *Follower, id string, after contract.Link) (bool, error) {
+// lookUpRecord is registered in its turn.
+func (g *Group) lookUpRecord(ctx context.Context, f *Follower, id string, after contract.Link) (bool, error) {
 	select {
-	case g.looks <- struct{}{}:
-		defer func() { <-g.looks }()
-		return f.registered(ctx, id, after)
+	case g.lookupSlots <- struct{}{}:
+		defer func() { <-g.lookupSlots }()
+		return f.askRegistered(ctx, id, after)
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 }
 
-// registered asks a server that has the write after.
-func (f *Follower) registered(ctx context.Context, id string, after contract.Link) (bool, error) {
+// askRegistered asks a server that has the write after.
+func (f *Follower) askRegistered(ctx context.Context, id string, after contract.Link) (bool, error) {
 	pipe := f.client.Pipeline()
 	proof := AskProof(ctx, pipe, f.keys, after)
 	record := pipe.HMGet(ctx, f.keys.CredentialKey(id), contract.FieldDeleted, contract.FieldVersion)
