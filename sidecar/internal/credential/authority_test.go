@@ -519,7 +519,7 @@ func TestDoubtNeverAsks(t *testing.T) {
 		f.Doubt("r")
 		f.Apply(older) // Redis has lost the revocation
 		f.asks(t, s, "r", "own", wire.Allow, "bcrypt", 0)
-		f.Malformed("m")
+		f.ApplyMalformed("m")
 		f.asks(t, s, "m", "right", wire.Deny, "refused_record", 0)
 		f.Remove("m")
 		f.asks(t, s, "m", "right", wire.Allow, "authority", 1)

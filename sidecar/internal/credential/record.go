@@ -389,8 +389,8 @@ func (v *Verifier) Announce(c contract.Credential) {
 	}
 }
 
-// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
-func (v *Verifier) Malformed(id string) {
+// ApplyMalformed makes the device one that may not authenticate: its record in Redis can't be read.
+func (v *Verifier) ApplyMalformed(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	shard := v.Shards.Of(id)

@@ -27,8 +27,8 @@ func (s Shard) BeginResync() {
 // recordsPerLock is the number of records checked per lock, during which verifications wait.
 const recordsPerLock = 4096
 
-// Unmet returns the devices whose record the shard's resync has not applied yet.
-func (s Shard) Unmet() []string {
+// Unapplied returns the devices whose record the shard's resync has not applied yet.
+func (s Shard) Unapplied() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string

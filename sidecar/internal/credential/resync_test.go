@@ -93,14 +93,14 @@ func TestUnmet(t *testing.T) {
 	f := start(credential.Config{})
 	c := contract.Credential{ID: "d", Version: 5, PublishedMS: 1, Hashes: []string{hashed("s", 4)}}
 	f.Apply(c)
-	if got := f.Shard(0).Unmet(); len(got) != 0 {
+	if got := f.Shard(0).Unapplied(); len(got) != 0 {
 		t.Errorf("got %q without a resync", got)
 	}
 	f.Shard(0).BeginResync()
-	if got := f.Shard(0).Unmet(); len(got) != 1 || got[0] != "d" {
+	if got := f.Shard(0).Unapplied(); len(got) != 1 || got[0] != "d" {
 		t.Errorf("got %q, want d", got)
 	}
-	if f.Apply(c); len(f.Shard(0).Unmet()) != 0 {
+	if f.Apply(c); len(f.Shard(0).Unapplied()) != 0 {
 		t.Error("d was met")
 	}
 }

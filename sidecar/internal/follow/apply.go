@@ -27,7 +27,7 @@ func (f *Follower) applyRecord(m contract.Member, fields map[string]string) {
 		c, err := contract.ParseCredential(fields)
 		if err != nil {
 			f.reportUnreadable("credential", m.ID, err)
-			f.Credentials.Malformed(m.ID)
+			f.Credentials.ApplyMalformed(m.ID)
 			return
 		}
 		c.ID = m.ID
@@ -77,7 +77,7 @@ func (f *Follower) removeRecord(m contract.Member) {
 // removeMalformed removes what can't be read. A device stays known: an authority would decide about an unknown one.
 func (f *Follower) removeMalformed(m contract.Member) {
 	if m.Kind == contract.KindCredential {
-		f.Credentials.Malformed(m.ID)
+		f.Credentials.ApplyMalformed(m.ID)
 		return
 	}
 	f.removeRecord(m)

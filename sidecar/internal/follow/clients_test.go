@@ -115,8 +115,8 @@ func (s *sink) begun() int {
 }
 
 // Doubt counts as a removal: the record counts for nothing.
-func (s *sink) Doubt(id string)     { s.Remove(id) }
-func (s *sink) Malformed(id string) { s.Remove(id) }
+func (s *sink) Doubt(id string)          { s.Remove(id) }
+func (s *sink) ApplyMalformed(id string) { s.Remove(id) }
 
 // removals returns the number of removals.
 func (s *sink) removals() int {
@@ -139,7 +139,7 @@ func (s *sink) BeginResync() {
 	s.seen, s.kept = map[string]bool{}, 0
 }
 
-func (s *sink) Unmet() []string {
+func (s *sink) Unapplied() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string

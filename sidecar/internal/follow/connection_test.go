@@ -29,22 +29,22 @@ import (
 // removed is a sink that records removals.
 type removed[T any] struct{ ids []string }
 
-func (r *removed[T]) Apply(T)             {}
-func (r *removed[T]) Confirm(T) bool      { return false }
-func (r *removed[T]) Remove(id string)    { r.ids = append(r.ids, id) }
-func (r *removed[T]) Doubt(id string)     { r.Remove(id) }
-func (r *removed[T]) Announce(T)          {}
-func (r *removed[T]) Malformed(id string) { r.Remove(id) }
-func (r *removed[T]) BeginResync()        {}
-func (r *removed[T]) Unmet() []string     { return nil }
-func (r *removed[T]) EndResync()          {}
+func (r *removed[T]) Apply(T)                  {}
+func (r *removed[T]) Confirm(T) bool           { return false }
+func (r *removed[T]) Remove(id string)         { r.ids = append(r.ids, id) }
+func (r *removed[T]) Doubt(id string)          { r.Remove(id) }
+func (r *removed[T]) Announce(T)               {}
+func (r *removed[T]) ApplyMalformed(id string) { r.Remove(id) }
+func (r *removed[T]) BeginResync()             {}
+func (r *removed[T]) Unapplied() []string      { return nil }
+func (r *removed[T]) EndResync()               {}
 
 // noPurges is for tests without purges.
 type noPurges struct{}
 
 func (noPurges) Apply(contract.Purge) {}
 func (noPurges) BeginResync()         {}
-func (noPurges) Unmet() []string      { return nil }
+func (noPurges) Unapplied() []string  { return nil }
 func (noPurges) EndResync()           {}
 
 type noClock struct{}

@@ -50,7 +50,7 @@ type Sink[T any] interface {
 	// BeginResync begins a full resync: all records follow, and their versions start over.
 	BeginResync()
 	// Unmet returns the ids of known records that the resync has not applied yet.
-	Unmet() []string
+	Unapplied() []string
 	// EndResync removes the records that the resync has not applied.
 	EndResync()
 }
@@ -73,7 +73,7 @@ type Credentials interface {
 	// removed.
 	Announce(c contract.Credential)
 	// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
-	Malformed(id string)
+	ApplyMalformed(id string)
 }
 
 // Purges stores purges. It compares versions itself.
@@ -84,7 +84,7 @@ type Purges interface {
 	// EndResync, which comes before the objects.
 	BeginResync()
 	// Unmet returns the IDs of known purges that the resync has not applied yet.
-	Unmet() []string
+	Unapplied() []string
 	// EndResync removes the purges that the resync has not applied.
 	EndResync()
 }

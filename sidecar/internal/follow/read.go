@@ -43,7 +43,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 		return count, 0, err
 	}
 	if full {
-		if err := f.readUnmetOf(ctx, master, contract.KindPurge, f.Purges.Unmet(), meanwhile); err != nil {
+		if err := f.readUnappliedOf(ctx, master, contract.KindPurge, f.Purges.Unapplied(), meanwhile); err != nil {
 			return count, 0, err
 		}
 		f.Purges.EndResync()
@@ -74,7 +74,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, end, err
 	}
-	n, err = f.readUnmet(ctx, master, meanwhile)
+	n, err = f.readUnapplied(ctx, master, meanwhile)
 	return count + n, end, err
 }
 
@@ -120,14 +120,14 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	return seq, nil
 }
 
-// readUnmet reads, in a full resync, the known records that were not read yet: they were written meanwhile and have
+// readUnapplied reads, in a full resync, the known records that were not read yet: they were written meanwhile and have
 // moved beyond the end, or they are gone.
-func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
+func (f *Follower) readUnapplied(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
 	for _, unmet := range []struct {
 		kind byte
 		ids  []string
-	}{{contract.KindCredential, f.Credentials.Unmet()}, {contract.KindObject, f.Objects.Unmet()}} { // devices first
-		if err := f.readUnmetOf(ctx, master, unmet.kind, unmet.ids, meanwhile); err != nil {
+	}{{contract.KindCredential, f.Credentials.Unapplied()}, {contract.KindObject, f.Objects.Unapplied()}} { // devices first
+		if err := f.readUnappliedOf(ctx, master, unmet.kind, unmet.ids, meanwhile); err != nil {
 			return count, err
 		}
 		count += len(unmet.ids)
@@ -135,8 +135,8 @@ func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func(
 	return count, nil
 }
 
-// readUnmetOf reads the records of a kind with these ids.
-func (f *Follower) readUnmetOf(ctx context.Context, master server, kind byte, ids []string,
+// readUnappliedOf reads the records of a kind with these ids.
+func (f *Follower) readUnappliedOf(ctx context.Context, master server, kind byte, ids []string,
 	meanwhile func() error) error {
 	for ids := range slices.Chunk(ids, pageSize) {
 		members := make([]contract.Member, len(ids))
