@@ -34,25 +34,25 @@ import (
 )
 
 const (
-	// maxAnswer bounds the bytes of an answer's body, and those of its headers.
+	// maxAnswer bounds the bytes of an answer's body, and separately of its headers.
 	maxAnswer = 64 << 10
-	// maxCalls bounds concurrent calls, maxStrangers those about devices that did not authenticate from their network
-	// before: a flood of these leaves room for the others.
+	// maxCalls bounds concurrent calls, maxStrangers the calls about devices that did not authenticate from their
+	// network before: a flood of strangers leaves room for familiar devices.
 	maxCalls     = 64
 	maxStrangers = 32
-	// breakAfter is how many devices' calls must fail in a row to stop calls for a while, strangersBreakAfter how many
-	// strangers': one client can be many of these, until its source is limited.
+	// If the calls of breakAfter devices fail in a row, calls stop for a while; for strangers, of strangersBreakAfter:
+	// a single client can pose as many strangers, until its source is limited.
 	breakAfter          = 5
 	strangersBreakAfter = 1024
 	// retryRatio is the number of retries for each call, of which maxRetries may be saved up.
 	retryRatio = 0.1
 	maxRetries = 10
 	idleFor    = time.Minute
-	// connectTimeout bounds each step of connecting, and how long a dead connection of HTTP/2 goes unnoticed, twice.
+	// connectTimeout bounds each step of connecting; a dead connection of HTTP/2 goes unnoticed for twice as long.
 	connectTimeout = 2 * time.Second
 )
 
-// Client asks the service. It implements [credential.Authority].
+// Client calls the service, as a [credential.Authority].
 type Client struct {
 	url        *url.URL
 	http       *http.Client
@@ -66,12 +66,12 @@ type Client struct {
 	retries    budget
 }
 
-// protocol is how the service is asked.
+// protocol encodes the calls and decodes the answers of the service.
 type protocol struct {
 	header http.Header
-	// ask returns the body of a call.
+	// encode returns the body of a call.
 	encode func(target *url.URL, id, secret string) ([]byte, error)
-	// answer reads a response of one of the statuses, with at most one byte more than maxAnswer.
+	// decode reads a response with a status of statuses; body has at most one byte more than maxAnswer.
 	decode   func(response *http.Response, body []byte) (credential.Answer, error)
 	statuses []int
 }
@@ -94,8 +94,8 @@ var jsonProtocol = protocol{
 	statuses: []int{http.StatusOK, http.StatusUnauthorized, http.StatusForbidden},
 }
 
-// breakers are a breaker for devices that authenticated from their network before, and one for others: whatever
-// strangers send, they stop no call about the former. It is safe for concurrent use.
+// breakers are a breaker for devices that authenticated from their network before, and a breaker for strangers:
+// strangers stop no calls about familiar devices. They are safe for concurrent use.
 type breakers struct {
 	mu  sync.Mutex // protects both
 	all map[bool]*deviceBreaker
@@ -103,7 +103,7 @@ type breakers struct {
 
 type deviceBreaker struct {
 	breaker breaker.Breaker
-	failing []string // devices whose calls failed since the last good one, each counts once
+	failing []string // devices whose calls failed since the last good call, each counts once
 }
 
 func newBreakers() breakers {
@@ -120,7 +120,7 @@ func (c *Client) recordResult(id string, familiar bool, err error) {
 	switch {
 	case !broke:
 		one.failing = nil
-	case len(one.failing) == one.breaker.After: // another try
+	case len(one.failing) == one.breaker.After: // a further attempt
 	case slices.Contains(one.failing, id):
 		return
 	default:
@@ -143,7 +143,7 @@ func (c *Client) recordResult(id string, familiar bool, err error) {
 	}
 }
 
-// New returns a Client of the service in s, which connects on first use.
+// New returns a Client of the service in s. The client connects on first use.
 func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 	if errs := s.Check(); len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -156,7 +156,7 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: connectTimeout, PingTimeout: connectTimeout},
 	}
-	target, speaks := u, jsonProtocol
+	target, proto := u, jsonProtocol
 	switch u.Scheme {
 	case "unix":
 		target = &url.URL{Scheme: "http", Host: "localhost", Path: "/"}
@@ -165,7 +165,7 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		}
 	case "grpc", "grpcs":
 		target = &url.URL{Scheme: strings.Replace(u.Scheme, "grpc", "http", 1), Host: u.Host, Path: checkMethod}
-		speaks, transport.Protocols = grpcProtocol, new(http.Protocols)
+		proto, transport.Protocols = grpcProtocol, new(http.Protocols)
 		transport.Protocols.SetHTTP2(u.Scheme == "grpcs")
 		transport.Protocols.SetUnencryptedHTTP2(u.Scheme == "grpc")
 	}
@@ -177,9 +177,9 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		transport.TLSClientConfig = config
 	}
 	return &Client{
-		url: target, protocol: speaks, metrics: m, log: log, failureLog: rate.Sometimes{First: 10, Interval: time.Second},
+		url: target, protocol: proto, metrics: m, log: log, failureLog: rate.Sometimes{First: 10, Interval: time.Second},
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse // the secret is for nobody else
+			return http.ErrUseLastResponse // only the service may get the secret
 		}},
 		breakers: newBreakers(),
 		calls:    make(chan struct{}, maxCalls), strangers: make(chan struct{}, maxStrangers),
@@ -187,7 +187,7 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 	}, nil
 }
 
-// Why there is no answer.
+// Why the authority gave no answer.
 var (
 	errSkipped = errors.New("calls are skipped: the authority failed lately")
 	errBusy    = errors.New("too many calls of the authority")
@@ -197,7 +197,7 @@ var (
 var errThrottled = errors.New("status 429")
 
 // malformed is an answer that is not as in the contract. It says nothing about the service's health: the next device's
-// may be good.
+// answer may be good.
 type malformed struct{ error }
 
 // Ask implements [credential.Authority].
@@ -226,7 +226,8 @@ func (c *Client) Ask(ctx context.Context, id, secret string, familiar bool) (cre
 	return answer, err
 }
 
-func (c *Client) askService(ctx context.Context, id, secret string, familiar bool) (answer credential.Answer, err error) {
+func (c *Client) askService(ctx context.Context, id, secret string,
+	familiar bool) (answer credential.Answer, err error) {
 	arrived := time.Now()
 	if !familiar {
 		leave, err := acquireSlot(ctx, c.strangers)
@@ -267,19 +268,19 @@ func (c *Client) askService(ctx context.Context, id, secret string, familiar boo
 	return answer, err
 }
 
-// isFailure reports whether err is a failure of the service, or of the way to it.
+// isFailure reports whether err is a failure of the service, or of the way to the service.
 func isFailure(err error) bool {
 	return err != nil && !errors.As(err, new(malformed)) && !errors.Is(err, errThrottled)
 }
 
-// waitedTooLong reports whether the wait for a place took half of the time: a call that ends too late then says nothing about
-// the service.
+// waitedTooLong reports whether the wait for a slot took half of the time until ctx ends: a timeout of the call would
+// say nothing about the service.
 func waitedTooLong(ctx context.Context, arrived time.Time) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < end.Sub(arrived)/2
 }
 
-// acquireSlot waits for one of the places.
+// acquireSlot waits for a free slot.
 func acquireSlot(ctx context.Context, places chan struct{}) (leave func(), err error) {
 	select {
 	case places <- struct{}{}:
@@ -289,7 +290,7 @@ func acquireSlot(ctx context.Context, places chan struct{}) (leave func(), err e
 	}
 }
 
-// callOnce makes one call.
+// callOnce makes a call, without a retry.
 func (c *Client) callOnce(ctx context.Context, body []byte) (credential.Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url.String(), bytes.NewReader(body))
 	if err != nil {
@@ -316,7 +317,7 @@ func (c *Client) callOnce(ctx context.Context, body []byte) (credential.Answer, 
 	return c.protocol.decode(response, text)
 }
 
-// describeError returns an error of the connection without text of the service's, which may quote the secret, and without
+// describeError returns an error of the connection without the service's text, which may quote the secret, and without
 // the URL, which may have a key in its query.
 func describeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -352,7 +353,7 @@ func describeError(err error) error {
 	return errors.New("the answer is malformed HTTP, or the connection broke")
 }
 
-// Parse reads the body of an answer of status 200. The error doesn't quote it.
+// Parse reads the body of an answer of status 200. The error doesn't quote the body.
 func Parse(text []byte) (credential.Answer, error) {
 	if len(text) > maxAnswer {
 		return credential.Answer{}, malformed{fmt.Errorf("over %d bytes", maxAnswer)}
@@ -365,7 +366,8 @@ func Parse(text []byte) (credential.Answer, error) {
 		NotAfter    *time.Time        `json:"not_after"`
 		Labels      map[string]string `json:"labels"`
 	}
-	// A slip in not_after must not let a device in for ever; a second allow, which another reader takes, not at all.
+	// Unknown and repeated fields are errors: a misspelt not_after must not let a device in for ever, nor a second
+	// allow, which another reader takes, at all.
 	if strictjson.Decode(bytes.NewReader(text), &said) != nil || said.Allow == nil {
 		return credential.Answer{}, malformed{errors.New(`want a JSON object with allow, and nothing else than ` +
 			`id, permissions, ttl, not_after (RFC 3339) and labels, each once`)}

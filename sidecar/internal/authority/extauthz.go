@@ -17,8 +17,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// checkMethod is Check of Envoy's external authorization, envoy/service/auth/v3/external_auth.proto. The few fields of
-// its messages are read and written here: grpc-go and go-control-plane would make the program 17 % larger.
+// checkMethod is Check of Envoy's external authorization, envoy/service/auth/v3/external_auth.proto. This file reads
+// and writes the few fields of its messages: grpc-go and go-control-plane would make the program 17 % larger.
 const checkMethod = "/envoy.service.auth.v3.Authorization/Check"
 
 // metadataName is the field of an answer's dynamic metadata that has the fields of an answer by HTTP.
@@ -31,7 +31,7 @@ var grpcProtocol = protocol{
 	decode: checkAnswer, statuses: []int{http.StatusOK},
 }
 
-// checkRequest returns the call's body: a request with the headers of a device, as envoy.yaml has them.
+// checkRequest returns the call's body: a request with the headers of a device, as in envoy.yaml.
 func checkRequest(target *url.URL, id, secret string) ([]byte, error) {
 	headers := [][2]string{{"x-device-id", id}, {"x-device-token", secret}}
 	if !strings.Contains(id, ":") { // RFC 7617, section 2
@@ -64,7 +64,7 @@ const (
 	codeUnauthenticated   = 16
 )
 
-// unfitCodes are the codes that say that the call doesn't fit the service, or that it has no policy for it: invalid
+// unfitCodes say that the call doesn't fit the service, or that the service has no policy for the call: invalid
 // argument, not found, already exists, failed precondition, out of range, unimplemented.
 var unfitCodes = []uint64{3, 5, 6, 9, 11, 12}
 
@@ -84,12 +84,13 @@ func checkAnswer(response *http.Response, body []byte) (credential.Answer, error
 	kind, suffixed := strings.CutPrefix(response.Header.Get("Content-Type"), "application/grpc")
 	stated := response.Trailer.Values("Grpc-Status")
 	if len(body) == 0 || len(stated) > 0 {
-		stated = append(stated, response.Header.Values("Grpc-Status")...) // instead, without a message
+		// An answer without a message may have its status in the header.
+		stated = append(stated, response.Header.Values("Grpc-Status")...)
 	}
 	switch code, ok := parseCode(strings.Join(stated, ",")); {
 	case !ok || !suffixed || kind != "" && kind[0] != '+' && kind[0] != ';':
 		return credential.Answer{}, malformed{errors.New("no answer of gRPC")}
-	case code != codeOK: // also that the sidecar has no permission
+	case code != codeOK: // including: the sidecar has no permission
 		return credential.Answer{}, codeError(code, "status")
 	}
 	if len(body) > maxAnswer {
@@ -111,7 +112,7 @@ func parseCode(text string) (code uint64, ok bool) {
 	return code, text != ""
 }
 
-// ParseCheck reads a CheckResponse. The error doesn't quote it.
+// ParseCheck reads a CheckResponse. The error doesn't quote the message.
 func ParseCheck(message []byte) (credential.Answer, error) {
 	var code, denied uint64 // google.rpc.Code; the status of HTTP for a denied client
 	var stated, allows, denies, fails bool
@@ -157,13 +158,13 @@ func ParseCheck(message []byte) (credential.Answer, error) {
 		return credential.Answer{}, codeError(code, "status of the answer")
 	case denies:
 		return credential.Answer{}, malformed{errors.New("allowed, with denied_response")}
-	case !stated && !allows: // Envoy takes it for an allow
+	case !stated && !allows: // which Envoy takes for an allow
 		return credential.Answer{}, malformed{errors.New("neither status nor ok_response")}
 	}
 	return parseAllow(metadata)
 }
 
-// parseAllow returns an allow with what its dynamic metadata, a google.protobuf.Struct, says.
+// parseAllow returns an allow with the fields of its dynamic metadata, a google.protobuf.Struct.
 func parseAllow(metadata []byte) (credential.Answer, error) {
 	var all structpb.Struct
 	if proto.Unmarshal(metadata, &all) != nil {
@@ -223,7 +224,7 @@ func visitFields(message []byte, visit visitor) error {
 	return nil
 }
 
-// readInteger sets value to a field of a message, if the message has it.
+// readInteger sets value to a field of a message, if the message has the field.
 func readInteger(message []byte, of protowire.Number, value *uint64) error {
 	return visitFields(message, func(field protowire.Number, kind protowire.Type, got uint64, _ []byte) error {
 		switch {

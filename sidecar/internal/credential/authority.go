@@ -18,58 +18,60 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// Authority is a service that decides about devices without a record in Redis. It is safe for concurrent use.
+// Authority is a service that decides about devices without a record in Redis. Its methods are safe for concurrent use.
 type Authority interface {
-	// Ask returns the service's answer by the end of ctx. An error means that there is none; it contains no secret.
-	// familiar: the device authenticated from the same network before.
+	// Ask returns the service's answer by the end of ctx, or an error if the service gave none. The error contains no
+	// secret. familiar: the device authenticated from the same network before.
 	Ask(ctx context.Context, id, secret string, familiar bool) (Answer, error)
 }
 
-// ErrFailed is of a call that the service, or the way to it, failed to answer. Its credential may be why.
+// ErrFailed means that the service, or the way to the service, failed to answer. The credential may be the cause.
 var ErrFailed = errors.New("the call of the authority failed")
 
-// Answer is what an authority says about a credential.
+// Answer is the answer of an authority to a credential.
 type Answer struct {
 	ID    string // of the device; "" if the service doesn't say it
 	Allow bool
-	// The rest is of an allow only.
+	// The following fields are set for an allow only.
 	Permissions []string          // names (limits.ValidPermission), at most limits.MaxPermissions, each once
-	TTL         time.Duration     // how long it counts; 0, or more than AllowTTL: as long as other verdicts
+	TTL         time.Duration     // how long the allow counts; 0, or more than AllowTTL: AllowTTL
 	NotAfter    time.Time         // when the device's access ends; zero: never
 	Labels      map[string]string // contract.CheckLabel, at most contract.MaxLabels
 }
 
 const (
-	// graceLife is how long the edge's memory keeps an allow verdict of an authority after its end, for verdict_grace.
+	// graceLife is how long the edge's memory keeps an authority's expired allow, for verdict_grace.
 	graceLife = 24 * time.Hour
-	// heldLife is how long an answer is held after its end: longer than any copy of its verdict.
+	// answerLife is how long an expired answer stays stored: longer than any copy of its verdict.
 	answerLife = graceLife + time.Minute
-	// maxOfDevice bounds the answers that are held for one device, each for another secret.
+	// maxDeviceAnswers bounds the stored answers for a device, each for another secret.
 	maxDeviceAnswers = 4
-	// maxShared bounds how long other sidecars use an answer: less than a tombstone lives, see Question.Invalidated.
+	// maxShareTime bounds how long other sidecars use an answer: less than a tombstone lives, see
+	// Question.Invalidations.
 	maxShareTime = time.Hour
-	// maxFailing bounds the calls that failed lately, blameWithin the time until another one's answer shows that their
-	// credentials, not the service, may be why.
+	// maxFailedCalls bounds the list of recently failed calls. If another call is answered within blameWithin, the
+	// failed calls' credentials, not the service, may be the cause.
 	maxFailedCalls = 64
 	blameWithin    = time.Second
 )
 
-// answers has the allows of the authority: those that the edge may have, and what is needed to end them. The methods'
-// callers hold the verifier's lock.
+// answers has the authority's allows that the edge may hold, and the state for ending these allows. Callers of its
+// methods hold the verifier's lock.
 type answers struct {
 	limit      int // maximum number
 	devices    map[string]*authorityDevice
 	order      list.List // of *answer, the oldest first
 	running    map[string]int
-	searchedAt time.Time      // when endExpired last did
-	ownCalls   map[uint64]int // calls about unknown secrets of devices from their own network, by pair
-	// era is the generation of devices without a record. It changes when calls that run may get outdated answers.
+	searchedAt time.Time      // last search of endExpiredAnswers
+	ownCalls   map[uint64]int // running calls for unknown secrets from a device's own network, by pair
+	// generation is the generation of devices without a record. The number changes when running calls may get outdated
+	// answers.
 	generation uint64
-	// group identifies the invalidations of several devices, and has the tombstones that these are, by id.
+	// invalidations is a digest of the tombstones that invalidate several devices; tombstones has them by id.
 	invalidations uint64
 	tombstones    map[string]*record
-	// doubt, until it ends, is part of what identifies them: an invalidation may not be known yet, so what other sidecars
-	// have shared counts no more.
+	// doubtNonce, until doubtEnds, changes the digest: an invalidation may not be known yet, so answers that other
+	// sidecars shared must not count.
 	doubtNonce  uint64
 	doubtEnds   time.Time
 	failedCalls []failedCall // the newest last
@@ -83,20 +85,20 @@ type failedCall struct {
 
 // authorityDevice is a device that the authority allowed.
 type authorityDevice struct {
-	answers []*storedAnswer // the newest last, at most maxOfDevice
-	sources []source        // as those of a record
+	answers []*storedAnswer // the newest last, at most maxDeviceAnswers
+	sources []source        // see record.sources
 }
 
-// storedAnswer is an allow of the authority for one secret.
+// storedAnswer is an allow of the authority for a single secret.
 type storedAnswer struct {
 	device      string
 	digest      digest
 	permissions uint64
 	labels      map[string]string
-	freshUntil  time.Time // needs no call until then
+	freshUntil  time.Time // until then the authority is not called
 	ends        time.Time // of the verdict
 	notAfter    time.Time
-	session     string // identifies the answer in this process; "": it has ended
+	session     string // identifies the answer in this process; "": the answer has ended
 	element     *list.Element
 }
 
@@ -110,7 +112,7 @@ func (v *Verifier) authorityDecides(id string, why Reason) bool {
 	return v.Authority != nil && (why == reasonUnknown || why == reasonDeleted) && !contract.IsInvalidation(id)
 }
 
-// authorityGeneration returns the generation of a device without a record, r is its tombstone or nil. mu is held.
+// authorityGeneration returns the generation of a device without a record; r is its tombstone or nil. mu is held.
 func (v *Verifier) authorityGeneration(r *record) uint64 {
 	if r == nil {
 		return v.answers.generation
@@ -124,7 +126,7 @@ func (v *Verifier) restartCalls() {
 	v.answers.generation = v.generation
 }
 
-// currentTombstone returns the record of the attempt's device, nil or a tombstone; false if the attempt must start over. mu is
+// currentTombstone returns the tombstone of the attempt's device, or nil; false if the attempt must start over. mu is
 // held.
 func (v *Verifier) currentTombstone(a *attempt) (*record, bool) {
 	_, why := v.findAdmissible(a.id, time.Now())
@@ -135,13 +137,13 @@ func (v *Verifier) currentTombstone(a *attempt) (*record, bool) {
 	return r, v.authorityGeneration(r) == a.generation
 }
 
-// tryStoredAnswer prepares an attempt for a call of the authority. It returns the answer if one is known that needs none. mu
-// is held.
+// tryStoredAnswer prepares an attempt for a call of the authority, or returns the stored answer, true. mu is held.
 func (v *Verifier) tryStoredAnswer(a *attempt, now time.Time) (Result, bool) {
-	if slices.Contains(v.synced, false) { // an invalidation may be in a shard that was not read yet
+	if slices.Contains(v.synced, false) { // a shard that was not read yet may have an invalidation
 		return unavailable(reasonStarting), true
 	}
-	a.byAuthority, a.generation, a.toTry, a.wrong, a.isFreeGuess = true, v.authorityGeneration(v.records[a.id]), nil, false, false
+	a.byAuthority, a.generation = true, v.authorityGeneration(v.records[a.id])
+	a.toTry, a.wrong, a.isFreeGuess = nil, false, false
 	d := v.answers.devices[a.id]
 	a.familiar = d != nil && slices.Contains(d.sources, a.source)
 	x := d.findAnswer(a.digest)
@@ -152,18 +154,19 @@ func (v *Verifier) tryStoredAnswer(a *attempt, now time.Time) (Result, bool) {
 		return v.refuseGuess(a, wait), true
 	}
 	if !a.familiar && a.source != 0 && v.byPair.isFull(v.sources.pairKey(a.id, a.source)) {
-		return unavailable(reasonOverload), true // as a wrong one, which gets no place now
+		return unavailable(reasonOverload), true // as for a wrong secret, whose call would not be admitted
 	}
 	return v.allowByAuthority(a, x, reasonPin), true
 }
 
-// authorityQuestion is question for an attempt that the authority decides; mu is held.
+// authorityQuestion is newQuestion for an attempt that the authority decides; mu is held.
 func (v *Verifier) authorityQuestion(a *attempt) (*Question, bool) {
 	r, ok := v.currentTombstone(a)
 	if !ok {
 		return nil, false
 	}
-	c := &Question{Device: a.id, Secret: a.secret, Authority: true, Invalidations: v.answers.invalidations, Timeout: v.authorityTimeout()}
+	c := &Question{Device: a.id, Secret: a.secret, Authority: true, Invalidations: v.answers.invalidations,
+		Timeout: v.authorityTimeout()}
 	if time.Now().Before(v.answers.doubtEnds) {
 		c.Invalidations ^= v.answers.doubtNonce
 	}
@@ -176,10 +179,10 @@ func (v *Verifier) authorityQuestion(a *attempt) (*Question, bool) {
 // authorityTimeout is how long the authority may take, less than a caller waits.
 func (v *Verifier) authorityTimeout() time.Duration { return v.Wait - v.Wait/10 }
 
-// consultAuthority asks the authority, unless another sidecar has done so or is doing it, and returns the answer. Like hash, it
-// is the work of one flight.
+// consultAuthority returns the authority's answer, or the answer that another sidecar got or is getting. Like
+// verifyHash, consultAuthority is the work of a flight.
 func (v *Verifier) consultAuthority(ctx context.Context, a attempt, f *flight) Result {
-	v.countCall(a.id, 1) // before the question: from now on, an invalidation changes the era
+	v.countCall(a.id, 1) // before the question: from now on, an invalidation changes the generation
 	defer v.countCall(a.id, -1)
 	again := a
 	if r, done := v.decideAndBlame(&again); done { // another flight has ended since the attempt was decided
@@ -192,7 +195,7 @@ func (v *Verifier) consultAuthority(ctx context.Context, a attempt, f *flight) R
 	defer leave()
 	c, ok := v.newQuestion(&a)
 	if !ok || !v.confirmNoRecord(ctx, &a) {
-		return unavailable(reasonUnsure) // no caller uses this answer: they start over
+		return unavailable(reasonUnsure) // no caller uses this answer: callers start over
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -220,8 +223,9 @@ func (v *Verifier) consultAuthority(ctx context.Context, a attempt, f *flight) R
 	}
 }
 
-// confirmNoRecord reports whether the authority may decide: Redis has no record of the device. Events and the log may hide one,
-// as whoever writes objects also writes these. If Redis doesn't tell, what was read from it counts, but no event.
+// confirmNoRecord reports whether Redis has no record of the device, so the authority may decide. Events and the log
+// may hide a record, since writers of objects can also write events and the log. If Redis doesn't answer, records that
+// were read from Redis count, but events don't.
 func (v *Verifier) confirmNoRecord(ctx context.Context, a *attempt) bool {
 	if v.Registered == nil {
 		return true
@@ -236,8 +240,8 @@ func (v *Verifier) confirmNoRecord(ctx context.Context, a *attempt) bool {
 	return r == nil || !r.doubted
 }
 
-// reserveAuthorityCall bounds the running calls: were all of them about wrong secrets, no limit would be exceeded. From the device's
-// own network a secret that was right needs no place, so that guesses can't keep the device out.
+// reserveAuthorityCall admits a call only if, should all running calls have wrong secrets, the failure limits still
+// hold. A secret that was right needs no reservation at the device's own network, so guesses can't lock the device out.
 func (v *Verifier) reserveAuthorityCall(a *attempt) (leave func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -272,12 +276,12 @@ func (v *Verifier) reserveAuthorityCall(a *attempt) (leave func(), ok bool) {
 	}, true
 }
 
-// authorityAway is the answer while the authority gives none: the edge may use an expired verdict, within verdict_grace.
+// authorityAway is the answer without an authority: within verdict_grace, the edge may use an expired verdict.
 func authorityAway() Result {
 	return Result{Outcome: wire.Away, Reason: reasonNoAuthority, RetryAfter: retryAfter}
 }
 
-// callAuthority asks the authority, and ends what the fleet began.
+// callAuthority calls the authority, and ends the claim of [Fleet.Begin] with the result.
 func (v *Verifier) callAuthority(ctx context.Context, a *attempt, end func(*Match)) Result {
 	spanned, span := tracing.Child(ctx, "authority")
 	said, err := v.Authority.Ask(spanned, a.id, a.secret, a.familiar)
@@ -302,8 +306,8 @@ func (v *Verifier) callAuthority(ctx context.Context, a *attempt, end func(*Matc
 	return r
 }
 
-// countUnanswered counts a secret that is none of those that the authority found right, while verdict_grace lets the device
-// in with these: otherwise nothing would limit guesses while the authority is away.
+// countUnanswered counts a secret that the authority never found right, if the device has right secrets. verdict_grace
+// lets the device in with its right secrets: otherwise nothing would limit guesses while the authority is away.
 func (v *Verifier) countUnanswered(a *attempt, err error) {
 	v.mu.Lock()
 	t := &v.answers
@@ -321,8 +325,8 @@ func (v *Verifier) countUnanswered(a *attempt, err error) {
 	}
 }
 
-// blameFailedCalls counts the calls that failed just before another one was answered for their sources, as guesses: one
-// client's must not keep new devices out. While the service is down, nobody is to blame.
+// blameFailedCalls runs when a call was answered. It counts the calls that failed just before as guesses of their
+// sources: a single client's failures must not keep new devices out. While the service is down, nobody is blamed.
 func (v *Verifier) blameFailedCalls() {
 	v.mu.Lock()
 	lately := v.answers.failedCalls
@@ -335,7 +339,7 @@ func (v *Verifier) blameFailedCalls() {
 	}
 }
 
-// matchAnswer returns the match that an allow is. The authority is asked again after two thirds of its life.
+// matchAnswer returns the match for an allow. The authority is called again after two thirds of the match's life.
 func (v *Verifier) matchAnswer(said *Answer) *Match {
 	now := time.Now()
 	life := v.allowLife()
@@ -347,14 +351,14 @@ func (v *Verifier) matchAnswer(said *Answer) *Match {
 	}}
 }
 
-// concludeAuthority is conclude for an attempt that the authority decides; mu is held.
+// concludeAuthority is concludeAttempt for an attempt that the authority decides; mu is held.
 func (v *Verifier) concludeAuthority(a *attempt, m *Match, now time.Time, reason Reason) Result {
 	if _, ok := v.currentTombstone(a); !ok {
-		return unavailable(reasonUnsure) // no caller uses this answer: they start over
+		return unavailable(reasonUnsure) // no caller uses this answer: callers start over
 	}
 	if m == nil || m.Authority == nil || !m.Authority.NotAfter.IsZero() && !now.Before(m.Authority.NotAfter) {
 		if d := v.answers.devices[a.id]; d.findAnswer(a.digest) != nil {
-			v.endAnswers(a.id) // it was right before
+			v.endAnswers(a.id) // the secret was right before
 		}
 		if m != nil {
 			reason = reasonExpired
@@ -367,9 +371,10 @@ func (v *Verifier) concludeAuthority(a *attempt, m *Match, now time.Time, reason
 		return authorityAway()
 	}
 	v.generation++
-	most := now.Add(v.AllowTTL + v.AllowTTL/10) // another sidecar may have another setting, or another clock
-	x := &storedAnswer{device: a.id, digest: a.digest, permissions: bits, labels: m.Authority.Labels, freshUntil: earlier(m.Until, most),
-		ends: earlier(m.Authority.Ends, most), notAfter: m.Authority.NotAfter, session: "a" + strconv.FormatUint(v.generation, 10)}
+	most := now.Add(v.AllowTTL + v.AllowTTL/10) // another sidecar may have another AllowTTL or clock
+	x := &storedAnswer{device: a.id, digest: a.digest, permissions: bits, labels: m.Authority.Labels,
+		freshUntil: earlier(m.Until, most), ends: earlier(m.Authority.Ends, most), notAfter: m.Authority.NotAfter,
+		session: "a" + strconv.FormatUint(v.generation, 10)}
 	if !x.notAfter.IsZero() {
 		x.freshUntil = earlier(x.freshUntil, x.notAfter)
 	}
@@ -405,7 +410,7 @@ func (d *authorityDevice) findAnswer(secret digest) *storedAnswer {
 	return nil
 }
 
-// storeAnswer holds an answer instead of the one before for the same secret; mu is held.
+// storeAnswer stores an answer, and forgets the earlier answer for the same secret; mu is held.
 func (v *Verifier) storeAnswer(a *attempt, x *storedAnswer, now time.Time) {
 	t := &v.answers
 	for first := t.order.Front(); first != nil; first = t.order.Front() {
@@ -452,8 +457,8 @@ func (v *Verifier) forgetAnswer(x *storedAnswer) {
 	}
 }
 
-// endAnswer makes an answer count no more, once the edge hasn't its verdict. It stays: the device authenticated before. mu is
-// held.
+// endAnswer invalidates an answer whose verdict was dropped at the edge. The answer stays stored as proof that the
+// device authenticated before. mu is held.
 func (v *Verifier) endAnswer(x *storedAnswer) {
 	if x.permissions != 0 {
 		v.memory.ReleasePermissions(x.permissions)
@@ -461,7 +466,7 @@ func (v *Verifier) endAnswer(x *storedAnswer) {
 	x.permissions, x.labels, x.freshUntil, x.session = 0, nil, time.Time{}, ""
 }
 
-// endAnswers ends what the authority said about a device, at the edge, too; mu is held.
+// endAnswers ends all answers for a device, also at the edge; mu is held.
 func (v *Verifier) endAnswers(id string) {
 	v.memory.DropVerdicts(id)
 	v.endStoredAnswers(id)
@@ -476,8 +481,8 @@ func (v *Verifier) endStoredAnswers(id string) {
 	}
 }
 
-// endExpiredAnswers ends the answers that have expired and have bits, which verdict_grace loses. It reports whether there were
-// any, and searches once in retryEvery: there may be very many. mu is held.
+// endExpiredAnswers ends expired answers that occupy permission bits; verdict_grace loses these answers. It reports
+// whether it found any. Since a search may be long, it searches at most once in retryEvery. mu is held.
 func (v *Verifier) endExpiredAnswers(now time.Time) (found bool) {
 	if now.Sub(v.answers.searchedAt) < retryEvery {
 		return false
@@ -501,8 +506,8 @@ func (v *Verifier) countCall(id string, more int) {
 	}
 }
 
-// invalidateAnswers ends the answers that a change of the device's record from before to after, nil for none, outdates; mu is
-// held. replace has dropped the verdicts of the device itself.
+// invalidateAnswers ends the answers that a change of the device's record to after, nil for none, outdates; mu is held.
+// replaceRecord has dropped the verdicts of the device itself.
 func (v *Verifier) invalidateAnswers(id string, after *record) {
 	if v.Authority == nil {
 		return
@@ -522,8 +527,8 @@ func (v *Verifier) invalidateAnswers(id string, after *record) {
 	v.answers.invalidations = digestInvalidations(v.answers.tombstones)
 }
 
-// endInvalidated ends the answers of all devices that an invalidation names, and running calls: nobody knows yet what the
-// answer to these will be. mu is held.
+// endInvalidated ends the answers of all devices that an invalidation names. It restarts running calls, since their
+// answers may have labels that the invalidation names. mu is held.
 func (v *Verifier) endInvalidated(invalidation string) {
 	v.restartCalls()
 	for id, d := range v.answers.devices {
@@ -535,7 +540,7 @@ func (v *Verifier) endInvalidated(invalidation string) {
 	}
 }
 
-// digestInvalidations returns a number that changes with each invalidation of several devices, the same in all sidecars.
+// digestInvalidations returns a digest of the invalidations of several devices, the same in all sidecars.
 func digestInvalidations(tombstones map[string]*record) uint64 {
 	sum := sha256.New()
 	for _, id := range slices.Sorted(maps.Keys(tombstones)) {
@@ -545,8 +550,8 @@ func digestInvalidations(tombstones map[string]*record) uint64 {
 	return binary.BigEndian.Uint64(sum.Sum(nil))
 }
 
-// doubtAnswers ends what the authority said about a device, or about those that an invalidation names: Redis may have
-// another record. mu is held.
+// doubtAnswers ends the answers for a device, or for all devices that an invalidation names: Redis may have another
+// record. mu is held.
 func (v *Verifier) doubtAnswers(id string) {
 	if v.Authority == nil {
 		return
@@ -562,7 +567,7 @@ func (v *Verifier) doubtAnswers(id string) {
 	}
 }
 
-// isAnswerSession reports whether the answer that session identifies still counts; mu is held.
+// isAnswerSession reports whether session identifies an answer that has not ended; mu is held.
 func (v *Verifier) isAnswerSession(id, session string) bool {
 	d := v.answers.devices[id]
 	return d != nil && session != "" &&

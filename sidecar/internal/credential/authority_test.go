@@ -108,7 +108,8 @@ func TestAuthority(t *testing.T) {
 		t.Errorf("permissions %q", got)
 	}
 	r := f.show(t, "d", "right", "", wire.Allow, "pin")
-	if !r.ByAuthority || !f.SessionValid("d", r.Session) || f.SessionValid("deleted", r.Session) || f.SessionValid("d", "") {
+	if !r.ByAuthority || !f.SessionValid("d", r.Session) || f.SessionValid("deleted", r.Session) ||
+		f.SessionValid("d", "") {
 		t.Errorf("session %q is not that of the answer", r.Session)
 	}
 	if got := f.VerifySession("d", r.Session); got.Outcome != wire.Deny {

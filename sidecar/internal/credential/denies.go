@@ -5,31 +5,31 @@ import (
 	"time"
 )
 
-// Bounds of stored denies. Each costs the edge two writes, now and when it expires.
+// Bounds of stored denies. Each costs the edge two writes: now, and at its expiry.
 const (
 	denySlots = 1 << 16 // recently denied credentials, 8 bytes each
 	denyRate  = 500     // maximum number stored per second
 )
 
-// denyFilter decides which deny verdicts are stored at the edge: not the first for a credential that was denied without
-// bcrypt, because a flood shows each credential once, and at most denyRate per second. A denied credential without a
-// stored verdict costs a call when it comes again, but no bcrypt. It is not safe for concurrent use.
+// denyFilter decides which deny verdicts are stored at the edge: at most denyRate per second, and not the first deny
+// without bcrypt for a credential, because a flood shows each credential once. A denied credential without a stored
+// verdict costs a call when it returns, but no bcrypt. denyFilter is not safe for concurrent use.
 type denyFilter struct {
-	recent []uint64 // by digest; made when first needed
+	recent []uint64 // tags of digests; made on first use
 	tat    time.Time
 }
 
-// denyFate is the result for a deny verdict, a label of metrics.
+// denyFate says whether, and why, a deny verdict is stored; a label of metrics.
 type denyFate string
 
-// The fates. Only stored verdicts go to the edge.
+// Only stored verdicts go to the edge.
 const (
 	denyStored  denyFate = "stored"
 	denyFirst   denyFate = "first"
 	denyLimited denyFate = "limited"
 )
 
-// decideFate decides the fate of a deny verdict.
+// decideFate decides the fate of a deny verdict; costly: bcrypt or the authority has just run.
 func (s *denyFilter) decideFate(d digest, now time.Time, costly bool) denyFate {
 	if s.recent == nil {
 		s.recent = make([]uint64, denySlots)

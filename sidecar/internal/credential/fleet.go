@@ -6,31 +6,33 @@ import (
 	"time"
 )
 
-// fleetPatience bounds the total wait of a verification for runs of bcrypt in other sidecars; then it runs bcrypt itself.
+// fleetPatience bounds a verification's total wait for runs of bcrypt in other sidecars; afterwards this sidecar runs
+// bcrypt.
 const fleetPatience = 5 * time.Second
 
-// Fleet is the other sidecars of the same Redis, which share the results of bcrypt. Only matches are shared. Its
-// methods are safe for concurrent use, take a fraction of a second at most, and return no match if Redis does not
-// answer. Of the contexts of Find and Begin they take the span only, not the end.
+// Fleet is the other sidecars of the same Redis, which share the results of bcrypt, matches only. Its methods are safe
+// for concurrent use, take at most a fraction of a second, and return no match if Redis does not answer. Find and Begin
+// use the span of their context, but ignore its end.
 type Fleet interface {
-	// Find returns the match that a sidecar has shared for c, nil if there is none.
+	// Find returns the match that a sidecar has shared for c, nil for none.
 	Find(ctx context.Context, c *Question) *Match
-	// Begin must be called with a worker, before bcrypt runs. It returns a match that was shared meanwhile; or end, to
-	// be called with the result of the run, nil for no match; or neither, if another sidecar runs bcrypt for c.
+	// Begin claims the run of bcrypt for c; its caller must have a worker. It returns a match that was shared
+	// meanwhile; or end, to be called with the result of the run, nil for no match; or nil for both, if another sidecar
+	// runs bcrypt for c.
 	Begin(ctx context.Context, c *Question) (shared *Match, end func(*Match))
 	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted returns false.
 	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }
 
-// Question asks whether a secret is right for one version of a device's record. Another version, or another hash, is
-// another question: a result for a record does not apply to its successor.
+// Question asks whether a secret is right for a single version of a device's record. Versions and hashes distinguish
+// questions: a result for a record does not apply to its successor.
 type Question struct {
 	Device, Secret string
 	Version        uint64
-	Hashes         []string // all hashes of the record, in its order
+	Hashes         []string // all hashes of the record, in the record's order
 
-	// Authority: the authority decides, since there is no record. Version and PublishedMS are those of the device's
-	// tombstone, 0 for none. Invalidated is another number after each invalidation of several devices.
+	// Authority: the authority decides, since Redis has no record. Version and PublishedMS are those of the device's
+	// tombstone, 0 for none. Invalidations changes with each invalidation of several devices.
 	Authority     bool
 	PublishedMS   int64
 	Invalidations uint64
@@ -40,11 +42,11 @@ type Question struct {
 // Match is a positive answer to a question.
 type Match struct {
 	Hash      string          // the hash that the secret matches
-	Until     time.Time       // valid without bcrypt, or a call of the authority, until then
-	Authority *AuthorityAllow // by an authority; nil: Hash is a match
+	Until     time.Time       // until then, the match needs no bcrypt and no call of the authority
+	Authority *AuthorityAllow // set if an authority decided; nil: Hash is set
 }
 
-// AuthorityAllow is the rest of an authority's allow.
+// AuthorityAllow has the contents of an authority's allow.
 type AuthorityAllow struct {
 	Permissions []string
 	Ends        time.Time // of the verdict
@@ -70,8 +72,8 @@ func (v *Verifier) newQuestion(a *attempt) (*Question, bool) {
 	return c, true
 }
 
-// newMatch returns the match that bcrypt has just found. Its end has jitter, so that secrets confirmed at the same time
-// don't expire at the same time.
+// newMatch returns the match that bcrypt has just found. Jitter spreads the expiry of secrets that were confirmed at
+// the same time.
 func (v *Verifier) newMatch(hash string) *Match {
 	life := time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64()))
 	return &Match{Hash: hash, Until: time.Now().Add(life)}

@@ -9,12 +9,13 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// verifyHash runs bcrypt for the attempt, unless another sidecar has done so or is doing it, and returns the answer. It is
-// the work of one flight: all waiting callers get the answer, and each of them checks that it is still valid.
+// verifyHash returns the answer for the attempt by bcrypt: of this sidecar, or of a sidecar that has run or is running
+// bcrypt for the attempt. It is the work of a flight: all waiting callers get the answer, and each caller checks that
+// the answer is still valid.
 func (v *Verifier) verifyHash(ctx context.Context, a attempt, f *flight) Result {
 	c, ok := v.newQuestion(&a)
 	if !ok {
-		return unavailable(reasonUnsure) // no caller uses this answer: they start over
+		return unavailable(reasonUnsure) // no caller uses this answer: callers start over
 	}
 	if m := v.Fleet.Find(ctx, c); m != nil {
 		return v.concludeAttempt(&a, m, reasonShared)
@@ -33,15 +34,15 @@ func (v *Verifier) verifyHash(ctx context.Context, a attempt, f *flight) Result 
 		if m != nil {
 			return v.concludeAttempt(&a, m, reasonShared)
 		}
-		patience -= time.Since(began) // without the time in our own queue
+		patience -= time.Since(began) // without the time in this sidecar's queue
 		if !wanted() {
-			return unavailable(reasonUnsure) // no caller uses this answer: they have gone, or start over
+			return unavailable(reasonUnsure) // no caller uses this answer: callers have gone, or start over
 		}
 	}
 }
 
-// runBcrypt waits for a worker and runs bcrypt. others: the attempt is patient, and another sidecar is running bcrypt for
-// it, so work did not.
+// runBcrypt waits for a worker and runs bcrypt. It returns others, without a run, if the attempt is patient and another
+// sidecar is running bcrypt for the attempt.
 func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted func() bool,
 	patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.classify(&a), wanted: wanted}
@@ -51,7 +52,7 @@ func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted
 	if errors.Is(err, errOverload) {
 		return unavailable(reasonOverload), false
 	} else if err != nil {
-		return unavailable(reasonUnsure), false // no caller uses this answer: they have gone, or start over
+		return unavailable(reasonUnsure), false // no caller uses this answer: callers have gone, or start over
 	}
 	defer v.pool.releaseWorker(w)
 	// While this attempt waited, the record may have changed, or another flight may have found the right secret.
@@ -60,7 +61,7 @@ func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted
 		return r, false
 	}
 	if waited.generation != a.generation {
-		return unavailable(reasonUnsure), false // no caller uses this answer: they start over
+		return unavailable(reasonUnsure), false // no caller uses this answer: callers start over
 	}
 	shared, end := v.Fleet.Begin(ctx, c)
 	switch {
@@ -88,7 +89,7 @@ func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted
 	return r, false
 }
 
-// compareHash runs bcrypt once; pace is nil, or as for Compare.
+// compareHash runs bcrypt once; pace is nil, or as for Config.Compare.
 func (v *Verifier) compareHash(ctx context.Context, hash, secret string, pace <-chan bool) bool {
 	_, span := tracing.Child(ctx, "bcrypt")
 	started := time.Now()
@@ -107,7 +108,7 @@ func (v *Verifier) compareHash(ctx context.Context, hash, secret string, pace <-
 	return err == nil
 }
 
-// concludeAttempt returns the answer for the attempt with match m, nil for none. reason tells who found m.
+// concludeAttempt stores match m, nil for none, and returns the answer for the attempt. reason names the finder of m.
 func (v *Verifier) concludeAttempt(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -117,7 +118,7 @@ func (v *Verifier) concludeAttempt(a *attempt, m *Match, reason Reason) Result {
 	}
 	r := v.currentRecord(a.id, now)
 	if r == nil || r.generation != a.generation {
-		return unavailable(reasonUnsure) // no caller uses this answer: they start over
+		return unavailable(reasonUnsure) // no caller uses this answer: callers start over
 	}
 	if m != nil {
 		r.storeMatch(a.digest, m, now.Add(v.PinTTL))
@@ -126,7 +127,7 @@ func (v *Verifier) concludeAttempt(a *attempt, m *Match, reason Reason) Result {
 	}
 	switch {
 	case r.refusal != "":
-		return unavailable(reasonUnsure) // in doubt: this counts if the record is applied again
+		return unavailable(reasonUnsure) // in doubt: the match counts if the record is applied again
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
 		return v.deny(a, now, reasonExpired)
 	case m == nil:

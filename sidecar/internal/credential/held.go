@@ -12,24 +12,25 @@ import (
 // maxFailureNames bounds the failures whose device and network are known by name, for operators.
 const maxFailureNames = 1024
 
-// Hold is a network, or one device at it, that the limits hold back.
+// Hold is a network, or a device at a network, that the limits delay.
 type Hold struct {
 	// Network is an IPv4 address or an IPv6 /64, see [wire.Network].
 	Network netip.Prefix
-	// Device is the device that is held back there; "": all that never authenticated there.
+	// Device is the delayed device; "": all devices that never authenticated at Network.
 	Device string
 	Last   time.Time
-	// WaitS is how long its next attempt must wait, s; 0: not at all, but it goes last (see --limit.window).
+	// WaitS is the delay of the next attempt, s; 0: no delay, but other attempts go first (see --limit.window).
 	WaitS float64
-	// Own: the device authenticated there before, so its right secret passes, and only others wait.
+	// Own: Device authenticated at Network before, so its right secret passes, and only wrong secrets wait.
 	Own bool
 }
 
-// failureNames has the names of the newest failures: the tables of failures have only hashes. It is safe for concurrent use.
+// failureNames has the names of the newest failures: the tables of failures have only hashes. Its methods are safe for
+// concurrent use.
 type failureNames struct {
 	mu   sync.Mutex
 	all  map[uint64]*Hold // by the key of the table
-	keys []uint64         // at most maxNamed, in a ring
+	keys []uint64         // at most maxFailureNames, in a ring
 	next int
 }
 
@@ -54,14 +55,13 @@ func (n *failureNames) addName(key uint64, network netip.Prefix, device string, 
 	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now(), Own: own}
 }
 
-// dropName removes a name.
 func (n *failureNames) dropName(key uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.all, key)
 }
 
-// ListHolds returns what is held back now, of the last 1,024 networks and devices that failed; the longest wait first.
+// ListHolds returns the current holds among the last 1,024 networks and devices that failed; the longest wait first.
 func (v *Verifier) ListHolds() []Hold {
 	held := []Hold{}
 	v.failureNames.mu.Lock()
@@ -87,8 +87,9 @@ func (v *Verifier) ListHolds() []Hold {
 	return held
 }
 
-// ReleaseHold forgets the failures of a network, and those of its devices that [Verifier.Held] knows; with a device, only
-// those of the device there. It returns how many that are. The edge may refuse the network for some seconds more.
+// ReleaseHold forgets the failures of a network, and of its devices in [Verifier.ListHolds]; with a device, only the
+// device's failures at the network. It returns the number of forgotten holds. The edge may refuse the network for some
+// seconds more.
 func (v *Verifier) ReleaseHold(network netip.Prefix, device string) (released int) {
 	from := v.sources.sourceOf(network.Addr().String())
 	if device == "" {
@@ -123,7 +124,7 @@ func (v *Verifier) nameFailure(a *attempt) {
 	}
 }
 
-// NetworkOf returns the network of an address in text form, as the limits see it; false if it is no address.
+// NetworkOf returns the network of an address in text form, as the limits see it; false if text is not an address.
 func NetworkOf(text string) (netip.Prefix, bool) {
 	address, ok := wire.Network(text)
 	if !ok {

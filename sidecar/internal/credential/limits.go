@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// classify returns the attempt's class. A device that authenticated from its source before has the best one, unless it has
-// lately sent more wrong secrets than the limit for other devices allows.
+// classify returns the attempt's class. A device that authenticated from its source before has the best class, unless
+// it has lately sent more wrong secrets than the limit for other devices allows.
 func (v *Verifier) classify(a *attempt) class {
 	switch {
 	case a.familiar && v.byPair.retryAfter(v.sources.pairKey(a.id, a.source)) == 0:
@@ -20,17 +20,16 @@ func (v *Verifier) classify(a *attempt) class {
 }
 
 // isSuspect reports whether the attempt's source has lately sent wrong secrets. Without a limit for sources it returns
-// false: all devices may share one.
+// false: all devices may share a source.
 func (v *Verifier) isSuspect(a *attempt) bool {
 	return a.source != 0 && v.SourceFailures > 0 && v.bySource.isSuspect(uint64(a.source))
 }
 
-// maxLookups is the maximum number of lookups of shared verdicts in a second, for attempts from one source beyond its
-// limit.
+// maxLookups bounds the lookups of shared verdicts per second, for attempts from a source beyond its limit.
 const maxLookups = 25
 
 // findShared looks for a shared verdict on an attempt beyond a limit. The limit is for attempts that cost bcrypt. Other
-// sidecars often know a good device behind a NAT, or it authenticated at this one before.
+// sidecars often know a good device behind a NAT; at this sidecar, the device may have authenticated before.
 func (v *Verifier) findShared(ctx context.Context, a *attempt) (Result, bool) {
 	key := uint64(a.source)
 	if v.lookups == nil || v.lookups.retryAfter(key) > 0 {
@@ -53,8 +52,8 @@ func (v *Verifier) findShared(ctx context.Context, a *attempt) (Result, bool) {
 	return v.concludeAttempt(a, m, reasonShared), true
 }
 
-// sourceDelay returns how long the limit of its source makes the attempt wait: 0 for a device that authenticated from there
-// before, so that nobody can lock it out, and 0 for an unknown source, which all devices may share.
+// sourceDelay returns how long the limit of its source delays the attempt: 0 for a device that authenticated from the
+// source before, so that nobody can lock the device out, and 0 for an unknown source, which all devices may share.
 func (v *Verifier) sourceDelay(a *attempt) time.Duration {
 	if a.familiar || a.source == 0 {
 		return 0
@@ -62,14 +61,15 @@ func (v *Verifier) sourceDelay(a *attempt) time.Duration {
 	return v.bySource.retryAfter(uint64(a.source))
 }
 
-// Labels of metrics: where guesses come from.
+// Labels of metrics: the origin of guesses.
 const (
-	ownNetwork   = "own" // the device authenticated from there before
+	ownNetwork   = "own" // the device authenticated from this network before
 	otherNetwork = "other"
 )
 
-// guessDelay returns how long the limit of its device and source makes the attempt wait. It is 0 as in limited, but for a
-// device whose right secret is another one: that one passes, so a limit on others doesn't lock it out.
+// guessDelay returns how long the limit of its device and source delays the attempt. It is 0 as in sourceDelay, except
+// for a secret that is known to be wrong: the right secret passes, so a limit on wrong secrets doesn't lock the device
+// out.
 func (v *Verifier) guessDelay(a *attempt) time.Duration {
 	if a.source == 0 || a.familiar && !a.wrong {
 		return 0
@@ -78,7 +78,8 @@ func (v *Verifier) guessDelay(a *attempt) time.Duration {
 }
 
 // refuseGuess returns the answer to an attempt that must wait because of guesses. Unless the device authenticated from
-// there before, the edge refuses all of its secrets meanwhile, also the right one, whose answer would tell that it is.
+// the network before, the edge refuses all secrets of the device meanwhile, also the right secret: an answer to the
+// right secret would reveal it.
 func (v *Verifier) refuseGuess(a *attempt, wait time.Duration) Result {
 	r := Result{Outcome: wire.Throttled, Reason: reasonLimited, RetryAfter: max(wait, retryAfter), ThrottleFor: wait}
 	network := otherNetwork
@@ -95,14 +96,14 @@ func (v *Verifier) countFailure(a *attempt) {
 	v.blameSource(a)
 }
 
-// countGuess counts a wrong secret for its device.
+// countGuess counts a wrong secret for its device and source.
 func (v *Verifier) countGuess(a *attempt) {
 	if a.source != 0 {
 		v.byPair.addFailure(v.sources.pairKey(a.id, a.source))
 	}
 }
 
-// blameSource counts a wrong secret for its source, and lists it for operators.
+// blameSource counts a wrong secret for its source, and names the failure for operators.
 func (v *Verifier) blameSource(a *attempt) {
 	if a.source == 0 {
 		return

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// retryEvery is the interval at which records whose permission names have no bit are checked again.
+// Records whose permission names lack bits are checked again every retryEvery.
 const retryEvery = time.Second
 
-// assignBits gets bits for the record's permission names; mu is held. If there are not enough, the device is told to try
-// again if some will be free soon, and otherwise refused; permit is retried until it succeeds.
+// assignBits gets bits for the record's permission names; mu is held. If bits are lacking but some will be free soon,
+// the device must try again; otherwise the device is refused. Callers retry assignBits until it succeeds.
 func (v *Verifier) assignBits(r *record, id string, names []string) error {
 	var err error
 	if r.permissions, err = v.acquireBits(names); err == nil {
@@ -25,7 +25,7 @@ func (v *Verifier) assignBits(r *record, id string, names []string) error {
 	return err
 }
 
-// acquireBits gets bits for names. If there are not enough, it first ends answers that have expired; mu is held.
+// acquireBits gets bits for names. If bits are lacking, acquireBits ends expired answers and tries again; mu is held.
 func (v *Verifier) acquireBits(names []string) (uint64, error) {
 	set, err := v.memory.Permissions(names)
 	if err != nil && v.endExpiredAnswers(time.Now()) {
@@ -34,7 +34,7 @@ func (v *Verifier) acquireBits(names []string) (uint64, error) {
 	return set, err
 }
 
-// releaseBits returns the bits of a record that is replaced or removed; mu is held.
+// releaseBits releases the bits of a record that is replaced or removed; mu is held.
 func (v *Verifier) releaseBits(r *record) {
 	if r != nil && r.permissions != 0 {
 		v.memory.ReleasePermissions(r.permissions)
@@ -42,7 +42,7 @@ func (v *Verifier) releaseBits(r *record) {
 	}
 }
 
-// scheduleRetry schedules another check of the record; mu is held.
+// scheduleRetry schedules another check of the device's record; mu is held.
 func (v *Verifier) scheduleRetry(id string) {
 	v.waitingForBits[id] = struct{}{}
 	if !v.retryScheduled {
@@ -51,7 +51,7 @@ func (v *Verifier) scheduleRetry(id string) {
 	}
 }
 
-// retryBits checks all records again whose permission names had no bit.
+// retryBits checks all records again whose permission names lack bits.
 func (v *Verifier) retryBits() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

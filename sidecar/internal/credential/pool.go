@@ -15,35 +15,35 @@ var (
 	errUnwanted = errors.New("no request waits for the verification any more")
 )
 
-// After restAfter runs for suspects without a match, each further one is followed by a rest as long as the run, after
-// twice as many by one twice as long, and so on up to restMost. A run counts for maxRestRun at most: one that gets no CPU
-// takes far longer.
+// After restAfter suspect runs without a match, each further run is followed by a rest as long as the run; after twice
+// as many, by a rest twice as long, and so on up to maxRestFactor. A run counts for maxRestRun at most: without CPU, a
+// run takes far longer.
 const (
 	restAfter     = 8
 	maxRestFactor = 8
 	maxRestRun    = time.Second
 )
 
-// slice is how long a run for a suspect keeps its worker while others wait: about the time of a run at cost 12 on an
-// idle core.
+// slice is how long a suspect's run keeps its worker while other attempts wait: about the time of a run at cost 12 on
+// an idle core.
 const slice = 250 * time.Millisecond
 
 // pool bounds concurrent runs of bcrypt and the number of waiting attempts; [queue] defines the order. While suspects'
-// attempts match nothing, there are rests between them, since even spare CPU isn't free: a thread that wakes next to a
-// run of bcrypt is served later than next to an idle core. Since suspects' runs may get no CPU at all, a run is paused
-// when its slice is over and others wait. It continues when it is its turn again, before another one begins, so that
-// there are never more runs than workers. It is safe for concurrent use.
+// attempts match nothing, rests separate their runs, since even spare CPU isn't free: a thread that wakes next to a run
+// of bcrypt is served later than next to an idle core. Since suspects' runs may get no CPU at all, a run is paused when
+// its slice is over and other attempts wait. A paused run continues at its turn, before a new suspect's run begins, so
+// runs never outnumber workers. The pool's methods are safe for concurrent use.
 type pool struct {
 	metrics *metrics.Metrics
 	workers int
 
 	mu               sync.Mutex // protects all below
-	free             int        // workers; if > 0, only resting suspects wait
+	free             int        // free workers; if > 0, only resting suspects wait
 	queue            queue
-	running          []*waiter   // suspects with a worker, in the order in which they got it
-	runsWithoutMatch int         // runs for suspects since one of them matched
-	restEnds         time.Time   // until then no suspect gets a worker
-	timer            *time.Timer // fires when the rest or a slice ends; nil: no attempt waits for that
+	running          []*waiter   // suspects with a worker, the longest first
+	runsWithoutMatch int         // suspects' runs since the last match
+	restEnds         time.Time   // suspects get no worker until then
+	timer            *time.Timer // fires when the rest or a slice ends; nil: no attempt waits for an end
 	timerAt          time.Time
 }
 
@@ -51,8 +51,8 @@ func newPool(workers, limit int, m *metrics.Metrics) *pool {
 	return &pool{metrics: m, workers: workers, free: workers, queue: newQueue(limit)}
 }
 
-// acquireWorker waits for a worker; leave returns it. It fails at once if the queue is full, and later if another attempt
-// displaces this one or no request wants it any more.
+// acquireWorker waits for a worker; releaseWorker returns the worker. acquireWorker fails at once if the queue is full,
+// and later if another attempt displaces w or no request wants w any more.
 func (p *pool) acquireWorker(w *waiter) error {
 	p.mu.Lock()
 	if p.free > 0 && w.class != suspect {
@@ -70,7 +70,7 @@ func (p *pool) acquireWorker(w *waiter) error {
 	return <-w.ready
 }
 
-// releaseWorker gives w's worker, if w still has it, to the next attempt.
+// releaseWorker gives w's worker, if w still has a worker, to the next attempt.
 func (p *pool) releaseWorker(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +88,7 @@ func (p *pool) releaseWorker(w *waiter) {
 	p.serveQueue()
 }
 
-// removeWaiter removes w from a list and reports whether it was there.
+// removeWaiter removes w from a list and reports whether the list had w.
 func removeWaiter(list *[]*waiter, w *waiter) bool {
 	i := slices.Index(*list, w)
 	if i >= 0 {
@@ -109,7 +109,7 @@ func (p *pool) serveQueue() {
 	for p.queue.hasWaiting(familiar, clean) && p.pauseOldest(now) {
 		p.assignWorkers(clean, now)
 	}
-	p.assignWorkers(worst, now) // if none of them was still wanted
+	p.assignWorkers(worst, now) // for the case that no attempt of the better classes was wanted
 	p.scheduleServe(now)
 }
 
@@ -144,7 +144,7 @@ func (p *pool) startRun(w *waiter, now time.Time) {
 	}
 }
 
-// pauseOldest takes the worker from the suspect that has had it longest, if its slice is over.
+// pauseOldest takes the worker from the suspect with the longest run, if its slice is over.
 func (p *pool) pauseOldest(now time.Time) bool {
 	if len(p.running) == 0 || now.Before(p.running[0].sliceEnds) {
 		return false
@@ -157,7 +157,7 @@ func (p *pool) pauseOldest(now time.Time) bool {
 	return true
 }
 
-// scheduleServe schedules serve for the end of the rest or of a slice, if an attempt waits for that.
+// scheduleServe schedules serveQueue for the end of the rest or of a slice, if an attempt waits for that end.
 func (p *pool) scheduleServe(now time.Time) {
 	var next time.Time
 	if p.free > 0 && p.queue.hasWaiting(suspect, suspect) && now.Before(p.restEnds) {
@@ -184,7 +184,7 @@ func (p *pool) scheduleServe(now time.Time) {
 	p.timer, p.timerAt = timer, next
 }
 
-// demoteSource moves the waiting attempts of a source that failed behind those of others.
+// demoteSource moves the waiting attempts of a source that failed behind the attempts of clean sources.
 func (p *pool) demoteSource(from source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

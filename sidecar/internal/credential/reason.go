@@ -1,19 +1,19 @@
 package credential
 
-// Reason is what decided a verification, a label of metrics. The device doesn't learn it.
+// Reason is the reason for the answer to a verification, a label of metrics. It is not sent to the device.
 type Reason string
 
-// Why a device is allowed.
+// Reasons to allow a device.
 const (
 	reasonBcrypt    Reason = "bcrypt"    // or denied: bcrypt, or another slow scheme, has just run
-	reasonGH1       Reason = "gh1"       // the secret is right by its pepper
+	reasonGH1       Reason = "gh1"       // the secret's pepper proves the secret
 	reasonPin       Reason = "pin"       // the secret matched lately
 	reasonShared    Reason = "shared"    // another sidecar ran bcrypt
 	reasonSession   Reason = "session"   // or denied: a token
 	reasonAuthority Reason = "authority" // or denied: the authority has just answered
 )
 
-// Why a device is denied.
+// Reasons to deny a device.
 const (
 	reasonMalformed     Reason = "malformed"
 	reasonUnknown       Reason = "unknown"
@@ -21,24 +21,24 @@ const (
 	reasonRevoked       Reason = "revoked"
 	reasonDisabled      Reason = "disabled"
 	reasonExpired       Reason = "expired"
-	reasonRefusedRecord Reason = "refused_record" // its record is malformed or can't be used
-	reasonResolved      Reason = "resolved"       // the right secret is another one
-	reasonRefuted       Reason = "refuted"        // this secret was wrong before
-	reasonOldSecret     Reason = "old_secret"     // it was right until an overlap ended
+	reasonRefusedRecord Reason = "refused_record" // the device's record is malformed or can't be used
+	reasonResolved      Reason = "resolved"       // the device has another, right secret
+	reasonRefuted       Reason = "refuted"        // the same secret was wrong before
+	reasonOldSecret     Reason = "old_secret"     // the secret was right until an overlap ended
 )
 
-// Why there is no answer yet.
+// Reasons for no answer yet.
 const (
 	reasonStarting    Reason = "starting"    // not all records were read yet
-	reasonPermissions Reason = "permissions" // its permission names have no bit yet
-	reasonUnsure      Reason = "unsure"      // Redis may have another record, which could not be read yet
+	reasonPermissions Reason = "permissions" // the device's permission names have no bits yet
+	reasonUnsure      Reason = "unsure"      // Redis may have a record that could not be read yet
 	reasonOverload    Reason = "overload"
 	reasonLimited     Reason = "limited"
 	reasonTimeout     Reason = "timeout"
-	reasonNoAuthority Reason = "no_authority" // the authority had to be asked, and gave no usable answer
+	reasonNoAuthority Reason = "no_authority" // the authority gave no usable answer
 )
 
-// refusals explains why a device that has a record was refused.
+// refusals explains the reasons for refusing a device with a record.
 var refusals = map[Reason]string{
 	reasonDeleted:       "it is deleted",
 	reasonRevoked:       "it is revoked",
@@ -53,7 +53,7 @@ var refusals = map[Reason]string{
 	reasonAuthority:     "the authority refuses it",
 }
 
-// NotYet reports whether a device that isn't allowed for this reason should try again.
+// NotYet reports whether a device that is not allowed for this reason should try again.
 func (r Reason) NotYet() bool {
 	return r == reasonStarting || r == reasonPermissions || r == reasonUnsure || r == reasonNoAuthority
 }

@@ -12,32 +12,32 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
-// record is what the sidecar knows about a device.
+// record is the sidecar's knowledge about a device.
 type record struct {
 	version      uint64
 	generation   uint64 // unique to this record
 	shard        int
-	resync       uint64 // the full resync of the shard that last contained it
+	resync       uint64 // the shard's last full resync that had the record
 	refusal      Reason // why the record can't authenticate the device, or empty
 	tombstone    bool
-	doubted      bool // Redis may have another one, or none; as refusal isUnsure, for a record that can't authenticate
+	doubted      bool // Redis may have another record, or none; like reasonUnsure, for a record that can't authenticate
 	publishedMS  int64
-	writtenMS    int64 // publishedMS of the record, also if it is in the future
+	writtenMS    int64 // publishedMS of the record, also if in the future
 	permissions  uint64
-	pendingNames []string  // permission names without a bit, the reason why the record can't authenticate the device
+	pendingNames []string  // permission names without bits: the device can't authenticate until they have bits
 	notAfter     time.Time // zero: no end
 	hashes       []hash    // the newest first
-	oldUntil     time.Time // when only the first one counts; zero: never
+	oldUntil     time.Time // when only the first hash counts; zero: never
 	ends         *time.Timer
 	// ended has the digests of secrets whose hashes don't count any more.
 	ended []digest
-	// refuted has the last wrong secrets, at most maxRefuted, oldest first. They stay wrong while the record is
-	// unchanged.
+	// refuted has the last wrong secrets, at most maxRefuted, oldest first. A wrong secret stays wrong while the record
+	// is unchanged.
 	refuted []digest
 	refused *Refused // the last refusal, nil for none
-	// sources has the last maxSources sources from which the device authenticated, under this record or an earlier one,
-	// or before a restart, oldest first. Only registered devices have any, so no flood can make this grow or lose
-	// entries.
+	// sources has the last maxSources sources from which the device authenticated, under this record or an earlier
+	// record, or before a restart, oldest first. Only devices that may authenticate have sources, so a flood can
+	// neither grow the list nor displace entries.
 	sources []source
 }
 
@@ -53,7 +53,7 @@ const (
 // addRefuted stores a secret that matches none of the hashes.
 func (r *record) addRefuted(d digest) { r.refuted = appendRecent(r.refuted, d, maxRefuted) }
 
-// addSource stores a source from which the device authenticated, and returns true if it is new.
+// addSource stores a source from which the device authenticated, and returns true for a new source.
 func (r *record) addSource(from source) (isNew bool) {
 	isNew = !slices.Contains(r.sources, from)
 	r.sources = appendRecent(r.sources, from, maxSources)
@@ -71,17 +71,17 @@ func appendRecent[T comparable](list []T, value T, n int) []T {
 	return append(list, value)
 }
 
-// hash is one of the record's hashes, with the result of earlier verifications.
+// hash is a hash of a record, with the result of earlier verifications.
 type hash struct {
 	text        string
 	pepper      *contract.Pepper // of gh1, which needs no run; nil: another scheme
-	resolved    bool             // a secret has matched it:
-	digest      digest           // the digest of that secret
-	pinnedUntil time.Time        // confirmed without bcrypt until then
+	resolved    bool             // a secret has matched
+	digest      digest           // of the matching secret
+	pinnedUntil time.Time        // until then, a match needs no bcrypt
 }
 
-// Apply makes c the record of its device, if it is newer than the known one, and drops the device's verdicts. A running
-// verification starts over.
+// Apply makes c the record of its device, if c is newer than the known record, and drops the device's verdicts. A
+// running verification starts over.
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -98,7 +98,7 @@ func (v *Verifier) applyLocked(c contract.Credential) {
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted,
 		publishedMS: c.PublishedMS, writtenMS: c.PublishedMS}
-	if r.tombstone { // a time in the future would delay its removal, and that of later ones
+	if r.tombstone { // a time in the future would delay the removal of this and later tombstones
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
 	var crowded error
@@ -108,10 +108,10 @@ func (v *Verifier) applyLocked(c contract.Credential) {
 	if before != nil && before.version == c.Version && before.isSameWrite(r) {
 		v.releaseBits(r)
 		before.doubted = false
-		before.resync, before.refusal = v.resyncs[shard], r.refusal // a full resync contains it, and no doubt is left
+		before.resync, before.refusal = v.resyncs[shard], r.refusal // in this resync, and without doubt
 		return
 	}
-	if crowded != nil { // then this device's own previous names may free some
+	if crowded != nil { // the device's previous names may free some bits
 		v.releaseBits(before)
 		r.refusal, r.pendingNames = "", nil
 		crowded = v.assignBits(r, c.ID, c.Permissions)
@@ -125,7 +125,7 @@ func (v *Verifier) applyLocked(c contract.Credential) {
 	}
 	if r.tombstone {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
-		// A device that is deleted again and again has one valid tombstone.
+		// A device that is deleted again and again has a single valid tombstone.
 		if count := len(v.records) - v.live; len(v.tombstones) > 2*count+maxStale {
 			v.tombstones = shrink.Slice(slices.DeleteFunc(v.tombstones, func(t tombstone) bool {
 				return v.records[t.id] != t.record
@@ -134,24 +134,24 @@ func (v *Verifier) applyLocked(c contract.Credential) {
 	}
 }
 
-// isOlderThan reports whether c is newer than r; in doubt, anything is. A write of the same version comes from another
-// server that counted to the same number: the later one wins.
+// isOlderThan reports whether r is older than c; a record in doubt is older than any. An equal version comes from
+// another server that counted to the same number: the later write wins.
 func (r *record) isOlderThan(c *contract.Credential) bool {
 	return r.doubted || r.refusal == reasonUnsure || c.Version > r.version ||
 		c.Version == r.version && (c.PublishedMS > r.publishedMS || c.PublishedMS == limits.MaxVersion) // no later time
 }
 
-// maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
+// maxStale is the number of obsolete tombstones, in addition to as many as valid tombstones, that are kept.
 const maxStale = 1000
 
-// tombstone is a record that may still be the current one of its device.
+// tombstone is a record that may still be its device's current record.
 type tombstone struct {
 	id     string
 	record *record
 }
 
-// forgetTombstones removes devices whose tombstones have expired in Redis; otherwise ids that never come again would stay for
-// ever. mu is held.
+// forgetTombstones removes devices whose tombstones have expired in Redis; otherwise ids that never return would stay
+// for ever. mu is held.
 func (v *Verifier) forgetTombstones(now time.Time) {
 	for len(v.tombstones) > 0 {
 		first := v.tombstones[0]
@@ -161,7 +161,7 @@ func (v *Verifier) forgetTombstones(now time.Time) {
 			}
 			v.replaceRecord(first.id, nil)
 		}
-		v.tombstones[0] = tombstone{} // the array outlives it
+		v.tombstones[0] = tombstone{} // the array outlives the element
 		if v.tombstones = v.tombstones[1:]; len(v.tombstones) == 0 {
 			v.tombstones = nil
 		}
@@ -208,7 +208,7 @@ func (v *Verifier) fillRecord(r *record, c *contract.Credential) Reason {
 	return ""
 }
 
-// findPepper returns the pepper with this ID, nil if it is unknown.
+// findPepper returns the pepper with this ID, nil for none.
 func (v *Verifier) findPepper(id string) *contract.Pepper {
 	for i := range v.Peppers {
 		if v.Peppers[i].ID == id {
@@ -226,11 +226,11 @@ func (v *Verifier) refuseRecord(reason, id string, err error) Reason {
 	return reasonRefusedRecord
 }
 
-// isSameWrite reports whether other is from the same write of the record.
+// isSameWrite reports whether r and other are from the same write of the record.
 func (r *record) isSameWrite(other *record) bool {
 	refusal := r.refusal
 	if refusal == reasonUnsure {
-		refusal = "" // without the doubt; bits that were wanted are missing in permissions
+		refusal = "" // without the doubt; bits of pendingNames are missing in permissions
 	}
 	if r.publishedMS != other.publishedMS || refusal != other.refusal || r.permissions != other.permissions ||
 		!r.notAfter.Equal(other.notAfter) || !r.oldUntil.Equal(other.oldUntil) || len(r.hashes) != len(other.hashes) {
@@ -262,7 +262,7 @@ func (v *Verifier) replaceRecord(id string, r *record) {
 			r.sources = before.sources // a new secret does not make a device new
 			r.inheritResults(before)
 		} else {
-			// neither does a restart
+			// nor does a restart
 			r.sources = v.restoreSources(id)
 		}
 		v.records[id] = r
@@ -279,7 +279,7 @@ func (v *Verifier) replaceRecord(id string, r *record) {
 	v.metrics.Credentials.Set(float64(v.live))
 }
 
-// updateDeviceList tells the edge whether the device may authenticate; mu is held.
+// updateDeviceList lists the device at the edge, or removes it, if its right to authenticate has changed; mu is held.
 func (v *Verifier) updateDeviceList(id string, before, after *record) {
 	was, is := before.mayAuthenticate(), after.mayAuthenticate()
 	switch {
@@ -293,14 +293,14 @@ func (v *Verifier) updateDeviceList(id string, before, after *record) {
 	}
 }
 
-// warnUnlisted logs a warning after all records were read, so that it has the number of devices.
+// warnUnlisted logs that the edge can't list all devices, once all records were read and their number is known.
 func (v *Verifier) warnUnlisted() {
 	if v.listError != nil && !slices.Contains(v.synced, false) {
 		v.log.Warn("the edge can't list all devices: each unknown one costs a call", "devices", v.live, "error", v.listError)
 	}
 }
 
-// inheritResults takes what bcrypt has found about hashes that before has, too.
+// inheritResults copies bcrypt's results for hashes that before has, too.
 func (r *record) inheritResults(before *record) {
 	for i := range r.hashes {
 		for _, known := range before.hashes {
@@ -325,8 +325,8 @@ func (r *record) accessEnd(old bool) time.Time {
 	return r.notAfter
 }
 
-// scheduleOverlapEnd calls recordOf when old secrets end, so that the edge drops their verdicts also if its own clock is behind;
-// mu is held.
+// scheduleOverlapEnd calls currentRecord when old secrets end, so the edge drops their verdicts even if its own clock
+// is behind; mu is held.
 func (v *Verifier) scheduleOverlapEnd(id string, r *record) {
 	if !r.hasOverlap() {
 		return
@@ -340,7 +340,7 @@ func (v *Verifier) scheduleOverlapEnd(id string, r *record) {
 	})
 }
 
-// currentRecord returns the device's record, nil for none. If its old secrets don't count any more, it drops them with the
+// currentRecord returns the device's record, nil for none. If the overlap is over, it drops the old secrets with the
 // device's verdicts, and running verifications start over. mu is held.
 func (v *Verifier) currentRecord(id string, now time.Time) *record {
 	r := v.records[id]
@@ -359,9 +359,9 @@ func (v *Verifier) currentRecord(id string, now time.Time) *record {
 	return r
 }
 
-// Doubt makes the device's record count for nothing until it is applied again or removed: Redis may have another one. A
-// device that could authenticate is neither allowed nor refused until then. If the same record is applied, what bcrypt
-// has found counts again: otherwise whoever can publish would make each message cost a run.
+// Doubt disables the device's record until the record is applied again or removed: Redis may have another record. Until
+// then, a device that could authenticate is neither allowed nor refused. If the same record is applied, bcrypt's
+// results count again: otherwise each message of a publisher could cost a run.
 func (v *Verifier) Doubt(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -370,16 +370,16 @@ func (v *Verifier) Doubt(id string) {
 		r.refusal, r.pendingNames = reasonUnsure, nil
 		v.memory.DropVerdicts(id)
 	case r != nil && v.Authority != nil:
-		r.doubted = true // an unknown device could be one of the authority's
+		r.doubted = true // the authority could decide about an unknown device
 	case r != nil:
 		v.replaceRecord(id, nil)
 	}
 	v.doubtAnswers(id)
 }
 
-// Announce applies c, which an event takes away from its device, until the record in Redis is applied, in whatever
-// version, or removed. Whoever may write objects can forge the event: it must not outlive the record, and an authority
-// decides only once Redis has no record, see [Verifier.confirm].
+// Announce applies c, from an event that deletes or disables its device, until the record in Redis is applied, in any
+// version, or removed. Every writer of objects can forge the event. So c must not outlive the record, and an authority
+// decides only once Redis has no record, see [Verifier.confirmNoRecord].
 func (v *Verifier) Announce(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -389,20 +389,20 @@ func (v *Verifier) Announce(c contract.Credential) {
 	}
 }
 
-// ApplyMalformed makes the device one that may not authenticate: its record in Redis can't be read.
+// ApplyMalformed refuses the device: its record in Redis can't be read.
 func (v *Verifier) ApplyMalformed(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	shard := v.Shards.Of(id)
 	switch {
-	case v.Authority != nil: // it would decide about an unknown device
+	case v.Authority != nil: // the authority would decide about an unknown device
 		v.replaceRecord(id, &record{shard: shard, resync: v.resyncs[shard], refusal: reasonRefusedRecord, doubted: true})
 	case v.records[id] != nil:
 		v.replaceRecord(id, nil)
 	}
 }
 
-// Remove makes the device unknown: Redis has no record of it.
+// Remove makes the device unknown: Redis has no record.
 func (v *Verifier) Remove(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

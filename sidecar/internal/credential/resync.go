@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Shard is the verifier for the follower of one shard.
+// Shard is the verifier for the follower of a single shard.
 type Shard struct {
 	*Verifier
 	shard int
@@ -45,8 +45,8 @@ func (s Shard) Unapplied() []string {
 	return ids
 }
 
-// EndResync removes devices whose record the resync has not applied; those of other shards stay. From the first call
-// on, verifications of the shard's devices are answered.
+// EndResync removes the shard's devices whose record the resync has not applied. From the first call on, verifications
+// of the shard's devices are answered.
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s Shard) EndResync() {
 	}
 }
 
-// mayBeExpired reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
-// version that is not newer comes from a writer that has started over.
+// mayBeExpired reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. A
+// version that is not newer than an expired tombstone comes from a writer that has started over.
 func (r *record) mayBeExpired(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return r.tombstone && now.UnixMilli() > r.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()

@@ -9,8 +9,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// sessionID returns an identifier of one write of a device's record, for tokens: version and publish time. The version is
-// not enough, because versions start over when Redis loses data. old: a secret that ends authenticated the device.
+// sessionID identifies a write of a device's record in tokens, by version and publish time. The version is not enough,
+// because versions start over when Redis loses data. old: the device authenticated with a secret that an overlap ends.
 func (r *record) sessionID(old bool) string {
 	b := strconv.AppendUint(make([]byte, 0, limits.MaxSession), r.version, 10)
 	b = strconv.AppendInt(append(b, '-'), r.publishedMS, 10)
@@ -20,7 +20,7 @@ func (r *record) sessionID(old bool) string {
 	return string(b)
 }
 
-// hasSession reports whether a token of this session still counts, and whether it is of a secret that ends.
+// hasSession reports whether a token of this session still counts, and whether the token's secret ends with an overlap.
 func (r *record) hasSession(session string) (old, ok bool) {
 	if hmac.Equal([]byte(r.sessionID(false)), []byte(session)) {
 		return false, true
@@ -29,9 +29,9 @@ func (r *record) hasSession(session string) (old, ok bool) {
 }
 
 // VerifySession decides whether device id may still authenticate with a token that was issued for the record that
-// session identifies, and stores the verdict for the edge. The proxy has validated the token itself. It needs no
-// bcrypt: the token proves that the secret was right for this record, and every change of the record changes its
-// session. So the record's permissions are the token's, too.
+// session identifies, and stores the verdict for the edge. The proxy has validated the token itself. The token needs no
+// bcrypt: it proves that the secret was right for this record, and every change of the record changes the record's
+// session. So the token has the record's permissions.
 func (v *Verifier) VerifySession(id, session string) Result {
 	r := v.verifySession(id, session)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
@@ -57,7 +57,7 @@ func (v *Verifier) verifySession(id, session string) Result {
 	if !limits.ValidDeviceID(id) || session == "" || len(session) > limits.MaxSession {
 		return Result{Outcome: wire.Deny, Reason: reasonMalformed}
 	}
-	// A secret contains no NUL, so none has this digest.
+	// A secret contains no NUL, so no secret has this digest.
 	a := attempt{id: id, session: session, digest: v.digestSecret(id, "\x00"+session)}
 	v.mu.Lock()
 	defer v.mu.Unlock()

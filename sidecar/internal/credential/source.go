@@ -11,11 +11,11 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Known stores across restarts the sources from which devices authenticated, as keyed hashes of ids and networks. Its
+// Known stores the sources from which devices authenticated across restarts, as keyed hashes of ids and networks. Its
 // methods are safe for concurrent use and don't block.
 type Known interface {
 	Key() [16]byte
-	// Of returns the stored sources of a device at start, oldest first; there are few.
+	// Of returns the stored sources of a device at start, oldest first; a few at most.
 	Of(device uint64) []uint64
 	// Restored must be called when Of is not needed any more.
 	Restored()
@@ -45,7 +45,8 @@ func (s *sources) sourceOf(text string) source {
 	return source(max(siphash.Hash(s.k0, s.k1, b[:]), 1))
 }
 
-// hashDevice returns a hash of a device's id. No network is as long as its input.
+// hashDevice returns a hash of a device's id. The input is longer than a network's, so a device never hashes like a
+// network.
 func (s *sources) hashDevice(id string) uint64 {
 	b := append(make([]byte, 32, 32+limits.MaxDeviceID), id...)
 	return siphash.Hash(s.k0, s.k1, b)

@@ -1,14 +1,14 @@
-// Package credential verifies credentials of devices. It runs bcrypt, which stands for all schemes that are slow on
-// purpose, as seldom as possible: once for each stored hash and right secret, in one of the sidecars that share
-// verdicts; never for a device that must be refused anyway; and never for a wrong secret once the right one is known.
+// Package credential verifies credentials of devices. It avoids runs of bcrypt (here: any scheme that is slow on
+// purpose): bcrypt runs once for each stored hash and right secret, in a single sidecar of those that share verdicts;
+// never for a device that must be refused anyway; never for a wrong secret once the right secret is known.
 //
 // # Revocation
 //
 // Every applied record gets a new generation. A verification reads record and generation under the lock, runs bcrypt
-// without it, and takes the lock again to store the verdict and to answer; if the generation has changed, it starts
-// over. The verdicts of a device are dropped in the critical section in which its new record takes effect. So a
-// verification that is running when a device is revoked can neither store nor answer allow. A record in doubt keeps its
-// generation, but no verification can store or answer anything meanwhile.
+// without the lock, and takes the lock again to store the verdict and to answer; if the generation has changed, the
+// verification starts over. The critical section that puts a new record into effect also drops the device's verdicts.
+// So a verification that is running when a device is revoked can neither store nor answer allow. A record in doubt
+// keeps its generation, but no verification can store or answer anything meanwhile.
 package credential
 
 import (
@@ -35,13 +35,14 @@ import (
 )
 
 const (
-	// retryAfter is sent to a device that can't be verified now, suspectAfter if its source has failed lately. Both are
-	// shorter than keepFor, within which the device must try again.
+	// A device that can't be verified now gets retryAfter; if its source has failed lately, suspectAfter. Both are
+	// shorter than flightLife, within which the device must try again.
 	retryAfter   = time.Second
 	suspectAfter = 5 * time.Second
 	// pinJitter is the maximum fraction by which a pin is shorter than PinTTL.
 	pinJitter = 0.25
-	// ownFor is how long the edge itself refuses wrong secrets of a device from where it authenticated before.
+	// ownThrottle is how long the edge refuses a device's wrong secrets from a source at which the device
+	// authenticated.
 	ownThrottle = time.Second
 	// maxRestarts bounds how often a verification starts over after a change of the record.
 	maxRestarts = 8
@@ -49,20 +50,21 @@ const (
 
 // Memory stores verdicts and the list of devices, and assigns bits to permission names.
 type Memory interface {
-	// PutVerdict stores a verdict; only: no other secret of the device is right.
+	// PutVerdict stores a verdict; only: the device has no other right secret.
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	PutSession(device, session string, v wire.Verdict)
-	// PutAnswer stores an authority's allow, and keeps it after its end, for verdict_grace, until the time given if there
-	// is room.
+	// PutAnswer stores an authority's allow. If there is room, the edge keeps the expired verdict until the given time,
+	// for verdict_grace.
 	PutAnswer(device, secret string, v wire.Verdict, until time.Time)
 	DropVerdicts(device string)
-	// PutDevice lists a device that may authenticate; isNew: it never did. DropDevice removes it.
+	// PutDevice lists a device that may authenticate; isNew: the device never authenticated. DropDevice removes the
+	// device from the list.
 	PutDevice(device string, isNew bool) error
 	DropDevice(device string)
-	// SetDevicesComplete records that all other devices are unknown.
+	// SetDevicesComplete records that devices outside the list are unknown.
 	SetDevicesComplete()
-	// Permissions may fail with an error that has a method Later, which returns true if a retry soon may succeed. Call
-	// ReleasePermissions once for each successful call, when the record is gone.
+	// Permissions assigns a bit to each name. If an early retry may succeed, the error has a method Later that returns
+	// true. Call ReleasePermissions once for each successful call, when the record is gone.
 	Permissions(names []string) (uint64, error)
 	ReleasePermissions(bits uint64)
 }
@@ -70,36 +72,37 @@ type Memory interface {
 // Config has the lifetimes of verdicts and the bounds of bcrypt.
 type Config struct {
 	Workers  int           // concurrent runs of bcrypt
-	Queue    int           // verifications that may wait for a worker
-	Wait     time.Duration // how long a caller waits; the verification continues without it
-	MaxCost  int           // of bcrypt; higher costs, and other schemes that take longer, are refused
+	Queue    int           // verifications that wait for a worker
+	Wait     time.Duration // how long a caller waits; the verification continues afterwards
+	MaxCost  int           // of bcrypt; higher costs, and slower schemes, are refused
 	AllowTTL time.Duration // ± 10 %
 	DenyTTL  time.Duration
-	PinTTL   time.Duration // maximum time for which a matched secret needs no bcrypt; 0: none
+	PinTTL   time.Duration // maximum time for which a matched secret needs no bcrypt; 0: never
 	Limits
-	// Compare is [passhash.Compare]. There are at most as many concurrent calls as Workers. With a pace the run uses
-	// only spare CPU; it pauses, and doesn't count towards Workers, while the last value of pace was true. Without
-	// Compare it runs in this process.
+	// Compare is [passhash.Compare], with at most Workers concurrent calls. A run with a pace uses only spare CPU;
+	// while the last value of pace is true, the run pauses and doesn't count towards Workers. nil: bcrypt runs in this
+	// process.
 	Compare func(hash, secret string, pace <-chan bool) error
-	Peppers []contract.Pepper // of gh1; other records of gh1 are refused
-	Upgrade func(Upgrade)     // is called with what should be gh1 of the first pepper, and must not block; nil: not
-	Shards  contract.Shards   // each has its own full resyncs
-	Fleet   Fleet             // other sidecars; nil: nothing is shared
+	Peppers []contract.Pepper // of gh1; records with an unknown pepper are refused
+	Upgrade func(Upgrade)     // gets secrets whose hash should be gh1 of the first pepper; must not block; nil: none
+	Shards  contract.Shards   // each shard has its own full resyncs
+	Fleet   Fleet             // the other sidecars; nil: nothing is shared
 	Known   Known             // nil: nothing is stored across restarts
-	Seen    Seen              // nil: nobody wants to know
-	// Authority decides about devices without a record; nil: they are unknown. At most MostAnswers of its allows are held.
+	Seen    Seen              // nil: results are not reported
+	// Authority decides about devices without a record; nil: such devices are unknown. MaxAnswers bounds the stored
+	// allows.
 	Authority  Authority
 	MaxAnswers int
-	// Registered reports whether Redis has a record of a device, and no tombstone. Then the device is read again. It is
-	// asked before the authority is; nil: all that Redis has was applied.
+	// Registered reports whether Redis has a record of a device, and no tombstone; if so, the follower reads the record
+	// again. Registered is called before the authority; nil: everything in Redis was applied.
 	Registered func(ctx context.Context, id string) (bool, error)
 }
 
-// Seen learns what became of verifications, for operators. It is called under a lock.
+// Seen receives the results of verifications, for operators. Its methods are called under a lock.
 type Seen interface {
-	// Allowed: the device authenticated; old: with a secret that ends, or a token for it.
+	// Allowed: the device authenticated; old: with a secret that an overlap ends, or a token for such a secret.
 	Allowed(device string, old bool)
-	// Failed: its secret was wrong; from is the client's address, "" if unknown.
+	// Failed: the device's secret was wrong; from is the client's address, "" if unknown.
 	Failed(device, from string)
 }
 
@@ -110,24 +113,24 @@ func (noSeen) Failed(string, string) {}
 
 // Limits bound wrong secrets; 0 means no limit.
 type Limits struct {
-	DeviceFailures int           // of one source for one device, within Window
-	SourceFailures int           // of one source for all devices, within Window; beyond it, none costs bcrypt
-	Window         time.Duration // each Window/limit forgives one
+	DeviceFailures int           // from a single source for a single device, within Window
+	SourceFailures int           // from a single source for all devices, within Window; beyond it, bcrypt doesn't run
+	Window         time.Duration // a failure is forgiven every Window/limit
 }
 
 // Result is the answer to a verification.
 type Result struct {
 	Outcome     wire.Outcome
-	Reason      Reason // what decided, a label of metrics; the device doesn't learn it
+	Reason      Reason // a label of metrics; not sent to the device
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
-	ThrottleFor time.Duration // how long the edge refuses others from this source by itself, see [wire.VerifyResponse]
-	Session     string        // allow: identifies in a token the record that authenticated the device
-	NotAfter    time.Time     // allow: when that ends; zero: never
-	ByAuthority bool          // allow: an authority decided, and Session is of this process only
+	ThrottleFor time.Duration // how long the edge itself refuses this source's new devices, [wire.VerifyResponse]
+	Session     string        // allow: identifies the authenticating record in a token
+	NotAfter    time.Time     // allow: when the device's access ends; zero: never
+	ByAuthority bool          // allow: the authority decided, and only this process knows Session
 }
 
-// Refused reports whether the credential was wrong, or its source beyond a limit.
+// Refused reports whether the credential was wrong, or its source was over a limit.
 func (r Result) Refused() bool { return r.Outcome == wire.Deny || r.Reason == reasonLimited }
 
 // Verifier is safe for concurrent use.
@@ -137,29 +140,29 @@ type Verifier struct {
 	metrics   *metrics.Metrics
 	log       *slog.Logger
 	recordLog rate.Sometimes // bounds the log of refused records
-	secret    [32]byte       // keys the digests of secrets; random, of this process
+	secret    [32]byte       // random key for digests of secrets, of this process
 	sources   sources
 	pool      *pool
 	flights   flights
 
 	byPair, bySource *failures
 	failureNames     failureNames
-	lookups          *failures // of sources beyond a limit in the fleet's verdicts; nil: nothing is shared
+	lookups          *failures // lookups of shared verdicts, by sources over their limit; nil: nothing is shared
 
-	mu             sync.Mutex // protects all below; held while the edge is called
+	mu             sync.Mutex // protects all fields below; held during calls of memory
 	records        map[string]*record
 	size           shrink.Map[string, *record] // of records
-	live           int                         // records that are not tombstones
+	live           int                         // number of records, without tombstones
 	tombstones     []tombstone                 // in the order of their arrival
 	generation     uint64                      // last assigned
 	resyncs        []uint64                    // by shard: number of full resyncs
 	denies         denyFilter
 	answers        answers
 	restored       bool                // sources of earlier processes are not needed any more
-	waitingForBits map[string]struct{} // devices whose permission names have no bit
+	waitingForBits map[string]struct{} // devices whose permission names lack bits
 	retryScheduled bool                // a retry is scheduled
-	listError      error               // why the edge doesn't list all devices; nil: it does
-	synced         []bool              // by shard: all records were read once, so a device without one is unknown
+	listError      error               // why the edge can't list all devices; nil: the list is complete
+	synced         []bool              // by shard: all records were read once, so devices without a record are unknown
 }
 
 // New returns a Verifier that knows no device and answers unavailable until [Shard.EndResync].
@@ -192,7 +195,7 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 	return v
 }
 
-// digest is a digest of a device and a secret, valid in this process only.
+// digest is the digest of a device and a secret, valid in this process only.
 type digest [sha256.Size]byte
 
 func (v *Verifier) digestSecret(id, secret string) digest {
@@ -203,7 +206,7 @@ func (v *Verifier) digestSecret(id, secret string) digest {
 	return digest(mac.Sum(nil))
 }
 
-// attempt is one credential or token session to verify, against one generation of the device's record.
+// attempt is a credential or token session to verify, against a single generation of the device's record.
 type attempt struct {
 	id, secret  string
 	session     string // of a token; "" for a credential
@@ -212,14 +215,14 @@ type attempt struct {
 	digest      digest
 	generation  uint64
 	familiar    bool     // the device authenticated from source before
-	toTry       []string // hashes that need bcrypt
-	wrong       bool     // the device has another secret that is right
+	toTry       []string // hashes for which bcrypt must run
+	wrong       bool     // the device's right secret is known and differs
 	byAuthority bool     // the authority decides
-	isFreeGuess bool     // it was wrong, without bcrypt, and not before: its source is to blame
+	isFreeGuess bool     // a new wrong secret, refused without bcrypt: blames the source
 }
 
 // Verify decides whether device id may authenticate with secret, and stores the verdict for the edge. from is the
-// client's address, "" if unknown. It returns when ctx ends or after the configured time; the verification continues.
+// client's address, "" if unknown. Verify returns when ctx ends or after Config.Wait; the verification continues.
 func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
 	r := v.verifyCredential(ctx, id, secret, from)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
@@ -228,7 +231,7 @@ func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
 
 func (v *Verifier) verifyCredential(ctx context.Context, id, secret, from string) Result {
 	if !limits.ValidDeviceID(id) || secret == "" || len(secret) > limits.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
-		// No verdict: the edge refuses these by itself, and they may have no digest.
+		// No verdict: the edge refuses malformed credentials without a call, and some have no digest.
 		return Result{Outcome: wire.Deny, Reason: reasonMalformed}
 	}
 	a := attempt{id: id, secret: secret, source: v.sources.sourceOf(from), from: from, digest: v.digestSecret(id, secret)}
@@ -238,8 +241,8 @@ func (v *Verifier) verifyCredential(ctx context.Context, id, secret, from string
 	ctx, cancel := context.WithTimeout(ctx, v.Wait)
 	defer cancel()
 	for range maxRestarts {
-		// The same secret against the same hashes: one run for all callers. A wrong secret has another digest, so it
-		// never gets the answer for a right one.
+		// All callers with the same secret and the same hashes share a run. A wrong secret has another digest, so its
+		// callers never get the answer for the right secret.
 		key := a.flightKey()
 		f := v.flights.join(ctx, key)
 		if f == nil {
@@ -275,11 +278,11 @@ func (v *Verifier) verifyCredential(ctx context.Context, id, secret, from string
 	return unavailable(reasonTimeout)
 }
 
-// decideAndBlame is decide, and lists who guessed.
+// decideAndBlame calls decideWithoutBcrypt and blames the source of a free guess.
 func (v *Verifier) decideAndBlame(a *attempt) (Result, bool) {
 	r, done := v.decideWithoutBcrypt(a)
 	if a.isFreeGuess {
-		v.blameSource(a) // without the lock: the queue takes it
+		v.blameSource(a) // without mu: the pool takes its own lock
 	}
 	return r, done
 }
@@ -292,8 +295,8 @@ func (v *Verifier) answerTo(a *attempt, r Result) Result {
 	return r
 }
 
-// throttleFor returns how long the edge need not ask about new devices from the attempt's source, since bcrypt would
-// not run for most of them. With shared verdicts it is short: another sidecar may know a device.
+// throttleFor returns how long the edge can refuse new devices from the attempt's source without a call, because bcrypt
+// would not run for most of these devices. With shared verdicts the time is short: another sidecar may know a device.
 func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
 	if v.lookups != nil {
 		return min(most, v.lookups.retryAfter(uint64(a.source)))
@@ -326,14 +329,15 @@ func (v *Verifier) isCurrent(a *attempt) bool {
 	return r != nil && r.generation == a.generation && r.refusal == ""
 }
 
-// decideWithoutBcrypt returns the answer if it needs no bcrypt. Otherwise it sets a.toTry.
+// decideWithoutBcrypt returns the answer and true, or sets a.toTry and returns false: bcrypt or the authority must
+// decide.
 func (v *Verifier) decideWithoutBcrypt(a *attempt) (Result, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
 	r, why := v.findAdmissible(a.id, now)
 	if v.authorityDecides(a.id, why) {
-		if !utf8.ValidString(a.secret) { // JSON has no others, and would make several the same
+		if !utf8.ValidString(a.secret) { // JSON has only valid UTF-8: distinct secrets would become equal
 			a.byAuthority, a.isFreeGuess = false, false
 			return v.deny(a, now, reasonMalformed), true
 		}
@@ -362,7 +366,7 @@ func (v *Verifier) decideWithoutBcrypt(a *attempt) (Result, bool) {
 		case !h.resolved:
 			a.toTry = append(a.toTry, h.text)
 		case !hmac.Equal(h.digest[:], a.digest[:]):
-			a.wrong = true // the right secret for this hash is another one
+			a.wrong = true // another secret matches this hash
 		default:
 			a.toTry, a.wrong = []string{h.text}, false
 			if !now.Before(h.pinnedUntil) {
@@ -387,14 +391,14 @@ func (v *Verifier) decideWithoutBcrypt(a *attempt) (Result, bool) {
 	return v.denyResolved(a, r, now), true
 }
 
-// denyResolved counts and answers a secret that is wrong, because all right ones are known or gh1; mu is held.
+// denyResolved counts and denies a wrong secret of a device whose right secrets are all known or gh1; mu is held.
 func (v *Verifier) denyResolved(a *attempt, r *record, now time.Time) Result {
-	// Nobody can guess a secret of gh1, so the limit of the device would only keep the device out.
+	// Nobody can guess a secret of gh1: a limit would only lock the device out.
 	guessable := slices.ContainsFunc(r.hashes, func(h hash) bool { return h.pepper == nil })
 	wait := time.Duration(0)
 	if guessable {
 		if wait = v.guessDelay(a); wait > 0 && !a.familiar {
-			return v.refuseGuess(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
+			return v.refuseGuess(a, wait) // not stored as refuted: a deny would reveal the wrong secret
 		}
 		v.countGuess(a)
 	}
@@ -410,7 +414,7 @@ func (v *Verifier) denyResolved(a *attempt, r *record, now time.Time) Result {
 	return denied
 }
 
-// findAdmissible returns the record of a device that may authenticate, or why it may not; mu is held.
+// findAdmissible returns the record of a device that may authenticate, or the reason for a refusal; mu is held.
 func (v *Verifier) findAdmissible(id string, now time.Time) (r *record, why Reason) {
 	r = v.currentRecord(id, now)
 	switch {
@@ -434,8 +438,8 @@ func (v *Verifier) answerInadmissible(a *attempt, now time.Time, why Reason) Res
 	return v.deny(a, now, why)
 }
 
-// denyWrong returns the answer to a wrong secret of a device with a record, with another reason if it was right until an
-// overlap ended; mu is held.
+// denyWrong denies a wrong secret of a device with a record. If the secret was right until an overlap ended, the reason
+// says so; mu is held.
 func (v *Verifier) denyWrong(a *attempt, r *record, now time.Time, reason Reason) Result {
 	v.Seen.Failed(a.id, a.from)
 	denied := v.deny(a, now, reason)
@@ -447,11 +451,12 @@ func (v *Verifier) denyWrong(a *attempt, r *record, now time.Time, reason Reason
 	return denied
 }
 
-// allow stores the verdict and returns the answer; old: the secret, or that of the token, is one that ends. mu is held.
+// allow stores the verdict and returns the answer; old: the secret, or the token's secret, ends with an overlap. mu is
+// held.
 func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason Reason) Result {
 	life, end := v.allowLife(), r.accessEnd(old)
 	verdict := newAllowVerdict(now.Add(life), now.Add(life*2/3), end, r.permissions)
-	// The secret matched the only hash, so no other secret is right.
+	// The secret matched the only hash, so every other secret is wrong.
 	only := len(r.hashes) == 1
 	v.storeVerdict(a, verdict, only)
 	v.Seen.Allowed(a.id, old)
@@ -459,8 +464,7 @@ func (v *Verifier) allow(a *attempt, r *record, old bool, now time.Time, reason 
 		NotAfter: end}
 }
 
-// allowLife returns how long an allow counts, with jitter: devices that authenticated at the same time don't expire at the
-// same time.
+// allowLife returns how long an allow counts. Jitter spreads the expiry of devices that authenticated at the same time.
 func (v *Verifier) allowLife() time.Duration {
 	return time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
 }
@@ -476,7 +480,7 @@ func newAllowVerdict(expires, refreshAfter, notAfter time.Time, permissions uint
 	return verdict
 }
 
-// deny returns the answer, and stores the verdict if denies decides so. mu is held.
+// deny returns the answer, and stores the verdict if denyFilter decides so. mu is held.
 func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
 	if r := v.records[a.id]; r != nil {
 		r.refused = &Refused{Reason: reason, At: now, From: strings.Clone(a.from)} // without the rest of the call

@@ -10,8 +10,8 @@ import (
 
 var errWrongType = errors.New("not a hash")
 
-// applyRecord passes a record to its sink. It removes an unreadable one: the record may have changed anything, so the old one
-// may neither be served nor authenticate a device.
+// applyRecord passes a record to its sink. It removes an unreadable record: anything may have changed, so the old
+// record may neither be served nor authenticate a device.
 func (f *Follower) applyRecord(m contract.Member, fields map[string]string) {
 	switch m.Kind {
 	case contract.KindObject:
@@ -34,7 +34,7 @@ func (f *Follower) applyRecord(m contract.Member, fields map[string]string) {
 		f.Credentials.Apply(c)
 	case contract.KindPurge:
 		p, err := contract.ParsePurge(fields)
-		if err != nil { // what is known of it still counts
+		if err != nil { // the known purge still counts
 			f.reportUnreadable("purge", m.ID, err)
 			return
 		}
@@ -45,7 +45,8 @@ func (f *Follower) applyRecord(m contract.Member, fields map[string]string) {
 
 var errOtherSeq = errors.New("a purge that isn't up to its own write")
 
-// isForgedPurge reports whether an event has a purge of other writes than those before it, as only a forged one does.
+// isForgedPurge reports whether an event has a purge that is not up to the event's own write, as only a forged event
+// does.
 func isForgedPurge(e *contract.Event) bool {
 	if e.Member.Kind != contract.KindPurge {
 		return false
@@ -54,8 +55,8 @@ func isForgedPurge(e *contract.Event) bool {
 	return err == nil && !p.Deleted && p.Last() != e.Seq
 }
 
-// applyLive calls apply, which applies the record of a write that an event has announced, as part of the measurement of
-// its propagation.
+// applyLive calls apply, which applies the record of an announced write, as part of the measurement of the write's
+// propagation.
 func (f *Follower) applyLive(fields map[string]string, apply func()) {
 	published, err := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
 	if err != nil {
@@ -71,10 +72,11 @@ func (f *Follower) removeRecord(m contract.Member) {
 		f.Objects.Remove(m.ID)
 	case contract.KindCredential:
 		f.Credentials.Remove(m.ID)
-	} // a purge counts until another record of it, or a full resync
+	} // a purge counts until another record of the purge, or a full resync
 }
 
-// removeMalformed removes what can't be read. A device stays known: an authority would decide about an unknown one.
+// removeMalformed removes an unreadable record. A device stays known: an authority would decide about an unknown
+// device.
 func (f *Follower) removeMalformed(m contract.Member) {
 	if m.Kind == contract.KindCredential {
 		f.Credentials.ApplyMalformed(m.ID)
@@ -93,7 +95,7 @@ func kindName(m contract.Member) string {
 	return "object"
 }
 
-// reportUnreadable counts an unreadable item and logs it, unless there are many.
+// reportUnreadable counts an unreadable item and logs it, at a bounded rate.
 func (f *Follower) reportUnreadable(kind, id string, err error) {
 	reason := contract.ReasonOf(err)
 	switch {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// A position that can't be read for unknownFor is logged, and again after unknownAgain at the earliest.
+	// An unreadable position is logged after unknownLogAfter, and again after unknownLogEvery at the earliest.
 	unknownLogAfter = 5 * time.Second
 	unknownLogEvery = time.Minute
 )
@@ -22,7 +22,7 @@ type catchUpReason string
 const (
 	catchUpConnected  catchUpReason = "connected"
 	catchUpGap        catchUpReason = "gap"        // an event is missing
-	catchUpOverflow   catchUpReason = "overflow"   // events came faster than they could be applied
+	catchUpOverflow   catchUpReason = "overflow"   // events arrived faster than the follower applied them
 	catchUpDataEpoch  catchUpReason = "data_epoch" // Redis has another data epoch, or a lower sequence number
 	catchUpComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
 	catchUpChain      catchUpReason = "chain"      // Redis has another history
@@ -33,15 +33,15 @@ const (
 type resyncReason string
 
 const (
-	resyncStart     resyncReason = "start"     // the first one, and that of the first data in an empty Redis
+	resyncStart     resyncReason = "start"     // the first resync, also of the first data in an empty Redis
 	resyncLost      resyncReason = "lost"      // Redis lost writes
-	resyncRestarted resyncReason = "restarted" // it may have, in a restart or failover
-	resyncTrimmed   resyncReason = "trimmed"   // the log, or what its tombstones told, doesn't go back to our position
-	resyncUnsure    resyncReason = "unsure"    // more devices must be read again than are listed
+	resyncRestarted resyncReason = "restarted" // Redis may have lost writes, in a restart or failover
+	resyncTrimmed   resyncReason = "trimmed"   // log or tombstones don't go back to the follower's position
+	resyncUnsure    resyncReason = "unsure"    // too many devices must be read again to list them
 	resyncDemand    resyncReason = "demand"    // of an operator
 )
 
-// askPosition reads Redis's position and completes asked with it.
+// askPosition reads Redis's position, and adds the follower's state in asked.
 func (f *Follower) askPosition(ctx context.Context, asked position) position {
 	master, err := f.findMaster(ctx)
 	var p position
@@ -52,7 +52,7 @@ func (f *Follower) askPosition(ctx context.Context, asked position) position {
 	return p
 }
 
-// comparePosition acts on a position from ask. Events may have arrived since.
+// comparePosition acts on a position from askPosition. Events may have arrived since.
 func (f *Follower) comparePosition(ctx context.Context, p position) error {
 	switch {
 	case needsOperator(p.err):
@@ -63,7 +63,7 @@ func (f *Follower) comparePosition(ctx context.Context, p position) error {
 			f.board.setFailure(f.Shard, p.err)
 			f.logUnknownPosition(p.err)
 		}
-		return nil // the subscription may work; if not, it ends with an error
+		return nil // the subscription may work; otherwise it ends with an error
 	}
 	f.comparison.unknownAt = time.Time{}
 	f.board.setFailure(f.Shard, nil)
@@ -88,7 +88,7 @@ func (f *Follower) comparePosition(ctx context.Context, p position) error {
 	switch {
 	case p.dataEpoch != f.dataEpoch:
 		return f.catchUp(ctx, catchUpDataEpoch)
-	case p.seq < p.ours: // writes may raise it above ours before the next comparison
+	case p.seq < p.ours: // writes may raise p.seq above f.seq before the next comparison
 		f.logLoss(p)
 		f.synced, f.resync.pending = false, resyncLost
 		return f.catchUp(ctx, catchUpDataEpoch)
@@ -115,10 +115,10 @@ func (f *Follower) comparePosition(ctx context.Context, p position) error {
 	return nil
 }
 
-// catchUp reads what changed since the last applied write. It reads everything if Redis has lost data or may have: it
-// has another data epoch or a lower sequence number; or it was restarted or a replica was promoted, and new writes may
-// have raised its number above ours since. If its chain contains our last write, Redis has lost nothing, whichever
-// server it is.
+// catchUp reads the changes since the last applied write. It reads everything if Redis has lost data or may have lost
+// data: Redis has another data epoch or a lower sequence number; or Redis was restarted or a replica was promoted, and
+// new writes may have raised its number above the follower's since. If the server's chain contains the last applied
+// write, the server has lost nothing, whichever server it is.
 func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	f.metrics.Catchups.WithLabelValues(string(reason)).Inc()
 	f.catchups++
@@ -130,9 +130,9 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	}
 	own := f.ownConnection(client)
 	defer own.Close()
-	watchful := &lookAheadHook{Follower: f, epoch: f.dataEpoch}
-	own.AddHook(watchful)
-	// One connection, and so one server, even if a name moves to another server meanwhile.
+	hook := &lookAheadHook{Follower: f, epoch: f.dataEpoch}
+	own.AddHook(hook)
+	// A single connection, and so a single server, even if a name moves to another server meanwhile.
 	conn := own.Conn()
 	defer conn.Close()
 	master := server{conn, serverAddress(client)}
@@ -140,8 +140,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if err != nil {
 		return err
 	}
-	if watchful.epoch != p.dataEpoch {
-		watchful.epoch = p.dataEpoch
+	if hook.epoch != p.dataEpoch {
+		hook.epoch = p.dataEpoch
 		f.inbox.resetSeen()
 	}
 	p.link = contract.Link{Seq: f.seq, Digest: f.chain.digest}
@@ -154,15 +154,15 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.rereads.overflowed, f.synced, f.resync.pending = false, false, cmp.Or(f.resync.pending, resyncUnsure)
 	}
 	from := f.seq
-	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.mayLackDeletions(p) || !f.hasAllWrites(p, reason) ||
-		f.nameLostKeys(p) != "" && !f.lacksOnlyLog(p)
+	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.mayLackDeletions(p) ||
+		!f.hasAllWrites(p, reason) || f.nameLostKeys(p) != "" && !f.lacksOnlyLog(p)
 	if err := f.confirmNotLost(p, full); err != nil {
 		return err
 	}
 	if full {
 		f.beginResync(p)
 		from = 0
-	} else { // our position is one of this history, also if not all of the changes can be read
+	} else { // f.seq is a position of this history, even if some changes can't be read
 		f.setHistory(p)
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
@@ -179,12 +179,12 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	return nil
 }
 
-// beginResync begins a full resync for the position p of Redis, and logs its reason, which an attempt that failed keeps.
+// beginResync begins a full resync for Redis's position p, and logs the reason, which a failed attempt keeps.
 func (f *Follower) beginResync(p position) {
 	switch {
 	case f.dataEpoch != "" &&
 		(p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.hasOtherWrite() || f.nameLostKeys(p) != ""):
-		if f.resync.pending != resyncLost { // it was not logged yet
+		if f.resync.pending != resyncLost { // not logged yet
 			f.logLoss(p)
 		}
 		f.resync.pending = resyncLost
@@ -222,7 +222,7 @@ func (f *Follower) endResync(count int) {
 	}
 }
 
-// moveTo sets the position after a catch-up for p that has read everything up to end.
+// moveTo sets the follower's position after a catch-up for p that has read everything up to end.
 func (f *Follower) moveTo(p position, end uint64) {
 	f.chain.readable = p.chained
 	f.setLast(p.seq, p.digestAtSeq())
@@ -257,7 +257,6 @@ func (f *Follower) logUnknownPosition(err error) {
 	f.log.Debug("the position of redis is unknown", "error", err)
 }
 
-// logLoss logs that Redis has lost writes.
 func (f *Follower) logLoss(p position) {
 	f.log.Warn("redis has lost data: the edge drops it, too", "data_epoch", f.dataEpoch, "seq", f.seq,
 		"redis_data_epoch", p.dataEpoch, "redis_seq", p.seq)

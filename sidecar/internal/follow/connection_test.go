@@ -76,7 +76,8 @@ func TestLoginRefused(t *testing.T) {
 		t.Errorf("position: got %+v, want an error", p)
 	}
 	d := contract.CredentialMember("d")
-	if err := s.readRecords(t.Context(), server{client, ""}, []sizedRecord{{Member: d}}); err == nil || len(devices.ids) != 0 {
+	err = s.readRecords(t.Context(), server{client, ""}, []sizedRecord{{Member: d}})
+	if err == nil || len(devices.ids) != 0 {
 		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
 	}
 	if got, err := s.fetchSizes(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
@@ -194,7 +195,8 @@ func TestAwayForADay(t *testing.T) {
 		}
 		s.historyAt, *order = s.historyAt.Add(-test.away), nil
 		m.Del(s.keys.ResyncKey())
-		compared := s.comparePosition(t.Context(), s.askPosition(t.Context(), position{seq: s.seq, catchups: s.catchups, at: time.Now()}))
+		asked := position{seq: s.seq, catchups: s.catchups, at: time.Now()}
+		compared := s.comparePosition(t.Context(), s.askPosition(t.Context(), asked))
 		if away := errors.Is(compared, errOtherServer); away != (test.want != "") {
 			t.Errorf("%s: compared: %v", name, compared)
 		}

@@ -12,18 +12,18 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// grantTimeout is how long a device's old record may count while the new one is read that an event has announced.
-// Reading may take longer, up to callTimeout, if Redis is distant.
+// grantTimeout is how long a device's old record may count after an event has announced a new record, while the new
+// record is read. Reading may take longer, up to callTimeout, if Redis is distant.
 const grantTimeout = time.Second
 
-// deniesDevice reports whether a device's record authenticates nobody: it is unreadable, deleted or disabled.
+// deniesDevice reports whether a device's record authenticates nobody: the record is unreadable, deleted or disabled.
 func deniesDevice(fields map[string]string) bool {
 	c, err := contract.ParseCredential(fields)
 	return err != nil || c.Deleted || c.Disabled
 }
 
-// applyDevice applies a device's event from our chain. What it takes away counts at once, until the record was read;
-// what it grants counts once the record was read. Whoever may write objects could invent the event.
+// applyDevice applies a device's event from the follower's chain. A denial counts at once, until the record was read; a
+// grant counts only after the record was read. Every writer of objects could invent the event.
 func (f *Follower) applyDevice(e *contract.Event) {
 	if !deniesDevice(e.Fields) {
 		f.queueRead(e.Member, true)
@@ -38,21 +38,22 @@ func (f *Follower) applyDevice(e *contract.Event) {
 	f.queueRead(e.Member, false)
 }
 
-// queueRead reads a device's record soon; live: so that an event counts.
+// queueRead schedules a read of a device's record; live: an event counts only after the read.
 func (f *Follower) queueRead(m contract.Member, live bool) {
 	delete(f.grants.reading, m) // a pending answer may be older than the event
 	f.grants.waiting[m] = live
 }
 
-// queueRegistered reads a device's record soon because of [Group.Registered]. An event that waits for the record still does.
+// queueRegistered schedules a read of a device's record for [Group.Registered]. If an event waits for the record, the
+// event still waits.
 func (f *Follower) queueRegistered(m contract.Member) {
 	if _, waits := f.grants.waiting[m]; !waits {
 		f.grants.waiting[m] = false
 	}
 }
 
-// doubtIfDenied handles an event that is not accepted: if it revokes a device, or is unreadable, the device is in doubt
-// until its record was read.
+// doubtIfDenied handles an event that is not accepted: if the event denies a device, or is unreadable, the device is in
+// doubt until its record was read.
 func (f *Follower) doubtIfDenied(e *contract.Event, unreadable bool) {
 	if e.Member.Kind == contract.KindCredential && f.Keyspace.Belongs(e.Member, f.Shard) == nil &&
 		(unreadable || deniesDevice(e.Fields)) {
@@ -68,7 +69,7 @@ func (f *Follower) doubtDevice(m contract.Member) {
 	f.addReread(m)
 }
 
-// addReread adds a device to those that the next catch-up reads, even if the log does not list it as changed.
+// addReread has the next catch-up read a device, even if the log does not list the device as changed.
 func (f *Follower) addReread(m contract.Member) {
 	if f.rereads.members[m] = true; len(f.rereads.members) > maxRereads {
 		f.rereads.members = map[contract.Member]bool{} // an empty map keeps its memory
@@ -79,7 +80,7 @@ func (f *Follower) addReread(m contract.Member) {
 // needsReread reports whether a catch-up must read devices that the log may not list.
 func (f *Follower) needsReread() bool { return len(f.rereads.members) > 0 || f.rereads.overflowed }
 
-// grantReplies has the replies to one round of reads.
+// grantReplies has the replies to a round of reads.
 type grantReplies struct {
 	members  []contract.Member
 	replies  []*redis.MapStringStringCmd
@@ -96,7 +97,7 @@ func (f *Follower) readGrants(ctx context.Context) {
 	f.grants.rounds++
 	g := grantReplies{members: slices.Collect(maps.Keys(f.grants.reading)), catchups: f.catchups}
 	f.grants.deadline = time.After(grantTimeout)
-	after := f.applied.Load() // the connection may be to another server than the events'
+	after := f.applied.Load() // the connection may be to another server than the subscription
 	f.readers.Go(func() {
 		for page := range slices.Chunk(g.members, pageSize) {
 			var replies []*redis.MapStringStringCmd
@@ -136,7 +137,7 @@ func (f *Follower) doubtLateGrants() {
 			}
 		}
 	}
-	f.grants.deadline = time.After(grantTimeout) // for those that wait behind them
+	f.grants.deadline = time.After(grantTimeout) // for devices in waiting
 }
 
 // applyGrants applies the replies of a round.
@@ -168,7 +169,7 @@ func (f *Follower) applyGrants(g grantReplies) error {
 	return nil
 }
 
-// abandonSubscription ends a subscription: devices of which it told something that was not read are in doubt until the next
+// abandonSubscription ends a subscription: devices with events whose records were not read are in doubt until the next
 // catch-up has read them.
 func (f *Follower) abandonSubscription() {
 	payloads, _, _ := f.inbox.take()
@@ -179,7 +180,7 @@ func (f *Follower) abandonSubscription() {
 	f.grants.reading, f.grants.deadline, f.grants.inStep = nil, nil, position{}
 }
 
-// doubtUnreadDevices puts devices in doubt of which an event was told that no read has followed.
+// doubtUnreadDevices puts devices in doubt whose records were not read after an event.
 func (f *Follower) doubtUnreadDevices() {
 	for m := range f.rereads.members {
 		if m.Kind == contract.KindCredential {
@@ -188,7 +189,7 @@ func (f *Follower) doubtUnreadDevices() {
 	}
 }
 
-// rereadGrants has the next catch-up read devices with unread grants: their answers wait until it is over.
+// rereadGrants has the next catch-up read devices with unread grants: their answers wait until the catch-up is over.
 func (f *Follower) rereadGrants() {
 	for _, granted := range []map[contract.Member]bool{f.grants.waiting, f.grants.reading} {
 		for m := range granted {
@@ -197,7 +198,7 @@ func (f *Follower) rereadGrants() {
 	}
 }
 
-// setInStep reports the shard in step as of t, once the grants received by now were read.
+// setInStep reports the shard in step as of t, once all grants received by now were read.
 func (f *Follower) setInStep(t time.Time) {
 	switch {
 	case f.rereads.reason != "": // until Redis was read
@@ -210,8 +211,8 @@ func (f *Follower) setInStep(t time.Time) {
 	}
 }
 
-// lookAhead looks for events of devices and purges in payloads before their turn: what revokes a device has an effect
-// at once, and the others' records are read again.
+// lookAhead handles events of devices and purges in payloads before their turn: denials count at once, and all other
+// devices' and purges' records are read again.
 func (f *Follower) lookAhead(payloads []string, epoch string) {
 	for _, payload := range payloads {
 		e, err := contract.ParseEvent(payload)
@@ -228,9 +229,9 @@ func (f *Follower) lookAhead(payloads []string, epoch string) {
 	}
 }
 
-// applyUrgent applies events of devices and purges that arrive while records are read. That may take minutes, and
-// neither a revocation nor a new device may wait so long. It applies revocations at once, then reads the records of
-// the devices, one pipeline per call. The events are applied once more in their order later.
+// applyUrgent applies events of devices and purges that arrive while records are read. Reading may take minutes, and
+// neither a revocation nor a new device may wait so long. applyUrgent applies revocations at once, then reads the
+// records of the devices, a pipeline per call. Later, the events are applied once more in their order.
 func (f *Follower) applyUrgent(ctx context.Context, master server, epoch string) error {
 	f.lookAhead(f.inbox.peekUnseen(), epoch)
 	members := make([]contract.Member, 0, min(len(f.rereads.members), pipelineSize))
@@ -256,14 +257,14 @@ func (f *Follower) applyUrgent(ctx context.Context, master server, epoch string)
 	return nil
 }
 
-// lookAheadHook is a hook for the connection of a catch-up: while a call waits for Redis, which may take seconds, it looks
-// ahead. Devices of which an event has announced another record are in doubt if that isn't read in time: the event may
-// have invalidated an old secret. It is for the goroutine of its Follower.
+// lookAheadHook calls lookAhead while a call on the connection of a catch-up waits for Redis, which may take seconds. A
+// device whose new record an event has announced is in doubt if the record isn't read in time: the event may have
+// invalidated an old secret. Only the goroutine of the Follower may use the hook.
 type lookAheadHook struct {
 	*Follower
 	epoch    string           // of Redis
-	busy     bool             // a call waits, which may have others within
-	deadline <-chan time.Time // an unread event of a device is grantTimeout old; nil: there was none
+	busy     bool             // a call is waiting; calls may be nested
+	deadline <-chan time.Time // fires when a device's unread event is grantTimeout old; nil: no such event
 }
 
 // DialHook implements [redis.Hook].

@@ -10,17 +10,18 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// maxEmptyGap is how long nobody may have looked at a shard that counts as empty since then: Redis may be away.
+// If the last two looks at an empty shard are further apart than maxEmptyGap, AcceptLossAfter starts again: Redis may
+// have been away.
 const maxEmptyGap = 10 * time.Second
 
-// emptyError means that a shard of Redis has neither data epoch nor sequence number: it was never written to, or lost
-// everything. If keys isn't "", the shard lost only these keys, and has others.
+// emptyError means that a shard of Redis has neither data epoch nor sequence number: the shard was never written to, or
+// lost everything. If keys isn't "", the shard lost only these keys, and still has some.
 type emptyError struct {
 	keys     string
-	followed bool // nonetheless
+	followed bool // nonetheless, because this follower has read everything
 }
 
-// isFollowedAnyway reports whether a shard that isn't believed for the reason err is followed nonetheless.
+// isFollowedAnyway reports whether a shard is followed despite its loss err.
 func isFollowedAnyway(err error) bool {
 	lost, is := errors.AsType[emptyError](err)
 	return is && lost.followed
@@ -36,17 +37,18 @@ func (e emptyError) Error() string {
 		"restore its data, publish it again, or accept the loss by gatehousectl accept-loss"
 }
 
-// errOtherDataEpoch: Redis was emptied, or lost its log, while it was read.
+// errOtherDataEpoch: Redis was emptied, or lost its log, during a read.
 var errOtherDataEpoch = errors.New(
 	"redis has another data epoch, or no log any more, than when its log was read: everything is read again")
 
-// hasWrites reports whether anything of the shard shows that it was written to. What accept-loss leaves in an empty shard
-// is a data epoch alone.
+// hasWrites reports whether a key of the shard shows that the shard was written to. accept-loss leaves only a data
+// epoch in an empty shard.
 func (p *position) hasWrites() bool { return p.seq != 0 || p.last != 0 || p.head.Seq != 0 }
 
-// nameLostKeys returns the names of keys that the shard must have, because it has others or had them when the follower
-// read it, and has not; "": none. Without these keys, records that Redis still has look deleted. A log that was lost
-// counts as missing also after further writes, and seq, if the log has a higher number that a script may have counted.
+// nameLostKeys returns the names of the keys that the shard has lost; "": none. The shard must have the keys because it
+// has other keys, or because the follower has read them. Without these keys, records that Redis still has look deleted.
+// A lost log counts as lost even after further writes; so does seq, if the log has a higher number that a script may
+// have counted.
 func (f *Follower) nameLostKeys(p position) string {
 	if !p.hasWrites() && (f.seq == 0 || p.dataEpoch == "" || p.dataEpoch != f.dataEpoch) {
 		return ""
@@ -64,14 +66,15 @@ func (f *Follower) nameLostKeys(p position) string {
 	return strings.Join(names, ", ")
 }
 
-// lacksOnlyLog reports whether nothing but the log was lost, and nothing that the follower has not read yet.
+// lacksOnlyLog reports whether only the log was lost, and the follower has read everything that the lost log had.
 func (f *Follower) lacksOnlyLog(p position) bool {
 	return f.nameLostKeys(p) == f.keys.LogKey() && f.seq+1 >= p.lost
 }
 
-// confirmNotLost returns an error if the shard is empty or lacks keys, until it has been so for AcceptLossAfter. The records
-// of such a shard seem deleted, so it counts as unreachable: one server that comes back without its data would have all
-// devices of the fleet refused at once. Who has read what the lost log had, and needn't read everything again, goes on.
+// confirmNotLost returns an error if the shard is empty or lacks keys, until the loss has lasted for AcceptLossAfter.
+// The records of a lost shard seem deleted, so the shard counts as unreachable: otherwise a single server that comes
+// back without its data would have all devices of the fleet refused at once. A follower that has read the lost log, and
+// needn't read everything again, goes on.
 func (f *Follower) confirmNotLost(p position, full bool) error {
 	lost := emptyError{f.nameLostKeys(p), !full && f.lacksOnlyLog(p)}
 	f.board.setChainless(f.Shard, p.chained && p.hasWrites() && p.head.Seq == 0, f.keys.ChainKey(), f.log)
@@ -84,8 +87,8 @@ func (f *Follower) confirmNotLost(p position, full bool) error {
 		f.comparison.emptySince = p.at
 	}
 	f.comparison.emptyAt = p.at
-	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.comparison.emptySince) >= f.AcceptLossAfter
-	if believed {
+	accepted := f.AcceptLossAfter > 0 && p.at.Sub(f.comparison.emptySince) >= f.AcceptLossAfter
+	if accepted {
 		f.board.setEmpty(f.Shard, nil)
 		return nil
 	}
@@ -100,15 +103,15 @@ func (f *Follower) confirmNotLost(p position, full bool) error {
 	return nil
 }
 
-// noticeLogBack has everything read again once the loss of the log was accepted, or the log is back: then it is what a
-// sidecar that starts would read.
+// noticeLogBack requires a full resync once the loss of the log was accepted, or the log is back: the follower must
+// have the same records as a sidecar that starts.
 func (f *Follower) noticeLogBack(p position) {
 	if f.logLost && p.lost == 0 {
 		f.logLost, f.synced, f.resync.pending = false, false, resyncLost
 	}
 }
 
-// setEmpty records why the shard isn't believed; nil: it is.
+// setEmpty records the shard's loss that was not accepted; nil: none.
 func (b *board) setEmpty(shard int, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,7 +125,7 @@ func (b *board) setEmpty(shard int, why error) {
 	b.metrics.RedisEmpty.Set(float64(count))
 }
 
-// emptyReason returns why the shard isn't believed; nil: it is.
+// emptyReason returns the shard's loss that was not accepted; nil: none.
 func (b *board) emptyReason(shard int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,7 +133,7 @@ func (b *board) emptyReason(shard int) error {
 }
 
 // setChainless records whether the shard has lost its chain. Nothing else depends on the chain, and the next write
-// begins a new one.
+// begins a new chain.
 func (b *board) setChainless(shard int, lost bool, key string, log *slog.Logger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package follow follows Redis: it subscribes to the events, catches up from the change log, and then applies event by
-// event. It handles every possible loss of events by a catch-up.
+// Package follow follows Redis: it subscribes to the events, catches up from the change log, and applies the events in
+// order. A catch-up repairs every possible loss of events.
 package follow
 
 import (
@@ -29,27 +29,28 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to Redis.
+	// callTimeout bounds a call to Redis.
 	callTimeout = 5 * time.Second
 	minBackoff  = 50 * time.Millisecond
-	// maxBackoff bounds the wait before a new attempt, and so adds to the edge's delay when Redis is back.
+	// maxBackoff bounds the delay of a new attempt, and so adds to the edge's delay when Redis is back.
 	maxBackoff = 250 * time.Millisecond
-	// maxRefused bounds it while only an operator can fix the cause: an attempt costs Redis two connections, a sidecar.
+	// maxRefused bounds the delay while only an operator can fix the cause: an attempt costs Redis two connections per
+	// sidecar.
 	maxRefused = 2 * time.Second
 )
 
 // compareEvery is the interval between comparisons of Redis's position with the follower's. Tests shorten it.
 var compareEvery = time.Second
 
-// Sink receives the records of one kind. It compares versions itself.
+// Sink receives the records of a single kind, and compares versions.
 type Sink[T any] interface {
-	// Apply receives a record, which may be newer than the known one.
+	// Apply receives a record, which may be newer than the known record.
 	Apply(record T)
-	// Remove removes the record with this id: Redis has none, or an object that can't be read.
+	// Remove removes the record with this id: Redis has no record, or an unreadable object.
 	Remove(id string)
 	// BeginResync begins a full resync: all records follow, and their versions start over.
 	BeginResync()
-	// Unmet returns the ids of known records that the resync has not applied yet.
+	// Unapplied returns the ids of known records that the resync has not applied yet.
 	Unapplied() []string
 	// EndResync removes the records that the resync has not applied.
 	EndResync()
@@ -58,63 +59,62 @@ type Sink[T any] interface {
 // Objects is a Sink that stores objects.
 type Objects interface {
 	Sink[contract.Object]
-	// Confirm reports whether o, apart from its bodies, equals the stored version. If so, the resync counts it as
-	// applied.
+	// Confirm reports whether o, apart from its bodies, equals the stored version. If so, the resync counts the object
+	// as applied.
 	Confirm(o contract.Object) bool
 }
 
 // Credentials is a Sink that stores credentials.
 type Credentials interface {
 	Sink[contract.Credential]
-	// Doubt makes the record with this id count for nothing until it is applied again or removed: Redis may have another
-	// one.
+	// Doubt disables the record with this id until the record is applied again or removed: Redis may have another
+	// record.
 	Doubt(id string)
-	// Announce applies what an event takes away from a device, until the record is applied, in whatever version, or
-	// removed.
+	// Announce applies an event's denial of a device, until the record is applied, in any version, or removed.
 	Announce(c contract.Credential)
-	// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
+	// ApplyMalformed refuses the device: its record in Redis can't be read.
 	ApplyMalformed(id string)
 }
 
-// Purges stores purges. It compares versions itself.
+// Purges stores purges, and compares versions.
 type Purges interface {
-	// Apply receives a purge, which may be newer than the known one.
+	// Apply receives a purge, which may be newer than the known purge.
 	Apply(p contract.Purge)
-	// BeginResync begins a full resync: all purges follow, and their versions start over. Those before count until
+	// BeginResync begins a full resync: all purges follow, and their versions start over. Earlier purges count until
 	// EndResync, which comes before the objects.
 	BeginResync()
-	// Unmet returns the IDs of known purges that the resync has not applied yet.
+	// Unapplied returns the IDs of known purges that the resync has not applied yet.
 	Unapplied() []string
 	// EndResync removes the purges that the resync has not applied.
 	EndResync()
 }
 
-// Clock receives the times at which everything in Redis had been applied, and of writes.
+// Clock receives the times of writes, and the times at which everything in Redis had been applied.
 type Clock interface {
 	SetInStep(t time.Time)
-	// ApplyLive calls apply, which passes a write to its sink, and measures how long the write takes from published, the
-	// time of Redis, to the edge.
+	// ApplyLive calls apply, which passes a write to its sink, and measures how long the write takes to the edge since
+	// published, in the time of Redis.
 	ApplyLive(published time.Time, apply func())
 }
 
 // Config sets the shard to follow and the sinks for its records.
 type Config struct {
-	// Keyspace is what Redis has; its Database is the client's. Shard is the one to follow.
+	// Keyspace is the keyspace of Redis; its Database is the client's. Shard is the shard to follow.
 	Keyspace    contract.Keyspace
 	Shard       int
 	Objects     Objects
 	Credentials Credentials
 	Purges      Purges
 	Clock       Clock
-	// AcceptLossAfter is how long a shard must have been empty before that is believed; 0: for ever.
+	// AcceptLossAfter is how long a shard must have been empty before the loss is accepted; 0: for ever.
 	AcceptLossAfter time.Duration
-	// Tracer makes a span of each event with a sampled trace. Trace receives the span when its change was applied, for
-	// the push of the change. Both may be nil.
+	// Tracer makes a span of each event with a sampled trace. Trace receives the span when the event's change was
+	// applied, for the push of the change. Both may be nil.
 	Tracer trace.Tracer
 	Trace  func(trace.SpanContext)
 }
 
-// Follower follows one shard.
+// Follower follows a single shard.
 type Follower struct {
 	Config
 	keys    contract.Keys
@@ -126,23 +126,23 @@ type Follower struct {
 	firstSync         chan struct{} // closed after the first catch-up
 	firstOnce         sync.Once
 	connected         atomic.Bool
-	applied           atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
+	applied           atomic.Pointer[contract.Link] // last applied write; in a full resync, the last write to read
 	withheld          withheldCommands
 	registeredBreaker breaker.Breaker // of Registered
 
-	// What follows is only for the goroutine that runs Run.
+	// Only the goroutine of Run uses the following fields.
 	dataEpoch string    // data epoch of seq; "" before the first write
 	seq       uint64    // number of the last applied write
 	chain     chain     // up to seq
 	history   history   // of the server that reported seq
-	historyAt time.Time // time of that report
+	historyAt time.Time // time of the server's report
 	synced    bool      // everything up to seq was applied
-	logLost   bool      // the log was lost since, see believe
+	logLost   bool      // the log was lost since, see confirmNotLost
 	catchups  uint64
-	batch     int             // number of records in one pipeline
+	batch     int             // number of records in a pipeline
 	inbox     *inbox          // of the current subscription
 	readers   *sync.WaitGroup // of the current subscription
-	// recent has the kinds of which the unread rest of the log is too young for an expired tombstone.
+	// recentKinds has the kinds whose entries in the unread rest of the log are too young for an expired tombstone.
 	recentKinds map[byte]bool
 
 	comparison comparison
@@ -151,47 +151,47 @@ type Follower struct {
 	grants     grants
 }
 
-// withheldCommands is what the server refuses in this subscription.
+// withheldCommands says which commands the server refuses in this subscription.
 type withheldCommands struct{ info, chain, memory atomic.Bool }
 
-// comparison is what comparisons with the position of Redis have found.
+// comparison is the state of comparisons with the position of Redis.
 type comparison struct {
 	running    bool      // a comparison is running
-	ahead      position  // position at which Redis was ahead of us; seq 0: it was not
-	pending    position  // in step as of its time once everything up to its seq is applied; seq 0: none
-	unknownAt  time.Time // the position has been unreadable since; zero: it is readable
-	emptySince time.Time // the shard was first seen empty in a row; zero: it isn't empty
-	emptyAt    time.Time // it was last seen empty
+	ahead      position  // position at which Redis was ahead of the follower; seq 0: none
+	pending    position  // the follower is in step as of pending.at once pending.seq is applied; seq 0: none
+	unknownAt  time.Time // first time the position was unreadable; zero: readable
+	emptySince time.Time // first of consecutive looks at an empty shard; zero: not empty
+	emptyAt    time.Time // last look at the empty shard
 }
 
 // resyncState is the state of full resyncs.
 type resyncState struct {
-	pending resyncReason         // of the one that runs or must run; "": unknown yet, or none
-	tried   bool                 // one was run or tried, so the next one may find known records
-	endedAt time.Time            // end of the last one
+	pending resyncReason         // of the running or required resync; "": unknown yet, or none
+	tried   bool                 // a resync was begun, so the next resync may find known records
+	endedAt time.Time            // end of the last resync
 	demands chan chan<- struct{} // of operators, see [Group.Resync]
-	done    chan<- struct{}      // receives when the one that an operator demanded has ended; nil: none
+	done    chan<- struct{}      // receives at the end of an operator's resync; nil: none
 }
 
-// rereads are the reads that events ask for, of devices and purges.
+// rereads has the reads of devices and purges that events require.
 type rereads struct {
 	limiter    *rate.Limiter
-	scheduled  bool                     // due is running
-	timer      *time.Timer              // for rereadDue
+	scheduled  bool                     // timer is running
+	timer      *time.Timer              // for runDueCatchUp
 	reason     catchUpReason            // for a pending catch-up; "": none
-	members    map[contract.Member]bool // for the next catch-up to read in any case; also purges
-	arrived    map[contract.Member]bool // those with an event since the running read began; nil: none is running
-	overflowed bool                     // there are more: the next catch-up reads everything
+	members    map[contract.Member]bool // devices and purges that the next catch-up reads in any case
+	arrived    map[contract.Member]bool // with an event since the running read began; nil: no running read
+	overflowed bool                     // members would exceed maxRereads: the next catch-up reads everything
 	unsure     []unsureEvent
 }
 
-// grants are the devices to read after events, see applyDevice. True: the event counts only then.
+// grants has the devices to read after events, see applyDevice. True: an event counts only after the read.
 type grants struct {
 	waiting    map[contract.Member]bool
-	reading    map[contract.Member]bool // those whose answer is still valid; nil: no round is running
+	reading    map[contract.Member]bool // devices whose pending answer is valid; nil: no running round
 	rounds     uint64                   // number of rounds begun
-	deadline   <-chan time.Time         // for doubtGranted; nil: no round is running
-	inStep     position                 // in step as of its time once round seq has ended; seq 0: none
+	deadline   <-chan time.Time         // for doubtLateGrants; nil: no running round
+	inStep     position                 // in step as of inStep.at once round inStep.seq has ended; seq 0: none
 	replies    chan grantReplies        // of the current subscription
 	registered chan contract.Member     // of [Group.Registered]
 }
@@ -231,7 +231,7 @@ func (f *Follower) Connected() bool { return f.connected.Load() }
 // Run follows the events until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
 	backoff := minBackoff
-	said := "" // the last logged cause
+	logged := "" // the last logged cause
 	for {
 		err := f.followOnce(ctx)
 		if ctx.Err() != nil {
@@ -239,7 +239,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		f.metrics.RedisErrors.Inc()
 		if f.connected.Load() {
-			backoff, said = minBackoff, ""
+			backoff, logged = minBackoff, ""
 		}
 		f.setConnected(false)
 		if cluster, ok := f.client.(*redis.ClusterClient); ok {
@@ -248,18 +248,18 @@ func (f *Follower) Run(ctx context.Context) error {
 		why := rootCause(err)
 		f.board.setFailure(f.Shard, err)
 		switch {
-		case why == said:
+		case why == logged:
 			f.log.Debug("redis is still not followed", "error", err)
 		case needsOperator(err):
 			f.log.Error("redis can't be followed: the edge serves what it has", "error", err)
-		case said != "":
+		case logged != "":
 			f.log.Warn("redis is still not followed, for another reason", "error", err)
 		case !f.caughtUp():
 			f.log.Warn("redis can't be followed yet: nothing was read from it", "error", err)
 		default:
 			f.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
 		}
-		said = why
+		logged = why
 		select {
 		case <-ctx.Done():
 			return nil
@@ -269,7 +269,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// nextBackoff returns the backoff after one that ended with err.
+// nextBackoff returns the backoff after a backoff and an attempt that ended with err.
 func nextBackoff(backoff time.Duration, err error) time.Duration {
 	switch {
 	case backoff < maxBackoff:
@@ -280,7 +280,7 @@ func nextBackoff(backoff time.Duration, err error) time.Duration {
 	return maxBackoff
 }
 
-// rootCause returns the root cause of an error, without the ports, times and numbers that differ each time.
+// rootCause returns the root cause of an error, without the ports, times and numbers of the single attempt.
 func rootCause(err error) string {
 	switch e := err.(type) {
 	case *net.DNSError:
@@ -319,7 +319,7 @@ var (
 		"redis was restarted, or another server has taken over: the subscription may be at the old one")
 )
 
-// followOnce subscribes, catches up, and applies events until something fails. The order matters: writes after the
+// followOnce subscribes, catches up, and applies events until a failure. The order matters: writes after the
 // acknowledgement of the subscription arrive as events, earlier writes are in the log.
 func (f *Follower) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -415,7 +415,7 @@ func (f *Follower) applyInbox(ctx context.Context, in *inbox) error {
 		}
 	}
 	for i, payload := range payloads {
-		payloads[i] = "" // it may be large, and there may be many
+		payloads[i] = "" // frees a payload, which may be large
 		if err := f.handleEvent(ctx, payload); err != nil {
 			f.lookAhead(payloads[i+1:], f.dataEpoch)
 			return err
@@ -424,7 +424,7 @@ func (f *Follower) applyInbox(ctx context.Context, in *inbox) error {
 	return err
 }
 
-// handleEvent applies an event if it is the next one of the chain, and otherwise catches up or ignores it.
+// handleEvent applies an event that is next in the chain; for other events it catches up or does nothing.
 func (f *Follower) handleEvent(ctx context.Context, payload string) error {
 	e, err := contract.ParseEvent(payload)
 	if err != nil {
@@ -461,11 +461,11 @@ func (f *Follower) handleEvent(ctx context.Context, payload string) error {
 	return f.rejectEvent(ctx, &e)
 }
 
-// applyEvent applies the next event; unreadable is its parse error, or nil.
+// applyEvent applies the next event; unreadable is the event's parse error, or nil.
 func (f *Follower) applyEvent(e *contract.Event, unreadable error) {
 	f.setLast(e.Seq, e.Digest)
 	switch stray := f.Keyspace.Belongs(e.Member, f.Shard); {
-	case unreadable != nil && stray != nil: // refused above; it belongs to another shard
+	case unreadable != nil && stray != nil: // of another shard, and already reported
 	case stray != nil:
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
 		f.reportUnreadable("member", e.Member.ID, stray)
@@ -495,7 +495,7 @@ func (f *Follower) applyEvent(e *contract.Event, unreadable error) {
 	f.reportInStep()
 }
 
-// startSpan starts the span of an event, in the trace of its write.
+// startSpan starts the span of an event, in the trace of the event's write.
 func (f *Follower) startSpan(e *contract.Event) trace.Span {
 	ctx := context.Background()
 	if e.Traceparent == "" || f.Tracer == nil {
@@ -507,7 +507,7 @@ func (f *Follower) startSpan(e *contract.Event) trace.Span {
 	return span
 }
 
-// reportInStep reports that the shard is in step if everything up to a pending position was applied.
+// reportInStep reports the shard in step if everything up to a pending position was applied.
 func (f *Follower) reportInStep() {
 	for _, then := range []*position{&f.comparison.pending, &f.comparison.ahead} {
 		if then.seq != 0 && f.seq >= then.seq {

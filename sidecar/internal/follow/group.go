@@ -19,17 +19,17 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// Group follows all shards, each with its own Follower.
+// Group follows all shards, with a Follower for each shard.
 type Group struct {
 	keyspace    contract.Keyspace
 	board       *board
 	followers   []*Follower
 	synced      chan struct{}
-	lookupSlots chan struct{} // one for each call of Registered
+	lookupSlots chan struct{} // a slot per call of Registered
 }
 
-// NewGroup returns a Group of all shards of k; of returns the configuration of a shard, without the fields that are
-// set here: Keyspace, Shard and Clock. The caller still closes client.
+// NewGroup returns a Group of all shards of k; of returns the configuration of a shard, to which NewGroup adds
+// Keyspace, Shard and Clock. The caller still closes client.
 func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, client redis.UniversalClient,
 	m *metrics.Metrics, log *slog.Logger) *Group {
 	board := newBoard(k.Count(), clock, m)
@@ -50,7 +50,7 @@ func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, clien
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
 // Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys,
-// and that isn't believed.
+// and the loss was not accepted.
 func (g *Group) Applied(shard int) (contract.Link, error) {
 	if err := g.board.emptyReason(shard); err != nil && !isFollowedAnyway(err) {
 		return contract.Link{}, err
@@ -58,8 +58,8 @@ func (g *Group) Applied(shard int) (contract.Link, error) {
 	return *g.followers[shard].applied.Load(), nil
 }
 
-// Failure returns why Redis isn't followed, or its position can't be read; "": no call has failed since one succeeded.
-// Of several shards that of the first one counts.
+// Failure returns why Redis isn't followed, or its position can't be read; "": no call has failed since a successful
+// call. Of several shards, the first with a failure counts.
 func (g *Group) Failure() string {
 	g.board.mu.Lock()
 	defer g.board.mu.Unlock()
@@ -75,8 +75,8 @@ func (g *Group) Failure() string {
 	return ""
 }
 
-// Degraded returns a sentence for each thing that Redis withholds, or has lost, without which it is followed
-// nonetheless.
+// Degraded returns a sentence for each command that Redis refuses, and each key or ability that it has lost, but can be
+// followed without.
 func (g *Group) Degraded() (sentences []string) {
 	add := func(is bool, format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); is && !slices.Contains(sentences, text) {
@@ -97,13 +97,13 @@ func (g *Group) Degraded() (sentences []string) {
 			"permit +hmget")
 		add(f.withheld.info.Load(), "Redis doesn't permit INFO (NOPERM): a replica, or a failover to an older one, may go "+
 			"unnoticed; permit +info")
-		add(f.withheld.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and one "+
-			"without bounds can exhaust the memory; permit +memory|usage")
+		add(f.withheld.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and "+
+			"one without bounds can exhaust the memory; permit +memory|usage")
 	}
 	return sentences
 }
 
-// summarize returns the text of an error, with the word timeout if that is what it means, and cut if it is long.
+// summarize returns the text of an error: with the word timeout if the error is a timeout, and cut if it is long.
 func summarize(err error) string {
 	text := err.Error()
 	timeout, is := errors.AsType[net.Error](err)
@@ -136,8 +136,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
-// Resync reads everything in Redis again, as soon as it is followed. It must not be called again before it returns,
-// with nil or ctx's error.
+// Resync reads everything in Redis again, as soon as Redis is followed. It returns nil or ctx's error; until Resync
+// returns, don't call it again.
 func (g *Group) Resync(ctx context.Context) error {
 	done := make(chan struct{}, len(g.followers))
 	for _, f := range g.followers {
@@ -165,16 +165,16 @@ type board struct {
 	infoOnce, headOnce, chainOnce, memoryOnce sync.Once
 	refusedLog, breaksLog, gapsLog            rate.Sometimes
 
-	readSlots    chan struct{} // one element per read of objects that may begin
+	readSlots    chan struct{} // an element per read of objects that may begin
 	waitingBytes atomic.Int64  // bytes in the inboxes
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
 	connected int
 	vitals    []vitals // of each shard's Redis
-	empty     []error  // by shard: empty or without some keys, and not believed; nil: it isn't
+	empty     []error  // by shard: loss that was not accepted; nil: none
 	chainless []string // by shard: the name of the lost chain, or ""
-	failures  []error  // by shard: of the last call; nil: it succeeded
+	failures  []error  // by shard: of the last call; nil: success
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
@@ -208,7 +208,7 @@ func (b *board) setInStep(shard int, t time.Time) {
 	b.metrics.InStep.Set(float64(t.UnixMilli()) / 1000)
 }
 
-// setFailure records why a shard can't be followed or read now; nil: it can.
+// setFailure records why a shard can't be followed or read now; nil: no failure.
 func (b *board) setFailure(shard int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -223,13 +223,13 @@ func (b *board) countConnected(change int) {
 	b.metrics.Connected.Set(map[bool]float64{true: 1}[b.connected == len(b.inStep)])
 }
 
-// nearlyFull is the part of maxmemory from which Redis counts as nearly full.
+// From this part of maxmemory on, Redis counts as nearly full.
 const nearlyFull = 0.9
 
-// clocksDiffer is the difference from Redis's clock of which we warn; the edge allows for as much (settleMS).
+// A difference from Redis's clock beyond clocksDiffer causes a warning; the edge allows for as much (settleMS).
 const clocksDiffer = time.Second
 
-// setVitals records what a shard's Redis tells of itself.
+// setVitals records the vitals of a shard's Redis, and logs new problems.
 func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 const (
 	// maxJitter bounds the random delay of a full resync if the sidecar has no permission for a lease.
 	maxJitter = 500 * time.Millisecond
-	// leaseLife is the lifetime of a lease that its holder does not prolong: if it was killed, others wait that long.
+	// leaseLife is the lifetime of a lease that is not prolonged: if its holder was killed, other sidecars wait for
+	// leaseLife.
 	leaseLife = 3 * time.Second
 	// leaseWait is the maximum wait for a lease.
 	leaseWait = 10 * time.Second
@@ -20,17 +21,17 @@ const (
 // fullEvery is the minimum interval between two full resyncs. Tests shorten it.
 var fullEvery = time.Second
 
-// lease is the permission to read all objects. The zero value belongs to a sidecar that got none and reads all the
-// same.
+// lease is the permission to read all objects. The zero value belongs to a sidecar that got no lease, and reads
+// nonetheless.
 type lease struct {
 	*Follower
 	master      server
-	prolongedAt time.Time // when it was last prolonged
+	prolongedAt time.Time // time of the last prolongation
 }
 
-// acquireLease waits for permission to read all objects, so that the sidecars of a restarted Redis, or of a fleet that
-// starts, don't all do so at once: by a lease one after the other, otherwise after a random delay, except at the start.
-// Events of devices don't wait.
+// acquireLease waits for permission to read all objects, so that the sidecars of a restarted Redis, or of a starting
+// fleet, don't all read at once: with a lease, sidecars read in sequence; without permission for a lease, after a
+// random delay, except at the start. Events of devices don't wait.
 func (f *Follower) acquireLease(ctx context.Context, master server, meanwhile func() error) (*lease, error) {
 	if err := f.waitFor(ctx, time.Until(f.resync.endedAt.Add(fullEvery)), meanwhile); err != nil {
 		return nil, err
@@ -52,8 +53,8 @@ func (f *Follower) acquireLease(ctx context.Context, master server, meanwhile fu
 	return &lease{}, nil
 }
 
-// prolongDuring returns meanwhile, which also prolongs the lease. If the lease has expired and another sidecar has it, a third
-// one may start too early.
+// prolongDuring returns a function that prolongs the lease and calls meanwhile. If the lease has expired and another
+// sidecar has it, a third sidecar may start too early.
 func (l *lease) prolongDuring(ctx context.Context, meanwhile func() error) func() error {
 	return func() error {
 		if l.Follower != nil && time.Since(l.prolongedAt) > leaseLife/4 {
@@ -82,7 +83,7 @@ func (f *Follower) waitFor(ctx context.Context, d time.Duration, meanwhile func(
 	return meanwhile()
 }
 
-// waitUntil waits until it receives from ready, and calls meanwhile when an event arrives.
+// waitUntil waits until ready has a value, and calls meanwhile when an event arrives.
 func waitUntil[T any](ctx context.Context, ready <-chan T, in *inbox, meanwhile func() error) error {
 	defer in.notify() // take has not read the events yet
 	for {

@@ -114,7 +114,8 @@ func TestContinues(t *testing.T) {
 		{"another process of the same line", history{"abd", "def", true}, false, false},
 		{"not told", history{}, false, false},
 	} {
-		if same, continues := test.h.isSame(known), test.h.continues(known); same != test.same || continues != test.continues {
+		same, continues := test.h.isSame(known), test.h.continues(known)
+		if same != test.same || continues != test.continues {
 			t.Errorf("%s: got %v, %v, want %v, %v", test.name, same, continues, test.same, test.continues)
 		}
 	}

@@ -15,27 +15,26 @@ import (
 )
 
 const (
-	// pageSize is the number of log members in one read.
+	// pageSize is the number of log members per read.
 	pageSize = 1000
-	// pipelineSize is the maximum number of records in one read. After a read that takes longer than recordsTimeout the
+	// pipelineSize is the maximum number of records per read. After a read that takes longer than recordsTimeout the
 	// number is halved, until a catch-up succeeds.
 	pipelineSize = 250
-	// pipelineBytes bounds the records of one read in bytes, because Redis and the sidecar have all of them in memory.
-	// maxReads is the maximum number of concurrent reads of objects by all shards.
+	// pipelineBytes bounds the bytes of records per read, because Redis and the sidecar have all of them in memory.
+	// maxReads bounds concurrent reads of objects by all shards.
 	pipelineBytes = 8 << 20
 	maxReads      = 4
-	// headBytes bounds the records of which one pipeline reads the heads, which are small unless somebody wrote them by
-	// hand.
+	// headBytes bounds the records whose heads a pipeline reads. Heads are small unless somebody wrote them by hand.
 	headBytes      = 64 << 20
 	recordsTimeout = 4 * callTimeout
-	// progressEvery is the interval at which a long catch-up is logged.
+	// A long catch-up is logged every progressEvery.
 	progressEvery = 5 * time.Second
 )
 
-// readChanges applies the changes from from to p, or all records in a full resync. It reads devices first, since
-// revocations matter more than objects, and with them all purges, so that no object is applied that was purged. Since
-// writes may be faster than reads, the end is fixed at the beginning. Records that move beyond it meanwhile have
-// events, of which none is missing once everything up to end was applied.
+// readChanges applies the changes after from up to p, or all records in a full resync. It reads devices first, since
+// revocations matter more than objects, and purges with the devices, so that no purged object is applied. Since writes
+// may be faster than reads, the end is fixed at the beginning. Records that move beyond the end meanwhile have events,
+// and no event is missing once everything up to end was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
 	end uint64, err error) {
 	meanwhile := func() error { return f.applyUrgent(ctx, master, p.dataEpoch) }
@@ -48,7 +47,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 		}
 		f.Purges.EndResync()
 	}
-	// Most get a 503 until they are read.
+	// Most devices get a 503 until their record is read.
 	for left := len(f.rereads.members); len(f.rereads.members) > 0 && left > 0; left -= pipelineSize {
 		if err := meanwhile(); err != nil {
 			return count, 0, err
@@ -78,8 +77,8 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	return count + n, end, err
 }
 
-// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or lost its log, or trimmed it beyond
-// from, the log may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
+// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or lost its log, or trimmed the log
+// beyond from, the log may have lacked unread entries, so lastSeq returns an error, and everything is read again.
 func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then position,
 	full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -111,7 +110,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	}
 	var now position
 	switch now.setChain(values); {
-	case now.lost > then.lost: // and it has entries since
+	case now.lost > then.lost: // and the log has entries since
 		return 0, errOtherDataEpoch
 	case !full && from < now.floor && now.floor <= seq:
 		f.synced, f.resync.pending = false, resyncTrimmed
@@ -120,22 +119,23 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	return seq, nil
 }
 
-// readUnapplied reads, in a full resync, the known records that were not read yet: they were written meanwhile and have
-// moved beyond the end, or they are gone.
+// readUnapplied reads, in a full resync, the known records that were not read yet: records that were written meanwhile
+// and have moved beyond the end, or that are gone.
 func (f *Follower) readUnapplied(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
-	for _, unmet := range []struct {
+	// Devices first.
+	for _, unapplied := range []struct {
 		kind byte
 		ids  []string
-	}{{contract.KindCredential, f.Credentials.Unapplied()}, {contract.KindObject, f.Objects.Unapplied()}} { // devices first
-		if err := f.readUnappliedOf(ctx, master, unmet.kind, unmet.ids, meanwhile); err != nil {
+	}{{contract.KindCredential, f.Credentials.Unapplied()}, {contract.KindObject, f.Objects.Unapplied()}} {
+		if err := f.readUnappliedOf(ctx, master, unapplied.kind, unapplied.ids, meanwhile); err != nil {
 			return count, err
 		}
-		count += len(unmet.ids)
+		count += len(unapplied.ids)
 	}
 	return count, nil
 }
 
-// readUnappliedOf reads the records of a kind with these ids.
+// readUnappliedOf reads the records of a kind with the given ids.
 func (f *Follower) readUnappliedOf(ctx context.Context, master server, kind byte, ids []string,
 	meanwhile func() error) error {
 	for ids := range slices.Chunk(ids, pageSize) {
@@ -150,9 +150,9 @@ func (f *Follower) readUnappliedOf(ctx context.Context, master server, kind byte
 	return nil
 }
 
-// readLog applies the records of all members of a kind, with devices also all purges, with from < score <= to, in that
-// order. It records the progress for objects after each page, so that a failed catch-up continues there. It calls
-// meanwhile whenever some were applied.
+// readLog applies the records of all members of a kind, and for devices also all purges, with from < score <= to, in
+// the log's order. It records the progress for objects after each page, so a failed catch-up continues at the page.
+// Whenever readLog has applied some records, it calls meanwhile.
 func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, kind byte,
 	meanwhile func() error) (count int, err error) {
 	logged := time.Now()
@@ -194,7 +194,7 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 	return count, nil
 }
 
-// parseMembers returns a page's members of a kind. It reports invalid members only when it reads devices, so once.
+// parseMembers returns a page's members of a kind. To report invalid members once, it reports them only with devices.
 func (f *Follower) parseMembers(page []redis.Z, kind byte) []contract.Member {
 	members := make([]contract.Member, 0, len(page))
 	for _, z := range page {
@@ -213,7 +213,7 @@ func (f *Follower) parseMembers(page []redis.Z, kind byte) []contract.Member {
 	return members
 }
 
-// readMembers applies the records of members, which have one kind and are at most a page; logged: of the log.
+// readMembers applies the records of members, at most a page of a single kind; logged: the log has the members.
 func (f *Follower) readMembers(ctx context.Context, master server, members []contract.Member, logged bool,
 	meanwhile func() error) (err error) {
 	if err := meanwhile(); err != nil {
@@ -254,11 +254,13 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 type sizedRecord struct {
 	contract.Member
 	bytes  int64
-	logged bool // the log has it
+	logged bool // the log has the record
 }
 
-// fetchSizes asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
-func (f *Follower) fetchSizes(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]sizedRecord, error) {
+// fetchSizes asks Redis for the memory of records. If Redis refuses, fetchSizes assumes the largest size within the
+// limits.
+func (f *Follower) fetchSizes(ctx context.Context, master redis.Cmdable,
+	members []contract.Member) ([]sizedRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	records := make([]sizedRecord, len(members))
@@ -297,7 +299,7 @@ func (f *Follower) fetchSizes(ctx context.Context, master redis.Cmdable, members
 	return records, nil
 }
 
-// countFitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
+// countFitting returns how many of records to read at once: at most count, and not more than bytes, but at least 1.
 func countFitting(records []sizedRecord, count int, bytes int64) (n int) {
 	for n < min(len(records), count) {
 		if bytes -= records[n].bytes; bytes < 0 && n > 0 {
@@ -308,8 +310,8 @@ func countFitting(records []sizedRecord, count int, bytes int64) (n int) {
 	return n
 }
 
-// readInTurn is readRecords; of objects, all shards together have at most maxReads. Revocations don't wait for the
-// turn.
+// readInTurn calls readRecords; for objects, after waiting for a slot, since all shards together have at most maxReads.
+// Revocations don't wait for the slot.
 func (f *Follower) readInTurn(ctx context.Context, master server, records []sizedRecord, objects bool,
 	meanwhile func() error) error {
 	if objects {
@@ -330,9 +332,10 @@ func (f *Follower) readLogPage(ctx context.Context, master server, from, to uint
 	}).Result()
 }
 
-// dropConfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
-// bodies. It leaves what it can't decide to [Follower.readRecords].
-func (f *Follower) dropConfirmed(ctx context.Context, master server, records []sizedRecord) (rest []sizedRecord, err error) {
+// dropConfirmed returns records without the objects whose known version is the version in Redis. It reads everything
+// but the bodies, and leaves undecided objects to [Follower.readRecords].
+func (f *Follower) dropConfirmed(ctx context.Context, master server,
+	records []sizedRecord) (rest []sizedRecord, err error) {
 	for len(records) > 0 && err == nil {
 		n := countFitting(records, pageSize, headBytes)
 		var more []sizedRecord
@@ -342,7 +345,7 @@ func (f *Follower) dropConfirmed(ctx context.Context, master server, records []s
 	return rest, err
 }
 
-// confirmHeads is unconfirmed for the records of one pipeline.
+// confirmHeads is dropConfirmed for the records of a single pipeline.
 func (f *Follower) confirmHeads(ctx context.Context, master server, records []sizedRecord) ([]sizedRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
@@ -388,7 +391,7 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []siz
 	for i := 0; err == nil && i < len(records); i++ {
 		m := records[i].Member
 		if f.rereads.arrived[m] {
-			continue // the reply may be older than the event, after which it is read again
+			continue // the reply may be older than the event, which has the record read again
 		}
 		if records[i].logged {
 			f.reportEvicted(m, replies[i])
@@ -396,18 +399,18 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []siz
 		if err = f.applyReply(m, replies[i]); err == nil {
 			delete(f.rereads.members, m)
 		}
-		replies[i] = nil // it may be large
+		replies[i] = nil // frees the reply, which may be large
 	}
 	return err
 }
 
-// errEvicted: the log has a record whose key is gone, though nobody deleted it as the contract says.
+// errEvicted: the log has a record whose key is gone, though nobody deleted the record as the contract says.
 var errEvicted = errors.New("the log has it, but its key is gone, and no tombstone can have expired since: somebody " +
 	"deleted the key, or redis evicts keys; publish it again")
 
-// reportEvicted reports a record of the log that is gone, if that can't be the end of its tombstone's life: its entry
-// is younger. So are all entries that were made since our position, and those behind the entry of a record that was
-// published lately. In an older part of the log nobody can tell.
+// reportEvicted reports a record whose key is gone while the log still has it, unless its tombstone may have expired.
+// Entries that were made since the follower's position are too young for an expired tombstone, and so are entries
+// behind the entry of a recently published record. In an older part of the log nobody can tell.
 func (f *Follower) reportEvicted(m contract.Member, reply *redis.MapStringStringCmd) {
 	fields, err := reply.Result()
 	if err != nil {
@@ -425,11 +428,11 @@ func (f *Follower) reportEvicted(m contract.Member, reply *redis.MapStringString
 	}
 }
 
-// fetchRecords reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply
-// of a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is
-// absent wasn't deleted, so fetch returns an error.
+// fetchRecords reads records in a pipeline, from a server that has the write after; nil: the server is known to have
+// all writes. A record that is too large gets an error as its reply. If Redis is empty afterwards, and the loss was not
+// accepted, absent records weren't deleted, so fetchRecords returns an error.
 func (f *Follower) fetchRecords(ctx context.Context, master redis.Cmdable, records []sizedRecord, timeout time.Duration,
-	after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
+	after *contract.Link, lossAccepted bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()
@@ -448,7 +451,7 @@ func (f *Follower) fetchRecords(ctx context.Context, master redis.Cmdable, recor
 	}
 	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	err := Unsent(pipe.Exec(ctx))
-	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) {
+	if err == nil && !lossAccepted && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) {
 		err = emptyError{}
 	}
 	if err == nil && after != nil {
@@ -462,7 +465,7 @@ func (f *Follower) applyReply(m contract.Member, reply *redis.MapStringStringCmd
 	fields, err := reply.Result()
 	switch {
 	case err == nil && len(fields) == 0:
-		f.removeRecord(m) // its tombstone has expired
+		f.removeRecord(m) // the tombstone has expired
 	case err == nil:
 		f.applyRecord(m, fields)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):

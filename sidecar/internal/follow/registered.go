@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// registeredTimeout bounds [Group.Registered]: its caller waits, and does without an answer.
+	// registeredTimeout bounds [Group.Registered]: its caller waits, and continues without an answer.
 	registeredTimeout = 200 * time.Millisecond
-	// maxLooks is the maximum number of concurrent calls: the followers need connections, too.
+	// maxLookups bounds concurrent calls: the followers need connections, too.
 	maxLookups = 4
-	// maxRegistered bounds the devices that wait to be read because Redis has their records. Others are asked about again.
+	// maxRegistered bounds the devices that wait to be read because Redis has their records. Further devices are looked
+	// up again.
 	maxRegistered = 64
 )
 
 var errRecentFailure = errors.New("redis did not answer a moment ago")
 
-// Registered reports whether Redis has a record of a device that is no tombstone. If so, the follower reads the record:
-// its event may be on its way, or somebody has forged an event of the device, or its entry in the log.
+// Registered reports whether Redis has a record of a device, and no tombstone. If so, the follower reads the record:
+// the record's event may be on its way, or somebody has forged an event of the device, or its entry in the log.
 func (g *Group) Registered(ctx context.Context, id string) (bool, error) {
 	f := g.followers[g.keyspace.Of(id)]
 	applied, err := g.Applied(f.Shard)
@@ -49,7 +50,7 @@ func (g *Group) Registered(ctx context.Context, id string) (bool, error) {
 	return registered, nil
 }
 
-// lookUpRecord is registered in its turn.
+// lookUpRecord calls askRegistered with a free slot of lookupSlots.
 func (g *Group) lookUpRecord(ctx context.Context, f *Follower, id string, after contract.Link) (bool, error) {
 	select {
 	case g.lookupSlots <- struct{}{}:
@@ -74,7 +75,7 @@ func (f *Follower) askRegistered(ctx context.Context, id string, after contract.
 	values, err := record.Result()
 	switch {
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return true, nil // it is malformed
+		return true, nil // a malformed record
 	case err != nil:
 		return false, err
 	}
