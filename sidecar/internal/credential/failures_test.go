@@ -56,8 +56,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestFailuresAreBounded floods the table with keys that fail once each: it keeps its size, and the keys that fail
-// often.
+// TestFailuresAreBounded floods the table with keys that fail once each: the table keeps its size, and the keys that
+// fail often.
 func TestFailuresAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // no time passes
 		f := newFailures(5, time.Minute)

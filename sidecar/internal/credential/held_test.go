@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// TestHeld lists what the limits hold back, and releases it.
+// TestHeld lists and releases holds of the limits.
 func TestHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(credential.Config{Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})

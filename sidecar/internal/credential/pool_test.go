@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// TestPoolSkipsTheUnwanted gives no worker to attempts that no request waits for.
+// TestPoolSkipsTheUnwanted gives no worker to attempts without a waiting request.
 func TestPoolSkipsTheUnwanted(t *testing.T) {
 	p := newPool(1, 10, metrics.New())
 	wanted := func(is bool) func() bool { return func() bool { return is } }
@@ -49,8 +49,8 @@ func TestPoolSkipsTheUnwanted(t *testing.T) {
 	}
 }
 
-// TestSuspectsRest runs suspects one after the other: the more of them don't match, the longer the rests between them,
-// in which others get the worker at once.
+// TestSuspectsRest runs suspects in sequence: the more suspects don't match, the longer the rests between them, in
+// which clean attempts get the worker at once.
 func TestSuspectsRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 10 * time.Millisecond
@@ -62,7 +62,7 @@ func TestSuspectsRest(t *testing.T) {
 			}
 			return w
 		}
-		// spent returns how long a suspect waits for the worker, which it then has for a run.
+		// spent returns how long a suspect waits for the worker, and uses the worker for a run.
 		spent := func(matched bool) time.Duration {
 			begin := time.Now()
 			w := enter(suspect, "suspect")
@@ -118,9 +118,9 @@ func TestRestEndsForAll(t *testing.T) {
 	})
 }
 
-// TestSuspectsHoldNobodyUp: suspects' runs get no CPU while others wait. Each of these waits for a slice and a run at
-// most. The suspects' runs are paused and not restarted, there are never more of them than workers, and they end when
-// there is CPU for them.
+// TestSuspectsHoldNobodyUp: suspects' runs get no CPU while clean attempts wait. A clean attempt waits for a slice and
+// a run at most. The suspects' runs are paused and not restarted, never outnumber the workers, and end when CPU is
+// free.
 func TestSuspectsHoldNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 200 * time.Millisecond

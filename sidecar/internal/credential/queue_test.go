@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// arrivals adds waiters written as "device/source" or "device/source!class" and returns those that are refused.
+// arrivals adds waiters written as "device/source" or "device/source!class" and returns the refused waiters.
 func (q *queue) arrivals(list string) (refused []string) {
 	for _, text := range strings.Fields(list) {
 		if w := q.add(arrival(text)); w != nil {
@@ -135,9 +135,9 @@ func (q *queue) check(t *testing.T, waiting map[*waiter]bool) {
 	}
 }
 
-// TestFloodIsFair is a cold start under a flood, in runs instead of seconds: good devices are new, for each of them
-// strangers from many addresses try secrets at once, and all try again until they are served. A source with a wrong
-// secret is suspect from then on.
+// TestFloodIsFair is a cold start under a flood, in runs instead of seconds: good devices are new, strangers from many
+// addresses try secrets of each good device at once, and all try again until they are served. After a wrong secret, a
+// source is suspect.
 func TestFloodIsFair(t *testing.T) {
 	const good, strangers, perRun = 200, 150, 40
 	random := rand.New(rand.NewPCG(3, 4))
@@ -146,7 +146,7 @@ func TestFloodIsFair(t *testing.T) {
 	bad := map[source]bool{}
 	waiting := map[string]bool{}
 	// Like the formula of the load test: each address of a stranger is clean once, and a suspect is served after three
-	// clean ones.
+	// clean attempts.
 	const most = (good + strangers) * 4 / 3
 	runs := 0
 	for ; len(in) < good && runs < 10*most; runs++ {

@@ -15,8 +15,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestCatchUpInParts fails over to a server with all writes. The first catch-up with it ends early, and the next one
-// continues there, instead of reading everything.
+// TestCatchUpInParts fails over to a server with all writes. The first catch-up with the server ends early, and the
+// next catch-up continues at its end, instead of reading everything.
 func TestCatchUpInParts(t *testing.T) {
 	server := redistest.StartServer(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Address, MaxRetries: -1})
@@ -66,7 +66,7 @@ func TestCatchUpInParts(t *testing.T) {
 	}
 }
 
-// SetCompareEvery sets the interval between comparisons, and returns what sets it back. No follower may run.
+// SetCompareEvery sets the interval between comparisons, and returns a function that resets it. No follower may run.
 func SetCompareEvery(interval time.Duration) (back func()) {
 	before := compareEvery
 	compareEvery = interval

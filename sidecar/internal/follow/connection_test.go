@@ -52,7 +52,7 @@ type noClock struct{}
 func (noClock) SetInStep(time.Time)                 {}
 func (noClock) ApplyLive(_ time.Time, apply func()) { apply() }
 
-// idle returns a follower of the server at address that doesn't run, with its removals and its log.
+// idle returns a follower that doesn't run, of the server at address, with the follower's removals and log.
 func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Credential], *strings.Builder) {
 	t.Helper()
 	options.MaxRetries = -1
@@ -63,7 +63,7 @@ func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Cr
 	return New(c, client, metrics.New(), slog.New(slog.NewTextHandler(log, nil))), devices, log
 }
 
-// TestLoginRefused: a server refuses the login of a connection, which tells nothing about its records.
+// TestLoginRefused: a refused login of a connection says nothing about the server's records.
 func TestLoginRefused(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.RequireAuth("right")
@@ -85,7 +85,7 @@ func TestLoginRefused(t *testing.T) {
 	}
 }
 
-// TestOneServer moves a name to another server during a catch-up, which continues with the server that it began with.
+// TestOneServer moves a name to another server during a catch-up: the catch-up stays at its server.
 func TestOneServer(t *testing.T) {
 	old, other := miniredis.RunT(t), miniredis.RunT(t)
 	at := old.Addr()
@@ -105,7 +105,7 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
-// TestAllDoubtsEnd: one catch-up reads all devices that are in doubt.
+// TestAllDoubtsEnd: a single catch-up reads all devices that are in doubt.
 func TestAllDoubtsEnd(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
@@ -120,7 +120,7 @@ func TestAllDoubtsEnd(t *testing.T) {
 	}
 }
 
-// flood is a sink of objects that calls arrive with each.
+// flood is a sink of objects that calls arrive with each object.
 type flood struct {
 	removed[contract.Object]
 	arrive func()
@@ -128,8 +128,8 @@ type flood struct {
 
 func (f *flood) Apply(contract.Object) { f.arrive() }
 
-// TestLateDoubtsEnd puts devices in doubt at the end of each catch-up, more than that one reads, or than are listed. A
-// catch-up of their own reads them, which further ones don't put off.
+// TestLateDoubtsEnd puts devices in doubt at the end of each catch-up, more than a catch-up reads, or than are listed.
+// A catch-up of their own reads the devices, and further catch-ups don't delay it.
 func TestLateDoubtsEnd(t *testing.T) {
 	for _, n := range []int{10 * pipelineSize, maxRereads + 1} {
 		t.Run(fmt.Sprint(n, " devices"), func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestLateDoubtsEnd(t *testing.T) {
 			s.Objects = objects
 			for range 2 {
 				s.seq = 0                 // /a is read
-				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
+				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire the lease
 				if err := s.catchUp(t.Context(), catchUpConnected); err != nil || !s.needsReread() {
 					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.rereads.members), err)
 				}
@@ -162,7 +162,8 @@ func TestLateDoubtsEnd(t *testing.T) {
 	}
 }
 
-// TestGrantBeforeACatchUp begins a catch-up while grants wait, or are read: it reads them, since it may take minutes.
+// TestGrantBeforeACatchUp begins a catch-up while grants wait, or are read: the catch-up reads the grants, since it may
+// take minutes.
 func TestGrantBeforeACatchUp(t *testing.T) {
 	a, b := contract.CredentialMember("a"), contract.CredentialMember("b")
 	s, order, _ := inOrder(t, a, b)
@@ -178,15 +179,15 @@ func TestGrantBeforeACatchUp(t *testing.T) {
 	}
 }
 
-// TestAwayForADay is out of touch for so long that a tombstone may have expired, and a record may have been written
-// since with a lower version than the one before it: everything is read again.
+// TestAwayForADay is disconnected for so long that a tombstone may have expired, and a new record may have a lower
+// version than the record before the tombstone: everything is read again.
 func TestAwayForADay(t *testing.T) {
 	s, order, m := inOrder(t, contract.CredentialMember("d"))
 	for name, test := range map[string]struct {
 		away time.Duration
 		want string
 	}{"an hour": {time.Hour, ""}, "a day": {24 * time.Hour, "c"}} {
-		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
+		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire the lease
 		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 			t.Fatal(err)
 		}
@@ -219,15 +220,15 @@ type ordered[T any] struct {
 func (o ordered[T]) Apply(T)    { *o.order = append(*o.order, o.kind) }
 func (o ordered[T]) Announce(T) { *o.order = append(*o.order, o.kind) }
 
-// tombstone is a record that either kind can have.
+// tombstone is a record of either kind.
 var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "1"}
 
 // registered is a record of a device.
 var registered = map[string]string{"version": "1", "published": "1",
 	"hash": "$2a$04$" + strings.Repeat("a", 53)}
 
-// inOrder returns an idle follower of a Redis that has tombstones of members, in this order, in the data epoch
-// "aaa…", and the kinds of the records that it has applied.
+// inOrder returns an idle follower of a Redis that has tombstones of members, in the given order, in the data epoch
+// "aaa…", and the kinds of the records that the follower has applied.
 func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.RunT(t)
@@ -310,8 +311,8 @@ type doubting struct {
 
 func (d *doubting) Doubt(id string) { d.doubted <- id }
 
-// TestRevokedDuringARead revokes a device, or gives it another secret, while Redis takes its time to answer: the old
-// secret doesn't count until then, and the answer, which may be older, isn't applied.
+// TestRevokedDuringARead revokes a device, or gives the device another secret, while Redis takes its time to answer:
+// until the answer, the old secret doesn't count, and the answer, which may be older, isn't applied.
 func TestRevokedDuringARead(t *testing.T) {
 	for name, event := range map[string]string{"revoked": revocation(), "another secret": announcement(registered)} {
 		t.Run(name, func(t *testing.T) {
@@ -344,7 +345,7 @@ func TestRevokedDuringARead(t *testing.T) {
 	}
 }
 
-// TestRevokedAsRedisGoes: a revocation that has arrived counts, whatever ends the subscription before its turn.
+// TestRevokedAsRedisGoes: a revocation that has arrived counts, however the subscription ends before its turn.
 func TestRevokedAsRedisGoes(t *testing.T) {
 	for name, end := range map[string]func(*Follower){
 		"waiting":   func(s *Follower) { s.inbox.put(revocation()) },
@@ -370,7 +371,7 @@ func TestRevokedAsRedisGoes(t *testing.T) {
 	}
 }
 
-// ending ends something once it has got a device.
+// ending calls a function once it has got a device.
 type ending struct {
 	ordered[contract.Credential]
 	end func()
@@ -381,7 +382,7 @@ func (e *ending) Apply(c contract.Credential) {
 	e.end()
 }
 
-// TestRevokedBeforeItsTurn revokes a device while other shards read their objects, and this one waits for its turn.
+// TestRevokedBeforeItsTurn revokes a device while other shards read objects, and its shard waits for a slot.
 func TestRevokedBeforeItsTurn(t *testing.T) {
 	s, order, m := inOrder(t, contract.ObjectMember("/a"))
 	for field, value := range tombstone {
@@ -432,7 +433,7 @@ func TestLostIsRemembered(t *testing.T) {
 func TestPositionMoves(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
-	s.withheld.info.Store(true) // miniredis would make it read again for that
+	s.withheld.info.Store(true) // miniredis would cause another read
 	m.Set(s.keys.SeqKey(), "7")
 	chain := 0
 	m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
@@ -497,8 +498,8 @@ func TestReadsAreMeasured(t *testing.T) {
 	}
 }
 
-// slowFrom times out pipelines that read at least this many records, with the client's error after some replies have
-// arrived.
+// slowFrom times out pipelines that read at least the given number of records, with the client's error after some
+// replies have arrived.
 type slowFrom int
 
 func (slowFrom) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -618,7 +619,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestUnknownPosition: a position that can't be read for a while is logged once.
+// TestUnknownPosition: a position that stays unreadable is logged once.
 func TestUnknownPosition(t *testing.T) {
 	s, _, log := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
 	refused := errors.New("NOPERM")
@@ -693,7 +694,7 @@ func TestInStepWhenRead(t *testing.T) {
 	}
 }
 
-// TestEmptyInARow: only a shard that was empty at each look since AcceptLossAfter is believed.
+// TestEmptyInARow: only a shard that was empty at each look since AcceptLossAfter counts as lost.
 func TestEmptyInARow(t *testing.T) {
 	s, _, _ := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
 	begin := time.Now()
@@ -721,13 +722,13 @@ func TestEmptyInARow(t *testing.T) {
 	}
 }
 
-// TestEmptiedWhileRead loses keys before a command of a catch-up: what is absent then was not deleted.
+// TestEmptiedWhileRead loses keys before a command of a catch-up: records that are absent afterwards were not deleted.
 func TestEmptiedWhileRead(t *testing.T) {
 	d := contract.CredentialMember("d")
 	for _, tt := range []struct {
 		name, before string
 		lose         func(f *Follower, m *miniredis.Miniredis)
-		gone         bool // the device, from what Redis has then
+		gone         bool // the device is absent in Redis after the loss
 	}{
 		{"all before the log is read", "ZRANGE", func(_ *Follower, m *miniredis.Miniredis) { m.FlushAll() }, false},
 		{"all", "HGETALL", func(_ *Follower, m *miniredis.Miniredis) { m.FlushAll() }, false},

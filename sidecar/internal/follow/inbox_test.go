@@ -16,14 +16,14 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// othersFull returns the bytes of all inboxes when those of the other shards hold all that may wait.
+// othersFull returns the bytes of all inboxes when the other shards' inboxes hold as much as may wait.
 func othersFull() *atomic.Int64 {
 	all := new(atomic.Int64)
 	all.Store(inboxBytes)
 	return all
 }
 
-// TestOverflow: the events of devices that arrived since the last look survive an overflow.
+// TestOverflow: devices' events since the last look survive an overflow.
 func TestOverflow(t *testing.T) {
 	all := othersFull()
 	in := newInbox(64, all)
@@ -53,8 +53,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestInboxesAreBounded fills those of all shards at the same time; one that holds no more than its share loses
-// nothing.
+// TestInboxesAreBounded fills all shards' inboxes at the same time; an inbox within its share loses nothing.
 func TestInboxesAreBounded(t *testing.T) {
 	all := new(atomic.Int64)
 	var inboxes []*inbox
@@ -75,7 +74,7 @@ func TestInboxesAreBounded(t *testing.T) {
 	}
 }
 
-// TestEmptyPayloadsAreBounded: they take memory, too.
+// TestEmptyPayloadsAreBounded: empty payloads take memory, too.
 func TestEmptyPayloadsAreBounded(t *testing.T) {
 	in := newInbox(64, othersFull())
 	for range in.share {
@@ -91,7 +90,7 @@ func TestEmptyPayloadsAreBounded(t *testing.T) {
 func TestSlowMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
-		var got []byte // what the server has read of the current command
+		var got []byte // the server's unfinished command
 		await := func(command string) {
 			for buf := make([]byte, 512); !strings.Contains(strings.ToLower(string(got)), command); {
 				n, err := server.Read(buf)

@@ -17,9 +17,9 @@ import (
 func TestHistory(t *testing.T) {
 	const master = "# Server\r\nrun_id:abc\r\ntcp_port:7000\r\n# Replication\r\nrole:master\r\nmaster_replid:def\r\n"
 	for second, want := range map[string]history{
-		"master_replid2:fed\r\n":                             {"abc", "def", false}, // had that ID as a replica
+		"master_replid2:fed\r\n":                             {"abc", "def", false}, // had the same ID as a replica
 		"master_replid2:" + strings.Repeat("0", 40) + "\r\n": {"abc", "def", true},
-		"": {"abc", "def", false}, // a server that doesn't tell
+		"": {"abc", "def", false}, // a server without INFO
 	} {
 		if got, _, err := parseInfo(master+second, ""); got != want || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", second, got, err, want)
@@ -42,7 +42,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestMemory: the limit of a server and what is used of it.
+// TestMemory: the used part of a server's memory limit.
 func TestMemory(t *testing.T) {
 	for text, want := range map[string]float64{
 		"used_memory:900\r\nmaxmemory:1000\r\n": 0.9,
@@ -56,7 +56,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestClockAhead: a difference counts only beyond the time that the answer took, and is told once.
+// TestClockAhead: a difference counts only beyond the duration of the answer, and is logged once.
 func TestClockAhead(t *testing.T) {
 	begin := time.Now()
 	end := begin.Add(100 * time.Millisecond)

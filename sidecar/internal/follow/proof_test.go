@@ -53,7 +53,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// TestAppliedDuringResync: what is read by itself during a full resync must be from the server that the resync reads.
+// TestAppliedDuringResync: individual reads during a full resync must be from the server that the resync reads.
 func TestAppliedDuringResync(t *testing.T) {
 	s, _, _ := inOrder(t, contract.ObjectMember("/a"))
 	during := contract.Link{}
