@@ -358,7 +358,7 @@ func Parse(text []byte) (credential.Answer, error) {
 	if len(text) > maxAnswer {
 		return credential.Answer{}, malformed{fmt.Errorf("over %d bytes", maxAnswer)}
 	}
-	var said struct {
+	var reply struct {
 		ID          string            `json:"id"`
 		Allow       *bool             `json:"allow"`
 		Permissions []string          `json:"permissions"`
@@ -368,14 +368,14 @@ func Parse(text []byte) (credential.Answer, error) {
 	}
 	// Unknown and repeated fields are errors: a misspelt not_after must not let a device in for ever, nor a second
 	// allow, which another reader takes, at all.
-	if strictjson.Decode(bytes.NewReader(text), &said) != nil || said.Allow == nil {
+	if strictjson.Decode(bytes.NewReader(text), &reply) != nil || reply.Allow == nil {
 		return credential.Answer{}, malformed{errors.New(`want a JSON object with allow, and nothing else than ` +
 			`id, permissions, ttl, not_after (RFC 3339) and labels, each once`)}
 	}
-	if !*said.Allow {
-		return credential.Answer{ID: said.ID}, nil
+	if !*reply.Allow {
+		return credential.Answer{ID: reply.ID}, nil
 	}
-	a := credential.Answer{ID: said.ID, Allow: true, Permissions: said.Permissions, Labels: said.Labels}
+	a := credential.Answer{ID: reply.ID, Allow: true, Permissions: reply.Permissions, Labels: reply.Labels}
 	slices.Sort(a.Permissions)
 	a.Permissions = slices.Compact(a.Permissions)
 	for _, name := range a.Permissions {
@@ -396,16 +396,16 @@ func Parse(text []byte) (credential.Answer, error) {
 	case len(a.Labels) > contract.MaxLabels:
 		return credential.Answer{}, malformed{fmt.Errorf("labels: %d, at most %d are allowed", len(a.Labels),
 			contract.MaxLabels)}
-	case said.TTL != nil && !(*said.TTL >= 1):
+	case reply.TTL != nil && !(*reply.TTL >= 1):
 		return credential.Answer{}, malformed{errors.New("ttl: want seconds, 1 or more")}
-	case said.NotAfter != nil && said.NotAfter.UnixMilli() < 1:
+	case reply.NotAfter != nil && reply.NotAfter.UnixMilli() < 1:
 		return credential.Answer{}, malformed{errors.New("not_after: want a time after 1970")}
 	}
-	if said.TTL != nil {
-		a.TTL = time.Duration(min(*said.TTL, (24*time.Hour).Seconds()*30) * float64(time.Second))
+	if reply.TTL != nil {
+		a.TTL = time.Duration(min(*reply.TTL, (24*time.Hour).Seconds()*30) * float64(time.Second))
 	}
-	if said.NotAfter != nil {
-		a.NotAfter = *said.NotAfter
+	if reply.NotAfter != nil {
+		a.NotAfter = *reply.NotAfter
 	}
 	return a, nil
 }

@@ -170,11 +170,11 @@ func parseAllow(metadata []byte) (credential.Answer, error) {
 	if proto.Unmarshal(metadata, &all) != nil {
 		return credential.Answer{}, malformed{errors.New("dynamic_metadata: want a google.protobuf.Struct")}
 	}
-	said := all.GetFields()[metadataName]
-	if said == nil {
+	value := all.GetFields()[metadataName]
+	if value == nil {
 		return credential.Answer{Allow: true}, nil
 	}
-	own := said.GetStructValue()
+	own := value.GetStructValue()
 	if own == nil || own.GetFields()["allow"] != nil {
 		return credential.Answer{}, malformed{errors.New(
 			"dynamic_metadata: gatehouse: want an object with permissions, ttl, not_after or labels")}

@@ -102,8 +102,8 @@ type storedAnswer struct {
 	element     *list.Element
 }
 
-func newAnswers(most int) answers {
-	return answers{limit: max(most, 1), devices: make(map[string]*authorityDevice), running: make(map[string]int),
+func newAnswers(limit int) answers {
+	return answers{limit: max(limit, 1), devices: make(map[string]*authorityDevice), running: make(map[string]int),
 		ownCalls: make(map[uint64]int), invalidations: digestInvalidations(nil), tombstones: make(map[string]*record)}
 }
 
@@ -284,7 +284,7 @@ func authorityAway() Result {
 // callAuthority calls the authority, and ends the claim of [Fleet.Begin] with the result.
 func (v *Verifier) callAuthority(ctx context.Context, a *attempt, end func(*Match)) Result {
 	spanned, span := tracing.Child(ctx, "authority")
-	said, err := v.Authority.Ask(spanned, a.id, a.secret, a.familiar)
+	reply, err := v.Authority.Ask(spanned, a.id, a.secret, a.familiar)
 	span.End()
 	if err != nil {
 		end(nil)
@@ -293,8 +293,8 @@ func (v *Verifier) callAuthority(ctx context.Context, a *attempt, end func(*Matc
 	}
 	v.blameFailedCalls()
 	var m *Match
-	if said.Allow {
-		m = v.matchAnswer(&said)
+	if reply.Allow {
+		m = v.matchAnswer(&reply)
 	} else {
 		v.countFailure(a)
 	}
@@ -340,14 +340,14 @@ func (v *Verifier) blameFailedCalls() {
 }
 
 // matchAnswer returns the match for an allow. The authority is called again after two thirds of the match's life.
-func (v *Verifier) matchAnswer(said *Answer) *Match {
+func (v *Verifier) matchAnswer(reply *Answer) *Match {
 	now := time.Now()
 	life := v.allowLife()
-	if said.TTL > 0 {
-		life = min(life, said.TTL)
+	if reply.TTL > 0 {
+		life = min(life, reply.TTL)
 	}
 	return &Match{Until: now.Add(min(life*2/3, maxShareTime)), Authority: &AuthorityAllow{
-		Permissions: said.Permissions, Ends: now.Add(life), NotAfter: said.NotAfter, Labels: said.Labels,
+		Permissions: reply.Permissions, Ends: now.Add(life), NotAfter: reply.NotAfter, Labels: reply.Labels,
 	}}
 }
 
@@ -371,9 +371,9 @@ func (v *Verifier) concludeAuthority(a *attempt, m *Match, now time.Time, reason
 		return authorityAway()
 	}
 	v.generation++
-	most := now.Add(v.AllowTTL + v.AllowTTL/10) // another sidecar may have another AllowTTL or clock
+	latest := now.Add(v.AllowTTL + v.AllowTTL/10) // another sidecar may have another AllowTTL or clock
 	x := &storedAnswer{device: a.id, digest: a.digest, permissions: bits, labels: m.Authority.Labels,
-		freshUntil: earlier(m.Until, most), ends: earlier(m.Authority.Ends, most), notAfter: m.Authority.NotAfter,
+		freshUntil: earlier(m.Until, latest), ends: earlier(m.Authority.Ends, latest), notAfter: m.Authority.NotAfter,
 		session: "a" + strconv.FormatUint(v.generation, 10)}
 	if !x.notAfter.IsZero() {
 		x.freshUntil = earlier(x.freshUntil, x.notAfter)

@@ -114,8 +114,8 @@ func (f *failures) addFailure(key uint64) {
 		*at = failure{key: key}
 	}
 	// Concurrent attempts may exceed the limit, but must not extend the delay.
-	most := now + (time.Duration(f.limit) * f.interval).Milliseconds()
-	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), most)
+	latest := now + (time.Duration(f.limit) * f.interval).Milliseconds()
+	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), latest)
 	at.lastMS = now
 }
 

@@ -22,8 +22,8 @@ func (v *Verifier) verifyHash(ctx context.Context, a attempt, f *flight) Result 
 	}
 	wanted := func() bool { return f.isWanted() && v.isCurrent(&a) }
 	for patience := fleetPatience; ; {
-		r, others := v.runBcrypt(ctx, a, c, wanted, patience > 0)
-		if !others {
+		r, otherRuns := v.runBcrypt(ctx, a, c, wanted, patience > 0)
+		if !otherRuns {
 			return r
 		}
 		// The worker was returned, because waiting needs no CPU.
@@ -41,10 +41,10 @@ func (v *Verifier) verifyHash(ctx context.Context, a attempt, f *flight) Result 
 	}
 }
 
-// runBcrypt waits for a worker and runs bcrypt. It returns others, without a run, if the attempt is patient and another
-// sidecar is running bcrypt for the attempt.
+// runBcrypt waits for a worker and runs bcrypt. It returns otherRuns, without a run of its own, if the attempt is
+// patient and another sidecar is running bcrypt for it.
 func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted func() bool,
-	patient bool) (r Result, others bool) {
+	patient bool) (r Result, otherRuns bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.classify(&a), wanted: wanted}
 	_, queued := tracing.Child(ctx, "queue")
 	err := v.pool.acquireWorker(w)
@@ -138,10 +138,10 @@ func (v *Verifier) concludeAttempt(a *attempt, m *Match, reason Reason) Result {
 	return v.allow(a, r, r.isOldHash(m.Hash), now, reason)
 }
 
-// storeMatch stores that a secret matches, until most at the latest: m may come from a sidecar with other settings or
+// storeMatch stores that a secret matches, until latest at most: m may come from a sidecar with other settings or
 // another clock.
-func (r *record) storeMatch(d digest, m *Match, most time.Time) {
-	until := earlier(m.Until, most)
+func (r *record) storeMatch(d digest, m *Match, latest time.Time) {
+	until := earlier(m.Until, latest)
 	for i := range r.hashes {
 		if h := &r.hashes[i]; h.text == m.Hash {
 			h.resolved, h.digest, h.pinnedUntil = true, d, until

@@ -297,11 +297,11 @@ func (v *Verifier) answerTo(a *attempt, r Result) Result {
 
 // throttleFor returns how long the edge can refuse new devices from the attempt's source without a call, because bcrypt
 // would not run for most of these devices. With shared verdicts the time is short: another sidecar may know a device.
-func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
+func (v *Verifier) throttleFor(a *attempt, limit time.Duration) time.Duration {
 	if v.lookups != nil {
-		return min(most, v.lookups.retryAfter(uint64(a.source)))
+		return min(limit, v.lookups.retryAfter(uint64(a.source)))
 	}
-	return most
+	return limit
 }
 
 // flightKey distinguishes attempts that must not share an answer.
