@@ -4,7 +4,7 @@
 // A package has its list in mutants.txt, beside its tests: functions, and below each one its mutants, with the test,
 // the code, and what replaces it:
 //
-//	Follower.judge
+//	Follower.judgeEvent
 //		TestHole: e.Seq > f.seq+1 -> false
 //	Cache.Remove
 //		TestReadBeforeRemoval: c.removals[c.stripe(key)]++ -> deleted

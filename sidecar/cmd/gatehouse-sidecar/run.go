@@ -172,7 +172,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
-		Seen: seen, Authority: asked, MostAnswers: c.Memory.Verdicts,
+		Seen: seen, Authority: asked, MaxAnswers: c.Memory.Verdicts,
 		Registered: func(ctx context.Context, id string) (bool, error) { return followers.Registered(ctx, id) },
 	}, memory, m, log)
 	followers = follow.NewGroup(keyspace, func(i int) follow.Config {

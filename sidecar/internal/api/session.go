@@ -42,7 +42,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	if result.Outcome == wire.Away {
 		response.Outcome = wire.Unavailable
 	}
-	if result.Asked { // other sidecars could not tell whether its token still counts
+	if result.ByAuthority { // other sidecars could not tell whether its token still counts
 		response.Outcome = wire.Deny
 	}
 	call, got := "ok", "refused"

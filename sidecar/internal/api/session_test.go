@@ -32,7 +32,7 @@ func TestSession(t *testing.T) {
 		"gone gone 6-1":    {},
 		"busy s": {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond,
 			ThrottleFor: 4500 * time.Millisecond},
-		"theirs s": {Outcome: wire.Allow, Permissions: 1, Session: "a1", Asked: true},
+		"theirs s": {Outcome: wire.Allow, Permissions: 1, Session: "a1", ByAuthority: true},
 		"away s":   {Outcome: wire.Away, RetryAfter: time.Second},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})

@@ -34,58 +34,58 @@ import (
 )
 
 const (
-	// maxAnswer bounds the bytes of an answer's body, and those of its headers.
+	// maxAnswer bounds the bytes of an answer's body, and separately of its headers.
 	maxAnswer = 64 << 10
-	// maxCalls bounds concurrent calls, maxStrangers those about devices that did not authenticate from their network
-	// before: a flood of these leaves room for the others.
+	// maxCalls bounds concurrent calls, maxStrangers the calls about devices that did not authenticate from their
+	// network before: a flood of strangers leaves room for familiar devices.
 	maxCalls     = 64
 	maxStrangers = 32
-	// breakAfter is how many devices' calls must fail in a row to stop calls for a while, strangersBreakAfter how many
-	// strangers': one client can be many of these, until its source is limited.
+	// If the calls of breakAfter devices fail in a row, calls stop for a while; for strangers, of strangersBreakAfter:
+	// a single client can pose as many strangers, until its source is limited.
 	breakAfter          = 5
 	strangersBreakAfter = 1024
 	// retryRatio is the number of retries for each call, of which maxRetries may be saved up.
 	retryRatio = 0.1
 	maxRetries = 10
 	idleFor    = time.Minute
-	// connectTimeout bounds each step of connecting, and how long a dead connection of HTTP/2 goes unnoticed, twice.
+	// connectTimeout bounds each step of connecting; a dead connection of HTTP/2 goes unnoticed for twice as long.
 	connectTimeout = 2 * time.Second
 )
 
-// Client asks the service. It implements [credential.Authority].
+// Client calls the service, as a [credential.Authority].
 type Client struct {
-	url       *url.URL
-	http      *http.Client
-	protocol  protocol
-	metrics   *metrics.Metrics
-	log       *slog.Logger
-	tell      rate.Sometimes // bounds the log of failures
-	circuits  circuits
-	calls     chan struct{}
-	strangers chan struct{}
-	retries   budget
+	url        *url.URL
+	http       *http.Client
+	protocol   protocol
+	metrics    *metrics.Metrics
+	log        *slog.Logger
+	failureLog rate.Sometimes // bounds the log of failures
+	breakers   breakers
+	calls      chan struct{}
+	strangers  chan struct{}
+	retries    budget
 }
 
-// protocol is how the service is asked.
+// protocol encodes the calls and decodes the answers of the service.
 type protocol struct {
 	header http.Header
-	// ask returns the body of a call.
-	ask func(target *url.URL, id, secret string) ([]byte, error)
-	// answer reads a response of one of the statuses, with at most one byte more than maxAnswer.
-	answer   func(response *http.Response, body []byte) (credential.Answer, error)
+	// encode returns the body of a call.
+	encode func(target *url.URL, id, secret string) ([]byte, error)
+	// decode reads a response with a status of statuses; body has at most one byte more than maxAnswer.
+	decode   func(response *http.Response, body []byte) (credential.Answer, error)
 	statuses []int
 }
 
-// plain is the protocol of docs/authority.md.
-var plain = protocol{
+// jsonProtocol is the protocol of docs/authority.md.
+var jsonProtocol = protocol{
 	header: http.Header{"Content-Type": {"application/json"}},
-	ask: func(_ *url.URL, id, secret string) ([]byte, error) {
+	encode: func(_ *url.URL, id, secret string) ([]byte, error) {
 		return json.Marshal(struct {
 			ID     string `json:"id"`
 			Secret string `json:"secret"`
 		}{id, secret})
 	},
-	answer: func(response *http.Response, body []byte) (credential.Answer, error) {
+	decode: func(response *http.Response, body []byte) (credential.Answer, error) {
 		if response.StatusCode != http.StatusOK {
 			return credential.Answer{}, nil
 		}
@@ -94,33 +94,33 @@ var plain = protocol{
 	statuses: []int{http.StatusOK, http.StatusUnauthorized, http.StatusForbidden},
 }
 
-// circuits are a breaker for devices that authenticated from their network before, and one for others: whatever
-// strangers send, they stop no call about the former. It is safe for concurrent use.
-type circuits struct {
+// breakers are a breaker for devices that authenticated from their network before, and a breaker for strangers:
+// strangers stop no calls about familiar devices. They are safe for concurrent use.
+type breakers struct {
 	mu  sync.Mutex // protects both
-	all map[bool]*circuit
+	all map[bool]*deviceBreaker
 }
 
-type circuit struct {
+type deviceBreaker struct {
 	breaker breaker.Breaker
-	failing []string // devices whose calls failed since the last good one, each counts once
+	failing []string // devices whose calls failed since the last good call, each counts once
 }
 
-func newCircuits() circuits {
-	return circuits{all: map[bool]*circuit{
+func newBreakers() breakers {
+	return breakers{all: map[bool]*deviceBreaker{
 		true: {breaker: breaker.Breaker{After: breakAfter}}, false: {breaker: breaker.Breaker{After: strangersBreakAfter}},
 	}}
 }
 
-// done records the result of a call about a device.
-func (c *Client) done(id string, familiar bool, err error) {
-	c.circuits.mu.Lock()
-	defer c.circuits.mu.Unlock()
-	one, broke := c.circuits.all[familiar], failed(err)
+// recordResult records the result of a call about a device.
+func (c *Client) recordResult(id string, familiar bool, err error) {
+	c.breakers.mu.Lock()
+	defer c.breakers.mu.Unlock()
+	one, broke := c.breakers.all[familiar], isFailure(err)
 	switch {
 	case !broke:
 		one.failing = nil
-	case len(one.failing) == one.breaker.After: // another try
+	case len(one.failing) == one.breaker.After: // a further attempt
 	case slices.Contains(one.failing, id):
 		return
 	default:
@@ -130,7 +130,7 @@ func (c *Client) done(id string, familiar bool, err error) {
 		return
 	}
 	broken := 0.0
-	for _, other := range c.circuits.all {
+	for _, other := range c.breakers.all {
 		if len(other.failing) == other.breaker.After {
 			broken = 1
 		}
@@ -143,7 +143,7 @@ func (c *Client) done(id string, familiar bool, err error) {
 	}
 }
 
-// New returns a Client of the service in s, which connects on first use.
+// New returns a Client of the service in s. The client connects on first use.
 func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 	if errs := s.Check(); len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -156,7 +156,7 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: connectTimeout, PingTimeout: connectTimeout},
 	}
-	target, speaks := u, plain
+	target, proto := u, jsonProtocol
 	switch u.Scheme {
 	case "unix":
 		target = &url.URL{Scheme: "http", Host: "localhost", Path: "/"}
@@ -165,7 +165,7 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		}
 	case "grpc", "grpcs":
 		target = &url.URL{Scheme: strings.Replace(u.Scheme, "grpc", "http", 1), Host: u.Host, Path: checkMethod}
-		speaks, transport.Protocols = extAuthz, new(http.Protocols)
+		proto, transport.Protocols = grpcProtocol, new(http.Protocols)
 		transport.Protocols.SetHTTP2(u.Scheme == "grpcs")
 		transport.Protocols.SetUnencryptedHTTP2(u.Scheme == "grpc")
 	}
@@ -177,17 +177,17 @@ func New(s Settings, m *metrics.Metrics, log *slog.Logger) (*Client, error) {
 		transport.TLSClientConfig = config
 	}
 	return &Client{
-		url: target, protocol: speaks, metrics: m, log: log, tell: rate.Sometimes{First: 10, Interval: time.Second},
+		url: target, protocol: proto, metrics: m, log: log, failureLog: rate.Sometimes{First: 10, Interval: time.Second},
 		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse // the secret is for nobody else
+			return http.ErrUseLastResponse // only the service may get the secret
 		}},
-		circuits: newCircuits(),
+		breakers: newBreakers(),
 		calls:    make(chan struct{}, maxCalls), strangers: make(chan struct{}, maxStrangers),
 		retries: budget{left: maxRetries},
 	}, nil
 }
 
-// Why there is no answer.
+// Why the authority gave no answer.
 var (
 	errSkipped = errors.New("calls are skipped: the authority failed lately")
 	errBusy    = errors.New("too many calls of the authority")
@@ -197,12 +197,12 @@ var (
 var errThrottled = errors.New("status 429")
 
 // malformed is an answer that is not as in the contract. It says nothing about the service's health: the next device's
-// may be good.
+// answer may be good.
 type malformed struct{ error }
 
 // Ask implements [credential.Authority].
 func (c *Client) Ask(ctx context.Context, id, secret string, familiar bool) (credential.Answer, error) {
-	answer, err := c.ask(ctx, id, secret, familiar)
+	answer, err := c.askService(ctx, id, secret, familiar)
 	result := "allow"
 	switch {
 	case err == nil && !answer.Allow:
@@ -221,66 +221,67 @@ func (c *Client) Ask(ctx context.Context, id, secret string, familiar bool) (cre
 	}
 	c.metrics.AuthorityCalls.WithLabelValues(result).Inc()
 	if err != nil && !errors.Is(err, errSkipped) {
-		c.tell.Do(func() { c.log.Warn("no answer of the authority", "device", id, "error", err) })
+		c.failureLog.Do(func() { c.log.Warn("no answer of the authority", "device", id, "error", err) })
 	}
 	return answer, err
 }
 
-func (c *Client) ask(ctx context.Context, id, secret string, familiar bool) (answer credential.Answer, err error) {
+func (c *Client) askService(ctx context.Context, id, secret string,
+	familiar bool) (answer credential.Answer, err error) {
 	arrived := time.Now()
 	if !familiar {
-		leave, err := enter(ctx, c.strangers)
+		leave, err := acquireSlot(ctx, c.strangers)
 		if err != nil {
 			return answer, err
 		}
 		defer leave()
 	}
-	leave, err := enter(ctx, c.calls)
+	leave, err := acquireSlot(ctx, c.calls)
 	if err != nil {
 		return answer, err
 	}
 	defer leave()
-	if hurried(ctx, arrived) {
+	if waitedTooLong(ctx, arrived) {
 		return answer, errBusy
 	}
-	if !c.circuits.all[familiar].breaker.Try(time.Now()) {
+	if !c.breakers.all[familiar].breaker.Try(time.Now()) {
 		return answer, errSkipped
 	}
-	body, err := c.protocol.ask(c.url, id, secret)
+	body, err := c.protocol.encode(c.url, id, secret)
 	if err != nil {
 		return answer, err
 	}
 	c.retries.earn()
 	began := time.Now()
-	answer, err = c.call(ctx, body)
-	if failed(err) && ctx.Err() == nil && c.retries.spend() {
-		answer, err = c.call(ctx, body)
+	answer, err = c.callOnce(ctx, body)
+	if isFailure(err) && ctx.Err() == nil && c.retries.spend() {
+		answer, err = c.callOnce(ctx, body)
 	}
 	c.metrics.AuthoritySeconds.Observe(time.Since(began).Seconds())
 	if err == nil && answer.ID != "" && answer.ID != id {
 		answer, err = credential.Answer{}, malformed{errors.New("the answer has the id of another device")}
 	}
-	c.done(id, familiar, err)
-	if failed(err) {
+	c.recordResult(id, familiar, err)
+	if isFailure(err) {
 		err = fmt.Errorf("%w: %w", credential.ErrFailed, err)
 	}
 	return answer, err
 }
 
-// failed reports whether err is a failure of the service, or of the way to it.
-func failed(err error) bool {
+// isFailure reports whether err is a failure of the service, or of the way to the service.
+func isFailure(err error) bool {
 	return err != nil && !errors.As(err, new(malformed)) && !errors.Is(err, errThrottled)
 }
 
-// hurried reports whether the wait for a place took half of the time: a call that ends too late then says nothing about
-// the service.
-func hurried(ctx context.Context, arrived time.Time) bool {
+// waitedTooLong reports whether the wait for a slot took half of the time until ctx ends: a timeout of the call would
+// say nothing about the service.
+func waitedTooLong(ctx context.Context, arrived time.Time) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < end.Sub(arrived)/2
 }
 
-// enter waits for one of the places.
-func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {
+// acquireSlot waits for a free slot.
+func acquireSlot(ctx context.Context, places chan struct{}) (leave func(), err error) {
 	select {
 	case places <- struct{}{}:
 		return func() { <-places }, nil
@@ -289,8 +290,8 @@ func enter(ctx context.Context, places chan struct{}) (leave func(), err error) 
 	}
 }
 
-// call makes one call.
-func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, error) {
+// callOnce makes a call, without a retry.
+func (c *Client) callOnce(ctx context.Context, body []byte) (credential.Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url.String(), bytes.NewReader(body))
 	if err != nil {
 		return credential.Answer{}, errors.New("malformed url")
@@ -299,13 +300,13 @@ func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, erro
 	request.Header.Set("User-Agent", "gatehouse-sidecar")
 	response, err := c.http.Do(request)
 	if err != nil {
-		return credential.Answer{}, described(err)
+		return credential.Answer{}, describeError(err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return credential.Answer{}, described(err)
+		return credential.Answer{}, describeError(err)
 	case response.StatusCode == http.StatusTooManyRequests:
 		return credential.Answer{}, errThrottled
 	case response.StatusCode/100 == 5:
@@ -313,12 +314,12 @@ func (c *Client) call(ctx context.Context, body []byte) (credential.Answer, erro
 	case !slices.Contains(c.protocol.statuses, response.StatusCode):
 		return credential.Answer{}, malformed{fmt.Errorf("status %d", response.StatusCode)}
 	}
-	return c.protocol.answer(response, text)
+	return c.protocol.decode(response, text)
 }
 
-// described returns an error of the connection without text of the service's, which may quote the secret, and without
+// describeError returns an error of the connection without the service's text, which may quote the secret, and without
 // the URL, which may have a key in its query.
-func described(err error) error {
+func describeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return context.DeadlineExceeded
 	}
@@ -352,12 +353,12 @@ func described(err error) error {
 	return errors.New("the answer is malformed HTTP, or the connection broke")
 }
 
-// Parse reads the body of an answer of status 200. The error doesn't quote it.
+// Parse reads the body of an answer of status 200. The error doesn't quote the body.
 func Parse(text []byte) (credential.Answer, error) {
 	if len(text) > maxAnswer {
 		return credential.Answer{}, malformed{fmt.Errorf("over %d bytes", maxAnswer)}
 	}
-	var said struct {
+	var reply struct {
 		ID          string            `json:"id"`
 		Allow       *bool             `json:"allow"`
 		Permissions []string          `json:"permissions"`
@@ -365,15 +366,16 @@ func Parse(text []byte) (credential.Answer, error) {
 		NotAfter    *time.Time        `json:"not_after"`
 		Labels      map[string]string `json:"labels"`
 	}
-	// A slip in not_after must not let a device in for ever; a second allow, which another reader takes, not at all.
-	if strictjson.Decode(bytes.NewReader(text), &said) != nil || said.Allow == nil {
+	// Unknown and repeated fields are errors: a misspelt not_after must not let a device in for ever, nor a second
+	// allow, which another reader takes, at all.
+	if strictjson.Decode(bytes.NewReader(text), &reply) != nil || reply.Allow == nil {
 		return credential.Answer{}, malformed{errors.New(`want a JSON object with allow, and nothing else than ` +
 			`id, permissions, ttl, not_after (RFC 3339) and labels, each once`)}
 	}
-	if !*said.Allow {
-		return credential.Answer{ID: said.ID}, nil
+	if !*reply.Allow {
+		return credential.Answer{ID: reply.ID}, nil
 	}
-	a := credential.Answer{ID: said.ID, Allow: true, Permissions: said.Permissions, Labels: said.Labels}
+	a := credential.Answer{ID: reply.ID, Allow: true, Permissions: reply.Permissions, Labels: reply.Labels}
 	slices.Sort(a.Permissions)
 	a.Permissions = slices.Compact(a.Permissions)
 	for _, name := range a.Permissions {
@@ -394,16 +396,16 @@ func Parse(text []byte) (credential.Answer, error) {
 	case len(a.Labels) > contract.MaxLabels:
 		return credential.Answer{}, malformed{fmt.Errorf("labels: %d, at most %d are allowed", len(a.Labels),
 			contract.MaxLabels)}
-	case said.TTL != nil && !(*said.TTL >= 1):
+	case reply.TTL != nil && !(*reply.TTL >= 1):
 		return credential.Answer{}, malformed{errors.New("ttl: want seconds, 1 or more")}
-	case said.NotAfter != nil && said.NotAfter.UnixMilli() < 1:
+	case reply.NotAfter != nil && reply.NotAfter.UnixMilli() < 1:
 		return credential.Answer{}, malformed{errors.New("not_after: want a time after 1970")}
 	}
-	if said.TTL != nil {
-		a.TTL = time.Duration(min(*said.TTL, (24*time.Hour).Seconds()*30) * float64(time.Second))
+	if reply.TTL != nil {
+		a.TTL = time.Duration(min(*reply.TTL, (24*time.Hour).Seconds()*30) * float64(time.Second))
 	}
-	if said.NotAfter != nil {
-		a.NotAfter = *said.NotAfter
+	if reply.NotAfter != nil {
+		a.NotAfter = *reply.NotAfter
 	}
 	return a, nil
 }

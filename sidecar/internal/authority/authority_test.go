@@ -160,8 +160,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestAnsweredTwice: a service that answers a question twice on a connection of HTTP/1.1, with the id in its answers,
-// doesn't answer the next question, too.
+// TestAnsweredTwice: if a service answers a question twice on a connection of HTTP/1.1, with the id in its answers, the
+// second answer doesn't answer the next question.
 func TestAnsweredTwice(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -184,7 +184,7 @@ func TestAnsweredTwice(t *testing.T) {
 					fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 				}
 				var first struct{ ID string }
-				for range 2 { // the answer to the second question is the second one to the first
+				for range 2 { // the second request gets the second answer to the first
 					request, err := http.ReadRequest(in)
 					if err != nil {
 						return
@@ -210,7 +210,7 @@ func TestAnsweredTwice(t *testing.T) {
 	}
 }
 
-// TestQuestion: what the service gets, over TCP and over a unix socket.
+// TestQuestion checks the service's requests, over TCP and over a unix socket.
 func TestQuestion(t *testing.T) {
 	var got, path atomic.Value
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -238,8 +238,8 @@ func TestQuestion(t *testing.T) {
 	}
 }
 
-// TestFailures: after five failures in a row calls are skipped, and one tries each second; malformed answers about
-// some devices skip none. A tenth of the calls is retried.
+// TestFailures: after five failures in a row calls are skipped, but for a try each second; malformed answers about some
+// devices skip no calls. A tenth of the calls is retried.
 func TestFailures(t *testing.T) {
 	var calls atomic.Int64
 	var status atomic.Int64
@@ -259,7 +259,7 @@ func TestFailures(t *testing.T) {
 	for i := range 50 {
 		f.ask(fmt.Sprint(i))
 	}
-	// Five questions with one retry each, and one more for each second that the test took.
+	// Five questions with a retry each, and a further question for each second that the test took.
 	more := int64(time.Since(began) / breaker.Pause)
 	if got := calls.Load() - 20; got < 10 || got > 10+2*more {
 		t.Errorf("%d calls while the service fails, want 10, and at most %d for tries", got, 2*more)
@@ -279,8 +279,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestOneDeviceBreaksNothing: calls about devices that authenticated before go on whatever happens to those about
-// strangers, or about one device; so do all after status 429.
+// TestOneDeviceBreaksNothing: calls about devices that authenticated before go on despite failures of calls about
+// strangers, or about a single device; all calls go on after status 429.
 func TestOneDeviceBreaksNothing(t *testing.T) {
 	f := connect(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
@@ -313,7 +313,7 @@ func TestOneDeviceBreaksNothing(t *testing.T) {
 	}
 }
 
-// TestNoPlaceIsNoFailure: a call that got its place late isn't made.
+// TestNoPlaceIsNoFailure: a call that got its slot late isn't made.
 func TestNoPlaceIsNoFailure(t *testing.T) {
 	var calls atomic.Int64
 	release := make(chan struct{})
@@ -353,7 +353,7 @@ func TestNoPlaceIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestRetriesAreBounded: services that fail now and then are asked again for a tenth of the calls.
+// TestRetriesAreBounded: services that fail now and then get retries for a tenth of the calls.
 func TestRetriesAreBounded(t *testing.T) {
 	var calls atomic.Int64
 	f := connect(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -375,8 +375,8 @@ func TestRetriesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSlow: a service that hangs, before or within its answer, is an error in time, and takes no more than its places:
-// strangers leave half of them to devices that authenticated before.
+// TestSlow: a service that hangs, before or within its answer, is an error in time, and occupies only its slots:
+// strangers leave half of the slots to devices that authenticated before.
 func TestSlow(t *testing.T) {
 	stop := make(chan struct{})
 	var hanging atomic.Int64 // calls about strangers
@@ -424,10 +424,10 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestNoTextOfTheService: what a service sends gets into no error and no log, and says what kind of failure it is.
+// TestNoTextOfTheService: no error and no log has text of the service, but they say which kind of failure happened.
 func TestNoTextOfTheService(t *testing.T) {
 	for _, test := range []struct{ answer, want string }{
-		// It says that it closes the connection: the client tries again, and would meet the end of that one.
+		// Connection: close, since the client tries again, and would meet the end of this connection.
 		{"HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: http://[" + secret + "\r\nContent-Length: 0\r\n\r\n",
 			"malformed"},
 		{"HTTP/1.1 200 OK\r\n" + secret + "\r\n\r\n", "malformed"},
@@ -447,7 +447,7 @@ func TestNoTextOfTheService(t *testing.T) {
 					return
 				}
 				if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-					io.Copy(io.Discard, r.Body) // what is left unread would reset the connection, and the answer be lost
+					io.Copy(io.Discard, r.Body) // an unread body would reset the connection, and lose the answer
 				}
 				io.WriteString(conn, test.answer)
 				conn.Close()

@@ -17,21 +17,21 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// checkMethod is Check of Envoy's external authorization, envoy/service/auth/v3/external_auth.proto. The few fields of
-// its messages are read and written here: grpc-go and go-control-plane would make the program 17 % larger.
+// checkMethod is Check of Envoy's external authorization, envoy/service/auth/v3/external_auth.proto. This file reads
+// and writes the few fields of its messages: grpc-go and go-control-plane would make the program 17 % larger.
 const checkMethod = "/envoy.service.auth.v3.Authorization/Check"
 
 // metadataName is the field of an answer's dynamic metadata that has the fields of an answer by HTTP.
 const metadataName = "gatehouse"
 
-// extAuthz is the protocol of Envoy's external authorization, by gRPC.
-var extAuthz = protocol{
+// grpcProtocol is the protocol of Envoy's external authorization, by gRPC.
+var grpcProtocol = protocol{
 	header: http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}},
-	ask:    checkRequest,
-	answer: checkAnswer, statuses: []int{http.StatusOK},
+	encode: checkRequest,
+	decode: checkAnswer, statuses: []int{http.StatusOK},
 }
 
-// checkRequest returns the call's body: a request with the headers of a device, as envoy.yaml has them.
+// checkRequest returns the call's body: a request with the headers of a device, as in envoy.yaml.
 func checkRequest(target *url.URL, id, secret string) ([]byte, error) {
 	headers := [][2]string{{"x-device-id", id}, {"x-device-token", secret}}
 	if !strings.Contains(id, ":") { // RFC 7617, section 2
@@ -64,16 +64,16 @@ const (
 	codeUnauthenticated   = 16
 )
 
-// unfit are the codes that say that the call doesn't fit the service, or that it has no policy for it: invalid
+// unfitCodes say that the call doesn't fit the service, or that the service has no policy for the call: invalid
 // argument, not found, already exists, failed precondition, out of range, unimplemented.
-var unfit = []uint64{3, 5, 6, 9, 11, 12}
+var unfitCodes = []uint64{3, 5, 6, 9, 11, 12}
 
-// notAllowed returns the error of a code that neither allows nor denies.
-func notAllowed(code uint64, where string) error {
+// codeError returns the error of a code that neither allows nor denies.
+func codeError(code uint64, where string) error {
 	switch {
 	case code == codeResourceExhausted:
 		return errThrottled
-	case slices.Contains(unfit, code):
+	case slices.Contains(unfitCodes, code):
 		return malformed{fmt.Errorf("%s %d of gRPC", where, code)}
 	}
 	return fmt.Errorf("%s %d of gRPC", where, code)
@@ -84,13 +84,14 @@ func checkAnswer(response *http.Response, body []byte) (credential.Answer, error
 	kind, suffixed := strings.CutPrefix(response.Header.Get("Content-Type"), "application/grpc")
 	stated := response.Trailer.Values("Grpc-Status")
 	if len(body) == 0 || len(stated) > 0 {
-		stated = append(stated, response.Header.Values("Grpc-Status")...) // instead, without a message
+		// An answer without a message may have its status in the header.
+		stated = append(stated, response.Header.Values("Grpc-Status")...)
 	}
 	switch code, ok := parseCode(strings.Join(stated, ",")); {
 	case !ok || !suffixed || kind != "" && kind[0] != '+' && kind[0] != ';':
 		return credential.Answer{}, malformed{errors.New("no answer of gRPC")}
-	case code != codeOK: // also that the sidecar has no permission
-		return credential.Answer{}, notAllowed(code, "status")
+	case code != codeOK: // including: the sidecar has no permission
+		return credential.Answer{}, codeError(code, "status")
 	}
 	if len(body) > maxAnswer {
 		return credential.Answer{}, malformed{fmt.Errorf("over %d bytes", maxAnswer)}
@@ -111,24 +112,24 @@ func parseCode(text string) (code uint64, ok bool) {
 	return code, text != ""
 }
 
-// ParseCheck reads a CheckResponse. The error doesn't quote it.
+// ParseCheck reads a CheckResponse. The error doesn't quote the message.
 func ParseCheck(message []byte) (credential.Answer, error) {
 	var code, denied uint64 // google.rpc.Code; the status of HTTP for a denied client
 	var stated, allows, denies, fails bool
 	var metadata []byte
-	err := fields(message, func(field protowire.Number, kind protowire.Type, _ uint64, inner []byte) error {
+	err := visitFields(message, func(field protowire.Number, kind protowire.Type, _ uint64, inner []byte) error {
 		if field <= 5 && kind != protowire.BytesType {
 			return errWrongType
 		}
 		switch field {
 		case 1: // status
 			stated = true
-			return integer(inner, 1, &code)
+			return readInteger(inner, 1, &code)
 		case 2: // denied_response
 			denies = true
-			return fields(inner, func(field protowire.Number, _ protowire.Type, _ uint64, status []byte) error {
+			return visitFields(inner, func(field protowire.Number, _ protowire.Type, _ uint64, status []byte) error {
 				if field == 1 {
-					return integer(status, 1, &denied)
+					return readInteger(status, 1, &denied)
 				}
 				return nil
 			})
@@ -154,26 +155,26 @@ func ParseCheck(message []byte) (credential.Answer, error) {
 		}
 		return credential.Answer{}, nil
 	case code != codeOK:
-		return credential.Answer{}, notAllowed(code, "status of the answer")
+		return credential.Answer{}, codeError(code, "status of the answer")
 	case denies:
 		return credential.Answer{}, malformed{errors.New("allowed, with denied_response")}
-	case !stated && !allows: // Envoy takes it for an allow
+	case !stated && !allows: // which Envoy takes for an allow
 		return credential.Answer{}, malformed{errors.New("neither status nor ok_response")}
 	}
-	return allowedBy(metadata)
+	return parseAllow(metadata)
 }
 
-// allowedBy returns an allow with what its dynamic metadata, a google.protobuf.Struct, says.
-func allowedBy(metadata []byte) (credential.Answer, error) {
+// parseAllow returns an allow with the fields of its dynamic metadata, a google.protobuf.Struct.
+func parseAllow(metadata []byte) (credential.Answer, error) {
 	var all structpb.Struct
 	if proto.Unmarshal(metadata, &all) != nil {
 		return credential.Answer{}, malformed{errors.New("dynamic_metadata: want a google.protobuf.Struct")}
 	}
-	said := all.GetFields()[metadataName]
-	if said == nil {
+	value := all.GetFields()[metadataName]
+	if value == nil {
 		return credential.Answer{Allow: true}, nil
 	}
-	own := said.GetStructValue()
+	own := value.GetStructValue()
 	if own == nil || own.GetFields()["allow"] != nil {
 		return credential.Answer{}, malformed{errors.New(
 			"dynamic_metadata: gatehouse: want an object with permissions, ttl, not_after or labels")}
@@ -194,8 +195,8 @@ var errWrongType = errors.New("a field has the wrong type")
 // visitor gets a field of a message: the value of a varint, or the bytes.
 type visitor func(field protowire.Number, kind protowire.Type, value uint64, inner []byte) error
 
-// fields calls visit with each field of a message.
-func fields(message []byte, visit visitor) error {
+// visitFields calls visit with each field of a message.
+func visitFields(message []byte, visit visitor) error {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -223,9 +224,9 @@ func fields(message []byte, visit visitor) error {
 	return nil
 }
 
-// integer sets value to a field of a message, if the message has it.
-func integer(message []byte, of protowire.Number, value *uint64) error {
-	return fields(message, func(field protowire.Number, kind protowire.Type, got uint64, _ []byte) error {
+// readInteger sets value to a field of a message, if the message has the field.
+func readInteger(message []byte, of protowire.Number, value *uint64) error {
+	return visitFields(message, func(field protowire.Number, kind protowire.Type, got uint64, _ []byte) error {
 		switch {
 		case field != of:
 			return nil

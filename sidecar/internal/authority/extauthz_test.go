@@ -26,7 +26,8 @@ const (
 		"\x1a\x1b\n\rauthorization\x12\nBasic ZDpz\"\x01/*\x03h:1"
 )
 
-// check returns a server's URL and what it gets. It answers with a message, if status is 0, or a status of gRPC.
+// check returns a server's URL and the request that it gets. The server answers with a message, if status is 0, or a
+// status of gRPC.
 func check(t *testing.T, answer func(w http.ResponseWriter)) (url string, got *atomic.Value) {
 	t.Helper()
 	got = new(atomic.Value)
@@ -141,7 +142,7 @@ func TestCheckAnswers(t *testing.T) {
 	}
 }
 
-// TestCheckQuestion: the octets that the service gets.
+// TestCheckQuestion checks the octets that the service gets.
 func TestCheckQuestion(t *testing.T) {
 	url, got := check(t, says(frame("\n\x00"), "0"))
 	f := connect(t, url)
@@ -161,7 +162,7 @@ func TestCheckQuestion(t *testing.T) {
 	}
 }
 
-// TestCheckHangs: a service that doesn't answer, or not to the end, is a timeout; one of HTTP/1 an error.
+// TestCheckHangs: a service that doesn't answer, or not to the end, is a timeout; a service of HTTP/1 is an error.
 func TestCheckHangs(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)

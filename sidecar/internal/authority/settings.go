@@ -10,18 +10,18 @@ import (
 	"slices"
 )
 
-// Settings say where the service is. Only URL is required.
+// Settings have the address of the service and the files for TLS. Only URL is required.
 type Settings struct {
 	// URL is http://…, https://… or unix:///path of a socket; for Envoy's external authorization grpc://host:port or
 	// grpcs://host:port.
 	URL string
 	// CAFile has the CA certificates, PEM, that verify the service, instead of the system's.
 	CAFile string
-	// CertFile and KeyFile are the client certificate, PEM. They are read at each connection.
+	// CertFile and KeyFile are the client certificate, PEM, and are read at each connection.
 	CertFile, KeyFile string
 }
 
-// Check returns all problems. They contain no part of the URL, in which there may be a key.
+// Check returns all problems. They contain no part of the URL, which may have a key.
 func (s Settings) Check() (errs []error) {
 	u, err := url.Parse(s.URL)
 	switch {

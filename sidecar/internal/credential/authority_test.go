@@ -44,7 +44,7 @@ func (s *service) say(says func(id, secret string) (credential.Answer, error)) {
 
 // asking returns a verifier that asks s.
 func asking(s *service, c credential.Config) fixture {
-	c.Authority, c.MostAnswers = s, 1000
+	c.Authority, c.MaxAnswers = s, 1000
 	return start(c)
 }
 
@@ -64,7 +64,7 @@ func tombstone(id string, version uint64) contract.Credential {
 	return contract.Credential{ID: id, Version: version, Deleted: true, PublishedMS: time.Now().UnixMilli()}
 }
 
-// TestAuthority: the authority decides about devices without a record, and about no others.
+// TestAuthority: the authority decides about devices without a record only.
 func TestAuthority(t *testing.T) {
 	s := new(service)
 	f := asking(s, pinned)
@@ -108,7 +108,8 @@ func TestAuthority(t *testing.T) {
 		t.Errorf("permissions %q", got)
 	}
 	r := f.show(t, "d", "right", "", wire.Allow, "pin")
-	if !r.Asked || !f.SessionValid("d", r.Session) || f.SessionValid("deleted", r.Session) || f.SessionValid("d", "") {
+	if !r.ByAuthority || !f.SessionValid("d", r.Session) || f.SessionValid("deleted", r.Session) ||
+		f.SessionValid("d", "") {
 		t.Errorf("session %q is not that of the answer", r.Session)
 	}
 	if got := f.VerifySession("d", r.Session); got.Outcome != wire.Deny {
@@ -118,7 +119,7 @@ func TestAuthority(t *testing.T) {
 	f.asks(t, s, "d", "right", wire.Deny, "bcrypt", 0)
 }
 
-// TestAuthorityIsAway: without an answer there is no verdict, and the verdict before stands.
+// TestAuthorityIsAway: without an answer no verdict is stored, and the earlier verdict stands.
 func TestAuthorityIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(service)
@@ -135,7 +136,7 @@ func TestAuthorityIsAway(t *testing.T) {
 		if after, _ := f.edge.verdict("d", "right"); after != before {
 			t.Errorf("the edge has %+v, want %+v", after, before)
 		}
-		for i := range 5 { // or the edge's verdict_grace would let the right one of many guesses in
+		for i := range 5 { // or verdict_grace would let a right guess among many in
 			f.show(t, "d", fmt.Sprint("guess", i), "198.51.100.1", wire.Away, "no_authority")
 		}
 		f.show(t, "d", "right", "198.51.100.1", wire.Throttled, "limited")
@@ -147,7 +148,7 @@ func TestAuthorityIsAway(t *testing.T) {
 // TestAuthorityHangs: the answer comes within the time that a caller waits.
 func TestAuthorityHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(credential.Config{Wait: time.Second, Authority: hanging{}, MostAnswers: 10})
+		f := start(credential.Config{Wait: time.Second, Authority: hanging{}, MaxAnswers: 10})
 		began := time.Now()
 		f.show(t, "d", "right", "", wire.Away, "no_authority")
 		if took := time.Since(began); took >= time.Second {
@@ -163,7 +164,7 @@ func (hanging) Ask(ctx context.Context, _, _ string, _ bool) (credential.Answer,
 	return credential.Answer{}, ctx.Err()
 }
 
-// TestAnswersLife: ttl and not-after of an answer end its verdict; the authority is asked before.
+// TestAnswersLife: ttl and not-after of an answer end its verdict; the authority is called before the end.
 func TestAnswersLife(t *testing.T) {
 	for _, test := range []struct {
 		name           string
@@ -255,7 +256,7 @@ func TestOneCall(t *testing.T) {
 	}
 }
 
-// TestGuessesOfTheAuthority: wrong secrets are limited as those that cost bcrypt.
+// TestGuessesOfTheAuthority: wrong secrets are limited like wrong secrets that cost bcrypt.
 func TestGuessesOfTheAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(service)
@@ -280,8 +281,8 @@ func TestGuessesOfTheAuthority(t *testing.T) {
 	})
 }
 
-// TestConcurrentGuesses: guesses that come at once are no more than those that come one by one, for one device or for
-// many, and keep a device out of its own network no longer than a call takes.
+// TestConcurrentGuesses: concurrent guesses, for a single device or many, are admitted no more often than guesses in
+// sequence, and keep a device out of its own network no longer than a call takes.
 func TestConcurrentGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(service)
@@ -299,7 +300,7 @@ func TestConcurrentGuesses(t *testing.T) {
 			}
 			synctest.Wait() // all calls are running
 			if from == bad {
-				f.show(t, "d", "right", from, wire.Unavailable, "overload") // known, but that would tell
+				f.show(t, "d", "right", from, wire.Unavailable, "overload") // known, but an allow would reveal the secret
 			}
 			f.asks(t, s, "d", "right", wire.Allow, "pin", 0)
 			time.Sleep(time.Second)
@@ -317,14 +318,14 @@ func TestConcurrentGuesses(t *testing.T) {
 		if got := calls(one, "192.0.2.1"); got != 8 {
 			t.Errorf("%d guesses of 400 from the device's own network were judged, want 8", got)
 		}
-		time.Sleep(25 * time.Second) // its secret has to be confirmed
+		time.Sleep(25 * time.Second) // the secret has to be confirmed
 		for i := range 400 {
 			go f.Verifier.Verify(t.Context(), "d", fmt.Sprint("guess", i), "192.0.2.1")
 		}
 		synctest.Wait()
 		f.show(t, "d", "right", "192.0.2.1", wire.Allow, "authority")
 
-		// A right secret that is not known shares its place with itself.
+		// All callers with the same unknown secret share a single reservation.
 		for range 400 {
 			go f.show(t, "e", "right", "203.0.113.2", wire.Allow, "authority")
 		}
@@ -333,8 +334,8 @@ func TestConcurrentGuesses(t *testing.T) {
 	})
 }
 
-// TestWhoMakesCallsFail: a source whose calls fail while others are answered is limited; none is while the service is
-// down.
+// TestWhoMakesCallsFail: a source whose calls fail while other calls are answered is limited; while the service is
+// down, no source is limited.
 func TestWhoMakesCallsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(service)
@@ -371,8 +372,8 @@ func TestInvalidation(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		invalidate func(fixture)
-		ends       bool // those of device d
-		restarts   bool // a running call about it
+		ends       bool // the verdicts of device d
+		restarts   bool // a running call about device d
 	}{
 		{"the device", func(f fixture) { f.Apply(tombstone("d", 1)) }, true, true},
 		{"another device", func(f fixture) { f.Apply(tombstone("e", 1)) }, false, false},
@@ -408,7 +409,7 @@ func TestInvalidation(t *testing.T) {
 			}
 			f.asks(t, s, "d", "right", wire.Allow, reason, want)
 
-			// The same while a call is running, whose answer is outdated then.
+			// The same during a call, whose answer is outdated afterwards.
 			f = asking(s, credential.Config{})
 			release := make(chan struct{})
 			s.say(func(string, string) (credential.Answer, error) {
@@ -437,8 +438,7 @@ func TestInvalidation(t *testing.T) {
 	}
 }
 
-// TestExpiredAnswersGiveWay: permission names of answers that have expired don't keep those of records, or of other
-// answers, out.
+// TestExpiredAnswersGiveWay: expired answers release their permission names for records and other answers.
 func TestExpiredAnswersGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(service)
@@ -464,11 +464,11 @@ func TestExpiredAnswersGiveWay(t *testing.T) {
 	})
 }
 
-// TestAnswersAreBounded: a service that allows everything doesn't make the table grow, and no permission's bit gets
-// another name while a verdict has it.
+// TestAnswersAreBounded: a service that allows everything doesn't grow the table, and a permission's bit keeps its name
+// while a verdict has the bit.
 func TestAnswersAreBounded(t *testing.T) {
 	s := new(service)
-	c := credential.Config{Authority: s, MostAnswers: 10}
+	c := credential.Config{Authority: s, MaxAnswers: 10}
 	f := start(c)
 	s.say(func(id, _ string) (credential.Answer, error) {
 		return credential.Answer{Allow: true, Permissions: []string{"p-" + id}}, nil
@@ -486,7 +486,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Errorf("the edge has %d verdicts, want 10", held)
 	}
 	f.show(t, "64", "s", "", wire.Away, "no_authority") // no bit is free in this epoch
-	for i := range 6 {                                  // secrets of one device
+	for i := range 6 {                                  // secrets of the same device
 		f.show(t, "0", fmt.Sprint(i), "", wire.Allow, "authority")
 	}
 	f.edge.mu.Lock()
@@ -499,8 +499,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// TestDoubtNeverAsks: what Redis may have changed makes no device one of the authority's, and no answer that was shared
-// before counts again.
+// TestDoubtNeverAsks: the authority never decides about a device in doubt, and answers that were shared before the
+// doubt don't count again.
 func TestDoubtNeverAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		revoked := device("r", 1, "own")
@@ -512,14 +512,14 @@ func TestDoubtNeverAsks(t *testing.T) {
 		f.Doubt("r")
 		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)
 		f.Doubt("r")
-		f.Apply(revoked) // as it is read
+		f.Apply(revoked) // the record as read from Redis
 		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)
 		older := revoked
 		older.Version, older.Disabled, older.Revoked = 0, false, false
 		f.Doubt("r")
 		f.Apply(older) // Redis has lost the revocation
 		f.asks(t, s, "r", "own", wire.Allow, "bcrypt", 0)
-		f.Malformed("m")
+		f.ApplyMalformed("m")
 		f.asks(t, s, "m", "right", wire.Deny, "refused_record", 0)
 		f.Remove("m")
 		f.asks(t, s, "m", "right", wire.Allow, "authority", 1)
@@ -538,8 +538,8 @@ func TestDoubtNeverAsks(t *testing.T) {
 	})
 }
 
-// TestAuthorityWaitsForRedis: the authority is asked only if Redis has no record; if Redis doesn't tell, only about
-// devices of which no event has said that they were deleted. No event keeps a record of Redis out.
+// TestAuthorityWaitsForRedis: the authority is called only if Redis has no record; if Redis doesn't answer, only about
+// devices without an event of a deletion. No event keeps a record of Redis out.
 func TestAuthorityWaitsForRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := new(service), pinned
@@ -552,7 +552,7 @@ func TestAuthorityWaitsForRedis(t *testing.T) {
 		revoked := device("r", 1, "own")
 		revoked.Disabled, revoked.Revoked = true, true
 
-		has["r"] = true // and nothing told so
+		has["r"] = true // without an event
 		f.asks(t, s, "r", "right", wire.Unavailable, "timeout", 0)
 		f.Apply(revoked)
 		f.asks(t, s, "r", "right", wire.Deny, "revoked", 0)

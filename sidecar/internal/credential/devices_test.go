@@ -22,7 +22,7 @@ func (e *edge) marked() []string {
 	return slices.Sorted(maps.Keys(e.marks))
 }
 
-// TestMarks changes a device's record: the edge lists the device exactly while it may authenticate.
+// TestMarks changes a device's record: the edge lists the device exactly while the device may authenticate.
 func TestMarks(t *testing.T) {
 	f := start(pinned)
 	deleted := contract.Credential{ID: "d", Deleted: true}
@@ -66,7 +66,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestOnlySecret: only is true for a verdict only if no other secret of the device is right.
+// TestOnlySecret: a verdict has only only if the device has no other right secret.
 func TestOnlySecret(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -96,7 +96,7 @@ func TestOnlySecret(t *testing.T) {
 	}
 }
 
-// TestDevicesComplete reads shard after shard: the list of devices is complete only after the last one.
+// TestDevicesComplete reads shard after shard: the list of devices is complete only after the last shard.
 func TestDevicesComplete(t *testing.T) {
 	const shards = contract.Shards(3)
 	f := start(credential.Config{Shards: shards}) // shard 0 is read

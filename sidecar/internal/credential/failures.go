@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// The table of failures: 65,536 places of 24 bytes.
+// The table of failures has 65,536 slots of 24 bytes.
 const (
 	failureSets = 1 << 14
 	failureWays = 4
-	// suspectFor is how long after its last failure a key is suspect.
+	// A key is suspect for suspectFor after its last failure.
 	suspectFor = 10 * time.Minute
 )
 
-// failures limits failed attempts per key (GCRA): limit at once, then one per interval. Its memory is fixed. An
-// attacker with very many keys can only displace keys with fewer failures: the records of good devices store their
-// history separately.
+// failures limits failed attempts per key (GCRA): limit at once, then one per interval. The table's memory is fixed. An
+// attacker with very many keys can only displace keys with fewer failures: the sources of good devices are in their
+// records.
 type failures struct {
 	limit    int64         // 0: none
-	interval time.Duration // in which one failure is forgiven
+	interval time.Duration // a failure is forgiven every interval
 
 	mu      sync.Mutex // protects all below
 	sets    [][failureWays]failure
-	running map[uint64]int // attempts that may fail yet, by key
+	running map[uint64]int // number of running attempts, by key
 }
 
-// failure is a place in the table; key is 0 if it is free.
+// failure is a slot of the table; a free slot has key 0.
 type failure struct {
 	key    uint64
-	tatMS  int64 // GCRA's theoretical arrival time, unix ms; all failures are forgiven then
+	tatMS  int64 // GCRA's theoretical arrival time, unix ms: when all failures are forgiven
 	lastMS int64 // the last failure, unix ms
 }
 
@@ -41,27 +41,27 @@ func newFailures(limit int, window time.Duration) *failures {
 	return f
 }
 
-// retryAfter returns how long key must wait before its next attempt, 0 if it need not wait.
+// retryAfter returns how long key must wait before its next attempt, 0 for no wait.
 func (f *failures) retryAfter(key uint64) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.wait(key, 0)
+	return f.delayAfter(key, 0)
 }
 
-// begin counts an attempt of key that runs until end. It returns false, and doesn't count it, if the limit would be
-// exceeded if all running ones failed.
-func (f *failures) begin(key uint64) bool {
+// beginAttempt counts a running attempt of key until endAttempt. It counts nothing and returns false if failures of all
+// running attempts would exceed the limit.
+func (f *failures) beginAttempt(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.wait(key, f.running[key]) > 0 {
+	if f.delayAfter(key, f.running[key]) > 0 {
 		return false
 	}
 	f.running[key]++
 	return true
 }
 
-// end ends an attempt that began, after it was added if it failed.
-func (f *failures) end(key uint64) {
+// endAttempt ends an attempt of beginAttempt. If the attempt failed, call addFailure before endAttempt.
+func (f *failures) endAttempt(key uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.running[key]--; f.running[key] == 0 {
@@ -69,33 +69,33 @@ func (f *failures) end(key uint64) {
 	}
 }
 
-// full reports whether begin would return false.
-func (f *failures) full(key uint64) bool {
+// isFull reports whether beginAttempt would return false.
+func (f *failures) isFull(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.wait(key, f.running[key]) > 0
+	return f.delayAfter(key, f.running[key]) > 0
 }
 
-// wait is retryAfter as if more attempts had failed; mu is held.
-func (f *failures) wait(key uint64, more int) time.Duration {
+// delayAfter returns retryAfter's delay after the given number of further failures; mu is held.
+func (f *failures) delayAfter(key uint64, more int) time.Duration {
 	if f.limit == 0 {
 		return 0
 	}
 	used := time.Duration(0)
-	if at := f.find(key); at != nil {
+	if at := f.findSlot(key); at != nil {
 		used = max(time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond, 0)
 	}
 	if used > time.Duration(f.limit+1)*f.interval {
-		used = 0 // impossible, so the clock was set back by an unknown time
+		used = 0 // impossible: the clock was set back by an unknown time
 	}
 	return min(max(used+time.Duration(int64(more)-f.limit+1)*f.interval, 0), f.interval)
 }
 
-// suspect reports whether key failed within suspectFor.
-func (f *failures) suspect(key uint64) bool {
+// isSuspect reports whether key failed within suspectFor.
+func (f *failures) isSuspect(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at := f.find(key)
+	at := f.findSlot(key)
 	if at == nil {
 		return false
 	}
@@ -103,32 +103,32 @@ func (f *failures) suspect(key uint64) bool {
 	return 0 <= since && since < suspectFor.Milliseconds()
 }
 
-// add counts a failure of key.
-func (f *failures) add(key uint64) {
+// addFailure counts a failure of key.
+func (f *failures) addFailure(key uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now().UnixMilli()
-	at := f.find(key)
+	at := f.findSlot(key)
 	if at == nil {
-		at = f.place(key, now)
+		at = f.chooseSlot(key, now)
 		*at = failure{key: key}
 	}
-	// Concurrent attempts may exceed the limit, but must not extend the wait.
-	most := now + (time.Duration(f.limit) * f.interval).Milliseconds()
-	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), most)
+	// Concurrent attempts may exceed the limit, but must not extend the delay.
+	latest := now + (time.Duration(f.limit) * f.interval).Milliseconds()
+	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), latest)
 	at.lastMS = now
 }
 
-// forget forgets all failures of key.
-func (f *failures) forget(key uint64) {
+// forgetKey forgets all failures of key.
+func (f *failures) forgetKey(key uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if at := f.find(key); at != nil {
+	if at := f.findSlot(key); at != nil {
 		*at = failure{}
 	}
 }
 
-func (f *failures) find(key uint64) *failure {
+func (f *failures) findSlot(key uint64) *failure {
 	set := &f.sets[key%failureSets]
 	for i := range set {
 		if set[i].key == key {
@@ -138,8 +138,8 @@ func (f *failures) find(key uint64) *failure {
 	return nil
 }
 
-// place returns a place for key: a free one, otherwise the one of the key with the fewest failures.
-func (f *failures) place(key uint64, nowMS int64) *failure {
+// chooseSlot returns a free slot for key, otherwise the slot of the key with the fewest failures.
+func (f *failures) chooseSlot(key uint64, nowMS int64) *failure {
 	set := &f.sets[key%failureSets]
 	least := &set[0]
 	for i := range set {

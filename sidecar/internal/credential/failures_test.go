@@ -17,56 +17,56 @@ func TestFailures(t *testing.T) {
 		}
 		for range 3 {
 			expect(1, 0)
-			f.add(1)
+			f.addFailure(1)
 		}
 		expect(1, 20*time.Second)
 		expect(2, 0)
-		f.add(1) // concurrent with the third
+		f.addFailure(1) // concurrent with the third
 		expect(1, 20*time.Second)
 		time.Sleep(20 * time.Second)
 		expect(1, 0)
-		f.add(1)
+		f.addFailure(1)
 		expect(1, 20*time.Second)
 		time.Sleep(time.Minute)
 		expect(1, 0)
-		if !f.suspect(1) || f.suspect(2) {
+		if !f.isSuspect(1) || f.isSuspect(2) {
 			t.Error("suspect is not who has failed")
 		}
 		time.Sleep(suspectFor)
-		if f.suspect(1) {
+		if f.isSuspect(1) {
 			t.Error("still suspect")
 		}
-		f.add(1)
-		set := f.find(1) // when the clock was two hours ahead
+		f.addFailure(1)
+		set := f.findSlot(1) // when the clock was two hours ahead
 		set.tatMS, set.lastMS = set.tatMS+2*time.Hour.Milliseconds(), set.lastMS+2*time.Hour.Milliseconds()
-		if expect(1, 0); f.suspect(1) {
+		if expect(1, 0); f.isSuspect(1) {
 			t.Error("suspect of a failure to come")
 		}
-		f.add(1)
-		f.add(1)
-		f.add(1)
+		f.addFailure(1)
+		f.addFailure(1)
+		f.addFailure(1)
 		expect(1, 20*time.Second) // by the current clock
 		none := newFailures(0, time.Minute)
 		for range 100 {
-			none.add(1)
+			none.addFailure(1)
 		}
-		if got := none.retryAfter(1); got != 0 || !none.suspect(1) {
-			t.Errorf("without a limit: wait %v, suspect %v", got, none.suspect(1))
+		if got := none.retryAfter(1); got != 0 || !none.isSuspect(1) {
+			t.Errorf("without a limit: wait %v, suspect %v", got, none.isSuspect(1))
 		}
 	})
 }
 
-// TestFailuresAreBounded floods the table with keys that fail once each: it keeps its size, and the keys that fail
-// often.
+// TestFailuresAreBounded floods the table with keys that fail once each: the table keeps its size, and the keys that
+// fail often.
 func TestFailuresAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // no time passes
 		f := newFailures(5, time.Minute)
 		const often = 7
 		for range 5 {
-			f.add(often)
+			f.addFailure(often)
 		}
 		for key := range uint64(500_000) {
-			f.add(key*2654435761 + 1)
+			f.addFailure(key*2654435761 + 1)
 		}
 		if got := f.retryAfter(often); got != 12*time.Second {
 			t.Errorf("wait %v, want 12s: the flood made it forget", got)
@@ -79,11 +79,11 @@ func TestFailuresAreBounded(t *testing.T) {
 
 func TestDenies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s denies
+		var s denyFilter
 		d := func(i int) digest { return digest{0: byte(i), 1: byte(i >> 8), 8: byte(i), 9: byte(i >> 8), 15: 1} }
 		expect := func(i int, costly bool, want denyFate) {
 			t.Helper()
-			if got := s.judge(d(i), time.Now(), costly); got != want {
+			if got := s.decideFate(d(i), time.Now(), costly); got != want {
 				t.Errorf("deny of %d: %s, want %s", i, got, want)
 			}
 		}

@@ -6,58 +6,60 @@ import (
 	"time"
 )
 
-// maxAwait bounds the total wait of a verification for runs of bcrypt in other sidecars; then it runs bcrypt itself.
-const maxAwait = 5 * time.Second
+// fleetPatience bounds a verification's total wait for runs of bcrypt in other sidecars; afterwards this sidecar runs
+// bcrypt.
+const fleetPatience = 5 * time.Second
 
-// Fleet is the other sidecars of the same Redis, which share the results of bcrypt. Only matches are shared. Its
-// methods are safe for concurrent use, take a fraction of a second at most, and return no match if Redis does not
-// answer. Of the contexts of Find and Begin they take the span only, not the end.
+// Fleet is the other sidecars of the same Redis, which share the results of bcrypt, matches only. Its methods are safe
+// for concurrent use, take at most a fraction of a second, and return no match if Redis does not answer. Find and Begin
+// use the span of their context, but ignore its end.
 type Fleet interface {
-	// Find returns the match that a sidecar has shared for c, nil if there is none.
+	// Find returns the match that a sidecar has shared for c, nil for none.
 	Find(ctx context.Context, c *Question) *Match
-	// Begin must be called with a worker, before bcrypt runs. It returns a match that was shared meanwhile; or end, to
-	// be called with the result of the run, nil for no match; or neither, if another sidecar runs bcrypt for c.
+	// Begin claims the run of bcrypt for c; its caller must have a worker. It returns a match that was shared
+	// meanwhile; or end, to be called with the result of the run, nil for no match; or nil for both, if another sidecar
+	// runs bcrypt for c.
 	Begin(ctx context.Context, c *Question) (shared *Match, end func(*Match))
 	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted returns false.
 	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }
 
-// Question asks whether a secret is right for one version of a device's record. Another version, or another hash, is
-// another question: a result for a record does not apply to its successor.
+// Question asks whether a secret is right for a single version of a device's record. Versions and hashes distinguish
+// questions: a result for a record does not apply to its successor.
 type Question struct {
 	Device, Secret string
 	Version        uint64
-	Hashes         []string // all hashes of the record, in its order
+	Hashes         []string // all hashes of the record, in the record's order
 
-	// Authority: the authority decides, since there is no record. Version and PublishedMS are those of the device's
-	// tombstone, 0 for none. Invalidated is another number after each invalidation of several devices.
-	Authority   bool
-	PublishedMS int64
-	Invalidated uint64
-	Takes       time.Duration // how long the answer may take
+	// Authority: the authority decides, since Redis has no record. Version and PublishedMS are those of the device's
+	// tombstone, 0 for none. Invalidations changes with each invalidation of several devices.
+	Authority     bool
+	PublishedMS   int64
+	Invalidations uint64
+	Timeout       time.Duration // how long the answer may take
 }
 
 // Match is a positive answer to a question.
 type Match struct {
-	Hash  string    // the hash that the secret matches
-	Until time.Time // valid without bcrypt, or a call of the authority, until then
-	Said  *Said     // by an authority; nil: Hash is a match
+	Hash      string          // the hash that the secret matches
+	Until     time.Time       // until then, the match needs no bcrypt and no call of the authority
+	Authority *AuthorityAllow // set if an authority decided; nil: Hash is set
 }
 
-// Said is the rest of an authority's allow.
-type Said struct {
+// AuthorityAllow has the contents of an authority's allow.
+type AuthorityAllow struct {
 	Permissions []string
 	Ends        time.Time // of the verdict
 	NotAfter    time.Time // zero: never
 	Labels      map[string]string
 }
 
-// question returns the attempt's question; false if the record has changed.
-func (v *Verifier) question(a *attempt) (*Question, bool) {
+// newQuestion returns the attempt's question; false if the record has changed.
+func (v *Verifier) newQuestion(a *attempt) (*Question, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if a.asks {
-		return v.askedQuestion(a)
+	if a.byAuthority {
+		return v.authorityQuestion(a)
 	}
 	r := v.records[a.id]
 	if r == nil || r.generation != a.generation {
@@ -70,18 +72,18 @@ func (v *Verifier) question(a *attempt) (*Question, bool) {
 	return c, true
 }
 
-// match returns the match that bcrypt has just found. Its end has jitter, so that secrets confirmed at the same time
-// don't expire at the same time.
-func (v *Verifier) match(hash string) *Match {
+// newMatch returns the match that bcrypt has just found. Jitter spreads the expiry of secrets that were confirmed at
+// the same time.
+func (v *Verifier) newMatch(hash string) *Match {
 	life := time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64()))
 	return &Match{Hash: hash, Until: time.Now().Add(life)}
 }
 
-// alone is the Fleet of a sidecar that shares nothing.
-type alone struct{}
+// noFleet is the Fleet of a sidecar that shares nothing.
+type noFleet struct{}
 
-func (alone) Find(context.Context, *Question) *Match { return nil }
-func (alone) Begin(context.Context, *Question) (*Match, func(*Match)) {
+func (noFleet) Find(context.Context, *Question) *Match { return nil }
+func (noFleet) Begin(context.Context, *Question) (*Match, func(*Match)) {
 	return nil, func(*Match) {}
 }
-func (alone) Await(context.Context, *Question, func() bool) (none *Match) { return nil }
+func (noFleet) Await(context.Context, *Question, func() bool) (none *Match) { return nil }

@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// others is a fleet that answers as a test wants. A nil function knows nothing; without begin, bcrypt runs here.
+// others is a fleet that answers as a test wants. A nil function returns no match; without begin, bcrypt runs here.
 type others struct {
 	find  func(*credential.Question) *credential.Match
 	begin func(*credential.Question) (known *credential.Match, theirs bool)
@@ -173,8 +173,8 @@ func TestDoubtBeatsResult(t *testing.T) {
 	}
 }
 
-// TestAwaitHoldsNoWorker verifies a device with the only worker while another waits for the fleet. When the record of
-// that one changes, it stops waiting.
+// TestAwaitHoldsNoWorker verifies a device with the only worker while another attempt waits for the fleet. When the
+// record of the waiting attempt changes, it stops waiting.
 func TestAwaitHoldsNoWorker(t *testing.T) {
 	waits := make(chan struct{})
 	o := &others{
@@ -199,7 +199,7 @@ func TestAwaitHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestOthersNeverFinish: a lock that stays for ever; bcrypt runs here after a while.
+// TestOthersNeverFinish: a lock stays for ever; bcrypt runs here after a while.
 func TestOthersNeverFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &others{
@@ -218,7 +218,7 @@ func TestOthersNeverFinish(t *testing.T) {
 	})
 }
 
-// TestSharedPin: a match with a longer lifetime than a pin here, and one with a shorter one.
+// TestSharedPin: matches with a longer and with a shorter lifetime than a pin here.
 func TestSharedPin(t *testing.T) {
 	for _, test := range []struct{ shared, pin time.Duration }{{10 * time.Minute, 10 * time.Minute},
 		{100 * time.Hour, time.Hour}} {

@@ -11,52 +11,52 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// keepFor is how long a verification keeps its place after the last request for it. A device that was told to try again
-// does so sooner. A device that has gone costs no bcrypt, and neither does a flood of credentials that come once each.
-const keepFor = 15 * time.Second
+// flightLife is how long a verification stays in the queue after its last request. A device that gets a Retry-After
+// tries again sooner. Devices that have gone cost no bcrypt, nor does a flood in which each credential comes once.
+const flightLife = 15 * time.Second
 
-// flights are the running verifications: one for each credential and generation, shared by all requests.
-// golang.org/x/sync/singleflight can't record when the last request came, which a flight needs.
+// flights are the running verifications: a single flight for each credential and generation, shared by all requests.
+// golang.org/x/sync/singleflight can't record the time of the last request, which a flight needs.
 type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
 }
 
 type flight struct {
-	done   chan struct{} // closed when result is set
-	result Result
-	asked  atomic.Int64 // time of the last request for it, unix ms
-	span   trace.Span   // of the work, in the trace of the first request
+	done          chan struct{} // closed when result is set
+	result        Result
+	lastRequestMS atomic.Int64 // time of the last request, unix ms
+	span          trace.Span   // of the work, in the trace of the first request
 }
 
-// join returns the flight of key, if there is one, for the request of ctx.
+// join returns the flight of key, nil for none, and links the request's span in ctx to the flight.
 func (f *flights) join(ctx context.Context, key string) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.found(ctx, key)
+	return f.joinLocked(ctx, key)
 }
 
-// found is join; mu is held.
-func (f *flights) found(ctx context.Context, key string) *flight {
+// joinLocked is join; mu is held.
+func (f *flights) joinLocked(ctx context.Context, key string) *flight {
 	found := f.all[key]
 	if found != nil {
-		found.asked.Store(time.Now().UnixMilli())
+		found.lastRequestMS.Store(time.Now().UnixMilli())
 		tracing.Link(trace.SpanFromContext(ctx), found.span)
 	}
 	return found
 }
 
-// start returns the flight of key; if there is none yet, it starts one that runs work, with the span of the flight in
-// its context. The work does not end with ctx.
+// start joins the flight of key; without a flight, start begins a flight that runs work. work's context has the
+// flight's span, and does not end with ctx.
 func (f *flights) start(ctx context.Context, key string, work func(context.Context, *flight) Result) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if found := f.found(ctx, key); found != nil {
+	if found := f.joinLocked(ctx, key); found != nil {
 		return found
 	}
 	ctx, span := tracing.Child(context.WithoutCancel(ctx), "verification")
 	started := &flight{done: make(chan struct{}), span: span}
-	started.asked.Store(time.Now().UnixMilli())
+	started.lastRequestMS.Store(time.Now().UnixMilli())
 	f.all[key] = started
 	go func() {
 		started.result = work(ctx, started)
@@ -71,7 +71,7 @@ func (f *flights) start(ctx context.Context, key string, work func(context.Conte
 	return started
 }
 
-// wanted reports whether a request came within keepFor.
-func (f *flight) wanted() bool {
-	return time.Now().UnixMilli()-f.asked.Load() < keepFor.Milliseconds()
+// isWanted reports whether a request came within flightLife.
+func (f *flight) isWanted() bool {
+	return time.Now().UnixMilli()-f.lastRequestMS.Load() < flightLife.Milliseconds()
 }

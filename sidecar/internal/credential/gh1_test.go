@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// peppered returns a configuration with peppers, and what makes a device of the one with an index.
+// peppered returns a configuration with peppers, and a function that makes a device of the pepper with an index.
 func peppered(t *testing.T, c credential.Config) (credential.Config, func(id string, version uint64, pepper int,
 	secrets ...string) contract.Credential) {
 	t.Helper()
@@ -39,7 +39,7 @@ func peppered(t *testing.T, c credential.Config) (credential.Config, func(id str
 	}
 }
 
-// TestGH1 verifies without a run, also after a pin's life, and beside bcrypt in one record.
+// TestGH1 verifies without a run, also after a pin's life, and beside bcrypt in a single record.
 func TestGH1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, peppered := peppered(t, pinned)
@@ -84,7 +84,7 @@ func TestGH1(t *testing.T) {
 	})
 }
 
-// TestGH1Guesses floods a gh1 device with wrong secrets: they cost nothing, store nothing at the edge, and the right
+// TestGH1Guesses floods a gh1 device with wrong secrets: they cost nothing and store nothing at the edge. The right
 // secret passes from the same address, although the device never authenticated there.
 func TestGH1Guesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestGH1Guesses(t *testing.T) {
 			t.Errorf("wrong secrets that came once each: %d verdicts at the edge, %d runs", len(f.edge.stored), f.runs(t))
 		}
 		f.show(t, "d", right, "192.0.2.1", wire.Allow, "gh1")
-		f.show(t, "other", "s", "192.0.2.1", wire.Unavailable, "limited") // the address guessed: it costs no bcrypt
+		f.show(t, "other", "s", "192.0.2.1", wire.Unavailable, "limited") // a suspect address gets no bcrypt
 		f.show(t, "other", "s", "192.0.2.2", wire.Allow, "bcrypt")
 	})
 }
@@ -119,7 +119,7 @@ func mistyped(secret string) string {
 }
 
 // TestMistyped: a generated secret with a wrong checksum costs no run, counts for no limit, and is stored at the edge
-// when it repeats.
+// when repeated.
 func TestMistyped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
@@ -136,7 +136,7 @@ func TestMistyped(t *testing.T) {
 	})
 }
 
-// TestUpgrade offers what authenticates by a slow hash, and only generated secrets.
+// TestUpgrade: only generated secrets that authenticate by a slow hash are offered.
 func TestUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var offered []credential.Upgrade
@@ -163,7 +163,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// TestCostOfSchemes refuses what takes longer than bcrypt at the highest cost.
+// TestCostOfSchemes refuses hashes that take longer than bcrypt at the highest cost.
 func TestCostOfSchemes(t *testing.T) {
 	f := start(credential.Config{MaxCost: 12})
 	rest := "$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)

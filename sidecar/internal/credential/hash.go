@@ -9,20 +9,21 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// hash runs bcrypt for the attempt, unless another sidecar has done so or is doing it, and returns the answer. It is
-// the work of one flight: all waiting callers get the answer, and each of them checks that it is still valid.
-func (v *Verifier) hash(ctx context.Context, a attempt, f *flight) Result {
-	c, ok := v.question(&a)
+// verifyHash returns the answer for the attempt by bcrypt: of this sidecar, or of a sidecar that has run or is running
+// bcrypt for the attempt. It is the work of a flight: all waiting callers get the answer, and each caller checks that
+// the answer is still valid.
+func (v *Verifier) verifyHash(ctx context.Context, a attempt, f *flight) Result {
+	c, ok := v.newQuestion(&a)
 	if !ok {
-		return unavailable(isUnsure) // no caller uses this answer: they start over
+		return unavailable(reasonUnsure) // no caller uses this answer: callers start over
 	}
 	if m := v.Fleet.Find(ctx, c); m != nil {
-		return v.conclude(&a, m, byFleet)
+		return v.concludeAttempt(&a, m, reasonShared)
 	}
-	wanted := func() bool { return f.wanted() && v.current(&a) }
-	for patience := maxAwait; ; {
-		r, others := v.work(ctx, a, c, wanted, patience > 0)
-		if !others {
+	wanted := func() bool { return f.isWanted() && v.isCurrent(&a) }
+	for patience := fleetPatience; ; {
+		r, otherRuns := v.runBcrypt(ctx, a, c, wanted, patience > 0)
+		if !otherRuns {
 			return r
 		}
 		// The worker was returned, because waiting needs no CPU.
@@ -31,41 +32,41 @@ func (v *Verifier) hash(ctx context.Context, a attempt, f *flight) Result {
 		m := v.Fleet.Await(ctx, c, wanted)
 		cancel()
 		if m != nil {
-			return v.conclude(&a, m, byFleet)
+			return v.concludeAttempt(&a, m, reasonShared)
 		}
-		patience -= time.Since(began) // without the time in our own queue
+		patience -= time.Since(began) // without the time in this sidecar's queue
 		if !wanted() {
-			return unavailable(isUnsure) // no caller uses this answer: they have gone, or start over
+			return unavailable(reasonUnsure) // no caller uses this answer: callers have gone, or start over
 		}
 	}
 }
 
-// work waits for a worker and runs bcrypt. others: the attempt is patient, and another sidecar is running bcrypt for
-// it, so work did not.
-func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func() bool,
-	patient bool) (r Result, others bool) {
-	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
+// runBcrypt waits for a worker and runs bcrypt. It returns otherRuns, without a run of its own, if the attempt is
+// patient and another sidecar is running bcrypt for it.
+func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted func() bool,
+	patient bool) (r Result, otherRuns bool) {
+	w := &waiter{device: a.id, source: a.source, class: v.classify(&a), wanted: wanted}
 	_, queued := tracing.Child(ctx, "queue")
-	err := v.pool.enter(w)
+	err := v.pool.acquireWorker(w)
 	queued.End()
 	if errors.Is(err, errOverload) {
-		return unavailable(isOverloaded), false
+		return unavailable(reasonOverload), false
 	} else if err != nil {
-		return unavailable(isUnsure), false // no caller uses this answer: they have gone, or start over
+		return unavailable(reasonUnsure), false // no caller uses this answer: callers have gone, or start over
 	}
-	defer v.pool.leave(w)
+	defer v.pool.releaseWorker(w)
 	// While this attempt waited, the record may have changed, or another flight may have found the right secret.
 	waited := a
-	if r, done := v.settle(&waited); done {
+	if r, done := v.decideAndBlame(&waited); done {
 		return r, false
 	}
 	if waited.generation != a.generation {
-		return unavailable(isUnsure), false // no caller uses this answer: they start over
+		return unavailable(reasonUnsure), false // no caller uses this answer: callers start over
 	}
 	shared, end := v.Fleet.Begin(ctx, c)
 	switch {
 	case shared != nil:
-		return v.conclude(&a, shared, byFleet), false
+		return v.concludeAttempt(&a, shared, reasonShared), false
 	case end == nil && patient:
 		return Result{}, true
 	case end == nil:
@@ -74,22 +75,22 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func
 	var m *Match
 	began := time.Now()
 	for _, hash := range waited.toTry {
-		if v.matches(ctx, hash, a.secret, w.pace) {
-			m = v.match(hash)
+		if v.compareHash(ctx, hash, a.secret, w.pace) {
+			m = v.newMatch(hash)
 			break
 		}
 	}
 	w.ran, w.matched = time.Since(began), m != nil
 	if m == nil {
-		v.failed(&a)
+		v.countFailure(&a)
 	}
-	r = v.conclude(&a, m, byBcrypt)
+	r = v.concludeAttempt(&a, m, reasonBcrypt)
 	end(m)
 	return r, false
 }
 
-// matches runs bcrypt once; pace is nil, or as for Compare.
-func (v *Verifier) matches(ctx context.Context, hash, secret string, pace <-chan bool) bool {
+// compareHash runs bcrypt once; pace is nil, or as for Config.Compare.
+func (v *Verifier) compareHash(ctx context.Context, hash, secret string, pace <-chan bool) bool {
 	_, span := tracing.Child(ctx, "bcrypt")
 	started := time.Now()
 	err := v.Compare(hash, secret, pace)
@@ -107,40 +108,40 @@ func (v *Verifier) matches(ctx context.Context, hash, secret string, pace <-chan
 	return err == nil
 }
 
-// conclude returns the answer for the attempt with match m, nil for none. reason tells who found m.
-func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
+// concludeAttempt stores match m, nil for none, and returns the answer for the attempt. reason names the finder of m.
+func (v *Verifier) concludeAttempt(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	if a.asks {
-		return v.concludeAsked(a, m, now, reason)
+	if a.byAuthority {
+		return v.concludeAuthority(a, m, now, reason)
 	}
-	r := v.recordOf(a.id, now)
+	r := v.currentRecord(a.id, now)
 	if r == nil || r.generation != a.generation {
-		return unavailable(isUnsure) // no caller uses this answer: they start over
+		return unavailable(reasonUnsure) // no caller uses this answer: callers start over
 	}
 	if m != nil {
-		r.resolve(a.digest, m, now.Add(v.PinTTL))
+		r.storeMatch(a.digest, m, now.Add(v.PinTTL))
 	} else {
-		r.refute(a.digest)
+		r.addRefuted(a.digest)
 	}
 	switch {
 	case r.refusal != "":
-		return unavailable(isUnsure) // in doubt: this counts if the record is applied again
+		return unavailable(reasonUnsure) // in doubt: the match counts if the record is applied again
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
-		return v.deny(a, now, isExpired)
+		return v.deny(a, now, reasonExpired)
 	case m == nil:
-		return v.wrong(a, r, now, reason)
+		return v.denyWrong(a, r, now, reason)
 	}
-	v.meet(r, a.id, a.source)
-	v.upgrade(a, r, m.Hash)
-	return v.allow(a, r, r.old(m.Hash), now, reason)
+	v.recordSource(r, a.id, a.source)
+	v.offerUpgrade(a, r, m.Hash)
+	return v.allow(a, r, r.isOldHash(m.Hash), now, reason)
 }
 
-// resolve stores that a secret matches, until most at the latest: m may come from a sidecar with other settings or
+// storeMatch stores that a secret matches, until latest at most: m may come from a sidecar with other settings or
 // another clock.
-func (r *record) resolve(d digest, m *Match, most time.Time) {
-	until := earlier(m.Until, most)
+func (r *record) storeMatch(d digest, m *Match, latest time.Time) {
+	until := earlier(m.Until, latest)
 	for i := range r.hashes {
 		if h := &r.hashes[i]; h.text == m.Hash {
 			h.resolved, h.digest, h.pinnedUntil = true, d, until

@@ -9,32 +9,33 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// maxNamed bounds the failures whose device and network are known by name, for operators.
-const maxNamed = 1024
+// maxFailureNames bounds the failures whose device and network are known by name, for operators.
+const maxFailureNames = 1024
 
-// Hold is a network, or one device at it, that the limits hold back.
+// Hold is a network, or a device at a network, that the limits delay.
 type Hold struct {
 	// Network is an IPv4 address or an IPv6 /64, see [wire.Network].
 	Network netip.Prefix
-	// Device is the device that is held back there; "": all that never authenticated there.
+	// Device is the delayed device; "": all devices that never authenticated at Network.
 	Device string
 	Last   time.Time
-	// WaitS is how long its next attempt must wait, s; 0: not at all, but it goes last (see --limit.window).
+	// WaitS is the delay of the next attempt, s; 0: no delay, but other attempts go first (see --limit.window).
 	WaitS float64
-	// Own: the device authenticated there before, so its right secret passes, and only others wait.
+	// Own: Device authenticated at Network before, so its right secret passes, and only wrong secrets wait.
 	Own bool
 }
 
-// named has the names of the newest failures: the tables of failures have only hashes. It is safe for concurrent use.
-type named struct {
+// failureNames has the names of the newest failures: the tables of failures have only hashes. Its methods are safe for
+// concurrent use.
+type failureNames struct {
 	mu   sync.Mutex
 	all  map[uint64]*Hold // by the key of the table
-	keys []uint64         // at most maxNamed, in a ring
+	keys []uint64         // at most maxFailureNames, in a ring
 	next int
 }
 
-// add records a failure under the key of its table.
-func (n *named) add(key uint64, network netip.Prefix, device string, own bool) {
+// addName records a failure under the key of its table.
+func (n *failureNames) addName(key uint64, network netip.Prefix, device string, own bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h := n.all[key]; h != nil {
@@ -44,35 +45,34 @@ func (n *named) add(key uint64, network netip.Prefix, device string, own bool) {
 	if n.all == nil {
 		n.all = make(map[uint64]*Hold)
 	}
-	if len(n.keys) < maxNamed {
+	if len(n.keys) < maxFailureNames {
 		n.keys = append(n.keys, key)
 	} else {
 		delete(n.all, n.keys[n.next])
 		n.keys[n.next] = key
-		n.next = (n.next + 1) % maxNamed
+		n.next = (n.next + 1) % maxFailureNames
 	}
 	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now(), Own: own}
 }
 
-// drop removes a name.
-func (n *named) drop(key uint64) {
+func (n *failureNames) dropName(key uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.all, key)
 }
 
-// Held returns what is held back now, of the last 1,024 networks and devices that failed; the longest wait first.
-func (v *Verifier) Held() []Hold {
+// ListHolds returns the current holds among the last 1,024 networks and devices that failed; the longest wait first.
+func (v *Verifier) ListHolds() []Hold {
 	held := []Hold{}
-	v.named.mu.Lock()
-	defer v.named.mu.Unlock()
-	for key, h := range v.named.all {
+	v.failureNames.mu.Lock()
+	defer v.failureNames.mu.Unlock()
+	for key, h := range v.failureNames.all {
 		table := v.bySource
 		if h.Device != "" {
 			table = v.byPair
 		}
 		wait := table.retryAfter(key)
-		if wait > 0 || h.Device == "" && table.suspect(key) {
+		if wait > 0 || h.Device == "" && table.isSuspect(key) {
 			now := *h
 			now.WaitS = wait.Seconds()
 			held = append(held, now)
@@ -87,43 +87,44 @@ func (v *Verifier) Held() []Hold {
 	return held
 }
 
-// Release forgets the failures of a network, and those of its devices that [Verifier.Held] knows; with a device, only
-// those of the device there. It returns how many that are. The edge may refuse the network for some seconds more.
-func (v *Verifier) Release(network netip.Prefix, device string) (released int) {
-	from := v.sources.of(network.Addr().String())
+// ReleaseHold forgets the failures of a network, and of its devices in [Verifier.ListHolds]; with a device, only the
+// device's failures at the network. It returns the number of forgotten holds. The edge may refuse the network for some
+// seconds more.
+func (v *Verifier) ReleaseHold(network netip.Prefix, device string) (released int) {
+	from := v.sources.sourceOf(network.Addr().String())
 	if device == "" {
-		v.bySource.forget(uint64(from))
+		v.bySource.forgetKey(uint64(from))
 	} else {
-		v.byPair.forget(v.sources.pair(device, from))
+		v.byPair.forgetKey(v.sources.pairKey(device, from))
 	}
-	v.named.mu.Lock()
-	defer v.named.mu.Unlock()
-	for key, h := range v.named.all {
+	v.failureNames.mu.Lock()
+	defer v.failureNames.mu.Unlock()
+	for key, h := range v.failureNames.all {
 		if h.Network != network || device != "" && h.Device != device {
 			continue
 		}
 		if h.Device != "" {
-			v.byPair.forget(key)
+			v.byPair.forgetKey(key)
 		}
-		delete(v.named.all, key)
+		delete(v.failureNames.all, key)
 		released++
 	}
 	return released
 }
 
-// name records a failure of the attempt for operators.
-func (v *Verifier) name(a *attempt) {
+// nameFailure records a failure of the attempt for operators.
+func (v *Verifier) nameFailure(a *attempt) {
 	network, ok := NetworkOf(a.from)
 	if !ok {
 		return
 	}
-	v.named.add(v.sources.pair(a.id, a.source), network, a.id, a.familiar)
+	v.failureNames.addName(v.sources.pairKey(a.id, a.source), network, a.id, a.familiar)
 	if v.SourceFailures > 0 && !a.familiar {
-		v.named.add(uint64(a.source), network, "", false)
+		v.failureNames.addName(uint64(a.source), network, "", false)
 	}
 }
 
-// NetworkOf returns the network of an address in text form, as the limits see it; false if it is no address.
+// NetworkOf returns the network of an address in text form, as the limits see it; false if text is not an address.
 func NetworkOf(text string) (netip.Prefix, bool) {
 	address, ok := wire.Network(text)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// memory is what survives a Verifier.
+// memory survives a Verifier.
 type memory struct {
 	sources map[uint64][]uint64
 	asked   int
@@ -47,8 +47,8 @@ func behindNAT(c credential.Config) fixture {
 	return f
 }
 
-// TestKnownAcrossRestart: a device that authenticated from its address before a restart can do so again, although
-// another client there has exceeded the limit. No other device can, and not from another address.
+// TestKnownAcrossRestart: a device that authenticated from its address before a restart can authenticate there again,
+// although another client at the address has exceeded the limit. Other devices can't, and not from another address.
 func TestKnownAcrossRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{sources: map[uint64][]uint64{}}
@@ -80,7 +80,7 @@ func TestKnownAcrossRestart(t *testing.T) {
 }
 
 // TestFleetBeforeLimit finds a device's verdict in the fleet although its address has exceeded the limit. The edge must
-// ask then, and a flood does not cause a flood of lookups.
+// ask again afterwards, and a flood does not cause a flood of lookups.
 func TestFleetBeforeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

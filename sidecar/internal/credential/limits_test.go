@@ -65,7 +65,7 @@ func TestLimits(t *testing.T) {
 		}
 		guess(1, "a", other, wire.Deny, "bcrypt")
 		f.show(t, "a", "right", other, wire.Allow, "bcrypt")
-		f.show(t, "a", "right", bad, wire.Throttled, "limited") // costs no bcrypt, but would tell that a guess was right
+		f.show(t, "a", "right", bad, wire.Throttled, "limited") // costs no bcrypt, but would reveal a right guess
 		f.show(t, "a", "wrong", bad, wire.Throttled, "limited")
 
 		guess(5, "b", bad, wire.Deny, "bcrypt")
@@ -79,8 +79,9 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// TestGuessesOfAnActiveDevice: wrong secrets that cost no bcrypt, because the right one is known, have the same limit,
-// and beyond it the answer to the right one is the same. Where the device authenticated before, it always passes.
+// TestGuessesOfAnActiveDevice: wrong secrets without bcrypt, because the right secret is known, have the same limit,
+// and beyond the limit the right secret gets the same answer. Where the device authenticated before, its right secret
+// always passes.
 func TestGuessesOfAnActiveDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
@@ -92,7 +93,7 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 			if r := f.show(t, "d", fmt.Sprint("wrong", i), bad, wire.Deny, "resolved"); r.ThrottleFor != 0 {
 				t.Errorf("the edge is to refuse others for %v, want not before the limit", r.ThrottleFor)
 			}
-			f.show(t, "d", fmt.Sprint("wrong", i), bad, wire.Deny, "refuted") // no other guess
+			f.show(t, "d", fmt.Sprint("wrong", i), bad, wire.Deny, "refuted") // not a further guess
 		}
 		for i := range 100 {
 			if r := f.show(t, "d", fmt.Sprint("more", i), bad, wire.Throttled, "limited"); r.ThrottleFor != 12*time.Second {
@@ -114,7 +115,7 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 			}
 		}
 		held := map[string]bool{}
-		for _, h := range f.Held() {
+		for _, h := range f.ListHolds() {
 			held[fmt.Sprint(h.Device, " ", h.Network, " ", h.Own, " ", h.WaitS > 0)] = true
 		}
 		for _, want := range []string{"d 192.0.2.2/32 false true", "d 192.0.2.1/32 true true", " 192.0.2.2/32 false false"} {
@@ -123,14 +124,14 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 			}
 		}
 		time.Sleep(12 * time.Second)
-		f.show(t, "d", "more0", bad, wire.Deny, "resolved") // the first refusal didn't tell that it is wrong
+		f.show(t, "d", "more0", bad, wire.Deny, "resolved") // the first refusal didn't reveal the wrong secret
 		f.show(t, "d", "right", bad, wire.Throttled, "limited")
 		time.Sleep(12 * time.Second)
 		f.show(t, "d", "right", bad, wire.Allow, "pin") // within the limit
 	})
 }
 
-// TestGuessesAtOnce sends many guesses at a time: no more are judged than one after the other.
+// TestGuessesAtOnce: of concurrent guesses, no more are judged than of guesses in sequence.
 func TestGuessesAtOnce(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
 	f.Apply(device("d", 1, "right"))
@@ -150,8 +151,8 @@ func TestGuessesAtOnce(t *testing.T) {
 	}
 }
 
-// TestOtherSecretsOfADeviceAreLimited: a device has two secrets, and somebody at its address guesses the one that it
-// doesn't use yet. Each guess costs bcrypt, so they are limited; the secret in use passes.
+// TestOtherSecretsOfADeviceAreLimited: a device has two secrets, and a client at its address guesses the unused secret.
+// Guesses cost bcrypt, so guesses are limited; the secret in use passes.
 func TestOtherSecretsOfADeviceAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
@@ -178,8 +179,8 @@ func TestOtherSecretsOfADeviceAreLimited(t *testing.T) {
 	})
 }
 
-// TestNoLimitForWhoWasGood changes a device's secret: wrong ones are accepted from where it authenticated before, and
-// from nowhere else.
+// TestNoLimitForWhoWasGood changes a device's secret: wrong secrets are accepted only from where the device
+// authenticated before.
 func TestNoLimitForWhoWasGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
@@ -200,8 +201,7 @@ func TestNoLimitForWhoWasGood(t *testing.T) {
 	})
 }
 
-// busyUntil returns a Compare for which no secret is right, and which blocks for the secret "busy" until release is
-// closed.
+// busyUntil returns a Compare that matches no secret, and blocks for the secret "busy" until release is closed.
 func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bool) error {
 	return func(_, secret string, _ <-chan bool) error {
 		if secret == "busy" {
@@ -212,7 +212,7 @@ func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bo
 }
 
 // TestHold checks ThrottleFor: only for a source that has failed lately, and only for a device that never authenticated
-// from it.
+// from the source.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -235,7 +235,7 @@ func TestHold(t *testing.T) {
 			}
 		}
 		f.show(t, "b", "busy", clean, wire.Unavailable, "timeout") // has the worker from now on
-		held("c", "other", clean, "timeout", 0, 0)                 // waits for it
+		held("c", "other", clean, "timeout", 0, 0)                 // waits for the worker
 		held("e", "wrong", clean, "overload", 0, 0)
 		held("f", "wrong", bad, "overload", 5*time.Second, 5*time.Second)
 		held("f", "wrong", "", "overload", 0, 0)
@@ -244,7 +244,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestNoLimitOfSources: all devices have one address, so failures of one don't affect the others.
+// TestNoLimitOfSources: all devices have the same address, so a device's failures don't affect the rest.
 func TestNoLimitOfSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -353,8 +353,8 @@ func TestFloodOfUnknownIsCheap(t *testing.T) {
 	}
 }
 
-// line enqueues verifications behind a running one in the given order, each a device and an address, and returns the
-// order in which they are served.
+// line enqueues verifications, each a device and an address, behind a running verification in the given order, and
+// returns the order of service.
 func (f fixture) line(t *testing.T, busy chan<- struct{}, waiters ...[2]string) []string {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -372,7 +372,7 @@ func (f fixture) line(t *testing.T, busy chan<- struct{}, waiters ...[2]string) 
 	return f.edge.stored[len(f.edge.stored)-len(waiters):]
 }
 
-// TestOrder: devices of each class wait for one worker.
+// TestOrder: devices of each class wait for a single worker.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})
@@ -401,7 +401,7 @@ func TestOrder(t *testing.T) {
 			{"the second of a source that fails now", [][2]string{{"bad", "198.51.100.2"}, {"bad2", "198.51.100.2"},
 				{"late", "192.0.2.4"}}, "bad late bad2"},
 		} {
-			f.Apply(device("busy", uint64(i+2), "right")) // so that its secret was not refuted yet
+			f.Apply(device("busy", uint64(i+2), "right")) // a new record: the secret was not refuted yet
 			if got := strings.Join(f.line(t, busy, test.waiters...), " "); got != test.want {
 				t.Errorf("%s: served %s, want %s", test.name, got, test.want)
 			}

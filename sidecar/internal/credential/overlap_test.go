@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// rotated returns the record of a device with a new secret, and an old one that counts for another 10 s.
+// rotated returns the record of a device with a new secret, and an old secret that counts for another 10 s.
 func rotated(old contract.Credential, secret string) contract.Credential {
 	c := device(old.ID, old.Version+1, secret)
 	c.Hashes = append(c.Hashes, old.Hashes[0])
@@ -19,8 +19,8 @@ func rotated(old contract.Credential, secret string) contract.Credential {
 	return c
 }
 
-// TestOverlap rotates a device: both secrets count, without bcrypt for the one that was known; when the overlap ends,
-// the old one is refused at once, without bcrypt, and the edge forgets it although nobody asks.
+// TestOverlap rotates a device: both secrets count, without bcrypt for the known secret; when the overlap ends, the old
+// secret is refused at once, without bcrypt, and the edge drops its verdict without a request.
 func TestOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -60,7 +60,7 @@ func TestOverlap(t *testing.T) {
 		}
 		f.expectSession(t, "d", newToken, wire.Allow, "session")
 		f.Shard(0).BeginResync()
-		f.Apply(c) // as Redis still has it
+		f.Apply(c) // the record as Redis has it
 		f.Shard(0).EndResync()
 		f.expect(t, "d", "old", wire.Deny, "old_secret", 0)
 		f.expect(t, "d", "new", wire.Allow, "pin", 0)
@@ -72,7 +72,7 @@ func TestOverlap(t *testing.T) {
 }
 
 // TestOverlapEndsEarly: not-after goes first, another rotation ends the oldest secret, and a record that is read after
-// the overlap has one secret.
+// the overlap has a single secret.
 func TestOverlapEndsEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -101,7 +101,7 @@ func TestOverlapEndsEarly(t *testing.T) {
 	})
 }
 
-// TestOverlapEndsDuringBcrypt: a run that began in the overlap does not authenticate after it.
+// TestOverlapEndsDuringBcrypt: a run that began in the overlap does not authenticate after the overlap.
 func TestOverlapEndsDuringBcrypt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
@@ -122,8 +122,8 @@ func TestOverlapEndsDuringBcrypt(t *testing.T) {
 	})
 }
 
-// TestOldSecretCountsOnce: a device that sends its old secret again and again counts as one wrong secret, so others at
-// its address aren't held back.
+// TestOldSecretCountsOnce: a device that repeats its old secret counts as a single wrong secret, so the limits don't
+// delay other devices at the address.
 func TestOldSecretCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const home, nat = "192.0.2.1", "192.0.2.2"

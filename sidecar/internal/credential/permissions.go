@@ -5,75 +5,75 @@ import (
 	"time"
 )
 
-// retryEvery is the interval at which records whose permission names have no bit are checked again.
+// Records whose permission names lack bits are checked again every retryEvery.
 const retryEvery = time.Second
 
-// permit gets bits for the record's permission names; mu is held. If there are not enough, the device is told to try
-// again if some will be free soon, and otherwise refused; permit is retried until it succeeds.
-func (v *Verifier) permit(r *record, id string, names []string) error {
+// assignBits gets bits for the record's permission names; mu is held. If bits are lacking but some will be free soon,
+// the device must try again; otherwise the device is refused. Callers retry assignBits until it succeeds.
+func (v *Verifier) assignBits(r *record, id string, names []string) error {
 	var err error
-	if r.permissions, err = v.bits(names); err == nil {
+	if r.permissions, err = v.acquireBits(names); err == nil {
 		return nil
 	}
-	r.wanted = names
+	r.pendingNames = names
 	var soon interface{ Later() bool }
 	if errors.As(err, &soon) && soon.Later() {
-		r.refusal = wantsBits
+		r.refusal = reasonPermissions
 	} else {
-		r.refusal = isRefused
+		r.refusal = reasonRefusedRecord
 	}
 	return err
 }
 
-// bits gets bits for names. If there are not enough, it first ends answers that have expired; mu is held.
-func (v *Verifier) bits(names []string) (uint64, error) {
+// acquireBits gets bits for names. If bits are lacking, acquireBits ends expired answers and tries again; mu is held.
+func (v *Verifier) acquireBits(names []string) (uint64, error) {
 	set, err := v.memory.Permissions(names)
-	if err != nil && v.endExpired(time.Now()) {
+	if err != nil && v.endExpiredAnswers(time.Now()) {
 		return v.memory.Permissions(names)
 	}
 	return set, err
 }
 
-// release returns the bits of a record that is replaced or removed; mu is held.
-func (v *Verifier) release(r *record) {
+// releaseBits releases the bits of a record that is replaced or removed; mu is held.
+func (v *Verifier) releaseBits(r *record) {
 	if r != nil && r.permissions != 0 {
 		v.memory.ReleasePermissions(r.permissions)
 		r.permissions = 0
 	}
 }
 
-// retryLater schedules another check of the record; mu is held.
-func (v *Verifier) retryLater(id string) {
-	v.waiting[id] = struct{}{}
-	if !v.retries {
-		v.retries = true
-		time.AfterFunc(retryEvery, v.retry)
+// scheduleRetry schedules another check of the device's record; mu is held.
+func (v *Verifier) scheduleRetry(id string) {
+	v.waitingForBits[id] = struct{}{}
+	if !v.retryScheduled {
+		v.retryScheduled = true
+		time.AfterFunc(retryEvery, v.retryBits)
 	}
 }
 
-// retry checks all records again whose permission names had no bit.
-func (v *Verifier) retry() {
+// retryBits checks all records again whose permission names lack bits.
+func (v *Verifier) retryBits() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.retries = false
-	for id := range v.waiting {
+	v.retryScheduled = false
+	for id := range v.waitingForBits {
 		r := v.records[id]
-		if r == nil || r.wanted == nil {
-			delete(v.waiting, id)
+		if r == nil || r.pendingNames == nil {
+			delete(v.waitingForBits, id)
 			continue
 		}
 		next := *r
-		next.wanted, next.refusal = nil, ""
-		if v.permit(&next, id, r.wanted) == nil {
-			delete(v.waiting, id)
-			v.replace(id, &next)
+		next.pendingNames, next.refusal = nil, ""
+		if v.assignBits(&next, id, r.pendingNames) == nil {
+			delete(v.waitingForBits, id)
+			v.replaceRecord(id, &next)
 		} else if next.refusal != r.refusal {
-			v.replace(id, &next)
+			v.replaceRecord(id, &next)
 		}
 	}
-	for id := range v.waiting {
-		v.retryLater(id)
+	for id := range v.waitingForBits {
+		v.scheduleRetry(id)
 		return
 	}
-	v.waiting = make(map[string]struct{}) // an empty map keeps its memory
+	v.waitingForBits = make(map[string]struct{}) // an empty map keeps its memory
 }

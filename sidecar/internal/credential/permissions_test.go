@@ -28,7 +28,7 @@ func many(prefix string) (names []string) {
 	return names
 }
 
-// TestPermissionsOverTheLimit refuses a device with one name too many, until another one's name is released.
+// TestPermissionsOverTheLimit refuses a device with a name too many, until another device's name is released.
 func TestPermissionsOverTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -56,8 +56,8 @@ func TestPermissionsOverTheLimit(t *testing.T) {
 	})
 }
 
-// TestPermissionsGiveWay changes the names of all devices one after the other, again and again: each has its own in the
-// end, however many there were. A device that is deleted, disabled, or read again in a full resync leaves none behind.
+// TestPermissionsGiveWay changes the names of all devices in sequence, repeatedly: in the end each device has its own
+// names, however many names there were. Deleted, disabled and resynchronized devices leave no names behind.
 func TestPermissionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -68,7 +68,7 @@ func TestPermissionsGiveWay(t *testing.T) {
 			}
 			f.Apply(permitted("gone", 2*round+1, "gone's"))
 			f.Apply(contract.Credential{ID: "gone", Version: 2*round + 2, Disabled: round%2 == 0, Deleted: round%2 == 1})
-			for range 3 { // a device may wait for the bits of another that waits
+			for range 3 { // a device may wait for the bits of another waiting device
 				f.edge.Reset(nil)
 				time.Sleep(2 * time.Second)
 			}

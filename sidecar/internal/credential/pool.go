@@ -15,49 +15,49 @@ var (
 	errUnwanted = errors.New("no request waits for the verification any more")
 )
 
-// After restAfter runs for suspects without a match, each further one is followed by a rest as long as the run, after
-// twice as many by one twice as long, and so on up to restMost. A run counts for restRun at most: one that gets no CPU
-// takes far longer.
+// After restAfter suspect runs without a match, each further run is followed by a rest as long as the run; after twice
+// as many, by a rest twice as long, and so on up to maxRestFactor. A run counts for maxRestRun at most: without CPU, a
+// run takes far longer.
 const (
-	restAfter = 8
-	restMost  = 8
-	restRun   = time.Second
+	restAfter     = 8
+	maxRestFactor = 8
+	maxRestRun    = time.Second
 )
 
-// slice is how long a run for a suspect keeps its worker while others wait: about the time of a run at cost 12 on an
-// idle core.
+// slice is how long a suspect's run keeps its worker while other attempts wait: about the time of a run at cost 12 on
+// an idle core.
 const slice = 250 * time.Millisecond
 
 // pool bounds concurrent runs of bcrypt and the number of waiting attempts; [queue] defines the order. While suspects'
-// attempts match nothing, there are rests between them, since even spare CPU isn't free: a thread that wakes next to a
-// run of bcrypt is served later than next to an idle core. Since suspects' runs may get no CPU at all, a run is paused
-// when its slice is over and others wait. It continues when it is its turn again, before another one begins, so that
-// there are never more runs than workers. It is safe for concurrent use.
+// attempts match nothing, rests separate their runs, since even spare CPU isn't free: a thread that wakes next to a run
+// of bcrypt is served later than next to an idle core. Since suspects' runs may get no CPU at all, a run is paused when
+// its slice is over and other attempts wait. A paused run continues at its turn, before a new suspect's run begins, so
+// runs never outnumber workers. The pool's methods are safe for concurrent use.
 type pool struct {
 	metrics *metrics.Metrics
 	workers int
 
-	mu       sync.Mutex // protects all below
-	free     int        // workers; if > 0, only resting suspects wait
-	queue    queue
-	running  []*waiter   // suspects with a worker, in the order in which they got it
-	inVain   int         // runs for suspects since one of them matched
-	restEnds time.Time   // until then no suspect gets a worker
-	timer    *time.Timer // fires when the rest or a slice ends; nil: no attempt waits for that
-	timerAt  time.Time
+	mu               sync.Mutex // protects all below
+	free             int        // free workers; if > 0, only resting suspects wait
+	queue            queue
+	running          []*waiter   // suspects with a worker, the longest first
+	runsWithoutMatch int         // suspects' runs since the last match
+	restEnds         time.Time   // suspects get no worker until then
+	timer            *time.Timer // fires when the rest or a slice ends; nil: no attempt waits for an end
+	timerAt          time.Time
 }
 
 func newPool(workers, limit int, m *metrics.Metrics) *pool {
 	return &pool{metrics: m, workers: workers, free: workers, queue: newQueue(limit)}
 }
 
-// enter waits for a worker; leave returns it. It fails at once if the queue is full, and later if another attempt
-// displaces this one or no request wants it any more.
-func (p *pool) enter(w *waiter) error {
+// acquireWorker waits for a worker; releaseWorker returns the worker. acquireWorker fails at once if the queue is full,
+// and later if another attempt displaces w or no request wants w any more.
+func (p *pool) acquireWorker(w *waiter) error {
 	p.mu.Lock()
 	if p.free > 0 && w.class != suspect {
 		p.free--
-		p.observe()
+		p.updateMetrics()
 		p.mu.Unlock()
 		return nil
 	}
@@ -65,31 +65,31 @@ func (p *pool) enter(w *waiter) error {
 	if refused := p.queue.add(w); refused != nil {
 		refused.ready <- errOverload
 	}
-	p.serve()
+	p.serveQueue()
 	p.mu.Unlock()
 	return <-w.ready
 }
 
-// leave gives w's worker, if w still has it, to the next attempt.
-func (p *pool) leave(w *waiter) {
+// releaseWorker gives w's worker, if w still has a worker, to the next attempt.
+func (p *pool) releaseWorker(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.class == suspect && w.ran > 0 {
-		p.inVain++
+		p.runsWithoutMatch++
 		if w.matched {
-			p.inVain = 0
+			p.runsWithoutMatch = 0
 		}
-		p.restEnds = time.Now().Add(min(w.ran, restRun) * time.Duration(min(p.inVain/restAfter, restMost)))
+		p.restEnds = time.Now().Add(min(w.ran, maxRestRun) * time.Duration(min(p.runsWithoutMatch/restAfter, maxRestFactor)))
 	}
-	if !without(&p.queue.paused, w) {
-		without(&p.running, w)
+	if !removeWaiter(&p.queue.paused, w) {
+		removeWaiter(&p.running, w)
 		p.free++
 	}
-	p.serve()
+	p.serveQueue()
 }
 
-// without removes w from a list and reports whether it was there.
-func without(list *[]*waiter, w *waiter) bool {
+// removeWaiter removes w from a list and reports whether the list had w.
+func removeWaiter(list *[]*waiter, w *waiter) bool {
 	i := slices.Index(*list, w)
 	if i >= 0 {
 		*list = slices.Delete(*list, i, i+1)
@@ -97,43 +97,43 @@ func without(list *[]*waiter, w *waiter) bool {
 	return i >= 0
 }
 
-// serve gives free workers, and those of suspects whose slice is over, to waiting attempts; mu is held.
-func (p *pool) serve() {
-	defer p.observe()
+// serveQueue gives free workers, and those of suspects whose slice is over, to waiting attempts; mu is held.
+func (p *pool) serveQueue() {
+	defer p.updateMetrics()
 	now := time.Now()
 	worst := suspect
 	if now.Before(p.restEnds) {
 		worst = clean
 	}
-	p.admit(worst, now)
-	for p.queue.waits(familiar, clean) && p.pause(now) {
-		p.admit(clean, now)
+	p.assignWorkers(worst, now)
+	for p.queue.hasWaiting(familiar, clean) && p.pauseOldest(now) {
+		p.assignWorkers(clean, now)
 	}
-	p.admit(worst, now) // if none of them was still wanted
-	p.wake(now)
+	p.assignWorkers(worst, now) // for the case that no attempt of the better classes was wanted
+	p.scheduleServe(now)
 }
 
-// admit gives free workers to waiting attempts of the classes up to worst.
-func (p *pool) admit(worst class, now time.Time) {
+// assignWorkers gives free workers to waiting attempts of the classes up to worst.
+func (p *pool) assignWorkers(worst class, now time.Time) {
 	for p.free > 0 {
 		w := p.queue.next(worst)
 		switch {
 		case w == nil:
 			return
 		case w.pace != nil:
-			p.run(w, now)
+			p.startRun(w, now)
 			w.setPace(false)
 		case !w.wanted():
 			w.ready <- errUnwanted
 		default:
-			p.run(w, now)
+			p.startRun(w, now)
 			w.ready <- nil
 		}
 	}
 }
 
-// run records that w has a worker.
-func (p *pool) run(w *waiter, now time.Time) {
+// startRun records that w has a worker.
+func (p *pool) startRun(w *waiter, now time.Time) {
 	p.free--
 	if w.class == suspect {
 		if w.pace == nil {
@@ -144,8 +144,8 @@ func (p *pool) run(w *waiter, now time.Time) {
 	}
 }
 
-// pause takes the worker from the suspect that has had it longest, if its slice is over.
-func (p *pool) pause(now time.Time) bool {
+// pauseOldest takes the worker from the suspect with the longest run, if its slice is over.
+func (p *pool) pauseOldest(now time.Time) bool {
 	if len(p.running) == 0 || now.Before(p.running[0].sliceEnds) {
 		return false
 	}
@@ -157,13 +157,13 @@ func (p *pool) pause(now time.Time) bool {
 	return true
 }
 
-// wake schedules serve for the end of the rest or of a slice, if an attempt waits for that.
-func (p *pool) wake(now time.Time) {
+// scheduleServe schedules serveQueue for the end of the rest or of a slice, if an attempt waits for that end.
+func (p *pool) scheduleServe(now time.Time) {
 	var next time.Time
-	if p.free > 0 && p.queue.waits(suspect, suspect) && now.Before(p.restEnds) {
+	if p.free > 0 && p.queue.hasWaiting(suspect, suspect) && now.Before(p.restEnds) {
 		next = p.restEnds
 	}
-	if p.free == 0 && p.queue.waits(familiar, clean) && len(p.running) > 0 {
+	if p.free == 0 && p.queue.hasWaiting(familiar, clean) && len(p.running) > 0 {
 		next = p.running[0].sliceEnds
 	}
 	if next.IsZero() || p.timer != nil && !next.Before(p.timerAt) {
@@ -179,22 +179,22 @@ func (p *pool) wake(now time.Time) {
 		if p.timer == timer {
 			p.timer = nil
 		}
-		p.serve()
+		p.serveQueue()
 	})
 	p.timer, p.timerAt = timer, next
 }
 
-// demote moves the waiting attempts of a source that failed behind those of others.
-func (p *pool) demote(from source) {
+// demoteSource moves the waiting attempts of a source that failed behind the attempts of clean sources.
+func (p *pool) demoteSource(from source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, refused := range p.queue.demote(from) {
+	for _, refused := range p.queue.demoteSource(from) {
 		refused.ready <- errOverload
 	}
-	p.observe()
+	p.updateMetrics()
 }
 
-func (p *pool) observe() {
+func (p *pool) updateMetrics() {
 	p.metrics.BcryptRunning.Set(float64(p.workers - p.free))
 	p.metrics.BcryptQueued.Set(float64(p.queue.count))
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// TestPoolSkipsTheUnwanted gives no worker to attempts that no request waits for.
+// TestPoolSkipsTheUnwanted gives no worker to attempts without a waiting request.
 func TestPoolSkipsTheUnwanted(t *testing.T) {
 	p := newPool(1, 10, metrics.New())
 	wanted := func(is bool) func() bool { return func() bool { return is } }
 	first := &waiter{device: "first", class: clean, wanted: wanted(true)}
-	if err := p.enter(first); err != nil {
+	if err := p.acquireWorker(first); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -25,12 +25,12 @@ func TestPoolSkipsTheUnwanted(t *testing.T) {
 	for device, is := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
 		wg.Go(func() {
 			w := &waiter{device: device, class: clean, wanted: wanted(is)}
-			err := p.enter(w)
+			err := p.acquireWorker(w)
 			mu.Lock()
 			got[device] = err
 			mu.Unlock()
 			if err == nil {
-				p.leave(w)
+				p.releaseWorker(w)
 			}
 		})
 	}
@@ -39,7 +39,7 @@ func TestPoolSkipsTheUnwanted(t *testing.T) {
 		waiting = p.queue.count
 		p.mu.Unlock()
 	}
-	p.leave(first)
+	p.releaseWorker(first)
 	wg.Wait()
 	if got["a"] != nil || got["c"] != nil || !errors.Is(got["b"], errUnwanted) || !errors.Is(got["d"], errUnwanted) {
 		t.Errorf("got %v, want workers for a and c", got)
@@ -49,42 +49,42 @@ func TestPoolSkipsTheUnwanted(t *testing.T) {
 	}
 }
 
-// TestSuspectsRest runs suspects one after the other: the more of them don't match, the longer the rests between them,
-// in which others get the worker at once.
+// TestSuspectsRest runs suspects in sequence: the more suspects don't match, the longer the rests between them, in
+// which clean attempts get the worker at once.
 func TestSuspectsRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 10 * time.Millisecond
 		p := newPool(1, 10, metrics.New())
 		enter := func(c class, device string) *waiter {
 			w := &waiter{device: device, class: c, wanted: func() bool { return true }}
-			if err := p.enter(w); err != nil {
+			if err := p.acquireWorker(w); err != nil {
 				t.Fatal(err)
 			}
 			return w
 		}
-		// spent returns how long a suspect waits for the worker, which it then has for a run.
+		// spent returns how long a suspect waits for the worker, and uses the worker for a run.
 		spent := func(matched bool) time.Duration {
 			begin := time.Now()
 			w := enter(suspect, "suspect")
 			waited := time.Since(begin)
 			time.Sleep(run)
 			w.ran, w.matched = run, matched
-			p.leave(w)
+			p.releaseWorker(w)
 			return waited
 		}
 		for i := range 100 {
-			if want := run * time.Duration(min(i/restAfter, restMost)); spent(false) != want {
+			if want := run * time.Duration(min(i/restAfter, maxRestFactor)); spent(false) != want {
 				t.Fatalf("after %d runs in vain: waited another time than %v", i, want)
 			}
 		}
 		begin := time.Now()
-		p.leave(enter(clean, "clean"))
+		p.releaseWorker(enter(clean, "clean"))
 		w := enter(familiar, "familiar")
 		if waited := time.Since(begin); waited != 0 {
 			t.Errorf("others waited %v while suspects rest", waited)
 		}
 		time.Sleep(time.Hour)
-		p.leave(w)
+		p.releaseWorker(w)
 		spent(true)
 		if waited := spent(false); waited != 0 {
 			t.Errorf("waited %v after a match", waited)
@@ -99,15 +99,15 @@ func TestSuspectsRest(t *testing.T) {
 func TestRestEndsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(2, 100, metrics.New())
-		p.inVain = 1000
+		p.runsWithoutMatch = 1000
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
 				w := &waiter{device: string(rune('a' + i)), class: suspect, wanted: func() bool { return i%5 > 0 }}
-				if err := p.enter(w); err == nil {
+				if err := p.acquireWorker(w); err == nil {
 					time.Sleep(time.Millisecond)
 					w.ran = time.Millisecond
-					p.leave(w)
+					p.releaseWorker(w)
 				}
 			})
 		}
@@ -118,9 +118,9 @@ func TestRestEndsForAll(t *testing.T) {
 	})
 }
 
-// TestSuspectsHoldNobodyUp: suspects' runs get no CPU while others wait. Each of these waits for a slice and a run at
-// most. The suspects' runs are paused and not restarted, there are never more of them than workers, and they end when
-// there is CPU for them.
+// TestSuspectsHoldNobodyUp: suspects' runs get no CPU while clean attempts wait. A clean attempt waits for a slice and
+// a run at most. The suspects' runs are paused and not restarted, never outnumber the workers, and end when CPU is
+// free.
 func TestSuspectsHoldNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 200 * time.Millisecond
@@ -130,7 +130,7 @@ func TestSuspectsHoldNobodyUp(t *testing.T) {
 			var busy atomic.Bool
 			enter := func(c class, device string) *waiter {
 				w := &waiter{device: device, class: c, wanted: func() bool { return true }}
-				if err := p.enter(w); err != nil {
+				if err := p.acquireWorker(w); err != nil {
 					t.Error(err)
 				}
 				return w
@@ -161,7 +161,7 @@ func TestSuspectsHoldNobodyUp(t *testing.T) {
 					running.Add(-1)
 					ended.Add(1)
 					w.ran = run
-					p.leave(w)
+					p.releaseWorker(w)
 				})
 			}
 			synctest.Wait()
@@ -180,7 +180,7 @@ func TestSuspectsHoldNobodyUp(t *testing.T) {
 					t.Errorf("%d: %d suspects run beside a clean device on %d workers", i, running.Load(), workers)
 				}
 				w.ran = run
-				p.leave(w)
+				p.releaseWorker(w)
 				if i%2 == 0 {
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -215,16 +215,16 @@ func TestPausedGoOn(t *testing.T) {
 					default:
 					}
 					w := &waiter{device: string(rune('a' + i)), class: clean, wanted: func() bool { return true }}
-					if err := p.enter(w); err != nil {
+					if err := p.acquireWorker(w); err != nil {
 						t.Error(err)
 					}
 					time.Sleep(run)
-					p.leave(w)
+					p.releaseWorker(w)
 				}
 			})
 		}
 		w := &waiter{device: "suspect", class: suspect, wanted: func() bool { return true }}
-		if err := p.enter(w); err != nil {
+		if err := p.acquireWorker(w); err != nil {
 			t.Fatal(err)
 		}
 		began, paused, pauses := time.Now(), false, 0
@@ -239,7 +239,7 @@ func TestPausedGoOn(t *testing.T) {
 			}
 		}
 		took := time.Since(began)
-		p.leave(w)
+		p.releaseWorker(w)
 		close(done)
 		others.Wait()
 		if most := 4*slice + 4*4*run; pauses < 4 || took > most {

@@ -15,13 +15,13 @@ const (
 	classes
 )
 
-// turns is the number of attempts of a class that are served before a waiting one of a worse class: familiar devices go
+// turns is how many attempts of a class are served before a waiting attempt of a worse class: familiar devices go
 // first, and no class starves.
 var turns = [classes]int{8, 3, 0}
 
-// Bounds of waiting attempts in one class. They prevent a flood for one id from filling the queue.
+// Bounds of waiting attempts in a class. They prevent a flood for a single id from filling the queue.
 const (
-	maxPerPair   = 2 // of one device and source
+	maxPerPair   = 2 // of the same device and source
 	maxPerDevice = 8
 )
 
@@ -30,25 +30,25 @@ type waiter struct {
 	device string
 	source source
 	class  class
-	// wanted reports whether a request still waits for the attempt; otherwise it gets no worker.
+	// wanted reports whether a request still waits for the attempt; if not, the attempt gets no worker.
 	wanted func() bool
-	// ready receives nil when the attempt has a worker, or the reason why it won't get one. Capacity 1.
+	// ready receives nil when the attempt has a worker, or the reason for a refusal. Capacity 1.
 	ready chan error
 
-	rank int // number of waiting attempts of its source before it in its line
+	rank int // number of earlier attempts of the same source in the line
 
-	// For a suspect with a worker: pace tells its run whether to pause, capacity 1. Until sliceEnds it keeps the worker
-	// while others wait.
+	// For a suspect with a worker: pace, capacity 1, pauses the run (true) or continues it. The suspect keeps the
+	// worker until sliceEnds, even while other attempts wait.
 	pace      chan bool
 	sliceEnds time.Time
 
-	// Set before leave: how long bcrypt ran, 0 if it did not, and whether the secret matched.
+	// Set before releaseWorker: how long bcrypt ran, 0 without a run, and whether the secret matched.
 	ran     time.Duration
 	matched bool
 }
 
-// setPace tells the run whether to pause, and replaces an unread value. The pool's lock is held, so there is only one
-// sender.
+// setPace sends pause to the run, and replaces an unread value. Since the pool's lock is held, senders are never
+// concurrent.
 func (w *waiter) setPace(pause bool) {
 	select {
 	case <-w.pace:
@@ -65,17 +65,17 @@ type queue struct {
 	count  int
 	served [classes]int // in a row, while a worse class waits
 	lines  [classes]lines
-	paused []*waiter // suspects whose run continues before another one begins; not counted
+	paused []*waiter // suspects' paused runs, which continue before new runs; not counted
 }
 
-// lines has the devices that wait in one class.
+// lines has the waiting devices of a class.
 type lines struct {
 	ring    []*line // in the order of service
 	devices map[string]*line
 	lengths [maxPerDevice + 1]int // number of lines by length
 }
 
-// line has the waiting attempts of one device.
+// line has the waiting attempts of a device.
 type line struct {
 	device  string
 	waiters []*waiter
@@ -89,14 +89,14 @@ func newQueue(limit int) queue {
 	return q
 }
 
-// add enqueues w. It returns the attempt that is refused instead, nil for none: w itself or, if the queue is full, the
-// newest of the longest line of the worst class.
+// add enqueues w. It returns the refused attempt, nil for none: w itself or, if the queue is full, the newest of the
+// longest line of the worst class.
 func (q *queue) add(w *waiter) (refused *waiter) {
 	s := &q.lines[w.class]
 	length := 0
 	if l := s.devices[w.device]; l != nil {
 		length = len(l.waiters)
-		w.rank = l.of(w.source)
+		w.rank = l.countFrom(w.source)
 	}
 	if length >= maxPerDevice || w.rank >= maxPerPair {
 		return w
@@ -135,10 +135,10 @@ func (q *queue) displace(c class, length int) *waiter {
 func (q *queue) next(worst class) *waiter {
 	for c := range worst + 1 {
 		s := &q.lines[c]
-		if !q.waits(c, c) {
+		if !q.hasWaiting(c, c) {
 			continue
 		}
-		if !q.waits(c+1, worst) {
+		if !q.hasWaiting(c+1, worst) {
 			q.served[c] = 0
 		} else if q.served[c]++; q.served[c] > turns[c] {
 			q.served[c] = 0
@@ -155,7 +155,7 @@ func (q *queue) next(worst class) *waiter {
 	return nil
 }
 
-func (q *queue) waits(from, to class) bool {
+func (q *queue) hasWaiting(from, to class) bool {
 	for c := from; c <= to; c++ {
 		if len(q.lines[c].ring) > 0 {
 			return true
@@ -164,9 +164,9 @@ func (q *queue) waits(from, to class) bool {
 	return from <= suspect && suspect <= to && len(q.paused) > 0
 }
 
-// demote moves the waiting attempts of a clean source to the class suspect. It returns those that are refused for lack
-// of room.
-func (q *queue) demote(from source) (refused []*waiter) {
+// demoteSource moves the waiting attempts of a clean source to the class suspect. It returns the attempts that are
+// refused for lack of room.
+func (q *queue) demoteSource(from source) (refused []*waiter) {
 	s := &q.lines[clean]
 	for _, l := range slices.Clone(s.ring) {
 		for i := len(l.waiters) - 1; i >= 0; i-- {
@@ -202,12 +202,12 @@ func (s *lines) insert(w *waiter) {
 	s.lengths[len(l.waiters)]++
 }
 
-// next removes and returns the first attempt of the first line, and moves that line to the end.
+// next removes and returns the first attempt of the first line, and moves the line to the end.
 func (s *lines) next() *waiter {
 	l := s.ring[0]
 	w := s.remove(l, 0)
 	if len(l.waiters) > 0 {
-		s.ring[0] = nil // the array outlives it
+		s.ring[0] = nil // the array outlives the line
 		s.ring = append(s.ring[1:], l)
 	}
 	return w
@@ -247,8 +247,8 @@ func (s *lines) longest() int {
 	return 0
 }
 
-// of returns the number of waiting attempts from a source in the line.
-func (l *line) of(from source) int {
+// countFrom returns the number of waiting attempts from a source in the line.
+func (l *line) countFrom(from source) int {
 	n := 0
 	for _, w := range l.waiters {
 		if w.source == from {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// arrivals adds waiters written as "device/source" or "device/source!class" and returns those that are refused.
+// arrivals adds waiters written as "device/source" or "device/source!class" and returns the refused waiters.
 func (q *queue) arrivals(list string) (refused []string) {
 	for _, text := range strings.Fields(list) {
 		if w := q.add(arrival(text)); w != nil {
@@ -79,7 +79,7 @@ func TestQueueOrder(t *testing.T) {
 func TestDemote(t *testing.T) {
 	q := newQueue(9)
 	q.arrivals("a/1 a/2 b/1 c/3 d/1!suspect d/1!suspect d/1")
-	if refused := q.demote(1); len(refused) != 1 || refused[0].name() != "d/1" {
+	if refused := q.demoteSource(1); len(refused) != 1 || refused[0].name() != "d/1" {
 		t.Errorf("refused %v, want the third of d and 1", refused)
 	}
 	if got, want := strings.Join(q.drain(), " "), "a/2 c/3 d/1 a/1 b/1 d/1"; got != want {
@@ -102,7 +102,7 @@ func TestQueueCounts(t *testing.T) {
 		case n < 9:
 			delete(waiting, q.next(suspect))
 		default:
-			for _, w := range q.demote(source(1 + random.IntN(12))) {
+			for _, w := range q.demoteSource(source(1 + random.IntN(12))) {
 				delete(waiting, w)
 			}
 		}
@@ -120,7 +120,7 @@ func (q *queue) check(t *testing.T, waiting map[*waiter]bool) {
 			lengths[len(l.waiters)]++
 			found += len(l.waiters)
 			for i, w := range l.waiters {
-				if !waiting[w] || int(w.class) != c || w.rank != (&line{waiters: l.waiters[:i]}).of(w.source) ||
+				if !waiting[w] || int(w.class) != c || w.rank != (&line{waiters: l.waiters[:i]}).countFrom(w.source) ||
 					s.devices[w.device] != l {
 					t.Fatalf("%s of class %d and rank %d is wrong where it is", w.name(), w.class, w.rank)
 				}
@@ -135,9 +135,9 @@ func (q *queue) check(t *testing.T, waiting map[*waiter]bool) {
 	}
 }
 
-// TestFloodIsFair is a cold start under a flood, in runs instead of seconds: good devices are new, for each of them
-// strangers from many addresses try secrets at once, and all try again until they are served. A source with a wrong
-// secret is suspect from then on.
+// TestFloodIsFair is a cold start under a flood, in runs instead of seconds: good devices are new, strangers from many
+// addresses try secrets of each good device at once, and all try again until they are served. After a wrong secret, a
+// source is suspect.
 func TestFloodIsFair(t *testing.T) {
 	const good, strangers, perRun = 200, 150, 40
 	random := rand.New(rand.NewPCG(3, 4))
@@ -146,7 +146,7 @@ func TestFloodIsFair(t *testing.T) {
 	bad := map[source]bool{}
 	waiting := map[string]bool{}
 	// Like the formula of the load test: each address of a stranger is clean once, and a suspect is served after three
-	// clean ones.
+	// clean attempts.
 	const most = (good + strangers) * 4 / 3
 	runs := 0
 	for ; len(in) < good && runs < 10*most; runs++ {
@@ -172,7 +172,7 @@ func TestFloodIsFair(t *testing.T) {
 			continue
 		}
 		bad[w.source] = true
-		q.demote(w.source)
+		q.demoteSource(w.source)
 	}
 	t.Logf("%d good devices in after %d runs, computed %d", good, runs, most)
 	if runs > most {
@@ -191,9 +191,9 @@ func TestSources(t *testing.T) {
 	}
 	var seen []source
 	for _, group := range same {
-		first := s.of(group[0])
+		first := s.sourceOf(group[0])
 		for _, text := range group {
-			if got := s.of(text); got != first {
+			if got := s.sourceOf(text); got != first {
 				t.Errorf("%q is another source than %q", text, group[0])
 			}
 		}
@@ -205,8 +205,8 @@ func TestSources(t *testing.T) {
 	if seen[len(seen)-1] != 0 {
 		t.Error("what is no address has a source")
 	}
-	one, again := s.pair("a", 1), s.pair("a", 1)
-	if one == s.pair("a", 2) || one == s.pair("b", 1) || one != again {
+	one, again := s.pairKey("a", 1), s.pairKey("a", 1)
+	if one == s.pairKey("a", 2) || one == s.pairKey("b", 1) || one != again {
 		t.Error("pairs are not told apart")
 	}
 }

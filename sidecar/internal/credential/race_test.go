@@ -17,9 +17,9 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestOneBcrypt sends 1,000 first requests with the right secret, and wrong ones in between.
+// TestOneBcrypt sends 1,000 first requests with the right secret, and wrong secrets in between.
 func TestOneBcrypt(t *testing.T) {
-	const callers, wrong = 1000, 7 // more for one device don't wait
+	const callers, wrong = 1000, 7 // the queue takes no more for a single device
 	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
 	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 7)}}
 	f.Apply(c)
@@ -90,7 +90,7 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: a run continues for the waiting callers when its own has left.
+// TestCallerLeaves: a run continues for the waiting callers when its first caller has left.
 func TestCallerLeaves(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour})
 	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 7)}})
@@ -112,8 +112,8 @@ func (f fixture) expectAllowed(t *testing.T) {
 	}
 }
 
-// TestRevocationWins revokes and restores a device while it is being verified. Nothing that began before a revocation
-// may answer allow, or leave an allow verdict, after it.
+// TestRevocationWins revokes and restores a device during verifications. A verification that began before a revocation
+// may neither answer allow nor leave an allow verdict after the revocation.
 func TestRevocationWins(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour})
 	good := device("d", 0, "s")
@@ -184,8 +184,8 @@ func TestRevocationDuringBcrypt(t *testing.T) {
 	})
 }
 
-// TestRevocationDuringBcryptOfNobody is that race when the caller has left, so that nobody asks again: the result of
-// bcrypt must not be stored.
+// TestRevocationDuringBcryptOfNobody is the same race after the caller has left, so that nobody asks again: the result
+// of bcrypt must not be stored.
 func TestRevocationDuringBcryptOfNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
@@ -209,14 +209,14 @@ func TestRevocationDuringBcryptOfNobody(t *testing.T) {
 	})
 }
 
-// TestDoubtDuringBcrypt: a run goes on while the record is in doubt; it counts if the record stays.
+// TestDoubtDuringBcrypt: a run continues while the record is in doubt; its result counts if the record stays.
 func TestDoubtDuringBcrypt(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		inDoubt bool   // bcrypt ends in doubt
-		version uint64 // that is read then
+		version uint64 // of the record that is read then
 		reason  credential.Reason
-		runs    int // in all, with those of a second request
+		runs    int // in all, including those of a second request
 	}{
 		{"ends in doubt", true, 1, "unsure", 1},
 		{"ends in doubt of another with the same hash", true, 2, "unsure", 1},
@@ -254,7 +254,7 @@ func TestDoubtDuringBcrypt(t *testing.T) {
 	}
 }
 
-// running returns when a run of bcrypt has begun; it must be called in a synctest bubble.
+// running returns when a run of bcrypt has begun; call it in a synctest bubble.
 func (f fixture) running(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
@@ -263,7 +263,8 @@ func (f fixture) running(t *testing.T) {
 	}
 }
 
-// TestQueueIsEmptiedByTheRightSecret: wrong secrets that wait for a worker cost no bcrypt once the right one is known.
+// TestQueueIsEmptiedByTheRightSecret: wrong secrets that wait for a worker cost no bcrypt once the right secret is
+// known.
 func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})

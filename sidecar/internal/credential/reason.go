@@ -1,59 +1,59 @@
 package credential
 
-// Reason is what decided a verification, a label of metrics. The device doesn't learn it.
+// Reason is the reason for the answer to a verification, a label of metrics. It is not sent to the device.
 type Reason string
 
-// Why a device is allowed.
+// Reasons to allow a device.
 const (
-	byBcrypt    Reason = "bcrypt"    // or denied: bcrypt, or another slow scheme, has just run
-	byGH1       Reason = "gh1"       // the secret is right by its pepper
-	byPin       Reason = "pin"       // the secret matched lately
-	byFleet     Reason = "shared"    // another sidecar ran bcrypt
-	bySession   Reason = "session"   // or denied: a token
-	byAuthority Reason = "authority" // or denied: the authority has just answered
+	reasonBcrypt    Reason = "bcrypt"    // or denied: bcrypt, or another slow scheme, has just run
+	reasonGH1       Reason = "gh1"       // the secret's pepper proves the secret
+	reasonPin       Reason = "pin"       // the secret matched lately
+	reasonShared    Reason = "shared"    // another sidecar ran bcrypt
+	reasonSession   Reason = "session"   // or denied: a token
+	reasonAuthority Reason = "authority" // or denied: the authority has just answered
 )
 
-// Why a device is denied.
+// Reasons to deny a device.
 const (
-	isMalformed Reason = "malformed"
-	isUnknown   Reason = "unknown"
-	isDeleted   Reason = "deleted"
-	isRevoked   Reason = "revoked"
-	isDisabled  Reason = "disabled"
-	isExpired   Reason = "expired"
-	isRefused   Reason = "refused_record" // its record is malformed or can't be used
-	isResolved  Reason = "resolved"       // the right secret is another one
-	isRefuted   Reason = "refuted"        // this secret was wrong before
-	isOldSecret Reason = "old_secret"     // it was right until an overlap ended
+	reasonMalformed     Reason = "malformed"
+	reasonUnknown       Reason = "unknown"
+	reasonDeleted       Reason = "deleted"
+	reasonRevoked       Reason = "revoked"
+	reasonDisabled      Reason = "disabled"
+	reasonExpired       Reason = "expired"
+	reasonRefusedRecord Reason = "refused_record" // the device's record is malformed or can't be used
+	reasonResolved      Reason = "resolved"       // the device has another, right secret
+	reasonRefuted       Reason = "refuted"        // the same secret was wrong before
+	reasonOldSecret     Reason = "old_secret"     // the secret was right until an overlap ended
 )
 
-// Why there is no answer yet.
+// Reasons for no answer yet.
 const (
-	isStarting   Reason = "starting"    // not all records were read yet
-	wantsBits    Reason = "permissions" // its permission names have no bit yet
-	isUnsure     Reason = "unsure"      // Redis may have another record, which could not be read yet
-	isOverloaded Reason = "overload"
-	isOverLimit  Reason = "limited"
-	isOutOfTime  Reason = "timeout"
-	noAuthority  Reason = "no_authority" // the authority had to be asked, and gave no usable answer
+	reasonStarting    Reason = "starting"    // not all records were read yet
+	reasonPermissions Reason = "permissions" // the device's permission names have no bits yet
+	reasonUnsure      Reason = "unsure"      // Redis may have a record that could not be read yet
+	reasonOverload    Reason = "overload"
+	reasonLimited     Reason = "limited"
+	reasonTimeout     Reason = "timeout"
+	reasonNoAuthority Reason = "no_authority" // the authority gave no usable answer
 )
 
-// refusals explains why a device that has a record was refused.
+// refusals explains the reasons for refusing a device with a record.
 var refusals = map[Reason]string{
-	isDeleted:   "it is deleted",
-	isRevoked:   "it is revoked",
-	isDisabled:  "it is disabled",
-	isExpired:   "its access has ended",
-	isRefused:   "its record is malformed or can't be used",
-	byBcrypt:    "the secret is wrong",
-	isResolved:  "the secret is wrong: another one is right",
-	isRefuted:   "the secret is wrong, as it was before",
-	isOldSecret: "the secret was right until its overlap ended",
-	bySession:   "the token is of an earlier record",
-	byAuthority: "the authority refuses it",
+	reasonDeleted:       "it is deleted",
+	reasonRevoked:       "it is revoked",
+	reasonDisabled:      "it is disabled",
+	reasonExpired:       "its access has ended",
+	reasonRefusedRecord: "its record is malformed or can't be used",
+	reasonBcrypt:        "the secret is wrong",
+	reasonResolved:      "the secret is wrong: another one is right",
+	reasonRefuted:       "the secret is wrong, as it was before",
+	reasonOldSecret:     "the secret was right until its overlap ended",
+	reasonSession:       "the token is of an earlier record",
+	reasonAuthority:     "the authority refuses it",
 }
 
-// NotYet reports whether a device that isn't allowed for this reason should try again.
+// NotYet reports whether a device that is not allowed for this reason should try again.
 func (r Reason) NotYet() bool {
-	return r == isStarting || r == wantsBits || r == isUnsure || r == noAuthority
+	return r == reasonStarting || r == reasonPermissions || r == reasonUnsure || r == reasonNoAuthority
 }

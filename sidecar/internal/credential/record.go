@@ -12,37 +12,37 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
-// record is what the sidecar knows about a device.
+// record is the sidecar's knowledge about a device.
 type record struct {
-	version     uint64
-	generation  uint64 // unique to this record
-	shard       int
-	resync      uint64 // the full resync of the shard that last contained it
-	refusal     Reason // why the record can't authenticate the device, or empty
-	tombstone   bool
-	doubted     bool // Redis may have another one, or none; as refusal isUnsure, for a record that can't authenticate
-	publishedMS int64
-	writtenMS   int64 // publishedMS of the record, also if it is in the future
-	permissions uint64
-	wanted      []string  // permission names without a bit, the reason why the record can't authenticate the device
-	notAfter    time.Time // zero: no end
-	hashes      []hash    // the newest first
-	oldUntil    time.Time // when only the first one counts; zero: never
-	ends        *time.Timer
+	version      uint64
+	generation   uint64 // unique to this record
+	shard        int
+	resync       uint64 // the shard's last full resync that had the record
+	refusal      Reason // why the record can't authenticate the device, or empty
+	tombstone    bool
+	doubted      bool // Redis may have another record, or none; like reasonUnsure, for a record that can't authenticate
+	publishedMS  int64
+	writtenMS    int64 // publishedMS of the record, also if in the future
+	permissions  uint64
+	pendingNames []string  // permission names without bits: the device can't authenticate until they have bits
+	notAfter     time.Time // zero: no end
+	hashes       []hash    // the newest first
+	oldUntil     time.Time // when only the first hash counts; zero: never
+	ends         *time.Timer
 	// ended has the digests of secrets whose hashes don't count any more.
 	ended []digest
-	// refuted has the last wrong secrets, at most maxRefuted, oldest first. They stay wrong while the record is
-	// unchanged.
+	// refuted has the last wrong secrets, at most maxRefuted, oldest first. A wrong secret stays wrong while the record
+	// is unchanged.
 	refuted []digest
 	refused *Refused // the last refusal, nil for none
-	// sources has the last maxSources sources from which the device authenticated, under this record or an earlier one,
-	// or before a restart, oldest first. Only registered devices have any, so no flood can make this grow or lose
-	// entries.
+	// sources has the last maxSources sources from which the device authenticated, under this record or an earlier
+	// record, or before a restart, oldest first. Only devices that may authenticate have sources, so a flood can
+	// neither grow the list nor displace entries.
 	sources []source
 }
 
-// registered reports whether the device of r, nil for none, can authenticate, now or soon.
-func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal.NotYet()) }
+// mayAuthenticate reports whether the device of r, nil for none, can authenticate, now or soon.
+func (r *record) mayAuthenticate() bool { return r != nil && (r.refusal == "" || r.refusal.NotYet()) }
 
 // Bounds of a record's history.
 const (
@@ -50,18 +50,18 @@ const (
 	maxSources = 4
 )
 
-// refute stores a secret that matches none of the hashes.
-func (r *record) refute(d digest) { r.refuted = remember(r.refuted, d, maxRefuted) }
+// addRefuted stores a secret that matches none of the hashes.
+func (r *record) addRefuted(d digest) { r.refuted = appendRecent(r.refuted, d, maxRefuted) }
 
-// meet stores a source from which the device authenticated, and returns true if it is new.
-func (r *record) meet(from source) (isNew bool) {
+// addSource stores a source from which the device authenticated, and returns true for a new source.
+func (r *record) addSource(from source) (isNew bool) {
 	isNew = !slices.Contains(r.sources, from)
-	r.sources = remember(r.sources, from, maxSources)
+	r.sources = appendRecent(r.sources, from, maxSources)
 	return isNew
 }
 
-// remember returns list with value as its newest element, and at most n elements.
-func remember[T comparable](list []T, value T, n int) []T {
+// appendRecent returns list with value as its newest element, and at most n elements.
+func appendRecent[T comparable](list []T, value T, n int) []T {
 	if i := slices.Index(list, value); i >= 0 {
 		list = slices.Delete(list, i, i+1)
 	}
@@ -71,61 +71,61 @@ func remember[T comparable](list []T, value T, n int) []T {
 	return append(list, value)
 }
 
-// hash is one of the record's hashes, with the result of earlier verifications.
+// hash is a hash of a record, with the result of earlier verifications.
 type hash struct {
 	text        string
 	pepper      *contract.Pepper // of gh1, which needs no run; nil: another scheme
-	resolved    bool             // a secret has matched it:
-	digest      digest           // the digest of that secret
-	pinnedUntil time.Time        // confirmed without bcrypt until then
+	resolved    bool             // a secret has matched
+	digest      digest           // of the matching secret
+	pinnedUntil time.Time        // until then, a match needs no bcrypt
 }
 
-// Apply makes c the record of its device, if it is newer than the known one, and drops the device's verdicts. A running
-// verification starts over.
+// Apply makes c the record of its device, if c is newer than the known record, and drops the device's verdicts. A
+// running verification starts over.
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.apply(c)
+	v.applyLocked(c)
 }
 
-// apply is Apply; mu is held.
-func (v *Verifier) apply(c contract.Credential) {
-	v.forget(time.Now())
+// applyLocked is Apply; mu is held.
+func (v *Verifier) applyLocked(c contract.Credential) {
+	v.forgetTombstones(time.Now())
 	shard := v.Shards.Of(c.ID)
-	before := v.recordOf(c.ID, time.Now())
-	if before != nil && before.resync == v.resyncs[shard] && !before.expiring(time.Now()) && !before.precedes(&c) {
+	before := v.currentRecord(c.ID, time.Now())
+	if before != nil && before.resync == v.resyncs[shard] && !before.mayBeExpired(time.Now()) && !before.isOlderThan(&c) {
 		return
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted,
 		publishedMS: c.PublishedMS, writtenMS: c.PublishedMS}
-	if r.tombstone { // a time in the future would delay its removal, and that of later ones
+	if r.tombstone { // a time in the future would delay the removal of this and later tombstones
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
 	var crowded error
-	if r.refusal = v.read(r, &c); r.refusal == "" {
-		crowded = v.permit(r, c.ID, c.Permissions)
+	if r.refusal = v.fillRecord(r, &c); r.refusal == "" {
+		crowded = v.assignBits(r, c.ID, c.Permissions)
 	}
-	if before != nil && before.version == c.Version && before.same(r) {
-		v.release(r)
+	if before != nil && before.version == c.Version && before.isSameWrite(r) {
+		v.releaseBits(r)
 		before.doubted = false
-		before.resync, before.refusal = v.resyncs[shard], r.refusal // a full resync contains it, and no doubt is left
+		before.resync, before.refusal = v.resyncs[shard], r.refusal // in this resync, and without doubt
 		return
 	}
-	if crowded != nil { // then this device's own previous names may free some
-		v.release(before)
-		r.refusal, r.wanted = "", nil
-		crowded = v.permit(r, c.ID, c.Permissions)
+	if crowded != nil { // the device's previous names may free some bits
+		v.releaseBits(before)
+		r.refusal, r.pendingNames = "", nil
+		crowded = v.assignBits(r, c.ID, c.Permissions)
 	}
-	v.replace(c.ID, r)
+	v.replaceRecord(c.ID, r)
 	if crowded != nil {
-		v.retryLater(c.ID)
-		if r.refusal == isRefused {
-			v.refuse("permissions", c.ID, crowded)
+		v.scheduleRetry(c.ID)
+		if r.refusal == reasonRefusedRecord {
+			v.refuseRecord("permissions", c.ID, crowded)
 		}
 	}
 	if r.tombstone {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
-		// A device that is deleted again and again has one valid tombstone.
+		// A device that is deleted again and again has a single valid tombstone.
 		if count := len(v.records) - v.live; len(v.tombstones) > 2*count+maxStale {
 			v.tombstones = shrink.Slice(slices.DeleteFunc(v.tombstones, func(t tombstone) bool {
 				return v.records[t.id] != t.record
@@ -134,34 +134,34 @@ func (v *Verifier) apply(c contract.Credential) {
 	}
 }
 
-// precedes reports whether c is newer than r; in doubt, anything is. A write of the same version comes from another
-// server that counted to the same number: the later one wins.
-func (r *record) precedes(c *contract.Credential) bool {
-	return r.doubted || r.refusal == isUnsure || c.Version > r.version ||
+// isOlderThan reports whether r is older than c; a record in doubt is older than any. An equal version comes from
+// another server that counted to the same number: the later write wins.
+func (r *record) isOlderThan(c *contract.Credential) bool {
+	return r.doubted || r.refusal == reasonUnsure || c.Version > r.version ||
 		c.Version == r.version && (c.PublishedMS > r.publishedMS || c.PublishedMS == limits.MaxVersion) // no later time
 }
 
-// maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
+// maxStale is the number of obsolete tombstones, in addition to as many as valid tombstones, that are kept.
 const maxStale = 1000
 
-// tombstone is a record that may still be the current one of its device.
+// tombstone is a record that may still be its device's current record.
 type tombstone struct {
 	id     string
 	record *record
 }
 
-// forget removes devices whose tombstones have expired in Redis; otherwise ids that never come again would stay for
-// ever. mu is held.
-func (v *Verifier) forget(now time.Time) {
+// forgetTombstones removes devices whose tombstones have expired in Redis; otherwise ids that never return would stay
+// for ever. mu is held.
+func (v *Verifier) forgetTombstones(now time.Time) {
 	for len(v.tombstones) > 0 {
 		first := v.tombstones[0]
 		if v.records[first.id] == first.record {
-			if !first.record.expiring(now) {
+			if !first.record.mayBeExpired(now) {
 				return
 			}
-			v.replace(first.id, nil)
+			v.replaceRecord(first.id, nil)
 		}
-		v.tombstones[0] = tombstone{} // the array outlives it
+		v.tombstones[0] = tombstone{} // the array outlives the element
 		if v.tombstones = v.tombstones[1:]; len(v.tombstones) == 0 {
 			v.tombstones = nil
 		}
@@ -169,15 +169,15 @@ func (v *Verifier) forget(now time.Time) {
 	v.records = v.size.Fit(v.records)
 }
 
-// read fills r from c. It returns why the record can't authenticate the device, or empty.
-func (v *Verifier) read(r *record, c *contract.Credential) Reason {
+// fillRecord fills r from c. It returns why the record can't authenticate the device, or empty.
+func (v *Verifier) fillRecord(r *record, c *contract.Credential) Reason {
 	switch {
 	case c.Deleted:
-		return isDeleted
+		return reasonDeleted
 	case c.Revoked:
-		return isRevoked
+		return reasonRevoked
 	case c.Disabled:
-		return isDisabled
+		return reasonDisabled
 	}
 	for _, text := range c.Hashes {
 		h, err := contract.ParseHash(text)
@@ -185,16 +185,16 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 			err = passhash.CheckCost(h, v.MaxCost)
 		}
 		if err != nil {
-			return v.refuse("cost", c.ID, err)
+			return v.refuseRecord("cost", c.ID, err)
 		}
-		pepper := v.pepper(h.Pepper)
+		pepper := v.findPepper(h.Pepper)
 		if h.Scheme == contract.GH1 && pepper == nil {
-			return v.refuse("pepper", c.ID, fmt.Errorf("its pepper, %s, is none of --credential.pepper-file", h.Pepper))
+			return v.refuseRecord("pepper", c.ID, fmt.Errorf("its pepper, %s, is none of --credential.pepper-file", h.Pepper))
 		}
 		r.hashes = append(r.hashes, hash{text: text, pepper: pepper})
 	}
 	if len(r.hashes) == 0 {
-		return v.refuse("corrupt", c.ID, errors.New("no hash"))
+		return v.refuseRecord("corrupt", c.ID, errors.New("no hash"))
 	}
 	if c.NotAfterMS > 0 {
 		r.notAfter = time.UnixMilli(min(c.NotAfterMS, limits.MaxTime))
@@ -208,8 +208,8 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	return ""
 }
 
-// pepper returns the pepper with this ID, nil if it is unknown.
-func (v *Verifier) pepper(id string) *contract.Pepper {
+// findPepper returns the pepper with this ID, nil for none.
+func (v *Verifier) findPepper(id string) *contract.Pepper {
 	for i := range v.Peppers {
 		if v.Peppers[i].ID == id {
 			return &v.Peppers[i]
@@ -218,19 +218,19 @@ func (v *Verifier) pepper(id string) *contract.Pepper {
 	return nil
 }
 
-func (v *Verifier) refuse(reason, id string, err error) Reason {
+func (v *Verifier) refuseRecord(reason, id string, err error) Reason {
 	v.metrics.Refused.WithLabelValues(reason).Inc()
-	v.tell.Do(func() {
+	v.recordLog.Do(func() {
 		v.log.Warn("credential record refused: the device can't authenticate", "device", id, "error", err)
 	})
-	return isRefused
+	return reasonRefusedRecord
 }
 
-// same reports whether other is from the same write of the record.
-func (r *record) same(other *record) bool {
+// isSameWrite reports whether r and other are from the same write of the record.
+func (r *record) isSameWrite(other *record) bool {
 	refusal := r.refusal
-	if refusal == isUnsure {
-		refusal = "" // without the doubt; bits that were wanted are missing in permissions
+	if refusal == reasonUnsure {
+		refusal = "" // without the doubt; bits of pendingNames are missing in permissions
 	}
 	if r.publishedMS != other.publishedMS || refusal != other.refusal || r.permissions != other.permissions ||
 		!r.notAfter.Equal(other.notAfter) || !r.oldUntil.Equal(other.oldUntil) || len(r.hashes) != len(other.hashes) {
@@ -244,8 +244,8 @@ func (r *record) same(other *record) bool {
 	return true
 }
 
-// replace stores r, nil for none, as the device's record; mu is held.
-func (v *Verifier) replace(id string, r *record) {
+// replaceRecord stores r, nil for none, as the device's record; mu is held.
+func (v *Verifier) replaceRecord(id string, r *record) {
 	before := v.records[id]
 	if before != nil && !before.tombstone {
 		v.live--
@@ -260,48 +260,48 @@ func (v *Verifier) replace(id string, r *record) {
 		r.generation = v.generation
 		if before != nil {
 			r.sources = before.sources // a new secret does not make a device new
-			r.recall(before)
+			r.inheritResults(before)
 		} else {
-			// neither does a restart
-			r.sources = v.restore(id)
+			// nor does a restart
+			r.sources = v.restoreSources(id)
 		}
 		v.records[id] = r
 		v.size.Add(v.records)
-		v.endLater(id, r)
+		v.scheduleOverlapEnd(id, r)
 		if !r.tombstone {
 			v.live++
 		}
 	}
 	v.memory.DropVerdicts(id)
-	v.invalidate(id, r)
-	v.release(before)
-	v.mark(id, before, r)
+	v.invalidateAnswers(id, r)
+	v.releaseBits(before)
+	v.updateDeviceList(id, before, r)
 	v.metrics.Credentials.Set(float64(v.live))
 }
 
-// mark tells the edge whether the device may authenticate; mu is held.
-func (v *Verifier) mark(id string, before, after *record) {
-	was, is := before.registered(), after.registered()
+// updateDeviceList lists the device at the edge, or removes it, if its right to authenticate has changed; mu is held.
+func (v *Verifier) updateDeviceList(id string, before, after *record) {
+	was, is := before.mayAuthenticate(), after.mayAuthenticate()
 	switch {
 	case was && !is:
 		v.memory.DropDevice(id)
 	case is && !was:
-		if err := v.memory.PutDevice(id, len(after.sources) == 0); err != nil && v.crowded == nil {
-			v.crowded = err
-			v.warnCrowded()
+		if err := v.memory.PutDevice(id, len(after.sources) == 0); err != nil && v.listError == nil {
+			v.listError = err
+			v.warnUnlisted()
 		}
 	}
 }
 
-// warnCrowded logs a warning after all records were read, so that it has the number of devices.
-func (v *Verifier) warnCrowded() {
-	if v.crowded != nil && !slices.Contains(v.synced, false) {
-		v.log.Warn("the edge can't list all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
+// warnUnlisted logs that the edge can't list all devices, once all records were read and their number is known.
+func (v *Verifier) warnUnlisted() {
+	if v.listError != nil && !slices.Contains(v.synced, false) {
+		v.log.Warn("the edge can't list all devices: each unknown one costs a call", "devices", v.live, "error", v.listError)
 	}
 }
 
-// recall takes what bcrypt has found about hashes that before has, too.
-func (r *record) recall(before *record) {
+// inheritResults copies bcrypt's results for hashes that before has, too.
+func (r *record) inheritResults(before *record) {
 	for i := range r.hashes {
 		for _, known := range before.hashes {
 			if known.text == r.hashes[i].text {
@@ -311,40 +311,40 @@ func (r *record) recall(before *record) {
 	}
 }
 
-// overlaps reports whether the record has old secrets that count until oldUntil.
-func (r *record) overlaps() bool { return len(r.hashes) > 1 && !r.oldUntil.IsZero() }
+// hasOverlap reports whether the record has old secrets that count until oldUntil.
+func (r *record) hasOverlap() bool { return len(r.hashes) > 1 && !r.oldUntil.IsZero() }
 
-// old reports whether a secret of this hash ends at oldUntil.
-func (r *record) old(hash string) bool { return r.overlaps() && hash != r.hashes[0].text }
+// isOldHash reports whether a secret of this hash ends at oldUntil.
+func (r *record) isOldHash(hash string) bool { return r.hasOverlap() && hash != r.hashes[0].text }
 
-// end returns when a secret, old or not, stops to authenticate the device; zero for never.
-func (r *record) end(old bool) time.Time {
+// accessEnd returns when a secret, old or not, stops to authenticate the device; zero for never.
+func (r *record) accessEnd(old bool) time.Time {
 	if old && (r.notAfter.IsZero() || r.oldUntil.Before(r.notAfter)) {
 		return r.oldUntil
 	}
 	return r.notAfter
 }
 
-// endLater calls recordOf when old secrets end, so that the edge drops their verdicts also if its own clock is behind;
-// mu is held.
-func (v *Verifier) endLater(id string, r *record) {
-	if !r.overlaps() {
+// scheduleOverlapEnd calls currentRecord when old secrets end, so the edge drops their verdicts even if its own clock
+// is behind; mu is held.
+func (v *Verifier) scheduleOverlapEnd(id string, r *record) {
+	if !r.hasOverlap() {
 		return
 	}
 	r.ends = time.AfterFunc(time.Until(r.oldUntil), func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		if v.recordOf(id, time.Now()) == r {
-			v.endLater(id, r) // only if the clock was set back
+		if v.currentRecord(id, time.Now()) == r {
+			v.scheduleOverlapEnd(id, r) // only if the clock was set back
 		}
 	})
 }
 
-// recordOf returns the device's record, nil for none. If its old secrets don't count any more, it drops them with the
+// currentRecord returns the device's record, nil for none. If the overlap is over, it drops the old secrets with the
 // device's verdicts, and running verifications start over. mu is held.
-func (v *Verifier) recordOf(id string, now time.Time) *record {
+func (v *Verifier) currentRecord(id string, now time.Time) *record {
 	r := v.records[id]
-	if r == nil || !r.overlaps() || now.Before(r.oldUntil) {
+	if r == nil || !r.hasOverlap() || now.Before(r.oldUntil) {
 		return r
 	}
 	for _, old := range r.hashes[1:] {
@@ -359,54 +359,54 @@ func (v *Verifier) recordOf(id string, now time.Time) *record {
 	return r
 }
 
-// Doubt makes the device's record count for nothing until it is applied again or removed: Redis may have another one. A
-// device that could authenticate is neither allowed nor refused until then. If the same record is applied, what bcrypt
-// has found counts again: otherwise whoever can publish would make each message cost a run.
+// Doubt disables the device's record until the record is applied again or removed: Redis may have another record. Until
+// then, a device that could authenticate is neither allowed nor refused. If the same record is applied, bcrypt's
+// results count again: otherwise each message of a publisher could cost a run.
 func (v *Verifier) Doubt(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch r := v.records[id]; {
-	case r.registered():
-		r.refusal, r.wanted = isUnsure, nil
+	case r.mayAuthenticate():
+		r.refusal, r.pendingNames = reasonUnsure, nil
 		v.memory.DropVerdicts(id)
 	case r != nil && v.Authority != nil:
-		r.doubted = true // an unknown device could be one of the authority's
+		r.doubted = true // the authority could decide about an unknown device
 	case r != nil:
-		v.replace(id, nil)
+		v.replaceRecord(id, nil)
 	}
-	v.doubtAsked(id)
+	v.doubtAnswers(id)
 }
 
-// Announce applies c, which an event takes away from its device, until the record in Redis is applied, in whatever
-// version, or removed. Whoever may write objects can forge the event: it must not outlive the record, and an authority
-// decides only once Redis has no record, see [Verifier.confirm].
+// Announce applies c, from an event that deletes or disables its device, until the record in Redis is applied, in any
+// version, or removed. Every writer of objects can forge the event. So c must not outlive the record, and an authority
+// decides only once Redis has no record, see [Verifier.confirmNoRecord].
 func (v *Verifier) Announce(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.apply(c)
-	if r := v.records[c.ID]; r != nil && !r.registered() {
+	v.applyLocked(c)
+	if r := v.records[c.ID]; r != nil && !r.mayAuthenticate() {
 		r.doubted = true
 	}
 }
 
-// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
-func (v *Verifier) Malformed(id string) {
+// ApplyMalformed refuses the device: its record in Redis can't be read.
+func (v *Verifier) ApplyMalformed(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	shard := v.Shards.Of(id)
 	switch {
-	case v.Authority != nil: // it would decide about an unknown device
-		v.replace(id, &record{shard: shard, resync: v.resyncs[shard], refusal: isRefused, doubted: true})
+	case v.Authority != nil: // the authority would decide about an unknown device
+		v.replaceRecord(id, &record{shard: shard, resync: v.resyncs[shard], refusal: reasonRefusedRecord, doubted: true})
 	case v.records[id] != nil:
-		v.replace(id, nil)
+		v.replaceRecord(id, nil)
 	}
 }
 
-// Remove makes the device unknown: Redis has no record of it.
+// Remove makes the device unknown: Redis has no record.
 func (v *Verifier) Remove(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.records[id] != nil {
-		v.replace(id, nil)
+		v.replaceRecord(id, nil)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestTombstonesEnd deletes devices whose ids don't come again: they leave nothing behind once Redis has removed their
+// TestTombstonesEnd deletes devices whose ids don't return: the verifier forgets them once Redis has removed their
 // tombstones.
 func TestTombstonesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestTombstonesEnd(t *testing.T) {
 			t.Errorf("got %d records, %d tombstones; want 2 and none", len(v.records), len(v.tombstones))
 		}
 
-		// One device again and again, and one with a time in the future.
+		// A device again and again, and a device with a time in the future.
 		v.Apply(contract.Credential{ID: "ahead", Version: 1, Deleted: true, PublishedMS: 1<<53 - 1})
 		for i := range uint64(10 * maxStale) {
 			if apply("d7", 4+i, true); len(v.tombstones) > maxStale+4 {

@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Shard is the verifier for the follower of one shard.
+// Shard is the verifier for the follower of a single shard.
 type Shard struct {
 	*Verifier
 	shard int
@@ -24,11 +24,11 @@ func (s Shard) BeginResync() {
 	s.resyncs[s.shard]++
 }
 
-// maxLooked is the number of records checked per lock, during which verifications wait.
-const maxLooked = 4096
+// recordsPerLock is the number of records checked per lock, during which verifications wait.
+const recordsPerLock = 4096
 
-// Unmet returns the devices whose record the shard's resync has not applied yet.
-func (s Shard) Unmet() []string {
+// Unapplied returns the devices whose record the shard's resync has not applied yet.
+func (s Shard) Unapplied() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
@@ -37,7 +37,7 @@ func (s Shard) Unmet() []string {
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			ids = append(ids, id)
 		}
-		if looked++; looked%maxLooked == 0 {
+		if looked++; looked%recordsPerLock == 0 {
 			s.mu.Unlock()
 			s.mu.Lock()
 		}
@@ -45,17 +45,17 @@ func (s Shard) Unmet() []string {
 	return ids
 }
 
-// EndResync removes devices whose record the resync has not applied; those of other shards stay. From the first call
-// on, verifications of the shard's devices are answered.
+// EndResync removes the shard's devices whose record the resync has not applied. From the first call on, verifications
+// of the shard's devices are answered.
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	looked := 0
 	for id := range s.records { // may change while the lock is released; new records belong to this resync
 		if r := s.records[id]; r != nil && r.shard == s.shard && r.resync != s.resyncs[s.shard] {
-			s.replace(id, nil)
+			s.replaceRecord(id, nil)
 		}
-		if looked++; looked%maxLooked == 0 {
+		if looked++; looked%recordsPerLock == 0 {
 			s.mu.Unlock()
 			s.mu.Lock()
 		}
@@ -71,13 +71,13 @@ func (s Shard) EndResync() {
 		if s.Authority == nil { // otherwise no device is unknown
 			s.memory.SetDevicesComplete()
 		}
-		s.warnCrowded()
+		s.warnUnlisted()
 	}
 }
 
-// expiring reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
-// version that is not newer comes from a writer that has started over.
-func (r *record) expiring(now time.Time) bool {
+// mayBeExpired reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. A
+// version that is not newer than an expired tombstone comes from a writer that has started over.
+func (r *record) mayBeExpired(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return r.tombstone && now.UnixMilli() > r.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// TestResyncOfOneShard: a full resync of one shard removes no device of the others, and only devices of read shards are
+// TestResyncOfOneShard: a full resync of a shard removes no device of other shards, and only devices of read shards are
 // unknown.
 func TestResyncOfOneShard(t *testing.T) {
 	const shards = contract.Shards(4)
@@ -69,7 +69,7 @@ func TestTombstoneThatExpires(t *testing.T) {
 }
 
 // TestSameVersionOfAnotherServer: two servers count to the same version, as before and after a failover that lost
-// writes. The later write wins, whichever arrives first.
+// writes. The later write wins, in either order of arrival.
 func TestSameVersionOfAnotherServer(t *testing.T) {
 	f := start(credential.Config{})
 	old := contract.Credential{ID: "d", Version: 5, PublishedMS: 1000, Hashes: []string{hashed("lost", 4)}}
@@ -88,19 +88,19 @@ func TestSameVersionOfAnotherServer(t *testing.T) {
 	}
 }
 
-// TestUnmet: Unmet returns the devices whose record a resync has not applied.
+// TestUnmet: Unapplied returns the devices whose record a resync has not applied.
 func TestUnmet(t *testing.T) {
 	f := start(credential.Config{})
 	c := contract.Credential{ID: "d", Version: 5, PublishedMS: 1, Hashes: []string{hashed("s", 4)}}
 	f.Apply(c)
-	if got := f.Shard(0).Unmet(); len(got) != 0 {
+	if got := f.Shard(0).Unapplied(); len(got) != 0 {
 		t.Errorf("got %q without a resync", got)
 	}
 	f.Shard(0).BeginResync()
-	if got := f.Shard(0).Unmet(); len(got) != 1 || got[0] != "d" {
+	if got := f.Shard(0).Unapplied(); len(got) != 1 || got[0] != "d" {
 		t.Errorf("got %q, want d", got)
 	}
-	if f.Apply(c); len(f.Shard(0).Unmet()) != 0 {
+	if f.Apply(c); len(f.Shard(0).Unapplied()) != 0 {
 		t.Error("d was met")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// notes collects what a Verifier tells.
+// notes collects a Verifier's reports.
 type notes struct{ all []string }
 
 func (n *notes) Allowed(device string, old bool) {
@@ -20,8 +20,8 @@ func (n *notes) Failed(device, from string) {
 	n.all = append(n.all, fmt.Sprint("failed ", device, " from ", from))
 }
 
-// TestSeen: a device that is allowed, by any way, was seen, and each wrong secret of a registered device is noted with
-// its address; nothing else is.
+// TestSeen: every allow of a device, by any way, is reported, and every wrong secret of a registered device with its
+// address; nothing else is.
 func TestSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &notes{}

@@ -9,9 +9,9 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// session returns an identifier of one write of a device's record, for tokens: version and publish time. The version is
-// not enough, because versions start over when Redis loses data. old: a secret that ends authenticated the device.
-func (r *record) session(old bool) string {
+// sessionID identifies a write of a device's record in tokens, by version and publish time. The version is not enough,
+// because versions start over when Redis loses data. old: the device authenticated with a secret that an overlap ends.
+func (r *record) sessionID(old bool) string {
 	b := strconv.AppendUint(make([]byte, 0, limits.MaxSession), r.version, 10)
 	b = strconv.AppendInt(append(b, '-'), r.publishedMS, 10)
 	if old {
@@ -20,18 +20,18 @@ func (r *record) session(old bool) string {
 	return string(b)
 }
 
-// hasSession reports whether a token of this session still counts, and whether it is of a secret that ends.
+// hasSession reports whether a token of this session still counts, and whether the token's secret ends with an overlap.
 func (r *record) hasSession(session string) (old, ok bool) {
-	if hmac.Equal([]byte(r.session(false)), []byte(session)) {
+	if hmac.Equal([]byte(r.sessionID(false)), []byte(session)) {
 		return false, true
 	}
-	return true, r.overlaps() && hmac.Equal([]byte(r.session(true)), []byte(session))
+	return true, r.hasOverlap() && hmac.Equal([]byte(r.sessionID(true)), []byte(session))
 }
 
 // VerifySession decides whether device id may still authenticate with a token that was issued for the record that
-// session identifies, and stores the verdict for the edge. The proxy has validated the token itself. It needs no
-// bcrypt: the token proves that the secret was right for this record, and every change of the record changes its
-// session. So the record's permissions are the token's, too.
+// session identifies, and stores the verdict for the edge. The proxy has validated the token itself. The token needs no
+// bcrypt: it proves that the secret was right for this record, and every change of the record changes the record's
+// session. So the token has the record's permissions.
 func (v *Verifier) VerifySession(id, session string) Result {
 	r := v.verifySession(id, session)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
@@ -42,9 +42,9 @@ func (v *Verifier) VerifySession(id, session string) Result {
 func (v *Verifier) SessionValid(id, session string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r, why := v.admissible(id, time.Now())
-	if v.asks(id, why) {
-		return v.askedValid(id, session)
+	r, why := v.findAdmissible(id, time.Now())
+	if v.authorityDecides(id, why) {
+		return v.isAnswerSession(id, session)
 	}
 	if why != "" {
 		return false
@@ -55,20 +55,20 @@ func (v *Verifier) SessionValid(id, session string) bool {
 
 func (v *Verifier) verifySession(id, session string) Result {
 	if !limits.ValidDeviceID(id) || session == "" || len(session) > limits.MaxSession {
-		return Result{Outcome: wire.Deny, Reason: isMalformed}
+		return Result{Outcome: wire.Deny, Reason: reasonMalformed}
 	}
-	// A secret contains no NUL, so none has this digest.
-	a := attempt{id: id, session: session, digest: v.digest(id, "\x00"+session)}
+	// A secret contains no NUL, so no secret has this digest.
+	a := attempt{id: id, session: session, digest: v.digestSecret(id, "\x00"+session)}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r, why := v.admissible(id, now)
+	r, why := v.findAdmissible(id, now)
 	if why != "" {
-		return v.refused(&a, now, why)
+		return v.answerInadmissible(&a, now, why)
 	}
 	old, ok := r.hasSession(session)
 	if !ok {
-		return v.deny(&a, now, bySession)
+		return v.deny(&a, now, reasonSession)
 	}
-	return v.allow(&a, r, old, now, bySession)
+	return v.allow(&a, r, old, now, reasonSession)
 }

@@ -159,7 +159,7 @@ func TestSessionNotAfter(t *testing.T) {
 	})
 }
 
-// TestSessionWhileStarting: only one shard of two was read.
+// TestSessionWhileStarting: of two shards, a single one was read.
 func TestSessionWhileStarting(t *testing.T) {
 	f := start(credential.Config{Shards: 2})
 	of := map[int]string{}

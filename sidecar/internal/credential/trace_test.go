@@ -17,8 +17,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// TestTrace verifies a credential for two requests at once: the work is in the trace of the first one, and links to the
-// second one, which links to it. No span has the device or its secret.
+// TestTrace verifies a credential for two requests at once: the work is in the trace of the first request, and both
+// requests' spans link to each other. No span has the device or its secret.
 func TestTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})

@@ -6,16 +6,16 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Upgrade is a right generated secret whose hash is of a slow scheme and should be gh1 of the first pepper. One of
-// another pepper stays: sidecars with their peppers in another order would undo each other's upgrades.
+// Upgrade is a right generated secret whose hash has a slow scheme and should be gh1 of the first pepper. A gh1 hash of
+// another pepper stays: sidecars with another order of peppers would undo each other's upgrades.
 type Upgrade struct {
 	Device, Secret string
-	Hash           string // the one that the secret matches
+	Hash           string // the matching hash
 	Version        uint64 // of the record
 }
 
-// upgrade offers the hash that the attempt's secret matches for an upgrade; mu is held.
-func (v *Verifier) upgrade(a *attempt, r *record, hash string) {
+// offerUpgrade offers the attempt's secret and its matching hash for an upgrade; mu is held.
+func (v *Verifier) offerUpgrade(a *attempt, r *record, hash string) {
 	if v.Upgrade == nil || strings.HasPrefix(hash, "$"+contract.GH1+"$") || !contract.Generated(a.secret) {
 		return
 	}

@@ -74,7 +74,7 @@ func (e *edge) PutAnswer(device, secret string, v wire.Verdict, _ time.Time) {
 	e.PutVerdict(device, secret, v, false)
 }
 
-// PutSession stores the verdict under a secret that can't exist.
+// PutSession stores the verdict under an impossible secret.
 func (e *edge) PutSession(device, session string, v wire.Verdict) {
 	e.PutVerdict(device, "\x00"+session, v, false)
 }
@@ -249,7 +249,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// expectVerdict checks what was stored for the edge.
+// expectVerdict checks the verdict that the edge has.
 func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Outcome, reason credential.Reason) {
 	t.Helper()
 	v, found := f.edge.verdict(id, secret)
@@ -261,7 +261,7 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 	}
 	if !found && outcome == wire.Deny { // the first deny of a credential; only the second is stored
 		if reason == "resolved" {
-			reason = "refuted" // which is remembered
+			reason = "refuted" // the secret was stored as refuted
 		}
 		f.expect(t, id, secret, outcome, reason, 0)
 		v, found = f.edge.verdict(id, secret)
@@ -370,7 +370,7 @@ func TestDoubt(t *testing.T) {
 	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
 }
 
-// TestDoubtEnds: what bcrypt has found counts after a doubt for the hashes that the record still has.
+// TestDoubtEnds: bcrypt's results count after a doubt for the hashes that the record still has.
 func TestDoubtEnds(t *testing.T) {
 	c := device("d", 5, "s")
 	changed := func(change func(*contract.Credential)) func(fixture) {

@@ -10,14 +10,14 @@ import (
 
 var errWrongType = errors.New("not a hash")
 
-// apply passes a record to its sink. It removes an unreadable one: the record may have changed anything, so the old one
-// may neither be served nor authenticate a device.
-func (f *Follower) apply(m contract.Member, fields map[string]string) {
+// applyRecord passes a record to its sink. It removes an unreadable record: anything may have changed, so the old
+// record may neither be served nor authenticate a device.
+func (f *Follower) applyRecord(m contract.Member, fields map[string]string) {
 	switch m.Kind {
 	case contract.KindObject:
 		o, err := contract.ParseObject(fields)
 		if err != nil {
-			f.refuse("object", m.ID, err)
+			f.reportUnreadable("object", m.ID, err)
 			f.Objects.Remove(m.ID)
 			return
 		}
@@ -26,16 +26,16 @@ func (f *Follower) apply(m contract.Member, fields map[string]string) {
 	case contract.KindCredential:
 		c, err := contract.ParseCredential(fields)
 		if err != nil {
-			f.refuse("credential", m.ID, err)
-			f.Credentials.Malformed(m.ID)
+			f.reportUnreadable("credential", m.ID, err)
+			f.Credentials.ApplyMalformed(m.ID)
 			return
 		}
 		c.ID = m.ID
 		f.Credentials.Apply(c)
 	case contract.KindPurge:
 		p, err := contract.ParsePurge(fields)
-		if err != nil { // what is known of it still counts
-			f.refuse("purge", m.ID, err)
+		if err != nil { // the known purge still counts
+			f.reportUnreadable("purge", m.ID, err)
 			return
 		}
 		p.ID = m.ID
@@ -45,8 +45,9 @@ func (f *Follower) apply(m contract.Member, fields map[string]string) {
 
 var errOtherSeq = errors.New("a purge that isn't up to its own write")
 
-// mispurges reports whether an event has a purge of other writes than those before it, as only a forged one does.
-func mispurges(e *contract.Event) bool {
+// isForgedPurge reports whether an event has a purge that is not up to the event's own write, as only a forged event
+// does.
+func isForgedPurge(e *contract.Event) bool {
 	if e.Member.Kind != contract.KindPurge {
 		return false
 	}
@@ -54,8 +55,8 @@ func mispurges(e *contract.Event) bool {
 	return err == nil && !p.Deleted && p.Last() != e.Seq
 }
 
-// applyLive calls apply, which applies the record of a write that an event has announced, as part of the measurement of
-// its propagation.
+// applyLive calls apply, which applies the record of an announced write, as part of the measurement of the write's
+// propagation.
 func (f *Follower) applyLive(fields map[string]string, apply func()) {
 	published, err := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
 	if err != nil {
@@ -65,25 +66,26 @@ func (f *Follower) applyLive(fields map[string]string, apply func()) {
 	f.Clock.ApplyLive(time.UnixMilli(published), apply)
 }
 
-func (f *Follower) remove(m contract.Member) {
+func (f *Follower) removeRecord(m contract.Member) {
 	switch m.Kind {
 	case contract.KindObject:
 		f.Objects.Remove(m.ID)
 	case contract.KindCredential:
 		f.Credentials.Remove(m.ID)
-	} // a purge counts until another record of it, or a full resync
+	} // a purge counts until another record of the purge, or a full resync
 }
 
-// removeMalformed removes what can't be read. A device stays known: an authority would decide about an unknown one.
+// removeMalformed removes an unreadable record. A device stays known: an authority would decide about an unknown
+// device.
 func (f *Follower) removeMalformed(m contract.Member) {
 	if m.Kind == contract.KindCredential {
-		f.Credentials.Malformed(m.ID)
+		f.Credentials.ApplyMalformed(m.ID)
 		return
 	}
-	f.remove(m)
+	f.removeRecord(m)
 }
 
-func kind(m contract.Member) string {
+func kindName(m contract.Member) string {
 	switch m.Kind {
 	case contract.KindCredential:
 		return "credential"
@@ -93,8 +95,8 @@ func kind(m contract.Member) string {
 	return "object"
 }
 
-// refuse counts an unreadable item and logs it, unless there are many.
-func (f *Follower) refuse(kind, id string, err error) {
+// reportUnreadable counts an unreadable item and logs it, at a bounded rate.
+func (f *Follower) reportUnreadable(kind, id string, err error) {
 	reason := contract.ReasonOf(err)
 	switch {
 	case err == errEvicted:
@@ -103,7 +105,7 @@ func (f *Follower) refuse(kind, id string, err error) {
 		reason = contract.ReasonMalformed
 	}
 	f.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()
-	f.board.refused.Do(func() {
+	f.board.refusedLog.Do(func() {
 		f.log.Warn("malformed record from redis skipped", "kind", kind, "id", id, "error", err)
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// sizes records the bytes and the number of the records that each pipeline reads.
+// sizes records the bytes and the number of records of each pipeline.
 type sizes struct{ bytes, records []int }
 
 func (*sizes) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -38,8 +38,8 @@ func (s *sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// TestReadsAreBounded reads objects of many sizes: the records of one pipeline are bounded in bytes, also without
-// permission to ask for sizes, and small ones are read many at a time.
+// TestReadsAreBounded reads objects of many sizes: the bytes of a pipeline's records are bounded, also without
+// permission to ask for sizes, and small records are read many at a time.
 func TestReadsAreBounded(t *testing.T) {
 	const large, small = 30, 1000
 	s := redistest.StartServer(t)
@@ -67,7 +67,7 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, rights string
-		records      int  // at most in one pipeline
+		records      int  // at most in a pipeline
 		warn         bool // about the permission
 	}{
 		{"with sizes", "+memory|usage", pipelineSize, false},
@@ -78,7 +78,7 @@ func TestReadsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			f, _, log := idle(t, &redis.Options{Addr: s.Address})
-			client, err := f.master(t.Context())
+			client, err := f.findMaster(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,25 +113,25 @@ func TestLeaseIsKept(t *testing.T) {
 	s := redistest.StartServer(t)
 	root := s.Client(t)
 	f, _, _ := idle(t, &redis.Options{Addr: s.Address})
-	master, err := f.master(t.Context())
+	master, err := f.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := f.takeTurn(t.Context(), server{master, ""}, func() error { return nil })
+	l, err := f.acquireLease(t.Context(), server{master, ""}, func() error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	called := 0
-	keep := l.keep(t.Context(), func() error { called++; return nil })
+	keep := l.prolongDuring(t.Context(), func() error { called++; return nil })
 	life := func() time.Duration { return root.PTTL(t.Context(), f.keys.ResyncKey()).Val() }
 	for _, tt := range []struct {
 		name string
 		age  time.Duration
-		want bool // it is prolonged
+		want bool // the lease is prolonged
 	}{{"new", 0, false}, {"old", leaseLife / 2, true}, {"just prolonged", -1, false}} {
 		root.PExpire(t.Context(), f.keys.ResyncKey(), leaseLife/3)
 		if tt.age >= 0 {
-			l.kept = time.Now().Add(-tt.age)
+			l.prolongedAt = time.Now().Add(-tt.age)
 		}
 		if err := keep(); err != nil {
 			t.Fatal(err)
@@ -143,8 +143,8 @@ func TestLeaseIsKept(t *testing.T) {
 	if called != 3 {
 		t.Errorf("events were applied %d times, want 3", called)
 	}
-	root.Del(t.Context(), f.keys.ResyncKey()) // it has expired
-	l.kept = time.Time{}
+	root.Del(t.Context(), f.keys.ResyncKey()) // the lease has expired
+	l.prolongedAt = time.Time{}
 	if err := keep(); err != nil || life() > 0 {
 		t.Errorf("a lease that has expired lives for %v, %v", life(), err)
 	}

@@ -11,103 +11,103 @@ import (
 )
 
 const (
-	// A position that can't be read for unknownFor is logged, and again after unknownAgain at the earliest.
-	unknownFor   = 5 * time.Second
-	unknownAgain = time.Minute
+	// An unreadable position is logged after unknownLogAfter, and again after unknownLogEvery at the earliest.
+	unknownLogAfter = 5 * time.Second
+	unknownLogEvery = time.Minute
 )
 
 // catchUpReason is the reason for a catch-up, a label of metrics.
 type catchUpReason string
 
 const (
-	onConnected  catchUpReason = "connected"
-	onGap        catchUpReason = "gap"        // an event is missing
-	onOverflow   catchUpReason = "overflow"   // events came faster than they could be applied
-	onDataEpoch  catchUpReason = "data_epoch" // Redis has another data epoch, or a lower sequence number
-	onComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
-	onChain      catchUpReason = "chain"      // Redis has another history
-	onDemand     catchUpReason = "demand"     // of an operator
+	catchUpConnected  catchUpReason = "connected"
+	catchUpGap        catchUpReason = "gap"        // an event is missing
+	catchUpOverflow   catchUpReason = "overflow"   // events arrived faster than the follower applied them
+	catchUpDataEpoch  catchUpReason = "data_epoch" // Redis has another data epoch, or a lower sequence number
+	catchUpComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
+	catchUpChain      catchUpReason = "chain"      // Redis has another history
+	catchUpDemand     catchUpReason = "demand"     // of an operator
 )
 
 // resyncReason is the reason for a full resync, a label of metrics.
 type resyncReason string
 
 const (
-	resyncStart     resyncReason = "start"     // the first one, and that of the first data in an empty Redis
+	resyncStart     resyncReason = "start"     // the first resync, also of the first data in an empty Redis
 	resyncLost      resyncReason = "lost"      // Redis lost writes
-	resyncRestarted resyncReason = "restarted" // it may have, in a restart or failover
-	resyncTrimmed   resyncReason = "trimmed"   // the log, or what its tombstones told, doesn't go back to our position
-	resyncUnsure    resyncReason = "unsure"    // more devices must be read again than are listed
+	resyncRestarted resyncReason = "restarted" // Redis may have lost writes, in a restart or failover
+	resyncTrimmed   resyncReason = "trimmed"   // log or tombstones don't go back to the follower's position
+	resyncUnsure    resyncReason = "unsure"    // too many devices must be read again to list them
 	resyncDemand    resyncReason = "demand"    // of an operator
 )
 
-// ask reads Redis's position and completes asked with it.
-func (f *Follower) ask(ctx context.Context, asked position) position {
-	master, err := f.master(ctx)
+// askPosition reads Redis's position, and adds the follower's state in asked.
+func (f *Follower) askPosition(ctx context.Context, asked position) position {
+	master, err := f.findMaster(ctx)
 	var p position
 	if err == nil {
-		p, err = f.position(ctx, server{master, address(master)}, asked)
+		p, err = f.readPosition(ctx, server{master, serverAddress(master)}, asked)
 	}
 	p.at, p.catchups, p.ours, p.link, p.unsure, p.err = asked.at, asked.catchups, asked.seq, asked.link, asked.unsure, err
 	return p
 }
 
-// compare acts on a position from ask. Events may have arrived since.
-func (f *Follower) compare(ctx context.Context, p position) error {
+// comparePosition acts on a position from askPosition. Events may have arrived since.
+func (f *Follower) comparePosition(ctx context.Context, p position) error {
 	switch {
-	case refusal(p.err):
+	case needsOperator(p.err):
 		return p.err
 	case p.err != nil:
 		if ctx.Err() == nil {
 			f.metrics.RedisErrors.Inc()
 			f.board.setFailure(f.Shard, p.err)
-			f.unknown(p.err)
+			f.logUnknownPosition(p.err)
 		}
-		return nil // the subscription may work; if not, it ends with an error
+		return nil // the subscription may work; otherwise it ends with an error
 	}
-	f.compared.unknownAt = time.Time{}
+	f.comparison.unknownAt = time.Time{}
 	f.board.setFailure(f.Shard, nil)
 	switch {
 	case p.catchups != f.catchups:
 		return nil // from before a catch-up
-	case !f.continues(p), f.outdated(p): // before the time of f.history changes
+	case !f.continuesHistory(p), f.mayLackDeletions(p): // before the time of f.history changes
 		return errOtherServer
 	}
 	f.setHistory(p)
 	f.board.setVitals(f.Shard, p.vitals, f.log)
-	if f.noticeLog(p); !f.synced {
-		return f.catchUp(ctx, onDataEpoch)
+	if f.noticeLogBack(p); !f.synced {
+		return f.catchUp(ctx, catchUpDataEpoch)
 	}
-	full := p.dataEpoch != f.dataEpoch || p.seq < p.ours || p.differs()
-	if err := f.believe(p, full); err != nil {
+	full := p.dataEpoch != f.dataEpoch || p.seq < p.ours || p.hasOtherWrite()
+	if err := f.confirmNotLost(p, full); err != nil {
 		return err
 	}
-	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
+	if err := f.checkUnsure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
 		return err
 	}
 	switch {
 	case p.dataEpoch != f.dataEpoch:
-		return f.catchUp(ctx, onDataEpoch)
-	case p.seq < p.ours: // writes may raise it above ours before the next comparison
+		return f.catchUp(ctx, catchUpDataEpoch)
+	case p.seq < p.ours: // writes may raise p.seq above f.seq before the next comparison
 		f.logLoss(p)
-		f.synced, f.full.owed = false, resyncLost
-		return f.catchUp(ctx, onDataEpoch)
-	case p.differs():
+		f.synced, f.resync.pending = false, resyncLost
+		return f.catchUp(ctx, catchUpDataEpoch)
+	case p.hasOtherWrite():
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; "+
 			"everything is read again", "seq", p.ours)
-		f.synced, f.full.owed = false, resyncLost
-		return f.catchUp(ctx, onChain)
+		f.synced, f.resync.pending = false, resyncLost
+		return f.catchUp(ctx, catchUpChain)
 	case p.seq <= f.seq:
 		f.setInStep(p.at)
-		f.compared.ahead = position{}
-	case f.compared.ahead.seq == 0:
-		f.compared.ahead = p
-		f.compared.ahead.ours = f.seq
+		f.comparison.ahead = position{}
+	case f.comparison.ahead.seq == 0:
+		f.comparison.ahead = p
+		f.comparison.ahead.ours = f.seq
 	default:
 		// The event is still missing after a whole interval.
-		silent := f.seq == f.compared.ahead.ours
-		if err := f.catchUp(ctx, onComparison); err != nil || !silent {
+		silent := f.seq == f.comparison.ahead.ours
+		if err := f.catchUp(ctx, catchUpComparison); err != nil || !silent {
 			return err
 		}
 		return errSilent
@@ -115,63 +115,63 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	return nil
 }
 
-// catchUp reads what changed since the last applied write. It reads everything if Redis has lost data or may have: it
-// has another data epoch or a lower sequence number; or it was restarted or a replica was promoted, and new writes may
-// have raised its number above ours since. If its chain contains our last write, Redis has lost nothing, whichever
-// server it is.
+// catchUp reads the changes since the last applied write. It reads everything if Redis has lost data or may have lost
+// data: Redis has another data epoch or a lower sequence number; or Redis was restarted or a replica was promoted, and
+// new writes may have raised its number above the follower's since. If the server's chain contains the last applied
+// write, the server has lost nothing, whichever server it is.
 func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	f.metrics.Catchups.WithLabelValues(string(reason)).Inc()
 	f.catchups++
-	f.compared.ahead, f.compared.claim = position{}, position{}
-	f.readGrantedAgain()
-	client, err := f.master(ctx)
+	f.comparison.ahead, f.comparison.pending = position{}, position{}
+	f.rereadGrants()
+	client, err := f.findMaster(ctx)
 	if err != nil {
 		return err
 	}
-	own := f.apart(client)
+	own := f.ownConnection(client)
 	defer own.Close()
-	watchful := &watchful{Follower: f, epoch: f.dataEpoch}
-	own.AddHook(watchful)
-	// One connection, and so one server, even if a name moves to another server meanwhile.
+	hook := &lookAheadHook{Follower: f, epoch: f.dataEpoch}
+	own.AddHook(hook)
+	// A single connection, and so a single server, even if a name moves to another server meanwhile.
 	conn := own.Conn()
 	defer conn.Close()
-	master := server{conn, address(client)}
-	p, err := f.position(ctx, master, position{seq: f.seq})
+	master := server{conn, serverAddress(client)}
+	p, err := f.readPosition(ctx, master, position{seq: f.seq})
 	if err != nil {
 		return err
 	}
-	if watchful.epoch != p.dataEpoch {
-		watchful.epoch = p.dataEpoch
-		f.in.again()
+	if hook.epoch != p.dataEpoch {
+		hook.epoch = p.dataEpoch
+		f.inbox.resetSeen()
 	}
 	p.link = contract.Link{Seq: f.seq, Digest: f.chain.digest}
-	if reason != onConnected && !f.continues(p) {
+	if reason != catchUpConnected && !f.continuesHistory(p) {
 		return errOtherServer
 	}
 	f.board.setVitals(f.Shard, p.vitals, f.log)
-	f.noticeLog(p)
-	if f.rereads.unlisted {
-		f.rereads.unlisted, f.synced, f.full.owed = false, false, cmp.Or(f.full.owed, resyncUnsure)
+	f.noticeLogBack(p)
+	if f.rereads.overflowed {
+		f.rereads.overflowed, f.synced, f.resync.pending = false, false, cmp.Or(f.resync.pending, resyncUnsure)
 	}
 	from := f.seq
-	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason) ||
-		f.nameLostKeys(p) != "" && !f.lacksOnlyLog(p)
-	if err := f.believe(p, full); err != nil {
+	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.mayLackDeletions(p) ||
+		!f.hasAllWrites(p, reason) || f.nameLostKeys(p) != "" && !f.lacksOnlyLog(p)
+	if err := f.confirmNotLost(p, full); err != nil {
 		return err
 	}
 	if full {
-		f.beginFull(p)
+		f.beginResync(p)
 		from = 0
-	} else { // our position is one of this history, also if not all of the changes can be read
+	} else { // f.seq is a position of this history, even if some changes can't be read
 		f.setHistory(p)
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
-	f.full.tried = f.full.tried || full
+	f.resync.tried = f.resync.tried || full
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
 	}
 	if full {
-		f.endFull(count)
+		f.endResync(count)
 	}
 	f.moveTo(p, end)
 	f.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", count,
@@ -179,77 +179,77 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	return nil
 }
 
-// beginFull begins a full resync for the position p of Redis, and logs its reason, which an attempt that failed keeps.
-func (f *Follower) beginFull(p position) {
+// beginResync begins a full resync for Redis's position p, and logs the reason, which a failed attempt keeps.
+func (f *Follower) beginResync(p position) {
 	switch {
 	case f.dataEpoch != "" &&
-		(p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.differs() || f.nameLostKeys(p) != ""):
-		if f.full.owed != resyncLost { // it was not logged yet
+		(p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.hasOtherWrite() || f.nameLostKeys(p) != ""):
+		if f.resync.pending != resyncLost { // not logged yet
 			f.logLoss(p)
 		}
-		f.full.owed = resyncLost
-	case f.full.owed != "":
+		f.resync.pending = resyncLost
+	case f.resync.pending != "":
 	case !f.synced || f.dataEpoch == "": // Redis was empty, and has its first data now
-		f.full.owed = resyncStart
-	case f.outdated(p):
-		f.full.owed = resyncTrimmed
+		f.resync.pending = resyncStart
+	case f.mayLackDeletions(p):
+		f.resync.pending = resyncTrimmed
 		f.log.Info("deletions since our position may have left no trace: everything is read again",
 			"seq", f.seq, "floor", p.floor)
 	default:
-		f.full.owed = resyncRestarted
+		f.resync.pending = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again",
 			"seq", f.seq, "redis_seq", p.seq)
 	}
-	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()})
-	f.metrics.Resyncs.WithLabelValues(string(f.full.owed)).Inc()
+	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digestAtSeq()})
+	f.metrics.Resyncs.WithLabelValues(string(f.resync.pending)).Inc()
 	f.synced = false // until all was read
 	f.Purges.BeginResync()
 	f.Objects.BeginResync()
 	f.Credentials.BeginResync()
 }
 
-// endFull ends a full resync that has read count records.
-func (f *Follower) endFull(count int) {
+// endResync ends a full resync that has read count records.
+func (f *Follower) endResync(count int) {
 	f.Objects.EndResync()
 	f.Credentials.EndResync()
 	if count > 0 { // an empty resync costs nothing
-		f.full.endedAt = time.Now()
+		f.resync.endedAt = time.Now()
 	}
-	f.chain, f.full.owed = chain{}, ""
-	if f.full.demanded != nil {
-		f.full.demanded <- struct{}{} // has room
-		f.full.demanded = nil
+	f.chain, f.resync.pending = chain{}, ""
+	if f.resync.done != nil {
+		f.resync.done <- struct{}{} // has room
+		f.resync.done = nil
 	}
 }
 
-// moveTo sets the position after a catch-up for p that has read everything up to end.
+// moveTo sets the follower's position after a catch-up for p that has read everything up to end.
 func (f *Follower) moveTo(p position, end uint64) {
 	f.chain.readable = p.chained
-	f.setLast(p.seq, p.digest())
+	f.setLast(p.seq, p.digestAtSeq())
 	f.rereads.reason = ""
 	f.setHistory(p)
 	f.dataEpoch, f.synced = p.dataEpoch, true
 	f.batch = pipelineSize
-	f.compared.unknownAt = time.Time{}
+	f.comparison.unknownAt = time.Time{}
 	switch {
 	case end == p.seq:
 		f.setInStep(p.at)
 	case end > p.seq: // an event announces each write beyond p
-		f.compared.claim = position{seq: end, at: p.at}
+		f.comparison.pending = position{seq: end, at: p.at}
 	}
-	if f.doubtful() {
-		f.later()
+	if f.needsReread() {
+		f.scheduleCatchUp()
 	}
 }
 
-// unknown logs that the position has been unreadable for a while, though events may still arrive.
-func (f *Follower) unknown(err error) {
+// logUnknownPosition logs that the position has been unreadable for a while, though events may still arrive.
+func (f *Follower) logUnknownPosition(err error) {
 	now := time.Now()
 	switch {
-	case f.compared.unknownAt.IsZero():
-		f.compared.unknownAt = now
-	case now.Sub(f.compared.unknownAt) > unknownFor:
-		f.compared.unknownAt = now.Add(unknownAgain)
+	case f.comparison.unknownAt.IsZero():
+		f.comparison.unknownAt = now
+	case now.Sub(f.comparison.unknownAt) > unknownLogAfter:
+		f.comparison.unknownAt = now.Add(unknownLogEvery)
 		f.log.Warn("events arrive, but the position of redis can't be read: events may be missing, so the edge is not in "+
 			"step", "error", err)
 		return
@@ -257,7 +257,6 @@ func (f *Follower) unknown(err error) {
 	f.log.Debug("the position of redis is unknown", "error", err)
 }
 
-// logLoss logs that Redis has lost writes.
 func (f *Follower) logLoss(p position) {
 	f.log.Warn("redis has lost data: the edge drops it, too", "data_epoch", f.dataEpoch, "seq", f.seq,
 		"redis_data_epoch", p.dataEpoch, "redis_seq", p.seq)

@@ -15,8 +15,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestCatchUpInParts fails over to a server with all writes. The first catch-up with it ends early, and the next one
-// continues there, instead of reading everything.
+// TestCatchUpInParts fails over to a server with all writes. The first catch-up with the server ends early, and the
+// next catch-up continues at its end, instead of reading everything.
 func TestCatchUpInParts(t *testing.T) {
 	server := redistest.StartServer(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Address, MaxRetries: -1})
@@ -32,7 +32,7 @@ func TestCatchUpInParts(t *testing.T) {
 	first := publish.Object{Key: "/first", Body: []byte("x"), ContentType: "text/plain"}
 	_, err := publish.New(client).Put(t.Context(), first)
 	if err == nil {
-		err = s.catchUp(t.Context(), onConnected)
+		err = s.catchUp(t.Context(), catchUpConnected)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -49,16 +49,16 @@ func TestCatchUpInParts(t *testing.T) {
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.history, s.historyAt = history{run: "before", line: "before"}, time.Now()
+	s.history, s.historyAt = history{runID: "before", replicationID: "before"}, time.Now()
 	applied, stop = 0, func() {
 		if err := server.Client(t).ClientKillByFilter(t.Context(), "TYPE", "normal").Err(); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := s.catchUp(t.Context(), onConnected); err == nil || s.seq != pageSize+1 {
+	if err := s.catchUp(t.Context(), catchUpConnected); err == nil || s.seq != pageSize+1 {
 		t.Fatalf("got %v and seq %d, want an error after a page", err, s.seq)
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || s.seq != last {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || s.seq != last {
 		t.Fatalf("got %v and seq %d, want %d", err, s.seq, last)
 	}
 	if got := metricstest.Value(t, s.metrics, "gatehouse_full_resyncs_total"); got != 1 {
@@ -66,7 +66,7 @@ func TestCatchUpInParts(t *testing.T) {
 	}
 }
 
-// SetCompareEvery sets the interval between comparisons, and returns what sets it back. No follower may run.
+// SetCompareEvery sets the interval between comparisons, and returns a function that resets it. No follower may run.
 func SetCompareEvery(interval time.Duration) (back func()) {
 	before := compareEvery
 	compareEvery = interval

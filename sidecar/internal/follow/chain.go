@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// recentLinks is the number of recent links that the follower stores, for comparison without a call to Redis.
+	// recentLinks is how many recent links the follower stores, for comparison without a call to Redis.
 	recentLinks = 1024
 	// maxUnsure bounds the earlier events to check with Redis, once a second.
 	maxUnsure = 1000
 	// rereadEvery and rereadBurst bound the rate of catch-ups that events cause, because events may be forged.
 	rereadEvery = 250 * time.Millisecond
 	rereadBurst = 4
-	// maxAgain bounds the devices to read again one by one. With more, everything is read again.
-	maxAgain = 1 << 16
+	// maxRereads bounds the devices to read again individually. Beyond the bound, everything is read again.
+	maxRereads = 1 << 16
 )
 
-// chain is what is known of a shard's chain. See [contract.Link].
+// chain is the follower's knowledge of a shard's chain. See [contract.Link].
 type chain struct {
-	// digest is the digest of the last applied event; "" if there was none, or the chain doesn't have it.
+	// digest is the digest of the last applied event; "" if no event was applied, or the chain doesn't have the digest.
 	digest string
 	// readable: Redis permits reading the chain, so digest is right.
 	readable bool
 	recent   [recentLinks]contract.Link
 }
 
-// set records the last applied write: its number and digest.
-func (c *chain) set(seq uint64, digest string) {
-	c.digest = strings.Clone(digest) // otherwise it keeps a payload in memory
+// addLink records the last applied write: its number and digest.
+func (c *chain) addLink(seq uint64, digest string) {
+	c.digest = strings.Clone(digest) // not a part of the payload, which would stay in memory
 	if digest != "" {
 		c.recent[seq%recentLinks] = contract.Link{Seq: seq, Digest: c.digest}
 	}
@@ -44,15 +44,15 @@ type standing int
 
 const (
 	follows        standing = iota // the next event
-	applied                        // before
-	unsure                         // an earlier event; only Redis can tell whether it was applied
+	applied                        // an earlier event, applied
+	unsure                         // an earlier event; only Redis knows whether it was applied
 	gap                            // a later event
 	otherDataEpoch                 // from another data epoch
-	otherHistory                   // its number belongs to another write
+	otherHistory                   // the event's number belongs to another write
 )
 
-// judge compares an event and its payload with the follower's position.
-func (f *Follower) judge(e *contract.Event, payload string) standing {
+// judgeEvent compares an event and its payload with the follower's position.
+func (f *Follower) judgeEvent(e *contract.Event, payload string) standing {
 	link := f.chain.recent[e.Seq%recentLinks]
 	switch {
 	case e.DataEpoch != f.dataEpoch:
@@ -72,69 +72,69 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 	return applied
 }
 
-// mistrust counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis has
-// lost writes.
-func (f *Follower) mistrust(ctx context.Context, e *contract.Event) error {
+// rejectEvent counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis
+// has lost writes.
+func (f *Follower) rejectEvent(ctx context.Context, e *contract.Event) error {
 	const reason = string(metrics.BreakDigest)
 	f.metrics.Breaks.WithLabelValues(reason).Inc()
-	f.board.breaks.Do(func() {
+	f.board.breaksLog.Do(func() {
 		f.log.Warn("an event is not of the history that redis had: it is rejected, and redis is read", "reason", reason,
 			"member", e.Member.String(), "event_seq", e.Seq, "seq", f.seq)
 	})
-	return f.reread(ctx, onChain)
+	return f.requestCatchUp(ctx, catchUpChain)
 }
 
-// reread catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
-func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
+// requestCatchUp catches up now, or later after many catch-ups: forged events could cause catch-ups at any rate.
+func (f *Follower) requestCatchUp(ctx context.Context, reason catchUpReason) error {
 	f.rereads.reason = reason
-	if !f.rereads.running && f.rereads.limiter.Allow() {
+	if !f.rereads.scheduled && f.rereads.limiter.Allow() {
 		return f.catchUp(ctx, reason)
 	}
-	f.later()
+	f.scheduleCatchUp()
 	return nil
 }
 
-// later schedules rereadDue for when the rate limit permits a catch-up.
-func (f *Follower) later() {
-	if f.rereads.running {
+// scheduleCatchUp starts the timer for runDueCatchUp, for when the rate limit permits a catch-up.
+func (f *Follower) scheduleCatchUp() {
+	if f.rereads.scheduled {
 		return
 	}
-	f.rereads.running = true
-	f.rereads.due.Reset(f.rereads.limiter.Reserve().Delay())
+	f.rereads.scheduled = true
+	f.rereads.timer.Reset(f.rereads.limiter.Reserve().Delay())
 }
 
-// rereadDue runs the scheduled catch-up, if it is still necessary.
-func (f *Follower) rereadDue(ctx context.Context) error {
-	f.rereads.running = false
-	if f.rereads.reason == "" && !f.doubtful() {
+// runDueCatchUp runs the scheduled catch-up, if a catch-up is still necessary.
+func (f *Follower) runDueCatchUp(ctx context.Context) error {
+	f.rereads.scheduled = false
+	if f.rereads.reason == "" && !f.needsReread() {
 		return nil
 	}
-	return f.catchUp(ctx, cmp.Or(f.rereads.reason, onChain))
+	return f.catchUp(ctx, cmp.Or(f.rereads.reason, catchUpChain))
 }
 
 // unsureEvent is an earlier event to check with Redis.
 type unsureEvent struct {
-	event contract.Event // without its fields
-	takes bool           // it removes or restricts a device
+	event  contract.Event // without fields
+	denies bool           // the event removes or restricts a device
 }
 
-// askLater adds the event to those that the next comparison checks with Redis.
-func (f *Follower) askLater(e *contract.Event) {
-	if len(f.rereads.unsure) < maxUnsure { // further ones are only not reported: the data was read from Redis
+// addUnsure adds the event to the list that the next comparison checks with Redis.
+func (f *Follower) addUnsure(e *contract.Event) {
+	if len(f.rereads.unsure) < maxUnsure { // further events are only not reported: the data was read from Redis
 		f.rereads.unsure = append(f.rereads.unsure,
-			unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
+			unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, deniesDevice(e.Fields)})
 	}
 }
 
-// sure checks asked against Redis's links of the same numbers, as far as Redis still has them. There are no links
-// without permission to read the chain.
-func (f *Follower) sure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
+// checkUnsure checks asked against Redis's links of the same numbers, as far as Redis still has links. Without
+// permission to read the chain, links is empty.
+func (f *Follower) checkUnsure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
 	for i, link := range links {
 		if u := asked[i]; link.Seq == u.event.Seq && link.Digest != u.event.Digest {
-			if u.takes {
-				f.takeAway(u.event.Member)
+			if u.denies {
+				f.doubtDevice(u.event.Member)
 			}
-			if err := f.mistrust(ctx, &u.event); err != nil {
+			if err := f.rejectEvent(ctx, &u.event); err != nil {
 				return err
 			}
 		}

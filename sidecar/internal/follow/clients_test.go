@@ -39,7 +39,7 @@ type sink struct {
 	backwards  int
 	beforeNext func() // called once, before the next record is applied or confirmed
 	onPut      func(id string, version uint64)
-	kept       int // by the last resync, 0 while one is running
+	kept       int // by the last resync, 0 during a resync
 }
 
 func newSink() *sink {
@@ -97,7 +97,7 @@ func (s *sink) Remove(id string) {
 	s.removed++
 }
 
-// keptBy returns how many records the resync with that number kept, 0 before it has ended.
+// keptBy returns how many records the resync with the given number kept, 0 before its end.
 func (s *sink) keptBy(resync int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +115,8 @@ func (s *sink) begun() int {
 }
 
 // Doubt counts as a removal: the record counts for nothing.
-func (s *sink) Doubt(id string)     { s.Remove(id) }
-func (s *sink) Malformed(id string) { s.Remove(id) }
+func (s *sink) Doubt(id string)          { s.Remove(id) }
+func (s *sink) ApplyMalformed(id string) { s.Remove(id) }
 
 // removals returns the number of removals.
 func (s *sink) removals() int {
@@ -139,7 +139,7 @@ func (s *sink) BeginResync() {
 	s.seen, s.kept = map[string]bool{}, 0
 }
 
-func (s *sink) Unmet() []string {
+func (s *sink) Unapplied() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
@@ -197,7 +197,7 @@ func (p purges) Apply(r contract.Purge) { p.put(r.ID, r.Version, r.Deleted) }
 type clock struct {
 	mu   sync.Mutex
 	at   time.Time
-	live []time.Time // the writes that were applied live
+	live []time.Time // the times of writes that were applied live
 }
 
 func (c *clock) SetInStep(t time.Time) {
@@ -277,7 +277,7 @@ func (s server) do(t *testing.T, args ...any) {
 	}
 }
 
-// announce publishes an event with the next number like a writer, at once, without writing its record: a follower that
+// announce publishes an event with the next number like a writer, at once, without writing the record: a follower that
 // finds the number without the event would catch up.
 func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
 	t.Helper()
@@ -289,7 +289,7 @@ func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
 	e = s.chained(t, k, e)
 	link := contract.Link{Seq: e.Seq, Digest: e.Digest}.String()
 	const atOnce = "redis.call('INCR', KEYS[1]) redis.call('HSET', KEYS[2], 'head', ARGV[1], ARGV[2], ARGV[1]) " +
-		"return redis.call('PUBLISH', ARGV[3], ARGV[4])" // those who may not use MULTI may use EVAL
+		"return redis.call('PUBLISH', ARGV[3], ARGV[4])" // users without MULTI may use EVAL
 	s.do(t, "EVAL", atOnce, 2, k.SeqKey(), k.ChainKey(), link, contract.ChainField(e.Seq), k.EventsChannel(),
 		string(contract.AppendEvent(nil, e)))
 }
@@ -322,13 +322,13 @@ func start(t *testing.T, s server) *follower {
 	return followBy(t, &redis.Options{Addr: s.line.Address(), MaxRetries: -1, DialTimeout: time.Second})
 }
 
-// followBy returns a follower whose client has these options.
+// followBy returns a follower whose client has the given options.
 func followBy(t *testing.T, options *redis.Options) *follower {
 	t.Helper()
 	return followWith(t, redis.NewClient(options))
 }
 
-// followWith returns a follower with a client, which it closes.
+// followWith returns a follower with a client, and closes the client at the end.
 func followWith(t *testing.T, client *redis.Client) *follower {
 	t.Helper()
 	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(),
@@ -404,7 +404,7 @@ func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // tests mostly wait
 			test(t, serverAt(t, from(t)))
 		})
 	}

@@ -29,22 +29,22 @@ import (
 // removed is a sink that records removals.
 type removed[T any] struct{ ids []string }
 
-func (r *removed[T]) Apply(T)             {}
-func (r *removed[T]) Confirm(T) bool      { return false }
-func (r *removed[T]) Remove(id string)    { r.ids = append(r.ids, id) }
-func (r *removed[T]) Doubt(id string)     { r.Remove(id) }
-func (r *removed[T]) Announce(T)          {}
-func (r *removed[T]) Malformed(id string) { r.Remove(id) }
-func (r *removed[T]) BeginResync()        {}
-func (r *removed[T]) Unmet() []string     { return nil }
-func (r *removed[T]) EndResync()          {}
+func (r *removed[T]) Apply(T)                  {}
+func (r *removed[T]) Confirm(T) bool           { return false }
+func (r *removed[T]) Remove(id string)         { r.ids = append(r.ids, id) }
+func (r *removed[T]) Doubt(id string)          { r.Remove(id) }
+func (r *removed[T]) Announce(T)               {}
+func (r *removed[T]) ApplyMalformed(id string) { r.Remove(id) }
+func (r *removed[T]) BeginResync()             {}
+func (r *removed[T]) Unapplied() []string      { return nil }
+func (r *removed[T]) EndResync()               {}
 
 // noPurges is for tests without purges.
 type noPurges struct{}
 
 func (noPurges) Apply(contract.Purge) {}
 func (noPurges) BeginResync()         {}
-func (noPurges) Unmet() []string      { return nil }
+func (noPurges) Unapplied() []string  { return nil }
 func (noPurges) EndResync()           {}
 
 type noClock struct{}
@@ -52,7 +52,7 @@ type noClock struct{}
 func (noClock) SetInStep(time.Time)                 {}
 func (noClock) ApplyLive(_ time.Time, apply func()) { apply() }
 
-// idle returns a follower of the server at address that doesn't run, with its removals and its log.
+// idle returns a follower that doesn't run, of the server at address, with the follower's removals and log.
 func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Credential], *strings.Builder) {
 	t.Helper()
 	options.MaxRetries = -1
@@ -63,28 +63,29 @@ func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Cr
 	return New(c, client, metrics.New(), slog.New(slog.NewTextHandler(log, nil))), devices, log
 }
 
-// TestLoginRefused: a server refuses the login of a connection, which tells nothing about its records.
+// TestLoginRefused: a refused login of a connection says nothing about the server's records.
 func TestLoginRefused(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.RequireAuth("right")
 	s, devices, _ := idle(t, &redis.Options{Addr: m.Addr(), Password: "wrong"})
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.position(t.Context(), server{client, ""}, position{}); err == nil {
+	if p, err := s.readPosition(t.Context(), server{client, ""}, position{}); err == nil {
 		t.Errorf("position: got %+v, want an error", p)
 	}
 	d := contract.CredentialMember("d")
-	if err := s.readRecords(t.Context(), server{client, ""}, []weighed{{Member: d}}); err == nil || len(devices.ids) != 0 {
+	err = s.readRecords(t.Context(), server{client, ""}, []sizedRecord{{Member: d}})
+	if err == nil || len(devices.ids) != 0 {
 		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
 	}
-	if got, err := s.weigh(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
+	if got, err := s.fetchSizes(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
 		t.Errorf("sizes: got %v, want an error", got)
 	}
 }
 
-// TestOneServer moves a name to another server during a catch-up, which continues with the server that it began with.
+// TestOneServer moves a name to another server during a catch-up: the catch-up stays at its server.
 func TestOneServer(t *testing.T) {
 	old, other := miniredis.RunT(t), miniredis.RunT(t)
 	at := old.Addr()
@@ -104,7 +105,7 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
-// TestAllDoubtsEnd: one catch-up reads all devices that are in doubt.
+// TestAllDoubtsEnd: a single catch-up reads all devices that are in doubt.
 func TestAllDoubtsEnd(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
@@ -112,14 +113,14 @@ func TestAllDoubtsEnd(t *testing.T) {
 	m.Set(s.keys.SeqKey(), "1")
 	m.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d0").String())
 	for i := range 20*pipelineSize + 1 {
-		s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
+		s.doubtDevice(contract.CredentialMember(fmt.Sprint("d", i)))
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || len(s.rereads.devices) != 0 {
-		t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.devices), err)
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || len(s.rereads.members) != 0 {
+		t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.members), err)
 	}
 }
 
-// flood is a sink of objects that calls arrive with each.
+// flood is a sink of objects that calls arrive with each object.
 type flood struct {
 	removed[contract.Object]
 	arrive func()
@@ -127,49 +128,50 @@ type flood struct {
 
 func (f *flood) Apply(contract.Object) { f.arrive() }
 
-// TestLateDoubtsEnd puts devices in doubt at the end of each catch-up, more than that one reads, or than are listed. A
-// catch-up of their own reads them, which further ones don't put off.
+// TestLateDoubtsEnd puts devices in doubt at the end of each catch-up, more than a catch-up reads, or than are listed.
+// A catch-up of their own reads the devices, and further catch-ups don't delay it.
 func TestLateDoubtsEnd(t *testing.T) {
-	for _, n := range []int{10 * pipelineSize, maxAgain + 1} {
+	for _, n := range []int{10 * pipelineSize, maxRereads + 1} {
 		t.Run(fmt.Sprint(n, " devices"), func(t *testing.T) {
 			s, _, m := inOrder(t, contract.ObjectMember("/a"))
 			s.rereads.limiter = rate.NewLimiter(rate.Every(time.Hour), 1)
 			objects := &flood{arrive: func() {
 				for i := range n {
-					s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
+					s.doubtDevice(contract.CredentialMember(fmt.Sprint("d", i)))
 				}
 			}}
 			s.Objects = objects
 			for range 2 {
 				s.seq = 0                 // /a is read
-				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
-				if err := s.catchUp(t.Context(), onConnected); err != nil || !s.doubtful() {
-					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.rereads.devices), err)
+				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire the lease
+				if err := s.catchUp(t.Context(), catchUpConnected); err != nil || !s.needsReread() {
+					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.rereads.members), err)
 				}
 			}
 			objects.arrive = func() {}
 			m.Del(s.keys.ResyncKey())
 			select {
-			case <-s.rereads.due.C:
+			case <-s.rereads.timer.C:
 			case <-time.After(await.Deadline):
 				t.Fatal("no catch-up is due")
 			}
-			if err := s.rereadDue(t.Context()); err != nil || s.doubtful() {
-				t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.devices), err)
+			if err := s.runDueCatchUp(t.Context()); err != nil || s.needsReread() {
+				t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.members), err)
 			}
 		})
 	}
 }
 
-// TestGrantBeforeACatchUp begins a catch-up while grants wait, or are read: it reads them, since it may take minutes.
+// TestGrantBeforeACatchUp begins a catch-up while grants wait, or are read: the catch-up reads the grants, since it may
+// take minutes.
 func TestGrantBeforeACatchUp(t *testing.T) {
 	a, b := contract.CredentialMember("a"), contract.CredentialMember("b")
 	s, order, _ := inOrder(t, a, b)
-	if err := s.catchUp(t.Context(), onConnected); err != nil {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 		t.Fatal(err)
 	}
 	s.grants.waiting[a], s.grants.reading, *order = true, map[contract.Member]bool{b: true}, nil
-	if err := s.catchUp(t.Context(), onGap); err != nil {
+	if err := s.catchUp(t.Context(), catchUpGap); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(*order, ""); got != "cc" {
@@ -177,16 +179,16 @@ func TestGrantBeforeACatchUp(t *testing.T) {
 	}
 }
 
-// TestAwayForADay is out of touch for so long that a tombstone may have expired, and a record may have been written
-// since with a lower version than the one before it: everything is read again.
+// TestAwayForADay is disconnected for so long that a tombstone may have expired, and a new record may have a lower
+// version than the record before the tombstone: everything is read again.
 func TestAwayForADay(t *testing.T) {
 	s, order, m := inOrder(t, contract.CredentialMember("d"))
 	for name, test := range map[string]struct {
 		away time.Duration
 		want string
 	}{"an hour": {time.Hour, ""}, "a day": {24 * time.Hour, "c"}} {
-		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
-		if err := s.catchUp(t.Context(), onConnected); err != nil {
+		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire the lease
+		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 			t.Fatal(err)
 		}
 		if s.historyAt != s.historyAt.Round(0) {
@@ -194,11 +196,12 @@ func TestAwayForADay(t *testing.T) {
 		}
 		s.historyAt, *order = s.historyAt.Add(-test.away), nil
 		m.Del(s.keys.ResyncKey())
-		compared := s.compare(t.Context(), s.ask(t.Context(), position{seq: s.seq, catchups: s.catchups, at: time.Now()}))
+		asked := position{seq: s.seq, catchups: s.catchups, at: time.Now()}
+		compared := s.comparePosition(t.Context(), s.askPosition(t.Context(), asked))
 		if away := errors.Is(compared, errOtherServer); away != (test.want != "") {
 			t.Errorf("%s: compared: %v", name, compared)
 		}
-		if err := s.catchUp(t.Context(), onConnected); err != nil {
+		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(*order, ""); got != test.want {
@@ -217,15 +220,15 @@ type ordered[T any] struct {
 func (o ordered[T]) Apply(T)    { *o.order = append(*o.order, o.kind) }
 func (o ordered[T]) Announce(T) { *o.order = append(*o.order, o.kind) }
 
-// tombstone is a record that either kind can have.
+// tombstone is a record of either kind.
 var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "1"}
 
 // registered is a record of a device.
 var registered = map[string]string{"version": "1", "published": "1",
 	"hash": "$2a$04$" + strings.Repeat("a", 53)}
 
-// inOrder returns an idle follower of a Redis that has tombstones of members, in this order, in the data epoch
-// "aaa…", and the kinds of the records that it has applied.
+// inOrder returns an idle follower of a Redis that has tombstones of members, in the given order, in the data epoch
+// "aaa…", and the kinds of the records that the follower has applied.
 func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.RunT(t)
@@ -268,14 +271,14 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		m.HSet(s.keys.CredentialKey("d"), field, value)
 	}
 	epoch := strings.Repeat("a", 32)
-	s.in = newInbox(1, &s.board.waiting)
+	s.inbox = newInbox(1, &s.board.waitingBytes)
 	for _, e := range []contract.Event{
 		{DataEpoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
 		{DataEpoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
 		{DataEpoch: strings.Repeat("b", 32), Seq: 303, Member: contract.CredentialMember("foreign"), Fields: tombstone},
 	} {
 		e.Digest = strings.Repeat("0", 40) // not looked at
-		s.in.put(string(contract.AppendEvent(nil, e)))
+		s.inbox.put(string(contract.AppendEvent(nil, e)))
 	}
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
@@ -286,7 +289,7 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		t.Errorf("got %d of objects and %d of devices, the first one after %d; want 300, and 1 after at most %d",
 			strings.Count(got, "o"), strings.Count(got, "c"), at, pipelineSize)
 	}
-	if payloads, _, _ := s.in.take(); len(payloads) != 3 {
+	if payloads, _, _ := s.inbox.take(); len(payloads) != 3 {
 		t.Errorf("got %d events left for their turn, want 3", len(payloads))
 	}
 }
@@ -308,21 +311,21 @@ type doubting struct {
 
 func (d *doubting) Doubt(id string) { d.doubted <- id }
 
-// TestRevokedDuringARead revokes a device, or gives it another secret, while Redis takes its time to answer: the old
-// secret doesn't count until then, and the answer, which may be older, isn't applied.
+// TestRevokedDuringARead revokes a device, or gives the device another secret, while Redis takes its time to answer:
+// until the answer, the old secret doesn't count, and the answer, which may be older, isn't applied.
 func TestRevokedDuringARead(t *testing.T) {
 	for name, event := range map[string]string{"revoked": revocation(), "another secret": announcement(registered)} {
 		t.Run(name, func(t *testing.T) {
 			s, order, m := inOrder(t, contract.CredentialMember("d"))
 			d := &doubting{ordered[contract.Credential]{kind: "c", order: order}, make(chan string, 1)}
-			s.Credentials, s.in = d, newInbox(1, &s.board.waiting)
+			s.Credentials, s.inbox = d, newInbox(1, &s.board.waitingBytes)
 			reads := 0
 			m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
 				if command != "HGETALL" {
 					return false
 				}
 				if reads++; reads == 1 {
-					s.in.put(event)
+					s.inbox.put(event)
 					select {
 					case <-d.doubted:
 					case <-time.After(await.Deadline):
@@ -331,26 +334,26 @@ func TestRevokedDuringARead(t *testing.T) {
 				}
 				return false
 			})
-			if err := s.catchUp(t.Context(), onConnected); err != nil {
+			if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(*order, ""); reads != 2 || got != "c" || len(s.rereads.devices) > 0 {
+			if got := strings.Join(*order, ""); reads != 2 || got != "c" || len(s.rereads.members) > 0 {
 				t.Errorf("%d reads, %q applied, %d to read again; want the second of 2, and none", reads, got,
-					len(s.rereads.devices))
+					len(s.rereads.members))
 			}
 		})
 	}
 }
 
-// TestRevokedAsRedisGoes: a revocation that has arrived counts, whatever ends the subscription before its turn.
+// TestRevokedAsRedisGoes: a revocation that has arrived counts, however the subscription ends before its turn.
 func TestRevokedAsRedisGoes(t *testing.T) {
 	for name, end := range map[string]func(*Follower){
-		"waiting":   func(s *Follower) { s.in.put(revocation()) },
-		"announced": func(s *Follower) { s.readAgain(contract.CredentialMember("d")) },
+		"waiting":   func(s *Follower) { s.inbox.put(revocation()) },
+		"announced": func(s *Follower) { s.addReread(contract.CredentialMember("d")) },
 		"after an overflow": func(s *Follower) {
-			s.in.put(revocation())
-			s.in.lost = true
-			if err := s.takeIn(t.Context(), s.in); err == nil {
+			s.inbox.put(revocation())
+			s.inbox.lost = true
+			if err := s.applyInbox(t.Context(), s.inbox); err == nil {
 				t.Error("caught up without Redis")
 			}
 		},
@@ -358,17 +361,17 @@ func TestRevokedAsRedisGoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, order, m := inOrder(t)
 			d := &doubting{ordered[contract.Credential]{kind: "c", order: order}, make(chan string, 2)}
-			s.Credentials, s.in, s.dataEpoch = d, newInbox(1, &s.board.waiting), strings.Repeat("a", 32)
+			s.Credentials, s.inbox, s.dataEpoch = d, newInbox(1, &s.board.waitingBytes), strings.Repeat("a", 32)
 			m.Close()
 			end(s)
-			if s.abandon(); len(d.doubted) == 0 || s.board.waiting.Load() != 0 {
-				t.Errorf("%d in doubt, %d bytes wait; want d in doubt, and none", len(d.doubted), s.board.waiting.Load())
+			if s.abandonSubscription(); len(d.doubted) == 0 || s.board.waitingBytes.Load() != 0 {
+				t.Errorf("%d in doubt, %d bytes wait; want d in doubt, and none", len(d.doubted), s.board.waitingBytes.Load())
 			}
 		})
 	}
 }
 
-// ending ends something once it has got a device.
+// ending calls a function once it has got a device.
 type ending struct {
 	ordered[contract.Credential]
 	end func()
@@ -379,7 +382,7 @@ func (e *ending) Apply(c contract.Credential) {
 	e.end()
 }
 
-// TestRevokedBeforeItsTurn revokes a device while other shards read their objects, and this one waits for its turn.
+// TestRevokedBeforeItsTurn revokes a device while other shards read objects, and its shard waits for a slot.
 func TestRevokedBeforeItsTurn(t *testing.T) {
 	s, order, m := inOrder(t, contract.ObjectMember("/a"))
 	for field, value := range tombstone {
@@ -388,12 +391,12 @@ func TestRevokedBeforeItsTurn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)
 	defer cancel()
 	s.Credentials = &ending{ordered[contract.Credential]{kind: "c", order: order}, cancel}
-	s.in = newInbox(1, &s.board.waiting)
+	s.inbox = newInbox(1, &s.board.waitingBytes)
 	for range maxReads {
-		<-s.board.turns
+		<-s.board.readSlots
 	}
 	defer time.AfterFunc(100*time.Millisecond, func() {
-		s.in.put(revocation())
+		s.inbox.put(revocation())
 	}).Stop()
 	err := s.catchUp(ctx, "connected")
 	if got := strings.Join(*order, ""); got != "c" || !errors.Is(err, context.Canceled) {
@@ -416,7 +419,7 @@ func TestLostIsRemembered(t *testing.T) {
 		at: time.Now()}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
-	if err := s.compare(t.Context(), p); err != nil {
+	if err := s.comparePosition(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") ||
@@ -430,7 +433,7 @@ func TestLostIsRemembered(t *testing.T) {
 func TestPositionMoves(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
-	s.refuses.info.Store(true) // miniredis would make it read again for that
+	s.withheld.info.Store(true) // miniredis would cause another read
 	m.Set(s.keys.SeqKey(), "7")
 	chain := 0
 	m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
@@ -439,11 +442,11 @@ func TestPositionMoves(t *testing.T) {
 		}
 		return false
 	})
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.position(t.Context(), server{client, ""}, position{}); err != nil || p.seq != 8 || chain != 2 {
+	if p, err := s.readPosition(t.Context(), server{client, ""}, position{}); err != nil || p.seq != 8 || chain != 2 {
 		t.Errorf("got number %d and the chain read %d times, %v; want 8 and twice", p.seq, chain, err)
 	}
 }
@@ -455,7 +458,7 @@ func TestSlowRecords(t *testing.T) {
 		members = append(members, contract.CredentialMember(fmt.Sprint("d", i)))
 	}
 	s, _, _ := inOrder(t, members...)
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +475,7 @@ func TestSlowRecords(t *testing.T) {
 	if err := read(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || s.batch != pipelineSize {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || s.batch != pipelineSize {
 		t.Errorf("got %v, and %d at once after it went well, want %d", err, s.batch, pipelineSize)
 	}
 }
@@ -483,20 +486,20 @@ func TestReadsAreMeasured(t *testing.T) {
 	measured := func() float64 {
 		return metricstest.Value(t, s.metrics, "gatehouse_redis_seconds", "call", "pipeline")
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || measured() == 0 {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || measured() == 0 {
 		t.Errorf("got %v, and %v calls of a catch-up", err, measured())
 	}
 	before := measured()
-	s.running, s.grants.answers = new(sync.WaitGroup), make(chan granted, 1)
+	s.readers, s.grants.replies = new(sync.WaitGroup), make(chan grantReplies, 1)
 	s.grants.waiting[contract.CredentialMember("d")] = true
-	s.readGranted(t.Context())
-	if g := <-s.grants.answers; g.err != nil || measured() == before {
+	s.readGrants(t.Context())
+	if g := <-s.grants.replies; g.err != nil || measured() == before {
 		t.Errorf("got %v, and %v calls for a grant", g.err, measured()-before)
 	}
 }
 
-// slowFrom times out pipelines that read at least this many records, with the client's error after some replies have
-// arrived.
+// slowFrom times out pipelines that read at least the given number of records, with the client's error after some
+// replies have arrived.
 type slowFrom int
 
 func (slowFrom) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -549,7 +552,7 @@ func BenchmarkResync(b *testing.B) {
 			cpu := func() float64 { return usage("cpu", "used_cpu_user") + usage("cpu", "used_cpu_sys") }
 			sentBefore, cpuBefore := sent(), cpu()
 			for b.Loop() {
-				s.synced, s.full.tried = false, resynced
+				s.synced, s.resync.tried = false, resynced
 				if err := s.catchUp(b.Context(), "connected"); err != nil {
 					b.Fatal(err)
 				}
@@ -586,11 +589,11 @@ func TestCause(t *testing.T) {
 		{refused("1"), refused("22")}, {lookup("1"), lookup("2")}, {page(1), page(2)}, {expired("1"), expired("2")},
 		{sentinels(refused("1"), lookup("1")), sentinels(lookup("2"), refused("22"))},
 	} {
-		if a, b := cause(same[0]), cause(same[1]); a != b {
+		if a, b := rootCause(same[0]), rootCause(same[1]); a != b {
 			t.Errorf("got %q and %q, want one cause", a, b)
 		}
 	}
-	if a, b := cause(page(1)), cause(refused("1")); a == b {
+	if a, b := rootCause(page(1)), rootCause(refused("1")); a == b {
 		t.Errorf("got %q for both, want two", a)
 	}
 }
@@ -610,23 +613,23 @@ func TestNext(t *testing.T) {
 		{maxRefused, refused, maxRefused},
 		{maxRefused, errSilent, maxBackoff},
 	} {
-		if got := next(test.backoff, test.err); got != test.want {
+		if got := nextBackoff(test.backoff, test.err); got != test.want {
 			t.Errorf("after %v and %v: got %v, want %v", test.backoff, test.err, got, test.want)
 		}
 	}
 }
 
-// TestUnknownPosition: a position that can't be read for a while is logged once.
+// TestUnknownPosition: a position that stays unreadable is logged once.
 func TestUnknownPosition(t *testing.T) {
 	s, _, log := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
 	refused := errors.New("NOPERM")
-	s.unknown(refused)
+	s.logUnknownPosition(refused)
 	if log.Len() != 0 {
 		t.Errorf("got %s, want nothing yet", log)
 	}
-	s.compared.unknownAt = s.compared.unknownAt.Add(-unknownFor)
+	s.comparison.unknownAt = s.comparison.unknownAt.Add(-unknownLogAfter)
 	for range 3 {
-		s.unknown(refused)
+		s.logUnknownPosition(refused)
 	}
 	if got := strings.Count(log.String(), "level=WARN"); got != 1 {
 		t.Errorf("got %d lines, want 1: %s", got, log)
@@ -644,20 +647,20 @@ func TestAnswerOfBefore(t *testing.T) {
 	for field, value := range tombstone {
 		m.HSet(s.keys.RecordKey(d), field, value)
 	}
-	client, err := s.master(t.Context())
+	client, err := s.findMaster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies, err := s.fetch(t.Context(), client, []weighed{{Member: d}}, grantTimeout, nil, false)
+	replies, err := s.fetchRecords(t.Context(), client, []sizedRecord{{Member: d}}, grantTimeout, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{"taken away": 0, "not": 1} {
 		s.grants.reading = map[contract.Member]bool{d: true}
 		if order = nil; name == "taken away" {
-			s.takeAway(d)
+			s.doubtDevice(d)
 		}
-		if err := s.finish(granted{members: []contract.Member{d}, replies: replies}); err != nil {
+		if err := s.applyGrants(grantReplies{members: []contract.Member{d}, replies: replies}); err != nil {
 			t.Fatal(err)
 		}
 		if len(order) != want {
@@ -678,7 +681,7 @@ func TestInStepWhenRead(t *testing.T) {
 	}
 	s.grants.waiting, s.grants.reading, s.grants.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true},
 		map[contract.Member]bool{}, 1
-	if err := s.finish(granted{}); err != nil {
+	if err := s.applyGrants(grantReplies{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.board.inStep[0]; got != at {
@@ -691,7 +694,7 @@ func TestInStepWhenRead(t *testing.T) {
 	}
 }
 
-// TestEmptyInARow: only a shard that was empty at each look since AcceptLossAfter is believed.
+// TestEmptyInARow: only a shard that was empty at each look since AcceptLossAfter counts as lost.
 func TestEmptyInARow(t *testing.T) {
 	s, _, _ := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
 	begin := time.Now()
@@ -713,19 +716,19 @@ func TestEmptyInARow(t *testing.T) {
 		{time.Second, 6 * time.Hour, position{}, false},
 	} {
 		s.AcceptLossAfter, look.p.at = look.after, begin.Add(look.at)
-		if err := s.believe(look.p, true); (err == nil) != look.believed {
+		if err := s.confirmNotLost(look.p, true); (err == nil) != look.believed {
 			t.Errorf("at %v: got %v, want %v", look.at, err, look.believed)
 		}
 	}
 }
 
-// TestEmptiedWhileRead loses keys before a command of a catch-up: what is absent then was not deleted.
+// TestEmptiedWhileRead loses keys before a command of a catch-up: records that are absent afterwards were not deleted.
 func TestEmptiedWhileRead(t *testing.T) {
 	d := contract.CredentialMember("d")
 	for _, tt := range []struct {
 		name, before string
 		lose         func(f *Follower, m *miniredis.Miniredis)
-		gone         bool // the device, from what Redis has then
+		gone         bool // the device is absent in Redis after the loss
 	}{
 		{"all before the log is read", "ZRANGE", func(_ *Follower, m *miniredis.Miniredis) { m.FlushAll() }, false},
 		{"all", "HGETALL", func(_ *Follower, m *miniredis.Miniredis) { m.FlushAll() }, false},
@@ -753,7 +756,7 @@ func TestEmptiedWhileRead(t *testing.T) {
 				}
 				return false
 			})
-			if err := s.catchUp(t.Context(), onConnected); err == nil || s.synced || len(devices.ids) > 0 != tt.gone {
+			if err := s.catchUp(t.Context(), catchUpConnected); err == nil || s.synced || len(devices.ids) > 0 != tt.gone {
 				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and d removed: %v",
 					err, s.synced, devices.ids, len(*order), tt.gone)
 			}

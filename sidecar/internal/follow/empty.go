@@ -10,18 +10,19 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// emptyInARow is how long nobody may have looked at a shard that counts as empty since then: Redis may be away.
-const emptyInARow = 10 * time.Second
+// If the last two looks at an empty shard are further apart than maxEmptyGap, AcceptLossAfter starts again: Redis may
+// have been away.
+const maxEmptyGap = 10 * time.Second
 
-// emptyError means that a shard of Redis has neither data epoch nor sequence number: it was never written to, or lost
-// everything. If keys isn't "", the shard lost only these keys, and has others.
+// emptyError means that a shard of Redis has neither data epoch nor sequence number: the shard was never written to, or
+// lost everything. If keys isn't "", the shard lost only these keys, and still has some.
 type emptyError struct {
 	keys     string
-	followed bool // nonetheless
+	followed bool // nonetheless, because this follower has read everything
 }
 
-// followed reports whether a shard that isn't believed for the reason err is followed nonetheless.
-func followed(err error) bool {
+// isFollowedAnyway reports whether a shard is followed despite its loss err.
+func isFollowedAnyway(err error) bool {
 	lost, is := errors.AsType[emptyError](err)
 	return is && lost.followed
 }
@@ -36,19 +37,20 @@ func (e emptyError) Error() string {
 		"restore its data, publish it again, or accept the loss by gatehousectl accept-loss"
 }
 
-// errOtherDataEpoch: Redis was emptied, or lost its log, while it was read.
+// errOtherDataEpoch: Redis was emptied, or lost its log, during a read.
 var errOtherDataEpoch = errors.New(
 	"redis has another data epoch, or no log any more, than when its log was read: everything is read again")
 
-// written reports whether anything of the shard shows that it was written to. What accept-loss leaves in an empty shard
-// is a data epoch alone.
-func (p *position) written() bool { return p.seq != 0 || p.last != 0 || p.head.Seq != 0 }
+// hasWrites reports whether a key of the shard shows that the shard was written to. accept-loss leaves only a data
+// epoch in an empty shard.
+func (p *position) hasWrites() bool { return p.seq != 0 || p.last != 0 || p.head.Seq != 0 }
 
-// nameLostKeys returns the names of keys that the shard must have, because it has others or had them when the follower
-// read it, and has not; "": none. Without these keys, records that Redis still has look deleted. A log that was lost
-// counts as missing also after further writes, and seq, if the log has a higher number that a script may have counted.
+// nameLostKeys returns the names of the keys that the shard has lost; "": none. The shard must have the keys because it
+// has other keys, or because the follower has read them. Without these keys, records that Redis still has look deleted.
+// A lost log counts as lost even after further writes; so does seq, if the log has a higher number that a script may
+// have counted.
 func (f *Follower) nameLostKeys(p position) string {
-	if !p.written() && (f.seq == 0 || p.dataEpoch == "" || p.dataEpoch != f.dataEpoch) {
+	if !p.hasWrites() && (f.seq == 0 || p.dataEpoch == "" || p.dataEpoch != f.dataEpoch) {
 		return ""
 	}
 	var names []string
@@ -64,28 +66,29 @@ func (f *Follower) nameLostKeys(p position) string {
 	return strings.Join(names, ", ")
 }
 
-// lacksOnlyLog reports whether nothing but the log was lost, and nothing that the follower has not read yet.
+// lacksOnlyLog reports whether only the log was lost, and the follower has read everything that the lost log had.
 func (f *Follower) lacksOnlyLog(p position) bool {
 	return f.nameLostKeys(p) == f.keys.LogKey() && f.seq+1 >= p.lost
 }
 
-// believe returns an error if the shard is empty or lacks keys, until it has been so for AcceptLossAfter. The records
-// of such a shard seem deleted, so it counts as unreachable: one server that comes back without its data would have all
-// devices of the fleet refused at once. Who has read what the lost log had, and needn't read everything again, goes on.
-func (f *Follower) believe(p position, full bool) error {
+// confirmNotLost returns an error if the shard is empty or lacks keys, until the loss has lasted for AcceptLossAfter.
+// The records of a lost shard seem deleted, so the shard counts as unreachable: otherwise a single server that comes
+// back without its data would have all devices of the fleet refused at once. A follower that has read the lost log, and
+// needn't read everything again, goes on.
+func (f *Follower) confirmNotLost(p position, full bool) error {
 	lost := emptyError{f.nameLostKeys(p), !full && f.lacksOnlyLog(p)}
-	f.board.setChainless(f.Shard, p.chained && p.written() && p.head.Seq == 0, f.keys.ChainKey(), f.log)
-	if lost.keys == "" && (p.dataEpoch != "" || p.written()) {
-		f.compared.emptySince, f.compared.emptyAt = time.Time{}, time.Time{}
+	f.board.setChainless(f.Shard, p.chained && p.hasWrites() && p.head.Seq == 0, f.keys.ChainKey(), f.log)
+	if lost.keys == "" && (p.dataEpoch != "" || p.hasWrites()) {
+		f.comparison.emptySince, f.comparison.emptyAt = time.Time{}, time.Time{}
 		f.board.setEmpty(f.Shard, nil)
 		return nil
 	}
-	if p.at.Sub(f.compared.emptyAt) > emptyInARow {
-		f.compared.emptySince = p.at
+	if p.at.Sub(f.comparison.emptyAt) > maxEmptyGap {
+		f.comparison.emptySince = p.at
 	}
-	f.compared.emptyAt = p.at
-	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.compared.emptySince) >= f.AcceptLossAfter
-	if believed {
+	f.comparison.emptyAt = p.at
+	accepted := f.AcceptLossAfter > 0 && p.at.Sub(f.comparison.emptySince) >= f.AcceptLossAfter
+	if accepted {
 		f.board.setEmpty(f.Shard, nil)
 		return nil
 	}
@@ -100,15 +103,15 @@ func (f *Follower) believe(p position, full bool) error {
 	return nil
 }
 
-// noticeLog has everything read again once the loss of the log was accepted, or the log is back: then it is what a
-// sidecar that starts would read.
-func (f *Follower) noticeLog(p position) {
+// noticeLogBack requires a full resync once the loss of the log was accepted, or the log is back: the follower must
+// have the same records as a sidecar that starts.
+func (f *Follower) noticeLogBack(p position) {
 	if f.logLost && p.lost == 0 {
-		f.logLost, f.synced, f.full.owed = false, false, resyncLost
+		f.logLost, f.synced, f.resync.pending = false, false, resyncLost
 	}
 }
 
-// setEmpty records why the shard isn't believed; nil: it is.
+// setEmpty records the shard's loss that was not accepted; nil: none.
 func (b *board) setEmpty(shard int, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,15 +125,15 @@ func (b *board) setEmpty(shard int, why error) {
 	b.metrics.RedisEmpty.Set(float64(count))
 }
 
-// emptiness returns why the shard isn't believed; nil: it is.
-func (b *board) emptiness(shard int) error {
+// emptyReason returns the shard's loss that was not accepted; nil: none.
+func (b *board) emptyReason(shard int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.empty[shard]
 }
 
 // setChainless records whether the shard has lost its chain. Nothing else depends on the chain, and the next write
-// begins a new one.
+// begins a new chain.
 func (b *board) setChainless(shard int, lost bool, key string, log *slog.Logger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +156,7 @@ func (g *Group) Ready() error {
 	default:
 	}
 	for i := range g.followers {
-		if err := g.board.emptiness(i); err != nil {
+		if err := g.board.emptyReason(i); err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}
 	}

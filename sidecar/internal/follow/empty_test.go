@@ -14,7 +14,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// awaitEmpty waits until so many shards are empty and not believed, and Redis was asked some more times since.
+// awaitEmpty waits until the given number of shards are empty, without an accepted loss, and Redis was asked some more
+// times since.
 func (g *group) awaitEmpty(t *testing.T, shards float64) {
 	t.Helper()
 	value := func(name string) float64 { return metricstest.Value(t, g.metrics, name) }
@@ -25,7 +26,7 @@ func (g *group) awaitEmpty(t *testing.T, shards float64) {
 	}
 }
 
-// endings are what ends the doubt in an empty Redis, with the number of objects that are left.
+// endings end the doubt in an empty Redis, and return the number of objects that are left.
 var endings = map[string]func(t *testing.T, s server) int{
 	"a write":     func(t *testing.T, s server) int { s.put(t, "/new"); return 1 },
 	"accept-loss": func(t *testing.T, s server) int { s.accept(t); return 0 },
@@ -57,7 +58,7 @@ func TestEmptyAtStart(t *testing.T) {
 	}
 }
 
-// TestEmptyIsNotBelieved empties Redis: the follower keeps what it has, and is not in step, until something is written
+// TestEmptyIsNotBelieved empties Redis: the follower keeps its records, and is not in step, until Redis is written to
 // or the loss is accepted.
 func TestEmptyIsNotBelieved(t *testing.T) {
 	ways := map[string]func(t *testing.T) (s server, empty func()){
@@ -113,7 +114,7 @@ func TestEmptyIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestOneShardIsEmpty: the other one is followed, and believed of neither that the empty one has lost its data.
+// TestOneShardIsEmpty: the other shard is followed, and the loss of the empty shard is accepted for neither.
 func TestOneShardIsEmpty(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const shards = contract.Shards(2)

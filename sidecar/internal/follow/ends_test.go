@@ -44,7 +44,7 @@ func (e *served) DeleteObjects(keys []string) {
 	}
 }
 
-// ends is a Redis, a sidecar's cache and verifier that follow it, and what both must have.
+// ends is a Redis, a sidecar's cache and verifier that follow it, and the records that both must have.
 type ends struct {
 	t        *testing.T
 	s        server
@@ -91,7 +91,7 @@ func startEnds(t *testing.T) *ends {
 	return x
 }
 
-// put publishes an object by the current writer, or an older one.
+// put publishes an object by the current writer, or by an older writer.
 func (x *ends) put(key string, version uint64, older *redis.Script) {
 	x.t.Helper()
 	etag := fmt.Sprintf("%q", strconv.Itoa(len(x.steps)))
@@ -105,7 +105,7 @@ func (x *ends) enrol(id string, version uint64, older *redis.Script) {
 		map[string]string{"hash": hashOfS}, func() { x.admitted[id] = true })
 }
 
-// run writes a record. With version 0 it must succeed, with another one done is what success means.
+// run writes a record. With version 0 the write must succeed; with another version, done means success.
 func (x *ends) run(step string, version uint64, older *redis.Script, m contract.Member, fields map[string]string,
 	done func()) {
 	x.t.Helper()
@@ -180,13 +180,13 @@ func (x *ends) purge() {
 	})
 }
 
-// direct is what no script does.
+// direct sends a command that no script sends.
 func (x *ends) direct(step string, command ...any) {
 	x.t.Helper()
 	x.must(step, func() error { return x.s.Do(x.t.Context(), command...).Err() })
 }
 
-// agree waits until the sidecar has what was written.
+// agree waits until the sidecar has all writes.
 func (x *ends) agree() {
 	x.t.Helper()
 	differ := func() string {
@@ -230,8 +230,8 @@ const (
 	lastOf = "9007199254740991"
 )
 
-// TestCountersAtTheirEnd sets each counter to its end, as an older writer may have, or who may write to Redis directly:
-// a deletion, a revocation, a purge and what is written next take effect.
+// TestCountersAtTheirEnd sets each counter to its end, as an older writer, or a client that writes to Redis directly,
+// may have: a deletion, a revocation, a purge and the next write take effect.
 func TestCountersAtTheirEnd(t *testing.T) {
 	for name, end := range map[string]func(x *ends){
 		"versions of older writers": func(x *ends) {
@@ -316,7 +316,7 @@ func TestCountersAtTheirEnd(t *testing.T) {
 	t.Run("both version and time of a record, which nothing follows", func(t *testing.T) {
 		t.Parallel()
 		x := startEnds(t)
-		// What a sidecar reads when it starts, or after a forged event.
+		// The records that a sidecar reads when it starts, or after a forged event.
 		x.put("/a", last, x.older)
 		x.enrol("d", last, x.older)
 		x.direct("published", "HSET", keys.ObjectKey("/a"), "published", lastOf)
@@ -333,7 +333,7 @@ func TestCountersAtTheirEnd(t *testing.T) {
 }
 
 // TestCountersAreWild writes versions at and around each bound, and counters that no script leaves. The test's own map
-// has which writes succeeded: whatever the counters were, the sidecar ends with what was written last.
+// has the successful writes: whatever the counters were, the sidecar ends with the last write.
 func TestCountersAreWild(t *testing.T) {
 	random, steps := rand.New(rand.NewPCG(seed.Of(t), 0)), sized(5000, 500)
 	x := startEnds(t)
@@ -374,7 +374,7 @@ func TestCountersAreWild(t *testing.T) {
 				x.direct(fmt.Sprint("score of ", key, " ", end), "ZADD", keys.LogKey(), "XX", end, "o:"+key)
 				x.put(key, 0, nil)
 			default:
-				// The sidecar knows the time of the last write: a lower one is a counter set back.
+				// The sidecar knows the time of the last write: a lower time is a counter set back.
 				if then, err := x.s.HGet(t.Context(), keys.CredentialKey(id), "published").Uint64(); err == nil && end > then {
 					x.direct(fmt.Sprint("published of ", id, " ", end), "HSET", keys.CredentialKey(id), "published", end)
 				}
@@ -384,9 +384,9 @@ func TestCountersAreWild(t *testing.T) {
 	}
 }
 
-// TestLaterContract: a later release's writers and readers work beside ours until one uses what ours don't know. From
-// then on each of our writes is refused by name, and the sidecar keeps what it has: no write succeeds that the edge
-// doesn't get.
+// TestLaterContract: a later release's writers and readers work beside ours until a later writer uses a feature that
+// ours don't know. Afterwards each of our writes is refused by name, and the sidecar keeps its records: no write
+// succeeds that the edge doesn't get.
 func TestLaterContract(t *testing.T) {
 	source, err := os.ReadFile("../../../clients/go/publish/write.lua")
 	if err != nil {
@@ -458,7 +458,7 @@ func TestLaterContract(t *testing.T) {
 			}
 			const refused = `redis can't be followed: the edge serves what it has" error="{gatehouse:0}:chain needs version 2`
 			await.Until(t, "the refusal in the log", func() bool { return strings.Contains(x.log.String(), refused) })
-			x.put("/unseen", 0, next) // ours doesn't read it
+			x.put("/unseen", 0, next) // our sidecar doesn't read the object
 			delete(x.want, "/unseen")
 			x.agree()
 		})

@@ -14,7 +14,7 @@ import (
 // Tests wait for many comparisons and full resyncs.
 func init() { compareEvery, fullEvery = 200*time.Millisecond, 200*time.Millisecond }
 
-// New returns a Follower of one shard, without a group.
+// New returns a Follower of a single shard, without a group.
 func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
 	c.Keyspace, c.Shard = contract.Keyspace{Database: redisurl.Database(client)}, 0
 	return newFollower(c, newBoard(1, c.Clock, m), client, m, log)

@@ -21,7 +21,7 @@ import (
 // oneWay is half of the round trip to a distant Redis.
 const oneWay = 20 * time.Millisecond
 
-// farServer returns a redis-server at that distance.
+// farServer returns a redis-server at the distance far.
 func farServer(t *testing.T) server {
 	t.Helper()
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
@@ -29,7 +29,7 @@ func farServer(t *testing.T) server {
 	return s
 }
 
-// fill writes this many objects in one batch, without events.
+// fill writes the given number of objects in a single batch, without events.
 func (s server) fill(t *testing.T, objects int) {
 	t.Helper()
 	pipe := s.Pipeline()
@@ -113,7 +113,7 @@ func TestResyncEnds(t *testing.T) {
 	}
 }
 
-// TestRevokedDuringCatchUp: a follower has missed many objects and one revocation, and another device is revoked during
+// TestRevokedDuringCatchUp: a follower has missed many objects and a revocation, and another device is revoked during
 // the catch-up. Neither revocation waits for the objects.
 func TestRevokedDuringCatchUp(t *testing.T) {
 	s := farServer(t)
@@ -210,7 +210,7 @@ func TestSubscribedElsewhere(t *testing.T) {
 	}
 }
 
-// TestFirstStartWithoutRedis: the log has another message before the first catch-up.
+// TestFirstStartWithoutRedis: before the first catch-up, the log has another message.
 func TestFirstStartWithoutRedis(t *testing.T) {
 	f := followBy(t, &redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	await.Until(t, "two attempts", func() bool { return f.count(t, "gatehouse_redis_errors_total") >= 2 })

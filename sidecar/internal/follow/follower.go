@@ -1,5 +1,5 @@
-// Package follow follows Redis: it subscribes to the events, catches up from the change log, and then applies event by
-// event. It handles every possible loss of events by a catch-up.
+// Package follow follows Redis: it subscribes to the events, catches up from the change log, and applies the events in
+// order. A catch-up repairs every possible loss of events.
 package follow
 
 import (
@@ -29,28 +29,29 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to Redis.
+	// callTimeout bounds a call to Redis.
 	callTimeout = 5 * time.Second
 	minBackoff  = 50 * time.Millisecond
-	// maxBackoff bounds the wait before a new attempt, and so adds to the edge's delay when Redis is back.
+	// maxBackoff bounds the delay of a new attempt, and so adds to the edge's delay when Redis is back.
 	maxBackoff = 250 * time.Millisecond
-	// maxRefused bounds it while only an operator can fix the cause: an attempt costs Redis two connections, a sidecar.
+	// maxRefused bounds the delay while only an operator can fix the cause: an attempt costs Redis two connections per
+	// sidecar.
 	maxRefused = 2 * time.Second
 )
 
 // compareEvery is the interval between comparisons of Redis's position with the follower's. Tests shorten it.
 var compareEvery = time.Second
 
-// Sink receives the records of one kind. It compares versions itself.
+// Sink receives the records of a single kind, and compares versions.
 type Sink[T any] interface {
-	// Apply receives a record, which may be newer than the known one.
+	// Apply receives a record, which may be newer than the known record.
 	Apply(record T)
-	// Remove removes the record with this id: Redis has none, or an object that can't be read.
+	// Remove removes the record with this id: Redis has no record, or an unreadable object.
 	Remove(id string)
 	// BeginResync begins a full resync: all records follow, and their versions start over.
 	BeginResync()
-	// Unmet returns the ids of known records that the resync has not applied yet.
-	Unmet() []string
+	// Unapplied returns the ids of known records that the resync has not applied yet.
+	Unapplied() []string
 	// EndResync removes the records that the resync has not applied.
 	EndResync()
 }
@@ -58,63 +59,62 @@ type Sink[T any] interface {
 // Objects is a Sink that stores objects.
 type Objects interface {
 	Sink[contract.Object]
-	// Confirm reports whether o, apart from its bodies, equals the stored version. If so, the resync counts it as
-	// applied.
+	// Confirm reports whether o, apart from its bodies, equals the stored version. If so, the resync counts the object
+	// as applied.
 	Confirm(o contract.Object) bool
 }
 
 // Credentials is a Sink that stores credentials.
 type Credentials interface {
 	Sink[contract.Credential]
-	// Doubt makes the record with this id count for nothing until it is applied again or removed: Redis may have another
-	// one.
+	// Doubt disables the record with this id until the record is applied again or removed: Redis may have another
+	// record.
 	Doubt(id string)
-	// Announce applies what an event takes away from a device, until the record is applied, in whatever version, or
-	// removed.
+	// Announce applies an event's denial of a device, until the record is applied, in any version, or removed.
 	Announce(c contract.Credential)
-	// Malformed makes the device one that may not authenticate: its record in Redis can't be read.
-	Malformed(id string)
+	// ApplyMalformed refuses the device: its record in Redis can't be read.
+	ApplyMalformed(id string)
 }
 
-// Purges stores purges. It compares versions itself.
+// Purges stores purges, and compares versions.
 type Purges interface {
-	// Apply receives a purge, which may be newer than the known one.
+	// Apply receives a purge, which may be newer than the known purge.
 	Apply(p contract.Purge)
-	// BeginResync begins a full resync: all purges follow, and their versions start over. Those before count until
+	// BeginResync begins a full resync: all purges follow, and their versions start over. Earlier purges count until
 	// EndResync, which comes before the objects.
 	BeginResync()
-	// Unmet returns the IDs of known purges that the resync has not applied yet.
-	Unmet() []string
+	// Unapplied returns the IDs of known purges that the resync has not applied yet.
+	Unapplied() []string
 	// EndResync removes the purges that the resync has not applied.
 	EndResync()
 }
 
-// Clock receives the times at which everything in Redis had been applied, and of writes.
+// Clock receives the times of writes, and the times at which everything in Redis had been applied.
 type Clock interface {
 	SetInStep(t time.Time)
-	// ApplyLive calls apply, which passes a write to its sink, and measures how long the write takes from published, the
-	// time of Redis, to the edge.
+	// ApplyLive calls apply, which passes a write to its sink, and measures how long the write takes to the edge since
+	// published, in the time of Redis.
 	ApplyLive(published time.Time, apply func())
 }
 
 // Config sets the shard to follow and the sinks for its records.
 type Config struct {
-	// Keyspace is what Redis has; its Database is the client's. Shard is the one to follow.
+	// Keyspace is the keyspace of Redis; its Database is the client's. Shard is the shard to follow.
 	Keyspace    contract.Keyspace
 	Shard       int
 	Objects     Objects
 	Credentials Credentials
 	Purges      Purges
 	Clock       Clock
-	// AcceptLossAfter is how long a shard must have been empty before that is believed; 0: for ever.
+	// AcceptLossAfter is how long a shard must have been empty before the loss is accepted; 0: for ever.
 	AcceptLossAfter time.Duration
-	// Tracer makes a span of each event with a sampled trace. Trace receives the span when its change was applied, for
-	// the push of the change. Both may be nil.
+	// Tracer makes a span of each event with a sampled trace. Trace receives the span when the event's change was
+	// applied, for the push of the change. Both may be nil.
 	Tracer trace.Tracer
 	Trace  func(trace.SpanContext)
 }
 
-// Follower follows one shard.
+// Follower follows a single shard.
 type Follower struct {
 	Config
 	keys    contract.Keys
@@ -123,77 +123,77 @@ type Follower struct {
 	metrics *metrics.Metrics
 	log     *slog.Logger
 
-	first     chan struct{} // closed after the first catch-up
-	firstOnce sync.Once
-	connected atomic.Bool
-	applied   atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
-	refuses   refused
-	answers   breaker.Breaker // of Registered
+	firstSync         chan struct{} // closed after the first catch-up
+	firstOnce         sync.Once
+	connected         atomic.Bool
+	applied           atomic.Pointer[contract.Link] // last applied write; in a full resync, the last write to read
+	withheld          withheldCommands
+	registeredBreaker breaker.Breaker // of Registered
 
-	// What follows is only for the goroutine that runs Run.
+	// Only the goroutine of Run uses the following fields.
 	dataEpoch string    // data epoch of seq; "" before the first write
 	seq       uint64    // number of the last applied write
 	chain     chain     // up to seq
 	history   history   // of the server that reported seq
-	historyAt time.Time // time of that report
+	historyAt time.Time // time of the server's report
 	synced    bool      // everything up to seq was applied
-	logLost   bool      // the log was lost since, see believe
+	logLost   bool      // the log was lost since, see confirmNotLost
 	catchups  uint64
-	batch     int             // number of records in one pipeline
-	in        *inbox          // of the current subscription
-	running   *sync.WaitGroup // of the current subscription
-	// recent has the kinds of which the unread rest of the log is too young for an expired tombstone.
-	recent map[byte]bool
+	batch     int             // number of records in a pipeline
+	inbox     *inbox          // of the current subscription
+	readers   *sync.WaitGroup // of the current subscription
+	// recentKinds has the kinds whose entries in the unread rest of the log are too young for an expired tombstone.
+	recentKinds map[byte]bool
 
-	compared compared
-	full     full
-	rereads  rereads
-	grants   grants
+	comparison comparison
+	resync     resyncState
+	rereads    rereads
+	grants     grants
 }
 
-// refused is what the server refuses in this subscription.
-type refused struct{ info, chain, memory atomic.Bool }
+// withheldCommands says which commands the server refuses in this subscription.
+type withheldCommands struct{ info, chain, memory atomic.Bool }
 
-// compared is what comparisons with the position of Redis have found.
-type compared struct {
+// comparison is the state of comparisons with the position of Redis.
+type comparison struct {
 	running    bool      // a comparison is running
-	ahead      position  // position at which Redis was ahead of us; seq 0: it was not
-	claim      position  // in step as of its time once everything up to its seq is applied; seq 0: none
-	unknownAt  time.Time // the position has been unreadable since; zero: it is readable
-	emptySince time.Time // the shard was first seen empty in a row; zero: it isn't empty
-	emptyAt    time.Time // it was last seen empty
+	ahead      position  // position at which Redis was ahead of the follower; seq 0: none
+	pending    position  // the follower is in step as of pending.at once pending.seq is applied; seq 0: none
+	unknownAt  time.Time // first time the position was unreadable; zero: readable
+	emptySince time.Time // first of consecutive looks at an empty shard; zero: not empty
+	emptyAt    time.Time // last look at the empty shard
 }
 
-// full is the state of full resyncs.
-type full struct {
-	owed     resyncReason         // of the one that runs or must run; "": unknown yet, or none
-	tried    bool                 // one was run or tried, so the next one may find known records
-	endedAt  time.Time            // end of the last one
-	demands  chan chan<- struct{} // of operators, see [Group.Resync]
-	demanded chan<- struct{}      // receives when the one that an operator demanded has ended; nil: none
+// resyncState is the state of full resyncs.
+type resyncState struct {
+	pending resyncReason         // of the running or required resync; "": unknown yet, or none
+	tried   bool                 // a resync was begun, so the next resync may find known records
+	endedAt time.Time            // end of the last resync
+	demands chan chan<- struct{} // of operators, see [Group.Resync]
+	done    chan<- struct{}      // receives at the end of an operator's resync; nil: none
 }
 
-// rereads are the reads that events ask for, of devices and purges.
+// rereads has the reads of devices and purges that events require.
 type rereads struct {
-	limiter  *rate.Limiter
-	running  bool                     // due is running
-	due      *time.Timer              // for rereadDue
-	reason   catchUpReason            // for a pending catch-up; "": none
-	devices  map[contract.Member]bool // for the next catch-up to read in any case; also purges
-	late     map[contract.Member]bool // those with an event since the running read began; nil: none is running
-	unlisted bool                     // there are more: the next catch-up reads everything
-	unsure   []unsureEvent
+	limiter    *rate.Limiter
+	scheduled  bool                     // timer is running
+	timer      *time.Timer              // for runDueCatchUp
+	reason     catchUpReason            // for a pending catch-up; "": none
+	members    map[contract.Member]bool // devices and purges that the next catch-up reads in any case
+	arrived    map[contract.Member]bool // with an event since the running read began; nil: no running read
+	overflowed bool                     // members would exceed maxRereads: the next catch-up reads everything
+	unsure     []unsureEvent
 }
 
-// grants are the devices to read after events, see applyDevice. True: the event counts only then.
+// grants has the devices to read after events, see applyDevice. True: an event counts only after the read.
 type grants struct {
-	waiting map[contract.Member]bool
-	reading map[contract.Member]bool // those whose answer is still valid; nil: no round is running
-	rounds  uint64                   // number of rounds begun
-	late    <-chan time.Time         // for doubtGranted; nil: no round is running
-	held    position                 // in step as of its time once round seq has ended; seq 0: none
-	answers chan granted             // of the current subscription
-	asked   chan contract.Member     // of [Group.Registered]
+	waiting    map[contract.Member]bool
+	reading    map[contract.Member]bool // devices whose pending answer is valid; nil: no running round
+	rounds     uint64                   // number of rounds begun
+	deadline   <-chan time.Time         // for doubtLateGrants; nil: no running round
+	inStep     position                 // in step as of inStep.at once round inStep.seq has ended; seq 0: none
+	replies    chan grantReplies        // of the current subscription
+	registered chan contract.Member     // of [Group.Registered]
 }
 
 func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
@@ -201,24 +201,24 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 	due.Stop()
 	f := &Follower{
 		Config: c, keys: c.Keyspace.Keys(c.Shard), board: b, client: client, metrics: m, log: log,
-		first: make(chan struct{}), in: newInbox(c.Keyspace.Count(), &b.waiting), batch: pipelineSize,
-		full: full{demands: make(chan chan<- struct{})},
+		firstSync: make(chan struct{}), inbox: newInbox(c.Keyspace.Count(), &b.waitingBytes), batch: pipelineSize,
+		resync: resyncState{demands: make(chan chan<- struct{})},
 		rereads: rereads{
-			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
+			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), timer: due, members: map[contract.Member]bool{},
 		},
-		grants: grants{waiting: map[contract.Member]bool{}, asked: make(chan contract.Member, maxAsked)},
+		grants: grants{waiting: map[contract.Member]bool{}, registered: make(chan contract.Member, maxRegistered)},
 	}
 	f.applied.Store(new(contract.Link))
 	return f
 }
 
 // Synced is closed when everything in Redis has been applied once.
-func (f *Follower) Synced() <-chan struct{} { return f.first }
+func (f *Follower) Synced() <-chan struct{} { return f.firstSync }
 
 // caughtUp reports whether everything in Redis has been applied once.
 func (f *Follower) caughtUp() bool {
 	select {
-	case <-f.first:
+	case <-f.firstSync:
 		return true
 	default:
 		return false
@@ -231,7 +231,7 @@ func (f *Follower) Connected() bool { return f.connected.Load() }
 // Run follows the events until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
 	backoff := minBackoff
-	said := "" // the last logged cause
+	logged := "" // the last logged cause
 	for {
 		err := f.followOnce(ctx)
 		if ctx.Err() != nil {
@@ -239,49 +239,49 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		f.metrics.RedisErrors.Inc()
 		if f.connected.Load() {
-			backoff, said = minBackoff, ""
+			backoff, logged = minBackoff, ""
 		}
 		f.setConnected(false)
 		if cluster, ok := f.client.(*redis.ClusterClient); ok {
 			cluster.ReloadState(ctx) // another server may have the shard
 		}
-		why := cause(err)
+		why := rootCause(err)
 		f.board.setFailure(f.Shard, err)
 		switch {
-		case why == said:
+		case why == logged:
 			f.log.Debug("redis is still not followed", "error", err)
-		case refusal(err):
+		case needsOperator(err):
 			f.log.Error("redis can't be followed: the edge serves what it has", "error", err)
-		case said != "":
+		case logged != "":
 			f.log.Warn("redis is still not followed, for another reason", "error", err)
 		case !f.caughtUp():
 			f.log.Warn("redis can't be followed yet: nothing was read from it", "error", err)
 		default:
 			f.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
 		}
-		said = why
+		logged = why
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(backoff/2 + rand.N(backoff/2)): // random, since all sidecars lose Redis at the same time
-			backoff = next(backoff, err)
+			backoff = nextBackoff(backoff, err)
 		}
 	}
 }
 
-// next returns the backoff after one that ended with err.
-func next(backoff time.Duration, err error) time.Duration {
+// nextBackoff returns the backoff after a backoff and an attempt that ended with err.
+func nextBackoff(backoff time.Duration, err error) time.Duration {
 	switch {
 	case backoff < maxBackoff:
 		return min(2*backoff, maxBackoff)
-	case refusal(err):
+	case needsOperator(err):
 		return min(backoff+backoff/10, maxRefused)
 	}
 	return maxBackoff
 }
 
-// cause returns the root cause of an error, without the ports, times and numbers that differ each time.
-func cause(err error) string {
+// rootCause returns the root cause of an error, without the ports, times and numbers of the single attempt.
+func rootCause(err error) string {
 	switch e := err.(type) {
 	case *net.DNSError:
 		return "lookup " + e.Name
@@ -291,20 +291,20 @@ func cause(err error) string {
 	case interface{ Unwrap() []error }: // of sentinels, in the order of their answers
 		var causes []string
 		for _, inner := range e.Unwrap() {
-			causes = append(causes, cause(inner))
+			causes = append(causes, rootCause(inner))
 		}
 		slices.Sort(causes)
 		return strings.Join(slices.Compact(causes), "; ")
 	}
 	if inner := errors.Unwrap(err); inner != nil {
-		return cause(inner)
+		return rootCause(inner)
 	}
 	return err.Error()
 }
 
 func (f *Follower) setConnected(connected bool) {
 	if f.connected.Swap(connected) != connected {
-		f.board.connect(map[bool]int{true: 1, false: -1}[connected])
+		f.board.countConnected(map[bool]int{true: 1, false: -1}[connected])
 	}
 	if connected {
 		f.board.setFailure(f.Shard, nil)
@@ -319,14 +319,14 @@ var (
 		"redis was restarted, or another server has taken over: the subscription may be at the old one")
 )
 
-// followOnce subscribes, catches up, and applies events until something fails. The order matters: writes after the
+// followOnce subscribes, catches up, and applies events until a failure. The order matters: writes after the
 // acknowledgement of the subscription arrive as events, earlier writes are in the log.
 func (f *Follower) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f.refuses.info.Store(false)
-	f.refuses.chain.Store(false)
-	f.refuses.memory.Store(false)
+	f.withheld.info.Store(false)
+	f.withheld.chain.Store(false)
+	f.withheld.memory.Store(false)
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
@@ -335,88 +335,88 @@ func (f *Follower) followOnce(ctx context.Context) error {
 		sub.Close()
 		return err
 	}
-	in, running := newInbox(f.Keyspace.Count(), &f.board.waiting), new(sync.WaitGroup)
-	f.in, f.running, f.grants.answers = in, running, make(chan granted, 1)
-	defer f.abandon() // when nothing more arrives
+	in, running := newInbox(f.Keyspace.Count(), &f.board.waitingBytes), new(sync.WaitGroup)
+	f.inbox, f.readers, f.grants.replies = in, running, make(chan grantReplies, 1)
+	defer f.abandonSubscription() // when nothing more arrives
 	defer running.Wait()
-	running.Go(func() { in.fail(receive(ctx, sub, in)) })
+	running.Go(func() { in.fail(readSubscription(ctx, sub, in)) })
 	defer sub.Close()
 	defer cancel()
-	if err := f.catchUp(ctx, onConnected); err != nil {
+	if err := f.catchUp(ctx, catchUpConnected); err != nil {
 		return err
 	}
-	if err := f.takeIn(ctx, in); err != nil {
+	if err := f.applyInbox(ctx, in); err != nil {
 		return err
 	}
-	f.firstOnce.Do(func() { close(f.first) })
+	f.firstOnce.Do(func() { close(f.firstSync) })
 	f.setConnected(true)
 	f.log.Info("in step with redis", "data_epoch", f.dataEpoch, "seq", f.seq)
-	return f.follow(ctx, in)
+	return f.followEvents(ctx, in)
 }
 
-// follow applies events and compares positions.
-func (f *Follower) follow(ctx context.Context, in *inbox) error {
+// followEvents applies events and compares positions.
+func (f *Follower) followEvents(ctx context.Context, in *inbox) error {
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	compared := make(chan position, 1)
-	f.compared.ahead, f.compared.running = position{}, false
+	f.comparison.ahead, f.comparison.running = position{}, false
 	for {
-		f.readGranted(ctx)
+		f.readGrants(ctx)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case g := <-f.grants.answers:
-			if err := f.finish(g); err != nil {
+		case g := <-f.grants.replies:
+			if err := f.applyGrants(g); err != nil {
 				return err
 			}
-		case <-f.grants.late:
-			f.doubtGranted()
-		case m := <-f.grants.asked:
-			f.readAsked(m)
-		case f.full.demanded = <-f.full.demands:
-			f.synced, f.full.owed = false, cmp.Or(f.full.owed, resyncDemand)
-			if err := f.catchUp(ctx, onDemand); err != nil {
+		case <-f.grants.deadline:
+			f.doubtLateGrants()
+		case m := <-f.grants.registered:
+			f.queueRegistered(m)
+		case f.resync.done = <-f.resync.demands:
+			f.synced, f.resync.pending = false, cmp.Or(f.resync.pending, resyncDemand)
+			if err := f.catchUp(ctx, catchUpDemand); err != nil {
 				return err
 			}
-		case <-f.rereads.due.C:
-			if err := f.rereadDue(ctx); err != nil {
+		case <-f.rereads.timer.C:
+			if err := f.runDueCatchUp(ctx); err != nil {
 				return err
 			}
 		case <-in.wake:
-			if err := f.takeIn(ctx, in); err != nil {
+			if err := f.applyInbox(ctx, in); err != nil {
 				return err
 			}
 		case <-tick.C:
-			if f.compared.running {
+			if f.comparison.running {
 				continue
 			}
-			f.compared.running = true
+			f.comparison.running = true
 			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups,
 				at: time.Now(), unsure: f.rereads.unsure}
 			f.rereads.unsure = nil
-			f.running.Go(func() { compared <- f.ask(ctx, asked) })
+			f.readers.Go(func() { compared <- f.askPosition(ctx, asked) })
 		case p := <-compared:
-			f.compared.running = false
-			if err := f.compare(ctx, p); err != nil {
+			f.comparison.running = false
+			if err := f.comparePosition(ctx, p); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// takeIn applies the received events.
-func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
+// applyInbox applies the received events.
+func (f *Follower) applyInbox(ctx context.Context, in *inbox) error {
 	payloads, lost, err := in.take()
 	if lost {
 		// The connection may be fine: the log has the dropped events.
-		if err := f.catchUp(ctx, onOverflow); err != nil {
+		if err := f.catchUp(ctx, catchUpOverflow); err != nil {
 			f.lookAhead(payloads, f.dataEpoch)
 			return err
 		}
 	}
 	for i, payload := range payloads {
-		payloads[i] = "" // it may be large, and there may be many
-		if err := f.receive(ctx, payload); err != nil {
+		payloads[i] = "" // frees a payload, which may be large
+		if err := f.handleEvent(ctx, payload); err != nil {
 			f.lookAhead(payloads[i+1:], f.dataEpoch)
 			return err
 		}
@@ -424,92 +424,92 @@ func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
 	return err
 }
 
-// receive applies an event if it is the next one of the chain, and otherwise catches up or ignores it.
-func (f *Follower) receive(ctx context.Context, payload string) error {
+// handleEvent applies an event that is next in the chain; for other events it catches up or does nothing.
+func (f *Follower) handleEvent(ctx context.Context, payload string) error {
 	e, err := contract.ParseEvent(payload)
 	if err != nil {
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
-		f.refuse("event", e.Member.ID, err)
+		f.reportUnreadable("event", e.Member.ID, err)
 		if e.Seq == 0 {
 			return nil // the gap will be noticed
 		}
 	}
-	standing := f.judge(&e, payload)
+	standing := f.judgeEvent(&e, payload)
 	switch standing {
 	case follows:
-		f.accept(&e, err)
+		f.applyEvent(&e, err)
 		return nil
 	case applied:
 		f.metrics.Events.WithLabelValues("duplicate").Inc()
 		return nil
 	case unsure:
 		f.metrics.Events.WithLabelValues("duplicate").Inc()
-		f.askLater(&e)
+		f.addUnsure(&e)
 		return nil
 	}
-	f.distrusted(&e, err != nil)
+	f.doubtIfDenied(&e, err != nil)
 	switch standing {
 	case otherDataEpoch:
 		f.metrics.Events.WithLabelValues("foreign").Inc()
-		return f.reread(ctx, onDataEpoch)
+		return f.requestCatchUp(ctx, catchUpDataEpoch)
 	case gap:
 		f.metrics.Events.WithLabelValues("gap").Inc()
-		f.board.gaps.Do(func() { f.log.Info("events are missing", "seq", f.seq, "event_seq", e.Seq) })
-		return f.reread(ctx, onGap)
+		f.board.gapsLog.Do(func() { f.log.Info("events are missing", "seq", f.seq, "event_seq", e.Seq) })
+		return f.requestCatchUp(ctx, catchUpGap)
 	}
 	f.metrics.Events.WithLabelValues("mistrusted").Inc()
-	return f.mistrust(ctx, &e)
+	return f.rejectEvent(ctx, &e)
 }
 
-// accept applies the next event; unreadable is its parse error, or nil.
-func (f *Follower) accept(e *contract.Event, unreadable error) {
+// applyEvent applies the next event; unreadable is the event's parse error, or nil.
+func (f *Follower) applyEvent(e *contract.Event, unreadable error) {
 	f.setLast(e.Seq, e.Digest)
 	switch stray := f.Keyspace.Belongs(e.Member, f.Shard); {
-	case unreadable != nil && stray != nil: // refused above; it belongs to another shard
+	case unreadable != nil && stray != nil: // of another shard, and already reported
 	case stray != nil:
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
-		f.refuse("member", e.Member.ID, stray)
+		f.reportUnreadable("member", e.Member.ID, stray)
 	case unreadable != nil:
 		f.removeMalformed(e.Member)
 		if e.Member.Kind == contract.KindCredential {
-			f.readDevice(e.Member, false)
+			f.queueRead(e.Member, false)
 		}
-	case mispurges(e):
+	case isForgedPurge(e):
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
-		f.refuse("purge", e.Member.ID, errOtherSeq)
+		f.reportUnreadable("purge", e.Member.ID, errOtherSeq)
 	default:
 		f.metrics.Events.WithLabelValues("applied").Inc()
-		span := f.span(e)
+		span := f.startSpan(e)
 		defer span.End()
 		f.applyLive(e.Fields, func() {
 			if e.Member.Kind == contract.KindCredential {
 				f.applyDevice(e)
 			} else {
-				f.apply(e.Member, e.Fields)
+				f.applyRecord(e.Member, e.Fields)
 			}
 		})
 		if span.IsRecording() && !f.grants.waiting[e.Member] {
 			f.Trace(span.SpanContext())
 		}
 	}
-	f.moved()
+	f.reportInStep()
 }
 
-// span starts the span of an event, in the trace of its write.
-func (f *Follower) span(e *contract.Event) trace.Span {
+// startSpan starts the span of an event, in the trace of the event's write.
+func (f *Follower) startSpan(e *contract.Event) trace.Span {
 	ctx := context.Background()
 	if e.Traceparent == "" || f.Tracer == nil {
 		return trace.SpanFromContext(ctx)
 	}
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": e.Traceparent})
 	_, span := f.Tracer.Start(ctx, "apply", trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(tracing.Kind.String(kind(e.Member))))
+		trace.WithAttributes(tracing.Kind.String(kindName(e.Member))))
 	return span
 }
 
-// moved reports that the shard is in step if everything up to a pending position was applied.
-func (f *Follower) moved() {
-	for _, then := range []*position{&f.compared.claim, &f.compared.ahead} {
+// reportInStep reports the shard in step if everything up to a pending position was applied.
+func (f *Follower) reportInStep() {
+	for _, then := range []*position{&f.comparison.pending, &f.comparison.ahead} {
 		if then.seq != 0 && f.seq >= then.seq {
 			f.setInStep(then.at)
 			*then = position{}
@@ -521,7 +521,7 @@ func (f *Follower) moved() {
 func (f *Follower) setLast(seq uint64, digest string) {
 	f.metrics.Seq.Add(float64(seq) - float64(f.seq))
 	f.seq = seq
-	f.chain.set(seq, digest)
+	f.chain.addLink(seq, digest)
 	last := contract.Link{Seq: seq}
 	if f.chain.readable {
 		last.Digest = f.chain.digest

@@ -108,8 +108,8 @@ func newFollowerWithHook(t *testing.T, s server, hook func()) *follower {
 	return f
 }
 
-// TestWrittenDuringResync writes records that a full resync has not reached yet, which moves them beyond its end: known
-// ones are not removed, and unknown ones arrive as events.
+// TestWrittenDuringResync writes records that a full resync has not reached yet, and moves them beyond its end: known
+// records are not removed, and unknown records arrive as events.
 func TestWrittenDuringResync(t *testing.T) {
 	const objects = 1100 // more than a page of the log
 	s := miniredisServer(t)
@@ -227,7 +227,7 @@ func TestRedisLosesData(t *testing.T) {
 		s.put(t, "/a")
 		await.Until(t, "version 1", func() bool { return f.objects.version("/a") == 1 })
 
-		// Another epoch, with a seq that happens to be higher.
+		// Another epoch, with a higher seq by chance.
 		s.do(t, "FLUSHALL")
 		for range 9 {
 			s.put(t, "/b")
@@ -247,7 +247,7 @@ func TestRedisLosesData(t *testing.T) {
 	})
 }
 
-// TestEventOfAnotherEpoch: its number is the next one.
+// TestEventOfAnotherEpoch publishes an event of another epoch with the next number.
 func TestEventOfAnotherEpoch(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		s.put(t, "/a")
@@ -261,7 +261,7 @@ func TestEventOfAnotherEpoch(t *testing.T) {
 			seq := s.Get(t.Context(), keys.SeqKey()).Val()
 			s.do(t, "FLUSHALL")
 			s.do(t, "SET", keys.SeqKey(), seq)
-			s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, seq) // so the log isn't lost
+			s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, seq) // or the log would count as lost
 			s.put(t, fmt.Sprint("/b", attempt))
 			await.Until(t, "only the new data", func() bool {
 				return f.objects.len() == 1 && f.objects.version(fmt.Sprint("/b", attempt)) != 0
@@ -293,7 +293,8 @@ func TestCorrupt(t *testing.T) {
 			f.credentials.len() != 0 {
 			t.Errorf("%d objects, %d credentials; want only /good and /%%C3", f.objects.len(), f.credentials.len())
 		}
-		// In events: one that can't be read at all, one of a key that isn't canonical, and one whose record can't be read.
+		// In events: an unreadable event, an event of a key that isn't canonical, and an event with an unreadable
+		// record.
 		s.do(t, "PUBLISH", keys.EventsChannel(), "garbage")
 		s.announce(t, keys, contract.Event{Member: contract.ObjectMember("/%c3"),
 			Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})

@@ -89,7 +89,7 @@ var (
 	forgedRevoke = contract.Credential{Version: 99, PublishedMS: 1, Disabled: true}.Fields()
 )
 
-// TestForgedNext forges the number of the next write: that write is applied all the same.
+// TestForgedNext forges the number of the next write: the write is applied all the same.
 func TestForgedNext(t *testing.T) {
 	x, late := withForger(t), await.Late(t)
 	for i := range 3 {
@@ -169,7 +169,7 @@ func TestForgedNumber(t *testing.T) {
 	}
 }
 
-// TestForgedOld repeats a number from before the follower started: it asks Redis, if that lets it.
+// TestForgedOld repeats a number from before the follower's start: the follower asks Redis, if Redis permits.
 func TestForgedOld(t *testing.T) {
 	for _, right := range []string{"+hmget", "-hmget"} {
 		x := withForger(t)
@@ -187,7 +187,7 @@ func TestForgedOld(t *testing.T) {
 	}
 }
 
-// TestOtherDigest: Redis has another write at our number.
+// TestOtherDigest: Redis has another write at the follower's number.
 func TestOtherDigest(t *testing.T) {
 	x := withForger(t)
 	seq := x.seq(t)

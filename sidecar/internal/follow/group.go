@@ -19,21 +19,21 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// Group follows all shards, each with its own Follower.
+// Group follows all shards, with a Follower for each shard.
 type Group struct {
-	keyspace  contract.Keyspace
-	board     *board
-	followers []*Follower
-	synced    chan struct{}
-	looks     chan struct{} // one for each call of Registered
+	keyspace    contract.Keyspace
+	board       *board
+	followers   []*Follower
+	synced      chan struct{}
+	lookupSlots chan struct{} // a slot per call of Registered
 }
 
-// NewGroup returns a Group of all shards of k; of returns the configuration of a shard, without the fields that are
-// set here: Keyspace, Shard and Clock. The caller still closes client.
+// NewGroup returns a Group of all shards of k; of returns the configuration of a shard, to which NewGroup adds
+// Keyspace, Shard and Clock. The caller still closes client.
 func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, client redis.UniversalClient,
 	m *metrics.Metrics, log *slog.Logger) *Group {
 	board := newBoard(k.Count(), clock, m)
-	g := &Group{keyspace: k, board: board, synced: make(chan struct{}), looks: make(chan struct{}, maxLooks)}
+	g := &Group{keyspace: k, board: board, synced: make(chan struct{}), lookupSlots: make(chan struct{}, maxLookups)}
 	for i := range k.Count() {
 		c := of(i)
 		c.Keyspace, c.Shard, c.Clock = k, i, clock
@@ -50,16 +50,16 @@ func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, clien
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
 // Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys,
-// and that isn't believed.
+// and the loss was not accepted.
 func (g *Group) Applied(shard int) (contract.Link, error) {
-	if err := g.board.emptiness(shard); err != nil && !followed(err) {
+	if err := g.board.emptyReason(shard); err != nil && !isFollowedAnyway(err) {
 		return contract.Link{}, err
 	}
 	return *g.followers[shard].applied.Load(), nil
 }
 
-// Failure returns why Redis isn't followed, or its position can't be read; "": no call has failed since one succeeded.
-// Of several shards that of the first one counts.
+// Failure returns why Redis isn't followed, or its position can't be read; "": no call has failed since a successful
+// call. Of several shards, the first with a failure counts.
 func (g *Group) Failure() string {
 	g.board.mu.Lock()
 	defer g.board.mu.Unlock()
@@ -75,8 +75,8 @@ func (g *Group) Failure() string {
 	return ""
 }
 
-// Degraded returns a sentence for each thing that Redis withholds, or has lost, without which it is followed
-// nonetheless.
+// Degraded returns a sentence for each command that Redis refuses, and each key or ability that it has lost, but can be
+// followed without.
 func (g *Group) Degraded() (sentences []string) {
 	add := func(is bool, format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); is && !slices.Contains(sentences, text) {
@@ -87,23 +87,23 @@ func (g *Group) Degraded() (sentences []string) {
 		g.board.mu.Lock()
 		chainless, v := g.board.chainless[i], g.board.vitals[i]
 		g.board.mu.Unlock()
-		if why := g.board.emptiness(i); followed(why) {
+		if why := g.board.emptyReason(i); isFollowedAnyway(why) {
 			add(true, "A sidecar that starts isn't ready: %v", why)
 		}
 		add(chainless != "", "Redis has lost %s: lost writes may go unnoticed until the next write begins a new one",
 			chainless)
 		add(v.unsaved != "", "Redis can't save its data (%s): by default it then refuses all writes (MISCONF)", v.unsaved)
-		add(f.refuses.chain.Load(), "Redis doesn't permit HMGET (NOPERM): forged events and lost writes may go unnoticed; "+
+		add(f.withheld.chain.Load(), "Redis doesn't permit HMGET (NOPERM): forged events and lost writes may go unnoticed; "+
 			"permit +hmget")
-		add(f.refuses.info.Load(), "Redis doesn't permit INFO (NOPERM): a replica, or a failover to an older one, may go "+
+		add(f.withheld.info.Load(), "Redis doesn't permit INFO (NOPERM): a replica, or a failover to an older one, may go "+
 			"unnoticed; permit +info")
-		add(f.refuses.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and one "+
-			"without bounds can exhaust the memory; permit +memory|usage")
+		add(f.withheld.memory.Load(), "Redis doesn't permit MEMORY USAGE (NOPERM): records are read a few at a time, and "+
+			"one without bounds can exhaust the memory; permit +memory|usage")
 	}
 	return sentences
 }
 
-// summarize returns the text of an error, with the word timeout if that is what it means, and cut if it is long.
+// summarize returns the text of an error: with the word timeout if the error is a timeout, and cut if it is long.
 func summarize(err error) string {
 	text := err.Error()
 	timeout, is := errors.AsType[net.Error](err)
@@ -136,13 +136,13 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
-// Resync reads everything in Redis again, as soon as it is followed. It must not be called again before it returns,
-// with nil or ctx's error.
+// Resync reads everything in Redis again, as soon as Redis is followed. It returns nil or ctx's error; until Resync
+// returns, don't call it again.
 func (g *Group) Resync(ctx context.Context) error {
 	done := make(chan struct{}, len(g.followers))
 	for _, f := range g.followers {
 		select {
-		case f.full.demands <- done:
+		case f.resync.demands <- done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -163,30 +163,30 @@ type board struct {
 	metrics *metrics.Metrics
 	// Limits on logging.
 	infoOnce, headOnce, chainOnce, memoryOnce sync.Once
-	refused, breaks, gaps                     rate.Sometimes
+	refusedLog, breaksLog, gapsLog            rate.Sometimes
 
-	turns   chan struct{} // one element per read of objects that may begin
-	waiting atomic.Int64  // bytes in the inboxes
+	readSlots    chan struct{} // an element per read of objects that may begin
+	waitingBytes atomic.Int64  // bytes in the inboxes
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
 	connected int
 	vitals    []vitals // of each shard's Redis
-	empty     []error  // by shard: empty or without some keys, and not believed; nil: it isn't
+	empty     []error  // by shard: loss that was not accepted; nil: none
 	chainless []string // by shard: the name of the lost chain, or ""
-	failures  []error  // by shard: of the last call; nil: it succeeded
+	failures  []error  // by shard: of the last call; nil: success
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	b := &board{
-		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
+		clock: clock, metrics: m, refusedLog: sometimes(), breaksLog: sometimes(), gapsLog: sometimes(),
 		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]error, shards),
 		chainless: make([]string, shards), failures: make([]error, shards),
-		turns: make(chan struct{}, maxReads),
+		readSlots: make(chan struct{}, maxReads),
 	}
 	for range maxReads {
-		b.turns <- struct{}{}
+		b.readSlots <- struct{}{}
 	}
 	return b
 }
@@ -208,28 +208,28 @@ func (b *board) setInStep(shard int, t time.Time) {
 	b.metrics.InStep.Set(float64(t.UnixMilli()) / 1000)
 }
 
-// setFailure records why a shard can't be followed or read now; nil: it can.
+// setFailure records why a shard can't be followed or read now; nil: no failure.
 func (b *board) setFailure(shard int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures[shard] = err
 }
 
-// connect counts a shard as connected (1) or disconnected (-1).
-func (b *board) connect(change int) {
+// countConnected counts a shard as connected (1) or disconnected (-1).
+func (b *board) countConnected(change int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.connected += change
 	b.metrics.Connected.Set(map[bool]float64{true: 1}[b.connected == len(b.inStep)])
 }
 
-// nearlyFull is the part of maxmemory from which Redis counts as nearly full.
+// From this part of maxmemory on, Redis counts as nearly full.
 const nearlyFull = 0.9
 
-// clocksDiffer is the difference from Redis's clock of which we warn; the edge allows for as much (settleMS).
+// A difference from Redis's clock beyond clocksDiffer causes a warning; the edge allows for as much (settleMS).
 const clocksDiffer = time.Second
 
-// setVitals records what a shard's Redis tells of itself.
+// setVitals records the vitals of a shard's Redis, and logs new problems.
 func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,14 +243,14 @@ func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	b.vitals[shard] = v
 	fullest, ahead := 0.0, time.Duration(0)
 	for _, v := range b.vitals {
-		fullest = max(fullest, v.fill())
+		fullest = max(fullest, v.fillRatio())
 		if v.ahead.Abs() > ahead.Abs() {
 			ahead = v.ahead
 		}
 	}
 	b.metrics.RedisFill.Set(fullest)
 	b.metrics.RedisAhead.Set(ahead.Seconds())
-	if v.fill() >= nearlyFull && before.fill() < nearlyFull {
+	if v.fillRatio() >= nearlyFull && before.fillRatio() < nearlyFull {
 		log.Warn(
 			"redis is nearly full: then it refuses all writes but deletions and revocations; raise maxmemory, or remove objects",
 			"used_bytes", v.used, "maxmemory_bytes", v.max)

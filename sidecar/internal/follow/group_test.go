@@ -85,14 +85,14 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		now := time.Now()
 		await.Until(t, "in step", func() bool { return g.clock.inStep().After(now) })
 
-		// If one shard's position can't be read, the group is not in step.
+		// If a shard's position can't be read, the group is not in step.
 		s.do(t, "SET", contract.Keys{Shard: 3}.DataEpochKey(), "no epoch")
 		await.Until(t, "not in step", func() bool {
 			stuck := g.clock.inStep()
 			return time.Since(stuck) > time.Second // some comparisons
 		})
 
-		// A member of another shard is refused, and does not remove the good one.
+		// A member of another shard is refused, and does not remove the good member.
 		stray := "/0"
 		other := contract.Keys{Shard: (shards.Of(stray) + 1) % 3}
 		s.do(t, "HSET", other.ObjectKey(stray), "version", "9", "published", "1", "deleted", "1")
@@ -101,7 +101,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		await.Until(t, "the stray", func() bool {
 			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 1
 		})
-		// Nor does an unreadable one.
+		// Nor does an unreadable member.
 		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
 			DataEpoch: s.Get(t.Context(), other.DataEpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
 			Digest: strings.Repeat("0", 40), Member: contract.ObjectMember(stray),
@@ -126,7 +126,7 @@ func oneOfEach(shards contract.Shards) []string {
 	return keys
 }
 
-// TestResyncOnDemand: a resync notices what no event told, in each shard, also if Redis is away at first.
+// TestResyncOnDemand: a resync notices changes without events, in each shard, also if Redis is away at first.
 func TestResyncOnDemand(t *testing.T) {
 	s := miniredisServer(t)
 	const shards = contract.Shards(2)

@@ -15,7 +15,8 @@ import (
 )
 
 // TestDemotedAndPromoted: the follower disconnects from a server that becomes a replica, although the subscription goes
-// on. When it is a master again and has our last write, nothing is read again; without a chain everything is.
+// on. When the server is a master again and has the follower's last write, nothing is read again; without a chain,
+// everything is.
 func TestDemotedAndPromoted(t *testing.T) {
 	address := strings.TrimPrefix(redistest.Start(t), "redis://")
 	client := redis.NewClient(&redis.Options{Addr: address})
@@ -37,7 +38,7 @@ func TestDemotedAndPromoted(t *testing.T) {
 		t.Errorf("got %s, want no second full resync", log)
 	}
 
-	// Too short for a comparison to notice; what is no longer in the log was lost meanwhile.
+	// Too short for a comparison to notice; writes that the log no longer has were lost meanwhile.
 	tx := s.TxPipeline()
 	tx.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1")
 	tx.Do(t.Context(), "REPLICAOF", "NO", "ONE")

@@ -13,18 +13,19 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// inboxBytes bounds the payloads that wait in all shards' inboxes during catch-ups: once they are full, an inbox that
-// holds more than its share overflows, so that they hold at most twice as much. Redis would disconnect a client that
-// does not read. Each payload takes inboxEach more: whoever can publish can send any number of empty ones.
+// inboxBytes bounds the payloads that wait in all shards' inboxes during catch-ups. Once the bound is exceeded, an
+// inbox that holds more than its share overflows, so all inboxes hold at most twice inboxBytes. Redis would disconnect
+// a client that does not read. inboxEach is added to a payload's size: every publisher can send any number of empty
+// payloads.
 const (
 	inboxBytes = 64 << 20
 	inboxEach  = 64
 )
 
-// quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
-const quiet = 5 * time.Second
+// maxSilence is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
+const maxSilence = 5 * time.Second
 
-// inbox passes payloads from the goroutine that reads the connection to the one that applies them.
+// inbox passes payloads from the goroutine that reads the connection to the goroutine that applies them.
 type inbox struct {
 	wake  chan struct{} // capacity 1
 	share int           // bytes
@@ -32,13 +33,13 @@ type inbox struct {
 
 	mu       sync.Mutex // protects all below
 	payloads []string
-	seen     int // number of payloads that unseen returned
+	seen     int // number of payloads that peekUnseen returned
 	bytes    int
 	lost     bool // payloads were dropped
 	err      error
 }
 
-// newInbox returns the inbox of one of shards shards; all counts the bytes of all of them.
+// newInbox returns the inbox of a shard; all counts the bytes of all shards' inboxes.
 func newInbox(shards int, all *atomic.Int64) *inbox {
 	return &inbox{wake: make(chan struct{}, 1), share: inboxBytes / shards, all: all}
 }
@@ -46,34 +47,34 @@ func newInbox(shards int, all *atomic.Int64) *inbox {
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.add(payload)
+	b.addLocked(payload)
 	if b.bytes > b.share && b.all.Load() > inboxBytes {
-		b.overflow()
+		b.dropOverflow()
 	}
 	b.notify()
 }
 
-func (b *inbox) add(payload string) {
+func (b *inbox) addLocked(payload string) {
 	size := len(payload) + inboxEach
 	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+size
 	b.all.Add(int64(size))
 }
 
-func (b *inbox) empty() {
+func (b *inbox) clear() {
 	b.all.Add(-int64(b.bytes))
 	b.payloads, b.seen, b.bytes = nil, 0, 0
 }
 
-// overflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until
-// a catch-up is over and another one has read the log.
-func (b *inbox) overflow() {
+// dropOverflow drops the payloads, except those of devices that peekUnseen has not returned yet: a revocation can't
+// wait until the running catch-up is over and the next catch-up has read the log.
+func (b *inbox) dropOverflow() {
 	unseen := b.payloads[b.seen:]
-	b.empty()
+	b.clear()
 	b.lost = true
 	for _, payload := range unseen {
 		e, _ := contract.ParseEvent(payload)
 		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.share/2 {
-			b.add(payload)
+			b.addLocked(payload)
 		}
 	}
 }
@@ -98,13 +99,13 @@ func (b *inbox) take() (payloads []string, lost bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads, lost = b.payloads, b.lost
-	b.empty()
+	b.clear()
 	b.lost = false
 	return payloads, lost, b.err
 }
 
-// unseen returns the payloads that arrived since its last call, and leaves them for take.
-func (b *inbox) unseen() []string {
+// peekUnseen returns the payloads that arrived since its last call, and leaves them for take.
+func (b *inbox) peekUnseen() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads := b.payloads[b.seen:len(b.payloads):len(b.payloads)]
@@ -112,8 +113,8 @@ func (b *inbox) unseen() []string {
 	return payloads
 }
 
-// again has unseen return all payloads once more.
-func (b *inbox) again() {
+// resetSeen has peekUnseen return all payloads once more.
+func (b *inbox) resetSeen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen = 0
@@ -132,14 +133,15 @@ func awaitSubscription(ctx context.Context, sub *redis.PubSub, channel string) e
 
 var errSilence = errors.New("the subscription is silent, and redis doesn't answer a ping on it")
 
-// receive reads the subscription's connection until it fails. The client would reconnect and subscribe again by itself,
-// and silently lose what was published meanwhile. So the first error ends receive, and so does a second
-// acknowledgement. A read has no timeout, after which the rest of a slow message would be read as the next one.
-func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
+// readSubscription reads the subscription's connection until a failure. The client would reconnect and subscribe again
+// by itself, and silently lose the messages published meanwhile. So readSubscription ends at the first error or second
+// acknowledgement. Reads have no timeout: after a timeout, the rest of a slow message would be read as the next
+// message.
+func readSubscription(ctx context.Context, sub *redis.PubSub, in *inbox) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var asked atomic.Bool
-	silent := time.NewTimer(quiet)
+	silent := time.NewTimer(maxSilence)
 	go func() {
 		for {
 			select {
@@ -152,7 +154,7 @@ func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
 				sub.Close() // ends the read
 				return
 			}
-			silent.Reset(quiet)
+			silent.Reset(maxSilence)
 		}
 	}()
 	for {
@@ -164,7 +166,7 @@ func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
 			return fmt.Errorf("read the subscription: %w", err)
 		}
 		asked.Store(false)
-		silent.Reset(quiet)
+		silent.Reset(maxSilence)
 		switch m := message.(type) {
 		case *redis.Message:
 			in.put(m.Payload)

@@ -16,14 +16,14 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// othersFull returns the bytes of all inboxes when those of the other shards hold all that may wait.
+// othersFull returns the bytes of all inboxes when the other shards' inboxes hold as much as may wait.
 func othersFull() *atomic.Int64 {
 	all := new(atomic.Int64)
 	all.Store(inboxBytes)
 	return all
 }
 
-// TestOverflow: the events of devices that arrived since the last look survive an overflow.
+// TestOverflow: devices' events since the last look survive an overflow.
 func TestOverflow(t *testing.T) {
 	all := othersFull()
 	in := newInbox(64, all)
@@ -33,13 +33,13 @@ func TestOverflow(t *testing.T) {
 		return string(contract.AppendEvent(nil, e))
 	}
 	in.put(event(contract.CredentialMember("seen"), 1))
-	in.unseen()
+	in.peekUnseen()
 	late := event(contract.CredentialMember("late"), 1)
 	in.put(late)
 	for !in.lost {
 		in.put(event(contract.ObjectMember("/a"), 1<<20))
 	}
-	if got := in.unseen(); len(got) != 1 || got[0] != late {
+	if got := in.peekUnseen(); len(got) != 1 || got[0] != late {
 		t.Errorf("got %d events after an overflow, want that of the device", len(got))
 	}
 	for range 30 {
@@ -53,8 +53,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestInboxesAreBounded fills those of all shards at the same time; one that holds no more than its share loses
-// nothing.
+// TestInboxesAreBounded fills all shards' inboxes at the same time; an inbox within its share loses nothing.
 func TestInboxesAreBounded(t *testing.T) {
 	all := new(atomic.Int64)
 	var inboxes []*inbox
@@ -75,7 +74,7 @@ func TestInboxesAreBounded(t *testing.T) {
 	}
 }
 
-// TestEmptyPayloadsAreBounded: they take memory, too.
+// TestEmptyPayloadsAreBounded: empty payloads take memory, too.
 func TestEmptyPayloadsAreBounded(t *testing.T) {
 	in := newInbox(64, othersFull())
 	for range in.share {
@@ -91,7 +90,7 @@ func TestEmptyPayloadsAreBounded(t *testing.T) {
 func TestSlowMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
-		var got []byte // what the server has read of the current command
+		var got []byte // the server's unfinished command
 		await := func(command string) {
 			for buf := make([]byte, 512); !strings.Contains(strings.ToLower(string(got)), command); {
 				n, err := server.Read(buf)
@@ -110,7 +109,7 @@ func TestSlowMessage(t *testing.T) {
 			await("subscribe")
 			io.WriteString(server, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$8\r\nhalf")
 			await("ping")
-			<-time.After(quiet / 2)
+			<-time.After(maxSilence / 2)
 			io.WriteString(server, "half\r\n*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 			await("ping")
 			close(pinged)
@@ -125,7 +124,7 @@ func TestSlowMessage(t *testing.T) {
 		if err := awaitSubscription(t.Context(), sub, "c"); err != nil {
 			t.Fatal(err)
 		}
-		err := receive(t.Context(), sub, in)
+		err := readSubscription(t.Context(), sub, in)
 		if payloads, _, _ := in.take(); len(payloads) != 1 || payloads[0] != "halfhalf" || !errors.Is(err, errSilence) {
 			t.Errorf("got %q, %v, want the message, and then silence", payloads, err)
 		}

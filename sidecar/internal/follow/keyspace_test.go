@@ -19,7 +19,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// tenant is a fleet that shares its Redis: its follower, its writer, and what it has written.
+// tenant is a fleet that shares its Redis: its follower, its writer, and its writes.
 type tenant struct {
 	*group
 	keyspace contract.Keyspace
@@ -27,7 +27,7 @@ type tenant struct {
 	versions map[string]uint64 // of existing records, by member
 }
 
-// hash is of no secret: hashing takes time, and a follower that waits for it doubts devices.
+// hash matches no secret: hashing takes time, and a follower that waits for a hash doubts devices.
 const hash = "$2b$04$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ01234"
 
 // write makes writes of all kinds; round n begins with a version that no other tenant has.
@@ -58,7 +58,7 @@ func (x *tenant) write(ctx context.Context, n int, base uint64) error {
 	return err
 }
 
-// held returns what the sinks have, as versions has it.
+// held returns the records of the sinks, in the form of versions.
 func (x *tenant) held() map[string]uint64 {
 	held := map[string]uint64{}
 	for kind, sinks := range map[string][]*sink{"o:": x.objects, "c:": x.credentials} {
@@ -73,8 +73,8 @@ func (x *tenant) held() map[string]uint64 {
 	return held
 }
 
-// TestKeyspacesShareARedis: fleets with another namespace or database have the same keys and devices in one Redis, and
-// none notices what the others write.
+// TestKeyspacesShareARedis: fleets with another namespace or database have the same keys and devices in the same Redis,
+// and no fleet notices the writes of the rest.
 func TestKeyspacesShareARedis(t *testing.T) {
 	const rounds = 30
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))

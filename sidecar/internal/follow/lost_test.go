@@ -18,14 +18,14 @@ import (
 // records are the versions of the records of a shard, by member.
 type records map[string]uint64
 
-// with returns the records of both, those of other where both have one.
+// with returns the records of both, for common keys those of other.
 func (r records) with(other records) records {
 	all := maps.Clone(r)
 	maps.Copy(all, other)
 	return all
 }
 
-// has returns the records that the follower has.
+// has returns the follower's records.
 func (g *group) has() records {
 	all := records{}
 	for i := range 4 {
@@ -47,8 +47,8 @@ type lossCase struct {
 	publish   *publish.Publisher
 	lost      []string // names after the shard's tag
 	running   *group
-	restarted []*group // since the loss, and since writes after it
-	left      records  // that the shard had and has not lost
+	restarted []*group // since the loss, and since later writes
+	left      records  // the shard's records that were not lost
 	written   records  // since the loss
 }
 
@@ -65,16 +65,16 @@ func (x *lossCase) lacks(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(x.lost, name) })
 }
 
-// outcome is what a follower must have and say.
+// outcome has the records and errors that a follower must have.
 type outcome struct {
-	named    []string // keys that are lost
+	named    []string // names of lost keys
 	empty    bool     // the shard
 	followed bool
 	has      records
 }
 
-// expected returns the outcome before a write: the model. Of epoch, seq and log each one that is missing counts,
-// unless nothing else shows that there were writes. Who has read all needs no log.
+// expected returns the outcome before a write: the model. Each missing key of epoch, seq and log counts, unless nothing
+// else shows that the shard was written to. A follower that has read everything needs no log.
 func (x *lossCase) expected(knows bool) outcome {
 	o := outcome{has: records{}}
 	if knows {
@@ -100,8 +100,8 @@ func (x *lossCase) expected(knows bool) outcome {
 	return o
 }
 
-// expectedThen returns the outcome after a write. The write goes on from the highest number that is left, so nothing is
-// missing without seq. A lost log stays lost until the loss is accepted. If no number is left, the write is the first.
+// expectedThen returns the outcome after a write. The write goes on from the highest number that is left, so seq is not
+// missing any more. A lost log stays lost until the loss is accepted. If no number is left, the write is the first.
 func (x *lossCase) expectedThen(knows, accepted bool) outcome {
 	switch {
 	case x.lacks("log") && (accepted || x.lacks("seq", "chain")):
@@ -122,8 +122,8 @@ func (x *lossCase) expectedThen(knows, accepted bool) outcome {
 	return outcome{followed: true, has: x.left.with(x.written)} // everything was read again
 }
 
-// check waits until the follower says what it must, or is in step with what was written before since, and compares what
-// it has.
+// check waits until the follower reports the wanted loss, or is in step with all writes before since, and compares its
+// records.
 func (x *lossCase) check(t *testing.T, name string, g *group, since time.Time, want outcome) {
 	t.Helper()
 	said := "redis has lost " + strings.Join(want.named, ", ") + ", but"
@@ -157,7 +157,7 @@ func (x *lossCase) check(t *testing.T, name string, g *group, since time.Time, w
 	}
 }
 
-// put writes records, of which the log had some and lacks others.
+// put writes records: some that the log had, and some that it lacks.
 func (x *lossCase) put(t *testing.T, which ...int) {
 	t.Helper()
 	for _, i := range which {
@@ -179,9 +179,9 @@ func (x *lossCase) put(t *testing.T, which ...int) {
 	}
 }
 
-// TestLostKeys deletes sets of keys of a shard in a real Redis, and then sends one write, many, and accept-loss. A
-// running follower keeps what it has, and names the keys that are gone. So does one that starts then: it isn't ready,
-// and has nothing, unless only what no reader needs is gone, or the write has restored it.
+// TestLostKeys deletes sets of keys of a shard in a real Redis, followed by a single write, many writes, and
+// accept-loss. A running follower keeps its records, and names the lost keys. So does a follower that starts
+// afterwards: it isn't ready, and has nothing, unless no reader needs the lost keys, or the write has restored them.
 func TestLostKeys(t *testing.T) {
 	s := serverAt(t, redistest.StartServer(t).Address)
 	names := []string{"epoch", "seq", "log", "chain", "o:/2", "c:d2", "p:/old2/", "audit"}
@@ -195,7 +195,7 @@ func TestLostKeys(t *testing.T) {
 	}
 }
 
-// loseKeys is TestLostKeys for some sets, whose bits say which of the names are lost.
+// loseKeys is TestLostKeys for some sets, whose bits select the lost names.
 func loseKeys(t *testing.T, s server, names []string, sets []int) {
 	var cases []*lossCase
 	for _, set := range sets {
@@ -307,7 +307,7 @@ func TestLogTrimmedEmpty(t *testing.T) {
 	await.Until(t, "in step", func() bool { return running.clock.inStep().After(now) })
 }
 
-// TestLogLostWhileRead: what the rest of the log would have listed isn't dropped.
+// TestLogLostWhileRead: records that only the rest of the log would have listed aren't dropped.
 func TestLogLostWhileRead(t *testing.T) {
 	for name, then := range map[string]func(t *testing.T, s server){
 		"no write": func(*testing.T, server) {},
@@ -370,7 +370,7 @@ func TestSeqBehindLog(t *testing.T) {
 	if n := running.objects[0].len(); n != 3 || restarted.Ready() == nil {
 		t.Errorf("got %d objects, %v; want all 3, and not ready", n, restarted.Ready())
 	}
-	s.put(t, "/new") // the writer reads the log for it
+	s.put(t, "/new") // the writer reads the log for /new
 	<-restarted.Synced()
 	for _, g := range []*group{running, restarted} {
 		await.Until(t, "the write", func() bool { return g.objects[0].len() == 4 })

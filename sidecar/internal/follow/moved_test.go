@@ -17,9 +17,9 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 )
 
-// TestGrantFromTheOldServer moves a name to a promoted replica, while one connection to the old server remains. A
-// device is registered again, and its record is asked for over that connection: the old record is not taken for the new
-// one.
+// TestGrantFromTheOldServer moves a name to a promoted replica, while a connection to the old server remains. A device
+// is registered again, and its record is requested over the old connection: the old record is not taken for the new
+// record.
 func TestGrantFromTheOldServer(t *testing.T) {
 	t.Cleanup(follow.SetCompareEvery(2 * time.Second)) // a comparison would notice where the connection leads
 	old := redistest.StartServer(t)
@@ -65,12 +65,13 @@ func TestGrantFromTheOldServer(t *testing.T) {
 	had := reads()
 	version := register(b) // and asked for before the next comparison
 	await.Until(t, "the old server to be asked", func() bool { return reads() != had })
-	a.do(t, "CLIENT", "KILL", "TYPE", "normal") // as its life ends
+	a.do(t, "CLIENT", "KILL", "TYPE", "normal") // as at the end of its life
 	await.Until(t, "the new record", func() bool { return f.credentials.version("d") == version })
 }
 
-// TestRevokedAtTheNewServer moves a name while connections to the old server remain, which doesn't know it, and a new
-// subscription is at the new one. A revocation there stays in effect: the old server's data isn't read any more.
+// TestRevokedAtTheNewServer moves a name while connections to the old server remain, which still acts as master, and a
+// new subscription is at the new server. A revocation at the new server stays in effect: the old server's data isn't
+// read any more.
 func TestRevokedAtTheNewServer(t *testing.T) {
 	old := redistest.StartServer(t)
 	promoted := redistest.StartServer(t, "--replicaof", "127.0.0.1 "+old.Port())
@@ -84,7 +85,7 @@ func TestRevokedAtTheNewServer(t *testing.T) {
 	f := followWith(t, client)
 	<-f.Synced()
 	await.Until(t, "a comparison", func() bool { return strings.Contains(a.commands(t), "cmdstat_info:calls=2") })
-	var pooled [4]*redis.Conn // that go back to the pool
+	var pooled [4]*redis.Conn // which return to the pool
 	for i := range pooled {
 		pooled[i] = client.Conn()
 		if err := pooled[i].Ping(t.Context()).Err(); err != nil {
@@ -125,7 +126,7 @@ func (n *name) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, *n.at.Load())
 }
 
-// promote makes a replica a master once it has a write.
+// promote makes a replica a master once the replica has a write.
 func (s server) promote(t *testing.T) {
 	t.Helper()
 	await.Until(t, "the replica", func() bool { return s.Get(t.Context(), keys.SeqKey()).Val() == "1" })

@@ -21,51 +21,51 @@ type position struct {
 	seq       uint64
 	history   history
 	at        time.Time // before Redis was asked
-	catchups  uint64    // number of our catch-ups by then
-	ours      uint64    // our seq by then
+	catchups  uint64    // number of the follower's catch-ups by then
+	ours      uint64    // the follower's seq by then
 	vitals    vitals    // of the server
 	err       error
 
 	chained bool          // Redis permits reading its chain
-	head    contract.Link // last link of its chain; zero: none
-	link    contract.Link // our last link; the digest is "" if unknown
-	stored  contract.Link // Redis's link at our place in the ring; zero: none
+	head    contract.Link // last link of the server's chain; zero: none
+	link    contract.Link // the follower's last link; the digest is "" if unknown
+	stored  contract.Link // Redis's link at the number of link; zero: none
 	floor   uint64
 	needs   string          // see contract.ChainNeeds
 	last    uint64          // highest number in the log; 0: the log is empty
-	lost    uint64          // the log was lost, and is complete from this number on; 0: it wasn't
+	lost    uint64          // the log was lost, and is complete from this number on; 0: not lost
 	unsure  []unsureEvent   // events to check with Redis
-	links   []contract.Link // Redis's links at their places
+	links   []contract.Link // Redis's links at the numbers of unsure
 }
 
-// digest returns the digest of the write at seq, "" if the chain doesn't have it.
-func (p *position) digest() string {
+// digestAtSeq returns the digest of the write at seq, "" if the chain doesn't have the digest.
+func (p *position) digestAtSeq() string {
 	if p.head.Seq == p.seq {
 		return p.head.Digest
 	}
 	return ""
 }
 
-// vitals is what a server tells about its memory and clock; the zero value if it doesn't.
+// vitals has a server's memory and clock; zero if the server doesn't report them.
 type vitals struct {
 	policy    string        // maxmemory-policy
-	used, max uint64        // bytes; max is 0 if there is no limit
-	unsaved   string        // which save has failed last; "": none
-	clock     time.Time     // when it answered
+	used, max uint64        // bytes; max 0: no limit
+	unsaved   string        // the save that failed last; "": none
+	clock     time.Time     // at the time of the reply
 	ahead     time.Duration // of clock, see clockAhead
-	warned    bool          // of ahead
+	warned    bool          // ahead was logged
 }
 
-// fill returns the part of the limit that is used, 0 without a limit.
-func (v vitals) fill() float64 {
+// fillRatio returns the used part of the memory limit, 0 without a limit.
+func (v vitals) fillRatio() float64 {
 	if v.max == 0 {
 		return 0
 	}
 	return float64(v.used) / float64(v.max)
 }
 
-// clockAhead returns how far a clock that was read between begin and end is certainly ahead of ours, below 0 if it is
-// behind.
+// clockAhead returns how far a clock that was read between begin and end is certainly ahead of this machine's; below 0:
+// the clock is behind.
 func clockAhead(clock, begin, end time.Time) time.Duration {
 	switch {
 	case clock.IsZero():
@@ -77,55 +77,60 @@ func clockAhead(clock, begin, end time.Time) time.Duration {
 	}
 }
 
-// has reports whether Redis has our last write, and with it all earlier ones.
-func (p *position) has() bool { return p.link.Digest != "" && p.stored == p.link }
+// hasOurWrite reports whether Redis has the follower's last write, and so all earlier writes.
+func (p *position) hasOurWrite() bool { return p.link.Digest != "" && p.stored == p.link }
 
-// differs reports whether Redis has another write at our number.
-func (p *position) differs() bool {
+// hasOtherWrite reports whether Redis has another write at the number of the follower's last write.
+func (p *position) hasOtherWrite() bool {
 	return p.link.Digest != "" && p.stored.Seq == p.link.Seq && p.stored.Digest != p.link.Digest
 }
 
-// momentAgo is the maximum age of a stored history from which a new one may continue. It must be far less than Redis's
-// repl-backlog-ttl, an hour by default, after which a promoted replica no longer reports its former master.
-const momentAgo = time.Minute
+// maxHistoryAge is the maximum age of a stored history that a new history may continue. The age must be far less than
+// Redis's repl-backlog-ttl, an hour by default, after which a promoted replica no longer reports its former master.
+const maxHistoryAge = time.Minute
 
-// history identifies the process of a server and its replication history: another one may have lost writes although its
-// seq is higher than ours. The zero value means unknown.
+// history identifies a server's process and its replication history: another process may have lost writes although its
+// seq is higher than the follower's. The zero value means unknown.
 type history struct {
-	run, line string
+	runID, replicationID string
 	// own: this process began the replication history, and did not continue another server's.
 	own bool
 }
 
-// same reports whether h equals known, however old known is.
-func (h history) same(known history) bool { return h.run == known.run && h.line == known.line }
+// isSame reports whether h equals known, however old known is.
+func (h history) isSame(known history) bool {
+	return h.runID == known.runID && h.replicationID == known.replicationID
+}
 
-// continues reports whether h equals known, which is at most momentAgo old, or continues it without a loss. Redis
-// starts a new replication ID when a first replica connects, and when the last one has been disconnected for long. A
-// promoted replica starts a new one, too, but reports the one that it continues until repl-backlog-ttl has passed.
+// continues reports whether h equals known, which is at most maxHistoryAge old, or continues known without a loss.
+// Redis starts a new replication ID when a first replica connects, and when the last replica has been disconnected for
+// long. A promoted replica starts a new ID, too, but reports the former ID until repl-backlog-ttl has passed.
 func (h history) continues(known history) bool {
-	return h.same(known) || h.own && h.run == known.run && h.run != ""
+	return h.isSame(known) || h.own && h.runID == known.runID && h.runID != ""
 }
 
-// continues reports whether p's history is ours or continues it.
-func (f *Follower) continues(p position) bool {
-	return p.history.same(f.history) || p.at.Sub(f.historyAt) < momentAgo && p.history.continues(f.history)
+// continuesHistory reports whether p's history is or continues the follower's.
+func (f *Follower) continuesHistory(p position) bool {
+	return p.history.isSame(f.history) || p.at.Sub(f.historyAt) < maxHistoryAge && p.history.continues(f.history)
 }
 
-// setHistory records p's history. The time has no monotonic part, which stands still while the machine is suspended.
+// setHistory records p's history. historyAt has no monotonic time, which stands still while the machine is suspended.
 func (f *Follower) setHistory(p position) {
 	f.history, f.historyAt = p.history, p.at.Round(0)
 }
 
-// outdated reports whether Redis may have forgotten deletions since our position: their entries in the log were
-// removed, or their tombstones have expired, and records written since may have lower versions than ours.
-func (f *Follower) outdated(p position) bool {
+// mayLackDeletions reports whether Redis may have forgotten deletions since the follower's position: their entries in
+// the log were removed, or their tombstones have expired, and records written since may have lower versions than the
+// follower's.
+func (f *Follower) mayLackDeletions(p position) bool {
 	return f.seq < p.floor || f.synced && p.at.Sub(f.historyAt) > contract.TombstoneLife-time.Hour
 }
 
-// goesOn reports whether Redis has all that we have: by the chain, or if that is unknown, by the server.
-func (f *Follower) goesOn(p position, reason catchUpReason) bool {
-	return p.has() || !p.differs() && (p.history.same(f.history) || reason != onConnected && f.continues(p))
+// hasAllWrites reports whether Redis has all of the follower's writes: by the chain, or with an unknown chain by the
+// server.
+func (f *Follower) hasAllWrites(p position, reason catchUpReason) bool {
+	return p.hasOurWrite() ||
+		!p.hasOtherWrite() && (p.history.isSame(f.history) || reason != catchUpConnected && f.continuesHistory(p))
 }
 
 // replicaError is the refusal to read from a replica.
@@ -138,8 +143,8 @@ func (e *replicaError) Error() string {
 		e.server, e.role, e.master)
 }
 
-// refusal reports whether only an operator can fix the cause of err.
-func refusal(err error) bool {
+// needsOperator reports whether only an operator can fix the cause of err.
+func needsOperator(err error) bool {
 	_, replica := errors.AsType[*replicaError](err)
 	_, shards := errors.AsType[*contract.ShardsError](err)
 	_, empty := errors.AsType[emptyError](err)
@@ -147,9 +152,9 @@ func refusal(err error) bool {
 	return replica || shards || empty || needs
 }
 
-// master returns a client of the server that has the shard. In a Cluster the whole catch-up uses one server, which
-// reports an error if it is the wrong one.
-func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
+// findMaster returns a client of the server that has the shard. In a Cluster the whole catch-up uses a single server,
+// which reports an error if it doesn't have the shard.
+func (f *Follower) findMaster(ctx context.Context) (*redis.Client, error) {
 	switch client := f.client.(type) {
 	case *redis.Client:
 		return client, nil
@@ -163,35 +168,35 @@ func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
 	return nil, fmt.Errorf("client %T: want one of a server or of a Cluster", f.client)
 }
 
-// apart returns a client that makes one connection of its own. It is new: an old one may be to a server that had the
-// name before, and would undo what the new one has written since.
-func (f *Follower) apart(client *redis.Client) *redis.Client {
+// ownConnection returns a client with a single connection of its own. The connection is new: an old connection may be
+// to a server that had the name before, and could undo newer writes.
+func (f *Follower) ownConnection(client *redis.Client) *redis.Client {
 	options := *client.Options()
 	options.PoolSize, options.MaxRetries = 1, -1 // Options has 0 for -1
 	options.ReadTimeout, options.WriteTimeout = recordsTimeout, recordsTimeout
-	options.PushNotificationProcessor = nil // each client has its own
-	// Those of client change while it connects.
+	options.PushNotificationProcessor = nil // each client has its own processor
+	// The client's notification settings change while it connects.
 	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	apart := redis.NewClient(&options)
-	f.metrics.ObserveRedis(apart)
-	return apart
+	own := redis.NewClient(&options)
+	f.metrics.ObserveRedis(own)
+	return own
 }
 
-// withTimeout returns client with another timeout. Its calls are measured, too: go-redis drops the hooks.
+// withTimeout returns client with another timeout. go-redis drops the client's hooks, so ObserveRedis adds them again.
 func (f *Follower) withTimeout(client *redis.Client, timeout time.Duration) *redis.Client {
 	client = client.WithTimeout(timeout)
 	f.metrics.ObserveRedis(client)
 	return client
 }
 
-// server is a client of a server, or one connection to it.
+// server is a client of a server, or a single connection to a server.
 type server struct {
 	redis.Cmdable
-	address string // that the client connects to, "" if sentinels determine it
+	address string // address of the connection, "" if sentinels determine it
 }
 
-// Unsent returns err if the pipeline never reached the server, for example because the login failed. Then no command
-// has this error, and their results are invalid.
+// Unsent returns err if the pipeline never reached the server, for example after a failed login: no command has the
+// error, and all results are invalid.
 func Unsent(commands []redis.Cmder, err error) error {
 	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		return nil
@@ -199,31 +204,31 @@ func Unsent(commands []redis.Cmder, err error) error {
 	return err
 }
 
-// position reads Redis's position; asked has our number, and the events to check. An empty Redis has no epoch and no
-// seq.
-func (f *Follower) position(ctx context.Context, master server, asked position) (position, error) {
+// readPosition reads Redis's position; asked has the follower's number, and the events to check. An empty Redis has no
+// epoch and no seq.
+func (f *Follower) readPosition(ctx context.Context, master server, asked position) (position, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for {
-		p, err := f.readPosition(ctx, master, asked)
+		p, err := f.readStablePosition(ctx, master, asked)
 		withheld, is := errors.AsType[*withheldError](err)
 		switch {
 		case !is:
 			return p, err
 		case withheld.chain:
-			f.refuses.chain.Store(true)
+			f.withheld.chain.Store(true)
 			f.board.chainOnce.Do(func() {
 				f.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit "+
 					"HMGET (+hmget)", "error", withheld.error)
 			})
 		case redis.HasErrorPrefix(withheld.error, "wrong number of arguments"): // miniredis; Redis knows several sections
-			f.refuses.info.Store(true)
+			f.withheld.info.Store(true)
 			f.board.infoOnce.Do(func() {
 				f.log.Info("this server can't tell its role and history: a replica, or a failover to an older one, may go "+
 					"unnoticed", "error", withheld.error)
 			})
 		default:
-			f.refuses.info.Store(true)
+			f.withheld.info.Store(true)
 			f.board.infoOnce.Do(func() {
 				f.log.Warn("no permission to read the role and history of redis: a replica, or a failover to an older one, may "+
 					"go unnoticed; permit INFO (+info)", "error", withheld.error)
@@ -238,20 +243,21 @@ type withheldError struct {
 	chain bool
 }
 
-// readPosition reads epoch and sequence number twice, before and after all else, until they are the same: so all that
-// it returns belongs together. A transaction would do that, too, but Redis refuses transactions when its memory is
+// readStablePosition reads epoch and sequence number before and after everything else, until both readings are equal,
+// so the results belong together. A transaction would do the same, but Redis refuses transactions when its memory is
 // full.
-func (f *Follower) readPosition(ctx context.Context, master server, asked position) (p position, err error) {
+func (f *Follower) readStablePosition(ctx context.Context, master server, asked position) (p position, err error) {
 	for {
-		p, moved, err := f.tryPosition(ctx, master, asked)
+		p, moved, err := f.tryReadPosition(ctx, master, asked)
 		if err != nil || !moved {
 			return p, err
 		}
 	}
 }
 
-// tryPosition reads the position; moved: there were writes meanwhile.
-func (f *Follower) tryPosition(ctx context.Context, master server, asked position) (p position, moved bool, err error) {
+// tryReadPosition reads the position; moved: Redis was written to meanwhile.
+func (f *Follower) tryReadPosition(ctx context.Context, master server,
+	asked position) (p position, moved bool, err error) {
 	p.at = time.Now()
 	pipe := master.Pipeline()
 	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
@@ -263,11 +269,11 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 		shards = pipe.Get(ctx, f.Keyspace.ShardsKey())
 		asks = append(asks, shards)
 	}
-	if !f.refuses.info.Load() {
+	if !f.withheld.info.Load() {
 		info = pipe.Info(ctx, "server", "replication", "memory", "persistence")
 		asks = append(asks, info)
 	}
-	if p.chained = !f.refuses.chain.Load(); p.chained {
+	if p.chained = !f.withheld.chain.Load(); p.chained {
 		links = pipe.HMGet(ctx, f.keys.ChainKey(), chainFields(asked)...)
 		asks = append(asks, links)
 	}
@@ -278,9 +284,9 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	}
 	end := time.Now()
 	switch {
-	case withheld(info.Err(), epoch.Err()):
+	case isWithheld(info.Err(), epoch.Err()):
 		return p, false, &withheldError{info.Err(), false}
-	case withheld(links.Err(), epoch.Err()):
+	case isWithheld(links.Err(), epoch.Err()):
 		return p, false, &withheldError{links.Err(), true}
 	}
 	for _, cmd := range asks {
@@ -318,9 +324,9 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 		}
 	}
 	if p.floor > p.seq {
-		p.floor = 0 // of no entry: of a number that Redis has lost, or that no script wrote
+		p.floor = 0 // not of an entry: of a number that Redis has lost, or that no script wrote
 	}
-	// The log is rightly empty if all of its entries were trimmed. Without permission to read the floor nobody knows.
+	// The log is rightly empty if all entries were trimmed. Without permission to read the floor, nobody can tell.
 	if p.last == 0 && (p.seq == 0 || p.chained && p.seq > p.floor) {
 		p.lost = p.seq + 1
 	}
@@ -337,41 +343,41 @@ func chainFields(asked position) []string {
 	return fields
 }
 
-// setChain sets p from the values of [chainFields]. It treats an unreadable value as absent, as the writers do.
+// setChain sets p from the values of [chainFields]. Like the writers, it treats an unreadable value as absent.
 func (p *position) setChain(values []any) {
 	if len(values) < 5 {
 		return
 	}
-	p.head, p.stored = linkOf(values[0]), linkOf(values[2])
+	p.head, p.stored = parseLink(values[0]), parseLink(values[2])
 	p.needs, _ = values[3].(string)
 	text, _ := values[1].(string)
 	p.floor, _ = strconv.ParseUint(text, 10, 64)
 	text, _ = values[4].(string)
 	p.lost, _ = strconv.ParseUint(text, 10, 64)
 	for _, value := range values[5:] {
-		p.links = append(p.links, linkOf(value))
+		p.links = append(p.links, parseLink(value))
 	}
 }
 
-// linkOf returns the link of a value of the chain; zero if it has none that can be read.
-func linkOf(value any) contract.Link {
+// parseLink returns the link in a value of the chain; zero if the value has no readable link.
+func parseLink(value any) contract.Link {
 	text, _ := value.(string)
 	link, _ := contract.ParseLink(text)
 	return link
 }
 
-// withheld reports whether err is the server's refusal of this one command: an unknown command, or no permission. epoch
-// is the error of a command that it never refuses alone. A Cluster that moves the slot redirects only commands on keys
-// that it has moved: that is no refusal.
-func withheld(err, epoch error) bool {
+// isWithheld reports whether err is the server's refusal of a single command: an unknown command, or no permission.
+// epoch is the error of a command that is never refused alone. A Cluster that moves the slot redirects only commands on
+// moved keys: a redirection is no refusal.
+func isWithheld(err, epoch error) bool {
 	_, refused := errors.AsType[redis.Error](err)
 	_, moved := redis.IsMovedError(err)
 	_, asked := redis.IsAskError(err)
 	return refused && !moved && !asked && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
-// parseInfo returns the server's history and vitals from INFO, zero if info is empty. It returns an error if the server
-// is not a master.
+// parseInfo returns the server's history and vitals from INFO, zero if info is empty, or an error if the server is not
+// a master.
 func parseInfo(info, server string) (h history, v vitals, err error) {
 	if info == "" {
 		return history{}, vitals{}, nil
@@ -404,8 +410,8 @@ func parseInfo(info, server string) (h history, v vitals, err error) {
 	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, v, nil
 }
 
-// address returns the address that the client connects to, "" if sentinels determine it.
-func address(client *redis.Client) string {
+// serverAddress returns the address that the client connects to, "" if sentinels determine it.
+func serverAddress(client *redis.Client) string {
 	if address := client.Options().Addr; address != "FailoverClient" {
 		return address
 	}

@@ -17,9 +17,9 @@ import (
 func TestHistory(t *testing.T) {
 	const master = "# Server\r\nrun_id:abc\r\ntcp_port:7000\r\n# Replication\r\nrole:master\r\nmaster_replid:def\r\n"
 	for second, want := range map[string]history{
-		"master_replid2:fed\r\n":                             {"abc", "def", false}, // had that ID as a replica
+		"master_replid2:fed\r\n":                             {"abc", "def", false}, // had the same ID as a replica
 		"master_replid2:" + strings.Repeat("0", 40) + "\r\n": {"abc", "def", true},
-		"": {"abc", "def", false}, // a server that doesn't tell
+		"": {"abc", "def", false}, // a server without INFO
 	} {
 		if got, _, err := parseInfo(master+second, ""); got != want || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", second, got, err, want)
@@ -31,7 +31,7 @@ func TestHistory(t *testing.T) {
 	replica := strings.Replace(master, "role:master", "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7001", 1)
 	for server, named := range map[string]string{"": "at port 7000", "10.0.0.2:7000": "10.0.0.2:7000"} {
 		_, _, err := parseInfo(replica, server)
-		if !refusal(err) {
+		if !needsOperator(err) {
 			t.Fatalf("a replica: %v", err)
 		}
 		for _, want := range []string{named, "role slave, of 10.0.0.1:7001", "redis+sentinel://"} {
@@ -42,21 +42,21 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestMemory: the limit of a server and what is used of it.
+// TestMemory: the used part of a server's memory limit.
 func TestMemory(t *testing.T) {
 	for text, want := range map[string]float64{
 		"used_memory:900\r\nmaxmemory:1000\r\n": 0.9,
 		"used_memory:900\r\nmaxmemory:0\r\n":    0, // no limit
 		"used_memory:900\r\n":                   0,
 	} {
-		if _, got, err := parseInfo("role:master\r\nmaxmemory_policy:noeviction\r\n"+text, ""); got.fill() != want ||
+		if _, got, err := parseInfo("role:master\r\nmaxmemory_policy:noeviction\r\n"+text, ""); got.fillRatio() != want ||
 			got.policy != "noeviction" || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
 		}
 	}
 }
 
-// TestClockAhead: a difference counts only beyond the time that the answer took, and is told once.
+// TestClockAhead: a difference counts only beyond the duration of the answer, and is logged once.
 func TestClockAhead(t *testing.T) {
 	begin := time.Now()
 	end := begin.Add(100 * time.Millisecond)
@@ -114,11 +114,12 @@ func TestContinues(t *testing.T) {
 		{"another process of the same line", history{"abd", "def", true}, false, false},
 		{"not told", history{}, false, false},
 	} {
-		if same, continues := test.h.same(known), test.h.continues(known); same != test.same || continues != test.continues {
+		same, continues := test.h.isSame(known), test.h.continues(known)
+		if same != test.same || continues != test.continues {
 			t.Errorf("%s: got %v, %v, want %v, %v", test.name, same, continues, test.same, test.continues)
 		}
 	}
-	if never := (history{}); !never.same(never) || (history{"", "x", true}).continues(history{"", "y", true}) {
+	if never := (history{}); !never.isSame(never) || (history{"", "x", true}).continues(history{"", "y", true}) {
 		t.Error("without INFO all are the same, and without a process none continues another")
 	}
 }
@@ -143,7 +144,7 @@ func TestWithheld(t *testing.T) {
 		{"moving", answer("ASK 1 b:1"), nil, false},
 		{"cut", errors.New("EOF"), errors.New("EOF"), false},
 	} {
-		if got := withheld(test.info, test.epoch); got != test.want {
+		if got := isWithheld(test.info, test.epoch); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}

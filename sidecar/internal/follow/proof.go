@@ -11,16 +11,16 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
-// Proof is a server's answer to whether it has a write, and with it all earlier ones. While a name moves, or Redis
-// fails over, a client may still be connected to a server that lacks writes, or has others.
+// Proof is a server's answer to the question whether the server has a write, and so all earlier writes. While a name
+// moves, or Redis fails over, a client may still be connected to a server that lacks writes, or has others.
 type Proof struct {
 	write  contract.Link
 	number *redis.StringCmd
 	link   *redis.SliceCmd // nil: only numbers are compared
 }
 
-// AskProof adds the question to a pipeline: what is asked after it is at least as new as the write, if [Proof.Err]
-// returns nil. If the write's digest is unknown, "", a later write of another history counts, too.
+// AskProof adds the question to a pipeline: if [Proof.Err] returns nil, the results of the pipeline's later commands
+// are at least as new as the write. If the write's digest is unknown, "", a later write of another history counts, too.
 func AskProof(ctx context.Context, pipe redis.Pipeliner, keys contract.Keys, write contract.Link) Proof {
 	p := Proof{write: write, number: pipe.Get(ctx, keys.SeqKey())}
 	if write.Digest != "" {
@@ -48,7 +48,7 @@ func (p *Proof) Err() error {
 	if len(values) == 0 {
 		return nil
 	}
-	link := linkOf(values[0])
+	link := parseLink(values[0])
 	if link.Seq == p.write.Seq && link.Digest != p.write.Digest {
 		return fmt.Errorf("the server has another write %d than was applied before", link.Seq)
 	}

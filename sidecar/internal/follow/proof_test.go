@@ -53,12 +53,12 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// TestAppliedDuringResync: what is read by itself during a full resync must be from the server that the resync reads.
+// TestAppliedDuringResync: individual reads during a full resync must be from the server that the resync reads.
 func TestAppliedDuringResync(t *testing.T) {
 	s, _, _ := inOrder(t, contract.ObjectMember("/a"))
 	during := contract.Link{}
 	s.Objects = &flood{arrive: func() { during = *s.applied.Load() }}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || during.Seq != s.seq || s.seq == 0 {
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || during.Seq != s.seq || s.seq == 0 {
 		t.Errorf("got %v, and %v as the last write during a resync up to %d", err, during, s.seq)
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// publisher is a user with the permissions that the contract lists for who writes objects, and no devices.
+// publisher is a user with the contract's permissions for writers of objects, and no devices.
 func publisher(t *testing.T, s server) *redis.Client {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/redis-contract.md")
@@ -80,7 +80,7 @@ func startSidecar(t *testing.T, s server) *sidecar {
 	m, log := metrics.New(), slog.New(slog.NewTextHandler(new(logbuffer.Buffer), nil))
 	memory := edgemem.New(edgemem.Config{Objects: 10, Verdicts: 100, Shards: 1})
 	x.Verifier = credential.New(credential.Config{Workers: 2, Queue: 100, Wait: 5 * time.Second, MaxCost: 4,
-		AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1, Authority: &x.believer, MostAnswers: 100,
+		AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1, Authority: &x.believer, MaxAnswers: 100,
 		Registered: func(ctx context.Context, id string) (bool, error) { return x.followers.Registered(ctx, id) },
 	}, memory, m, log)
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1, ContextTimeoutEnabled: true})
@@ -96,7 +96,7 @@ func startSidecar(t *testing.T, s server) *sidecar {
 }
 
 // becomes waits until a device gets an answer, for a reason, "" for any. The authority, which would let the device in,
-// is never asked.
+// is never called.
 func (x *sidecar) becomes(t *testing.T, id, secret string, want wire.Outcome, reason credential.Reason) {
 	t.Helper()
 	var got credential.Result
@@ -110,8 +110,8 @@ func (x *sidecar) becomes(t *testing.T, id, secret string, want wire.Outcome, re
 	})
 }
 
-// TestForgedDevice: who may write objects, and so seq, chain and log, publishes events about devices that fit. A device
-// with a record is never decided about by the authority, and no version keeps a revocation out.
+// TestForgedDevice: a writer of objects, and so of seq, chain and log, publishes fitting events about devices. The
+// authority never decides about a device with a record, and no version keeps a revocation out.
 func TestForgedDevice(t *testing.T) {
 	t.Parallel()
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
@@ -127,7 +127,7 @@ func TestForgedDevice(t *testing.T) {
 		{Fields: map[string]string{"version": last, "published": last, "disabled": "revoked"}},
 		{Fields: map[string]string{"version": last, "published": last, "hash": hash}},
 		{Fields: map[string]string{"version": "?"}},
-		{Fields: map[string]string{"version": "1"}, Traceparent: "?"}, // only its member is readable
+		{Fields: map[string]string{"version": "1"}, Traceparent: "?"}, // only the member is readable
 	} {
 		good := fmt.Sprint("g", n)
 		s.device(t, good)
@@ -148,7 +148,7 @@ func TestForgedDevice(t *testing.T) {
 	}
 }
 
-// TestForgedTombstoneBeforeARecord: a forged tombstone of a device that Redis doesn't have leaves the decision to the
+// TestForgedTombstoneBeforeARecord: a forged tombstone of a device without a record leaves the decision to the
 // authority, and keeps no later record out.
 func TestForgedTombstoneBeforeARecord(t *testing.T) {
 	t.Parallel()
@@ -186,8 +186,8 @@ func TestForgedTombstoneBeforeARecord(t *testing.T) {
 	})
 }
 
-// TestForgedLog: who may write objects removes devices from the log before a sidecar starts, which then can't know
-// them. The authority doesn't decide about these either.
+// TestForgedLog: a writer of objects removes devices from the log before a sidecar starts, so the sidecar can't know
+// the devices. The authority doesn't decide about these devices.
 func TestForgedLog(t *testing.T) {
 	t.Parallel()
 	hide := map[string]func(t *testing.T, p *redis.Client, ids []string){
@@ -226,7 +226,7 @@ func TestForgedLog(t *testing.T) {
 	}
 }
 
-// TestForgedLogWhileAway: a revocation that a sidecar misses, and that is hidden in the log, counts after a resync.
+// TestForgedLogWhileAway: a revocation that a sidecar misses, and the log hides, counts after a resync.
 func TestForgedLogWhileAway(t *testing.T) {
 	t.Parallel()
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
@@ -246,8 +246,8 @@ func TestForgedLogWhileAway(t *testing.T) {
 	x.becomes(t, "g", "s", wire.Deny, "revoked")
 }
 
-// TestRegisteredAtTheOldServer: a server that lacks what was applied, or that doesn't answer, doesn't tell who is
-// registered.
+// TestRegisteredAtTheOldServer: a server that lacks applied writes, or doesn't answer, doesn't decide whether a device
+// is registered.
 func TestRegisteredAtTheOldServer(t *testing.T) {
 	t.Parallel()
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))

@@ -61,7 +61,7 @@ func (e *cacheEdge) version(key string) uint64 {
 	return e.now[key]
 }
 
-// cached returns a follower with an object cache, and the edge of that.
+// cached returns a follower with an object cache, and the cache's edge.
 func cached(t *testing.T, s server) (*follower, *cacheEdge, *objectcache.Cache) {
 	t.Helper()
 	e := &cacheEdge{now: map[string]uint64{}, ever: map[string]uint64{}}
@@ -127,8 +127,8 @@ func TestPurgeIsFollowed(t *testing.T) {
 	})
 }
 
-// TestPurgedAreNeverApplied starts a follower where everything was purged, and then published in part: the edge never
-// gets what was purged, whatever was written before and after.
+// TestPurgedAreNeverApplied starts a follower where everything was purged, and published again in part: the edge never
+// gets purged objects, whatever was written before and after.
 func TestPurgedAreNeverApplied(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for i := range 1200 { // two pages of the log
@@ -150,7 +150,7 @@ func TestPurgedAreNeverApplied(t *testing.T) {
 	})
 }
 
-// TestPurgeDuringResync purges while a full resync reads objects: it takes effect before all are read.
+// TestPurgeDuringResync purges while a full resync reads objects: the purge takes effect before all objects are read.
 func TestPurgeDuringResync(t *testing.T) {
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
 	for i := range 1200 {
@@ -183,7 +183,7 @@ func (s server) subscribersBehind(t *testing.T) bool {
 }
 
 // TestLostPurges: Redis loses everything, and begins anew with lower numbers. Purges of the lost data hide nothing of
-// the new one.
+// the new data.
 func TestLostPurges(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for range 20 {
@@ -204,8 +204,8 @@ func TestLostPurges(t *testing.T) {
 	})
 }
 
-// TestForgedPurge: what isn't in the chain purges nothing. One that fits, because the forger has read the chain, does
-// until Redis is compared, and purges nothing that is published later.
+// TestForgedPurge: a purge that isn't in the chain purges nothing. A fitting purge, by a forger who has read the chain,
+// counts until Redis is compared, and purges nothing that is published later.
 func TestForgedPurge(t *testing.T) {
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
 	s.putTagged(t, "/a", "t")
@@ -236,7 +236,7 @@ func TestForgedPurge(t *testing.T) {
 	e.mu.Unlock()
 	x.send(fits)
 	select {
-	case <-gone: // put again, so it was gone
+	case <-gone: // put again, so the object was gone
 	case <-time.After(20 * time.Second):
 		t.Fatal("the object did not come back")
 	}

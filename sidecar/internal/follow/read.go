@@ -15,52 +15,51 @@ import (
 )
 
 const (
-	// pageSize is the number of log members in one read.
+	// pageSize is the number of log members per read.
 	pageSize = 1000
-	// pipelineSize is the maximum number of records in one read. After a read that takes longer than recordsTimeout the
+	// pipelineSize is the maximum number of records per read. After a read that takes longer than recordsTimeout the
 	// number is halved, until a catch-up succeeds.
 	pipelineSize = 250
-	// pipelineBytes bounds the records of one read in bytes, because Redis and the sidecar have all of them in memory.
-	// maxReads is the maximum number of concurrent reads of objects by all shards.
+	// pipelineBytes bounds the bytes of records per read, because Redis and the sidecar have all of them in memory.
+	// maxReads bounds concurrent reads of objects by all shards.
 	pipelineBytes = 8 << 20
 	maxReads      = 4
-	// headBytes bounds the records of which one pipeline reads the heads, which are small unless somebody wrote them by
-	// hand.
+	// headBytes bounds the records whose heads a pipeline reads. Heads are small unless somebody wrote them by hand.
 	headBytes      = 64 << 20
 	recordsTimeout = 4 * callTimeout
-	// progressEvery is the interval at which a long catch-up is logged.
+	// A long catch-up is logged every progressEvery.
 	progressEvery = 5 * time.Second
 )
 
-// readChanges applies the changes from from to p, or all records in a full resync. It reads devices first, since
-// revocations matter more than objects, and with them all purges, so that no object is applied that was purged. Since
-// writes may be faster than reads, the end is fixed at the beginning. Records that move beyond it meanwhile have
-// events, of which none is missing once everything up to end was applied.
+// readChanges applies the changes after from up to p, or all records in a full resync. It reads devices first, since
+// revocations matter more than objects, and purges with the devices, so that no purged object is applied. Since writes
+// may be faster than reads, the end is fixed at the beginning. Records that move beyond the end meanwhile have events,
+// and no event is missing once everything up to end was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
 	end uint64, err error) {
-	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.dataEpoch) }
+	meanwhile := func() error { return f.applyUrgent(ctx, master, p.dataEpoch) }
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
 	if full {
-		if err := f.readUnmetOf(ctx, master, contract.KindPurge, f.Purges.Unmet(), meanwhile); err != nil {
+		if err := f.readUnappliedOf(ctx, master, contract.KindPurge, f.Purges.Unapplied(), meanwhile); err != nil {
 			return count, 0, err
 		}
 		f.Purges.EndResync()
 	}
-	// Most get a 503 until they are read.
-	for left := len(f.rereads.devices); len(f.rereads.devices) > 0 && left > 0; left -= pipelineSize {
+	// Most devices get a 503 until their record is read.
+	for left := len(f.rereads.members); len(f.rereads.members) > 0 && left > 0; left -= pipelineSize {
 		if err := meanwhile(); err != nil {
 			return count, 0, err
 		}
 	}
 	if full {
-		lease, err := f.takeTurn(ctx, master, meanwhile)
+		lease, err := f.acquireLease(ctx, master, meanwhile)
 		if err != nil {
 			return count, 0, err
 		}
 		defer lease.release(ctx)
-		meanwhile = lease.keep(ctx, meanwhile)
+		meanwhile = lease.prolongDuring(ctx, meanwhile)
 	}
 	n, err := f.readLog(ctx, master, from, p.seq, contract.KindObject, meanwhile)
 	if count += n; err != nil {
@@ -74,12 +73,12 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, end, err
 	}
-	n, err = f.readUnmet(ctx, master, meanwhile)
+	n, err = f.readUnapplied(ctx, master, meanwhile)
 	return count + n, end, err
 }
 
-// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or lost its log, or trimmed it beyond
-// from, the log may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
+// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or lost its log, or trimmed the log
+// beyond from, the log may have lacked unread entries, so lastSeq returns an error, and everything is read again.
 func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then position,
 	full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -101,7 +100,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}
-	if f.refuses.chain.Load() {
+	if f.withheld.chain.Load() {
 		return seq, nil
 	}
 	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor,
@@ -111,32 +110,33 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, then
 	}
 	var now position
 	switch now.setChain(values); {
-	case now.lost > then.lost: // and it has entries since
+	case now.lost > then.lost: // and the log has entries since
 		return 0, errOtherDataEpoch
 	case !full && from < now.floor && now.floor <= seq:
-		f.synced, f.full.owed = false, resyncTrimmed
+		f.synced, f.resync.pending = false, resyncTrimmed
 		return 0, errTrimmed
 	}
 	return seq, nil
 }
 
-// readUnmet reads, in a full resync, the known records that were not read yet: they were written meanwhile and have
-// moved beyond the end, or they are gone.
-func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
-	for _, unmet := range []struct {
+// readUnapplied reads, in a full resync, the known records that were not read yet: records that were written meanwhile
+// and have moved beyond the end, or that are gone.
+func (f *Follower) readUnapplied(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
+	// Devices first.
+	for _, unapplied := range []struct {
 		kind byte
 		ids  []string
-	}{{contract.KindCredential, f.Credentials.Unmet()}, {contract.KindObject, f.Objects.Unmet()}} { // devices first
-		if err := f.readUnmetOf(ctx, master, unmet.kind, unmet.ids, meanwhile); err != nil {
+	}{{contract.KindCredential, f.Credentials.Unapplied()}, {contract.KindObject, f.Objects.Unapplied()}} {
+		if err := f.readUnappliedOf(ctx, master, unapplied.kind, unapplied.ids, meanwhile); err != nil {
 			return count, err
 		}
-		count += len(unmet.ids)
+		count += len(unapplied.ids)
 	}
 	return count, nil
 }
 
-// readUnmetOf reads the records of a kind with these ids.
-func (f *Follower) readUnmetOf(ctx context.Context, master server, kind byte, ids []string,
+// readUnappliedOf reads the records of a kind with the given ids.
+func (f *Follower) readUnappliedOf(ctx context.Context, master server, kind byte, ids []string,
 	meanwhile func() error) error {
 	for ids := range slices.Chunk(ids, pageSize) {
 		members := make([]contract.Member, len(ids))
@@ -150,27 +150,27 @@ func (f *Follower) readUnmetOf(ctx context.Context, master server, kind byte, id
 	return nil
 }
 
-// readLog applies the records of all members of a kind, with devices also all purges, with from < score <= to, in that
-// order. It records the progress for objects after each page, so that a failed catch-up continues there. It calls
-// meanwhile whenever some were applied.
+// readLog applies the records of all members of a kind, and for devices also all purges, with from < score <= to, in
+// the log's order. It records the progress for objects after each page, so a failed catch-up continues at the page.
+// Whenever readLog has applied some records, it calls meanwhile.
 func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, kind byte,
 	meanwhile func() error) (count int, err error) {
 	logged := time.Now()
 	if err := meanwhile(); err != nil {
 		return 0, err
 	}
-	f.recent = map[byte]bool{}
+	f.recentKinds = map[byte]bool{}
 	for from < to {
-		page, err := f.page(ctx, master, from, to)
+		page, err := f.readLogPage(ctx, master, from, to)
 		if err != nil {
 			return count, err
 		}
-		members := f.members(page, kind)
+		members := f.parseMembers(page, kind)
 		if err := f.readMembers(ctx, master, members, true, meanwhile); err != nil {
 			return count, err
 		}
 		if kind == contract.KindCredential {
-			purges := f.members(page, contract.KindPurge)
+			purges := f.parseMembers(page, contract.KindPurge)
 			if err := f.readMembers(ctx, master, purges, true, meanwhile); err != nil {
 				return count, err
 			}
@@ -194,8 +194,8 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 	return count, nil
 }
 
-// members returns a page's members of a kind. It reports invalid members only when it reads devices, so once.
-func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
+// parseMembers returns a page's members of a kind. To report invalid members once, it reports them only with devices.
+func (f *Follower) parseMembers(page []redis.Z, kind byte) []contract.Member {
 	members := make([]contract.Member, 0, len(page))
 	for _, z := range page {
 		text, _ := z.Member.(string)
@@ -205,7 +205,7 @@ func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
 		}
 		switch {
 		case err != nil && kind == contract.KindCredential:
-			f.refuse("member", text, err)
+			f.reportUnreadable("member", text, err)
 		case err == nil && kind == m.Kind:
 			members = append(members, m)
 		}
@@ -213,13 +213,13 @@ func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
 	return members
 }
 
-// readMembers applies the records of members, which have one kind and are at most a page; logged: of the log.
+// readMembers applies the records of members, at most a page of a single kind; logged: the log has the members.
 func (f *Follower) readMembers(ctx context.Context, master server, members []contract.Member, logged bool,
 	meanwhile func() error) (err error) {
 	if err := meanwhile(); err != nil {
 		return err
 	}
-	records, err := f.weigh(ctx, master, members)
+	records, err := f.fetchSizes(ctx, master, members)
 	if err != nil {
 		return err
 	}
@@ -227,13 +227,13 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 		records[i].logged = logged
 	}
 	objects := len(records) > 0 && records[0].Kind == contract.KindObject
-	if objects && f.full.tried && !f.synced && f.full.demanded == nil {
-		if records, err = f.unconfirmed(ctx, master, records); err != nil {
+	if objects && f.resync.tried && !f.synced && f.resync.done == nil {
+		if records, err = f.dropConfirmed(ctx, master, records); err != nil {
 			return err
 		}
 	}
 	for len(records) > 0 {
-		n := fitting(records, f.batch, pipelineBytes)
+		n := countFitting(records, f.batch, pipelineBytes)
 		if err := f.readInTurn(ctx, master, records[:n], objects, meanwhile); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 				f.batch = n / 2
@@ -250,22 +250,24 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	return nil
 }
 
-// weighed is a record to read, with its memory in Redis.
-type weighed struct {
+// sizedRecord is a record to read, with its memory in Redis.
+type sizedRecord struct {
 	contract.Member
 	bytes  int64
-	logged bool // the log has it
+	logged bool // the log has the record
 }
 
-// weigh asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
-func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]weighed, error) {
+// fetchSizes asks Redis for the memory of records. If Redis refuses, fetchSizes assumes the largest size within the
+// limits.
+func (f *Follower) fetchSizes(ctx context.Context, master redis.Cmdable,
+	members []contract.Member) ([]sizedRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
-	records := make([]weighed, len(members))
+	records := make([]sizedRecord, len(members))
 	for i, m := range members {
-		records[i] = weighed{Member: m, bytes: contract.MaxMemory(m.Kind) / 2}
+		records[i] = sizedRecord{Member: m, bytes: contract.MaxMemory(m.Kind) / 2}
 	}
-	if len(members) == 0 || f.refuses.memory.Load() {
+	if len(members) == 0 || f.withheld.memory.Load() {
 		return records, nil
 	}
 	pipe := master.Pipeline()
@@ -282,7 +284,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 		case err == nil || errors.Is(err, redis.Nil):
 			records[i].bytes = bytes
 		case redisurl.Withheld(err):
-			f.refuses.memory.Store(true)
+			f.withheld.memory.Store(true)
 			if redis.HasErrorPrefix(err, "NOPERM") {
 				f.board.memoryOnce.Do(func() {
 					f.log.Warn("no permission to ask for sizes: records are read a few at a time, and one without bounds can "+
@@ -297,8 +299,8 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 	return records, nil
 }
 
-// fitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
-func fitting(records []weighed, count int, bytes int64) (n int) {
+// countFitting returns how many of records to read at once: at most count, and not more than bytes, but at least 1.
+func countFitting(records []sizedRecord, count int, bytes int64) (n int) {
 	for n < min(len(records), count) {
 		if bytes -= records[n].bytes; bytes < 0 && n > 0 {
 			break
@@ -308,20 +310,20 @@ func fitting(records []weighed, count int, bytes int64) (n int) {
 	return n
 }
 
-// readInTurn is readRecords; of objects, all shards together have at most maxReads. Revocations don't wait for the
-// turn.
-func (f *Follower) readInTurn(ctx context.Context, master server, records []weighed, objects bool,
+// readInTurn calls readRecords; for objects, after waiting for a slot, since all shards together have at most maxReads.
+// Revocations don't wait for the slot.
+func (f *Follower) readInTurn(ctx context.Context, master server, records []sizedRecord, objects bool,
 	meanwhile func() error) error {
 	if objects {
-		if err := until(ctx, f.board.turns, f.in, meanwhile); err != nil {
+		if err := waitUntil(ctx, f.board.readSlots, f.inbox, meanwhile); err != nil {
 			return err
 		}
-		defer func() { f.board.turns <- struct{}{} }()
+		defer func() { f.board.readSlots <- struct{}{} }()
 	}
 	return f.readRecords(ctx, master, records)
 }
 
-func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
+func (f *Follower) readLogPage(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return master.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
@@ -330,20 +332,21 @@ func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]
 	}).Result()
 }
 
-// unconfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
-// bodies. It leaves what it can't decide to [Follower.readRecords].
-func (f *Follower) unconfirmed(ctx context.Context, master server, records []weighed) (rest []weighed, err error) {
+// dropConfirmed returns records without the objects whose known version is the version in Redis. It reads everything
+// but the bodies, and leaves undecided objects to [Follower.readRecords].
+func (f *Follower) dropConfirmed(ctx context.Context, master server,
+	records []sizedRecord) (rest []sizedRecord, err error) {
 	for len(records) > 0 && err == nil {
-		n := fitting(records, pageSize, headBytes)
-		var more []weighed
-		more, err = f.confirm(ctx, master, records[:n])
+		n := countFitting(records, pageSize, headBytes)
+		var more []sizedRecord
+		more, err = f.confirmHeads(ctx, master, records[:n])
 		rest, records = append(rest, more...), records[n:]
 	}
 	return rest, err
 }
 
-// confirm is unconfirmed for the records of one pipeline.
-func (f *Follower) confirm(ctx context.Context, master server, records []weighed) ([]weighed, error) {
+// confirmHeads is dropConfirmed for the records of a single pipeline.
+func (f *Follower) confirmHeads(ctx context.Context, master server, records []sizedRecord) ([]sizedRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	fields := contract.HeadFields()
@@ -357,7 +360,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []weighed
 	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return nil, err
 	}
-	var unconfirmed []weighed
+	var unconfirmed []sizedRecord
 	for i, r := range records {
 		if replies[i] == nil {
 			unconfirmed = append(unconfirmed, r)
@@ -381,55 +384,55 @@ func (f *Follower) confirm(ctx context.Context, master server, records []weighed
 	return unconfirmed, nil
 }
 
-func (f *Follower) readRecords(ctx context.Context, master server, records []weighed) error {
-	f.rereads.late = map[contract.Member]bool{}
-	defer func() { f.rereads.late = nil }()
-	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.compared.emptySince.IsZero())
+func (f *Follower) readRecords(ctx context.Context, master server, records []sizedRecord) error {
+	f.rereads.arrived = map[contract.Member]bool{}
+	defer func() { f.rereads.arrived = nil }()
+	replies, err := f.fetchRecords(ctx, master, records, recordsTimeout, nil, !f.comparison.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		m := records[i].Member
-		if f.rereads.late[m] {
-			continue // the reply may be older than the event, after which it is read again
+		if f.rereads.arrived[m] {
+			continue // the reply may be older than the event, which has the record read again
 		}
 		if records[i].logged {
-			f.noticeEvicted(m, replies[i])
+			f.reportEvicted(m, replies[i])
 		}
 		if err = f.applyReply(m, replies[i]); err == nil {
-			delete(f.rereads.devices, m)
+			delete(f.rereads.members, m)
 		}
-		replies[i] = nil // it may be large
+		replies[i] = nil // frees the reply, which may be large
 	}
 	return err
 }
 
-// errEvicted: the log has a record whose key is gone, though nobody deleted it as the contract says.
+// errEvicted: the log has a record whose key is gone, though nobody deleted the record as the contract says.
 var errEvicted = errors.New("the log has it, but its key is gone, and no tombstone can have expired since: somebody " +
 	"deleted the key, or redis evicts keys; publish it again")
 
-// noticeEvicted reports a record of the log that is gone, if that can't be the end of its tombstone's life: its entry
-// is younger. So are all entries that were made since our position, and those behind the entry of a record that was
-// published lately. In an older part of the log nobody can tell.
-func (f *Follower) noticeEvicted(m contract.Member, reply *redis.MapStringStringCmd) {
+// reportEvicted reports a record whose key is gone while the log still has it, unless its tombstone may have expired.
+// Entries that were made since the follower's position are too young for an expired tombstone, and so are entries
+// behind the entry of a recently published record. In an older part of the log nobody can tell.
+func (f *Follower) reportEvicted(m contract.Member, reply *redis.MapStringStringCmd) {
 	fields, err := reply.Result()
 	if err != nil {
 		return
 	}
 	if len(fields) == 0 {
-		if f.synced || f.recent[m.Kind] {
-			f.refuse(kind(m), m.ID, errEvicted)
+		if f.synced || f.recentKinds[m.Kind] {
+			f.reportUnreadable(kindName(m), m.ID, errEvicted)
 		}
 		return
 	}
 	published, _ := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
 	if time.Since(time.UnixMilli(published)) < contract.TombstoneLife-time.Hour {
-		f.recent[m.Kind] = true
+		f.recentKinds[m.Kind] = true
 	}
 }
 
-// fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply
-// of a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is
-// absent wasn't deleted, so fetch returns an error.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []weighed, timeout time.Duration,
-	after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
+// fetchRecords reads records in a pipeline, from a server that has the write after; nil: the server is known to have
+// all writes. A record that is too large gets an error as its reply. If Redis is empty afterwards, and the loss was not
+// accepted, absent records weren't deleted, so fetchRecords returns an error.
+func (f *Follower) fetchRecords(ctx context.Context, master redis.Cmdable, records []sizedRecord, timeout time.Duration,
+	after *contract.Link, lossAccepted bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()
@@ -448,7 +451,7 @@ func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []we
 	}
 	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	err := Unsent(pipe.Exec(ctx))
-	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) {
+	if err == nil && !lossAccepted && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) {
 		err = emptyError{}
 	}
 	if err == nil && after != nil {
@@ -462,14 +465,14 @@ func (f *Follower) applyReply(m contract.Member, reply *redis.MapStringStringCmd
 	fields, err := reply.Result()
 	switch {
 	case err == nil && len(fields) == 0:
-		f.remove(m) // its tombstone has expired
+		f.removeRecord(m) // the tombstone has expired
 	case err == nil:
-		f.apply(m, fields)
+		f.applyRecord(m, fields)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		f.refuse(kind(m), m.ID, errWrongType)
+		f.reportUnreadable(kindName(m), m.ID, errWrongType)
 		f.removeMalformed(m)
 	case contract.ReasonOf(err) != "":
-		f.refuse(kind(m), m.ID, err)
+		f.reportUnreadable(kindName(m), m.ID, err)
 		f.removeMalformed(m)
 	default:
 		return err

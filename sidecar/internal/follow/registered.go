@@ -12,56 +12,57 @@ import (
 )
 
 const (
-	// registeredTimeout bounds [Group.Registered]: its caller waits, and does without an answer.
+	// registeredTimeout bounds [Group.Registered]: its caller waits, and continues without an answer.
 	registeredTimeout = 200 * time.Millisecond
-	// maxLooks is the maximum number of concurrent calls: the followers need connections, too.
-	maxLooks = 4
-	// maxAsked bounds the devices that wait to be read because Redis has their records. Others are asked about again.
-	maxAsked = 64
+	// maxLookups bounds concurrent calls: the followers need connections, too.
+	maxLookups = 4
+	// maxRegistered bounds the devices that wait to be read because Redis has their records. Further devices are looked
+	// up again.
+	maxRegistered = 64
 )
 
-var errAwayLately = errors.New("redis did not answer a moment ago")
+var errRecentFailure = errors.New("redis did not answer a moment ago")
 
-// Registered reports whether Redis has a record of a device that is no tombstone. If so, the follower reads the record:
-// its event may be on its way, or somebody has forged an event of the device, or its entry in the log.
+// Registered reports whether Redis has a record of a device, and no tombstone. If so, the follower reads the record:
+// the record's event may be on its way, or somebody has forged an event of the device, or its entry in the log.
 func (g *Group) Registered(ctx context.Context, id string) (bool, error) {
 	f := g.followers[g.keyspace.Of(id)]
 	applied, err := g.Applied(f.Shard)
 	switch {
 	case err != nil:
 		return false, err
-	case !f.answers.Try(time.Now()):
-		return false, errAwayLately
+	case !f.registeredBreaker.Try(time.Now()):
+		return false, errRecentFailure
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registeredTimeout)
 	defer cancel()
-	registered, err := g.look(ctx, f, id, applied)
-	f.answers.Done(err != nil, time.Now())
+	registered, err := g.lookUpRecord(ctx, f, id, applied)
+	f.registeredBreaker.Done(err != nil, time.Now())
 	if err != nil {
 		return false, fmt.Errorf("look for the record of a device: %w", err)
 	}
 	if registered {
 		select {
-		case f.grants.asked <- contract.CredentialMember(id):
+		case f.grants.registered <- contract.CredentialMember(id):
 		default:
 		}
 	}
 	return registered, nil
 }
 
-// look is registered in its turn.
-func (g *Group) look(ctx context.Context, f *Follower, id string, after contract.Link) (bool, error) {
+// lookUpRecord calls askRegistered with a free slot of lookupSlots.
+func (g *Group) lookUpRecord(ctx context.Context, f *Follower, id string, after contract.Link) (bool, error) {
 	select {
-	case g.looks <- struct{}{}:
-		defer func() { <-g.looks }()
-		return f.registered(ctx, id, after)
+	case g.lookupSlots <- struct{}{}:
+		defer func() { <-g.lookupSlots }()
+		return f.askRegistered(ctx, id, after)
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 }
 
-// registered asks a server that has the write after.
-func (f *Follower) registered(ctx context.Context, id string, after contract.Link) (bool, error) {
+// askRegistered asks a server that has the write after.
+func (f *Follower) askRegistered(ctx context.Context, id string, after contract.Link) (bool, error) {
 	pipe := f.client.Pipeline()
 	proof := AskProof(ctx, pipe, f.keys, after)
 	record := pipe.HMGet(ctx, f.keys.CredentialKey(id), contract.FieldDeleted, contract.FieldVersion)
@@ -74,7 +75,7 @@ func (f *Follower) registered(ctx context.Context, id string, after contract.Lin
 	values, err := record.Result()
 	switch {
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return true, nil // it is malformed
+		return true, nil // a malformed record
 	case err != nil:
 		return false, err
 	}

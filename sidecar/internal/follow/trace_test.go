@@ -18,11 +18,11 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// TestTrace publishes within a trace: the event continues it, and hands the span on for the push. What an event grants
+// TestTrace publishes within a trace: the event continues the trace, and passes its span to the push. An event's grant
 // is read from Redis first, so it has no push.
 func TestTrace(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
-		s.put(t, "/before") // the first write makes the data epoch, which is read by a catch-up
+		s.put(t, "/before") // the first write makes the data epoch, which a catch-up reads
 		recorder := tracetest.NewSpanRecorder()
 		tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder),
 			sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))).Tracer("")

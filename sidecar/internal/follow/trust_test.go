@@ -12,7 +12,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// TestGrantThatCantBeRead changes a device whose record then can't be read: it does not authenticate until it can.
+// TestGrantThatCantBeRead changes a device whose record is unreadable for a while: until the record is readable, the
+// device does not authenticate.
 func TestGrantThatCantBeRead(t *testing.T) {
 	x := withForger(t)
 	x.do(t, "ACL", "SETUSER", "default", "-hgetall")
@@ -44,7 +45,7 @@ func TestRestartWithoutLoss(t *testing.T) {
 	await.Until(t, "followed again", func() bool {
 		return f.Connected() && f.count(t, "gatehouse_catchups_total", "reason", "connected") == 2
 	})
-	for now := time.Now(); !f.clock.inStep().After(now); { // it is certain that Redis has everything
+	for now := time.Now(); !f.clock.inStep().After(now); { // Redis certainly has everything
 		<-time.After(time.Millisecond)
 	}
 	stats := s.Info(t.Context(), "commandstats").Val()
@@ -82,7 +83,7 @@ func TestTrimmed(t *testing.T) {
 	}
 }
 
-// TestTrimmedMeanwhile trims the log while a follower that was disconnected reads it.
+// TestTrimmedMeanwhile trims the log while a follower that was disconnected reads the log.
 func TestTrimmedMeanwhile(t *testing.T) {
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
 	s.put(t, "/gone")
@@ -92,7 +93,7 @@ func TestTrimmedMeanwhile(t *testing.T) {
 	await.Until(t, "the loss to be noticed", func() bool { return !f.Connected() })
 	s.put(t, "/a")
 	f.objects.mu.Lock()
-	f.objects.beforeNext = func() { // an entry that the next page would have
+	f.objects.beforeNext = func() { // an entry of the next page
 		s.do(t, "DEL", keys.ObjectKey("/gone"))
 		s.do(t, "ZREM", keys.LogKey(), "o:/gone")
 		s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, s.seq(t))
@@ -102,7 +103,7 @@ func TestTrimmedMeanwhile(t *testing.T) {
 	await.Until(t, "the deletion", func() bool { return f.objects.version("/gone") == 0 && f.Connected() })
 }
 
-// TestLease: another sidecar has the lease; objects wait for it, devices don't.
+// TestLease: another sidecar has the lease; objects wait for the lease, devices don't.
 func TestLease(t *testing.T) {
 	x := withForger(t)
 	x.put(t, "/gone")
@@ -148,7 +149,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestFullRedis: a Redis whose memory is used up is read as before, also by a sidecar that starts then.
+// TestFullRedis: a Redis whose memory is used up is read as before, also by a sidecar that starts afterwards.
 func TestFullRedis(t *testing.T) {
 	s := serverAt(t, redistest.StartServer(t).Address)
 	s.put(t, "/a")

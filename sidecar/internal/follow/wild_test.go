@@ -22,7 +22,7 @@ func (s server) sent(t *testing.T) int {
 }
 
 // TestRecordWithoutBounds: somebody writes records by hand, which are far too large. They are not read, and count as
-// none: an earlier version is gone, and the device is unknown.
+// absent: an earlier version is gone, and the device is unknown.
 func TestRecordWithoutBounds(t *testing.T) {
 	x := withForger(t)
 	x.put(t, "/large")
@@ -64,7 +64,8 @@ func TestRecordWithoutBounds(t *testing.T) {
 	}
 }
 
-// TestFirstReadTakesItsTurn: a sidecar that starts waits while another one reads all objects, but not for its devices.
+// TestFirstReadTakesItsTurn: a sidecar that starts waits while another sidecar reads all objects, but not for its
+// devices.
 func TestFirstReadTakesItsTurn(t *testing.T) {
 	s := farServer(t)
 	s.put(t, "/a")

@@ -8,7 +8,7 @@ import (
 // listHolds returns what the limits hold back now, as operators see it.
 func (i *Inspector) listHolds() []operatorapi.Hold {
 	held := []operatorapi.Hold{}
-	for _, h := range i.Verifier.Held() {
+	for _, h := range i.Verifier.ListHolds() {
 		held = append(held, operatorapi.Hold(h))
 	}
 	return held

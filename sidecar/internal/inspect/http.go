@@ -138,7 +138,7 @@ func (s *Server) releaseOf(network, device string) (int, error) {
 	if !ok || whole && prefix.String() != network {
 		return 0, fmt.Errorf("network %q: want an address, or a network that held lists", network)
 	}
-	n := s.inspector.Verifier.Release(prefix, device)
+	n := s.inspector.Verifier.ReleaseHold(prefix, device)
 	s.log.Warn("an operator released a network that the limits held back", "network", prefix,
 		"device", device, "released", n)
 	return n, nil

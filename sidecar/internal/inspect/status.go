@@ -45,7 +45,7 @@ func (i *Inspector) Status() operatorapi.Status {
 			Held: values["gatehouse_object_cache_objects"], LeftOut: values["gatehouse_object_cache_left_out_objects"],
 			Bytes: values["gatehouse_object_cache_bytes"], Budget: values["gatehouse_object_cache_budget_bytes"],
 		},
-		Devices: operatorapi.DeviceStatus{Records: values["gatehouse_credentials"], Held: len(i.Verifier.Held())},
+		Devices: operatorapi.DeviceStatus{Records: values["gatehouse_credentials"], Held: len(i.Verifier.ListHolds())},
 		Bcrypt: operatorapi.BcryptStatus{
 			Running: values["gatehouse_bcrypt_running"], Queued: values["gatehouse_bcrypt_queued"], Queue: i.Verifier.Queue,
 			Workers: i.Verifier.Workers,

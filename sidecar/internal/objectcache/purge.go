@@ -211,8 +211,8 @@ func (s Purges) BeginResync() {
 	}
 }
 
-// Unmet returns the IDs of the purges that the resync has not applied yet.
-func (s Purges) Unmet() []string {
+// Unapplied returns the IDs of the purges that the resync has not applied yet.
+func (s Purges) Unapplied() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.purges[s.shard].unmet))

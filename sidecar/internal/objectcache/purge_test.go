@@ -99,7 +99,7 @@ func TestPurgesOfAResync(t *testing.T) {
 	s.BeginResync()
 	f.apply(t, gone, objectcache.Purged)
 	p.Apply(hard("#t", 1, 4)) // of another history, whose versions start over
-	if got := p.Unmet(); len(got) != 2 || !slices.Contains(got, "#u") {
+	if got := p.Unapplied(); len(got) != 2 || !slices.Contains(got, "#u") {
 		t.Errorf("unmet %q, want #u and #v", got)
 	}
 	f.apply(t, back, objectcache.Purged)

@@ -24,8 +24,8 @@ func (s Shard) BeginResync() {
 	s.resyncs[s.shard]++
 }
 
-// Unmet returns the keys that the shard's resync has not applied yet, tombstones included.
-func (s Shard) Unmet() []string {
+// Unapplied returns the keys that the shard's resync has not applied yet, tombstones included.
+func (s Shard) Unapplied() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []string

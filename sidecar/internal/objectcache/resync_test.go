@@ -186,14 +186,14 @@ func TestUnmet(t *testing.T) {
 		f.Apply(tombstone(gone, 1))
 	}
 	f.Shard(0).BeginResync()
-	if got := f.Shard(0).Unmet(); len(got) < 2 {
+	if got := f.Shard(0).Unapplied(); len(got) < 2 {
 		t.Errorf("got %q at first, want at least %s and %s", got, key, gone)
 	}
-	if got := f.Shard(1).Unmet(); len(got) != 0 {
+	if got := f.Shard(1).Unapplied(); len(got) != 0 {
 		t.Errorf("got %q of a shard without a resync", got)
 	}
 	f.Apply(object(key, 1, 10))
-	for _, unmet := range f.Shard(0).Unmet() {
+	for _, unmet := range f.Shard(0).Unapplied() {
 		if unmet == key {
 			t.Errorf("%s was met", key)
 		}

@@ -20,10 +20,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-var question = credential.Question{Device: "d", Secret: "s", Authority: true, Takes: time.Second}
+var question = credential.Question{Device: "d", Secret: "s", Authority: true, Timeout: time.Second}
 
 func answered() *credential.Match {
-	return &credential.Match{Until: until, Said: &credential.Said{
+	return &credential.Match{Until: until, Authority: &credential.AuthorityAllow{
 		Permissions: []string{"a", "b"}, Ends: until.Add(time.Second), NotAfter: until.Add(time.Hour),
 		Labels: map[string]string{"fleet": "eu"},
 	}}
@@ -37,7 +37,7 @@ func TestAuthoritysNames(t *testing.T) {
 		func(c *credential.Question) { c.Secret = "t" },
 		func(c *credential.Question) { c.Version = 1 },
 		func(c *credential.Question) { c.PublishedMS = 1 },
-		func(c *credential.Question) { c.Invalidated = 1 },
+		func(c *credential.Question) { c.Invalidations = 1 },
 	} {
 		c := question
 		change(&c)
@@ -63,7 +63,7 @@ func TestOpenSaid(t *testing.T) {
 	hashes := question
 	hashes.Authority, hashes.Hashes = false, []string{"h"}
 	over := answered()
-	over.Said.Ends = now
+	over.Authority.Ends = now
 	for what, open := range map[string]func() (*credential.Match, bool){
 		"over": func() (*credential.Match, bool) { return secret.open(&question, name, string(good), until) },
 		"a match": func() (*credential.Match, bool) {
@@ -113,7 +113,7 @@ func TestOneCallOfTheAuthority(t *testing.T) {
 		log := new(bytes.Buffer)
 		fleet := join(t, strings.TrimPrefix(url, "redis://"), secret).Verdicts
 		v := credential.New(credential.Config{Workers: 1, Queue: 10, Wait: time.Minute, AllowTTL: time.Minute,
-			DenyTTL: time.Second, Fleet: fleet, Authority: a, MostAnswers: 100}, memory, m,
+			DenyTTL: time.Second, Fleet: fleet, Authority: a, MaxAnswers: 100}, memory, m,
 			slog.New(slog.NewTextHandler(log, nil)))
 		v.Shard(0).EndResync()
 		verifiers, memories = append(verifiers, v), append(memories, memory)

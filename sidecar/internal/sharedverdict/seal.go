@@ -48,7 +48,7 @@ func (s sealer) name(c *credential.Question) [sha256.Size]byte {
 		write(mac, askedDomain)
 		write(mac, c.Device)
 		write(mac, c.Secret)
-		for _, number := range []uint64{c.Version, uint64(c.PublishedMS), c.Invalidated} {
+		for _, number := range []uint64{c.Version, uint64(c.PublishedMS), c.Invalidations} {
 			mac.Write(binary.BigEndian.AppendUint64(nil, number))
 		}
 		return [sha256.Size]byte(mac.Sum(nil))
@@ -76,9 +76,9 @@ func (s sealer) seal(name [sha256.Size]byte, index int, until time.Time) []byte 
 
 // sealSaid returns the value for the question with this name that an authority answered.
 func (s sealer) sealSaid(name [sha256.Size]byte, m *credential.Match) []byte {
-	rest := said{Permissions: m.Said.Permissions, EndsMS: m.Said.Ends.UnixMilli(), Labels: m.Said.Labels}
-	if !m.Said.NotAfter.IsZero() {
-		rest.NotAfterMS = m.Said.NotAfter.UnixMilli()
+	rest := said{Permissions: m.Authority.Permissions, EndsMS: m.Authority.Ends.UnixMilli(), Labels: m.Authority.Labels}
+	if !m.Authority.NotAfter.IsZero() {
+		rest.NotAfterMS = m.Authority.NotAfter.UnixMilli()
 	}
 	text, _ := json.Marshal(rest) // can't fail: names, numbers and labels
 	return s.sealed(name, bySaid, m.Until, text)
@@ -124,11 +124,11 @@ func openSaid(index byte, until time.Time, text []byte, now time.Time) (*credent
 	if index != bySaid || json.Unmarshal(text, &rest) != nil {
 		return nil, false
 	}
-	m := &credential.Match{Until: until, Said: &credential.Said{
+	m := &credential.Match{Until: until, Authority: &credential.AuthorityAllow{
 		Permissions: rest.Permissions, Ends: time.UnixMilli(rest.EndsMS), Labels: rest.Labels,
 	}}
 	if rest.NotAfterMS != 0 {
-		m.Said.NotAfter = time.UnixMilli(rest.NotAfterMS)
+		m.Authority.NotAfter = time.UnixMilli(rest.NotAfterMS)
 	}
-	return m, now.Before(m.Said.Ends)
+	return m, now.Before(m.Authority.Ends)
 }

@@ -85,7 +85,7 @@ func (s sealer) verdict(c *credential.Question, k contract.Keyspace) verdict {
 func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict,
 	m *credential.Match, life time.Duration) {
 	value := s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until)
-	if m.Said != nil {
+	if m.Authority != nil {
 		value = s.sealSaid(at.name, m)
 	}
 	p.Set(ctx, at.key, value, life)
@@ -245,7 +245,7 @@ func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(resul
 
 // lockLife returns the lifetime of a lock, for all hashes of a question, or a call of the authority.
 func lockLife(c *credential.Question) time.Duration {
-	life := c.Takes
+	life := c.Timeout
 	for _, hash := range c.Hashes {
 		life += lockRuns * passhash.Time(hash)
 	}
