@@ -74,7 +74,7 @@ func (s *stream) decide(request *policy.Request) Action {
 			continue
 		}
 		if v.crowded(len(d.Body)) {
-			d.Withhold()
+			d.WithholdBody()
 		}
 		if d.Action != policy.Fetch { // afterwards the credential is judged again
 			v.count(d.CountedUnder(rule), d.Auth)
@@ -141,10 +141,10 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	}
 	if d.CacheStatus != "" {
 		v.host.Note(policy.NoteCacheStatus, d.CacheStatus)
-		if r.Dated() {
+		if r.HasIfModifiedSince() {
 			v.host.RemoveRequestHeader("if-modified-since")
 		}
-		if r.DatedRange() {
+		if r.HasDatedRange() {
 			v.host.RemoveRequestHeader("range")
 		}
 	}
@@ -153,12 +153,12 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		for _, name := range v.engine.SecretHeaders(r) {
 			v.host.RemoveRequestHeader(name)
 		}
-		if r.Connected {
+		if r.MayHaveConnection {
 			s.keepIdentity()
 		}
 		v.host.AddRequestHeader(policy.DeviceHeader, d.Device)
-		v.host.AddRequestHeader(policy.PermissionsHeader, v.engine.Names(d.Permissions))
-		if vary := v.engine.Vary(r); vary != "" {
+		v.host.AddRequestHeader(policy.PermissionsHeader, v.engine.PermissionNames(d.Permissions))
+		if vary := v.engine.UpstreamVary(r); vary != "" {
 			v.host.Note(policy.NoteVary, vary)
 			v.host.Note(policy.NoteCacheControl, "private")
 			if vary == policy.VaryAll {

@@ -41,7 +41,7 @@ func (v *VM) Response(id uint32, etag string) {
 		return
 	}
 	delete(v.tried, id)
-	counter := policy.Compare(t.etag, etag)
+	counter := policy.CompareETags(t.etag, etag)
 	v.count(t.rule, counter)
 	if counter == policy.WouldHitDifferent && !t.spared {
 		v.host.Note(policy.NoteReason, policy.ReasonDifferent)

@@ -94,7 +94,7 @@ func (v *VM) Tick() {
 	v.guard.check(v.host)
 	// During an upgrade the push listener may be served by a module without a guard; cached answers may then be
 	// outdated until here.
-	v.engine.Forget()
+	v.engine.DropCachedAnswers()
 	v.readState()
 	v.calls.report(v.host.Now())
 	v.calls.throttles.sweep(v.host.Now())
@@ -273,11 +273,11 @@ func (v *VM) giveUp() {
 func (v *VM) source() string {
 	switch from := v.engine.Source(); {
 	case from.Header != "":
-		return policy.AddressIn(v.host.RequestHeaders(), from.Header)
+		return policy.HeaderAddress(v.host.RequestHeaders(), from.Header)
 	case from.FilterState != "":
-		return policy.Address(string(v.host.FilterState(from.FilterState)))
+		return policy.CanonicalAddress(string(v.host.FilterState(from.FilterState)))
 	}
-	return policy.Address(string(v.host.Source()))
+	return policy.CanonicalAddress(string(v.host.Source()))
 }
 
 // origin returns the id and the trace of the current context's request, as far as they are valid.
@@ -335,7 +335,7 @@ func (v *VM) define() {
 	for end := min(v.defined+definedRules, len(v.tallies)); v.defined < end; v.defined++ {
 		rule := v.defined - 1
 		for c := policy.None + 1; c < policy.Counters; c++ {
-			if v.engine.Config().Expects(rule, c) {
+			if v.engine.Config().ExpectsCounter(rule, c) {
 				v.counter(rule, c)
 			}
 		}

@@ -134,7 +134,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		case 10:
 			w.guardUp = random.IntN(4) == 0
 		case 6:
-			w.keeps.Forget()
+			w.keeps.DropCachedAnswers()
 		}
 		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " +
 			pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head",
@@ -353,13 +353,13 @@ func TestHashSpreads(t *testing.T) {
 		},
 	} {
 		entries := map[int]bool{}
-		for i := range keptAnswers {
+		for i := range maxCachedAnswers {
 			q := ask(i)
-			q.hash = q.sum()
-			entries[q.entry()] = true
+			q.hash = q.computeHash()
+			entries[q.cacheIndex()] = true
 		}
-		if len(entries) < keptAnswers/2 { // 63 % for random numbers
-			t.Errorf("%s: %d questions have %d entries", name, keptAnswers, len(entries))
+		if len(entries) < maxCachedAnswers/2 { // 63 % for random numbers
+			t.Errorf("%s: %d questions have %d entries", name, maxCachedAnswers, len(entries))
 		}
 	}
 }
@@ -393,7 +393,7 @@ func TestKeptIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		list  int
 		reads int // of the third equal request
-	}{{maxKept / 2, 0}, {maxKept - 100, 1}, {maxKept, 1}} { // with the answer's headers it is too long
+	}{{maxCachedBytes / 2, 0}, {maxCachedBytes - 100, 1}, {maxCachedBytes, 1}} { // with the answer's headers it is too long
 		w := newTwins(t)
 		w.guard = 1 << 8
 		w.publish("/a", now, 0, `"v1"`, false)
@@ -414,8 +414,8 @@ func TestKeptInOneEntry(t *testing.T) {
 	paths := []string{"/0"}
 	entry := func(target string) int {
 		q := question{rule: 6, target: target}
-		q.hash = q.sum()
-		return q.entry()
+		q.hash = q.computeHash()
+		return q.cacheIndex()
 	}
 	for i := 1; len(paths) < 2; i++ {
 		if path := fmt.Sprint("/", i); entry(path) == entry(paths[0]) {

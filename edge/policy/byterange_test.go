@@ -38,7 +38,7 @@ func TestCut(t *testing.T) {
 		{"bytes=0-0", 0, 0, 0, whole}, {"bytes=-1", 0, 0, 0, whole}, {"bytes=0-", 0, 0, 0, whole},
 		{"bytes=1048575-", 1 << 20, 1<<20 - 1, 1 << 20, partial}, {"bytes=1048576-", 1 << 20, 0, 1 << 20, unsatisfiable},
 	} {
-		if from, end, e := cut(tt.line, tt.size); from != tt.from || end != tt.end || e != tt.extent {
+		if from, end, e := parseRange(tt.line, tt.size); from != tt.from || end != tt.end || e != tt.extent {
 			t.Errorf("%q of %d: got %d to %d, %d; want %d to %d, %d", tt.line, tt.size, from, end, e, tt.from, tt.end, tt.extent)
 		}
 	}
@@ -92,7 +92,7 @@ func FuzzCut(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string, size uint32) {
 		n := int(size % (1<<20 + 1))
-		from, end, e := cut(line, n)
+		from, end, e := parseRange(line, n)
 		got := map[extent]string{whole: "200", partial: fmt.Sprintf("%d-%d", from, end-1), unsatisfiable: "416"}[e]
 		want := rangeByRFC(line, n)
 		// A position far beyond the end counts as any other.

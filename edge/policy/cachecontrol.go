@@ -6,8 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// private reports whether answers from the cache are for one client: those that need a credential.
-func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
+// isPrivate reports whether answers from the cache are for one client: those that need a credential.
+func (r *Rule) isPrivate() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
 
 // cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
 // without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
@@ -18,8 +18,8 @@ func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cach
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	computed := e.computedControl(nowMS, rule, o)
 	if o.Headers != "" && !o.Stale {
-		if directives := published(o, "cache-control"); directives != "" {
-			return e.publishedControl(directives, computed, rule.private(), o.TTLMS != 0)
+		if directives := publishedHeader(o, "cache-control"); directives != "" {
+			return e.publishedControl(directives, computed, rule.isPrivate(), o.TTLMS != 0)
 		}
 	}
 	return computed
@@ -28,11 +28,11 @@ func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
 	switch {
-	case o.TTLMS != 0 && rule.private():
-		return e.decimal("private, max-age=", left)
+	case o.TTLMS != 0 && rule.isPrivate():
+		return e.formatDecimal("private, max-age=", left)
 	case o.TTLMS != 0:
-		return e.decimal("max-age=", left)
-	case rule.private():
+		return e.formatDecimal("max-age=", left)
+	case rule.isPrivate():
 		return "private, no-cache"
 	default:
 		return "no-cache"

@@ -102,15 +102,15 @@ func (c Counter) StatName(rule string) string {
 	s := &counterSeries[c]
 	name := "gatehouse."
 	if c.ByRule() {
-		name += label("rule", rule)
+		name += formatLabel("rule", rule)
 	}
 	if s.label != "" {
-		name += label(s.label, s.value)
+		name += formatLabel(s.label, s.value)
 	}
 	return name + s.metric
 }
 
-func label(name, value string) string { return name + "=.=" + value + ";.;" }
+func formatLabel(name, value string) string { return name + "=.=" + value + ";.;" }
 
 // RuleName returns the name of a rule by its index, "none" for [NoRule].
 func (c *Config) RuleName(rule int) string {
@@ -120,33 +120,33 @@ func (c *Config) RuleName(rule int) string {
 	return c.Rules[rule].Name
 }
 
-// tries reports whether some rule or default isn't enforced.
-func (c *Config) tries() bool {
+// hasAuthTrial reports whether some rule or default isn't enforced.
+func (c *Config) hasAuthTrial() bool {
 	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
-		if tries, _ := c.enforcement(c.HostRules(host)); tries {
+		if tries, _ := c.findEnforcement(c.HostRules(host)); tries {
 			return true
 		}
 	}
 	return false
 }
 
-// Expects reports whether requests of a rule, or of [NoRule], commonly increment a counter, so that its series should
+// ExpectsCounter reports whether requests of a rule, or of [NoRule], commonly increment a counter, so that its series should
 // exist before the first of them.
-func (c *Config) Expects(rule int, counter Counter) bool {
+func (c *Config) ExpectsCounter(rule int, counter Counter) bool {
 	if rule == NoRule {
 		return counter == AuthForbidden || counter == CallFailed || counter == BatchApplied || counter == BatchRefused ||
-			counter == WouldForbid && c.tries()
+			counter == WouldForbid && c.hasAuthTrial()
 	}
 	r := &c.Rules[rule]
 	switch counter {
 	case CacheMiss, CacheStale, CacheBypass:
 		return r.Cache != nil
 	case CacheHit, CacheNotModified:
-		return r.serves()
+		return r.isServed()
 	case CacheStaleServed:
-		return r.serves() && c.ServeStale
+		return r.isServed() && c.ServeStale
 	case CallFetch:
-		return r.serves() && r.Cache.Fetch
+		return r.isServed() && r.Cache.Fetch
 	case WouldHitSame, WouldHitDifferent, WouldHitNoETag, WouldHitNotCompared:
 		return r.Cache != nil && r.Cache.Trial
 	case AuthAllow, CallRefresh:
@@ -156,11 +156,11 @@ func (c *Config) Expects(rule int, counter Counter) bool {
 	case AuthGrace:
 		return r.Auth != nil && c.VerdictGrace > 0
 	case WouldDeny, WouldForbid, WouldBeUnavailable, WouldThrottle:
-		return r.tries()
+		return r.isAuthTrial()
 	case AuthDeny, AuthUnavailable, AuthThrottled:
-		return r.enforces()
+		return r.enforcesAuth()
 	case CallVerify:
-		return r.protects()
+		return r.needsCredential()
 	case SessionIssued:
 		return r.IssueSession
 	}

@@ -109,22 +109,22 @@ type Engine struct {
 	// prefixes has, for each rule, the common prefix of all paths that it covers.
 	prefixes []string
 	// by has the rules of the host of the last request, see Locate.
-	by    *governor
-	known knownHeaders // those of by; here, because reading them is part of every request
-	hosts *hosts       // nil if the host of a request doesn't matter
+	governor  *governor
+	known     knownHeaders // those of by; here, because reading them is part of every request
+	governors *governors   // nil if the host of a request doesn't matter
 	// removed are the client headers that no upstream gets, and removedBits the bits of their names.
 	removed     []string
 	removedBits uint64
 	// needs has the permission bits that each rule requires; unknown tells for each rule whether it requires a name
 	// that no device has.
-	needs   []uint64
-	unknown []bool
+	requiredBits    []uint64
+	requiresUnknown []bool
 	// permissionNames caches the names of sets of permissions, at most maxSets.
 	permissionNames map[uint64]string
 	purges          []wire.Purge // that were under way when the guard was purgesGuard; 0: to be read again
 	purgesGuard     uint64
 
-	kept [keptAnswers]kept
+	cachedAnswers [maxCachedAnswers]cachedAnswer
 
 	// For the last decision, which refers to them.
 	fields  [8 + limits.MaxHeaderLines][2]string
@@ -138,16 +138,16 @@ const maxSets = 256
 
 // NewEngine returns an Engine without a state.
 func NewEngine(c *Config) *Engine {
-	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
+	e := &Engine{config: c, requiredBits: make([]uint64, len(c.Rules)), requiresUnknown: make([]bool, len(c.Rules)),
 		permissionNames: map[uint64]string{}}
-	e.enter(newGovernor(c, "", c.HostRules(NoVirtualHost)))
-	e.hosts = newHosts(c, e.by)
-	e.removes(identityHeaders)
+	e.setGovernor(newGovernor(c, "", c.HostRules(NoVirtualHost)))
+	e.governors = newHosts(c, e.governor)
+	e.registerRemoved(identityHeaders)
 	if !c.KeepOverrides {
-		e.removes(overrideHeaders)
+		e.registerRemoved(overrideHeaders)
 	}
 	for i := range c.Rules {
-		e.prefixes = append(e.prefixes, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
+		e.prefixes = append(e.prefixes, trimSlashes(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
 	}
 	return e
 }
@@ -170,20 +170,20 @@ func (e *Engine) SetState(nowMS int64, s wire.State) {
 	if setBack || s.InStepMS > nowMS+sameClockMS {
 		e.distrusted.inStepMS = s.InStepMS
 	}
-	e.Forget()
+	e.DropCachedAnswers()
 	clear(e.permissionNames)
 	for i := range e.config.Rules {
-		e.needs[i], e.unknown[i] = 0, false
+		e.requiredBits[i], e.requiresUnknown[i] = 0, false
 		if e.config.Rules[i].Auth == nil {
 			continue
 		}
 		for _, name := range e.config.Rules[i].Auth.Permissions {
 			bit := indexOf(s.Permissions, name)
 			if bit < 0 {
-				e.unknown[i] = true
+				e.requiresUnknown[i] = true
 				continue
 			}
-			e.needs[i] |= 1 << bit
+			e.requiredBits[i] |= 1 << bit
 		}
 	}
 }
@@ -198,35 +198,35 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 	if r.rule < 0 {
 		switch {
 		case r.ambiguous:
-			d.forbidden(AmbiguousPath)
-		case e.by.judgesAll:
-			d.forbidden(e.by.refusal)
+			d.setForbidden(AmbiguousPath)
+		case e.governor.decidesUnmatched:
+			d.setForbidden(e.governor.refusal)
 		}
-		if r.tolerated || !r.ambiguous && e.by.WouldDenyByDefault {
-			d.spare()
+		if r.tolerated || !r.ambiguous && e.governor.WouldDenyByDefault {
+			d.passUnenforced()
 		}
 		return
 	}
 	rule := &e.config.Rules[r.rule]
 	if rule.IssueSession {
-		e.issue(d, nowMS, r, mem, answers)
+		e.issueToken(d, nowMS, r, mem, answers)
 		return
 	}
 	if rule.Auth != nil {
 		if answers.Refused.Auth != None {
-			e.refused(d, r, answers)
-		} else if e.authorize(d, nowMS, r, mem, answers); d.Action != Pass {
+			e.recallRefusal(d, r, answers)
+		} else if e.authorizeDevice(d, nowMS, r, mem, answers); d.Action != Pass {
 			if !rule.Auth.Trial || d.Action != Reply {
 				return
 			}
-			d.spare()
+			d.passUnenforced()
 		}
 	}
 	if rule.Cache != nil {
 		if rule.Cache.Trial {
 			e.tryCache(d, nowMS, rule, r, mem)
 		} else {
-			e.answer(d, nowMS, rule, r, mem, answers)
+			e.answerFromCache(d, nowMS, rule, r, mem, answers)
 		}
 	}
 	if r.tolerated && !d.WouldBeRefused() && d.Action <= Reply {
@@ -234,6 +234,6 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 	}
 }
 
-func ofOtherEpoch(err error) bool {
+func isOtherEpoch(err error) bool {
 	return errors.Is(err, wire.ErrEpoch) || errors.Is(err, wire.ErrLayout)
 }

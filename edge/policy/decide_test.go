@@ -159,12 +159,12 @@ func TestNames(t *testing.T) {
 	for _, state := range [][]string{{"a", "b", "c"}, {"c", "b"}} {
 		e.SetState(now, wire.State{Epoch: 1, Permissions: state})
 		for range 2 {
-			if got, want := e.Names(1|2), strings.Join(state[:2], ","); got != want {
+			if got, want := e.PermissionNames(1|2), strings.Join(state[:2], ","); got != want {
 				t.Errorf("of %q: got %q, want %q", state, got, want)
 			}
 		}
 	}
-	if got := e.Names(0); got != "" {
+	if got := e.PermissionNames(0); got != "" {
 		t.Errorf("of none: got %q, want none", got)
 	}
 }

@@ -151,8 +151,8 @@ func fieldNamed(fields []Field, name string) *Field {
 	return &fields[slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })]
 }
 
-// names returns the names of fields.
-func names(fields []Field) (all []string) {
+// fieldNames returns the names of fields.
+func fieldNames(fields []Field) (all []string) {
 	for i := range fields {
 		all = append(all, fields[i].Name)
 	}

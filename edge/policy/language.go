@@ -9,10 +9,10 @@ import (
 // maxAcceptLanguage bounds an Accept-Language that is parsed, in bytes; a longer one counts as none.
 const maxAcceptLanguage = 512
 
-// lookup returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4,
+// lookupLanguage returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4,
 // with the ranges of [findLanguageRanges], or -1 if it asks for none of them. languages are in lower case. A range that
 // a client refuses by q=0 is not found for a longer one either.
-func lookup(languages []string, ranges []languageRange, acceptLanguage string) int {
+func lookupLanguage(languages []string, ranges []languageRange, acceptLanguage string) int {
 	best, bestWeight := -1, 0
 	if len(acceptLanguage) > maxAcceptLanguage {
 		return best
@@ -26,7 +26,7 @@ func lookup(languages []string, ranges []languageRange, acceptLanguage string) i
 		found, length := -1, 0
 		for i := range ranges {
 			r := &ranges[i]
-			if len(r.tag) > length && covers(r.tag, tag) &&
+			if len(r.tag) > length && coversTag(r.tag, tag) &&
 				(r.language < 0 || !refusesLanguage(acceptLanguage, languages[r.language])) {
 				found, length = r.language, len(r.tag)
 			}
@@ -42,12 +42,12 @@ func lookup(languages []string, ranges []languageRange, acceptLanguage string) i
 func nextRange(list string) (tag string, weight int, rest string) {
 	item, rest, _ := strings.Cut(list, ",")
 	tag, params, _ := strings.Cut(item, ";")
-	return strings.Trim(tag, " \t"), quality(params), rest
+	return strings.Trim(tag, " \t"), parseQuality(params), rest
 }
 
-// covers reports whether language is what tag is, or what is left of it when subtags are removed from its end. A subtag
+// coversTag reports whether language is what tag is, or what is left of it when subtags are removed from its end. A subtag
 // of one character, which introduces the next, is removed with that.
-func covers(language, tag string) bool {
+func coversTag(language, tag string) bool {
 	if !beginsWith(tag, language) {
 		return false
 	}
@@ -90,30 +90,30 @@ func refusesLanguage(acceptLanguage, language string) bool {
 	return refused
 }
 
-// language returns that of the object that a request is answered with, if there is one, "" for one without a language.
-func (c *Cache) language(r *Request) string {
+// chooseLanguage returns that of the object that a request is answered with, if there is one, "" for one without a language.
+func (c *Cache) chooseLanguage(r *Request) string {
 	if c.Languages == nil {
 		return ""
 	}
-	if i := lookup(c.Languages, c.ranges, r.list(headerAcceptLanguage)); i >= 0 {
+	if i := lookupLanguage(c.Languages, c.ranges, r.list(headerAcceptLanguage)); i >= 0 {
 		return c.Languages[i]
 	}
 	return ""
 }
 
-// keyOfLanguage returns the key of an object in a language, or key if there is no language or the key would be too
+// languageKey returns the key of an object in a language, or key if there is no language or the key would be too
 // long; it is valid until the next decision.
-func (e *Engine) keyOfLanguage(key, language string) string {
+func (e *Engine) languageKey(key, language string) string {
 	if language == "" || len(key)+1+len(language) > limits.MaxKey {
 		return key
 	}
 	return e.compose(append(append(append(e.text, key...), '#'), language...))
 }
 
-// ofLanguage returns a device, host or both and a language; it is valid until the next decision.
+// joinLanguage returns a device, host or both and a language; it is valid until the next decision.
 //
 //go:noinline
-func (e *Engine) ofLanguage(device, language string) string {
+func (e *Engine) joinLanguage(device, language string) string {
 	return e.compose(append(append(append(e.text, device...), '#'), language...))
 }
 
@@ -125,8 +125,8 @@ func (e *Engine) varyLanguage(rule *Rule, encoded bool) string {
 	if encoded {
 		all = append(append(all, ", "...), varyEncoding...)
 	}
-	if rule.private() {
-		all = append(append(all, ", "...), e.by.varyCredential...)
+	if rule.isPrivate() {
+		all = append(append(all, ", "...), e.governor.varyCredential...)
 	}
 	return e.compose(all)
 }

@@ -38,7 +38,7 @@ func TestLookup(t *testing.T) {
 		strings.Repeat("x,", 255) + "de,": "",
 	} {
 		got := ""
-		if i := lookup(languages, findLanguageRanges(languages), accept); i >= 0 {
+		if i := lookupLanguage(languages, findLanguageRanges(languages), accept); i >= 0 {
 			got = languages[i]
 		}
 		if got != want {
@@ -130,7 +130,7 @@ func FuzzLookup(f *testing.F) {
 		for i, language := range languages {
 			own = append(own, languageRange{language, i})
 		}
-		if i := lookup(languages, own, accept); i >= 0 {
+		if i := lookupLanguage(languages, own, accept); i >= 0 {
 			got = languages[i]
 		}
 		if len(accept) > maxAcceptLanguage {

@@ -122,7 +122,7 @@ func TestLanguagesByMeaning(t *testing.T) {
 		languages := strings.Fields(test.languages)
 		for range 2 {
 			got := ""
-			if i := lookup(languages, findLanguageRanges(languages), test.accept); i >= 0 {
+			if i := lookupLanguage(languages, findLanguageRanges(languages), test.accept); i >= 0 {
 				got = languages[i]
 			}
 			if got != test.want {
@@ -157,7 +157,7 @@ func TestLanguagesAsOthers(t *testing.T) {
 		if asked == "en-001" { // which is most like en-us for the matcher
 			continue
 		}
-		i := lookup(languages, findLanguageRanges(languages), asked)
+		i := lookupLanguage(languages, findLanguageRanges(languages), asked)
 		_, j, confidence := language.NewMatcher(theirs).Match(language.Make(asked))
 		text := fmt.Sprintf("seed %d: %s of %v", seed, asked, languages)
 		switch {

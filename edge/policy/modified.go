@@ -19,7 +19,7 @@ const lagMS = 1000
 // second in which it asked. It is sent when no Date is earlier.
 func (e *Engine) lastModified(o *wire.Object) string {
 	if o.Headers != "" {
-		if date := published(o, "last-modified"); date != "" {
+		if date := publishedHeader(o, "last-modified"); date != "" {
 			return date
 		}
 	}

@@ -34,7 +34,7 @@ func (c *Config) NeedOf(h HostRules, method, path string) Need {
 // NeedOfRule returns what the rule of this index asks of the requests that it governs.
 func (c *Config) NeedOfRule(index int) Need {
 	r := &c.Rules[index]
-	n := Need{Rule: index, Credential: r.enforces()}
+	n := Need{Rule: index, Credential: r.enforcesAuth()}
 	if r.Auth != nil && !r.Auth.Trial {
 		n.Permissions = r.Auth.Permissions
 	}

@@ -31,18 +31,18 @@ func (n Note) String() string { return noteNames[n] }
 // VaryAll is the Vary of an answer that is for one request.
 const VaryAll = "*"
 
-// Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
+// UpstreamVary returns the UpstreamVary that keeps the upstream's answer to an authenticated request from other clients: the headers of
 // the credential or, for objects of one device, [VaryAll], with which no cache gives it to any client (RFC 9111,
-// section 4.1). Some caches don't find the "*" beside names that the upstream sends, and some ignore Vary, so that such
-// an answer needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store, and under a rule
+// section 4.1). Some caches don't find the "*" beside names that the upstream sends, and some ignore UpstreamVary, so that such
+// an answer needs [NoteNoStore], too. UpstreamVary returns "" for methods whose answers caches don't store, and under a rule
 // that isn't enforced, which leaves the answer as it is.
-func (e *Engine) Vary(r *Request) string {
+func (e *Engine) UpstreamVary(r *Request) string {
 	rule := &e.config.Rules[r.rule]
-	if m := r.method(); m != "GET" && m != "HEAD" || rule.tries() {
+	if m := r.method(); m != "GET" && m != "HEAD" || rule.isAuthTrial() {
 		return ""
 	}
-	if rule.serves() && rule.Cache.PerDevice {
+	if rule.isServed() && rule.Cache.PerDevice {
 		return VaryAll
 	}
-	return e.by.varyCredential
+	return e.governor.varyCredential
 }

@@ -14,8 +14,8 @@ func nextHeader(lines string) (name, value, rest string) {
 	return name, value, rest
 }
 
-// published returns the value of the publisher's header of this name, "" if there is none.
-func published(o *wire.Object, name string) string {
+// publishedHeader returns the value of the publisher's header of this name, "" if there is none.
+func publishedHeader(o *wire.Object, name string) string {
 	for rest := o.Headers; rest != ""; {
 		var n, value string
 		if n, value, rest = nextHeader(rest); n == name {
@@ -41,7 +41,7 @@ func appendPublished(headers [][2]string, rule *Rule, o *wire.Object, notModifie
 		case !limits.ValidHeaderName(name) || limits.RefusedHeader(name):
 		case limits.OriginHeader(name) && !rule.Cache.OriginHeaders:
 		case notModified && name != "content-location" && name != "expires":
-		case rule.private() && (strings.HasSuffix(name, "-cache-control") || name == "surrogate-control" ||
+		case rule.isPrivate() && (strings.HasSuffix(name, "-cache-control") || name == "surrogate-control" ||
 			name == "edge-control"): // of Akamai
 		default:
 			headers = append(headers, [2]string{name, value})

@@ -87,8 +87,8 @@ type front struct {
 // climbing is the bit of dots for a segment "..".
 const climbing = 1 << 2
 
-// idle reports whether no reading can match a rule any more.
-func (f *front) idle() bool { return f.live.count+f.waiting.count == 0 }
+// isIdle reports whether no reading can match a rule any more.
+func (f *front) isIdle() bool { return f.live.count+f.waiting.count == 0 }
 
 // spot is the position of a reading: the first n bytes, which texts[from:to] have in common. It has no padding, so that
 // comparing two is one operation.
@@ -111,7 +111,7 @@ func (s *spots) list() []spot { return s.all[:s.count] }
 // hasOneReading reports whether a rule can name path: all routers read it in the same way.
 func hasOneReading(path string) bool {
 	for _, c := range path {
-		if c == utf8.RuneError || c >= utf8.RuneSelf && blank(c) || c < utf8.RuneSelf && classes[c] == odd {
+		if c == utf8.RuneError || c >= utf8.RuneSelf && isBlank(c) || c < utf8.RuneSelf && classes[c] == odd {
 			return false
 		}
 	}
@@ -126,9 +126,9 @@ func newReadings(rules []Rule) (r readings) {
 			r.texts = append(r.texts, m.Prefix)
 			continue
 		}
-		r.texts = append(r.texts, bare(m.Path))
-		if bare(m.Path) != "/" {
-			r.texts = append(r.texts, bare(m.Path)+"/")
+		r.texts = append(r.texts, trimSlashes(m.Path))
+		if trimSlashes(m.Path) != "/" {
+			r.texts = append(r.texts, trimSlashes(m.Path)+"/")
 		}
 	}
 	slices.Sort(r.texts)
@@ -137,8 +137,8 @@ func newReadings(rules []Rule) (r readings) {
 	return r
 }
 
-// read finds the ends of all readings of path, which has no query; it returns false if the path is ambiguous.
-func (r *readings) read(path string) bool {
+// readPath finds the ends of all readings of path, which has no query; it returns false if the path is ambiguous.
+func (r *readings) readPath(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
 	if len(path) > maxPath {
 		return false
@@ -146,20 +146,20 @@ func (r *readings) read(path string) bool {
 	if len(path) > maxEscaped && strings.IndexByte(path, '%') >= 0 {
 		return false
 	}
-	r.follow(path)
+	r.followPath(path)
 	for i := 0; i < maxDecoded && !r.lost; i++ {
 		r.decoded[i] = objectkey.AppendPercentDecode(r.decoded[i][:0], path)
 		if len(r.decoded[i]) == len(path) {
 			break
 		}
-		path = view(r.decoded[i])
-		r.follow(path)
+		path = asString(r.decoded[i])
+		r.followPath(path)
 	}
 	return !r.lost
 }
 
-// each calls f with a path for every found class of readings with the same rules, until f returns false.
-func (r *readings) each(f func(path string) bool) {
+// eachEnd calls f with a path for every found class of readings with the same rules, until f returns false.
+func (r *readings) eachEnd(f func(path string) bool) {
 	for _, s := range r.found.list() {
 		r.text = r.text[:0]
 		if s.n > 0 {
@@ -168,34 +168,34 @@ func (r *readings) each(f func(path string) bool) {
 		if s.more {
 			r.text = append(r.text, 0) // no rule has it, see standsAlone
 		}
-		if !f(view(r.text)) {
+		if !f(asString(r.text)) {
 			return
 		}
 	}
 }
 
-// follow follows the readings of a path, decoded as often as some router does.
-func (r *readings) follow(path string) {
+// followPath follows the readings of a path, decoded as often as some router does.
+func (r *readings) followPath(path string) {
 	root := spot{to: uint16(len(r.texts))}
 	r.front = front{dots: 1}
 	r.parts = 0
-	r.add(&r.live, root)
+	r.addSpot(&r.live, root)
 	if classes[path[0]] != slash { // a URL with scheme and host, or a path to which some routers prepend a slash
-		r.add(&r.waiting, root)
-		r.slash('/')
-		r.add(&r.live, root)
-		r.add(&r.waiting, root)
+		r.addSpot(&r.waiting, root)
+		r.followSlash('/')
+		r.addSpot(&r.live, root)
+		r.addSpot(&r.waiting, root)
 	}
 	for i := 0; i < len(path) && !r.lost; i++ {
-		if r.idle() {
-			if i = r.skim(path, i); i == len(path) {
+		if r.isIdle() {
+			if i = r.skimPath(path, i); i == len(path) {
 				break
 			}
 		}
 		c := path[i]
 		k := classes[c]
 		if k == letter || k == escape {
-			r.letter(c)
+			r.followLetter(c)
 			continue
 		}
 		if k == slash || c == ';' {
@@ -205,21 +205,21 @@ func (r *readings) follow(path string) {
 		}
 		switch k {
 		case dot:
-			r.dot()
+			r.followDot()
 		case slash:
-			r.slash(c)
+			r.followSlash(c)
 		case odd:
-			r.odd(rune(c))
+			r.followOdd(rune(c))
 		case high:
-			i += r.high(path[i:]) - 1
+			i += r.followNonASCII(path[i:]) - 1
 		}
 		r.lost = r.lost || r.parts > maxParts || r.choices > maxChoices || r.lines > maxLines
 	}
-	r.end()
+	r.endReadings()
 }
 
-// letter continues the readings with c.
-func (r *readings) letter(c byte) {
+// followLetter continues the readings with c.
+func (r *readings) followLetter(c byte) {
 	r.afterOdd = false
 	if r.dots = 0; r.live.count == 0 {
 		return
@@ -227,25 +227,25 @@ func (r *readings) letter(c byte) {
 	was := r.live
 	r.live.count = 0
 	for _, s := range was.list() {
-		r.extend(s, c)
+		r.extendSpot(s, c)
 	}
 }
 
-// extend continues one reading with c.
-func (r *readings) extend(s spot, c byte) {
+// extendSpot continues one reading with c.
+func (r *readings) extendSpot(s spot, c byte) {
 	if s.dots { // another reading has kept them
 		return
 	}
-	from, to := r.narrow(s, c)
+	from, to := r.narrowTexts(s, c)
 	if s.more || from == to {
-		r.leave(s)
+		r.leaveRules(s)
 		return
 	}
-	r.add(&r.live, spot{from: from, to: to, n: s.n + 1})
+	r.addSpot(&r.live, spot{from: from, to: to, n: s.n + 1})
 }
 
-// narrow returns the texts of a spot that continue with c.
-func (r *readings) narrow(s spot, c byte) (from, to uint16) {
+// narrowTexts returns the texts of a spot that continue with c.
+func (r *readings) narrowTexts(s spot, c byte) (from, to uint16) {
 	next := func(i uint16) int { // the shortest comes first
 		if text := r.texts[i]; len(text) > int(s.n) {
 			return int(text[s.n])
@@ -267,24 +267,24 @@ func (r *readings) narrow(s spot, c byte) (from, to uint16) {
 	return from, first(from, int(c)+1)
 }
 
-// dot continues with a dot that is read or removed.
-func (r *readings) dot() {
+// followDot continues with a dot that is read or removed.
+func (r *readings) followDot() {
 	r.dots <<= 1
 	r.afterOdd = false
 	was := r.live
 	r.live.count = 0
 	for _, s := range was.list() {
-		r.extend(s, '.')
+		r.extendSpot(s, '.')
 		s.dots = true
-		r.add(&r.live, s)
+		r.addSpot(&r.live, s)
 	}
 }
 
-// slash ends a segment with c, or does not if that is a backslash.
-func (r *readings) slash(c byte) {
-	r.climb()
+// followSlash ends a segment with c, or does not if that is a backslash.
+func (r *readings) followSlash(c byte) {
+	r.checkClimb()
 	r.dots, r.afterOdd = 1, false
-	if r.idle() {
+	if r.isIdle() {
 		return
 	}
 	was, waiting := r.live, r.waiting
@@ -298,66 +298,66 @@ func (r *readings) slash(c byte) {
 		for _, s := range some.list() {
 			s.dots = false
 			if s.n == 0 || r.texts[s.from][s.n-1] != '/' {
-				r.extend(s, '/')
+				r.extendSpot(s, '/')
 				continue
 			}
 			if s.n == 1 { // as in //host/path
-				r.add(&r.waiting, spot{to: uint16(len(r.texts))})
+				r.addSpot(&r.waiting, spot{to: uint16(len(r.texts))})
 			}
-			r.add(&r.live, s)
+			r.addSpot(&r.live, s)
 			s.more = true
-			r.add(&r.live, s)
+			r.addSpot(&r.live, s)
 		}
 	}
 }
 
-// odd continues with a character that is read (which no rule has), removed, or ends the path or its segment. Another
+// followOdd continues with a character that is read (which no rule has), removed, or ends the path or its segment. Another
 // one right after it changes nothing, except after the end of a line, where a path begins.
-func (r *readings) odd(c rune) {
+func (r *readings) followOdd(c rune) {
 	line := c == '\n' || c == '\r'
 	if r.afterOdd && !line {
 		return
 	}
 	r.afterOdd = !line
-	r.end()
+	r.endReadings()
 	r.leaveAll()
 	for _, s := range r.live.list() {
-		r.add(&r.waiting, s)
+		r.addSpot(&r.waiting, s)
 	}
 	if line {
 		r.lines++
-		r.add(&r.live, spot{to: uint16(len(r.texts))})
+		r.addSpot(&r.live, spot{to: uint16(len(r.texts))})
 	}
 }
 
-// end ends all readings here, which may be the end of the path.
-func (r *readings) end() {
-	r.climb()
+// endReadings ends all readings here, which may be the end of the path.
+func (r *readings) endReadings() {
+	r.checkClimb()
 	for _, s := range r.live.list() {
-		r.add(&r.found, spot{from: s.from, to: s.to, n: s.n})
+		r.addSpot(&r.found, spot{from: s.from, to: s.to, n: s.n})
 	}
 }
 
-// climb marks the path as ambiguous if the segment that ends here may be "..".
-func (r *readings) climb() {
+// checkClimb marks the path as ambiguous if the segment that ends here may be "..".
+func (r *readings) checkClimb() {
 	r.lost = r.lost || r.dots&climbing != 0
 }
 
-// leave ends a reading that no rule's path continues.
-func (r *readings) leave(s spot) {
-	r.add(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true})
+// leaveRules ends a reading that no rule's path continues.
+func (r *readings) leaveRules(s spot) {
+	r.addSpot(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true})
 }
 
 // leaveAll ends readings at a character that no rule has.
 func (r *readings) leaveAll() {
 	for _, s := range r.live.list() {
 		if !s.dots {
-			r.leave(s)
+			r.leaveRules(s)
 		}
 	}
 }
 
-func (r *readings) add(to *spots, s spot) {
+func (r *readings) addSpot(to *spots, s spot) {
 	switch {
 	case slices.Contains(to.list(), s):
 	case to.count == len(to.all):
@@ -368,5 +368,5 @@ func (r *readings) add(to *spots, s spot) {
 	}
 }
 
-// view returns b as a string, valid as long as b isn't changed.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// asString returns b as a string, valid as long as b isn't changed.
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

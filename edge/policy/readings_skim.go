@@ -2,8 +2,8 @@ package policy
 
 import "unsafe"
 
-// skim does what follow does from byte i on, while no reading can match a rule. It returns the index where that ends.
-func (r *readings) skim(path string, i int) int {
+// skimPath does what follow does from byte i on, while no reading can match a rule. It returns the index where that ends.
+func (r *readings) skimPath(path string, i int) int {
 	dots := r.dots
 	for ; i < len(path); i++ {
 		for i+8 <= len(path) && lettersOnly(*(*uint64)(unsafe.Pointer(unsafe.StringData(path[i:])))) {
@@ -32,7 +32,7 @@ func (r *readings) skim(path string, i int) int {
 			}
 			r.dots = dots
 			r.afterOdd = false
-			if i += r.high(path[i:]) - 1; !r.idle() {
+			if i += r.followNonASCII(path[i:]) - 1; !r.isIdle() {
 				// A path begins behind an overlong line feed.
 				return i + 1
 			}

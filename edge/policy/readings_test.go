@@ -374,7 +374,7 @@ func TestNoRouterGetsAround(t *testing.T) {
 	for range spellings {
 		target := spell(r, paths[r.IntN(len(paths))])
 		seen := pickRouter(r).read(target)
-		want := e.firstRule("POST", seen, e.candidate(seen, 0))
+		want := e.firstRule("POST", seen, e.findCandidate(seen, 0))
 		if want < 0 {
 			continue
 		}

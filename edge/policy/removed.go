@@ -19,18 +19,18 @@ var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-method-override",
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
 
-// removes registers names as client headers that no upstream gets, in any spelling and under any rule.
-func (e *Engine) removes(names []string) {
+// registerRemoved registers names as client headers that no upstream gets, in any spelling and under any rule.
+func (e *Engine) registerRemoved(names []string) {
 	for _, name := range names {
 		e.removedBits |= headermap.NameBit(name)
 	}
 	e.removed = append(e.removed, names...)
 }
 
-// removedOf returns the names among fields that no upstream gets.
+// findRemoved returns the names among fields that no upstream gets.
 //
 //go:noinline
-func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
+func (e *Engine) findRemoved(fields headermap.Fields) (names []string) {
 	for fields.More() {
 		if name, _ := fields.Next(); e.isRemoved(name) {
 			names = append(names, name)
@@ -66,21 +66,21 @@ func ConnectionOptions(connection string) (kept string, changed bool) {
 // isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
 func (e *Engine) isRemoved(name string) bool {
 	for _, removed := range e.removed {
-		if len(removed) == len(name) && spells(name, removed) {
+		if len(removed) == len(name) && isSpelling(name, removed) {
 			return true
 		}
 	}
 	return false
 }
 
-// Dated reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may
+// HasIfModifiedSince reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may
 // have that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
-func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
+func (r *Request) HasIfModifiedSince() bool { return r.has(headerIfModifiedSince) }
 
-// DatedRange reports whether the request has an If-Range that may be a date. Under a cache rule no upstream gets its
+// HasDatedRange reports whether the request has an If-Range that may be a date. Under a cache rule no upstream gets its
 // Range: the client may have that date, and the bytes before the range, from the cache, and many upstreams answer any
 // later date with the range of what they have.
-func (r *Request) DatedRange() bool {
+func (r *Request) HasDatedRange() bool {
 	f := &r.fields[headerIfRange]
 	return f.lines > 1 || f.lines == 1 && !strings.HasSuffix(f.value, `"`)
 }
@@ -89,30 +89,30 @@ func (r *Request) DatedRange() bool {
 // credential's, and other spellings of it. The proxy's JWT filter removes tokens. Under a rule that isn't enforced the
 // upstream may still check the secret, and gets it.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
-	c := &e.by.Credentials
-	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].tries() {
+	c := &e.governor.Credentials
+	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].isAuthTrial() {
 		return nil
 	}
 	switch {
 	case r.has(headerSecret):
-		names = e.by.secret
+		names = e.governor.secret
 	case r.has(headerAPIKey):
-		names = e.by.apiKey
-	case r.has(headerAuthorization) && e.shows(r):
+		names = e.governor.apiKey
+	case r.has(headerAuthorization) && e.hasCredential(r):
 		names = authorization
 	}
-	if r.more != nil {
-		names = r.spelled(names)
+	if r.moreLines != nil {
+		names = r.addSpellings(names)
 	}
 	return names
 }
 
-// spelled returns names, and those of headers in other spellings of the secret's.
+// addSpellings returns names, and those of headers in other spellings of the secret's.
 //
 //go:noinline
-func (r *Request) spelled(names []string) []string {
+func (r *Request) addSpellings(names []string) []string {
 	names = slices.Clip(names)
-	for _, l := range r.more {
+	for _, l := range r.moreLines {
 		if l.header == headerSpelled {
 			names = append(names, l.value)
 		}

@@ -43,8 +43,8 @@ const (
 
 // Request is the part of a request that a decision needs.
 type Request struct {
-	fields [headerCount]field
-	more   []line // of a header after its first, in order
+	fields    [headerCount]field
+	moreLines []line // of a header after its first, in order
 
 	rule int // rule that governs it, -1 if none does; see Govern
 	// ambiguous means that no single rule governs all readings of the path.
@@ -53,7 +53,7 @@ type Request struct {
 	// none of these is enforced or, if it has a rule, the default isn't.
 	tolerated bool
 	// Connected means that the client may have sent Connection, see [ConnectionOptions].
-	Connected bool
+	MayHaveConnection bool
 	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.removes].
 	Removed []string
 	// Token has the claims of the request's token, and is read only if a rule needs it; it may be nil if no session
@@ -83,23 +83,23 @@ func (r *Request) Rule() (rule int, ambiguous bool) { return r.rule, r.ambiguous
 // has reports whether a header is present, even if empty.
 func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
 
-// grpc reports whether the proxy converts each of its own answers to gRPC, whatever the method.
-func (r *Request) grpc() bool {
+// isGRPC reports whether the proxy converts each of its own answers to gRPC, whatever the method.
+func (r *Request) isGRPC() bool {
 	return strings.HasPrefix(r.fields[headerContentType].value, "application/grpc")
 }
 
 // list returns all lines of a header as one list (RFC 9110, section 5.3), "" if there is none.
 func (r *Request) list(h header) string {
-	if r.more == nil {
+	if r.moreLines == nil {
 		return r.fields[h].value
 	}
-	return r.join(h)
+	return r.joinLines(h)
 }
 
 //go:noinline
-func (r *Request) join(h header) string {
+func (r *Request) joinLines(h header) string {
 	var lines []string
-	for _, l := range append([]line{{h, r.fields[h].value}}, r.more...) {
+	for _, l := range append([]line{{h, r.fields[h].value}}, r.moreLines...) {
 		if l.header == h && l.value != "" {
 			lines = append(lines, l.value)
 		}
@@ -111,9 +111,9 @@ func (r *Request) join(h header) string {
 // them. It is returned and not set in place, because each string stored through a pointer needs a write barrier.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
-	r.Connected = fields.NameBits&connectionBit != 0
+	r.MayHaveConnection = fields.NameBits&connectionBit != 0
 	if fields.NameBits&e.removedBits != 0 {
-		r.Removed = e.removedOf(fields)
+		r.Removed = e.findRemoved(fields)
 	}
 	for fields.More() {
 		name, value := fields.Next()
@@ -137,13 +137,13 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 //go:noinline
 func (r *Request) addLine(h header, value string) {
 	r.fields[h].lines++
-	r.more = append(r.more, line{h, value})
+	r.moreLines = append(r.moreLines, line{h, value})
 }
 
 //go:noinline
 func (r *Request) addSpelled(name, secret string) {
-	if len(name) == len(secret) && spells(name, secret) {
-		r.more = append(r.more, line{headerSpelled, name})
+	if len(name) == len(secret) && isSpelling(name, secret) {
+		r.moreLines = append(r.moreLines, line{headerSpelled, name})
 	}
 }
 
@@ -179,7 +179,7 @@ func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	}
 	k.add("content-type", headerContentType)
 	for h, name := range [headerCount]string{headerID: c.IDHeader, headerSecret: c.SecretHeader,
-		headerAPIKey: c.APIKeyHeader, headerAuthorization: c.authorization()} {
+		headerAPIKey: c.APIKeyHeader, headerAuthorization: c.authorizationHeader()} {
 		if name != "" {
 			k.add(name, header(h))
 		}
@@ -190,16 +190,16 @@ func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 // credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter can be configured to use
 // another one for tokens.
 func credentialHeaders(c *Credentials, tokens bool) []string {
-	names := []string{c.IDHeader, c.SecretHeader, c.APIKeyHeader, c.authorization()}
+	names := []string{c.IDHeader, c.SecretHeader, c.APIKeyHeader, c.authorizationHeader()}
 	if tokens {
 		names[3] = "authorization"
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// spells reports whether an upstream may read name as header, which has the same length: many don't distinguish '-' and
+// isSpelling reports whether an upstream may read name as header, which has the same length: many don't distinguish '-' and
 // '_', and some (CGI) none of the characters that are neither letters nor digits.
-func spells(name, header string) bool {
+func isSpelling(name, header string) bool {
 	for i := range len(name) {
 		c := name[i]
 		if c != header[i] && (header[i] != '-' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9') {
@@ -212,7 +212,7 @@ func spells(name, header string) bool {
 // appendKey appends the cache key of the request for target under a rule; it returns false if the key would be too long
 // or another request's, or the target is too long to be parsed.
 func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
-	path, query, ok := split(target)
+	path, query, ok := splitTarget(target)
 	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // that precedes a language
 		return dst, false
 	}
@@ -220,11 +220,11 @@ func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) (
 	if c.PerDevice {
 		dst = objectkey.AppendOfDevice(dst, device, "")
 	}
-	if e.by.name == "" && !c.PerHost {
+	if e.governor.name == "" && !c.PerHost {
 		if ok = len(path) < 2 || path[1] != '/'; !ok { // it may be a virtual host's key
 			return dst, false
 		}
-	} else if dst, ok = e.appendSpace(dst, c); !ok {
+	} else if dst, ok = e.appendKeySpace(dst, c); !ok {
 		return dst, false
 	}
 	dst = append(dst, path...)
@@ -238,18 +238,18 @@ func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) (
 	return dst, len(dst)-start <= limits.MaxKey
 }
 
-// counts returns the part of a target on which the key may depend: without the query if the rule ignores it.
+// keyTarget returns the part of a target on which the key may depend: without the query if the rule ignores it.
 //
 //go:noinline
-func (c *Cache) counts(target string) string {
-	if path, _, ok := split(target); ok && len(c.Query) == 0 {
+func (c *Cache) keyTarget(target string) string {
+	if path, _, ok := splitTarget(target); ok && len(c.Query) == 0 {
 		return path
 	}
 	return target
 }
 
-// split returns path and query of a target; false if it is too long to be parsed, or has too many parameters.
-func split(target string) (path, query string, ok bool) {
+// splitTarget returns path and query of a target; false if it is too long to be parsed, or has too many parameters.
+func splitTarget(target string) (path, query string, ok bool) {
 	if len(target) > 2*limits.MaxKey {
 		return "", "", false
 	}
@@ -262,9 +262,9 @@ type Credential struct {
 	ID, Secret, Session string
 }
 
-// credential sets cred to the request's credential; false if there is none, more than one, or one that can't be valid.
-func (e *Engine) credential(cred *Credential, r *Request) bool {
-	c := &e.by.Credentials
+// readCredential sets cred to the request's credential; false if there is none, more than one, or one that can't be valid.
+func (e *Engine) readCredential(cred *Credential, r *Request) bool {
+	c := &e.governor.Credentials
 	if c.takesAPIKeys() {
 		if key, shown := r.apiKey(c); shown > 0 {
 			return shown == 1 && e.parseAPIKey(cred, key)
@@ -314,7 +314,7 @@ func (r *Request) apiKey(c *Credentials) (key string, shown int) {
 	others := r.fields[headerID].lines + r.fields[headerSecret].lines
 	if first := &r.fields[headerAuthorization]; first.lines > 0 {
 		switch text, isKey := bearerKey(first.value); {
-		case c.Bearer && (isKey || first.lines > 1 && r.moreBearerKeys()):
+		case c.Bearer && (isKey || first.lines > 1 && r.hasMoreBearerKeys()):
 			key = text
 			shown += first.lines
 		case c.Basic:
@@ -339,8 +339,8 @@ func bearerKey(line string) (key string, ok bool) {
 }
 
 //go:noinline
-func (r *Request) moreBearerKeys() bool {
-	return slices.ContainsFunc(r.more, func(l line) bool {
+func (r *Request) hasMoreBearerKeys() bool {
+	return slices.ContainsFunc(r.moreLines, func(l line) bool {
 		_, isKey := bearerKey(l.value)
 		return l.header == headerAuthorization && isKey
 	})
@@ -354,15 +354,15 @@ func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
 		return false
 	}
 	e.secret = append(append(e.secret[:0], apikey.Prefix...), tail...)
-	*cred = Credential{ID: id, Secret: view(e.secret)}
+	*cred = Credential{ID: id, Secret: asString(e.secret)}
 	return true
 }
 
-// misspelt reports whether the request's credential is an API key with a wrong checksum, which the sidecar need not
+// hasWrongChecksum reports whether the request's credential is an API key with a wrong checksum, which the sidecar need not
 // judge.
 //
 //go:noinline
-func (e *Engine) misspelt(cred *Credential, r *Request) bool {
-	_, shown := r.apiKey(&e.by.Credentials)
+func (e *Engine) hasWrongChecksum(cred *Credential, r *Request) bool {
+	_, shown := r.apiKey(&e.governor.Credentials)
 	return shown > 0 && !apikey.IsSecret(cred.Secret)
 }

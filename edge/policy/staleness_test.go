@@ -157,7 +157,7 @@ func TestAddress(t *testing.T) {
 		"":             "", "unknown": "", "203.0.113.7, 198.51.100.1": "", "203.0.113.256": "", "/run/x.sock": "",
 		"203.0.113.7:": "", "0203.0.113.7": "",
 	} {
-		if got := Address(text); got != want {
+		if got := CanonicalAddress(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

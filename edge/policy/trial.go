@@ -6,20 +6,20 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// spare changes d, a refusal, to pass the request: what refuses it isn't enforced. Counter and reason tell what would
+// passUnenforced changes d, a refusal, to pass the request: what refuses it isn't enforced. Counter and reason tell what would
 // have been.
 //
 //go:noinline
-func (d *Decision) spare() {
+func (d *Decision) passUnenforced() {
 	d.Action, d.Status, d.Headers, d.Body, d.New = Pass, 0, nil, nil, false
 	d.Auth += WouldDeny - AuthDeny
 }
 
-// refused is [Engine.authorize] for a request whose credential was judged, and spared, before it waited for an object.
+// recallRefusal is [Engine.authorize] for a request whose credential was judged, and spared, before it waited for an object.
 //
 //go:noinline
-func (e *Engine) refused(d *Decision, r *Request, answers *Answers) {
-	if !e.shown(&d.Credential, r) {
+func (e *Engine) recallRefusal(d *Decision, r *Request, answers *Answers) {
+	if !e.readIdentity(&d.Credential, r) {
 		d.Credential = Credential{}
 	}
 	d.Auth, d.Reason = answers.Refused.Auth, answers.Refused.Reason
@@ -56,15 +56,15 @@ func (d *Decision) Refusal() (r Refusal) {
 	return r
 }
 
-// serves reports whether the rule answers requests from the cache.
-func (r *Rule) serves() bool { return r.Cache != nil && !r.Cache.Trial }
+// isServed reports whether the rule answers requests from the cache.
+func (r *Rule) isServed() bool { return r.Cache != nil && !r.Cache.Trial }
 
 // tryCache is answer for a rule that isn't served. The request passes as if it had no cache; nothing is fetched for it.
 //
 //go:noinline
 func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory) {
 	would := Decision{Device: d.Device}
-	e.answer(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
+	e.answerFromCache(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
 	d.ReloadState = d.ReloadState || would.ReloadState
 	if would.Action != Reply {
 		d.Cache = would.Cache
@@ -79,9 +79,9 @@ func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem 
 	}
 }
 
-// Compare returns what counts a request that would have been answered with the entity-tag held, and that the upstream
+// CompareETags returns what counts a request that would have been answered with the entity-tag held, and that the upstream
 // has answered with another one, "" for none. It compares weakly (RFC 9110, section 8.8.3.2): encodings don't matter.
-func Compare(held, upstream string) Counter {
+func CompareETags(held, upstream string) Counter {
 	switch {
 	case upstream == "":
 		return WouldHitNoETag

@@ -263,12 +263,12 @@ func TestTriedCache(t *testing.T) {
 				for range 3 { // then answers are cached
 					e.Decide(&d, now, &r, m, &Answers{})
 				}
-				if hits, tries := c.Expects(r.rule, CacheHit), c.Expects(r.rule, WouldHitSame); hits ||
+				if hits, tries := c.ExpectsCounter(r.rule, CacheHit), c.ExpectsCounter(r.rule, WouldHitSame); hits ||
 					tries != (c.Rules[r.rule].Cache != nil) {
 					t.Errorf("counts hits: %t, what would be one: %t", hits, tries)
 				}
 				d.WouldHit = strings.Clone(d.WouldHit)
-				return d, e.Vary(&r)
+				return d, e.UpstreamVary(&r)
 			}
 			tried, vary := under(func(r *Rule) { r.Cache.Trial = true })
 			if tried.WouldHit != tt.etag || tried.Cache != tt.cache || (tried.Key != "") != (tt.etag != "") {
@@ -291,7 +291,7 @@ func TestCompare(t *testing.T) {
 		{`"a"`, `"a"`, WouldHitSame}, {`W/"a"`, `"a"`, WouldHitSame}, {`"a"`, `W/"a"`, WouldHitSame},
 		{`"a"`, `"b"`, WouldHitDifferent}, {`"a"`, `a`, WouldHitDifferent}, {`"a"`, "", WouldHitNoETag},
 	} {
-		if got := Compare(tt.held, tt.upstream); got != tt.want {
+		if got := CompareETags(tt.held, tt.upstream); got != tt.want {
 			t.Errorf("%s, %s: got %s, want %s", tt.held, tt.upstream, got, tt.want)
 		}
 	}
