@@ -64,7 +64,7 @@ func TestVerifyIsCoalesced(t *testing.T) {
 			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, x.request)
 		}
 	}
-	if len(e.vm.paused)+len(e.vm.awaited)+len(e.vm.calls.inFlight) != 0 {
+	if len(e.vm.paused)+len(e.vm.pendingCalls)+len(e.vm.calls.inFlight) != 0 {
 		t.Error("something is kept when all is answered")
 	}
 }
@@ -628,7 +628,7 @@ func TestUnreadIsBounded(t *testing.T) {
 		object := newObject("/v1/products/1", tt.length)
 		e := emulate(t, rules)
 		id := send(e, "/v1/products/1")
-		e.vm.Unread(tt.unread)
+		e.vm.SetUnread(tt.unread)
 		e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, tt.length)}))
 		if x := e.streams[id]; x.cacheStatus != tt.want || (x.reply != nil) != (tt.want == "") {
 			t.Errorf("%d unread, %d more: got %+v", tt.unread, tt.length, x)
@@ -917,7 +917,7 @@ func TestPluginGoes(t *testing.T) {
 	if got := e.streams[id].reply; got == nil || got.status != 503 {
 		t.Fatalf("got %+v, want 503", got)
 	}
-	if len(e.vm.paused)+len(e.vm.awaited)+len(e.vm.calls.inFlight) != 0 {
+	if len(e.vm.paused)+len(e.vm.pendingCalls)+len(e.vm.calls.inFlight) != 0 {
 		t.Error("something is kept when nobody waits")
 	}
 	id = send(e, "/v1/telemetry")

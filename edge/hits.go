@@ -24,7 +24,7 @@ type hits struct {
 	report []byte
 }
 
-func (h *hits) hit(key string) {
+func (h *hits) sampleHit(key string) {
 	if h.skip > 0 {
 		h.skip--
 		return
@@ -38,13 +38,13 @@ func (h *hits) hit(key string) {
 	}
 }
 
-// tick sends the report once per second, if it has a hit.
-func (h *hits) tick(v *VM) {
+// sendReport sends the report once per second, if it has a hit.
+func (h *hits) sendReport(v *VM) {
 	if h.ticks++; h.ticks < reportTicks || h.report == nil {
 		return
 	}
 	h.ticks = 0
 	// Other calls fail then, too, and verifications or fetches report it if it matters.
-	_, _ = v.call(Call{Path: hitsPath, Body: h.report}, func([]byte) {})
+	_, _ = v.callSidecar(Call{Path: hitsPath, Body: h.report}, func([]byte) {})
 	h.report = nil
 }

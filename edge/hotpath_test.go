@@ -53,7 +53,7 @@ func device(path string, more ...[2]string) [][2]string {
 
 // raiseGuard makes the guard known to the VM, which then caches answers.
 func raiseGuard(e *emulator) {
-	g := guard{host: e}
+	g := guardWriter{host: e}
 	if err := g.raise(); err != nil {
 		panic(err)
 	}

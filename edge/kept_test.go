@@ -117,13 +117,13 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateKept(t, key)
 	for range 2 { // two concurrent batches
-		if err := (&guard{host: e}).raise(); err != nil {
+		if err := (&guardWriter{host: e}).raise(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i, want := range []string{`"v1"`, `"v2"`, `"v3"`} {
 		if i == 2 { // one has ended
-			(&guard{host: e, raised: true}).lower()
+			(&guardWriter{host: e, raised: true}).lower()
 		}
 		overwrite(e, version(key, want))
 		for range 3 {
@@ -139,7 +139,7 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 func TestAbandonedGuard(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateKept(t, key)
-	other := guard{host: e}
+	other := guardWriter{host: e}
 	pushes := func(each func()) {
 		for range 2 * abandonedAfter {
 			if err := other.raise(); err != nil {
@@ -168,7 +168,7 @@ func TestAbandonedGuard(t *testing.T) {
 		if got := reads(); got > 2 {
 			t.Errorf("got %d reads for 10 requests after %s VM has trapped, want the answer to be kept", got, which)
 		}
-		other = guard{host: e}
+		other = guardWriter{host: e}
 	}
 }
 

@@ -25,8 +25,8 @@ func (h throttle) leftMS(nowMS int64) int64 {
 	return left
 }
 
-// add throttles a source for ms milliseconds.
-func (h throttles) add(source string, nowMS int64, ms uint32) {
+// addSource throttles a source for ms milliseconds.
+func (h throttles) addSource(source string, nowMS int64, ms uint32) {
 	if ms == 0 {
 		return
 	}

@@ -253,8 +253,8 @@ func TestTriedCache(t *testing.T) {
 	e.vm.Ended(begin("/a"))
 	waits := begin("/a")
 	e.tick()
-	if len(e.vm.tried) != 1 {
-		t.Errorf("%d requests are kept, want the one that waits", len(e.vm.tried))
+	if len(e.vm.trials) != 1 {
+		t.Errorf("%d requests are kept, want the one that waits", len(e.vm.trials))
 	}
 	e.respond(waits, `"v1"`)
 	e.blind = true

@@ -29,10 +29,10 @@ type proxy struct {
 	answer dynmod.Answer
 }
 
-// begin begins the callback of a stream, on its own thread.
-func (p *proxy) begin(s *dynmod.Stream) {
+// beginCallback begins the callback of a stream, on its own thread.
+func (p *proxy) beginCallback(s *dynmod.Stream) {
 	p.enterStream(s)
-	p.worker.vm.Saw(s.Newest())
+	p.worker.vm.SetNewest(s.Newest())
 	p.answer.Reset() // not elsewhere: Envoy may be sending it
 }
 
@@ -81,7 +81,7 @@ func (p *proxy) RequestBody(size int) []byte {
 	return body[:min(size, len(body))]
 }
 
-func (p *proxy) Source() []byte { return p.stream.Source() }
+func (p *proxy) Source() []byte { return p.stream.ClientAddress() }
 
 func (p *proxy) FilterState(name string) []byte { return p.stream.FilterState(name) }
 
@@ -94,7 +94,7 @@ func (p *proxy) Claim(metadata, name string) string {
 }
 
 func (p *proxy) RemoveRequestHeader(name string) {
-	p.check(p.stream.RemoveHeader(name), "remove request header", name)
+	p.logRefused(p.stream.RemoveHeader(name), "remove request header", name)
 }
 
 // AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module, so a device without permissions
@@ -103,7 +103,7 @@ func (p *proxy) AddRequestHeader(name, value string) {
 	if value == "" {
 		return
 	}
-	p.check(p.stream.AddHeader(name, value), "add request header", name)
+	p.logRefused(p.stream.AddHeader(name, value), "add request header", name)
 }
 
 // noteStates are the names of notes in the filter state, the same as of the Wasm module, so that the configuration of
@@ -119,7 +119,7 @@ var noteStates = [...]string{
 }
 
 func (p *proxy) Note(n policy.Note, value string) {
-	p.check(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
+	p.logRefused(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
 }
 
 // AwaitResponse implements edge.Host.
@@ -155,7 +155,7 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	// The next callback overwrites these.
 	c.Body = bytes.Clone(c.Body)
 	c.From = edge.Origin{RequestID: strings.Clone(c.From.RequestID), Traceparent: strings.Clone(c.From.Traceparent)}
-	newest, ok := w.filter.calls.Join(c, func(answer []byte) { w.answered(token, answer) })
+	newest, ok := w.filter.calls.JoinCall(c, func(answer []byte) { w.deliverAnswer(token, answer) })
 	if !ok {
 		return 0, 0, errStopped
 	}
@@ -165,12 +165,12 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 // DefineCounter implements edge.Host: all counters are defined with the configuration, as Envoy demands.
 func (p *proxy) DefineCounter(name string) uint32 { return p.worker.filter.counters[name] }
 
-func (p *proxy) Count(id uint32, n uint64) { p.worker.filter.config.Count(uint64(id-1), n) }
+func (p *proxy) Count(id uint32, n uint64) { p.worker.filter.config.IncrementCounter(uint64(id-1), n) }
 
 func (*proxy) Warn(message string) { dynmod.Log(dynmod.Warn, message) }
 
-// check logs that Envoy refused an operation that should always succeed.
-func (*proxy) check(ok bool, what, of string) {
+// logRefused logs that Envoy refused an operation that should always succeed.
+func (*proxy) logRefused(ok bool, what, of string) {
 	if !ok {
 		dynmod.Log(dynmod.Error, "gatehouse: "+what+" "+of+": refused")
 	}

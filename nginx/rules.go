@@ -21,7 +21,7 @@ const Format = 3
 // refuses, and what is only Envoy's. The file has the rules as package policy reads them, and a digest, by which nginx
 // sees before it starts workers that the rules were checked.
 func Render(text []byte) (file []byte, n int, err error) {
-	asJSON, c, err := parse(text)
+	asJSON, c, err := parseRules(text)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -41,12 +41,12 @@ func Parse(text []byte) (*policy.Config, error) {
 		}
 		text = file.Rules
 	}
-	_, c, err := parse(text)
+	_, c, err := parseRules(text)
 	return c, err
 }
 
-// parse returns rules as JSON, and as Envoy reads that. It refuses what is only Envoy's.
-func parse(text []byte) (asJSON []byte, c *policy.Config, err error) {
+// parseRules returns rules as JSON, and as Envoy reads that. It refuses what is only Envoy's.
+func parseRules(text []byte) (asJSON []byte, c *policy.Config, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var tree any
 	if err := decoder.Decode(&tree); err != nil && !errors.Is(err, io.EOF) {
@@ -59,12 +59,12 @@ func parse(text []byte) (asJSON []byte, c *policy.Config, err error) {
 		return nil, nil, fmt.Errorf("has a field whose name is no text: %w", err)
 	}
 	if c, err = policy.ParseBytes(asJSON); err == nil {
-		err = unsupported(c)
+		err = findUnsupported(c)
 	}
 	return asJSON, c, err
 }
 
-func unsupported(c *policy.Config) error {
+func findUnsupported(c *policy.Config) error {
 	if c.PushListener {
 		return errors.New("push_listener: nginx's push listener is in its own server block, and needs no rules")
 	}

@@ -10,5 +10,5 @@ const (
 	claimsFilter = "envoy.filters.http.jwt_authn" // its metadata has the claims
 )
 
-// answered reports whether the property response.code of a stream, nil if it has none, tells of an answer: not of 100.
-func answered(code []byte) bool { return len(code) == 8 && binary.LittleEndian.Uint64(code) >= 200 }
+// isAnswered reports whether the property response.code of a stream, nil if it has none, tells of an answer: not of 100.
+func isAnswered(code []byte) bool { return len(code) == 8 && binary.LittleEndian.Uint64(code) >= 200 }

@@ -28,11 +28,11 @@ type request struct {
 	token uint32 // of the first call; the VM identifies the answer by it
 }
 
-// begin is called when a callback of c begins.
-func (p *proxy) begin(c *caller) { p.running, p.entered = c, c.id }
+// beginCallback is called when a callback of c begins.
+func (p *proxy) beginCallback(c *caller) { p.running, p.entered = c, c.id }
 
-// end is called when the stream of c ends.
-func (p *proxy) end(c *caller) {
+// endStream is called when the stream of c ends.
+func (p *proxy) endStream(c *caller) {
 	p.dropped = slices.AppendSeq(p.dropped, maps.Values(c.calls))
 	c.calls = nil
 }
@@ -40,7 +40,7 @@ func (p *proxy) end(c *caller) {
 // askAgain repeats the calls whose answers the SDK drops.
 func (p *proxy) askAgain() {
 	for _, r := range p.dropped {
-		if _, err := p.dispatch(r); err != nil {
+		if _, err := p.dispatchCall(r); err != nil {
 			proxywasm.LogWarnf("gatehouse: no second call to %s: %v", r.Path, err) // the VM gives up waiting
 		}
 	}
@@ -50,19 +50,19 @@ func (p *proxy) askAgain() {
 func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	r := &request{Call: c}
 	r.Body = bytes.Clone(c.Body)
-	r.token, err = p.dispatch(r)
+	r.token, err = p.dispatchCall(r)
 	return r.token, c.Newest, err
 }
 
-// dispatch makes a call in the context of the callback that runs.
-func (p *proxy) dispatch(r *request) (token uint32, err error) {
+// dispatchCall makes a call in the context of the callback that runs.
+func (p *proxy) dispatchCall(r *request) (token uint32, err error) {
 	by, entered := p.running, p.entered
 	p.Enter(by.id)
 	defer p.Enter(entered)
 	token, err = proxywasm.DispatchHttpCall(r.Cluster, r.Headers(),
 		r.Body, nil, uint32(r.Timeout.Milliseconds()), func(_, size, _ int) {
 			delete(by.calls, token)
-			p.begin(by)
+			p.beginCallback(by)
 			module.CallResponse(r.token, p.callBody(size))
 		})
 	if err == nil {

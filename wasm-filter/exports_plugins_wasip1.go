@@ -20,16 +20,16 @@ func proxyABIVersion() {}
 //go:wasmexport proxy_on_configure
 func proxyOnConfigure(id, size uint32) uint32 {
 	abi.BeginCallback()
-	return truth(module.configure(id, int(size)))
+	return boolToU32(module.configurePlugin(id, int(size)))
 }
 
 //go:wasmexport proxy_on_context_create
-func proxyOnContextCreate(id, of uint32) { module.create(id, of) }
+func proxyOnContextCreate(id, of uint32) { module.contextCreated(id, of) }
 
 //go:wasmexport proxy_on_tick
 func proxyOnTick(id uint32) {
 	abi.BeginCallback()
-	module.tick(id)
+	module.tickPlugin(id)
 }
 
 //go:wasmexport proxy_on_request_headers

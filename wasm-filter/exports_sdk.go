@@ -27,13 +27,13 @@ type pluginContext struct {
 
 // OnPluginStart implements types.PluginContext.
 func (c *pluginContext) OnPluginStart(size int) types.OnPluginStartStatus {
-	sdk.begin(&c.caller)
-	return types.OnPluginStartStatus(configure(module, sdk, size))
+	sdk.beginCallback(&c.caller)
+	return types.OnPluginStartStatus(configureVM(module, sdk, size))
 }
 
 // OnTick implements types.PluginContext.
 func (c *pluginContext) OnTick() {
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	sdk.askAgain()
 	module.Tick()
 }
@@ -51,22 +51,22 @@ type httpContext struct {
 
 // OnHttpRequestHeaders implements types.HttpContext.
 func (c *httpContext) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	return types.Action(module.RequestHeaders(c.id, endOfStream))
 }
 
 // OnHttpRequestBody implements types.HttpContext.
 func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action {
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	return types.Action(module.RequestBody(c.id, size, endOfStream))
 }
 
 // OnHttpResponseHeaders implements types.HttpContext. The SDK exports it in any case.
 func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
-	if !module.Awaits(c.id) {
+	if !module.AwaitsResponse(c.id) {
 		return types.ActionContinue
 	}
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	etag, err := proxywasm.GetHttpResponseHeader("etag")
 	if err != nil {
 		etag = ""
@@ -76,4 +76,4 @@ func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
 }
 
 // OnHttpStreamDone implements types.HttpContext.
-func (c *httpContext) OnHttpStreamDone() { sdk.end(&c.caller) }
+func (c *httpContext) OnHttpStreamDone() { sdk.endStream(&c.caller) }

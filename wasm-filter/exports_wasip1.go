@@ -23,7 +23,7 @@ func proxyABIVersion() {}
 //go:wasmexport proxy_on_configure
 func proxyOnConfigure(_, size uint32) uint32 {
 	abi.BeginCallback()
-	return truth(configure(module, envoy, int(size)))
+	return boolToU32(configureVM(module, envoy, int(size)))
 }
 
 //go:wasmexport proxy_on_tick

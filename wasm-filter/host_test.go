@@ -44,7 +44,7 @@ func place(region wire.Region, index uint32) string {
 func (f *fake) configuration() []byte               { return []byte(f.vmConfiguration) }
 func (f *fake) pluginConfiguration(size int) []byte { return []byte(f.own[:size]) }
 func (*fake) setTickPeriod(uint32) error            { return nil }
-func (f *fake) critical(message string)             { f.logs = append(f.logs, message) }
+func (f *fake) logCritical(message string)          { f.logs = append(f.logs, message) }
 
 func (*fake) Now() int64 { return time.Now().UnixMilli() }
 
@@ -103,7 +103,7 @@ func TestConfigure(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(tt.config)
-			if configure(edge.New(f), f, tt.plugin) {
+			if configureVM(edge.New(f), f, tt.plugin) {
 				t.Error("got true, want false")
 			}
 			f.logged(t, tt.want)

@@ -25,9 +25,9 @@ type plugin struct {
 
 func newPlugins(h host) *plugins { return &plugins{host: h, byID: map[uint32]*plugin{}} }
 
-// configure configures a plugin whose own configuration has size bytes. It returns false if it refuses the
+// configurePlugin configures a plugin whose own configuration has size bytes. It returns false if it refuses the
 // configuration.
-func (p *plugins) configure(id uint32, size int) bool {
+func (p *plugins) configurePlugin(id uint32, size int) bool {
 	if p.byID[id] == nil {
 		p.byID[id] = &plugin{vm: edge.New(p.host)}
 	}
@@ -38,32 +38,32 @@ func (p *plugins) configure(id uint32, size int) bool {
 			p.shared = edge.New(p.host)
 		}
 		current.vm = p.shared
-		return configure(p.shared, p.host, 0)
+		return configureVM(p.shared, p.host, 0)
 	}
 	if n := len(p.host.configuration()); n > 0 {
-		p.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them",
+		p.host.logCritical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them",
 			size, n))
 		return false
 	}
-	if !start(current.vm, p.host, p.host.pluginConfiguration(size), "configuration") {
+	if !startVM(current.vm, p.host, p.host.pluginConfiguration(size), "configuration") {
 		return false
 	}
 	if current.vm.Config().PushListener {
-		p.host.critical("gatehouse: configuration is invalid:\n  push_listener: want it in vm_config.configuration")
+		p.host.logCritical("gatehouse: configuration is invalid:\n  push_listener: want it in vm_config.configuration")
 		return false
 	}
 	return true
 }
 
-// create is called for each new context: for a stream with the id of its plugin, for a plugin with 0.
-func (p *plugins) create(id, of uint32) { p.created.stream, p.created.plugin = id, of }
+// contextCreated is called for each new context: for a stream with the id of its plugin, for a plugin with 0.
+func (p *plugins) contextCreated(id, of uint32) { p.created.stream, p.created.plugin = id, of }
 
 // goneTicks is the number of ticks of each other plugin, without one of its own, after which a plugin has gone: a
 // minute. There is no callback for that, because it would be called for every stream.
 const goneTicks = 60_000 / edge.TickMS
 
-// tick is called for each plugin, in its context.
-func (p *plugins) tick(id uint32) {
+// tickPlugin is called for each plugin, in its context.
+func (p *plugins) tickPlugin(id uint32) {
 	p.ticks++
 	current := p.byID[id]
 	if current == nil {

@@ -35,23 +35,23 @@ func (*proxy) pluginConfiguration(size int) []byte {
 func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }
 
 func (p *proxy) Record(region wire.Region, index uint32) []byte {
-	value, _, err := abi.SharedData(p.key(region, index))
+	value, _, err := abi.SharedData(p.recordKey(region, index))
 	return orNil(value, err)
 }
 
 func (*proxy) Keep(record []byte) []byte { return bytes.Clone(record) }
 
 func (p *proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
-	return abi.SetSharedData(p.key(region, index), value, 0)
+	return abi.SetSharedData(p.recordKey(region, index), value, 0)
 }
 
 func (p *proxy) State() ([]byte, uint32) {
-	value, cas, err := abi.SharedData(p.key(wire.RegionState, 0))
+	value, cas, err := abi.SharedData(p.recordKey(wire.RegionState, 0))
 	return orNil(value, err), cas
 }
 
 func (p *proxy) SetState(value []byte, cas uint32) bool {
-	return abi.SetSharedData(p.key(wire.RegionState, 0), value, cas) == nil
+	return abi.SetSharedData(p.recordKey(wire.RegionState, 0), value, cas) == nil
 }
 
 func (p *proxy) Guard() uint64 {
@@ -75,8 +75,8 @@ func (p *proxy) defineGuard() (err error) {
 	return err
 }
 
-// key returns the shared-data key of a place; the next call overwrites it.
-func (p *proxy) key(region wire.Region, index uint32) string {
+// recordKey returns the shared-data key of a place; the next call overwrites it.
+func (p *proxy) recordKey(region wire.Region, index uint32) string {
 	return unsafe.String(unsafe.SliceData(wire.AppendPlace(p.place[:0], region, index)), wire.PlaceSize)
 }
 
@@ -102,43 +102,43 @@ func (*proxy) Claim(metadata, name string) string {
 }
 
 func (p *proxy) RemoveRequestHeader(name string) {
-	p.check(abi.RemoveHeader(abi.RequestHeaders, name), "remove request header", name)
+	p.logFailure(abi.RemoveHeader(abi.RequestHeaders, name), "remove request header", name)
 }
 
 func (p *proxy) AddRequestHeader(name, value string) {
-	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
+	p.logFailure(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
 // Note implements edge.Host: Envoy stores a property in the filter state, under its name after "wasm.".
 func (p *proxy) Note(n policy.Note, value string) {
-	p.check(abi.SetProperty(n.String(), value), "set property", n.String())
+	p.logFailure(abi.SetProperty(n.String(), value), "set property", n.String())
 }
 
 // AwaitResponse implements edge.Host: one build has the callback, at the price of a crossing for every response.
 func (*proxy) AwaitResponse() bool { return compares }
 
 func (p *proxy) Reply(status int, details string, headers, body []byte) {
-	p.check(abi.Reply(status, details, headers, body), "local reply", "")
+	p.logFailure(abi.Reply(status, details, headers, body), "local reply", "")
 }
 
 func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
 	abi.BeginCallback() // one answer may wake many streams
-	if p.waits(stream) && goOn() == edge.Continue {
-		p.check(abi.ContinueRequest(), "resume request", "")
+	if p.enterPaused(stream) && goOn() == edge.Continue {
+		p.logFailure(abi.ContinueRequest(), "resume request", "")
 	}
 }
 
-// waits makes a paused stream the current context; false if it has ended, or the proxy has answered. Envoy destroys a
+// enterPaused makes a paused stream the current context; false if it has ended, or the proxy has answered. Envoy destroys a
 // stream that is reset at once, but its context later: in between, a reply would end Envoy. Only a destroyed stream has
 // a duration. A stream that Envoy has answered, after a timeout, may exist until its client has read that.
-func (p *proxy) waits(stream uint32) bool {
+func (p *proxy) enterPaused(stream uint32) bool {
 	if !p.Exists(stream) {
 		return false
 	}
 	if _, err := abi.Property("request\x00duration"); err == nil {
 		return false
 	}
-	return !answered(orNil(abi.Property("response\x00code")))
+	return !isAnswered(orNil(abi.Property("response\x00code")))
 }
 
 func (*proxy) Exists(stream uint32) bool { return abi.Enter(stream) == nil }
@@ -162,22 +162,22 @@ func (*proxy) callBody(size int) []byte {
 func (p *proxy) DefineCounter(name string) uint32 {
 	id, err := abi.DefineCounter(name)
 	if err != nil {
-		p.check(err, "define counter", name)
+		p.logFailure(err, "define counter", name)
 		return 0
 	}
 	return id
 }
 
 func (p *proxy) Count(id uint32, n uint64) {
-	p.check(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
+	p.logFailure(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
 }
 
 func (*proxy) Warn(message string) { abi.Log(abi.LevelWarn, message) }
 
-func (*proxy) critical(message string) { abi.Log(abi.LevelCritical, message) }
+func (*proxy) logCritical(message string) { abi.Log(abi.LevelCritical, message) }
 
-// check logs that the proxy refused an operation that should always succeed.
-func (*proxy) check(err error, what, of string) {
+// logFailure logs that the proxy refused an operation that should always succeed.
+func (*proxy) logFailure(err error, what, of string) {
 	if err != nil {
 		abi.Log(abi.LevelError, fmt.Sprintf("gatehouse: %s %q: %v", what, of, err))
 	}
@@ -197,7 +197,7 @@ func orNil(value []byte, err error) []byte {
 	return value
 }
 
-func truth(b bool) uint32 {
+func boolToU32(b bool) uint32 {
 	if b {
 		return 1
 	}

@@ -13,7 +13,7 @@ import (
 // Group has the calls of one configuration that are not answered yet. All its methods are safe for concurrent use; they
 // call functions that they got while no lock is held.
 type Group struct {
-	ask func() // makes the main thread call Dispatch soon
+	requestDispatch func() // makes the main thread call Dispatch soon
 
 	mu      sync.Mutex // protects the following
 	byKey   map[string]*flight
@@ -33,13 +33,13 @@ type flight struct {
 
 // NewGroup returns a group without calls. ask makes the proxy's main thread call Dispatch soon.
 func NewGroup(ask func()) *Group {
-	return &Group{ask: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
+	return &Group{requestDispatch: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
 }
 
-// Join makes a call, which it keeps, or waits for the answer to an equal one if both are shared. done gets the answer's
-// body, nil for a failed call, on any thread. Join returns what was the newest stream when the call was made. It
+// JoinCall makes a call, which it keeps, or waits for the answer to an equal one if both are shared. done gets the answer's
+// body, nil for a failed call, on any thread. JoinCall returns what was the newest stream when the call was made. It
 // returns false after Close.
-func (g *Group) Join(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
+func (g *Group) JoinCall(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
 	key := ""
 	if call.Shared {
 		key = call.Path + string(call.Body)
@@ -61,20 +61,20 @@ func (g *Group) Join(call edge.Call, done func(body []byte)) (newest uint32, ok 
 	g.waiting = append(g.waiting, f)
 	g.flights++
 	g.mu.Unlock()
-	g.ask()
+	g.requestDispatch()
 	return call.Newest, true
 }
 
-// Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the
+// DispatchCalls makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the
 // call, or false if it failed at once.
-func (g *Group) Dispatch(dispatch func(*edge.Call) (id uint64, ok bool)) {
+func (g *Group) DispatchCalls(dispatch func(*edge.Call) (id uint64, ok bool)) {
 	g.mu.Lock()
 	waiting := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
 	defer func() { // after a panic, else there are none
 		for _, f := range waiting {
-			g.answer(f, nil)
+			g.finishCall(f, nil)
 		}
 	}()
 	for len(waiting) > 0 {
@@ -88,19 +88,19 @@ func (g *Group) Dispatch(dispatch func(*edge.Call) (id uint64, ok bool)) {
 		}
 		g.mu.Unlock()
 		if !ok {
-			g.answer(f, nil)
+			g.finishCall(f, nil)
 		}
 	}
 }
 
-// Done passes an answer, nil for a failed call, to everybody who waits for it.
-func (g *Group) Done(id uint64, body []byte) {
+// DeliverAnswer passes an answer, nil for a failed call, to everybody who waits for it.
+func (g *Group) DeliverAnswer(id uint64, body []byte) {
 	g.mu.Lock()
 	f := g.byID[id]
 	delete(g.byID, id)
 	g.mu.Unlock()
 	if f != nil {
-		g.answer(f, body)
+		g.finishCall(f, body)
 	}
 }
 
@@ -116,7 +116,7 @@ func (g *Group) Drain(most time.Duration) {
 	}
 	g.mu.Unlock()
 	for _, f := range waiting {
-		g.answer(f, nil)
+		g.finishCall(f, nil)
 	}
 	select {
 	case <-none:
@@ -135,11 +135,11 @@ func (g *Group) Close() {
 	clear(g.byID)
 	g.mu.Unlock()
 	for _, f := range flights {
-		g.answer(f, nil)
+		g.finishCall(f, nil)
 	}
 }
 
-func (g *Group) answer(f *flight, body []byte) {
+func (g *Group) finishCall(f *flight, body []byte) {
 	g.mu.Lock()
 	if g.byKey[f.key] == f {
 		delete(g.byKey, f.key) // nobody joins it any more

@@ -82,18 +82,18 @@ func (c *Config) Schedule() {
 // DefineCounter defines a counter, only while [New] runs.
 func (c *Config) DefineCounter(name string) (id uint64, ok bool) {
 	var defined C.size_t
-	result := C.envoy_dynamic_module_callback_http_filter_config_define_counter(c.envoy, lend(name), nil, 0, &defined)
+	result := C.envoy_dynamic_module_callback_http_filter_config_define_counter(c.envoy, lendString(name), nil, 0, &defined)
 	return uint64(defined), result == C.METRIC_SUCCESS
 }
 
-// Count adds to a counter. It may be called on any thread.
-func (c *Config) Count(id, n uint64) {
+// IncrementCounter adds to a counter. It may be called on any thread.
+func (c *Config) IncrementCounter(id, n uint64) {
 	C.envoy_dynamic_module_callback_http_filter_config_increment_counter(c.envoy, C.size_t(id), nil, 0, C.uint64_t(n))
 }
 
-// Callout posts a body to a cluster, with headers that include pseudo-headers, on the main thread only. It returns
+// StartCallout posts a body to a cluster, with headers that include pseudo-headers, on the main thread only. It returns
 // false if the call failed at once.
-func (c *Config) Callout(cluster string, headers [][2]string, body []byte, timeout time.Duration) (id uint64, ok bool) {
+func (c *Config) StartCallout(cluster string, headers [][2]string, body []byte, timeout time.Duration) (id uint64, ok bool) {
 	raw := (*[1 << 20]C.header)(C.calloc(C.size_t(len(headers)+1), C.sizeof_header))[:len(headers)]
 	defer C.free(unsafe.Pointer(unsafe.SliceData(raw)))
 	for i, h := range headers {
@@ -103,8 +103,8 @@ func (c *Config) Callout(cluster string, headers [][2]string, body []byte, timeo
 		defer C.free(unsafe.Pointer(raw[i].value))
 	}
 	var started C.uint64_t
-	result := C.envoy_dynamic_module_callback_http_filter_config_http_callout(c.envoy, &started, lend(cluster),
-		unsafe.SliceData(raw), C.size_t(len(raw)), lend(text(body)), C.uint64_t(timeout.Milliseconds()))
+	result := C.envoy_dynamic_module_callback_http_filter_config_http_callout(c.envoy, &started, lendString(cluster),
+		unsafe.SliceData(raw), C.size_t(len(raw)), lendString(asString(body)), C.uint64_t(timeout.Milliseconds()))
 	return uint64(started), result == C.CALLOUT_STARTED
 }
 
@@ -123,18 +123,18 @@ const (
 )
 
 // Log writes into Envoy's log.
-func Log(l Level, message string) { C.envoy_dynamic_module_callback_log(C.int(l), lend(message)) }
+func Log(l Level, message string) { C.envoy_dynamic_module_callback_log(C.int(l), lendString(message)) }
 
-// lend returns text as a buffer for a function that copies it.
-func lend(s string) C.buffer {
+// lendString returns text as a buffer for a function that copies it.
+func lendString(s string) C.buffer {
 	return C.buffer{(*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))}
 }
 
-func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// borrow returns the bytes of a buffer of Envoy, nil for an empty one, which are valid until the callback returns or
+// borrowBytes returns the bytes of a buffer of Envoy, nil for an empty one, which are valid until the callback returns or
 // changes them.
-func borrow(b C.buffer) []byte {
+func borrowBytes(b C.buffer) []byte {
 	if b.length == 0 {
 		return nil
 	}

@@ -32,7 +32,7 @@ func letGarbageGrow() {
 // afterCollection adjusts the percentage after each collection to come; set is the present one.
 func afterCollection(set int) {
 	runtime.AddCleanup(new([16]byte), func(set int) { // an object that the collection finds unused
-		defer func() { Recovered(recover()) }()
+		defer func() { LogPanic(recover()) }()
 		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 		metrics.Read(live)
 		if want := gcPercent(live[0].Value.Uint64()); want < set || want > set+set/4 {

@@ -62,13 +62,13 @@ func (s *Stream) AppendHeaders(dst []byte) []byte {
 // RemoveHeader removes a request header.
 func (s *Stream) RemoveHeader(name string) bool {
 	s.changed = true
-	return bool(C.envoy_dynamic_module_callback_http_set_header(s.envoy, C.REQUEST_HEADERS, lend(name), C.buffer{}))
+	return bool(C.envoy_dynamic_module_callback_http_set_header(s.envoy, C.REQUEST_HEADERS, lendString(name), C.buffer{}))
 }
 
 // AddHeader adds a request header.
 func (s *Stream) AddHeader(name, value string) bool {
 	s.changed = true
-	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lend(name), lend(value)))
+	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lendString(name), lendString(value)))
 }
 
 // Newest returns the number of the newest stream of the process when the callback began.
@@ -84,23 +84,23 @@ func (s *Stream) BodySize() int {
 }
 
 // Body returns what has arrived of the request's body, during Filter.RequestBody.
-func (s *Stream) Body() []byte { return borrow(C.buffer{s.body, s.body_length}) }
+func (s *Stream) Body() []byte { return borrowBytes(C.buffer{s.body, s.body_length}) }
 
-// Source returns the client's address with its port, as trusted by Envoy; nil if unknown.
-func (s *Stream) Source() []byte {
+// ClientAddress returns the client's address with its port, as trusted by Envoy; nil if unknown.
+func (s *Stream) ClientAddress() []byte {
 	var out C.buffer
 	if !C.envoy_dynamic_module_callback_http_filter_get_attribute_string(s.envoy, C.ATTRIBUTE_SOURCE_ADDRESS, &out) {
 		return nil
 	}
-	return borrow(out)
+	return borrowBytes(out)
 }
 
 // FilterState returns an object from the filter state of the request or its connection, as text; nil if there is none.
 func (s *Stream) FilterState(name string) []byte {
 	var out C.buffer
-	if C.envoy_dynamic_module_callback_http_get_filter_state_bytes(s.envoy, lend(name), &out) ||
-		C.envoy_dynamic_module_callback_http_get_filter_state_typed(s.envoy, lend(name), &out) {
-		return borrow(out)
+	if C.envoy_dynamic_module_callback_http_get_filter_state_bytes(s.envoy, lendString(name), &out) ||
+		C.envoy_dynamic_module_callback_http_get_filter_state_typed(s.envoy, lendString(name), &out) {
+		return borrowBytes(out)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (s *Stream) SetFilterState(bit uint, name, value string) bool {
 		return true
 	}
 	s.noted |= 1 << bit
-	return bool(C.envoy_dynamic_module_callback_http_set_filter_state_bytes(s.envoy, lend(name), lend(value)))
+	return bool(C.envoy_dynamic_module_callback_http_set_filter_state_bytes(s.envoy, lendString(name), lendString(value)))
 }
 
 // Answer is a reply that is composed in a callback, and sent after it. Its memory belongs to it until Reset.
@@ -159,8 +159,8 @@ func (s *Stream) Reply(a *Answer) Action {
 			return C.buffer{(*C.char)(unsafe.Pointer(unsafe.SliceData(at))), C.size_t(len(t))}
 		}
 		a.pinner.Pin(unsafe.StringData(t))
-		return lend(t)
+		return lendString(t)
 	}
-	s.answer = C.reply{C.uint32_t(a.status), give(text(a.fields)).ptr, give(text(a.body)), give(a.details)}
+	s.answer = C.reply{C.uint32_t(a.status), give(asString(a.fields)).ptr, give(asString(a.body)), give(a.details)}
 	return Reply
 }

@@ -39,7 +39,7 @@ var procs sync.Mutex
 
 //export goThread
 func goThread(threads C.uint) {
-	defer func() { recovered(recover(), "new thread") }()
+	defer func() { logPanic(recover(), "new thread") }()
 	setProcs(int(threads))
 }
 

@@ -56,7 +56,7 @@ func (s *Store) Record(region wire.Region, index uint32) []byte {
 		return nil
 	}
 	if p := t[index/pageSize].Load(); p != nil {
-		return value(p[index%pageSize].Load())
+		return loadRecord(p[index%pageSize].Load())
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (s *Store) Guard() uint64 { return s.guard.Load() }
 // AddGuard adds to the guard.
 func (s *Store) AddGuard(n int64) { s.guard.Add(uint64(n)) }
 
-func value(record *[]byte) []byte {
+func loadRecord(record *[]byte) []byte {
 	if record == nil {
 		return nil
 	}

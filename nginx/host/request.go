@@ -34,7 +34,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 	h.enter(q.r)
 	headers := unsafe.Slice(q.headers, int(q.header_count))
 	method := viewText(q.method, q.method_length)
-	h.vm.Unread(int(q.unread))
+	h.vm.SetUnread(int(q.unread))
 	var action edge.Action
 	var hasBody bool
 	taken := false
@@ -101,7 +101,7 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 	for i := range headers {
 		if e := &headers[i]; textOf(e.key) == "authorization" {
 			lines++
-			if text, ok := jwt.Text(strings.Trim(textOf(e.value), " \t")); ok {
+			if text, ok := jwt.BearerToken(strings.Trim(textOf(e.value), " \t")); ok {
 				tokens++
 				token = text
 			}

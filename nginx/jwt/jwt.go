@@ -66,9 +66,9 @@ func (v *Validator) SetKeys(set []byte) bool {
 // HasKeys reports whether keys were set. Until then nobody can tell a good token from a bad one.
 func (v *Validator) HasKeys() bool { return v.keys != nil }
 
-// Text returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4), or an
+// BearerToken returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4), or an
 // API key.
-func Text(line string) (token string, ok bool) {
+func BearerToken(line string) (token string, ok bool) {
 	const scheme = "bearer "
 	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
 		return "", false
@@ -103,7 +103,7 @@ func (n *names) UnmarshalJSON(text []byte) error {
 func (v *Validator) Validate(token string, now time.Time) (Claims, bool) {
 	c := v.valid[token]
 	if c == nil {
-		if c = v.check(token); c == nil {
+		if c = v.parseToken(token); c == nil {
 			return Claims{}, false
 		}
 		if len(v.valid) >= maxValid {
@@ -117,8 +117,8 @@ func (v *Validator) Validate(token string, now time.Time) (Claims, bool) {
 	return Claims{c.Sub, c.Ver}, true
 }
 
-// check returns the claims of a token that is good at some time, nil for others.
-func (v *Validator) check(token string) *claims {
+// parseToken returns the claims of a token that is good at some time, nil for others.
+func (v *Validator) parseToken(token string) *claims {
 	if len(token) > maxToken {
 		return nil
 	}
@@ -131,20 +131,20 @@ func (v *Validator) check(token string) *claims {
 		Crit     any
 	}
 	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
-	if err != nil || !decode(parts[0], &header) || header.Alg != "EdDSA" || header.Crit != nil {
+	if err != nil || !decodePart(parts[0], &header) || header.Alg != "EdDSA" || header.Crit != nil {
 		return nil
 	}
 	key := v.keys[header.Kid] // the sidecar's tokens name it: to try each takes a millisecond
 	c := new(claims)
 	if key == nil || !ed25519.Verify(key, []byte(token[:len(parts[0])+1+len(parts[1])]), signature) ||
-		!decode(parts[1], c) || c.Iss != v.issuer || !slices.Contains(c.Aud, audience) || c.Exp == nil {
+		!decodePart(parts[1], c) || c.Iss != v.issuer || !slices.Contains(c.Aud, audience) || c.Exp == nil {
 		return nil
 	}
 	return c
 }
 
-// decode reads a part of a token, a JSON object.
-func decode(part string, to any) bool {
+// decodePart reads a part of a token, a JSON object.
+func decodePart(part string, to any) bool {
 	text, err := base64.RawURLEncoding.DecodeString(part)
 	return err == nil && len(text) > 0 && text[0] == '{' && json.Unmarshal(text, to) == nil
 }

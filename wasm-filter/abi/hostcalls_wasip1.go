@@ -105,7 +105,7 @@ func Pairs(m HeaderMap) ([]byte, error) {
 // Header returns the value of a header; Envoy joins several by commas.
 func Header(m HeaderMap, name string) (string, error) {
 	value, err := result(proxyGetHeaderMapValue(m, name, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
-	return text(value), err
+	return asString(value), err
 }
 
 // AddHeader adds a header after those with the same name.
@@ -140,14 +140,14 @@ func SharedData(key string) (value []byte, cas uint32, err error) {
 // SetSharedData sets the value of a key, which the proxy copies: unconditionally if cas is 0, otherwise only if the key
 // still has that number.
 func SetSharedData(key string, value []byte, cas uint32) error {
-	return proxySetSharedData(key, text(value), cas).err()
+	return proxySetSharedData(key, asString(value), cas).err()
 }
 
 // Reply answers the request of the current context, after the callback has returned.
 // headers is a header map, and details are Envoy's RESPONSE_CODE_DETAILS; the proxy copies everything.
 func Reply(status int, details string, headers, body []byte) error {
 	const noGRPCStatus = -1
-	return proxySendLocalResponse(uint32(status), details, text(body), text(headers), noGRPCStatus).err()
+	return proxySendLocalResponse(uint32(status), details, asString(body), asString(headers), noGRPCStatus).err()
 }
 
 // ContinueRequest continues a paused request, after the callback has returned.
@@ -164,7 +164,7 @@ func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).
 // does.
 func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
 	const noTrailers = ""
-	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()),
+	s := proxyHTTPCall(cluster, asString(headers), asString(body), noTrailers, uint32(timeout.Milliseconds()),
 		unsafe.Pointer(&out.number))
 	return out.number, s.err()
 }
@@ -252,5 +252,5 @@ func proxyGetMetric(id uint32, value unsafe.Pointer) Status
 //go:wasmimport env proxy_increment_metric
 func proxyIncrementMetric(id uint32, offset int64) Status
 
-// text returns b as a string without copying: it lives and changes with b.
-func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// asString returns b as a string without copying: it lives and changes with b.
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
