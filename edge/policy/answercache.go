@@ -7,23 +7,23 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// maxCachedAnswers bounds the answers that an edge caches. It is a power of two.
+// maxCachedAnswers bounds the cached answers of an edge; a power of two.
 const maxCachedAnswers = 1 << cachedAnswerBits
 
 const cachedAnswerBits = 10
 
-// maxCachedBytes bounds a question and its answer's headers in the cache, in bytes.
+// maxCachedBytes bounds a question and the headers of its answer in the cache, in bytes.
 const maxCachedBytes = 2 << 10
 
-// question is everything that an answer from the cache depends on, except the object and the time.
+// question is the key of a cached answer, which depends on nothing else but the object and the time.
 type question struct {
 	hash           uint64
 	rule           int
-	target         string // the part that matters
-	device         string // "" unless the rule's objects are per device or host; then see [Engine.ofHost]
+	target         string // the part on which the key depends
+	device         string // "", or for objects per device or host see [Engine.joinHost]
 	ifNoneMatch    string
 	acceptEncoding string
-	// ifModifiedSince is used if there is no If-None-Match. Its answer isn't cached.
+	// ifModifiedSince is used without If-None-Match only. Its answer isn't cached.
 	ifModifiedSince string
 }
 
@@ -32,8 +32,8 @@ func (q *question) size() int {
 	return len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding)
 }
 
-// computeHash returns a hash of all parts. A client can choose them so that two questions share an entry, which only loses the
-// gain of caching. Its code is short: see docs/decisions/module.md.
+// computeHash returns a hash of all parts. A client can choose two questions with one entry, and so lose the gain of
+// caching for both. The code is short: see docs/decisions/module.md.
 func (q *question) computeHash() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)
@@ -53,8 +53,8 @@ func (q *question) computeHash() uint64 {
 // cacheIndex returns the index of the question's answer.
 func (q *question) cacheIndex() int { return int(q.hash >> (64 - cachedAnswerBits)) }
 
-// cachedAnswer is a cached answer to a question, which costs far less than composing it again. Only the hash of a question's
-// first occurrence is stored.
+// cachedAnswer is a cached answer to a question, far cheaper than a new answer. Of a question's first occurrence, only
+// the hash is stored.
 type cachedAnswer struct {
 	question // refers to text
 	validity
@@ -89,7 +89,7 @@ func (k *cachedAnswer) fillDecision(d *Decision) {
 	}
 }
 
-// storeAnswer stores copies of q and of its answer.
+// storeAnswer copies q and its answer.
 func (k *cachedAnswer) storeAnswer(q *question, d *Decision, body *Body, v validity) {
 	size := q.size() + len(d.Key)
 	if size+len(d.Headers) > maxCachedBytes || q.ifModifiedSince != "" {
@@ -108,7 +108,7 @@ func (k *cachedAnswer) storeAnswer(q *question, d *Decision, body *Body, v valid
 	k.headers = append(k.headers[:0], d.Headers...)
 }
 
-// copyText copies s to the text, which has room for it, and returns the copy.
+// copyText copies s into the text, which has room for s, and returns the copy.
 func (k *cachedAnswer) copyText(s string) string {
 	start := len(k.text)
 	k.text = append(k.text, s...)

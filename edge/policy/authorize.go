@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// authorizeDevice passes a device that a rule permits, with its identity in the decision.
+// authorizeDevice passes a device with the rule's permissions, and puts its identity into the decision.
 func (e *Engine) authorizeDevice(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !e.readIdentity(cred, r) {
@@ -83,8 +83,8 @@ func (e *Engine) judgeInGrace(d *Decision, nowMS int64, rule int, v *wire.Verdic
 	}
 }
 
-// secretHint returns what shared memory tells about the secret of a credential with this status, and the outcome of its
-// verdict if there is one.
+// secretHint returns the hint of shared memory about a secret: from the credential's status and, if a verdict was
+// found, the verdict's outcome.
 func secretHint(cred *Credential, status wire.CredentialStatus, outcome wire.Outcome) Hint {
 	switch {
 	case cred.Session != "":
@@ -112,7 +112,7 @@ func (e *Engine) callSidecar(d *Decision, nowMS int64, answers *Answers, call Ac
 	}
 }
 
-// refutedReason returns why shared memory shows that a credential with this status is wrong.
+// refutedReason returns the reason for which a credential with this status is wrong.
 func refutedReason(status wire.CredentialStatus) Reason {
 	if status == wire.Closed {
 		return WrongSecret
@@ -120,14 +120,14 @@ func refutedReason(status wire.CredentialStatus) Reason {
 	return UnknownDevice
 }
 
-// findVerdict looks up a credential in the bucket of its device.
-func (e *Engine) findVerdict(device string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.CredentialStatus, error) {
-	bucket, tag := e.state.Keys.Device(device, e.state.VerdictBuckets)
+// findVerdict looks up a credential in its device's bucket.
+func (e *Engine) findVerdict(id string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.CredentialStatus, error) {
+	bucket, tag := e.state.Keys.Device(id, e.state.VerdictBuckets)
 	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
 }
 
-// isRefuted reports whether shared memory shows that a credential with this status is wrong; for a token another right
-// secret doesn't matter. It returns true only while there are heartbeats of the sidecar: otherwise the edge would
+// isRefuted reports whether shared memory shows, by this status, a wrong credential; for a token, another right secret
+// of the device doesn't matter. Without heartbeats of the sidecar, isRefuted returns false: otherwise the edge would
 // refuse new devices and secrets for ever.
 func (e *Engine) isRefuted(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
 	return e.hasHeartbeat(nowMS) && (status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
@@ -144,8 +144,8 @@ func (e *Engine) isInStep(nowMS int64, limit time.Duration) bool {
 	return e.state.InStepMS != e.distrusted.inStepMS && e.isWithin(nowMS, e.state.InStepMS, limit)
 }
 
-// mayAllow reports whether any device may be authenticated. With max_auth_staleness that requires that the edge was in
-// step with Redis lately, because it lacks later revocations.
+// mayAllow reports whether any device may be authenticated. With max_auth_staleness, the edge must have been in step
+// with Redis lately: without Redis, the edge misses revocations.
 func (e *Engine) mayAllow(nowMS int64) bool {
 	return e.config.MaxAuthStaleness == 0 || e.isInStep(nowMS, e.config.MaxAuthStaleness)
 }
@@ -153,8 +153,9 @@ func (e *Engine) mayAllow(nowMS int64) bool {
 // sameClockMS bounds how far the sidecar's time may be ahead of the proxy's; both use the same clock.
 const sameClockMS = 1000
 
-// isWithin reports whether t, a time of the state, is at most limit ago; times are unix ms. A time in the future is from
-// before the clock was set back, and so are both times if the state was read later than now: they may have any age.
+// isWithin reports whether t, a time of the state, is at most limit ago; times are unix ms. A time in the future is
+// from before the clock was set back, and so are both times if the state was read later than now: they may have any
+// age.
 func (e *Engine) isWithin(nowMS, t int64, limit time.Duration) bool {
 	age := nowMS - t
 	return nowMS >= e.readMS && -sameClockMS <= age && age <= limit.Milliseconds()
@@ -170,7 +171,7 @@ func (e *Engine) judgeVerdict(d *Decision, nowMS int64, rule int, outcome wire.O
 		d.setUnavailable(1, NotInStep)
 		return
 	}
-	if bits.Len64(permissions) > len(e.state.Permissions) { // names on their way: upstream would miss one
+	if bits.Len64(permissions) > len(e.state.Permissions) { // a name is on its way: upstream would miss it
 		d.setUnavailable(1, NoState)
 		d.ReloadState = true
 		return

@@ -18,8 +18,8 @@ const (
 	unsatisfiable               // 416
 )
 
-// parseRange returns which bytes of a body a Range asks for, those from from to before end, if that is one range of bytes (RFC
-// 9110, section 14.1.2). It ignores several ranges, other units, malformed ones, and those of an empty body (14.2).
+// parseRange returns the bytes of a body, from from to before end, for a Range with one range of bytes (RFC 9110,
+// section 14.1.2). Several ranges, other units, malformed ranges and ranges of an empty body are ignored (14.2).
 func parseRange(line string, size int) (from, end int, e extent) {
 	unit, set, _ := strings.Cut(line, "=")
 	if size == 0 || len(unit) != len("bytes") || !strings.EqualFold(unit, "bytes") {
@@ -60,7 +60,7 @@ func parseRange(line string, size int) (from, end int, e extent) {
 // maxPosition is at least any position in a body.
 const maxPosition = 1 << 30
 
-// parsePosition returns a number of at least one digit, [beyond] if it is higher.
+// parsePosition returns a number of at least one digit, capped at [maxPosition].
 func parsePosition(digits string) (n int, ok bool) {
 	for i := range len(digits) {
 		c := digits[i]
@@ -72,7 +72,7 @@ func parsePosition(digits string) (n int, ok bool) {
 	return n, digits != ""
 }
 
-// rangeAnswer is what answers a request with a Range.
+// rangeAnswer is the part of an object for a request with a Range.
 type rangeAnswer struct {
 	extent
 	variant      int // unless whole
@@ -80,8 +80,8 @@ type rangeAnswer struct {
 	contentRange string
 }
 
-// answerRange returns what of o answers a request with a Range: bytes of the identity encoding, if the client accepts that. It
-// ignores ranges of other methods, those whose If-Range isn't true, and those of other answers than 200.
+// answerRange returns the part of o for a request with a Range: bytes of the identity encoding, if the client accepts
+// identity. Range is ignored with methods except GET, with an If-Range that doesn't hold, and with answers except 200.
 //
 //go:noinline
 func (e *Engine) answerRange(r *Request, nowMS int64, o *wire.Object, acceptEncoding string) (p rangeAnswer) {
@@ -103,8 +103,8 @@ func (e *Engine) answerRange(r *Request, nowMS int64, o *wire.Object, acceptEnco
 	return p
 }
 
-// meetsIfRange reports whether the request has no If-Range, or one that is true: the strong entity-tag of the identity
-// encoding, or the Last-Modified, once it is a second old, so that it is strong, too (RFC 9110, section 13.1.5).
+// meetsIfRange reports whether the request has no If-Range, or an If-Range that holds: the strong entity-tag of the
+// identity encoding, or the Last-Modified, which is a strong validator after a second (RFC 9110, section 13.1.5).
 func (e *Engine) meetsIfRange(r *Request, nowMS int64, o *wire.Object) bool {
 	f := &r.fields[headerIfRange]
 	if f.lines != 1 || f.value == o.ETag {

@@ -6,15 +6,16 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// isPrivate reports whether answers from the cache are for one client: those that need a credential.
+// isPrivate reports whether answers from the cache need a credential, and are for one client only.
 func (r *Rule) isPrivate() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
 
-// cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
-// without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
-// max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
+// cacheControl returns the Cache-Control of an answer: clients and caches may store the answer for the rest of its ttl,
+// and without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age
+// from max-age (RFC 9111, section 4.2.3) stores the answer for less time; no client stores the answer longer than the
+// object lives.
 //
-// A publisher's Cache-Control counts instead, see [Engine.publishedControl]; not of an object that was purged softly,
-// which clients must revalidate.
+// A publisher's Cache-Control takes precedence, see [Engine.publishedControl], except for an object that was purged
+// softly: clients must revalidate it.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	computed := e.computedControl(nowMS, rule, o)
 	if o.Headers != "" && !o.Stale {
@@ -88,14 +89,14 @@ func (e *Engine) publishedControl(directives, computed string, private, ttl bool
 	switch {
 	case fresh:
 	case shared && !ttl:
-		add("max-age=0") // no-cache would forbid shared caches what s-maxage allows
+		add("max-age=0") // no-cache would override s-maxage in shared caches
 	default:
 		add(computed)
 	}
 	return e.compose(all)
 }
 
-// nextDirective returns the first element of a list, and those after it. A comma in a quoted string separates nothing.
+// nextDirective returns the first element of a list, and the rest. A comma in a quoted string doesn't separate.
 func nextDirective(list string) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(list); i++ {

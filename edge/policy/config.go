@@ -1,6 +1,6 @@
 // Package policy has the filter's decisions: rules and their strict decoding, and the pure function from a request and
-// a few lookups to an answer. It is independent of the proxy except for the form of header maps, so that it can be
-// tested natively and shared with gatehousectl.
+// a few lookups to an answer. Only the form of header maps comes from the proxy: policy can be tested natively and
+// shared with gatehousectl.
 package policy
 
 import (
@@ -14,17 +14,17 @@ import (
 
 // Config is the configuration of an edge or a push listener, checked and complete.
 type Config struct {
-	// PushListener configures the push listener, which applies the sidecar's batches; nothing else is set then.
+	// PushListener configures the push listener, which applies the sidecar's batches; all other fields are unset.
 	PushListener bool
 	// SidecarCluster is the cluster for calls to the sidecar, "" for a push listener.
 	SidecarCluster string
-	// SidecarTimeout bounds a call, and so the time that a request waits for one.
+	// SidecarTimeout bounds a call, and thereby the time for which a request waits for a call.
 	SidecarTimeout time.Duration
 	Credentials    Credentials
 	// Source tells where to find the client's address.
 	Source Source
-	// SessionMetadata is the metadata key under which the proxy's JWT filter stores a token's claims, its
-	// payload_in_metadata; "": tokens are ignored.
+	// SessionMetadata is the metadata key under which the proxy's JWT filter stores a token's claims
+	// (payload_in_metadata); "": tokens are ignored.
 	SessionMetadata string
 	// VerdictGrace is how long an expired allow verdict stays valid while the sidecar is unreachable; 0: it doesn't.
 	VerdictGrace time.Duration
@@ -36,28 +36,28 @@ type Config struct {
 	// ServeStale also serves cached answers beyond MaxStaleness, with a detail in Cache-Status; otherwise requests go
 	// upstream.
 	ServeStale bool
-	// Rules has the rules of all hosts: first those of the top level, then those of each virtual host.
+	// Rules has the rules of all hosts: first the top level's, then each virtual host's.
 	Rules []Rule
-	// DenyByDefault refuses a request that no rule matches; otherwise it passes. WouldDenyByDefault passes it, too, and
-	// counts it as one that DenyByDefault would refuse. Like Credentials and Source they are for hosts without a virtual
-	// host.
+	// DenyByDefault refuses a request without a matching rule; otherwise the request passes. WouldDenyByDefault passes
+	// the request, and counts the refusal. Like Credentials and Source, both apply to hosts without a virtual host.
 	DenyByDefault, WouldDenyByDefault bool
 	// VirtualHosts are in the order of their names.
 	VirtualHosts []VirtualHost
-	// KeepOverrides keeps the headers with which clients can override method or target at some upstreams.
+	// KeepOverrides keeps the headers by which clients can override method or target at some upstreams.
 	KeepOverrides bool
-	// LogHits gives access logs the rule and device of answers from the cache, too, which costs them time.
+	// LogHits gives access logs the rule and device of cached answers, at the price of time.
 	LogHits bool
 }
 
 // Credentials tells where a request has its device id and secret: in two headers or, if Basic, as HTTP Basic (RFC
-// 7617). Instead of these or beside them it may have both as an API key (package apikey). A request may use one way.
+// 7617). An API key (package apikey) has both, and is configured instead of or beside the two. A request may use one
+// way.
 type Credentials struct {
 	IDHeader, SecretHeader string // lower case
 	Basic                  bool
 	APIKeyHeader           string // lower case
-	// Bearer means that an API key may be the token of Authorization: Bearer (RFC 6750). Other tokens there are not
-	// the policy's.
+	// Bearer means that an API key may be the token of Authorization: Bearer (RFC 6750). The policy ignores all tokens
+	// but API keys.
 	Bearer bool
 	// Forward sends the secret upstream even under an auth rule.
 	Forward bool
@@ -70,7 +70,7 @@ type Source struct {
 	FilterState string // the name of an object
 }
 
-// Rule is the policy for the requests that it matches. Without Auth, Cache and IssueSession they pass.
+// Rule is the policy for matching requests. Without Auth, Cache and IssueSession, requests pass.
 type Rule struct {
 	// Name labels the rule's counters and lines of access logs; by default it is the rule's index. Names of a virtual
 	// host's rules begin with the host's name and a slash.
@@ -78,17 +78,17 @@ type Rule struct {
 	Match Match
 	Auth  *Auth
 	Cache *Cache
-	// IssueSession answers with a token for the request's credential; Auth and Cache are nil then.
+	// IssueSession answers with a token for the request's credential; Auth and Cache are nil.
 	IssueSession bool
 }
 
-// Match selects requests by path and method; see [Match.matches] for what a path covers.
+// Match selects requests by path and method; see [Match.matches] for how a path matches.
 type Match struct {
 	Path, Prefix string   // exactly one is set
 	Methods      []string // nil: all
 }
 
-// Auth requires a valid credential of a device that has all Permissions.
+// Auth requires a valid credential, and a device with all Permissions.
 type Auth struct {
 	Permissions []string
 	// Trial judges the credential, too, but refuses no request: what would be refused passes, and is counted.
@@ -97,7 +97,7 @@ type Auth struct {
 
 // Cache lets GET and HEAD be answered from shared memory.
 type Cache struct {
-	// Query names the parameters that are part of the key; nil: all of them.
+	// Query names the parameters in the key; nil: all of them.
 	Query []string
 	// Fetch asks the sidecar before a miss goes upstream.
 	Fetch bool
@@ -105,17 +105,18 @@ type Cache struct {
 	PerDevice bool
 	// PerHost makes the request's host part of the key.
 	PerHost bool
-	// Languages are those in which there may be objects of their own, in lower case; the key of one ends with it.
+	// Languages are the languages, in lower case, of objects in this cache; the key of such an object ends with the
+	// language.
 	Languages []string
 	ranges    []languageRange // of Languages
-	// OriginHeaders sends the publisher's headers that act on the whole origin; see limits.OriginHeader.
+	// OriginHeaders sends the publisher's headers with an effect on the whole origin; see limits.OriginHeader.
 	OriginHeaders bool
-	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
+	// Trial sends all requests upstream as without Cache, and counts would-be hits.
 	Trial bool
 }
 
-// Parse decodes a configuration from the tree that JSON decodes to (maps, slices, strings, float64, bool, nil). The
-// error has a line for every problem, each with the path of its field.
+// Parse decodes a configuration from the tree of decoded JSON (maps, slices, strings, float64, bool, nil). The error
+// has a line for every problem, each with the path of its field.
 func Parse(tree any) (*Config, error) {
 	d := &decoder{}
 	c := d.decodeConfig(tree)
@@ -164,7 +165,7 @@ func (d *decoder) decodeConfig(tree any) *Config {
 	return c
 }
 
-// decodeRules appends the rules of the virtual host of this name, "" for the top level.
+// decodeRules appends the rules of the virtual host named host, "" for the top level.
 func (c *Config) decodeRules(o *object, host string) {
 	label := ""
 	if host != "" {
@@ -189,7 +190,7 @@ func (c *Config) decodeRules(o *object, host string) {
 	}
 }
 
-// decodeDefault returns what happens to a request that no rule matches.
+// decodeDefault returns whether a request without a matching rule is refused, or counted as refused.
 func (o *object) decodeDefault() (deny, wouldDeny bool) {
 	word := o.readWord("default")
 	return word == "deny", word == "would_deny"
@@ -236,14 +237,14 @@ func (o *object) decodeCredentials() (c Credentials) {
 			o.addProblem(m.at+".api_key_header", "%q is also %s", c.APIKeyHeader, other[1])
 		}
 	}
-	c.Basic = c.Basic || !m.isSound() // so that rules don't lack them, too
+	c.Basic = c.Basic || !m.isSound() // no second problem about missing credentials
 	return c
 }
 
 // takesAPIKeys reports whether the credential may be an API key.
 func (c *Credentials) takesAPIKeys() bool { return c.APIKeyHeader != "" || c.Bearer }
 
-// authorizationHeader returns "authorization" if that header has credentials, "" if it doesn't.
+// authorizationHeader returns "authorization" if that header carries credentials, else "".
 func (c *Credentials) authorizationHeader() string {
 	if c.Basic || c.Bearer {
 		return "authorization"
@@ -302,7 +303,7 @@ func (o *object) decodeRule() (r Rule) {
 	return r
 }
 
-// checkSessionRule checks a rule that issues tokens, which can have no other policy.
+// checkSessionRule checks a rule that issues tokens: no other policy is allowed.
 func (o *object) checkSessionRule(r *Rule, soundMatch bool) {
 	f, at, v := o.field("session")
 	o.readOneOf(at, v, f.Words)
@@ -314,7 +315,7 @@ func (o *object) checkSessionRule(r *Rule, soundMatch bool) {
 	}
 }
 
-// decodeMatch returns a match, which covers nothing if it has a problem.
+// decodeMatch returns a match; an invalid match covers nothing.
 func (o *object) decodeMatch() (m Match) {
 	if o.isSound() && (o.values["path"] == nil) == (o.values["prefix"] == nil) {
 		o.addProblem(o.at, "needs either path or prefix")
@@ -418,13 +419,13 @@ func (c *Config) ruleTitles(rules []int) string {
 // needsCredential reports whether a rule asks for a credential.
 func (r *Rule) needsCredential() bool { return r.Auth != nil || r.IssueSession }
 
-// isAuthTrial reports whether a rule asks for a credential and passes requests without one.
+// isAuthTrial reports whether a rule asks for a credential but passes requests without a credential.
 func (r *Rule) isAuthTrial() bool { return r.Auth != nil && r.Auth.Trial }
 
 // enforcesAuth reports whether a rule refuses requests without a credential.
 func (r *Rule) enforcesAuth() bool { return r.needsCredential() && !r.isAuthTrial() }
 
-// hiddenBy returns the first rule from one on that matches everything that rule j matches, -1 for none.
+// hiddenBy returns the first rule, from first on, that matches every request of rule j; -1 for none.
 func (c *Config) hiddenBy(first, j int) int {
 	for i := first; i < j; i++ {
 		if c.Rules[i].Match.covers(&c.Rules[j].Match) {

@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
-// decoder reads a tree field by field and collects its errors.
+// decoder reads a tree field by field and collects errors.
 type decoder struct {
 	problems []string
 }
@@ -24,19 +24,19 @@ func (d *decoder) addProblem(path, format string, args ...any) {
 	d.problems = append(d.problems, text)
 }
 
-// object is an object of the configuration under its path.
+// object is an object of the configuration and its path.
 type object struct {
 	*decoder
 	at     string
 	fields []Field
-	values map[string]any // nil if it is no object
+	values map[string]any // nil if the value is no object
 	before int            // problems
 }
 
-// isSound reports whether the object has no problem so far: another one may be a consequence.
+// isSound reports whether the object has no problem so far: a further problem may be a consequence.
 func (o *object) isSound() bool { return len(o.problems) == o.before }
 
-// decodeObject returns v as an object that has no other fields than these.
+// decodeObject returns v as an object with no fields but fields.
 func (d *decoder) decodeObject(at string, v any, fields []Field) object {
 	o := object{d, at, fields, nil, len(d.problems)}
 	known := strings.Join(fieldNames(fields), ", ")
@@ -53,13 +53,13 @@ func (d *decoder) decodeObject(at string, v any, fields []Field) object {
 	return o
 }
 
-// has reports whether the object has a field, whose value may be null.
+// has reports whether the object has a field, perhaps null.
 func (o *object) has(name string) bool {
 	_, found := o.values[name]
 	return found
 }
 
-// field returns a field of this name, with its path and value.
+// field returns the field called name, its path and its value.
 func (o *object) field(name string) (f *Field, at string, v any) {
 	return fieldNamed(o.fields, name), joinField(o.at, name), o.values[name]
 }
@@ -70,7 +70,7 @@ func (o *object) readObject(name string) object {
 	return o.decodeObject(at, v, f.Fields)
 }
 
-// readList returns the values of a list; absent is an empty one.
+// readList returns the values of a list; nil if absent.
 func (o *object) readList(name string) []any {
 	f, at, v := o.field(name)
 	if !o.has(name) {
@@ -96,7 +96,7 @@ func (d *decoder) readItems(f *Field, at string, v any) []any {
 	return list
 }
 
-// readTexts returns the values of a list of texts, nil if it is absent. Those with a problem are "".
+// readTexts returns the values of a list of texts, nil if absent. Invalid values are "".
 func (o *object) readTexts(name string) []string {
 	f, at, _ := o.field(name)
 	if !o.has(name) {
@@ -109,7 +109,7 @@ func (o *object) readTexts(name string) []string {
 	return all
 }
 
-// readText returns a text, "" if it has a problem.
+// readText returns a text, "" if invalid.
 func (o *object) readText(name string) string {
 	f, at, v := o.field(name)
 	return o.readTextOf(f.Form, at, v)
@@ -128,7 +128,7 @@ func (o *object) readFlag(name string) bool {
 	return b
 }
 
-// readWord returns one of the field's words; absent is the first.
+// readWord returns a word of the field's Words; absent is the first word.
 func (o *object) readWord(name string) string {
 	f, at, v := o.field(name)
 	if v == nil {
@@ -137,7 +137,7 @@ func (o *object) readWord(name string) string {
 	return o.readOneOf(at, v, f.Words)
 }
 
-// readOneOf returns v as one of words.
+// readOneOf returns v, a member of words.
 func (d *decoder) readOneOf(at string, v any, words []string) string {
 	s, _ := v.(string)
 	if !slices.Contains(words, s) {
@@ -146,7 +146,7 @@ func (d *decoder) readOneOf(at string, v any, words []string) string {
 	return s
 }
 
-// readDuration returns a duration such as "30s" within the field's bounds.
+// readDuration returns a duration such as "30s", within the field's bounds.
 func (o *object) readDuration(name string) time.Duration {
 	f, at, v := o.field(name)
 	if v == nil {
@@ -162,7 +162,7 @@ func (o *object) readDuration(name string) time.Duration {
 	return t
 }
 
-// readTextOf returns v as text of a form, "" if it has a problem.
+// readTextOf returns v as text of a form, "" if invalid.
 func (d *decoder) readTextOf(form Form, at string, v any) string {
 	s, ok := v.(string)
 	if !ok {
@@ -179,7 +179,7 @@ func (d *decoder) readTextOf(form Form, at string, v any) string {
 	return s
 }
 
-// textProblem returns what is wrong with text of a form, "" if nothing is.
+// textProblem returns the problem of a text of a form, "" for none.
 func textProblem(form Form, s string) string {
 	if s == "" {
 		return "is empty"
@@ -229,8 +229,8 @@ func headerProblem(name string) string {
 	return ""
 }
 
-// messageHeaders are headers that proxies read and rewrite (RFC 9110, sections 7.2 and 7.6.1), and cookies, which are
-// several values.
+// messageHeaders are the headers that proxies read and rewrite (RFC 9110, sections 7.2 and 7.6.1), and cookies, which
+// have several values.
 var messageHeaders = []string{"host", "content-length", "transfer-encoding", "te", "trailer", "connection",
 	"keep-alive", "proxy-connection", "upgrade", "expect", "cookie"}
 
@@ -263,8 +263,8 @@ func pathProblem(p string) string {
 	return ""
 }
 
-// pathSegments returns the segments of a path that begins with a slash, as an upstream may see them:
-// percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
+// pathSegments returns the segments of a path, which begins with a slash, as an upstream may see them: percent-encoding
+// decoded once, parameters (";…") dropped, backslashes taken for slashes.
 func pathSegments(path string) []string {
 	all := strings.Split(strings.ReplaceAll(objectkey.PercentDecode(path), `\`, "/"), "/")
 	for i, s := range all {
@@ -273,8 +273,8 @@ func pathSegments(path string) []string {
 	return all
 }
 
-// CanonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
-// repeated slashes merged and dot segments resolved.
+// CanonicalPath returns the path to write in a rule: segments decoded and without parameters, repeated slashes merged,
+// dot segments resolved.
 func CanonicalPath(path string) string {
 	all := pathSegments(path)
 	kept := all[:0:0]

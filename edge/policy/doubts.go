@@ -11,24 +11,24 @@ type DoubtKind uint8
 
 // The kinds.
 const (
-	// OpenMethods: a rule that only caches takes all methods of paths that a later rule protects.
+	// OpenMethods: a rule that only caches takes all methods of paths which a later rule protects.
 	OpenMethods DoubtKind = iota
-	// OpenPart: a rule takes some methods of a narrower one that asks for more.
+	// OpenPart: a rule takes some methods of a narrower rule with more requirements.
 	OpenPart
 	// UnknownMethod: a rule names a method that nobody sends.
 	UnknownMethod
-	// NotEnforced: a rule or a default passes what it should refuse, or answer from the cache, some day.
+	// NotEnforced: a rule or a default is still on trial: requests pass.
 	NotEnforced
 )
 
-// Doubt is a setting that is valid, but probably not what was meant.
+// Doubt is a valid setting, but probably a mistake.
 type Doubt struct {
 	Kind  DoubtKind
 	Field string
 	Text  string
 }
 
-// Doubts returns what is doubtful about the rules, in their order, and about the defaults.
+// Doubts returns the doubtful settings of the rules, in order, and of the defaults.
 func (c *Config) Doubts() (doubts []Doubt) {
 	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
 		field := "default"
@@ -39,7 +39,7 @@ func (c *Config) Doubts() (doubts []Doubt) {
 			doubts = append(doubts, Doubt{NotEnforced, field, "would_deny passes requests that no rule matches"})
 		}
 	}
-	opened := map[int][]int{} // the rules that open a rule with auth
+	opened := map[int][]int{} // by rule with auth: the rules that take its writes
 	for i := range c.Rules {
 		if j := c.ruleOpenedBy(i); j > 0 {
 			opened[j] = append(opened[j], i)
@@ -79,7 +79,7 @@ func (c *Config) Doubts() (doubts []Doubt) {
 	return doubts
 }
 
-// ruleOpenedBy returns the rule with auth that a rule which only caches takes writes from, 0 for none.
+// ruleOpenedBy returns the rule with auth whose writes go to rule i, which only caches; 0 for none.
 func (c *Config) ruleOpenedBy(i int) int {
 	if c.Rules[i].Cache == nil || c.Rules[i].Auth != nil || c.Rules[i].Match.Methods != nil {
 		return 0
@@ -92,7 +92,7 @@ func (c *Config) ruleOpenedBy(i int) int {
 	return 0
 }
 
-// describeTakenMethods tells which narrower rules after a rule ask for more than it, and lose some of their methods to it.
+// describeTakenMethods describes the narrower rules after rule i that ask for more, and lose methods to rule i.
 func (c *Config) describeTakenMethods(i int) string {
 	var lost, methods []string
 	for j := i + 1; j < c.HostRules(c.VirtualHostOf(i)).End; j++ {
@@ -116,7 +116,7 @@ func verbFor(n int) string {
 	return "ask for"
 }
 
-// takenMethods returns the methods with which requests for paths of rule j, that asks for more, fall under the broader rule i.
+// takenMethods returns the methods of rule j's paths that the broader rule i takes, although rule j asks for more.
 func (c *Config) takenMethods(i, j int) (methods []string) {
 	broad, narrow := &c.Rules[i], &c.Rules[j]
 	if !broad.Match.withoutMethods().covers(narrow.Match.withoutMethods()) ||
@@ -125,7 +125,7 @@ func (c *Config) takenMethods(i, j int) (methods []string) {
 		return nil
 	}
 	for _, method := range c.SampleMethods() {
-		if method == "OPTIONS" { // browsers ask so before a request, without a credential
+		if method == "OPTIONS" { // browsers send a preflight without a credential
 			continue
 		}
 		for _, path := range narrow.Match.Samples() {
@@ -138,10 +138,10 @@ func (c *Config) takenMethods(i, j int) (methods []string) {
 	return methods
 }
 
-// withoutMethods is the match without its methods.
+// withoutMethods is the match for all methods.
 func (m *Match) withoutMethods() *Match { return &Match{Path: m.Path, Prefix: m.Prefix} }
 
-// registeredMethods are the methods of IANA's registry, and those that proxies accept besides.
+// registeredMethods are the methods of IANA's registry, and further methods that proxies accept.
 var registeredMethods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK
 	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH
 	PURGE PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL

@@ -11,12 +11,12 @@ import (
 // by RFC 9110, section 12.5.3.
 type weights [wire.Encodings]int
 
-// identityFallback is the weight of identity for a client that doesn't name it, in halves of a thousandth: acceptable, but
-// below everything that it names.
+// identityFallback is the weight of identity if the client doesn't name it, in halves of a thousandth: acceptable, but
+// below every named coding.
 const identityFallback = 1
 
-// chooseVariant returns the position of the variant that the client prefers, the shorter one of two with the same weight, or
-// -1 if it accepts none.
+// chooseVariant returns the index of the variant that the client prefers, with equal weights the shorter, or -1 if the
+// client accepts none.
 func chooseVariant(variants []wire.Variant, acceptEncoding string) int {
 	if acceptEncoding == "" { // any coding or none may be acceptable; identity surely is
 		return slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
@@ -39,7 +39,7 @@ func chooseVariant(variants []wire.Variant, acceptEncoding string) int {
 	return best
 }
 
-// parse sets the weight of each coding, -1 for one that is neither named nor covered by "*".
+// parse sets the weight of each coding; -1: neither named nor covered by "*".
 func (w *weights) parse(list string) {
 	const unset = -1
 	star := unset

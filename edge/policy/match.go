@@ -9,16 +9,16 @@ import (
 
 // Location is the place of a request's path among the rules' paths.
 type Location struct {
-	// Passes means that the request certainly passes unchanged, whatever its method: no rule covers it, and no header
+	// Passes means that the request certainly passes unchanged, with any method: no rule covers the path, and no header
 	// must be removed.
 	Passes bool
 
 	path      string // without its query
 	plain     bool   // see plainPath
-	candidate int    // the first rule that may cover it, -1 if there is none
+	candidate int    // the first rule that may cover path, -1 for none
 }
 
-// Locate finds a request's path among the rules' paths. Most passing requests need nothing else, so its code is short:
+// Locate finds a request's path among the rules' paths. Most passing requests need only Locate, so the code is short:
 // see docs/decisions/module.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	if e.governors != nil {
@@ -37,8 +37,8 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	return l
 }
 
-// Govern finds the first rule for a request at this location. It returns false if no rule covers the request: it
-// passes, and needs no decision.
+// Govern finds the first rule for a request at a location. It returns false if no rule covers the request: the request
+// passes without a decision.
 func (e *Engine) Govern(r *Request, at *Location) bool {
 	if at.plain && isUpperCase(r.method()) {
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
@@ -58,12 +58,12 @@ func isUpperCase(method string) bool {
 	return true
 }
 
-// maxMethod bounds a method that isn't plain, in bytes: a longer one is ambiguous, and nobody uses one.
+// maxMethod bounds a method that isn't plain, in bytes: a longer method is ambiguous, and never in use.
 const maxMethod = 64
 
-// governReadings sets the rule that governs a request, -1 if there is none, over all readings of its path and method.
-// Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams read
-// "post" as POST. All readings must be permitted: by one rule, or by one if the others have none.
+// governReadings sets the rule that governs a request over all readings of path and method; -1 for none. Methods are
+// case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings methods in any case, but some upstreams read "post" as
+// POST. All readings must be permitted: by the same rule, or some by a rule and the rest by the absence of rules.
 //
 //go:noinline
 func (e *Engine) governReadings(r *Request, at *Location) {
@@ -80,7 +80,7 @@ func (e *Engine) governReadings(r *Request, at *Location) {
 	}
 	if len(method) > maxMethod {
 		all.addUnknown()
-	} else if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
+	} else if at.plain || at.path == "" || at.path == "*" { // "" and "*" are no path for any router
 		add(at.path)
 	} else if e.governor.readings.readPath(at.path) {
 		e.governor.readings.eachEnd(add)
@@ -88,21 +88,21 @@ func (e *Engine) governReadings(r *Request, at *Location) {
 		all.addUnknown()
 	}
 	r.rule, r.ambiguous = all.rule, all.ambiguous
-	doubtful := e.governor.WouldDenyByDefault && all.hasUnmatched && all.rule >= 0 // ambiguous if the default were enforced
+	doubtful := e.governor.WouldDenyByDefault && all.hasUnmatched && all.rule >= 0 // ambiguous with an enforced default
 	r.tolerated = doubtful || all.ambiguous && all.hasTrial && !all.hasEnforced
 }
 
-// metRules has the rules that a request's readings have met so far.
+// metRules has the rules of a request's readings so far.
 type metRules struct {
 	governor *governor
 	rules    []Rule
 
-	rule         int // that governs all readings; -1: none, or ambiguous
+	rule         int // the rule of all readings; -1: none, or ambiguous
 	ambiguous    bool
 	hasReading   bool // readings were added
 	hasUnmatched bool // a reading has no rule
-	hasTrial     bool // a reading has a rule, or a default, that isn't enforced
-	hasEnforced  bool // a reading has a rule, or a default, that refuses some requests
+	hasTrial     bool // a reading has a rule or default on trial
+	hasEnforced  bool // a reading has a rule or default that refuses requests
 }
 
 // addRule adds the rule of a reading, -1 for none.
@@ -126,12 +126,12 @@ func (m *metRules) addRule(rule int) {
 	m.hasReading = true
 }
 
-// addUnknown adds readings that may have any rule.
+// addUnknown adds readings with unknown rules.
 func (m *metRules) addUnknown() {
 	m.ambiguous, m.hasTrial, m.hasEnforced = true, m.governor.hasTrial, m.governor.hasEnforced
 }
 
-// firstRule returns the first rule from a candidate on that covers a path, -1 if there is none.
+// firstRule returns the first rule, from candidate on, that covers a path; -1 for none.
 func (e *Engine) firstRule(method, path string, candidate int) int {
 	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
 		candidate = e.findCandidate(path, candidate+1)
@@ -139,8 +139,8 @@ func (e *Engine) firstRule(method, path string, candidate int) int {
 	return candidate
 }
 
-// findCandidate returns the first rule from one on that may cover a path, by the rules' common prefixes, -1 if there is
-// none. It is not inlined, like matches, so that there is one copy.
+// findCandidate returns the first rule, from from on, that may cover a path, by the rules' common prefixes; -1 for
+// none. Like matches it is not inlined, for a single copy of the code.
 //
 //go:noinline
 func (e *Engine) findCandidate(path string, from int) int {
@@ -156,9 +156,9 @@ func (e *Engine) findCandidate(path string, from int) int {
 	return -1
 }
 
-// matches reports whether a rule covers a request. A path covers itself with or without a slash at its end; a prefix
-// covers every path that begins with it and, if it ends with a slash, the path before the slash: upstreams commonly
-// treat these as one resource.
+// matches reports whether a rule covers a request. A path covers itself with or without a slash at the end; a prefix
+// covers every path that begins with the prefix and, for a prefix with a slash at the end, the path before the slash:
+// upstreams commonly treat both as one resource.
 //
 //go:noinline
 func (m *Match) matches(method, path string) bool {
@@ -171,13 +171,13 @@ func (m *Match) matches(method, path string) bool {
 	return trimSlashes(path) == trimSlashes(m.Path)
 }
 
-// permitsMethod reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section 9.3.2),
-// so GET includes HEAD.
+// permitsMethod reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section
+// 9.3.2), so GET includes HEAD.
 func (m *Match) permitsMethod(method string) bool {
 	return slices.Contains(m.Methods, method) || (method == "HEAD" && slices.Contains(m.Methods, "GET"))
 }
 
-// covers reports whether m matches every request that other matches.
+// covers reports whether m matches all requests of other.
 func (m *Match) covers(other *Match) bool {
 	if m.Methods != nil {
 		if other.Methods == nil {
@@ -211,7 +211,7 @@ func hasPathPrefix(path, prefix string) bool {
 	return last > 0 && prefix[last] == '/' && path == prefix[:last]
 }
 
-// trimSlashes returns path without slashes at its end.
+// trimSlashes removes slashes at the end of path.
 func trimSlashes(path string) string {
 	for len(path) > 1 && path[len(path)-1] == '/' {
 		path = path[:len(path)-1]
@@ -219,8 +219,8 @@ func trimSlashes(path string) string {
 	return path
 }
 
-// plainPath returns the path of a target, without its query, and whether it certainly has one reading only, see
-// [readings]. That costs less than following the readings.
+// plainPath returns the path of a target, without the query, and whether the path certainly has a single reading, see
+// [readings]. plainPath is cheaper than following the readings.
 func plainPath(target string) (path string, plain bool) {
 	if len(target) > maxPlain {
 		if target = withoutQuery(target); len(target) > maxPlain {
@@ -245,7 +245,7 @@ func plainPath(target string) (path string, plain bool) {
 	return target, plain && before != '.'
 }
 
-// maxPlain bounds a plain path, in bytes: none within it has more than maxParts segments.
+// maxPlain bounds a plain path, in bytes: no plain path has more than maxParts segments.
 const maxPlain = 2 * maxParts
 
 //go:noinline

@@ -12,15 +12,15 @@ import (
 const (
 	// maxParts bounds the segments and parameters of a path. A path with more is ambiguous, rule or not.
 	maxParts = 256
-	// maxChoices bounds the places of a path that routers read differently while a rule may still match, maxLines its
-	// lines, maxPath a path and maxEscaped a path with escapes, in bytes. Beyond these the path is ambiguous.
+	// maxChoices bounds the places of a path that routers read differently while a rule may still match, maxLines the
+	// path's lines, maxPath a path and maxEscaped a path with escapes, in bytes. Beyond a bound the path is ambiguous.
 	maxChoices = 64
 	maxLines   = 4
 	maxPath    = 8192 // default limit of a request line in nginx and Apache
 	maxEscaped = 4096
 )
 
-// maxDecoded is the maximum number of decodings of a path: by one router, and again by a second one behind it.
+// maxDecoded is the maximum number of decodings of a path: by one router, and again by a second router.
 const maxDecoded = 2
 
 // class tells how routers may read a byte of a path, decoded or not.
@@ -49,25 +49,24 @@ var classes = func() (all [256]class) {
 }()
 
 // readings follows all readings of a path by routers, at once and byte by byte, along the rules' paths. Routers differ
-// in each of the following, so any mixture of them is a reading:
+// in each of the following points, and a reading is any mixture of them:
 //
 //   - escapes stay, or are decoded once or twice;
-//   - an odd byte stands for itself, is removed, or ends the path or its segment; after one that ends a line
-//     a path begins (some routers' expressions have ^ match at the start of a line);
-//   - a backslash is a slash or not; slashes are merged or not; after two at the beginning there is a host;
+//   - an odd byte stands for itself, is removed, or ends the path or the segment; after the end of a line a path begins
+//     (in some routers' expressions ^ matches at the start of a line);
+//   - a backslash is a slash or not; slashes are merged or not; two slashes at the beginning precede a host;
 //   - dots at a segment's end are removed (so "." is no segment), or not;
-//   - an overlong sequence is the ASCII character that it encodes; an invalid byte is odd, or a character of
-//     ISO 8859-1.
+//   - an overlong sequence is the encoded ASCII character; an invalid byte is odd, or a character of ISO 8859-1.
 //
-// A reading is dropped when no rule's path continues it, so there are only as many at a time as rules allow. One that
+// A reading that leaves the rules' paths is dropped: the rules bound the number of readings at a time. A reading that
 // climbs (a segment "..") is ambiguous.
 type readings struct {
 	texts []string // the rules' paths, sorted; see newReadings
-	ascii bool     // they are ASCII
+	ascii bool     // texts are ASCII
 
 	front
 	found   spots // where a reading ended, or left the rules' paths
-	parts   int   // of the path in its current decoding
+	parts   int   // of the path as decoded now
 	choices int
 	lines   int
 	lost    bool // the path climbs, or exceeds a bound
@@ -78,8 +77,8 @@ type readings struct {
 
 // front is the position of all readings.
 type front struct {
-	live     spots // everything read so far counts
-	waiting  spots // the same, but the rest of this segment is removed
+	live     spots // readings of everything so far
+	waiting  spots // readings that skip the rest of this segment
 	dots     uint8 // bit n: the segment may be n dots so far
 	afterOdd bool  // the last character was odd
 }
@@ -90,12 +89,12 @@ const climbing = 1 << 2
 // isIdle reports whether no reading can match a rule any more.
 func (f *front) isIdle() bool { return f.live.count+f.waiting.count == 0 }
 
-// spot is the position of a reading: the first n bytes, which texts[from:to] have in common. It has no padding, so that
-// comparing two is one operation.
+// spot is the position of a reading: the first n bytes, common to texts[from:to]. spot has no padding, so comparing two
+// is one operation.
 type spot struct {
 	from, to, n uint16
-	dots        bool // it has removed dots, so the segment must end now
-	// more means that no rule's path has what follows the n bytes: anything for a found spot, slashes for others, which
+	dots        bool // dots were removed, so the segment must end now
+	// more means that no rule's path continues with the bytes after n: any bytes for a found spot; else slashes, which
 	// are ignored at the end of the path.
 	more bool
 }
@@ -108,7 +107,7 @@ type spots struct {
 
 func (s *spots) list() []spot { return s.all[:s.count] }
 
-// hasOneReading reports whether a rule can name path: all routers read it in the same way.
+// hasOneReading reports whether a rule can name path: all routers read path in the same way.
 func hasOneReading(path string) bool {
 	for _, c := range path {
 		if c == utf8.RuneError || c >= utf8.RuneSelf && isBlank(c) || c < utf8.RuneSelf && classes[c] == odd {
@@ -118,7 +117,7 @@ func hasOneReading(path string) bool {
 	return true
 }
 
-// newReadings returns readings for the paths of these rules.
+// newReadings returns readings for the paths of rules.
 func newReadings(rules []Rule) (r readings) {
 	for i := range rules {
 		m := &rules[i].Match
@@ -137,7 +136,7 @@ func newReadings(rules []Rule) (r readings) {
 	return r
 }
 
-// readPath finds the ends of all readings of path, which has no query; it returns false if the path is ambiguous.
+// readPath finds the ends of all readings of path, which has no query; false if path is ambiguous.
 func (r *readings) readPath(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
 	if len(path) > maxPath {
@@ -166,7 +165,7 @@ func (r *readings) eachEnd(f func(path string) bool) {
 			r.text = append(r.text, r.texts[s.from][:s.n]...)
 		}
 		if s.more {
-			r.text = append(r.text, 0) // no rule has it, see standsAlone
+			r.text = append(r.text, 0) // no rule has this byte
 		}
 		if !f(asString(r.text)) {
 			return
@@ -231,9 +230,9 @@ func (r *readings) followLetter(c byte) {
 	}
 }
 
-// extendSpot continues one reading with c.
+// extendSpot continues a reading with c.
 func (r *readings) extendSpot(s spot, c byte) {
-	if s.dots { // another reading has kept them
+	if s.dots { // another reading has kept the dots
 		return
 	}
 	from, to := r.narrowTexts(s, c)
@@ -244,7 +243,7 @@ func (r *readings) extendSpot(s spot, c byte) {
 	r.addSpot(&r.live, spot{from: from, to: to, n: s.n + 1})
 }
 
-// narrowTexts returns the texts of a spot that continue with c.
+// narrowTexts returns the texts of a spot with c as next byte.
 func (r *readings) narrowTexts(s spot, c byte) (from, to uint16) {
 	next := func(i uint16) int { // the shortest comes first
 		if text := r.texts[i]; len(text) > int(s.n) {
@@ -267,7 +266,7 @@ func (r *readings) narrowTexts(s spot, c byte) (from, to uint16) {
 	return from, first(from, int(c)+1)
 }
 
-// followDot continues with a dot that is read or removed.
+// followDot continues with a dot, read or removed.
 func (r *readings) followDot() {
 	r.dots <<= 1
 	r.afterOdd = false
@@ -280,7 +279,7 @@ func (r *readings) followDot() {
 	}
 }
 
-// followSlash ends a segment with c, or does not if that is a backslash.
+// followSlash ends a segment with c; a backslash may also stay in the segment.
 func (r *readings) followSlash(c byte) {
 	r.checkClimb()
 	r.dots, r.afterOdd = 1, false
@@ -311,8 +310,8 @@ func (r *readings) followSlash(c byte) {
 	}
 }
 
-// followOdd continues with a character that is read (which no rule has), removed, or ends the path or its segment. Another
-// one right after it changes nothing, except after the end of a line, where a path begins.
+// followOdd continues with a character that is read (no rule has the character), removed, or ends the path or a
+// segment. A second odd character in a row changes nothing, except after the end of a line: a path begins there.
 func (r *readings) followOdd(c rune) {
 	line := c == '\n' || c == '\r'
 	if r.afterOdd && !line {
@@ -330,7 +329,7 @@ func (r *readings) followOdd(c rune) {
 	}
 }
 
-// endReadings ends all readings here, which may be the end of the path.
+// endReadings ends all readings at this byte, perhaps the end of the path.
 func (r *readings) endReadings() {
 	r.checkClimb()
 	for _, s := range r.live.list() {
@@ -338,12 +337,12 @@ func (r *readings) endReadings() {
 	}
 }
 
-// checkClimb marks the path as ambiguous if the segment that ends here may be "..".
+// checkClimb marks the path as ambiguous if the segment before this byte may be "..".
 func (r *readings) checkClimb() {
 	r.lost = r.lost || r.dots&climbing != 0
 }
 
-// leaveRules ends a reading that no rule's path continues.
+// leaveRules ends a reading that leaves the rules' paths.
 func (r *readings) leaveRules(s spot) {
 	r.addSpot(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true})
 }

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// followNonASCII continues with the start of text, which isn't ASCII, and returns its size.
+// followNonASCII continues with the start of text, a non-ASCII character, and returns the character's size.
 func (r *readings) followNonASCII(text string) (size int) {
 	c, size := utf8.DecodeRuneInString(text)
 	switch {
@@ -24,11 +24,10 @@ func (r *readings) followNonASCII(text string) (size int) {
 // isBlank reports whether some routers trim c, which isn't ASCII, off a text. U+FEFF is a space in JavaScript.
 func isBlank(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) || c == '\ufeff' }
 
-// overlongChoices is the number of choices that a sequence counts as if it may be another character: no honest path has
-// it.
+// overlongChoices is the number of choices of a sequence with a second meaning: no honest path has one.
 const overlongChoices = 7
 
-// followInvalid does what high does, for invalid UTF-8.
+// followInvalid is followNonASCII for invalid UTF-8.
 func (r *readings) followInvalid(text string) (size int) {
 	c, size := decodeOverlong(text)
 	if size == 0 {
@@ -78,8 +77,8 @@ func (r *readings) followInvalid(text string) (size int) {
 	return size
 }
 
-// decodeOverlong returns the ASCII character that text begins with in more bytes than necessary, and its size; 0 if there is
-// none (RFC 3629, section 3).
+// decodeOverlong returns the ASCII character at the start of text that is encoded in too many bytes, and its size; 0
+// for none (RFC 3629, section 3).
 func decodeOverlong(text string) (c rune, size int) {
 	switch first := text[0]; {
 	case first == 0xc0 || first == 0xc1:

@@ -6,8 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// denyCredential refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
-// right in Redis, so the device is told to try again instead.
+// denyCredential refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have
+// become right in Redis, so the device is told to try again instead.
 func (e *Engine) denyCredential(d *Decision, nowMS int64, why Reason) {
 	if !e.isInStep(nowMS, e.config.MaxStaleness) {
 		d.setUnavailable(1, NotInStep)
@@ -16,10 +16,10 @@ func (e *Engine) denyCredential(d *Decision, nowMS int64, why Reason) {
 	e.setUnauthorized(d, why)
 }
 
-// setForbidden sets d to a 403, which doesn't tell the reason.
+// setForbidden sets d to a 403; the answer doesn't tell the reason.
 func (d *Decision) setForbidden(why Reason) { d.setProblem(403, AuthForbidden, why) }
 
-// setUnauthorized sets d to a 401, which doesn't tell the reason.
+// setUnauthorized sets d to a 401; the answer doesn't tell the reason.
 func (e *Engine) setUnauthorized(d *Decision, why Reason) {
 	challenge := `Device realm="gatehouse"`
 	if e.governor.Credentials.Basic {
@@ -30,12 +30,12 @@ func (e *Engine) setUnauthorized(d *Decision, why Reason) {
 	d.setProblem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})
 }
 
-// setUnavailable sets d to a 503, for a credential that can't be judged now.
+// setUnavailable sets d to a 503: the credential can't be judged now.
 func (d *Decision) setUnavailable(retryAfterS uint16, why Reason) {
 	d.setProblem(503, AuthUnavailable, why, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
 }
 
-// RefuseUnreadable returns the decision on a request whose headers can't be read.
+// RefuseUnreadable returns the decision on a request with unreadable headers.
 func RefuseUnreadable() (d Decision) {
 	d.setUnavailable(1, Unreadable)
 	return d

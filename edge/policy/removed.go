@@ -9,10 +9,10 @@ import (
 
 var authorization = []string{"authorization"}
 
-// identityHeaders tell the upstream the device; clients must not send them.
+// identityHeaders tell the upstream the device. Clients must not send identityHeaders.
 var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 
-// overrideHeaders are headers with which a client can override method or target at some upstreams. Widely used software
+// overrideHeaders are headers by which a client can override method or target at some upstreams. Widely used software
 // trusts each of them: for the method, the middleware of Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core and Express
 // (which has the three names of Google, Microsoft and IBM); for the target, Zend, Yii, WordPress and other software
 // behind IIS; the last two, services that nginx's auth_request calls.
@@ -27,7 +27,7 @@ func (e *Engine) registerRemoved(names []string) {
 	e.removed = append(e.removed, names...)
 }
 
-// findRemoved returns the names among fields that no upstream gets.
+// findRemoved returns the names among fields that no upstream may get.
 //
 //go:noinline
 func (e *Engine) findRemoved(fields headermap.Fields) (names []string) {
@@ -42,8 +42,8 @@ func (e *Engine) findRemoved(fields headermap.Fields) (names []string) {
 var connectionBit = headermap.NameBit("connection")
 
 // ConnectionOptions returns the options in a client's Connection header that name no header with an identity, and
-// whether there were others: the next proxy removes each header that Connection names (RFC 9110, section 7.6.1), the
-// device's or a copy that a route has made.
+// whether options were dropped: the next proxy removes each header named in Connection (RFC 9110, section 7.6.1),
+// perhaps the device's or a route's copy.
 func ConnectionOptions(connection string) (kept string, changed bool) {
 	var b []byte // the text may be gone before the result is used
 	for option := range strings.SplitSeq(connection, ",") {
@@ -73,21 +73,22 @@ func (e *Engine) isRemoved(name string) bool {
 	return false
 }
 
-// HasIfModifiedSince reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may
-// have that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
+// HasIfModifiedSince reports whether the request has an If-Modified-Since. Under a cache rule the header doesn't go
+// upstream: the client may have the date from the cache, and an upstream with an older date would answer 304 about a
+// version that the client has from the cache only.
 func (r *Request) HasIfModifiedSince() bool { return r.has(headerIfModifiedSince) }
 
-// HasDatedRange reports whether the request has an If-Range that may be a date. Under a cache rule no upstream gets its
-// Range: the client may have that date, and the bytes before the range, from the cache, and many upstreams answer any
-// later date with the range of what they have.
+// HasDatedRange reports whether the request has an If-Range that may be a date. Under a cache rule Range doesn't go
+// upstream: the client may have the date, and the bytes before the range, from the cache, and many upstreams answer any
+// later date with the range of their own version.
 func (r *Request) HasDatedRange() bool {
 	f := &r.fields[headerIfRange]
 	return f.lines > 1 || f.lines == 1 && !strings.HasSuffix(f.value, `"`)
 }
 
-// SecretHeaders returns the headers with the secret or API key of an authenticated request, which no upstream gets: the
-// credential's, and other spellings of it. The proxy's JWT filter removes tokens. Under a rule that isn't enforced the
-// upstream may still check the secret, and gets it.
+// SecretHeaders returns the headers with the secret or API key of an authenticated request, and their other spellings:
+// no upstream gets the secret. The proxy's JWT filter removes tokens. Under a rule on trial, the upstream may still
+// check the secret, and gets it.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	c := &e.governor.Credentials
 	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].isAuthTrial() {
@@ -107,7 +108,7 @@ func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	return names
 }
 
-// addSpellings returns names, and those of headers in other spellings of the secret's.
+// addSpellings returns names, and the request's other spellings of the secret's header.
 //
 //go:noinline
 func (r *Request) addSpellings(names []string) []string {

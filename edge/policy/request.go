@@ -11,13 +11,13 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// Headers that tell the upstream the device. A client's headers with these names never reach it.
+// Headers that tell the upstream the device. A client's headers with these names never go upstream.
 const (
 	DeviceHeader      = "x-gatehouse-device"
 	PermissionsHeader = "x-gatehouse-permissions"
 )
 
-// header is a header that decisions depend on.
+// header is a header with an influence on decisions.
 type header uint8
 
 const (
@@ -34,7 +34,7 @@ const (
 	headerContentType
 	headerID
 	headerAuthorization
-	headerSecret // from here on no upstream gets them in any spelling
+	headerSecret // from here on: removed in any spelling
 	headerAPIKey
 	headerCount
 	// headerSpelled is a name in another spelling of the secret's or API key's, stored as the value of a line.
@@ -46,18 +46,18 @@ type Request struct {
 	fields    [headerCount]field
 	moreLines []line // of a header after its first, in order
 
-	rule int // rule that governs it, -1 if none does; see Govern
-	// ambiguous means that no single rule governs all readings of the path.
+	rule int // the governing rule, -1 for none; see Govern
+	// ambiguous means that the readings of the path have different rules.
 	ambiguous bool
-	// tolerated means that the request passes as far as its readings are concerned, though they have different rules:
-	// none of these is enforced or, if it has a rule, the default isn't.
+	// tolerated means that the request passes although its readings have different rules: none of the rules is enforced
+	// or, where one is a default, the default isn't.
 	tolerated bool
-	// Connected means that the client may have sent Connection, see [ConnectionOptions].
+	// MayHaveConnection means that the client may have sent Connection, see [ConnectionOptions].
 	MayHaveConnection bool
-	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.removes].
+	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.registerRemoved].
 	Removed []string
-	// Token has the claims of the request's token, and is read only if a rule needs it; it may be nil if no session
-	// metadata is configured.
+	// Token has the claims of the request's token, and is read only if a rule needs the claims; nil is allowed without
+	// session metadata in the configuration.
 	Token Claims
 }
 
@@ -76,19 +76,19 @@ func (r *Request) method() string { return r.fields[headerMethod].value }
 
 func (r *Request) target() string { return r.fields[headerTarget].value }
 
-// Rule returns the index of the rule that governs the request, -1 if none does, and whether its path is ambiguous; see
+// Rule returns the index of the rule that governs the request, -1 for none, and whether the path is ambiguous; see
 // [Engine.Govern].
 func (r *Request) Rule() (rule int, ambiguous bool) { return r.rule, r.ambiguous }
 
 // has reports whether a header is present, even if empty.
 func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
 
-// isGRPC reports whether the proxy converts each of its own answers to gRPC, whatever the method.
+// isGRPC reports whether the proxy converts its own answers to gRPC, with any method.
 func (r *Request) isGRPC() bool {
 	return strings.HasPrefix(r.fields[headerContentType].value, "application/grpc")
 }
 
-// list returns all lines of a header as one list (RFC 9110, section 5.3), "" if there is none.
+// list returns all lines of a header as one list (RFC 9110, section 5.3), "" for none.
 func (r *Request) list(h header) string {
 	if r.moreLines == nil {
 		return r.fields[h].value
@@ -108,7 +108,7 @@ func (r *Request) joinLines(h header) string {
 }
 
 // Read returns the parts of a request's headers that decisions need; names must be in lower case. The result refers to
-// them. It is returned and not set in place, because each string stored through a pointer needs a write barrier.
+// fields. It is returned, not set in place: each string stored through a pointer needs a write barrier.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
 	r.MayHaveConnection = fields.NameBits&connectionBit != 0
@@ -147,7 +147,8 @@ func (r *Request) addSpelled(name, secret string) {
 	}
 }
 
-// knownHeaders are the headers that decisions depend on by the length of their names, from lastLength on in one list.
+// knownHeaders are the headers with an influence on decisions, by the length of the name; from lastLength on, in one
+// list.
 type knownHeaders [lastLength + 1][]knownHeader
 
 const lastLength = 31
@@ -162,8 +163,8 @@ func (k *knownHeaders) add(name string, h header) {
 	*at = append(*at, knownHeader{name, h})
 }
 
-// newKnownHeaders returns the headers, with those of a credential. It may come in any header, also one of the others.
-// Accept-Language, which has the length of another one, is among them only if languages matter.
+// newKnownHeaders returns the known headers, and the headers of a credential, which may have any name, also a known
+// one. Accept-Language shares its length with another header, and is included only if languages matter.
 func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)
@@ -187,8 +188,8 @@ func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	return k
 }
 
-// credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter can be configured to use
-// another one for tokens.
+// credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter may have a header of its
+// own for tokens.
 func credentialHeaders(c *Credentials, tokens bool) []string {
 	names := []string{c.IDHeader, c.SecretHeader, c.APIKeyHeader, c.authorizationHeader()}
 	if tokens {
@@ -197,8 +198,8 @@ func credentialHeaders(c *Credentials, tokens bool) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// isSpelling reports whether an upstream may read name as header, which has the same length: many don't distinguish '-' and
-// '_', and some (CGI) none of the characters that are neither letters nor digits.
+// isSpelling reports whether an upstream may read name as header, of the same length: many upstreams don't distinguish
+// '-' and '_', and some (CGI) no characters but letters and digits.
 func isSpelling(name, header string) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -213,7 +214,7 @@ func isSpelling(name, header string) bool {
 // or another request's, or the target is too long to be parsed.
 func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
 	path, query, ok := splitTarget(target)
-	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // that precedes a language
+	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // "#" precedes a language
 		return dst, false
 	}
 	start := len(dst)
@@ -221,7 +222,7 @@ func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) (
 		dst = objectkey.AppendOfDevice(dst, device, "")
 	}
 	if e.governor.name == "" && !c.PerHost {
-		if ok = len(path) < 2 || path[1] != '/'; !ok { // it may be a virtual host's key
+		if ok = len(path) < 2 || path[1] != '/'; !ok { // perhaps a virtual host's key
 			return dst, false
 		}
 	} else if dst, ok = e.appendKeySpace(dst, c); !ok {
@@ -238,7 +239,7 @@ func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) (
 	return dst, len(dst)-start <= limits.MaxKey
 }
 
-// keyTarget returns the part of a target on which the key may depend: without the query if the rule ignores it.
+// keyTarget returns the part of a target on which the key may depend: without the query if the rule ignores the query.
 //
 //go:noinline
 func (c *Cache) keyTarget(target string) string {
@@ -257,12 +258,13 @@ func splitTarget(target string) (path, query string, ok bool) {
 	return path, query, limits.ValidQuery(query)
 }
 
-// Credential is a device id with its secret or, for a token, its session, within their limits.
+// Credential is a device id with a secret or, for a token, with a session, within the limits.
 type Credential struct {
 	ID, Secret, Session string
 }
 
-// readCredential sets cred to the request's credential; false if there is none, more than one, or one that can't be valid.
+// readCredential sets cred to the request's credential; false without a credential, with several, or if the credential
+// can't be valid.
 func (e *Engine) readCredential(cred *Credential, r *Request) bool {
 	c := &e.governor.Credentials
 	if c.takesAPIKeys() {
@@ -283,10 +285,10 @@ func (e *Engine) readCredential(cred *Credential, r *Request) bool {
 		cred.ID, cred.Secret = id.value, secret.value
 	}
 	return limits.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= limits.MaxSecret &&
-		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ on what follows a NUL
+		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ about bytes after a NUL
 }
 
-// maxBasic bounds Authorization: Basic, in bytes: any credential within its limits, and some spaces.
+// maxBasic bounds Authorization: Basic, in bytes: any credential within the limits, and some spaces.
 var maxBasic = base64.StdEncoding.EncodedLen(limits.MaxDeviceID+1+limits.MaxSecret) + 64
 
 // parseBasic reads Authorization: Basic (RFC 7617, section 2): the id ends at the first colon.
@@ -307,8 +309,8 @@ func parseBasic(f *field) (Credential, bool) {
 	return Credential{ID: id, Secret: secret}, found
 }
 
-// apiKey returns the request's API key, and the number of its lines with a credential, or a part of one, of any kind;
-// 0 if none of them is for an API key.
+// apiKey returns the request's API key, and the number of lines with a credential or a part of a credential of any
+// kind; 0 if no line is for an API key.
 func (r *Request) apiKey(c *Credentials) (key string, shown int) {
 	key, shown = r.fields[headerAPIKey].value, r.fields[headerAPIKey].lines
 	others := r.fields[headerID].lines + r.fields[headerSecret].lines
@@ -327,8 +329,8 @@ func (r *Request) apiKey(c *Credentials) (key string, shown int) {
 	return key, shown + others
 }
 
-// bearerKey returns what may be an API key in Authorization: Bearer (RFC 6750, section 2.1); false for other schemes,
-// and for tokens.
+// bearerKey returns a possible API key from Authorization: Bearer (RFC 6750, section 2.1); false for other schemes and
+// for tokens.
 func bearerKey(line string) (key string, ok bool) {
 	const scheme = "bearer "
 	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
@@ -346,8 +348,8 @@ func (r *Request) hasMoreBearerKeys() bool {
 	})
 }
 
-// parseAPIKey sets cred to the id and secret of an API key; false if it has another form. It leaves the checksum to
-// [Engine.misspelt], as a verdict tells enough.
+// parseAPIKey sets cred to the id and secret of an API key; false for any other form. [Engine.hasWrongChecksum] checks
+// the checksum, unless a verdict makes the check needless.
 func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
 	id, tail, ok := apikey.Split(key)
 	if !ok {
@@ -358,8 +360,8 @@ func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
 	return true
 }
 
-// hasWrongChecksum reports whether the request's credential is an API key with a wrong checksum, which the sidecar need not
-// judge.
+// hasWrongChecksum reports whether the request's credential is an API key with a wrong checksum, which the sidecar need
+// not judge.
 //
 //go:noinline
 func (e *Engine) hasWrongChecksum(cred *Credential, r *Request) bool {

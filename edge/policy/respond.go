@@ -34,7 +34,7 @@ const (
 	purged    = "purged"
 )
 
-// maxAcceptEncoding bounds an Accept-Encoding that is parsed, in bytes.
+// maxAcceptEncoding bounds a parsed Accept-Encoding, in bytes.
 const maxAcceptEncoding = 512
 
 // answerFromCache answers a request from the cache if possible; otherwise the request passes.
@@ -68,7 +68,7 @@ func (e *Engine) answerFromCache(d *Decision, nowMS int64, rule *Rule, r *Reques
 	if rule.Cache.Languages != nil {
 		q.device = e.joinLanguage(q.device, rule.Cache.chooseLanguage(r))
 	}
-	if q.size() <= maxCachedBytes { // others aren't cached
+	if q.size() <= maxCachedBytes { // longer questions aren't cached
 		q.hash = q.computeHash()
 	}
 	k := &e.cachedAnswers[q.cacheIndex()]
@@ -105,7 +105,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	finder := finder{mem: mem, fetched: answers.Fetch}
 	var guard uint64
 	if answers.Fetch == nil {
-		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
+		guard = mem.Guard() // before the object is read: a later change has another guard
 		finder.purges, finder.err = e.readPurges(guard, mem)
 	}
 	if detail != "" || r.has(headerRange) || k.lastHash != q.hash && k.hash != q.hash {
@@ -176,7 +176,7 @@ var (
 	errNotAcceptable = errors.New("no stored encoding is acceptable")
 )
 
-// serveObject sets d to a 304 or the answer of o, with the body that it returns, or returns why it can't.
+// serveObject sets d to a 304 or the answer of o and returns the answer's body, or returns an error.
 func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder, o *wire.Object,
 	detail string) (*Body, error) {
 	i := chooseVariant(o.Variants(), q.acceptEncoding)
@@ -192,7 +192,7 @@ func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
 	if encoding != wire.Identity {
-		// One opaque tag for all encodings: strong only for the bytes that it was made of.
+		// One opaque tag for all encodings: strong only for the bytes from which the tag was made.
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
 	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, detail)}, [2]string{"etag", etag},
@@ -244,7 +244,7 @@ func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q
 	return body, nil
 }
 
-// headerMap returns headers as a header map; it is valid until the next decision.
+// headerMap returns headers as a header map, valid until the next decision.
 func (e *Engine) headerMap(headers [][2]string) []byte {
 	e.headers = headermap.Append(e.headers[:0], headers)
 	return e.headers
@@ -254,12 +254,12 @@ func (e *Engine) headerMap(headers [][2]string) []byte {
 type finder struct {
 	mem     Memory
 	fetched *wire.FetchResponse
-	purges  []wire.Purge // that are under way in mem
+	purges  []wire.Purge // under way in mem
 	err     error        // why mem can't be read
 	epoch   uint64
 }
 
-// fetchFailed reports whether the sidecar was asked and did not answer, so that it is unknown whether the object exists.
+// fetchFailed reports whether the sidecar gave no answer to a fetch: whether the object exists is unknown.
 func (f *finder) fetchFailed() bool { return f.fetched != nil && f.fetched.Epoch == 0 }
 
 func (f *finder) findObject(state *wire.State, key string) (wire.Object, error) {
@@ -289,9 +289,9 @@ func (f *finder) findObject(state *wire.State, key string) (wire.Object, error) 
 	return o, nil
 }
 
-// readPurges returns the purges that are under way, by the guard's value before the call; [wire.ErrEpoch] if memory has
-// another epoch, whose purges it isn't told. It must be called before the objects are read: a purge ends when the last
-// one that it concerns was removed.
+// readPurges returns the purges under way, for the guard's value before the call; [wire.ErrEpoch] if memory has another
+// epoch, with purges unknown to this state. Call it before the objects are read: a purge ends after the removal of the
+// purge's last object.
 func (e *Engine) readPurges(guard uint64, mem Memory) ([]wire.Purge, error) {
 	if guard != 0 && guard == e.purgesGuard {
 		return e.purges, nil
@@ -318,8 +318,8 @@ func (f *finder) findBody(o *wire.Object, i int) *Body {
 	return f.mem.Body(f.epoch, o.Variants()[i])
 }
 
-// Key returns the cache key of a request of device under the rule that governs it, which must have Cache; "" if it has
-// none. Decisions don't need it: it is for explaining them.
+// Key returns the cache key of a device's request under the governing rule, which must have Cache; "" for none. Key is
+// for explanations only; decisions don't use it.
 func (e *Engine) Key(r *Request, device string) string {
 	c := e.config.Rules[r.rule].Cache
 	if key, ok := e.cacheKey(r, c, device); ok && (!c.PerDevice || device != "") {
@@ -339,8 +339,7 @@ func (e *Engine) cacheKey(r *Request, c *Cache, device string) (string, bool) {
 	return e.compose(all), ok
 }
 
-// joinHost returns the host of the request and a device, "" if the key doesn't depend on one; it is valid until the next
-// decision.
+// joinHost returns the request's host, "" if ambiguous, joined with device; valid until the next decision.
 //
 //go:noinline
 func (e *Engine) joinHost(device string) string {
@@ -350,26 +349,25 @@ func (e *Engine) joinHost(device string) string {
 //go:noinline
 func (e *Engine) upperEscapes(target string) string {
 	if len(target) > 2*limits.MaxKey {
-		return target // it has no key
+		return target // too long for a key
 	}
 	return e.compose(objectkey.AppendUpperEscapes(e.text, target))
 }
 
-// formatDecimal returns prefix and n in decimal digits; it is valid until the next decision.
+// formatDecimal returns prefix and n in decimal digits, valid until the next decision.
 func (e *Engine) formatDecimal(prefix string, n int64) string {
 	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
 }
 
-// compose returns the part of all beyond e.text, to which it was appended; it is valid until the next decision, which
-// overwrites it.
+// compose returns the part of all appended to e.text, valid until the next decision overwrites the text.
 func (e *Engine) compose(all []byte) string {
 	added := all[len(e.text):]
 	e.text = all
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
-// answerVary returns the headers on which an answer depends: a client's cache may serve several devices, and must not give
-// the answer of one to another (RFC 9110, section 12.5.5).
+// answerVary returns the headers on which an answer depends: a client's cache may serve several devices, and must not
+// give one device's answer to another device (RFC 9110, section 12.5.5).
 func (e *Engine) answerVary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	if rule.Cache.Languages != nil {

@@ -6,21 +6,21 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Claims are the claims of the token that the proxy's own JWT filter has validated for a request. They never come from
-// a header, which a client could send.
+// Claims are the claims of a request's token, validated by the proxy's own JWT filter. They never come from a header: a
+// client could send the header.
 type Claims interface {
-	// Claim returns a claim as text, "" if there is no such claim, or no token.
+	// Claim returns a claim as text, "" without the claim or without a token.
 	Claim(metadata, name string) string
 }
 
-// The claims that identify a device, as the sidecar puts them into a token.
+// The claims by which the sidecar's tokens identify a device.
 const (
 	SubjectClaim = "sub" // the device id
-	RecordClaim  = "ver" // the version of its record, and the time of its write
+	RecordClaim  = "ver" // the version of the device's record, and the time of the write
 )
 
-// readIdentity sets c to the request's credential or, without any part of one, to the session of its token. It returns false
-// if neither can be valid.
+// readIdentity sets c to the request's credential or, without any part of a credential, to the session of the request's
+// token. It returns false for an invalid credential or session.
 func (e *Engine) readIdentity(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || e.hasCredential(r) {
 		return e.readCredential(c, r)
@@ -30,7 +30,7 @@ func (e *Engine) readIdentity(c *Credential, r *Request) bool {
 	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
 }
 
-// hasCredential reports whether a request has a credential, or a part of one.
+// hasCredential reports whether a request has a credential, or a part of a credential.
 func (e *Engine) hasCredential(r *Request) bool {
 	if r.has(headerID) || r.has(headerSecret) || r.has(headerAPIKey) {
 		return true
@@ -42,7 +42,7 @@ func (e *Engine) hasCredential(r *Request) bool {
 	return shown > 0
 }
 
-// verdictDigest returns the digest that finds the verdict on the credential.
+// verdictDigest returns the digest of the credential's verdict.
 func (c *Credential) verdictDigest(k *wire.Keys) wire.Digest {
 	if c.Session != "" {
 		return k.SessionDigest(c.ID, c.Session)
@@ -50,8 +50,8 @@ func (c *Credential) verdictDigest(k *wire.Keys) wire.Digest {
 	return k.Digest(c.ID, c.Secret)
 }
 
-// issueToken sets d to an answer with a token for the request's credential. It ignores tokens, which can't be exchanged for
-// tokens.
+// issueToken sets d to an answer with a token for the request's credential. It ignores tokens: a token can't be
+// exchanged for a token.
 func (e *Engine) issueToken(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !e.readCredential(cred, r) {

@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// CanonicalAddress parses text as an IP address, with or without a port, and returns its canonical form, for the comparison of
-// sources; "" if it is invalid.
+// CanonicalAddress parses text as an IP address, with or without a port, and returns the canonical form, for the
+// comparison of sources; "" for an invalid address.
 func CanonicalAddress(text string) string {
 	text = strings.Trim(text, " \t")
 	if ap, err := netip.ParseAddrPort(text); err == nil {
@@ -22,8 +22,8 @@ func CanonicalAddress(text string) string {
 
 func formatAddress(a netip.Addr) string { return a.WithZone("").Unmap().String() }
 
-// HeaderAddress returns the address in a header, the last one of several, which the nearest proxy has added. Clients may
-// have sent the others.
+// HeaderAddress returns the last address in a header, which the nearest proxy has added. Clients may have sent the
+// addresses before.
 func HeaderAddress(headers []byte, name string) string {
 	fields, _ := headermap.ParseFields(headers)
 	last := ""

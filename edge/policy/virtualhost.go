@@ -11,16 +11,16 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// VirtualHost has the rules for the hosts of its domains.
+// VirtualHost has the rules for the hosts of some domains.
 type VirtualHost struct {
 	Name string
-	// Domains are hosts, "*.example.com" for each host that ends with ".example.com", or "*" for all. As in Envoy, a
-	// host itself comes first, then the longest end, then "*".
+	// Domains are hosts, "*.example.com" for each host below example.com, or "*" for all. As in Envoy, the host itself
+	// comes first, then the longest suffix, then "*".
 	Domains []string // lower case
 	HostRules
 }
 
-// HostRules decide about the requests of one virtual host, or of all hosts without one.
+// HostRules are the rules of one virtual host, or of all hosts without a virtual host.
 type HostRules struct {
 	First, End  int // the rules are Config.Rules[First:End]
 	Credentials Credentials
@@ -29,10 +29,10 @@ type HostRules struct {
 	DenyByDefault, WouldDenyByDefault bool
 }
 
-// NoVirtualHost is the index of a virtual host for requests that none governs.
+// NoVirtualHost is the index for requests without a virtual host.
 const NoVirtualHost = -1
 
-// HostRules returns the rules of a virtual host by its index, or those of [NoVirtualHost].
+// HostRules returns the rules of a virtual host by index, or of [NoVirtualHost].
 func (c *Config) HostRules(host int) HostRules {
 	if host != NoVirtualHost {
 		return c.VirtualHosts[host].HostRules
@@ -45,7 +45,8 @@ func (c *Config) HostRules(host int) HostRules {
 	return top
 }
 
-// findEnforcement reports whether some of these rules, or the default, isn't enforced, and whether some is.
+// findEnforcement reports whether some rule or the default is on trial, and whether some rule or the default is
+// enforced.
 func (c *Config) findEnforcement(h HostRules) (tries, enforces bool) {
 	tries, enforces = h.WouldDenyByDefault, h.DenyByDefault
 	for i := h.First; i < h.End; i++ {
@@ -61,7 +62,7 @@ func (c *Config) DependsOnHost() bool {
 		slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Cache != nil && r.Cache.PerHost })
 }
 
-// VirtualHostOf returns the index of the virtual host that has a rule, by the rule's index.
+// VirtualHostOf returns the index of a rule's virtual host, by the rule's index.
 func (c *Config) VirtualHostOf(rule int) int {
 	return slices.IndexFunc(c.VirtualHosts, func(h VirtualHost) bool { return h.First <= rule && rule < h.End })
 }
@@ -75,7 +76,7 @@ func (c *Config) RuleField(rule int) string {
 	return fmt.Sprintf("rules[%d]", rule)
 }
 
-// RuleTitle returns the path of a rule's field and, if the rule has one, its name: "rules[0] (products)".
+// RuleTitle returns the path of a rule's field and, if present, the rule's name: "rules[0] (products)".
 func (c *Config) RuleTitle(rule int) string {
 	at, name := c.RuleField(rule), ownName(c.Rules[rule].Name)
 	if strings.HasSuffix(at, "["+name+"]") {
@@ -86,7 +87,7 @@ func (c *Config) RuleTitle(rule int) string {
 
 func virtualHostField(name string) string { return "virtual_hosts." + name }
 
-// ownName returns a rule's name without that of its virtual host.
+// ownName returns a rule's name without the virtual host's.
 func ownName(rule string) string { return rule[strings.IndexByte(rule, '/')+1:] }
 
 // decodeVirtualHosts appends the virtual hosts and their rules.
@@ -134,7 +135,7 @@ func (c *Config) decodeVirtualHosts(o *object) {
 	}
 }
 
-// decodeDomains returns the domains of a virtual host, and adds them to owners.
+// decodeDomains returns the domains of a virtual host, and adds the domains to owners.
 func (o *object) decodeDomains(owners map[string]string) (domains []string) {
 	f, at, v := o.field("domains")
 	if v == nil {
@@ -143,7 +144,7 @@ func (o *object) decodeDomains(owners map[string]string) (domains []string) {
 		}
 		return nil
 	}
-	shared := map[string][]int{} // indexes of domains, by their other owner
+	shared := map[string][]int{} // indexes of domains, by the first owner
 	list := o.readTexts("domains")
 	for i, domain := range list {
 		switch owner := owners[domain]; owner {
@@ -169,7 +170,7 @@ func (o *object) decodeDomains(owners map[string]string) (domains []string) {
 	return domains
 }
 
-// domainProblem returns what is wrong with a domain, "" if nothing is.
+// domainProblem returns the problem of a domain, "" for none.
 func domainProblem(domain string) string {
 	host, wild := strings.CutPrefix(domain, "*.")
 	switch {
@@ -195,22 +196,23 @@ func domainProblem(domain string) string {
 // virtualHostTable finds the virtual host of a host.
 type virtualHostTable struct {
 	exact map[string]matchedDomain
-	ends  map[string]matchedDomain // by the domain without its "*"
+	ends  map[string]matchedDomain // by the domain without "*"
 	any   matchedDomain            // of the domain "*"
 }
 
-// FindVirtualHost returns a function that returns the index of the virtual host of a host, in lower case and without
-// its port, or [NoVirtualHost].
+// FindVirtualHost returns a function from a host, in lower case and without port, to the index of the virtual host, or
+// [NoVirtualHost].
 func (c *Config) FindVirtualHost() func(host string) int {
 	table := newVirtualHostTable(c.VirtualHosts)
 	return func(host string) int { return table.findDomain(host).host }
 }
 
-// matchedDomain is the index of a virtual host and of one of its domains.
+// matchedDomain is the index of a virtual host and the index of a domain of the host.
 type matchedDomain struct{ host, domain int }
 
 func newVirtualHostTable(hosts []VirtualHost) *virtualHostTable {
-	t := &virtualHostTable{exact: map[string]matchedDomain{}, ends: map[string]matchedDomain{}, any: matchedDomain{host: NoVirtualHost}}
+	t := &virtualHostTable{exact: map[string]matchedDomain{}, ends: map[string]matchedDomain{},
+		any: matchedDomain{host: NoVirtualHost}}
 	for i := range hosts {
 		for j, domain := range hosts[i].Domains {
 			if end, wild := strings.CutPrefix(domain, "*"); !wild {
@@ -225,7 +227,7 @@ func newVirtualHostTable(hosts []VirtualHost) *virtualHostTable {
 	return t
 }
 
-// findDomain returns the place of a host, in lower case and without its port, or of a request without one.
+// findDomain returns the matching domain of a host, in lower case and without port; "" for a request without a host.
 func (t *virtualHostTable) findDomain(host string) matchedDomain {
 	if p, found := t.exact[host]; found {
 		return p
@@ -243,21 +245,21 @@ func (t *virtualHostTable) findDomain(host string) matchedDomain {
 	return t.any
 }
 
-// governor is what an engine needs for the requests of one virtual host, or of all hosts without one.
+// governor is an engine's data for the requests of one virtual host, or of all hosts without a virtual host.
 type governor struct {
 	HostRules
 	name    string // of the virtual host, "" for none
-	refusal Reason // of requests that no rule matches, unless these pass
-	// judgesAll means that requests that no rule matches need a decision.
+	refusal Reason // of requests without a matching rule, unless the default passes them
+	// decidesUnmatched means that requests without a matching rule need a decision.
 	decidesUnmatched bool
-	// tries means that some rule, or the default, isn't enforced, and enforces that some is.
+	// hasTrial means that some rule or the default isn't enforced, hasEnforced that some rule or the default is.
 	hasTrial, hasEnforced bool
-	readings              readings // of the last path that isn't plain
+	readings              readings // of the last path that wasn't plain
 	known                 knownHeaders
 	// secret and apiKey are the headers with the secret or API key, which no upstream gets from an authenticated
 	// request.
 	secret, apiKey []string
-	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
+	// varyCredential and varyEncodedCredential are the Vary of answers to requests with a credential.
 	varyCredential, varyEncodedCredential string
 }
 
@@ -278,22 +280,22 @@ func newGovernor(c *Config, name string, rules HostRules) *governor {
 type governors struct {
 	table         *virtualHostTable
 	byVirtualHost []*governor    // by virtual host
-	topLevel      *governor      // for hosts without one
+	topLevel      *governor      // for hosts without a virtual host
 	ambiguous     *governor      // for requests whose host is ambiguous
-	host          string         // of the last request, "" if it has none or is ambiguous; in recent
+	host          string         // of the last request, in recent; "" for no host, or an ambiguous one
 	matched       matchedDomain  // of the last request
 	recent        [64]recentHost // by the hash of the authority
-	last          *recentHost    // of the last request that has one, in recent
+	last          *recentHost    // of the last request with a host, in recent
 }
 
-// recentHost is what a valid authority means. Its slices are reused, so that other hosts cost no garbage.
+// recentHost is the host of a valid authority. The slices are reused, so new hosts cost no garbage.
 type recentHost struct {
 	authority, host []byte
 	matched         matchedDomain
 }
 
-// newHosts returns nil if nothing depends on the host.
-func newHosts(c *Config, none *governor) *governors {
+// newGovernors returns nil if nothing depends on the host.
+func newGovernors(c *Config, none *governor) *governors {
 	if !c.DependsOnHost() {
 		return nil
 	}
@@ -313,7 +315,7 @@ func newHosts(c *Config, none *governor) *governors {
 	return h
 }
 
-// findGovernor returns what decides about a request with these headers.
+// findGovernor returns the governor of a request with these headers.
 //
 //go:noinline
 func (h *governors) findGovernor(fields headermap.Fields) *governor {
@@ -341,8 +343,8 @@ func (h *governors) findGovernor(fields headermap.Fields) *governor {
 	return h.topLevel
 }
 
-// lookUpAuthority makes last the entry of an authority. It returns false for what proxies and upstreams may read as different
-// hosts.
+// lookUpAuthority makes last the entry of an authority. It returns false for an authority that proxies and upstreams
+// may read as different hosts.
 func (h *governors) lookUpAuthority(authority string) bool {
 	if string(h.last.authority) == authority {
 		return true
@@ -374,8 +376,8 @@ func (e *Engine) setGovernor(g *governor) {
 	}
 }
 
-// appendKeySpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for the
-// objects of a host; false if the request has no host.
+// appendKeySpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for
+// the objects of a host; false if the request has no host.
 //
 //go:noinline
 func (e *Engine) appendKeySpace(dst []byte, c *Cache) ([]byte, bool) {
@@ -388,8 +390,8 @@ func (e *Engine) appendKeySpace(dst []byte, c *Cache) ([]byte, bool) {
 	return objectkey.AppendOfVirtualHost(dst, e.governor.name, host, ""), true
 }
 
-// VirtualHost returns the index of the virtual host of the last request that was located, or [NoVirtualHost], and the
-// domain that its host matched.
+// VirtualHost returns the index of the virtual host of the last located request, or [NoVirtualHost], and the domain
+// that the request's host matched.
 func (e *Engine) VirtualHost() (host int, domain string) {
 	if e.governors == nil || e.governors.matched.host == NoVirtualHost {
 		return NoVirtualHost, ""
@@ -398,14 +400,14 @@ func (e *Engine) VirtualHost() (host int, domain string) {
 	return p.host, e.config.VirtualHosts[p.host].Domains[p.domain]
 }
 
-// Source tells where to find the client's address of the last request that was located.
+// Source tells where to find the client's address of the last located request.
 func (e *Engine) Source() *Source { return &e.governor.Source }
 
-// ValidPort reports whether a host can have this port: at most 5 digits. It may have none (RFC 3986, section 3.2.3).
+// ValidPort reports whether port can be a host's port: at most 5 digits, perhaps none (RFC 3986, section 3.2.3).
 func ValidPort(port string) bool { return len(port) <= 5 && strings.Trim(port, "0123456789") == "" }
 
-// appendHost appends the host of an authority to dst, in lower case and without its port. It returns false for what
-// proxies and upstreams may read as different hosts.
+// appendHost appends the host of an authority to dst, in lower case and without port. It returns false for an authority
+// that proxies and upstreams may read as different hosts.
 func appendHost(dst []byte, authority string) ([]byte, bool) {
 	end := len(authority)
 	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
