@@ -9,19 +9,19 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// maxCalls and maxFetches bound the calls of one VM in flight; maxFetches bounds those that wait for Redis, because
-// verifications don't need Redis and must continue if it hangs. Requests beyond a bound are answered as if the sidecar
-// had not answered.
+// maxCalls and maxFetches bound the calls of one VM in flight. maxFetches bounds the calls that wait for Redis:
+// verifications don't need Redis and must continue when Redis hangs. Requests beyond a bound are decided as without an
+// answer of the sidecar.
 const (
 	maxCalls   = 4096
 	maxFetches = 256
-	// MaxWaiting bounds the requests of one VM that wait for calls, because all requests of one call are answered at
-	// once. A request may wait for a fetch only while less than half of it is used.
+	// MaxWaiting bounds the requests of one VM that wait for calls: all requests of a call are answered at once. A
+	// request may wait for a fetch only while less than half of MaxWaiting is in use.
 	MaxWaiting = 8192
 )
 
-// calls coalesces one VM's calls to the sidecar: at most one is in flight per credential or key, and every request that
-// needs its answer waits for it. The answer arrives even if the first stream has gone.
+// calls coalesces a VM's calls to the sidecar: at most one call is in flight per credential or key, and all requests
+// for the same answer wait for this call. The answer arrives even if the first stream has gone.
 type calls struct {
 	vm         *VM
 	inFlight   map[string]*call
@@ -33,7 +33,7 @@ type calls struct {
 	reportedMS int64  // time of the last report, unix ms
 }
 
-// call is a call to the sidecar that isn't answered yet.
+// call is a call to the sidecar without an answer.
 type call struct {
 	key     string
 	path    string
@@ -45,8 +45,8 @@ type call struct {
 	waiting []*stream // some may have ended, see vm.forgetEnded
 }
 
-// joinCall makes a request wait for the answer that it needs. It returns false if the sidecar can't or needn't be called;
-// the request's answers have the result.
+// joinCall makes a request wait for an answer of the sidecar. It returns false if the sidecar can't or needn't be
+// called; the request's answers have the result.
 func (c *calls) joinCall(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := MaxWaiting
@@ -71,8 +71,8 @@ func (c *calls) joinCall(s *stream, d *policy.Decision, nowMS int64) bool {
 		}
 	}
 	if d.Action == policy.Fetch {
-		// The credential may be revoked before the object arrives. Then shared memory shows that; otherwise it mostly
-		// has the same verdict.
+		// The credential may be revoked before the object arrives: shared memory will show the revocation. Otherwise
+		// shared memory mostly has the same verdict.
 		s.answers.Verify = nil
 	}
 	pending.addStream(s.pauseStream())
@@ -94,8 +94,8 @@ func (c *call) removeStream(s *stream) {
 	c.waiting = c.waiting[:last]
 }
 
-// throttledS returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't.
-// Then the device's secrets are suspect from there until the answer, unless this one is known to be right.
+// throttledS returns for how many seconds the sidecar refuses this kind of credential from a source anyway; 0: not at
+// all. The device's secrets become suspect for this source until the answer, except a secret known to be right.
 func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint16 {
 	if d.New {
 		return c.throttles.retryAfter(source, nowMS)
@@ -122,7 +122,7 @@ func (c *calls) refreshVerdict(d *policy.Decision, rule int) {
 	}
 }
 
-// dispatchCall makes a call for the request of the current context; it returns false if that fails.
+// dispatchCall makes a call for the request of the current context; false if the call fails at once.
 func (c *calls) dispatchCall(pending *call) bool {
 	fetches := 0
 	if pending.path == fetchPath {
@@ -162,7 +162,7 @@ func (c *calls) deliverAnswer(pending *call, body []byte) {
 	}
 }
 
-// learnThrottle stores what the answer to a call, nil for an unusable one, tells about later credentials.
+// learnThrottle stores the throttles in an answer, nil for an unusable answer: they apply to later credentials.
 func (c *calls) learnThrottle(to *call, body []byte) {
 	network, ok := wire.Network(to.source)
 	if !ok || to.device == "" {
@@ -176,7 +176,7 @@ func (c *calls) learnThrottle(to *call, body []byte) {
 	c.guesses.recordAnswer(deviceNetwork{to.device, network}, now, outcome, throttleMS, to.right)
 }
 
-// throttleOf returns the outcome of an answer, 0 of an unusable one, and for how long it throttles, ms.
+// throttleOf returns an answer's outcome, 0 for an unusable answer, and the length of the throttle, ms.
 func throttleOf(path string, body []byte) (wire.Outcome, uint32) {
 	if path == sessionPath {
 		issued, _ := wire.ParseSessionResponse(body)
@@ -195,7 +195,7 @@ func (c *calls) countFailure(why string) {
 // reportEveryMS is how often continuing failures are logged, ms.
 const reportEveryMS = 60_000
 
-// reportFailures logs the failures since the last report; the first one at once.
+// reportFailures logs the failures since the last report; the first failure at once.
 func (c *calls) reportFailures(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
@@ -213,7 +213,7 @@ const (
 	sessionPath = "/v1/session"
 )
 
-// callKey identifies a call: requests with the same key need one answer.
+// callKey returns a call's key: requests with the same key share an answer.
 func callKey(d *policy.Decision) string {
 	if d.Action == policy.Fetch {
 		return fetchPath + d.Key
@@ -232,7 +232,7 @@ func callPath(a policy.Action) string {
 	return verifyPath
 }
 
-// newCall returns the call that a decision needs for a request from source.
+// newCall returns the call for a decision on a request from source.
 func (c *calls) newCall(d *policy.Decision, source string) *call {
 	pending := &call{key: callKey(d), path: callPath(d.Action), body: []byte(d.Key), source: source, newest: c.vm.newest}
 	if d.Action != policy.Fetch {
@@ -246,7 +246,7 @@ func (c *calls) newCall(d *policy.Decision, source string) *call {
 	return pending
 }
 
-// takeAnswer stores the sidecar's answer, nil for an unusable one, for the next decision.
+// takeAnswer stores the sidecar's answer, nil for an unusable answer, for the next decision.
 func (s *stream) takeAnswer(to *call, body []byte) {
 	s.answers.Suspect = false
 	if to.path == fetchPath {
@@ -276,12 +276,11 @@ func (s *stream) takeAnswer(to *call, body []byte) {
 	s.answers.Verify = &verified
 }
 
-// arrivedAfter reports whether a request arrived after a call was made. The object of such a call may be older than one
-// that this request's client has got before, from another worker. So the request is decided as if it had just arrived:
-// from shared memory, which mostly has the object by then, or by a second call, after all requests that waited for the
-// first.
+// arrivedAfter reports whether a request arrived after a call was made. The object of such a call may be older than an
+// object that the client already has from another worker. So the request is decided anew: from shared memory, which
+// mostly has the object by now, or by a second call, after all waiting requests of the first call.
 func (s *stream) arrivedAfter(c *call) bool { return beganAfter(s.id, c.newest) }
 
-// beganAfter reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive
-// in another order, if a filter before this one delays some.
+// beganAfter reports whether stream a began after stream b, by their ids, which repeat after 2³². If an earlier filter
+// delays some headers, headers may arrive in another order.
 func beganAfter(a, b uint32) bool { return int32(a-b) > 0 }

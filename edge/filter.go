@@ -16,7 +16,7 @@ type stream struct {
 	callIndex int   // in call.waiting
 }
 
-// handleHeaders decides the request as far as the answers so far allow.
+// handleHeaders decides the request by the answers so far.
 func (s *stream) handleHeaders(headers []byte) Action {
 	v := s.vm
 	fields, ok := headermap.ParseFields(headers)
@@ -38,15 +38,15 @@ func (s *stream) handleHeaders(headers []byte) Action {
 	return s.decideRequest(&request)
 }
 
-// MaxReplied bounds the bodies, bytes, of the replies to streams that one answer of the sidecar wakes: the proxy keeps
-// a copy of each until they have all gone on, and thousands of requests may wait for one answer.
+// MaxReplied bounds the bodies, bytes, of the replies to streams woken by one answer of the sidecar: the proxy keeps a
+// copy of each body until all streams have gone on, and thousands of requests may wait for one answer.
 const MaxReplied = 64 << 20
 
-// SmallBody is the size, bytes, up to which a reply's body fits into the buffer of the client's socket. It doesn't
+// SmallBody is the largest body of a reply, bytes, that fits into the buffer of the client's socket. Small bodies don't
 // count as unread.
 const SmallBody = 16 << 10
 
-// isCrowded reports whether there is no room for a reply's body of so many bytes; otherwise that takes it.
+// isCrowded reports whether there is no room for a reply's body of size bytes; otherwise the room is taken.
 func (v *VM) isCrowded(size int) bool {
 	if v.replied+size > MaxReplied {
 		return true
@@ -58,7 +58,7 @@ func (v *VM) isCrowded(size int) bool {
 	return false
 }
 
-// decideRequest decides a request that a rule covers.
+// decideRequest decides a request under a rule.
 func (s *stream) decideRequest(request *policy.Request) Action {
 	v := s.vm
 	rule, _ := request.Rule()
@@ -70,7 +70,7 @@ func (s *stream) decideRequest(request *policy.Request) Action {
 			now = v.host.Now() // not before the state was read
 			v.engine.Decide(&d, now, request, v, &s.answers)
 		}
-		if d.Hint != policy.NoHint && (d.Hint == policy.Wrong || v.calls.guesses.count > 0) && v.calls.suspectSecret(s, &d, now) {
+		if d.Hint != policy.NoHint && (d.Hint == policy.Wrong || v.calls.guesses.count > 0) && v.calls.mustAsk(s, &d, now) {
 			continue
 		}
 		if v.isCrowded(len(d.Body)) {
@@ -111,8 +111,8 @@ func (s *stream) sendReply(d *policy.Decision) Action {
 	return Pause
 }
 
-// noteRequest sets the rule and device of a request for access logs. Requests that are answered from the cache have them
-// only with log_hits, because it costs time.
+// noteRequest sets the rule and device of a request for access logs. Cached answers call it with log_hits only, because
+// it costs time.
 func (s *stream) noteRequest(rule int, device string) {
 	v := s.vm
 	v.host.Note(policy.NoteRule, v.engine.Config().RuleName(rule))
@@ -121,13 +121,13 @@ func (s *stream) noteRequest(rule int, device string) {
 	}
 }
 
-// noteUnenforced is describe for a request that isn't refused, because its rule isn't enforced.
+// noteUnenforced is noteRequest for a request that passes because the rule isn't enforced.
 func (s *stream) noteUnenforced(d *policy.Decision, rule int) {
 	s.noteRequest(rule, d.Credential.ID)
 	s.vm.host.Note(policy.NoteReason, d.Reason.WouldDeny())
 }
 
-// passUpstream sends a request upstream with only the authenticated identity, and without its secret if that was needed.
+// passUpstream sends a request upstream with only the authenticated identity, and without a used secret.
 func (s *stream) passUpstream(d *policy.Decision, r *policy.Request) {
 	v := s.vm
 	rule, _ := r.Rule()
@@ -168,7 +168,7 @@ func (s *stream) passUpstream(d *policy.Decision, r *policy.Request) {
 	}
 }
 
-// cleanConnection removes names of headers from Connection: the next proxy would remove those headers.
+// cleanConnection removes names of headers from Connection: the next proxy would remove the named headers.
 func (s *stream) cleanConnection() {
 	h := s.vm.host
 	if kept, changed := policy.ConnectionOptions(h.RequestHeader("connection")); changed {
@@ -186,7 +186,7 @@ func (s *stream) removeForged(r *policy.Request) {
 	}
 }
 
-// pauseStream returns a copy of the stream for the time of its pause.
+// pauseStream returns a copy of the stream for the time of the pause.
 func (s *stream) pauseStream() *stream {
 	s.vm.forgetStream(s.id) // ids repeat after 2³² streams
 	held := new(stream)
@@ -195,13 +195,13 @@ func (s *stream) pauseStream() *stream {
 	return held
 }
 
-// wakeStream wakes a paused request when its call has returned.
+// wakeStream wakes a paused request after the call's return.
 func (s *stream) wakeStream() {
 	delete(s.vm.paused, s.id)
 	s.vm.host.Wake(s.id, s.decideAgain)
 }
 
-// decideAgain decides a request that was paused.
+// decideAgain decides a paused request.
 func (s *stream) decideAgain() Action {
 	v := s.vm
 	v.replied = v.woken

@@ -9,9 +9,9 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Bounds of what a worker remembers about guesses.
+// Bounds of a worker's memory of guesses.
 const (
-	// guessLifeMS is how long a wrong secret is remembered, ms, beyond the sidecar's answer about it.
+	// guessLifeMS is how long a wrong secret is remembered, ms, beyond the sidecar's answer about the secret.
 	guessLifeMS = 60_000
 	// maxOnce and maxGuessed bound the pairs of a device and a network with one wrong secret, and with more. Beyond
 	// maxOnce, the first wrong secret of a pair counts as its second; beyond maxGuessed, any pair is forgotten.
@@ -19,10 +19,10 @@ const (
 	maxGuessed = 8192
 )
 
-// guesses has the devices whose secrets somebody guesses, with the networks from which that happens. A worker refuses
-// the first wrong secret of a device from a network by itself, since a flood over many devices has few others. From
-// the second on the sidecar decides about all secrets of the device from there, also about the right one: only so its
-// limit holds. Requests with the right secret from elsewhere don't notice.
+// guesses has the devices whose secrets somebody guesses, and the networks of the guesses. A worker itself refuses the
+// first wrong secret of a device from a network: a flood over many devices has mostly first guesses. From the second
+// on, the sidecar decides about all secrets of the device from the network, also about the right secret: otherwise the
+// sidecar's limit would not hold. Requests with the right secret from other networks don't notice.
 type guesses struct {
 	wrongOnce map[deviceNetwork]int64 // when, unix ms
 	devices   map[string]map[netip.Addr]guessState
@@ -34,11 +34,11 @@ type deviceNetwork struct {
 	network netip.Addr
 }
 
-// guessState is what is known about a pair.
+// guessState is the knowledge about a device and network.
 type guessState struct {
 	atMS int64 // of the sidecar's last answer or, before it, of the request, unix ms
-	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if own, the edge decides by itself,
-	// because the device authenticated from there before.
+	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if own, the edge decides by
+	// itself, because the device authenticated from there before.
 	forMS int64
 	isOwn bool
 }
@@ -50,7 +50,7 @@ func newGuesses() guesses {
 // isWithin reports whether less than ms have passed since a time. If it is in the future, the clock was set back.
 func isWithin(sinceMS, nowMS, ms int64) bool { return sinceMS <= nowMS && nowMS < sinceMS+ms }
 
-// rememberFirst remembers a wrong secret of a pair, and reports whether it is the first one.
+// rememberFirst remembers a wrong secret of a pair, and reports whether the secret is the pair's first.
 func (g *guesses) rememberFirst(p deviceNetwork, nowMS int64) bool {
 	atMS, found := g.wrongOnce[p]
 	if found && isWithin(atMS, nowMS, guessLifeMS) {
@@ -64,7 +64,7 @@ func (g *guesses) rememberFirst(p deviceNetwork, nowMS int64) bool {
 	return true
 }
 
-// findGuess returns what is known about a pair; false if its life has ended.
+// findGuess returns the state of a pair; false without a state, or at the end of the state's life.
 func (g *guesses) findGuess(p deviceNetwork, nowMS int64) (guessState, bool) {
 	k, found := g.devices[p.device][p.network]
 	return k, found && isWithin(k.atMS, nowMS, k.forMS+guessLifeMS)
@@ -78,7 +78,7 @@ func (k guessState) throttledS(nowMS int64) uint16 {
 	return uint16(min((k.atMS+k.forMS-nowMS+999)/1000, 1<<16-1))
 }
 
-// storeGuess stores what is known about a pair.
+// storeGuess stores the state of a pair.
 func (g *guesses) storeGuess(p deviceNetwork, k guessState) {
 	networks := g.devices[p.device]
 	if _, found := networks[p.network]; !found {
@@ -115,7 +115,7 @@ func (g *guesses) dropGuess(p deviceNetwork) {
 	}
 }
 
-// sweep forgets what has ended.
+// sweep forgets expired states.
 func (g *guesses) sweep(nowMS int64) {
 	maps.DeleteFunc(g.wrongOnce, func(_ deviceNetwork, atMS int64) bool { return !isWithin(atMS, nowMS, guessLifeMS) })
 	for device, networks := range g.devices {
@@ -132,15 +132,15 @@ func (g *guesses) isRemembered(p deviceNetwork, nowMS int64) bool {
 	return lives
 }
 
-// recordCall stores that the sidecar is asked about a secret of a pair that isn't known to be right.
+// recordCall stores that the sidecar is asked about a pair's secret, which isn't known to be right.
 func (g *guesses) recordCall(p deviceNetwork, nowMS int64) {
 	if !g.isRemembered(p, nowMS) {
 		g.storeGuess(p, guessState{atMS: nowMS})
 	}
 }
 
-// recordAnswer stores the sidecar's answer about a secret of a pair; outcome 0: it gave none. right: the secret is known to
-// be right.
+// recordAnswer stores the sidecar's answer about a secret of a pair; outcome 0: it gave none. right: the secret is
+// known to be right.
 func (g *guesses) recordAnswer(p deviceNetwork, nowMS int64, outcome wire.Outcome, throttleMS uint32, right bool) {
 	switch k, found := g.findGuess(p, nowMS); {
 	case outcome == wire.Allow: // the device authenticates from there
@@ -150,16 +150,16 @@ func (g *guesses) recordAnswer(p deviceNetwork, nowMS int64, outcome wire.Outcom
 	case outcome == wire.Throttled:
 		g.storeGuess(p, guessState{nowMS, int64(throttleMS), false})
 	case outcome == 0 && found && (k.isOwn || !right):
-		// Its last answer holds. A right secret is no guess: it must not keep the device out.
+		// The last answer holds. A right secret is no guess: it must not keep the device out.
 		g.storeGuess(p, guessState{nowMS, k.forMS, k.isOwn})
 	}
 }
 
-// suspectSecret reports whether the sidecar must decide about a secret about which shared memory has decided. Then the request
-// must be decided again.
+// mustAsk reports whether the sidecar must decide about a secret despite a decision from shared memory. If true,
+// the request must be decided again.
 //
 //go:noinline
-func (c *calls) suspectSecret(s *stream, d *policy.Decision, nowMS int64) bool {
+func (c *calls) mustAsk(s *stream, d *policy.Decision, nowMS int64) bool {
 	if d.Action > policy.Reply && !d.WouldBeRefused() || s.answers.Suspect ||
 		d.Hint == policy.Right && c.guesses.devices[d.Credential.ID] == nil {
 		return false

@@ -13,7 +13,7 @@ import (
 // Release is the release of the programs, set by the linker.
 var Release = "unknown"
 
-// ingest is one request at the push listener: it applies a batch and answers with the state record.
+// ingest is one request at the push listener: a batch to apply. The answer is the state record.
 type ingest struct {
 	vm   *VM
 	done bool
@@ -54,9 +54,9 @@ func (i *ingest) handleBody(size int, endOfStream bool) Action {
 }
 
 // applyBatch writes a batch's records if memory has the epoch that the batch replaces. Another sidecar may take over on
-// another worker meanwhile. Every batch ends with the state, which is written only if no other batch has written it
-// since, so that the overtaken sidecar always learns of it. Its batch may have overwritten the other one's records by
-// then, so the state is blanked: so the other sidecar learns of it, too, and pushes everything.
+// another worker at the same time. Every batch ends with the state, which is written only if no other batch has written
+// the state since: the overtaken sidecar always learns of the takeover. The overtaken batch may have overwritten
+// records of the new sidecar, so the state is blanked: the new sidecar learns of the loss and pushes everything.
 func (i *ingest) applyBatch(body []byte) Action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
@@ -112,7 +112,7 @@ func writeRecord(h Host, g *guardWriter, op wire.Op) error {
 	return h.SetRecord(op.Region, op.Index, op.Record)
 }
 
-// hasEpoch reports whether memory has this epoch, 0 for none, and whether its state has purges. It returns the state's
+// hasEpoch reports whether memory has this epoch, 0 for none, and whether the state has purges. It returns the state's
 // compare-and-swap number.
 func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held, purging bool) {
 	state, cas := i.vm.host.State()

@@ -6,14 +6,14 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// pendingTrial is a request that the cache would have answered, until the upstream's response begins.
+// pendingTrial is a would-be hit of a cache on trial, until the upstream's response begins.
 type pendingTrial struct {
 	rule   int
 	etag   string // of the cache
 	spared bool   // it has a reason already
 }
 
-// tryHit counts a request that the cache would have answered, once there is a response to compare.
+// tryHit counts a would-be hit, now or with the response to compare.
 //
 //go:noinline
 func (s *stream) tryHit(d *policy.Decision, rule int) {
@@ -28,13 +28,13 @@ func (s *stream) tryHit(d *policy.Decision, rule int) {
 	v.trials[s.id] = pendingTrial{rule, strings.Clone(d.WouldHit), d.WouldBeRefused()}
 }
 
-// AwaitsResponse reports whether the response to a stream is awaited, so that hosts need not read others.
+// AwaitsResponse reports whether the response to a stream is awaited; hosts need not read other responses.
 func (v *VM) AwaitsResponse(id uint32) bool {
 	_, ok := v.trials[id]
 	return ok
 }
 
-// Response tells the entity-tag of the response to a stream, "" if it has none, as another callback of it.
+// Response compares the response to a stream, by entity-tag, "" for none, in another callback of the stream.
 func (v *VM) Response(id uint32, etag string) {
 	t, ok := v.trials[id]
 	if !ok {
@@ -48,7 +48,7 @@ func (v *VM) Response(id uint32, etag string) {
 	}
 }
 
-// countNotCompared counts a stream that has ended without a response, if one was awaited.
+// countNotCompared counts an awaited stream that ended without a response.
 func (v *VM) countNotCompared(id uint32) {
 	if t, ok := v.trials[id]; ok {
 		delete(v.trials, id)

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Action is what the proxy does with a stream after a callback.
+// Action is the proxy's action on a stream after a callback.
 type Action uint32
 
 // The actions.
@@ -18,9 +18,9 @@ const (
 	Pause    Action = 1
 )
 
-// VM is the edge, or the push listener, in one VM of the proxy; where it has none, in one worker. A proxy distinguishes
-// VMs by their configuration, so the same rules decide all streams of one VM, on any listener. Its methods may not be
-// called at the same time.
+// VM is the edge, or the push listener, in one VM of the proxy; for a proxy without VMs, in one worker. A proxy
+// distinguishes VMs by configuration: one set of rules decides all streams of one VM, on any listener. Methods may not
+// be called concurrently.
 type VM struct {
 	host   Host
 	engine *policy.Engine // nil until the VM is started
@@ -39,32 +39,32 @@ type VM struct {
 	unread  int // see Unread
 	woken   int // of bodies for streams that were woken by the newest answer
 
-	// stream is the last decided one. Most streams are answered or passed at once and need no memory afterwards, so
-	// they all use this one. A stream that must wait is copied to paused.
+	// stream is the last decided stream. Most streams are answered or passed at once and need no memory afterwards, and
+	// share this field. A stream that must wait is copied to paused.
 	stream stream
 	paused map[uint32]*stream // by id
-	// forgetAt is the number of paused streams from which the next request has those that have ended removed.
+	// forgetAt is the number of paused streams from which the next request removes ended streams.
 	forgetAt     int
 	pendingCalls map[uint32]pendingCall  // answers to calls, by token
 	trials       map[uint32]pendingTrial // streams whose responses are awaited, by id
 
-	// pushes are the streams of the push listener. There is no callback when a stream has ended, because it would be
-	// called for every stream: see sweep and forgetEnded.
+	// pushes are the streams of the push listener. The end of a stream has no callback, because the proxy would call it
+	// for every stream: see sweepPushes and forgetEnded.
 	pushes  map[uint32]*ingest
 	sweepAt int // number of entries of the next sweep
 }
 
-// New returns a VM of the host, which must be started.
+// New returns a VM of the host, to be started.
 func New(h Host) *VM {
 	return &VM{host: h, writing: guardWriter{host: h}, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
 		pendingCalls: map[uint32]pendingCall{}, trials: map[uint32]pendingTrial{}, forgetAt: sweepLeast, sweepAt: sweepLeast}
 }
 
-// TickMS is the interval at which a VM reads the state, flushes its counters and reports, ms.
+// TickMS is the interval at which a VM reads the state, flushes counters and reports, ms.
 const TickMS = 200
 
-// Start begins to decide by the rules of a configuration, which the field has, unless the VM does so already. It has no
-// other effect: the proxy also starts VMs only to validate them.
+// Start starts the VM with the rules of a configuration, found in field; a started VM stays unchanged. Start has no
+// other effect: the proxy also starts VMs for mere validation.
 func (v *VM) Start(configuration []byte, field string) error {
 	if v.engine != nil {
 		return nil
@@ -79,7 +79,7 @@ func (v *VM) Start(configuration []byte, field string) error {
 	return nil
 }
 
-// Config returns the configuration of a VM that was started.
+// Config returns the configuration of a started VM.
 func (v *VM) Config() *policy.Config { return v.engine.Config() }
 
 // Tick is to be called every TickMS, also if the VM is idle.
@@ -108,7 +108,7 @@ func (v *VM) Tick() {
 	}
 }
 
-// readState reads the state record and reports whether it changed.
+// readState reads the state record and reports a change.
 func (v *VM) readState() bool {
 	state, err := wire.ParseState(v.host.Record(wire.RegionState, 0))
 	if err != nil {
@@ -134,8 +134,8 @@ type pendingCall struct {
 // clock.
 const lateMS = 5000
 
-// callSidecar makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from
-// the host, the body is valid during the callback. newest is the newest stream when the call was made.
+// callSidecar makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything
+// from the host, the body is valid during the callback. newest is the newest stream when the call was made.
 func (v *VM) callSidecar(c Call, done func(body []byte)) (newest uint32, err error) {
 	config := v.engine.Config()
 	c.Cluster, c.Timeout = config.SidecarCluster, config.SidecarTimeout
@@ -149,7 +149,7 @@ func (v *VM) callSidecar(c Call, done func(body []byte)) (newest uint32, err err
 // SetNewest tells the VM the greatest id of a stream so far, if the proxy numbers streams over all VMs.
 func (v *VM) SetNewest(newest uint32) { v.newest = newest }
 
-// RequestHeaders begins a stream, which becomes the current one.
+// RequestHeaders begins a stream, the new current stream.
 func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {
 	if v.engine.Config().PushListener {
 		i := &ingest{vm: v}
@@ -183,12 +183,12 @@ func (v *VM) RequestBody(id uint32, size int, endOfStream bool) Action {
 	return i.handleBody(size, endOfStream)
 }
 
-// SetUnread tells how many bytes of the bodies of earlier replies clients have yet to read, for the next callback. A host
-// whose proxy bounds them by itself doesn't call it.
+// SetUnread sets, for the next callback, how many bytes of earlier replies' bodies clients have yet to read. Hosts of
+// proxies with a bound of their own don't call it.
 func (v *VM) SetUnread(bytes int) { v.unread = bytes }
 
-// RefuseToken answers a new stream with 401: its token, which the host validates, is bad. The rules don't matter.
-// Without keys the host can't tell yet, and the answer is 503.
+// RefuseToken answers a new stream with 401: the host has found a bad token. The rules don't matter. Without keys the
+// host can't judge tokens yet, and the answer is 503.
 func (v *VM) RefuseToken(id uint32, hasKeys bool) Action {
 	d := v.engine.RefuseToken(hasKeys)
 	v.stream = stream{vm: v, id: id}
@@ -197,11 +197,11 @@ func (v *VM) RefuseToken(id uint32, hasKeys bool) Action {
 	return v.stream.sendReply(&d)
 }
 
-// sweepLeast is the number of entries that causes the first sweep.
+// sweepLeast is the number of entries at the first sweep.
 const sweepLeast = 1024
 
-// sweepPushes removes pushes that have gone. It runs when their entries have doubled since the last time, so that there are
-// at most twice as many as there are streams, and an entry is checked twice on average.
+// sweepPushes removes ended pushes. It runs when the entries have doubled since the last sweep: there are at most twice
+// as many entries as streams, and an entry is checked twice on average.
 func (v *VM) sweepPushes() {
 	if len(v.pushes) < v.sweepAt {
 		return
@@ -214,8 +214,9 @@ func (v *VM) sweepPushes() {
 	v.sweepAt = sweepLeast + 2*len(v.pushes)
 }
 
-// forgetEnded removes paused streams that have ended, which else keep their places until their calls end. It runs once
-// in a tick and whenever sweepLeast streams were paused since, as long as that many are, and takes 0.3 µs for each.
+// forgetEnded removes paused streams that have ended, which otherwise stay until their calls end. It runs in the first
+// request after a tick with sweepLeast paused streams, and again after sweepLeast further ones, and takes 0.3 µs per
+// stream.
 func (v *VM) forgetEnded(current uint32) {
 	for id := range v.paused {
 		if !v.host.Exists(id) {
@@ -226,7 +227,7 @@ func (v *VM) forgetEnded(current uint32) {
 	v.forgetAt = len(v.paused) + sweepLeast
 }
 
-// forgetStream removes a stream that has ended, if it waits for a call.
+// forgetStream removes an ended stream from the waiting ones.
 func (v *VM) forgetStream(id uint32) {
 	if s := v.paused[id]; s != nil {
 		delete(v.paused, id)
@@ -234,14 +235,14 @@ func (v *VM) forgetStream(id uint32) {
 	}
 }
 
-// Ended forgets a stream. A host that knows when a stream ends calls it; others are asked, see [Host.Exists].
+// Ended forgets a stream. Hosts that know the end of a stream call Ended; the VM asks the rest by [Host.Exists].
 func (v *VM) Ended(id uint32) {
 	delete(v.pushes, id)
 	v.forgetStream(id)
 	v.countNotCompared(id)
 }
 
-// CallResponse passes the body of an answer, nil unless its status is 200, to the function that waits for it.
+// CallResponse passes the body of an answer, nil unless the status is 200, to the waiting function.
 func (v *VM) CallResponse(token uint32, body []byte) {
 	v.woken = 0
 	if a, ok := v.pendingCalls[token]; ok {
@@ -250,8 +251,8 @@ func (v *VM) CallResponse(token uint32, body []byte) {
 	}
 }
 
-// failLateCalls fails calls whose answer won't arrive: the proxy drops the calls of a plugin when its listener is removed,
-// while the VM stays for a listener with the same rules, whose requests may wait for them.
+// failLateCalls fails calls whose answer won't arrive: the proxy drops the calls of a plugin when the listener is
+// removed, while the VM stays for a listener with the same rules, and requests may wait for the dropped calls.
 func (v *VM) failLateCalls() {
 	now := v.host.Now()
 	var late []pendingCall
@@ -269,7 +270,7 @@ func (v *VM) failLateCalls() {
 	}
 }
 
-// clientAddress returns the client's address of the current context, without its port; "" if unknown.
+// clientAddress returns the client's address of the current context, without port; "" if unknown.
 func (v *VM) clientAddress() string {
 	switch from := v.engine.Source(); {
 	case from.Header != "":
@@ -292,13 +293,13 @@ func (v *VM) requestOrigin() Origin {
 	return o
 }
 
-// tally has the counters of one rule.
+// tally has the counters of a rule.
 type tally struct {
 	counts [policy.Counters]uint64 // since the last flush
 	ids    [policy.Counters]uint32 // of the proxy's counters, 0 before they are defined
 }
 
-// count counts for a rule, by its index or policy.NoRule.
+// count counts for a rule, by the rule's index or policy.NoRule.
 func (v *VM) count(rule int, counter policy.Counter) { v.tallies[rule+1].counts[counter]++ }
 
 // flushCounters adds the counts to the proxy's counters.
@@ -317,7 +318,7 @@ func (v *VM) flushCounters() {
 	}
 }
 
-// counterID returns the id of a rule's counter, 0 if it can't be defined.
+// counterID returns the id of a rule's counter, 0 if undefined.
 func (v *VM) counterID(rule int, c policy.Counter) uint32 {
 	t := &v.tallies[rule+1]
 	if t.ids[c] == 0 {
@@ -326,11 +327,10 @@ func (v *VM) counterID(rule int, c policy.Counter) uint32 {
 	return t.ids[c]
 }
 
-// definedRules is the number of rules whose counters one tick defines: a counter takes Envoy some 40 µs, and requests
-// wait meanwhile.
+// definedRules is the number of rules with new counters per tick: a counter takes Envoy some 40 µs, and requests wait.
 const definedRules = 16
 
-// defineCounters defines the counters that the next rules are expected to increment.
+// defineCounters defines the expected counters of the next rules.
 func (v *VM) defineCounters() {
 	for end := min(v.defined+definedRules, len(v.tallies)); v.defined < end; v.defined++ {
 		rule := v.defined - 1

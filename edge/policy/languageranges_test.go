@@ -69,10 +69,10 @@ func TestLanguageTables(t *testing.T) {
 		name, comment string
 		rows          []string
 	}{
-		{"likelySubtags", "has the script and region that are likely for a language.", likely},
-		{"otherScripts", "has another script of a language, its likely region, and the regions for which it is likely.",
+		{"likelySubtags", "has the likely script and region of a language.", likely},
+		{"otherScripts", "has a language's second script, the script's likely region, and all regions with this script.",
 			scripts},
-		{"childRegions", "has the regions whose form of a language falls back to that of another region.", children},
+		{"childRegions", "has the regions whose form of a language falls back to another region's.", children},
 	} {
 		slices.Sort(table.rows)
 		fmt.Fprintf(&want, "\n// %s %s\nconst %s = \"\" +\n", table.name, table.comment, table.name)
