@@ -18,8 +18,8 @@ import (
 
 func init() { dynmod.New = newFilter }
 
-// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share nothing
-// but the memory, so that rules of one listener never decide a request of another.
+// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share only the
+// memory: rules of one listener never decide a request of another listener.
 type filter struct {
 	config        *dynmod.Config
 	mainThread    int // its id
@@ -28,8 +28,8 @@ type filter struct {
 	counters      map[string]uint32 // Envoy's numbers of counters, plus 1
 	panics        uint64            // number of the counter
 	calls         *coalesce.Group
-	// workers are the VMs, by the number of the thread that they serve. They are made when a thread serves its first
-	// request. checked is the first one, made with the configuration.
+	// workers are the VMs, by the number of the served thread, made on the thread's first request. checked is the first
+	// VM, made with the configuration.
 	workers [maxThreads]atomic.Pointer[worker]
 	checked atomic.Pointer[worker]
 
@@ -38,7 +38,7 @@ type filter struct {
 	callsPending  bool          // by a tick: have the main thread make calls; of that thread
 }
 
-// maxThreads bounds the threads that serve requests: Envoy's workers, and its main thread.
+// maxThreads bounds the serving threads: Envoy's workers, and its main thread.
 const maxThreads = 1024
 
 // newFilter makes a filter, or returns nil if it refuses the configuration, with a line in the log.
@@ -70,9 +70,9 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	return f
 }
 
-// sidecar is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar
-// has pushed, perhaps before that edge went, would let a request in at the other's listener. Under Wasm vm_id separates
-// them.
+// sidecar is the sidecar's cluster of all edges of the process. The edges share the memory: a verdict from one edge's
+// sidecar, perhaps of an edge that has gone, would let a request in at another edge's listener. Under Wasm vm_id
+// separates the edges.
 var sidecar sidecarCluster
 
 type sidecarCluster struct {
@@ -80,7 +80,7 @@ type sidecarCluster struct {
 	cluster string     // "" before the first edge
 }
 
-// matchesFirst reports whether this is the sidecar's cluster; the first one is.
+// matchesFirst reports whether cluster is the first edge's; the first call always is.
 func (s *sidecarCluster) matchesFirst(cluster string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,10 +90,10 @@ func (s *sidecarCluster) matchesFirst(cluster string) bool {
 	return s.cluster == cluster
 }
 
-// panicsStat is the name of the counter of panics that were recovered.
+// panicsStat is the name of the counter of recovered panics.
 const panicsStat = "gatehouse.panics_total"
 
-// defineCounters defines all counters that requests can increment, since Envoy allows it only now.
+// defineCounters defines the counters of all requests, because Envoy allows no definition later.
 func (f *filter) defineCounters(rules *policy.Config) {
 	f.panics, _ = f.config.DefineCounter(panicsStat)
 	for rule := policy.NoRule; rule < len(rules.Rules); rule++ {
@@ -110,7 +110,7 @@ func (f *filter) defineCounters(rules *policy.Config) {
 	}
 }
 
-// worker is a VM and its host, for one thread. Other threads bring it answers, and ticks.
+// worker is a VM and its host, for one thread. Other threads bring answers and ticks.
 type worker struct {
 	filter *filter
 
@@ -121,7 +121,7 @@ type worker struct {
 	token uint32                 // of the newest call, also of an earlier VM
 }
 
-// heldStream is a stream that waits: for the sidecar, or for its own body.
+// heldStream is a stream that waits for the sidecar or for its own body.
 type heldStream struct {
 	stream *dynmod.Stream
 	goOn   func() edge.Action // once its answer has arrived
@@ -137,7 +137,7 @@ func (f *filter) newWorker() *worker {
 	return w
 }
 
-// startVM makes the worker's VM. It returns false if that refuses the configuration.
+// startVM makes the worker's VM; false if the VM refuses the configuration.
 func (w *worker) startVM() bool {
 	w.vm = edge.New(w.proxy)
 	if err := w.vm.Start(w.filter.configuration, "filter_config"); err != nil {
@@ -147,7 +147,7 @@ func (w *worker) startVM() bool {
 	return true
 }
 
-// workerOf returns the worker of a thread, nil if it can't be made.
+// workerOf returns a thread's worker, nil if none can be made.
 func (f *filter) workerOf(thread int) *worker {
 	if thread >= maxThreads {
 		return nil
@@ -174,7 +174,7 @@ func (f *filter) RequestHeaders(s *dynmod.Stream, endOfStream bool) dynmod.Actio
 	return w.applyAction(s, w.vm.RequestHeaders(s.ID(), endOfStream))
 }
 
-// applyAction translates what the VM wants to do with a stream, and holds the stream if it waits.
+// applyAction translates the VM's action on a stream, and holds a waiting stream.
 func (w *worker) applyAction(s *dynmod.Stream, a edge.Action) dynmod.Action {
 	if a == edge.Continue {
 		return dynmod.Continue
@@ -208,7 +208,7 @@ func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
 	return dynmod.WantBody
 }
 
-// Woken implements dynmod.Filter: it continues a stream whose answer has arrived.
+// Woken implements dynmod.Filter: it continues a stream after the answer's arrival.
 func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
 	w := f.workerOf(s.Thread())
 	w.mu.Lock()
@@ -254,7 +254,7 @@ func (w *worker) deliverAnswer(token uint32, body []byte) {
 	})
 }
 
-// runSafely runs f in the worker, on a thread that isn't its own.
+// runSafely runs f in the worker, on a foreign thread.
 func (w *worker) runSafely(f func()) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -268,7 +268,7 @@ func (w *worker) runSafely(f func()) {
 	f()
 }
 
-// Scheduled implements dynmod.Filter: it makes calls, on the main thread.
+// Scheduled implements dynmod.Filter: it makes calls on the main thread.
 func (f *filter) Scheduled() {
 	f.calls.DispatchCalls(func(c *edge.Call) (uint64, bool) {
 		return f.config.StartCallout(c.Cluster, c.Headers(), c.Body, c.Timeout)
@@ -284,8 +284,9 @@ func (f *filter) CalloutDone(id uint64, status string, body []byte) {
 	f.calls.DeliverAnswer(id, body)
 }
 
-// scheduleCalls has the main thread make calls. Envoy holds the configuration meanwhile, and may end it afterwards, if
-// nobody else does any more. On a worker its stream does; the thread of ticks waits until it holds no lock.
+// scheduleCalls has the main thread make calls. Envoy holds the configuration meanwhile, and may end an unused
+// configuration afterwards. On a worker, the stream uses the configuration; the thread of ticks schedules after
+// releasing all locks.
 func (f *filter) scheduleCalls() {
 	if f.onTickThread() {
 		f.callsPending = true
@@ -296,7 +297,7 @@ func (f *filter) scheduleCalls() {
 
 func (f *filter) onTickThread() bool { return int64(syscall.Gettid()) == f.tickThread.Load() }
 
-// runTicks ticks all workers, also idle ones, until the configuration goes.
+// runTicks ticks all workers, also idle workers, until the configuration goes.
 func (f *filter) runTicks() {
 	defer close(f.stopped)
 	ticker := time.NewTicker(edge.TickMS * time.Millisecond)
@@ -342,8 +343,8 @@ func (f *filter) Panicked(s *dynmod.Stream, _ any) {
 	f.handlePanic(w)
 }
 
-// handlePanic counts a panic, and gives the worker in which it happened, if any, a new VM, since the state of the old one
-// is unknown. Its requests that wait are refused.
+// handlePanic counts a panic, and gives the worker of the panic, if any, a new VM, because the old VM's state is
+// unknown. Waiting requests of the worker are refused.
 func (f *filter) handlePanic(w *worker) {
 	f.config.IncrementCounter(f.panics, 1)
 	if w == nil {
@@ -360,8 +361,8 @@ func (f *filter) handlePanic(w *worker) {
 	}
 }
 
-// drainMargin is how much later than its timeout the answer to a call may come. None comes if Envoy ends: its main
-// thread waits for the workers then.
+// drainMargin is how late, after the timeout, a call's answer may come. No answer comes if Envoy ends: the main thread
+// waits for the workers.
 const drainMargin = time.Second
 
 // Destroy implements dynmod.Filter.
@@ -371,7 +372,8 @@ func (f *filter) Destroy() {
 		<-f.stopped
 	}
 	if syscall.Gettid() != f.mainThread {
-		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when this returns.
+		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when Destroy
+		// returns.
 		f.calls.Drain(f.rules.SidecarTimeout + drainMargin)
 	}
 	f.calls.Close()

@@ -19,8 +19,8 @@ import (
 // shared is the memory of all filters of the process.
 var shared memory.Store
 
-// proxy is the host of one worker's VM: Envoy, by its ABI for dynamic modules. Its methods are called under the
-// worker's lock.
+// proxy is the host of one worker's VM: Envoy, by the ABI for dynamic modules. Methods are called under the worker's
+// lock.
 type proxy struct {
 	worker *worker
 	stream *dynmod.Stream // whose callback runs; nil in others
@@ -29,14 +29,14 @@ type proxy struct {
 	answer dynmod.Answer
 }
 
-// beginCallback begins the callback of a stream, on its own thread.
+// beginCallback begins the callback of a stream, on the stream's thread.
 func (p *proxy) beginCallback(s *dynmod.Stream) {
 	p.enterStream(s)
 	p.worker.vm.SetNewest(s.Newest())
 	p.answer.Reset() // not elsewhere: Envoy may be sending it
 }
 
-// enterStream makes a stream the current one, or none for nil.
+// enterStream makes a stream the current stream; nil: none.
 func (p *proxy) enterStream(s *dynmod.Stream) { p.stream, p.read = s, false }
 
 func (*proxy) Now() int64 { return time.Now().UnixMilli() }
@@ -61,7 +61,8 @@ func (*proxy) AddGuard(n int64) error {
 	return nil
 }
 
-// requestHeaders copies the headers once in a callback: what Envoy returns isn't valid any more when one is removed.
+// RequestHeaders implements edge.Host. It copies the headers once in a callback: Envoy's buffers become invalid with
+// the removal of a header.
 func (p *proxy) RequestHeaders() []byte {
 	if p.stream != nil && !p.read {
 		p.raw, p.read = p.stream.AppendHeaders(p.raw[:0]), true
@@ -85,8 +86,8 @@ func (p *proxy) Source() []byte { return p.stream.ClientAddress() }
 
 func (p *proxy) FilterState(name string) []byte { return p.stream.FilterState(name) }
 
-// claimsState begins the names of claims in the filter state. A module can't read the nested metadata of Envoy's JWT
-// filter, so envoy-native.yaml has a filter that copies the claims there.
+// claimsState is the prefix of claims in the filter state. A module can't read the nested metadata of Envoy's JWT
+// filter: envoy-native.yaml has a filter that copies the claims to the filter state.
 const claimsState = "gatehouse.claims."
 
 func (p *proxy) Claim(metadata, name string) string {
@@ -97,8 +98,8 @@ func (p *proxy) RemoveRequestHeader(name string) {
 	p.logRefused(p.stream.RemoveHeader(name), "remove request header", name)
 }
 
-// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module, so a device without permissions
-// has no header with them, as in nginx.
+// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module: a device without permissions
+// has no permissions header, as in nginx.
 func (p *proxy) AddRequestHeader(name, value string) {
 	if value == "" {
 		return
@@ -106,8 +107,8 @@ func (p *proxy) AddRequestHeader(name, value string) {
 	p.logRefused(p.stream.AddHeader(name, value), "add request header", name)
 }
 
-// noteStates are the names of notes in the filter state, the same as of the Wasm module, so that the configuration of
-// access logs and routes is the same, too.
+// noteStates are the names of notes in the filter state, the same as the Wasm module's: the configuration of access
+// logs and routes is the same, too.
 var noteStates = [...]string{
 	policy.NoteCacheStatus:  "wasm." + policy.NoteCacheStatus.String(),
 	policy.NoteVary:         "wasm." + policy.NoteVary.String(),
@@ -132,7 +133,8 @@ func (p *proxy) Reply(status int, details string, headers, body []byte) {
 	p.answer.Set(status, details, headers, body)
 }
 
-// Wake implements edge.Host. It is called on another thread than the stream's, where filter.Woken continues it.
+// Wake implements edge.Host. It is called on a foreign thread; on the stream's thread, filter.Woken continues the
+// stream.
 func (p *proxy) Wake(id uint32, goOn func() edge.Action) {
 	if h := p.worker.held[id]; h != nil {
 		h.goOn = goOn
@@ -140,7 +142,7 @@ func (p *proxy) Wake(id uint32, goOn func() edge.Action) {
 	}
 }
 
-// Exists implements edge.Host: filter.Destroyed tells the VM which streams have ended.
+// Exists implements edge.Host: filter.Destroyed tells the VM the end of streams.
 func (*proxy) Exists(uint32) bool { return true }
 
 func (*proxy) Enter(uint32) {}
@@ -152,7 +154,7 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	w := p.worker
 	w.token++
 	token = w.token
-	// The next callback overwrites these.
+	// The next callback overwrites Body and From.
 	c.Body = bytes.Clone(c.Body)
 	c.From = edge.Origin{RequestID: strings.Clone(c.From.RequestID), Traceparent: strings.Clone(c.From.Traceparent)}
 	newest, ok := w.filter.calls.JoinCall(c, func(answer []byte) { w.deliverAnswer(token, answer) })
@@ -169,7 +171,7 @@ func (p *proxy) Count(id uint32, n uint64) { p.worker.filter.config.IncrementCou
 
 func (*proxy) Warn(message string) { dynmod.Log(dynmod.Warn, message) }
 
-// logRefused logs that Envoy refused an operation that should always succeed.
+// logRefused logs the failure of an operation that should always succeed.
 func (*proxy) logRefused(ok bool, what, of string) {
 	if !ok {
 		dynmod.Log(dynmod.Error, "gatehouse: "+what+" "+of+": refused")

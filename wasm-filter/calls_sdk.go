@@ -12,11 +12,11 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// The SDK assigns a call to the context whose callback runs, whatever context was entered since, and drops the answer
-// when that context has gone. So calls are made in that context, and calls of a stream that ends are made once more
-// from the next tick, in the context of a plugin: other requests may wait for the answer.
+// The SDK assigns a call to the context of the running callback, even if another context was entered, and drops the
+// answer when the context has gone. So calls are made in the context of the callback, and calls of an ending stream are
+// made once more from the next tick, in the context of a plugin: other requests may wait for the answer.
 
-// caller is a context that calls are assigned to.
+// caller is a context with calls.
 type caller struct {
 	id    uint32
 	calls map[uint32]*request // unanswered ones, by token; nil for none
@@ -37,7 +37,7 @@ func (p *proxy) endStream(c *caller) {
 	c.calls = nil
 }
 
-// askAgain repeats the calls whose answers the SDK drops.
+// askAgain repeats the calls of ended streams, whose answers the SDK drops.
 func (p *proxy) askAgain() {
 	for _, r := range p.dropped {
 		if _, err := p.dispatchCall(r); err != nil {
@@ -54,7 +54,7 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	return r.token, c.Newest, err
 }
 
-// dispatchCall makes a call in the context of the callback that runs.
+// dispatchCall makes a call in the context of the running callback.
 func (p *proxy) dispatchCall(r *request) (token uint32, err error) {
 	by, entered := p.running, p.entered
 	p.Enter(by.id)

@@ -6,7 +6,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// host is what the module needs of the proxy.
+// host is the module's interface to the proxy.
 type host interface {
 	edge.Host
 	// configuration returns the VM's configuration, during configure.
@@ -17,9 +17,9 @@ type host interface {
 	logCritical(message string)
 }
 
-// configureVM is called for each plugin of a VM; there is mostly one. size is the size of the plugin's own configuration,
-// which must be empty: this build could not distinguish the rules of different plugins in one VM. It returns false if
-// it refuses the configuration.
+// configureVM is called for each plugin of a VM, mostly a single plugin. size is the size of the plugin's own
+// configuration, which must be empty: this build can't distinguish the rules of different plugins in one VM. It returns
+// false for a refused configuration.
 func configureVM(v *edge.VM, h host, size int) bool {
 	if size > 0 {
 		h.logCritical(
@@ -30,7 +30,7 @@ func configureVM(v *edge.VM, h host, size int) bool {
 	return startVM(v, h, h.configuration(), "vm_config.configuration")
 }
 
-// startVM starts a VM with a configuration, which the field has, and has the proxy tick the plugin, in whose context it
+// startVM starts a VM with a configuration, found in field, and has the proxy tick the plugin; the plugin's context
 // makes the VM's calls.
 func startVM(v *edge.VM, h host, configuration []byte, field string) bool {
 	if err := v.Start(configuration, field); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-// module has the plugins of this instance of the module, and envoy is their host. The proxy calls it from one thread,
-// one function at a time.
+// module has the plugins of this instance of the module, and envoy is their host. The proxy calls the module on one
+// thread, one function at a time.
 var (
 	envoy  = &proxy{}
 	module = newPlugins(envoy)

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// module is the one VM that this instance of the module is, and sdk its host.
+// module is the VM in this instance of the module, and sdk the VM's host.
 var (
 	sdk    = &proxy{}
 	module = edge.New(sdk)
@@ -61,7 +61,7 @@ func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action
 	return types.Action(module.RequestBody(c.id, size, endOfStream))
 }
 
-// OnHttpResponseHeaders implements types.HttpContext. The SDK exports it in any case.
+// OnHttpResponseHeaders implements types.HttpContext. The SDK always exports it.
 func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
 	if !module.AwaitsResponse(c.id) {
 		return types.ActionContinue

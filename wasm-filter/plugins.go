@@ -7,9 +7,9 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// plugins are the plugins of one VM, of the build whose rules may also be in a plugin's own configuration. Each such
-// plugin has an edge.VM of its own. The proxy names the plugin of a stream only when it creates the stream's context,
-// right before the stream's headers; that callback costs every request time, so only this build has it.
+// plugins are the plugins of one VM, in the build with rules in a plugin's own configuration. Each plugin with rules
+// has an edge.VM. The proxy names the plugin of a stream only when it creates the stream's context, right before the
+// stream's headers; the callback costs every request time, so only this build exports it.
 type plugins struct {
 	host    host
 	shared  *edge.VM           // of the VM's configuration; nil if no plugin uses that
@@ -25,7 +25,7 @@ type plugin struct {
 
 func newPlugins(h host) *plugins { return &plugins{host: h, byID: map[uint32]*plugin{}} }
 
-// configurePlugin configures a plugin whose own configuration has size bytes. It returns false if it refuses the
+// configurePlugin configures a plugin with size bytes of its own configuration. It returns false for a refused
 // configuration.
 func (p *plugins) configurePlugin(id uint32, size int) bool {
 	if p.byID[id] == nil {
@@ -41,8 +41,8 @@ func (p *plugins) configurePlugin(id uint32, size int) bool {
 		return configureVM(p.shared, p.host, 0)
 	}
 	if n := len(p.host.configuration()); n > 0 {
-		p.host.logCritical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them",
-			size, n))
+		p.host.logCritical(fmt.Sprintf(
+			"gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them", size, n))
 		return false
 	}
 	if !startVM(current.vm, p.host, p.host.pluginConfiguration(size), "configuration") {
@@ -58,11 +58,11 @@ func (p *plugins) configurePlugin(id uint32, size int) bool {
 // contextCreated is called for each new context: for a stream with the id of its plugin, for a plugin with 0.
 func (p *plugins) contextCreated(id, of uint32) { p.created.stream, p.created.plugin = id, of }
 
-// goneTicks is the number of ticks of each other plugin, without one of its own, after which a plugin has gone: a
-// minute. There is no callback for that, because it would be called for every stream.
+// goneTicks is the number of ticks, per plugin, after which a plugin without a tick of its own has gone: a minute. The
+// proxy would call a callback for the end of plugins for every stream, too.
 const goneTicks = 60_000 / edge.TickMS
 
-// tickPlugin is called for each plugin, in its context.
+// tickPlugin is called for each plugin, in the plugin's context.
 func (p *plugins) tickPlugin(id uint32) {
 	p.ticks++
 	current := p.byID[id]

@@ -13,8 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, so they outlive
-// the callback.
+// proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, and outlive the
+// callback.
 type proxy struct {
 	guards proxywasm.MetricGauge // id 0 before it is used
 
@@ -115,7 +115,7 @@ func (*proxy) Note(n policy.Note, value string) {
 
 func (*proxy) AwaitResponse() bool { return true }
 
-// reply ignores the details, which the SDK can't send.
+// Reply ignores the details, which the SDK can't send.
 func (*proxy) Reply(status int, _ string, headers, body []byte) {
 	const noGRPCStatus = -1
 	fields, _ := headermap.Parse(headers)
@@ -143,8 +143,8 @@ func (p *proxy) Exists(stream uint32) bool {
 
 func (p *proxy) Enter(stream uint32) { p.Exists(stream) }
 
-// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call
-// that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless the status is 200. A reset
+// call has no headers; a failed connection has a 503's.
 func (*proxy) callBody(size int) []byte {
 	headers, err := proxywasm.GetHttpCallResponseHeaders()
 	for _, h := range headers {
@@ -163,7 +163,7 @@ func (*proxy) Warn(message string) { proxywasm.LogWarn(message) }
 
 func (*proxy) logCritical(message string) { proxywasm.LogCritical(message) }
 
-// logFailure logs that the proxy refused an operation that should always succeed.
+// logFailure logs the failure of an operation that should always succeed.
 func logFailure(err error, what, of string) {
 	if err != nil {
 		proxywasm.LogErrorf("gatehouse: %s %q: %v", what, of, err)

@@ -75,7 +75,7 @@ func (p *proxy) defineGuard() (err error) {
 	return err
 }
 
-// recordKey returns the shared-data key of a place; the next call overwrites it.
+// recordKey returns the shared-data key of a place, valid until the next call.
 func (p *proxy) recordKey(region wire.Region, index uint32) string {
 	return unsafe.String(unsafe.SliceData(wire.AppendPlace(p.place[:0], region, index)), wire.PlaceSize)
 }
@@ -128,9 +128,10 @@ func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
 	}
 }
 
-// enterPaused makes a paused stream the current context; false if it has ended, or the proxy has answered. Envoy destroys a
-// stream that is reset at once, but its context later: in between, a reply would end Envoy. Only a destroyed stream has
-// a duration. A stream that Envoy has answered, after a timeout, may exist until its client has read that.
+// enterPaused makes a paused stream the current context; false if the stream has ended, or the proxy has answered.
+// Envoy destroys a reset stream at once, but the context later: in between, a reply would end Envoy. Only a destroyed
+// stream has a duration. A stream that Envoy has answered, after a timeout, may exist until the client has read the
+// answer.
 func (p *proxy) enterPaused(stream uint32) bool {
 	if !p.Exists(stream) {
 		return false
@@ -150,8 +151,8 @@ func (*proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	return token, c.Newest, err
 }
 
-// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call
-// that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless the status is 200. A reset
+// call has no headers; a failed connection has a 503's.
 func (*proxy) callBody(size int) []byte {
 	if status, err := abi.Header(abi.CallResponseHeaders, ":status"); err != nil || status != "200" {
 		return nil
@@ -176,7 +177,7 @@ func (*proxy) Warn(message string) { abi.Log(abi.LevelWarn, message) }
 
 func (*proxy) logCritical(message string) { abi.Log(abi.LevelCritical, message) }
 
-// logFailure logs that the proxy refused an operation that should always succeed.
+// logFailure logs the failure of an operation that should always succeed.
 func (*proxy) logFailure(err error, what, of string) {
 	if err != nil {
 		abi.Log(abi.LevelError, fmt.Sprintf("gatehouse: %s %q: %v", what, of, err))

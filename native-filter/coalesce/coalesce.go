@@ -1,6 +1,5 @@
-// Package coalesce coalesces the native edge's calls to the sidecar over all workers of the process: whoever needs an
-// answer that another one already waits for gets the same. It is independent of the proxy: the proxy's main thread
-// makes the calls, and brings the answers.
+// Package coalesce coalesces the native edge's calls to the sidecar over all workers of the process: equal calls share
+// one answer. It is independent of the proxy: the proxy's main thread makes the calls, and brings the answers.
 package coalesce
 
 import (
@@ -10,8 +9,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// Group has the calls of one configuration that are not answered yet. All its methods are safe for concurrent use; they
-// call functions that they got while no lock is held.
+// Group has one configuration's unanswered calls. All methods are safe for concurrent use; callbacks run without a
+// lock.
 type Group struct {
 	requestDispatch func() // makes the main thread call Dispatch soon
 
@@ -36,9 +35,9 @@ func NewGroup(ask func()) *Group {
 	return &Group{requestDispatch: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
 }
 
-// JoinCall makes a call, which it keeps, or waits for the answer to an equal one if both are shared. done gets the answer's
-// body, nil for a failed call, on any thread. JoinCall returns what was the newest stream when the call was made. It
-// returns false after Close.
+// JoinCall makes a call, and keeps call, or waits for the answer to an equal call, if both are shared. done gets the
+// answer's body, nil for a failed call, on any thread. JoinCall returns the newest stream at the time of the call;
+// false after Close.
 func (g *Group) JoinCall(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
 	key := ""
 	if call.Shared {
@@ -65,8 +64,8 @@ func (g *Group) JoinCall(call edge.Call, done func(body []byte)) (newest uint32,
 	return call.Newest, true
 }
 
-// DispatchCalls makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the
-// call, or false if it failed at once.
+// DispatchCalls makes all waiting calls, on the main thread. dispatch returns the proxy's number of the call, or false
+// after an immediate failure.
 func (g *Group) DispatchCalls(dispatch func(*edge.Call) (id uint64, ok bool)) {
 	g.mu.Lock()
 	waiting := g.waiting
@@ -93,7 +92,7 @@ func (g *Group) DispatchCalls(dispatch func(*edge.Call) (id uint64, ok bool)) {
 	}
 }
 
-// DeliverAnswer passes an answer, nil for a failed call, to everybody who waits for it.
+// DeliverAnswer passes an answer, nil for a failed call, to all waiting requests.
 func (g *Group) DeliverAnswer(id uint64, body []byte) {
 	g.mu.Lock()
 	f := g.byID[id]
@@ -104,8 +103,8 @@ func (g *Group) DeliverAnswer(id uint64, body []byte) {
 	}
 }
 
-// Drain refuses new calls, fails those that were not made yet, and waits for the answers to the others, for as long as
-// most. It must not be called on the main thread, which brings the answers.
+// Drain refuses new calls, fails calls that were not made yet, and waits for the answers to the rest, at most for most.
+// It must not be called on the main thread, which brings the answers.
 func (g *Group) Drain(most time.Duration) {
 	g.mu.Lock()
 	waiting := g.waiting
@@ -124,7 +123,7 @@ func (g *Group) Drain(most time.Duration) {
 	}
 }
 
-// Close fails all calls: the configuration goes, and with it the proxy drops them.
+// Close fails all calls: with the configuration, the proxy drops its calls.
 func (g *Group) Close() {
 	g.mu.Lock()
 	flights := g.waiting

@@ -14,20 +14,20 @@ import (
 	"unsafe"
 )
 
-// filters has the filters by the number that Envoy gets for a configuration's pointer, from 1. A request reads it
-// without a lock, so it is replaced, not changed.
+// filters has the filters by number, from 1; for Envoy, the number is the configuration's pointer. A request reads the
+// slice without a lock, so the slice is replaced, not changed.
 var filters struct {
 	byNumber atomic.Pointer[[]*loaded]
 	mu       sync.Mutex // serializes changes
 }
 
-// loaded is a filter that Envoy has.
+// loaded is a filter in use by Envoy.
 type loaded struct {
 	filter Filter
 	config *Config
 }
 
-// filterOf returns the filter with a number; nil if it has gone.
+// filterOf returns the filter with a number; nil if gone.
 func filterOf(number C.uintptr_t) Filter {
 	if l := (*filters.byNumber.Load())[number-1]; l != nil {
 		return l.filter
@@ -35,7 +35,7 @@ func filterOf(number C.uintptr_t) Filter {
 	return nil
 }
 
-// registerFilter returns a number for a filter. Numbers of filters that have gone are used again.
+// registerFilter returns a number for a filter, perhaps the number of a filter that has gone.
 func registerFilter(l *loaded) C.uintptr_t {
 	filters.mu.Lock()
 	defer filters.mu.Unlock()
@@ -147,7 +147,7 @@ func goDestroyed(raw *C.stream) {
 	filterOf(raw.config).Destroyed(s)
 }
 
-// refuseOnPanic answers a request with 503 if its callback panics: it must never be let in.
+// refuseOnPanic answers a request with 503 after a panic in its callback: the request must never be let in.
 func refuseOnPanic(s *Stream, action *C.int) {
 	if value := recover(); value != nil {
 		*action = C.GO_REFUSE
@@ -155,7 +155,7 @@ func refuseOnPanic(s *Stream, action *C.int) {
 	}
 }
 
-// reportPanic reports a panic's value, unless that is nil.
+// reportPanic reports a panic's value, unless nil.
 func reportPanic(number C.uintptr_t, s *Stream, value any) {
 	if value == nil {
 		return
@@ -171,7 +171,7 @@ var logged atomic.Int64
 // logEveryS is the time between logged panics, s.
 const logEveryS = 60
 
-// logPanic logs a panic's value, unless that is nil, with its stack; one a minute.
+// logPanic logs a panic's value, unless nil, with the stack; one a minute.
 func logPanic(value any, where string) {
 	if value == nil {
 		return
@@ -182,5 +182,5 @@ func logPanic(value any, where string) {
 	}
 }
 
-// LogPanic logs the value of a panic in a goroutine of the module, where it would end Envoy; it does nothing for nil.
+// LogPanic logs the value of a panic in a goroutine of the module, where a panic would end Envoy; nil: nothing.
 func LogPanic(value any) { logPanic(value, "goroutine") }

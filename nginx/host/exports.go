@@ -33,12 +33,12 @@ import (
 	"github.com/gatehouse/gatehouse/nginx/memfile"
 )
 
-// procs is the number of Ps of Go's scheduler: nginx's thread keeps one between its calls, and a yield must find
-// another. Go would take one for each core, and one alone where nginx is bound to a core. native-filter/dynmod/yield.go
-// says why nginx's thread yields, and TestGoVersion there fails when Go changes.
+// procs is the number of Ps of Go's scheduler: nginx's thread keeps a P between calls, and a yield must find another P.
+// By default Go takes a P for each core, and a single P where nginx is bound to a core. native-filter/dynmod/yield.go
+// explains why nginx's thread yields; TestGoVersion in dynmod fails when Go changes.
 const procs = 3
 
-// current is the edge of this process. nginx calls it on one thread.
+// current is the edge of this process. nginx calls current on one thread.
 var current *worker
 
 //export gh_start
@@ -134,7 +134,7 @@ func viewText(p *C.char, length C.size_t) string {
 	return unsafe.String((*byte)(unsafe.Pointer(p)), int(length))
 }
 
-// lend returns text for C. It must stay referenced as long as C reads it: Go's collector doesn't move memory.
+// lend returns text for C. The text must stay referenced while C reads: Go's collector doesn't move memory.
 func lend(s string) (*C.char, C.size_t) {
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))
 }
@@ -159,8 +159,8 @@ const logPanicsEvery = time.Minute
 
 var panicLogged time.Time
 
-// panicked logs a panic, one a minute, and counts it. The state of the VMs is unknown, so they are made anew; the
-// requests that wait get a 503.
+// panicked logs a panic, one a minute, and counts panics. The state of the VMs is unknown, so all VMs are made anew;
+// waiting requests get a 503.
 func (w *worker) panicked(value any) {
 	if time.Since(panicLogged) >= logPanicsEvery {
 		panicLogged = time.Now()

@@ -20,8 +20,8 @@ import (
 // waitMargin is how much longer than a call a request waits for its answer: the VM gives up 5 s after the timeout.
 const waitMargin = 10 * time.Second
 
-// judge judges a request by the target that the client sent, whatever nginx makes of it: a new one, or one that has
-// waited. It returns what to do with it, less than 0 if it must be refused as after a panic.
+// judge judges a request, new or after a wait, by the target from the client, whatever nginx makes of the target. It
+// returns the action on the request, less than 0 for a refusal as after a panic.
 func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C.int {
 	h := w.edge
 	target := viewText(q.target, q.target_length)
@@ -94,8 +94,8 @@ func flag(on bool) C.int32_t {
 	return 0
 }
 
-// takeToken validates the token of a request, which no upstream gets. It returns whether there is a valid one, and
-// false for a bad token, with which a request is refused on every path.
+// takeToken validates a request's token, which doesn't go upstream. It returns whether the request has a valid token,
+// and false for a bad token: a request with a bad token is refused on every path.
 func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 	lines, tokens, token := 0, 0, ""
 	for i := range headers {
@@ -119,8 +119,9 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 
 func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
 
-// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the Host header
-// is the same. In headers it makes the host what nginx takes for it. It does nothing if no rule depends on the host.
+// authority returns the authority of an absolute target, which nginx prefers to the Host header; "" if the Host header
+// is the same. In headers, the host becomes nginx's own reading of the host. Without rules by host, authority does
+// nothing.
 func (h *host) authority(headers []C.gh_element) string {
 	if !h.hosted {
 		return ""
@@ -149,8 +150,8 @@ func (h *host) authority(headers []C.gh_element) string {
 	return authority
 }
 
-// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port. It
-// leaves what can't be a host, which the policy refuses.
+// dotless returns a host without a dot at the end, which nginx removes, and without the port after such a dot. Text
+// that can't be a host stays unchanged, for the policy to refuse.
 func dotless(host string) string {
 	name, port, _ := strings.Cut(host, ":")
 	if strings.HasSuffix(name, ".") && policy.ValidPort(port) {
@@ -159,9 +160,9 @@ func dotless(host string) string {
 	return host
 }
 
-// appendHeaders appends method, target, authority if it isn't empty, and headers in the form of package headermap,
-// except Authorization if its token was taken. It reports whether a body follows. Values lose the white space around
-// them, of which nginx removes only spaces (RFC 9110, section 5.5).
+// appendHeaders appends method, target, authority, unless empty, and headers in the form of package headermap, except
+// Authorization with a taken token. It reports whether a body follows. Values lose the white space at both ends; nginx
+// removes only spaces (RFC 9110, section 5.5).
 func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_element, taken bool) (raw []byte,
 	hasBody bool) {
 	const pseudo = 2
@@ -215,8 +216,8 @@ func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_
 	return dst, hasBody
 }
 
-// give passes the answer to C and Lua. Lua keeps the body of a hit for other requests, but not of one that has waited:
-// it may be part of a fetch, which has all encodings, is at no address again, and would stay in memory as a whole.
+// give passes the answer to C and Lua. Lua keeps the body of a hit for other requests, except after a wait: the body
+// may be part of a fetch, which has all encodings, is at no address again, and would stay in memory as a whole.
 func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *C.gh_answer_head) C.int {
 	a := &w.edge.answer
 	*head = C.gh_answer_head{status: C.int32_t(a.status)}
@@ -241,7 +242,7 @@ func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *
 	return C.GH_REPLY
 }
 
-// keptBodies are the bodies that Lua keeps as strings. They are referenced here, so that the address of one is its own.
+// keptBodies are the bodies that Lua keeps as strings, referenced here to keep each address unique.
 type keptBodies struct {
 	byStart map[*byte]keptBody
 	size    int // bytes
@@ -253,13 +254,13 @@ type keptBody struct {
 	body []byte
 }
 
-// maxKept bounds the bodies that Lua keeps, bytes; a body of leastKept is cheaper to copy.
+// maxKept bounds the bodies in Lua, bytes; a body below leastKept is cheaper to copy.
 const (
 	maxKept   = 16 << 20
 	leastKept = 128
 )
 
-// number sets the key by which Lua keeps a body.
+// number sets the key of a body in Lua.
 func (k *keptBodies) number(body []byte, out *C.gh_out) {
 	if len(body) < leastKept {
 		return

@@ -29,7 +29,7 @@ func (f *File) page(number uint32) []byte { return f.pages[int(number)*pageSize:
 
 func (f *File) valid(page uint32) bool { return page != 0 && int(page) < len(f.links) }
 
-// length returns the length of the record that begins at a page.
+// length returns the length of the record at a page.
 func (f *File) length(page uint32) int {
 	if page == 0 {
 		return 0
@@ -37,8 +37,8 @@ func (f *File) length(page uint32) int {
 	return int(binary.NativeEndian.Uint32(f.page(page)))
 }
 
-// appendRecord appends the record that begins at a page; nil if there is none. Another one may be written there now, so
-// it may return anything, but reads within bounds.
+// appendRecord appends the record at a page; nil without a record. A writer may be writing a new record there, so
+// appendRecord may return anything, but reads within bounds.
 func (f *File) appendRecord(dst []byte, page uint32) []byte {
 	if !f.valid(page) {
 		return nil
@@ -59,7 +59,7 @@ func (f *File) appendRecord(dst []byte, page uint32) []byte {
 	}
 }
 
-// find returns a place, nil if its page doesn't exist.
+// find returns a place, nil without the place's page.
 func (f *File) find(region wire.Region, index uint32) *place {
 	switch region {
 	case wire.RegionState:
@@ -78,7 +78,7 @@ func (f *File) find(region wire.Region, index uint32) *place {
 	return &f.places(page)[index%placesIn]
 }
 
-// tableAt returns the index in tables of a place's page; false if there can be no such place.
+// tableAt returns the index in tables of a place's page; false for an impossible place.
 func (f *File) tableAt(region wire.Region, index uint32) (at int, ok bool) {
 	each := len(f.tables) / regions
 	at = int(index / placesIn)
@@ -139,7 +139,7 @@ func (f *File) fill(page uint32, record []byte) {
 	}
 }
 
-// replace has a place name another record, 0 for none, and frees the old one.
+// replace makes a place name another record, 0 for none, and frees the old record.
 func (f *File) replace(p *place, first uint32) {
 	before := p.Load()
 	number := uint32(before>>32) + 1
@@ -152,7 +152,7 @@ func (f *File) replace(p *place, first uint32) {
 	f.give(uint32(before))
 }
 
-// take takes n linked pages from the free ones.
+// take takes n linked pages from the free pages.
 func (f *File) take(n uint32) (first uint32, err error) {
 	free := f.free.Load()
 	if n > free {
@@ -189,8 +189,8 @@ func (f *File) give(first uint32) {
 	f.free.Add(n)
 }
 
-// repair finds out which pages are free, after a writer was killed. If the records are damaged, which no killed writer
-// does, it drops them all.
+// repair finds the free pages after a writer was killed. It drops all records if they are damaged; a killed writer
+// damages no record.
 func (f *File) repair() {
 	used := make([]bool, len(f.links))
 	if !f.mark(used) {
