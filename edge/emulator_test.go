@@ -175,7 +175,7 @@ func (e *emulator) Record(region wire.Region, index uint32) []byte {
 	return e.result(record)
 }
 
-func (*emulator) Keep(record []byte) []byte { return bytes.Clone(record) }
+func (*emulator) KeepRecord(record []byte) []byte { return bytes.Clone(record) }
 
 func (e *emulator) SetRecord(region wire.Region, index uint32, value []byte) error {
 	e.records[place(region, index)] = bytes.Clone(value)
@@ -226,7 +226,7 @@ func (e *emulator) RequestHeader(name string) string {
 
 func (e *emulator) RequestBody(size int) []byte { return e.result(e.body[:size]) }
 
-func (e *emulator) Source() []byte { return e.result([]byte(e.from)) }
+func (e *emulator) ClientAddress() []byte { return e.result([]byte(e.from)) }
 
 func (e *emulator) FilterState(name string) []byte { return e.result([]byte(e.states[name])) }
 
@@ -248,7 +248,7 @@ func (e *emulator) AddRequestHeader(name, value string) {
 	x.request = append(x.request, [2]string{clone(name), clone(value)})
 }
 
-func (e *emulator) Note(n policy.Note, value string) {
+func (e *emulator) SetNote(n policy.Note, value string) {
 	x := e.streams[e.current]
 	if n == policy.NoteCacheStatus {
 		x.cacheStatus = clone(value)
@@ -266,7 +266,7 @@ func (e *emulator) AwaitResponse() bool {
 func (e *emulator) respond(id uint32, etag string) {
 	e.callback(id, func() {
 		value := e.result([]byte(etag))
-		e.vm.Response(id, unsafe.String(unsafe.SliceData(value), len(value)))
+		e.vm.CompareResponse(id, unsafe.String(unsafe.SliceData(value), len(value)))
 	})
 }
 
@@ -285,15 +285,15 @@ func (e *emulator) Reply(status int, details string, headers, body []byte) {
 	x.reply = &reply{status: status, details: details, headers: all, body: bytes.Clone(body)}
 }
 
-func (e *emulator) Wake(id uint32, goOn func() Action) {
-	if e.Exists(id) && !e.streams[id].ended && goOn() == Continue {
+func (e *emulator) WakeStream(id uint32, goOn func() Action) {
+	if e.StreamExists(id) && !e.streams[id].ended && goOn() == Continue {
 		e.streams[id].resumed = true
 	}
 }
 
-func (e *emulator) Enter(id uint32) { e.current = id }
+func (e *emulator) EnterStream(id uint32) { e.current = id }
 
-func (e *emulator) Exists(id uint32) bool {
+func (e *emulator) StreamExists(id uint32) bool {
 	e.enters++
 	e.overwrite()
 	e.current = id // like Proxy-Wasm
@@ -301,7 +301,7 @@ func (e *emulator) Exists(id uint32) bool {
 	return ok
 }
 
-func (e *emulator) Call(c Call) (token, newest uint32, err error) {
+func (e *emulator) CallSidecar(c Call) (token, newest uint32, err error) {
 	if e.full {
 		return 0, 0, errors.New("no cluster")
 	}
@@ -326,7 +326,7 @@ func (e *emulator) DefineCounter(name string) uint32 {
 	return uint32(len(e.stats))
 }
 
-func (e *emulator) Count(id uint32, n uint64) {
+func (e *emulator) IncrementCounter(id uint32, n uint64) {
 	if n == 0 {
 		panic("the proxy refuses to add nothing")
 	}

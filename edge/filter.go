@@ -115,16 +115,16 @@ func (s *stream) sendReply(d *policy.Decision) Action {
 // it costs time.
 func (s *stream) noteRequest(rule int, device string) {
 	v := s.vm
-	v.host.Note(policy.NoteRule, v.engine.Config().RuleName(rule))
+	v.host.SetNote(policy.NoteRule, v.engine.Config().RuleName(rule))
 	if device != "" {
-		v.host.Note(policy.NoteDevice, device)
+		v.host.SetNote(policy.NoteDevice, device)
 	}
 }
 
 // noteUnenforced is noteRequest for a request that passes because the rule isn't enforced.
 func (s *stream) noteUnenforced(d *policy.Decision, rule int) {
 	s.noteRequest(rule, d.Credential.ID)
-	s.vm.host.Note(policy.NoteReason, d.Reason.WouldDeny())
+	s.vm.host.SetNote(policy.NoteReason, d.Reason.WouldDeny())
 }
 
 // passUpstream sends a request upstream with only the authenticated identity, and without a used secret.
@@ -140,7 +140,7 @@ func (s *stream) passUpstream(d *policy.Decision, r *policy.Request) {
 		s.tryHit(d, rule)
 	}
 	if d.CacheStatus != "" {
-		v.host.Note(policy.NoteCacheStatus, d.CacheStatus)
+		v.host.SetNote(policy.NoteCacheStatus, d.CacheStatus)
 		if r.HasIfModifiedSince() {
 			v.host.RemoveRequestHeader("if-modified-since")
 		}
@@ -159,10 +159,10 @@ func (s *stream) passUpstream(d *policy.Decision, r *policy.Request) {
 		v.host.AddRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.AddRequestHeader(policy.PermissionsHeader, v.engine.PermissionNames(d.Permissions))
 		if vary := v.engine.UpstreamVary(r); vary != "" {
-			v.host.Note(policy.NoteVary, vary)
-			v.host.Note(policy.NoteCacheControl, "private")
+			v.host.SetNote(policy.NoteVary, vary)
+			v.host.SetNote(policy.NoteCacheControl, "private")
 			if vary == policy.VaryAll {
-				v.host.Note(policy.NoteNoStore, "no-store")
+				v.host.SetNote(policy.NoteNoStore, "no-store")
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func (s *stream) pauseStream() *stream {
 // wakeStream wakes a paused request after the call's return.
 func (s *stream) wakeStream() {
 	delete(s.vm.paused, s.id)
-	s.vm.host.Wake(s.id, s.decideAgain)
+	s.vm.host.WakeStream(s.id, s.decideAgain)
 }
 
 // decideAgain decides a paused request.

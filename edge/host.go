@@ -19,8 +19,8 @@ type Host interface {
 
 	// Record returns a record of shared memory, nil if absent.
 	Record(region wire.Region, index uint32) []byte
-	// Keep returns a record, or a part of a record, for longer than the callback.
-	Keep(record []byte) []byte
+	// KeepRecord returns a record, or a part of a record, for longer than the callback.
+	KeepRecord(record []byte) []byte
 	SetRecord(region wire.Region, index uint32, value []byte) error
 	// State returns the state record, nil if absent, and the record's compare-and-swap number.
 	State() (record []byte, cas uint32)
@@ -39,8 +39,8 @@ type Host interface {
 	RequestHeader(name string) string
 	// RequestBody returns the first size bytes of the buffered request body.
 	RequestBody(size int) []byte
-	// Source returns the client's address with port, as trusted by the proxy; nil if unknown.
-	Source() []byte
+	// ClientAddress returns the client's address with port, as trusted by the proxy; nil if unknown.
+	ClientAddress() []byte
 	// FilterState returns an object from the filter state of the request or its connection; nil for none.
 	FilterState(name string) []byte
 	// Claim returns a claim of the request's token, which the proxy's JWT filter has validated and stored as metadata;
@@ -48,35 +48,35 @@ type Host interface {
 	Claim(metadata, name string) string
 	RemoveRequestHeader(name string)
 	AddRequestHeader(name, value string)
-	// Note sets a header that the route configuration adds to the upstream's response: adding the header here would
+	// SetNote sets a header that the route configuration adds to the upstream's response: adding the header here would
 	// need a callback for every response.
-	Note(n policy.Note, value string)
-	// AwaitResponse has [VM.Response] called with the current stream's response, or [VM.Ended] at the end of a stream
-	// without a response. It returns false if unsupported.
+	SetNote(n policy.Note, value string)
+	// AwaitResponse has [VM.CompareResponse] called with the current stream's response, or [VM.EndStream] at the end of
+	// a stream without a response. It returns false if unsupported.
 	AwaitResponse() bool
 	// Reply answers the request, with headers in the form of headermap.Append and details for access logs; its stream
 	// must pause and may not reply again.
 	Reply(status int, details string, headers, body []byte)
 
-	// Wake runs goOn in a callback of a paused stream, and applies the returned action: at once or, if the stream
+	// WakeStream runs goOn in a callback of a paused stream, and applies the returned action: at once or, if the stream
 	// belongs to another thread, later on the stream's thread. goOn doesn't run if the stream has ended, or the proxy
 	// itself has answered.
-	Wake(stream uint32, goOn func() Action)
-	// Exists reports whether the proxy has a stream; an ended stream may remain until idle. Afterwards there is no
-	// current stream, see Enter.
-	Exists(stream uint32) bool
-	// Enter makes the stream whose callback runs the current stream again.
-	Enter(stream uint32)
+	WakeStream(stream uint32, goOn func() Action)
+	// StreamExists reports whether the proxy has a stream; an ended stream may remain until idle. Afterwards there is
+	// no current stream, see EnterStream.
+	StreamExists(stream uint32) bool
+	// EnterStream makes the stream whose callback runs the current stream again.
+	EnterStream(stream uint32)
 
-	// Call makes a call. The answer arrives with the returned token, even if the current stream has gone, but not if
-	// the plugin has. newest is the call's newest stream or, after joining another worker's equal call, the newest
-	// stream of the equal call.
-	Call(c Call) (token, newest uint32, err error)
+	// CallSidecar makes a call. The answer arrives with the returned token, even if the current stream has gone, but
+	// not if the plugin has. newest is the call's newest stream or, after joining another worker's equal call, the
+	// newest stream of the equal call.
+	CallSidecar(c Call) (token, newest uint32, err error)
 
 	// DefineCounter returns the id of the counter called name, 0 on failure.
 	DefineCounter(name string) (id uint32)
-	// Count adds n > 0 to a counter.
-	Count(id uint32, n uint64)
+	// IncrementCounter adds n > 0 to a counter.
+	IncrementCounter(id uint32, n uint64)
 	Warn(message string)
 }
 

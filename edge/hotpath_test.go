@@ -250,7 +250,7 @@ func (q *quiet) Reply(status int, _ string, _, _ []byte) { q.status = status }
 func (*quiet) RemoveRequestHeader(string)                {}
 func (*quiet) AddRequestHeader(string, string)           {}
 func (*quiet) AwaitResponse() bool                       { return true }
-func (*quiet) Note(policy.Note, string)                  {}
+func (*quiet) SetNote(policy.Note, string)               {}
 
 // TestHostileRequests sends requests at the limits of the proxy, and larger ones than the arena. Each gets an answer,
 // and the next good request its own.

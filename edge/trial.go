@@ -34,8 +34,8 @@ func (v *VM) AwaitsResponse(id uint32) bool {
 	return ok
 }
 
-// Response compares the response to a stream, by entity-tag, "" for none, in another callback of the stream.
-func (v *VM) Response(id uint32, etag string) {
+// CompareResponse compares the response to a stream, by entity-tag, "" for none, in another callback of the stream.
+func (v *VM) CompareResponse(id uint32, etag string) {
 	t, ok := v.trials[id]
 	if !ok {
 		return
@@ -44,7 +44,7 @@ func (v *VM) Response(id uint32, etag string) {
 	counter := policy.CompareETags(t.etag, etag)
 	v.count(t.rule, counter)
 	if counter == policy.WouldHitDifferent && !t.spared {
-		v.host.Note(policy.NoteReason, policy.ReasonDifferent)
+		v.host.SetNote(policy.NoteReason, policy.ReasonDifferent)
 	}
 }
 

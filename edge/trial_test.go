@@ -250,7 +250,7 @@ func TestTriedCache(t *testing.T) {
 		t.Error("a miss awaits its response")
 	}
 	e.end(begin("/a"))
-	e.vm.Ended(begin("/a"))
+	e.vm.EndStream(begin("/a"))
 	waits := begin("/a")
 	e.tick()
 	if len(e.vm.trials) != 1 {

@@ -102,7 +102,7 @@ func (v *VM) Tick() {
 	v.hits.sendReport(v)
 	v.failLateCalls()          // it wakes streams
 	for id := range v.trials { // last: it enters them
-		if !v.host.Exists(id) {
+		if !v.host.StreamExists(id) {
 			v.countNotCompared(id)
 		}
 	}
@@ -139,7 +139,7 @@ const lateMS = 5000
 func (v *VM) callSidecar(c Call, done func(body []byte)) (newest uint32, err error) {
 	config := v.engine.Config()
 	c.Cluster, c.Timeout = config.SidecarCluster, config.SidecarTimeout
-	token, newest, err := v.host.Call(c)
+	token, newest, err := v.host.CallSidecar(c)
 	if err == nil {
 		v.pendingCalls[token] = pendingCall{done, v.host.Now() + config.SidecarTimeout.Milliseconds() + lateMS}
 	}
@@ -207,7 +207,7 @@ func (v *VM) sweepPushes() {
 		return
 	}
 	for id := range v.pushes {
-		if !v.host.Exists(id) {
+		if !v.host.StreamExists(id) {
 			delete(v.pushes, id)
 		}
 	}
@@ -219,11 +219,11 @@ func (v *VM) sweepPushes() {
 // stream.
 func (v *VM) forgetEnded(current uint32) {
 	for id := range v.paused {
-		if !v.host.Exists(id) {
+		if !v.host.StreamExists(id) {
 			v.forgetStream(id)
 		}
 	}
-	v.host.Enter(current)
+	v.host.EnterStream(current)
 	v.forgetAt = len(v.paused) + sweepLeast
 }
 
@@ -235,8 +235,9 @@ func (v *VM) forgetStream(id uint32) {
 	}
 }
 
-// Ended forgets a stream. Hosts that know the end of a stream call Ended; the VM asks the rest by [Host.Exists].
-func (v *VM) Ended(id uint32) {
+// EndStream forgets a stream. Hosts that know the end of a stream call EndStream; the VM asks the rest by
+// [Host.StreamExists].
+func (v *VM) EndStream(id uint32) {
 	delete(v.pushes, id)
 	v.forgetStream(id)
 	v.countNotCompared(id)
@@ -278,7 +279,7 @@ func (v *VM) clientAddress() string {
 	case from.FilterState != "":
 		return policy.CanonicalAddress(string(v.host.FilterState(from.FilterState)))
 	}
-	return policy.CanonicalAddress(string(v.host.Source()))
+	return policy.CanonicalAddress(string(v.host.ClientAddress()))
 }
 
 // requestOrigin returns the id and the trace of the current context's request, as far as they are valid.
@@ -311,7 +312,7 @@ func (v *VM) flushCounters() {
 				continue
 			}
 			if id := v.counterID(i-1, c); id != 0 {
-				v.host.Count(id, counts[c])
+				v.host.IncrementCounter(id, counts[c])
 				counts[c] = 0
 			}
 		}
@@ -360,7 +361,7 @@ func (v *VM) Body(epoch uint64, variant wire.Variant) *policy.Body {
 	if err != nil {
 		return nil
 	}
-	return v.bodies.put(epoch, variant, v.host.Keep(body))
+	return v.bodies.put(epoch, variant, v.host.KeepRecord(body))
 }
 
 func indentLines(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

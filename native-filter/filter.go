@@ -235,7 +235,7 @@ func (f *filter) Response(s *dynmod.Stream, etag string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.proxy.enterStream(s)
-	w.vm.Response(s.ID(), etag)
+	w.vm.CompareResponse(s.ID(), etag)
 }
 
 // Destroyed implements dynmod.Filter.
@@ -244,7 +244,7 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.held, s.ID())
-	w.vm.Ended(s.ID())
+	w.vm.EndStream(s.ID())
 }
 
 // deliverAnswer brings the answer to a call.

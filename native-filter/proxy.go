@@ -43,8 +43,8 @@ func (*proxy) Now() int64 { return time.Now().UnixMilli() }
 
 func (*proxy) Record(region wire.Region, index uint32) []byte { return shared.Record(region, index) }
 
-// Keep implements edge.Host: nobody changes a record.
-func (*proxy) Keep(record []byte) []byte { return record }
+// KeepRecord implements edge.Host: nobody changes a record.
+func (*proxy) KeepRecord(record []byte) []byte { return record }
 
 func (*proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
 	return shared.SetRecord(region, index, value)
@@ -74,7 +74,7 @@ func (p *proxy) RequestHeaders() []byte {
 }
 
 func (p *proxy) RequestHeader(name string) string {
-	return headermap.Value(p.RequestHeaders(), name)
+	return headermap.JoinedValues(p.RequestHeaders(), name)
 }
 
 func (p *proxy) RequestBody(size int) []byte {
@@ -82,7 +82,7 @@ func (p *proxy) RequestBody(size int) []byte {
 	return body[:min(size, len(body))]
 }
 
-func (p *proxy) Source() []byte { return p.stream.ClientAddress() }
+func (p *proxy) ClientAddress() []byte { return p.stream.ClientAddress() }
 
 func (p *proxy) FilterState(name string) []byte { return p.stream.FilterState(name) }
 
@@ -119,7 +119,7 @@ var noteStates = [...]string{
 	policy.NoteReason:       "wasm." + policy.NoteReason.String(),
 }
 
-func (p *proxy) Note(n policy.Note, value string) {
+func (p *proxy) SetNote(n policy.Note, value string) {
 	p.logRefused(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
 }
 
@@ -133,24 +133,24 @@ func (p *proxy) Reply(status int, details string, headers, body []byte) {
 	p.answer.Set(status, details, headers, body)
 }
 
-// Wake implements edge.Host. It is called on a foreign thread; on the stream's thread, filter.Woken continues the
+// WakeStream implements edge.Host. It is called on a foreign thread; on the stream's thread, filter.Woken continues the
 // stream.
-func (p *proxy) Wake(id uint32, goOn func() edge.Action) {
+func (p *proxy) WakeStream(id uint32, goOn func() edge.Action) {
 	if h := p.worker.held[id]; h != nil {
 		h.goOn = goOn
 		h.stream.Wake()
 	}
 }
 
-// Exists implements edge.Host: filter.Destroyed tells the VM the end of streams.
-func (*proxy) Exists(uint32) bool { return true }
+// StreamExists implements edge.Host: filter.Destroyed tells the VM the end of streams.
+func (*proxy) StreamExists(uint32) bool { return true }
 
-func (*proxy) Enter(uint32) {}
+func (*proxy) EnterStream(uint32) {}
 
 var errStopped = errors.New("the configuration has gone")
 
-// Call implements edge.Host: the main thread makes the call, later.
-func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
+// CallSidecar implements edge.Host: the main thread makes the call, later.
+func (p *proxy) CallSidecar(c edge.Call) (token, newest uint32, err error) {
 	w := p.worker
 	w.token++
 	token = w.token
@@ -167,7 +167,9 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 // DefineCounter implements edge.Host: all counters are defined with the configuration, as Envoy demands.
 func (p *proxy) DefineCounter(name string) uint32 { return p.worker.filter.counters[name] }
 
-func (p *proxy) Count(id uint32, n uint64) { p.worker.filter.config.IncrementCounter(uint64(id-1), n) }
+func (p *proxy) IncrementCounter(id uint32, n uint64) {
+	p.worker.filter.config.IncrementCounter(uint64(id-1), n)
+}
 
 func (*proxy) Warn(message string) { dynmod.Log(dynmod.Warn, message) }
 

@@ -47,7 +47,7 @@ func (p *proxy) askAgain() {
 	p.dropped = nil
 }
 
-func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
+func (p *proxy) CallSidecar(c edge.Call) (token, newest uint32, err error) {
 	r := &request{Call: c}
 	r.Body = bytes.Clone(c.Body)
 	r.token, err = p.dispatchCall(r)
@@ -57,8 +57,8 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 // dispatchCall makes a call in the context of the running callback.
 func (p *proxy) dispatchCall(r *request) (token uint32, err error) {
 	by, entered := p.running, p.entered
-	p.Enter(by.id)
-	defer p.Enter(entered)
+	p.EnterStream(by.id)
+	defer p.EnterStream(entered)
 	token, err = proxywasm.DispatchHttpCall(r.Cluster, r.Headers(),
 		r.Body, nil, uint32(r.Timeout.Milliseconds()), func(_, size, _ int) {
 			delete(by.calls, token)

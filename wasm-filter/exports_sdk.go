@@ -71,7 +71,7 @@ func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
 	if err != nil {
 		etag = ""
 	}
-	module.Response(c.id, etag)
+	module.CompareResponse(c.id, etag)
 	return types.ActionContinue
 }
 

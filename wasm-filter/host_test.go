@@ -73,14 +73,14 @@ func (*fake) RequestHeader(string) string { return "" }
 func (*fake) RemoveRequestHeader(string)      {}
 func (*fake) AddRequestHeader(string, string) {}
 
-func (*fake) AwaitResponse() bool      { return false }
-func (*fake) Note(policy.Note, string) {}
+func (*fake) AwaitResponse() bool         { return false }
+func (*fake) SetNote(policy.Note, string) {}
 
 func (f *fake) Reply(status int, _ string, _, _ []byte) { f.streams[f.current].status = status }
 
-func (*fake) DefineCounter(string) uint32 { return 1 }
-func (*fake) Count(uint32, uint64)        {}
-func (f *fake) Warn(message string)       { f.logs = append(f.logs, message) }
+func (*fake) DefineCounter(string) uint32     { return 1 }
+func (*fake) IncrementCounter(uint32, uint64) {}
+func (f *fake) Warn(message string)           { f.logs = append(f.logs, message) }
 
 // logged fails the test unless the log has a text.
 func (f *fake) logged(t *testing.T, want string) {

@@ -36,7 +36,7 @@ func (*proxy) Record(region wire.Region, index uint32) []byte {
 	return orNil(value, err)
 }
 
-func (*proxy) Keep(record []byte) []byte { return record }
+func (*proxy) KeepRecord(record []byte) []byte { return record }
 
 func (*proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
 	return proxywasm.SetSharedData(recordKey(region, index), value, 0)
@@ -91,7 +91,7 @@ func (*proxy) RequestHeader(name string) string {
 
 func (*proxy) RequestBody(size int) []byte { return orNil(proxywasm.GetHttpRequestBody(0, size)) }
 
-func (*proxy) Source() []byte { return readProperty("source", "address") }
+func (*proxy) ClientAddress() []byte { return readProperty("source", "address") }
 
 func (*proxy) FilterState(name string) []byte { return readProperty("filter_state", name) }
 
@@ -109,7 +109,7 @@ func (*proxy) AddRequestHeader(name, value string) {
 	logFailure(proxywasm.AddHttpRequestHeader(name, value), "add request header", name)
 }
 
-func (*proxy) Note(n policy.Note, value string) {
+func (*proxy) SetNote(n policy.Note, value string) {
 	logFailure(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
 }
 
@@ -122,7 +122,7 @@ func (*proxy) Reply(status int, _ string, headers, body []byte) {
 	logFailure(proxywasm.SendHttpResponse(uint32(status), fields, body, noGRPCStatus), "local reply", "")
 }
 
-func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
+func (p *proxy) WakeStream(stream uint32, goOn func() edge.Action) {
 	if p.enterPaused(stream) && goOn() == edge.Continue {
 		logFailure(proxywasm.ResumeHttpRequest(), "resume request", "")
 	}
@@ -130,10 +130,11 @@ func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
 
 // enterPaused is as in proxy_wasip1.go.
 func (p *proxy) enterPaused(stream uint32) bool {
-	return p.Exists(stream) && readProperty("request", "duration") == nil && !isAnswered(readProperty("response", "code"))
+	return p.StreamExists(stream) && readProperty("request", "duration") == nil &&
+		!isAnswered(readProperty("response", "code"))
 }
 
-func (p *proxy) Exists(stream uint32) bool {
+func (p *proxy) StreamExists(stream uint32) bool {
 	if proxywasm.SetEffectiveContext(stream) != nil {
 		return false
 	}
@@ -141,7 +142,7 @@ func (p *proxy) Exists(stream uint32) bool {
 	return true
 }
 
-func (p *proxy) Enter(stream uint32) { p.Exists(stream) }
+func (p *proxy) EnterStream(stream uint32) { p.StreamExists(stream) }
 
 // callBody returns the first size bytes of the answer in the current callback, nil unless the status is 200. A reset
 // call has no headers; a failed connection has a 503's.
@@ -157,7 +158,7 @@ func (*proxy) callBody(size int) []byte {
 
 func (*proxy) DefineCounter(name string) uint32 { return uint32(proxywasm.DefineCounterMetric(name)) }
 
-func (*proxy) Count(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
+func (*proxy) IncrementCounter(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
 
 func (*proxy) Warn(message string) { proxywasm.LogWarn(message) }
 

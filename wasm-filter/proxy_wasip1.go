@@ -39,7 +39,7 @@ func (p *proxy) Record(region wire.Region, index uint32) []byte {
 	return orNil(value, err)
 }
 
-func (*proxy) Keep(record []byte) []byte { return bytes.Clone(record) }
+func (*proxy) KeepRecord(record []byte) []byte { return bytes.Clone(record) }
 
 func (p *proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
 	return abi.SetSharedData(p.recordKey(region, index), value, 0)
@@ -92,7 +92,7 @@ func (*proxy) RequestHeader(name string) string {
 
 func (*proxy) RequestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
 
-func (*proxy) Source() []byte { return orNil(abi.Property("source\x00address")) }
+func (*proxy) ClientAddress() []byte { return orNil(abi.Property("source\x00address")) }
 
 func (*proxy) FilterState(name string) []byte { return orNil(abi.Property("filter_state\x00" + name)) }
 
@@ -109,8 +109,8 @@ func (p *proxy) AddRequestHeader(name, value string) {
 	p.logFailure(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-// Note implements edge.Host: Envoy stores a property in the filter state, under its name after "wasm.".
-func (p *proxy) Note(n policy.Note, value string) {
+// SetNote implements edge.Host: Envoy stores a property in the filter state, under its name after "wasm.".
+func (p *proxy) SetNote(n policy.Note, value string) {
 	p.logFailure(abi.SetProperty(n.String(), value), "set property", n.String())
 }
 
@@ -121,7 +121,7 @@ func (p *proxy) Reply(status int, details string, headers, body []byte) {
 	p.logFailure(abi.Reply(status, details, headers, body), "local reply", "")
 }
 
-func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
+func (p *proxy) WakeStream(stream uint32, goOn func() edge.Action) {
 	abi.BeginCallback() // one answer may wake many streams
 	if p.enterPaused(stream) && goOn() == edge.Continue {
 		p.logFailure(abi.ContinueRequest(), "resume request", "")
@@ -133,7 +133,7 @@ func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
 // stream has a duration. A stream that Envoy has answered, after a timeout, may exist until the client has read the
 // answer.
 func (p *proxy) enterPaused(stream uint32) bool {
-	if !p.Exists(stream) {
+	if !p.StreamExists(stream) {
 		return false
 	}
 	if _, err := abi.Property("request\x00duration"); err == nil {
@@ -142,11 +142,11 @@ func (p *proxy) enterPaused(stream uint32) bool {
 	return !isAnswered(orNil(abi.Property("response\x00code")))
 }
 
-func (*proxy) Exists(stream uint32) bool { return abi.Enter(stream) == nil }
+func (*proxy) StreamExists(stream uint32) bool { return abi.Enter(stream) == nil }
 
-func (*proxy) Enter(stream uint32) { _ = abi.Enter(stream) }
+func (*proxy) EnterStream(stream uint32) { _ = abi.Enter(stream) }
 
-func (*proxy) Call(c edge.Call) (token, newest uint32, err error) {
+func (*proxy) CallSidecar(c edge.Call) (token, newest uint32, err error) {
 	token, err = abi.Call(c.Cluster, headermap.Append(nil, c.Headers()), c.Body, c.Timeout)
 	return token, c.Newest, err
 }
@@ -169,7 +169,7 @@ func (p *proxy) DefineCounter(name string) uint32 {
 	return id
 }
 
-func (p *proxy) Count(id uint32, n uint64) {
+func (p *proxy) IncrementCounter(id uint32, n uint64) {
 	p.logFailure(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
 }
 

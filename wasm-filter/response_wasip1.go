@@ -16,6 +16,6 @@ func proxyOnResponseHeaders(id, _, _ uint32) uint32 {
 	if err != nil {
 		etag = ""
 	}
-	module.Response(id, etag)
+	module.CompareResponse(id, etag)
 	return 0
 }

@@ -61,10 +61,10 @@ func ParseFields(raw []byte) (Fields, bool) {
 	return f, true
 }
 
-// More reports whether a field remains.
-func (f *Fields) More() bool { return f.next < f.count }
+// HasMore reports whether a field remains.
+func (f *Fields) HasMore() bool { return f.next < f.count }
 
-// Next returns the next field, whose name and value refer to the header map. A field must remain, see More.
+// Next returns the next field, whose name and value refer to the header map. A field must remain, see HasMore.
 func (f *Fields) Next() (name, value string) {
 	both := *(*uint64)(unsafe.Add(f.base, 4+8*f.next))
 	nameLength, valueLength := uint32(both), uint32(both>>32)
@@ -79,7 +79,7 @@ func (f *Fields) Next() (name, value string) {
 // Parse returns all fields of raw, names and values, without a copy; false if raw is shorter than the header tells.
 func Parse(raw []byte) (headers [][2]string, ok bool) {
 	fields, ok := ParseFields(raw)
-	for ok && fields.More() {
+	for ok && fields.HasMore() {
 		name, value := fields.Next()
 		headers = append(headers, [2]string{name, value})
 	}
@@ -100,11 +100,11 @@ func Append(dst []byte, headers [][2]string) []byte {
 	return dst
 }
 
-// Value returns the values of a name in serialized headers, joined by commas (RFC 9110, section 5.3); "" without the
-// name.
-func Value(headers []byte, name string) (values string) {
+// JoinedValues returns the values of a name in serialized headers, joined by commas (RFC 9110, section 5.3); "" without
+// the name.
+func JoinedValues(headers []byte, name string) (values string) {
 	fields, _ := ParseFields(headers)
-	for found := false; fields.More(); {
+	for found := false; fields.HasMore(); {
 		if n, value := fields.Next(); n != name {
 			continue
 		} else if found {

@@ -25,7 +25,7 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 		e.setGovernor(e.governors.findGovernor(fields))
 	}
 	all := fields
-	for fields.More() {
+	for fields.HasMore() {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.plain = plainPath(value)
 			l.candidate = e.findCandidate(l.path, e.governor.First)

@@ -31,7 +31,7 @@ func (e *Engine) registerRemoved(names []string) {
 //
 //go:noinline
 func (e *Engine) findRemoved(fields headermap.Fields) (names []string) {
-	for fields.More() {
+	for fields.HasMore() {
 		if name, _ := fields.Next(); e.isRemoved(name) {
 			names = append(names, name)
 		}

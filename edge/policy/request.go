@@ -115,7 +115,7 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	if fields.NameBits&e.removedBits != 0 {
 		r.Removed = e.findRemoved(fields)
 	}
-	for fields.More() {
+	for fields.HasMore() {
 		name, value := fields.Next()
 		for _, known := range e.known[min(len(name), lastLength)] {
 			if known.name != name {

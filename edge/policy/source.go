@@ -27,7 +27,7 @@ func formatAddress(a netip.Addr) string { return a.WithZone("").Unmap().String()
 func HeaderAddress(headers []byte, name string) string {
 	fields, _ := headermap.ParseFields(headers)
 	last := ""
-	for fields.More() {
+	for fields.HasMore() {
 		if n, value := fields.Next(); n == name {
 			last = value
 		}

@@ -73,7 +73,7 @@ func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem 
 	}
 	d.Key = would.Key
 	fields, _ := headermap.ParseFields(would.Headers)
-	for fields.More() {
+	for fields.HasMore() {
 		if name, value := fields.Next(); name == "etag" {
 			d.WouldHit = value
 		}

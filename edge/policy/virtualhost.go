@@ -321,7 +321,7 @@ func newGovernors(c *Config, none *governor) *governors {
 func (h *governors) findGovernor(fields headermap.Fields) *governor {
 	h.host, h.matched = "", matchedDomain{host: NoVirtualHost}
 	authority, lines := "", 0
-	for fields.More() {
+	for fields.HasMore() {
 		if name, value := fields.Next(); name == ":authority" || name == "host" {
 			authority = value
 			lines++

@@ -162,7 +162,7 @@ func TestLockIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	stopped, f := openTest(t, path), openTest(t, path)
 	set(t, f, wire.RegionObjects, 1, []byte("x"))
-	if err := stopped.lock(); err != nil {
+	if err := stopped.lockWriter(); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
@@ -172,7 +172,7 @@ func TestLockIsBounded(t *testing.T) {
 	if got := f.Record(wire.RegionObjects, 1); string(got) != "x" {
 		t.Errorf("a reader got %q, want x", got)
 	}
-	stopped.unlock()
+	stopped.unlockWriter()
 	set(t, f, wire.RegionObjects, 1, []byte("y"))
 }
 
@@ -231,7 +231,7 @@ func TestBlankedBodiesTakeNothing(t *testing.T) {
 // TestSize: all pages that Size counts with are there.
 func TestSize(t *testing.T) {
 	const budget, objects, verdicts = 256 << 20, 100_000, 100_000
-	size := Size(budget, objects, verdicts)
+	size := SizeFor(budget, objects, verdicts)
 	each := (size - headSize - pageSize) / (placesIn*(pageSize+4) + 4*regions)
 	want := int64(budget + 4*objects*perBody + objects*perObject + verdicts*perVerdict + passing)
 	if have := each * placesIn * pageSize; have < want || have > want+3*placesIn*pageSize {
@@ -366,13 +366,13 @@ func isNumbered(record []byte) (n uint64, ok bool) {
 
 // TestDamagedWhileUsed damages the file under a writer, which drops all records rather than use them.
 func TestDamagedWhileUsed(t *testing.T) {
-	third := func(f *File) uint32 { return uint32(f.find(wire.RegionObjects, 3).Load()) }
+	third := func(f *File) uint32 { return uint32(f.findPlace(wire.RegionObjects, 3).Load()) }
 	for name, damage := range map[string]func(f *File){
 		"a record that is its own next page": func(f *File) { f.links[third(f)] = third(f) },
-		"a record that is too long":          func(f *File) { binary.NativeEndian.PutUint32(f.page(third(f)), 1<<31) },
-		"a page beyond the last one":         func(f *File) { f.find(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
+		"a record that is too long":          func(f *File) { binary.NativeEndian.PutUint32(f.pageBytes(third(f)), 1<<31) },
+		"a page beyond the last one":         func(f *File) { f.findPlace(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
 		"a table beyond the last page":       func(f *File) { f.tables[0].Store(1 << 31) },
-		"two places with one record":         func(f *File) { f.find(wire.RegionObjects, 4).Store(uint64(third(f))) },
+		"two places with one record":         func(f *File) { f.findPlace(wire.RegionObjects, 4).Store(uint64(third(f))) },
 		"a free page beyond the last one":    func(f *File) { f.firstFree = 1 << 31 },
 	} {
 		f := newTest(t)

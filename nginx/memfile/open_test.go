@@ -141,8 +141,8 @@ func TestGeometry(t *testing.T) {
 		}
 		f.links[len(f.links)-1] = 0xffffffff
 		f.tables[len(f.tables)-1].Store(0xfffffffe)
-		f.page(uint32(len(f.links) - 1))[pageSize-1] = 1
-		if f.links[0] != 0 || f.page(0)[0] != 0 || f.links[len(f.links)-1] != 0xffffffff {
+		f.pageBytes(uint32(len(f.links) - 1))[pageSize-1] = 1
+		if f.links[0] != 0 || f.pageBytes(0)[0] != 0 || f.links[len(f.links)-1] != 0xffffffff {
 			t.Errorf("%d bytes: parts overlap", size)
 		}
 		f.Close()
@@ -155,7 +155,7 @@ func TestRecordsMustBeConfirmed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	confirmed := func(f *File, want bool, when string) {
 		t.Helper()
-		if got := f.Confirmed(); got != want {
+		if got := f.IsConfirmed(); got != want {
 			t.Errorf("%s: confirmed %v, want %v", when, got, want)
 		}
 	}
@@ -376,7 +376,7 @@ func TestSizeInChart(t *testing.T) {
 		for _, objects := range []int64{1, 1000, 100_000, 10_000_000} {
 			for _, verdicts := range []int64{1, 100_000, 10_000_000} {
 				size := budget + perBody*min(4*objects, budget/smallest) + perObject*objects + perVerdict*verdicts + passing<<20
-				file, want := more+size*factor>>30, Size(budget, objects, verdicts)
+				file, want := more+size*factor>>30, SizeFor(budget, objects, verdicts)
 				if file<<20 < want || file<<20 > want+3<<20+want/1000 {
 					t.Errorf("memory of %d bytes, %d objects, %d verdicts: %d MiB in the chart, want %d bytes", budget, objects,
 						verdicts, file, want)

@@ -15,10 +15,10 @@ import (
 	"runtime"
 )
 
-// Config is a configuration of the module. What it allocates in C stays: tests are short.
+// Config is a configuration of the module. Allocations in C stay: tests are short.
 type Config struct{ c *C.fake_config }
 
-// Config is a configuration of the module. Allocations in C stay: tests are short.
+// NewConfig makes a configuration; ok is false if the module refuses it.
 func NewConfig(configuration string) (c *Config, ok bool) {
 	c = &Config{(*C.fake_config)(C.calloc(1, C.sizeof_fake_config))}
 	return c, bool(C.fake_config_new(c.c, text(configuration)))
