@@ -50,7 +50,7 @@ func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body 
 func (c *bodyCache) drop(slot uint32) {
 	if e, ok := c.entries[slot]; ok {
 		c.size -= len(e.body.Bytes)
-		e.body.Bytes = nil // cached answers refer to it
+		e.body.Bytes = nil // cached answers refer to the body
 		delete(c.entries, slot)
 	}
 }

@@ -25,11 +25,11 @@ const (
 type calls struct {
 	vm         *VM
 	inFlight   map[string]*call
-	fetches    int // of those in flight
+	fetches    int // in flight
 	throttles  throttles
 	guesses    guesses
 	failed     int    // since the last report
-	failure    string // one of them
+	failure    string // of one failed call
 	reportedMS int64  // time of the last report, unix ms
 }
 
@@ -38,9 +38,9 @@ type call struct {
 	key     string
 	path    string
 	body    []byte
-	source  string    // of the first request for it
-	device  string    // whose secret the call has, "" if it has none
-	right   bool      // shared memory tells that the secret is right
+	source  string    // of the call's first request
+	device  string    // the device of the call's secret, "" for none
+	right   bool      // the secret is right by shared memory
 	newest  uint32    // the newest stream when the call was made
 	waiting []*stream // some may have ended, see vm.forgetEnded
 }
@@ -154,7 +154,7 @@ func (c *calls) dispatchCall(pending *call) bool {
 
 // deliverAnswer continues every waiting request.
 func (c *calls) deliverAnswer(pending *call, body []byte) {
-	body = bytes.Clone(body) // a request that makes a second call refers to it until then
+	body = bytes.Clone(body) // requests refer to body until a second call
 	c.learnThrottle(pending, body)
 	for _, s := range pending.waiting {
 		s.takeAnswer(pending, body)

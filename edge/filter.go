@@ -12,7 +12,7 @@ type stream struct {
 	id      uint32
 	answers policy.Answers
 
-	call      *call // that it waits for
+	call      *call // the awaited call
 	callIndex int   // in call.waiting
 }
 

@@ -27,8 +27,8 @@ const guardRegion = wire.Region(0xff)
 // guardWriter changes the guard for the batches of one VM.
 type guardWriter struct {
 	host   Host
-	raised bool   // by the batch that is applied
-	own    uint64 // what this VM has added
+	raised bool   // by the current batch
+	own    uint64 // this VM's sum
 	// others is the sum of other VMs at the begin of the last batch, idle the number of batches since others changed.
 	others uint64
 	idle   int
@@ -86,7 +86,7 @@ func (g *guardWriter) lowerBy(n int64) bool {
 
 // guardReader is a VM's reader of the guard.
 type guardReader struct {
-	known bool // it is the push listener's
+	known bool // the guard is the push listener's
 }
 
 // readGuard returns the guard's value; 0: unknown, or objects are being written.

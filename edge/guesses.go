@@ -36,7 +36,7 @@ type deviceNetwork struct {
 
 // guessState is the knowledge about a device and network.
 type guessState struct {
-	atMS int64 // of the sidecar's last answer or, before it, of the request, unix ms
+	atMS int64 // of the sidecar's last answer or, before any answer, of the request, unix ms
 	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if own, the edge decides by
 	// itself, because the device authenticated from there before.
 	forMS int64
@@ -57,7 +57,7 @@ func (g *guesses) rememberFirst(p deviceNetwork, nowMS int64) bool {
 		return false
 	}
 	if !found && len(g.wrongOnce) >= maxOnce {
-		return false // to forget others would permit them another first one
+		return false // a forgotten pair would have another first guess
 	}
 	p.device = strings.Clone(p.device)
 	g.wrongOnce[p] = nowMS
@@ -143,7 +143,7 @@ func (g *guesses) recordCall(p deviceNetwork, nowMS int64) {
 // known to be right.
 func (g *guesses) recordAnswer(p deviceNetwork, nowMS int64, outcome wire.Outcome, throttleMS uint32, right bool) {
 	switch k, found := g.findGuess(p, nowMS); {
-	case outcome == wire.Allow: // the device authenticates from there
+	case outcome == wire.Allow: // the device authenticates from the network
 		g.dropGuess(p)
 	case outcome == wire.Deny:
 		g.storeGuess(p, guessState{nowMS, int64(throttleMS), throttleMS > 0})
@@ -166,7 +166,7 @@ func (c *calls) mustAsk(s *stream, d *policy.Decision, nowMS int64) bool {
 	}
 	network, ok := wire.Network(c.vm.clientAddress())
 	if !ok {
-		return false // all devices may share it
+		return false // all devices may share an unknown source
 	}
 	p := deviceNetwork{d.Credential.ID, network}
 	k, found := c.guesses.findGuess(p, nowMS)

@@ -21,7 +21,7 @@ const (
 // harm.
 type hits struct {
 	ticks  int // since the last report
-	skip   int // hits until one is reported
+	skip   int // hits until the next reported hit
 	report []byte
 }
 

@@ -10,7 +10,7 @@ import (
 type pendingTrial struct {
 	rule   int
 	etag   string // of the cache
-	spared bool   // it has a reason already
+	spared bool   // the request has a reason already
 }
 
 // tryHit counts a would-be hit, now or with the response to compare.
@@ -19,7 +19,7 @@ type pendingTrial struct {
 func (s *stream) tryHit(d *policy.Decision, rule int) {
 	v := s.vm
 	if d.Key != "" {
-		v.hits.sampleHit(d.Key) // what is tried stays in memory, as if it were served
+		v.hits.sampleHit(d.Key) // objects on trial stay in memory like served objects
 	}
 	if !v.host.AwaitResponse() {
 		v.count(rule, policy.WouldHitNotCompared)

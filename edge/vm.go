@@ -30,14 +30,14 @@ type VM struct {
 	// writing is the guard's writer, of the push listener.
 	writing guardWriter
 	bodies  bodyCache
-	defined int     // tallies whose expected counters are defined
+	defined int     // number of tallies with defined counters
 	tallies []tally // by rule, beginning with policy.NoRule
 
-	newest uint32 // the greatest id of a stream whose headers have arrived
+	newest uint32 // the greatest id of a stream with headers
 
 	replied int // bytes of bodies in the replies of the current callback
 	unread  int // see Unread
-	woken   int // of bodies for streams that were woken by the newest answer
+	woken   int // bytes of bodies for streams woken by the newest answer
 
 	// stream is the last decided stream. Most streams are answered or passed at once and need no memory afterwards, and
 	// share this field. A stream that must wait is copied to paused.
@@ -100,8 +100,8 @@ func (v *VM) Tick() {
 	v.calls.throttles.sweep(v.host.Now())
 	v.calls.guesses.sweep(v.host.Now())
 	v.hits.sendReport(v)
-	v.failLateCalls()          // it wakes streams
-	for id := range v.trials { // last: it enters them
+	v.failLateCalls()          // wakes streams
+	for id := range v.trials { // last: StreamExists enters streams
 		if !v.host.StreamExists(id) {
 			v.countNotCompared(id)
 		}
@@ -112,12 +112,12 @@ func (v *VM) Tick() {
 func (v *VM) readState() bool {
 	state, err := wire.ParseState(v.host.Record(wire.RegionState, 0))
 	if err != nil {
-		return false // none yet, or from another release: the earlier one stays
+		return false // none yet, or of another release: keep the earlier state
 	}
 	before := v.engine.State()
 	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
 	if state.Epoch != before.Epoch {
-		clear(v.calls.throttles) // set by a sidecar that may have been replaced
+		clear(v.calls.throttles) // set by the sidecar of the old epoch
 		v.calls.guesses = newGuesses()
 	}
 	v.engine.SetState(v.host.Now(), state)

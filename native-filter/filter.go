@@ -22,7 +22,7 @@ func init() { dynmod.New = newFilter }
 // memory: rules of one listener never decide a request of another listener.
 type filter struct {
 	config        *dynmod.Config
-	mainThread    int // its id
+	mainThread    int // id
 	configuration []byte
 	rules         *policy.Config
 	counters      map[string]uint32 // Envoy's numbers of counters, plus 1
@@ -34,8 +34,8 @@ type filter struct {
 	checked atomic.Pointer[worker]
 
 	stop, stopped chan struct{} // of ticks
-	tickThread    atomic.Int64  // its id, during a tick
-	callsPending  bool          // by a tick: have the main thread make calls; of that thread
+	tickThread    atomic.Int64  // id, during a tick
+	callsPending  bool          // of the tick thread: calls wait for Schedule
 }
 
 // maxThreads bounds the serving threads: Envoy's workers, and its main thread.
@@ -124,7 +124,7 @@ type worker struct {
 // heldStream is a stream that waits for the sidecar or for its own body.
 type heldStream struct {
 	stream *dynmod.Stream
-	goOn   func() edge.Action // once its answer has arrived
+	goOn   func() edge.Action // once the answer has arrived
 	failed bool               // the VM has panicked
 }
 
@@ -355,7 +355,7 @@ func (f *filter) handlePanic(w *worker) {
 	w.startVM()
 	for _, h := range w.held {
 		h.failed = true
-		if !w.filter.rules.PushListener { // whose streams wait for their bodies
+		if !w.filter.rules.PushListener { // there, streams wait for bodies
 			h.stream.Wake()
 		}
 	}
@@ -380,7 +380,7 @@ func (f *filter) Destroy() {
 	f.tickAll() // counters
 	for i := range f.workers {
 		if w := f.workers[i].Load(); w != nil {
-			w.proxy.answer.Reset() // it was sent
+			w.proxy.answer.Reset() // already sent
 		}
 	}
 }

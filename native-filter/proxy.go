@@ -23,8 +23,8 @@ var shared memory.Store
 // lock.
 type proxy struct {
 	worker *worker
-	stream *dynmod.Stream // whose callback runs; nil in others
-	raw    []byte         // its headers, reused
+	stream *dynmod.Stream // the current stream; nil for none
+	raw    []byte         // the stream's headers, reused
 	read   bool           // raw has them
 	answer dynmod.Answer
 }
@@ -33,7 +33,7 @@ type proxy struct {
 func (p *proxy) beginCallback(s *dynmod.Stream) {
 	p.enterStream(s)
 	p.worker.vm.SetNewest(s.Newest())
-	p.answer.Reset() // not elsewhere: Envoy may be sending it
+	p.answer.Reset() // not earlier: Envoy may be sending the answer
 }
 
 // enterStream makes a stream the current stream; nil: none.

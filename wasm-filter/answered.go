@@ -7,7 +7,7 @@ import "encoding/binary"
 // Names shared by the module and the proxy.
 const (
 	guardGauge   = "gatehouse.guard"
-	claimsFilter = "envoy.filters.http.jwt_authn" // its metadata has the claims
+	claimsFilter = "envoy.filters.http.jwt_authn" // the metadata has the claims
 )
 
 // isAnswered reports whether the property response.code of a stream, nil for none, is an answer: not 100.

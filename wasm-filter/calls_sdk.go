@@ -25,7 +25,7 @@ type caller struct {
 // request is a call.
 type request struct {
 	edge.Call
-	token uint32 // of the first call; the VM identifies the answer by it
+	token uint32 // of the first call; the VM's id of the answer
 }
 
 // beginCallback is called when a callback of c begins.

@@ -12,7 +12,7 @@ import (
 // stream's headers; the callback costs every request time, so only this build exports it.
 type plugins struct {
 	host    host
-	shared  *edge.VM           // of the VM's configuration; nil if no plugin uses that
+	shared  *edge.VM           // of the VM's configuration; nil if unused
 	byID    map[uint32]*plugin // by the proxy's id of the plugin
 	ticks   uint64
 	created struct{ stream, plugin uint32 } // the newest context
@@ -20,7 +20,7 @@ type plugins struct {
 
 type plugin struct {
 	vm     *edge.VM
-	ticked uint64 // value of plugins.ticks at its newest tick
+	ticked uint64 // plugins.ticks at the newest tick
 }
 
 func newPlugins(h host) *plugins { return &plugins{host: h, byID: map[uint32]*plugin{}} }
@@ -83,7 +83,7 @@ func (p *plugins) requestHeaders(id uint32, endOfStream bool) edge.Action {
 	of := p.byID[p.created.plugin]
 	if of == nil || p.created.stream != id {
 		d := policy.RefuseUnreadable()
-		p.host.Reply(d.Status, d.Details(), d.Headers, d.Body) // nobody knows its rules
+		p.host.Reply(d.Status, d.Details(), d.Headers, d.Body) // the rules are unknown
 		return edge.Pause
 	}
 	return of.vm.RequestHeaders(id, endOfStream)

@@ -16,9 +16,9 @@ import (
 // proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, and outlive the
 // callback.
 type proxy struct {
-	guards proxywasm.MetricGauge // id 0 before it is used
+	guards proxywasm.MetricGauge // id 0 before the first use
 
-	running *caller // whose callback runs; the SDK assigns calls to it
+	running *caller // the current caller; the SDK assigns calls to the caller
 	entered uint32  // the proxy's current context
 	dropped []*request
 }

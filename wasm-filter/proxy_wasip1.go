@@ -16,8 +16,9 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-type proxy struct { // the host that the module runs in
-	place [wire.PlaceSize]byte // reusable when a call returns, because the proxy has copied it
+// proxy is the host of the module.
+type proxy struct {
+	place [wire.PlaceSize]byte // reusable after a call: the proxy has copied the key
 	gauge uint32               // id of the guard's gauge, 0 before its first use
 }
 

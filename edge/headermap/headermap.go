@@ -33,7 +33,7 @@ type Fields struct {
 
 	base        unsafe.Pointer
 	next, count uint32 // of fields
-	at          uint32 // offset of the next one's name, from base
+	at          uint32 // offset of the next field's name, from base
 }
 
 // ParseFields returns all fields of raw, without a copy; false if raw is shorter than the header tells. ParseFields

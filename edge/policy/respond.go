@@ -203,7 +203,7 @@ func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q
 	}
 	status := int(max(o.Status, 200))
 	// Preconditions count only where the answer would be a 200 (RFC 9110, section 13.2.1).
-	if status == 200 && (entitytag.MatchesList(q.ifNoneMatch, o.ETag, true) ||
+	if status == 200 && (entitytag.InList(q.ifNoneMatch, o.ETag, true) ||
 		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o)) {
 		if o.Headers != "" {
 			headers = appendPublished(headers, rule, o, true)

@@ -27,7 +27,7 @@ const (
 // Batch is a parsed sequence of records to write.
 type Batch struct {
 	Epoch    uint64
-	Replaces uint64 // the epoch that the memory must hold, 0 for none
+	Replaces uint64 // the memory's required epoch, 0 for none
 	count    uint32
 	ops      []byte
 }

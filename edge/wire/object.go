@@ -36,7 +36,7 @@ type Object struct {
 	PublishedMS int64
 	// TTLMS is the freshness lifetime counted from PublishedMS, ms; 0: fresh until changed.
 	TTLMS       uint64
-	ETag        string // strong, with its quotes
+	ETag        string // strong, with quotes
 	ContentType string
 	Stale       bool // purged softly: as good as expired
 	// Tags has a bit for each tag; several tags may share a bit, see [Purge].

@@ -28,7 +28,7 @@ type State struct {
 	DevicesComplete bool
 	Keys            Keys
 	Permissions     []string // at most limits.MaxPermissions; indexed by bit
-	Purges          []Purge  // that are under way, at most MaxPurges
+	Purges          []Purge  // under way, at most MaxPurges
 }
 
 // AppendState appends the state record to dst.

@@ -32,9 +32,9 @@ func (o Outcome) String() string {
 type Verdict struct {
 	Digest         Digest
 	Permissions    uint64 // a bit per name of State.Permissions
-	ExpiresMS      int64  // unix ms; the verdict is invalid from then on
-	RefreshAfterMS int64  // unix ms; one verification runs in the background from then on; 0: never
-	NotAfterMS     int64  // unix ms, below 2^48; the device is refused from then on; 0: never
+	ExpiresMS      int64  // unix ms; from this time the verdict is invalid
+	RefreshAfterMS int64  // unix ms; from this time one verification runs in the background; 0: never
+	NotAfterMS     int64  // unix ms, below 2^48; from this time the device is refused; 0: never
 	Outcome        Outcome
 }
 
@@ -84,9 +84,9 @@ type CredentialStatus uint8
 
 // The statuses.
 const (
-	Unreadable   CredentialStatus = iota // unknown: there is no usable record
-	Found                                // there is a verdict
-	Closed                               // no verdict, and the device's only right secret is another one
+	Unreadable   CredentialStatus = iota // unknown: no usable record
+	Found                                // a verdict
+	Closed                               // no verdict, and the device has another secret, the only right one
 	Registered                           // no verdict, and the device is registered
 	New                                  // no verdict, and the device is registered, but never authenticated
 	Unregistered                         // no verdict, and the device is not registered

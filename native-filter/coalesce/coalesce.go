@@ -20,7 +20,7 @@ type Group struct {
 	waiting []*flight // to be dispatched
 	closed  bool
 	flights int           // calls without an answer
-	none    chan struct{} // closed when there are none, if Drain waits for that
+	none    chan struct{} // for Drain: closed at the last answer
 }
 
 // flight is a call without an answer.
@@ -71,7 +71,7 @@ func (g *Group) DispatchCalls(dispatch func(*edge.Call) (id uint64, ok bool)) {
 	waiting := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
-	defer func() { // after a panic, else there are none
+	defer func() { // calls remain only after a panic
 		for _, f := range waiting {
 			g.finishCall(f, nil)
 		}

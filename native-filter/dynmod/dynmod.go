@@ -35,7 +35,7 @@ type Action int
 const (
 	Continue Action = C.GO_CONTINUE  // to the next filter; a paused stream is resumed
 	Pause    Action = C.GO_PAUSE     // until the stream is woken
-	Reply    Action = C.GO_REPLY     // with what Stream.Reply got
+	Reply    Action = C.GO_REPLY     // with Stream.Reply's answer
 	WantBody Action = C.GO_WANT_BODY // before anything else
 	Nothing  Action = C.GO_NOTHING   // of a stream that stays paused
 	Refuse   Action = C.GO_REFUSE    // with 503, as after a panic

@@ -87,7 +87,7 @@ func goConfigNew(envoy unsafe.Pointer, configuration C.buffer) (number C.uintptr
 func goConfigDestroy(number C.uintptr_t) {
 	defer func() { logPanic(recover(), "end of a configuration") }()
 	l := (*filters.byNumber.Load())[number-1]
-	l.filter.Destroy() // it may wait for answers, so its number is still known
+	l.filter.Destroy() // while Destroy waits for answers, the number must be known
 	unregisterFilter(number)
 	C.envoy_dynamic_module_callback_http_filter_config_scheduler_delete(l.config.scheduler)
 }

@@ -31,12 +31,12 @@ func letGarbageGrow() {
 
 // afterCollection adjusts the percentage after each further collection; set is the present percentage.
 func afterCollection(set int) {
-	runtime.AddCleanup(new([16]byte), func(set int) { // an object that the collection finds unused
+	runtime.AddCleanup(new([16]byte), func(set int) { // an unused object
 		defer func() { LogPanic(recover()) }()
 		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 		metrics.Read(live)
 		if want := gcPercent(live[0].Value.Uint64()); want < set || want > set+set/4 {
-			debug.SetGCPercent(want) // it stops the world
+			debug.SetGCPercent(want) // SetGCPercent stops the world
 			set = want
 		}
 		afterCollection(set)

@@ -28,7 +28,7 @@ const (
 
 // Store is the memory. The zero value is ready to use; all its methods are safe for concurrent use.
 type Store struct {
-	regions [math.MaxUint8 + 1]atomic.Pointer[table] // those that were written, except the state's
+	regions [math.MaxUint8 + 1]atomic.Pointer[table] // written regions, except the state's
 	guard   atomic.Uint64
 	state   atomic.Pointer[state]
 

@@ -26,15 +26,15 @@ type host struct {
 	vm      *edge.VM
 	hosted  bool                    // the rules depend on the request's host
 	held    map[uint32]*heldRequest // by id
-	awaited map[uint32]bool         // ids of requests whose responses are
-	request unsafe.Pointer          // whose function runs; nil in others
-	id      uint32                  // of that one
-	raw     []byte                  // its headers
-	claims  jwt.Claims              // of its token
-	removed []string                // headers that it must not have any more, see headersApplied
-	added   [][2]string             // names and values of those that it must have
+	awaited map[uint32]bool         // by id of the request
+	request unsafe.Pointer          // the current request; nil for none
+	id      uint32                  // of request
+	raw     []byte                  // headers of request
+	claims  jwt.Claims              // of request's token
+	removed []string                // removed headers of request, see headersApplied
+	added   [][2]string             // added headers of request, names and values
 	answer  answer
-	spared  bool   // a note has its reason
+	spared  bool   // a note has the reason
 	body    []byte // of the request, at the push listener
 }
 
@@ -49,10 +49,10 @@ type answer struct {
 // heldRequest is a request that waits for the sidecar.
 type heldRequest struct {
 	claims jwt.Claims
-	taken  bool               // it has a token
-	goOn   func() edge.Action // once its answer has arrived
+	taken  bool               // the request has a token
+	goOn   func() edge.Action // once the answer has arrived
 	failed bool               // the VM has panicked
-	till   time.Time          // when it doesn't wait any more
+	till   time.Time          // end of the wait
 }
 
 // startVM makes the VM.
@@ -62,7 +62,7 @@ func (h *host) startVM() error {
 		return err
 	}
 	h.hosted = h.vm.Config().DependsOnHost()
-	h.vm.Tick() // the first request finds what the memory has
+	h.vm.Tick() // the first request finds the memory's state
 	return nil
 }
 

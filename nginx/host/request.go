@@ -26,7 +26,7 @@ func (w *worker) judgeRequest(q *C.gh_request, out *C.gh_out, head *C.gh_answer_
 	h := w.edge
 	target := viewText(q.target, q.target_length)
 	if target == "" || target[0] != '/' && target[0] != '?' {
-		return C.GH_BAD // it has no target, or one that isn't a path: nginx lets an error_page answer such a request
+		return C.GH_BAD // no target, or no path: nginx answers by an error_page
 	}
 	if target[0] == '?' {
 		target = "/" + target // as nginx sends "http://host?query" upstream
@@ -111,7 +111,7 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 		return false, true
 	}
 	if lines > 1 {
-		return false, false // two tokens, or one beside something else
+		return false, false // two tokens, or a token beside another line
 	}
 	w.edge.claims, valid = w.tokens.Validate(token, time.Now())
 	return valid, valid
@@ -232,7 +232,7 @@ func (w *worker) giveAnswer(atOnce, hasBody bool, method string, out *C.gh_out, 
 	}
 	if len(a.body) > 0 && method != "HEAD" {
 		out.body, out.body_length = lendBytes(a.body)
-		if hit && atOnce && a.status != 206 { // a part has the address of another body, or keeps it
+		if hit && atOnce && a.status != 206 { // a part shares memory with a whole body
 			w.kept.setKey(a.body, out)
 		}
 	}
@@ -296,7 +296,7 @@ func (w *worker) handlePush(q *C.gh_request, body []byte, out *C.gh_out) {
 	}
 	h.vm.EndStream(id)
 	h.body = nil
-	h.answer.body = bytes.Clone(h.answer.body) // it may be the memory's
+	h.answer.body = bytes.Clone(h.answer.body) // the body may be part of the memory file
 	fields, _ := headermap.ParseFields(h.answer.headers)
 	_, w.reply = fields.Next()
 	out.status = C.int32_t(h.answer.status)

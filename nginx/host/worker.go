@@ -30,7 +30,7 @@ type worker struct {
 	calls []call
 
 	// Memory to which C refers.
-	made  call   // that Lua makes now
+	made  call   // Lua's current call
 	reply string // content type of the answer to a push
 	kept  keptBodies
 }
@@ -45,8 +45,8 @@ type call struct {
 
 // keys is the state of the tokens' keys.
 type keys struct {
-	next  time.Time // when to ask for them
-	token uint32    // of the call for them, 0 for none
+	next  time.Time // when to fetch the keys
+	token uint32    // of the call for keys, 0 for none
 }
 
 // keysEvery is how long the keys of tokens are used until they are fetched again, far less than the sidecar's
@@ -80,13 +80,13 @@ func newWorker(memory *memfile.File, rules []byte, issuer string) (*worker, erro
 func (w *worker) renewVMs() {
 	w.counters.addCount(w.counters.counterID("gatehouse_panics_total"), 1)
 	for _, h := range []*host{w.edge, w.pusher} {
-		_ = h.startVM() // its rules were accepted before
+		_ = h.startVM() // the rules were accepted before
 	}
 	for id, held := range w.edge.held {
 		held.failed = true
 		w.woken = append(w.woken, id)
 	}
-	w.calls = nil // nobody waits for them any more
+	w.calls = nil // nobody waits any more
 	w.keys = keys{}
 }
 
@@ -185,7 +185,7 @@ type counters struct {
 }
 
 type counter struct {
-	series  string // as Prometheus names it
+	series  string // name in Prometheus
 	n       uint64
 	changed bool
 }

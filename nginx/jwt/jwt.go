@@ -134,7 +134,7 @@ func (v *Validator) parseToken(token string) *claims {
 	if err != nil || !decodePart(parts[0], &header) || header.Alg != "EdDSA" || header.Crit != nil {
 		return nil
 	}
-	key := v.keys[header.Kid] // the sidecar's tokens name it: to try each takes a millisecond
+	key := v.keys[header.Kid] // the sidecar's tokens name the key: trying a key takes a millisecond
 	c := new(claims)
 	if key == nil || !ed25519.Verify(key, []byte(token[:len(parts[0])+1+len(parts[1])]), signature) ||
 		!decodePart(parts[1], c) || c.Iss != v.issuer || !slices.Contains(c.Aud, audience) || c.Exp == nil {

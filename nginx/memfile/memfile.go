@@ -71,7 +71,7 @@ type File struct {
 	mem     []byte
 	file    *os.File
 	mu      sync.Mutex                // of writers; the lock of a file doesn't exclude the same process
-	scratch [math.MaxUint8 + 1][]byte // what the last Record of each region returned
+	scratch [math.MaxUint8 + 1][]byte // the last record returned, by region
 	ordered atomic.Uint32             // see fence
 	step    func(after string)        // for tests, between the steps of a write; nil: none
 }
@@ -99,7 +99,7 @@ func (f *File) readRecord(region wire.Region, index uint32) (record []byte, numb
 		at := p.Load()
 		record = f.appendRecord(f.scratch[region][:0], uint32(at))
 		f.fence()
-		if p.Load() != at || f.resets.Load() != resets { // the page had places then
+		if p.Load() != at || f.resets.Load() != resets { // the page had places at that time
 			continue
 		}
 		if record == nil {

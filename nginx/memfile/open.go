@@ -33,7 +33,7 @@ type header struct {
 	guard      atomic.Uint64
 	state      place
 	guardPlace place
-	_          [128 - 7*8]byte // readers of what is above don't share a cache line with the writer
+	_          [128 - 7*8]byte // readers of the fields above don't share a cache line with the writer
 
 	writing   atomic.Uint64
 	firstFree uint32
@@ -42,7 +42,7 @@ type header struct {
 
 // Locked bytes of the file.
 const (
-	writerByte = 0 // by the writer, or by who opens the file
+	writerByte = 0 // by the writer, or by the opener
 	userByte   = 1 // by each user, shared
 )
 
@@ -100,7 +100,7 @@ func openOnce(path string, size int64) (f *File, err error) {
 	if err != nil || !own || info.Size() != size || binary.NativeEndian.Uint64(head[:]) != magic ||
 		binary.NativeEndian.Uint64(head[8:]) != uint64(size) {
 		if first && own {
-			file.Truncate(0) // nobody maps it, and there may not be room for two
+			file.Truncate(0) // nobody maps the old file, and the disk may lack room for two
 		}
 		return nil, createFile(path, size)
 	}
@@ -143,7 +143,7 @@ func reservePages(file *os.File, size int64) error {
 // createFile puts a new file at path. The old file is locked.
 func createFile(path string, size int64) error {
 	temporary := path + ".new"
-	os.Remove(temporary) // of one that was killed
+	os.Remove(temporary) // of a killed opener
 	file, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -179,10 +179,10 @@ func mapFile(file *os.File, size int64) (*File, error) {
 
 // Bytes of a sidecar beyond its budget.
 const (
-	perBody    = pageSize - 92 + 16   // the last page isn't full, of which the budget has 92; two entries of a table
-	perObject  = pageSize/4 + 4       // a fourth of a bucket, whose last page isn't full
+	perBody    = pageSize - 92 + 16   // rest of the last page, of which the budget counts 92; two entries of a table
+	perObject  = pageSize/4 + 4       // a fourth of a bucket, whose last page has room left
 	perVerdict = pageSize/4 + 96 + 37 // likewise; an allow and a deny; four devices
-	passing    = 7 << 20              // bodies that aren't blanked yet, and a batch
+	passing    = 7 << 20              // bodies not blanked yet, and a batch
 )
 
 // SizeFor returns a size in which every push has room, for a sidecar's memory.bytes, memory.objects and

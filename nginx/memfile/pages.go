@@ -112,7 +112,7 @@ func (f *File) putRecord(region wire.Region, index uint32, record []byte) error 
 	old := uint32(p.Load())
 	need, has := pagesFor(len(record)), pagesFor(f.recordLength(old))
 	if free := f.free.Load(); need > free && need <= free+has {
-		f.replaceRecord(p, 0) // rather none for a moment than the old one for ever
+		f.replaceRecord(p, 0) // rather no record for a moment than the old record for ever
 		old = 0
 	}
 	first, err := f.takePages(need)
@@ -143,11 +143,11 @@ func (f *File) fillPages(page uint32, record []byte) {
 func (f *File) replaceRecord(p *place, first uint32) {
 	before := p.Load()
 	number := uint32(before>>32) + 1
-	if number == 0 { // that is for places that were never written
+	if number == 0 { // 0 is for places never written
 		number = 1
 	}
 	p.Store(uint64(number)<<32 | uint64(first))
-	f.fence() // its pages are used again only once readers can see that
+	f.fence() // the pages are reused only after readers can see the change
 	f.passStep("replaced")
 	f.freePages(uint32(before))
 }
@@ -197,7 +197,7 @@ func (f *File) repair() {
 		for i := range f.tables {
 			f.tables[i].Store(0)
 		}
-		f.resets.Add(1) // only now: a reader that still found a page of places reads again
+		f.resets.Add(1) // only now: readers with a page of places read again
 		f.state.Store(f.state.Load() &^ (1<<32 - 1))
 		f.guardPlace.Store(0)
 		f.fence()

@@ -118,7 +118,7 @@ func RemoveHeader(m HeaderMap, name string) error { return proxyRemoveHeaderMapV
 
 // BufferBytes returns the first size bytes of a buffer, or all of a shorter buffer.
 func BufferBytes(b Buffer, size int) ([]byte, error) {
-	out.size = 0 // the proxy does not set it if there are none
+	out.size = 0 // without bytes the proxy does not set size
 	return result(proxyGetBufferBytes(b, 0, uint32(size), unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
