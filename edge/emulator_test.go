@@ -16,9 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-// emulator is a proxy in memory: it calls its VM as Envoy does and records what the VM does. Its results are in an
-// arena, which it fills with garbage before every callback, to reveal results that were kept for longer than a
-// callback.
+// emulator is a proxy in memory: it calls the VM as Envoy does, and records the VM's calls. Results are in an arena,
+// which is filled with garbage before every callback, to reveal results kept for longer than a callback.
 type emulator struct {
 	vm      *VM
 	push    *VM // of emulateBoth
@@ -98,7 +97,7 @@ func emulate(t testing.TB, config string) *emulator {
 	return e
 }
 
-// start starts a VM with this configuration, beside the existing one, if any.
+// start starts a VM with this configuration, beside any existing VM.
 func (e *emulator) start(t testing.TB) {
 	t.Helper()
 	e.vm = New(e)
@@ -113,7 +112,7 @@ func place(region wire.Region, index uint32) string {
 	return string(wire.AppendPlace(nil, region, index))
 }
 
-// callback runs one callback of a context.
+// callback runs a callback of a context.
 func (e *emulator) callback(id uint32, f func()) {
 	e.overwrite()
 	e.current = id
@@ -347,7 +346,7 @@ func (e *emulator) counted(c policy.Counter) (sum uint64) {
 
 func (e *emulator) Warn(message string) { e.logs = append(e.logs, message) }
 
-// clone copies what belongs to the current callback.
+// clone copies text of the current callback.
 func clone(s string) string { return string([]byte(s)) }
 
 // went reports whether a stream went upstream.

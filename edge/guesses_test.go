@@ -40,8 +40,8 @@ func (e *emulator) sidecarSays(n int, outcome wire.Outcome, throttleMS uint32) {
 	}
 }
 
-// TestGuessesOfAnActiveDevice sends secrets of a device whose right one has a verdict. A worker refuses the first wrong
-// one by itself. From the second on the sidecar decides, about the right one, too, if it comes from the same network.
+// TestGuessesOfAnActiveDevice sends secrets of a device with a verdict on the right secret. A worker itself refuses the
+// first wrong secret. From the second on the sidecar decides, about the right secret, too, from the same network.
 func TestGuessesOfAnActiveDevice(t *testing.T) {
 	const other, unknown = "203.0.113.8", ""
 	deny := func(e *emulator) { e.sidecarSays(0, wire.Deny, 0) }

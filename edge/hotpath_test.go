@@ -42,7 +42,7 @@ func putVerdictOf(e *emulator, secret string, expires int64) {
 		[]wire.Verdict{{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: expires}}, nil)
 }
 
-// device returns the headers that a device sends, and those that Envoy adds.
+// device returns a device's headers, and the headers that Envoy adds.
 func device(path string, more ...[2]string) [][2]string {
 	return append([][2]string{{":authority", "edge.example.com"}, {":path", path}, {":method", "GET"},
 		{":scheme", "https"},
@@ -51,7 +51,7 @@ func device(path string, more ...[2]string) [][2]string {
 		{"x-forwarded-proto", "https"}, {"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}}, more...)
 }
 
-// raiseGuard makes the guard known to the VM, which then caches answers.
+// raiseGuard makes the guard known to the VM, and so enables cached answers.
 func raiseGuard(e *emulator) {
 	g := guardWriter{host: e}
 	if err := g.raise(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// newDeviceEdge returns an edge with a new device and one that authenticated before.
+// newDeviceEdge returns an edge with a new device and a device that authenticated before.
 func newDeviceEdge(t *testing.T, rules string) *emulator {
 	t.Helper()
 	e := emulate(t, rules)
@@ -98,7 +98,7 @@ func TestThrottledSource(t *testing.T) {
 	}
 }
 
-// TestThrottledSourceJoins sends a credential that is already being verified, which costs nothing.
+// TestThrottledSourceJoins sends a credential whose verification is under way, at no cost.
 func TestThrottledSourceJoins(t *testing.T) {
 	e := throttledEdge(t)
 	e.from = "203.0.113.8"

@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// trialOf returns rules whose auth isn't enforced.
+// trialOf returns rules with auth on trial.
 func trialOf(rules string) string {
 	return strings.NewReplacer(`"auth": {"`, `"auth": {"enforce": false, "`, `"auth": {}`, `"auth": {"enforce": false}`).
 		Replace(rules)
@@ -135,8 +135,8 @@ func TestTrialUpstream(t *testing.T) {
 	}
 }
 
-// TestTrialFetches: a request that would be refused waits for its object as any other, but isn't judged again, and not
-// twice for a sidecar that doesn't answer.
+// TestTrialFetches: a request with a would-be refusal waits for the object like any request, but isn't judged again,
+// and not twice for a silent sidecar.
 func TestTrialFetches(t *testing.T) {
 	get := func(e *emulator, secret string) *exchange {
 		return e.streams[e.begin([][2]string{{":method", "GET"}, {":path", "/v1/both"}, {"x-device-id", "dev"},

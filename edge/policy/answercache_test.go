@@ -38,7 +38,7 @@ func (c *counted) Record(region wire.Region, index uint32) []byte {
 	return c.memory.Record(region, index)
 }
 
-// twins are two edges with the same rules and memory, one of which caches answers. They get the same requests.
+// twins are two edges with the same rules and memory, with and without cached answers. Both get the same requests.
 type twins struct {
 	*counted
 	keeps, composes *Engine
@@ -169,7 +169,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	}
 }
 
-// written is shared memory in which an object is written while it is read.
+// written is shared memory with a write of an object during a read.
 type written struct {
 	*memory
 	write func()
@@ -335,8 +335,8 @@ func TestKeptWithoutItsQuery(t *testing.T) {
 	}
 }
 
-// TestHashSpreads: questions that differ in one part, even in its middle, have different entries as often as random
-// numbers would.
+// TestHashSpreads: questions with one different part, even in the middle, have different entries as often as random
+// numbers.
 func TestHashSpreads(t *testing.T) {
 	for name, ask := range map[string]func(i int) question{
 		"rule":              func(i int) question { return question{rule: i, target: "/v1/products/1"} },
@@ -433,7 +433,7 @@ func TestKeptInOneEntry(t *testing.T) {
 		}
 		read = append(read, reads)
 	}
-	// The cached one stays until the other one is asked for twice.
+	// The cached answer stays until a second request for the other object.
 	if want := []int{1, 1, 0, 1, 0, 1, 0, 0, 1}; !slices.Equal(read, want) {
 		t.Errorf("got reads %v, want %v", read, want)
 	}

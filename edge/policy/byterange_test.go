@@ -47,8 +47,8 @@ func TestCut(t *testing.T) {
 // The grammar of RFC 9110, sections 14.1 to 14.2, with one range-spec: int-range and suffix-range.
 var oneRange = regexp.MustCompile(`^(?i:bytes)=[ \t,]*(?:([0-9]+)-([0-9]*)|-([0-9]+))[ \t]*(?:,[ \t,]*)?$`)
 
-// rangeByRFC returns what a server that doesn't ignore one valid range of a body must send: "first-last" for a 206,
-// "416", or "200".
+// rangeByRFC returns the answer of a server with support for a valid range of a body: "first-last" for a 206, "416", or
+// "200".
 func rangeByRFC(line string, size int) string {
 	m := oneRange.FindStringSubmatch(line)
 	if m == nil || size == 0 {
@@ -204,7 +204,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// checkPart compares a 206 with the 200: it has all its headers (RFC 9110, section 15.3.7) and the memory of its body.
+// checkPart compares a 206 with the 200: the 206 has all headers (RFC 9110, section 15.3.7) and shares the 200's body.
 func checkPart(t *testing.T, name string, part *Decision, e *Engine, m *memory) {
 	t.Helper()
 	fields := func(d *Decision) string { // which is valid until the next decision

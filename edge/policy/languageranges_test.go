@@ -96,7 +96,7 @@ func TestLanguageTables(t *testing.T) {
 	}
 }
 
-// TestLanguagesByMeaning: what people's browsers send finds what is meant.
+// TestLanguagesByMeaning: browsers' Accept-Language finds the language that people mean.
 func TestLanguagesByMeaning(t *testing.T) {
 	for _, test := range []struct{ languages, accept, want string }{
 		{"zh-hant", "zh-TW", "zh-hant"}, {"zh-hant", "zh-HK,zh;q=0.9,en;q=0.8", "zh-hant"},
@@ -133,9 +133,10 @@ func TestLanguagesByMeaning(t *testing.T) {
 	}
 }
 
-// TestLanguagesAsOthers compares random ranges with the matcher of golang.org/x/text, which other Go servers use, in
-// random lists of languages. It knows more: that a language is understood by speakers of another one, and which region
-// is near. What is not found here must be such a case, and what is found must be a match for it, too.
+// TestLanguagesAsOthers compares random ranges with the matcher of golang.org/x/text, as used by other Go servers, in
+// random lists of languages. The matcher knows more: languages understood by speakers of another language, and near
+// regions. A range found by the matcher only must be a case of this kind, and a found range must be a match for the
+// matcher, too.
 func TestLanguagesAsOthers(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))

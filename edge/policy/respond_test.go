@@ -57,7 +57,7 @@ func FuzzChoose(f *testing.F) {
 	})
 }
 
-// TestKeyHasUpperEscapes: clients spell escapes in either case; stored keys have them in upper case.
+// TestKeyHasUpperEscapes: clients spell escapes in either case; stored keys have upper case.
 func TestKeyHasUpperEscapes(t *testing.T) {
 	e := NewEngine(&Config{})
 	for target, want := range map[string]string{

@@ -69,8 +69,8 @@ func TestMaxAuthStaleness(t *testing.T) {
 	}
 }
 
-// TestClockSetBack: a time that was in the future has an unknown age, even after the clock has reached it. So has a
-// time that was read before the clock was set back.
+// TestClockSetBack: a time in the future has an unknown age, even after the clock has reached the time. The same holds
+// for a time read before the clock was set back.
 func TestClockSetBack(t *testing.T) {
 	const back = 10_000
 	c, err := parseJSON(t, strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", `, 1))

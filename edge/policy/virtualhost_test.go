@@ -278,7 +278,7 @@ func TestAmbiguousHostPassesUnprotected(t *testing.T) {
 	}
 }
 
-// TestVirtualHostDecides: rules, default, credentials and secret header are those of one virtual host.
+// TestVirtualHostDecides: rules, default, credentials and secret header come from a single virtual host.
 func TestVirtualHostDecides(t *testing.T) {
 	m := newMemory()
 	m.verdict("dev", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
