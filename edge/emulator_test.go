@@ -146,7 +146,7 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	return id
 }
 
-// end ends a stream; the VM is not told.
+// end ends a stream without notice to the VM.
 func (e *emulator) end(id uint32) { delete(e.streams, id) }
 
 // reset ends a stream whose context the proxy deletes later.

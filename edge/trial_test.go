@@ -239,7 +239,7 @@ func TestTriedCache(t *testing.T) {
 		{"/b", `"v2"`, []string{"gatehouse_rule: b", "gatehouse_reason: gatehouse_would_deny_no_credential"}},
 	} {
 		id := begin(tt.path)
-		for range 2 { // of the second nobody is told
+		for range 2 { // the second end has no effect
 			e.respond(id, tt.etag)
 		}
 		if x := e.streams[id]; !x.awaited || !slices.Equal(x.notes, tt.notes) {

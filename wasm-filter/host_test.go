@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// fake is a proxy in memory, as far as the tests of plugins need one; package edge has a complete one for its own.
+// fake is a proxy in memory, for the tests of plugins; package edge has a complete emulator.
 type fake struct {
 	edge.Host            // for what no test needs
 	vmConfiguration, own string

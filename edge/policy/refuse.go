@@ -7,7 +7,7 @@ import (
 )
 
 // denyCredential refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have
-// become right in Redis, so the device is told to try again instead.
+// become right in Redis, so the device gets a 503 instead, to try again.
 func (e *Engine) denyCredential(d *Decision, nowMS int64, why Reason) {
 	if !e.isInStep(nowMS, e.config.MaxStaleness) {
 		d.setUnavailable(1, NotInStep)
@@ -42,7 +42,7 @@ func RefuseUnreadable() (d Decision) {
 }
 
 // RefuseToken returns the decision on a request with a bad token, where the host validates tokens; or on any token, if
-// the sidecar hasn't told the keys yet.
+// the sidecar's keys haven't arrived yet.
 func (e *Engine) RefuseToken(hasKeys bool) (d Decision) {
 	if !hasKeys {
 		d.setUnavailable(1, NoAnswer)

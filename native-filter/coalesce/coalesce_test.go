@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// proxy makes calls and remembers them.
+// proxy makes and records calls.
 type proxy struct {
 	asked  int
 	next   uint64
@@ -25,7 +25,7 @@ func (p *proxy) dispatch(c *edge.Call) (uint64, bool) {
 	return p.next, !p.refuse
 }
 
-// shared returns a call that others may join; nobody may if the key is "".
+// shared returns a call that other requests may join; nobody may with the key "".
 func shared(key string, newest uint32) edge.Call {
 	return edge.Call{Body: []byte(key), Newest: newest, Shared: key != ""}
 }
@@ -209,7 +209,7 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 	}
 }
 
-// TestDrain: a group that is drained takes no call, fails those that were not made, and waits for the others.
+// TestDrain: a drained group takes no call, fails calls that were not made, and waits for the rest.
 func TestDrain(t *testing.T) {
 	g := NewGroup(func() {})
 	answers := make(chan string, 2)
