@@ -95,7 +95,8 @@ func (c *call) removeStream(s *stream) {
 }
 
 // throttledS returns for how many seconds the sidecar refuses this kind of credential from a source anyway; 0: not at
-// all. The device's secrets become suspect for this source until the answer, except a secret known to be right.
+// all. Without a throttle, and unless this secret is known to be right, the device's secrets become suspect from the
+// source's network until the answer.
 func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint16 {
 	if d.New {
 		return c.throttles.retryAfter(source, nowMS)

@@ -37,7 +37,7 @@ type deviceNetwork struct {
 // guessState is the knowledge about a device and network.
 type guessState struct {
 	atMS int64 // of the sidecar's last answer or, before any answer, of the request, unix ms
-	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if own, the edge decides by
+	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if isOwn, the edge decides by
 	// itself, because the device authenticated from there before.
 	forMS int64
 	isOwn bool

@@ -80,7 +80,7 @@ type sidecarCluster struct {
 	cluster string     // "" before the first edge
 }
 
-// matchesFirst reports whether cluster is the first edge's; the first call always is.
+// matchesFirst reports whether cluster is the first edge's; true for the first edge.
 func (s *sidecarCluster) matchesFirst(cluster string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
