@@ -17,8 +17,8 @@ const lagMS = 1000
 //
 // The time of publishing is rounded up until the edge has all writes of the second of publishing: two versions of one
 // second have the same date (RFC 9110, section 8.8.2.2), and earlier in the second, a client may have got the version
-// before o. Such a client may know its own date only, of the second of its request. So Last-Modified is sent once every
-// Date is later.
+// before o. Such a client may know its own date only, of the second of its request. So Last-Modified is sent once no
+// Date can be earlier.
 func (e *Engine) lastModified(o *wire.Object) string {
 	if o.Headers != "" {
 		if date := publishedHeader(o, "last-modified"); date != "" {
