@@ -5,12 +5,11 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// maxBodies bounds the bodies that a VM caches, in bytes.
+// maxBodies bounds the bodies in a VM's cache, in bytes.
 const maxBodies = 16 << 20
 
-// bodyCache caches the bodies that this VM has read (L1), so that a body is copied out of shared memory once per worker
-// and version. An entry is used only if it has the stamp that the object's metadata names now. The zero value is ready
-// to use.
+// bodyCache caches the bodies that this VM has read (L1): a body is copied out of shared memory once per worker and
+// version. An entry is used only while the object's metadata has the entry's stamp. The zero value is ready to use.
 type bodyCache struct {
 	entries map[uint32]bodyEntry // by slot
 	size    int                  // of all bodies, bytes
@@ -29,8 +28,8 @@ func (c *bodyCache) get(epoch uint64, v wire.Variant) *policy.Body {
 	return e.body
 }
 
-// put stores body, which then belongs to the cache, and drops others at random (the order of a map) until they fit:
-// enough if the hot set fits, harmless if it doesn't.
+// put stores body, which then belongs to the cache, and drops random bodies (the order of a map) until all fit: enough
+// if the hot set fits, harmless otherwise.
 func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body {
 	if c.entries == nil {
 		c.entries = map[uint32]bodyEntry{}
@@ -51,7 +50,7 @@ func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body 
 func (c *bodyCache) drop(slot uint32) {
 	if e, ok := c.entries[slot]; ok {
 		c.size -= len(e.body.Bytes)
-		e.body.Bytes = nil // cached answers refer to it
+		e.body.Bytes = nil // cached answers refer to the body
 		delete(c.entries, slot)
 	}
 }

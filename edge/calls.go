@@ -9,93 +9,94 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// maxCalls and maxFetches bound the calls of one VM in flight; maxFetches bounds those that wait for Redis, because
-// verifications don't need Redis and must continue if it hangs. Requests beyond a bound are answered as if the sidecar
-// had not answered.
+// maxCalls and maxFetches bound the calls of one VM in flight. maxFetches bounds the calls that wait for Redis:
+// verifications don't need Redis and must continue when Redis hangs. Requests beyond a bound are decided as without an
+// answer of the sidecar.
 const (
 	maxCalls   = 4096
 	maxFetches = 256
-	// MaxWaiting bounds the requests of one VM that wait for calls, because all requests of one call are answered at
-	// once. A request may wait for a fetch only while less than half of it is used.
+	// MaxWaiting bounds the requests of one VM that wait for calls: all requests of a call are answered at once. A
+	// request may wait for a fetch only while less than half of MaxWaiting is in use.
 	MaxWaiting = 8192
 )
 
-// calls coalesces one VM's calls to the sidecar: at most one is in flight per credential or key, and every request that
-// needs its answer waits for it. The answer arrives even if the first stream has gone.
+// calls coalesces a VM's calls to the sidecar: at most one call is in flight per credential or key, and all requests
+// for the same answer wait for this call. The answer arrives even if the first stream has gone.
 type calls struct {
 	vm         *VM
-	inFlight   map[string]*flight
-	fetches    int // of those in flight
+	inFlight   map[string]*call
+	fetches    int // in flight
 	throttles  throttles
 	guesses    guesses
 	failed     int    // since the last report
-	failure    string // one of them
+	failure    string // of one failed call
 	reportedMS int64  // time of the last report, unix ms
 }
 
-// flight is a call to the sidecar that isn't answered yet.
-type flight struct {
+// call is a call to the sidecar without an answer.
+type call struct {
 	key     string
 	path    string
 	body    []byte
-	source  string    // of the first request for it
-	device  string    // whose secret the call has, "" if it has none
-	right   bool      // shared memory tells that the secret is right
+	source  string    // of the call's first request
+	device  string    // the device of the call's secret, "" for none
+	right   bool      // the secret is right by shared memory
 	newest  uint32    // the newest stream when the call was made
 	waiting []*stream // some may have ended, see vm.forgetEnded
 }
 
-// join makes a request wait for the answer that it needs. It returns false if the sidecar can't or needn't be called;
-// the request's answers have the result.
-func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
+// joinCall makes a request wait for an answer of the sidecar. It returns false if the sidecar can't or needn't be
+// called; the request's answers have the result.
+func (c *calls) joinCall(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := MaxWaiting
 	if d.Action == policy.Fetch {
 		most /= 2
 	}
 	if len(c.vm.paused) >= most {
-		c.fail(fmt.Sprintf("too many requests wait for %s: %d, the maximum", path(d.Action), most))
-		s.take(&flight{path: path(d.Action)}, nil)
+		c.countFailure(fmt.Sprintf("too many requests wait for %s: %d, the maximum", callPath(d.Action), most))
+		s.takeAnswer(&call{path: callPath(d.Action)}, nil)
 		return false
 	}
 	if pending == nil {
-		source := c.vm.source()
+		source := c.vm.clientAddress()
 		if s.answers.ThrottledS = c.throttledS(d, source, nowMS); s.answers.ThrottledS > 0 {
 			return false
 		}
 		pending = c.newCall(d, source)
-		if !c.dispatch(pending) {
-			c.learn(pending, nil)
-			s.take(pending, nil)
+		if !c.dispatchCall(pending) {
+			c.learnThrottle(pending, nil)
+			s.takeAnswer(pending, nil)
 			return false
 		}
 	}
 	if d.Action == policy.Fetch {
-		// The credential may be revoked before the object arrives. Then shared memory shows that; otherwise it mostly
-		// has the same verdict.
+		// The credential may be revoked before the object arrives: shared memory will show the revocation. Otherwise
+		// shared memory mostly has the same verdict.
 		s.answers.Verify = nil
 	}
-	pending.add(s.park())
+	pending.addStream(s.pauseStream())
 	return true
 }
 
-// add makes a stream wait for the call.
-func (c *flight) add(s *stream) {
-	s.call, s.place = c, len(c.waiting)
+// addStream makes a stream wait for the call.
+func (c *call) addStream(s *stream) {
+	s.call, s.callIndex = c, len(c.waiting)
 	c.waiting = append(c.waiting, s)
 }
 
-// remove makes a stream no longer wait. The call goes on without any: its answer serves later requests, too.
-func (c *flight) remove(s *stream) {
+// removeStream makes a stream no longer wait. The call goes on without any: its answer serves later requests, too.
+func (c *call) removeStream(s *stream) {
 	last := len(c.waiting) - 1
 	moved := c.waiting[last]
-	c.waiting[s.place], moved.place = moved, s.place
+	c.waiting[s.callIndex], moved.callIndex = moved, s.callIndex
 	c.waiting[last] = nil
 	c.waiting = c.waiting[:last]
 }
 
-// throttledS returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't.
-// Then the device's secrets are suspect from there until the answer, unless this one is known to be right.
+// throttledS returns for how many seconds the sidecar refuses this kind of credential from a source anyway; 0: not at
+// all. Without a throttle, and unless this secret is known to be right, the device's secrets become suspect from the
+// source's network until the answer.
 func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint16 {
 	if d.New {
 		return c.throttles.retryAfter(source, nowMS)
@@ -104,46 +105,46 @@ func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint1
 	if !ok || d.Action == policy.Fetch || d.Credential.Session != "" {
 		return 0
 	}
-	p := pair{d.Credential.ID, network}
-	if k, found := c.guesses.find(p, nowMS); found {
+	p := deviceNetwork{d.Credential.ID, network}
+	if k, found := c.guesses.findGuess(p, nowMS); found {
 		return k.throttledS(nowMS)
 	}
 	if d.Hint != policy.Right {
-		c.guesses.asked(p, nowMS)
+		c.guesses.recordCall(p, nowMS)
 	}
 	return 0
 }
 
-// refresh verifies a credential in the background of an authenticated request of a rule.
-func (c *calls) refresh(d *policy.Decision, rule int) {
+// refreshVerdict verifies a credential in the background of an authenticated request of a rule.
+func (c *calls) refreshVerdict(d *policy.Decision, rule int) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest, Hint: d.Hint}
-	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
+	if c.inFlight[callKey(&verify)] == nil && c.dispatchCall(c.newCall(&verify, c.vm.clientAddress())) {
 		c.vm.count(rule, policy.CallRefresh)
 	}
 }
 
-// dispatch makes a call for the request of the current context; it returns false if that fails.
-func (c *calls) dispatch(pending *flight) bool {
+// dispatchCall makes a call for the request of the current context; false if the call fails at once.
+func (c *calls) dispatchCall(pending *call) bool {
 	fetches := 0
 	if pending.path == fetchPath {
 		fetches = 1
 	}
 	if len(c.inFlight) >= maxCalls || c.fetches+fetches > maxFetches {
-		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d",
+		c.countFailure(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d",
 			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
 		return false
 	}
-	asked := Call{Path: pending.path, Body: pending.body, From: c.vm.origin(), Newest: pending.newest, Shared: true}
-	newest, err := c.vm.call(asked, func(body []byte) {
+	asked := Call{Path: pending.path, Body: pending.body, From: c.vm.requestOrigin(), Newest: pending.newest, Shared: true}
+	newest, err := c.vm.callSidecar(asked, func(body []byte) {
 		delete(c.inFlight, pending.key)
 		c.fetches -= fetches
 		if body == nil {
-			c.fail(pending.path + ": no answer of status 200 in time")
+			c.countFailure(pending.path + ": no answer of status 200 in time")
 		}
-		c.deliver(pending, body)
+		c.deliverAnswer(pending, body)
 	})
 	if err != nil {
-		c.fail(fmt.Sprintf("no call to %s: %v", pending.path, err))
+		c.countFailure(fmt.Sprintf("no call to %s: %v", pending.path, err))
 		return false
 	}
 	pending.newest = newest
@@ -152,18 +153,18 @@ func (c *calls) dispatch(pending *flight) bool {
 	return true
 }
 
-// deliver continues every waiting request.
-func (c *calls) deliver(pending *flight, body []byte) {
-	body = bytes.Clone(body) // a request that makes a second call refers to it until then
-	c.learn(pending, body)
+// deliverAnswer continues every waiting request.
+func (c *calls) deliverAnswer(pending *call, body []byte) {
+	body = bytes.Clone(body) // requests refer to body until a second call
+	c.learnThrottle(pending, body)
 	for _, s := range pending.waiting {
-		s.take(pending, body)
-		s.wake()
+		s.takeAnswer(pending, body)
+		s.wakeStream()
 	}
 }
 
-// learn stores what the answer to a call, nil for an unusable one, tells about later credentials.
-func (c *calls) learn(to *flight, body []byte) {
+// learnThrottle stores the throttles in an answer, nil for an unusable answer: they apply to later credentials.
+func (c *calls) learnThrottle(to *call, body []byte) {
 	network, ok := wire.Network(to.source)
 	if !ok || to.device == "" {
 		return
@@ -171,12 +172,12 @@ func (c *calls) learn(to *flight, body []byte) {
 	outcome, throttleMS := throttleOf(to.path, body)
 	now := c.vm.host.Now()
 	if outcome == wire.Unavailable {
-		c.throttles.add(to.source, now, throttleMS)
+		c.throttles.addSource(to.source, now, throttleMS)
 	}
-	c.guesses.answered(pair{to.device, network}, now, outcome, throttleMS, to.right)
+	c.guesses.recordAnswer(deviceNetwork{to.device, network}, now, outcome, throttleMS, to.right)
 }
 
-// throttleOf returns the outcome of an answer, 0 of an unusable one, and for how long it throttles, ms.
+// throttleOf returns an answer's outcome, 0 for an unusable answer, and the length of the throttle, ms.
 func throttleOf(path string, body []byte) (wire.Outcome, uint32) {
 	if path == sessionPath {
 		issued, _ := wire.ParseSessionResponse(body)
@@ -186,7 +187,7 @@ func throttleOf(path string, body []byte) (wire.Outcome, uint32) {
 	return verified.Outcome, verified.ThrottleMS
 }
 
-func (c *calls) fail(why string) {
+func (c *calls) countFailure(why string) {
 	c.failed++
 	c.failure = why
 	c.vm.count(policy.NoRule, policy.CallFailed)
@@ -195,8 +196,8 @@ func (c *calls) fail(why string) {
 // reportEveryMS is how often continuing failures are logged, ms.
 const reportEveryMS = 60_000
 
-// report logs the failures since the last report; the first one at once.
-func (c *calls) report(nowMS int64) {
+// reportFailures logs the failures since the last report; the first failure at once.
+func (c *calls) reportFailures(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
 	}
@@ -213,16 +214,16 @@ const (
 	sessionPath = "/v1/session"
 )
 
-// callKey identifies a call: requests with the same key need one answer.
+// callKey returns a call's key: requests with the same key share an answer.
 func callKey(d *policy.Decision) string {
 	if d.Action == policy.Fetch {
 		return fetchPath + d.Key
 	}
-	return path(d.Action) + string(d.Digest[:])
+	return callPath(d.Action) + string(d.Digest[:])
 }
 
-// path returns the sidecar's path for an action.
-func path(a policy.Action) string {
+// callPath returns the sidecar's path for an action.
+func callPath(a policy.Action) string {
 	switch a {
 	case policy.Fetch:
 		return fetchPath
@@ -232,9 +233,9 @@ func path(a policy.Action) string {
 	return verifyPath
 }
 
-// newCall returns the call that a decision needs for a request from source.
-func (c *calls) newCall(d *policy.Decision, source string) *flight {
-	pending := &flight{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source, newest: c.vm.newest}
+// newCall returns the call for a decision on a request from source.
+func (c *calls) newCall(d *policy.Decision, source string) *call {
+	pending := &call{key: callKey(d), path: callPath(d.Action), body: []byte(d.Key), source: source, newest: c.vm.newest}
 	if d.Action != policy.Fetch {
 		shown := &d.Credential
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
@@ -246,14 +247,14 @@ func (c *calls) newCall(d *policy.Decision, source string) *flight {
 	return pending
 }
 
-// take stores the sidecar's answer, nil for an unusable one, for the next decision.
-func (s *stream) take(to *flight, body []byte) {
+// takeAnswer stores the sidecar's answer, nil for an unusable answer, for the next decision.
+func (s *stream) takeAnswer(to *call, body []byte) {
 	s.answers.Suspect = false
 	if to.path == fetchPath {
 		fetched, err := wire.ParseFetchResponse(body)
 		if err != nil {
 			fetched = wire.FetchResponse{}
-		} else if s.cameAfter(to) {
+		} else if s.arrivedAfter(to) {
 			return
 		}
 		s.answers.Fetch = &fetched
@@ -276,12 +277,11 @@ func (s *stream) take(to *flight, body []byte) {
 	s.answers.Verify = &verified
 }
 
-// cameAfter reports whether a request arrived after a call was made. The object of such a call may be older than one
-// that this request's client has got before, from another worker. So the request is decided as if it had just arrived:
-// from shared memory, which mostly has the object by then, or by a second call, after all requests that waited for the
-// first.
-func (s *stream) cameAfter(c *flight) bool { return after(s.id, c.newest) }
+// arrivedAfter reports whether a request arrived after a call was made. The object of such a call may be older than an
+// object that the client already has from another worker. So the request is decided anew: from shared memory, which
+// mostly has the object by now, or by a second call, after all waiting requests of the first call.
+func (s *stream) arrivedAfter(c *call) bool { return beganAfter(s.id, c.newest) }
 
-// after reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive
-// in another order, if a filter before this one delays some.
-func after(a, b uint32) bool { return int32(a-b) > 0 }
+// beganAfter reports whether stream a began after stream b, by their ids, which repeat after 2³². If an earlier filter
+// delays some headers, headers may arrive in another order.
+func beganAfter(a, b uint32) bool { return int32(a-b) > 0 }

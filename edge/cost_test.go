@@ -75,7 +75,7 @@ var (
 
 func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
-// change returns another request that is mostly like c.
+// change returns a copy of c with few changes.
 func (c *costly) change(r *rand.Rand) *costly {
 	times := func() int { return 1 << r.IntN(13) }
 	next := &costly{method: c.method, path: append([]repeated(nil), c.path...),

@@ -36,7 +36,8 @@ func TestManyCounters(t *testing.T) {
 	}
 }
 
-// TestCounters: a rule has its own counters, under its name; those that it can have exist before the first request.
+// TestCounters: a rule has its own counters, under the rule's name; the possible counters exist before the first
+// request.
 func TestCounters(t *testing.T) {
 	e := emulate(t, named)
 	want := map[string]uint64{}

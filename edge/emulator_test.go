@@ -16,9 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-// emulator is a proxy in memory: it calls its VM as Envoy does and records what the VM does. Its results are in an
-// arena, which it fills with garbage before every callback, to reveal results that were kept for longer than a
-// callback.
+// emulator is a proxy in memory: it calls the VM as Envoy does, and records the VM's calls. Results are in an arena,
+// which is filled with garbage before every callback, to reveal results kept for longer than a callback.
 type emulator struct {
 	vm      *VM
 	push    *VM // of emulateBoth
@@ -98,7 +97,7 @@ func emulate(t testing.TB, config string) *emulator {
 	return e
 }
 
-// start starts a VM with this configuration, beside the existing one, if any.
+// start starts a VM with this configuration, beside any existing VM.
 func (e *emulator) start(t testing.TB) {
 	t.Helper()
 	e.vm = New(e)
@@ -113,7 +112,7 @@ func place(region wire.Region, index uint32) string {
 	return string(wire.AppendPlace(nil, region, index))
 }
 
-// callback runs one callback of a context.
+// callback runs a callback of a context.
 func (e *emulator) callback(id uint32, f func()) {
 	e.overwrite()
 	e.current = id
@@ -147,7 +146,7 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	return id
 }
 
-// end ends a stream; the VM is not told.
+// end ends a stream without notice to the VM.
 func (e *emulator) end(id uint32) { delete(e.streams, id) }
 
 // reset ends a stream whose context the proxy deletes later.
@@ -175,7 +174,7 @@ func (e *emulator) Record(region wire.Region, index uint32) []byte {
 	return e.result(record)
 }
 
-func (*emulator) Keep(record []byte) []byte { return bytes.Clone(record) }
+func (*emulator) KeepRecord(record []byte) []byte { return bytes.Clone(record) }
 
 func (e *emulator) SetRecord(region wire.Region, index uint32, value []byte) error {
 	e.records[place(region, index)] = bytes.Clone(value)
@@ -226,7 +225,7 @@ func (e *emulator) RequestHeader(name string) string {
 
 func (e *emulator) RequestBody(size int) []byte { return e.result(e.body[:size]) }
 
-func (e *emulator) Source() []byte { return e.result([]byte(e.from)) }
+func (e *emulator) ClientAddress() []byte { return e.result([]byte(e.from)) }
 
 func (e *emulator) FilterState(name string) []byte { return e.result([]byte(e.states[name])) }
 
@@ -248,7 +247,7 @@ func (e *emulator) AddRequestHeader(name, value string) {
 	x.request = append(x.request, [2]string{clone(name), clone(value)})
 }
 
-func (e *emulator) Note(n policy.Note, value string) {
+func (e *emulator) SetNote(n policy.Note, value string) {
 	x := e.streams[e.current]
 	if n == policy.NoteCacheStatus {
 		x.cacheStatus = clone(value)
@@ -266,7 +265,7 @@ func (e *emulator) AwaitResponse() bool {
 func (e *emulator) respond(id uint32, etag string) {
 	e.callback(id, func() {
 		value := e.result([]byte(etag))
-		e.vm.Response(id, unsafe.String(unsafe.SliceData(value), len(value)))
+		e.vm.CompareResponse(id, unsafe.String(unsafe.SliceData(value), len(value)))
 	})
 }
 
@@ -285,15 +284,15 @@ func (e *emulator) Reply(status int, details string, headers, body []byte) {
 	x.reply = &reply{status: status, details: details, headers: all, body: bytes.Clone(body)}
 }
 
-func (e *emulator) Wake(id uint32, goOn func() Action) {
-	if e.Exists(id) && !e.streams[id].ended && goOn() == Continue {
+func (e *emulator) WakeStream(id uint32, goOn func() Action) {
+	if e.StreamExists(id) && !e.streams[id].ended && goOn() == Continue {
 		e.streams[id].resumed = true
 	}
 }
 
-func (e *emulator) Enter(id uint32) { e.current = id }
+func (e *emulator) EnterStream(id uint32) { e.current = id }
 
-func (e *emulator) Exists(id uint32) bool {
+func (e *emulator) StreamExists(id uint32) bool {
 	e.enters++
 	e.overwrite()
 	e.current = id // like Proxy-Wasm
@@ -301,7 +300,7 @@ func (e *emulator) Exists(id uint32) bool {
 	return ok
 }
 
-func (e *emulator) Call(c Call) (token, newest uint32, err error) {
+func (e *emulator) CallSidecar(c Call) (token, newest uint32, err error) {
 	if e.full {
 		return 0, 0, errors.New("no cluster")
 	}
@@ -326,7 +325,7 @@ func (e *emulator) DefineCounter(name string) uint32 {
 	return uint32(len(e.stats))
 }
 
-func (e *emulator) Count(id uint32, n uint64) {
+func (e *emulator) IncrementCounter(id uint32, n uint64) {
 	if n == 0 {
 		panic("the proxy refuses to add nothing")
 	}
@@ -347,7 +346,7 @@ func (e *emulator) counted(c policy.Counter) (sum uint64) {
 
 func (e *emulator) Warn(message string) { e.logs = append(e.logs, message) }
 
-// clone copies what belongs to the current callback.
+// clone copies text of the current callback.
 func clone(s string) string { return string([]byte(s)) }
 
 // went reports whether a stream went upstream.

@@ -64,12 +64,12 @@ func TestVerifyIsCoalesced(t *testing.T) {
 			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, x.request)
 		}
 	}
-	if len(e.vm.paused)+len(e.vm.awaited)+len(e.vm.calls.inFlight) != 0 {
+	if len(e.vm.paused)+len(e.vm.pendingCalls)+len(e.vm.calls.inFlight) != 0 {
 		t.Error("something is kept when all is answered")
 	}
 }
 
-// TestPasses: a request that Locate lets pass must be one to which nothing would be done.
+// TestPasses: a request that Locate passes must be a request without any work to do.
 func TestPasses(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -245,7 +245,7 @@ func TestDateStaysHere(t *testing.T) {
 	}
 }
 
-// TestPrivacy: the upstream's answer to a device gets headers that keep it from other clients.
+// TestPrivacy: the upstream's answer to a device gets headers that keep the answer from other clients.
 func TestPrivacy(t *testing.T) {
 	scoped := strings.Replace(rules, `{"query": ["lang"]}`, `{"scope": "device"}`, 1)
 	vary := "gatehouse_vary: x-device-id, x-device-token"
@@ -330,7 +330,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// TestSource: the address of a request is the configured one, whatever other headers have.
+// TestSource: the address of a request is the configured one, with any other headers.
 func TestSource(t *testing.T) {
 	with := func(source string) string { return strings.Replace(rules, "{", `{"source": `+source+`, `, 1) }
 	tests := []struct {
@@ -405,7 +405,7 @@ func TestVerifyAnswers(t *testing.T) {
 	}
 }
 
-// TestCallerGivesUp ends the stream that asked first: the waiting ones still get the answer.
+// TestCallerGivesUp ends the stream of the first request: the waiting requests still get the answer.
 func TestCallerGivesUp(t *testing.T) {
 	e := emulate(t, rules)
 	caller, waiter := send(e, "/v1/telemetry"), send(e, "/v1/telemetry")
@@ -528,8 +528,8 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 }
 
-// TestEndedStreamsLeave: streams end while they wait, many more than there are places. They need no place any more, and
-// those that still wait get the answer, as do later ones.
+// TestEndedStreamsLeave: streams end during a wait, many more than there are places. Ended streams free their places,
+// and the waiting streams, as later ones, get the answer.
 func TestEndedStreamsLeave(t *testing.T) {
 	e := emulate(t, rules)
 	var alive []uint32
@@ -568,7 +568,7 @@ func TestEndedStreamsLeave(t *testing.T) {
 	}
 }
 
-// TestFetchesLeavePlaces: requests wait for a fetch, and there is still room for those that wait for a verification.
+// TestFetchesLeavePlaces: requests wait for a fetch, and there is still room for requests that wait for a verification.
 func TestFetchesLeavePlaces(t *testing.T) {
 	e := emulate(t, rules)
 	for range MaxWaiting {
@@ -582,8 +582,8 @@ func TestFetchesLeavePlaces(t *testing.T) {
 	}
 }
 
-// TestRepliesAreBounded: in one callback not all requests that wait for a large object get a copy, but all clients that
-// have it already get their 304.
+// TestRepliesAreBounded: in one callback not all requests for a large object get a copy, but all clients with the
+// object in cache get a 304.
 func TestRepliesAreBounded(t *testing.T) {
 	const waiting = 100
 	object := newObject("/v1/products/1", limits.MaxBody)
@@ -614,7 +614,8 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// TestUnreadIsBounded: a host tells what clients have yet to read; replies beyond it go upstream, except small ones.
+// TestUnreadIsBounded: a host tells how much clients have yet to read; replies beyond the bound go upstream, except
+// small replies.
 func TestUnreadIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		unread, length int
@@ -628,7 +629,7 @@ func TestUnreadIsBounded(t *testing.T) {
 		object := newObject("/v1/products/1", tt.length)
 		e := emulate(t, rules)
 		id := send(e, "/v1/products/1")
-		e.vm.Unread(tt.unread)
+		e.vm.SetUnread(tt.unread)
 		e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, tt.length)}))
 		if x := e.streams[id]; x.cacheStatus != tt.want || (x.reply != nil) != (tt.want == "") {
 			t.Errorf("%d unread, %d more: got %+v", tt.unread, tt.length, x)
@@ -680,8 +681,8 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestFetchedBeforeItCame: requests arrive while a call is in flight whose answer may be older than what their clients
-// have got. They are answered from shared memory, or by one more call, however many arrive during that.
+// TestFetchedBeforeItCame: requests arrive during a call whose answer may be older than an object that the clients
+// have. The requests are answered from shared memory, or by one more call for all of them.
 func TestFetchedBeforeItCame(t *testing.T) {
 	const path = "/v1/products/1"
 	object := newObject(path, 4)
@@ -798,7 +799,7 @@ func TestHitsAreReported(t *testing.T) {
 	}
 }
 
-// unfinished starts a push whose body doesn't arrive.
+// unfinished starts a push without the body.
 func unfinished(e *emulator) uint32 {
 	return e.begin([][2]string{{":method", "POST"}, {":path", "/v1/apply"}}, false)
 }
@@ -838,7 +839,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestIDComesAgain gives a stream the id of a push that ended without its body.
+// TestIDComesAgain gives a stream the id of a push that ended without a body.
 func TestIDComesAgain(t *testing.T) {
 	for _, endOfStream := range []bool{false, true} {
 		e := emulate(t, `{"push_listener": true}`)
@@ -898,8 +899,8 @@ func TestStartedAgain(t *testing.T) {
 	}
 }
 
-// TestPluginGoes removes a listener, and with it the calls of its streams, while a request at another listener of the
-// VM waits for one of them.
+// TestPluginGoes removes a listener, and thereby the calls of the listener's streams, while a request at another
+// listener of the VM waits for one of the calls.
 func TestPluginGoes(t *testing.T) {
 	e := emulate(t, rules)
 	e.end(send(e, "/v1/telemetry"))
@@ -917,7 +918,7 @@ func TestPluginGoes(t *testing.T) {
 	if got := e.streams[id].reply; got == nil || got.status != 503 {
 		t.Fatalf("got %+v, want 503", got)
 	}
-	if len(e.vm.paused)+len(e.vm.awaited)+len(e.vm.calls.inFlight) != 0 {
+	if len(e.vm.paused)+len(e.vm.pendingCalls)+len(e.vm.calls.inFlight) != 0 {
 		t.Error("something is kept when nobody waits")
 	}
 	id = send(e, "/v1/telemetry")

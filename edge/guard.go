@@ -6,40 +6,40 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// The guard shows whether objects were written since the last read. It is a gauge, because reading one needs no lock
-// and none of the module's memory, while reading a record takes seven times as long:
+// The guard shows whether objects were written since the last read. It is a gauge: reading a gauge needs no lock and
+// none of the module's memory, while reading a record takes seven times as long:
 //
 //	bits 0 to 7   number of batches that are writing objects now
-//	bits 8 to 63  number of batches that have done so
+//	bits 8 to 63  number of batches that have written objects
 //
-// Only the push listener changes it. While it writes objects no VM may use cached answers, so that none serves an old
-// object after another has served the new one.
+// Only the push listener changes the guard. During a write of objects no VM may use cached answers: no VM serves an old
+// object after another VM has served the new object.
 const (
 	guardRaise = 1
 	guardLower = 1<<8 - guardRaise
 	guardUp    = 1<<8 - 1
 )
 
-// guardRegion is the region of the record with the guard's value, beyond those of batches. A VM compares it once, to
-// check that the gauge that it reads is the push listener's.
+// guardRegion is the region of the record with the guard's value, beyond the regions of batches. A VM compares the
+// record with the gauge once, to check that the gauge is the push listener's.
 const guardRegion = wire.Region(0xff)
 
-// guard changes the guard for the batches of one VM.
-type guard struct {
+// guardWriter changes the guard for the batches of one VM.
+type guardWriter struct {
 	host   Host
-	raised bool   // by the batch that is applied
-	own    uint64 // what this VM has added
-	// others is what other VMs had added when the last batch began, idle the number of batches since it changed.
+	raised bool   // by the current batch
+	own    uint64 // this VM's sum
+	// others is the sum of other VMs at the begin of the last batch, idle the number of batches since others changed.
 	others uint64
 	idle   int
 }
 
-// abandonedAfter is the number of batches without a change by other VMs after which one of them must have trapped
-// within its batch, which takes about a millisecond.
+// abandonedAfter is the number of batches without a change by other VMs after which another VM must have trapped within
+// a batch; a batch takes about a millisecond.
 const abandonedAfter = 256
 
-// begin is called before each batch. It lowers the guard for VMs that have trapped.
-func (g *guard) begin() {
+// beginBatch is called before each batch. It lowers the guard for trapped VMs.
+func (g *guardWriter) beginBatch() {
 	others := g.host.Guard() - g.own
 	if others != g.others || others&guardUp == 0 {
 		g.others, g.idle = others, 0
@@ -47,12 +47,12 @@ func (g *guard) begin() {
 	}
 	if g.idle++; g.idle%abandonedAfter == 0 {
 		g.host.Warn("gatehouse: lower guard: a VM has trapped while it wrote objects")
-		g.add(int64(others&guardUp) * guardLower) // as they would have
+		g.lowerBy(int64(others&guardUp) * guardLower) // as they would have
 	}
 }
 
 // raise is called before each write of objects.
-func (g *guard) raise() (err error) {
+func (g *guardWriter) raise() (err error) {
 	if !g.raised {
 		err = g.host.AddGuard(guardRaise)
 		if g.raised = err == nil; g.raised {
@@ -63,15 +63,15 @@ func (g *guard) raise() (err error) {
 }
 
 // lower is called when a batch was written, or has failed.
-func (g *guard) lower() {
-	if g.raised && g.add(guardLower) {
+func (g *guardWriter) lower() {
+	if g.raised && g.lowerBy(guardLower) {
 		g.own += guardLower
 	}
 	g.raised = false
 }
 
-// add lowers the guard by adding n to it and reports whether that worked.
-func (g *guard) add(n int64) bool {
+// lowerBy lowers the guard by adding n, and reports success.
+func (g *guardWriter) lowerBy(n int64) bool {
 	err := g.host.AddGuard(n)
 	if err != nil {
 		g.host.Warn("gatehouse: lower guard: " + err.Error() + ": objects are read from shared memory for each request")
@@ -84,13 +84,13 @@ func (g *guard) add(n int64) bool {
 	return err == nil
 }
 
-// guardSeen is a VM's reader of the guard.
-type guardSeen struct {
-	known bool // it is the push listener's
+// guardReader is a VM's reader of the guard.
+type guardReader struct {
+	known bool // the guard is the push listener's
 }
 
-// read returns the guard's value; 0 while objects are being written, or if it is unknown.
-func (g *guardSeen) read(h Host) uint64 {
+// readGuard returns the guard's value; 0: unknown, or objects are being written.
+func (g *guardReader) readGuard(h Host) uint64 {
 	if !g.known {
 		return 0
 	}
@@ -100,8 +100,8 @@ func (g *guardSeen) read(h Host) uint64 {
 	return 0
 }
 
-// check checks whether the guard is the push listener's, unless it is known to be.
-func (g *guardSeen) check(h Host) {
+// checkOwner checks whether the guard is the push listener's, until the check succeeds.
+func (g *guardReader) checkOwner(h Host) {
 	if g.known {
 		return
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Bounds of what a worker remembers about guesses.
+// Bounds of a worker's memory of guesses.
 const (
-	// guessLifeMS is how long a wrong secret is remembered, ms, beyond the sidecar's answer about it.
+	// guessLifeMS is how long a wrong secret is remembered, ms, beyond the sidecar's answer about the secret.
 	guessLifeMS = 60_000
 	// maxOnce and maxGuessed bound the pairs of a device and a network with one wrong secret, and with more. Beyond
 	// maxOnce, the first wrong secret of a pair counts as its second; beyond maxGuessed, any pair is forgotten.
@@ -19,67 +19,67 @@ const (
 	maxGuessed = 8192
 )
 
-// guesses has the devices whose secrets somebody guesses, with the networks from which that happens. A worker refuses
-// the first wrong secret of a device from a network by itself, since a flood over many devices has few others. From
-// the second on the sidecar decides about all secrets of the device from there, also about the right one: only so its
-// limit holds. Requests with the right secret from elsewhere don't notice.
+// guesses has the devices whose secrets somebody guesses, and the networks of the guesses. A worker itself refuses the
+// first wrong secret of a device from a network: a flood over many devices has mostly first guesses. From the second
+// on, the sidecar decides about all secrets of the device from the network, also about the right secret: otherwise the
+// sidecar's limit would not hold. Requests with the right secret from other networks don't notice.
 type guesses struct {
-	once    map[pair]int64 // when, unix ms
-	devices map[string]map[netip.Addr]guessed
-	count   int // of guessed
+	wrongOnce map[deviceNetwork]int64 // when, unix ms
+	devices   map[string]map[netip.Addr]guessState
+	count     int // of guessed
 }
 
-type pair struct {
+type deviceNetwork struct {
 	device  string
 	network netip.Addr
 }
 
-// guessed is what is known about a pair.
-type guessed struct {
-	atMS int64 // of the sidecar's last answer or, before it, of the request, unix ms
-	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if own, the edge decides by itself,
-	// because the device authenticated from there before.
+// guessState is the knowledge about a device and network.
+type guessState struct {
+	atMS int64 // of the sidecar's last answer or, before any answer, of the request, unix ms
+	// forMS is how long the answer holds, ms: the device's secrets are throttled or, if isOwn, the edge decides by
+	// itself, because the device authenticated from there before.
 	forMS int64
-	own   bool
+	isOwn bool
 }
 
 func newGuesses() guesses {
-	return guesses{once: map[pair]int64{}, devices: map[string]map[netip.Addr]guessed{}}
+	return guesses{wrongOnce: map[deviceNetwork]int64{}, devices: map[string]map[netip.Addr]guessState{}}
 }
 
-// within reports whether less than ms have passed since a time. If it is in the future, the clock was set back.
-func within(sinceMS, nowMS, ms int64) bool { return sinceMS <= nowMS && nowMS < sinceMS+ms }
+// isWithin reports whether less than ms have passed since a time. If it is in the future, the clock was set back.
+func isWithin(sinceMS, nowMS, ms int64) bool { return sinceMS <= nowMS && nowMS < sinceMS+ms }
 
-// first remembers a wrong secret of a pair, and reports whether it is the first one.
-func (g *guesses) first(p pair, nowMS int64) bool {
-	atMS, found := g.once[p]
-	if found && within(atMS, nowMS, guessLifeMS) {
+// rememberFirst remembers a wrong secret of a pair, and reports whether the secret is the pair's first.
+func (g *guesses) rememberFirst(p deviceNetwork, nowMS int64) bool {
+	atMS, found := g.wrongOnce[p]
+	if found && isWithin(atMS, nowMS, guessLifeMS) {
 		return false
 	}
-	if !found && len(g.once) >= maxOnce {
-		return false // to forget others would permit them another first one
+	if !found && len(g.wrongOnce) >= maxOnce {
+		return false // a forgotten pair would have another first guess
 	}
 	p.device = strings.Clone(p.device)
-	g.once[p] = nowMS
+	g.wrongOnce[p] = nowMS
 	return true
 }
 
-// find returns what is known about a pair; false if its life has ended.
-func (g *guesses) find(p pair, nowMS int64) (guessed, bool) {
+// findGuess returns the state of a pair; false without a state, or at the end of the state's life.
+func (g *guesses) findGuess(p deviceNetwork, nowMS int64) (guessState, bool) {
 	k, found := g.devices[p.device][p.network]
-	return k, found && within(k.atMS, nowMS, k.forMS+guessLifeMS)
+	return k, found && isWithin(k.atMS, nowMS, k.forMS+guessLifeMS)
 }
 
 // throttledS returns for how many seconds, rounded up, all secrets of a pair are throttled; 0: they aren't.
-func (k guessed) throttledS(nowMS int64) uint16 {
-	if k.own || !within(k.atMS, nowMS, k.forMS) {
+func (k guessState) throttledS(nowMS int64) uint16 {
+	if k.isOwn || !isWithin(k.atMS, nowMS, k.forMS) {
 		return 0
 	}
 	return uint16(min((k.atMS+k.forMS-nowMS+999)/1000, 1<<16-1))
 }
 
-// set stores what is known about a pair.
-func (g *guesses) set(p pair, k guessed) {
+// storeGuess stores the state of a pair.
+func (g *guesses) storeGuess(p deviceNetwork, k guessState) {
 	networks := g.devices[p.device]
 	if _, found := networks[p.network]; !found {
 		if g.count >= maxGuessed {
@@ -87,7 +87,7 @@ func (g *guesses) set(p pair, k guessed) {
 			networks = g.devices[p.device]
 		}
 		if networks == nil {
-			networks = map[netip.Addr]guessed{}
+			networks = map[netip.Addr]guessState{}
 			g.devices[strings.Clone(p.device)] = networks
 		}
 		g.count++
@@ -98,13 +98,13 @@ func (g *guesses) set(p pair, k guessed) {
 func (g *guesses) forgetAny() {
 	for device, networks := range g.devices {
 		for network := range networks {
-			g.drop(pair{device, network})
+			g.dropGuess(deviceNetwork{device, network})
 			return
 		}
 	}
 }
 
-func (g *guesses) drop(p pair) {
+func (g *guesses) dropGuess(p deviceNetwork) {
 	networks := g.devices[p.device]
 	if _, found := networks[p.network]; !found {
 		return
@@ -115,65 +115,65 @@ func (g *guesses) drop(p pair) {
 	}
 }
 
-// sweep forgets what has ended.
+// sweep forgets expired states.
 func (g *guesses) sweep(nowMS int64) {
-	maps.DeleteFunc(g.once, func(_ pair, atMS int64) bool { return !within(atMS, nowMS, guessLifeMS) })
+	maps.DeleteFunc(g.wrongOnce, func(_ deviceNetwork, atMS int64) bool { return !isWithin(atMS, nowMS, guessLifeMS) })
 	for device, networks := range g.devices {
 		for network := range networks {
-			if p := (pair{device, network}); !g.lives(p, nowMS) {
-				g.drop(p)
+			if p := (deviceNetwork{device, network}); !g.isRemembered(p, nowMS) {
+				g.dropGuess(p)
 			}
 		}
 	}
 }
 
-func (g *guesses) lives(p pair, nowMS int64) bool {
-	_, lives := g.find(p, nowMS)
+func (g *guesses) isRemembered(p deviceNetwork, nowMS int64) bool {
+	_, lives := g.findGuess(p, nowMS)
 	return lives
 }
 
-// asked stores that the sidecar is asked about a secret of a pair that isn't known to be right.
-func (g *guesses) asked(p pair, nowMS int64) {
-	if !g.lives(p, nowMS) {
-		g.set(p, guessed{atMS: nowMS})
+// recordCall stores that the sidecar is asked about a pair's secret, which isn't known to be right.
+func (g *guesses) recordCall(p deviceNetwork, nowMS int64) {
+	if !g.isRemembered(p, nowMS) {
+		g.storeGuess(p, guessState{atMS: nowMS})
 	}
 }
 
-// answered stores the sidecar's answer about a secret of a pair; outcome 0: it gave none. right: the secret is known to
-// be right.
-func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS uint32, right bool) {
-	switch k, found := g.find(p, nowMS); {
-	case outcome == wire.Allow: // the device authenticates from there
-		g.drop(p)
+// recordAnswer stores the sidecar's answer about a secret of a pair; outcome 0: it gave none. right: the secret is
+// known to be right.
+func (g *guesses) recordAnswer(p deviceNetwork, nowMS int64, outcome wire.Outcome, throttleMS uint32, right bool) {
+	switch k, found := g.findGuess(p, nowMS); {
+	case outcome == wire.Allow: // the device authenticates from the network
+		g.dropGuess(p)
 	case outcome == wire.Deny:
-		g.set(p, guessed{nowMS, int64(throttleMS), throttleMS > 0})
+		g.storeGuess(p, guessState{nowMS, int64(throttleMS), throttleMS > 0})
 	case outcome == wire.Throttled:
-		g.set(p, guessed{nowMS, int64(throttleMS), false})
-	case outcome == 0 && found && (k.own || !right):
-		// Its last answer holds. A right secret is no guess: it must not keep the device out.
-		g.set(p, guessed{nowMS, k.forMS, k.own})
+		g.storeGuess(p, guessState{nowMS, int64(throttleMS), false})
+	case outcome == 0 && found && (k.isOwn || !right):
+		// The last answer holds. A right secret is no guess: it must not keep the device out.
+		g.storeGuess(p, guessState{nowMS, k.forMS, k.isOwn})
 	}
 }
 
-// doubts reports whether the sidecar must decide about a secret about which shared memory has decided. Then the request
-// must be decided again.
+// mustAsk reports whether the sidecar must decide about a secret despite a decision from shared memory. If true,
+// the request must be decided again.
 //
 //go:noinline
-func (c *calls) doubts(s *stream, d *policy.Decision, nowMS int64) bool {
+func (c *calls) mustAsk(s *stream, d *policy.Decision, nowMS int64) bool {
 	if d.Action > policy.Reply && !d.WouldBeRefused() || s.answers.Suspect ||
 		d.Hint == policy.Right && c.guesses.devices[d.Credential.ID] == nil {
 		return false
 	}
-	network, ok := wire.Network(c.vm.source())
+	network, ok := wire.Network(c.vm.clientAddress())
 	if !ok {
-		return false // all devices may share it
+		return false // all devices may share an unknown source
 	}
-	p := pair{d.Credential.ID, network}
-	k, found := c.guesses.find(p, nowMS)
+	p := deviceNetwork{d.Credential.ID, network}
+	k, found := c.guesses.findGuess(p, nowMS)
 	switch {
-	case found && k.own && within(k.atMS, nowMS, k.forMS):
+	case found && k.isOwn && isWithin(k.atMS, nowMS, k.forMS):
 		return false
-	case !found && (d.Hint == policy.Right || c.guesses.first(p, nowMS)):
+	case !found && (d.Hint == policy.Right || c.guesses.rememberFirst(p, nowMS)):
 		return false
 	}
 	s.answers.Suspect = true

@@ -40,8 +40,8 @@ func (e *emulator) sidecarSays(n int, outcome wire.Outcome, throttleMS uint32) {
 	}
 }
 
-// TestGuessesOfAnActiveDevice sends secrets of a device whose right one has a verdict. A worker refuses the first wrong
-// one by itself. From the second on the sidecar decides, about the right one, too, if it comes from the same network.
+// TestGuessesOfAnActiveDevice sends secrets of a device with a verdict on the right secret. A worker itself refuses the
+// first wrong secret. From the second on the sidecar decides, about the right secret, too, from the same network.
 func TestGuessesOfAnActiveDevice(t *testing.T) {
 	const other, unknown = "203.0.113.8", ""
 	deny := func(e *emulator) { e.sidecarSays(0, wire.Deny, 0) }
@@ -209,28 +209,28 @@ func TestGuessFromNowhere(t *testing.T) {
 // TestGuessesAreBounded: what a worker remembers about guesses is bounded, and lives for a while.
 func TestGuessesAreBounded(t *testing.T) {
 	g := newGuesses()
-	at := func(i int) pair {
-		return pair{fmt.Sprint("dev", i%5000), netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
+	at := func(i int) deviceNetwork {
+		return deviceNetwork{fmt.Sprint("dev", i%5000), netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
 	}
 	for round, want := range []int{maxOnce, 0} { // a flood doesn't make anything a first one again
 		got := 0
 		for i := range 10 * maxOnce {
-			if g.first(at(i), 1000) {
+			if g.rememberFirst(at(i), 1000) {
 				got++
 			}
 		}
-		if got != want || len(g.once) != maxOnce {
-			t.Errorf("round %d: %d first ones of %d, want %d of %d", round, got, len(g.once), want, maxOnce)
+		if got != want || len(g.wrongOnce) != maxOnce {
+			t.Errorf("round %d: %d first ones of %d, want %d of %d", round, got, len(g.wrongOnce), want, maxOnce)
 		}
 	}
-	if g.sweep(1000 + guessLifeMS - 1); len(g.once) != maxOnce {
-		t.Errorf("%d with one wrong secret before the end, want %d", len(g.once), maxOnce)
+	if g.sweep(1000 + guessLifeMS - 1); len(g.wrongOnce) != maxOnce {
+		t.Errorf("%d with one wrong secret before the end, want %d", len(g.wrongOnce), maxOnce)
 	}
-	if g.sweep(1000 + guessLifeMS); len(g.once) != 0 || !g.first(at(0), 1000+guessLifeMS) {
-		t.Errorf("%d with one wrong secret after the end, want none", len(g.once))
+	if g.sweep(1000 + guessLifeMS); len(g.wrongOnce) != 0 || !g.rememberFirst(at(0), 1000+guessLifeMS) {
+		t.Errorf("%d with one wrong secret after the end, want none", len(g.wrongOnce))
 	}
 	for i := range 3 * maxGuessed {
-		g.answered(at(i), 1000, wire.Throttled, 5000, false)
+		g.recordAnswer(at(i), 1000, wire.Throttled, 5000, false)
 	}
 	count := func() (n int) {
 		for _, networks := range g.devices {
@@ -247,9 +247,9 @@ func TestGuessesAreBounded(t *testing.T) {
 	if g.sweep(1000 + 5000 + guessLifeMS); count() != 0 || g.count != 0 || len(g.devices) != 0 {
 		t.Errorf("%d remembered after the end, counted %d", count(), g.count)
 	}
-	g.drop(at(0)) // isn't there
-	g.answered(at(0), 1000, wire.Throttled, 1<<32-1, false)
-	if k, _ := g.find(at(0), 1000); k.throttledS(1000) != 1<<16-1 {
+	g.dropGuess(at(0)) // isn't there
+	g.recordAnswer(at(0), 1000, wire.Throttled, 1<<32-1, false)
+	if k, _ := g.findGuess(at(0), 1000); k.throttledS(1000) != 1<<16-1 {
 		t.Errorf("throttled for %d s, want the most that there is room for", k.throttledS(1000))
 	}
 }

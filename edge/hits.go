@@ -12,19 +12,20 @@ const (
 	sampleEvery = 8
 	// maxReport bounds a report, bytes: a few hundred keys.
 	maxReport = 32 << 10
-	// reportTicks is how many ticks a report covers: one second.
+	// reportTicks is the number of ticks of a report: one second.
 	reportTicks = 1000 / TickMS
 	hitsPath    = "/v1/hits"
 )
 
-// hits samples answers from shared memory for the sidecar, which decides what stays there. A lost report does no harm.
+// hits samples answers from shared memory for the sidecar, which chooses the objects to keep. A lost report does no
+// harm.
 type hits struct {
 	ticks  int // since the last report
-	skip   int // hits until one is reported
+	skip   int // hits until the next reported hit
 	report []byte
 }
 
-func (h *hits) hit(key string) {
+func (h *hits) sampleHit(key string) {
 	if h.skip > 0 {
 		h.skip--
 		return
@@ -38,13 +39,13 @@ func (h *hits) hit(key string) {
 	}
 }
 
-// tick sends the report once per second, if it has a hit.
-func (h *hits) tick(v *VM) {
+// sendReport sends the report once per second, unless empty.
+func (h *hits) sendReport(v *VM) {
 	if h.ticks++; h.ticks < reportTicks || h.report == nil {
 		return
 	}
 	h.ticks = 0
-	// Other calls fail then, too, and verifications or fetches report it if it matters.
-	_, _ = v.call(Call{Path: hitsPath, Body: h.report}, func([]byte) {})
+	// Failures of other calls, verifications or fetches, are reported if they matter.
+	_, _ = v.callSidecar(Call{Path: hitsPath, Body: h.report}, func([]byte) {})
 	h.report = nil
 }

@@ -1,6 +1,5 @@
-// Package edge is what every edge does with a request, and with a push: streams, calls to the sidecar, and what a
-// worker remembers. It decides by package policy, and meets its proxy in [Host] only. wasm-filter, native-filter and
-// nginx/host are the hosts.
+// Package edge is the common part of all edges: streams, calls to the sidecar, pushes, and a worker's memory. Package
+// policy decides; [Host] is the only interface to the proxy. wasm-filter, native-filter and nginx/host are the hosts.
 package edge
 
 import (
@@ -10,24 +9,24 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Host is the edge's interface to the proxy. Calls about a request refer to the current stream: the one whose callback
-// runs, or the one that was entered or woken last.
+// Host is the edge's interface to the proxy. Calls about a request refer to the current stream: the stream whose
+// callback runs, or the stream entered or woken last.
 //
-// Bytes that it returns are valid during the current callback; the next one overwrites them. It copies its arguments.
+// Returned bytes are valid during the current callback; the next callback overwrites them. Host copies arguments.
 type Host interface {
 	// Now returns the proxy's clock, unix ms.
 	Now() int64
 
-	// Record returns the record in shared memory at a place, nil if there is none.
+	// Record returns a record of shared memory, nil if absent.
 	Record(region wire.Region, index uint32) []byte
-	// Keep returns a record, or a part of one, for longer than the callback.
-	Keep(record []byte) []byte
+	// KeepRecord returns a record, or a part of a record, for longer than the callback.
+	KeepRecord(record []byte) []byte
 	SetRecord(region wire.Region, index uint32, value []byte) error
-	// State returns the state record, nil if there is none, and its compare-and-swap number.
+	// State returns the state record, nil if absent, and the record's compare-and-swap number.
 	State() (record []byte, cas uint32)
-	// SetState writes the state record if its number is still cas, or unconditionally if cas is 0.
+	// SetState writes the state record if the number is still cas, or unconditionally if cas is 0.
 	SetState(value []byte, cas uint32) bool
-	// Guard returns the value of the guard's gauge, 0 if it can't be read.
+	// Guard returns the value of the guard's gauge, 0 if unreadable.
 	Guard() uint64
 	// AddGuard adds to the gauge, which all workers share.
 	AddGuard(n int64) error
@@ -35,48 +34,49 @@ type Host interface {
 	// RequestHeaders returns all request headers, for headermap.ParseFields, with names in lower case, including
 	// pseudo-headers; nil if they can't be read.
 	RequestHeaders() []byte
-	// RequestHeader returns the values of a request header, joined by commas; "" if there is none. It, too, is valid
-	// during the current callback.
+	// RequestHeader returns the values of a request header, joined by commas, valid during the current callback; "" for
+	// none.
 	RequestHeader(name string) string
 	// RequestBody returns the first size bytes of the buffered request body.
 	RequestBody(size int) []byte
-	// Source returns the client's address with its port, as trusted by the proxy; nil if unknown.
-	Source() []byte
-	// FilterState returns an object from the filter state of the request or its connection; nil if there is none.
+	// ClientAddress returns the client's address with port, as trusted by the proxy; nil if unknown.
+	ClientAddress() []byte
+	// FilterState returns an object from the filter state of the request or its connection; nil for none.
 	FilterState(name string) []byte
-	// Claim returns a claim of the token that the proxy's JWT filter has validated for the request and stored as
-	// metadata; "" if there is none. It, too, is valid during the current callback.
+	// Claim returns a claim of the request's token, which the proxy's JWT filter has validated and stored as metadata;
+	// valid during the current callback; "" for none.
 	Claim(metadata, name string) string
 	RemoveRequestHeader(name string)
 	AddRequestHeader(name, value string)
-	// Note sets a header that the route configuration adds to the response from upstream: adding it here would need a
-	// callback for every response.
-	Note(n policy.Note, value string)
-	// AwaitResponse has [VM.Response] called with the current stream's response, or [VM.Ended] if it ends without one. It
-	// returns false if the host can't.
+	// SetNote sets a header that the route configuration adds to the upstream's response: adding the header here would
+	// need a callback for every response.
+	SetNote(n policy.Note, value string)
+	// AwaitResponse has [VM.CompareResponse] called with the current stream's response, or [VM.EndStream] at the end of
+	// a stream without a response. It returns false if unsupported.
 	AwaitResponse() bool
 	// Reply answers the request, with headers in the form of headermap.Append and details for access logs; its stream
 	// must pause and may not reply again.
 	Reply(status int, details string, headers, body []byte)
 
-	// Wake has goOn run for a paused stream, as another callback of it, and does with the stream what goOn returns: at
-	// once or, if the stream belongs to another thread, later on that. goOn doesn't run if the stream has ended, or the
-	// proxy itself has answered.
-	Wake(stream uint32, goOn func() Action)
-	// Exists reports whether the proxy has a stream: it may have one that has ended until it is idle. Afterwards there is
-	// no current stream, see Enter.
-	Exists(stream uint32) bool
-	// Enter makes the stream whose callback runs the current one again.
-	Enter(stream uint32)
+	// WakeStream runs goOn in a callback of a paused stream, and applies the returned action: at once or, if the stream
+	// belongs to another thread, later on the stream's thread. goOn doesn't run if the stream has ended, or the proxy
+	// itself has answered.
+	WakeStream(stream uint32, goOn func() Action)
+	// StreamExists reports whether the proxy has a stream; an ended stream may remain until idle. Afterwards there is
+	// no current stream, see EnterStream.
+	StreamExists(stream uint32) bool
+	// EnterStream makes the stream whose callback runs the current stream again.
+	EnterStream(stream uint32)
 
-	// Call makes a call. The answer arrives with the returned token, even if the current stream has gone, but not if its
-	// plugin has. newest is the call's or, if it joins an equal call of another worker, that one's.
-	Call(c Call) (token, newest uint32, err error)
+	// CallSidecar makes a call. The answer arrives with the returned token, even if the current stream has gone, but
+	// not if the plugin has. newest is the call's newest stream or, after joining another worker's equal call, the
+	// newest stream of the equal call.
+	CallSidecar(c Call) (token, newest uint32, err error)
 
-	// DefineCounter returns the id of the counter of this name, 0 if it can't be defined.
+	// DefineCounter returns the id of the counter called name, 0 on failure.
 	DefineCounter(name string) (id uint32)
-	// Count adds n, which isn't 0, to a counter.
-	Count(id uint32, n uint64)
+	// IncrementCounter adds n > 0 to a counter.
+	IncrementCounter(id uint32, n uint64)
 	Warn(message string)
 }
 
@@ -90,7 +90,7 @@ type Call struct {
 	Shared        bool   // the answer to an equal call of another worker will do
 }
 
-// Origin identifies the request that a call is for, so that the sidecar's traces and logs can name it.
+// Origin identifies the request of a call, for the sidecar's traces and logs.
 type Origin struct {
 	RequestID, Traceparent string // "": none
 }

@@ -42,7 +42,7 @@ func putVerdictOf(e *emulator, secret string, expires int64) {
 		[]wire.Verdict{{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: expires}}, nil)
 }
 
-// device returns the headers that a device sends, and those that Envoy adds.
+// device returns a device's headers, and the headers that Envoy adds.
 func device(path string, more ...[2]string) [][2]string {
 	return append([][2]string{{":authority", "edge.example.com"}, {":path", path}, {":method", "GET"},
 		{":scheme", "https"},
@@ -51,9 +51,9 @@ func device(path string, more ...[2]string) [][2]string {
 		{"x-forwarded-proto", "https"}, {"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}}, more...)
 }
 
-// raiseGuard makes the guard known to the VM, which then caches answers.
+// raiseGuard makes the guard known to the VM, and so enables cached answers.
 func raiseGuard(e *emulator) {
-	g := guard{host: e}
+	g := guardWriter{host: e}
 	if err := g.raise(); err != nil {
 		panic(err)
 	}
@@ -250,7 +250,7 @@ func (q *quiet) Reply(status int, _ string, _, _ []byte) { q.status = status }
 func (*quiet) RemoveRequestHeader(string)                {}
 func (*quiet) AddRequestHeader(string, string)           {}
 func (*quiet) AwaitResponse() bool                       { return true }
-func (*quiet) Note(policy.Note, string)                  {}
+func (*quiet) SetNote(policy.Note, string)               {}
 
 // TestHostileRequests sends requests at the limits of the proxy, and larger ones than the arena. Each gets an answer,
 // and the next good request its own.

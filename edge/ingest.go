@@ -13,13 +13,13 @@ import (
 // Release is the release of the programs, set by the linker.
 var Release = "unknown"
 
-// ingest is one request at the push listener: it applies a batch and answers with the state record.
+// ingest is one request at the push listener: a batch to apply. The answer is the state record.
 type ingest struct {
 	vm   *VM
 	done bool
 }
 
-func (i *ingest) headers(endOfStream bool) Action {
+func (i *ingest) handleHeaders(endOfStream bool) Action {
 	var method, path string
 	headers, _ := headermap.Parse(i.vm.host.RequestHeaders())
 	for _, h := range headers {
@@ -31,44 +31,44 @@ func (i *ingest) headers(endOfStream bool) Action {
 		}
 	}
 	if method != "POST" || path != "/v1/apply" {
-		return i.refuse(404, fmt.Sprintf("%s %s: only POST /v1/apply is served here", method, path))
+		return i.refuseBatch(404, fmt.Sprintf("%s %s: only POST /v1/apply is served here", method, path))
 	}
 	if endOfStream {
-		return i.apply(nil)
+		return i.applyBatch(nil)
 	}
 	return Pause // the listener's allow_on_headers_stop_iteration still delivers the body
 }
 
-// body is called for each part of the body; size is the total so far, in bytes.
-func (i *ingest) body(size int, endOfStream bool) Action {
+// handleBody is called for each part of the body; size is the total so far, in bytes.
+func (i *ingest) handleBody(size int, endOfStream bool) Action {
 	if i.done {
 		return Pause
 	}
 	if size > limits.MaxBatch {
-		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", limits.MaxBatch))
+		return i.refuseBatch(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", limits.MaxBatch))
 	}
 	if !endOfStream {
 		return Pause
 	}
-	return i.apply(i.vm.host.RequestBody(size))
+	return i.applyBatch(i.vm.host.RequestBody(size))
 }
 
-// apply writes a batch's records if memory has the epoch that the batch replaces. Another sidecar may take over on
-// another worker meanwhile. Every batch ends with the state, which is written only if no other batch has written it
-// since, so that the overtaken sidecar always learns of it. Its batch may have overwritten the other one's records by
-// then, so the state is blanked: so the other sidecar learns of it, too, and pushes everything.
-func (i *ingest) apply(body []byte) Action {
+// applyBatch writes a batch's records if memory has the epoch that the batch replaces. Another sidecar may take over on
+// another worker at the same time. Every batch ends with the state, which is written only if no other batch has written
+// the state since: the overtaken sidecar always learns of the takeover. The overtaken batch may have overwritten
+// records of the new sidecar, so the state is blanked: the new sidecar learns of the loss and pushes everything.
+func (i *ingest) applyBatch(body []byte) Action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
 	if errors.Is(err, wire.ErrLayout) {
-		return i.refuse(400, fmt.Sprintf("module %s, from %q: %v", Release, h.RequestHeader("user-agent"), err))
+		return i.refuseBatch(400, fmt.Sprintf("module %s, from %q: %v", Release, h.RequestHeader("user-agent"), err))
 	}
 	if err != nil {
-		return i.refuse(400, err.Error())
+		return i.refuseBatch(400, err.Error())
 	}
 	cas, held, purging := i.hasEpoch(batch.Replaces)
 	g := &i.vm.writing
-	g.begin()
+	g.beginBatch()
 	defer g.lower()
 	wrote := false
 	for op := range batch.Ops() {
@@ -78,7 +78,7 @@ func (i *ingest) apply(body []byte) Action {
 		if op.Region == wire.RegionState {
 			if purging || wire.Purging(op.Record) { // as good as written objects
 				if err := g.raise(); err != nil {
-					return i.refuse(500, fmt.Sprintf("write state: %v", err))
+					return i.refuseBatch(500, fmt.Sprintf("write state: %v", err))
 				}
 			}
 			if held = h.SetState(op.Record, cas); held {
@@ -87,8 +87,8 @@ func (i *ingest) apply(body []byte) Action {
 			continue
 		}
 		wrote = true
-		if err := write(h, g, op); err != nil {
-			return i.refuse(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
+		if err := writeRecord(h, g, op); err != nil {
+			return i.refuseBatch(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
 		}
 	}
 	if !held {
@@ -97,13 +97,13 @@ func (i *ingest) apply(body []byte) Action {
 		if wrote {
 			h.SetState(make([]byte, wire.MinRecord), 0)
 		}
-		return i.reply(409, "application/octet-stream", state)
+		return i.sendReply(409, "application/octet-stream", state)
 	}
 	i.vm.count(policy.NoRule, policy.BatchApplied)
-	return i.reply(200, "application/octet-stream", h.Record(wire.RegionState, 0))
+	return i.sendReply(200, "application/octet-stream", h.Record(wire.RegionState, 0))
 }
 
-func write(h Host, g *guard, op wire.Op) error {
+func writeRecord(h Host, g *guardWriter, op wire.Op) error {
 	if op.Region == wire.RegionObjects {
 		if err := g.raise(); err != nil {
 			return err
@@ -112,7 +112,7 @@ func write(h Host, g *guard, op wire.Op) error {
 	return h.SetRecord(op.Region, op.Index, op.Record)
 }
 
-// hasEpoch reports whether memory has this epoch, 0 for none, and whether its state has purges. It returns the state's
+// hasEpoch reports whether memory has this epoch, 0 for none, and whether the state has purges. It returns the state's
 // compare-and-swap number.
 func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held, purging bool) {
 	state, cas := i.vm.host.State()
@@ -123,13 +123,13 @@ func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held, purging bool) {
 	return cas, found == epoch, wire.Purging(state)
 }
 
-func (i *ingest) refuse(status int, why string) Action {
+func (i *ingest) refuseBatch(status int, why string) Action {
 	i.vm.count(policy.NoRule, policy.BatchRefused)
 	i.vm.host.Warn("gatehouse: push refused: " + why)
-	return i.reply(status, "text/plain", []byte(why+"\n"))
+	return i.sendReply(status, "text/plain", []byte(why+"\n"))
 }
 
-func (i *ingest) reply(status int, contentType string, body []byte) Action {
+func (i *ingest) sendReply(status int, contentType string, body []byte) Action {
 	i.done = true
 	i.vm.host.Reply(status, "gatehouse_push", headermap.Append(nil, [][2]string{{"content-type", contentType}}), body)
 	return Pause

@@ -95,7 +95,7 @@ func TestIngestWithoutState(t *testing.T) {
 }
 
 // TestIngestIsOvertaken: another sidecar takes over, on another worker, while a batch is applied. The batch's sidecar
-// learns of it, and so does the other one if the batch may have overwritten its records.
+// learns of the takeover, and so does the new sidecar if the batch may have overwritten records.
 func TestIngestIsOvertaken(t *testing.T) {
 	stateOp := func(b []byte, epoch uint64) []byte {
 		return wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte {
@@ -140,8 +140,8 @@ func TestIngestIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestIngestOfPurge: when purges begin or end, that counts as written objects, so that no VM uses cached answers or
-// purges of before.
+// TestIngestOfPurge: the begin or end of a purge counts as written objects: no VM uses earlier cached answers or
+// purges.
 func TestIngestOfPurge(t *testing.T) {
 	one := []wire.Purge{{Stamps: []uint64{1}, Prefix: "/"}}
 	for name, states := range map[string][2][]wire.Purge{"none": {}, "begins": {nil, one}, "ends": {one, nil}} {

@@ -50,7 +50,7 @@ func pushObject(t *testing.T, e *emulator, s wire.State, o *wire.Object) {
 	}
 }
 
-// etag requests an object, whatever its version, and returns its entity-tag.
+// etag requests an object, of any version, and returns the entity-tag.
 func etag(e *emulator, key string) string {
 	x := e.streams[send(e, key, [2]string{"if-none-match", "*"})]
 	if x.reply == nil {
@@ -117,13 +117,13 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateKept(t, key)
 	for range 2 { // two concurrent batches
-		if err := (&guard{host: e}).raise(); err != nil {
+		if err := (&guardWriter{host: e}).raise(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i, want := range []string{`"v1"`, `"v2"`, `"v3"`} {
 		if i == 2 { // one has ended
-			(&guard{host: e, raised: true}).lower()
+			(&guardWriter{host: e, raised: true}).lower()
 		}
 		overwrite(e, version(key, want))
 		for range 3 {
@@ -134,12 +134,12 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	}
 }
 
-// TestAbandonedGuard: a VM of the push listener traps while it writes objects. Another one lowers the guard for it some
-// time later, but not for a VM that only takes turns with it.
+// TestAbandonedGuard: a VM of the push listener traps during a write of objects. Some time later another VM lowers the
+// guard for the trapped VM, but not for a VM that only takes turns.
 func TestAbandonedGuard(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateKept(t, key)
-	other := guard{host: e}
+	other := guardWriter{host: e}
 	pushes := func(each func()) {
 		for range 2 * abandonedAfter {
 			if err := other.raise(); err != nil {
@@ -168,7 +168,7 @@ func TestAbandonedGuard(t *testing.T) {
 		if got := reads(); got > 2 {
 			t.Errorf("got %d reads for 10 requests after %s VM has trapped, want the answer to be kept", got, which)
 		}
-		other = guard{host: e}
+		other = guardWriter{host: e}
 	}
 }
 
@@ -204,8 +204,8 @@ func TestForeignGuard(t *testing.T) {
 	}
 }
 
-// TestMoreThanAreKept requests more objects than there are cached answers, and missing ones: each request gets its own
-// answer.
+// TestMoreThanAreKept requests more objects than there are cached answers, and missing objects: each request gets its
+// own answer.
 func TestMoreThanAreKept(t *testing.T) {
 	e := emulateBoth(t)
 	wide := state

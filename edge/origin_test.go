@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCallsHaveAnOrigin: a call has the id and the trace of the request that it is for, and nothing that is malformed.
+// TestCallsHaveAnOrigin: a call has the id and the trace of its request, unless malformed.
 func TestCallsHaveAnOrigin(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	id := [2]string{"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}
@@ -42,8 +42,8 @@ func TestCallsHaveAnOrigin(t *testing.T) {
 	}
 }
 
-// TestCoalescedCallHasFirstOrigin: a request that waits for the call of another one has none of its own. A second call
-// for a request has its origin again.
+// TestCoalescedCallHasFirstOrigin: a call has the origin of the first request, not of requests that join the call. A
+// second call for a request has the request's own origin.
 func TestCoalescedCallHasFirstOrigin(t *testing.T) {
 	e := emulate(t, rules)
 	for _, id := range []string{"first", "second"} {

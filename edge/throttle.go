@@ -6,7 +6,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// maxThrottled bounds the throttled sources. Beyond it, each request from another source costs a call.
+// maxThrottled bounds the throttled sources. Beyond the bound, each request from a new source costs a call.
 const maxThrottled = 8192
 
 // throttles has the sources, by [wire.Network], from which the sidecar refuses credentials of new devices for a while.
@@ -25,8 +25,8 @@ func (h throttle) leftMS(nowMS int64) int64 {
 	return left
 }
 
-// add throttles a source for ms milliseconds.
-func (h throttles) add(source string, nowMS int64, ms uint32) {
+// addSource throttles a source for ms milliseconds.
+func (h throttles) addSource(source string, nowMS int64, ms uint32) {
 	if ms == 0 {
 		return
 	}
@@ -39,7 +39,7 @@ func (h throttles) add(source string, nowMS int64, ms uint32) {
 	}
 }
 
-// retryAfter returns how long a source is still throttled, in seconds rounded up; 0 if it isn't.
+// retryAfter returns how long a source is still throttled, in seconds rounded up; 0: not throttled.
 func (h throttles) retryAfter(source string, nowMS int64) uint16 {
 	if len(h) == 0 {
 		return 0
@@ -51,7 +51,7 @@ func (h throttles) retryAfter(source string, nowMS int64) uint16 {
 	return uint16(min((h[network].leftMS(nowMS)+999)/1000, 1<<16-1))
 }
 
-// sweep removes sources that are no longer throttled.
+// sweep removes expired throttles.
 func (h throttles) sweep(nowMS int64) {
 	for network, t := range h {
 		if t.leftMS(nowMS) == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// newDeviceEdge returns an edge with a new device and one that authenticated before.
+// newDeviceEdge returns an edge with a new device and a device that authenticated before.
 func newDeviceEdge(t *testing.T, rules string) *emulator {
 	t.Helper()
 	e := emulate(t, rules)
@@ -71,7 +71,7 @@ func TestThrottledSource(t *testing.T) {
 			e.tick()
 		}, "new", ""},
 		{"a silent sidecar", func(e *emulator) {
-			e.vm.calls.throttles.add(e.from, e.clock, uint32(time.Hour/time.Millisecond))
+			e.vm.calls.throttles.addSource(e.from, e.clock, uint32(time.Hour/time.Millisecond))
 			e.clock += 30_001
 		}, "new", ""},
 	}
@@ -98,7 +98,7 @@ func TestThrottledSource(t *testing.T) {
 	}
 }
 
-// TestThrottledSourceJoins sends a credential that is already being verified, which costs nothing.
+// TestThrottledSourceJoins sends a credential whose verification is under way, at no cost.
 func TestThrottledSourceJoins(t *testing.T) {
 	e := throttledEdge(t)
 	e.from = "203.0.113.8"
@@ -133,30 +133,30 @@ func TestThrottledSourceOfSessions(t *testing.T) {
 func TestThrottlesAreBounded(t *testing.T) {
 	h := throttles{}
 	for i := range maxThrottled + 10 {
-		h.add(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String(), 1000, 5000)
+		h.addSource(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String(), 1000, 5000)
 	}
 	if len(h) != maxThrottled {
 		t.Errorf("got %d, want %d", len(h), maxThrottled)
 	}
 	for _, source := range []string{"", "nonsense"} {
-		if h.add(source, 1000, 5000); h.retryAfter(source, 1000) != 0 {
+		if h.addSource(source, 1000, 5000); h.retryAfter(source, 1000) != 0 {
 			t.Errorf("%q is throttled", source)
 		}
 	}
-	h.add("10.0.0.0", 1000, 1<<32-1)
+	h.addSource("10.0.0.0", 1000, 1<<32-1)
 	if got := h.retryAfter("10.0.0.0", 1000); got != 1<<16-1 {
 		t.Errorf("got %d s, want the most that there is room for", got)
 	}
 	if h.sweep(6000); len(h) != 1 {
 		t.Errorf("got %d after all but one have ended, want 1", len(h))
 	}
-	if h.add("2001:db8:0:1::1", 1000, 2000); h.retryAfter("2001:db8:0:1:2:3:4:5", 1500) != 2 {
+	if h.addSource("2001:db8:0:1::1", 1000, 2000); h.retryAfter("2001:db8:0:1:2:3:4:5", 1500) != 2 {
 		t.Error("another address of the same /64 is not throttled")
 	}
 	if h.retryAfter("2001:db8:0:1::1", 999) != 0 {
 		t.Error("still throttled though the clock was set back")
 	}
-	if h.add("10.0.0.1", 1000, 0); h.retryAfter("10.0.0.1", 1000) != 0 {
+	if h.addSource("10.0.0.1", 1000, 0); h.retryAfter("10.0.0.1", 1000) != 0 {
 		t.Error("held for no time")
 	}
 }

@@ -6,52 +6,52 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// tried is a request that the cache would have answered, until the upstream's response begins.
-type tried struct {
+// pendingTrial is a would-be hit of a cache on trial, until the upstream's response begins.
+type pendingTrial struct {
 	rule   int
 	etag   string // of the cache
-	spared bool   // it has a reason already
+	spared bool   // the request has a reason already
 }
 
-// try counts a request that the cache would have answered, once there is a response to compare.
+// tryHit counts a would-be hit, now or with the response to compare.
 //
 //go:noinline
-func (s *stream) try(d *policy.Decision, rule int) {
+func (s *stream) tryHit(d *policy.Decision, rule int) {
 	v := s.vm
 	if d.Key != "" {
-		v.hits.hit(d.Key) // what is tried stays in memory, as if it were served
+		v.hits.sampleHit(d.Key) // objects on trial stay in memory like served objects
 	}
 	if !v.host.AwaitResponse() {
 		v.count(rule, policy.WouldHitNotCompared)
 		return
 	}
-	v.tried[s.id] = tried{rule, strings.Clone(d.WouldHit), d.WouldBeRefused()}
+	v.trials[s.id] = pendingTrial{rule, strings.Clone(d.WouldHit), d.WouldBeRefused()}
 }
 
-// Awaits reports whether the response to a stream is awaited, so that hosts need not read others.
-func (v *VM) Awaits(id uint32) bool {
-	_, ok := v.tried[id]
+// AwaitsResponse reports whether the response to a stream is awaited; hosts need not read other responses.
+func (v *VM) AwaitsResponse(id uint32) bool {
+	_, ok := v.trials[id]
 	return ok
 }
 
-// Response tells the entity-tag of the response to a stream, "" if it has none, as another callback of it.
-func (v *VM) Response(id uint32, etag string) {
-	t, ok := v.tried[id]
+// CompareResponse compares the response to a stream, by entity-tag, "" for none, in another callback of the stream.
+func (v *VM) CompareResponse(id uint32, etag string) {
+	t, ok := v.trials[id]
 	if !ok {
 		return
 	}
-	delete(v.tried, id)
-	counter := policy.Compare(t.etag, etag)
+	delete(v.trials, id)
+	counter := policy.CompareETags(t.etag, etag)
 	v.count(t.rule, counter)
 	if counter == policy.WouldHitDifferent && !t.spared {
-		v.host.Note(policy.NoteReason, policy.ReasonDifferent)
+		v.host.SetNote(policy.NoteReason, policy.ReasonDifferent)
 	}
 }
 
-// untry counts a stream that has ended without a response, if one was awaited.
-func (v *VM) untry(id uint32) {
-	if t, ok := v.tried[id]; ok {
-		delete(v.tried, id)
+// countNotCompared counts an awaited stream that ended without a response.
+func (v *VM) countNotCompared(id uint32) {
+	if t, ok := v.trials[id]; ok {
+		delete(v.trials, id)
 		v.count(t.rule, policy.WouldHitNotCompared)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// trialOf returns rules whose auth isn't enforced.
+// trialOf returns rules with auth on trial.
 func trialOf(rules string) string {
 	return strings.NewReplacer(`"auth": {"`, `"auth": {"enforce": false, "`, `"auth": {}`, `"auth": {"enforce": false}`).
 		Replace(rules)
@@ -135,8 +135,8 @@ func TestTrialUpstream(t *testing.T) {
 	}
 }
 
-// TestTrialFetches: a request that would be refused waits for its object as any other, but isn't judged again, and not
-// twice for a sidecar that doesn't answer.
+// TestTrialFetches: a request with a would-be refusal waits for the object like any request, but isn't judged again,
+// and not twice for a silent sidecar.
 func TestTrialFetches(t *testing.T) {
 	get := func(e *emulator, secret string) *exchange {
 		return e.streams[e.begin([][2]string{{":method", "GET"}, {":path", "/v1/both"}, {"x-device-id", "dev"},
@@ -239,7 +239,7 @@ func TestTriedCache(t *testing.T) {
 		{"/b", `"v2"`, []string{"gatehouse_rule: b", "gatehouse_reason: gatehouse_would_deny_no_credential"}},
 	} {
 		id := begin(tt.path)
-		for range 2 { // of the second nobody is told
+		for range 2 { // the second end has no effect
 			e.respond(id, tt.etag)
 		}
 		if x := e.streams[id]; !x.awaited || !slices.Equal(x.notes, tt.notes) {
@@ -250,11 +250,11 @@ func TestTriedCache(t *testing.T) {
 		t.Error("a miss awaits its response")
 	}
 	e.end(begin("/a"))
-	e.vm.Ended(begin("/a"))
+	e.vm.EndStream(begin("/a"))
 	waits := begin("/a")
 	e.tick()
-	if len(e.vm.tried) != 1 {
-		t.Errorf("%d requests are kept, want the one that waits", len(e.vm.tried))
+	if len(e.vm.trials) != 1 {
+		t.Errorf("%d requests are kept, want the one that waits", len(e.vm.trials))
 	}
 	e.respond(waits, `"v1"`)
 	e.blind = true

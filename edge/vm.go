@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Action is what the proxy does with a stream after a callback.
+// Action is the proxy's action on a stream after a callback.
 type Action uint32
 
 // The actions.
@@ -18,114 +18,114 @@ const (
 	Pause    Action = 1
 )
 
-// VM is the edge, or the push listener, in one VM of the proxy; where it has none, in one worker. A proxy distinguishes
-// VMs by their configuration, so the same rules decide all streams of one VM, on any listener. Its methods may not be
-// called at the same time.
+// VM is the edge, or the push listener, in one VM of the proxy; for a proxy without VMs, in one worker. A proxy
+// distinguishes VMs by configuration: one set of rules decides all streams of one VM, on any listener. Methods may not
+// be called concurrently.
 type VM struct {
 	host   Host
 	engine *policy.Engine // nil until the VM is started
 	calls  calls
 	hits   hits
-	guard  guardSeen
+	guard  guardReader
 	// writing is the guard's writer, of the push listener.
-	writing guard
+	writing guardWriter
 	bodies  bodyCache
-	defined int     // tallies whose expected counters are defined
+	defined int     // number of tallies with defined counters
 	tallies []tally // by rule, beginning with policy.NoRule
 
-	newest uint32 // the greatest id of a stream whose headers have arrived
+	newest uint32 // the greatest id of a stream with headers
 
 	replied int // bytes of bodies in the replies of the current callback
 	unread  int // see Unread
-	woken   int // of bodies for streams that were woken by the newest answer
+	woken   int // bytes of bodies for streams woken by the newest answer
 
-	// stream is the last decided one. Most streams are answered or passed at once and need no memory afterwards, so
-	// they all use this one. A stream that must wait is copied to paused.
+	// stream is the last decided stream. Most streams are answered or passed at once and need no memory afterwards, and
+	// share this field. A stream that must wait is copied to paused.
 	stream stream
 	paused map[uint32]*stream // by id
-	// forgetAt is the number of paused streams from which the next request has those that have ended removed.
-	forgetAt int
-	awaited  map[uint32]awaited // answers to calls, by token
-	tried    map[uint32]tried   // streams whose responses are awaited, by id
+	// forgetAt is the number of paused streams from which the next request removes ended streams.
+	forgetAt     int
+	pendingCalls map[uint32]pendingCall  // answers to calls, by token
+	trials       map[uint32]pendingTrial // streams whose responses are awaited, by id
 
-	// pushes are the streams of the push listener. There is no callback when a stream has ended, because it would be
-	// called for every stream: see sweep and forgetEnded.
+	// pushes are the streams of the push listener. The end of a stream has no callback, because the proxy would call it
+	// for every stream: see sweepPushes and forgetEnded.
 	pushes  map[uint32]*ingest
 	sweepAt int // number of entries of the next sweep
 }
 
-// New returns a VM of the host, which must be started.
+// New returns a VM of the host, to be started.
 func New(h Host) *VM {
-	return &VM{host: h, writing: guard{host: h}, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
-		awaited: map[uint32]awaited{}, tried: map[uint32]tried{}, forgetAt: sweepLeast, sweepAt: sweepLeast}
+	return &VM{host: h, writing: guardWriter{host: h}, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
+		pendingCalls: map[uint32]pendingCall{}, trials: map[uint32]pendingTrial{}, forgetAt: sweepLeast, sweepAt: sweepLeast}
 }
 
-// TickMS is the interval at which a VM reads the state, flushes its counters and reports, ms.
+// TickMS is the interval at which a VM reads the state, flushes counters and reports, ms.
 const TickMS = 200
 
-// Start begins to decide by the rules of a configuration, which the field has, unless the VM does so already. It has no
-// other effect: the proxy also starts VMs only to validate them.
+// Start starts the VM with the rules of a configuration, found in field; a started VM stays unchanged. Start has no
+// other effect: the proxy also starts VMs for mere validation.
 func (v *VM) Start(configuration []byte, field string) error {
 	if v.engine != nil {
 		return nil
 	}
 	config, err := policy.ParseBytes(configuration)
 	if err != nil {
-		return fmt.Errorf("%s is invalid:\n%s", field, indent(err.Error()))
+		return fmt.Errorf("%s is invalid:\n%s", field, indentLines(err.Error()))
 	}
 	v.engine = policy.NewEngine(config)
 	v.tallies = make([]tally, len(config.Rules)+1)
-	v.calls = calls{vm: v, inFlight: map[string]*flight{}, throttles: throttles{}, guesses: newGuesses()}
+	v.calls = calls{vm: v, inFlight: map[string]*call{}, throttles: throttles{}, guesses: newGuesses()}
 	return nil
 }
 
-// Config returns the configuration of a VM that was started.
+// Config returns the configuration of a started VM.
 func (v *VM) Config() *policy.Config { return v.engine.Config() }
 
 // Tick is to be called every TickMS, also if the VM is idle.
 func (v *VM) Tick() {
-	v.flush()
-	v.define()
+	v.flushCounters()
+	v.defineCounters()
 	v.forgetAt = sweepLeast
 	if v.engine.Config().PushListener {
-		v.sweep()
+		v.sweepPushes()
 		return
 	}
-	v.guard.check(v.host)
+	v.guard.checkOwner(v.host)
 	// During an upgrade the push listener may be served by a module without a guard; cached answers may then be
 	// outdated until here.
-	v.engine.Forget()
+	v.engine.DropCachedAnswers()
 	v.readState()
-	v.calls.report(v.host.Now())
+	v.calls.reportFailures(v.host.Now())
 	v.calls.throttles.sweep(v.host.Now())
 	v.calls.guesses.sweep(v.host.Now())
-	v.hits.tick(v)
-	v.giveUp()                // it wakes streams
-	for id := range v.tried { // last: it enters them
-		if !v.host.Exists(id) {
-			v.untry(id)
+	v.hits.sendReport(v)
+	v.failLateCalls()          // wakes streams
+	for id := range v.trials { // last: StreamExists enters streams
+		if !v.host.StreamExists(id) {
+			v.countNotCompared(id)
 		}
 	}
 }
 
-// readState reads the state record and reports whether it changed.
+// readState reads the state record and reports a change.
 func (v *VM) readState() bool {
 	state, err := wire.ParseState(v.host.Record(wire.RegionState, 0))
 	if err != nil {
-		return false // none yet, or from another release: the earlier one stays
+		return false // none yet, or of another release: keep the earlier state
 	}
 	before := v.engine.State()
 	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
 	if state.Epoch != before.Epoch {
-		clear(v.calls.throttles) // set by a sidecar that may have been replaced
+		clear(v.calls.throttles) // set by the sidecar of the old epoch
 		v.calls.guesses = newGuesses()
 	}
 	v.engine.SetState(v.host.Now(), state)
 	return changed
 }
 
-// awaited is an unanswered call.
-type awaited struct {
+// pendingCall is an unanswered call.
+type pendingCall struct {
 	done    func(body []byte)
 	untilMS int64 // unix ms
 }
@@ -134,22 +134,22 @@ type awaited struct {
 // clock.
 const lateMS = 5000
 
-// call makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from
-// the host, the body is valid during the callback. newest is the newest stream when the call was made.
-func (v *VM) call(c Call, done func(body []byte)) (newest uint32, err error) {
+// callSidecar makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything
+// from the host, the body is valid during the callback. newest is the newest stream when the call was made.
+func (v *VM) callSidecar(c Call, done func(body []byte)) (newest uint32, err error) {
 	config := v.engine.Config()
 	c.Cluster, c.Timeout = config.SidecarCluster, config.SidecarTimeout
-	token, newest, err := v.host.Call(c)
+	token, newest, err := v.host.CallSidecar(c)
 	if err == nil {
-		v.awaited[token] = awaited{done, v.host.Now() + config.SidecarTimeout.Milliseconds() + lateMS}
+		v.pendingCalls[token] = pendingCall{done, v.host.Now() + config.SidecarTimeout.Milliseconds() + lateMS}
 	}
 	return newest, err
 }
 
-// Saw tells the VM the greatest id of a stream so far, if the proxy numbers streams over all VMs.
-func (v *VM) Saw(newest uint32) { v.newest = newest }
+// SetNewest tells the VM the greatest id of a stream so far, if the proxy numbers streams over all VMs.
+func (v *VM) SetNewest(newest uint32) { v.newest = newest }
 
-// RequestHeaders begins a stream, which becomes the current one.
+// RequestHeaders begins a stream, the new current stream.
 func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {
 	if v.engine.Config().PushListener {
 		i := &ingest{vm: v}
@@ -158,16 +158,16 @@ func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {
 		} else {
 			v.pushes[id] = i
 		}
-		return i.headers(endOfStream)
+		return i.handleHeaders(endOfStream)
 	}
 	if len(v.paused) >= v.forgetAt {
 		v.forgetEnded(id)
 	}
-	if after(id, v.newest) {
+	if beganAfter(id, v.newest) {
 		v.newest = id
 	}
 	v.stream, v.replied = stream{vm: v, id: id}, 0
-	return v.stream.advance(v.host.RequestHeaders())
+	return v.stream.handleHeaders(v.host.RequestHeaders())
 }
 
 // RequestBody is called when size bytes of the body have arrived. It matters only at the push listener: paused streams
@@ -180,84 +180,86 @@ func (v *VM) RequestBody(id uint32, size int, endOfStream bool) Action {
 	if endOfStream {
 		delete(v.pushes, id)
 	}
-	return i.body(size, endOfStream)
+	return i.handleBody(size, endOfStream)
 }
 
-// Unread tells how many bytes of the bodies of earlier replies clients have yet to read, for the next callback. A host
-// whose proxy bounds them by itself doesn't call it.
-func (v *VM) Unread(bytes int) { v.unread = bytes }
+// SetUnread sets, for the next callback, how many bytes of earlier replies' bodies clients have yet to read. Hosts of
+// proxies with a bound of their own don't call it.
+func (v *VM) SetUnread(bytes int) { v.unread = bytes }
 
-// RefuseToken answers a new stream with 401: its token, which the host validates, is bad. The rules don't matter.
-// Without keys the host can't tell yet, and the answer is 503.
+// RefuseToken answers a new stream with 401: the host has found a bad token. The rules don't matter. Without keys the
+// host can't judge tokens yet, and the answer is 503.
 func (v *VM) RefuseToken(id uint32, hasKeys bool) Action {
 	d := v.engine.RefuseToken(hasKeys)
 	v.stream = stream{vm: v, id: id}
 	v.count(policy.NoRule, d.Auth)
-	v.stream.describe(policy.NoRule, "")
-	return v.stream.reply(&d)
+	v.stream.noteRequest(policy.NoRule, "")
+	return v.stream.sendReply(&d)
 }
 
-// sweepLeast is the number of entries that causes the first sweep.
+// sweepLeast is the number of entries at the first sweep.
 const sweepLeast = 1024
 
-// sweep removes pushes that have gone. It runs when their entries have doubled since the last time, so that there are
-// at most twice as many as there are streams, and an entry is checked twice on average.
-func (v *VM) sweep() {
+// sweepPushes removes ended pushes. It runs when the entries have doubled since the last sweep: there are at most twice
+// as many entries as streams, and an entry is checked twice on average.
+func (v *VM) sweepPushes() {
 	if len(v.pushes) < v.sweepAt {
 		return
 	}
 	for id := range v.pushes {
-		if !v.host.Exists(id) {
+		if !v.host.StreamExists(id) {
 			delete(v.pushes, id)
 		}
 	}
 	v.sweepAt = sweepLeast + 2*len(v.pushes)
 }
 
-// forgetEnded removes paused streams that have ended, which else keep their places until their calls end. It runs once
-// in a tick and whenever sweepLeast streams were paused since, as long as that many are, and takes 0.3 µs for each.
+// forgetEnded removes paused streams that have ended, which otherwise stay until their calls end. It runs in the first
+// request after a tick with sweepLeast paused streams, and again after sweepLeast further ones, and takes 0.3 µs per
+// stream.
 func (v *VM) forgetEnded(current uint32) {
 	for id := range v.paused {
-		if !v.host.Exists(id) {
-			v.forget(id)
+		if !v.host.StreamExists(id) {
+			v.forgetStream(id)
 		}
 	}
-	v.host.Enter(current)
+	v.host.EnterStream(current)
 	v.forgetAt = len(v.paused) + sweepLeast
 }
 
-// forget removes a stream that has ended, if it waits for a call.
-func (v *VM) forget(id uint32) {
+// forgetStream removes an ended stream from the waiting ones.
+func (v *VM) forgetStream(id uint32) {
 	if s := v.paused[id]; s != nil {
 		delete(v.paused, id)
-		s.call.remove(s)
+		s.call.removeStream(s)
 	}
 }
 
-// Ended forgets a stream. A host that knows when a stream ends calls it; others are asked, see [Host.Exists].
-func (v *VM) Ended(id uint32) {
+// EndStream forgets a stream. Hosts that know the end of a stream call EndStream; the VM asks the rest by
+// [Host.StreamExists].
+func (v *VM) EndStream(id uint32) {
 	delete(v.pushes, id)
-	v.forget(id)
-	v.untry(id)
+	v.forgetStream(id)
+	v.countNotCompared(id)
 }
 
-// CallResponse passes the body of an answer, nil unless its status is 200, to the function that waits for it.
+// CallResponse passes the body of an answer, nil unless the status is 200, to the waiting function.
 func (v *VM) CallResponse(token uint32, body []byte) {
 	v.woken = 0
-	if a, ok := v.awaited[token]; ok {
-		delete(v.awaited, token)
+	if a, ok := v.pendingCalls[token]; ok {
+		delete(v.pendingCalls, token)
 		a.done(body)
 	}
 }
 
-// giveUp fails calls whose answer won't arrive: the proxy drops the calls of a plugin when its listener is removed,
-// while the VM stays for a listener with the same rules, whose requests may wait for them.
-func (v *VM) giveUp() {
+// failLateCalls fails calls whose answer won't arrive: the proxy drops the calls of a plugin when the listener is
+// removed, while the VM stays for a listener with the same rules, and requests may wait for the dropped calls.
+func (v *VM) failLateCalls() {
 	now := v.host.Now()
-	var late []awaited
-	for token, a := range v.awaited {
+	var late []pendingCall
+	for token, a := range v.pendingCalls {
 		if now > a.untilMS {
-			delete(v.awaited, token)
+			delete(v.pendingCalls, token)
 			late = append(late, a)
 		}
 	}
@@ -269,19 +271,19 @@ func (v *VM) giveUp() {
 	}
 }
 
-// source returns the client's address of the current context, without its port; "" if unknown.
-func (v *VM) source() string {
+// clientAddress returns the client's address of the current context, without port; "" if unknown.
+func (v *VM) clientAddress() string {
 	switch from := v.engine.Source(); {
 	case from.Header != "":
-		return policy.AddressIn(v.host.RequestHeaders(), from.Header)
+		return policy.HeaderAddress(v.host.RequestHeaders(), from.Header)
 	case from.FilterState != "":
-		return policy.Address(string(v.host.FilterState(from.FilterState)))
+		return policy.CanonicalAddress(string(v.host.FilterState(from.FilterState)))
 	}
-	return policy.Address(string(v.host.Source()))
+	return policy.CanonicalAddress(string(v.host.ClientAddress()))
 }
 
-// origin returns the id and the trace of the current context's request, as far as they are valid.
-func (v *VM) origin() Origin {
+// requestOrigin returns the id and the trace of the current context's request, as far as they are valid.
+func (v *VM) requestOrigin() Origin {
 	o := Origin{RequestID: v.host.RequestHeader(requestIDHeader), Traceparent: v.host.RequestHeader(traceparentHeader)}
 	if !limits.ValidRequestID(o.RequestID) {
 		o.RequestID = ""
@@ -292,33 +294,33 @@ func (v *VM) origin() Origin {
 	return o
 }
 
-// tally has the counters of one rule.
+// tally has the counters of a rule.
 type tally struct {
 	counts [policy.Counters]uint64 // since the last flush
 	ids    [policy.Counters]uint32 // of the proxy's counters, 0 before they are defined
 }
 
-// count counts for a rule, by its index or policy.NoRule.
+// count counts for a rule, by the rule's index or policy.NoRule.
 func (v *VM) count(rule int, counter policy.Counter) { v.tallies[rule+1].counts[counter]++ }
 
-// flush adds the counts to the proxy's counters.
-func (v *VM) flush() {
+// flushCounters adds the counts to the proxy's counters.
+func (v *VM) flushCounters() {
 	for i := range v.tallies {
 		counts := &v.tallies[i].counts
 		for c := policy.None + 1; c < policy.Counters; c++ {
 			if counts[c] == 0 {
 				continue
 			}
-			if id := v.counter(i-1, c); id != 0 {
-				v.host.Count(id, counts[c])
+			if id := v.counterID(i-1, c); id != 0 {
+				v.host.IncrementCounter(id, counts[c])
 				counts[c] = 0
 			}
 		}
 	}
 }
 
-// counter returns the id of a rule's counter, 0 if it can't be defined.
-func (v *VM) counter(rule int, c policy.Counter) uint32 {
+// counterID returns the id of a rule's counter, 0 if undefined.
+func (v *VM) counterID(rule int, c policy.Counter) uint32 {
 	t := &v.tallies[rule+1]
 	if t.ids[c] == 0 {
 		t.ids[c] = v.host.DefineCounter(c.StatName(v.engine.Config().RuleName(rule)))
@@ -326,17 +328,16 @@ func (v *VM) counter(rule int, c policy.Counter) uint32 {
 	return t.ids[c]
 }
 
-// definedRules is the number of rules whose counters one tick defines: a counter takes Envoy some 40 µs, and requests
-// wait meanwhile.
+// definedRules is the number of rules with new counters per tick: a counter takes Envoy some 40 µs, and requests wait.
 const definedRules = 16
 
-// define defines the counters that the next rules are expected to increment.
-func (v *VM) define() {
+// defineCounters defines the expected counters of the next rules.
+func (v *VM) defineCounters() {
 	for end := min(v.defined+definedRules, len(v.tallies)); v.defined < end; v.defined++ {
 		rule := v.defined - 1
 		for c := policy.None + 1; c < policy.Counters; c++ {
-			if v.engine.Config().Expects(rule, c) {
-				v.counter(rule, c)
+			if v.engine.Config().ExpectsCounter(rule, c) {
+				v.counterID(rule, c)
 			}
 		}
 	}
@@ -349,7 +350,7 @@ func (v *VM) Claim(metadata, name string) string { return v.host.Claim(metadata,
 func (v *VM) Record(region wire.Region, index uint32) []byte { return v.host.Record(region, index) }
 
 // Guard implements policy.Memory.
-func (v *VM) Guard() uint64 { return v.guard.read(v.host) }
+func (v *VM) Guard() uint64 { return v.guard.readGuard(v.host) }
 
 // Body implements policy.Memory.
 func (v *VM) Body(epoch uint64, variant wire.Variant) *policy.Body {
@@ -360,7 +361,7 @@ func (v *VM) Body(epoch uint64, variant wire.Variant) *policy.Body {
 	if err != nil {
 		return nil
 	}
-	return v.bodies.put(epoch, variant, v.host.Keep(body))
+	return v.bodies.put(epoch, variant, v.host.KeepRecord(body))
 }
 
-func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }
+func indentLines(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

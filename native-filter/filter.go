@@ -18,34 +18,34 @@ import (
 
 func init() { dynmod.New = newFilter }
 
-// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share nothing
-// but the memory, so that rules of one listener never decide a request of another.
+// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share only the
+// memory: rules of one listener never decide a request of another listener.
 type filter struct {
 	config        *dynmod.Config
-	mainThread    int // its id
+	mainThread    int // id
 	configuration []byte
 	rules         *policy.Config
 	counters      map[string]uint32 // Envoy's numbers of counters, plus 1
 	panics        uint64            // number of the counter
 	calls         *coalesce.Group
-	// workers are the VMs, by the number of the thread that they serve. They are made when a thread serves its first
-	// request. checked is the first one, made with the configuration.
+	// workers are the VMs, by the number of the served thread, made on the thread's first request. checked is the first
+	// VM, made with the configuration.
 	workers [maxThreads]atomic.Pointer[worker]
 	checked atomic.Pointer[worker]
 
 	stop, stopped chan struct{} // of ticks
-	tickThread    atomic.Int64  // its id, during a tick
-	asked         bool          // by a tick: have the main thread make calls; of that thread
+	tickThread    atomic.Int64  // id, during a tick
+	callsPending  bool          // of the tick thread: calls wait for Schedule
 }
 
-// maxThreads bounds the threads that serve requests: Envoy's workers, and its main thread.
+// maxThreads bounds the serving threads: Envoy's workers, and its main thread.
 const maxThreads = 1024
 
 // newFilter makes a filter, or returns nil if it refuses the configuration, with a line in the log.
 func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	f := &filter{config: c, configuration: configuration, counters: map[string]uint32{}, stop: make(chan struct{}),
 		stopped: make(chan struct{}), mainThread: syscall.Gettid()}
-	f.calls = coalesce.NewGroup(f.schedule)
+	f.calls = coalesce.NewGroup(f.scheduleCalls)
 	w := f.newWorker()
 	if w == nil {
 		return nil
@@ -53,7 +53,7 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	f.checked.Store(w)
 	rules := w.vm.Config()
 	f.rules = rules
-	if !rules.PushListener && !sidecar.is(rules.SidecarCluster) {
+	if !rules.PushListener && !sidecar.matchesFirst(rules.SidecarCluster) {
 		dynmod.Log(dynmod.Critical,
 			fmt.Sprintf("gatehouse: sidecar.cluster is %q, and was %q before or in another listener: want the same, because "+
 				"both would read one memory; restart Envoy to change it, or run an Envoy for each",
@@ -66,13 +66,13 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 		return f
 	}
 	dynmod.Log(dynmod.Info, "gatehouse: release "+edge.Release)
-	go f.tick()
+	go f.runTicks()
 	return f
 }
 
-// sidecar is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar
-// has pushed, perhaps before that edge went, would let a request in at the other's listener. Under Wasm vm_id separates
-// them.
+// sidecar is the sidecar's cluster of all edges of the process. The edges share the memory: a verdict from one edge's
+// sidecar, perhaps of an edge that has gone, would let a request in at another edge's listener. Under Wasm vm_id
+// separates the edges.
 var sidecar sidecarCluster
 
 type sidecarCluster struct {
@@ -80,8 +80,8 @@ type sidecarCluster struct {
 	cluster string     // "" before the first edge
 }
 
-// is reports whether this is the sidecar's cluster; the first one is.
-func (s *sidecarCluster) is(cluster string) bool {
+// matchesFirst reports whether cluster is the first edge's; true for the first edge.
+func (s *sidecarCluster) matchesFirst(cluster string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cluster == "" {
@@ -90,16 +90,16 @@ func (s *sidecarCluster) is(cluster string) bool {
 	return s.cluster == cluster
 }
 
-// panicsStat is the name of the counter of panics that were recovered.
+// panicsStat is the name of the counter of recovered panics.
 const panicsStat = "gatehouse.panics_total"
 
-// defineCounters defines all counters that requests can increment, since Envoy allows it only now.
+// defineCounters defines the counters of all requests, because Envoy allows no definition later.
 func (f *filter) defineCounters(rules *policy.Config) {
 	f.panics, _ = f.config.DefineCounter(panicsStat)
 	for rule := policy.NoRule; rule < len(rules.Rules); rule++ {
 		for c := policy.None + 1; c < policy.Counters; c++ {
 			unreadable := rule == policy.NoRule && c == policy.AuthUnavailable
-			if !rules.Expects(rule, c) && !unreadable {
+			if !rules.ExpectsCounter(rule, c) && !unreadable {
 				continue
 			}
 			name := c.StatName(rules.RuleName(rule))
@@ -110,7 +110,7 @@ func (f *filter) defineCounters(rules *policy.Config) {
 	}
 }
 
-// worker is a VM and its host, for one thread. Other threads bring it answers, and ticks.
+// worker is a VM and its host, for one thread. Other threads bring answers and ticks.
 type worker struct {
 	filter *filter
 
@@ -121,24 +121,24 @@ type worker struct {
 	token uint32                 // of the newest call, also of an earlier VM
 }
 
-// heldStream is a stream that waits: for the sidecar, or for its own body.
+// heldStream is a stream that waits for the sidecar or for its own body.
 type heldStream struct {
 	stream *dynmod.Stream
-	goOn   func() edge.Action // once its answer has arrived
+	goOn   func() edge.Action // once the answer has arrived
 	failed bool               // the VM has panicked
 }
 
 func (f *filter) newWorker() *worker {
 	w := &worker{filter: f, held: map[uint32]*heldStream{}}
 	w.proxy = &proxy{worker: w}
-	if !w.begin() {
+	if !w.startVM() {
 		return nil
 	}
 	return w
 }
 
-// begin makes the worker's VM. It returns false if that refuses the configuration.
-func (w *worker) begin() bool {
+// startVM makes the worker's VM; false if the VM refuses the configuration.
+func (w *worker) startVM() bool {
 	w.vm = edge.New(w.proxy)
 	if err := w.vm.Start(w.filter.configuration, "filter_config"); err != nil {
 		dynmod.Log(dynmod.Critical, "gatehouse: "+err.Error())
@@ -147,8 +147,8 @@ func (w *worker) begin() bool {
 	return true
 }
 
-// worker returns the worker of a thread, nil if it can't be made.
-func (f *filter) worker(thread int) *worker {
+// workerOf returns a thread's worker, nil if none can be made.
+func (f *filter) workerOf(thread int) *worker {
 	if thread >= maxThreads {
 		return nil
 	}
@@ -164,18 +164,18 @@ func (f *filter) worker(thread int) *worker {
 
 // RequestHeaders implements dynmod.Filter.
 func (f *filter) RequestHeaders(s *dynmod.Stream, endOfStream bool) dynmod.Action {
-	w := f.worker(s.Thread())
+	w := f.workerOf(s.Thread())
 	if w == nil {
 		return dynmod.Refuse
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.proxy.begin(s)
-	return w.result(s, w.vm.RequestHeaders(s.ID(), endOfStream))
+	w.proxy.beginCallback(s)
+	return w.applyAction(s, w.vm.RequestHeaders(s.ID(), endOfStream))
 }
 
-// result translates what the VM wants to do with a stream, and holds the stream if it waits.
-func (w *worker) result(s *dynmod.Stream, a edge.Action) dynmod.Action {
+// applyAction translates the VM's action on a stream, and holds a waiting stream.
+func (w *worker) applyAction(s *dynmod.Stream, a edge.Action) dynmod.Action {
 	if a == edge.Continue {
 		return dynmod.Continue
 	}
@@ -193,13 +193,13 @@ func (w *worker) result(s *dynmod.Stream, a edge.Action) dynmod.Action {
 
 // RequestBody implements dynmod.Filter.
 func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
-	w := f.worker(s.Thread())
+	w := f.workerOf(s.Thread())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h := w.held[s.ID()]; h == nil || h.failed {
 		return dynmod.Refuse
 	}
-	w.proxy.begin(s)
+	w.proxy.beginCallback(s)
 	w.vm.RequestBody(s.ID(), s.BodySize(), endOfStream)
 	if w.proxy.answer.IsSet() {
 		delete(w.held, s.ID())
@@ -208,9 +208,9 @@ func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
 	return dynmod.WantBody
 }
 
-// Woken implements dynmod.Filter: it continues a stream whose answer has arrived.
+// Woken implements dynmod.Filter: it continues a stream after the answer's arrival.
 func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
-	w := f.worker(s.Thread())
+	w := f.workerOf(s.Thread())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := w.held[s.ID()]
@@ -221,8 +221,8 @@ func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
 	if h.failed {
 		return dynmod.Refuse
 	}
-	w.proxy.begin(s)
-	action := w.result(s, h.goOn())
+	w.proxy.beginCallback(s)
+	action := w.applyAction(s, h.goOn())
 	if action == dynmod.Pause {
 		return dynmod.Nothing
 	}
@@ -231,35 +231,35 @@ func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
 
 // Response implements dynmod.Filter.
 func (f *filter) Response(s *dynmod.Stream, etag string) {
-	w := f.worker(s.Thread())
+	w := f.workerOf(s.Thread())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.proxy.enterStream(s)
-	w.vm.Response(s.ID(), etag)
+	w.vm.CompareResponse(s.ID(), etag)
 }
 
 // Destroyed implements dynmod.Filter.
 func (f *filter) Destroyed(s *dynmod.Stream) {
-	w := f.worker(s.Thread())
+	w := f.workerOf(s.Thread())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.held, s.ID())
-	w.vm.Ended(s.ID())
+	w.vm.EndStream(s.ID())
 }
 
-// answered brings the answer to a call.
-func (w *worker) answered(token uint32, body []byte) {
-	w.safely(func() {
+// deliverAnswer brings the answer to a call.
+func (w *worker) deliverAnswer(token uint32, body []byte) {
+	w.runSafely(func() {
 		w.vm.CallResponse(token, body)
 	})
 }
 
-// safely runs f in the worker, on a thread that isn't its own.
-func (w *worker) safely(f func()) {
+// runSafely runs f in the worker, on a foreign thread.
+func (w *worker) runSafely(f func()) {
 	defer func() {
 		if value := recover(); value != nil {
-			dynmod.Recovered(value)
-			w.filter.panicked(w)
+			dynmod.LogPanic(value)
+			w.filter.handlePanic(w)
 		}
 	}()
 	w.mu.Lock()
@@ -268,27 +268,28 @@ func (w *worker) safely(f func()) {
 	f()
 }
 
-// Scheduled implements dynmod.Filter: it makes calls, on the main thread.
+// Scheduled implements dynmod.Filter: it makes calls on the main thread.
 func (f *filter) Scheduled() {
-	f.calls.Dispatch(func(c *edge.Call) (uint64, bool) {
-		return f.config.Callout(c.Cluster, c.Headers(), c.Body, c.Timeout)
+	f.calls.DispatchCalls(func(c *edge.Call) (uint64, bool) {
+		return f.config.StartCallout(c.Cluster, c.Headers(), c.Body, c.Timeout)
 	})
 }
 
 // CalloutDone implements dynmod.Filter.
 func (f *filter) CalloutDone(id uint64, status string, body []byte) {
-	defer f.calls.Done(id, nil) // if a panic has prevented the answer
+	defer f.calls.DeliverAnswer(id, nil) // if a panic has prevented the answer
 	if status != "200" {
 		body = nil
 	}
-	f.calls.Done(id, body)
+	f.calls.DeliverAnswer(id, body)
 }
 
-// schedule has the main thread make calls. Envoy holds the configuration meanwhile, and may end it afterwards, if
-// nobody else does any more. On a worker its stream does; the thread of ticks waits until it holds no lock.
-func (f *filter) schedule() {
+// scheduleCalls has the main thread make calls. Envoy holds the configuration meanwhile, and may end an unused
+// configuration afterwards. On a worker, the stream uses the configuration; the thread of ticks schedules after
+// releasing all locks.
+func (f *filter) scheduleCalls() {
 	if f.onTickThread() {
-		f.asked = true
+		f.callsPending = true
 		return
 	}
 	f.config.Schedule()
@@ -296,8 +297,8 @@ func (f *filter) schedule() {
 
 func (f *filter) onTickThread() bool { return int64(syscall.Gettid()) == f.tickThread.Load() }
 
-// tick ticks all workers, also idle ones, until the configuration goes.
-func (f *filter) tick() {
+// runTicks ticks all workers, also idle workers, until the configuration goes.
+func (f *filter) runTicks() {
 	defer close(f.stopped)
 	ticker := time.NewTicker(edge.TickMS * time.Millisecond)
 	defer ticker.Stop()
@@ -310,8 +311,8 @@ func (f *filter) tick() {
 		runtime.LockOSThread()
 		f.tickThread.Store(int64(syscall.Gettid()))
 		f.tickAll()
-		if f.asked {
-			f.asked = false
+		if f.callsPending {
+			f.callsPending = false
 			f.config.Schedule()
 		}
 		f.tickThread.Store(0)
@@ -325,10 +326,10 @@ func (f *filter) tick() {
 }
 
 func (f *filter) tickAll() {
-	defer func() { dynmod.Recovered(recover()) }()
+	defer func() { dynmod.LogPanic(recover()) }()
 	for i := range f.workers {
 		if w := f.workers[i].Load(); w != nil {
-			w.safely(func() { w.vm.Tick() })
+			w.runSafely(func() { w.vm.Tick() })
 		}
 	}
 }
@@ -337,31 +338,31 @@ func (f *filter) tickAll() {
 func (f *filter) Panicked(s *dynmod.Stream, _ any) {
 	var w *worker
 	if s != nil {
-		w = f.worker(s.Thread())
+		w = f.workerOf(s.Thread())
 	}
-	f.panicked(w)
+	f.handlePanic(w)
 }
 
-// panicked counts a panic, and gives the worker in which it happened, if any, a new VM, since the state of the old one
-// is unknown. Its requests that wait are refused.
-func (f *filter) panicked(w *worker) {
-	f.config.Count(f.panics, 1)
+// handlePanic counts a panic, and gives the worker of the panic, if any, a new VM, because the old VM's state is
+// unknown. Waiting requests of the worker are refused.
+func (f *filter) handlePanic(w *worker) {
+	f.config.IncrementCounter(f.panics, 1)
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.begin()
+	w.startVM()
 	for _, h := range w.held {
 		h.failed = true
-		if !w.filter.rules.PushListener { // whose streams wait for their bodies
+		if !w.filter.rules.PushListener { // there, streams wait for bodies
 			h.stream.Wake()
 		}
 	}
 }
 
-// drainMargin is how much later than its timeout the answer to a call may come. None comes if Envoy ends: its main
-// thread waits for the workers then.
+// drainMargin is how late, after the timeout, a call's answer may come. No answer comes if Envoy ends: the main thread
+// waits for the workers.
 const drainMargin = time.Second
 
 // Destroy implements dynmod.Filter.
@@ -371,14 +372,15 @@ func (f *filter) Destroy() {
 		<-f.stopped
 	}
 	if syscall.Gettid() != f.mainThread {
-		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when this returns.
+		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when Destroy
+		// returns.
 		f.calls.Drain(f.rules.SidecarTimeout + drainMargin)
 	}
 	f.calls.Close()
 	f.tickAll() // counters
 	for i := range f.workers {
 		if w := f.workers[i].Load(); w != nil {
-			w.proxy.answer.Reset() // it was sent
+			w.proxy.answer.Reset() // already sent
 		}
 	}
 }

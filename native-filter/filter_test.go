@@ -75,7 +75,7 @@ func run(t *testing.T, w *fakeenvoy.Worker, r *fakeenvoy.Request) {
 	}
 }
 
-// TestNativeCoalesces has requests on two workers wait for one verification, of which the first ends.
+// TestNativeCoalesces has requests on two workers wait for one verification; the first request ends.
 func TestNativeCoalesces(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	first, second, third := begin(c, w[0], who("dev")), begin(c, w[0], who("dev")), begin(c, w[1], who("dev"))
@@ -101,7 +101,7 @@ func TestNativeCoalesces(t *testing.T) {
 	w[1].Do(third.End)
 }
 
-// TestNativeEndedStreamsLeave: streams end while they wait, more than there are places. The call goes on.
+// TestNativeEndedStreamsLeave: more streams than places end during a wait. The call goes on.
 func TestNativeEndedStreamsLeave(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	for range edge.MaxWaiting + 1 {
@@ -159,8 +159,8 @@ func fetchedObject(key, body string) []byte {
 	return wire.AppendFetchResponse(nil, nativeEpoch, &o, [][]byte{[]byte(body)})
 }
 
-// TestNativeJoinedFetch: a worker's request joins a fetch that another worker's had made before it came. The answer may
-// be older than what its client has seen, so it is not used: memory is read again, and then a second call is made.
+// TestNativeJoinedFetch: a worker's request joins an earlier fetch of another worker. The answer may be older than an
+// object that the client has, so it is not used: memory is read again, and then a second call is made.
 func TestNativeJoinedFetch(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	first, second := begin(c, w[0], nativeRequest("/fetched/1")), begin(c, w[1], nativeRequest("/fetched/1"))
@@ -266,8 +266,8 @@ func TestNativeRace(t *testing.T) {
 	background.Wait()
 }
 
-// TestNativeLateStream: streams are numbered over all workers, and numbers repeat, so a worker that has served nothing
-// yet knows which request came before its call.
+// TestNativeLateStream: streams are numbered over all workers, and numbers repeat: a worker without requests so far
+// knows whether a request came before the worker's call.
 func TestNativeLateStream(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	fakeenvoy.SetNewest(1<<31 + 100)
@@ -355,7 +355,7 @@ func TestNativeOtherSidecar(t *testing.T) {
 	c.Destroy()
 }
 
-// TestNativeRepliesAreBounded: one answer wakes many requests, whose bodies Envoy keeps at the same time.
+// TestNativeRepliesAreBounded: one answer wakes many requests, and Envoy keeps all bodies at the same time.
 func TestNativeRepliesAreBounded(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	const most = edge.MaxReplied >> 20
@@ -392,8 +392,8 @@ func TestNativeRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// TestNativeEndsOnAWorker: a configuration that was discovered may end with its last stream, on a worker, while its
-// call is under way on the main thread. It ends after the answer.
+// TestNativeEndsOnAWorker: a discovered configuration may end with its last stream, on a worker, during a call on the
+// main thread. The configuration ends after the answer.
 func TestNativeEndsOnAWorker(t *testing.T) {
 	onFakeEnvoy(t)
 	c, ok := fakeenvoy.NewConfig(nativeRules)
@@ -428,8 +428,8 @@ func TestNativeEndsOnAWorker(t *testing.T) {
 	}
 }
 
-// TestNativeEndsDuringATick: Envoy holds a configuration while something is scheduled for it, so a report of hits, on
-// the thread of ticks, can be what ends it.
+// TestNativeEndsDuringATick: Envoy holds a configuration while work is scheduled, so a report of hits, on the thread of
+// ticks, can end the configuration.
 func TestNativeEndsDuringATick(t *testing.T) {
 	onFakeEnvoy(t)
 	c, ok := fakeenvoy.NewConfig(nativeRules)

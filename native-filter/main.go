@@ -1,5 +1,5 @@
-// The filter of Gatehouse as a dynamic module of Envoy, by the build tag native: what package edge does, over dynmod.
-// The functions that Envoy calls are in dynmod; they lead to filter.go.
+// The filter of Gatehouse as a dynamic module of Envoy, by the build tag native: package edge over dynmod. Envoy calls
+// functions in dynmod, which call filter.go.
 package main
 
 func main() {}

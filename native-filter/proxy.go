@@ -19,32 +19,32 @@ import (
 // shared is the memory of all filters of the process.
 var shared memory.Store
 
-// proxy is the host of one worker's VM: Envoy, by its ABI for dynamic modules. Its methods are called under the
-// worker's lock.
+// proxy is the host of one worker's VM: Envoy, by the ABI for dynamic modules. Methods are called under the worker's
+// lock.
 type proxy struct {
 	worker *worker
-	stream *dynmod.Stream // whose callback runs; nil in others
-	raw    []byte         // its headers, reused
+	stream *dynmod.Stream // the current stream; nil for none
+	raw    []byte         // the stream's headers, reused
 	read   bool           // raw has them
 	answer dynmod.Answer
 }
 
-// begin begins the callback of a stream, on its own thread.
-func (p *proxy) begin(s *dynmod.Stream) {
+// beginCallback begins the callback of a stream, on the stream's thread.
+func (p *proxy) beginCallback(s *dynmod.Stream) {
 	p.enterStream(s)
-	p.worker.vm.Saw(s.Newest())
-	p.answer.Reset() // not elsewhere: Envoy may be sending it
+	p.worker.vm.SetNewest(s.Newest())
+	p.answer.Reset() // not earlier: Envoy may be sending the answer
 }
 
-// enterStream makes a stream the current one, or none for nil.
+// enterStream makes a stream the current stream; nil: none.
 func (p *proxy) enterStream(s *dynmod.Stream) { p.stream, p.read = s, false }
 
 func (*proxy) Now() int64 { return time.Now().UnixMilli() }
 
 func (*proxy) Record(region wire.Region, index uint32) []byte { return shared.Record(region, index) }
 
-// Keep implements edge.Host: nobody changes a record.
-func (*proxy) Keep(record []byte) []byte { return record }
+// KeepRecord implements edge.Host: nobody changes a record.
+func (*proxy) KeepRecord(record []byte) []byte { return record }
 
 func (*proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
 	return shared.SetRecord(region, index, value)
@@ -61,7 +61,8 @@ func (*proxy) AddGuard(n int64) error {
 	return nil
 }
 
-// requestHeaders copies the headers once in a callback: what Envoy returns isn't valid any more when one is removed.
+// RequestHeaders implements edge.Host. It copies the headers once in a callback: Envoy's buffers become invalid with
+// the removal of a header.
 func (p *proxy) RequestHeaders() []byte {
 	if p.stream != nil && !p.read {
 		p.raw, p.read = p.stream.AppendHeaders(p.raw[:0]), true
@@ -73,7 +74,7 @@ func (p *proxy) RequestHeaders() []byte {
 }
 
 func (p *proxy) RequestHeader(name string) string {
-	return headermap.Value(p.RequestHeaders(), name)
+	return headermap.JoinedValues(p.RequestHeaders(), name)
 }
 
 func (p *proxy) RequestBody(size int) []byte {
@@ -81,12 +82,12 @@ func (p *proxy) RequestBody(size int) []byte {
 	return body[:min(size, len(body))]
 }
 
-func (p *proxy) Source() []byte { return p.stream.Source() }
+func (p *proxy) ClientAddress() []byte { return p.stream.ClientAddress() }
 
 func (p *proxy) FilterState(name string) []byte { return p.stream.FilterState(name) }
 
-// claimsState begins the names of claims in the filter state. A module can't read the nested metadata of Envoy's JWT
-// filter, so envoy-native.yaml has a filter that copies the claims there.
+// claimsState is the prefix of claims in the filter state. A module can't read the nested metadata of Envoy's JWT
+// filter: envoy-native.yaml has a filter that copies the claims to the filter state.
 const claimsState = "gatehouse.claims."
 
 func (p *proxy) Claim(metadata, name string) string {
@@ -94,20 +95,20 @@ func (p *proxy) Claim(metadata, name string) string {
 }
 
 func (p *proxy) RemoveRequestHeader(name string) {
-	p.check(p.stream.RemoveHeader(name), "remove request header", name)
+	p.logRefused(p.stream.RemoveHeader(name), "remove request header", name)
 }
 
-// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module, so a device without permissions
-// has no header with them, as in nginx.
+// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module: a device without permissions
+// has no permissions header, as in nginx.
 func (p *proxy) AddRequestHeader(name, value string) {
 	if value == "" {
 		return
 	}
-	p.check(p.stream.AddHeader(name, value), "add request header", name)
+	p.logRefused(p.stream.AddHeader(name, value), "add request header", name)
 }
 
-// noteStates are the names of notes in the filter state, the same as of the Wasm module, so that the configuration of
-// access logs and routes is the same, too.
+// noteStates are the names of notes in the filter state, the same as the Wasm module's: the configuration of access
+// logs and routes is the same, too.
 var noteStates = [...]string{
 	policy.NoteCacheStatus:  "wasm." + policy.NoteCacheStatus.String(),
 	policy.NoteVary:         "wasm." + policy.NoteVary.String(),
@@ -118,8 +119,8 @@ var noteStates = [...]string{
 	policy.NoteReason:       "wasm." + policy.NoteReason.String(),
 }
 
-func (p *proxy) Note(n policy.Note, value string) {
-	p.check(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
+func (p *proxy) SetNote(n policy.Note, value string) {
+	p.logRefused(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
 }
 
 // AwaitResponse implements edge.Host.
@@ -132,30 +133,31 @@ func (p *proxy) Reply(status int, details string, headers, body []byte) {
 	p.answer.Set(status, details, headers, body)
 }
 
-// Wake implements edge.Host. It is called on another thread than the stream's, where filter.Woken continues it.
-func (p *proxy) Wake(id uint32, goOn func() edge.Action) {
+// WakeStream implements edge.Host. It is called on a foreign thread; on the stream's thread, filter.Woken continues the
+// stream.
+func (p *proxy) WakeStream(id uint32, goOn func() edge.Action) {
 	if h := p.worker.held[id]; h != nil {
 		h.goOn = goOn
 		h.stream.Wake()
 	}
 }
 
-// Exists implements edge.Host: filter.Destroyed tells the VM which streams have ended.
-func (*proxy) Exists(uint32) bool { return true }
+// StreamExists implements edge.Host: filter.Destroyed tells the VM the end of streams.
+func (*proxy) StreamExists(uint32) bool { return true }
 
-func (*proxy) Enter(uint32) {}
+func (*proxy) EnterStream(uint32) {}
 
 var errStopped = errors.New("the configuration has gone")
 
-// Call implements edge.Host: the main thread makes the call, later.
-func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
+// CallSidecar implements edge.Host: the main thread makes the call, later.
+func (p *proxy) CallSidecar(c edge.Call) (token, newest uint32, err error) {
 	w := p.worker
 	w.token++
 	token = w.token
-	// The next callback overwrites these.
+	// The next callback overwrites Body and From.
 	c.Body = bytes.Clone(c.Body)
 	c.From = edge.Origin{RequestID: strings.Clone(c.From.RequestID), Traceparent: strings.Clone(c.From.Traceparent)}
-	newest, ok := w.filter.calls.Join(c, func(answer []byte) { w.answered(token, answer) })
+	newest, ok := w.filter.calls.JoinCall(c, func(answer []byte) { w.deliverAnswer(token, answer) })
 	if !ok {
 		return 0, 0, errStopped
 	}
@@ -165,12 +167,14 @@ func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
 // DefineCounter implements edge.Host: all counters are defined with the configuration, as Envoy demands.
 func (p *proxy) DefineCounter(name string) uint32 { return p.worker.filter.counters[name] }
 
-func (p *proxy) Count(id uint32, n uint64) { p.worker.filter.config.Count(uint64(id-1), n) }
+func (p *proxy) IncrementCounter(id uint32, n uint64) {
+	p.worker.filter.config.IncrementCounter(uint64(id-1), n)
+}
 
 func (*proxy) Warn(message string) { dynmod.Log(dynmod.Warn, message) }
 
-// check logs that Envoy refused an operation that should always succeed.
-func (*proxy) check(ok bool, what, of string) {
+// logRefused logs the failure of an operation that should always succeed.
+func (*proxy) logRefused(ok bool, what, of string) {
 	if !ok {
 		dynmod.Log(dynmod.Error, "gatehouse: "+what+" "+of+": refused")
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// answerCalls replaces the edge's sidecar by one that answers each connection's first call by a function, and then
-// closes it.
+// answerCalls replaces the edge's sidecar by a server that answers each connection's first call by a function, and then
+// closes the connection.
 func (e *testEdge) answerCalls(t *testing.T, answer func(net.Conn)) {
 	t.Helper()
 	_ = e.servers["api.sock"].Close() // its connections, too
@@ -64,7 +64,7 @@ func statusAndOutcome[T any](t *testing.T, e *testEdge, id string, outcomes <-ch
 
 var allowed = string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: testEpoch}))
 
-// TestCalls gives answers that are right, and hostile ones.
+// TestCalls gives right answers, and hostile answers.
 func TestCalls(t *testing.T) {
 	e := startEdge(t)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)

@@ -22,10 +22,10 @@ var sources embed.FS
 // minCoverage is the share of a module's lines that the tests must run, in per cent.
 const minCoverage = 90
 
-// coverageFile has the lines that have run, and coverageFile.all those that can: coverage.lua appends to them.
+// coverageFile has the lines run so far, and coverageFile.all the runnable lines: coverage.lua appends to both.
 var coverageFile string
 
-// startCoverage returns what a configuration's init_by_lua_block begins with.
+// startCoverage returns the begin of a configuration's init_by_lua_block.
 func startCoverage() string {
 	if !*coverage {
 		return ""

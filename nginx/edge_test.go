@@ -87,7 +87,7 @@ func startEdge(t *testing.T, changes ...string) *testEdge {
 	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
 	e.serve(t, "upstream.sock", http.HandlerFunc(echo))
 	e.serve(t, "api.sock", e.sidecar)
-	// nginx must start where one was killed.
+	// nginx must start after a killed nginx.
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: e.socket("push.sock"), Net: "unix"})
 	mustBeNil(t, err)
 	stale.SetUnlinkOnClose(false)
@@ -147,7 +147,7 @@ func (e *testEdge) serve(t *testing.T, socket string, handler http.Handler) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// echo is the upstream: it answers with the request that it got.
+// echo is the upstream: it answers with the received request.
 func echo(w http.ResponseWriter, r *http.Request) {
 	var lines []string
 	for name, values := range r.Header {
@@ -172,7 +172,7 @@ func (e *testEdge) send(t *testing.T, socket, request string) (res *http.Respons
 	return res, string(text)
 }
 
-// exchange sends requests to a server of the edge, as they are, and returns all that it gets until the connection ends.
+// exchange sends requests verbatim to a server of the edge, and returns all answers until the connection ends.
 func (e *testEdge) exchange(t *testing.T, socket, requests string) string {
 	t.Helper()
 	conn := e.write(t, socket, requests)
@@ -222,7 +222,8 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 	_, tag := s.Keys.Place(key, s.ObjectBuckets)
 	o := wire.Object{Key: key, Version: 1, PublishedMS: now - 5000, ETag: `"v1"`, ContentType: "text/plain"}
 	o.AddVariant(wire.Variant{Length: 5, Stamp: 1})
-	// One device is new: the sidecar may throttle its source. The verdict of another is to be refreshed.
+	// One device is new: the sidecar may throttle the device's source. The verdict of a second device is due for a
+	// refresh.
 	_, newTag := s.Keys.Device("new", s.VerdictBuckets)
 	verdict := wire.Verdict{Outcome: wire.Allow, Digest: s.Keys.Digest("old", "good"), ExpiresMS: now + 60_000,
 		RefreshAfterMS: now - 1}
@@ -256,7 +257,7 @@ func (e *testEdge) client(socket string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 }
 
-// origin is what a call tells about its request.
+// origin is a call's information about the request.
 type origin struct{ requestID, traceparent string }
 
 // testSidecar answers calls: the secret of a verification says what, and keys of objects have the key as their body.

@@ -14,7 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// configHead begins a configuration of one process: of a directory, this one, and that of the modules.
+// configHead begins a configuration of one process: of a directory, this directory, and the modules' directory.
 const configHead = `
 daemon off;
 master_process off;

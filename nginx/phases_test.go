@@ -144,7 +144,7 @@ func testEdgeCredentials(t *testing.T, e *testEdge) {
 		"Content-Length: 0")...)
 }
 
-// testEdgeOrigin: calls have nginx's id of the request that they are for, and its traceparent unless it is malformed.
+// testEdgeOrigin: calls have nginx's id of their request, and the request's traceparent unless malformed.
 func testEdgeOrigin(t *testing.T, e *testEdge) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	seen := map[string]bool{}
@@ -193,7 +193,7 @@ func testEdgeBodies(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusBadRequest, "", "POST", "/v1/me", malformed)
 	// An error_page would send the request elsewhere, while nginx-lua removes no header.
 	const forged = "X-Gatehouse-Device: root"
-	// Nobody reads the rest of such a body, so the connection ends.
+	// Nobody reads the rest of the body, so the connection ends.
 	const more = "GET /v1/products/1 HTTP/1.1\r\nHost: edge\r\n\r\n"
 	for _, rest := range []string{
 		"/v1/me HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX" + more,
@@ -269,7 +269,7 @@ func testEdgeTokens(t *testing.T, e *testEdge) {
 	}
 }
 
-// testEdgeThrottle: the sidecar refuses credentials of new devices from this source, so the edge doesn't ask it again.
+// testEdgeThrottle: the sidecar refuses credentials of new devices from this source, so the edge doesn't ask again.
 func testEdgeThrottle(t *testing.T, e *testEdge) {
 	e.push(t, testEpoch, testEpoch, "/v1/products/1", true)
 	id := 0
@@ -289,7 +289,7 @@ func testEdgeThrottle(t *testing.T, e *testEdge) {
 	if n := e.sidecar.count("/v1/verify new"); n != 1 {
 		t.Errorf("got %d calls, want 1", n)
 	}
-	// Another sidecar's epoch ends it.
+	// Another sidecar's epoch ends the throttle.
 	e.push(t, testEpoch+1, testEpoch, "/v1/products/1", true)
 	await.Until(t, "call after the throttle", func() bool {
 		e.ask(t, "GET", "/v1/me", busy...)
@@ -347,12 +347,12 @@ func testEdgeCounters(t *testing.T, e *testEdge) {
 	})
 }
 
-// TestNamesThatStick: nginx can be told to pass on names with characters that names can't have. nginx-lua can't remove
-// such a header, so a request with one that no upstream may get is refused.
+// TestNamesThatStick: nginx can be configured to pass on names with invalid characters. nginx-lua can't remove headers
+// with invalid names, so a request with such a header is refused if no upstream may get the header.
 func TestNamesThatStick(t *testing.T) {
 	e := startEdge(t, "underscores_in_headers on;", "underscores_in_headers on; ignore_invalid_headers off;")
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
-	// The upstream is a server in Go, which refuses such names.
+	// The upstream is a server in Go, which refuses invalid names.
 	const ofUpstream = "400 Bad Request"
 	if _, body := e.ask(t, "GET", "/open", "X-Other(Name: a"); body != ofUpstream {
 		t.Errorf("got %q, want the upstream's answer", body)

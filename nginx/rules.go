@@ -14,14 +14,14 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// Format is the version of the file; the plugin refuses another one.
+// Format is the version of the file; the plugin refuses other versions.
 const Format = 3
 
-// Render returns the file for the plugin from rules in YAML or JSON, and how many there are. It refuses what Envoy
-// refuses, and what is only Envoy's. The file has the rules as package policy reads them, and a digest, by which nginx
-// sees before it starts workers that the rules were checked.
+// Render returns the plugin's file from rules in YAML or JSON, and the number of rules. It refuses the same as Envoy,
+// and Envoy's own features. The file has the rules as read by package policy, and a digest, by which nginx sees before
+// the start of workers that the rules were checked.
 func Render(text []byte) (file []byte, n int, err error) {
-	asJSON, c, err := parse(text)
+	asJSON, c, err := parseRules(text)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -29,7 +29,7 @@ func Render(text []byte) (file []byte, n int, err error) {
 		asJSON), len(c.Rules), nil
 }
 
-// Parse returns rules as Render gets them, or in a file that it has written.
+// Parse returns the rules of Render's input or output.
 func Parse(text []byte) (*policy.Config, error) {
 	var file struct {
 		Format int
@@ -41,12 +41,12 @@ func Parse(text []byte) (*policy.Config, error) {
 		}
 		text = file.Rules
 	}
-	_, c, err := parse(text)
+	_, c, err := parseRules(text)
 	return c, err
 }
 
-// parse returns rules as JSON, and as Envoy reads that. It refuses what is only Envoy's.
-func parse(text []byte) (asJSON []byte, c *policy.Config, err error) {
+// parseRules returns rules as JSON, and as read by Envoy. It refuses Envoy's own features.
+func parseRules(text []byte) (asJSON []byte, c *policy.Config, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var tree any
 	if err := decoder.Decode(&tree); err != nil && !errors.Is(err, io.EOF) {
@@ -59,12 +59,12 @@ func parse(text []byte) (asJSON []byte, c *policy.Config, err error) {
 		return nil, nil, fmt.Errorf("has a field whose name is no text: %w", err)
 	}
 	if c, err = policy.ParseBytes(asJSON); err == nil {
-		err = unsupported(c)
+		err = findUnsupported(c)
 	}
 	return asJSON, c, err
 }
 
-func unsupported(c *policy.Config) error {
+func findUnsupported(c *policy.Config) error {
 	if c.PushListener {
 		return errors.New("push_listener: nginx's push listener is in its own server block, and needs no rules")
 	}

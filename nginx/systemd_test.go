@@ -137,7 +137,7 @@ func (u *unit) change(t *testing.T, name, from, to string) {
 	u.write(t, name, strings.ReplaceAll(string(text), from, to))
 }
 
-// run runs lines of the unit until one fails, as systemd does, and returns the number of those that succeeded.
+// run runs lines of the unit until a line fails, as systemd does, and returns the number of successful lines.
 func (u *unit) run(t *testing.T, name string) (done int, err error) {
 	t.Helper()
 	if len(u.lines[name]) == 0 {
@@ -152,7 +152,7 @@ func (u *unit) run(t *testing.T, name string) (done int, err error) {
 	return len(u.lines[name]), nil
 }
 
-// start runs the lines before nginx, then nginx, and waits until it answers with this status.
+// start runs the lines before nginx, then nginx, and waits until nginx answers with this status.
 func (u *unit) start(t *testing.T, status int) {
 	t.Helper()
 	_, err := u.run(t, "ExecStartPre")
@@ -189,8 +189,7 @@ func (u *unit) kill(t *testing.T) {
 	})
 }
 
-// status returns the status of the answer on a connection of its own to a request that only "default" is about, 0 if
-// there is none.
+// status returns the status of the answer, on a new connection, to a request under "default" only; 0 without an answer.
 func (u *unit) status(t *testing.T) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+u.edge+"/elsewhere", nil)

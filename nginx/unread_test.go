@@ -121,7 +121,7 @@ func largeObject(key string, length int) wire.Object {
 	return o
 }
 
-// push fills the edge's memory, when it listens.
+// push fills the edge's memory, once the push listener listens.
 func (e *unreadEdge) push() {
 	now := time.Now().UnixMilli()
 	state := wire.State{Epoch: 7, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 1 << 16, VerdictBuckets: 16}
@@ -214,7 +214,7 @@ func (e *unreadEdge) get(client *http.Client, target string) (string, error) {
 	return res.Status + " " + res.Header.Get("Cache-Status"), nil
 }
 
-// slowReader is a client that reads little of its answer.
+// slowReader is a client that reads little of the answer.
 type slowReader struct {
 	net.Conn
 	reader *bufio.Reader
@@ -237,7 +237,7 @@ func (e *unreadEdge) ask(socket, target string, n int) []*slowReader {
 	return readers
 }
 
-// heads reads the heads of all answers, and counts them by what they say of the cache.
+// heads reads the heads of all answers, and counts the answers by Cache-Status.
 func (e *unreadEdge) heads(readers []*slowReader) map[string]int {
 	e.t.Helper()
 	got := map[string]int{}
@@ -262,8 +262,8 @@ func (e *unreadEdge) full(socket string) []*slowReader {
 	return readers
 }
 
-// TestUnreadIsBounded has clients that don't read large bodies: a worker holds a bounded part of them, other requests
-// go upstream, and there is room again when the clients have read, or gone.
+// TestUnreadIsBounded has clients that don't read large bodies: a worker holds a bounded part of the bodies, other
+// requests go upstream, and there is room again when the clients have read, or gone.
 func TestUnreadIsBounded(t *testing.T) {
 	e := newUnreadEdge(t)
 	client := e.client("edge.sock")

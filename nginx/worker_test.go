@@ -16,8 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// startWorkers starts an edge of a master and two workers. Both have the memory: if only one had it and was killed, the
-// other one couldn't trust the records until the sidecar confirms them.
+// startWorkers starts an edge of a master and two workers. Both have the memory: if only one had the memory and was
+// killed, the other worker couldn't trust the records until the sidecar confirms them.
 func startWorkers(t *testing.T, changes ...string) *testEdge {
 	t.Helper()
 	e := startEdge(t, append(changes, "master_process off;", "user root; worker_processes 2;")...)
@@ -118,7 +118,7 @@ func TestMemoryFileRemoved(t *testing.T) {
 	await.Until(t, "answers from the third file", func() bool { return hits() == 40 })
 }
 
-// TestSignals sends nginx the signals by which it is administered, with Go's handlers in its workers.
+// TestSignals sends nginx the signals of administration, with Go's handlers in the workers.
 func TestSignals(t *testing.T) {
 	e := startWorkers(t)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)

@@ -4,11 +4,11 @@ package main
 
 import "encoding/binary"
 
-// Names of what the module shares with the proxy.
+// Names shared by the module and the proxy.
 const (
 	guardGauge   = "gatehouse.guard"
-	claimsFilter = "envoy.filters.http.jwt_authn" // its metadata has the claims
+	claimsFilter = "envoy.filters.http.jwt_authn" // the metadata has the claims
 )
 
-// answered reports whether the property response.code of a stream, nil if it has none, tells of an answer: not of 100.
-func answered(code []byte) bool { return len(code) == 8 && binary.LittleEndian.Uint64(code) >= 200 }
+// isAnswered reports whether the property response.code of a stream, nil for none, is an answer: not 100.
+func isAnswered(code []byte) bool { return len(code) == 8 && binary.LittleEndian.Uint64(code) >= 200 }

@@ -6,7 +6,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// host is what the module needs of the proxy.
+// host is the module's interface to the proxy.
 type host interface {
 	edge.Host
 	// configuration returns the VM's configuration, during configure.
@@ -14,31 +14,31 @@ type host interface {
 	// pluginConfiguration returns the first size bytes of the plugin's own configuration, during configure.
 	pluginConfiguration(size int) []byte
 	setTickPeriod(ms uint32) error
-	critical(message string)
+	logCritical(message string)
 }
 
-// configure is called for each plugin of a VM; there is mostly one. size is the size of the plugin's own configuration,
-// which must be empty: this build could not distinguish the rules of different plugins in one VM. It returns false if
-// it refuses the configuration.
-func configure(v *edge.VM, h host, size int) bool {
+// configureVM is called for each plugin of a VM, mostly a single plugin. size is the size of the plugin's own
+// configuration, which must be empty: this build can't distinguish the rules of different plugins in one VM. It returns
+// false for a refused configuration.
+func configureVM(v *edge.VM, h host, size int) bool {
 	if size > 0 {
-		h.critical(
+		h.logCritical(
 			fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration, or "+
 				"load the module of the image gatehouse-module", size))
 		return false
 	}
-	return start(v, h, h.configuration(), "vm_config.configuration")
+	return startVM(v, h, h.configuration(), "vm_config.configuration")
 }
 
-// start starts a VM with a configuration, which the field has, and has the proxy tick the plugin, in whose context it
+// startVM starts a VM with a configuration, found in field, and has the proxy tick the plugin; the plugin's context
 // makes the VM's calls.
-func start(v *edge.VM, h host, configuration []byte, field string) bool {
+func startVM(v *edge.VM, h host, configuration []byte, field string) bool {
 	if err := v.Start(configuration, field); err != nil {
-		h.critical("gatehouse: " + err.Error())
+		h.logCritical("gatehouse: " + err.Error())
 		return false
 	}
 	if err := h.setTickPeriod(edge.TickMS); err != nil {
-		h.critical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", edge.TickMS, err))
+		h.logCritical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", edge.TickMS, err))
 		return false
 	}
 	return true

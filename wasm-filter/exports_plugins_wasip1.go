@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-// module has the plugins of this instance of the module, and envoy is their host. The proxy calls it from one thread,
-// one function at a time.
+// module has the plugins of this instance of the module, and envoy is their host. The proxy calls the module on one
+// thread, one function at a time.
 var (
 	envoy  = &proxy{}
 	module = newPlugins(envoy)
@@ -20,16 +20,16 @@ func proxyABIVersion() {}
 //go:wasmexport proxy_on_configure
 func proxyOnConfigure(id, size uint32) uint32 {
 	abi.BeginCallback()
-	return truth(module.configure(id, int(size)))
+	return boolToU32(module.configurePlugin(id, int(size)))
 }
 
 //go:wasmexport proxy_on_context_create
-func proxyOnContextCreate(id, of uint32) { module.create(id, of) }
+func proxyOnContextCreate(id, of uint32) { module.contextCreated(id, of) }
 
 //go:wasmexport proxy_on_tick
 func proxyOnTick(id uint32) {
 	abi.BeginCallback()
-	module.tick(id)
+	module.tickPlugin(id)
 }
 
 //go:wasmexport proxy_on_request_headers

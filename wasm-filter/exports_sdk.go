@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// module is the one VM that this instance of the module is, and sdk its host.
+// module is the VM in this instance of the module, and sdk the VM's host.
 var (
 	sdk    = &proxy{}
 	module = edge.New(sdk)
@@ -27,13 +27,13 @@ type pluginContext struct {
 
 // OnPluginStart implements types.PluginContext.
 func (c *pluginContext) OnPluginStart(size int) types.OnPluginStartStatus {
-	sdk.begin(&c.caller)
-	return types.OnPluginStartStatus(configure(module, sdk, size))
+	sdk.beginCallback(&c.caller)
+	return types.OnPluginStartStatus(configureVM(module, sdk, size))
 }
 
 // OnTick implements types.PluginContext.
 func (c *pluginContext) OnTick() {
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	sdk.askAgain()
 	module.Tick()
 }
@@ -51,29 +51,29 @@ type httpContext struct {
 
 // OnHttpRequestHeaders implements types.HttpContext.
 func (c *httpContext) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	return types.Action(module.RequestHeaders(c.id, endOfStream))
 }
 
 // OnHttpRequestBody implements types.HttpContext.
 func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action {
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	return types.Action(module.RequestBody(c.id, size, endOfStream))
 }
 
-// OnHttpResponseHeaders implements types.HttpContext. The SDK exports it in any case.
+// OnHttpResponseHeaders implements types.HttpContext. The SDK always exports it.
 func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
-	if !module.Awaits(c.id) {
+	if !module.AwaitsResponse(c.id) {
 		return types.ActionContinue
 	}
-	sdk.begin(&c.caller)
+	sdk.beginCallback(&c.caller)
 	etag, err := proxywasm.GetHttpResponseHeader("etag")
 	if err != nil {
 		etag = ""
 	}
-	module.Response(c.id, etag)
+	module.CompareResponse(c.id, etag)
 	return types.ActionContinue
 }
 
 // OnHttpStreamDone implements types.HttpContext.
-func (c *httpContext) OnHttpStreamDone() { sdk.end(&c.caller) }
+func (c *httpContext) OnHttpStreamDone() { sdk.endStream(&c.caller) }

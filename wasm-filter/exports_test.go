@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestExports builds the module and checks its exports: the proxy calls each one that it knows for every request, and
-// does not call a missing one at all.
+// TestExports builds the module and checks the exports: the proxy calls each known export for every request, and never
+// calls a missing export.
 func TestExports(t *testing.T) {
 	got := exports(t, buildModule(t))
 	want := []string{"_initialize", "memory", "proxy_abi_version_0_2_0", "proxy_on_configure",

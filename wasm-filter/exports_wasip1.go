@@ -7,15 +7,14 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-// module is the one VM in this instance of the module, and envoy its host. The proxy calls it from one thread, one
-// function at a time.
+// module is the VM in this instance of the module, and envoy the VM's host. The proxy calls the module on one thread,
+// one function at a time.
 var (
 	envoy  = &proxy{}
 	module = edge.New(envoy)
 )
 
-// The proxy calls every export that it knows for every request, at 0.3 to 0.5 µs each, so there are only necessary
-// ones.
+// The proxy calls every export known to the proxy for every request, at 0.3 to 0.5 µs each: only necessary exports.
 
 //go:wasmexport proxy_abi_version_0_2_0
 func proxyABIVersion() {}
@@ -23,7 +22,7 @@ func proxyABIVersion() {}
 //go:wasmexport proxy_on_configure
 func proxyOnConfigure(_, size uint32) uint32 {
 	abi.BeginCallback()
-	return truth(configure(module, envoy, int(size)))
+	return boolToU32(configureVM(module, envoy, int(size)))
 }
 
 //go:wasmexport proxy_on_tick

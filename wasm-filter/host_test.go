@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// fake is a proxy in memory, as far as the tests of plugins need one; package edge has a complete one for its own.
+// fake is a proxy in memory, for the tests of plugins; package edge has a complete emulator.
 type fake struct {
 	edge.Host            // for what no test needs
 	vmConfiguration, own string
@@ -44,7 +44,7 @@ func place(region wire.Region, index uint32) string {
 func (f *fake) configuration() []byte               { return []byte(f.vmConfiguration) }
 func (f *fake) pluginConfiguration(size int) []byte { return []byte(f.own[:size]) }
 func (*fake) setTickPeriod(uint32) error            { return nil }
-func (f *fake) critical(message string)             { f.logs = append(f.logs, message) }
+func (f *fake) logCritical(message string)          { f.logs = append(f.logs, message) }
 
 func (*fake) Now() int64 { return time.Now().UnixMilli() }
 
@@ -73,14 +73,14 @@ func (*fake) RequestHeader(string) string { return "" }
 func (*fake) RemoveRequestHeader(string)      {}
 func (*fake) AddRequestHeader(string, string) {}
 
-func (*fake) AwaitResponse() bool      { return false }
-func (*fake) Note(policy.Note, string) {}
+func (*fake) AwaitResponse() bool         { return false }
+func (*fake) SetNote(policy.Note, string) {}
 
 func (f *fake) Reply(status int, _ string, _, _ []byte) { f.streams[f.current].status = status }
 
-func (*fake) DefineCounter(string) uint32 { return 1 }
-func (*fake) Count(uint32, uint64)        {}
-func (f *fake) Warn(message string)       { f.logs = append(f.logs, message) }
+func (*fake) DefineCounter(string) uint32     { return 1 }
+func (*fake) IncrementCounter(uint32, uint64) {}
+func (f *fake) Warn(message string)           { f.logs = append(f.logs, message) }
 
 // logged fails the test unless the log has a text.
 func (f *fake) logged(t *testing.T, want string) {
@@ -103,7 +103,7 @@ func TestConfigure(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(tt.config)
-			if configure(edge.New(f), f, tt.plugin) {
+			if configureVM(edge.New(f), f, tt.plugin) {
 				t.Error("got true, want false")
 			}
 			f.logged(t, tt.want)

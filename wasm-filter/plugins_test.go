@@ -17,7 +17,7 @@ func plug(vmConfiguration string) *plugged {
 
 func (p *plugged) configure(id uint32, own string) bool {
 	p.own = own
-	return p.plugins.configure(id, len(own))
+	return p.plugins.configurePlugin(id, len(own))
 }
 
 // get sends GET of path to a plugin, and returns the status of the answer, 0 for upstream.
@@ -25,7 +25,7 @@ func (p *plugged) get(plugin uint32, path string) int {
 	p.newest++
 	x := &exchange{request: [][2]string{{":method", "GET"}, {":path", path}}}
 	p.streams[p.newest], p.current = x, p.newest
-	p.plugins.create(p.newest, plugin)
+	p.plugins.contextCreated(p.newest, plugin)
 	p.plugins.requestHeaders(p.newest, true)
 	return x.status
 }
@@ -48,7 +48,7 @@ func TestPluginsHaveTheirOwnRules(t *testing.T) {
 	x := &exchange{}
 	p.newest++
 	p.streams[p.newest], p.current = x, p.newest
-	p.plugins.create(99, 2)
+	p.plugins.contextCreated(99, 2)
 	if p.plugins.requestHeaders(p.newest, true); x.status != 503 {
 		t.Errorf("a stream without a context: got %d, want 503", x.status)
 	}
@@ -94,7 +94,7 @@ func TestPluginsThatHaveGone(t *testing.T) {
 	}
 	for range 2 * goneTicks * last {
 		for _, id := range []uint32{kept, last} {
-			p.plugins.tick(id)
+			p.plugins.tickPlugin(id)
 		}
 	}
 	if n := len(p.plugins.byID); n != 2 || p.get(kept, "/") != 403 || p.get(last, "/") != 0 {

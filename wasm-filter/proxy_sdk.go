@@ -13,12 +13,12 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, so they outlive
-// the callback.
+// proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, and outlive the
+// callback.
 type proxy struct {
-	guards proxywasm.MetricGauge // id 0 before it is used
+	guards proxywasm.MetricGauge // id 0 before the first use
 
-	running *caller // whose callback runs; the SDK assigns calls to it
+	running *caller // the current caller; the SDK assigns calls to the caller
 	entered uint32  // the proxy's current context
 	dropped []*request
 }
@@ -32,26 +32,26 @@ func (*proxy) pluginConfiguration(int) []byte { return orNil(proxywasm.GetPlugin
 func (*proxy) setTickPeriod(ms uint32) error { return proxywasm.SetTickPeriodMilliSeconds(ms) }
 
 func (*proxy) Record(region wire.Region, index uint32) []byte {
-	value, _, err := proxywasm.GetSharedData(key(region, index))
+	value, _, err := proxywasm.GetSharedData(recordKey(region, index))
 	return orNil(value, err)
 }
 
-func (*proxy) Keep(record []byte) []byte { return record }
+func (*proxy) KeepRecord(record []byte) []byte { return record }
 
 func (*proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
-	return proxywasm.SetSharedData(key(region, index), value, 0)
+	return proxywasm.SetSharedData(recordKey(region, index), value, 0)
 }
 
 func (*proxy) State() ([]byte, uint32) {
-	value, cas, err := proxywasm.GetSharedData(key(wire.RegionState, 0))
+	value, cas, err := proxywasm.GetSharedData(recordKey(wire.RegionState, 0))
 	return orNil(value, err), cas
 }
 
 func (*proxy) SetState(value []byte, cas uint32) bool {
-	return proxywasm.SetSharedData(key(wire.RegionState, 0), value, cas) == nil
+	return proxywasm.SetSharedData(recordKey(wire.RegionState, 0), value, cas) == nil
 }
 
-func key(region wire.Region, index uint32) string {
+func recordKey(region wire.Region, index uint32) string {
 	return string(wire.AppendPlace(nil, region, index))
 }
 
@@ -91,49 +91,50 @@ func (*proxy) RequestHeader(name string) string {
 
 func (*proxy) RequestBody(size int) []byte { return orNil(proxywasm.GetHttpRequestBody(0, size)) }
 
-func (*proxy) Source() []byte { return property("source", "address") }
+func (*proxy) ClientAddress() []byte { return readProperty("source", "address") }
 
-func (*proxy) FilterState(name string) []byte { return property("filter_state", name) }
+func (*proxy) FilterState(name string) []byte { return readProperty("filter_state", name) }
 
 func (*proxy) Claim(metadata, name string) string {
-	return string(property("metadata", "filter_metadata", claimsFilter, metadata, name))
+	return string(readProperty("metadata", "filter_metadata", claimsFilter, metadata, name))
 }
 
-func property(path ...string) []byte { return orNil(proxywasm.GetProperty(path)) }
+func readProperty(path ...string) []byte { return orNil(proxywasm.GetProperty(path)) }
 
 func (*proxy) RemoveRequestHeader(name string) {
-	check(proxywasm.RemoveHttpRequestHeader(name), "remove request header", name)
+	logFailure(proxywasm.RemoveHttpRequestHeader(name), "remove request header", name)
 }
 
 func (*proxy) AddRequestHeader(name, value string) {
-	check(proxywasm.AddHttpRequestHeader(name, value), "add request header", name)
+	logFailure(proxywasm.AddHttpRequestHeader(name, value), "add request header", name)
 }
 
-func (*proxy) Note(n policy.Note, value string) {
-	check(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
+func (*proxy) SetNote(n policy.Note, value string) {
+	logFailure(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
 }
 
 func (*proxy) AwaitResponse() bool { return true }
 
-// reply ignores the details, which the SDK can't send.
+// Reply ignores the details, which the SDK can't send.
 func (*proxy) Reply(status int, _ string, headers, body []byte) {
 	const noGRPCStatus = -1
 	fields, _ := headermap.Parse(headers)
-	check(proxywasm.SendHttpResponse(uint32(status), fields, body, noGRPCStatus), "local reply", "")
+	logFailure(proxywasm.SendHttpResponse(uint32(status), fields, body, noGRPCStatus), "local reply", "")
 }
 
-func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
-	if p.waits(stream) && goOn() == edge.Continue {
-		check(proxywasm.ResumeHttpRequest(), "resume request", "")
+func (p *proxy) WakeStream(stream uint32, goOn func() edge.Action) {
+	if p.enterPaused(stream) && goOn() == edge.Continue {
+		logFailure(proxywasm.ResumeHttpRequest(), "resume request", "")
 	}
 }
 
-// waits is as in proxy_wasip1.go.
-func (p *proxy) waits(stream uint32) bool {
-	return p.Exists(stream) && property("request", "duration") == nil && !answered(property("response", "code"))
+// enterPaused is as in proxy_wasip1.go.
+func (p *proxy) enterPaused(stream uint32) bool {
+	return p.StreamExists(stream) && readProperty("request", "duration") == nil &&
+		!isAnswered(readProperty("response", "code"))
 }
 
-func (p *proxy) Exists(stream uint32) bool {
+func (p *proxy) StreamExists(stream uint32) bool {
 	if proxywasm.SetEffectiveContext(stream) != nil {
 		return false
 	}
@@ -141,10 +142,10 @@ func (p *proxy) Exists(stream uint32) bool {
 	return true
 }
 
-func (p *proxy) Enter(stream uint32) { p.Exists(stream) }
+func (p *proxy) EnterStream(stream uint32) { p.StreamExists(stream) }
 
-// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call
-// that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless the status is 200. A reset
+// call has no headers; a failed connection has a 503's.
 func (*proxy) callBody(size int) []byte {
 	headers, err := proxywasm.GetHttpCallResponseHeaders()
 	for _, h := range headers {
@@ -157,14 +158,14 @@ func (*proxy) callBody(size int) []byte {
 
 func (*proxy) DefineCounter(name string) uint32 { return uint32(proxywasm.DefineCounterMetric(name)) }
 
-func (*proxy) Count(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
+func (*proxy) IncrementCounter(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
 
 func (*proxy) Warn(message string) { proxywasm.LogWarn(message) }
 
-func (*proxy) critical(message string) { proxywasm.LogCritical(message) }
+func (*proxy) logCritical(message string) { proxywasm.LogCritical(message) }
 
-// check logs that the proxy refused an operation that should always succeed.
-func check(err error, what, of string) {
+// logFailure logs the failure of an operation that should always succeed.
+func logFailure(err error, what, of string) {
 	if err != nil {
 		proxywasm.LogErrorf("gatehouse: %s %q: %v", what, of, err)
 	}

@@ -16,8 +16,9 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 )
 
-type proxy struct { // the host that the module runs in
-	place [wire.PlaceSize]byte // reusable when a call returns, because the proxy has copied it
+// proxy is the host of the module.
+type proxy struct {
+	place [wire.PlaceSize]byte // reusable after a call: the proxy has copied the key
 	gauge uint32               // id of the guard's gauge, 0 before its first use
 }
 
@@ -35,23 +36,23 @@ func (*proxy) pluginConfiguration(size int) []byte {
 func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }
 
 func (p *proxy) Record(region wire.Region, index uint32) []byte {
-	value, _, err := abi.SharedData(p.key(region, index))
+	value, _, err := abi.SharedData(p.recordKey(region, index))
 	return orNil(value, err)
 }
 
-func (*proxy) Keep(record []byte) []byte { return bytes.Clone(record) }
+func (*proxy) KeepRecord(record []byte) []byte { return bytes.Clone(record) }
 
 func (p *proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
-	return abi.SetSharedData(p.key(region, index), value, 0)
+	return abi.SetSharedData(p.recordKey(region, index), value, 0)
 }
 
 func (p *proxy) State() ([]byte, uint32) {
-	value, cas, err := abi.SharedData(p.key(wire.RegionState, 0))
+	value, cas, err := abi.SharedData(p.recordKey(wire.RegionState, 0))
 	return orNil(value, err), cas
 }
 
 func (p *proxy) SetState(value []byte, cas uint32) bool {
-	return abi.SetSharedData(p.key(wire.RegionState, 0), value, cas) == nil
+	return abi.SetSharedData(p.recordKey(wire.RegionState, 0), value, cas) == nil
 }
 
 func (p *proxy) Guard() uint64 {
@@ -75,8 +76,8 @@ func (p *proxy) defineGuard() (err error) {
 	return err
 }
 
-// key returns the shared-data key of a place; the next call overwrites it.
-func (p *proxy) key(region wire.Region, index uint32) string {
+// recordKey returns the shared-data key of a place, valid until the next call.
+func (p *proxy) recordKey(region wire.Region, index uint32) string {
 	return unsafe.String(unsafe.SliceData(wire.AppendPlace(p.place[:0], region, index)), wire.PlaceSize)
 }
 
@@ -92,7 +93,7 @@ func (*proxy) RequestHeader(name string) string {
 
 func (*proxy) RequestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
 
-func (*proxy) Source() []byte { return orNil(abi.Property("source\x00address")) }
+func (*proxy) ClientAddress() []byte { return orNil(abi.Property("source\x00address")) }
 
 func (*proxy) FilterState(name string) []byte { return orNil(abi.Property("filter_state\x00" + name)) }
 
@@ -102,56 +103,57 @@ func (*proxy) Claim(metadata, name string) string {
 }
 
 func (p *proxy) RemoveRequestHeader(name string) {
-	p.check(abi.RemoveHeader(abi.RequestHeaders, name), "remove request header", name)
+	p.logFailure(abi.RemoveHeader(abi.RequestHeaders, name), "remove request header", name)
 }
 
 func (p *proxy) AddRequestHeader(name, value string) {
-	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
+	p.logFailure(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-// Note implements edge.Host: Envoy stores a property in the filter state, under its name after "wasm.".
-func (p *proxy) Note(n policy.Note, value string) {
-	p.check(abi.SetProperty(n.String(), value), "set property", n.String())
+// SetNote implements edge.Host: Envoy stores a property in the filter state, under its name after "wasm.".
+func (p *proxy) SetNote(n policy.Note, value string) {
+	p.logFailure(abi.SetProperty(n.String(), value), "set property", n.String())
 }
 
 // AwaitResponse implements edge.Host: one build has the callback, at the price of a crossing for every response.
 func (*proxy) AwaitResponse() bool { return compares }
 
 func (p *proxy) Reply(status int, details string, headers, body []byte) {
-	p.check(abi.Reply(status, details, headers, body), "local reply", "")
+	p.logFailure(abi.Reply(status, details, headers, body), "local reply", "")
 }
 
-func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
+func (p *proxy) WakeStream(stream uint32, goOn func() edge.Action) {
 	abi.BeginCallback() // one answer may wake many streams
-	if p.waits(stream) && goOn() == edge.Continue {
-		p.check(abi.ContinueRequest(), "resume request", "")
+	if p.enterPaused(stream) && goOn() == edge.Continue {
+		p.logFailure(abi.ContinueRequest(), "resume request", "")
 	}
 }
 
-// waits makes a paused stream the current context; false if it has ended, or the proxy has answered. Envoy destroys a
-// stream that is reset at once, but its context later: in between, a reply would end Envoy. Only a destroyed stream has
-// a duration. A stream that Envoy has answered, after a timeout, may exist until its client has read that.
-func (p *proxy) waits(stream uint32) bool {
-	if !p.Exists(stream) {
+// enterPaused makes a paused stream the current context; false if the stream has ended, or the proxy has answered.
+// Envoy destroys a reset stream at once, but the context later: in between, a reply would end Envoy. Only a destroyed
+// stream has a duration. A stream that Envoy has answered, after a timeout, may exist until the client has read the
+// answer.
+func (p *proxy) enterPaused(stream uint32) bool {
+	if !p.StreamExists(stream) {
 		return false
 	}
 	if _, err := abi.Property("request\x00duration"); err == nil {
 		return false
 	}
-	return !answered(orNil(abi.Property("response\x00code")))
+	return !isAnswered(orNil(abi.Property("response\x00code")))
 }
 
-func (*proxy) Exists(stream uint32) bool { return abi.Enter(stream) == nil }
+func (*proxy) StreamExists(stream uint32) bool { return abi.Enter(stream) == nil }
 
-func (*proxy) Enter(stream uint32) { _ = abi.Enter(stream) }
+func (*proxy) EnterStream(stream uint32) { _ = abi.Enter(stream) }
 
-func (*proxy) Call(c edge.Call) (token, newest uint32, err error) {
+func (*proxy) CallSidecar(c edge.Call) (token, newest uint32, err error) {
 	token, err = abi.Call(c.Cluster, headermap.Append(nil, c.Headers()), c.Body, c.Timeout)
 	return token, c.Newest, err
 }
 
-// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call
-// that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless the status is 200. A reset
+// call has no headers; a failed connection has a 503's.
 func (*proxy) callBody(size int) []byte {
 	if status, err := abi.Header(abi.CallResponseHeaders, ":status"); err != nil || status != "200" {
 		return nil
@@ -162,22 +164,22 @@ func (*proxy) callBody(size int) []byte {
 func (p *proxy) DefineCounter(name string) uint32 {
 	id, err := abi.DefineCounter(name)
 	if err != nil {
-		p.check(err, "define counter", name)
+		p.logFailure(err, "define counter", name)
 		return 0
 	}
 	return id
 }
 
-func (p *proxy) Count(id uint32, n uint64) {
-	p.check(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
+func (p *proxy) IncrementCounter(id uint32, n uint64) {
+	p.logFailure(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
 }
 
 func (*proxy) Warn(message string) { abi.Log(abi.LevelWarn, message) }
 
-func (*proxy) critical(message string) { abi.Log(abi.LevelCritical, message) }
+func (*proxy) logCritical(message string) { abi.Log(abi.LevelCritical, message) }
 
-// check logs that the proxy refused an operation that should always succeed.
-func (*proxy) check(err error, what, of string) {
+// logFailure logs the failure of an operation that should always succeed.
+func (*proxy) logFailure(err error, what, of string) {
 	if err != nil {
 		abi.Log(abi.LevelError, fmt.Sprintf("gatehouse: %s %q: %v", what, of, err))
 	}
@@ -197,7 +199,7 @@ func orNil(value []byte, err error) []byte {
 	return value
 }
 
-func truth(b bool) uint32 {
+func boolToU32(b bool) uint32 {
 	if b {
 		return 1
 	}

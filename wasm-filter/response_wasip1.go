@@ -8,7 +8,7 @@ const compares = true
 
 //go:wasmexport proxy_on_response_headers
 func proxyOnResponseHeaders(id, _, _ uint32) uint32 {
-	if !module.Awaits(id) {
+	if !module.AwaitsResponse(id) {
 		return 0
 	}
 	abi.BeginCallback()
@@ -16,6 +16,6 @@ func proxyOnResponseHeaders(id, _, _ uint32) uint32 {
 	if err != nil {
 		etag = ""
 	}
-	module.Response(id, etag)
+	module.CompareResponse(id, etag)
 	return 0
 }

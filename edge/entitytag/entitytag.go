@@ -3,10 +3,10 @@ package entitytag
 
 import "strings"
 
-// In reports whether a list of If-None-Match or If-Match is * or has an entity-tag that matches etag, a strong one with
-// its quotes: by weak comparison, or else by strong (RFC 9110, sections 8.8.3.2, 13.1.1 and 13.1.2). Anything else ends
-// the list. It reads each byte at most twice, and the proxy bounds a request's headers.
-func In(list, etag string, weak bool) bool {
+// InList reports whether list, an If-None-Match or If-Match, is * or has an entity-tag that matches etag, a strong
+// entity-tag with quotes: by weak comparison, or else by strong (RFC 9110, sections 8.8.3.2, 13.1.1 and 13.1.2).
+// Malformed text ends the list. InList reads each byte at most twice, and the proxy bounds a request's headers.
+func InList(list, etag string, weak bool) bool {
 	list = strings.Trim(list, " \t")
 	if list == "*" {
 		return true

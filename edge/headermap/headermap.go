@@ -1,5 +1,5 @@
-// Package headermap is the form in which Proxy-Wasm, ABI 0.2, exchanges header maps. Its code is short, because the
-// cost of code on the request path depends on its length. It reads integers as little-endian machines do.
+// Package headermap is the form in which Proxy-Wasm, ABI 0.2, exchanges header maps. The code is short: the cost of
+// code on the request path grows with its length. Integers are read in the byte order of little-endian machines.
 package headermap
 
 import (
@@ -13,13 +13,13 @@ import (
 //	4  count × (u32 length of the name, u32 length of the value)
 //	   count × (name, 0, value, 0)
 
-// NameBit returns the bit of a name, of at least six bytes, in a set of names. It uses the third to the sixth byte,
-// which distinguish the few relevant names from common ones. Lengths don't: x-original-url is as long as
+// NameBit returns the bit of a name, of at least six bytes, in a set of names. The bit depends on the third to the
+// sixth byte, which distinguish the few relevant names from common names. Lengths don't: x-original-url is as long as
 // content-length.
 func NameBit(name string) uint64 { return nameBit(unsafe.Pointer(unsafe.StringData(name))) }
 
 func nameBit(name unsafe.Pointer) uint64 {
-	// With this factor no common name shares its bit with a relevant one, see TestMarks in package policy.
+	// With this factor no common name shares a bit with a relevant name, see TestMarks in package policy.
 	return 1 << (*(*uint32)(unsafe.Add(name, 2)) * 0x3c5dcc5f >> 26)
 }
 
@@ -33,11 +33,11 @@ type Fields struct {
 
 	base        unsafe.Pointer
 	next, count uint32 // of fields
-	at          uint32 // offset of the next one's name, from base
+	at          uint32 // offset of the next field's name, from base
 }
 
-// ParseFields returns all fields of raw, to which they refer; false if raw is shorter than its header tells. It sums up
-// all lengths, so that Next, which runs for each header of each request, needs no check.
+// ParseFields returns all fields of raw, without a copy; false if raw is shorter than the header tells. ParseFields
+// checks the sum of all lengths, so that Next, which runs for each header of each request, needs no check.
 func ParseFields(raw []byte) (Fields, bool) {
 	if len(raw) < 4 {
 		return Fields{}, false
@@ -61,10 +61,10 @@ func ParseFields(raw []byte) (Fields, bool) {
 	return f, true
 }
 
-// More reports whether there is another field.
-func (f *Fields) More() bool { return f.next < f.count }
+// HasMore reports whether a field remains.
+func (f *Fields) HasMore() bool { return f.next < f.count }
 
-// Next returns the next field, whose name and value refer to the header map. There must be one, see More.
+// Next returns the next field, whose name and value refer to the header map. A field must remain, see HasMore.
 func (f *Fields) Next() (name, value string) {
 	both := *(*uint64)(unsafe.Add(f.base, 4+8*f.next))
 	nameLength, valueLength := uint32(both), uint32(both>>32)
@@ -76,10 +76,10 @@ func (f *Fields) Next() (name, value string) {
 	return name, value
 }
 
-// Parse returns all fields of raw, names and values, which refer to raw; false if raw is shorter than its header tells.
+// Parse returns all fields of raw, names and values, without a copy; false if raw is shorter than the header tells.
 func Parse(raw []byte) (headers [][2]string, ok bool) {
 	fields, ok := ParseFields(raw)
-	for ok && fields.More() {
+	for ok && fields.HasMore() {
 		name, value := fields.Next()
 		headers = append(headers, [2]string{name, value})
 	}
@@ -100,11 +100,11 @@ func Append(dst []byte, headers [][2]string) []byte {
 	return dst
 }
 
-// Value returns the values of a name in serialized headers, joined by commas (RFC 9110, section 5.3); "" if it isn't
-// there.
-func Value(headers []byte, name string) (values string) {
+// JoinedValues returns the values of a name in serialized headers, joined by commas (RFC 9110, section 5.3); "" without
+// the name.
+func JoinedValues(headers []byte, name string) (values string) {
 	fields, _ := ParseFields(headers)
-	for found := false; fields.More(); {
+	for found := false; fields.HasMore(); {
 		if n, value := fields.Next(); n != name {
 			continue
 		} else if found {

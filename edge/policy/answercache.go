@@ -7,23 +7,23 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// keptAnswers bounds the answers that an edge caches. It is a power of two.
-const keptAnswers = 1 << keptBits
+// maxCachedAnswers bounds the cached answers of an edge; a power of two.
+const maxCachedAnswers = 1 << cachedAnswerBits
 
-const keptBits = 10
+const cachedAnswerBits = 10
 
-// maxKept bounds a question and its answer's headers in the cache, in bytes.
-const maxKept = 2 << 10
+// maxCachedBytes bounds a question and the headers of its answer in the cache, in bytes.
+const maxCachedBytes = 2 << 10
 
-// question is everything that an answer from the cache depends on, except the object and the time.
+// question is the key of a cached answer, which depends on nothing else but the object and the time.
 type question struct {
 	hash           uint64
 	rule           int
-	target         string // the part that matters
-	device         string // "" unless the rule's objects are per device or host; then see [Engine.ofHost]
+	target         string // the part on which the key depends
+	device         string // "", or for objects per device or host see [Engine.joinHost]
 	ifNoneMatch    string
 	acceptEncoding string
-	// ifModifiedSince is used if there is no If-None-Match. Its answer isn't cached.
+	// ifModifiedSince is used without If-None-Match only. Its answer isn't cached.
 	ifModifiedSince string
 }
 
@@ -32,9 +32,9 @@ func (q *question) size() int {
 	return len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding)
 }
 
-// sum returns a hash of all parts. A client can choose them so that two questions share an entry, which only loses the
-// gain of caching. Its code is short: see docs/decisions/module.md.
-func (q *question) sum() uint64 {
+// computeHash returns a hash of all parts. A client can choose two questions with one entry, and so lose the gain of
+// caching for both. The code is short: see docs/decisions/module.md.
+func (q *question) computeHash() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)
 	for _, s := range [...]string{q.target, q.device, q.ifNoneMatch, q.acceptEncoding} {
@@ -50,12 +50,12 @@ func (q *question) sum() uint64 {
 	return h * odd
 }
 
-// entry returns the index of the question's answer.
-func (q *question) entry() int { return int(q.hash >> (64 - keptBits)) }
+// cacheIndex returns the index of the question's answer.
+func (q *question) cacheIndex() int { return int(q.hash >> (64 - cachedAnswerBits)) }
 
-// kept is a cached answer to a question, which costs far less than composing it again. Only the hash of a question's
-// first occurrence is stored.
-type kept struct {
+// cachedAnswer is a cached answer to a question, far cheaper than a new answer. Of a question's first occurrence, only
+// the hash is stored.
+type cachedAnswer struct {
 	question // refers to text
 	validity
 	status  int
@@ -64,8 +64,8 @@ type kept struct {
 	counter Counter
 	key     string // refers to text
 
-	asked uint64 // the hash of the last question here
-	text  []byte
+	lastHash uint64 // the hash of the last question here
+	text     []byte
 }
 
 // validity is the time in which an answer has the same bytes, while the state is unchanged.
@@ -75,24 +75,24 @@ type validity struct {
 	untilMS int64  // unix ms, exclusive; 0 if dropped
 }
 
-// answers reports whether k is a valid answer to q now.
-func (k *kept) answers(q *question, nowMS int64, mem Memory) bool {
+// isAnswerTo reports whether k is a valid answer to q now.
+func (k *cachedAnswer) isAnswerTo(q *question, nowMS int64, mem Memory) bool {
 	return k.question == *q && k.fromMS <= nowMS && nowMS < k.untilMS && (k.body == nil || k.body.Bytes != nil) &&
 		mem.Guard() == k.guard
 }
 
-// give fills d with the answer.
-func (k *kept) give(d *Decision) {
+// fillDecision fills d with the answer.
+func (k *cachedAnswer) fillDecision(d *Decision) {
 	d.Action, d.Status, d.Headers, d.Cache, d.Key = Reply, k.status, k.headers, k.counter, k.key
 	if k.body != nil {
 		d.Body = k.body.Bytes
 	}
 }
 
-// keep stores copies of q and of its answer.
-func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
+// storeAnswer copies q and its answer.
+func (k *cachedAnswer) storeAnswer(q *question, d *Decision, body *Body, v validity) {
 	size := q.size() + len(d.Key)
-	if size+len(d.Headers) > maxKept || q.ifModifiedSince != "" {
+	if size+len(d.Headers) > maxCachedBytes || q.ifModifiedSince != "" {
 		return
 	}
 	if size > cap(k.text) {
@@ -101,15 +101,15 @@ func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
 	k.text = k.text[:0]
 	k.question, k.validity = *q, v
 	for _, s := range [...]*string{&k.target, &k.device, &k.ifNoneMatch, &k.acceptEncoding} {
-		*s = k.own(*s)
+		*s = k.copyText(*s)
 	}
-	k.key = k.own(d.Key)
+	k.key = k.copyText(d.Key)
 	k.status, k.body, k.counter = d.Status, body, d.Cache
 	k.headers = append(k.headers[:0], d.Headers...)
 }
 
-// own copies s to the text, which has room for it, and returns the copy.
-func (k *kept) own(s string) string {
+// copyText copies s into the text, which has room for s, and returns the copy.
+func (k *cachedAnswer) copyText(s string) string {
 	start := len(k.text)
 	k.text = append(k.text, s...)
 	return unsafe.String(unsafe.SliceData(k.text[start:]), len(s))
@@ -127,10 +127,10 @@ func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 	return until
 }
 
-// Forget drops all cached answers, and the purges.
-func (e *Engine) Forget() {
+// DropCachedAnswers drops all cached answers, and the purges.
+func (e *Engine) DropCachedAnswers() {
 	e.purgesGuard = 0
-	for i := range e.kept {
-		e.kept[i].untilMS = 0
+	for i := range e.cachedAnswers {
+		e.cachedAnswers[i].untilMS = 0
 	}
 }

@@ -38,7 +38,7 @@ func (c *counted) Record(region wire.Region, index uint32) []byte {
 	return c.memory.Record(region, index)
 }
 
-// twins are two edges with the same rules and memory, one of which caches answers. They get the same requests.
+// twins are two edges with the same rules and memory, with and without cached answers. Both get the same requests.
 type twins struct {
 	*counted
 	keeps, composes *Engine
@@ -134,7 +134,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		case 10:
 			w.guardUp = random.IntN(4) == 0
 		case 6:
-			w.keeps.Forget()
+			w.keeps.DropCachedAnswers()
 		}
 		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " +
 			pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head",
@@ -169,7 +169,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	}
 }
 
-// written is shared memory in which an object is written while it is read.
+// written is shared memory with a write of an object during a read.
 type written struct {
 	*memory
 	write func()
@@ -335,8 +335,8 @@ func TestKeptWithoutItsQuery(t *testing.T) {
 	}
 }
 
-// TestHashSpreads: questions that differ in one part, even in its middle, have different entries as often as random
-// numbers would.
+// TestHashSpreads: questions with one different part, even in the middle, have different entries as often as random
+// numbers.
 func TestHashSpreads(t *testing.T) {
 	for name, ask := range map[string]func(i int) question{
 		"rule":              func(i int) question { return question{rule: i, target: "/v1/products/1"} },
@@ -353,13 +353,13 @@ func TestHashSpreads(t *testing.T) {
 		},
 	} {
 		entries := map[int]bool{}
-		for i := range keptAnswers {
+		for i := range maxCachedAnswers {
 			q := ask(i)
-			q.hash = q.sum()
-			entries[q.entry()] = true
+			q.hash = q.computeHash()
+			entries[q.cacheIndex()] = true
 		}
-		if len(entries) < keptAnswers/2 { // 63 % for random numbers
-			t.Errorf("%s: %d questions have %d entries", name, keptAnswers, len(entries))
+		if len(entries) < maxCachedAnswers/2 { // 63 % for random numbers
+			t.Errorf("%s: %d questions have %d entries", name, maxCachedAnswers, len(entries))
 		}
 	}
 }
@@ -393,7 +393,7 @@ func TestKeptIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		list  int
 		reads int // of the third equal request
-	}{{maxKept / 2, 0}, {maxKept - 100, 1}, {maxKept, 1}} { // with the answer's headers it is too long
+	}{{maxCachedBytes / 2, 0}, {maxCachedBytes - 100, 1}, {maxCachedBytes, 1}} { // with the answer's headers it is too long
 		w := newTwins(t)
 		w.guard = 1 << 8
 		w.publish("/a", now, 0, `"v1"`, false)
@@ -414,8 +414,8 @@ func TestKeptInOneEntry(t *testing.T) {
 	paths := []string{"/0"}
 	entry := func(target string) int {
 		q := question{rule: 6, target: target}
-		q.hash = q.sum()
-		return q.entry()
+		q.hash = q.computeHash()
+		return q.cacheIndex()
 	}
 	for i := 1; len(paths) < 2; i++ {
 		if path := fmt.Sprint("/", i); entry(path) == entry(paths[0]) {
@@ -433,7 +433,7 @@ func TestKeptInOneEntry(t *testing.T) {
 		}
 		read = append(read, reads)
 	}
-	// The cached one stays until the other one is asked for twice.
+	// The cached answer stays until a second request for the other object.
 	if want := []int{1, 1, 0, 1, 0, 1, 0, 0, 1}; !slices.Equal(read, want) {
 		t.Errorf("got reads %v, want %v", read, want)
 	}

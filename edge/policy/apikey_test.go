@@ -100,7 +100,7 @@ func TestDecideAPIKey(t *testing.T) {
 	}
 }
 
-// TestAPIKeyByVerdict: what memory tells about an API key is what it tells about its id and secret.
+// TestAPIKeyByVerdict: memory says the same about an API key as about the key's id and secret.
 func TestAPIKeyByVerdict(t *testing.T) {
 	const rules = `{"credentials": {"api_key_header": "x-api-key"}, "rules": [
 		{"match": {"path": "/s", "methods": ["POST"]}, "session": "issue"}, {"match": {"prefix": "/"}, "auth": {}}]}`
@@ -143,7 +143,7 @@ func TestAPIKeyByVerdict(t *testing.T) {
 	}
 }
 
-// TestAPIKeyOfHosts: each virtual host reads its own credentials.
+// TestAPIKeyOfHosts: each virtual host reads its own kind of credentials.
 func TestAPIKeyOfHosts(t *testing.T) {
 	const rules = `{"credentials": {"id_header": "x-id", "secret_header": "x-secret"},
 		"rules": [{"match": {"prefix": "/"}, "auth": {}}], "virtual_hosts": {

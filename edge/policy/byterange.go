@@ -18,9 +18,9 @@ const (
 	unsatisfiable               // 416
 )
 
-// cut returns which bytes of a body a Range asks for, those from from to before end, if that is one range of bytes (RFC
-// 9110, section 14.1.2). It ignores several ranges, other units, malformed ones, and those of an empty body (14.2).
-func cut(line string, size int) (from, end int, e extent) {
+// parseRange returns the bytes of a body, from from to before end, for a Range with one range of bytes (RFC 9110,
+// section 14.1.2). Several ranges, other units, malformed ranges and ranges of an empty body are ignored (14.2).
+func parseRange(line string, size int) (from, end int, e extent) {
 	unit, set, _ := strings.Cut(line, "=")
 	if size == 0 || len(unit) != len("bytes") || !strings.EqualFold(unit, "bytes") {
 		return 0, size, whole
@@ -38,8 +38,8 @@ func cut(line string, size int) (from, end int, e extent) {
 		only = spec
 	}
 	first, last, found := strings.Cut(only, "-")
-	from, hasFirst := position(first)
-	to, hasLast := position(last)
+	from, hasFirst := parsePosition(first)
+	to, hasLast := parsePosition(last)
 	switch {
 	case !found || !hasFirst && first != "" || !hasLast && last != "" || !hasFirst && !hasLast:
 		return 0, size, whole
@@ -57,42 +57,42 @@ func cut(line string, size int) (from, end int, e extent) {
 	return from, min(to, size-1) + 1, partial
 }
 
-// beyond is at least any position in a body.
-const beyond = 1 << 30
+// maxPosition is at least any position in a body.
+const maxPosition = 1 << 30
 
-// position returns a number of at least one digit, [beyond] if it is higher.
-func position(digits string) (n int, ok bool) {
+// parsePosition returns a number of at least one digit, capped at [maxPosition].
+func parsePosition(digits string) (n int, ok bool) {
 	for i := range len(digits) {
 		c := digits[i]
 		if c < '0' || c > '9' {
 			return 0, false
 		}
-		n = min(n*10+int(c-'0'), beyond)
+		n = min(n*10+int(c-'0'), maxPosition)
 	}
 	return n, digits != ""
 }
 
-// part is what answers a request with a Range.
-type part struct {
+// rangeAnswer is the part of an object for a request with a Range.
+type rangeAnswer struct {
 	extent
 	variant      int // unless whole
 	from, end    int // partial: the bytes from from to before end
 	contentRange string
 }
 
-// part returns what of o answers a request with a Range: bytes of the identity encoding, if the client accepts that. It
-// ignores ranges of other methods, those whose If-Range isn't true, and those of other answers than 200.
+// answerRange returns the part of o for a request with a Range: bytes of the identity encoding, if the client accepts
+// identity. Range is ignored with methods except GET, with an If-Range that doesn't hold, and with answers except 200.
 //
 //go:noinline
-func (e *Engine) part(r *Request, nowMS int64, o *wire.Object, acceptEncoding string) (p part) {
+func (e *Engine) answerRange(r *Request, nowMS int64, o *wire.Object, acceptEncoding string) (p rangeAnswer) {
 	variants := o.Variants()
 	p.variant = slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
 	if r.method() != "GET" || r.fields[headerRange].lines > 1 || o.Status != 0 || p.variant < 0 ||
-		choose(variants[p.variant:p.variant+1], acceptEncoding) < 0 || !e.inRange(r, nowMS, o) {
-		return part{}
+		chooseVariant(variants[p.variant:p.variant+1], acceptEncoding) < 0 || !e.meetsIfRange(r, nowMS, o) {
+		return rangeAnswer{}
 	}
 	size := int(variants[p.variant].Length)
-	p.from, p.end, p.extent = cut(r.fields[headerRange].value, size)
+	p.from, p.end, p.extent = parseRange(r.fields[headerRange].value, size)
 	all := append(e.text, "bytes "...)
 	if p.extent == partial {
 		all = strconv.AppendInt(append(strconv.AppendInt(all, int64(p.from), 10), '-'), int64(p.end-1), 10)
@@ -103,9 +103,9 @@ func (e *Engine) part(r *Request, nowMS int64, o *wire.Object, acceptEncoding st
 	return p
 }
 
-// inRange reports whether the request has no If-Range, or one that is true: the strong entity-tag of the identity
-// encoding, or the Last-Modified, once it is a second old, so that it is strong, too (RFC 9110, section 13.1.5).
-func (e *Engine) inRange(r *Request, nowMS int64, o *wire.Object) bool {
+// meetsIfRange reports whether the request has no If-Range, or an If-Range that holds: the strong entity-tag of the
+// identity encoding, or the Last-Modified, which is a strong validator after a second (RFC 9110, section 13.1.5).
+func (e *Engine) meetsIfRange(r *Request, nowMS int64, o *wire.Object) bool {
 	f := &r.fields[headerIfRange]
 	if f.lines != 1 || f.value == o.ETag {
 		return f.lines <= 1

@@ -38,7 +38,7 @@ func TestCut(t *testing.T) {
 		{"bytes=0-0", 0, 0, 0, whole}, {"bytes=-1", 0, 0, 0, whole}, {"bytes=0-", 0, 0, 0, whole},
 		{"bytes=1048575-", 1 << 20, 1<<20 - 1, 1 << 20, partial}, {"bytes=1048576-", 1 << 20, 0, 1 << 20, unsatisfiable},
 	} {
-		if from, end, e := cut(tt.line, tt.size); from != tt.from || end != tt.end || e != tt.extent {
+		if from, end, e := parseRange(tt.line, tt.size); from != tt.from || end != tt.end || e != tt.extent {
 			t.Errorf("%q of %d: got %d to %d, %d; want %d to %d, %d", tt.line, tt.size, from, end, e, tt.from, tt.end, tt.extent)
 		}
 	}
@@ -47,8 +47,8 @@ func TestCut(t *testing.T) {
 // The grammar of RFC 9110, sections 14.1 to 14.2, with one range-spec: int-range and suffix-range.
 var oneRange = regexp.MustCompile(`^(?i:bytes)=[ \t,]*(?:([0-9]+)-([0-9]*)|-([0-9]+))[ \t]*(?:,[ \t,]*)?$`)
 
-// rangeByRFC returns what a server that doesn't ignore one valid range of a body must send: "first-last" for a 206,
-// "416", or "200".
+// rangeByRFC returns the answer of a server with support for a valid range of a body: "first-last" for a 206, "416", or
+// "200".
 func rangeByRFC(line string, size int) string {
 	m := oneRange.FindStringSubmatch(line)
 	if m == nil || size == 0 {
@@ -92,7 +92,7 @@ func FuzzCut(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string, size uint32) {
 		n := int(size % (1<<20 + 1))
-		from, end, e := cut(line, n)
+		from, end, e := parseRange(line, n)
 		got := map[extent]string{whole: "200", partial: fmt.Sprintf("%d-%d", from, end-1), unsatisfiable: "416"}[e]
 		want := rangeByRFC(line, n)
 		// A position far beyond the end counts as any other.
@@ -204,7 +204,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// checkPart compares a 206 with the 200: it has all its headers (RFC 9110, section 15.3.7) and the memory of its body.
+// checkPart compares a 206 with the 200: the 206 has all headers (RFC 9110, section 15.3.7) and shares the 200's body.
 func checkPart(t *testing.T, name string, part *Decision, e *Engine, m *memory) {
 	t.Helper()
 	fields := func(d *Decision) string { // which is valid until the next decision

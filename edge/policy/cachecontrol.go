@@ -6,20 +6,21 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// private reports whether answers from the cache are for one client: those that need a credential.
-func (r *Rule) private() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
+// isPrivate reports whether answers from the cache need a credential, and are for one client only.
+func (r *Rule) isPrivate() bool { return r.Auth != nil && (!r.Auth.Trial || r.Cache.PerDevice) }
 
-// cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
-// without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
-// max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
+// cacheControl returns the Cache-Control of an answer: clients and caches may store the answer for the rest of its ttl,
+// and without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age
+// from max-age (RFC 9111, section 4.2.3) stores the answer for less time; no client stores the answer longer than the
+// object lives.
 //
-// A publisher's Cache-Control counts instead, see [Engine.publishedControl]; not of an object that was purged softly,
-// which clients must revalidate.
+// A publisher's Cache-Control takes precedence, see [Engine.publishedControl], except for an object that was purged
+// softly: clients must revalidate it.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	computed := e.computedControl(nowMS, rule, o)
 	if o.Headers != "" && !o.Stale {
-		if directives := published(o, "cache-control"); directives != "" {
-			return e.publishedControl(directives, computed, rule.private(), o.TTLMS != 0)
+		if directives := publishedHeader(o, "cache-control"); directives != "" {
+			return e.publishedControl(directives, computed, rule.isPrivate(), o.TTLMS != 0)
 		}
 	}
 	return computed
@@ -28,11 +29,11 @@ func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
 	switch {
-	case o.TTLMS != 0 && rule.private():
-		return e.decimal("private, max-age=", left)
+	case o.TTLMS != 0 && rule.isPrivate():
+		return e.formatDecimal("private, max-age=", left)
 	case o.TTLMS != 0:
-		return e.decimal("max-age=", left)
-	case rule.private():
+		return e.formatDecimal("max-age=", left)
+	case rule.isPrivate():
 		return "private, no-cache"
 	default:
 		return "no-cache"
@@ -88,14 +89,14 @@ func (e *Engine) publishedControl(directives, computed string, private, ttl bool
 	switch {
 	case fresh:
 	case shared && !ttl:
-		add("max-age=0") // no-cache would forbid shared caches what s-maxage allows
+		add("max-age=0") // no-cache would override s-maxage in shared caches
 	default:
 		add(computed)
 	}
 	return e.compose(all)
 }
 
-// nextDirective returns the first element of a list, and those after it. A comma in a quoted string separates nothing.
+// nextDirective returns the first element of a list, and the rest. A comma in a quoted string doesn't separate.
 func nextDirective(list string) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(list); i++ {

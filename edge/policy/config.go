@@ -1,6 +1,6 @@
 // Package policy has the filter's decisions: rules and their strict decoding, and the pure function from a request and
-// a few lookups to an answer. It is independent of the proxy except for the form of header maps, so that it can be
-// tested natively and shared with gatehousectl.
+// a few lookups to an answer. Only the form of header maps comes from the proxy: policy can be tested natively and
+// shared with gatehousectl.
 package policy
 
 import (
@@ -14,17 +14,17 @@ import (
 
 // Config is the configuration of an edge or a push listener, checked and complete.
 type Config struct {
-	// PushListener configures the push listener, which applies the sidecar's batches; nothing else is set then.
+	// PushListener configures the push listener, which applies the sidecar's batches; all other fields are unset.
 	PushListener bool
 	// SidecarCluster is the cluster for calls to the sidecar, "" for a push listener.
 	SidecarCluster string
-	// SidecarTimeout bounds a call, and so the time that a request waits for one.
+	// SidecarTimeout bounds a call, and thereby the time for which a request waits for a call.
 	SidecarTimeout time.Duration
 	Credentials    Credentials
 	// Source tells where to find the client's address.
 	Source Source
-	// SessionMetadata is the metadata key under which the proxy's JWT filter stores a token's claims, its
-	// payload_in_metadata; "": tokens are ignored.
+	// SessionMetadata is the metadata key under which the proxy's JWT filter stores a token's claims
+	// (payload_in_metadata); "": tokens are ignored.
 	SessionMetadata string
 	// VerdictGrace is how long an expired allow verdict stays valid while the sidecar is unreachable; 0: it doesn't.
 	VerdictGrace time.Duration
@@ -36,28 +36,28 @@ type Config struct {
 	// ServeStale also serves cached answers beyond MaxStaleness, with a detail in Cache-Status; otherwise requests go
 	// upstream.
 	ServeStale bool
-	// Rules has the rules of all hosts: first those of the top level, then those of each virtual host.
+	// Rules has the rules of all hosts: first the top level's, then each virtual host's.
 	Rules []Rule
-	// DenyByDefault refuses a request that no rule matches; otherwise it passes. WouldDenyByDefault passes it, too, and
-	// counts it as one that DenyByDefault would refuse. Like Credentials and Source they are for hosts without a virtual
-	// host.
+	// DenyByDefault refuses a request without a matching rule; otherwise the request passes. WouldDenyByDefault passes
+	// the request, and counts the refusal. Like Credentials and Source, both apply to hosts without a virtual host.
 	DenyByDefault, WouldDenyByDefault bool
 	// VirtualHosts are in the order of their names.
 	VirtualHosts []VirtualHost
-	// KeepOverrides keeps the headers with which clients can override method or target at some upstreams.
+	// KeepOverrides keeps the headers by which clients can override method or target at some upstreams.
 	KeepOverrides bool
-	// LogHits gives access logs the rule and device of answers from the cache, too, which costs them time.
+	// LogHits gives access logs the rule and device of cached answers, at the price of time.
 	LogHits bool
 }
 
 // Credentials tells where a request has its device id and secret: in two headers or, if Basic, as HTTP Basic (RFC
-// 7617). Instead of these or beside them it may have both as an API key (package apikey). A request may use one way.
+// 7617). An API key (package apikey) has both, and is configured instead of or beside the two. A request may use one
+// way.
 type Credentials struct {
 	IDHeader, SecretHeader string // lower case
 	Basic                  bool
 	APIKeyHeader           string // lower case
-	// Bearer means that an API key may be the token of Authorization: Bearer (RFC 6750). Other tokens there are not
-	// the policy's.
+	// Bearer means that an API key may be the token of Authorization: Bearer (RFC 6750). The policy ignores all tokens
+	// but API keys.
 	Bearer bool
 	// Forward sends the secret upstream even under an auth rule.
 	Forward bool
@@ -70,7 +70,7 @@ type Source struct {
 	FilterState string // the name of an object
 }
 
-// Rule is the policy for the requests that it matches. Without Auth, Cache and IssueSession they pass.
+// Rule is the policy for matching requests. Without Auth, Cache and IssueSession, requests pass.
 type Rule struct {
 	// Name labels the rule's counters and lines of access logs; by default it is the rule's index. Names of a virtual
 	// host's rules begin with the host's name and a slash.
@@ -78,17 +78,17 @@ type Rule struct {
 	Match Match
 	Auth  *Auth
 	Cache *Cache
-	// IssueSession answers with a token for the request's credential; Auth and Cache are nil then.
+	// IssueSession answers with a token for the request's credential; Auth and Cache are nil.
 	IssueSession bool
 }
 
-// Match selects requests by path and method; see [Match.matches] for what a path covers.
+// Match selects requests by path and method; see [Match.matches] for how a path matches.
 type Match struct {
 	Path, Prefix string   // exactly one is set
 	Methods      []string // nil: all
 }
 
-// Auth requires a valid credential of a device that has all Permissions.
+// Auth requires a valid credential, and a device with all Permissions.
 type Auth struct {
 	Permissions []string
 	// Trial judges the credential, too, but refuses no request: what would be refused passes, and is counted.
@@ -97,7 +97,7 @@ type Auth struct {
 
 // Cache lets GET and HEAD be answered from shared memory.
 type Cache struct {
-	// Query names the parameters that are part of the key; nil: all of them.
+	// Query names the parameters in the key; nil: all of them.
 	Query []string
 	// Fetch asks the sidecar before a miss goes upstream.
 	Fetch bool
@@ -105,81 +105,82 @@ type Cache struct {
 	PerDevice bool
 	// PerHost makes the request's host part of the key.
 	PerHost bool
-	// Languages are those in which there may be objects of their own, in lower case; the key of one ends with it.
+	// Languages are the languages, in lower case, of objects in this cache; the key of such an object ends with the
+	// language.
 	Languages []string
 	ranges    []languageRange // of Languages
-	// OriginHeaders sends the publisher's headers that act on the whole origin; see limits.OriginHeader.
+	// OriginHeaders sends the publisher's headers with an effect on the whole origin; see limits.OriginHeader.
 	OriginHeaders bool
-	// Trial sends all requests upstream as without Cache, and counts those that it would have answered.
+	// Trial sends all requests upstream as without Cache, and counts would-be hits.
 	Trial bool
 }
 
-// Parse decodes a configuration from the tree that JSON decodes to (maps, slices, strings, float64, bool, nil). The
-// error has a line for every problem, each with the path of its field.
+// Parse decodes a configuration from the tree of decoded JSON (maps, slices, strings, float64, bool, nil). The error
+// has a line for every problem, each with the path of its field.
 func Parse(tree any) (*Config, error) {
 	d := &decoder{}
-	c := d.config(tree)
+	c := d.decodeConfig(tree)
 	if len(d.problems) > 0 {
 		return nil, errors.New(strings.Join(d.problems, "\n"))
 	}
 	return c, nil
 }
 
-func (d *decoder) config(tree any) *Config {
+func (d *decoder) decodeConfig(tree any) *Config {
 	c := &Config{}
-	o := d.object("", tree, configFields)
+	o := d.decodeObject("", tree, configFields)
 	if o.values == nil {
 		return c
 	}
-	if c.PushListener = o.flag("push_listener"); c.PushListener {
+	if c.PushListener = o.readFlag("push_listener"); c.PushListener {
 		if len(o.values) > 1 {
-			d.problem("push_listener", "a push listener has no rules: remove the other fields")
+			d.addProblem("push_listener", "a push listener has no rules: remove the other fields")
 		}
 		return c
 	}
-	c.sidecar(&o)
-	c.MaxStaleness = o.duration("max_staleness")
-	c.VerdictGrace = o.duration("verdict_grace")
-	c.MaxAuthStaleness = o.duration("max_auth_staleness")
+	c.decodeSidecar(&o)
+	c.MaxStaleness = o.readDuration("max_staleness")
+	c.VerdictGrace = o.readDuration("verdict_grace")
+	c.MaxAuthStaleness = o.readDuration("max_auth_staleness")
 	if 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minStaleness {
-		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness,
+		d.addProblem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness,
 			minStaleness, maxStaleness)
 	} else if c.MaxAuthStaleness > 0 && c.VerdictGrace > c.MaxAuthStaleness {
-		d.problem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)
+		d.addProblem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)
 	}
-	c.ServeStale = o.word("stale") == "serve"
-	c.DenyByDefault, c.WouldDenyByDefault = o.byDefault()
-	c.KeepOverrides = !o.flag("strip_override_headers")
-	c.LogHits = o.flag("log_hits")
-	c.Credentials = o.credentials()
+	c.ServeStale = o.readWord("stale") == "serve"
+	c.DenyByDefault, c.WouldDenyByDefault = o.decodeDefault()
+	c.KeepOverrides = !o.readFlag("strip_override_headers")
+	c.LogHits = o.readFlag("log_hits")
+	c.Credentials = o.decodeCredentials()
 	if o.has("session") {
-		if session := o.sub("session"); session.sound() {
-			c.SessionMetadata = session.text("metadata")
+		if session := o.readObject("session"); session.isSound() {
+			c.SessionMetadata = session.readText("metadata")
 		}
 	}
-	c.Source = o.source()
-	c.readRules(&o, "")
-	c.readVirtualHosts(&o)
+	c.Source = o.decodeSource()
+	c.decodeRules(&o, "")
+	c.decodeVirtualHosts(&o)
 	d.crossCheck(c)
 	return c
 }
 
-// readRules appends the rules of the virtual host of this name, "" for the top level.
-func (c *Config) readRules(o *object, host string) {
+// decodeRules appends the rules of the virtual host named host, "" for the top level.
+func (c *Config) decodeRules(o *object, host string) {
 	label := ""
 	if host != "" {
 		label = host + "/"
 	}
 	f, at, _ := o.field("rules")
-	rules := o.list("rules")
+	rules := o.readList("rules")
 	if n := len(c.Rules) + len(rules); n > maxRules {
-		o.problem(at, "makes %d rules, at most %d in all", n, maxRules)
+		o.addProblem(at, "makes %d rules, at most %d in all", n, maxRules)
 		return
 	}
 	for i, v := range rules {
 		r := Rule{}
-		if rule := o.object(fmt.Sprintf("%s[%d]", at, i), v, f.Item.Fields); rule.values != nil {
-			r = rule.rule()
+		if rule := o.decodeObject(fmt.Sprintf("%s[%d]", at, i), v, f.Item.Fields); rule.values != nil {
+			r = rule.decodeRule()
 		}
 		if r.Name == "" {
 			r.Name = strconv.Itoa(i)
@@ -189,175 +190,175 @@ func (c *Config) readRules(o *object, host string) {
 	}
 }
 
-// byDefault returns what happens to a request that no rule matches.
-func (o *object) byDefault() (deny, wouldDeny bool) {
-	word := o.word("default")
+// decodeDefault returns whether a request without a matching rule is refused, or counted as refused.
+func (o *object) decodeDefault() (deny, wouldDeny bool) {
+	word := o.readWord("default")
 	return word == "deny", word == "would_deny"
 }
 
-func (c *Config) sidecar(o *object) {
+func (c *Config) decodeSidecar(o *object) {
 	c.SidecarCluster = defaultCluster
 	sidecar := object{decoder: o.decoder, fields: fieldNamed(o.fields, "sidecar").Fields}
 	if o.values["sidecar"] != nil {
-		sidecar = o.sub("sidecar")
+		sidecar = o.readObject("sidecar")
 	}
 	if sidecar.has("cluster") {
-		c.SidecarCluster = sidecar.text("cluster")
+		c.SidecarCluster = sidecar.readText("cluster")
 	}
-	c.SidecarTimeout = sidecar.duration("timeout")
+	c.SidecarTimeout = sidecar.readDuration("timeout")
 }
 
-func (o *object) credentials() (c Credentials) {
+func (o *object) decodeCredentials() (c Credentials) {
 	if o.values["credentials"] == nil {
 		return c
 	}
-	m := o.sub("credentials")
-	c = Credentials{Basic: m.flag("basic"), Bearer: m.flag("bearer"), Forward: m.flag("forward")}
+	m := o.readObject("credentials")
+	c = Credentials{Basic: m.readFlag("basic"), Bearer: m.readFlag("bearer"), Forward: m.readFlag("forward")}
 	apiKey := m.values["api_key_header"] != nil
-	if m.sound() && apiKey {
-		c.APIKeyHeader = m.text("api_key_header")
+	if m.isSound() && apiKey {
+		c.APIKeyHeader = m.readText("api_key_header")
 	}
 	pair := m.values["id_header"] != nil || m.values["secret_header"] != nil
 	switch {
-	case !m.sound():
+	case !m.isSound():
 	case c.Basic:
 		if pair {
-			o.problem(m.at+".basic", "is given with headers: use one of the two")
+			o.addProblem(m.at+".basic", "is given with headers: use one of the two")
 		}
 	case pair || !apiKey && !c.Bearer:
-		c.IDHeader, c.SecretHeader = m.text("id_header"), m.text("secret_header")
+		c.IDHeader, c.SecretHeader = m.readText("id_header"), m.readText("secret_header")
 		if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
-			o.problem(m.at+".secret_header", "%q is also the id_header", c.SecretHeader)
+			o.addProblem(m.at+".secret_header", "%q is also the id_header", c.SecretHeader)
 		}
 	}
 	for _, other := range [...][2]string{{c.IDHeader, "the id_header"}, {c.SecretHeader, "the secret_header"},
-		{c.authorization(), "of basic or bearer"}} {
+		{c.authorizationHeader(), "of basic or bearer"}} {
 		if c.APIKeyHeader != "" && c.APIKeyHeader == other[0] {
-			o.problem(m.at+".api_key_header", "%q is also %s", c.APIKeyHeader, other[1])
+			o.addProblem(m.at+".api_key_header", "%q is also %s", c.APIKeyHeader, other[1])
 		}
 	}
-	c.Basic = c.Basic || !m.sound() // so that rules don't lack them, too
+	c.Basic = c.Basic || !m.isSound() // no second problem about missing credentials
 	return c
 }
 
 // takesAPIKeys reports whether the credential may be an API key.
 func (c *Credentials) takesAPIKeys() bool { return c.APIKeyHeader != "" || c.Bearer }
 
-// authorization returns "authorization" if that header has credentials, "" if it doesn't.
-func (c *Credentials) authorization() string {
+// authorizationHeader returns "authorization" if that header carries credentials, else "".
+func (c *Credentials) authorizationHeader() string {
 	if c.Basic || c.Bearer {
 		return "authorization"
 	}
 	return ""
 }
 
-func (o *object) source() (s Source) {
+func (o *object) decodeSource() (s Source) {
 	f, at, v := o.field("source")
 	if v == nil || v == f.Words[0] {
 		return s
 	}
 	if _, ok := v.(map[string]any); !ok {
-		o.problem(at, "is %s, want envoy, {header: NAME} or {filter_state: NAME}", kind(v))
+		o.addProblem(at, "is %s, want envoy, {header: NAME} or {filter_state: NAME}", describeValue(v))
 		return s
 	}
-	m := o.object(at, v, f.Or.Fields)
+	m := o.decodeObject(at, v, f.Or.Fields)
 	switch {
-	case !m.sound():
+	case !m.isSound():
 	case (m.values["header"] == nil) == (m.values["filter_state"] == nil):
-		o.problem(at, "needs either header or filter_state")
+		o.addProblem(at, "needs either header or filter_state")
 	case m.values["header"] != nil:
-		s.Header = m.text("header")
+		s.Header = m.readText("header")
 	default:
-		if s.FilterState = m.text("filter_state"); strings.IndexByte(s.FilterState, 0) >= 0 {
-			o.problem(at+".filter_state", "%q has a NUL", s.FilterState)
+		if s.FilterState = m.readText("filter_state"); strings.IndexByte(s.FilterState, 0) >= 0 {
+			o.addProblem(at+".filter_state", "%q has a NUL", s.FilterState)
 		}
 	}
 	return s
 }
 
-func (o *object) rule() (r Rule) {
+func (o *object) decodeRule() (r Rule) {
 	if o.has("name") {
-		r.Name = o.text("name")
+		r.Name = o.readText("name")
 	}
-	match := o.sub("match")
-	r.Match = match.match()
+	match := o.readObject("match")
+	r.Match = match.decodeMatch()
 	if o.has("auth") {
-		auth := o.sub("auth")
-		r.Auth = &Auth{Permissions: auth.texts("permissions"), Trial: !auth.flag("enforce")}
+		auth := o.readObject("auth")
+		r.Auth = &Auth{Permissions: auth.readTexts("permissions"), Trial: !auth.readFlag("enforce")}
 	}
 	if o.has("cache") {
-		cache := o.sub("cache")
-		r.Cache = cache.cache()
+		cache := o.readObject("cache")
+		r.Cache = cache.decodeCache()
 		if r.Cache.PerDevice && r.Auth == nil {
-			o.problem(cache.at+".scope", "device needs auth in the same rule: without it there is no device id")
+			o.addProblem(cache.at+".scope", "device needs auth in the same rule: without it there is no device id")
 		}
-		if !r.Match.reads() {
-			o.problem(cache.at, "needs GET or HEAD among the methods of its match: the cache answers nothing else")
+		if !r.Match.permitsRead() {
+			o.addProblem(cache.at, "needs GET or HEAD among the methods of its match: the cache answers nothing else")
 		}
 	}
 	if o.has("session") {
 		r.IssueSession = true
-		o.session(&r, match.sound())
+		o.checkSessionRule(&r, match.isSound())
 	}
 	return r
 }
 
-// session checks a rule that issues tokens, which can have no other policy.
-func (o *object) session(r *Rule, soundMatch bool) {
+// checkSessionRule checks a rule that issues tokens: no other policy is allowed.
+func (o *object) checkSessionRule(r *Rule, soundMatch bool) {
 	f, at, v := o.field("session")
-	o.oneOf(at, v, f.Words)
+	o.readOneOf(at, v, f.Words)
 	if r.Auth != nil || r.Cache != nil {
-		o.problem(at, "excludes auth and cache: the credential is always checked, and tokens are not cached")
+		o.addProblem(at, "excludes auth and cache: the credential is always checked, and tokens are not cached")
 	}
 	if soundMatch && !slices.Equal(r.Match.Methods, []string{"POST"}) {
-		o.problem(at, "needs methods: [POST] in its match: only POST may issue a token")
+		o.addProblem(at, "needs methods: [POST] in its match: only POST may issue a token")
 	}
 }
 
-// match returns a match, which covers nothing if it has a problem.
-func (o *object) match() (m Match) {
-	if o.sound() && (o.values["path"] == nil) == (o.values["prefix"] == nil) {
-		o.problem(o.at, "needs either path or prefix")
+// decodeMatch returns a match; an invalid match covers nothing.
+func (o *object) decodeMatch() (m Match) {
+	if o.isSound() && (o.values["path"] == nil) == (o.values["prefix"] == nil) {
+		o.addProblem(o.at, "needs either path or prefix")
 	}
 	if o.has("path") {
-		m.Path = o.text("path")
+		m.Path = o.readText("path")
 	}
 	if o.has("prefix") {
-		m.Prefix = o.text("prefix")
+		m.Prefix = o.readText("prefix")
 	}
-	m.Methods = o.texts("methods")
-	if !o.sound() {
+	m.Methods = o.readTexts("methods")
+	if !o.isSound() {
 		return Match{}
 	}
 	return m
 }
 
-func (o *object) cache() *Cache {
-	c := &Cache{Query: o.texts("query"), Fetch: o.word("on_miss") == "fetch", Languages: o.texts("languages"),
-		OriginHeaders: o.flag("origin_headers"), Trial: !o.flag("serve")}
+func (o *object) decodeCache() *Cache {
+	c := &Cache{Query: o.readTexts("query"), Fetch: o.readWord("on_miss") == "fetch", Languages: o.readTexts("languages"),
+		OriginHeaders: o.readFlag("origin_headers"), Trial: !o.readFlag("serve")}
 	for i, language := range c.Languages {
 		if language != "" && slices.Contains(c.Languages[:i], language) {
-			o.problem(fmt.Sprintf("%s.languages[%d]", o.at, i), "%q is listed twice", language)
+			o.addProblem(fmt.Sprintf("%s.languages[%d]", o.at, i), "%q is listed twice", language)
 		}
 	}
 	c.ranges = findLanguageRanges(c.Languages)
 	f, at, v := o.field("scope")
 	if _, several := v.([]any); !several {
-		c.set(o.word("scope"))
+		c.addScope(o.readWord("scope"))
 		return c
 	}
-	for i, word := range o.items(f.Or, at, v) {
+	for i, word := range o.readItems(f.Or, at, v) {
 		at := fmt.Sprintf("%s[%d]", at, i)
-		name := o.oneOf(at, word, f.Or.Item.Words)
+		name := o.readOneOf(at, word, f.Or.Item.Words)
 		if name == "host" && c.PerHost || name == "device" && c.PerDevice {
-			o.problem(at, "%q is listed twice", name)
+			o.addProblem(at, "%q is listed twice", name)
 		}
-		c.set(name)
+		c.addScope(name)
 	}
 	return c
 }
 
-func (c *Cache) set(scope string) {
+func (c *Cache) addScope(scope string) {
 	c.PerDevice = c.PerDevice || scope == "device"
 	c.PerHost = c.PerHost || scope == "host"
 }
@@ -369,13 +370,13 @@ func (d *decoder) crossCheck(c *Config) {
 		h := c.HostRules(host)
 		d.crossCheckHost(c, h)
 		for i := h.First; i < h.End && h.Credentials == (Credentials{}); i++ {
-			if c.Rules[i].protects() {
+			if c.Rules[i].needsCredential() {
 				lacking = append(lacking, c.RuleTitle(i))
 			}
 		}
 	}
 	if len(lacking) > 0 {
-		d.problem("credentials", "is missing, for %s: set where requests carry them, e.g. credentials: {id_header: "+
+		d.addProblem("credentials", "is missing, for %s: set where requests carry them, e.g. credentials: {id_header: "+
 			"x-device-id, secret_header: x-device-token}", strings.Join(lacking, ", "))
 	}
 }
@@ -385,7 +386,7 @@ func (d *decoder) crossCheckHost(c *Config, h HostRules) {
 	hidden := map[int][]int{}
 	for j := h.First; j < h.End; j++ {
 		if i, ok := named[c.Rules[j].Name]; ok {
-			d.problem(c.RuleField(j)+".name", "%q is also the name of %s; a rule without a name has its index as its name",
+			d.addProblem(c.RuleField(j)+".name", "%q is also the name of %s; a rule without a name has its index as its name",
 				ownName(c.Rules[j].Name), c.RuleField(i))
 		} else {
 			named[c.Rules[j].Name] = j
@@ -396,18 +397,18 @@ func (d *decoder) crossCheckHost(c *Config, h HostRules) {
 	}
 	for i := h.First; i < h.End; i++ {
 		if these := hidden[i]; len(these) == 1 {
-			d.problem(c.RuleField(these[0])+".match",
+			d.addProblem(c.RuleField(these[0])+".match",
 				"is never reached: %s matches everything that it matches; move it up or remove it", c.RuleTitle(i))
 		} else if len(these) > 1 {
-			d.problem(c.RuleField(i)+".match",
+			d.addProblem(c.RuleField(i)+".match",
 				"matches everything that these match, which are never reached: %s; move it below them, or remove them",
-				c.titles(these))
+				c.ruleTitles(these))
 		}
 	}
 }
 
-// titles returns the titles of rules.
-func (c *Config) titles(rules []int) string {
+// ruleTitles returns the titles of rules.
+func (c *Config) ruleTitles(rules []int) string {
 	all := make([]string, len(rules))
 	for i, rule := range rules {
 		all[i] = c.RuleTitle(rule)
@@ -415,16 +416,16 @@ func (c *Config) titles(rules []int) string {
 	return strings.Join(all, ", ")
 }
 
-// protects reports whether a rule asks for a credential.
-func (r *Rule) protects() bool { return r.Auth != nil || r.IssueSession }
+// needsCredential reports whether a rule asks for a credential.
+func (r *Rule) needsCredential() bool { return r.Auth != nil || r.IssueSession }
 
-// tries reports whether a rule asks for a credential and passes requests without one.
-func (r *Rule) tries() bool { return r.Auth != nil && r.Auth.Trial }
+// isAuthTrial reports whether a rule asks for a credential but passes requests without a credential.
+func (r *Rule) isAuthTrial() bool { return r.Auth != nil && r.Auth.Trial }
 
-// enforces reports whether a rule refuses requests without a credential.
-func (r *Rule) enforces() bool { return r.protects() && !r.tries() }
+// enforcesAuth reports whether a rule refuses requests without a credential.
+func (r *Rule) enforcesAuth() bool { return r.needsCredential() && !r.isAuthTrial() }
 
-// hiddenBy returns the first rule from one on that matches everything that rule j matches, -1 for none.
+// hiddenBy returns the first rule, from first on, that matches every request of rule j; -1 for none.
 func (c *Config) hiddenBy(first, j int) int {
 	for i := first; i < j; i++ {
 		if c.Rules[i].Match.covers(&c.Rules[j].Match) {

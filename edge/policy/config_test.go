@@ -218,7 +218,7 @@ func TestParseRefuses(t *testing.T) {
 		{"hidden rules with names",
 			`{"rules": [{"name": "all", "match": {"prefix": "/"}}, {"name": "a", "match": {"path": "/a"}}, {"match": {"path": "/b"}}]}`,
 			[]string{`rules[0].match: matches everything that these match, which are never reached: rules[1] (a), rules[2];`}},
-		// What would follow from a mistake isn't reported.
+		// Consequences of a mistake aren't reported.
 		{"misspelt path", `{"rules": [{"match": {"pathh": "/a"}, "cache": {}}, {"match": {"prefix": "/"}}]}`,
 			[]string{`rules[0].match.pathh: unknown field`}},
 		{"misspelt header", `{"credentials": {"id_heder": "a", "secret_header": "b"}, "rules": [{"match": {"path": "/a"}, "auth": {}}]}`,

@@ -2,7 +2,7 @@ package policy
 
 import "strings"
 
-// Counter is what a VM counts, for each rule or in all. It is one time series in Prometheus for each rule, or one.
+// Counter is a counter of a VM. In Prometheus, a counter is one time series for each rule, or one in all.
 type Counter uint8
 
 // The counters of the filter.
@@ -20,13 +20,13 @@ const (
 	AuthForbidden
 	AuthUnavailable
 	AuthThrottled
-	// WouldDeny to WouldThrottle count what passes, but AuthDeny to AuthThrottled would count if it were enforced; in
-	// their order.
+	// WouldDeny to WouldThrottle count requests that pass because a rule isn't enforced: in order, AuthDeny to
+	// AuthThrottled of an enforced rule.
 	WouldDeny
 	WouldForbid
 	WouldBeUnavailable
 	WouldThrottle
-	// The following count what passes, but would be answered from the cache if that were served: see [Compare].
+	// The following count requests that pass, but would be answered by an enforced cache: see [CompareETags].
 	WouldHitSame
 	WouldHitDifferent
 	WouldHitNoETag
@@ -43,17 +43,17 @@ const (
 	Counters
 )
 
-// ByRule reports whether the counter has one series for each rule.
+// ByRule reports whether the counter has a series for each rule.
 func (c Counter) ByRule() bool { return c < SessionIssued }
 
 // NoRule is the index of a rule for requests that no rule governs. Their counters and access logs have the rule
-// noRuleName, which no rule can have.
+// noRuleName; no rule may have this name.
 const (
 	NoRule     = -1
 	noRuleName = "none"
 )
 
-// series is the metric of a counter, and the label by which it differs from others of the metric, if there are any.
+// series is the metric of a counter and, if the metric has several counters, the label of the counter.
 type series struct{ metric, label, value string }
 
 var counterSeries = [Counters]series{
@@ -96,23 +96,23 @@ func (c Counter) String() string {
 	return family + "_" + s.value
 }
 
-// StatName returns the name of the counter of a rule in Envoy's stats, after the prefix "wasmcustom.". It has labels in
-// the form of Istio's own metrics, from which Envoy's stats_tags extract them; docs/decisions/module.md says why.
+// StatName returns the name of a rule's counter in Envoy's stats, after the prefix "wasmcustom.". Labels have the form
+// of Istio's own metrics, from which Envoy's stats_tags extract them; docs/decisions/module.md says why.
 func (c Counter) StatName(rule string) string {
 	s := &counterSeries[c]
 	name := "gatehouse."
 	if c.ByRule() {
-		name += label("rule", rule)
+		name += formatLabel("rule", rule)
 	}
 	if s.label != "" {
-		name += label(s.label, s.value)
+		name += formatLabel(s.label, s.value)
 	}
 	return name + s.metric
 }
 
-func label(name, value string) string { return name + "=.=" + value + ";.;" }
+func formatLabel(name, value string) string { return name + "=.=" + value + ";.;" }
 
-// RuleName returns the name of a rule by its index, "none" for [NoRule].
+// RuleName returns a rule's name by index, "none" for [NoRule].
 func (c *Config) RuleName(rule int) string {
 	if rule == NoRule {
 		return noRuleName
@@ -120,33 +120,33 @@ func (c *Config) RuleName(rule int) string {
 	return c.Rules[rule].Name
 }
 
-// tries reports whether some rule or default isn't enforced.
-func (c *Config) tries() bool {
+// hasAuthTrial reports whether some rule or default isn't enforced.
+func (c *Config) hasAuthTrial() bool {
 	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
-		if tries, _ := c.enforcement(c.HostRules(host)); tries {
+		if tries, _ := c.findEnforcement(c.HostRules(host)); tries {
 			return true
 		}
 	}
 	return false
 }
 
-// Expects reports whether requests of a rule, or of [NoRule], commonly increment a counter, so that its series should
-// exist before the first of them.
-func (c *Config) Expects(rule int, counter Counter) bool {
+// ExpectsCounter reports whether requests of a rule, or of [NoRule], commonly increment a counter: the series should
+// exist before the first request.
+func (c *Config) ExpectsCounter(rule int, counter Counter) bool {
 	if rule == NoRule {
 		return counter == AuthForbidden || counter == CallFailed || counter == BatchApplied || counter == BatchRefused ||
-			counter == WouldForbid && c.tries()
+			counter == WouldForbid && c.hasAuthTrial()
 	}
 	r := &c.Rules[rule]
 	switch counter {
 	case CacheMiss, CacheStale, CacheBypass:
 		return r.Cache != nil
 	case CacheHit, CacheNotModified:
-		return r.serves()
+		return r.isServed()
 	case CacheStaleServed:
-		return r.serves() && c.ServeStale
+		return r.isServed() && c.ServeStale
 	case CallFetch:
-		return r.serves() && r.Cache.Fetch
+		return r.isServed() && r.Cache.Fetch
 	case WouldHitSame, WouldHitDifferent, WouldHitNoETag, WouldHitNotCompared:
 		return r.Cache != nil && r.Cache.Trial
 	case AuthAllow, CallRefresh:
@@ -156,11 +156,11 @@ func (c *Config) Expects(rule int, counter Counter) bool {
 	case AuthGrace:
 		return r.Auth != nil && c.VerdictGrace > 0
 	case WouldDeny, WouldForbid, WouldBeUnavailable, WouldThrottle:
-		return r.tries()
+		return r.isAuthTrial()
 	case AuthDeny, AuthUnavailable, AuthThrottled:
-		return r.enforces()
+		return r.enforcesAuth()
 	case CallVerify:
-		return r.protects()
+		return r.needsCredential()
 	case SessionIssued:
 		return r.IssueSession
 	}

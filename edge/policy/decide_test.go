@@ -109,7 +109,7 @@ func (m *memory) verdict(id, secret string, v wire.Verdict) {
 	m.device(id, false, v)
 }
 
-// device stores a registered device with its verdicts; one without any is new.
+// device stores a registered device with its verdicts; a device without verdicts is new.
 func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
 	isNew := !closed && len(verdicts) == 0
@@ -117,7 +117,7 @@ func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 		verdicts, []wire.Device{{Tag: tag, Closed: closed, New: isNew}})
 }
 
-// neighbour leaves only another device in the bucket of this one.
+// neighbour replaces the device in a bucket by another device.
 func (m *memory) neighbour(id string) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
 	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch,
@@ -159,12 +159,12 @@ func TestNames(t *testing.T) {
 	for _, state := range [][]string{{"a", "b", "c"}, {"c", "b"}} {
 		e.SetState(now, wire.State{Epoch: 1, Permissions: state})
 		for range 2 {
-			if got, want := e.Names(1|2), strings.Join(state[:2], ","); got != want {
+			if got, want := e.PermissionNames(1|2), strings.Join(state[:2], ","); got != want {
 				t.Errorf("of %q: got %q, want %q", state, got, want)
 			}
 		}
 	}
-	if got := e.Names(0); got != "" {
+	if got := e.PermissionNames(0); got != "" {
 		t.Errorf("of none: got %q, want none", got)
 	}
 }
@@ -789,7 +789,7 @@ const hintRules = `{"credentials": {"id_header": "x-device-id", "secret_header":
 		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"},
 		{"match": {"prefix": "/me"}, "auth": {}}]}`
 
-// TestHint: the decision tells what shared memory knows about a secret, also if it decides otherwise.
+// TestHint: the decision has shared memory's hint about a secret, also if the decision differs from the hint.
 func TestHint(t *testing.T) {
 	right := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
 	right.Digest = newMemory().state.Keys.Digest("dev", "right")

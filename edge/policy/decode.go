@@ -11,12 +11,12 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
-// decoder reads a tree field by field and collects its errors.
+// decoder reads a tree field by field and collects errors.
 type decoder struct {
 	problems []string
 }
 
-func (d *decoder) problem(path, format string, args ...any) {
+func (d *decoder) addProblem(path, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if path != "" {
 		text = path + ": " + text
@@ -24,130 +24,130 @@ func (d *decoder) problem(path, format string, args ...any) {
 	d.problems = append(d.problems, text)
 }
 
-// object is an object of the configuration under its path.
+// object is an object of the configuration and its path.
 type object struct {
 	*decoder
 	at     string
 	fields []Field
-	values map[string]any // nil if it is no object
+	values map[string]any // nil if the value is no object
 	before int            // problems
 }
 
-// sound reports whether the object has no problem so far: another one may be a consequence.
-func (o *object) sound() bool { return len(o.problems) == o.before }
+// isSound reports whether the object has no problem so far: a further problem may be a consequence.
+func (o *object) isSound() bool { return len(o.problems) == o.before }
 
-// object returns v as an object that has no other fields than these.
-func (d *decoder) object(at string, v any, fields []Field) object {
+// decodeObject returns v as an object with no fields but fields.
+func (d *decoder) decodeObject(at string, v any, fields []Field) object {
 	o := object{d, at, fields, nil, len(d.problems)}
-	known := strings.Join(names(fields), ", ")
+	known := strings.Join(fieldNames(fields), ", ")
 	var ok bool
 	if o.values, ok = v.(map[string]any); !ok {
-		d.problem(at, "is %s, want an object with the fields %s", kind(v), known)
+		d.addProblem(at, "is %s, want an object with the fields %s", describeValue(v), known)
 		return o
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.values)) {
-		if !slices.Contains(names(fields), name) {
-			d.problem(join(at, name), "unknown field; known are %s", known)
+		if !slices.Contains(fieldNames(fields), name) {
+			d.addProblem(joinField(at, name), "unknown field; known are %s", known)
 		}
 	}
 	return o
 }
 
-// has reports whether the object has a field, whose value may be null.
+// has reports whether the object has a field, perhaps null.
 func (o *object) has(name string) bool {
 	_, found := o.values[name]
 	return found
 }
 
-// field returns a field of this name, with its path and value.
+// field returns the field called name, its path and its value.
 func (o *object) field(name string) (f *Field, at string, v any) {
-	return fieldNamed(o.fields, name), join(o.at, name), o.values[name]
+	return fieldNamed(o.fields, name), joinField(o.at, name), o.values[name]
 }
 
-// sub returns the object in a field.
-func (o *object) sub(name string) object {
+// readObject returns the object in a field.
+func (o *object) readObject(name string) object {
 	f, at, v := o.field(name)
-	return o.object(at, v, f.Fields)
+	return o.decodeObject(at, v, f.Fields)
 }
 
-// list returns the values of a list; absent is an empty one.
-func (o *object) list(name string) []any {
+// readList returns the values of a list; nil if absent.
+func (o *object) readList(name string) []any {
 	f, at, v := o.field(name)
 	if !o.has(name) {
 		return nil
 	}
-	return o.items(f, at, v)
+	return o.readItems(f, at, v)
 }
 
-func (d *decoder) items(f *Field, at string, v any) []any {
+func (d *decoder) readItems(f *Field, at string, v any) []any {
 	if v == nil && f.IfEmpty == "" {
 		return nil
 	}
 	list, ok := v.([]any)
 	switch {
 	case !ok:
-		d.problem(at, "is %s, want a list", kind(v))
+		d.addProblem(at, "is %s, want a list", describeValue(v))
 	case len(list) == 0 && f.IfEmpty != "":
-		d.problem(at, "is empty: %s", f.IfEmpty)
+		d.addProblem(at, "is empty: %s", f.IfEmpty)
 	case f.Max > 0 && len(list) > f.Max:
-		d.problem(at, "has %d entries, at most %d", len(list), f.Max)
+		d.addProblem(at, "has %d entries, at most %d", len(list), f.Max)
 		return nil
 	}
 	return list
 }
 
-// texts returns the values of a list of texts, nil if it is absent. Those with a problem are "".
-func (o *object) texts(name string) []string {
+// readTexts returns the values of a list of texts, nil if absent. Invalid values are "".
+func (o *object) readTexts(name string) []string {
 	f, at, _ := o.field(name)
 	if !o.has(name) {
 		return nil
 	}
 	all := []string{}
-	for i, v := range o.list(name) {
-		all = append(all, o.textOf(f.Item.Form, fmt.Sprintf("%s[%d]", at, i), v))
+	for i, v := range o.readList(name) {
+		all = append(all, o.readTextOf(f.Item.Form, fmt.Sprintf("%s[%d]", at, i), v))
 	}
 	return all
 }
 
-// text returns a text, "" if it has a problem.
-func (o *object) text(name string) string {
+// readText returns a text, "" if invalid.
+func (o *object) readText(name string) string {
 	f, at, v := o.field(name)
-	return o.textOf(f.Form, at, v)
+	return o.readTextOf(f.Form, at, v)
 }
 
-// flag returns true or false.
-func (o *object) flag(name string) bool {
+// readFlag returns true or false.
+func (o *object) readFlag(name string) bool {
 	f, at, v := o.field(name)
 	if v == nil {
 		return f.On
 	}
 	b, ok := v.(bool)
 	if !ok {
-		o.problem(at, "is %s, want true or false", kind(v))
+		o.addProblem(at, "is %s, want true or false", describeValue(v))
 	}
 	return b
 }
 
-// word returns one of the field's words; absent is the first.
-func (o *object) word(name string) string {
+// readWord returns a word of the field's Words; absent is the first word.
+func (o *object) readWord(name string) string {
 	f, at, v := o.field(name)
 	if v == nil {
 		return f.Words[0]
 	}
-	return o.oneOf(at, v, f.Words)
+	return o.readOneOf(at, v, f.Words)
 }
 
-// oneOf returns v as one of words.
-func (d *decoder) oneOf(at string, v any, words []string) string {
+// readOneOf returns v, a member of words.
+func (d *decoder) readOneOf(at string, v any, words []string) string {
 	s, _ := v.(string)
 	if !slices.Contains(words, s) {
-		d.problem(at, "is %s, want %s", kind(v), strings.Join(words, " or "))
+		d.addProblem(at, "is %s, want %s", describeValue(v), strings.Join(words, " or "))
 	}
 	return s
 }
 
-// duration returns a duration such as "30s" within the field's bounds.
-func (o *object) duration(name string) time.Duration {
+// readDuration returns a duration such as "30s", within the field's bounds.
+func (o *object) readDuration(name string) time.Duration {
 	f, at, v := o.field(name)
 	if v == nil {
 		return f.Preset
@@ -155,50 +155,50 @@ func (o *object) duration(name string) time.Duration {
 	s, _ := v.(string)
 	t, err := time.ParseDuration(s)
 	if err != nil {
-		o.problem(at, "is %s, want a duration such as %q", kind(v), f.Preset)
+		o.addProblem(at, "is %s, want a duration such as %q", describeValue(v), f.Preset)
 	} else if t < f.Least || t > f.Most {
-		o.problem(at, "is %s, want %s to %s", t, f.Least, f.Most)
+		o.addProblem(at, "is %s, want %s to %s", t, f.Least, f.Most)
 	}
 	return t
 }
 
-// textOf returns v as text of a form, "" if it has a problem.
-func (d *decoder) textOf(form Form, at string, v any) string {
+// readTextOf returns v as text of a form, "" if invalid.
+func (d *decoder) readTextOf(form Form, at string, v any) string {
 	s, ok := v.(string)
 	if !ok {
-		d.problem(at, "is %s, want text", kind(v))
+		d.addProblem(at, "is %s, want text", describeValue(v))
 		return ""
 	}
 	if form == Header || form == Language {
 		s = strings.ToLower(s)
 	}
-	if why := notText(form, s); why != "" {
-		d.problem(at, "%s", why)
+	if why := textProblem(form, s); why != "" {
+		d.addProblem(at, "%s", why)
 		return ""
 	}
 	return s
 }
 
-// notText returns what is wrong with text of a form, "" if nothing is.
-func notText(form Form, s string) string {
+// textProblem returns the problem of a text of a form, "" for none.
+func textProblem(form Form, s string) string {
 	if s == "" {
 		return "is empty"
 	}
 	switch form {
 	case Header:
-		return notHeader(s)
+		return headerProblem(s)
 	case Permission:
 		if !limits.ValidPermission(s) {
 			return fmt.Sprintf("%q: want at most %d letters, digits and . _ : -", s, limits.MaxPermissionName)
 		}
 	case RuleName:
-		return notRuleName(s)
+		return ruleNameProblem(s)
 	case Method:
-		if !token(s) || s != strings.ToUpper(s) {
+		if !isToken(s) || s != strings.ToUpper(s) {
 			return fmt.Sprintf("%q is not a method: methods are case-sensitive, such as GET", s)
 		}
 	case Path:
-		return notPath(s)
+		return pathProblem(s)
 	case Parameter:
 		if strings.ContainsAny(s, "&=") {
 			return fmt.Sprintf("%q is not a parameter's name: want one without & and =", s)
@@ -208,16 +208,16 @@ func notText(form Form, s string) string {
 			return fmt.Sprintf("%q is not a language tag: want one such as de or en-GB (RFC 5646)", s)
 		}
 	case Domain:
-		if why := notDomain(s); why != "" {
+		if why := domainProblem(s); why != "" {
 			return fmt.Sprintf("%q: %s", s, why)
 		}
 	}
 	return ""
 }
 
-// notHeader tells why a header may not carry a credential.
-func notHeader(name string) string {
-	if !token(name) {
+// headerProblem tells why a header may not carry a credential.
+func headerProblem(name string) string {
+	if !isToken(name) {
 		return fmt.Sprintf("%q is not a header name (RFC 9110, section 5.1)", name)
 	}
 	if slices.Contains(identityHeaders, name) {
@@ -229,13 +229,13 @@ func notHeader(name string) string {
 	return ""
 }
 
-// messageHeaders are headers that proxies read and rewrite (RFC 9110, sections 7.2 and 7.6.1), and cookies, which are
-// several values.
+// messageHeaders are the headers that proxies read and rewrite (RFC 9110, sections 7.2 and 7.6.1), and cookies, which
+// have several values.
 var messageHeaders = []string{"host", "content-length", "transfer-encoding", "te", "trailer", "connection",
 	"keep-alive", "proxy-connection", "upgrade", "expect", "cookie"}
 
-// notRuleName tells why a rule can't have a name, which is a part of the names of counters.
-func notRuleName(name string) string {
+// ruleNameProblem tells why a rule can't have a name, which is a part of the names of counters.
+func ruleNameProblem(name string) string {
 	other := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' && r != '-' }
 	if len(name) > MaxRuleName || strings.ContainsFunc(name, other) {
 		return fmt.Sprintf("%q: want at most %d of a-z, 0-9, _ and -", name, MaxRuleName)
@@ -246,8 +246,8 @@ func notRuleName(name string) string {
 	return ""
 }
 
-// notPath tells why no normalized request has a path.
-func notPath(p string) string {
+// pathProblem tells why no normalized request has a path.
+func pathProblem(p string) string {
 	if p[0] != '/' || strings.ContainsAny(p, "?# ") {
 		return fmt.Sprintf("%q: want a path that begins with / and has no query", p)
 	}
@@ -263,9 +263,9 @@ func notPath(p string) string {
 	return ""
 }
 
-// segments returns the segments of a path that begins with a slash, as an upstream may see them:
-// percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
-func segments(path string) []string {
+// pathSegments returns the segments of a path, which begins with a slash, as an upstream may see them: percent-encoding
+// decoded once, parameters (";…") dropped, backslashes taken for slashes.
+func pathSegments(path string) []string {
 	all := strings.Split(strings.ReplaceAll(objectkey.PercentDecode(path), `\`, "/"), "/")
 	for i, s := range all {
 		all[i], _, _ = strings.Cut(s, ";")
@@ -273,10 +273,10 @@ func segments(path string) []string {
 	return all
 }
 
-// CanonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
-// repeated slashes merged and dot segments resolved.
+// CanonicalPath returns the path to write in a rule: segments decoded and without parameters, repeated slashes merged,
+// dot segments resolved.
 func CanonicalPath(path string) string {
-	all := segments(path)
+	all := pathSegments(path)
 	kept := all[:0:0]
 	for i, s := range all {
 		last := i == len(all)-1
@@ -294,8 +294,8 @@ func CanonicalPath(path string) string {
 	return "/" + strings.Join(kept, "/")
 }
 
-// token reports whether s is a token (RFC 9110, section 5.6.2).
-func token(s string) bool {
+// isToken reports whether s is a token (RFC 9110, section 5.6.2).
+func isToken(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		alnum := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
@@ -306,15 +306,15 @@ func token(s string) bool {
 	return s != ""
 }
 
-func join(at, name string) string {
+func joinField(at, name string) string {
 	if at == "" {
 		return name
 	}
 	return at + "." + name
 }
 
-// kind returns a description of v for error messages.
-func kind(v any) string {
+// describeValue returns a description of v for error messages.
+func describeValue(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "missing"

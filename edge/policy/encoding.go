@@ -11,13 +11,13 @@ import (
 // by RFC 9110, section 12.5.3.
 type weights [wire.Encodings]int
 
-// fallback is the weight of identity for a client that doesn't name it, in halves of a thousandth: acceptable, but
-// below everything that it names.
-const fallback = 1
+// identityFallback is the weight of identity if the client doesn't name it, in halves of a thousandth: acceptable, but
+// below every named coding.
+const identityFallback = 1
 
-// choose returns the position of the variant that the client prefers, the shorter one of two with the same weight, or
-// -1 if it accepts none.
-func choose(variants []wire.Variant, acceptEncoding string) int {
+// chooseVariant returns the index of the variant that the client prefers, with equal weights the shorter, or -1 if the
+// client accepts none.
+func chooseVariant(variants []wire.Variant, acceptEncoding string) int {
 	if acceptEncoding == "" { // any coding or none may be acceptable; identity surely is
 		return slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
 	}
@@ -29,7 +29,7 @@ func choose(variants []wire.Variant, acceptEncoding string) int {
 		if weight < 0 { // not named
 			weight = 0
 			if variants[i].Encoding == wire.Identity {
-				weight = fallback
+				weight = identityFallback
 			}
 		}
 		if weight > bestWeight || weight == bestWeight && best >= 0 && variants[i].Length < variants[best].Length {
@@ -39,7 +39,7 @@ func choose(variants []wire.Variant, acceptEncoding string) int {
 	return best
 }
 
-// parse sets the weight of each coding, -1 for one that is neither named nor covered by "*".
+// parse sets the weight of each coding; -1: neither named nor covered by "*".
 func (w *weights) parse(list string) {
 	const unset = -1
 	star := unset
@@ -51,7 +51,7 @@ func (w *weights) parse(list string) {
 		item, list, _ = strings.Cut(list, ",")
 		name, params, _ := strings.Cut(item, ";")
 		name = strings.Trim(name, " \t")
-		weight := quality(params)
+		weight := parseQuality(params)
 		if name == "*" {
 			star = weight
 			continue
@@ -69,8 +69,8 @@ func (w *weights) parse(list string) {
 	}
 }
 
-// quality returns the q parameter in thousandths; absent is 1000, malformed is 0.
-func quality(params string) int {
+// parseQuality returns the q parameter in thousandths; absent is 1000, malformed is 0.
+func parseQuality(params string) int {
 	params = strings.Trim(params, " \t")
 	if params == "" {
 		return 1000

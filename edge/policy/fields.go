@@ -8,7 +8,7 @@ import (
 // Form is a form of a field's values.
 type Form uint8
 
-// The forms. From Text on they are texts that aren't empty; those after it have a syntax of their own.
+// The forms. From Text on, values are non-empty texts; each form after Text has its own syntax.
 const (
 	// Object has Fields.
 	Object Form = iota
@@ -16,11 +16,11 @@ const (
 	Map
 	// List has values of the form Item.
 	List
-	// Word is one of Words.
+	// Word is a member of Words.
 	Word
 	// Flag is true or false.
 	Flag
-	// Duration is text such as "30s".
+	// Duration is a text like "30s".
 	Duration
 	Text
 	Header
@@ -40,21 +40,21 @@ type Field struct {
 	Fields []Field
 	// Item is a value of a List.
 	Item *Field
-	// Words are those of a Word. The first one is the default.
+	// Words are the values of a Word. The first is the default.
 	Words []string
-	// Or is another form of the value.
+	// Or is an alternative form of the value.
 	Or *Field
-	// Required means that the field can't be absent.
+	// Required means that the field must be present.
 	Required bool
-	// IfEmpty tells what to do about an empty List, which is an error then.
+	// IfEmpty is the advice about an empty List, which is an error; "": no error.
 	IfEmpty string
-	// Unique means that no value of a List comes twice.
+	// Unique means that the values of a List differ.
 	Unique bool
 	// Max bounds the entries of a List or Map; 0: no bound.
 	Max int
 	// On is the default of a Flag.
 	On bool
-	// Preset is the default of a Duration, Least and Most are its bounds.
+	// Preset is the default of a Duration; Least and Most are the bounds.
 	Preset, Least, Most time.Duration
 }
 
@@ -146,13 +146,13 @@ var rulesField = Field{Name: "rules", Form: List, Max: maxRules, Item: &Field{Fo
 	{Name: "session", Form: Word, Words: []string{"issue"}},
 }}}
 
-// fieldNamed returns the field of this name, which there is.
+// fieldNamed returns the field called name, which must exist.
 func fieldNamed(fields []Field, name string) *Field {
 	return &fields[slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })]
 }
 
-// names returns the names of fields.
-func names(fields []Field) (all []string) {
+// fieldNames returns the names of fields.
+func fieldNames(fields []Field) (all []string) {
 	for i := range fields {
 		all = append(all, fields[i].Name)
 	}

@@ -6,13 +6,13 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// maxAcceptLanguage bounds an Accept-Language that is parsed, in bytes; a longer one counts as none.
+// maxAcceptLanguage bounds a parsed Accept-Language, in bytes; a longer header is ignored.
 const maxAcceptLanguage = 512
 
-// lookup returns the index of the language that an Accept-Language asks for, by the lookup of RFC 4647, section 3.4,
-// with the ranges of [findLanguageRanges], or -1 if it asks for none of them. languages are in lower case. A range that
-// a client refuses by q=0 is not found for a longer one either.
-func lookup(languages []string, ranges []languageRange, acceptLanguage string) int {
+// lookupLanguage returns the index of the language for an Accept-Language, by the lookup of RFC 4647, section 3.4, with
+// the ranges of [findLanguageRanges]; -1 for none. languages are in lower case. A range that a client refuses by q=0 is
+// not found for a longer range either.
+func lookupLanguage(languages []string, ranges []languageRange, acceptLanguage string) int {
 	best, bestWeight := -1, 0
 	if len(acceptLanguage) > maxAcceptLanguage {
 		return best
@@ -26,7 +26,7 @@ func lookup(languages []string, ranges []languageRange, acceptLanguage string) i
 		found, length := -1, 0
 		for i := range ranges {
 			r := &ranges[i]
-			if len(r.tag) > length && covers(r.tag, tag) &&
+			if len(r.tag) > length && coversTag(r.tag, tag) &&
 				(r.language < 0 || !refusesLanguage(acceptLanguage, languages[r.language])) {
 				found, length = r.language, len(r.tag)
 			}
@@ -42,25 +42,25 @@ func lookup(languages []string, ranges []languageRange, acceptLanguage string) i
 func nextRange(list string) (tag string, weight int, rest string) {
 	item, rest, _ := strings.Cut(list, ",")
 	tag, params, _ := strings.Cut(item, ";")
-	return strings.Trim(tag, " \t"), quality(params), rest
+	return strings.Trim(tag, " \t"), parseQuality(params), rest
 }
 
-// covers reports whether language is what tag is, or what is left of it when subtags are removed from its end. A subtag
-// of one character, which introduces the next, is removed with that.
-func covers(language, tag string) bool {
+// coversTag reports whether language is tag, or tag without some subtags at the end. A subtag of one character, which
+// introduces the next subtag, is removed together with the next.
+func coversTag(language, tag string) bool {
 	if !beginsWith(tag, language) {
 		return false
 	}
 	return len(tag) == len(language) || len(language) < 2 || language[len(language)-2] != '-'
 }
 
-// beginsWith reports whether tag is prefix, whatever its case, or has more subtags behind it.
+// beginsWith reports whether tag is prefix, in any case, or prefix and further subtags.
 func beginsWith(tag, prefix string) bool {
 	return len(tag) >= len(prefix) && (len(tag) == len(prefix) || tag[len(prefix)] == '-') &&
 		equalFold(tag[:len(prefix)], prefix)
 }
 
-// equalFold reports whether s is lower, which is in lower case, in whatever case of ASCII. They have the same length.
+// equalFold reports whether s, in any case of ASCII, is lower, which is in lower case. Both have the same length.
 func equalFold(s, lower string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -90,30 +90,30 @@ func refusesLanguage(acceptLanguage, language string) bool {
 	return refused
 }
 
-// language returns that of the object that a request is answered with, if there is one, "" for one without a language.
-func (c *Cache) language(r *Request) string {
+// chooseLanguage returns the language of the object for a request, "" for none.
+func (c *Cache) chooseLanguage(r *Request) string {
 	if c.Languages == nil {
 		return ""
 	}
-	if i := lookup(c.Languages, c.ranges, r.list(headerAcceptLanguage)); i >= 0 {
+	if i := lookupLanguage(c.Languages, c.ranges, r.list(headerAcceptLanguage)); i >= 0 {
 		return c.Languages[i]
 	}
 	return ""
 }
 
-// keyOfLanguage returns the key of an object in a language, or key if there is no language or the key would be too
-// long; it is valid until the next decision.
-func (e *Engine) keyOfLanguage(key, language string) string {
+// languageKey returns the key of an object in a language, or key without a language or if the key would be too long;
+// valid until the next decision.
+func (e *Engine) languageKey(key, language string) string {
 	if language == "" || len(key)+1+len(language) > limits.MaxKey {
 		return key
 	}
 	return e.compose(append(append(append(e.text, key...), '#'), language...))
 }
 
-// ofLanguage returns a device, host or both and a language; it is valid until the next decision.
+// joinLanguage returns a device, host or both and a language; it is valid until the next decision.
 //
 //go:noinline
-func (e *Engine) ofLanguage(device, language string) string {
+func (e *Engine) joinLanguage(device, language string) string {
 	return e.compose(append(append(append(e.text, device...), '#'), language...))
 }
 
@@ -125,8 +125,8 @@ func (e *Engine) varyLanguage(rule *Rule, encoded bool) string {
 	if encoded {
 		all = append(append(all, ", "...), varyEncoding...)
 	}
-	if rule.private() {
-		all = append(append(all, ", "...), e.by.varyCredential...)
+	if rule.isPrivate() {
+		all = append(append(all, ", "...), e.governor.varyCredential...)
 	}
 	return e.compose(all)
 }

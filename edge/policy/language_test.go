@@ -38,7 +38,7 @@ func TestLookup(t *testing.T) {
 		strings.Repeat("x,", 255) + "de,": "",
 	} {
 		got := ""
-		if i := lookup(languages, findLanguageRanges(languages), accept); i >= 0 {
+		if i := lookupLanguage(languages, findLanguageRanges(languages), accept); i >= 0 {
 			got = languages[i]
 		}
 		if got != want {
@@ -130,7 +130,7 @@ func FuzzLookup(f *testing.F) {
 		for i, language := range languages {
 			own = append(own, languageRange{language, i})
 		}
-		if i := lookup(languages, own, accept); i >= 0 {
+		if i := lookupLanguage(languages, own, accept); i >= 0 {
 			got = languages[i]
 		}
 		if len(accept) > maxAcceptLanguage {
@@ -224,7 +224,7 @@ func TestLanguages(t *testing.T) {
 	}
 }
 
-// TestVaryOfLanguages: an answer depends on all that it names, in whatever language.
+// TestVaryOfLanguages: Vary names everything an answer depends on, in any language.
 func TestVaryOfLanguages(t *testing.T) {
 	m := newMemory()
 	m.put("/a", 0)
@@ -285,7 +285,7 @@ func TestFetchLanguage(t *testing.T) {
 	}
 }
 
-// TestLongKeyHasNoLanguage: a key that is too long with its language is looked up without it.
+// TestLongKeyHasNoLanguage: if the key with the language is too long, the key without the language is looked up.
 func TestLongKeyHasNoLanguage(t *testing.T) {
 	m := newMemory()
 	for _, size := range []int{limits.MaxKey, limits.MaxKey - 2, limits.MaxKey - 3} {

@@ -12,8 +12,8 @@ type languageRange struct {
 	language int    // index, -1 for none: a shorter range doesn't count
 }
 
-// findLanguageRanges returns the ranges for languages: themselves, and those that mean them by the likely subtags and
-// parents of Unicode's CLDR: pt means pt-br, zh-tw means zh-hant, es-mx falls back to es-419.
+// findLanguageRanges returns the ranges for languages: themselves, and ranges with the same meaning by the likely
+// subtags and parents of Unicode's CLDR: pt means pt-br, zh-tw means zh-hant, es-mx falls back to es-419.
 func findLanguageRanges(languages []string) (all []languageRange) {
 	add := func(i int, tags []string) {
 		for _, tag := range tags {
@@ -22,7 +22,7 @@ func findLanguageRanges(languages []string) (all []languageRange) {
 			}
 		}
 	}
-	order := make([]int, 0, len(languages)) // the broader one first
+	order := make([]int, 0, len(languages)) // broader languages first
 	for i, language := range languages {
 		at := 0
 		for at < i && (len(languages[order[at]]) < len(language) ||
@@ -49,8 +49,8 @@ func findLanguageRanges(languages []string) (all []languageRange) {
 // otherRanges are ranges for a language besides itself.
 type otherRanges struct {
 	same   []string // mean the same
-	below  []string // fall back to it
-	except []string // begin like one of these, and mean another language
+	below  []string // fall back to the language
+	except []string // begin like same or below, and mean another language
 }
 
 // findRanges returns the ranges for a language, in lower case.
@@ -80,7 +80,7 @@ func findRanges(tag string) (o otherRanges) {
 	if row := findRows(likelySubtags, language); row != nil {
 		usual = [2]string{row[0][0], row[0][1]}
 	}
-	written := findRows(otherScripts, language) // script, its likely region, all its regions
+	written := findRows(otherScripts, language) // rows of script, likely region, all regions
 	for _, row := range written {
 		likely, regions := row[1], row[2:]
 		if script != row[0] && (script != "" || !slices.Contains(regions, region)) {
@@ -111,7 +111,7 @@ func findRanges(tag string) (o otherRanges) {
 	return o
 }
 
-// findRows returns what the rows of a table have behind their first word, of those that begin with a word.
+// findRows returns the words behind word in the rows of a table that begin with word.
 func findRows(table, word string) (found [][]string) {
 	for row := range strings.SplitSeq(table, ";") {
 		if rest, is := strings.CutPrefix(row, word+" "); is {
@@ -128,7 +128,7 @@ func joinSubtags(language string, subtags []string) (all []string) {
 	return all
 }
 
-// aliasedLanguages are languages and what else means them: older codes, the two written forms of Norwegian, and
-// international English.
+// aliasedLanguages are languages and their aliases: older codes, the two written forms of Norwegian, and international
+// English.
 const aliasedLanguages = "nb no nn;no nb nn;he iw;iw he;id in;in id;fil tl;tl fil;ro mo;mo ro;yi ji;ji yi;jv jw;" +
 	"jw jv;sr-latn sh;sh sr-latn;en-001 en"

@@ -69,10 +69,10 @@ func TestLanguageTables(t *testing.T) {
 		name, comment string
 		rows          []string
 	}{
-		{"likelySubtags", "has the script and region that are likely for a language.", likely},
-		{"otherScripts", "has another script of a language, its likely region, and the regions for which it is likely.",
+		{"likelySubtags", "has the likely script and region of a language.", likely},
+		{"otherScripts", "has a language's second script, the script's likely region, and all regions with this script.",
 			scripts},
-		{"childRegions", "has the regions whose form of a language falls back to that of another region.", children},
+		{"childRegions", "has the regions whose form of a language falls back to another region's.", children},
 	} {
 		slices.Sort(table.rows)
 		fmt.Fprintf(&want, "\n// %s %s\nconst %s = \"\" +\n", table.name, table.comment, table.name)
@@ -96,7 +96,7 @@ func TestLanguageTables(t *testing.T) {
 	}
 }
 
-// TestLanguagesByMeaning: what people's browsers send finds what is meant.
+// TestLanguagesByMeaning: browsers' Accept-Language finds the language that people mean.
 func TestLanguagesByMeaning(t *testing.T) {
 	for _, test := range []struct{ languages, accept, want string }{
 		{"zh-hant", "zh-TW", "zh-hant"}, {"zh-hant", "zh-HK,zh;q=0.9,en;q=0.8", "zh-hant"},
@@ -122,7 +122,7 @@ func TestLanguagesByMeaning(t *testing.T) {
 		languages := strings.Fields(test.languages)
 		for range 2 {
 			got := ""
-			if i := lookup(languages, findLanguageRanges(languages), test.accept); i >= 0 {
+			if i := lookupLanguage(languages, findLanguageRanges(languages), test.accept); i >= 0 {
 				got = languages[i]
 			}
 			if got != test.want {
@@ -133,9 +133,10 @@ func TestLanguagesByMeaning(t *testing.T) {
 	}
 }
 
-// TestLanguagesAsOthers compares random ranges with the matcher of golang.org/x/text, which other Go servers use, in
-// random lists of languages. It knows more: that a language is understood by speakers of another one, and which region
-// is near. What is not found here must be such a case, and what is found must be a match for it, too.
+// TestLanguagesAsOthers compares random ranges with the matcher of golang.org/x/text, as used by other Go servers, in
+// random lists of languages. The matcher knows more: languages understood by speakers of another language, and near
+// regions. A range found by the matcher only must be a case of this kind, and a found range must be a match for the
+// matcher, too.
 func TestLanguagesAsOthers(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -157,7 +158,7 @@ func TestLanguagesAsOthers(t *testing.T) {
 		if asked == "en-001" { // which is most like en-us for the matcher
 			continue
 		}
-		i := lookup(languages, findLanguageRanges(languages), asked)
+		i := lookupLanguage(languages, findLanguageRanges(languages), asked)
 		_, j, confidence := language.NewMatcher(theirs).Match(language.Make(asked))
 		text := fmt.Sprintf("seed %d: %s of %v", seed, asked, languages)
 		switch {

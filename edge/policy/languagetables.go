@@ -2,7 +2,7 @@ package policy
 
 // Tables of Unicode's CLDR, by go test ./edge/policy -run TestLanguageTables -update.
 
-// likelySubtags has the script and region that are likely for a language.
+// likelySubtags has the likely script and region of a language.
 const likelySubtags = "" +
 	"aa latn et;ab cyrl ge;ae avst ir;af latn za;ak latn gh;am ethi et;ar arab eg;as beng in;av cyrl ru;ay latn " +
 	"bo;az latn az;ba cyrl ru;be cyrl by;bg cyrl bg;bi latn vu;bm latn ml;bn beng bd;bo tibt cn;br latn fr;bs latn " +
@@ -24,13 +24,13 @@ const likelySubtags = "" +
 	"latn vn;vo latn 001;wa latn be;wo latn sn;xh latn za;yi hebr 001;yo latn ng;yue hant hk;za latn cn;zh hans " +
 	"cn;zu latn za"
 
-// otherScripts has another script of a language, its likely region, and the regions for which it is likely.
+// otherScripts has a language's second script, the script's likely region, and all regions with this script.
 const otherScripts = "" +
 	"az arab ir iq ir;az cyrl az ru;ha arab ng cm sd;kk arab cn af cn ir mn;ku arab iq lb;ky arab cn cn;ky latn tr " +
 	"tr;mn mong cn cn;ms arab my cc id;pa arab pk pk;sr latn rs me ro ru tr;tg arab pk pk;ug cyrl kz kz mn;uz arab " +
 	"af af;uz cyrl uz cn;yue hans cn cn;zh hant tw au bn gb gf hk id mo my pa pf ph pz sr th tw uk us vd vn"
 
-// childRegions has the regions whose form of a language falls back to that of another region.
+// childRegions has the regions whose form of a language falls back to another region's.
 const childRegions = "" +
 	"en-001 ag ai au bb be bm bs bw bz ca cc ck cm ct cx cy dg dm er fj fk fm gb gd gg gh gi gm gy hk ie il im in " +
 	"io je jm ke ki kn ky lc lr ls mg mo ms mt mu mw my na nf ng nh nr nu nz pg ph pk pn pw rh rw sb sc sd sg sh " +

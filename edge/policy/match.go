@@ -9,47 +9,47 @@ import (
 
 // Location is the place of a request's path among the rules' paths.
 type Location struct {
-	// Passes means that the request certainly passes unchanged, whatever its method: no rule covers it, and no header
+	// Passes means that the request certainly passes unchanged, with any method: no rule covers the path, and no header
 	// must be removed.
 	Passes bool
 
 	path      string // without its query
 	plain     bool   // see plainPath
-	candidate int    // the first rule that may cover it, -1 if there is none
+	candidate int    // the first rule that may cover path, -1 for none
 }
 
-// Locate finds a request's path among the rules' paths. Most passing requests need nothing else, so its code is short:
+// Locate finds a request's path among the rules' paths. Most passing requests need only Locate, so the code is short:
 // see docs/decisions/module.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
-	if e.hosts != nil {
-		e.enter(e.hosts.governor(fields))
+	if e.governors != nil {
+		e.setGovernor(e.governors.findGovernor(fields))
 	}
 	all := fields
-	for fields.More() {
+	for fields.HasMore() {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.plain = plainPath(value)
-			l.candidate = e.candidate(l.path, e.by.First)
-			l.Passes = l.plain && l.candidate < 0 && !e.by.judgesAll &&
-				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil)
+			l.candidate = e.findCandidate(l.path, e.governor.First)
+			l.Passes = l.plain && l.candidate < 0 && !e.governor.decidesUnmatched &&
+				(all.NameBits&e.removedBits == 0 || e.findRemoved(all) == nil)
 			break
 		}
 	}
 	return l
 }
 
-// Govern finds the first rule for a request at this location. It returns false if no rule covers the request: it
-// passes, and needs no decision.
+// Govern finds the first rule for a request at a location. It returns false if no rule covers the request: the request
+// passes without a decision.
 func (e *Engine) Govern(r *Request, at *Location) bool {
-	if at.plain && inUpperCase(r.method()) {
+	if at.plain && isUpperCase(r.method()) {
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
-		e.ruleOf(r, at)
+		e.governReadings(r, at)
 	}
-	return r.rule >= 0 || r.ambiguous || e.by.judgesAll
+	return r.rule >= 0 || r.ambiguous || e.governor.decidesUnmatched
 }
 
-// inUpperCase reports whether all upstreams read method alike, see ruleOf.
-func inUpperCase(method string) bool {
+// isUpperCase reports whether all upstreams read method alike, see ruleOf.
+func isUpperCase(method string) bool {
 	for i := range len(method) {
 		if c := method[i]; c < 'A' || c > 'Z' {
 			return false
@@ -58,93 +58,93 @@ func inUpperCase(method string) bool {
 	return true
 }
 
-// maxMethod bounds a method that isn't plain, in bytes: a longer one is ambiguous, and nobody uses one.
+// maxMethod bounds a method that isn't plain, in bytes: a longer method is ambiguous, and never in use.
 const maxMethod = 64
 
-// ruleOf sets the rule that governs a request, -1 if there is none, over all readings of its path and method.
-// Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams read
-// "post" as POST. All readings must be permitted: by one rule, or by one if the others have none.
+// governReadings sets the rule that governs a request over all readings of path and method; -1 for none. Methods are
+// case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings methods in any case, but some upstreams read "post" as
+// POST. All readings must be permitted: by the same rule, or some by a rule and the rest by the absence of rules.
 //
 //go:noinline
-func (e *Engine) ruleOf(r *Request, at *Location) {
+func (e *Engine) governReadings(r *Request, at *Location) {
 	method := r.method()
 	upper := strings.ToUpper(strings.TrimSpace(method))
-	all := met{by: e.by, rules: e.config.Rules, rule: -1}
+	all := metRules{governor: e.governor, rules: e.config.Rules, rule: -1}
 	add := func(path string) bool {
-		candidate := e.candidate(path, e.by.First)
-		all.add(e.firstRule(method, path, candidate))
+		candidate := e.findCandidate(path, e.governor.First)
+		all.addRule(e.firstRule(method, path, candidate))
 		if upper != method && candidate >= 0 {
-			all.add(e.firstRule(upper, path, candidate))
+			all.addRule(e.firstRule(upper, path, candidate))
 		}
-		return !all.ambiguous || e.by.tries && !all.enforced
+		return !all.ambiguous || e.governor.hasTrial && !all.hasEnforced
 	}
 	if len(method) > maxMethod {
 		all.addUnknown()
-	} else if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
+	} else if at.plain || at.path == "" || at.path == "*" { // "" and "*" are no path for any router
 		add(at.path)
-	} else if e.by.readings.read(at.path) {
-		e.by.readings.each(add)
+	} else if e.governor.readings.readPath(at.path) {
+		e.governor.readings.eachEnd(add)
 	} else {
 		all.addUnknown()
 	}
 	r.rule, r.ambiguous = all.rule, all.ambiguous
-	doubtful := e.by.WouldDenyByDefault && all.unmatched && all.rule >= 0 // ambiguous if the default were enforced
-	r.tolerated = doubtful || all.ambiguous && all.tried && !all.enforced
+	doubtful := e.governor.WouldDenyByDefault && all.hasUnmatched && all.rule >= 0 // ambiguous with an enforced default
+	r.tolerated = doubtful || all.ambiguous && all.hasTrial && !all.hasEnforced
 }
 
-// met has the rules that a request's readings have met so far.
-type met struct {
-	by    *governor
-	rules []Rule
+// metRules has the rules of a request's readings so far.
+type metRules struct {
+	governor *governor
+	rules    []Rule
 
-	rule      int // that governs all readings; -1: none, or ambiguous
-	ambiguous bool
-	some      bool // readings were added
-	unmatched bool // a reading has no rule
-	tried     bool // a reading has a rule, or a default, that isn't enforced
-	enforced  bool // a reading has a rule, or a default, that refuses some requests
+	rule         int // the rule of all readings; -1: none, or ambiguous
+	ambiguous    bool
+	hasReading   bool // readings were added
+	hasUnmatched bool // a reading has no rule
+	hasTrial     bool // a reading has a rule or default on trial
+	hasEnforced  bool // a reading has a rule or default that refuses requests
 }
 
-// add adds the rule of a reading, -1 for none.
-func (m *met) add(rule int) {
+// addRule adds the rule of a reading, -1 for none.
+func (m *metRules) addRule(rule int) {
 	switch {
 	case rule >= 0:
-		m.tried = m.tried || m.rules[rule].tries()
-		m.enforced = m.enforced || m.rules[rule].enforces()
+		m.hasTrial = m.hasTrial || m.rules[rule].isAuthTrial()
+		m.hasEnforced = m.hasEnforced || m.rules[rule].enforcesAuth()
 	default:
-		m.unmatched = true
-		m.tried = m.tried || m.by.WouldDenyByDefault
-		m.enforced = m.enforced || m.by.DenyByDefault
+		m.hasUnmatched = true
+		m.hasTrial = m.hasTrial || m.governor.WouldDenyByDefault
+		m.hasEnforced = m.hasEnforced || m.governor.DenyByDefault
 	}
 	switch {
 	case m.ambiguous:
-	case !m.some, rule != m.rule && m.rule < 0 && !m.by.DenyByDefault:
+	case !m.hasReading, rule != m.rule && m.rule < 0 && !m.governor.DenyByDefault:
 		m.rule = rule
-	case rule != m.rule && (rule >= 0 || m.by.DenyByDefault):
+	case rule != m.rule && (rule >= 0 || m.governor.DenyByDefault):
 		m.rule, m.ambiguous = -1, true
 	}
-	m.some = true
+	m.hasReading = true
 }
 
-// addUnknown adds readings that may have any rule.
-func (m *met) addUnknown() {
-	m.ambiguous, m.tried, m.enforced = true, m.by.tries, m.by.enforces
+// addUnknown adds readings with unknown rules.
+func (m *metRules) addUnknown() {
+	m.ambiguous, m.hasTrial, m.hasEnforced = true, m.governor.hasTrial, m.governor.hasEnforced
 }
 
-// firstRule returns the first rule from a candidate on that covers a path, -1 if there is none.
+// firstRule returns the first rule, from candidate on, that covers a path; -1 for none.
 func (e *Engine) firstRule(method, path string, candidate int) int {
 	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
-		candidate = e.candidate(path, candidate+1)
+		candidate = e.findCandidate(path, candidate+1)
 	}
 	return candidate
 }
 
-// candidate returns the first rule from one on that may cover a path, by the rules' common prefixes, -1 if there is
-// none. It is not inlined, like matches, so that there is one copy.
+// findCandidate returns the first rule, from from on, that may cover a path, by the rules' common prefixes; -1 for
+// none. Like matches it is not inlined, for a single copy of the code.
 //
 //go:noinline
-func (e *Engine) candidate(path string, from int) int {
-	for rule, end := from, e.by.End; rule < end; rule++ {
+func (e *Engine) findCandidate(path string, from int) int {
+	for rule, end := from, e.governor.End; rule < end; rule++ {
 		begin, at := e.prefixes[rule], 0
 		for at < len(begin) && at < len(path) && begin[at] == path[at] {
 			at++
@@ -156,54 +156,54 @@ func (e *Engine) candidate(path string, from int) int {
 	return -1
 }
 
-// matches reports whether a rule covers a request. A path covers itself with or without a slash at its end; a prefix
-// covers every path that begins with it and, if it ends with a slash, the path before the slash: upstreams commonly
-// treat these as one resource.
+// matches reports whether a rule covers a request. A path covers itself with or without a slash at the end; a prefix
+// covers every path that begins with the prefix and, for a prefix with a slash at the end, the path before the slash:
+// upstreams commonly treat both as one resource.
 //
 //go:noinline
 func (m *Match) matches(method, path string) bool {
-	if m.Methods != nil && !m.permits(method) {
+	if m.Methods != nil && !m.permitsMethod(method) {
 		return false
 	}
 	if m.Prefix != "" {
-		return coveredBy(path, m.Prefix)
+		return hasPathPrefix(path, m.Prefix)
 	}
-	return bare(path) == bare(m.Path)
+	return trimSlashes(path) == trimSlashes(m.Path)
 }
 
-// permits reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section 9.3.2),
-// so GET includes HEAD.
-func (m *Match) permits(method string) bool {
+// permitsMethod reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section
+// 9.3.2), so GET includes HEAD.
+func (m *Match) permitsMethod(method string) bool {
 	return slices.Contains(m.Methods, method) || (method == "HEAD" && slices.Contains(m.Methods, "GET"))
 }
 
-// covers reports whether m matches every request that other matches.
+// covers reports whether m matches all requests of other.
 func (m *Match) covers(other *Match) bool {
 	if m.Methods != nil {
 		if other.Methods == nil {
 			return false
 		}
 		for _, method := range other.Methods {
-			if !m.permits(method) {
+			if !m.permitsMethod(method) {
 				return false
 			}
 		}
 	}
 	if m.Prefix == "" {
-		return m.Path != "" && other.Path != "" && bare(m.Path) == bare(other.Path)
+		return m.Path != "" && other.Path != "" && trimSlashes(m.Path) == trimSlashes(other.Path)
 	}
 	if other.Prefix != "" {
 		return strings.HasPrefix(other.Prefix, m.Prefix)
 	}
-	return other.Path != "" && coveredBy(bare(other.Path), m.Prefix)
+	return other.Path != "" && hasPathPrefix(trimSlashes(other.Path), m.Prefix)
 }
 
-// reads reports whether GET or HEAD is among the methods.
-func (m *Match) reads() bool {
+// permitsRead reports whether GET or HEAD is among the methods.
+func (m *Match) permitsRead() bool {
 	return m.Methods == nil || slices.Contains(m.Methods, "GET") || slices.Contains(m.Methods, "HEAD")
 }
 
-func coveredBy(path, prefix string) bool {
+func hasPathPrefix(path, prefix string) bool {
 	if strings.HasPrefix(path, prefix) {
 		return true
 	}
@@ -211,16 +211,16 @@ func coveredBy(path, prefix string) bool {
 	return last > 0 && prefix[last] == '/' && path == prefix[:last]
 }
 
-// bare returns path without slashes at its end.
-func bare(path string) string {
+// trimSlashes removes slashes at the end of path.
+func trimSlashes(path string) string {
 	for len(path) > 1 && path[len(path)-1] == '/' {
 		path = path[:len(path)-1]
 	}
 	return path
 }
 
-// plainPath returns the path of a target, without its query, and whether it certainly has one reading only, see
-// [readings]. That costs less than following the readings.
+// plainPath returns the path of a target, without the query, and whether the path certainly has a single reading, see
+// [readings]. plainPath is cheaper than following the readings.
 func plainPath(target string) (path string, plain bool) {
 	if len(target) > maxPlain {
 		if target = withoutQuery(target); len(target) > maxPlain {
@@ -245,7 +245,7 @@ func plainPath(target string) (path string, plain bool) {
 	return target, plain && before != '.'
 }
 
-// maxPlain bounds a plain path, in bytes: none within it has more than maxParts segments.
+// maxPlain bounds a plain path, in bytes: no plain path has more than maxParts segments.
 const maxPlain = 2 * maxParts
 
 //go:noinline

@@ -41,7 +41,7 @@ func TestCanonicalPath(t *testing.T) {
 	}
 }
 
-// TestRuleOf spells paths in ways that upstreams read differently: Go's ServeMux and nginx take most of them literally,
+// TestRuleOf spells paths in ways that upstreams read differently: Go's ServeMux and nginx take most paths literally,
 // servlets remove parameters and then climb.
 func TestRuleOf(t *testing.T) {
 	const none, refused = -1, -2
@@ -196,7 +196,7 @@ func passes(e *Engine, target string) bool {
 	return ok && e.Locate(fields).Passes
 }
 
-// TestLocate: no rule covers a target that passes, and most such targets are detected.
+// TestLocate: no rule covers a target that passes, and most targets without a rule pass.
 func TestLocate(t *testing.T) {
 	const rules = `"credentials": {"basic": true}, "rules": [
 		{"match": {"prefix": "/v1/admin/"}, "auth": {}},

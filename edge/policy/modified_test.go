@@ -58,7 +58,7 @@ func TestModifiedSince(t *testing.T) {
 					if got, _ := headerOf(d, "last-modified"); d.Status != want || got != date {
 						t.Errorf("%q: got %d with Last-Modified %q; want %d, %q", lines, d.Status, got, want, date)
 					}
-					if slices.ContainsFunc(e.kept[:], func(k kept) bool { return k.ifModifiedSince != "" }) {
+					if slices.ContainsFunc(e.cachedAnswers[:], func(k cachedAnswer) bool { return k.ifModifiedSince != "" }) {
 						t.Error("what is kept refers to the header of a request")
 					}
 				}

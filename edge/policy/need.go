@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// Need is what the rules ask of a request.
+// Need is a request's requirements by the rules.
 type Need struct {
-	// Rule is the index of the rule that covers the request, -1 if none does.
+	// Rule is the index of the rule that covers the request, -1 for none.
 	Rule int
-	// Refused means that no request of this kind passes.
+	// Refused means that the rules refuse every such request.
 	Refused     bool
 	Credential  bool
 	Permissions []string
 }
 
-// Need returns what the rules ask of a request whose method and path have one reading, and whose host has no virtual
+// Need returns the requirements of a request whose method and path have a single reading, on a host without a virtual
 // host.
 func (c *Config) Need(method, path string) Need {
 	return c.NeedOf(c.HostRules(NoVirtualHost), method, path)
 }
 
-// NeedOf is Need for a host with these rules.
+// NeedOf is Need for a host with the rules h.
 func (c *Config) NeedOf(h HostRules, method, path string) Need {
 	for i := h.First; i < h.End; i++ {
 		if c.Rules[i].Match.matches(method, path) {
@@ -31,23 +31,23 @@ func (c *Config) NeedOf(h HostRules, method, path string) Need {
 	return Need{Rule: -1, Refused: h.DenyByDefault}
 }
 
-// NeedOfRule returns what the rule of this index asks of the requests that it governs.
+// NeedOfRule returns the requirements of a rule, by the rule's index.
 func (c *Config) NeedOfRule(index int) Need {
 	r := &c.Rules[index]
-	n := Need{Rule: index, Credential: r.enforces()}
+	n := Need{Rule: index, Credential: r.enforcesAuth()}
 	if r.Auth != nil && !r.Auth.Trial {
 		n.Permissions = r.Auth.Permissions
 	}
 	return n
 }
 
-// Weaker reports whether n lets a request pass that other may refuse.
+// Weaker reports whether n passes a request that other may refuse.
 func (n Need) Weaker(other Need) bool {
 	return !n.Refused && (other.Refused || other.Credential && !n.Credential ||
 		slices.ContainsFunc(other.Permissions, func(p string) bool { return !slices.Contains(n.Permissions, p) }))
 }
 
-// Samples returns paths that the match covers.
+// Samples returns sample paths that the match covers.
 func (m *Match) Samples() []string {
 	if m.Prefix != "" {
 		return []string{m.Prefix, strings.TrimSuffix(m.Prefix, "/") + "/x"}
@@ -55,8 +55,7 @@ func (m *Match) Samples() []string {
 	return []string{m.Path}
 }
 
-// SampleMethods returns methods of which each rule that distinguishes some has one that it covers, and one that it
-// doesn't.
+// SampleMethods returns enough methods that, for every rule with methods, one is covered and one is not.
 func (c *Config) SampleMethods() []string {
 	methods := []string{"GET", "POST", "PUT", "DELETE", "PATCH"}
 	for i := range c.Rules {

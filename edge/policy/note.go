@@ -1,7 +1,6 @@
 package policy
 
-// Note is a property of a request: a header that the route configuration adds to its response from upstream, or for
-// access logs.
+// Note is a property of a request, for access logs or for a response header that the route configuration adds.
 type Note uint8
 
 // The notes.
@@ -10,9 +9,9 @@ const (
 	NoteVary                     // a line of Vary
 	NoteCacheControl             // Cache-Control, if the upstream sends none
 	NoteNoStore                  // Cache-Control, instead of the upstream's
-	NoteDevice                   // the device that its credential names, accepted or refused
-	NoteRule                     // the name of the rule that governs it
-	NoteReason                   // what a trial tells of it: [Reason.WouldDeny], or [ReasonDifferent]
+	NoteDevice                   // the device named in the credential, accepted or refused
+	NoteRule                     // the name of the governing rule
+	NoteReason                   // the result of a trial: [Reason.WouldDeny], or [ReasonDifferent]
 )
 
 var noteNames = [...]string{
@@ -28,21 +27,23 @@ var noteNames = [...]string{
 // String returns the note's name in Envoy's filter state, after the prefix "wasm.".
 func (n Note) String() string { return noteNames[n] }
 
-// VaryAll is the Vary of an answer that is for one request.
+// VaryAll is the Vary of an answer for a single request.
 const VaryAll = "*"
 
-// Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
-// the credential or, for objects of one device, [VaryAll], with which no cache gives it to any client (RFC 9111,
-// section 4.1). Some caches don't find the "*" beside names that the upstream sends, and some ignore Vary, so that such
-// an answer needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store, and under a rule
-// that isn't enforced, which leaves the answer as it is.
-func (e *Engine) Vary(r *Request) string {
+// UpstreamVary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the
+// headers of the credential or, for objects of one device, [VaryAll], with which no cache gives the answer to any
+// client (RFC 9111, section 4.1). Some caches miss the "*" beside names from the upstream, and some ignore Vary, so an
+// answer with VaryAll needs [NoteNoStore], too.
+//
+// UpstreamVary returns "" for methods without cacheable answers, and under a rule on trial, which leaves the answer
+// unchanged.
+func (e *Engine) UpstreamVary(r *Request) string {
 	rule := &e.config.Rules[r.rule]
-	if m := r.method(); m != "GET" && m != "HEAD" || rule.tries() {
+	if m := r.method(); m != "GET" && m != "HEAD" || rule.isAuthTrial() {
 		return ""
 	}
-	if rule.serves() && rule.Cache.PerDevice {
+	if rule.isServed() && rule.Cache.PerDevice {
 		return VaryAll
 	}
-	return e.by.varyCredential
+	return e.governor.varyCredential
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// nextHeader returns the first of an object's header lines, and the others.
+// nextHeader returns the first of an object's header lines, and the rest.
 func nextHeader(lines string) (name, value, rest string) {
 	line, rest, _ := strings.Cut(lines, "\n")
 	name, value, _ = strings.Cut(line, ": ")
 	return name, value, rest
 }
 
-// published returns the value of the publisher's header of this name, "" if there is none.
-func published(o *wire.Object, name string) string {
+// publishedHeader returns the value of the publisher's header called name, "" for none.
+func publishedHeader(o *wire.Object, name string) string {
 	for rest := o.Headers; rest != ""; {
 		var n, value string
 		if n, value, rest = nextHeader(rest); n == name {
@@ -25,11 +25,11 @@ func published(o *wire.Object, name string) string {
 	return ""
 }
 
-// appendPublished appends the publisher's headers, without those that [Engine.serve] has added already, and those that
-// readers of Redis refuse: memory may have been filled by an older sidecar. A 304 has only those that it must repeat
-// (RFC 9110, section 15.4.5). Private answers lack those that allow some shared cache to store them, whatever
-// Cache-Control says (RFC 9213). What acts on the whole origin needs the rule's permission: who publishes under one
-// prefix must not decide for others.
+// appendPublished appends the publisher's headers, except headers that [Engine.serveObject] has added already, and
+// headers that readers of Redis refuse: an older sidecar may have filled the memory. A 304 has only the headers that a
+// 304 must repeat (RFC 9110, section 15.4.5). Private answers lack the headers by which some shared cache may store an
+// answer despite Cache-Control (RFC 9213). Headers with an effect on the whole origin need the rule's permission: a
+// publisher under one prefix must not decide for the rest of the origin.
 //
 //go:noinline
 func appendPublished(headers [][2]string, rule *Rule, o *wire.Object, notModified bool) [][2]string {
@@ -41,7 +41,7 @@ func appendPublished(headers [][2]string, rule *Rule, o *wire.Object, notModifie
 		case !limits.ValidHeaderName(name) || limits.RefusedHeader(name):
 		case limits.OriginHeader(name) && !rule.Cache.OriginHeaders:
 		case notModified && name != "content-location" && name != "expires":
-		case rule.private() && (strings.HasSuffix(name, "-cache-control") || name == "surrogate-control" ||
+		case rule.isPrivate() && (strings.HasSuffix(name, "-cache-control") || name == "surrogate-control" ||
 			name == "edge-control"): // of Akamai
 		default:
 			headers = append(headers, [2]string{name, value})

@@ -15,8 +15,7 @@ const publishedRules = `{"credentials": {"id_header": "x-device-id", "secret_hea
 	{"match": {"prefix": "/origin/"}, "cache": {"origin_headers": true}},
 	{"match": {"prefix": "/"}, "cache": {}}]}`
 
-// answerOf returns the answer to a request for an object, and checks that it is the same when it comes from the cache
-// of answers.
+// answerOf returns the answer to a request for an object, and checks that the cached answer is the same.
 func answerOf(t *testing.T, o wire.Object, lines ...string) Decision {
 	t.Helper()
 	m := newMemory()

@@ -112,7 +112,7 @@ func TestPurgesAreReadOnce(t *testing.T) {
 	}
 }
 
-// TestFetchedDuringPurge: purges under way don't concern what the sidecar answers, which knows better.
+// TestFetchedDuringPurge: purges under way don't affect the sidecar's answers, which are newer.
 func TestFetchedDuringPurge(t *testing.T) {
 	m := newMemory()
 	m.guard = 1 << 8

@@ -12,15 +12,15 @@ import (
 const (
 	// maxParts bounds the segments and parameters of a path. A path with more is ambiguous, rule or not.
 	maxParts = 256
-	// maxChoices bounds the places of a path that routers read differently while a rule may still match, maxLines its
-	// lines, maxPath a path and maxEscaped a path with escapes, in bytes. Beyond these the path is ambiguous.
+	// maxChoices bounds the places of a path that routers read differently while a rule may still match, maxLines the
+	// path's lines, maxPath a path and maxEscaped a path with escapes, in bytes. Beyond a bound the path is ambiguous.
 	maxChoices = 64
 	maxLines   = 4
 	maxPath    = 8192 // default limit of a request line in nginx and Apache
 	maxEscaped = 4096
 )
 
-// maxDecoded is the maximum number of decodings of a path: by one router, and again by a second one behind it.
+// maxDecoded is the maximum number of decodings of a path: by one router, and again by a second router.
 const maxDecoded = 2
 
 // class tells how routers may read a byte of a path, decoded or not.
@@ -49,25 +49,24 @@ var classes = func() (all [256]class) {
 }()
 
 // readings follows all readings of a path by routers, at once and byte by byte, along the rules' paths. Routers differ
-// in each of the following, so any mixture of them is a reading:
+// in each of the following points, and a reading is any mixture of them:
 //
 //   - escapes stay, or are decoded once or twice;
-//   - an odd byte stands for itself, is removed, or ends the path or its segment; after one that ends a line
-//     a path begins (some routers' expressions have ^ match at the start of a line);
-//   - a backslash is a slash or not; slashes are merged or not; after two at the beginning there is a host;
+//   - an odd byte stands for itself, is removed, or ends the path or the segment; after the end of a line a path begins
+//     (in some routers' expressions ^ matches at the start of a line);
+//   - a backslash is a slash or not; slashes are merged or not; two slashes at the beginning precede a host;
 //   - dots at a segment's end are removed (so "." is no segment), or not;
-//   - an overlong sequence is the ASCII character that it encodes; an invalid byte is odd, or a character of
-//     ISO 8859-1.
+//   - an overlong sequence is the encoded ASCII character; an invalid byte is odd, or a character of ISO 8859-1.
 //
-// A reading is dropped when no rule's path continues it, so there are only as many at a time as rules allow. One that
+// A reading that leaves the rules' paths is dropped: the rules bound the number of readings at a time. A reading that
 // climbs (a segment "..") is ambiguous.
 type readings struct {
 	texts []string // the rules' paths, sorted; see newReadings
-	ascii bool     // they are ASCII
+	ascii bool     // texts are ASCII
 
 	front
 	found   spots // where a reading ended, or left the rules' paths
-	parts   int   // of the path in its current decoding
+	parts   int   // of the path as decoded now
 	choices int
 	lines   int
 	lost    bool // the path climbs, or exceeds a bound
@@ -78,8 +77,8 @@ type readings struct {
 
 // front is the position of all readings.
 type front struct {
-	live     spots // everything read so far counts
-	waiting  spots // the same, but the rest of this segment is removed
+	live     spots // readings of everything so far
+	waiting  spots // readings that skip the rest of this segment
 	dots     uint8 // bit n: the segment may be n dots so far
 	afterOdd bool  // the last character was odd
 }
@@ -87,15 +86,15 @@ type front struct {
 // climbing is the bit of dots for a segment "..".
 const climbing = 1 << 2
 
-// idle reports whether no reading can match a rule any more.
-func (f *front) idle() bool { return f.live.count+f.waiting.count == 0 }
+// isIdle reports whether no reading can match a rule any more.
+func (f *front) isIdle() bool { return f.live.count+f.waiting.count == 0 }
 
-// spot is the position of a reading: the first n bytes, which texts[from:to] have in common. It has no padding, so that
-// comparing two is one operation.
+// spot is the position of a reading: the first n bytes, common to texts[from:to]. spot has no padding, so comparing two
+// is one operation.
 type spot struct {
 	from, to, n uint16
-	dots        bool // it has removed dots, so the segment must end now
-	// more means that no rule's path has what follows the n bytes: anything for a found spot, slashes for others, which
+	dots        bool // dots were removed, so the segment must end now
+	// more means that no rule's path continues with the bytes after n: any bytes for a found spot; else slashes, which
 	// are ignored at the end of the path.
 	more bool
 }
@@ -108,17 +107,17 @@ type spots struct {
 
 func (s *spots) list() []spot { return s.all[:s.count] }
 
-// hasOneReading reports whether a rule can name path: all routers read it in the same way.
+// hasOneReading reports whether a rule can name path: all routers read path in the same way.
 func hasOneReading(path string) bool {
 	for _, c := range path {
-		if c == utf8.RuneError || c >= utf8.RuneSelf && blank(c) || c < utf8.RuneSelf && classes[c] == odd {
+		if c == utf8.RuneError || c >= utf8.RuneSelf && isBlank(c) || c < utf8.RuneSelf && classes[c] == odd {
 			return false
 		}
 	}
 	return true
 }
 
-// newReadings returns readings for the paths of these rules.
+// newReadings returns readings for the paths of rules.
 func newReadings(rules []Rule) (r readings) {
 	for i := range rules {
 		m := &rules[i].Match
@@ -126,9 +125,9 @@ func newReadings(rules []Rule) (r readings) {
 			r.texts = append(r.texts, m.Prefix)
 			continue
 		}
-		r.texts = append(r.texts, bare(m.Path))
-		if bare(m.Path) != "/" {
-			r.texts = append(r.texts, bare(m.Path)+"/")
+		r.texts = append(r.texts, trimSlashes(m.Path))
+		if trimSlashes(m.Path) != "/" {
+			r.texts = append(r.texts, trimSlashes(m.Path)+"/")
 		}
 	}
 	slices.Sort(r.texts)
@@ -137,8 +136,8 @@ func newReadings(rules []Rule) (r readings) {
 	return r
 }
 
-// read finds the ends of all readings of path, which has no query; it returns false if the path is ambiguous.
-func (r *readings) read(path string) bool {
+// readPath finds the ends of all readings of path, which has no query; false if path is ambiguous.
+func (r *readings) readPath(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
 	if len(path) > maxPath {
 		return false
@@ -146,56 +145,56 @@ func (r *readings) read(path string) bool {
 	if len(path) > maxEscaped && strings.IndexByte(path, '%') >= 0 {
 		return false
 	}
-	r.follow(path)
+	r.followPath(path)
 	for i := 0; i < maxDecoded && !r.lost; i++ {
 		r.decoded[i] = objectkey.AppendPercentDecode(r.decoded[i][:0], path)
 		if len(r.decoded[i]) == len(path) {
 			break
 		}
-		path = view(r.decoded[i])
-		r.follow(path)
+		path = asString(r.decoded[i])
+		r.followPath(path)
 	}
 	return !r.lost
 }
 
-// each calls f with a path for every found class of readings with the same rules, until f returns false.
-func (r *readings) each(f func(path string) bool) {
+// eachEnd calls f with a path for every found class of readings with the same rules, until f returns false.
+func (r *readings) eachEnd(f func(path string) bool) {
 	for _, s := range r.found.list() {
 		r.text = r.text[:0]
 		if s.n > 0 {
 			r.text = append(r.text, r.texts[s.from][:s.n]...)
 		}
 		if s.more {
-			r.text = append(r.text, 0) // no rule has it, see standsAlone
+			r.text = append(r.text, 0) // no rule has this byte
 		}
-		if !f(view(r.text)) {
+		if !f(asString(r.text)) {
 			return
 		}
 	}
 }
 
-// follow follows the readings of a path, decoded as often as some router does.
-func (r *readings) follow(path string) {
+// followPath follows the readings of a path, decoded as often as some router does.
+func (r *readings) followPath(path string) {
 	root := spot{to: uint16(len(r.texts))}
 	r.front = front{dots: 1}
 	r.parts = 0
-	r.add(&r.live, root)
+	r.addSpot(&r.live, root)
 	if classes[path[0]] != slash { // a URL with scheme and host, or a path to which some routers prepend a slash
-		r.add(&r.waiting, root)
-		r.slash('/')
-		r.add(&r.live, root)
-		r.add(&r.waiting, root)
+		r.addSpot(&r.waiting, root)
+		r.followSlash('/')
+		r.addSpot(&r.live, root)
+		r.addSpot(&r.waiting, root)
 	}
 	for i := 0; i < len(path) && !r.lost; i++ {
-		if r.idle() {
-			if i = r.skim(path, i); i == len(path) {
+		if r.isIdle() {
+			if i = r.skimPath(path, i); i == len(path) {
 				break
 			}
 		}
 		c := path[i]
 		k := classes[c]
 		if k == letter || k == escape {
-			r.letter(c)
+			r.followLetter(c)
 			continue
 		}
 		if k == slash || c == ';' {
@@ -205,21 +204,21 @@ func (r *readings) follow(path string) {
 		}
 		switch k {
 		case dot:
-			r.dot()
+			r.followDot()
 		case slash:
-			r.slash(c)
+			r.followSlash(c)
 		case odd:
-			r.odd(rune(c))
+			r.followOdd(rune(c))
 		case high:
-			i += r.high(path[i:]) - 1
+			i += r.followNonASCII(path[i:]) - 1
 		}
 		r.lost = r.lost || r.parts > maxParts || r.choices > maxChoices || r.lines > maxLines
 	}
-	r.end()
+	r.endReadings()
 }
 
-// letter continues the readings with c.
-func (r *readings) letter(c byte) {
+// followLetter continues the readings with c.
+func (r *readings) followLetter(c byte) {
 	r.afterOdd = false
 	if r.dots = 0; r.live.count == 0 {
 		return
@@ -227,25 +226,25 @@ func (r *readings) letter(c byte) {
 	was := r.live
 	r.live.count = 0
 	for _, s := range was.list() {
-		r.extend(s, c)
+		r.extendSpot(s, c)
 	}
 }
 
-// extend continues one reading with c.
-func (r *readings) extend(s spot, c byte) {
-	if s.dots { // another reading has kept them
+// extendSpot continues a reading with c.
+func (r *readings) extendSpot(s spot, c byte) {
+	if s.dots { // another reading has kept the dots
 		return
 	}
-	from, to := r.narrow(s, c)
+	from, to := r.narrowTexts(s, c)
 	if s.more || from == to {
-		r.leave(s)
+		r.leaveRules(s)
 		return
 	}
-	r.add(&r.live, spot{from: from, to: to, n: s.n + 1})
+	r.addSpot(&r.live, spot{from: from, to: to, n: s.n + 1})
 }
 
-// narrow returns the texts of a spot that continue with c.
-func (r *readings) narrow(s spot, c byte) (from, to uint16) {
+// narrowTexts returns the texts of a spot with c as next byte.
+func (r *readings) narrowTexts(s spot, c byte) (from, to uint16) {
 	next := func(i uint16) int { // the shortest comes first
 		if text := r.texts[i]; len(text) > int(s.n) {
 			return int(text[s.n])
@@ -267,24 +266,24 @@ func (r *readings) narrow(s spot, c byte) (from, to uint16) {
 	return from, first(from, int(c)+1)
 }
 
-// dot continues with a dot that is read or removed.
-func (r *readings) dot() {
+// followDot continues with a dot, read or removed.
+func (r *readings) followDot() {
 	r.dots <<= 1
 	r.afterOdd = false
 	was := r.live
 	r.live.count = 0
 	for _, s := range was.list() {
-		r.extend(s, '.')
+		r.extendSpot(s, '.')
 		s.dots = true
-		r.add(&r.live, s)
+		r.addSpot(&r.live, s)
 	}
 }
 
-// slash ends a segment with c, or does not if that is a backslash.
-func (r *readings) slash(c byte) {
-	r.climb()
+// followSlash ends a segment with c; a backslash may also stay in the segment.
+func (r *readings) followSlash(c byte) {
+	r.checkClimb()
 	r.dots, r.afterOdd = 1, false
-	if r.idle() {
+	if r.isIdle() {
 		return
 	}
 	was, waiting := r.live, r.waiting
@@ -298,66 +297,66 @@ func (r *readings) slash(c byte) {
 		for _, s := range some.list() {
 			s.dots = false
 			if s.n == 0 || r.texts[s.from][s.n-1] != '/' {
-				r.extend(s, '/')
+				r.extendSpot(s, '/')
 				continue
 			}
 			if s.n == 1 { // as in //host/path
-				r.add(&r.waiting, spot{to: uint16(len(r.texts))})
+				r.addSpot(&r.waiting, spot{to: uint16(len(r.texts))})
 			}
-			r.add(&r.live, s)
+			r.addSpot(&r.live, s)
 			s.more = true
-			r.add(&r.live, s)
+			r.addSpot(&r.live, s)
 		}
 	}
 }
 
-// odd continues with a character that is read (which no rule has), removed, or ends the path or its segment. Another
-// one right after it changes nothing, except after the end of a line, where a path begins.
-func (r *readings) odd(c rune) {
+// followOdd continues with a character that is read (no rule has the character), removed, or ends the path or a
+// segment. A second odd character in a row changes nothing, except after the end of a line: a path begins there.
+func (r *readings) followOdd(c rune) {
 	line := c == '\n' || c == '\r'
 	if r.afterOdd && !line {
 		return
 	}
 	r.afterOdd = !line
-	r.end()
+	r.endReadings()
 	r.leaveAll()
 	for _, s := range r.live.list() {
-		r.add(&r.waiting, s)
+		r.addSpot(&r.waiting, s)
 	}
 	if line {
 		r.lines++
-		r.add(&r.live, spot{to: uint16(len(r.texts))})
+		r.addSpot(&r.live, spot{to: uint16(len(r.texts))})
 	}
 }
 
-// end ends all readings here, which may be the end of the path.
-func (r *readings) end() {
-	r.climb()
+// endReadings ends all readings at this byte, perhaps the end of the path.
+func (r *readings) endReadings() {
+	r.checkClimb()
 	for _, s := range r.live.list() {
-		r.add(&r.found, spot{from: s.from, to: s.to, n: s.n})
+		r.addSpot(&r.found, spot{from: s.from, to: s.to, n: s.n})
 	}
 }
 
-// climb marks the path as ambiguous if the segment that ends here may be "..".
-func (r *readings) climb() {
+// checkClimb marks the path as ambiguous if the segment before this byte may be "..".
+func (r *readings) checkClimb() {
 	r.lost = r.lost || r.dots&climbing != 0
 }
 
-// leave ends a reading that no rule's path continues.
-func (r *readings) leave(s spot) {
-	r.add(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true})
+// leaveRules ends a reading that leaves the rules' paths.
+func (r *readings) leaveRules(s spot) {
+	r.addSpot(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true})
 }
 
 // leaveAll ends readings at a character that no rule has.
 func (r *readings) leaveAll() {
 	for _, s := range r.live.list() {
 		if !s.dots {
-			r.leave(s)
+			r.leaveRules(s)
 		}
 	}
 }
 
-func (r *readings) add(to *spots, s spot) {
+func (r *readings) addSpot(to *spots, s spot) {
 	switch {
 	case slices.Contains(to.list(), s):
 	case to.count == len(to.all):
@@ -368,5 +367,5 @@ func (r *readings) add(to *spots, s spot) {
 	}
 }
 
-// view returns b as a string, valid as long as b isn't changed.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// asString returns b as a string, valid as long as b isn't changed.
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -2,8 +2,9 @@ package policy
 
 import "unsafe"
 
-// skim does what follow does from byte i on, while no reading can match a rule. It returns the index where that ends.
-func (r *readings) skim(path string, i int) int {
+// skimPath does the work of followPath, from byte i on, while no reading can match a rule. It returns the index of the
+// next byte for followPath.
+func (r *readings) skimPath(path string, i int) int {
 	dots := r.dots
 	for ; i < len(path); i++ {
 		for i+8 <= len(path) && lettersOnly(*(*uint64)(unsafe.Pointer(unsafe.StringData(path[i:])))) {
@@ -32,7 +33,7 @@ func (r *readings) skim(path string, i int) int {
 			}
 			r.dots = dots
 			r.afterOdd = false
-			if i += r.high(path[i:]) - 1; !r.idle() {
+			if i += r.followNonASCII(path[i:]) - 1; !r.isIdle() {
 				// A path begins behind an overlong line feed.
 				return i + 1
 			}
@@ -58,13 +59,13 @@ func (r *readings) skim(path string, i int) int {
 	return i
 }
 
-// lettersOnly reports whether eight bytes are each a letter or escape; it may be false if they are.
+// lettersOnly reports whether each of eight bytes is a letter or escape; false negatives are possible.
 func lettersOnly(eight uint64) bool {
 	const (
 		ones  = 0x0101010101010101
 		highs = ones << 7
 	)
-	// Where a byte is 0, the subtraction borrows from its highest bit, which was not set.
+	// Where a byte is 0, the subtraction borrows from the byte's highest bit, which was not set.
 	dots := (eight | ones) ^ ones*'/'    // and slashes
 	ends := (eight | ones<<2) ^ ones*'?' // and semicolons
 	hash, back, del := eight^ones*'#', eight^ones*'\\', eight^ones*0x7f

@@ -53,7 +53,7 @@ func ruled(e *Engine, method, target string) int {
 	return r.rule
 }
 
-// TestReadings spells paths so that some router reads them differently.
+// TestReadings spells paths with different readings by some routers.
 func TestReadings(t *testing.T) {
 	pass, deny := readingEdge(t, "pass"), readingEdge(t, "deny")
 	tests := []struct {
@@ -170,7 +170,7 @@ func TestTooManyParts(t *testing.T) {
 		{"spaces where a rule may be met", "/v1" + strings.Repeat("%20", 4*maxChoices), none},
 		{"too many choices", "/v1" + strings.Repeat("%20.", maxChoices), refused},
 		{"too much that is overlong", "/v1" + strings.Repeat("%c1%a1", 20), refused},
-		// Of rules that aren't ASCII.
+		// For rules with non-ASCII characters.
 		{"no UTF-8 where a rule may be met", "/v1" + strings.Repeat("%ff", 4*maxChoices), refused},
 		{"escaped", "/files/" + strings.Repeat("%41", (maxEscaped-7)/3), none},
 		{"escaped, too long", "/files/" + strings.Repeat("%41", (maxEscaped-7)/3+1), refused},
@@ -295,8 +295,7 @@ func lastLine(path string) string {
 	return path
 }
 
-// pickRouter returns a random router: first its decodings, then its reading of bytes, then everything else in any
-// order.
+// pickRouter returns a random router: first the decodings, then the reading of bytes, then the rest in any order.
 func pickRouter(r *rand.Rand) router {
 	pick := func(of ...func(string) string) func(string) string { return of[r.IntN(len(of))] }
 	twice := func(s string) string { return objectkey.PercentDecode(objectkey.PercentDecode(s)) }
@@ -358,8 +357,8 @@ func spell(r *rand.Rand, path string) string {
 	return path
 }
 
-// TestNoRouterGetsAround spells paths at random and reads them with random routers: if one reads a path that a rule
-// covers, the request is judged by that rule, or refused.
+// TestNoRouterGetsAround spells paths at random and reads the paths with random routers: if a router reads a path under
+// a rule, the request is judged by the rule, or refused.
 func TestNoRouterGetsAround(t *testing.T) {
 	const seed = 18
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -374,7 +373,7 @@ func TestNoRouterGetsAround(t *testing.T) {
 	for range spellings {
 		target := spell(r, paths[r.IntN(len(paths))])
 		seen := pickRouter(r).read(target)
-		want := e.firstRule("POST", seen, e.candidate(seen, 0))
+		want := e.firstRule("POST", seen, e.findCandidate(seen, 0))
 		if want < 0 {
 			continue
 		}

@@ -5,37 +5,36 @@ import (
 	"unicode/utf8"
 )
 
-// high continues with the start of text, which isn't ASCII, and returns its size.
-func (r *readings) high(text string) (size int) {
+// followNonASCII continues with the start of text, a non-ASCII character, and returns the character's size.
+func (r *readings) followNonASCII(text string) (size int) {
 	c, size := utf8.DecodeRuneInString(text)
 	switch {
 	case c == utf8.RuneError && size == 1:
-		return r.invalid(text)
-	case blank(c):
-		r.odd(c)
+		return r.followInvalid(text)
+	case isBlank(c):
+		r.followOdd(c)
 	default:
 		for i := range size {
-			r.letter(text[i])
+			r.followLetter(text[i])
 		}
 	}
 	return size
 }
 
-// blank reports whether some routers trim c, which isn't ASCII, off a text. U+FEFF is a space in JavaScript.
-func blank(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) || c == '\ufeff' }
+// isBlank reports whether some routers trim c, which isn't ASCII, off a text. U+FEFF is a space in JavaScript.
+func isBlank(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) || c == '\ufeff' }
 
-// overlongChoices is the number of choices that a sequence counts as if it may be another character: no honest path has
-// it.
+// overlongChoices is the number of choices of a sequence with a second meaning: no honest path has one.
 const overlongChoices = 7
 
-// invalid does what high does, for invalid UTF-8.
-func (r *readings) invalid(text string) (size int) {
-	c, size := overlong(text)
+// followInvalid is followNonASCII for invalid UTF-8.
+func (r *readings) followInvalid(text string) (size int) {
+	c, size := decodeOverlong(text)
 	if size == 0 {
 		c, size = rune(text[0]), 1
 	}
-	if r.idle() && c != '\n' && c != '\r' {
-		r.climb()
+	if r.isIdle() && c != '\n' && c != '\r' {
+		r.checkClimb()
 		switch classes[c&0xff] {
 		case slash:
 			r.dots |= 1
@@ -48,39 +47,39 @@ func (r *readings) invalid(text string) (size int) {
 		if r.afterOdd {
 			r.choices--
 		}
-		r.odd(c)
+		r.followOdd(c)
 		return size
 	}
 	was := r.front
 	r.choices += overlongChoices
-	r.odd(c)
+	r.followOdd(c)
 	without := r.front
 	r.front = was
 	switch {
 	case c >= utf8.RuneSelf:
 		for _, b := range utf8.AppendRune(make([]byte, 0, utf8.UTFMax), c) {
-			r.letter(b)
+			r.followLetter(b)
 		}
 	case classes[c] == slash:
-		r.slash('/')
+		r.followSlash('/')
 	case classes[c] == dot:
-		r.dot()
+		r.followDot()
 	case classes[c] != odd:
-		r.letter(byte(c))
+		r.followLetter(byte(c))
 	}
 	for _, s := range without.live.list() {
-		r.add(&r.live, s)
+		r.addSpot(&r.live, s)
 	}
 	for _, s := range without.waiting.list() {
-		r.add(&r.waiting, s)
+		r.addSpot(&r.waiting, s)
 	}
 	r.dots |= without.dots
 	return size
 }
 
-// overlong returns the ASCII character that text begins with in more bytes than necessary, and its size; 0 if there is
-// none (RFC 3629, section 3).
-func overlong(text string) (c rune, size int) {
+// decodeOverlong returns the ASCII character at the start of text that is encoded in too many bytes, and its size; 0
+// for none (RFC 3629, section 3).
+func decodeOverlong(text string) (c rune, size int) {
 	switch first := text[0]; {
 	case first == 0xc0 || first == 0xc1:
 		c, size = rune(first&1), 2

@@ -2,29 +2,29 @@ package policy
 
 import "strings"
 
-// Reason says why a request is answered as it is. Its name is in Envoy's RESPONSE_CODE_DETAILS and nginx's
-// $gatehouse_reason.
+// Reason is the reason of an answer. Its name is in Envoy's RESPONSE_CODE_DETAILS and nginx's $gatehouse_reason.
 type Reason uint8
 
-// The reasons of answers that aren't from the cache. Those from the cache follow from [Decision.Cache].
+// The reasons of answers from the policy. The reasons of cached answers follow from [Decision.Cache].
 const (
 	// Unreadable: the headers of the request can't be read.
 	Unreadable Reason = iota
-	// NoCredential: the request has no credential, only a part of one, or a malformed one.
+	// NoCredential: the request has no credential, a part of a credential, or a malformed credential.
 	NoCredential
-	// UnknownDevice: no such device is registered.
+	// UnknownDevice: the device is not registered.
 	UnknownDevice
 	// WrongSecret: the device authenticated with another secret, and has only one.
 	WrongSecret
 	// Denied: the sidecar refused the credential: the secret is wrong, or the device unknown, disabled or revoked.
 	Denied
-	// BadToken: the request has a token that isn't valid. In Envoy jwt_authn refuses it, with a reason of its own.
+	// BadToken: the request has an invalid token. In Envoy, jwt_authn refuses the request, with a reason of its own.
 	BadToken
 	// MissingPermission: the device lacks a permission of the rule.
 	MissingPermission
-	// AmbiguousPath: routers read the path in different ways, and a rule protects one of them.
+	// AmbiguousPath: routers read the path in different ways, and a rule protects one reading.
 	AmbiguousPath
-	// AmbiguousHost: the request has several hosts, or one that proxies read in different ways, and a rule protects some.
+	// AmbiguousHost: the request has several hosts, or a host that proxies read in different ways, and a rule protects
+	// some host.
 	AmbiguousHost
 	// DefaultDeny: no rule matches, and the default is deny.
 	DefaultDeny
@@ -35,10 +35,11 @@ const (
 	NotInStep
 	// NoAnswer: the sidecar had to be asked, and gave no answer.
 	NoAnswer
-	// NotVerified: the sidecar can't verify the credential now. Its metric gatehouse_verifications_total has the reason.
+	// NotVerified: the sidecar can't verify the credential now. The metric gatehouse_verifications_total has the
+	// reason.
 	NotVerified
-	// TooManyGuesses: too many wrong secrets came from this network, of this device or of new ones, and the sidecar has
-	// the edge refuse others for a while.
+	// TooManyGuesses: too many wrong secrets of the device, or of new devices, came from this network: for a while, the
+	// edge refuses further secrets on the sidecar's behalf.
 	TooManyGuesses
 	// TokenIssued: the credential was exchanged for a token.
 	TokenIssued
@@ -71,22 +72,22 @@ const (
 	reasonStale       = "gatehouse_hit_stale"
 )
 
-// wouldDeny has, for each reason of a refusal, the name of what is not refused for it.
+// wouldDeny has, for each reason of a refusal, the name of the reason on trial.
 var wouldDeny = func() (names [reasons]string) {
 	for i, name := range reasonNames {
-		parts := strings.SplitN(name, "_", 3) // gatehouse, what is refused how, why
+		parts := strings.SplitN(name, "_", 3) // gatehouse, kind of refusal, reason
 		names[i] = WouldDenyPrefix + parts[2]
 	}
 	return names
 }()
 
-// WouldDenyPrefix begins the names of what is not refused, because its rule isn't enforced.
+// WouldDenyPrefix begins the names of reasons on trial: the rule isn't enforced.
 const WouldDenyPrefix = "gatehouse_would_deny_"
 
 // String returns the reason's name.
 func (r Reason) String() string { return reasonNames[r] }
 
-// WouldDeny returns the name of the reason of a request that passes, but would be refused if its rule were enforced:
+// WouldDeny returns the reason's name for a request that passes because a rule isn't enforced:
 // "gatehouse_would_deny_wrong_secret" for [WrongSecret].
 func (r Reason) WouldDeny() string { return wouldDeny[r] }
 

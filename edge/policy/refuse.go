@@ -6,53 +6,53 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// deny refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
-// right in Redis, so the device is told to try again instead.
-func (e *Engine) deny(d *Decision, nowMS int64, why Reason) {
-	if !e.inStep(nowMS, e.config.MaxStaleness) {
-		d.unavailable(1, NotInStep)
+// denyCredential refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have
+// become right in Redis, so the device gets a 503 instead, to try again.
+func (e *Engine) denyCredential(d *Decision, nowMS int64, why Reason) {
+	if !e.isInStep(nowMS, e.config.MaxStaleness) {
+		d.setUnavailable(1, NotInStep)
 		return
 	}
-	e.unauthorized(d, why)
+	e.setUnauthorized(d, why)
 }
 
-// forbidden sets d to a 403, which doesn't tell the reason.
-func (d *Decision) forbidden(why Reason) { d.problem(403, AuthForbidden, why) }
+// setForbidden sets d to a 403; the answer doesn't tell the reason.
+func (d *Decision) setForbidden(why Reason) { d.setProblem(403, AuthForbidden, why) }
 
-// unauthorized sets d to a 401, which doesn't tell the reason.
-func (e *Engine) unauthorized(d *Decision, why Reason) {
+// setUnauthorized sets d to a 401; the answer doesn't tell the reason.
+func (e *Engine) setUnauthorized(d *Decision, why Reason) {
 	challenge := `Device realm="gatehouse"`
-	if e.by.Credentials.Basic {
+	if e.governor.Credentials.Basic {
 		challenge = `Basic realm="gatehouse", charset="UTF-8"`
-	} else if e.by.Credentials.Bearer {
+	} else if e.governor.Credentials.Bearer {
 		challenge = `Bearer realm="gatehouse"`
 	}
-	d.problem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})
+	d.setProblem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})
 }
 
-// unavailable sets d to a 503, for a credential that can't be judged now.
-func (d *Decision) unavailable(retryAfterS uint16, why Reason) {
-	d.problem(503, AuthUnavailable, why, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
+// setUnavailable sets d to a 503: the credential can't be judged now.
+func (d *Decision) setUnavailable(retryAfterS uint16, why Reason) {
+	d.setProblem(503, AuthUnavailable, why, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
 }
 
-// RefuseUnreadable returns the decision on a request whose headers can't be read.
+// RefuseUnreadable returns the decision on a request with unreadable headers.
 func RefuseUnreadable() (d Decision) {
-	d.unavailable(1, Unreadable)
+	d.setUnavailable(1, Unreadable)
 	return d
 }
 
 // RefuseToken returns the decision on a request with a bad token, where the host validates tokens; or on any token, if
-// the sidecar hasn't told the keys yet.
+// the sidecar's keys haven't arrived yet.
 func (e *Engine) RefuseToken(hasKeys bool) (d Decision) {
 	if !hasKeys {
-		d.unavailable(1, NoAnswer)
+		d.setUnavailable(1, NoAnswer)
 		return d
 	}
-	d.problem(401, AuthDeny, BadToken, [2]string{"www-authenticate", `Bearer realm="gatehouse", error="invalid_token"`})
+	d.setProblem(401, AuthDeny, BadToken, [2]string{"www-authenticate", `Bearer realm="gatehouse", error="invalid_token"`})
 	return d
 }
 
-func (d *Decision) problem(status int, counter Counter, why Reason, more ...[2]string) {
+func (d *Decision) setProblem(status int, counter Counter, why Reason, more ...[2]string) {
 	text := "try again\n"
 	switch status {
 	case 401:

@@ -9,29 +9,29 @@ import (
 
 var authorization = []string{"authorization"}
 
-// identityHeaders tell the upstream the device; clients must not send them.
+// identityHeaders tell the upstream the device. Clients must not send identityHeaders.
 var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 
-// overrideHeaders are headers with which a client can override method or target at some upstreams. Widely used software
+// overrideHeaders are headers by which a client can override method or target at some upstreams. Widely used software
 // trusts each of them: for the method, the middleware of Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core and Express
 // (which has the three names of Google, Microsoft and IBM); for the target, Zend, Yii, WordPress and other software
 // behind IIS; the last two, services that nginx's auth_request calls.
 var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-method-override",
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
 
-// removes registers names as client headers that no upstream gets, in any spelling and under any rule.
-func (e *Engine) removes(names []string) {
+// registerRemoved registers names as client headers that no upstream gets, in any spelling and under any rule.
+func (e *Engine) registerRemoved(names []string) {
 	for _, name := range names {
 		e.removedBits |= headermap.NameBit(name)
 	}
 	e.removed = append(e.removed, names...)
 }
 
-// removedOf returns the names among fields that no upstream gets.
+// findRemoved returns the names among fields that no upstream may get.
 //
 //go:noinline
-func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
-	for fields.More() {
+func (e *Engine) findRemoved(fields headermap.Fields) (names []string) {
+	for fields.HasMore() {
 		if name, _ := fields.Next(); e.isRemoved(name) {
 			names = append(names, name)
 		}
@@ -42,8 +42,8 @@ func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
 var connectionBit = headermap.NameBit("connection")
 
 // ConnectionOptions returns the options in a client's Connection header that name no header with an identity, and
-// whether there were others: the next proxy removes each header that Connection names (RFC 9110, section 7.6.1), the
-// device's or a copy that a route has made.
+// whether options were dropped: the next proxy removes each header named in Connection (RFC 9110, section 7.6.1),
+// perhaps the device's or a route's copy.
 func ConnectionOptions(connection string) (kept string, changed bool) {
 	var b []byte // the text may be gone before the result is used
 	for option := range strings.SplitSeq(connection, ",") {
@@ -66,53 +66,54 @@ func ConnectionOptions(connection string) (kept string, changed bool) {
 // isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
 func (e *Engine) isRemoved(name string) bool {
 	for _, removed := range e.removed {
-		if len(removed) == len(name) && spells(name, removed) {
+		if len(removed) == len(name) && isSpelling(name, removed) {
 			return true
 		}
 	}
 	return false
 }
 
-// Dated reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may
-// have that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
-func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
+// HasIfModifiedSince reports whether the request has an If-Modified-Since. Under a cache rule the header doesn't go
+// upstream: the client may have the date from the cache, and an upstream with an older date would answer 304 about a
+// version that the client has from the cache only.
+func (r *Request) HasIfModifiedSince() bool { return r.has(headerIfModifiedSince) }
 
-// DatedRange reports whether the request has an If-Range that may be a date. Under a cache rule no upstream gets its
-// Range: the client may have that date, and the bytes before the range, from the cache, and many upstreams answer any
-// later date with the range of what they have.
-func (r *Request) DatedRange() bool {
+// HasDatedRange reports whether the request has an If-Range that may be a date. Under a cache rule Range doesn't go
+// upstream: the client may have the date, and the bytes before the range, from the cache, and many upstreams answer any
+// later date with the range of their own version.
+func (r *Request) HasDatedRange() bool {
 	f := &r.fields[headerIfRange]
 	return f.lines > 1 || f.lines == 1 && !strings.HasSuffix(f.value, `"`)
 }
 
-// SecretHeaders returns the headers with the secret or API key of an authenticated request, which no upstream gets: the
-// credential's, and other spellings of it. The proxy's JWT filter removes tokens. Under a rule that isn't enforced the
-// upstream may still check the secret, and gets it.
+// SecretHeaders returns the headers with the secret or API key of an authenticated request, and their other spellings:
+// no upstream gets the secret. The proxy's JWT filter removes tokens. Under a rule on trial, the upstream may still
+// check the secret, and gets it.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
-	c := &e.by.Credentials
-	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].tries() {
+	c := &e.governor.Credentials
+	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].isAuthTrial() {
 		return nil
 	}
 	switch {
 	case r.has(headerSecret):
-		names = e.by.secret
+		names = e.governor.secret
 	case r.has(headerAPIKey):
-		names = e.by.apiKey
-	case r.has(headerAuthorization) && e.shows(r):
+		names = e.governor.apiKey
+	case r.has(headerAuthorization) && e.hasCredential(r):
 		names = authorization
 	}
-	if r.more != nil {
-		names = r.spelled(names)
+	if r.moreLines != nil {
+		names = r.addSpellings(names)
 	}
 	return names
 }
 
-// spelled returns names, and those of headers in other spellings of the secret's.
+// addSpellings returns names, and the request's other spellings of the secret's header.
 //
 //go:noinline
-func (r *Request) spelled(names []string) []string {
+func (r *Request) addSpellings(names []string) []string {
 	names = slices.Clip(names)
-	for _, l := range r.more {
+	for _, l := range r.moreLines {
 		if l.header == headerSpelled {
 			names = append(names, l.value)
 		}

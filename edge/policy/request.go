@@ -11,13 +11,13 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// Headers that tell the upstream the device. A client's headers with these names never reach it.
+// Headers that tell the upstream the device. A client's headers with these names never go upstream.
 const (
 	DeviceHeader      = "x-gatehouse-device"
 	PermissionsHeader = "x-gatehouse-permissions"
 )
 
-// header is a header that decisions depend on.
+// header is a header with an influence on decisions.
 type header uint8
 
 const (
@@ -34,7 +34,7 @@ const (
 	headerContentType
 	headerID
 	headerAuthorization
-	headerSecret // from here on no upstream gets them in any spelling
+	headerSecret // from here on: removed in any spelling
 	headerAPIKey
 	headerCount
 	// headerSpelled is a name in another spelling of the secret's or API key's, stored as the value of a line.
@@ -43,21 +43,21 @@ const (
 
 // Request is the part of a request that a decision needs.
 type Request struct {
-	fields [headerCount]field
-	more   []line // of a header after its first, in order
+	fields    [headerCount]field
+	moreLines []line // of a header after its first, in order
 
-	rule int // rule that governs it, -1 if none does; see Govern
-	// ambiguous means that no single rule governs all readings of the path.
+	rule int // the governing rule, -1 for none; see Govern
+	// ambiguous means that the readings of the path have different rules.
 	ambiguous bool
-	// tolerated means that the request passes as far as its readings are concerned, though they have different rules:
-	// none of these is enforced or, if it has a rule, the default isn't.
+	// tolerated means that the request passes although its readings have different rules: none of the rules is enforced
+	// or, where one is a default, the default isn't.
 	tolerated bool
-	// Connected means that the client may have sent Connection, see [ConnectionOptions].
-	Connected bool
-	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.removes].
+	// MayHaveConnection means that the client may have sent Connection, see [ConnectionOptions].
+	MayHaveConnection bool
+	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.registerRemoved].
 	Removed []string
-	// Token has the claims of the request's token, and is read only if a rule needs it; it may be nil if no session
-	// metadata is configured.
+	// Token has the claims of the request's token, and is read only if a rule needs the claims; nil is allowed without
+	// session metadata in the configuration.
 	Token Claims
 }
 
@@ -76,30 +76,30 @@ func (r *Request) method() string { return r.fields[headerMethod].value }
 
 func (r *Request) target() string { return r.fields[headerTarget].value }
 
-// Rule returns the index of the rule that governs the request, -1 if none does, and whether its path is ambiguous; see
+// Rule returns the index of the rule that governs the request, -1 for none, and whether the path is ambiguous; see
 // [Engine.Govern].
 func (r *Request) Rule() (rule int, ambiguous bool) { return r.rule, r.ambiguous }
 
 // has reports whether a header is present, even if empty.
 func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
 
-// grpc reports whether the proxy converts each of its own answers to gRPC, whatever the method.
-func (r *Request) grpc() bool {
+// isGRPC reports whether the proxy converts its own answers to gRPC, with any method.
+func (r *Request) isGRPC() bool {
 	return strings.HasPrefix(r.fields[headerContentType].value, "application/grpc")
 }
 
-// list returns all lines of a header as one list (RFC 9110, section 5.3), "" if there is none.
+// list returns all lines of a header as one list (RFC 9110, section 5.3), "" for none.
 func (r *Request) list(h header) string {
-	if r.more == nil {
+	if r.moreLines == nil {
 		return r.fields[h].value
 	}
-	return r.join(h)
+	return r.joinLines(h)
 }
 
 //go:noinline
-func (r *Request) join(h header) string {
+func (r *Request) joinLines(h header) string {
 	var lines []string
-	for _, l := range append([]line{{h, r.fields[h].value}}, r.more...) {
+	for _, l := range append([]line{{h, r.fields[h].value}}, r.moreLines...) {
 		if l.header == h && l.value != "" {
 			lines = append(lines, l.value)
 		}
@@ -108,14 +108,14 @@ func (r *Request) join(h header) string {
 }
 
 // Read returns the parts of a request's headers that decisions need; names must be in lower case. The result refers to
-// them. It is returned and not set in place, because each string stored through a pointer needs a write barrier.
+// fields. It is returned, not set in place: each string stored through a pointer needs a write barrier.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
-	r.Connected = fields.NameBits&connectionBit != 0
+	r.MayHaveConnection = fields.NameBits&connectionBit != 0
 	if fields.NameBits&e.removedBits != 0 {
-		r.Removed = e.removedOf(fields)
+		r.Removed = e.findRemoved(fields)
 	}
-	for fields.More() {
+	for fields.HasMore() {
 		name, value := fields.Next()
 		for _, known := range e.known[min(len(name), lastLength)] {
 			if known.name != name {
@@ -137,17 +137,18 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 //go:noinline
 func (r *Request) addLine(h header, value string) {
 	r.fields[h].lines++
-	r.more = append(r.more, line{h, value})
+	r.moreLines = append(r.moreLines, line{h, value})
 }
 
 //go:noinline
 func (r *Request) addSpelled(name, secret string) {
-	if len(name) == len(secret) && spells(name, secret) {
-		r.more = append(r.more, line{headerSpelled, name})
+	if len(name) == len(secret) && isSpelling(name, secret) {
+		r.moreLines = append(r.moreLines, line{headerSpelled, name})
 	}
 }
 
-// knownHeaders are the headers that decisions depend on by the length of their names, from lastLength on in one list.
+// knownHeaders are the headers with an influence on decisions, by the length of the name; from lastLength on, in one
+// list.
 type knownHeaders [lastLength + 1][]knownHeader
 
 const lastLength = 31
@@ -162,8 +163,8 @@ func (k *knownHeaders) add(name string, h header) {
 	*at = append(*at, knownHeader{name, h})
 }
 
-// newKnownHeaders returns the headers, with those of a credential. It may come in any header, also one of the others.
-// Accept-Language, which has the length of another one, is among them only if languages matter.
+// newKnownHeaders returns the known headers, and the headers of a credential, which may have any name, also a known
+// one. Accept-Language shares its length with another header, and is included only if languages matter.
 func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)
@@ -179,7 +180,7 @@ func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	}
 	k.add("content-type", headerContentType)
 	for h, name := range [headerCount]string{headerID: c.IDHeader, headerSecret: c.SecretHeader,
-		headerAPIKey: c.APIKeyHeader, headerAuthorization: c.authorization()} {
+		headerAPIKey: c.APIKeyHeader, headerAuthorization: c.authorizationHeader()} {
 		if name != "" {
 			k.add(name, header(h))
 		}
@@ -187,19 +188,19 @@ func newKnownHeaders(c *Credentials, languages bool) (k knownHeaders) {
 	return k
 }
 
-// credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter can be configured to use
-// another one for tokens.
+// credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter may have a header of its
+// own for tokens.
 func credentialHeaders(c *Credentials, tokens bool) []string {
-	names := []string{c.IDHeader, c.SecretHeader, c.APIKeyHeader, c.authorization()}
+	names := []string{c.IDHeader, c.SecretHeader, c.APIKeyHeader, c.authorizationHeader()}
 	if tokens {
 		names[3] = "authorization"
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// spells reports whether an upstream may read name as header, which has the same length: many don't distinguish '-' and
-// '_', and some (CGI) none of the characters that are neither letters nor digits.
-func spells(name, header string) bool {
+// isSpelling reports whether an upstream may read name as header, of the same length: many upstreams don't distinguish
+// '-' and '_', and some (CGI) no characters but letters and digits.
+func isSpelling(name, header string) bool {
 	for i := range len(name) {
 		c := name[i]
 		if c != header[i] && (header[i] != '-' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9') {
@@ -212,19 +213,19 @@ func spells(name, header string) bool {
 // appendKey appends the cache key of the request for target under a rule; it returns false if the key would be too long
 // or another request's, or the target is too long to be parsed.
 func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
-	path, query, ok := split(target)
-	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // that precedes a language
+	path, query, ok := splitTarget(target)
+	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // "#" precedes a language
 		return dst, false
 	}
 	start := len(dst)
 	if c.PerDevice {
 		dst = objectkey.AppendOfDevice(dst, device, "")
 	}
-	if e.by.name == "" && !c.PerHost {
-		if ok = len(path) < 2 || path[1] != '/'; !ok { // it may be a virtual host's key
+	if e.governor.name == "" && !c.PerHost {
+		if ok = len(path) < 2 || path[1] != '/'; !ok { // perhaps a virtual host's key
 			return dst, false
 		}
-	} else if dst, ok = e.appendSpace(dst, c); !ok {
+	} else if dst, ok = e.appendKeySpace(dst, c); !ok {
 		return dst, false
 	}
 	dst = append(dst, path...)
@@ -238,18 +239,18 @@ func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) (
 	return dst, len(dst)-start <= limits.MaxKey
 }
 
-// counts returns the part of a target on which the key may depend: without the query if the rule ignores it.
+// keyTarget returns the part of a target on which the key may depend: without the query if the rule ignores the query.
 //
 //go:noinline
-func (c *Cache) counts(target string) string {
-	if path, _, ok := split(target); ok && len(c.Query) == 0 {
+func (c *Cache) keyTarget(target string) string {
+	if path, _, ok := splitTarget(target); ok && len(c.Query) == 0 {
 		return path
 	}
 	return target
 }
 
-// split returns path and query of a target; false if it is too long to be parsed, or has too many parameters.
-func split(target string) (path, query string, ok bool) {
+// splitTarget returns path and query of a target; false if it is too long to be parsed, or has too many parameters.
+func splitTarget(target string) (path, query string, ok bool) {
 	if len(target) > 2*limits.MaxKey {
 		return "", "", false
 	}
@@ -257,14 +258,15 @@ func split(target string) (path, query string, ok bool) {
 	return path, query, limits.ValidQuery(query)
 }
 
-// Credential is a device id with its secret or, for a token, its session, within their limits.
+// Credential is a device id with a secret or, for a token, with a session, within the limits.
 type Credential struct {
 	ID, Secret, Session string
 }
 
-// credential sets cred to the request's credential; false if there is none, more than one, or one that can't be valid.
-func (e *Engine) credential(cred *Credential, r *Request) bool {
-	c := &e.by.Credentials
+// readCredential sets cred to the request's credential; false without a credential, with several, or if the credential
+// can't be valid.
+func (e *Engine) readCredential(cred *Credential, r *Request) bool {
+	c := &e.governor.Credentials
 	if c.takesAPIKeys() {
 		if key, shown := r.apiKey(c); shown > 0 {
 			return shown == 1 && e.parseAPIKey(cred, key)
@@ -283,10 +285,10 @@ func (e *Engine) credential(cred *Credential, r *Request) bool {
 		cred.ID, cred.Secret = id.value, secret.value
 	}
 	return limits.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= limits.MaxSecret &&
-		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ on what follows a NUL
+		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ about bytes after a NUL
 }
 
-// maxBasic bounds Authorization: Basic, in bytes: any credential within its limits, and some spaces.
+// maxBasic bounds Authorization: Basic, in bytes: any credential within the limits, and some spaces.
 var maxBasic = base64.StdEncoding.EncodedLen(limits.MaxDeviceID+1+limits.MaxSecret) + 64
 
 // parseBasic reads Authorization: Basic (RFC 7617, section 2): the id ends at the first colon.
@@ -307,14 +309,14 @@ func parseBasic(f *field) (Credential, bool) {
 	return Credential{ID: id, Secret: secret}, found
 }
 
-// apiKey returns the request's API key, and the number of its lines with a credential, or a part of one, of any kind;
-// 0 if none of them is for an API key.
+// apiKey returns the request's API key, and the number of lines with a credential or a part of a credential of any
+// kind; 0 if no line is for an API key.
 func (r *Request) apiKey(c *Credentials) (key string, shown int) {
 	key, shown = r.fields[headerAPIKey].value, r.fields[headerAPIKey].lines
 	others := r.fields[headerID].lines + r.fields[headerSecret].lines
 	if first := &r.fields[headerAuthorization]; first.lines > 0 {
 		switch text, isKey := bearerKey(first.value); {
-		case c.Bearer && (isKey || first.lines > 1 && r.moreBearerKeys()):
+		case c.Bearer && (isKey || first.lines > 1 && r.hasMoreBearerKeys()):
 			key = text
 			shown += first.lines
 		case c.Basic:
@@ -327,8 +329,8 @@ func (r *Request) apiKey(c *Credentials) (key string, shown int) {
 	return key, shown + others
 }
 
-// bearerKey returns what may be an API key in Authorization: Bearer (RFC 6750, section 2.1); false for other schemes,
-// and for tokens.
+// bearerKey returns a possible API key from Authorization: Bearer (RFC 6750, section 2.1); false for other schemes and
+// for tokens.
 func bearerKey(line string) (key string, ok bool) {
 	const scheme = "bearer "
 	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
@@ -339,30 +341,30 @@ func bearerKey(line string) (key string, ok bool) {
 }
 
 //go:noinline
-func (r *Request) moreBearerKeys() bool {
-	return slices.ContainsFunc(r.more, func(l line) bool {
+func (r *Request) hasMoreBearerKeys() bool {
+	return slices.ContainsFunc(r.moreLines, func(l line) bool {
 		_, isKey := bearerKey(l.value)
 		return l.header == headerAuthorization && isKey
 	})
 }
 
-// parseAPIKey sets cred to the id and secret of an API key; false if it has another form. It leaves the checksum to
-// [Engine.misspelt], as a verdict tells enough.
+// parseAPIKey sets cred to the id and secret of an API key; false for any other form. [Engine.hasWrongChecksum] checks
+// the checksum, unless a verdict makes the check needless.
 func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
 	id, tail, ok := apikey.Split(key)
 	if !ok {
 		return false
 	}
 	e.secret = append(append(e.secret[:0], apikey.Prefix...), tail...)
-	*cred = Credential{ID: id, Secret: view(e.secret)}
+	*cred = Credential{ID: id, Secret: asString(e.secret)}
 	return true
 }
 
-// misspelt reports whether the request's credential is an API key with a wrong checksum, which the sidecar need not
-// judge.
+// hasWrongChecksum reports whether the request's credential is an API key with a wrong checksum, which the sidecar need
+// not judge.
 //
 //go:noinline
-func (e *Engine) misspelt(cred *Credential, r *Request) bool {
-	_, shown := r.apiKey(&e.by.Credentials)
+func (e *Engine) hasWrongChecksum(cred *Credential, r *Request) bool {
+	_, shown := r.apiKey(&e.governor.Credentials)
 	return shown > 0 && !apikey.IsSecret(cred.Secret)
 }

@@ -34,13 +34,13 @@ const (
 	purged    = "purged"
 )
 
-// maxAcceptEncoding bounds an Accept-Encoding that is parsed, in bytes.
+// maxAcceptEncoding bounds a parsed Accept-Encoding, in bytes.
 const maxAcceptEncoding = 512
 
-// answer answers a request from the cache if possible; otherwise the request passes.
-func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
+// answerFromCache answers a request from the cache if possible; otherwise the request passes.
+func (e *Engine) answerFromCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	if r.method() != "GET" && r.method() != "HEAD" {
-		d.pass(CacheBypass, statusMethod)
+		d.passUpstream(CacheBypass, statusMethod)
 		return
 	}
 	q := question{rule: r.rule,
@@ -48,32 +48,32 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	if r.fields[headerIfModifiedSince].lines == 1 && !r.has(headerIfNoneMatch) {
 		q.ifModifiedSince = r.fields[headerIfModifiedSince].value
 	}
-	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) || r.grpc() || len(q.acceptEncoding) > maxAcceptEncoding {
-		d.pass(CacheBypass, statusBypass)
+	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) || r.isGRPC() || len(q.acceptEncoding) > maxAcceptEncoding {
+		d.passUpstream(CacheBypass, statusBypass)
 		return
 	}
 	if rule.Cache.PerDevice {
 		q.device = d.Device
 		if q.device == "" { // the rule isn't enforced
-			d.pass(CacheBypass, statusBypass)
+			d.passUpstream(CacheBypass, statusBypass)
 			return
 		}
 	}
 	if rule.Cache.PerHost {
-		q.device = e.ofHost(q.device)
+		q.device = e.joinHost(q.device)
 	}
 	if rule.Cache.Query != nil {
-		q.target = rule.Cache.counts(q.target)
+		q.target = rule.Cache.keyTarget(q.target)
 	}
 	if rule.Cache.Languages != nil {
-		q.device = e.ofLanguage(q.device, rule.Cache.language(r))
+		q.device = e.joinLanguage(q.device, rule.Cache.chooseLanguage(r))
 	}
-	if q.size() <= maxKept { // others aren't cached
-		q.hash = q.sum()
+	if q.size() <= maxCachedBytes { // longer questions aren't cached
+		q.hash = q.computeHash()
 	}
-	k := &e.kept[q.entry()]
-	if answers.Fetch == nil && !r.has(headerRange) && k.answers(&q, nowMS, mem) {
-		k.give(d)
+	k := &e.cachedAnswers[q.cacheIndex()]
+	if answers.Fetch == nil && !r.has(headerRange) && k.isAnswerTo(&q, nowMS, mem) {
+		k.fillDecision(d)
 		return
 	}
 	e.answerAnew(d, nowMS, rule, r, &q, k, mem, answers)
@@ -82,22 +82,22 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 // answerAnew is answer for a question without a cached answer. If the question comes again, it caches the answer in k.
 //
 //go:noinline
-func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept,
+func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *cachedAnswer,
 	mem Memory, answers *Answers) {
-	key, ok := e.key(r, rule.Cache, d.Device)
+	key, ok := e.cacheKey(r, rule.Cache, d.Device)
 	if !ok {
-		d.pass(CacheBypass, statusBypass)
+		d.passUpstream(CacheBypass, statusBypass)
 		return
 	}
 	if e.state.Epoch == 0 {
 		d.ReloadState = true
-		d.pass(CacheStale, statusNoState)
+		d.passUpstream(CacheStale, statusNoState)
 		return
 	}
 	detail := ""
-	if !e.inStep(nowMS, e.config.MaxStaleness) {
+	if !e.isInStep(nowMS, e.config.MaxStaleness) {
 		if !e.config.ServeStale {
-			d.pass(CacheStale, statusNotInStep)
+			d.passUpstream(CacheStale, statusNotInStep)
 			return
 		}
 		detail = notInStep
@@ -105,21 +105,21 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	finder := finder{mem: mem, fetched: answers.Fetch}
 	var guard uint64
 	if answers.Fetch == nil {
-		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
-		finder.purges, finder.err = e.purging(guard, mem)
+		guard = mem.Guard() // before the object is read: a later change has another guard
+		finder.purges, finder.err = e.readPurges(guard, mem)
 	}
-	if detail != "" || r.has(headerRange) || k.asked != q.hash && k.hash != q.hash {
+	if detail != "" || r.has(headerRange) || k.lastHash != q.hash && k.hash != q.hash {
 		guard = 0 // the answer isn't cached
 	}
-	k.asked = q.hash
+	k.lastHash = q.hash
 	plain := key
-	if language := rule.Cache.language(r); language != "" {
-		key = e.keyOfLanguage(key, language)
+	if language := rule.Cache.chooseLanguage(r); language != "" {
+		key = e.languageKey(key, language)
 	}
-	o, err := finder.find(&e.state, key)
+	o, err := finder.findObject(&e.state, key)
 	if err != nil && key != plain && (!rule.Cache.Fetch || answers.Fetch != nil) {
 		key = plain
-		o, err = finder.find(&e.state, key)
+		o, err = finder.findObject(&e.state, key)
 	}
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
@@ -132,7 +132,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	}
 	var body *Body
 	if err == nil {
-		body, err = e.serve(d, nowMS, rule, r, q, &finder, &o, detail)
+		body, err = e.serveObject(d, nowMS, rule, r, q, &finder, &o, detail)
 	}
 	switch {
 	case err == nil && detail != "":
@@ -140,70 +140,70 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	case err == nil:
 		d.Key = key
 		if guard != 0 {
-			k.keep(q, d, body, validity{
+			k.storeAnswer(q, d, body, validity{
 				guard,
 				nowMS, e.unchangedUntil(nowMS, &o),
 			})
 		}
 	case errors.Is(err, errNotAcceptable):
-		d.pass(CacheBypass, statusNotAcceptable)
+		d.passUpstream(CacheBypass, statusNotAcceptable)
 	case rule.Cache.Fetch && !limits.ValidKey(key): // it can't have been published
-		d.pass(CacheBypass, statusBypass)
+		d.passUpstream(CacheBypass, statusBypass)
 	case rule.Cache.Fetch && answers.Fetch == nil && !answers.Unreachable: // to wait again would be in vain
-		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CallFetch, d.ReloadState || ofOtherEpoch(err)
+		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CallFetch, d.ReloadState || isOtherEpoch(err)
 	case errors.Is(err, errExpired):
-		d.pass(CacheStale, statusExpired)
-	case finder.failed(), rule.Cache.Fetch && answers.Fetch == nil:
-		d.pass(CacheMiss, statusFetchFailed)
+		d.passUpstream(CacheStale, statusExpired)
+	case finder.fetchFailed(), rule.Cache.Fetch && answers.Fetch == nil:
+		d.passUpstream(CacheMiss, statusFetchFailed)
 	default:
-		d.ReloadState = d.ReloadState || ofOtherEpoch(err)
-		d.pass(CacheMiss, statusMiss)
+		d.ReloadState = d.ReloadState || isOtherEpoch(err)
+		d.passUpstream(CacheMiss, statusMiss)
 	}
 }
 
-// Withhold changes d, if it is an answer from the cache with a body, to pass upstream.
-func (d *Decision) Withhold() {
+// WithholdBody changes d, if it is an answer from the cache with a body, to pass upstream.
+func (d *Decision) WithholdBody() {
 	if d.Cache == CacheHit || d.Cache == CacheStaleServed {
 		d.Action, d.Key = Pass, ""
-		d.pass(CacheBypass, statusCrowded)
+		d.passUpstream(CacheBypass, statusCrowded)
 	}
 }
 
-func (d *Decision) pass(counter Counter, why string) { d.Cache, d.CacheStatus = counter, why }
+func (d *Decision) passUpstream(counter Counter, why string) { d.Cache, d.CacheStatus = counter, why }
 
 var (
 	errExpired       = errors.New("past its ttl")
 	errNotAcceptable = errors.New("no stored encoding is acceptable")
 )
 
-// serve sets d to a 304 or the answer of o, with the body that it returns, or returns why it can't.
-func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder, o *wire.Object,
+// serveObject sets d to a 304 or the answer of o and returns the answer's body, or returns an error.
+func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder, o *wire.Object,
 	detail string) (*Body, error) {
-	i := choose(o.Variants(), q.acceptEncoding)
+	i := chooseVariant(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
 	}
-	var p part
+	var p rangeAnswer
 	if r.has(headerRange) {
-		if p = e.part(r, nowMS, o, q.acceptEncoding); p.extent != whole {
+		if p = e.answerRange(r, nowMS, o, q.acceptEncoding); p.extent != whole {
 			i = p.variant
 		}
 	}
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
 	if encoding != wire.Identity {
-		// One opaque tag for all encodings: strong only for the bytes that it was made of.
+		// One opaque tag for all encodings: strong only for the bytes from which the tag was made.
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
 	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, detail)}, [2]string{"etag", etag},
 		[2]string{"cache-control", e.cacheControl(nowMS, rule, o)},
-		[2]string{"age", e.decimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
-	if vary := e.vary(rule, o); vary != "" {
+		[2]string{"age", e.formatDecimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
+	if vary := e.answerVary(rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
 	status := int(max(o.Status, 200))
 	// Preconditions count only where the answer would be a 200 (RFC 9110, section 13.2.1).
-	if status == 200 && (entitytag.In(q.ifNoneMatch, o.ETag, true) ||
+	if status == 200 && (entitytag.InList(q.ifNoneMatch, o.ETag, true) ||
 		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o)) {
 		if o.Headers != "" {
 			headers = appendPublished(headers, rule, o, true)
@@ -216,7 +216,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *ques
 		d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 416, e.headerMap(headers), []byte{}, CacheHit
 		return nil, nil
 	}
-	body := f.body(o, i)
+	body := f.findBody(o, i)
 	if body == nil {
 		return nil, wire.ErrNotFound
 	}
@@ -226,7 +226,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *ques
 		headers = append(headers, [2]string{"content-range", p.contentRange})
 	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
-	if rule.Cache.Languages != nil && published(o, "content-language") == "" {
+	if rule.Cache.Languages != nil && publishedHeader(o, "content-language") == "" {
 		if _, language := objectkey.CutLanguage(o.Key); language != "" {
 			headers = append(headers, [2]string{"content-language", language})
 		}
@@ -244,7 +244,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, r *Request, q *ques
 	return body, nil
 }
 
-// headerMap returns headers as a header map; it is valid until the next decision.
+// headerMap returns headers as a header map, valid until the next decision.
 func (e *Engine) headerMap(headers [][2]string) []byte {
 	e.headers = headermap.Append(e.headers[:0], headers)
 	return e.headers
@@ -254,17 +254,17 @@ func (e *Engine) headerMap(headers [][2]string) []byte {
 type finder struct {
 	mem     Memory
 	fetched *wire.FetchResponse
-	purges  []wire.Purge // that are under way in mem
+	purges  []wire.Purge // under way in mem
 	err     error        // why mem can't be read
 	epoch   uint64
 }
 
-// failed reports whether the sidecar was asked and did not answer, so that it is unknown whether the object exists.
-func (f *finder) failed() bool { return f.fetched != nil && f.fetched.Epoch == 0 }
+// fetchFailed reports whether the sidecar gave no answer to a fetch: whether the object exists is unknown.
+func (f *finder) fetchFailed() bool { return f.fetched != nil && f.fetched.Epoch == 0 }
 
-func (f *finder) find(state *wire.State, key string) (wire.Object, error) {
+func (f *finder) findObject(state *wire.State, key string) (wire.Object, error) {
 	if f.fetched != nil {
-		if f.failed() {
+		if f.fetchFailed() {
 			return wire.Object{}, wire.ErrNotFound
 		}
 		return wire.FindObject(f.fetched.Record, f.fetched.Epoch, 0, key)
@@ -289,10 +289,10 @@ func (f *finder) find(state *wire.State, key string) (wire.Object, error) {
 	return o, nil
 }
 
-// purging returns the purges that are under way, by the guard's value before the call; [wire.ErrEpoch] if memory has
-// another epoch, whose purges it isn't told. It must be called before the objects are read: a purge ends when the last
-// one that it concerns was removed.
-func (e *Engine) purging(guard uint64, mem Memory) ([]wire.Purge, error) {
+// readPurges returns the purges under way, for the guard's value before the call; [wire.ErrEpoch] if memory has another
+// epoch, with purges unknown to this state. Call it before the objects are read: a purge ends after the removal of the
+// purge's last object.
+func (e *Engine) readPurges(guard uint64, mem Memory) ([]wire.Purge, error) {
 	if guard != 0 && guard == e.purgesGuard {
 		return e.purges, nil
 	}
@@ -308,7 +308,7 @@ func (e *Engine) purging(guard uint64, mem Memory) ([]wire.Purge, error) {
 	return e.purges, nil
 }
 
-func (f *finder) body(o *wire.Object, i int) *Body {
+func (f *finder) findBody(o *wire.Object, i int) *Body {
 	if f.fetched != nil {
 		if body := f.fetched.Body(o, i); body != nil {
 			return &Body{body}
@@ -318,19 +318,19 @@ func (f *finder) body(o *wire.Object, i int) *Body {
 	return f.mem.Body(f.epoch, o.Variants()[i])
 }
 
-// Key returns the cache key of a request of device under the rule that governs it, which must have Cache; "" if it has
-// none. Decisions don't need it: it is for explaining them.
+// Key returns the cache key of a device's request under the governing rule, which must have Cache; "" for none. Key is
+// for explanations only; decisions don't use it.
 func (e *Engine) Key(r *Request, device string) string {
 	c := e.config.Rules[r.rule].Cache
-	if key, ok := e.key(r, c, device); ok && (!c.PerDevice || device != "") {
-		return strings.Clone(e.keyOfLanguage(key, c.language(r)))
+	if key, ok := e.cacheKey(r, c, device); ok && (!c.PerDevice || device != "") {
+		return strings.Clone(e.languageKey(key, c.chooseLanguage(r)))
 	}
 	return ""
 }
 
-// key returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are
+// cacheKey returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are
 // equal, also in a parameter's name, by which the query is sorted.
-func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
+func (e *Engine) cacheKey(r *Request, c *Cache, device string) (string, bool) {
 	target := r.target()
 	if strings.IndexByte(target, '%') >= 0 {
 		target = e.upperEscapes(target)
@@ -339,47 +339,45 @@ func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 	return e.compose(all), ok
 }
 
-// ofHost returns the host of the request and a device, "" if the key doesn't depend on one; it is valid until the next
-// decision.
+// joinHost returns the request's host, "" if ambiguous, joined with device; valid until the next decision.
 //
 //go:noinline
-func (e *Engine) ofHost(device string) string {
-	return e.compose(append(append(append(e.text, e.hosts.host...), ' '), device...))
+func (e *Engine) joinHost(device string) string {
+	return e.compose(append(append(append(e.text, e.governors.host...), ' '), device...))
 }
 
 //go:noinline
 func (e *Engine) upperEscapes(target string) string {
 	if len(target) > 2*limits.MaxKey {
-		return target // it has no key
+		return target // too long for a key
 	}
 	return e.compose(objectkey.AppendUpperEscapes(e.text, target))
 }
 
-// decimal returns prefix and n in decimal digits; it is valid until the next decision.
-func (e *Engine) decimal(prefix string, n int64) string {
+// formatDecimal returns prefix and n in decimal digits, valid until the next decision.
+func (e *Engine) formatDecimal(prefix string, n int64) string {
 	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
 }
 
-// compose returns the part of all beyond e.text, to which it was appended; it is valid until the next decision, which
-// overwrites it.
+// compose returns the part of all appended to e.text, valid until the next decision overwrites the text.
 func (e *Engine) compose(all []byte) string {
 	added := all[len(e.text):]
 	e.text = all
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
-// vary returns the headers on which an answer depends: a client's cache may serve several devices, and must not give
-// the answer of one to another (RFC 9110, section 12.5.5).
-func (e *Engine) vary(rule *Rule, o *wire.Object) string {
+// answerVary returns the headers on which an answer depends: a client's cache may serve several devices, and must not
+// give one device's answer to another device (RFC 9110, section 12.5.5).
+func (e *Engine) answerVary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	if rule.Cache.Languages != nil {
 		return e.varyLanguage(rule, encoded)
 	}
 	switch {
-	case rule.private() && encoded:
-		return e.by.varyEncodedCredential
-	case rule.private():
-		return e.by.varyCredential
+	case rule.isPrivate() && encoded:
+		return e.governor.varyEncodedCredential
+	case rule.isPrivate():
+		return e.governor.varyCredential
 	case encoded:
 		return varyEncoding
 	}
@@ -390,7 +388,7 @@ func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, detail string) string {
 	status := statusHit
 	if o.TTLMS != 0 {
-		status = e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
+		status = e.formatDecimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
 	}
 	if detail != "" {
 		status += "; detail=" + detail

@@ -40,7 +40,7 @@ func TestChoose(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := choose(variants, tt.header); got != tt.want {
+			if got := chooseVariant(variants, tt.header); got != tt.want {
 				t.Errorf("choose(%q): got %d, want %d", tt.header, got, tt.want)
 			}
 		})
@@ -51,13 +51,13 @@ func FuzzChoose(f *testing.F) {
 	f.Add("gzip;q=0.5, *;q=0")
 	variants := []wire.Variant{{Encoding: wire.Identity}, {Encoding: wire.Zstd}}
 	f.Fuzz(func(t *testing.T, header string) {
-		if got := choose(variants, header); got < -1 || got >= len(variants) {
+		if got := chooseVariant(variants, header); got < -1 || got >= len(variants) {
 			t.Errorf("choose(%q): got %d", header, got)
 		}
 	})
 }
 
-// TestKeyHasUpperEscapes: clients spell escapes in either case; stored keys have them in upper case.
+// TestKeyHasUpperEscapes: clients spell escapes in either case; stored keys have upper case.
 func TestKeyHasUpperEscapes(t *testing.T) {
 	e := NewEngine(&Config{})
 	for target, want := range map[string]string{
@@ -65,16 +65,16 @@ func TestKeyHasUpperEscapes(t *testing.T) {
 	} {
 		var r Request
 		r.fields[headerTarget] = field{value: target, lines: 1}
-		if got, ok := e.key(&r, &Cache{}, ""); got != want || !ok {
+		if got, ok := e.cacheKey(&r, &Cache{}, ""); got != want || !ok {
 			t.Errorf("%s: got %s, %v; want %s", target, got, ok, want)
 		}
-		if got, ok := e.key(&r, &Cache{PerDevice: true}, "d%aa"); got != "@d%aa"+want || !ok {
+		if got, ok := e.cacheKey(&r, &Cache{PerDevice: true}, "d%aa"); got != "@d%aa"+want || !ok {
 			t.Errorf("%s of a device: got %s, %v", target, got, ok)
 		}
 	}
 	var r Request
 	r.fields[headerTarget] = field{value: "/%aa" + strings.Repeat("a", 2*limits.MaxKey), lines: 1}
-	if _, ok := e.key(&r, &Cache{}, ""); ok {
+	if _, ok := e.cacheKey(&r, &Cache{}, ""); ok {
 		t.Error("a target that is too long has a key")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
-// ServedBy returns the index of the rule by which requests are answered with the object at a key, or -1 and why no
-// request is: the rule or the virtual host, and what it lacks. For tools, not for requests.
+// ServedBy returns the index of the rule that answers requests with the object at a key; or -1 and the missing rule,
+// virtual host or setting. For tools, not for requests.
 func (c *Config) ServedBy(key string) (rule int, why string) {
 	space, target := objectkey.Split(key)
 	device, scope, scoped := strings.Cut(space, "//")

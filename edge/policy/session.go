@@ -6,93 +6,93 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Claims are the claims of the token that the proxy's own JWT filter has validated for a request. They never come from
-// a header, which a client could send.
+// Claims are the claims of a request's token, validated by the proxy's own JWT filter. They never come from a header: a
+// client could send the header.
 type Claims interface {
-	// Claim returns a claim as text, "" if there is no such claim, or no token.
+	// Claim returns a claim as text, "" without the claim or without a token.
 	Claim(metadata, name string) string
 }
 
-// The claims that identify a device, as the sidecar puts them into a token.
+// The claims by which the sidecar's tokens identify a device.
 const (
 	SubjectClaim = "sub" // the device id
-	RecordClaim  = "ver" // the version of its record, and the time of its write
+	RecordClaim  = "ver" // the version of the device's record, and the time of the write
 )
 
-// shown sets c to the request's credential or, without any part of one, to the session of its token. It returns false
-// if neither can be valid.
-func (e *Engine) shown(c *Credential, r *Request) bool {
-	if e.config.SessionMetadata == "" || e.shows(r) {
-		return e.credential(c, r)
+// readIdentity sets c to the request's credential or, without any part of a credential, to the session of the request's
+// token. It returns false for an invalid credential or session.
+func (e *Engine) readIdentity(c *Credential, r *Request) bool {
+	if e.config.SessionMetadata == "" || e.hasCredential(r) {
+		return e.readCredential(c, r)
 	}
 	c.ID = r.Token.Claim(e.config.SessionMetadata, SubjectClaim)
 	c.Session = r.Token.Claim(e.config.SessionMetadata, RecordClaim)
 	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
 }
 
-// shows reports whether a request has a credential, or a part of one.
-func (e *Engine) shows(r *Request) bool {
+// hasCredential reports whether a request has a credential, or a part of a credential.
+func (e *Engine) hasCredential(r *Request) bool {
 	if r.has(headerID) || r.has(headerSecret) || r.has(headerAPIKey) {
 		return true
 	}
-	if !r.has(headerAuthorization) || e.by.Credentials.Basic {
+	if !r.has(headerAuthorization) || e.governor.Credentials.Basic {
 		return r.has(headerAuthorization)
 	}
-	_, shown := r.apiKey(&e.by.Credentials)
+	_, shown := r.apiKey(&e.governor.Credentials)
 	return shown > 0
 }
 
-// digest returns the digest that finds the verdict on the credential.
-func (c *Credential) digest(k *wire.Keys) wire.Digest {
+// verdictDigest returns the digest of the credential's verdict.
+func (c *Credential) verdictDigest(k *wire.Keys) wire.Digest {
 	if c.Session != "" {
 		return k.SessionDigest(c.ID, c.Session)
 	}
 	return k.Digest(c.ID, c.Secret)
 }
 
-// issue sets d to an answer with a token for the request's credential. It ignores tokens, which can't be exchanged for
-// tokens.
-func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+// issueToken sets d to an answer with a token for the request's credential. It ignores tokens: a token can't be
+// exchanged for a token.
+func (e *Engine) issueToken(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
-	if !e.credential(cred, r) {
+	if !e.readCredential(cred, r) {
 		*cred = Credential{}
-		e.unauthorized(d, NoCredential)
+		e.setUnauthorized(d, NoCredential)
 		return
 	}
 	if e.state.Epoch == 0 {
-		d.unavailable(1, NoState)
+		d.setUnavailable(1, NoState)
 		d.ReloadState = true
 		return
 	}
 	issued := answers.Session
 	switch {
 	case answers.Unreachable:
-		d.unavailable(1, NoAnswer)
+		d.setUnavailable(1, NoAnswer)
 	case !e.mayAllow(nowMS):
-		d.unavailable(1, NotInStep)
+		d.setUnavailable(1, NotInStep)
 	case issued == nil:
-		d.Digest = cred.digest(&e.state.Keys)
-		v, status, _ := e.find(cred.ID, &d.Digest, mem)
-		if status != wire.Found && e.misspelt(cred, r) {
+		d.Digest = cred.verdictDigest(&e.state.Keys)
+		v, status, _ := e.findVerdict(cred.ID, &d.Digest, mem)
+		if status != wire.Found && e.hasWrongChecksum(cred, r) {
 			*cred = Credential{}
-			e.unauthorized(d, NoCredential)
+			e.setUnauthorized(d, NoCredential)
 			return
 		}
-		d.Hint = hint(cred, status, v.Outcome)
-		if e.refutes(nowMS, cred, status) && !(d.Hint == Wrong && answers.Suspect) {
-			e.deny(d, nowMS, refuted(status))
+		d.Hint = secretHint(cred, status, v.Outcome)
+		if e.isRefuted(nowMS, cred, status) && !(d.Hint == Wrong && answers.Suspect) {
+			e.denyCredential(d, nowMS, refutedReason(status))
 			return
 		}
 		if status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS {
-			e.deny(d, nowMS, Denied)
+			e.denyCredential(d, nowMS, Denied)
 			return
 		}
-		e.ask(d, nowMS, answers, Exchange)
-		d.New = status == wire.New && e.heard(nowMS)
+		e.callSidecar(d, nowMS, answers, Exchange)
+		d.New = status == wire.New && e.hasHeartbeat(nowMS)
 	case issued.Outcome == wire.Deny:
-		e.deny(d, nowMS, Denied)
+		e.denyCredential(d, nowMS, Denied)
 	case issued.Outcome != wire.Allow:
-		d.unavailable(issued.RetryAfterS, NotVerified)
+		d.setUnavailable(issued.RetryAfterS, NotVerified)
 	default:
 		d.Action, d.Status, d.Body, d.Auth, d.Reason = Reply, 200, issued.Body, SessionIssued, TokenIssued
 		d.Headers = headermap.Append(nil, [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}})

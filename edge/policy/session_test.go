@@ -42,7 +42,7 @@ func decideToken(t *testing.T, m *memory, config string, token Claims, answers A
 	r.Token = token
 	var d Decision
 	e.Decide(&d, now, &r, m, &answers)
-	if !slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.tries() }) && !c.WouldDenyByDefault {
+	if !slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.isAuthTrial() }) && !c.WouldDenyByDefault {
 		checkTrial(t, config, &d, m, token, answers, lines...)
 	}
 	return d

@@ -69,8 +69,8 @@ func TestMaxAuthStaleness(t *testing.T) {
 	}
 }
 
-// TestClockSetBack: a time that was in the future has an unknown age, even after the clock has reached it. So has a
-// time that was read before the clock was set back.
+// TestClockSetBack: a time in the future has an unknown age, even after the clock has reached the time. The same holds
+// for a time read before the clock was set back.
 func TestClockSetBack(t *testing.T) {
 	const back = 10_000
 	c, err := parseJSON(t, strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", `, 1))
@@ -157,7 +157,7 @@ func TestAddress(t *testing.T) {
 		"":             "", "unknown": "", "203.0.113.7, 198.51.100.1": "", "203.0.113.256": "", "/run/x.sock": "",
 		"203.0.113.7:": "", "0203.0.113.7": "",
 	} {
-		if got := Address(text); got != want {
+		if got := CanonicalAddress(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

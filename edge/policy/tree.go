@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ParseBytes decodes a configuration as a proxy passes it: JSON for a google.protobuf.StringValue or, for a
-// google.protobuf.Struct, that message in protobuf's binary form.
+// ParseBytes decodes a configuration from the proxy: JSON for a google.protobuf.StringValue or, for a
+// google.protobuf.Struct, the message in protobuf's binary form.
 func ParseBytes(raw []byte) (*Config, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("configuration: is empty; for the push listener, set push_listener: true")
@@ -61,8 +61,7 @@ func structTree(b []byte, depth int) (map[string]any, error) {
 	return fields, err
 }
 
-// valueTree reads a google.protobuf.Value: one of null = 1, number = 2, string = 3,
-// bool = 4, Struct = 5, ListValue = 6.
+// valueTree reads a google.protobuf.Value: null = 1, number = 2, string = 3, bool = 4, Struct = 5 or ListValue = 6.
 func valueTree(b []byte, depth int) (value any, err error) {
 	err = eachField(b, func(num protowire.Number, typ protowire.Type, b []byte) (err error) {
 		switch {

@@ -6,20 +6,21 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// spare changes d, a refusal, to pass the request: what refuses it isn't enforced. Counter and reason tell what would
-// have been.
+// passUnenforced changes d, a refusal, to pass the request: the rule or default isn't enforced. Counter and reason
+// become those on trial.
 //
 //go:noinline
-func (d *Decision) spare() {
+func (d *Decision) passUnenforced() {
 	d.Action, d.Status, d.Headers, d.Body, d.New = Pass, 0, nil, nil, false
 	d.Auth += WouldDeny - AuthDeny
 }
 
-// refused is [Engine.authorize] for a request whose credential was judged, and spared, before it waited for an object.
+// recallRefusal is [Engine.authorizeDevice] for a request whose refusal was recorded, on trial, before the request
+// waited for an object.
 //
 //go:noinline
-func (e *Engine) refused(d *Decision, r *Request, answers *Answers) {
-	if !e.shown(&d.Credential, r) {
+func (e *Engine) recallRefusal(d *Decision, r *Request, answers *Answers) {
+	if !e.readIdentity(&d.Credential, r) {
 		d.Credential = Credential{}
 	}
 	d.Auth, d.Reason = answers.Refused.Auth, answers.Refused.Reason
@@ -28,8 +29,8 @@ func (e *Engine) refused(d *Decision, r *Request, answers *Answers) {
 // WouldBeRefused reports whether the request would be refused, with d.Reason, if all rules and defaults were enforced.
 func (d *Decision) WouldBeRefused() bool { return WouldDeny <= d.Auth && d.Auth <= WouldThrottle }
 
-// CountedUnder returns the rule for which d.Auth counts, of a request that rule governs: no rule where it would be
-// refused for its readings, as if that were enforced.
+// CountedUnder returns the rule under which d.Auth counts, for a request that rule governs. A refusal for ambiguous
+// readings, on trial, counts under no rule, as with enforcement.
 func (d *Decision) CountedUnder(rule int) int {
 	if d.Reason == AmbiguousPath && d.WouldBeRefused() {
 		return NoRule
@@ -48,7 +49,7 @@ func (d *Decision) Enforced() (status int, reason string) {
 	return status, d.Reason.String()
 }
 
-// Refusal returns what [Answers] needs to know when the request has waited for an object.
+// Refusal returns the refusal for [Answers], when the request has waited for an object.
 func (d *Decision) Refusal() (r Refusal) {
 	if d.WouldBeRefused() {
 		r = Refusal{d.Auth, d.Reason}
@@ -56,15 +57,15 @@ func (d *Decision) Refusal() (r Refusal) {
 	return r
 }
 
-// serves reports whether the rule answers requests from the cache.
-func (r *Rule) serves() bool { return r.Cache != nil && !r.Cache.Trial }
+// isServed reports whether the rule answers requests from the cache.
+func (r *Rule) isServed() bool { return r.Cache != nil && !r.Cache.Trial }
 
-// tryCache is answer for a rule that isn't served. The request passes as if it had no cache; nothing is fetched for it.
+// tryCache is answerFromCache for a cache on trial. The request passes as if the rule had no cache; nothing is fetched.
 //
 //go:noinline
 func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory) {
 	would := Decision{Device: d.Device}
-	e.answer(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
+	e.answerFromCache(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
 	d.ReloadState = d.ReloadState || would.ReloadState
 	if would.Action != Reply {
 		d.Cache = would.Cache
@@ -72,16 +73,16 @@ func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem 
 	}
 	d.Key = would.Key
 	fields, _ := headermap.ParseFields(would.Headers)
-	for fields.More() {
+	for fields.HasMore() {
 		if name, value := fields.Next(); name == "etag" {
 			d.WouldHit = value
 		}
 	}
 }
 
-// Compare returns what counts a request that would have been answered with the entity-tag held, and that the upstream
-// has answered with another one, "" for none. It compares weakly (RFC 9110, section 8.8.3.2): encodings don't matter.
-func Compare(held, upstream string) Counter {
+// CompareETags returns the counter for a request on trial: held is the cache's entity-tag, upstream the upstream's, ""
+// for none. The comparison is weak (RFC 9110, section 8.8.3.2): encodings don't matter.
+func CompareETags(held, upstream string) Counter {
 	switch {
 	case upstream == "":
 		return WouldHitNoETag
@@ -91,6 +92,5 @@ func Compare(held, upstream string) Counter {
 	return WouldHitDifferent
 }
 
-// ReasonDifferent is the reason of a request, in access logs, that the upstream has answered with another entity-tag
-// than the cache would have.
+// ReasonDifferent is a request's reason in access logs when the upstream's entity-tag differs from the cache's.
 const ReasonDifferent = "gatehouse_would_hit_different"

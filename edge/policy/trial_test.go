@@ -9,8 +9,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// checkTrial checks, for a decision under enforced rules, that the same rules without enforcement judge the request
-// alike and refuse nothing, and that it gets what it would get without auth.
+// checkTrial checks, for a decision under enforced rules, that the same rules on trial judge the request alike and
+// refuse nothing, and that the request gets the answer without auth.
 func checkTrial(t *testing.T, config string, enforced *Decision, m *memory, token Claims, answers Answers,
 	lines ...string) {
 	t.Helper()
@@ -76,8 +76,7 @@ func checkTrial(t *testing.T, config string, enforced *Decision, m *memory, toke
 	}
 }
 
-// TestTrialCache: rules that aren't enforced answer from the cache as if they had no auth, but never with what is one
-// device's.
+// TestTrialCache: rules on trial answer from the cache as without auth, but never with a single device's objects.
 func TestTrialCache(t *testing.T) {
 	const config = `{"credentials": {"id_header": "id", "secret_header": "secret"}, "rules": [
 		{"match": {"prefix": "/me"}, "auth": {"enforce": false}, "cache": {"scope": "device"}},
@@ -126,7 +125,7 @@ func TestTrialCache(t *testing.T) {
 	}
 }
 
-// TestTrialReadings: a request whose readings meet different rules passes, and is counted, unless one is enforced.
+// TestTrialReadings: a request whose readings meet different rules passes, and is counted, unless a rule is enforced.
 func TestTrialReadings(t *testing.T) {
 	const rules = `"credentials": {"basic": true}, "rules": [
 		{"match": {"prefix": "/try/a"}, "auth": {"enforce": false}},
@@ -201,7 +200,7 @@ func TestTrialHost(t *testing.T) {
 	}
 }
 
-// TestWouldDenyNames: each reason has one name of its own.
+// TestWouldDenyNames: each reason has a unique name.
 func TestWouldDenyNames(t *testing.T) {
 	names := map[string]bool{}
 	for r := range reasons {
@@ -214,8 +213,8 @@ func TestWouldDenyNames(t *testing.T) {
 	}
 }
 
-// TestTriedCache: a rule whose cache isn't served decides as without a cache, and tells the entity-tag of what that
-// would have answered.
+// TestTriedCache: a rule with a cache on trial decides as without a cache, and tells the entity-tag of the would-be
+// answer.
 func TestTriedCache(t *testing.T) {
 	const config = `{"credentials": {"id_header": "id", "secret_header": "secret"}, "rules": [
 		{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
@@ -263,12 +262,12 @@ func TestTriedCache(t *testing.T) {
 				for range 3 { // then answers are cached
 					e.Decide(&d, now, &r, m, &Answers{})
 				}
-				if hits, tries := c.Expects(r.rule, CacheHit), c.Expects(r.rule, WouldHitSame); hits ||
+				if hits, tries := c.ExpectsCounter(r.rule, CacheHit), c.ExpectsCounter(r.rule, WouldHitSame); hits ||
 					tries != (c.Rules[r.rule].Cache != nil) {
 					t.Errorf("counts hits: %t, what would be one: %t", hits, tries)
 				}
 				d.WouldHit = strings.Clone(d.WouldHit)
-				return d, e.Vary(&r)
+				return d, e.UpstreamVary(&r)
 			}
 			tried, vary := under(func(r *Rule) { r.Cache.Trial = true })
 			if tried.WouldHit != tt.etag || tried.Cache != tt.cache || (tried.Key != "") != (tt.etag != "") {
@@ -291,7 +290,7 @@ func TestCompare(t *testing.T) {
 		{`"a"`, `"a"`, WouldHitSame}, {`W/"a"`, `"a"`, WouldHitSame}, {`"a"`, `W/"a"`, WouldHitSame},
 		{`"a"`, `"b"`, WouldHitDifferent}, {`"a"`, `a`, WouldHitDifferent}, {`"a"`, "", WouldHitNoETag},
 	} {
-		if got := Compare(tt.held, tt.upstream); got != tt.want {
+		if got := CompareETags(tt.held, tt.upstream); got != tt.want {
 			t.Errorf("%s, %s: got %s, want %s", tt.held, tt.upstream, got, tt.want)
 		}
 	}

@@ -11,16 +11,16 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// VirtualHost has the rules for the hosts of its domains.
+// VirtualHost has the rules for the hosts of some domains.
 type VirtualHost struct {
 	Name string
-	// Domains are hosts, "*.example.com" for each host that ends with ".example.com", or "*" for all. As in Envoy, a
-	// host itself comes first, then the longest end, then "*".
+	// Domains are hosts, "*.example.com" for each host below example.com, or "*" for all. As in Envoy, the host itself
+	// comes first, then the longest suffix, then "*".
 	Domains []string // lower case
 	HostRules
 }
 
-// HostRules decide about the requests of one virtual host, or of all hosts without one.
+// HostRules are the rules of one virtual host, or of all hosts without a virtual host.
 type HostRules struct {
 	First, End  int // the rules are Config.Rules[First:End]
 	Credentials Credentials
@@ -29,10 +29,10 @@ type HostRules struct {
 	DenyByDefault, WouldDenyByDefault bool
 }
 
-// NoVirtualHost is the index of a virtual host for requests that none governs.
+// NoVirtualHost is the index for requests without a virtual host.
 const NoVirtualHost = -1
 
-// HostRules returns the rules of a virtual host by its index, or those of [NoVirtualHost].
+// HostRules returns the rules of a virtual host by index, or of [NoVirtualHost].
 func (c *Config) HostRules(host int) HostRules {
 	if host != NoVirtualHost {
 		return c.VirtualHosts[host].HostRules
@@ -45,12 +45,13 @@ func (c *Config) HostRules(host int) HostRules {
 	return top
 }
 
-// enforcement reports whether some of these rules, or the default, isn't enforced, and whether some is.
-func (c *Config) enforcement(h HostRules) (tries, enforces bool) {
+// findEnforcement reports whether some rule or the default is on trial, and whether some rule or the default is
+// enforced.
+func (c *Config) findEnforcement(h HostRules) (tries, enforces bool) {
 	tries, enforces = h.WouldDenyByDefault, h.DenyByDefault
 	for i := h.First; i < h.End; i++ {
-		tries = tries || c.Rules[i].tries()
-		enforces = enforces || c.Rules[i].enforces()
+		tries = tries || c.Rules[i].isAuthTrial()
+		enforces = enforces || c.Rules[i].enforcesAuth()
 	}
 	return tries, enforces
 }
@@ -61,7 +62,7 @@ func (c *Config) DependsOnHost() bool {
 		slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Cache != nil && r.Cache.PerHost })
 }
 
-// VirtualHostOf returns the index of the virtual host that has a rule, by the rule's index.
+// VirtualHostOf returns the index of a rule's virtual host, by the rule's index.
 func (c *Config) VirtualHostOf(rule int) int {
 	return slices.IndexFunc(c.VirtualHosts, func(h VirtualHost) bool { return h.First <= rule && rule < h.End })
 }
@@ -75,7 +76,7 @@ func (c *Config) RuleField(rule int) string {
 	return fmt.Sprintf("rules[%d]", rule)
 }
 
-// RuleTitle returns the path of a rule's field and, if the rule has one, its name: "rules[0] (products)".
+// RuleTitle returns the path of a rule's field and, if present, the rule's name: "rules[0] (products)".
 func (c *Config) RuleTitle(rule int) string {
 	at, name := c.RuleField(rule), ownName(c.Rules[rule].Name)
 	if strings.HasSuffix(at, "["+name+"]") {
@@ -86,65 +87,65 @@ func (c *Config) RuleTitle(rule int) string {
 
 func virtualHostField(name string) string { return "virtual_hosts." + name }
 
-// ownName returns a rule's name without that of its virtual host.
+// ownName returns a rule's name without the virtual host's.
 func ownName(rule string) string { return rule[strings.IndexByte(rule, '/')+1:] }
 
-// readVirtualHosts appends the virtual hosts and their rules.
-func (c *Config) readVirtualHosts(o *object) {
+// decodeVirtualHosts appends the virtual hosts and their rules.
+func (c *Config) decodeVirtualHosts(o *object) {
 	f, at, v := o.field("virtual_hosts")
 	if v == nil {
 		return
 	}
 	all, ok := v.(map[string]any)
 	if !ok {
-		o.problem(at, "is %s, want an object with a field for each virtual host", kind(v))
+		o.addProblem(at, "is %s, want an object with a field for each virtual host", describeValue(v))
 		return
 	}
 	if len(all) > f.Max {
-		o.problem(at, "has %d entries, at most %d", len(all), f.Max)
+		o.addProblem(at, "has %d entries, at most %d", len(all), f.Max)
 		return
 	}
 	owners := map[string]string{} // of domains
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		at := virtualHostField(name)
 		if !limits.ValidVirtualHost(name) {
-			o.problem(at, "the name is not 1 to %d of a-z, 0-9, _ and -", limits.MaxVirtualHost)
+			o.addProblem(at, "the name is not 1 to %d of a-z, 0-9, _ and -", limits.MaxVirtualHost)
 			continue
 		}
-		m := o.object(at, all[name], f.Fields)
+		m := o.decodeObject(at, all[name], f.Fields)
 		if m.values == nil {
 			continue
 		}
 		h := VirtualHost{Name: name, HostRules: c.HostRules(NoVirtualHost)}
-		h.Domains = m.domains(owners)
+		h.Domains = m.decodeDomains(owners)
 		if m.values["credentials"] != nil {
-			h.Credentials = m.credentials()
+			h.Credentials = m.decodeCredentials()
 		}
 		if m.values["source"] != nil {
-			h.Source = m.source()
+			h.Source = m.decodeSource()
 		}
-		h.DenyByDefault, h.WouldDenyByDefault = m.byDefault()
+		h.DenyByDefault, h.WouldDenyByDefault = m.decodeDefault()
 		h.First = len(c.Rules)
-		c.readRules(&m, name)
+		c.decodeRules(&m, name)
 		h.End = len(c.Rules)
 		c.VirtualHosts = append(c.VirtualHosts, h)
 	}
 	if owner, found := owners["*"]; found && c.HostRules(NoVirtualHost).End > 0 {
-		o.problem("rules", "are never reached: %s has the domain *, which is for all other hosts", owner)
+		o.addProblem("rules", "are never reached: %s has the domain *, which is for all other hosts", owner)
 	}
 }
 
-// domains returns the domains of a virtual host, and adds them to owners.
-func (o *object) domains(owners map[string]string) (domains []string) {
+// decodeDomains returns the domains of a virtual host, and adds the domains to owners.
+func (o *object) decodeDomains(owners map[string]string) (domains []string) {
 	f, at, v := o.field("domains")
 	if v == nil {
-		if o.sound() {
-			o.problem(at, "is missing: %s", f.IfEmpty)
+		if o.isSound() {
+			o.addProblem(at, "is missing: %s", f.IfEmpty)
 		}
 		return nil
 	}
-	shared := map[string][]int{} // indexes of domains, by their other owner
-	list := o.texts("domains")
+	shared := map[string][]int{} // indexes of domains, by the first owner
+	list := o.readTexts("domains")
 	for i, domain := range list {
 		switch owner := owners[domain]; owner {
 		case "":
@@ -153,7 +154,7 @@ func (o *object) domains(owners map[string]string) (domains []string) {
 				domains = append(domains, domain)
 			}
 		case o.at:
-			o.problem(fmt.Sprintf("%s[%d]", at, i), "%q is listed twice", domain)
+			o.addProblem(fmt.Sprintf("%s[%d]", at, i), "%q is listed twice", domain)
 		default:
 			shared[owner] = append(shared[owner], i)
 		}
@@ -164,13 +165,13 @@ func (o *object) domains(owners map[string]string) (domains []string) {
 		if len(these) > 1 {
 			text += fmt.Sprintf(", and so are %d more", len(these)-1)
 		}
-		o.problem(fmt.Sprintf("%s[%d]", at, these[0]), "%s", text)
+		o.addProblem(fmt.Sprintf("%s[%d]", at, these[0]), "%s", text)
 	}
 	return domains
 }
 
-// notDomain returns what is wrong with a domain, "" if nothing is.
-func notDomain(domain string) string {
+// domainProblem returns the problem of a domain, "" for none.
+func domainProblem(domain string) string {
 	host, wild := strings.CutPrefix(domain, "*.")
 	switch {
 	case domain == "*":
@@ -194,39 +195,40 @@ func notDomain(domain string) string {
 
 // virtualHostTable finds the virtual host of a host.
 type virtualHostTable struct {
-	exact map[string]place
-	ends  map[string]place // by the domain without its "*"
-	any   place            // of the domain "*"
+	exact map[string]matchedDomain
+	ends  map[string]matchedDomain // by the domain without "*"
+	any   matchedDomain            // of the domain "*"
 }
 
-// FindVirtualHost returns a function that returns the index of the virtual host of a host, in lower case and without
-// its port, or [NoVirtualHost].
+// FindVirtualHost returns a function from a host, in lower case and without port, to the index of the virtual host, or
+// [NoVirtualHost].
 func (c *Config) FindVirtualHost() func(host string) int {
 	table := newVirtualHostTable(c.VirtualHosts)
-	return func(host string) int { return table.find(host).host }
+	return func(host string) int { return table.findDomain(host).host }
 }
 
-// place is the index of a virtual host and of one of its domains.
-type place struct{ host, domain int }
+// matchedDomain is the index of a virtual host and the index of a domain of the host.
+type matchedDomain struct{ host, domain int }
 
 func newVirtualHostTable(hosts []VirtualHost) *virtualHostTable {
-	t := &virtualHostTable{exact: map[string]place{}, ends: map[string]place{}, any: place{host: NoVirtualHost}}
+	t := &virtualHostTable{exact: map[string]matchedDomain{}, ends: map[string]matchedDomain{},
+		any: matchedDomain{host: NoVirtualHost}}
 	for i := range hosts {
 		for j, domain := range hosts[i].Domains {
 			if end, wild := strings.CutPrefix(domain, "*"); !wild {
-				t.exact[domain] = place{i, j}
+				t.exact[domain] = matchedDomain{i, j}
 			} else if end != "" {
-				t.ends[end] = place{i, j}
+				t.ends[end] = matchedDomain{i, j}
 			} else {
-				t.any = place{i, j}
+				t.any = matchedDomain{i, j}
 			}
 		}
 	}
 	return t
 }
 
-// find returns the place of a host, in lower case and without its port, or of a request without one.
-func (t *virtualHostTable) find(host string) place {
+// findDomain returns the matching domain of a host, in lower case and without port; "" for a request without a host.
+func (t *virtualHostTable) findDomain(host string) matchedDomain {
 	if p, found := t.exact[host]; found {
 		return p
 	}
@@ -243,28 +245,28 @@ func (t *virtualHostTable) find(host string) place {
 	return t.any
 }
 
-// governor is what an engine needs for the requests of one virtual host, or of all hosts without one.
+// governor is an engine's data for the requests of one virtual host, or of all hosts without a virtual host.
 type governor struct {
 	HostRules
 	name    string // of the virtual host, "" for none
-	refusal Reason // of requests that no rule matches, unless these pass
-	// judgesAll means that requests that no rule matches need a decision.
-	judgesAll bool
-	// tries means that some rule, or the default, isn't enforced, and enforces that some is.
-	tries, enforces bool
-	readings        readings // of the last path that isn't plain
-	known           knownHeaders
+	refusal Reason // of requests without a matching rule, unless the default passes them
+	// decidesUnmatched means that requests without a matching rule need a decision.
+	decidesUnmatched bool
+	// hasTrial means that some rule or the default isn't enforced, hasEnforced that some rule or the default is.
+	hasTrial, hasEnforced bool
+	readings              readings // of the last path that wasn't plain
+	known                 knownHeaders
 	// secret and apiKey are the headers with the secret or API key, which no upstream gets from an authenticated
 	// request.
 	secret, apiKey []string
-	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
+	// varyCredential and varyEncodedCredential are the Vary of answers to requests with a credential.
 	varyCredential, varyEncodedCredential string
 }
 
 func newGovernor(c *Config, name string, rules HostRules) *governor {
 	g := &governor{HostRules: rules, name: name, refusal: DefaultDeny}
-	g.judgesAll = g.DenyByDefault || g.WouldDenyByDefault
-	g.tries, g.enforces = c.enforcement(rules)
+	g.decidesUnmatched = g.DenyByDefault || g.WouldDenyByDefault
+	g.hasTrial, g.hasEnforced = c.findEnforcement(rules)
 	g.readings = newReadings(c.Rules[g.First:g.End])
 	g.known = newKnownHeaders(&g.Credentials, slices.ContainsFunc(c.Rules[g.First:g.End],
 		func(r Rule) bool { return r.Cache != nil && r.Cache.Languages != nil }))
@@ -274,37 +276,37 @@ func newGovernor(c *Config, name string, rules HostRules) *governor {
 	return g
 }
 
-// hosts finds the governor of each request.
-type hosts struct {
-	table     *virtualHostTable
-	all       []*governor    // by virtual host
-	none      *governor      // for hosts without one
-	ambiguous *governor      // for requests whose host is ambiguous
-	host      string         // of the last request, "" if it has none or is ambiguous; in recent
-	place     place          // of the last request
-	recent    [64]recentHost // by the hash of the authority
-	last      *recentHost    // of the last request that has one, in recent
+// governors finds the governor of each request.
+type governors struct {
+	table         *virtualHostTable
+	byVirtualHost []*governor    // by virtual host
+	topLevel      *governor      // for hosts without a virtual host
+	ambiguous     *governor      // for requests whose host is ambiguous
+	host          string         // of the last request, in recent; "" for no host, or an ambiguous one
+	matched       matchedDomain  // of the last request
+	recent        [64]recentHost // by the hash of the authority
+	last          *recentHost    // of the last request with a host, in recent
 }
 
-// recentHost is what a valid authority means. Its slices are reused, so that other hosts cost no garbage.
+// recentHost is the host of a valid authority. The slices are reused, so new hosts cost no garbage.
 type recentHost struct {
 	authority, host []byte
-	place           place
+	matched         matchedDomain
 }
 
-// newHosts returns nil if nothing depends on the host.
-func newHosts(c *Config, none *governor) *hosts {
+// newGovernors returns nil if nothing depends on the host.
+func newGovernors(c *Config, none *governor) *governors {
 	if !c.DependsOnHost() {
 		return nil
 	}
-	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}
+	h := &governors{table: newVirtualHostTable(c.VirtualHosts), topLevel: none, ambiguous: none}
 	h.last = &h.recent[0]
-	tries, enforces := none.tries, none.enforces
+	tries, enforces := none.hasTrial, none.hasEnforced
 	for i := range c.VirtualHosts {
 		g := newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules)
-		h.all = append(h.all, g)
-		tries = tries || g.tries
-		enforces = enforces || g.enforces
+		h.byVirtualHost = append(h.byVirtualHost, g)
+		tries = tries || g.hasTrial
+		enforces = enforces || g.hasEnforced
 	}
 	if len(c.VirtualHosts) > 0 {
 		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: enforces, WouldDenyByDefault: tries && !enforces})
@@ -313,13 +315,13 @@ func newHosts(c *Config, none *governor) *hosts {
 	return h
 }
 
-// governor returns what decides about a request with these headers.
+// findGovernor returns the governor of a request with these headers.
 //
 //go:noinline
-func (h *hosts) governor(fields headermap.Fields) *governor {
-	h.host, h.place = "", place{host: NoVirtualHost}
+func (h *governors) findGovernor(fields headermap.Fields) *governor {
+	h.host, h.matched = "", matchedDomain{host: NoVirtualHost}
 	authority, lines := "", 0
-	for fields.More() {
+	for fields.HasMore() {
 		if name, value := fields.Next(); name == ":authority" || name == "host" {
 			authority = value
 			lines++
@@ -328,22 +330,22 @@ func (h *hosts) governor(fields headermap.Fields) *governor {
 	switch {
 	case lines > 1:
 		return h.ambiguous
-	case authority != "" && !h.know(authority):
+	case authority != "" && !h.lookUpAuthority(authority):
 		return h.ambiguous
 	case authority != "":
-		h.host, h.place = view(h.last.host), h.last.place
+		h.host, h.matched = asString(h.last.host), h.last.matched
 	default:
-		h.place = h.table.find("")
+		h.matched = h.table.findDomain("")
 	}
-	if h.place.host != NoVirtualHost {
-		return h.all[h.place.host]
+	if h.matched.host != NoVirtualHost {
+		return h.byVirtualHost[h.matched.host]
 	}
-	return h.none
+	return h.topLevel
 }
 
-// know makes last the entry of an authority. It returns false for what proxies and upstreams may read as different
-// hosts.
-func (h *hosts) know(authority string) bool {
+// lookUpAuthority makes last the entry of an authority. It returns false for an authority that proxies and upstreams
+// may read as different hosts.
+func (h *governors) lookUpAuthority(authority string) bool {
 	if string(h.last.authority) == authority {
 		return true
 	}
@@ -359,53 +361,53 @@ func (h *hosts) know(authority string) bool {
 			return false
 		}
 		m.authority = append(m.authority, authority...)
-		m.place = h.table.find(view(m.host))
+		m.matched = h.table.findDomain(asString(m.host))
 	}
 	h.last = m
 	return true
 }
 
-// enter makes g the governor of the request.
+// setGovernor makes g the governor of the request.
 //
 //go:noinline
-func (e *Engine) enter(g *governor) {
-	if g != e.by {
-		e.by, e.known = g, g.known
+func (e *Engine) setGovernor(g *governor) {
+	if g != e.governor {
+		e.governor, e.known = g, g.known
 	}
 }
 
-// appendSpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for the
-// objects of a host; false if the request has no host.
+// appendKeySpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for
+// the objects of a host; false if the request has no host.
 //
 //go:noinline
-func (e *Engine) appendSpace(dst []byte, c *Cache) ([]byte, bool) {
+func (e *Engine) appendKeySpace(dst []byte, c *Cache) ([]byte, bool) {
 	host := ""
 	if c.PerHost {
-		if host = e.hosts.host; host == "" {
+		if host = e.governors.host; host == "" {
 			return dst, false
 		}
 	}
-	return objectkey.AppendOfVirtualHost(dst, e.by.name, host, ""), true
+	return objectkey.AppendOfVirtualHost(dst, e.governor.name, host, ""), true
 }
 
-// VirtualHost returns the index of the virtual host of the last request that was located, or [NoVirtualHost], and the
-// domain that its host matched.
+// VirtualHost returns the index of the virtual host of the last located request, or [NoVirtualHost], and the domain
+// that the request's host matched.
 func (e *Engine) VirtualHost() (host int, domain string) {
-	if e.hosts == nil || e.hosts.place.host == NoVirtualHost {
+	if e.governors == nil || e.governors.matched.host == NoVirtualHost {
 		return NoVirtualHost, ""
 	}
-	p := e.hosts.place
+	p := e.governors.matched
 	return p.host, e.config.VirtualHosts[p.host].Domains[p.domain]
 }
 
-// Source tells where to find the client's address of the last request that was located.
-func (e *Engine) Source() *Source { return &e.by.Source }
+// Source tells where to find the client's address of the last located request.
+func (e *Engine) Source() *Source { return &e.governor.Source }
 
-// ValidPort reports whether a host can have this port: at most 5 digits. It may have none (RFC 3986, section 3.2.3).
+// ValidPort reports whether port can be a host's port: at most 5 digits, perhaps none (RFC 3986, section 3.2.3).
 func ValidPort(port string) bool { return len(port) <= 5 && strings.Trim(port, "0123456789") == "" }
 
-// appendHost appends the host of an authority to dst, in lower case and without its port. It returns false for what
-// proxies and upstreams may read as different hosts.
+// appendHost appends the host of an authority to dst, in lower case and without port. It returns false for an authority
+// that proxies and upstreams may read as different hosts.
 func appendHost(dst []byte, authority string) ([]byte, bool) {
 	end := len(authority)
 	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
@@ -422,5 +424,5 @@ func appendHost(dst []byte, authority string) ([]byte, bool) {
 		}
 		dst = append(dst, c)
 	}
-	return dst, limits.ValidHost(view(dst[start:]))
+	return dst, limits.ValidHost(asString(dst[start:]))
 }

@@ -278,7 +278,7 @@ func TestAmbiguousHostPassesUnprotected(t *testing.T) {
 	}
 }
 
-// TestVirtualHostDecides: rules, default, credentials and secret header are those of one virtual host.
+// TestVirtualHostDecides: rules, default, credentials and secret header come from a single virtual host.
 func TestVirtualHostDecides(t *testing.T) {
 	m := newMemory()
 	m.verdict("dev", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
@@ -322,8 +322,8 @@ func TestVirtualHostDecides(t *testing.T) {
 				(d.Device != "") != (tt.secret != nil) {
 				t.Errorf("%s: device %q, removes %q; want %q", tt.name, d.Device, got, tt.secret)
 			}
-			if tt.name == "shop" && e.Vary(&r) != "authorization" {
-				t.Errorf("%s: varies by %q", tt.name, e.Vary(&r))
+			if tt.name == "shop" && e.UpstreamVary(&r) != "authorization" {
+				t.Errorf("%s: varies by %q", tt.name, e.UpstreamVary(&r))
 			}
 			if d.Status == 401 {
 				want := `Device realm="gatehouse"`

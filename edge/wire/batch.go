@@ -15,10 +15,10 @@ import (
 //	16  u64  replaces: the epoch that shared memory must hold, 0 for none; mostly the same one
 //	24  operations × (u8 region, 3 zero, u32 index, u32 length, record)
 //
-// A batch is applied whole and in order, or not at all: not if it is malformed, and not if shared memory holds another
-// epoch than it replaces. So a late takeover, after another one, changes nothing. The answer is the current state
-// record: 200 if the batch was applied, 409 if the epoch was another (with an empty answer if there is no state), 400
-// with a line of text if it was malformed.
+// A batch is applied whole and in order, or not at all: not if malformed, and not if shared memory holds another epoch
+// than replaces. So a late takeover, after another takeover, changes nothing. The answer is the current state record:
+// 200 after the batch was applied, 409 for another epoch (with an empty answer if there is no state), 400 with a line
+// of text for a malformed batch.
 const (
 	batchSize = 24
 	opSize    = 12
@@ -27,21 +27,20 @@ const (
 // Batch is a parsed sequence of records to write.
 type Batch struct {
 	Epoch    uint64
-	Replaces uint64 // the epoch that the memory must hold, 0 for none
+	Replaces uint64 // the memory's required epoch, 0 for none
 	count    uint32
 	ops      []byte
 }
 
-// BeginBatch starts a batch in dst, for a memory that holds the epoch replaces;
-// [AppendOp] adds to it.
+// BeginBatch starts a batch in dst, for a memory with the epoch replaces; [AppendOp] adds records.
 func BeginBatch(dst []byte, epoch, replaces uint64) []byte {
 	dst = append(dst, Layout, 0, 0, 0, 0, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, epoch)
 	return binary.LittleEndian.AppendUint64(dst, replaces)
 }
 
-// AppendOp adds one record to the batch that begins at the start of b. write appends the record to its argument and
-// returns the result.
+// AppendOp adds one record to the batch at the start of b. write appends the record to its argument and returns the
+// result.
 func AppendOp(b []byte, region Region, index uint32, write func(dst []byte) []byte) []byte {
 	b = append(b, byte(region), 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, index)
@@ -93,8 +92,8 @@ func ParseBatch(b []byte) (Batch, error) {
 	return batch, nil
 }
 
-// checkOp returns an error for a record that no reader could use. It reads a whole state record: with a bad one the
-// edge would use an old one for ever.
+// checkOp returns an error for a record that no reader could use. It reads a whole state record: with a bad state, the
+// edge would use an old state for ever.
 func checkOp(region Region, index uint32, record []byte, epoch uint64) error {
 	if err := checkEpoch(record, region, epoch); err != nil || region != RegionState {
 		return err
@@ -109,7 +108,7 @@ func checkOp(region Region, index uint32, record []byte, epoch uint64) error {
 // Len returns the number of operations.
 func (b *Batch) Len() int { return int(b.count) }
 
-// Op is one record and its place. The record refers to the batch.
+// Op is one record with its place. The record refers to the batch.
 type Op struct {
 	Region Region
 	Index  uint32

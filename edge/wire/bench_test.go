@@ -9,8 +9,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// lookups are those of a request: a bucket of four entries, the mean that tables are sized for, in which the last one
-// is looked up.
+// lookups are the lookups of a request, in a bucket of four entries, the mean in sized tables; the last entry is looked
+// up.
 type lookups struct {
 	objects, verdicts, body []byte
 	object                  Object
@@ -35,7 +35,7 @@ func newLookups() *lookups {
 	return l
 }
 
-// Sinks, so that the compiler does not remove a lookup.
+// Sinks: they keep the compiler from removing a lookup.
 var (
 	sinkErr    error
 	sinkStatus CredentialStatus

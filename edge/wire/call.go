@@ -20,7 +20,7 @@ import (
 type VerifyRequest struct {
 	DeviceID string // at most limits.MaxDeviceID bytes
 	Secret   string // at most limits.MaxSecret bytes; "" with a session
-	// Source is the client's IP address as text, "" if the edge doesn't know it.
+	// Source is the client's IP address as text, "" if unknown to the edge.
 	Source string
 	// Session identifies the record that a token was issued for, at most limits.MaxSession bytes; "" for a credential.
 	Session string
@@ -28,7 +28,7 @@ type VerifyRequest struct {
 
 const verifyRequestSize = 5
 
-// MaxSource is the length of the longest IP address as text: an IPv6 address that ends in an IPv4 one.
+// MaxSource is the length of the longest IP address as text: an IPv6 address with an IPv4 address at the end.
 const MaxSource = 45
 
 // AppendVerifyRequest appends the request to dst.
@@ -37,7 +37,7 @@ func AppendVerifyRequest(dst []byte, r *VerifyRequest) []byte {
 	return append(append(append(append(dst, r.DeviceID...), r.Secret...), r.Source...), r.Session...)
 }
 
-// ParseVerifyRequest reads a request; nothing in it refers to b.
+// ParseVerifyRequest reads a request, without references to b.
 func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 	if err := checkMessage("verify request", b, verifyRequestSize); err != nil {
 		return VerifyRequest{}, err
@@ -55,7 +55,7 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 }
 
 // Network returns the part of an address that identifies a source: an IPv4 address, or the /64 of an IPv6 address,
-// within which a client can choose any. It returns false if text is not an address.
+// within which a client can choose any address. It returns false if text is not an address.
 func Network(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -81,8 +81,8 @@ type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
 	// ThrottleMS is how long the edge need not ask about other credentials from this source, see [Network]. With
-	// Unavailable, those of new devices are refused meanwhile; with Throttled, all secrets of this device; with Deny, all
-	// but its right one.
+	// Unavailable, credentials of new devices are refused meanwhile; with Throttled, all secrets of this device; with
+	// Deny, all secrets but the right one.
 	ThrottleMS  uint32
 	Permissions uint64
 	Epoch       uint64
@@ -143,7 +143,7 @@ func AppendSessionResponse(dst []byte, r *SessionResponse) []byte {
 	return append(dst, r.Body...)
 }
 
-// ParseSessionResponse reads a response, whose body refers to b.
+// ParseSessionResponse reads a response; the body refers to b.
 func ParseSessionResponse(b []byte) (SessionResponse, error) {
 	if err := checkMessage("session response", b, sessionResponseSize); err != nil {
 		return SessionResponse{}, err
@@ -159,8 +159,8 @@ func ParseSessionResponse(b []byte) (SessionResponse, error) {
 	return r, nil
 }
 
-// FetchResponse answers POST /v1/fetch, whose body is a cache key: the object as an objects record of one entry, or of
-// none if it isn't in Redis, and its bodies.
+// FetchResponse answers POST /v1/fetch, whose body is a cache key: the object as an objects record of one entry, or an
+// empty record if Redis has no object, and the bodies.
 //
 //	0  u8   layout version
 //	1  3    zero
@@ -174,8 +174,8 @@ type FetchResponse struct {
 
 const fetchResponseSize = 8
 
-// AppendFetchResponse appends the response to dst; nil o means that there is no such object. bodies are in the order of
-// o's variants, with their lengths. The entry's tag is 0: the calling edge may have another placement key.
+// AppendFetchResponse appends the response to dst; a nil o means a missing object. bodies are in the order of o's
+// variants, with the variants' lengths. The entry's tag is 0: the calling edge may have another placement key.
 func AppendFetchResponse(dst []byte, epoch uint64, o *Object, bodies [][]byte) []byte {
 	dst = append(dst, Layout, 0, 0, 0, 0, 0, 0, 0)
 	start := len(dst)
@@ -192,7 +192,7 @@ func AppendFetchResponse(dst []byte, epoch uint64, o *Object, bodies [][]byte) [
 	return dst
 }
 
-// ParseFetchResponse reads a response, which refers to b.
+// ParseFetchResponse reads a response; the result refers to b.
 func ParseFetchResponse(b []byte) (FetchResponse, error) {
 	if err := checkMessage("fetch response", b, fetchResponseSize); err != nil {
 		return FetchResponse{}, err
@@ -212,8 +212,8 @@ func ParseFetchResponse(b []byte) (FetchResponse, error) {
 	return r, nil
 }
 
-// Body returns the bytes of the i-th variant of o, the object in Record, or nil if the response is too short for it.
-// They refer to the response.
+// Body returns the bytes of the i-th variant of o, the object in Record, or nil if the response is too short. The bytes
+// refer to the response.
 func (r *FetchResponse) Body(o *Object, i int) []byte {
 	at := uint64(0)
 	for _, v := range o.Variants()[:i] {
@@ -227,14 +227,14 @@ func (r *FetchResponse) Body(o *Object, i int) []byte {
 }
 
 // A hit report is the body of POST /v1/hits: keys that were answered from shared memory, one for each sampled hit. The
-// sidecar uses them to choose what stays in memory.
+// sidecar uses the keys to choose the objects to keep.
 //
 //	0  u8  layout version
 //	1  3   zero
 //	4      keys × (u16 length, key)
 const hitsSize = 4
 
-// BeginHits starts a hit report in dst; [AppendHit] adds to it.
+// BeginHits starts a hit report in dst; [AppendHit] adds keys.
 func BeginHits(dst []byte) []byte { return append(dst, Layout, 0, 0, 0) }
 
 // AppendHit adds a key, at most limits.MaxKey bytes, to a report.

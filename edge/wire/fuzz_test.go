@@ -13,7 +13,7 @@ import (
 // Whatever a reader accepts, the writers write again byte for byte, except reserved bytes, which readers ignore. The
 // fuzz targets zero those first.
 
-// seed adds every golden, so that each target also starts with input that it must refuse.
+// seed adds every golden: each target also starts with input to refuse.
 func seed(f *testing.F, add func(b []byte)) {
 	for _, s := range samples() {
 		add(goldenBytes(f, s.name))
@@ -22,7 +22,7 @@ func seed(f *testing.F, add func(b []byte)) {
 	add(make([]byte, MinRecord))
 }
 
-// epochOf returns the epoch in a record, so that lookups pass the comparison.
+// epochOf returns the epoch in a record, for lookups that pass the comparison.
 func epochOf(rec []byte) uint64 {
 	if len(rec) < 16 {
 		return 0
@@ -93,7 +93,7 @@ func FuzzFindObject(f *testing.F) {
 	})
 }
 
-// rewrites returns a function that reports whether an entry is what the writer makes of o.
+// rewrites returns a function that reports whether an entry is the writer's encoding of o.
 func rewrites(tag uint32, o *Object) func(entry []byte) bool {
 	want := AppendObject(nil, tag, o)
 	return func(e []byte) bool {

@@ -9,27 +9,27 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// Keys are an epoch's two secrets. They exist in the sidecar and in shared memory only.
+// Keys are an epoch's two secrets, known to the sidecar and in shared memory only.
 type Keys struct {
-	// Placement seeds the hash that places objects, so that nobody can fill one bucket by the choice of keys.
+	// Placement seeds the hash that places objects: nobody can fill one bucket by the choice of keys.
 	Placement [16]byte
 	// Credential is the key of the digests of verdicts.
 	Credential [16]byte
 }
 
-// Place returns the bucket of an object with this cache key among buckets buckets, and the tag of its entry, which
+// Place returns an object's bucket, for the cache key, among buckets buckets, and the tag of the object's entry, which
 // readers compare before the keys.
 func (k *Keys) Place(key string, buckets uint32) (bucket, tag uint32) {
 	h := siphash.Hash(half(k.Placement, 0), half(k.Placement, 8), bytesOf(key))
 	return reduce(uint32(h), buckets), uint32(h >> 32)
 }
 
-// Digest is a keyed digest of a device id and its secret or session.
+// Digest is a keyed digest of a device id and a secret or session.
 type Digest [16]byte
 
-// Digest returns SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random credential key. With the key
-// it is a pseudo-random function: without the key nobody can find two credentials with one digest, or learn anything
-// from a digest. It panics if id or secret exceeds its limit, which callers check when they read them.
+// Digest returns SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random credential key: a
+// pseudo-random function. Without the key nobody can find two credentials with the same digest, or learn anything from
+// a digest. Digest panics if id or secret exceeds the limit; callers check the limits when they read both.
 func (k *Keys) Digest(id, secret string) Digest {
 	if len(secret) > limits.MaxSecret {
 		panic("wire: credential over its limits")
@@ -37,8 +37,8 @@ func (k *Keys) Digest(id, secret string) Digest {
 	return k.digest(uint32(len(id)), id, secret)
 }
 
-// sessionMark is set in the length of the id, which is far shorter, if a session follows: so no secret has the digest
-// of a session, whatever its bytes.
+// sessionMark is set in the length of the id, which is far shorter, if a session follows: no secret, with any bytes,
+// has the digest of a session.
 const sessionMark = 1 << 31
 
 // SessionDigest returns the digest of a device id and a token's session; see [VerifyRequest].
@@ -63,10 +63,10 @@ func (k *Keys) digest(length uint32, id, shown string) Digest {
 	return d
 }
 
-// Device returns the bucket of a device among buckets buckets, and the tag of its entry. They are SipHash-2-4-128 of
-// u32 2^32-1, id, under the credential key: no id is that long, so they reveal nothing about a credential's digest. The
-// bucket is derived from the second half, the tag is the first half without its two lowest bits. It panics if id
-// exceeds its limit, which callers check when they read it.
+// Device returns a device's bucket among buckets buckets, and the tag of the device's entry. Both are SipHash-2-4-128
+// of u32 2^32-1, id, under the credential key: no id has this length, so bucket and tag reveal nothing about a
+// credential's digest. The bucket is derived from the second half; the tag is the first half without the two lowest
+// bits. Device panics if id exceeds the limit; callers check the limit when they read id.
 func (k *Keys) Device(id string, buckets uint32) (bucket uint32, tag uint64) {
 	if len(id) > limits.MaxDeviceID {
 		panic("wire: device id over its limit")

@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// Encoding is a content coding that a publisher can store.
+// Encoding is a content coding for publishers.
 type Encoding = coding.Encoding
 
 // The content codings of stored bodies.
@@ -20,7 +20,7 @@ const (
 	Encodings = coding.Encodings
 )
 
-// Variant is the place of one encoding of an object.
+// Variant is the place of an object's body in one encoding.
 type Variant struct {
 	Encoding Encoding
 	Slot     uint32
@@ -32,17 +32,16 @@ type Variant struct {
 type Object struct {
 	Key     string
 	Version uint64
-	// PublishedMS is when it was published, unix ms; if Redis's clock is ahead, when the sidecar first got it.
+	// PublishedMS is the time of publication, unix ms; if Redis's clock is ahead, of the first receipt by the sidecar.
 	PublishedMS int64
-	// TTLMS is the freshness lifetime counted from PublishedMS, ms; 0 means that the
-	// object is fresh until it changes.
+	// TTLMS is the freshness lifetime counted from PublishedMS, ms; 0: fresh until changed.
 	TTLMS       uint64
-	ETag        string // strong, with its quotes
+	ETag        string // strong, with quotes
 	ContentType string
 	Stale       bool // purged softly: as good as expired
-	// Tags has a bit for each tag, which it may share with others, see [Purge].
+	// Tags has a bit for each tag; several tags may share a bit, see [Purge].
 	Tags uint32
-	// Status is the status code, one of [limits.ValidStatus]; 0 means 200.
+	// Status is the status code, a [limits.ValidStatus]; 0 means 200.
 	Status uint16
 	// Headers are the publisher's lines "name: value", joined by LF, with names in lower case.
 	Headers  string
@@ -53,7 +52,7 @@ type Object struct {
 // Variants returns the stored encodings, 1 to 4; the slice belongs to the object.
 func (o *Object) Variants() []Variant { return o.variants[:o.count] }
 
-// AddVariant adds one encoding; it panics if there are more than [Encodings].
+// AddVariant adds an encoding; it panics beyond [Encodings].
 func (o *Object) AddVariant(v Variant) {
 	o.variants[o.count] = v
 	o.count++
@@ -96,11 +95,11 @@ func AppendObject(dst []byte, tag uint32, o *Object) []byte {
 	return append(append(append(append(dst, o.Key...), o.ETag...), o.ContentType...), o.Headers...)
 }
 
-// FinishRecord pads the record that starts at start to [MinRecord].
+// FinishRecord pads the record from start on to [MinRecord].
 func FinishRecord(dst []byte, start int) []byte { return pad(dst, start) }
 
-// FindObject looks up key in a bucket. It allocates nothing; the object refers to rec. For a nil rec, which the store
-// returns for a place never written, it returns [ErrNotFound].
+// FindObject looks up key in a bucket. It allocates nothing; the object refers to rec. For a nil rec, of a place never
+// written, it returns [ErrNotFound].
 func FindObject(rec []byte, epoch uint64, tag uint32, key string) (Object, error) {
 	if rec == nil {
 		return Object{}, ErrNotFound
@@ -128,7 +127,7 @@ func FindObject(rec []byte, epoch uint64, tag uint32, key string) (Object, error
 	return Object{}, ErrNotFound
 }
 
-// parseObject reads one entry, at least objectSize long.
+// parseObject reads an entry, at least objectSize long.
 func parseObject(b []byte) (Object, error) {
 	o := Object{
 		Version:     binary.LittleEndian.Uint64(b[8:]),
@@ -169,7 +168,7 @@ func parseObject(b []byte) (Object, error) {
 // bodySize is the size of a body record without the body.
 const bodySize = 24
 
-// AppendBody appends the record of one encoding to dst; a stamp of 0 and no bytes is a tombstone. It copies body.
+// AppendBody appends the record of an encoding to dst, with a copy of body; a stamp of 0 and no bytes is a tombstone.
 func AppendBody(dst []byte, epoch, stamp uint64, body []byte) []byte {
 	start := len(dst)
 	dst = appendHeader(dst, RegionBodies, 0, uint32(len(body)), epoch)
@@ -177,7 +176,7 @@ func AppendBody(dst []byte, epoch, stamp uint64, body []byte) []byte {
 	return pad(append(dst, body...), start)
 }
 
-// IsBlank reports whether a body record is a tombstone, which [FindBody] treats like none.
+// IsBlank reports whether a body record is a tombstone, which [FindBody] doesn't find.
 func IsBlank(rec []byte) bool {
 	return len(rec) == MinRecord && binary.LittleEndian.Uint32(rec[4:]) == 0 && binary.LittleEndian.Uint64(rec[16:]) == 0
 }

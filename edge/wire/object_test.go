@@ -75,7 +75,7 @@ func TestObjectRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFindObjectWholeKey checks that only the whole key finds an object, whatever its tag.
+// TestFindObjectWholeKey checks that only the whole key finds an object, with any tag.
 func TestFindObjectWholeKey(t *testing.T) {
 	rec := bucket([]uint32{testTag}, []Object{productObject})
 	key := productObject.Key
@@ -132,8 +132,8 @@ func TestFindObjectMalformed(t *testing.T) {
 	}
 }
 
-// fiveVariants returns an entry whose lengths are consistent with one variant more than there are codings: the codec's
-// output with one variant, and 80 bytes of its key declared as four more.
+// fiveVariants returns an entry with lengths for one variant more than there are codings: the codec's output with one
+// variant, and 80 bytes of the key declared as four more.
 func fiveVariants() []byte {
 	o := object(Object{Key: strings.Repeat("\x00", 99) + "/"}, Variant{})
 	return edited(bucket([]uint32{testTag}, []Object{o}), set8(16+36, 5), set16(16+32, 100-80))
@@ -165,8 +165,8 @@ func TestFindBodyTombstone(t *testing.T) {
 	}
 }
 
-// TestFindBodyNeverAnother checks that a slot with another body than the entry names, because one of the two was
-// written since, is not an answer.
+// TestFindBodyNeverAnother checks that a slot with another body than the entry's is not an answer: entry or slot was
+// written since.
 func TestFindBodyNeverAnother(t *testing.T) {
 	good := AppendBody(nil, testEpoch, 101, []byte("hello"))
 	named := Variant{Identity, 11, 5, 101}

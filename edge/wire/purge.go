@@ -12,16 +12,16 @@ import (
 // MaxPurges is the maximum number of purges in a state.
 const MaxPurges = 8
 
-// Purge is a purge that is under way. The sidecar removes or marks the objects that it concerns one by one, which takes
-// a while for many; from the first moment no reader may find them.
+// Purge is a purge under way. The sidecar removes or marks the affected objects one by one, which takes a while for
+// many objects; from the first moment no reader may find them.
 type Purge struct {
-	// Stamps has one for each shard in which the purge is under way, see [Stamp]: the greatest of bodies before it.
-	// Objects of other shards, and those with a greater one, are not concerned.
+	// Stamps has, for each shard of the purge, the greatest stamp of a body before the purge, see [Stamp]. Objects of
+	// other shards, or with a greater stamp, are not affected.
 	Stamps []uint64
-	// Tags has the bit of the purge's tag, and concerns objects with that bit; 0: with any tags. Tags share bits, so for
-	// a moment a purge concerns more objects than it removes: of those with one other tag, one in 32.
+	// Tags has the bit of the purge's tag, and affects objects with this bit; 0: with any tags. Tags share bits: for a
+	// moment a purge affects more objects than are removed, of objects with one other tag, one in 32.
 	Tags uint32
-	// Soft: the objects are stale. Otherwise there are none.
+	// Soft: the objects are stale; otherwise removed.
 	Soft bool
 	// VirtualHost is the name of the objects' virtual host, "" for none.
 	VirtualHost string
@@ -34,7 +34,7 @@ const (
 	purgeSize = 9  // without stamps and texts
 )
 
-// Stamp returns the stamp of body number n, which belongs to an object of this shard.
+// Stamp returns the stamp of body number n of an object of this shard.
 func Stamp(n uint64, shard int) uint64 { return n*limits.MaxShards + uint64(shard) }
 
 // Concerns reports whether p concerns o.
@@ -52,7 +52,7 @@ func (p *Purge) Concerns(o *Object) bool {
 // Purging reports whether a state has purges.
 func Purging(rec []byte) bool { return len(rec) >= stateSize && rec[purgesAt] != 0 }
 
-// ParsePurges reads the purges of a state; nothing in them refers to rec. A record that [ParseState] refuses has none.
+// ParsePurges reads the purges of a state, without references to rec; none for a record that [ParseState] refuses.
 func ParsePurges(rec []byte) []Purge {
 	if !Purging(rec) {
 		return nil

@@ -48,8 +48,8 @@ func unread(sample, name string) bool {
 	return false
 }
 
-// TestNumbersSizeNoAllocation replaces each number of each sample by the largest one, and by some other large ones: no
-// reader allocates by what a peer claims, rather than by what the peer sent.
+// TestNumbersSizeNoAllocation replaces each number of each sample by the largest number, and by other large numbers:
+// readers allocate by the bytes received, not by a peer's claims.
 func TestNumbersSizeNoAllocation(t *testing.T) {
 	for _, s := range samples() {
 		b := s.append(nil)
@@ -109,8 +109,7 @@ func sameBeyond(t *testing.T, b []byte, read func([]byte) string) {
 	}
 }
 
-// TestAppend checks that every writer preserves what is in dst, and writes the same after it as at the start of a
-// slice.
+// TestAppend checks that every writer preserves the content of dst, and writes the same as at the start of a slice.
 func TestAppend(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.name, func(t *testing.T) {

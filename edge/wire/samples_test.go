@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// A sample is one record or message with everything that the tests need about it.
+// A sample is a record or message with all data for the tests.
 type sample struct {
 	name   string // of its golden
 	about  string
@@ -245,7 +245,7 @@ func batchFields() []field {
 		op, stateFields())
 }
 
-// Transcripts: results of readers, one per line. They are copies, so they outlive the bytes.
+// Transcripts: results of readers, one per line, copied to outlive the bytes.
 
 var notFound = failed(ErrNotFound)
 
@@ -265,7 +265,7 @@ func opLine(region Region, index uint32, size int) string {
 
 func readState(b []byte) string { return line(ParseState(b)) }
 
-// readObjects looks up both keys and a missing one, so that everything is scanned.
+// readObjects looks up both keys and a missing key, to scan everything.
 func readObjects(b []byte) string {
 	return line(FindObject(b, testEpoch, testTag, productObject.Key)) +
 		line(FindObject(b, testEpoch, testTag, deviceObject.Key)) +

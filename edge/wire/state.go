@@ -11,24 +11,24 @@ const (
 	flagDevicesComplete = 1
 )
 
-// State is the record that tells the edge how to read the others.
+// State is the record for reading the other records.
 type State struct {
 	Epoch uint64 // never 0
 	// InStepMS is when the edge was last known to be in step with Redis, unix ms.
 	InStepMS int64
-	// HeartbeatMS is when the sidecar sent this state, unix ms.
+	// HeartbeatMS is the time at which the sidecar sent this state, unix ms.
 	HeartbeatMS int64
-	// The next three are another sidecar's if an edge sends them, and may be wrong: nothing is allocated by them.
+	// The next three may be another sidecar's in a state from an edge, and may be wrong: never allocate by them.
 	ObjectBuckets  uint32
 	VerdictBuckets uint32
-	// BodySlots is the number of slots ever written in this memory, so that a new sidecar can blank unused ones.
+	// BodySlots is the number of slots ever written in this memory: a new sidecar blanks the unused slots.
 	BodySlots uint32
-	// DevicesComplete means that every device that may authenticate is in its bucket of this epoch; any other is
+	// DevicesComplete means that every device that may authenticate is in a bucket of this epoch: an absent device is
 	// unknown.
 	DevicesComplete bool
 	Keys            Keys
 	Permissions     []string // at most limits.MaxPermissions; indexed by bit
-	Purges          []Purge  // that are under way, at most MaxPurges
+	Purges          []Purge  // under way, at most MaxPurges
 }
 
 // AppendState appends the state record to dst.
@@ -54,7 +54,7 @@ func AppendState(dst []byte, s *State) []byte {
 	return dst
 }
 
-// ParseState reads a state record; nothing in it refers to rec.
+// ParseState reads a state record, without references to rec.
 func ParseState(rec []byte) (State, error) {
 	epoch, err := RecordEpoch(rec, RegionState)
 	if err != nil {

@@ -54,7 +54,7 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
-// TestStateOwnsItsStrings checks that a state outlives the bytes it was read from.
+// TestStateOwnsItsStrings checks that a state outlives the parsed bytes.
 func TestStateOwnsItsStrings(t *testing.T) {
 	rec := AppendState(nil, &testState)
 	got, err := ParseState(rec)

@@ -5,9 +5,9 @@ import "encoding/binary"
 // Outcome is the result of a verification.
 type Outcome uint8
 
-// The outcomes. Only Allow and Deny are stored; the others are answers to calls. Throttled is like Unavailable, and the
-// sidecar refuses all secrets of this device from this source for a while. Away is like Unavailable, because an
-// authority gave no answer, so verdict_grace applies.
+// The outcomes. Only Allow and Deny are stored; the rest are answers to calls. Throttled is like Unavailable, and the
+// sidecar refuses all secrets of this device from this source for a while. Away is like Unavailable, but an authority
+// gave no answer, so verdict_grace applies.
 const (
 	Allow       Outcome = 1
 	Deny        Outcome = 2
@@ -28,13 +28,13 @@ func (o Outcome) String() string {
 	}
 }
 
-// Verdict is the stored result of verifying one credential.
+// Verdict is the stored verification of a credential.
 type Verdict struct {
 	Digest         Digest
 	Permissions    uint64 // a bit per name of State.Permissions
-	ExpiresMS      int64  // unix ms; the verdict is invalid from then on
-	RefreshAfterMS int64  // unix ms; one verification runs in the background from then on; 0: never
-	NotAfterMS     int64  // unix ms, below 2^48; the device is refused from then on; 0: never
+	ExpiresMS      int64  // unix ms; from this time the verdict is invalid
+	RefreshAfterMS int64  // unix ms; from this time one verification runs in the background; 0: never
+	NotAfterMS     int64  // unix ms, below 2^48; from this time the device is refused; 0: never
 	Outcome        Outcome
 }
 
@@ -48,9 +48,9 @@ const (
 // Device is the entry of a registered device.
 type Device struct {
 	Tag uint64 // see [Keys.Device]
-	// Closed means that the verdict on the device's only right secret is in the same record.
+	// Closed means that the record has the verdict on the device's only right secret.
 	Closed bool
-	// New means that the device never authenticated: its entry is not closed.
+	// New means that the device never authenticated: the entry is not closed.
 	New bool
 }
 
@@ -79,22 +79,22 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, devices []Devi
 	return pad(dst, start)
 }
 
-// CredentialStatus is the status of a credential by its bucket.
+// CredentialStatus is a credential's status in the device's bucket.
 type CredentialStatus uint8
 
 // The statuses.
 const (
-	Unreadable   CredentialStatus = iota // unknown: there is no usable record
-	Found                                // there is a verdict
-	Closed                               // no verdict, and the device's only right secret is another one
+	Unreadable   CredentialStatus = iota // unknown: no usable record
+	Found                                // a verdict
+	Closed                               // no verdict, and the device has another secret, the only right one
 	Registered                           // no verdict, and the device is registered
 	New                                  // no verdict, and the device is registered, but never authenticated
 	Unregistered                         // no verdict, and the device is not registered
 )
 
-// FindVerdict looks up a credential in the bucket of its device; device is the device's tag. It returns a verdict if
-// the status is [Found]; the caller checks its expiry. It allocates nothing. The comparison of digests need not take
-// constant time: they are outputs of a keyed function of the secret, so the time reveals nothing.
+// FindVerdict looks up a credential in the device's bucket; device is the device's tag. It returns a verdict if the
+// status is [Found]; the caller checks the expiry. It allocates nothing. The comparison of digests need not take
+// constant time: digests are outputs of a keyed function of the secret, so the time reveals nothing.
 func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, CredentialStatus, error) {
 	if rec == nil {
 		return Verdict{}, Unreadable, ErrNotFound

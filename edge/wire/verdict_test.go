@@ -72,8 +72,8 @@ func devices(n int) []Device {
 	return all
 }
 
-// TestFindVerdictWholeDigest checks that a credential whose digest differs from a stored one in a single bit doesn't
-// get its verdict, nor a device another one's status.
+// TestFindVerdictWholeDigest checks that a credential whose digest differs from a stored digest in a single bit doesn't
+// get the stored verdict, nor a device another device's status.
 func TestFindVerdictWholeDigest(t *testing.T) {
 	rec := AppendVerdicts(nil, testEpoch, testVerdicts[:1], testDevices[:1])
 	for bit := range 128 {

@@ -80,7 +80,7 @@ import (
 	"unsafe"
 )
 
-// Layout is the version of everything in this package.
+// Layout is the version of all formats in this package.
 const Layout = 4
 
 // MinRecord is the minimum length of a record in bytes.
@@ -109,15 +109,15 @@ func (r Region) String() string {
 	return fmt.Sprintf("region(%d)", uint8(r))
 }
 
-// Errors for unusable records and messages. They are plain values, so that a failed lookup allocates nothing.
+// Errors for unusable records and messages, as plain values: a failed lookup allocates nothing.
 var (
-	// ErrNotFound means that the record has no such entry.
+	// ErrNotFound means that the record lacks the entry.
 	ErrNotFound = errors.New("not found")
-	// ErrEpoch means that the record was written under another epoch.
+	// ErrEpoch means a record of another epoch.
 	ErrEpoch = errors.New("another epoch")
-	// ErrLayout means that the bytes have another layout version.
+	// ErrLayout means bytes of another layout version.
 	ErrLayout = errors.New("another layout version")
-	// ErrMalformed means that the bytes are truncated or inconsistent.
+	// ErrMalformed means truncated or inconsistent bytes.
 	ErrMalformed = errors.New("malformed")
 )
 
@@ -143,7 +143,7 @@ func RecordEpoch(rec []byte, region Region) (uint64, error) {
 	return binary.LittleEndian.Uint64(rec[8:]), nil
 }
 
-// checkEpoch is RecordEpoch with the comparison that every lookup begins with.
+// checkEpoch is RecordEpoch with a comparison, the first step of every lookup.
 func checkEpoch(rec []byte, region Region, epoch uint64) error {
 	got, err := RecordEpoch(rec, region)
 	if err != nil {
@@ -155,7 +155,7 @@ func checkEpoch(rec []byte, region Region, epoch uint64) error {
 	return nil
 }
 
-// appendHeader appends the sixteen bytes that every record begins with.
+// appendHeader appends a record's first sixteen bytes.
 func appendHeader(dst []byte, region Region, count int, extra uint32, epoch uint64) []byte {
 	dst = append(dst, Layout, byte(region))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(count))
@@ -163,7 +163,7 @@ func appendHeader(dst []byte, region Region, count int, extra uint32, epoch uint
 	return binary.LittleEndian.AppendUint64(dst, epoch)
 }
 
-// pad lengthens the record that starts at start to at least MinRecord bytes.
+// pad lengthens the record from start on to at least MinRecord bytes.
 func pad(dst []byte, start int) []byte {
 	for len(dst)-start < MinRecord {
 		dst = append(dst, 0)
@@ -171,7 +171,7 @@ func pad(dst []byte, start int) []byte {
 	return dst
 }
 
-// alias returns b as a string without copying it: it lives and changes with b.
+// alias returns b as a string without a copy: the string lives and changes with b.
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // bytesOf returns s as bytes, which must not be written.

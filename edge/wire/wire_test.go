@@ -106,7 +106,7 @@ var readers = []struct {
 	}},
 }
 
-// TestHeader checks what all records have in common.
+// TestHeader checks the common part of all records.
 func TestHeader(t *testing.T) {
 	tests := []struct {
 		name  string

@@ -1,6 +1,5 @@
-// Package coalesce coalesces the native edge's calls to the sidecar over all workers of the process: whoever needs an
-// answer that another one already waits for gets the same. It is independent of the proxy: the proxy's main thread
-// makes the calls, and brings the answers.
+// Package coalesce coalesces the native edge's calls to the sidecar over all workers of the process: equal calls share
+// one answer. It is independent of the proxy: the proxy's main thread makes the calls, and brings the answers.
 package coalesce
 
 import (
@@ -10,10 +9,10 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// Group has the calls of one configuration that are not answered yet. All its methods are safe for concurrent use; they
-// call functions that they got while no lock is held.
+// Group has one configuration's unanswered calls. All methods are safe for concurrent use; callbacks run without a
+// lock.
 type Group struct {
-	ask func() // makes the main thread call Dispatch soon
+	requestDispatch func() // makes the main thread call Dispatch soon
 
 	mu      sync.Mutex // protects the following
 	byKey   map[string]*flight
@@ -21,7 +20,7 @@ type Group struct {
 	waiting []*flight // to be dispatched
 	closed  bool
 	flights int           // calls without an answer
-	none    chan struct{} // closed when there are none, if Drain waits for that
+	none    chan struct{} // for Drain: closed at the last answer
 }
 
 // flight is a call without an answer.
@@ -33,13 +32,13 @@ type flight struct {
 
 // NewGroup returns a group without calls. ask makes the proxy's main thread call Dispatch soon.
 func NewGroup(ask func()) *Group {
-	return &Group{ask: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
+	return &Group{requestDispatch: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
 }
 
-// Join makes a call, which it keeps, or waits for the answer to an equal one if both are shared. done gets the answer's
-// body, nil for a failed call, on any thread. Join returns what was the newest stream when the call was made. It
-// returns false after Close.
-func (g *Group) Join(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
+// JoinCall makes a call, and keeps call, or waits for the answer to an equal call, if both are shared. done gets the
+// answer's body, nil for a failed call, on any thread. JoinCall returns the newest stream at the time of the call;
+// false after Close.
+func (g *Group) JoinCall(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
 	key := ""
 	if call.Shared {
 		key = call.Path + string(call.Body)
@@ -61,20 +60,20 @@ func (g *Group) Join(call edge.Call, done func(body []byte)) (newest uint32, ok 
 	g.waiting = append(g.waiting, f)
 	g.flights++
 	g.mu.Unlock()
-	g.ask()
+	g.requestDispatch()
 	return call.Newest, true
 }
 
-// Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the
-// call, or false if it failed at once.
-func (g *Group) Dispatch(dispatch func(*edge.Call) (id uint64, ok bool)) {
+// DispatchCalls makes all waiting calls, on the main thread. dispatch returns the proxy's number of the call, or false
+// after an immediate failure.
+func (g *Group) DispatchCalls(dispatch func(*edge.Call) (id uint64, ok bool)) {
 	g.mu.Lock()
 	waiting := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
-	defer func() { // after a panic, else there are none
+	defer func() { // calls remain only after a panic
 		for _, f := range waiting {
-			g.answer(f, nil)
+			g.finishCall(f, nil)
 		}
 	}()
 	for len(waiting) > 0 {
@@ -88,24 +87,24 @@ func (g *Group) Dispatch(dispatch func(*edge.Call) (id uint64, ok bool)) {
 		}
 		g.mu.Unlock()
 		if !ok {
-			g.answer(f, nil)
+			g.finishCall(f, nil)
 		}
 	}
 }
 
-// Done passes an answer, nil for a failed call, to everybody who waits for it.
-func (g *Group) Done(id uint64, body []byte) {
+// DeliverAnswer passes an answer, nil for a failed call, to all waiting requests.
+func (g *Group) DeliverAnswer(id uint64, body []byte) {
 	g.mu.Lock()
 	f := g.byID[id]
 	delete(g.byID, id)
 	g.mu.Unlock()
 	if f != nil {
-		g.answer(f, body)
+		g.finishCall(f, body)
 	}
 }
 
-// Drain refuses new calls, fails those that were not made yet, and waits for the answers to the others, for as long as
-// most. It must not be called on the main thread, which brings the answers.
+// Drain refuses new calls, fails calls that were not made yet, and waits for the answers to the rest, at most for most.
+// It must not be called on the main thread, which brings the answers.
 func (g *Group) Drain(most time.Duration) {
 	g.mu.Lock()
 	waiting := g.waiting
@@ -116,7 +115,7 @@ func (g *Group) Drain(most time.Duration) {
 	}
 	g.mu.Unlock()
 	for _, f := range waiting {
-		g.answer(f, nil)
+		g.finishCall(f, nil)
 	}
 	select {
 	case <-none:
@@ -124,7 +123,7 @@ func (g *Group) Drain(most time.Duration) {
 	}
 }
 
-// Close fails all calls: the configuration goes, and with it the proxy drops them.
+// Close fails all calls: with the configuration, the proxy drops its calls.
 func (g *Group) Close() {
 	g.mu.Lock()
 	flights := g.waiting
@@ -135,11 +134,11 @@ func (g *Group) Close() {
 	clear(g.byID)
 	g.mu.Unlock()
 	for _, f := range flights {
-		g.answer(f, nil)
+		g.finishCall(f, nil)
 	}
 }
 
-func (g *Group) answer(f *flight, body []byte) {
+func (g *Group) finishCall(f *flight, body []byte) {
 	g.mu.Lock()
 	if g.byKey[f.key] == f {
 		delete(g.byKey, f.key) // nobody joins it any more

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 )
 
-// proxy makes calls and remembers them.
+// proxy makes and records calls.
 type proxy struct {
 	asked  int
 	next   uint64
@@ -25,7 +25,7 @@ func (p *proxy) dispatch(c *edge.Call) (uint64, bool) {
 	return p.next, !p.refuse
 }
 
-// shared returns a call that others may join; nobody may if the key is "".
+// shared returns a call that other requests may join; nobody may with the key "".
 func shared(key string, newest uint32) edge.Call {
 	return edge.Call{Body: []byte(key), Newest: newest, Shared: key != ""}
 }
@@ -55,33 +55,33 @@ func TestCoalescing(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	if since, _ := g.Join(shared("k", 10), a.to("first")); since != 10 {
+	if since, _ := g.JoinCall(shared("k", 10), a.to("first")); since != 10 {
 		t.Errorf("first: got %d, want its own time, 10", since)
 	}
-	if since, _ := g.Join(shared("k", 20), a.to("second")); since != 10 { // before it was dispatched
+	if since, _ := g.JoinCall(shared("k", 20), a.to("second")); since != 10 { // before it was dispatched
 		t.Errorf("second: got %d, want the time of the first, 10", since)
 	}
-	g.Join(shared("other", 20), a.to("other"))
+	g.JoinCall(shared("other", 20), a.to("other"))
 	if p.asked != 2 {
 		t.Errorf("asked for the main thread %d times, want 2", p.asked)
 	}
-	g.Dispatch(p.dispatch)
-	g.Join(shared("k", 30), a.to("third")) // after that
-	g.Dispatch(p.dispatch)
+	g.DispatchCalls(p.dispatch)
+	g.JoinCall(shared("k", 30), a.to("third")) // after that
+	g.DispatchCalls(p.dispatch)
 	if want := []string{"k", "other"}; !slices.Equal(p.made, want) {
 		t.Errorf("made %q, want %q", p.made, want)
 	}
 	a.expect(t)
-	g.Done(1, []byte("yes"))
+	g.DeliverAnswer(1, []byte("yes"))
 	a.expect(t, "first: yes", "second: yes", "third: yes")
-	g.Done(1, []byte("again"))
+	g.DeliverAnswer(1, []byte("again"))
 	a.expect(t)
-	if since, _ := g.Join(shared("k", 40), a.to("later")); since != 40 {
+	if since, _ := g.JoinCall(shared("k", 40), a.to("later")); since != 40 {
 		t.Errorf("later: got %d, want a new call at 40", since)
 	}
-	g.Dispatch(p.dispatch)
-	g.Done(2, nil)
-	g.Done(3, []byte("new"))
+	g.DispatchCalls(p.dispatch)
+	g.DeliverAnswer(2, nil)
+	g.DeliverAnswer(3, []byte("new"))
 	a.expect(t, "later: new", "other: failed")
 }
 
@@ -89,14 +89,14 @@ func TestCallsWithoutKey(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join(edge.Call{Body: []byte("report"), Newest: 1}, a.to("first"))
-	g.Join(edge.Call{Body: []byte("report"), Newest: 1}, a.to("second"))
-	g.Dispatch(p.dispatch)
+	g.JoinCall(edge.Call{Body: []byte("report"), Newest: 1}, a.to("first"))
+	g.JoinCall(edge.Call{Body: []byte("report"), Newest: 1}, a.to("second"))
+	g.DispatchCalls(p.dispatch)
 	if len(p.made) != 2 {
 		t.Errorf("made %d calls, want 2: nobody joins a call without a key", len(p.made))
 	}
-	g.Done(1, []byte("a"))
-	g.Done(2, []byte("b"))
+	g.DeliverAnswer(1, []byte("a"))
+	g.DeliverAnswer(2, []byte("b"))
 	a.expect(t, "first: a", "second: b")
 }
 
@@ -104,14 +104,14 @@ func TestRefusedCalls(t *testing.T) {
 	p := proxy{refuse: true}
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join(shared("k", 1), a.to("first"))
-	g.Join(shared("k", 1), a.to("second"))
-	g.Dispatch(p.dispatch)
+	g.JoinCall(shared("k", 1), a.to("first"))
+	g.JoinCall(shared("k", 1), a.to("second"))
+	g.DispatchCalls(p.dispatch)
 	a.expect(t, "first: failed", "second: failed")
 	p.refuse = false
-	g.Join(shared("k", 1), a.to("third"))
-	g.Dispatch(p.dispatch)
-	g.Done(2, []byte("yes"))
+	g.JoinCall(shared("k", 1), a.to("third"))
+	g.DispatchCalls(p.dispatch)
+	g.DeliverAnswer(2, []byte("yes"))
 	a.expect(t, "third: yes")
 }
 
@@ -121,11 +121,11 @@ func TestPanicOfDispatch(t *testing.T) {
 	var a answers
 	g := NewGroup(p.ask)
 	for _, key := range []string{"first", "second", "third"} {
-		g.Join(shared(key, 1), a.to(key))
+		g.JoinCall(shared(key, 1), a.to(key))
 	}
 	func() {
 		defer func() { _ = recover() }()
-		g.Dispatch(func(c *edge.Call) (uint64, bool) {
+		g.DispatchCalls(func(c *edge.Call) (uint64, bool) {
 			if string(c.Body) == "second" {
 				panic("asked to")
 			}
@@ -133,7 +133,7 @@ func TestPanicOfDispatch(t *testing.T) {
 		})
 	}()
 	a.expect(t, "second: failed", "third: failed")
-	g.Done(1, []byte("yes"))
+	g.DeliverAnswer(1, []byte("yes"))
 	a.expect(t, "first: yes")
 }
 
@@ -142,11 +142,11 @@ func TestJoinFromAnswer(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join(shared("k", 1), func([]byte) { g.Join(shared("k", 2), a.to("again")) })
-	g.Dispatch(p.dispatch)
-	g.Done(1, nil)
-	g.Dispatch(p.dispatch)
-	g.Done(2, []byte("yes"))
+	g.JoinCall(shared("k", 1), func([]byte) { g.JoinCall(shared("k", 2), a.to("again")) })
+	g.DispatchCalls(p.dispatch)
+	g.DeliverAnswer(1, nil)
+	g.DispatchCalls(p.dispatch)
+	g.DeliverAnswer(2, []byte("yes"))
 	a.expect(t, "again: yes")
 }
 
@@ -154,15 +154,15 @@ func TestClose(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join(shared("dispatched", 1), a.to("dispatched"))
-	g.Dispatch(p.dispatch)
-	g.Join(shared("waiting", 1), a.to("waiting"))
+	g.JoinCall(shared("dispatched", 1), a.to("dispatched"))
+	g.DispatchCalls(p.dispatch)
+	g.JoinCall(shared("waiting", 1), a.to("waiting"))
 	g.Close()
 	a.expect(t, "dispatched: failed", "waiting: failed")
-	if _, ok := g.Join(shared("late", 1), a.to("late")); ok {
+	if _, ok := g.JoinCall(shared("late", 1), a.to("late")); ok {
 		t.Error("joined after the end")
 	}
-	g.Done(1, []byte("late"))
+	g.DeliverAnswer(1, []byte("late"))
 	a.expect(t)
 }
 
@@ -177,7 +177,7 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 	for range 4 {
 		group.Go(func() {
 			for i := range joins {
-				g.Join(shared([]string{"a", "b", ""}[i%3], uint32(i)), func([]byte) {
+				g.JoinCall(shared([]string{"a", "b", ""}[i%3], uint32(i)), func([]byte) {
 					mu.Lock()
 					got++
 					mu.Unlock()
@@ -195,9 +195,9 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 			default:
 			}
 			var ids []uint64
-			g.Dispatch(func(*edge.Call) (uint64, bool) { next++; ids = append(ids, next); return next, true })
+			g.DispatchCalls(func(*edge.Call) (uint64, bool) { next++; ids = append(ids, next); return next, true })
 			for _, id := range ids {
-				g.Done(id, []byte("x"))
+				g.DeliverAnswer(id, []byte("x"))
 			}
 		}
 	})
@@ -209,14 +209,14 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 	}
 }
 
-// TestDrain: a group that is drained takes no call, fails those that were not made, and waits for the others.
+// TestDrain: a drained group takes no call, fails calls that were not made, and waits for the rest.
 func TestDrain(t *testing.T) {
 	g := NewGroup(func() {})
 	answers := make(chan string, 2)
 	done := func(name string) func([]byte) { return func(body []byte) { answers <- name + string(body) } }
-	g.Join(shared("made", 1), done("made:"))
-	g.Dispatch(func(*edge.Call) (uint64, bool) { return 7, true })
-	g.Join(shared("waiting", 2), done("waiting:"))
+	g.JoinCall(shared("made", 1), done("made:"))
+	g.DispatchCalls(func(*edge.Call) (uint64, bool) { return 7, true })
+	g.JoinCall(shared("waiting", 2), done("waiting:"))
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -225,10 +225,10 @@ func TestDrain(t *testing.T) {
 	if got := <-answers; got != "waiting:" {
 		t.Errorf("got %q first, want the call that was not made to fail", got)
 	}
-	if _, ok := g.Join(shared("made", 3), func([]byte) {}); !ok {
+	if _, ok := g.JoinCall(shared("made", 3), func([]byte) {}); !ok {
 		t.Error("got no answer to a call that is under way")
 	}
-	if _, ok := g.Join(shared("new", 3), func([]byte) {}); ok {
+	if _, ok := g.JoinCall(shared("new", 3), func([]byte) {}); ok {
 		t.Error("got a new call accepted")
 	}
 	select {
@@ -236,14 +236,14 @@ func TestDrain(t *testing.T) {
 		t.Error("drained before the answer")
 	default:
 	}
-	g.Done(7, []byte("yes"))
+	g.DeliverAnswer(7, []byte("yes"))
 	if got := <-answers; got != "made:yes" {
 		t.Errorf("got %q", got)
 	}
 	<-drained
 	g.Drain(time.Minute) // there is none
 	late := NewGroup(func() {})
-	late.Join(shared("lost", 1), func([]byte) {})
-	late.Dispatch(func(*edge.Call) (uint64, bool) { return 1, true })
+	late.JoinCall(shared("lost", 1), func([]byte) {})
+	late.DispatchCalls(func(*edge.Call) (uint64, bool) { return 1, true })
 	late.Drain(time.Millisecond) // and it doesn't wait for ever
 }

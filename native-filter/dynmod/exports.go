@@ -14,20 +14,20 @@ import (
 	"unsafe"
 )
 
-// filters has the filters by the number that Envoy gets for a configuration's pointer, from 1. A request reads it
-// without a lock, so it is replaced, not changed.
+// filters has the filters by number, from 1; for Envoy, the number is the configuration's pointer. A request reads the
+// slice without a lock, so the slice is replaced, not changed.
 var filters struct {
 	byNumber atomic.Pointer[[]*loaded]
 	mu       sync.Mutex // serializes changes
 }
 
-// loaded is a filter that Envoy has.
+// loaded is a filter in use by Envoy.
 type loaded struct {
 	filter Filter
 	config *Config
 }
 
-// filterOf returns the filter with a number; nil if it has gone.
+// filterOf returns the filter with a number; nil if gone.
 func filterOf(number C.uintptr_t) Filter {
 	if l := (*filters.byNumber.Load())[number-1]; l != nil {
 		return l.filter
@@ -35,8 +35,8 @@ func filterOf(number C.uintptr_t) Filter {
 	return nil
 }
 
-// register returns a number for a filter. Numbers of filters that have gone are used again.
-func register(l *loaded) C.uintptr_t {
+// registerFilter returns a number for a filter, perhaps the number of a filter that has gone.
+func registerFilter(l *loaded) C.uintptr_t {
 	filters.mu.Lock()
 	defer filters.mu.Unlock()
 	var all []*loaded
@@ -55,7 +55,7 @@ func register(l *loaded) C.uintptr_t {
 	return C.uintptr_t(at + 1)
 }
 
-func unregister(number C.uintptr_t) {
+func unregisterFilter(number C.uintptr_t) {
 	filters.mu.Lock()
 	defer filters.mu.Unlock()
 	all := append([]*loaded(nil), *filters.byNumber.Load()...)
@@ -65,7 +65,7 @@ func unregister(number C.uintptr_t) {
 
 //export goStart
 func goStart() (ok C.bool) {
-	defer func() { recovered(recover(), "start") }()
+	defer func() { logPanic(recover(), "start") }()
 	setProcs(1)
 	letGarbageGrow()
 	return true
@@ -73,22 +73,22 @@ func goStart() (ok C.bool) {
 
 //export goConfigNew
 func goConfigNew(envoy unsafe.Pointer, configuration C.buffer) (number C.uintptr_t) {
-	defer func() { recovered(recover(), "new configuration") }()
+	defer func() { logPanic(recover(), "new configuration") }()
 	c := &Config{envoy, C.envoy_dynamic_module_callback_http_filter_config_scheduler_new(envoy)}
-	filter := New(c, append([]byte(nil), borrow(configuration)...))
+	filter := New(c, append([]byte(nil), borrowBytes(configuration)...))
 	if filter == nil {
 		C.envoy_dynamic_module_callback_http_filter_config_scheduler_delete(c.scheduler)
 		return 0
 	}
-	return register(&loaded{filter, c})
+	return registerFilter(&loaded{filter, c})
 }
 
 //export goConfigDestroy
 func goConfigDestroy(number C.uintptr_t) {
-	defer func() { recovered(recover(), "end of a configuration") }()
+	defer func() { logPanic(recover(), "end of a configuration") }()
 	l := (*filters.byNumber.Load())[number-1]
-	l.filter.Destroy() // it may wait for answers, so its number is still known
-	unregister(number)
+	l.filter.Destroy() // while Destroy waits for answers, the number must be known
+	unregisterFilter(number)
 	C.envoy_dynamic_module_callback_http_filter_config_scheduler_delete(l.config.scheduler)
 }
 
@@ -105,31 +105,31 @@ func goCalloutDone(number C.uintptr_t, id C.uint64_t, status C.buffer, chunks *C
 	defer func() { reportPanic(number, nil, recover()) }()
 	body := []byte{}
 	for _, chunk := range unsafe.Slice(chunks, int(count)) {
-		body = append(body, borrow(chunk)...)
+		body = append(body, borrowBytes(chunk)...)
 	}
 	if f := filterOf(number); f != nil {
-		f.CalloutDone(uint64(id), string(borrow(status)), body)
+		f.CalloutDone(uint64(id), string(borrowBytes(status)), body)
 	}
 }
 
 //export goRequestHeaders
 func goRequestHeaders(raw *C.stream, end C.bool) (action C.int) {
 	s := (*Stream)(raw)
-	defer refuse(s, &action)
+	defer refuseOnPanic(s, &action)
 	return C.int(filterOf(raw.config).RequestHeaders(s, bool(end)))
 }
 
 //export goRequestBody
 func goRequestBody(raw *C.stream, end C.bool) (action C.int) {
 	s := (*Stream)(raw)
-	defer refuse(s, &action)
+	defer refuseOnPanic(s, &action)
 	return C.int(filterOf(raw.config).RequestBody(s, bool(end)))
 }
 
 //export goWoken
 func goWoken(raw *C.stream) (action C.int) {
 	s := (*Stream)(raw)
-	defer refuse(s, &action)
+	defer refuseOnPanic(s, &action)
 	return C.int(filterOf(raw.config).Woken(s))
 }
 
@@ -137,7 +137,7 @@ func goWoken(raw *C.stream) (action C.int) {
 func goResponse(raw *C.stream, etag C.buffer) {
 	s := (*Stream)(raw)
 	defer func() { reportPanic(raw.config, s, recover()) }()
-	filterOf(raw.config).Response(s, string(borrow(etag)))
+	filterOf(raw.config).Response(s, string(borrowBytes(etag)))
 }
 
 //export goDestroyed
@@ -147,21 +147,21 @@ func goDestroyed(raw *C.stream) {
 	filterOf(raw.config).Destroyed(s)
 }
 
-// refuse answers a request with 503 if its callback panics: it must never be let in.
-func refuse(s *Stream, action *C.int) {
+// refuseOnPanic answers a request with 503 after a panic in its callback: the request must never be let in.
+func refuseOnPanic(s *Stream, action *C.int) {
 	if value := recover(); value != nil {
 		*action = C.GO_REFUSE
 		reportPanic(s.config, s, value)
 	}
 }
 
-// reportPanic reports a panic's value, unless that is nil.
+// reportPanic reports a panic's value, unless nil.
 func reportPanic(number C.uintptr_t, s *Stream, value any) {
 	if value == nil {
 		return
 	}
-	defer func() { recovered(recover(), "report of a panic") }()
-	recovered(value, "callback")
+	defer func() { logPanic(recover(), "report of a panic") }()
+	logPanic(value, "callback")
 	filterOf(number).Panicked(s, value)
 }
 
@@ -171,8 +171,8 @@ var logged atomic.Int64
 // logEveryS is the time between logged panics, s.
 const logEveryS = 60
 
-// recovered logs a panic's value, unless that is nil, with its stack; one a minute.
-func recovered(value any, where string) {
+// logPanic logs a panic's value, unless nil, with the stack; one a minute.
+func logPanic(value any, where string) {
 	if value == nil {
 		return
 	}
@@ -182,5 +182,5 @@ func recovered(value any, where string) {
 	}
 }
 
-// Recovered logs the value of a panic in a goroutine of the module, where it would end Envoy; it does nothing for nil.
-func Recovered(value any) { recovered(value, "goroutine") }
+// LogPanic logs the value of a panic in a goroutine of the module, where a panic would end Envoy; nil: nothing.
+func LogPanic(value any) { logPanic(value, "goroutine") }

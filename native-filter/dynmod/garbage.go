@@ -13,7 +13,7 @@ import (
 // in memory, updates had it collect several times a second, beside the workers.
 const garbage = 64 << 20
 
-// mostPercent makes the first collection wait for that much: at 100 %, Go begins at 4 MiB.
+// mostPercent makes the first collection wait for this much garbage: at 100 %, Go begins at 4 MiB.
 const mostPercent = 100 * garbage / (4 << 20)
 
 // gcPercent returns how much garbage may grow, in percent of the live heap, which is in bytes: 100, as Go's default, or
@@ -29,14 +29,14 @@ func letGarbageGrow() {
 	}
 }
 
-// afterCollection adjusts the percentage after each collection to come; set is the present one.
+// afterCollection adjusts the percentage after each further collection; set is the present percentage.
 func afterCollection(set int) {
-	runtime.AddCleanup(new([16]byte), func(set int) { // an object that the collection finds unused
-		defer func() { Recovered(recover()) }()
+	runtime.AddCleanup(new([16]byte), func(set int) { // an unused object
+		defer func() { LogPanic(recover()) }()
 		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 		metrics.Read(live)
 		if want := gcPercent(live[0].Value.Uint64()); want < set || want > set+set/4 {
-			debug.SetGCPercent(want) // it stops the world
+			debug.SetGCPercent(want) // SetGCPercent stops the world
 			set = want
 		}
 		afterCollection(set)

@@ -18,7 +18,7 @@ func TestGCPercent(t *testing.T) {
 	}
 }
 
-// TestLetGarbageGrow fills the heap, and empties it: the garbage that there may be follows.
+// TestLetGarbageGrow fills the heap, and empties the heap: the allowed garbage follows.
 func TestLetGarbageGrow(t *testing.T) {
 	t.Setenv("GOGC", "")
 	defer debug.SetGCPercent(debug.SetGCPercent(100))

@@ -12,20 +12,20 @@ import (
 	"unsafe"
 )
 
-// Stream is the filter of one request. It may be used by callbacks for it only, except for Wake.
+// Stream is the filter of one request. Only callbacks of the request may use it, except for Wake.
 type Stream C.stream
 
 // ID returns the stream's number. Numbers are in the order of the streams' beginning, over all workers; they repeat
 // after 2³².
 func (s *Stream) ID() uint32 { return uint32(s.id) }
 
-// Thread returns the number of the thread that serves the stream, from 0.
+// Thread returns the number of the serving thread, from 0.
 func (s *Stream) Thread() int { return int(s.thread) }
 
 // Hold makes Envoy's end of the stream known to Filter.Destroyed.
 func (s *Stream) Hold() { s.held = true }
 
-// AwaitResponse makes Envoy's response, or the end of the stream without one, known to Filter.
+// AwaitResponse makes Envoy's response, or the end of a stream without a response, known to Filter.
 func (s *Stream) AwaitResponse() { s.held, s.awaited = true, true }
 
 // PrepareWake makes Wake possible.
@@ -39,8 +39,8 @@ func (s *Stream) PrepareWake() {
 // Filter.Destroyed has returned.
 func (s *Stream) Wake() { C.envoy_dynamic_module_callback_http_filter_scheduler_commit(s.scheduler, 0) }
 
-// AppendHeaders appends the request's headers in the form of Proxy-Wasm, see package headermap; nothing if they can't
-// be read. It must be called before the callback changes a header.
+// AppendHeaders appends the request's headers in the form of Proxy-Wasm, see package headermap; nothing if unreadable.
+// Call it before the callback changes a header.
 func (s *Stream) AppendHeaders(dst []byte) []byte {
 	headers := unsafe.Slice((*C.header)(s.headers), int(s.header_count))
 	if len(headers) == 0 {
@@ -62,20 +62,21 @@ func (s *Stream) AppendHeaders(dst []byte) []byte {
 // RemoveHeader removes a request header.
 func (s *Stream) RemoveHeader(name string) bool {
 	s.changed = true
-	return bool(C.envoy_dynamic_module_callback_http_set_header(s.envoy, C.REQUEST_HEADERS, lend(name), C.buffer{}))
+	return bool(C.envoy_dynamic_module_callback_http_set_header(s.envoy, C.REQUEST_HEADERS, lendString(name), C.buffer{}))
 }
 
 // AddHeader adds a request header.
 func (s *Stream) AddHeader(name, value string) bool {
 	s.changed = true
-	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lend(name), lend(value)))
+	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lendString(name),
+		lendString(value)))
 }
 
 // Newest returns the number of the newest stream of the process when the callback began.
 func (s *Stream) Newest() uint32 { return uint32(s.newest) }
 
-// BodySize returns the length of what has arrived of the request's body, during Filter.RequestBody: more than any that
-// is wanted if it is incomplete.
+// BodySize returns the length of the request's body so far, during Filter.RequestBody; for an incomplete body, more
+// than any wanted length.
 func (s *Stream) BodySize() int {
 	if s.body_incomplete {
 		return math.MaxInt32
@@ -83,39 +84,39 @@ func (s *Stream) BodySize() int {
 	return int(s.body_length)
 }
 
-// Body returns what has arrived of the request's body, during Filter.RequestBody.
-func (s *Stream) Body() []byte { return borrow(C.buffer{s.body, s.body_length}) }
+// Body returns the request's body so far, during Filter.RequestBody.
+func (s *Stream) Body() []byte { return borrowBytes(C.buffer{s.body, s.body_length}) }
 
-// Source returns the client's address with its port, as trusted by Envoy; nil if unknown.
-func (s *Stream) Source() []byte {
+// ClientAddress returns the client's address with port, as trusted by Envoy; nil if unknown.
+func (s *Stream) ClientAddress() []byte {
 	var out C.buffer
 	if !C.envoy_dynamic_module_callback_http_filter_get_attribute_string(s.envoy, C.ATTRIBUTE_SOURCE_ADDRESS, &out) {
 		return nil
 	}
-	return borrow(out)
+	return borrowBytes(out)
 }
 
-// FilterState returns an object from the filter state of the request or its connection, as text; nil if there is none.
+// FilterState returns an object from the filter state of the request or its connection, as text; nil for none.
 func (s *Stream) FilterState(name string) []byte {
 	var out C.buffer
-	if C.envoy_dynamic_module_callback_http_get_filter_state_bytes(s.envoy, lend(name), &out) ||
-		C.envoy_dynamic_module_callback_http_get_filter_state_typed(s.envoy, lend(name), &out) {
-		return borrow(out)
+	if C.envoy_dynamic_module_callback_http_get_filter_state_bytes(s.envoy, lendString(name), &out) ||
+		C.envoy_dynamic_module_callback_http_get_filter_state_typed(s.envoy, lendString(name), &out) {
+		return borrowBytes(out)
 	}
 	return nil
 }
 
-// SetFilterState sets a text in the request's filter state. bit is a number below 32 for the name: a text that is set
-// stays, because Envoy allows to set it once.
+// SetFilterState sets a text in the request's filter state. bit is a number below 32 for the name: Envoy allows one
+// write, so the first text stays.
 func (s *Stream) SetFilterState(bit uint, name, value string) bool {
 	if s.noted&(1<<bit) != 0 {
 		return true
 	}
 	s.noted |= 1 << bit
-	return bool(C.envoy_dynamic_module_callback_http_set_filter_state_bytes(s.envoy, lend(name), lend(value)))
+	return bool(C.envoy_dynamic_module_callback_http_set_filter_state_bytes(s.envoy, lendString(name), lendString(value)))
 }
 
-// Answer is a reply that is composed in a callback, and sent after it. Its memory belongs to it until Reset.
+// Answer is a reply, composed in a callback and sent later. The memory belongs to the Answer until Reset.
 type Answer struct {
 	pinner  runtime.Pinner
 	status  int
@@ -124,7 +125,7 @@ type Answer struct {
 	body    []byte
 }
 
-// Reset releases the memory of an answer that was sent.
+// Reset releases the memory of a sent answer.
 func (a *Answer) Reset() {
 	if a.status != 0 {
 		a.pinner.Unpin()
@@ -139,7 +140,7 @@ func (a *Answer) Set(status int, details string, fields, body []byte) {
 	a.status, a.fields, a.details, a.body = status, fields, details, body
 }
 
-// IsSet reports whether there is an answer.
+// IsSet reports whether an answer is set.
 func (a *Answer) IsSet() bool { return a.status != 0 }
 
 // noFields is a header map without fields.
@@ -159,8 +160,8 @@ func (s *Stream) Reply(a *Answer) Action {
 			return C.buffer{(*C.char)(unsafe.Pointer(unsafe.SliceData(at))), C.size_t(len(t))}
 		}
 		a.pinner.Pin(unsafe.StringData(t))
-		return lend(t)
+		return lendString(t)
 	}
-	s.answer = C.reply{C.uint32_t(a.status), give(text(a.fields)).ptr, give(text(a.body)), give(a.details)}
+	s.answer = C.reply{C.uint32_t(a.status), give(asString(a.fields)).ptr, give(asString(a.body)), give(a.details)}
 	return Reply
 }

@@ -1,9 +1,10 @@
 // Package memory is the shared memory of the native edge: one image of the records for all workers of the process, and
-// for all filters in it. Under Proxy-Wasm the proxy has it, behind a lock, and copies each record that is read.
+// for all filters in the process. Under Proxy-Wasm the proxy has the memory, behind a lock, and copies each record for
+// a reader.
 //
-// A reader takes no lock and makes no copy: a place is an atomic pointer to a record that nobody changes any more. A
-// writer replaces it by a new one; the garbage collector frees the old one when its last reader is done, so a record
-// stays valid as long as it is held, even beyond the callback that read it.
+// A reader takes no lock and makes no copy: a place is an atomic pointer to an immutable record. A writer replaces the
+// record; the garbage collector frees the old record after the last reader. So a held record stays valid, even beyond
+// the callback that read it.
 package memory
 
 import (
@@ -27,25 +28,25 @@ const (
 
 // Store is the memory. The zero value is ready to use; all its methods are safe for concurrent use.
 type Store struct {
-	regions [math.MaxUint8 + 1]atomic.Pointer[table] // those that were written, except the state's
+	regions [math.MaxUint8 + 1]atomic.Pointer[table] // written regions, except the state's
 	guard   atomic.Uint64
 	state   atomic.Pointer[state]
 
 	mu sync.Mutex // serializes writers
 }
 
-// state is the state record with the number that a compare-and-swap compares.
+// state is the state record with its compare-and-swap number.
 type state struct {
 	record []byte
 	number uint32 // 0 without a record
 }
 
-// table has the records of a region, in pages that are made when they are first written and stay for ever.
+// table has the records of a region, in pages. A page is made on the first write and stays for ever.
 type table [pages]atomic.Pointer[page]
 
 type page [pageSize]atomic.Pointer[[]byte]
 
-// Record returns the record at a place, nil if there is none.
+// Record returns the record at a place, nil if absent.
 func (s *Store) Record(region wire.Region, index uint32) []byte {
 	if region == wire.RegionState {
 		record, _ := s.State()
@@ -56,7 +57,7 @@ func (s *Store) Record(region wire.Region, index uint32) []byte {
 		return nil
 	}
 	if p := t[index/pageSize].Load(); p != nil {
-		return value(p[index%pageSize].Load())
+		return loadRecord(p[index%pageSize].Load())
 	}
 	return nil
 }
@@ -87,7 +88,7 @@ func (s *Store) SetRecord(region wire.Region, index uint32, record []byte) error
 	return nil
 }
 
-// State returns the state record and its number, nil and 0 if there is none.
+// State returns the state record and its number, nil and 0 if absent.
 func (s *Store) State() (record []byte, number uint32) {
 	if held := s.state.Load(); held != nil {
 		return held.record, held.number
@@ -95,7 +96,7 @@ func (s *Store) State() (record []byte, number uint32) {
 	return nil, 0
 }
 
-// SetState copies the state record into memory if its number is still the given one, or unconditionally if that is 0.
+// SetState copies the state record into memory if the current number is number, or unconditionally if number is 0.
 func (s *Store) SetState(record []byte, number uint32) bool {
 	record = bytes.Clone(record)
 	s.mu.Lock()
@@ -115,13 +116,13 @@ func (s *Store) replaceState(record []byte) {
 	s.state.Store(&state{record, number})
 }
 
-// Guard returns the guard, which tells readers whether objects have been written.
+// Guard returns the guard, which shows writes of objects to readers.
 func (s *Store) Guard() uint64 { return s.guard.Load() }
 
 // AddGuard adds to the guard.
 func (s *Store) AddGuard(n int64) { s.guard.Add(uint64(n)) }
 
-func value(record *[]byte) []byte {
+func loadRecord(record *[]byte) []byte {
 	if record == nil {
 		return nil
 	}

@@ -38,7 +38,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestReadersHoldRecords reads a record, overwrites its place, and still has the record that it read.
+// TestReadersHoldRecords reads a record, overwrites the place, and still has the old record.
 func TestReadersHoldRecords(t *testing.T) {
 	var s Store
 	for _, text := range []string{"first", "second"} {

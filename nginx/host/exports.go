@@ -33,12 +33,12 @@ import (
 	"github.com/gatehouse/gatehouse/nginx/memfile"
 )
 
-// procs is the number of Ps of Go's scheduler: nginx's thread keeps one between its calls, and a yield must find
-// another. Go would take one for each core, and one alone where nginx is bound to a core. native-filter/dynmod/yield.go
-// says why nginx's thread yields, and TestGoVersion there fails when Go changes.
+// procs is the number of Ps of Go's scheduler: nginx's thread keeps a P between calls, and a yield must find another P.
+// By default Go takes a P for each core, and a single P where nginx is bound to a core. native-filter/dynmod/yield.go
+// explains why nginx's thread yields; TestGoVersion in dynmod fails when Go changes.
 const procs = 3
 
-// current is the edge of this process. nginx calls it on one thread.
+// current is the edge of this process. nginx calls current on one thread.
 var current *worker
 
 //export gh_start
@@ -52,7 +52,7 @@ func gh_start(rules *C.char, length C.size_t, issuer, path *C.char, bytes, objec
 		return C.CString("this nginx, or its lua-nginx-module, has no " + C.GoString(missing))
 	}
 	runtime.GOMAXPROCS(procs)
-	file, err := memfile.Open(C.GoString(path), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
+	file, err := memfile.Open(C.GoString(path), memfile.SizeFor(int64(bytes), int64(objects), int64(verdicts)))
 	if err != nil {
 		return C.CString(err.Error())
 	}
@@ -68,7 +68,7 @@ func gh_start(rules *C.char, length C.size_t, issuer, path *C.char, bytes, objec
 func goJudge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) (action C.int) {
 	defer func() {
 		if value := recover(); value != nil {
-			current.panicked(value)
+			current.handlePanic(value)
 			out.more = 1
 			action = -1
 		}
@@ -76,57 +76,57 @@ func goJudge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) (action C.i
 	if q.yield != 0 {
 		runtime.Gosched()
 	}
-	return current.judge(q, out, head)
+	return current.judgeRequest(q, out, head)
 }
 
 //export goEnded
 func goEnded(q *C.gh_awaited) {
-	defer recovered()
-	current.edge.ended(q.r, uint32(q.id))
+	defer recoverPanic()
+	current.edge.responseEnded(q.r, uint32(q.id))
 }
 
 //export gh_tick
 func gh_tick() {
-	defer recovered()
+	defer recoverPanic()
 	current.tick()
 }
 
 //export gh_next
 func gh_next(out *C.gh_out) (what C.int) {
-	defer recovered()
-	return current.next(out)
+	defer recoverPanic()
+	return current.nextTask(out)
 }
 
 //export gh_answer
 func gh_answer(token C.uint32_t, body *C.char, length C.size_t) {
-	defer recovered()
+	defer recoverPanic()
 	var answer []byte
 	if body != nil {
-		answer = append([]byte{}, view(body, length)...)
+		answer = append([]byte{}, viewBytes(body, length)...)
 	}
-	current.answered(uint32(token), answer)
+	current.deliverAnswer(uint32(token), answer)
 }
 
 //export goPush
 func goPush(q *C.gh_request, body *C.char, length C.size_t, out *C.gh_out) {
 	defer func() {
 		if value := recover(); value != nil {
-			current.panicked(value)
+			current.handlePanic(value)
 			out.status, out.name_length, out.body_length = 500, 0, 0
 		}
 	}()
-	current.push(q, view(body, length), out)
+	current.handlePush(q, viewBytes(body, length), out)
 }
 
-// recovered recovers from a panic in a function that has no answer.
-func recovered() {
+// recoverPanic recovers from a panic in a function that has no answer.
+func recoverPanic() {
 	if value := recover(); value != nil {
-		current.panicked(value)
+		current.handlePanic(value)
 	}
 }
 
-// view returns C's bytes.
-func view(p *C.char, length C.size_t) []byte {
+// viewBytes returns C's bytes.
+func viewBytes(p *C.char, length C.size_t) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), int(length))
 }
 
@@ -134,8 +134,8 @@ func viewText(p *C.char, length C.size_t) string {
 	return unsafe.String((*byte)(unsafe.Pointer(p)), int(length))
 }
 
-// lend returns text for C. It must stay referenced as long as C reads it: Go's collector doesn't move memory.
-func lend(s string) (*C.char, C.size_t) {
+// lendText returns text for C. The text must stay referenced while C reads: Go's collector doesn't move memory.
+func lendText(s string) (*C.char, C.size_t) {
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))
 }
 
@@ -149,8 +149,8 @@ const (
 	levelWarn     = 5
 )
 
-func log(level int, message string) {
-	p, n := lend(message)
+func logMessage(level int, message string) {
+	p, n := lendText(message)
 	C.shim_log(C.int(level), p, n)
 }
 
@@ -159,12 +159,12 @@ const logPanicsEvery = time.Minute
 
 var panicLogged time.Time
 
-// panicked logs a panic, one a minute, and counts it. The state of the VMs is unknown, so they are made anew; the
-// requests that wait get a 503.
-func (w *worker) panicked(value any) {
+// handlePanic logs a panic, one a minute, and counts panics. The state of the VMs is unknown, so all VMs are made anew;
+// waiting requests get a 503.
+func (w *worker) handlePanic(value any) {
 	if time.Since(panicLogged) >= logPanicsEvery {
 		panicLogged = time.Now()
-		log(levelCritical, fmt.Sprintf("gatehouse: panic: %v\n%s", value, debug.Stack()))
+		logMessage(levelCritical, fmt.Sprintf("gatehouse: panic: %v\n%s", value, debug.Stack()))
 	}
-	w.renew()
+	w.renewVMs()
 }

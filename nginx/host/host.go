@@ -19,26 +19,26 @@ import (
 	"github.com/gatehouse/gatehouse/nginx/jwt"
 )
 
-// host is the host of one of a worker's VMs: nginx, by shim.c.
+// host is the host of a worker's VM: nginx, by shim.c.
 type host struct {
 	worker  *worker
 	rules   []byte
 	vm      *edge.VM
 	hosted  bool                    // the rules depend on the request's host
 	held    map[uint32]*heldRequest // by id
-	awaited map[uint32]bool         // ids of requests whose responses are
-	request unsafe.Pointer          // whose function runs; nil in others
-	id      uint32                  // of that one
-	raw     []byte                  // its headers
-	claims  jwt.Claims              // of its token
-	removed []string                // headers that it must not have any more, see changed
-	added   [][2]string             // names and values of those that it must have
+	awaited map[uint32]bool         // by id of the request
+	request unsafe.Pointer          // the current request; nil for none
+	id      uint32                  // of request
+	raw     []byte                  // headers of request
+	claims  jwt.Claims              // of request's token
+	removed []string                // removed headers of request, see headersApplied
+	added   [][2]string             // added headers of request, names and values
 	answer  answer
-	spared  bool   // a note has its reason
+	spared  bool   // a note has the reason
 	body    []byte // of the request, at the push listener
 }
 
-// answer is a reply, which C and Lua read until the next one.
+// answer is a reply. C and Lua read the answer until the next reply.
 type answer struct {
 	set           bool
 	status        int
@@ -49,30 +49,30 @@ type answer struct {
 // heldRequest is a request that waits for the sidecar.
 type heldRequest struct {
 	claims jwt.Claims
-	taken  bool               // it has a token
-	goOn   func() edge.Action // once its answer has arrived
+	taken  bool               // the request has a token
+	goOn   func() edge.Action // once the answer has arrived
 	failed bool               // the VM has panicked
-	till   time.Time          // when it doesn't wait any more
+	till   time.Time          // end of the wait
 }
 
-// begin makes the VM.
-func (h *host) begin() error {
+// startVM makes the VM.
+func (h *host) startVM() error {
 	h.vm = edge.New(h)
 	if err := h.vm.Start(h.rules, "rules"); err != nil {
 		return err
 	}
 	h.hosted = h.vm.Config().DependsOnHost()
-	h.vm.Tick() // the first request finds what the memory has
+	h.vm.Tick() // the first request finds the memory's state
 	return nil
 }
 
-// enter makes a request the current one, or none for nil.
-func (h *host) enter(request unsafe.Pointer) {
+// enterRequest makes request the current request; nil: none.
+func (h *host) enterRequest(request unsafe.Pointer) {
 	h.request, h.claims, h.removed, h.added = request, jwt.Claims{}, h.removed[:0], h.added[:0]
 	h.answer.set, h.spared = false, false
 }
 
-// forgetGone forgets requests that have ended while they waited: with lua_check_client_abort Lua ends them.
+// forgetGone forgets requests that ended during a wait: with lua_check_client_abort Lua ends requests.
 func (h *host) forgetGone(now time.Time) {
 	for id, held := range h.held {
 		if now.After(held.till) {
@@ -87,14 +87,14 @@ func (*host) Now() int64 { return time.Now().UnixMilli() }
 // Record implements edge.Host. After a restart of nginx, requests find nothing until the sidecar has confirmed the
 // memory.
 func (h *host) Record(region wire.Region, index uint32) []byte {
-	if h == h.worker.edge && (h.worker.lost || !h.worker.memory.Confirmed()) {
+	if h == h.worker.edge && (h.worker.lost || !h.worker.memory.IsConfirmed()) {
 		return nil
 	}
 	return h.worker.memory.Record(region, index)
 }
 
-// Keep implements edge.Host.
-func (*host) Keep(record []byte) []byte { return bytes.Clone(record) }
+// KeepRecord implements edge.Host.
+func (*host) KeepRecord(record []byte) []byte { return bytes.Clone(record) }
 
 // SetRecord implements edge.Host.
 func (h *host) SetRecord(region wire.Region, index uint32, value []byte) error {
@@ -122,18 +122,18 @@ func (h *host) RequestHeaders() []byte { return h.raw }
 // RequestHeader implements edge.Host. The id is nginx's own, whatever the client sends.
 func (h *host) RequestHeader(name string) string {
 	if name == "x-request-id" {
-		return h.variable("request_id")
+		return h.readVariable("request_id")
 	}
-	return headermap.Value(h.raw, name)
+	return headermap.JoinedValues(h.raw, name)
 }
 
 // RequestBody implements edge.Host.
 func (h *host) RequestBody(size int) []byte { return h.body[:size] }
 
-// Source implements edge.Host.
-func (h *host) Source() []byte { return []byte(h.variable("remote_addr")) }
+// ClientAddress implements edge.Host.
+func (h *host) ClientAddress() []byte { return []byte(h.readVariable("remote_addr")) }
 
-// FilterState implements edge.Host: gatehousectl refuses rules that need it.
+// FilterState implements edge.Host: gatehousectl refuses rules with filter_state.
 func (*host) FilterState(string) []byte { return nil }
 
 // Claim implements edge.Host. Any metadata enables tokens.
@@ -150,26 +150,26 @@ func (h *host) Claim(_, name string) string {
 // RemoveRequestHeader implements edge.Host.
 func (h *host) RemoveRequestHeader(name string) {
 	h.removed = append(h.removed, name)
-	p, n := lend(name)
+	p, n := lendText(name)
 	C.shim_remove_header(h.request, p, n)
 }
 
-// AddRequestHeader implements edge.Host. nginx-lua removes a header whose value is empty.
+// AddRequestHeader implements edge.Host. nginx-lua removes a header with an empty value.
 func (h *host) AddRequestHeader(name, value string) {
 	if value == "" {
 		h.RemoveRequestHeader(name)
 		return
 	}
 	h.added = append(h.added, [2]string{name, value})
-	p, n := lend(name)
-	v, m := lend(value)
+	p, n := lendText(name)
+	v, m := lendText(value)
 	C.shim_set_header(h.request, p, n, v, m)
 }
 
-// changed reports whether the request's headers are as they were changed. nginx-lua changes none of a request whose
-// status is 400, by the operator's Lua or an error_page, and finds no header with characters that names can't have: it
-// returns no error for either.
-func (h *host) changed() bool {
+// headersApplied reports whether all changes of the request's headers took effect. nginx-lua changes no header of a
+// request with status 400, by the operator's Lua or an error_page, and finds no header with characters that names can't
+// have: nginx-lua returns no error in both cases.
+func (h *host) headersApplied() bool {
 	if len(h.removed) == 0 && len(h.added) == 0 {
 		return true
 	}
@@ -191,7 +191,8 @@ func (h *host) changed() bool {
 	return missing == 0
 }
 
-// variables are nginx's for notes; http.conf uses them. That for Cache-Control tells whether an answer is stored.
+// variables are nginx's variables of notes; http.conf uses them. Cache-Control's variable tells whether an answer is
+// stored.
 var variables = [...]string{
 	policy.NoteCacheStatus:  "gatehouse_cache_status",
 	policy.NoteVary:         "gatehouse_vary",
@@ -202,25 +203,25 @@ var variables = [...]string{
 	policy.NoteReason:       "gatehouse_reason",
 }
 
-// Note implements edge.Host.
-func (h *host) Note(n policy.Note, value string) {
+// SetNote implements edge.Host.
+func (h *host) SetNote(n policy.Note, value string) {
 	h.spared = h.spared || n == policy.NoteReason
 	h.setVariable(variables[n], value)
 }
 
 func (h *host) setVariable(name, value string) {
-	p, n := lend(name)
-	v, m := lend(value)
+	p, n := lendText(name)
+	v, m := lendText(value)
 	C.shim_set_variable(h.request, p, n, v, m)
 }
 
-func (h *host) variable(name string) string { return strings.Clone(h.viewVariable(name)) }
+func (h *host) readVariable(name string) string { return strings.Clone(h.viewVariable(name)) }
 
 // viewVariable returns nginx's own memory.
 func (h *host) viewVariable(name string) string {
 	var value *C.char
 	var size C.size_t
-	p, n := lend(name)
+	p, n := lendText(name)
 	if h.request == nil || C.shim_variable(h.request, p, n, &value, &size) != 0 {
 		return ""
 	}
@@ -232,16 +233,16 @@ func (h *host) Reply(status int, details string, headers, body []byte) {
 	h.answer = answer{true, status, details, headers, body}
 }
 
-// Wake implements edge.Host: Lua continues the request.
-func (h *host) Wake(id uint32, goOn func() edge.Action) {
+// WakeStream implements edge.Host: Lua continues the request.
+func (h *host) WakeStream(id uint32, goOn func() edge.Action) {
 	if held := h.held[id]; held != nil {
 		held.goOn = goOn
 		h.worker.woken = append(h.worker.woken, id)
 	}
 }
 
-// Exists implements edge.Host.
-func (h *host) Exists(id uint32) bool { return h.held[id] != nil || h.awaited[id] }
+// StreamExists implements edge.Host.
+func (h *host) StreamExists(id uint32) bool { return h.held[id] != nil || h.awaited[id] }
 
 // AwaitResponse implements edge.Host.
 func (h *host) AwaitResponse() bool {
@@ -252,23 +253,23 @@ func (h *host) AwaitResponse() bool {
 	return ok
 }
 
-// ended tells the VM what a request has got whose response it awaits: nothing if the client has gone before.
-func (h *host) ended(request unsafe.Pointer, id uint32) {
+// responseEnded tells the VM the response of an awaited request: none if the client has gone before.
+func (h *host) responseEnded(request unsafe.Pointer, id uint32) {
 	delete(h.awaited, id)
-	h.enter(request)
+	h.enterRequest(request)
 	if h.viewVariable("bytes_sent") == "0" {
-		h.vm.Ended(id)
+		h.vm.EndStream(id)
 	} else {
-		h.vm.Response(id, h.viewVariable("sent_http_etag"))
+		h.vm.CompareResponse(id, h.viewVariable("sent_http_etag"))
 	}
-	h.enter(nil)
+	h.enterRequest(nil)
 }
 
-// Enter implements edge.Host.
-func (*host) Enter(uint32) {}
+// EnterStream implements edge.Host.
+func (*host) EnterStream(uint32) {}
 
-// Call implements edge.Host: Lua makes the call.
-func (h *host) Call(c edge.Call) (token, newest uint32, err error) {
+// CallSidecar implements edge.Host: Lua makes the call.
+func (h *host) CallSidecar(c edge.Call) (token, newest uint32, err error) {
 	head := ""
 	if c.From.RequestID != "" {
 		head += "X-Request-Id: " + c.From.RequestID + "\r\n"
@@ -277,14 +278,16 @@ func (h *host) Call(c edge.Call) (token, newest uint32, err error) {
 		head += "Traceparent: " + c.From.Traceparent + "\r\n"
 	}
 	body := append([]byte{}, c.Body...) // not nil
-	return h.worker.ask(call{path: c.Path, head: head, body: body, timeout: c.Timeout}), c.Newest, nil
+	return h.worker.queueCall(call{path: c.Path, head: head, body: body, timeout: c.Timeout}), c.Newest, nil
 }
 
 // DefineCounter implements edge.Host.
-func (h *host) DefineCounter(name string) uint32 { return h.worker.counters.id(series(name)) }
+func (h *host) DefineCounter(name string) uint32 {
+	return h.worker.counters.counterID(seriesName(name))
+}
 
-// Count implements edge.Host.
-func (h *host) Count(id uint32, n uint64) { h.worker.counters.count(id, n) }
+// IncrementCounter implements edge.Host.
+func (h *host) IncrementCounter(id uint32, n uint64) { h.worker.counters.addCount(id, n) }
 
 // Warn implements edge.Host.
-func (*host) Warn(message string) { log(levelWarn, message) }
+func (*host) Warn(message string) { logMessage(levelWarn, message) }

@@ -20,21 +20,21 @@ import (
 // waitMargin is how much longer than a call a request waits for its answer: the VM gives up 5 s after the timeout.
 const waitMargin = 10 * time.Second
 
-// judge judges a request by the target that the client sent, whatever nginx makes of it: a new one, or one that has
-// waited. It returns what to do with it, less than 0 if it must be refused as after a panic.
-func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C.int {
+// judgeRequest judges a request, new or after a wait, by the target from the client, whatever nginx makes of the
+// target. It returns the action on the request, less than 0 for a refusal as after a panic.
+func (w *worker) judgeRequest(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C.int {
 	h := w.edge
 	target := viewText(q.target, q.target_length)
 	if target == "" || target[0] != '/' && target[0] != '?' {
-		return C.GH_BAD // it has no target, or one that isn't a path: nginx lets an error_page answer such a request
+		return C.GH_BAD // no target, or no path: nginx answers by an error_page
 	}
 	if target[0] == '?' {
 		target = "/" + target // as nginx sends "http://host?query" upstream
 	}
-	h.enter(q.r)
+	h.enterRequest(q.r)
 	headers := unsafe.Slice(q.headers, int(q.header_count))
 	method := viewText(q.method, q.method_length)
-	h.vm.Unread(int(q.unread))
+	h.vm.SetUnread(int(q.unread))
 	var action edge.Action
 	var hasBody bool
 	taken := false
@@ -49,7 +49,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 		if w.tokens != nil {
 			taken, valid = w.takeToken(headers)
 		}
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.resolveAuthority(headers), headers, taken)
 		if valid {
 			action = h.vm.RequestHeaders(id, true)
 		} else {
@@ -59,23 +59,23 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 		held := h.held[id]
 		delete(h.held, id)
 		if held == nil || held.failed || held.goOn == nil {
-			h.vm.Ended(id)
-			out.more = flag(w.more())
+			h.vm.EndStream(id)
+			out.more = boolToC(w.hasTask())
 			return -1
 		}
 		h.claims, taken, h.id = held.claims, held.taken, id
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.resolveAuthority(headers), headers, taken)
 		action = held.goOn()
 	}
-	out.more = flag(w.more())
+	out.more = boolToC(w.hasTask())
 	switch {
 	case h.answer.set:
-		return w.give(q.id == 0, hasBody, method, out, head)
+		return w.giveAnswer(q.id == 0, hasBody, method, out, head)
 	case action == edge.Continue:
 		if taken {
 			h.RemoveRequestHeader("authorization")
 		}
-		if !h.changed() {
+		if !h.headersApplied() {
 			return C.GH_BAD
 		}
 		h.setVariable("gatehouse_judged", "1")
@@ -87,21 +87,21 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 	return C.GH_WAIT
 }
 
-func flag(on bool) C.int32_t {
+func boolToC(on bool) C.int32_t {
 	if on {
 		return 1
 	}
 	return 0
 }
 
-// takeToken validates the token of a request, which no upstream gets. It returns whether there is a valid one, and
-// false for a bad token, with which a request is refused on every path.
+// takeToken validates a request's token, which doesn't go upstream. It returns whether the request has a valid token,
+// and false for a bad token: a request with a bad token is refused on every path.
 func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 	lines, tokens, token := 0, 0, ""
 	for i := range headers {
 		if e := &headers[i]; textOf(e.key) == "authorization" {
 			lines++
-			if text, ok := jwt.Text(strings.Trim(textOf(e.value), " \t")); ok {
+			if text, ok := jwt.BearerToken(strings.Trim(textOf(e.value), " \t")); ok {
 				tokens++
 				token = text
 			}
@@ -111,7 +111,7 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 		return false, true
 	}
 	if lines > 1 {
-		return false, false // two tokens, or one beside something else
+		return false, false // two tokens, or a token beside another line
 	}
 	w.edge.claims, valid = w.tokens.Validate(token, time.Now())
 	return valid, valid
@@ -119,9 +119,10 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 
 func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
 
-// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the Host header
-// is the same. In headers it makes the host what nginx takes for it. It does nothing if no rule depends on the host.
-func (h *host) authority(headers []C.gh_element) string {
+// resolveAuthority returns the authority of an absolute target, which nginx prefers to the Host header; "" if the Host
+// header is the same. In headers, the host becomes nginx's own reading of the host. Without rules by host, authority
+// does nothing.
+func (h *host) resolveAuthority(headers []C.gh_element) string {
 	if !h.hosted {
 		return ""
 	}
@@ -133,12 +134,12 @@ func (h *host) authority(headers []C.gh_element) string {
 		if end := strings.IndexAny(authority, "/? "); end >= 0 {
 			authority = authority[:end]
 		}
-		authority = dotless(authority)
+		authority = trimHostDot(authority)
 	}
 	same := false
 	for i := range headers {
 		if textOf(headers[i].key) == "host" {
-			host := dotless(textOf(headers[i].value))
+			host := trimHostDot(textOf(headers[i].value))
 			headers[i].value.len = C.int(len(host))
 			same = same || strings.EqualFold(host, authority)
 		}
@@ -149,9 +150,9 @@ func (h *host) authority(headers []C.gh_element) string {
 	return authority
 }
 
-// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port. It
-// leaves what can't be a host, which the policy refuses.
-func dotless(host string) string {
+// trimHostDot returns a host without a dot at the end, which nginx removes, and without the port after such a dot. Text
+// that can't be a host stays unchanged, for the policy to refuse.
+func trimHostDot(host string) string {
 	name, port, _ := strings.Cut(host, ":")
 	if strings.HasSuffix(name, ".") && policy.ValidPort(port) {
 		return name[:len(name)-1]
@@ -159,9 +160,9 @@ func dotless(host string) string {
 	return host
 }
 
-// appendHeaders appends method, target, authority if it isn't empty, and headers in the form of package headermap,
-// except Authorization if its token was taken. It reports whether a body follows. Values lose the white space around
-// them, of which nginx removes only spaces (RFC 9110, section 5.5).
+// appendHeaders appends method, target, authority, unless empty, and headers in the form of package headermap, except
+// Authorization with a taken token. It reports whether a body follows. Values lose the white space at both ends; nginx
+// removes only spaces (RFC 9110, section 5.5).
 func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_element, taken bool) (raw []byte,
 	hasBody bool) {
 	const pseudo = 2
@@ -215,15 +216,15 @@ func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_
 	return dst, hasBody
 }
 
-// give passes the answer to C and Lua. Lua keeps the body of a hit for other requests, but not of one that has waited:
-// it may be part of a fetch, which has all encodings, is at no address again, and would stay in memory as a whole.
-func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *C.gh_answer_head) C.int {
+// giveAnswer passes the answer to C and Lua. Lua keeps the body of a hit for other requests, except after a wait: the
+// body may be part of a fetch, which has all encodings, is at no address again, and would stay in memory as a whole.
+func (w *worker) giveAnswer(atOnce, hasBody bool, method string, out *C.gh_out, head *C.gh_answer_head) C.int {
 	a := &w.edge.answer
 	*head = C.gh_answer_head{status: C.int32_t(a.status)}
 	head.fields = (*C.uchar)(unsafe.Pointer(unsafe.SliceData(a.headers)))
 	hit := a.details == "gatehouse_hit" || a.details == "gatehouse_hit_stale"
 	if !hit && a.details != "gatehouse_not_modified" || w.edge.vm.Config().LogHits && !w.edge.spared {
-		head.reason, head.reason_length = lend(a.details)
+		head.reason, head.reason_length = lendText(a.details)
 	}
 	out.status, out.body, out.body_length, out.key, out.forget = C.int32_t(a.status), nil, 0, 0, 0
 	if a.body != nil {
@@ -231,8 +232,8 @@ func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *
 	}
 	if len(a.body) > 0 && method != "HEAD" {
 		out.body, out.body_length = lendBytes(a.body)
-		if hit && atOnce && a.status != 206 { // a part has the address of another body, or keeps it
-			w.kept.number(a.body, out)
+		if hit && atOnce && a.status != 206 { // a part shares memory with a whole body
+			w.kept.setKey(a.body, out)
 		}
 	}
 	if hasBody {
@@ -241,7 +242,7 @@ func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *
 	return C.GH_REPLY
 }
 
-// keptBodies are the bodies that Lua keeps as strings. They are referenced here, so that the address of one is its own.
+// keptBodies are the bodies that Lua keeps as strings, referenced here to keep each address unique.
 type keptBodies struct {
 	byStart map[*byte]keptBody
 	size    int // bytes
@@ -253,14 +254,14 @@ type keptBody struct {
 	body []byte
 }
 
-// maxKept bounds the bodies that Lua keeps, bytes; a body of leastKept is cheaper to copy.
+// maxKept bounds the bodies in Lua, bytes; a body below leastKept is cheaper to copy.
 const (
 	maxKept   = 16 << 20
 	leastKept = 128
 )
 
-// number sets the key by which Lua keeps a body.
-func (k *keptBodies) number(body []byte, out *C.gh_out) {
+// setKey sets the key of a body in Lua.
+func (k *keptBodies) setKey(body []byte, out *C.gh_out) {
 	if len(body) < leastKept {
 		return
 	}
@@ -278,14 +279,14 @@ func (k *keptBodies) number(body []byte, out *C.gh_out) {
 	out.key = C.double(k.newest)
 }
 
-// push answers a request at the push listener.
-func (w *worker) push(q *C.gh_request, body []byte, out *C.gh_out) {
+// handlePush answers a request at the push listener.
+func (w *worker) handlePush(q *C.gh_request, body []byte, out *C.gh_out) {
 	h := w.pusher
-	h.enter(q.r)
+	h.enterRequest(q.r)
 	h.raw = headermap.Append(h.raw[:0], [][2]string{
 		{":method", viewText(q.method, q.method_length)},
 		{":path", viewText(q.target, q.target_length)},
-		{"user-agent", h.variable("http_user_agent")},
+		{"user-agent", h.readVariable("http_user_agent")},
 	})
 	h.body = body
 	const id = 1
@@ -293,12 +294,12 @@ func (w *worker) push(q *C.gh_request, body []byte, out *C.gh_out) {
 	if !h.answer.set {
 		h.vm.RequestBody(id, len(body), true)
 	}
-	h.vm.Ended(id)
+	h.vm.EndStream(id)
 	h.body = nil
-	h.answer.body = bytes.Clone(h.answer.body) // it may be the memory's
+	h.answer.body = bytes.Clone(h.answer.body) // the body may be part of the memory file
 	fields, _ := headermap.ParseFields(h.answer.headers)
 	_, w.reply = fields.Next()
 	out.status = C.int32_t(h.answer.status)
-	out.name, out.name_length = lend(w.reply)
+	out.name, out.name_length = lendText(w.reply)
 	out.body, out.body_length = lendBytes(h.answer.body)
 }

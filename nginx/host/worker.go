@@ -14,7 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/nginx/memfile"
 )
 
-// worker is the edge of one worker of nginx: a VM for requests, and one for pushes.
+// worker is the edge of one worker of nginx: a VM for requests, and a VM for pushes.
 type worker struct {
 	memory       *memfile.File
 	lost         bool // memory's file was removed or replaced, and opening the new file failed
@@ -25,12 +25,12 @@ type worker struct {
 	id           uint32 // of the newest request
 	token        uint32 // of the newest call
 
-	// What Lua is to do, see next.
+	// Tasks for Lua, see nextTask.
 	woken []uint32
 	calls []call
 
-	// What C refers to.
-	made  call   // that Lua makes now
+	// Memory to which C refers.
+	made  call   // Lua's current call
 	reply string // content type of the answer to a push
 	kept  keptBodies
 }
@@ -45,8 +45,8 @@ type call struct {
 
 // keys is the state of the tokens' keys.
 type keys struct {
-	next  time.Time // when to ask for them
-	token uint32    // of the call for them, 0 for none
+	next  time.Time // when to fetch the keys
+	token uint32    // of the call for keys, 0 for none
 }
 
 // keysEvery is how long the keys of tokens are used until they are fetched again, far less than the sidecar's
@@ -59,15 +59,15 @@ const (
 
 const pushRules = `{"push_listener": true}`
 
-// newWorker returns the edge with rules as gatehousectl writes them.
+// newWorker returns the edge with rules as written by gatehousectl.
 func newWorker(memory *memfile.File, rules []byte, issuer string) (*worker, error) {
 	w := &worker{memory: memory, kept: keptBodies{byStart: map[*byte]keptBody{}}}
 	w.edge = &host{worker: w, rules: rules, held: map[uint32]*heldRequest{}, awaited: map[uint32]bool{}}
 	w.pusher = &host{worker: w, rules: []byte(pushRules)}
-	if err := w.edge.begin(); err != nil {
+	if err := w.edge.startVM(); err != nil {
 		return nil, err
 	}
-	if err := w.pusher.begin(); err != nil {
+	if err := w.pusher.startVM(); err != nil {
 		return nil, err
 	}
 	if w.edge.vm.Config().SessionMetadata != "" {
@@ -76,17 +76,17 @@ func newWorker(memory *memfile.File, rules []byte, issuer string) (*worker, erro
 	return w, nil
 }
 
-// renew makes new VMs after a panic.
-func (w *worker) renew() {
-	w.counters.count(w.counters.id("gatehouse_panics_total"), 1)
+// renewVMs makes new VMs after a panic.
+func (w *worker) renewVMs() {
+	w.counters.addCount(w.counters.counterID("gatehouse_panics_total"), 1)
 	for _, h := range []*host{w.edge, w.pusher} {
-		_ = h.begin() // its rules were accepted before
+		_ = h.startVM() // the rules were accepted before
 	}
 	for id, held := range w.edge.held {
 		held.failed = true
 		w.woken = append(w.woken, id)
 	}
-	w.calls = nil // nobody waits for them any more
+	w.calls = nil // nobody waits any more
 	w.keys = keys{}
 }
 
@@ -95,37 +95,37 @@ func (w *worker) tick() {
 	now := time.Now()
 	w.followMemory()
 	if w.tokens != nil && w.keys.token == 0 && !now.Before(w.keys.next) {
-		w.keys.token = w.ask(call{path: keysPath, timeout: w.edge.vm.Config().SidecarTimeout})
+		w.keys.token = w.queueCall(call{path: keysPath, timeout: w.edge.vm.Config().SidecarTimeout})
 	}
 	w.edge.forgetGone(now)
-	w.edge.enter(nil)
+	w.edge.enterRequest(nil)
 	w.edge.vm.Tick()
 	w.pusher.vm.Tick()
 }
 
 // followMemory opens the memory file again if an operator has removed or replaced the file: otherwise this worker would
-// miss what other workers write, such as revocations. The records of a new file count once the sidecar has written a
+// miss other workers' writes, such as revocations. The records of a new file count once the sidecar has written a
 // state. If opening fails, requests find no records, and the next tick tries again.
 func (w *worker) followMemory() {
-	if !w.memory.Replaced() {
+	if !w.memory.IsReplaced() {
 		w.lost = false
 		return
 	}
 	memory, err := w.memory.Reopen()
 	if err != nil {
 		if !w.lost {
-			log(levelWarn, "gatehouse: the memory file was removed or replaced: "+err.Error())
+			logMessage(levelWarn, "gatehouse: the memory file was removed or replaced: "+err.Error())
 		}
 		w.lost = true
 		return
 	}
-	log(levelWarn, "gatehouse: the memory file was removed or replaced: now in use is the new file")
+	logMessage(levelWarn, "gatehouse: the memory file was removed or replaced: now in use is the new file")
 	_ = w.memory.Close()
 	w.memory, w.lost = memory, false
 }
 
-// ask has Lua make a call, and returns its token.
-func (w *worker) ask(c call) uint32 {
+// queueCall has Lua make a call, and returns the call's token.
+func (w *worker) queueCall(c call) uint32 {
 	if w.token++; w.token == 0 {
 		w.token++
 	}
@@ -134,10 +134,10 @@ func (w *worker) ask(c call) uint32 {
 	return c.token
 }
 
-// answered brings the answer to a call, nil for a failed one.
-func (w *worker) answered(token uint32, body []byte) {
+// deliverAnswer brings the answer to a call, nil for a failed call.
+func (w *worker) deliverAnswer(token uint32, body []byte) {
 	if token != w.keys.token {
-		w.edge.enter(nil)
+		w.edge.enterRequest(nil)
 		w.edge.vm.CallResponse(token, body)
 		return
 	}
@@ -147,13 +147,13 @@ func (w *worker) answered(token uint32, body []byte) {
 	}
 }
 
-// more reports whether next has something.
-func (w *worker) more() bool {
+// hasTask reports whether next has something.
+func (w *worker) hasTask() bool {
 	return len(w.woken) > 0 || len(w.calls) > 0 || len(w.counters.changed) > 0
 }
 
-// next takes the next thing that Lua is to do.
-func (w *worker) next(out *C.gh_out) C.int {
+// nextTask takes the next task for Lua.
+func (w *worker) nextTask(out *C.gh_out) C.int {
 	switch {
 	case len(w.woken) > 0:
 		out.id = C.uint32_t(w.woken[0])
@@ -163,13 +163,13 @@ func (w *worker) next(out *C.gh_out) C.int {
 		w.made, w.calls = w.calls[0], w.calls[1:]
 		c := &w.made
 		out.id, out.wait = C.uint32_t(c.token), C.int32_t(c.timeout.Milliseconds())
-		out.name, out.name_length = lend(c.path)
-		out.head, out.head_length = lend(c.head)
+		out.name, out.name_length = lendText(c.path)
+		out.head, out.head_length = lendText(c.head)
 		out.body, out.body_length = lendBytes(c.body)
 		return C.GH_CALL
 	case len(w.counters.changed) > 0:
-		c := w.counters.take()
-		out.name, out.name_length = lend(c.series)
+		c := w.counters.takeChanged()
+		out.name, out.name_length = lendText(c.series)
 		out.number = C.double(c.n)
 		c.n = 0
 		return C.GH_COUNT
@@ -177,7 +177,7 @@ func (w *worker) next(out *C.gh_out) C.int {
 	return C.GH_NOTHING
 }
 
-// counters are counts that shared memory doesn't have yet, by number from 1.
+// counters are counts that shared memory lacks yet, by number from 1.
 type counters struct {
 	all     []*counter
 	byName  map[string]uint32
@@ -185,13 +185,13 @@ type counters struct {
 }
 
 type counter struct {
-	series  string // as Prometheus names it
+	series  string // name in Prometheus
 	n       uint64
 	changed bool
 }
 
-// id returns the number of a counter. One that is new exists before it counts.
-func (c *counters) id(series string) uint32 {
+// counterID returns the number of a counter. A new counter is published before the first count.
+func (c *counters) counterID(series string) uint32 {
 	if id := c.byName[series]; id != 0 {
 		return id
 	}
@@ -201,11 +201,11 @@ func (c *counters) id(series string) uint32 {
 	c.all = append(c.all, &counter{series: series})
 	id := uint32(len(c.all))
 	c.byName[series] = id
-	c.count(id, 0)
+	c.addCount(id, 0)
 	return id
 }
 
-func (c *counters) count(id uint32, n uint64) {
+func (c *counters) addCount(id uint32, n uint64) {
 	of := c.all[id-1]
 	of.n += n
 	if !of.changed {
@@ -214,15 +214,15 @@ func (c *counters) count(id uint32, n uint64) {
 	}
 }
 
-// take returns a counter that has changed.
-func (c *counters) take() *counter {
+// takeChanged takes a changed counter.
+func (c *counters) takeChanged() *counter {
 	of := c.all[c.changed[0]-1]
 	of.changed, c.changed = false, c.changed[1:]
 	return of
 }
 
-// series returns a counter's name in Prometheus for the one in Envoy's stats, see policy.Counter.StatName.
-func series(stat string) string {
+// seriesName returns a counter's name in Prometheus for the one in Envoy's stats, see policy.Counter.StatName.
+func seriesName(stat string) string {
 	parts := strings.Split(strings.TrimPrefix(stat, "gatehouse."), ";.;")
 	var labels []string
 	for _, label := range parts[:len(parts)-1] {

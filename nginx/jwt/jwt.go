@@ -1,5 +1,5 @@
-// Package jwt validates the tokens that the sidecar issues: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy,
-// its JWT filter does so.
+// Package jwt validates the sidecar's tokens: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy, the JWT filter
+// validates tokens.
 package jwt
 
 import (
@@ -15,15 +15,15 @@ import (
 
 const (
 	audience = "gatehouse-edge" // of the sidecar's tokens
-	// maxToken bounds a token in bytes; those of the sidecar have some 700.
+	// maxToken bounds a token in bytes; the sidecar's tokens have some 700.
 	maxToken = 4096
-	// maxValid bounds the tokens whose signature isn't checked again.
+	// maxValid bounds the tokens with a cached signature check.
 	maxValid = 4096
-	// clockSkew is how much the clocks of the sidecar that issued a token and of this host may differ.
+	// clockSkew is the greatest difference between the clocks of the issuing sidecar and this host.
 	clockSkew = 10 * time.Second
 )
 
-// Claims are those of a token that identify a device.
+// Claims are a token's claims that identify a device.
 type Claims struct {
 	Subject, Record string
 }
@@ -40,7 +40,7 @@ func New(issuer string) *Validator {
 	return &Validator{issuer: issuer, valid: map[string]*claims{}}
 }
 
-// SetKeys sets the keys: a JSON Web Key Set (RFC 7517). It returns false, and changes nothing, if that has none.
+// SetKeys sets the keys: a JSON Web Key Set (RFC 7517). It returns false, and changes nothing, for a set without keys.
 func (v *Validator) SetKeys(set []byte) bool {
 	var read struct {
 		Keys []struct{ Kty, Crv, Kid, X string }
@@ -63,12 +63,12 @@ func (v *Validator) SetKeys(set []byte) bool {
 	return true
 }
 
-// HasKeys reports whether keys were set. Until then nobody can tell a good token from a bad one.
+// HasKeys reports whether keys were set. Without keys nobody can tell a good token from a bad token.
 func (v *Validator) HasKeys() bool { return v.keys != nil }
 
-// Text returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4), or an
+// BearerToken returns the token in a line of Authorization; false for another scheme (RFC 9110, section 11.4), or an
 // API key.
-func Text(line string) (token string, ok bool) {
+func BearerToken(line string) (token string, ok bool) {
 	const scheme = "bearer "
 	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
 		return "", false
@@ -77,7 +77,7 @@ func Text(line string) (token string, ok bool) {
 	return token, !strings.HasPrefix(token, apikey.Prefix)
 }
 
-// claims are the claims that are read. The sidecar's are of these types: a claim of another type makes a token bad.
+// claims are the claims in use. A claim of another type than the sidecar's makes a token bad.
 type claims struct {
 	Iss string   `json:"iss"`
 	Aud names    `json:"aud"`
@@ -99,11 +99,11 @@ func (n *names) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &(*n)[0])
 }
 
-// Validate returns the claims of a token that is valid now; false if it isn't.
+// Validate returns the claims of a token; false unless the token is valid now.
 func (v *Validator) Validate(token string, now time.Time) (Claims, bool) {
 	c := v.valid[token]
 	if c == nil {
-		if c = v.check(token); c == nil {
+		if c = v.parseToken(token); c == nil {
 			return Claims{}, false
 		}
 		if len(v.valid) >= maxValid {
@@ -117,8 +117,8 @@ func (v *Validator) Validate(token string, now time.Time) (Claims, bool) {
 	return Claims{c.Sub, c.Ver}, true
 }
 
-// check returns the claims of a token that is good at some time, nil for others.
-func (v *Validator) check(token string) *claims {
+// parseToken returns the claims of a token, valid at some time, or nil for a bad token.
+func (v *Validator) parseToken(token string) *claims {
 	if len(token) > maxToken {
 		return nil
 	}
@@ -131,20 +131,20 @@ func (v *Validator) check(token string) *claims {
 		Crit     any
 	}
 	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
-	if err != nil || !decode(parts[0], &header) || header.Alg != "EdDSA" || header.Crit != nil {
+	if err != nil || !decodePart(parts[0], &header) || header.Alg != "EdDSA" || header.Crit != nil {
 		return nil
 	}
-	key := v.keys[header.Kid] // the sidecar's tokens name it: to try each takes a millisecond
+	key := v.keys[header.Kid] // the sidecar's tokens name the key: trying a key takes a millisecond
 	c := new(claims)
 	if key == nil || !ed25519.Verify(key, []byte(token[:len(parts[0])+1+len(parts[1])]), signature) ||
-		!decode(parts[1], c) || c.Iss != v.issuer || !slices.Contains(c.Aud, audience) || c.Exp == nil {
+		!decodePart(parts[1], c) || c.Iss != v.issuer || !slices.Contains(c.Aud, audience) || c.Exp == nil {
 		return nil
 	}
 	return c
 }
 
-// decode reads a part of a token, a JSON object.
-func decode(part string, to any) bool {
+// decodePart reads a part of a token, a JSON object.
+func decodePart(part string, to any) bool {
 	text, err := base64.RawURLEncoding.DecodeString(part)
 	return err == nil && len(text) > 0 && text[0] == '{' && json.Unmarshal(text, to) == nil
 }

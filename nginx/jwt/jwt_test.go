@@ -127,7 +127,7 @@ func TestText(t *testing.T) {
 		"Bearer gh_a": "none",
 		"Bearer":      "none", "Basic a": "none", "": "none", "Bearera": "none",
 	} {
-		got, ok := Text(line)
+		got, ok := BearerToken(line)
 		if !ok {
 			got = "none"
 		}

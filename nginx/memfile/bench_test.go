@@ -17,7 +17,7 @@ var lengths = []struct {
 	length int
 }{{"100B", 100}, {"1KiB", 1 << 10}, {"48KiB", 48 << 10}}
 
-// BenchmarkRecord reads one record again and again, or 1,000 whose pages lie anywhere.
+// BenchmarkRecord reads one record again and again, or 1,000 records with scattered pages.
 func BenchmarkRecord(b *testing.B) {
 	for _, l := range lengths {
 		for _, places := range []int{1, 1000} {

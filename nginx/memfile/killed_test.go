@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // A worker ends by itself if its test was killed.
 const workerLife = 10 * time.Minute
 
-// work writes records, or reads them and fails at one that isn't whole.
+// work writes records, or reads records and fails at an incomplete one.
 func work(path string, seed uint64, count int) error {
 	f, err := Open(path, testSize)
 	if err != nil {
@@ -89,8 +89,8 @@ func worker(t *testing.T, path string, seed, count int) *process {
 	return p
 }
 
-// TestKilledWriter stops a writer at each step of writes, and has others go on with what it leaves: each place has its
-// old record or, at the written one, the new one, and no page is lost.
+// TestKilledWriter stops a writer at each step of writes, and has other writers go on: each place has the old record
+// or, at the written place, the new record, and no page is lost.
 func TestKilledWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	f := openTest(t, path)
@@ -271,7 +271,7 @@ func TestReadersAndAWriter(t *testing.T) {
 	checkFree(t, w)
 }
 
-// TestProcesses writes a million records in one process while others read.
+// TestProcesses writes a million records in one process and reads in several.
 func TestProcesses(t *testing.T) {
 	writes, readers := 1_000_000, 3
 	if testing.Short() {

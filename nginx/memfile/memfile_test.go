@@ -43,7 +43,7 @@ func set(t testing.TB, f *File, region wire.Region, index uint32, record []byte)
 	}
 }
 
-// checkFree fails unless the pages that are free are those that no record has.
+// checkFree fails unless the free pages are exactly the pages without a record.
 func checkFree(t testing.TB, f *File) {
 	t.Helper()
 	before, resets := f.free.Load(), f.resets.Load()
@@ -162,7 +162,7 @@ func TestLockIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	stopped, f := openTest(t, path), openTest(t, path)
 	set(t, f, wire.RegionObjects, 1, []byte("x"))
-	if err := stopped.lock(); err != nil {
+	if err := stopped.lockWriter(); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
@@ -172,12 +172,12 @@ func TestLockIsBounded(t *testing.T) {
 	if got := f.Record(wire.RegionObjects, 1); string(got) != "x" {
 		t.Errorf("a reader got %q, want x", got)
 	}
-	stopped.unlock()
+	stopped.unlockWriter()
 	set(t, f, wire.RegionObjects, 1, []byte("y"))
 }
 
-// TestAnyFreeBytesFit fills the file with small records, removes every other one, and needs all that is free for a
-// large one. It is then full, and still accepts what needs no more than what it replaces.
+// TestAnyFreeBytesFit fills the file with small records, removes every second record, and needs all free pages for a
+// large record. Then the file is full, and still accepts a record no larger than the replaced record.
 func TestAnyFreeBytesFit(t *testing.T) {
 	f := newTest(t)
 	n := uint32(0)
@@ -228,10 +228,10 @@ func TestBlankedBodiesTakeNothing(t *testing.T) {
 	}
 }
 
-// TestSize: all pages that Size counts with are there.
+// TestSize: all pages that SizeFor counts exist.
 func TestSize(t *testing.T) {
 	const budget, objects, verdicts = 256 << 20, 100_000, 100_000
-	size := Size(budget, objects, verdicts)
+	size := SizeFor(budget, objects, verdicts)
 	each := (size - headSize - pageSize) / (placesIn*(pageSize+4) + 4*regions)
 	want := int64(budget + 4*objects*perBody + objects*perObject + verdicts*perVerdict + passing)
 	if have := each * placesIn * pageSize; have < want || have > want+3*placesIn*pageSize {
@@ -240,7 +240,7 @@ func TestSize(t *testing.T) {
 	t.Logf("%d MiB for the sidecar's default settings", size>>20)
 }
 
-// model is what should be in a file.
+// model is the expected content of a file.
 type model struct {
 	testing.TB
 	f       *File
@@ -248,7 +248,7 @@ type model struct {
 	tables  map[[2]uint32]bool
 }
 
-// write writes a record, and fails unless that works exactly if there are enough pages.
+// write writes a record, and fails unless the write works exactly if there are enough pages.
 func (m *model) write(region wire.Region, index uint32, record []byte) {
 	m.Helper()
 	at, table := [2]uint32{uint32(region), index}, [2]uint32{uint32(region), index / placesIn}
@@ -343,7 +343,7 @@ func TestReadsAllocateNothing(t *testing.T) {
 	}
 }
 
-// numbered returns a record for a number, whose length and bytes follow from it, so that a mixture is noticed.
+// numbered returns a record for a number; length and bytes follow from the number, so a mixture is noticed.
 func numbered(dst []byte, n uint64) []byte {
 	length := 8 + int(n%7)*int(n%11)*int(n%13)*6
 	dst = slices.Grow(dst[:0], length)[:length]
@@ -364,15 +364,15 @@ func isNumbered(record []byte) (n uint64, ok bool) {
 	return n, bytes.Equal(record, numbered(nil, n))
 }
 
-// TestDamagedWhileUsed damages the file under a writer, which drops all records rather than use them.
+// TestDamagedWhileUsed damages the file under a writer, which drops all records and uses none.
 func TestDamagedWhileUsed(t *testing.T) {
-	third := func(f *File) uint32 { return uint32(f.find(wire.RegionObjects, 3).Load()) }
+	third := func(f *File) uint32 { return uint32(f.findPlace(wire.RegionObjects, 3).Load()) }
 	for name, damage := range map[string]func(f *File){
 		"a record that is its own next page": func(f *File) { f.links[third(f)] = third(f) },
-		"a record that is too long":          func(f *File) { binary.NativeEndian.PutUint32(f.page(third(f)), 1<<31) },
-		"a page beyond the last one":         func(f *File) { f.find(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
+		"a record that is too long":          func(f *File) { binary.NativeEndian.PutUint32(f.pageBytes(third(f)), 1<<31) },
+		"a page beyond the last one":         func(f *File) { f.findPlace(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
 		"a table beyond the last page":       func(f *File) { f.tables[0].Store(1 << 31) },
-		"two places with one record":         func(f *File) { f.find(wire.RegionObjects, 4).Store(uint64(third(f))) },
+		"two places with one record":         func(f *File) { f.findPlace(wire.RegionObjects, 4).Store(uint64(third(f))) },
 		"a free page beyond the last one":    func(f *File) { f.firstFree = 1 << 31 },
 	} {
 		f := newTest(t)

@@ -33,21 +33,21 @@ type header struct {
 	guard      atomic.Uint64
 	state      place
 	guardPlace place
-	_          [128 - 7*8]byte // readers of what is above don't share a cache line with the writer
+	_          [128 - 7*8]byte // readers of the fields above don't share a cache line with the writer
 
 	writing   atomic.Uint64
 	firstFree uint32
 	free      atomic.Uint32
 }
 
-// Bytes of the file that are locked.
+// Locked bytes of the file.
 const (
-	writerByte = 0 // by the writer, or by who opens the file
+	writerByte = 0 // by the writer, or by the opener
 	userByte   = 1 // by each user, shared
 )
 
-// The file is opened again if it was replaced meanwhile, and a lock is waited for so long: by a writer, and by who
-// opens the file, since another worker may just reserve a large one, or find out what is free in it.
+// After a replacement in between, the file is opened again, up to attempts times. A writer waits lockWait for a lock,
+// an opener openWait: another worker may be reserving a large file, or finding the free pages.
 const (
 	attempts = 100
 	lockWait = time.Second
@@ -55,22 +55,22 @@ const (
 	lockStep = 50 * time.Microsecond
 )
 
-// Open maps the file at path, which has size bytes. It makes the file if there is none. One of another size or layout,
-// that isn't whole, or that others may write to, is replaced; its users, if any, keep it without the others.
+// Open maps the file at path, of size bytes, and creates a missing file. A file of another size or layout, an
+// incomplete file, or a file that others may write to, is replaced; its users, if any, keep the old file to themselves.
 func Open(path string, size int64) (*File, error) {
 	if size < MinSize || size > MaxSize {
 		return nil, fmt.Errorf("memory file %s: %d bytes are out of %d to %d", path, size, MinSize, MaxSize)
 	}
 	for range attempts {
-		if f, err := open(path, size); f != nil || err != nil {
+		if f, err := openOnce(path, size); f != nil || err != nil {
 			return f, err
 		}
 	}
 	return nil, fmt.Errorf("memory file %s: it is replaced again and again: do all users give it the same size?", path)
 }
 
-// open returns nil if it must be tried again.
-func open(path string, size int64) (f *File, err error) {
+// openOnce returns nil if the caller must try again.
+func openOnce(path string, size int64) (f *File, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -100,19 +100,19 @@ func open(path string, size int64) (f *File, err error) {
 	if err != nil || !own || info.Size() != size || binary.NativeEndian.Uint64(head[:]) != magic ||
 		binary.NativeEndian.Uint64(head[8:]) != uint64(size) {
 		if first && own {
-			file.Truncate(0) // nobody maps it, and there may not be room for two
+			file.Truncate(0) // nobody maps the old file, and the disk may lack room for two
 		}
-		return nil, create(path, size)
+		return nil, createFile(path, size)
 	}
 	if first {
-		if err := reserve(file, size); err != nil {
+		if err := reservePages(file, size); err != nil {
 			return nil, err
 		}
 	}
 	if err := setLock(file, unix.F_RDLCK, userByte); err != nil {
 		return nil, lockError(file, err)
 	}
-	if f, err = mapped(file, size); err != nil {
+	if f, err = mapFile(file, size); err != nil {
 		return nil, err
 	}
 	if first {
@@ -124,31 +124,32 @@ func open(path string, size int64) (f *File, err error) {
 	return f, nil
 }
 
-// ownFile reports whether a file has one name, and only this user can write to it: another one could write verdicts.
+// ownFile reports whether a file has a single name, and only this user can write to it: another user could write
+// verdicts.
 func ownFile(info os.FileInfo) bool {
 	of, ok := info.Sys().(*syscall.Stat_t)
 	return ok && of.Nlink == 1 && of.Uid == uint32(os.Geteuid()) && of.Mode&0o022 == 0
 }
 
-// reserve has the file system reserve all pages of a file: one that is missing would end the process that touches it
-// when there is no memory.
-func reserve(file *os.File, size int64) error {
+// reservePages has the file system reserve all pages of a file: without memory, a missing page would end the process
+// that touches the page.
+func reservePages(file *os.File, size int64) error {
 	if err := unix.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
 		return fmt.Errorf("memory file %s: reserve %d bytes: %w", file.Name(), size, err)
 	}
 	return nil
 }
 
-// create puts a new file at path. The old one is locked.
-func create(path string, size int64) error {
+// createFile puts a new file at path. The old file is locked.
+func createFile(path string, size int64) error {
 	temporary := path + ".new"
-	os.Remove(temporary) // of one that was killed
+	os.Remove(temporary) // of a killed opener
 	file, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if err := reserve(file, size); err != nil {
+	if err := reservePages(file, size); err != nil {
 		os.Remove(temporary)
 		return err
 	}
@@ -160,13 +161,13 @@ func create(path string, size int64) error {
 	return os.Rename(temporary, path)
 }
 
-func mapped(file *os.File, size int64) (*File, error) {
+func mapFile(file *os.File, size int64) (*File, error) {
 	mem, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("memory file %s: map %d bytes: %w", file.Name(), size, err)
 	}
 	f := &File{file: file, mem: mem, header: (*header)(unsafe.Pointer(unsafe.SliceData(mem)))}
-	// A place needs a page at least if it has a record, so each region has as many places as there are pages.
+	// A place needs at least one page if it has a record, so each region has as many places as pages exist.
 	each := int(size-headSize-pageSize) / (placesIn*(pageSize+4) + 4*regions)
 	tables, pages := regions*each, placesIn*each
 	f.tables = unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&mem[headSize])), tables)
@@ -176,30 +177,31 @@ func mapped(file *os.File, size int64) (*File, error) {
 	return f, nil
 }
 
-// Bytes that a sidecar may fill beyond its budget.
+// Bytes of a sidecar beyond its budget.
 const (
-	perBody    = pageSize - 92 + 16   // the last page isn't full, of which the budget has 92; two entries of a table
-	perObject  = pageSize/4 + 4       // a fourth of a bucket, whose last page isn't full
+	perBody    = pageSize - 92 + 16   // rest of the last page, of which the budget counts 92; two entries of a table
+	perObject  = pageSize/4 + 4       // a fourth of a bucket, whose last page has room left
 	perVerdict = pageSize/4 + 96 + 37 // likewise; an allow and a deny; four devices
-	passing    = 7 << 20              // bodies that aren't blanked yet, and a batch
+	passing    = 7 << 20              // bodies not blanked yet, and a batch
 )
 
-// Size returns a size in which every push has room, for a sidecar's memory.bytes, memory.objects and memory.verdicts.
-func Size(budget, objects, verdicts int64) int64 {
+// SizeFor returns a size in which every push has room, for a sidecar's memory.bytes, memory.objects and
+// memory.verdicts.
+func SizeFor(budget, objects, verdicts int64) int64 {
 	bodies := min(4*objects, budget/140) // of the smallest ones
 	pages := (budget + bodies*perBody + objects*perObject + verdicts*perVerdict + passing) / pageSize
 	return headSize + pageSize + (pages+placesIn)*(pageSize+4) + (pages/placesIn+1)*4*regions
 }
 
-// Replaced reports whether another file, or none, is at the path of the file. Its users no longer share memory with who
-// opens the path from now on.
-func (f *File) Replaced() bool {
+// IsReplaced reports whether another file, or none, is at the path. Users of the old file no longer share memory with
+// users of the path from now on.
+func (f *File) IsReplaced() bool {
 	var here, there unix.Stat_t
 	return unix.Fstat(int(f.file.Fd()), &here) != nil || unix.Lstat(f.file.Name(), &there) != nil ||
 		here.Ino != there.Ino || here.Dev != there.Dev
 }
 
-// Reopen maps the file that is at the path now; if there is none, it makes one. The caller closes f after its last use.
+// Reopen maps the file now at the path, and creates a missing file. The caller closes f after the last use.
 func (f *File) Reopen() (*File, error) { return Open(f.file.Name(), int64(len(f.mem))) }
 
 // Close ends the use of the file. No method may run, and no record may be used any more.
@@ -207,8 +209,8 @@ func (f *File) Close() error {
 	return errors.Join(unix.Munmap(f.mem), f.file.Close())
 }
 
-// lock waits until there is no other writer, and finds out what is free if the last one was killed.
-func (f *File) lock() error {
+// lockWriter waits until no other writer holds the lock, and finds the free pages if the last writer was killed.
+func (f *File) lockWriter() error {
 	f.mu.Lock()
 	if err := waitFor(f.file, writerByte, lockWait); err != nil {
 		f.mu.Unlock()
@@ -220,12 +222,12 @@ func (f *File) lock() error {
 	return nil
 }
 
-func (f *File) unlock() {
+func (f *File) unlockWriter() {
 	setLock(f.file, unix.F_UNLCK, writerByte) // can't fail
 	f.mu.Unlock()
 }
 
-// waitFor waits until nobody else has the lock on a byte, and takes it.
+// waitFor waits for the lock on a byte, and takes the lock.
 func waitFor(file *os.File, at int64, most time.Duration) error {
 	for begin := time.Now(); ; time.Sleep(lockStep) {
 		err := setLock(file, unix.F_WRLCK, at)
@@ -242,8 +244,8 @@ func lockError(file *os.File, err error) error {
 	return fmt.Errorf("memory file %s: lock: %w", file.Name(), err)
 }
 
-// setLock locks or unlocks a byte of an open file, which ends with it. Unlike those of flock, its locks are of single
-// bytes; unlike other ones of fcntl, they are not the process's.
+// setLock locks or unlocks a byte of an open file, until the file is closed. Unlike flock, it locks single bytes;
+// unlike other locks of fcntl, the lock belongs to the open file, not to the process.
 func setLock(file *os.File, kind int16, at int64) error {
 	return unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: at, Len: 1})
 }

@@ -23,8 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// TestOpenWaits: another worker reserves a large file, or finds out what is free in it, for longer than a writer
-// waits.
+// TestOpenWaits: another worker reserves a large file, or finds the free pages, for longer than a writer waits.
 func TestOpenWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	other := openTest(t, path)
@@ -43,7 +42,7 @@ func TestOpenWaits(t *testing.T) {
 	}
 }
 
-// TestOpenUnusable opens what isn't a file of this layout and size: it is replaced, and then used.
+// TestOpenUnusable opens a file of another layout or size: the file is replaced, and then used.
 func TestOpenUnusable(t *testing.T) {
 	good := func(t *testing.T, path string) []byte {
 		f := openTest(t, path)
@@ -141,8 +140,8 @@ func TestGeometry(t *testing.T) {
 		}
 		f.links[len(f.links)-1] = 0xffffffff
 		f.tables[len(f.tables)-1].Store(0xfffffffe)
-		f.page(uint32(len(f.links) - 1))[pageSize-1] = 1
-		if f.links[0] != 0 || f.page(0)[0] != 0 || f.links[len(f.links)-1] != 0xffffffff {
+		f.pageBytes(uint32(len(f.links) - 1))[pageSize-1] = 1
+		if f.links[0] != 0 || f.pageBytes(0)[0] != 0 || f.links[len(f.links)-1] != 0xffffffff {
 			t.Errorf("%d bytes: parts overlap", size)
 		}
 		f.Close()
@@ -155,7 +154,7 @@ func TestRecordsMustBeConfirmed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	confirmed := func(f *File, want bool, when string) {
 		t.Helper()
-		if got := f.Confirmed(); got != want {
+		if got := f.IsConfirmed(); got != want {
 			t.Errorf("%s: confirmed %v, want %v", when, got, want)
 		}
 	}
@@ -184,7 +183,7 @@ func TestRecordsMustBeConfirmed(t *testing.T) {
 	confirmed(c, true, "heard")
 }
 
-// TestOpenOfOthers: a file that others may write to, or that has another name, is replaced, and not emptied.
+// TestOpenOfOthers: a file that others may write to, or with a second name, is replaced, and not emptied.
 func TestOpenOfOthers(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"another name": func(path string) error { return os.Link(path, path+".other") },
@@ -218,7 +217,7 @@ func TestOpenOfOthers(t *testing.T) {
 	}
 }
 
-// TestAnotherSize reloads nginx with another size: old workers keep their file, new ones have another.
+// TestAnotherSize reloads nginx with another size: old workers keep the old file, new workers have a new file.
 func TestAnotherSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	old := openTest(t, path)
@@ -238,7 +237,7 @@ func TestAnotherSize(t *testing.T) {
 	}
 }
 
-// TestOpenersAgree has many open a file at once that isn't there, or is garbage: all get the same one.
+// TestOpenersAgree has many workers open a missing file, or garbage, at once: all get the same file.
 func TestOpenersAgree(t *testing.T) {
 	rounds := 50
 	if testing.Short() {
@@ -350,7 +349,7 @@ func useDamaged(t *testing.T, path string, good, values []byte) {
 	checkFree(t, f)
 }
 
-// TestSizeInChart: the chart reserves what Size says for each memory that it may be told, and at most 3 MiB more.
+// TestSizeInChart: the chart reserves SizeFor's result for each possible memory, and at most 3 MiB more.
 func TestSizeInChart(t *testing.T) {
 	text, err := os.ReadFile("../../charts/gatehouse/templates/_nginx.tpl")
 	if err != nil {
@@ -376,7 +375,7 @@ func TestSizeInChart(t *testing.T) {
 		for _, objects := range []int64{1, 1000, 100_000, 10_000_000} {
 			for _, verdicts := range []int64{1, 100_000, 10_000_000} {
 				size := budget + perBody*min(4*objects, budget/smallest) + perObject*objects + perVerdict*verdicts + passing<<20
-				file, want := more+size*factor>>30, Size(budget, objects, verdicts)
+				file, want := more+size*factor>>30, SizeFor(budget, objects, verdicts)
 				if file<<20 < want || file<<20 > want+3<<20+want/1000 {
 					t.Errorf("memory of %d bytes, %d objects, %d verdicts: %d MiB in the chart, want %d bytes", budget, objects,
 						verdicts, file, want)

@@ -33,8 +33,8 @@ func TestArena(t *testing.T) {
 	}
 }
 
-// TestArenaSpills requests more than there is: each result has its own memory, which stays until the callback is over
-// although only its address is known.
+// TestArenaSpills requests more than the arena's size: each result has its own memory, which stays until the callback
+// is over although only the address is known.
 func TestArenaSpills(t *testing.T) {
 	var a Arena
 	sizes := []int{arenaSize - 8, 16, 8, 1, arenaSize, 4 << 20}

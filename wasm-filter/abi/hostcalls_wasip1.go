@@ -37,7 +37,7 @@ const (
 	LevelCritical
 )
 
-// HeaderMap names one of the header maps of a context.
+// HeaderMap names a header map of a context.
 type HeaderMap uint32
 
 // The header maps in use.
@@ -47,7 +47,7 @@ const (
 	CallResponseHeaders HeaderMap = 6
 )
 
-// Buffer names one of the buffers of a context.
+// Buffer names a buffer of a context.
 type Buffer uint32
 
 // The buffers in use.
@@ -58,29 +58,29 @@ const (
 	PluginConfiguration Buffer = 7
 )
 
-// results is the memory for the proxy's results: one arena per VM, which runs one callback at a time.
+// results is the memory for the proxy's results: one arena per VM, because a VM runs one callback at a time.
 var results Arena
 
-// BeginCallback releases the results of earlier callbacks. Every exported function that the proxy calls begins with it,
-// and so does the work for each of many streams.
+// BeginCallback releases the results of earlier callbacks. Every exported function begins with BeginCallback, and so
+// does the work for each of many streams.
 func BeginCallback() { results.Reset() }
 
-// allocate allocates memory for one of the proxy's results.
+// allocate allocates memory for a result of the proxy.
 //
 //go:wasmexport proxy_on_memory_allocate
 func allocate(size uint32) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(results.Allocate(int(size))))
 }
 
-// out is the memory that the proxy writes to through the pointers of a call. It is not on the stack, because a call can
-// come back into the module, whose stack may then move.
+// out is the memory to which the proxy writes through the pointers of a call. It is not on the stack: a call can come
+// back into the module, and the stack may move.
 var out struct {
 	address, size, number uint32
 	time                  uint64 // unix ns
 	metric                uint64
 }
 
-// result returns the value of the call that has just returned; it is valid during the callback.
+// result returns the value of the call just made, valid during the callback.
 func result(s Status) ([]byte, error) {
 	if s != 0 {
 		return nil, s
@@ -105,10 +105,10 @@ func Pairs(m HeaderMap) ([]byte, error) {
 // Header returns the value of a header; Envoy joins several by commas.
 func Header(m HeaderMap, name string) (string, error) {
 	value, err := result(proxyGetHeaderMapValue(m, name, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
-	return text(value), err
+	return asString(value), err
 }
 
-// AddHeader adds a header after those with the same name.
+// AddHeader adds a header after headers of the same name.
 func AddHeader(m HeaderMap, name, value string) error {
 	return proxyAddHeaderMapValue(m, name, value).err()
 }
@@ -116,9 +116,9 @@ func AddHeader(m HeaderMap, name, value string) error {
 // RemoveHeader removes all headers of a name.
 func RemoveHeader(m HeaderMap, name string) error { return proxyRemoveHeaderMapValue(m, name).err() }
 
-// BufferBytes returns the first size bytes of a buffer, or all if there are fewer.
+// BufferBytes returns the first size bytes of a buffer, or all of a shorter buffer.
 func BufferBytes(b Buffer, size int) ([]byte, error) {
-	out.size = 0 // the proxy does not set it if there are none
+	out.size = 0 // without bytes the proxy does not set size
 	return result(proxyGetBufferBytes(b, 0, uint32(size), unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
@@ -127,10 +127,10 @@ func Property(path string) ([]byte, error) {
 	return result(proxyGetProperty(path, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
-// SetProperty sets an attribute of the current context, which the proxy copies.
+// SetProperty sets an attribute of the current context; the proxy copies both texts.
 func SetProperty(path, value string) error { return proxySetProperty(path, value).err() }
 
-// SharedData returns the value of a key, and its compare-and-swap number.
+// SharedData returns the value and the compare-and-swap number of a key.
 func SharedData(key string) (value []byte, cas uint32, err error) {
 	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size),
 		unsafe.Pointer(&out.number)))
@@ -138,16 +138,16 @@ func SharedData(key string) (value []byte, cas uint32, err error) {
 }
 
 // SetSharedData sets the value of a key, which the proxy copies: unconditionally if cas is 0, otherwise only if the key
-// still has that number.
+// still has the number cas.
 func SetSharedData(key string, value []byte, cas uint32) error {
-	return proxySetSharedData(key, text(value), cas).err()
+	return proxySetSharedData(key, asString(value), cas).err()
 }
 
 // Reply answers the request of the current context, after the callback has returned.
 // headers is a header map, and details are Envoy's RESPONSE_CODE_DETAILS; the proxy copies everything.
 func Reply(status int, details string, headers, body []byte) error {
 	const noGRPCStatus = -1
-	return proxySendLocalResponse(uint32(status), details, text(body), text(headers), noGRPCStatus).err()
+	return proxySendLocalResponse(uint32(status), details, asString(body), asString(headers), noGRPCStatus).err()
 }
 
 // ContinueRequest continues a paused request, after the callback has returned.
@@ -156,7 +156,7 @@ func ContinueRequest() error {
 	return proxyContinueStream(request).err()
 }
 
-// Enter makes the context with this id the current one until the callback returns; it fails if the context has gone.
+// Enter makes the context contextID the current context until the callback returns; it fails if the context has gone.
 func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).err() }
 
 // Call sends a request to a cluster and returns the token that proxy_on_http_call_response will get. The proxy assigns
@@ -164,7 +164,7 @@ func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).
 // does.
 func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
 	const noTrailers = ""
-	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()),
+	s := proxyHTTPCall(cluster, asString(headers), asString(body), noTrailers, uint32(timeout.Milliseconds()),
 		unsafe.Pointer(&out.number))
 	return out.number, s.err()
 }
@@ -172,14 +172,14 @@ func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, 
 // SetTickPeriod sets the period of proxy_on_tick.
 func SetTickPeriod(ms uint32) error { return proxySetTickPeriod(ms).err() }
 
-// DefineCounter returns the id of the counter of this name.
+// DefineCounter returns the id of the counter called name.
 func DefineCounter(name string) (uint32, error) {
 	const counter = 0
 	s := proxyDefineMetric(counter, name, unsafe.Pointer(&out.number))
 	return out.number, s.err()
 }
 
-// DefineGauge returns the id of the gauge of this name.
+// DefineGauge returns the id of the gauge called name.
 func DefineGauge(name string) (uint32, error) {
 	const gauge = 1
 	s := proxyDefineMetric(gauge, name, unsafe.Pointer(&out.number))
@@ -252,5 +252,5 @@ func proxyGetMetric(id uint32, value unsafe.Pointer) Status
 //go:wasmimport env proxy_increment_metric
 func proxyIncrementMetric(id uint32, offset int64) Status
 
-// text returns b as a string without copying: it lives and changes with b.
-func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// asString returns b as a string without a copy: the string lives and changes with b.
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

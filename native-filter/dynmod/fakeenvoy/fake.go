@@ -15,7 +15,7 @@ import (
 	"runtime"
 )
 
-// Config is a configuration of the module. What it allocates in C stays: tests are short.
+// Config is a configuration of the module. Allocations in C stay: tests are short.
 type Config struct{ c *C.fake_config }
 
 // NewConfig makes a configuration; ok is false if the module refuses it.
@@ -27,16 +27,16 @@ func NewConfig(configuration string) (c *Config, ok bool) {
 // Destroy ends the configuration, whose requests must have ended.
 func (c *Config) Destroy() { C.fake_config_destroy(c.c) }
 
-// EndAtCommit ends the configuration at the next commit of its scheduler, as if that were its last owner.
+// EndAtCommit ends the configuration at the next commit of its scheduler, as if the scheduler were the last owner.
 func (c *Config) EndAtCommit() { C.fake_config_end_at_commit(c.c) }
 
 // Ended reports whether the configuration has ended at a commit.
 func (c *Config) Ended() bool { return bool(C.fake_config_ended(c.c)) }
 
-// Main does what the module wants to have done on the main thread.
+// Main runs the module's work for the main thread.
 func (c *Config) Main() { C.fake_main(c.c) }
 
-// Calls returns the bodies of all calls so far, by number. It is called by who calls Main.
+// Calls returns the bodies of all calls so far, by number, for the caller of Main.
 func (c *Config) Calls() (bodies []string) {
 	for _, b := range c.c.bodies[:c.c.calls] {
 		bodies = append(bodies, C.GoStringN(b.ptr, C.int(b.length)))
@@ -74,7 +74,7 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Do runs f on the worker's thread, and returns when it has returned.
+// Do runs f on the worker's thread until f returns.
 func (w *Worker) Do(f func()) {
 	done := make(chan struct{})
 	w.do <- func() { defer close(done); f() }
@@ -84,7 +84,7 @@ func (w *Worker) Do(f func()) {
 // Stop ends the worker.
 func (w *Worker) Stop() { close(w.do) }
 
-// Request is a request in the module. Its methods run on its worker.
+// Request is a request in the module. Methods run on the request's worker.
 type Request struct{ f *C.fake_filter }
 
 // Begin begins a request with these headers.
@@ -104,13 +104,13 @@ func (r *Request) Body(part []byte, endOfStream bool) {
 	C.fake_body(r.f, C.bool(endOfStream))
 }
 
-// Run does what was scheduled for the request; false if nothing was.
+// Run runs the work scheduled for the request; false for none.
 func (r *Request) Run() bool { return bool(C.fake_run(r.f)) }
 
 // End ends the request.
 func (r *Request) End() { C.fake_end(r.f) }
 
-// Status returns the status of the reply, 0 if there is none.
+// Status returns the status of the reply, 0 for none.
 func (r *Request) Status() int { return int(r.f.status) }
 
 // Text returns the body of the reply.

@@ -86,7 +86,8 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 			return 0, p
 		}
 	}
-	if match := strings.Join(c.r.Header.Values("If-None-Match"), ","); match != "" && entitytag.In(match, o.ETag, true) {
+	if match := strings.Join(c.r.Header.Values("If-None-Match"), ","); match != "" &&
+		entitytag.InList(match, o.ETag, true) {
 		c.w.WriteHeader(http.StatusNotModified)
 		return http.StatusNotModified, nil
 	}
@@ -234,7 +235,7 @@ func (c *call) condition(ctx context.Context, key string) (conditional bool, ver
 
 // unmatched returns the problem of If-Match, all its lines, if it doesn't have an object's entity-tag.
 func unmatched(match []string, etag string) *problem {
-	if entitytag.In(strings.Join(match, ","), etag, false) {
+	if entitytag.InList(strings.Join(match, ","), etag, false) {
 		return nil
 	}
 	return problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", etag)

@@ -22,7 +22,7 @@ import (
 func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, objects = 16 << 20, 4000
-		edge, err := memfile.Open(filepath.Join(t.TempDir(), "memory"), memfile.Size(budget, objects, 1000))
+		edge, err := memfile.Open(filepath.Join(t.TempDir(), "memory"), memfile.SizeFor(budget, objects, 1000))
 		if err != nil {
 			t.Fatal(err)
 		}
