@@ -50,16 +50,16 @@ func (a *analysis) checkPrivateAnswers(p *plugin) {
 // text, and no level removes the header again.
 func (rt *httpRoute) addsResponseHeader(header, text string) (added bool) {
 	levels := slices.Clone(rt.levels)
-	if !rt.levels[0].of.Flag("most_specific_header_mutations_wins") {
+	if !rt.levels[0].config.Flag("most_specific_header_mutations_wins") {
 		slices.Reverse(levels) // the route's own headers come first
 	}
 	for _, l := range levels {
-		removed, _ := l.of.Field("response_headers_to_remove").([]any) // removal comes before addition
+		removed, _ := l.config.Field("response_headers_to_remove").([]any) // removal comes before addition
 		added = added && !slices.ContainsFunc(removed, func(v any) bool {
 			name, _ := v.(string)
 			return strings.EqualFold(name, header)
 		})
-		added = added || slices.ContainsFunc(l.of.List("response_headers_to_add"), func(option object) bool {
+		added = added || slices.ContainsFunc(l.config.List("response_headers_to_add"), func(option object) bool {
 			h := option.Object("header")
 			return strings.EqualFold(h.Text("key"), header) &&
 				strings.Contains(strings.ToLower(h.Text("value")), strings.ToLower(text))

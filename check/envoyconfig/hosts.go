@@ -86,8 +86,8 @@ func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 	var config object
 	var hosts map[int][]int
 	for _, rt := range a.listRoutes(p.Manager) {
-		if !isSame(config, rt.levels[0].of) {
-			config = rt.levels[0].of
+		if !isSame(config, rt.levels[0].config) {
+			config = rt.levels[0].config
 			hosts = p.judgingHosts(config)
 		}
 		for _, host := range hosts[rt.host] {
@@ -148,7 +148,7 @@ func portForms(manager, config object) []string {
 func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
 	domains, find := routeDomains(config), p.Rules.FindVirtualHost()
 	routes := slices.DeleteFunc(a.listRoutes(p.Manager), func(rt httpRoute) bool {
-		return !isSame(rt.levels[0].of, config)
+		return !isSame(rt.levels[0].config, config)
 	})
 	for _, host := range findings.SampleHosts(domains, p.Rules) {
 		for _, port := range portForms(p.Manager, config) {

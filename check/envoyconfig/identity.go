@@ -47,7 +47,7 @@ func (a *analysis) checkHeaders(p *plugin) {
 	clusters := map[string]bool{}
 	for _, rt := range a.listRoutes(p.Manager) {
 		for _, l := range rt.levels {
-			if header := headerInOptions(l.of.List("request_headers_to_add"), isIdentityHeader); header != "" {
+			if header := headerInOptions(l.config.List("request_headers_to_add"), isIdentityHeader); header != "" {
 				report(l.at+".request_headers_to_add", header)
 			}
 			a.checkPerFilterConfig(p, l, report)
@@ -70,7 +70,7 @@ func (a *analysis) checkHeaders(p *plugin) {
 
 // checkPerFilterConfig checks a level's typed_per_filter_config for the filters behind Gatehouse's.
 func (a *analysis) checkPerFilterConfig(p *plugin, l routeLevel, report func(at, header string)) {
-	configs := l.of.Object("typed_per_filter_config")
+	configs := l.config.Object("typed_per_filter_config")
 	for _, name := range configs.Keys() {
 		at := slices.IndexFunc(p.Filters, func(f object) bool { return f.Text("name") == name })
 		if at >= 0 && at < p.Index {

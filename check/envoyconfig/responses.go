@@ -23,7 +23,7 @@ func (a *analysis) checkResponses(p *plugin) {
 	levels := map[string]bool{}
 	for _, rt := range a.answeredRoutes(p) {
 		for _, l := range rt.levels {
-			if name := headerAddedBy(l.of); name != "" && !levels[l.at] {
+			if name := headerAddedBy(l.config); name != "" && !levels[l.at] {
 				levels[l.at] = true
 				a.add(&addsHeader, p.ListenerName(), l.at+".response_headers_to_add",
 					"adds %s to answers from the cache, too, which have one: clients get both", name)
@@ -101,37 +101,37 @@ func headerAddedBy(level object) string {
 func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
 	config := p.Manager.Object("local_reply_config")
 	seen := map[string]bool{}
-	report := func(at, what string, of answer) {
+	report := func(at, what string, reply answer) {
 		if !seen[at] {
 			seen[at] = true
 			a.add(&rewrites, p.ListenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
-				of.status)
+				reply.status)
 		}
 	}
 	mappers := config.List("mappers")
-	for _, of := range answers {
+	for _, reply := range answers {
 		formatted := config.Has("body_format") && !keepsBody(config.Object("body_format"))
 		for i, mapper := range mappers {
-			takes := matchReply(mapper.Object("filter"), of)
+			takes := matchReply(mapper.Object("filter"), reply)
 			if takes == never {
 				continue
 			}
 			at := fmt.Sprintf("mappers[%d]", i)
 			override := mapper.Has("body_format_override")
-			if mapper.Has("status_code") && int(mapper.Number("status_code", 0)) != of.status {
-				report(at, "changes the status", of)
+			if mapper.Has("status_code") && int(mapper.Number("status_code", 0)) != reply.status {
+				report(at, "changes the status", reply)
 			} else if describingHeaderIn(mapper.List("headers_to_add")) != "" {
-				report(at, "changes headers", of)
-			} else if of.body && (mapper.Has("body") || override && !keepsBody(mapper.Object("body_format_override"))) {
-				report(at, "replaces the body, but not entity-tag, encoding and range,", of)
+				report(at, "changes headers", reply)
+			} else if reply.body && (mapper.Has("body") || override && !keepsBody(mapper.Object("body_format_override"))) {
+				report(at, "replaces the body, but not entity-tag, encoding and range,", reply)
 			}
 			if takes == always {
 				formatted = formatted && !override
 				break
 			}
 		}
-		if of.body && formatted {
-			report("body_format", "replaces the body, but not entity-tag, encoding and range,", of)
+		if reply.body && formatted {
+			report("body_format", "replaces the body, but not entity-tag, encoding and range,", reply)
 		}
 	}
 }
@@ -151,10 +151,10 @@ const (
 )
 
 // matchReply says whether a mapper's filter (an access log filter) selects an answer.
-func matchReply(filter object, of answer) certainty {
+func matchReply(filter object, reply answer) certainty {
 	switch {
 	case filter.Has("status_code_filter"):
-		return compareStatus(filter.Object("status_code_filter").Object("comparison"), of.status)
+		return compareStatus(filter.Object("status_code_filter").Object("comparison"), reply.status)
 	case filter.Has("response_flag_filter"):
 		return never // replies of a filter have no response flag
 	case filter.Has("not_health_check_filter"):
@@ -162,18 +162,18 @@ func matchReply(filter object, of answer) certainty {
 	case filter.Has("and_filter"):
 		all := always
 		for _, part := range filter.Object("and_filter").List("filters") {
-			all = min(all, matchReply(part, of))
+			all = min(all, matchReply(part, reply))
 		}
 		return all
 	case filter.Has("or_filter"):
 		any := never
 		for _, part := range filter.Object("or_filter").List("filters") {
-			any = max(any, matchReply(part, of))
+			any = max(any, matchReply(part, reply))
 		}
 		return any
 	case filter.Has("extension_filter"):
 		_, config := filter.Object("extension_filter").Object("typed_config").Typed()
-		return matchExpression(config.Text("expression"), of)
+		return matchExpression(config.Text("expression"), reply)
 	}
 	return sometimes
 }
@@ -198,19 +198,19 @@ func compareStatus(comparison object, status int) certainty {
 }
 
 // matchExpression evaluates the expressions that docs/requests.md recommends; others count as sometimes.
-func matchExpression(expression string, of answer) certainty {
+func matchExpression(expression string, reply answer) certainty {
 	expression = strings.ReplaceAll(strings.Join(strings.Fields(expression), ""), `"`, "'")
 	const cached = "'cache-status'inresponse.headers"
 	holds := false
 	switch expression {
 	case cached:
-		holds = of.cached
+		holds = reply.cached
 	case "!(" + cached + ")":
-		holds = !of.cached
+		holds = !reply.cached
 	case "response.code<400||" + cached:
-		holds = of.cached || of.status < 400
+		holds = reply.cached || reply.status < 400
 	case "!(response.code<400||" + cached + ")":
-		holds = !of.cached && of.status >= 400
+		holds = !reply.cached && reply.status >= 400
 	default:
 		return sometimes
 	}
@@ -235,7 +235,7 @@ func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []a
 	for _, rt := range routes {
 		off, ownAt, own := off, "", object(nil)
 		for _, l := range rt.levels {
-			per := l.of.Object("typed_per_filter_config").Object(name)
+			per := l.config.Object("typed_per_filter_config").Object(name)
 			if kind, config := per.Typed(); envoyrules.IsType(kind, perFilterType) {
 				off = config.Flag("disabled")
 				per = config.Object("config")
@@ -403,15 +403,15 @@ func customResponseStatus(o object, answers []answer) int {
 				predicate := o.Object("predicate").Object("single_predicate")
 				kind, _ := predicate.Object("input").Object("typed_config").Typed()
 				value := predicate.Object("value_match").Text("exact")
-				for _, of := range answers {
-					text := fmt.Sprint(of.status)
+				for _, reply := range answers {
+					text := fmt.Sprint(reply.status)
 					if strings.HasSuffix(kind, "HttpResponseStatusCodeClassMatchInput") {
 						text = text[:1] + "xx"
 					} else if !strings.HasSuffix(kind, "HttpResponseStatusCodeMatchInput") {
 						text = value
 					}
 					if text == value || !predicate.Has("value_match") {
-						status = of.status
+						status = reply.status
 					}
 				}
 				return

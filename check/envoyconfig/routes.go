@@ -34,7 +34,7 @@ func (a *analysis) checkRoutes(p *plugin) {
 func (a *analysis) checkSwitchedOff(p *plugin, rt *httpRoute, seen map[string]bool) {
 	name := p.httpFilter().Text("name")
 	for _, l := range rt.levels {
-		if !l.of.Object("typed_per_filter_config").Object(name).Flag("disabled") || seen[l.at] || !rt.sendsUpstream() {
+		if !l.config.Object("typed_per_filter_config").Object(name).Flag("disabled") || seen[l.at] || !rt.sendsUpstream() {
 			continue
 		}
 		at := l.at + ": typed_per_filter_config." + name

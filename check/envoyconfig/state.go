@@ -22,7 +22,7 @@ func (a *analysis) storedByFilters(manager object, filters []object) (all []stor
 	}
 	for _, rt := range a.listRoutes(manager) {
 		for _, l := range rt.levels {
-			configs := l.of.Object("typed_per_filter_config")
+			configs := l.config.Object("typed_per_filter_config")
 			for _, name := range configs.Keys() {
 				if slices.ContainsFunc(filters, func(f object) bool { return f.Text("name") == name }) {
 					all = append(all, storedByConfig(l.at+".typed_per_filter_config."+name, configs[name])...)

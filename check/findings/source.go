@@ -17,7 +17,7 @@ type Source struct {
 	root  *yaml.Node
 }
 
-// ParseSource reads a text that has one document. Its error is a [yamltext.SyntaxError], also for keys that come twice.
+// ParseSource reads a text with one document. Its error is a [yamltext.SyntaxError], also for duplicate keys.
 func ParseSource(text []byte) (Source, error) {
 	root, err := yamltext.Parse(text)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package yamltext reads one document of YAML, of which JSON is a part, and says where a mistake is.
+// Package yamltext reads a document of YAML or JSON, and locates mistakes.
 package yamltext
 
 import (
@@ -25,7 +25,7 @@ type SyntaxError struct {
 // Error returns what is wrong.
 func (e *SyntaxError) Error() string { return e.text }
 
-// Parse reads a text that has one document. Its error is a [SyntaxError], also for keys that come twice.
+// Parse reads a text with one document. Its error is a [SyntaxError], also for duplicate keys.
 func Parse(text []byte) (*yaml.Node, error) {
 	document, err := parseYAML(text)
 	if errors.Is(err, io.EOF) {

@@ -11,8 +11,8 @@ import (
 
 // routeLevel is a level of a route's configuration: route configuration, virtual host, route or weighted cluster.
 type routeLevel struct {
-	at string
-	of object
+	at     string
+	config object
 }
 
 // httpRoute is a route of a connection manager.
@@ -87,8 +87,8 @@ func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chos
 		if !mirrors {
 			break
 		}
-		for _, mirror := range slices.Concat(l.of.List("request_mirror_policies"),
-			l.of.Object("route").List("request_mirror_policies")) {
+		for _, mirror := range slices.Concat(l.config.List("request_mirror_policies"),
+			l.config.Object("route").List("request_mirror_policies")) {
 			names = append(names, mirror.Text("cluster"))
 			if mirror.Has("cluster_header") {
 				chosen = "by the header " + mirror.Text("cluster_header")
@@ -100,7 +100,7 @@ func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chos
 	}
 	plugin := action.Field("inline_cluster_specifier_plugin")
 	if name := action.Text("cluster_specifier_plugin"); name != "" {
-		for _, p := range rt.levels[0].of.List("cluster_specifier_plugins") {
+		for _, p := range rt.levels[0].config.List("cluster_specifier_plugins") {
 			if p.Object("extension").Text("name") == name {
 				plugin = map[string]any(p)
 			}
@@ -133,7 +133,7 @@ func (rt *httpRoute) clearsIdentity(manager object) bool {
 	}
 	for _, name := range []string{policy.DeviceHeader, policy.PermissionsHeader} {
 		found := slices.ContainsFunc(rt.levels[:3], func(l routeLevel) bool {
-			list, _ := l.of.Field("request_headers_to_remove").([]any)
+			list, _ := l.config.Field("request_headers_to_remove").([]any)
 			return slices.ContainsFunc(list, func(v any) bool { s, _ := v.(string); return strings.EqualFold(s, name) })
 		})
 		if !found {
