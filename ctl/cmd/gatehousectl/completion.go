@@ -89,9 +89,9 @@ func (cmd *completionCmd) Run(c *console) error {
 	return err
 }
 
-// complete prints what can follow: words are those before the cursor, the last one may be empty.
-func complete(w io.Writer, app *kong.Node, words []string) {
-	words = rejoin(words)
+// printCompletions prints what can follow: words are those before the cursor, the last one may be empty.
+func printCompletions(w io.Writer, app *kong.Node, words []string) {
+	words = rejoinWords(words)
 	if len(words) == 0 {
 		words = []string{""}
 	}
@@ -104,7 +104,7 @@ func complete(w io.Writer, app *kong.Node, words []string) {
 		case open != nil:
 			open = nil
 		case strings.HasPrefix(word, "--"):
-			if flag := find(flags, name); flag != nil && !whole && !flag.IsBool() {
+			if flag := findFlag(flags, name); flag != nil && !whole && !flag.IsBool() {
 				open = flag
 			}
 		case strings.HasPrefix(word, "-") && word != "-":
@@ -125,19 +125,19 @@ func complete(w io.Writer, app *kong.Node, words []string) {
 	case open != nil:
 		completeValue(w, open.Value, open.PlaceHolder, word)
 	case strings.HasPrefix(word, "--") && whole:
-		if flag := find(flags, name); flag != nil {
+		if flag := findFlag(flags, name); flag != nil {
 			completeValue(w, flag.Value, flag.PlaceHolder, value)
 		}
 	case strings.HasPrefix(word, "-"):
 		for _, flag := range flags {
-			candidate(w, "--"+flag.Name, flag.Help, word)
+			printCandidate(w, "--"+flag.Name, flag.Help, word)
 			if flag.Tag.Negatable != "" {
-				candidate(w, "--no-"+flag.Name, flag.Help, word)
+				printCandidate(w, "--no-"+flag.Name, flag.Help, word)
 			}
 		}
 	case len(node.Children) > 0:
 		for _, child := range node.Children {
-			candidate(w, child.Name, child.Help, word)
+			printCandidate(w, child.Name, child.Help, word)
 		}
 	case len(node.Positional) > 0:
 		argument := node.Positional[min(arguments, len(node.Positional)-1)]
@@ -147,7 +147,7 @@ func complete(w io.Writer, app *kong.Node, words []string) {
 	}
 }
 
-func find(flags []*kong.Flag, name string) *kong.Flag {
+func findFlag(flags []*kong.Flag, name string) *kong.Flag {
 	for _, flag := range flags {
 		if flag.Name == name {
 			return flag
@@ -161,7 +161,7 @@ func completeValue(w io.Writer, v *kong.Value, placeholder, word string) {
 	switch {
 	case v.Enum != "":
 		for _, value := range v.EnumSlice() {
-			candidate(w, value, "", word)
+			printCandidate(w, value, "", word)
 		}
 	case placeholder == "FILE":
 		fmt.Fprintln(w, completeFiles)
@@ -170,17 +170,17 @@ func completeValue(w io.Writer, v *kong.Value, placeholder, word string) {
 	}
 }
 
-// candidate prints text if it begins with word.
-func candidate(w io.Writer, text, help, word string) {
+// printCandidate prints text if it begins with word.
+func printCandidate(w io.Writer, text, help, word string) {
 	if strings.HasPrefix(text, word) {
 		help, _, _ = strings.Cut(help, ". ")
 		fmt.Fprintf(w, "%s\t%s\n", text, strings.TrimSuffix(help, "."))
 	}
 }
 
-// rejoin joins what bash has split: it takes = and : for words. The value of --flag=value stays a word, as after a
+// rejoinWords joins what bash has split: it takes = and : for words. The value of --flag=value stays a word, as after a
 // blank, since bash replaces only that.
-func rejoin(words []string) []string {
+func rejoinWords(words []string) []string {
 	var out []string
 	joined := false // the next word belongs to the last one
 	for i, word := range words {

@@ -76,7 +76,7 @@ func TestComplete(t *testing.T) {
 		"put /a --ttl ":                            "",
 	} {
 		var out bytes.Buffer
-		complete(&out, m.Model.Node, strings.Split(line, " "))
+		printCompletions(&out, m.Model.Node, strings.Split(line, " "))
 		var got []string
 		for candidate := range strings.Lines(out.String()) {
 			candidate, _, _ = strings.Cut(strings.TrimSpace(candidate), "\t")
@@ -268,7 +268,7 @@ func TestMan(t *testing.T) {
 // TestRoff: nothing in a text is a request or an escape.
 func TestRoff(t *testing.T) {
 	for text, want := range map[string]string{`a\b`: `a\eb`, "--c": `\-\-c`, ".d": `\&.d`, "'e": `\&'e`, "f\ng": "f g"} {
-		if got := roff(text); got != want {
+		if got := escapeRoff(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

@@ -72,12 +72,12 @@ func newDeviceLines(r io.Reader) (*deviceLines, error) {
 	case bytes.IndexByte(mark, 0) >= 0:
 		return nil, errors.New("is not text, or UTF-16 without a byte order mark: save it as UTF-8")
 	}
-	line, err := l.firstLine()
+	line, err := l.readFirstLine()
 	if errors.Is(err, io.EOF) {
 		err = errors.New("is empty")
 	}
 	if err == nil && line != nil {
-		err = l.header(line)
+		err = l.parseHeader(line)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("line %d: %w: want JSON lines, or a CSV whose first line has names of %s", max(l.line, 1),
@@ -86,10 +86,10 @@ func newDeviceLines(r io.Reader) (*deviceLines, error) {
 	return l, nil
 }
 
-// firstLine returns the line with the names of a CSV's columns, nil if there is none.
-func (l *deviceLines) firstLine() ([]byte, error) {
+// readFirstLine returns the line with the names of a CSV's columns, nil if there is none.
+func (l *deviceLines) readFirstLine() ([]byte, error) {
 	for {
-		line, err := l.read()
+		line, err := l.readRecord()
 		text := strings.TrimRight(string(line), "\r\n")
 		_, rest, colon := strings.Cut(text, ":")
 		separator, excel := strings.CutPrefix(text, "sep=")
@@ -113,8 +113,8 @@ func (l *deviceLines) firstLine() ([]byte, error) {
 	}
 }
 
-// header reads the names of the columns, in any case. The separator is the one that gives the most of them.
-func (l *deviceLines) header(line []byte) error {
+// parseHeader reads the names of the columns, in any case. The separator is the one that gives the most of them.
+func (l *deviceLines) parseHeader(line []byte) error {
 	commas := []byte(",;\t|")
 	if l.comma != 0 {
 		commas = []byte{l.comma}
@@ -122,7 +122,7 @@ func (l *deviceLines) header(line []byte) error {
 	most := -1
 	var failed error
 	for _, comma := range commas {
-		columns, err := fields(line, comma)
+		columns, err := splitFields(line, comma)
 		known := 0
 		for i, name := range columns {
 			name = strings.NewReplacer(" ", "_", "-", "_").Replace(strings.ToLower(strings.TrimSpace(name)))
@@ -176,18 +176,18 @@ type lineError struct{ error }
 
 func (lineError) Is(target error) bool { return target == errLine }
 
-// next returns the next device; it may have neither a secret nor a hash. Its errors are [io.EOF], an errLine, or an
+// nextDevice returns the next device; it may have neither a secret nor a hash. Its errors are [io.EOF], an errLine, or an
 // error of the file.
-func (l *deviceLines) next() (publish.Device, error) {
+func (l *deviceLines) nextDevice() (publish.Device, error) {
 	for {
-		line, err := l.read()
+		line, err := l.readRecord()
 		if err != nil {
 			return publish.Device{}, err
 		}
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		d, err := l.parse(line)
+		d, err := l.parseDevice(line)
 		if errors.Is(err, errEmpty) {
 			continue
 		}
@@ -201,9 +201,9 @@ func (l *deviceLines) next() (publish.Device, error) {
 // errQuote is the error of a quote that isn't closed in its line.
 var errQuote = errors.New("a quoted field has a line end: no value of a device has one; is a quote missing?")
 
-// read returns a line, or the lines of a CSV's record, if a quoted field has line ends, with errQuote: otherwise what
+// readRecord returns a line, or the lines of a CSV's record, if a quoted field has line ends, with errQuote: otherwise what
 // is quoted would be devices. It is valid until the next call.
-func (l *deviceLines) read() ([]byte, error) {
+func (l *deviceLines) readRecord() ([]byte, error) {
 	if line := l.first; line != nil {
 		l.first = nil
 		return line, nil
@@ -266,8 +266,8 @@ func (l *deviceLines) readLine() ([]byte, error) {
 	return line, nil
 }
 
-// parse parses a line. Its errors quote no secret and no hash.
-func (l *deviceLines) parse(line []byte) (publish.Device, error) {
+// parseDevice parses a line. Its errors quote no secret and no hash.
+func (l *deviceLines) parseDevice(line []byte) (publish.Device, error) {
 	if !utf8.Valid(line) {
 		return publish.Device{}, errors.New("is not UTF-8: save the file as UTF-8")
 	}
@@ -281,7 +281,7 @@ func (l *deviceLines) parse(line []byte) (publish.Device, error) {
 	if err != nil {
 		return publish.Device{}, err
 	}
-	out, err := d.device()
+	out, err := d.toDevice()
 	if err == nil && d.State == "" && !out.NotAfter.IsZero() && !out.NotAfter.After(l.now) {
 		err = fmt.Errorf("not_after: %s is in the past: correct it, or remove the line", d.NotAfter)
 	}
@@ -295,8 +295,8 @@ func (d *deviceLine) parseJSON(line []byte) error {
 	return nil
 }
 
-// fields returns the fields of a line of a CSV; none can contain a line end.
-func fields(line []byte, comma byte) ([]string, error) {
+// splitFields returns the fields of a line of a CSV; none can contain a line end.
+func splitFields(line []byte, comma byte) ([]string, error) {
 	lines := csv.NewReader(bytes.NewReader(line))
 	lines.Comma = rune(comma)
 	record, err := lines.Read()
@@ -309,11 +309,11 @@ func fields(line []byte, comma byte) ([]string, error) {
 // errEmpty is the error of a record whose fields are all empty, as spreadsheets write them.
 var errEmpty = errors.New("is empty")
 
-// damaged is what spreadsheets make of an id or a secret: a number that is rounded, and the error of a formula.
-var damaged = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?E[+-]?[0-9]+$|^#(NAME\?|REF!|VALUE!|NUM!|DIV/0!|N/A|NULL!)$`)
+// damagedValue is what spreadsheets make of an id or a secret: a number that is rounded, and the error of a formula.
+var damagedValue = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?E[+-]?[0-9]+$|^#(NAME\?|REF!|VALUE!|NUM!|DIV/0!|N/A|NULL!)$`)
 
 func (d *deviceLine) parseCSV(l *deviceLines, line []byte) error {
-	values, err := fields(line, l.comma)
+	values, err := splitFields(line, l.comma)
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func (d *deviceLine) parseCSV(l *deviceLines, line []byte) error {
 		if i < len(l.columns) {
 			column = l.columns[i]
 		}
-		if damaged.MatchString(value) {
+		if damagedValue.MatchString(value) {
 			return fmt.Errorf("%s: a spreadsheet made a rounded number or an error of the value: make text the column's "+
 				"format, and enter the values again", cmp.Or(column, "a field"))
 		}
@@ -360,8 +360,8 @@ func (d *deviceLine) parseCSV(l *deviceLines, line []byte) error {
 	return nil
 }
 
-// device returns d as it is written.
-func (d *deviceLine) device() (publish.Device, error) {
+// toDevice returns d as it is written.
+func (d *deviceLine) toDevice() (publish.Device, error) {
 	out := publish.Device{ID: d.ID, Secret: d.Secret, Hashes: d.Hashes, Permissions: d.Permissions, Labels: d.Labels}
 	if d.Hash != "" {
 		out.Hashes = append(out.Hashes, d.Hash)

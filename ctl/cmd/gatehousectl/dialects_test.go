@@ -68,7 +68,7 @@ func devicesOf(name string) (devices []publish.Device, err error) {
 	lines, err := newDeviceLines(file)
 	for err == nil {
 		var d publish.Device
-		if d, err = lines.next(); err == nil {
+		if d, err = lines.nextDevice(); err == nil {
 			devices = append(devices, d)
 		}
 	}
@@ -132,11 +132,11 @@ func TestQuotedLineEnds(t *testing.T) {
 	}
 	begin := time.Now()
 	for range 20 {
-		if _, err := lines.next(); !errors.Is(err, errQuote) && (err == nil || err.Error() != errQuote.Error()) {
+		if _, err := lines.nextDevice(); !errors.Is(err, errQuote) && (err == nil || err.Error() != errQuote.Error()) {
 			t.Fatalf("got %v, want %v", err, errQuote)
 		}
 	}
-	if d, err := lines.next(); err != nil || d.ID != "b" {
+	if d, err := lines.nextDevice(); err != nil || d.ID != "b" {
 		t.Errorf("behind them: got %q, %v", d.ID, err)
 	}
 	if took := time.Since(begin); took > 10*time.Second { // a minute if each line's end has all looked at again

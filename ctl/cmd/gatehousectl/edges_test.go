@@ -11,7 +11,7 @@ func TestShown(t *testing.T) {
 		"pod-1": "pod-1", "größer": "größer", "": "", "a b": "a b",
 		"\x1b]52;c;x\a": `"\x1b]52;c;x\a"`, "a\nb": `"a\nb"`, "\u202e": `"\u202e"`, "\xff": `"\xff"`,
 	} {
-		if got := shown(text); got != want {
+		if got := printable(text); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
 		}
 	}

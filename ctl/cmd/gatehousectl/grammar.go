@@ -36,20 +36,20 @@ func newParser(c *cli, stdout, stderr io.Writer, env func(string) string, exit f
 		kong.ExplicitGroups(groups),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true}),
 		kong.ValueFormatter(valueHelp),
-		kong.Resolvers(resolver(env)),
+		kong.Resolvers(newEnvResolver(env)),
 		kong.Exit(exit),
 	)
 	if err != nil {
 		return nil, err
 	}
-	arrange(parser.Model.Node)
+	arrangeHelp(parser.Model.Node)
 	parser.Model.Detail = "gatehousectl --version prints the version."
 	return parser, nil
 }
 
-// arrange completes the help of a command and of those below: its first sentence is for lists, and its own flags come
+// arrangeHelp completes the help of a command and of those below: its first sentence is for lists, and its own flags come
 // before those of many commands. Redis' flags are shown by --help-redis only.
-func arrange(node *kong.Node) {
+func arrangeHelp(node *kong.Node) {
 	help, detail, _ := strings.Cut(node.Help, ". ")
 	if detail != "" {
 		node.Help, node.Detail = help+".", detail
@@ -59,7 +59,7 @@ func arrange(node *kong.Node) {
 	}
 	for _, flag := range node.Flags {
 		switch {
-		case isRedis(flag):
+		case isRedisFlag(flag):
 			flag.Hidden = true
 		case !node.Leaf():
 			all := strings.TrimSpace("all " + node.Path())
@@ -67,20 +67,20 @@ func arrange(node *kong.Node) {
 		}
 	}
 	for _, child := range node.Children {
-		arrange(child)
+		arrangeHelp(child)
 	}
 }
 
-func isRedis(flag *kong.Flag) bool { return flag.Group != nil && flag.Group.Key == "redis" }
+func isRedisFlag(flag *kong.Flag) bool { return flag.Group != nil && flag.Group.Key == "redis" }
 
-// variables are the names of the environment variables of a flag.
-func variables(v *kong.Value) []string {
+// flagVariables are the names of the environment variables of a flag.
+func flagVariables(v *kong.Value) []string {
 	return strings.FieldsFunc(v.Tag.Get("variable"), func(r rune) bool { return r == ',' })
 }
 
 // valueHelp returns the help of a flag or argument, with its variables.
 func valueHelp(v *kong.Value) string {
-	names := variables(v)
+	names := flagVariables(v)
 	if len(names) == 0 {
 		return v.Help
 	}
@@ -91,10 +91,10 @@ func valueHelp(v *kong.Value) string {
 	return help + "."
 }
 
-// resolver sets flags from the environment.
-func resolver(env func(string) string) kong.ResolverFunc {
+// newEnvResolver sets flags from the environment.
+func newEnvResolver(env func(string) string) kong.ResolverFunc {
 	return func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-		for _, name := range variables(flag.Value) {
+		for _, name := range flagVariables(flag.Value) {
 			text := env(name)
 			if text == "" {
 				continue
@@ -116,7 +116,7 @@ type helpRedis bool
 func (helpRedis) BeforeReset(ctx *kong.Context) error {
 	page := &kong.Node{Help: "Flags of all commands that use Redis. Each has an environment variable, the sidecar's."}
 	for _, flag := range ctx.Model.Flags {
-		if isRedis(flag) {
+		if isRedisFlag(flag) {
 			shown := *flag
 			shown.Hidden, shown.Group = false, nil
 			page.Flags = append(page.Flags, &shown)

@@ -65,7 +65,7 @@ func (m *model) everything() []*kong.Node {
 }
 
 // flagOf returns a flag of the command itself, nil for none.
-func flagOf(node *kong.Node, name string) *kong.Flag { return find(node.Flags, name) }
+func flagOf(node *kong.Node, name string) *kong.Flag { return findFlag(node.Flags, name) }
 
 // TestCommands: each command has what its users expect. A new one gets it by the tags beside it in run.go.
 func TestCommands(t *testing.T) {
@@ -131,7 +131,7 @@ func TestFlagsMeanTheSame(t *testing.T) {
 				t.Errorf("%s --%s: takes %s, in another command %s", node.Path(), flag.Name, takes, before)
 			}
 			first[flag.Name] = takes
-			if flag.PlaceHolder == "HOST:PORT" && len(variables(flag.Value)) == 0 {
+			if flag.PlaceHolder == "HOST:PORT" && len(flagVariables(flag.Value)) == 0 {
 				t.Errorf("%s --%s: an address without the tag variable", node.Path(), flag.Name)
 			}
 		}
@@ -311,8 +311,8 @@ func TestHelp(t *testing.T) {
 	}
 	help := strings.Join(strings.Fields(s.ok("", "put", "--help-redis")), " ")
 	for _, flag := range m.Model.Flags {
-		if isRedis(flag) && !strings.Contains(help, "--"+flag.Name+"=") || len(variables(flag.Value)) > 0 &&
-			!strings.Contains(help, "Default: $"+variables(flag.Value)[0]) {
+		if isRedisFlag(flag) && !strings.Contains(help, "--"+flag.Name+"=") || len(flagVariables(flag.Value)) > 0 &&
+			!strings.Contains(help, "Default: $"+flagVariables(flag.Value)[0]) {
 			t.Errorf("--help-redis has no --%s with its variable:\n%s", flag.Name, help)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 const newSecrets = "leave the hash empty and --generate new secrets, or let the service that knows the secrets " +
 	"decide (docs/authority.md)"
 
-// prefixed are hashes with a prefix of another program: Django's, and those of Dovecot, LDAP and Spring in braces.
-var prefixed = regexp.MustCompile(`^(?:argon2|bcrypt\$|` +
+// prefixedHash are hashes with a prefix of another program: Django's, and those of Dovecot, LDAP and Spring in braces.
+var prefixedHash = regexp.MustCompile(`^(?:argon2|bcrypt\$|` +
 	`\{(?i:(?:[a-z0-9]+-)?(?:crypt|bcrypt|argon2(?:id?)?)(?:@[a-z0-9_]+)?)\})(\$.*)$`)
 
 // otherHashes are forms of hashes of other programs that compute what one of ours does: the translation has the
@@ -28,10 +28,12 @@ var otherHashes = []struct {
 	translate func(groups []string) (string, error)
 }{
 	{regexp.MustCompile(`^pbkdf2:(sha256|sha512):(\d+)\$([^$]+)\$([0-9a-f]+)$`), // Werkzeug
-		func(g []string) (string, error) { return pbkdf2Of(g[1], g[2], []byte(g[3]), g[4], hex.DecodeString) }},
+		func(g []string) (string, error) {
+			return formatPBKDF2(g[1], g[2], []byte(g[3]), g[4], hex.DecodeString)
+		}},
 	{regexp.MustCompile(`^pbkdf2_(sha256)\$(\d+)\$([^$]+)\$([^$]+)$`), // Django
 		func(g []string) (string, error) {
-			return pbkdf2Of(g[1], g[2], []byte(g[3]), g[4], base64.StdEncoding.DecodeString)
+			return formatPBKDF2(g[1], g[2], []byte(g[3]), g[4], base64.StdEncoding.DecodeString)
 		}},
 	{regexp.MustCompile(`^\$7\$(\d+)\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)$`), // Mosquitto
 		func(g []string) (string, error) {
@@ -39,15 +41,15 @@ var otherHashes = []struct {
 			if err != nil {
 				return "", errors.New("hash: PBKDF2: its salt is damaged")
 			}
-			return pbkdf2Of("sha512", g[1], salt, g[3], base64.StdEncoding.DecodeString)
+			return formatPBKDF2("sha512", g[1], salt, g[3], base64.StdEncoding.DecodeString)
 		}},
 	{regexp.MustCompile(`(?i)^\{PBKDF2[-_](SHA256|SHA512)\}(\d+\$[^$]+\$[^$]+)$`), // OpenLDAP, passlib
 		func(g []string) (string, error) { return "$pbkdf2-" + strings.ToLower(g[1]) + "$" + g[2], nil }},
 	{regexp.MustCompile(`^scrypt:(\d+):(\d+):(\d+)\$([^$]+)\$([0-9a-f]+)$`), // Werkzeug
-		func(g []string) (string, error) { return scryptOf(g[1], g[2], g[3], g[4], g[5], hex.DecodeString) }},
+		func(g []string) (string, error) { return formatScrypt(g[1], g[2], g[3], g[4], g[5], hex.DecodeString) }},
 	{regexp.MustCompile(`^scrypt\$(\d+)\$([^$]+)\$(\d+)\$(\d+)\$([^$]+)$`), // Django
 		func(g []string) (string, error) {
-			return scryptOf(g[1], g[3], g[4], g[2], g[5], base64.StdEncoding.DecodeString)
+			return formatScrypt(g[1], g[3], g[4], g[2], g[5], base64.StdEncoding.DecodeString)
 		}},
 }
 
@@ -74,7 +76,7 @@ var refusedHashes = []struct {
 // translateHash returns a hash of another program as one of contract.ParseHash with the same salt, costs and key. Its
 // errors say what to do, and quote no hash.
 func translateHash(text string) (string, error) {
-	if groups := prefixed.FindStringSubmatch(text); groups != nil {
+	if groups := prefixedHash.FindStringSubmatch(text); groups != nil {
 		text = groups[1]
 	}
 	if contract.CheckHash(text) == nil {
@@ -107,8 +109,8 @@ func checkHash(text string) error {
 	return nil
 }
 
-// pbkdf2Of returns a hash of PBKDF2. decode is the encoding of key.
-func pbkdf2Of(digest, iterations string, salt []byte, key string, decode func(string) ([]byte, error)) (string, error) {
+// formatPBKDF2 returns a hash of PBKDF2. decode is the encoding of key.
+func formatPBKDF2(digest, iterations string, salt []byte, key string, decode func(string) ([]byte, error)) (string, error) {
 	raw, err := decode(key)
 	if err != nil {
 		return "", errors.New("hash: PBKDF2: its last part is cut off or damaged")
@@ -117,8 +119,8 @@ func pbkdf2Of(digest, iterations string, salt []byte, key string, decode func(st
 		base64.RawStdEncoding.EncodeToString(raw)), nil
 }
 
-// scryptOf returns a hash of scrypt. decode is the encoding of key.
-func scryptOf(n, r, p, salt, key string, decode func(string) ([]byte, error)) (string, error) {
+// formatScrypt returns a hash of scrypt. decode is the encoding of key.
+func formatScrypt(n, r, p, salt, key string, decode func(string) ([]byte, error)) (string, error) {
 	raw, err := decode(key)
 	if err != nil {
 		return "", errors.New("hash: scrypt: its last part is cut off or damaged")

@@ -181,7 +181,7 @@ func TestGeneratedSecrets(t *testing.T) {
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	var k kept
+	var k keptSecret
 	content, _ := os.ReadFile(file)
 	if err := json.Unmarshal(content, &k); err != nil || k.ID != "<new>" || !strings.HasPrefix(k.Secret, "gh_") ||
 		bcrypt.CompareHashAndPassword([]byte(hash(s, "<new>")["hash"]), []byte(k.Secret)) != nil {
@@ -354,7 +354,7 @@ func checkImported(t *testing.T, client *redis.Client, secrets string, devices i
 	}
 	generated := map[string]string{}
 	for line := range strings.Lines(string(content)) {
-		var k kept
+		var k keptSecret
 		if err := json.Unmarshal([]byte(line), &k); err != nil || generated[k.ID] != "" {
 			t.Fatalf("%s: %v, or it comes twice", line, err)
 		}
@@ -394,7 +394,7 @@ func TestProgress(t *testing.T) {
 		{progress{begin: begin, what: "devices", done: 1000, size: 400, bytes: 100}, "1000 devices, 100/s, 25 %, 30s left"},
 		{progress{begin: begin, what: "devices", done: 1000}, "1000 devices, 100/s"},
 	} {
-		if got := test.p.line(begin.Add(10 * time.Second)); got != test.want {
+		if got := test.p.formatLine(begin.Add(10 * time.Second)); got != test.want {
 			t.Errorf("got %q, want %q", got, test.want)
 		}
 	}
@@ -412,7 +412,7 @@ func FuzzDeviceLines(f *testing.F) {
 			return
 		}
 		for {
-			d, err := lines.next()
+			d, err := lines.nextDevice()
 			if errors.Is(err, io.EOF) || err != nil && strings.Contains(err.Error(), "a quote is not closed") {
 				break
 			}

@@ -113,7 +113,7 @@ func checkSyntax(file string, text []byte) error {
 
 // renderRules checks a file of rules, and returns what the plugin reads.
 func (c *console) renderRules(file string) ([]byte, error) {
-	text, err := c.read(file, maxConfig, "rules")
+	text, err := c.readInput(file, maxConfig, "rules")
 	if err != nil {
 		return nil, err
 	}

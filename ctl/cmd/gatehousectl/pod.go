@@ -30,7 +30,7 @@ type readyCmd struct {
 // Run succeeds if the answer is 200, and else says what it is.
 func (cmd *readyCmd) Run(c *console) error {
 	at := cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz")
-	return c.ask(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
+	return c.printResponse(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
 }
 
 type drainCmd struct {
@@ -40,12 +40,12 @@ type drainCmd struct {
 // Run has the edge end each connection with its next answer, and fail its health check; it goes on answering.
 // nginx.conf has the path of Envoy's admin.
 func (cmd *drainCmd) Run(c *console) error {
-	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
+	return c.printResponse(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
 }
 
-// ask prints the answer; one that is not 200 is an error. If nobody answers, that says how to name another address.
-func (c *console) ask(method, address, by string) error {
-	body, err := fetch(method, address, nil, maxReason)
+// printResponse prints the answer; one that is not 200 is an error. If nobody answers, that says how to name another address.
+func (c *console) printResponse(method, address, by string) error {
+	body, err := fetchBody(method, address, nil, maxReason)
 	if _, away := errors.AsType[*url.Error](err); away {
 		return fmt.Errorf("%w\nSay where it is by %s", err, by)
 	}
@@ -56,8 +56,8 @@ func (c *console) ask(method, address, by string) error {
 	return err
 }
 
-// fetch returns the body of the answer, at most the first most bytes; one that is not 200 is an error with its reason.
-func fetch(method, url string, body io.Reader, most int64) ([]byte, error) {
+// fetchBody returns the body of the answer, at most the first most bytes; one that is not 200 is an error with its reason.
+func fetchBody(method, url string, body io.Reader, most int64) ([]byte, error) {
 	request, err := http.NewRequest(method, url, body)
 	if err != nil {
 		return nil, usagef("%w", err)

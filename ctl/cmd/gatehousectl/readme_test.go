@@ -37,7 +37,7 @@ func TestReadme(t *testing.T) {
 	flags := map[string]bool{}
 	for _, node := range grammar(t).everything() {
 		for _, flag := range node.Flags {
-			for _, name := range variables(flag.Value) {
+			for _, name := range flagVariables(flag.Value) {
 				flags["--"+flag.Name+" "+name] = true
 			}
 		}

@@ -31,8 +31,8 @@ type redisFlags struct {
 	TLSServerName        string `name:"redis-tls-server-name" variable:"GATEHOUSE_REDIS_TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have, instead of their hosts."`
 }
 
-// check checks what needs no connection.
-func (r *redisFlags) check() error {
+// checkFlags checks what needs no connection.
+func (r *redisFlags) checkFlags() error {
 	if err := contract.CheckNamespace(r.Namespace); err != nil {
 		return usagef("--namespace, GATEHOUSE_REDIS_NAMESPACE: %w", err)
 	}
@@ -42,9 +42,9 @@ func (r *redisFlags) check() error {
 	return nil
 }
 
-// settings is how to connect. Nothing is sent twice: a write that was applied, but not
+// connectionSettings is how to connect. Nothing is sent twice: a write that was applied, but not
 // answered, would meet its own version.
-func (r *redisFlags) settings() redisurl.Settings {
+func (r *redisFlags) connectionSettings() redisurl.Settings {
 	connections := max(2, r.Shards) // audit --follow waits at each shard
 	if r.oneConnection {
 		connections = 1
@@ -65,16 +65,16 @@ func (r *redisFlags) keyspace(client redis.UniversalClient) contract.Keyspace {
 	}
 }
 
-// connect gives command a publisher. An error never has the URL in it, for its password.
-func (c *console) connect(command func(context.Context, *publish.Publisher) error) error {
-	return c.connectBoth(func(ctx context.Context, _ redis.UniversalClient, p *publish.Publisher) error {
+// withPublisher gives command a publisher. An error never has the URL in it, for its password.
+func (c *console) withPublisher(command func(context.Context, *publish.Publisher) error) error {
+	return c.withClientAndPublisher(func(ctx context.Context, _ redis.UniversalClient, p *publish.Publisher) error {
 		return command(ctx, p)
 	})
 }
 
-// connectBoth gives command a publisher and its client.
-func (c *console) connectBoth(command func(context.Context, redis.UniversalClient, *publish.Publisher) error) error {
-	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
+// withClientAndPublisher gives command a publisher and its client.
+func (c *console) withClientAndPublisher(command func(context.Context, redis.UniversalClient, *publish.Publisher) error) error {
+	return c.withClient(func(ctx context.Context, client redis.UniversalClient) error {
 		options := []publish.Option{publish.Shards(c.redis.Shards), publish.Namespace(c.redis.Namespace)}
 		if c.device {
 			author := c.author
@@ -97,9 +97,9 @@ func defaultAuthor(ctx context.Context, client redis.UniversalClient) string {
 	return author
 }
 
-// client gives command a client.
-func (c *console) client(command func(context.Context, redis.UniversalClient) error) error {
-	settings := c.redis.settings()
+// withClient gives command a client.
+func (c *console) withClient(command func(context.Context, redis.UniversalClient) error) error {
+	settings := c.redis.connectionSettings()
 	var problems []error
 	for _, err := range settings.Check() {
 		name := "--redis-" + strings.ReplaceAll(err.Setting, "_", "-")
@@ -117,11 +117,11 @@ func (c *console) client(command func(context.Context, redis.UniversalClient) er
 	}
 	defer client.Close()
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": c.traceparent})
-	return hinted(command(ctx, client))
+	return addHint(command(ctx, client))
 }
 
-// hinted adds to an error of Redis what the caller can do.
-func hinted(err error) error {
+// addHint adds to an error of Redis what the caller can do.
+func addHint(err error) error {
 	if _, away := errors.AsType[net.Error](err); away {
 		return fmt.Errorf("%w\n--redis or $GATEHOUSE_REDIS tells which Redis: see gatehousectl --help-redis", err)
 	}

@@ -97,8 +97,8 @@ type jsonFlag struct {
 	JSON bool `name:"json" help:"Print JSON: one object, or of a list one object a line."`
 }
 
-// told prints v as JSON, or else a text.
-func (f *jsonFlag) told(c *console, v any, format string, args ...any) error {
+// printResult prints v as JSON, or else a text.
+func (f *jsonFlag) printResult(c *console, v any, format string, args ...any) error {
 	if f.JSON {
 		return c.printJSON(v)
 	}
@@ -152,7 +152,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		return exitRuntime
 	}
 	if len(args) > 0 && args[0] == completeCommand {
-		complete(stdout, parser.Model.Node, args[1:])
+		printCompletions(stdout, parser.Model.Node, args[1:])
 		return 0
 	}
 	command, err := parser.Parse(args)
@@ -170,7 +170,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 	con := &console{stdin: stdin, stdout: stdout, stderr: stderr, redis: &c.Redis, author: c.Device.Author,
 		device: strings.HasPrefix(command.Command(), "device "), traceparent: env("TRACEPARENT"),
 		dumb: env("TERM") == "dumb", model: parser.Model}
-	if err = c.Redis.check(); err == nil {
+	if err = c.Redis.checkFlags(); err == nil {
 		err = command.Run(con)
 	}
 	_, shards := errors.AsType[*contract.ShardsError](err)
@@ -186,6 +186,6 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 	default:
 		code = exitRuntime
 	}
-	fmt.Fprintln(stderr, "gatehousectl:", shownLines(err.Error()))
+	fmt.Fprintln(stderr, "gatehousectl:", printableLines(err.Error()))
 	return code
 }

@@ -385,7 +385,7 @@ func TestContentType(t *testing.T) {
 		{"-", "/x", "", "text/plain; charset=utf-8"},
 	}
 	for _, test := range tests {
-		if got := contentType(test.file, test.key, []byte(test.body)); got != test.want {
+		if got := detectContentType(test.file, test.key, []byte(test.body)); got != test.want {
 			t.Errorf("%s as %s: got %s, want %s", test.file, test.key, got, test.want)
 		}
 	}

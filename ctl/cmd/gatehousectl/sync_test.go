@@ -152,7 +152,7 @@ func TestSyncNames(t *testing.T) {
 		t.Errorf("%+v, want %q", r, want)
 	}
 	for name, want := range bad {
-		i := strings.Index(r.stderr, strings.Trim(shown(name), `"`))
+		i := strings.Index(r.stderr, strings.Trim(printable(name), `"`))
 		if line, _, _ := strings.Cut(r.stderr[max(i, 0):], "\n"); i < 0 || !strings.Contains(line, want) {
 			t.Errorf("%.30s: %q, want %q", name, line, want)
 		}
@@ -354,7 +354,7 @@ func TestSyncReadsNoFIFO(t *testing.T) {
 	defer root.Close()
 	read := make(chan error, 1)
 	go func() {
-		_, err := (&syncer{root: root}).read("page")
+		_, err := (&syncer{root: root}).readStable("page")
 		read <- err
 	}()
 	select {
@@ -387,12 +387,12 @@ func TestWhole(t *testing.T) {
 	}{
 		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(time.Second), true},
 		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(-time.Second), true}, // another clock
-		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(settled), false},
+		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(settleTime), false},
 		{3, info{size: 3, at: at}, info{size: 3, at: at.Add(1)}, at.Add(time.Second), false},
 		{2, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(time.Second), false},
 		{3, info{size: 2, at: at}, info{size: 3, at: at}, at.Add(time.Second), false},
 	} {
-		if got := whole(test.read, test.before, test.after, test.now); got != test.want {
+		if got := isStableRead(test.read, test.before, test.after, test.now); got != test.want {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}

@@ -182,7 +182,7 @@ func TestWrap(t *testing.T) {
 		{strings.Repeat("ü", 21), strings.Repeat("ü", 20) + "\nü"},
 		{"last column is far  right of it", "last column is far\nright of it"},
 	} {
-		if got := wrap(test.line, 20); got != test.want {
+		if got := wrapLine(test.line, 20); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.line, got, test.want)
 		}
 	}
