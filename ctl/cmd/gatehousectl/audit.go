@@ -21,7 +21,7 @@ type auditCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Validate checks the patterns; the parser calls it.
+// Validate checks the glob patterns. The parser calls Validate.
 func (cmd *auditCmd) Validate() error { return checkGlobs(cmd.Device, cmd.Author) }
 
 // Run prints the changes.
@@ -47,7 +47,7 @@ func (cmd *auditCmd) Run(c *console) error {
 	})
 }
 
-// parseSince returns the time that text names: a duration before now, a time, or zero for "".
+// parseSince parses text as a duration before now or as a time. "" is the zero time.
 func parseSince(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -78,7 +78,7 @@ func (cmd *auditCmd) printChange(c *console, change publish.Change) error {
 	}
 	what, fields := printable(change.Change), change.Fields
 	switch change.Change {
-	case "revoked", "disabled", "enabled": // which say what became of this field
+	case "revoked", "disabled", "enabled": // the change's name already says "disabled"
 		fields = slices.DeleteFunc(slices.Clone(fields), func(f string) bool { return f == contract.FieldDisabled })
 	case "deleted":
 		if contract.IsInvalidation(change.Device) {

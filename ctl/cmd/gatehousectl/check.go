@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
-// maxConfig bounds a configuration file in bytes; generated ones can be large.
+// maxConfig bounds a configuration file, in bytes. Generated files can be large.
 const maxConfig = 64 << 20
 
 type checkCmd struct {
@@ -30,7 +30,7 @@ type checkResult struct {
 	Changes *[]rehearse.Change `json:"changes,omitempty"`
 }
 
-// Run analyses the file; it needs no Redis.
+// Run analyses the file, without Redis.
 func (cmd *checkCmd) Run(c *console) error {
 	file, err := c.readInput(cmd.File, maxConfig, "a configuration")
 	if err != nil {
@@ -50,7 +50,7 @@ func (cmd *checkCmd) Run(c *console) error {
 	out := checkResult{Report: report}
 	if cmd.Against != "" {
 		if changes, err = cmd.compareRules(c, file, given); err != nil && report.CountErrors() == 0 {
-			return err // otherwise a finding tells it
+			return err // with errors in the report, a finding has the reason
 		}
 		out.Changes = &changes
 	}
@@ -105,7 +105,7 @@ func (cmd *checkCmd) analyzeFile(file, rules []byte) (findings.Report, error) {
 	return envoyconfig.Analyze(cmd.File, file), nil
 }
 
-// compareRules compares the rules of the file, or those that were given, with those of --against.
+// compareRules compares the given rules, or else the file's own rules, with the rules of --against.
 func (cmd *checkCmd) compareRules(c *console, file, given []byte) ([]rehearse.Change, error) {
 	if cmd.Against == "-" && (cmd.File == "-" || cmd.Rules == "-") {
 		return nil, usagef("--against: standard input is also another file")
@@ -127,7 +127,7 @@ func (cmd *checkCmd) compareRules(c *console, file, given []byte) ([]rehearse.Ch
 
 func (cmd *checkCmd) printReport(c *console, report *checkResult) error {
 	if report.Findings == nil {
-		report.Findings = []findings.Finding{} // a list, also an empty one
+		report.Findings = []findings.Finding{} // JSON [], not null
 	}
 	if report.Changes != nil && *report.Changes == nil {
 		*report.Changes = []rehearse.Change{}

@@ -27,11 +27,11 @@ type secretFlags struct {
 	jsonFlag   `embed:""`
 }
 
-// writtenDevice is what commands that write a device tell.
+// writtenDevice is the output of commands that write a device.
 type writtenDevice struct {
 	ID      string `json:"id"`
 	Version uint64 `json:"version"`
-	Secret  string `json:"secret,omitempty"`  // a generated one
+	Secret  string `json:"secret,omitempty"`  // if generated
 	APIKey  string `json:"api_key,omitempty"` // in place of Secret, with --api-key
 }
 
@@ -40,7 +40,7 @@ type pepperFlag struct {
 	PepperFile string `placeholder:"FILE" help:"Store generated secrets as gh1 by this pepper of the sidecars, not by bcrypt."`
 }
 
-// readPepper returns the pepper, nil without one.
+// readPepper returns the pepper, or nil without the flag.
 func (f *pepperFlag) readPepper(c *console) (*contract.Pepper, error) {
 	if f.PepperFile == "" {
 		return nil, nil
@@ -67,7 +67,7 @@ func (f *secretFlags) readSecret(c *console) (string, error) {
 	if f.APIKey {
 		return "", usagef("--api-key: needs --generate: only a generated secret has an API key")
 	}
-	const maxFile = 4096 // up to here a secret is refused with its own size
+	const maxFile = 4096 // errors about larger secrets, up to this size, state the secret's size
 	secret, err := c.readInput(f.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
 	if err != nil {
 		return "", err
@@ -81,7 +81,7 @@ func (f *secretFlags) readSecret(c *console) (string, error) {
 	return string(secret), nil
 }
 
-// writeRecord writes the device's record with the secret, and prints what it wrote.
+// writeRecord calls write with the secret and the pepper, and prints the id, the version and a generated secret.
 func (f *secretFlags) writeRecord(c *console, id string,
 	write func(context.Context, *publish.Publisher, string, *contract.Pepper) (publish.Receipt, error)) error {
 	pepper, err := f.readPepper(c)
@@ -168,7 +168,7 @@ type deviceSetCmd struct {
 	jsonFlag  `embed:""`
 }
 
-// Run changes what the flags name, and keeps the secret.
+// Run changes the fields that the flags name, and keeps the secret.
 func (cmd *deviceSetCmd) Run(c *console) error {
 	var notAfter time.Time
 	if cmd.NotAfter != "" && cmd.NotAfter != "never" {
@@ -267,7 +267,8 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 			if err != nil {
 				return err
 			}
-			return errors.Join(cmd.printResult(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count), confirm(""))
+			return errors.Join(cmd.printResult(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count),
+				confirm(""))
 		}
 		revoke := p.RevokeDevice
 		if cmd.Force {
@@ -280,8 +281,8 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(cmd.printResult(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: revoked, version %d\n",
-			cmd.ID, receipt.Version), confirm(cmd.ID))
+		return errors.Join(cmd.printResult(c, writtenDevice{ID: cmd.ID, Version: receipt.Version},
+			"%s: revoked, version %d\n", cmd.ID, receipt.Version), confirm(cmd.ID))
 	})
 }
 
@@ -306,13 +307,13 @@ func (cmd *deviceInvalidateCmd) Run(c *console) error {
 		return usagef("device invalidate: give a device's id, --all or --label NAME=VALUE")
 	}
 	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) (err error) {
-		what, told := cmd.ID, map[string]any{"id": cmd.ID}
+		what, output := cmd.ID, map[string]any{"id": cmd.ID}
 		switch {
 		case cmd.All:
-			what, told = "all devices", map[string]any{"all": true}
+			what, output = "all devices", map[string]any{"all": true}
 			_, err = p.InvalidateAll(ctx)
 		case pair:
-			what, told = "devices with "+cmd.Label, map[string]any{"label": cmd.Label}
+			what, output = "devices with "+cmd.Label, map[string]any{"label": cmd.Label}
 			_, err = p.InvalidateLabel(ctx, name, value)
 		default:
 			_, err = p.InvalidateDevice(ctx, cmd.ID)
@@ -320,6 +321,6 @@ func (cmd *deviceInvalidateCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return cmd.printResult(c, told, "%s: invalidated\n", what)
+		return cmd.printResult(c, output, "%s: invalidated\n", what)
 	})
 }

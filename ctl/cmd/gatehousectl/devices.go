@@ -17,7 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// deviceView is a device as commands print it.
+// deviceView is the printed form of a device.
 type deviceView struct {
 	ID string `json:"id"`
 	// State is "enabled", "revoked", "disabled", "expired" or "corrupt".
@@ -31,16 +31,16 @@ type deviceView struct {
 	Schemes []string `json:"schemes"`
 	// OldUntil is when all secrets but the newest end.
 	OldUntil string `json:"old_until,omitempty"`
-	// LastSeen is the last authentication, OldSecretSeen the last one with an old secret, if sidecars wrote them.
+	// LastSeen is the last authentication, OldSecretSeen the last authentication with an old secret. Sidecars write both.
 	LastSeen      string `json:"last_seen,omitempty"`
 	OldSecretSeen string `json:"old_secret_seen,omitempty"`
-	// Failed is only for one device.
+	// Failed is empty in lists and exports.
 	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
 	// Hashes is only in an export.
 	Hashes []string `json:"hashes,omitempty"`
 }
 
-// newDeviceView returns c without its hashes; damage is why it can't be read.
+// newDeviceView returns the view of c without hashes. damage: why the record can't be read, or nil.
 func newDeviceView(c contract.Credential, damage error) deviceView {
 	now := time.Now().UnixMilli()
 	d := deviceView{ID: c.ID, State: "enabled", Version: c.Version,
@@ -49,7 +49,7 @@ func newDeviceView(c contract.Credential, damage error) deviceView {
 		d.Labels = map[string]string{}
 	}
 	for _, hash := range c.Hashes {
-		h, _ := contract.ParseHash(hash) // contract.ParseCredential has checked it
+		h, _ := contract.ParseHash(hash) // contract.ParseCredential has checked the hash
 		d.Schemes = append(d.Schemes, h.String())
 	}
 	if c.PublishedMS != 0 {
@@ -80,7 +80,7 @@ type deviceGetCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run prints the device's record without its hashes.
+// Run prints the device's record without the hashes.
 func (cmd *deviceGetCmd) Run(c *console) error {
 	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		device, err := p.GetDevice(ctx, cmd.ID)
@@ -148,7 +148,7 @@ func orNone(text string) string {
 	return text
 }
 
-// selection says which devices.
+// selection is the flags that select devices.
 type selection struct {
 	Glob       string            `arg:"" optional:"" help:"Only the ids that match, with * and ? as in a shell."`
 	Labels     map[string]string `name:"label" placeholder:"NAME=VALUE" mapsep:"," help:"Only the devices with these labels."`
@@ -169,10 +169,10 @@ func (s *selection) matchesDevice(c contract.Credential) bool {
 	return true
 }
 
-// Validate checks the pattern; the parser calls it.
+// Validate checks the glob pattern. The parser calls Validate.
 func (s *selection) Validate() error { return checkGlobs(s.Glob) }
 
-// checkGlobs returns an error if one is malformed.
+// checkGlobs returns an error if a glob pattern is malformed.
 func checkGlobs(globs ...string) error {
 	for _, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil {
@@ -182,13 +182,14 @@ func checkGlobs(globs ...string) error {
 	return nil
 }
 
-// matchesGlob reports whether text matches a pattern that checkGlobs has checked; "" matches all.
+// matchesGlob reports whether text matches a pattern that checkGlobs has accepted; "" matches every text.
 func matchesGlob(glob, text string) bool {
 	ok, _ := path.Match(glob, text)
 	return ok || glob == ""
 }
 
-// visitDevices passes the selected devices to visit, with the error of a corrupt record, which fails the command at its end.
+// visitDevices calls visit with each selected device and, if the record is corrupt, its error. After the last device,
+// the errors of corrupt records (at most 100) are returned.
 func (s *selection) visitDevices(ctx context.Context, p *publish.Publisher,
 	visit func(contract.Credential, error) error) error {
 	var errs []error
@@ -224,7 +225,7 @@ type listedDevice struct {
 	view   deviceView
 }
 
-// Run lists the devices as they come, so a million take no memory.
+// Run prints the devices page by page, so that a million devices need little memory.
 func (cmd *deviceListCmd) Run(c *console) error {
 	lines := json.NewEncoder(c.stdout)
 	w := c.newTable()
@@ -272,7 +273,7 @@ func (cmd *deviceListCmd) Run(c *console) error {
 	})
 }
 
-// filterBySeen sets when the devices of page were seen, and returns those that the flags select, in the same memory.
+// filterBySeen sets last authentications in page, and returns the devices that the flags select, in page's memory.
 func (cmd *deviceListCmd) filterBySeen(ctx context.Context, p *publish.Publisher, page []listedDevice,
 	before time.Time) ([]listedDevice, error) {
 	ids := make([]string, len(page))
@@ -296,13 +297,14 @@ func (cmd *deviceListCmd) filterBySeen(ctx context.Context, p *publish.Publisher
 	return kept, nil
 }
 
-// usesOldSecret reports whether an old secret of a device counts still, and the device used one last, or within 5 minutes
-// before: some of its processes may have the new one already.
+// usesOldSecret reports whether an old secret of a device is still valid and was used at the last authentication, or
+// within 5 minutes before: some processes of the device may have the new secret already.
 func usesOldSecret(c contract.Credential, seen publish.Seen) bool {
 	return c.OldUntilMS > time.Now().UnixMilli() && !seen.Old.IsZero() && seen.Last.Sub(seen.Old) <= 5*time.Minute
 }
 
-// checkSeenSince returns an error if no sidecar writes last authentications, and says so if they began to after before.
+// checkSeenSince returns an error if no sidecar records last authentications. If the records begin after before,
+// checkSeenSince prints a warning.
 func checkSeenSince(ctx context.Context, c *console, p *publish.Publisher, before time.Time) error {
 	since, err := p.SeenSince(ctx)
 	if errors.Is(err, publish.ErrNotFound) {

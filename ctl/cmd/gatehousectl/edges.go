@@ -18,7 +18,7 @@ type edgesCmd struct {
 	jsonFlag `embed:""`
 }
 
-// listedEdge is an edge with its state by Redis.
+// listedEdge is an edge with its state. Redis' clock decides whether the edge is gone.
 type listedEdge struct {
 	presence.Edge
 	Gone bool `json:"gone"`
@@ -69,7 +69,7 @@ func printEdges(c *console, list []listedEdge) error {
 	return w.Flush()
 }
 
-// printable returns text for a terminal: quoted, if it has other than printable characters.
+// printable returns text for a terminal, quoted if a character is not printable.
 func printable(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(text)
@@ -77,7 +77,7 @@ func printable(text string) string {
 	return text
 }
 
-// printableLines is shown for each line of a text.
+// printableLines applies printable to each line of text.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {

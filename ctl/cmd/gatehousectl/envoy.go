@@ -16,11 +16,11 @@ import (
 	"github.com/gatehouse/gatehouse/check/envoyconfig"
 )
 
-// envoyParts is a configuration of Envoy, and the directory of its parts.
+// envoyParts names an Envoy configuration and the directory of its rendered parts.
 type envoyParts struct {
 	File string      `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
 	Dir  string      `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
-	mode fs.FileMode // of File, which its parts get
+	mode fs.FileMode // of File, copied to the parts
 }
 
 func (parts *envoyParts) splitConfig(c *console) (*envoyconfig.Split, error) {
@@ -55,7 +55,8 @@ type envoyRenderCmd struct {
 	envoyParts `embed:""`
 }
 
-// Run writes the parts; it needs no Redis. The filters come first, since Envoy answers 500 without them.
+// Run writes the parts, without Redis. Filters are written before the bootstrap, since Envoy answers 500 without
+// filters.
 func (cmd *envoyRenderCmd) Run(c *console) error {
 	split, err := cmd.splitConfig(c)
 	if err != nil {
@@ -77,11 +78,11 @@ type envoyReloadCmd struct {
 	Admin      string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of Envoy."`
 }
 
-// Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied them. If
-// Envoy refuses one, all are again as before.
+// Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied the files.
+// If Envoy refuses a file, Run restores all files.
 func (cmd *envoyReloadCmd) Run(c *console) error {
 	checks := *c
-	checks.stdout = io.Discard // it says that all is well
+	checks.stdout = io.Discard // discards the check's "ok"
 	if err := (&checkCmd{File: cmd.File}).Run(&checks); err != nil {
 		return err
 	}
@@ -109,14 +110,14 @@ func (cmd *envoyReloadCmd) Run(c *console) error {
 	return nil
 }
 
-// replacedFilter is a filter whose file a reload has replaced.
+// replacedFilter is a filter with a replaced file.
 type replacedFilter struct {
 	name, path string
 	text       []byte      // of the file before
-	before     filterState // what Envoy told before
+	before     filterState // Envoy's state before
 }
 
-// restoreFilters writes the filters' files as they were, and waits until Envoy has applied them again.
+// restoreFilters writes back the filters' old files, and waits until Envoy has applied the old files.
 func (cmd *envoyReloadCmd) restoreFilters(replaced []replacedFilter) (failed error) {
 	for _, filter := range replaced {
 		failed = errors.Join(failed, writeFile(filter.path, filter.text, cmd.mode))
@@ -139,7 +140,7 @@ func (cmd *envoyReloadCmd) restoreFilters(replaced []replacedFilter) (failed err
 	return failed
 }
 
-// firstDifference returns the first line of next that differs, or is missing, in running.
+// firstDifference returns the first line of next that is missing in running, or differs.
 func firstDifference(running, next []byte) string {
 	old := strings.Split(string(running), "\n")
 	for i, line := range strings.Split(string(next), "\n") {
@@ -150,7 +151,8 @@ func firstDifference(running, next []byte) string {
 	return "the end"
 }
 
-// applyFilter replaces the filter's file if it differs, adds it to replaced, and waits until Envoy has applied it.
+// applyFilter replaces the filter's file if its text differs, appends the filter to replaced, and waits until Envoy has
+// applied the file.
 func (cmd *envoyReloadCmd) applyFilter(c *console, filter *envoyconfig.Filter, replaced *[]replacedFilter) error {
 	before, err := cmd.readFilterState(filter.Name)
 	if err != nil {
@@ -193,7 +195,7 @@ const (
 	reloadPoll    = 10 * time.Millisecond
 )
 
-// filterState is what Envoy tells of a filter that it discovers.
+// filterState is Envoy's state of a filter from extension config discovery.
 type filterState struct {
 	version  string
 	rejected int
@@ -201,7 +203,8 @@ type filterState struct {
 
 func (cmd *envoyReloadCmd) readFilterState(filter string) (state filterState, err error) {
 	prefix := "extension_config_discovery.http_filter." + filter + "."
-	stats, err := fetchBody(http.MethodGet, "http://"+cmd.Admin+"/stats?filter=^extension_config_discovery", nil, maxAnswer)
+	stats, err := fetchBody(http.MethodGet, "http://"+cmd.Admin+"/stats?filter=^extension_config_discovery", nil,
+		maxAnswer)
 	if err != nil {
 		return state, err
 	}

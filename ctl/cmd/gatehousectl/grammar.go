@@ -13,8 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// The grammar has two tags of its own. `variable` names the environment variables of a flag, the first one that is set
-// counts; kong's `env` takes an empty one for a value. `example` is a command line.
+// The grammar has two tags that kong lacks. `variable` lists the environment variables of a flag; the first non-empty
+// variable wins, while kong's `env` accepts an empty variable as a value. `example` is a command line.
 
 // groups are the titles of commands in the help.
 var groups = []kong.Group{
@@ -26,7 +26,7 @@ var groups = []kong.Group{
 	{Key: "shell", Title: "Shell:"},
 }
 
-// newParser returns the parser of c. It calls exit after it has printed help.
+// newParser returns the parser of c. After printing help, the parser calls exit.
 func newParser(c *cli, stdout, stderr io.Writer, env func(string) string, exit func(int)) (*kong.Kong, error) {
 	parser, err := kong.New(c,
 		kong.Name("gatehousectl"),
@@ -47,8 +47,8 @@ func newParser(c *cli, stdout, stderr io.Writer, env func(string) string, exit f
 	return parser, nil
 }
 
-// arrangeHelp completes the help of a command and of those below: its first sentence is for lists, and its own flags come
-// before those of many commands. Redis' flags are shown by --help-redis only.
+// arrangeHelp completes the help of a command and its subcommands: lists show the first sentence only, a command's own
+// flags precede flags shared by many commands, and only --help-redis shows Redis' flags.
 func arrangeHelp(node *kong.Node) {
 	help, detail, _ := strings.Cut(node.Help, ". ")
 	if detail != "" {
@@ -78,7 +78,7 @@ func flagVariables(v *kong.Value) []string {
 	return strings.FieldsFunc(v.Tag.Get("variable"), func(r rune) bool { return r == ',' })
 }
 
-// valueHelp returns the help of a flag or argument, with its variables.
+// valueHelp returns the help of a flag or argument, with the names of environment variables.
 func valueHelp(v *kong.Value) string {
 	names := flagVariables(v)
 	if len(names) == 0 {
@@ -91,7 +91,7 @@ func valueHelp(v *kong.Value) string {
 	return help + "."
 }
 
-// newEnvResolver sets flags from the environment.
+// newEnvResolver returns a resolver that sets flags from the environment.
 func newEnvResolver(env func(string) string) kong.ResolverFunc {
 	return func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		for _, name := range flagVariables(flag.Value) {
@@ -101,7 +101,7 @@ func newEnvResolver(env func(string) string) kong.ResolverFunc {
 			}
 			scan := kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: text})
 			if err := flag.Parse(scan, reflect.New(flag.Target.Type()).Elem()); err != nil {
-				return nil, fmt.Errorf("$%s: %w", name, errors.Unwrap(err)) // without the flag, which the caller adds
+				return nil, fmt.Errorf("$%s: %w", name, errors.Unwrap(err)) // the caller adds the flag's name
 			}
 			return text, nil
 		}
@@ -109,10 +109,10 @@ func newEnvResolver(env func(string) string) kong.ResolverFunc {
 	}
 }
 
-// helpRedis is the flag that prints the flags of redisFlags.
+// helpRedis is the flag that prints the help of redisFlags.
 type helpRedis bool
 
-// BeforeReset prints them; the parser calls it.
+// BeforeReset prints the help. The parser calls BeforeReset.
 func (helpRedis) BeforeReset(ctx *kong.Context) error {
 	page := &kong.Node{Help: "Flags of all commands that use Redis. Each has an environment variable, the sidecar's."}
 	for _, flag := range ctx.Model.Flags {
@@ -132,7 +132,7 @@ func (helpRedis) BeforeReset(ctx *kong.Context) error {
 	return nil
 }
 
-// exitCodes are those of all commands.
+// exitCodes lists the exit codes of all commands.
 var exitCodes = []struct {
 	code    int
 	meaning string

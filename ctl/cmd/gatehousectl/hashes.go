@@ -13,16 +13,16 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// newSecrets is what is to be done about a hash that sidecars can't verify.
+// newSecrets is the advice if sidecars can't verify a hash.
 const newSecrets = "leave the hash empty and --generate new secrets, or let the service that knows the secrets " +
 	"decide (docs/authority.md)"
 
-// prefixedHash are hashes with a prefix of another program: Django's, and those of Dovecot, LDAP and Spring in braces.
+// prefixedHash matches hashes after another program's prefix: Django's, or a name in braces from Dovecot, LDAP or
+// Spring.
 var prefixedHash = regexp.MustCompile(`^(?:argon2|bcrypt\$|` +
 	`\{(?i:(?:[a-z0-9]+-)?(?:crypt|bcrypt|argon2(?:id?)?)(?:@[a-z0-9_]+)?)\})(\$.*)$`)
 
-// otherHashes are forms of hashes of other programs that compute what one of ours does: the translation has the
-// expression's groups.
+// otherHashes lists other programs' notations of algorithms that sidecars verify. translate gets the groups of form.
 var otherHashes = []struct {
 	form      *regexp.Regexp
 	translate func(groups []string) (string, error)
@@ -53,7 +53,7 @@ var otherHashes = []struct {
 		}},
 }
 
-// refusedHashes are forms of hashes that sidecars can't verify.
+// refusedHashes lists forms of hashes that sidecars can't verify.
 var refusedHashes = []struct {
 	form *regexp.Regexp
 	why  string
@@ -73,8 +73,8 @@ var refusedHashes = []struct {
 		"a fast digest is not verified, since secrets can be guessed from it: " + newSecrets},
 }
 
-// translateHash returns a hash of another program as one of contract.ParseHash with the same salt, costs and key. Its
-// errors say what to do, and quote no hash.
+// translateHash translates a hash of another program to the form of contract.ParseHash, with the same salt, costs and
+// key. Errors give advice, and quote no hash.
 func translateHash(text string) (string, error) {
 	if groups := prefixedHash.FindStringSubmatch(text); groups != nil {
 		text = groups[1]
@@ -101,7 +101,7 @@ func translateHash(text string) (string, error) {
 	return "", checkHash(text)
 }
 
-// checkHash is contract.CheckHash with what is to be done.
+// checkHash is contract.CheckHash with advice in the error.
 func checkHash(text string) error {
 	if err := contract.CheckHash(text); err != nil {
 		return fmt.Errorf("hash: %w: %s", err, newSecrets)
@@ -110,7 +110,8 @@ func checkHash(text string) error {
 }
 
 // formatPBKDF2 returns a hash of PBKDF2. decode is the encoding of key.
-func formatPBKDF2(digest, iterations string, salt []byte, key string, decode func(string) ([]byte, error)) (string, error) {
+func formatPBKDF2(digest, iterations string, salt []byte, key string,
+	decode func(string) ([]byte, error)) (string, error) {
 	raw, err := decode(key)
 	if err != nil {
 		return "", errors.New("hash: PBKDF2: its last part is cut off or damaged")

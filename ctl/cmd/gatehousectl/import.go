@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// maxImport bounds the devices of one file: their ids, 8 bytes each and as much again, tell those that come twice.
+	// maxImport bounds the devices of a file: to detect duplicates, an import keeps some 16 bytes for each id.
 	maxImport = 10_000_000
 	// importBatch is how many devices are written at once.
 	importBatch = 512
@@ -89,30 +89,30 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 	})
 }
 
-// importer is a running import. One goroutine reads lines and makes hashes, another one writes.
+// importer is a running import. One goroutine reads lines and makes hashes, a second goroutine writes.
 type importer struct {
 	*deviceImportCmd
 	*console
 	publisher *publish.Publisher // nil in a dry run
-	key       *contract.Pepper   // nil without one
+	key       *contract.Pepper   // nil without --pepper-file
 
-	// Of the reader.
+	// Fields of the reading goroutine.
 	lines   *deviceLines
 	secrets *secretsFile // nil without --generate
 	seed    maphash.Seed
 	seen    map[uint64]struct{} // ids, by their hash
 	nice    bool                // the priority was lowered
 
-	// Of the writer.
+	// Fields of the writing goroutine.
 	progress                   progress
 	written, unchanged, failed int
 }
 
-// batch is some lines.
+// batch is the devices of consecutive lines.
 type batch struct {
 	devices   []publish.Device
 	lines     []int  // the line of each
-	generated []bool // whether its secret is a new one
+	generated []bool // whether the device's secret was generated
 	errs      map[int]error
 	bytes     int64 // of the file up to the end of the batch
 	err       error // ends the import; io.EOF at the end of the file
@@ -177,7 +177,7 @@ func (i *importer) run(ctx context.Context) error {
 	return nil
 }
 
-// batchSize is the size of a batch. With a rate there are some ten a second.
+// batchSize is the maximum size of a batch. With --rate, some ten batches a second are written.
 func (i *importer) batchSize() int {
 	if i.Rate > 0 {
 		return min(importBatch, max(1, i.Rate/10))
@@ -185,7 +185,7 @@ func (i *importer) batchSize() int {
 	return importBatch
 }
 
-// readBatch reads a batch, and makes the hashes of its secrets.
+// readBatch reads a batch, and hashes the secrets.
 func (i *importer) readBatch(ctx context.Context) *batch {
 	b := &batch{errs: map[int]error{}}
 	secrets, most := 0, 8*runtime.GOMAXPROCS(0) // a second of bcrypt or two
@@ -217,7 +217,7 @@ func (i *importer) readBatch(ctx context.Context) *batch {
 	return b
 }
 
-// checkDevice checks a device, and gives it a secret if it shall have one.
+// checkDevice checks a device. With --generate, a device without secret and hash gets a secret.
 func (i *importer) checkDevice(d *publish.Device) (generate bool, err error) {
 	generate = i.Generate && d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled
 	if generate {
@@ -248,8 +248,8 @@ func (i *importer) checkDevice(d *publish.Device) (generate bool, err error) {
 	return !found, err
 }
 
-// hashSecrets replaces secrets by their hashes, and writes generated ones to their file. A device that has the secret keeps
-// its hash.
+// hashSecrets replaces secrets by hashes, and appends generated secrets to the secrets file. If the stored record
+// already has the same secret, the stored hash stays.
 func (i *importer) hashSecrets(ctx context.Context, b *batch) error {
 	if !i.nice {
 		i.nice = true
@@ -314,7 +314,7 @@ func (i *importer) hashSecrets(ctx context.Context, b *batch) error {
 	return i.secrets.appendSecrets(secrets)
 }
 
-// dropFailed removes the devices whose lines have errors.
+// dropFailed removes devices with errors.
 func (b *batch) dropFailed() {
 	var devices []publish.Device
 	var at []int
@@ -326,7 +326,7 @@ func (b *batch) dropFailed() {
 	b.devices, b.lines = devices, at
 }
 
-// writeBatch writes the devices of b. It returns the error of other than single devices.
+// writeBatch writes the devices of b. Errors of single devices go to b.errs; other errors are returned.
 func (i *importer) writeBatch(ctx context.Context, b *batch) error {
 	if i.DryRun {
 		i.written += len(b.devices)
@@ -348,7 +348,7 @@ func (i *importer) writeBatch(ctx context.Context, b *batch) error {
 	return failed
 }
 
-// isRecordError reports whether other records can be written after err.
+// isRecordError reports whether err concerns a single record, so that writing can continue.
 func isRecordError(err error) bool {
 	return errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrExists) || errors.Is(err, publish.ErrStale) ||
 		strings.Contains(err.Error(), "WRONGTYPE")
@@ -377,11 +377,11 @@ type progress struct {
 	what         string // is counted
 	begin, shown time.Time
 	size         int64 // of everything, 0 if unknown: bytes of the file, or records
-	bytes        int64 // of these
+	bytes        int64 // bytes of the file, or records, up to now
 	done         int   // records
 }
 
-// newProgress is the beginning.
+// newProgress returns a progress that begins now.
 func newProgress(c *console, what string) progress {
 	return progress{console: c, what: what, begin: time.Now()}
 }
@@ -398,7 +398,7 @@ func (p *progress) show() {
 // clear removes the progress from the terminal.
 func (p *progress) clear() { p.console.showProgress("") }
 
-// formatLine returns the progress.
+// formatLine returns the progress as a line of text.
 func (p *progress) formatLine(now time.Time) string {
 	elapsed := now.Sub(p.begin)
 	text := fmt.Sprintf("%d %s, %.0f/s", p.done, p.what, float64(p.done)/max(elapsed.Seconds(), 0.001))

@@ -11,7 +11,7 @@ type acceptLossCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run accepts the loss of all shards that are empty or have lost the log.
+// Run accepts the data loss of all shards that are empty or without their log.
 func (cmd *acceptLossCmd) Run(c *console) error {
 	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		accepted, err := p.AcceptLoss(ctx)

@@ -15,7 +15,7 @@ import (
 
 type manCmd struct{}
 
-// Run prints the page. Its date is $SOURCE_DATE_EPOCH, for reproducible packages, or today.
+// Run prints the page, dated by $SOURCE_DATE_EPOCH (for reproducible packages) or today.
 func (cmd *manCmd) Run(c *console) error {
 	date := time.Now()
 	if seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
@@ -30,7 +30,7 @@ func (cmd *manCmd) Run(c *console) error {
 // manual is a page in the macros of man(7).
 type manual struct{ bytes.Buffer }
 
-// escapeRoff returns text in which nothing is a request or an escape.
+// escapeRoff returns text without roff requests and escapes.
 func escapeRoff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n", " ").Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
@@ -39,7 +39,7 @@ func escapeRoff(text string) string {
 	return text
 }
 
-// writeText writes a paragraph, one sentence a line.
+// writeText writes a paragraph, a line for each sentence.
 func (m *manual) writeText(text string) {
 	for text != "" {
 		sentence, rest, more := strings.Cut(text, ". ")
@@ -51,7 +51,7 @@ func (m *manual) writeText(text string) {
 	}
 }
 
-// writeItem writes a term and its text.
+// writeItem writes a term and its description.
 func (m *manual) writeItem(term, text string) {
 	fmt.Fprintf(m, ".TP\n\\fB%s\\fR\n", escapeRoff(term))
 	m.writeText(text)

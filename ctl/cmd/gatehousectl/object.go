@@ -23,7 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// nonEmpty is a text that is not empty where it's given: an unset variable must not name another object.
+// nonEmpty is the text of a flag that, if given, must not be empty: an unset shell variable would name another object.
 type nonEmpty string
 
 // UnmarshalText refuses an empty text.
@@ -34,10 +34,10 @@ func (f *nonEmpty) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// storedVersion is the version that a record must have; 0, without the flag, is any.
+// storedVersion is the version that a record must have. 0, without the flag, accepts any version.
 type storedVersion uint64
 
-// UnmarshalText refuses 0, which must not mean any.
+// UnmarshalText refuses 0, since 0 would accept any version.
 func (v *storedVersion) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 53)
 	if err != nil {
@@ -49,14 +49,14 @@ func (v *storedVersion) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// keyFlags complete a key that is a path.
+// keyFlags add virtual host, host and language to a key.
 type keyFlags struct {
 	VirtualHost nonEmpty `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
 	Host        nonEmpty `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
 	Language    nonEmpty `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
 }
 
-// completeKey sets the key to the one with virtual host, host and language.
+// completeKey adds virtual host, host and language to the key.
 func (f *keyFlags) completeKey(key *string) error {
 	if f.Language != "" {
 		*key = publish.KeyOfLanguage(*key, string(f.Language))
@@ -91,10 +91,10 @@ type putCmd struct {
 	jsonFlag `embed:""`
 }
 
-// freshFor is how long objects are fresh; 0, without the flag, is until they change.
+// freshFor is how long objects are fresh. 0, without the flag, means until the object changes.
 type freshFor struct{ time.Duration }
 
-// UnmarshalText refuses 0, which must not mean for ever.
+// UnmarshalText refuses 0, since 0 would mean for ever.
 func (f *freshFor) UnmarshalText(text []byte) (err error) {
 	if f.Duration, err = time.ParseDuration(string(text)); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (f *freshFor) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// writtenObject is what put and delete tell.
+// writtenObject is the output of put and delete.
 type writtenObject struct {
 	Key         string `json:"key"`
 	Version     uint64 `json:"version"`
@@ -143,11 +143,12 @@ func (cmd *putCmd) Run(c *console) error {
 			return err
 		}
 		wrote := writtenObject{cmd.Key, receipt.Version, object.EntityTag(), object.ContentType}
-		return cmd.printResult(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag, wrote.ContentType)
+		return cmd.printResult(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag,
+			wrote.ContentType)
 	})
 }
 
-// detectContentType goes by the extension of the file, then of the key, then by the body.
+// detectContentType returns the content type by the extension of the file, then of the key, then by the body.
 func detectContentType(file, key string, body []byte) string {
 	_, keyPath := objectkey.Split(key)
 	if end := strings.IndexAny(keyPath, "?#"); end >= 0 {
@@ -159,7 +160,7 @@ func detectContentType(file, key string, body []byte) string {
 		}
 	}
 	if start := bytes.TrimSpace(body); len(start) > 0 && (start[0] == '{' || start[0] == '[') && json.Valid(start) {
-		return "application/json" // DetectContentType takes it for plain text
+		return "application/json" // http.DetectContentType returns text/plain for JSON
 	}
 	return http.DetectContentType(body)
 }
@@ -173,7 +174,7 @@ type getCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run prints the body's bytes and nothing else, or with --head all but them.
+// Run prints only the body or, with --head, only the metadata.
 func (cmd *getCmd) Run(c *console) error {
 	if err := cmd.completeKey(&cmd.Key); err != nil {
 		return err
@@ -241,7 +242,7 @@ func printHead(c *console, o contract.Object) error {
 	return w.Flush()
 }
 
-// formatTimestamp shows unix milliseconds.
+// formatTimestamp formats unix milliseconds.
 func formatTimestamp(ms int64) string {
 	return time.UnixMilli(min(ms, limits.MaxTime)).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }
@@ -295,7 +296,7 @@ func (cmd *listCmd) Run(c *console) error {
 		return err
 	}
 	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
-		entries := map[string]publish.Entry{} // by key: one may come twice
+		entries := map[string]publish.Entry{} // by key: List may repeat an entry
 		for entry, err := range p.List(ctx, cmd.Prefix) {
 			if err != nil {
 				return err
@@ -316,7 +317,7 @@ func (cmd *listCmd) Run(c *console) error {
 				continue
 			}
 			if !limits.ValidContentType(e.ContentType) {
-				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
+				e.ContentType = fmt.Sprintf("%q", e.ContentType) // unsafe on a terminal
 			}
 			if contract.CheckTags(e.Tags) != nil {
 				e.Tags = []string{fmt.Sprintf("%q", e.Tags)}

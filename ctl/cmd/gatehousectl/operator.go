@@ -20,13 +20,13 @@ import (
 	"github.com/gatehouse/gatehouse/internal/operatorapi"
 )
 
-// sidecarFlags are of the commands that ask the local sidecar.
+// sidecarFlags are for commands that query the local sidecar.
 type sidecarFlags struct {
 	sidecarFlag `embed:""`
 	jsonFlag    `embed:""`
 }
 
-// sidecarFlag says where the sidecar is.
+// sidecarFlag is the sidecar's admin address.
 type sidecarFlag struct {
 	Sidecar string `default:"127.0.0.1:9090" variable:"GATEHOUSE_SIDECAR" placeholder:"HOST:PORT" help:"Admin address of the sidecar."`
 }
@@ -46,7 +46,7 @@ func callSidecar(sidecar, path string, question, v any) error {
 		method, body = http.MethodPost, bytes.NewReader(text)
 	}
 	text, err := fetchBody(method, from, body, maxAnswer)
-	if _, away := errors.AsType[*url.Error](err); away {
+	if _, unreachable := errors.AsType[*url.Error](err); unreachable {
 		return fmt.Errorf(
 			"the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone. "+
 				"Say where it is by --sidecar or $GATEHOUSE_SIDECAR", err)
@@ -60,7 +60,7 @@ func callSidecar(sidecar, path string, question, v any) error {
 	return nil
 }
 
-// askSidecar asks the sidecar, and prints the answer: as JSON, or by print.
+// askSidecar queries the sidecar, and prints the answer: as JSON, or with print.
 func askSidecar[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
 	var v T
 	if err := callSidecar(f.Sidecar, path, question, &v); err != nil {
@@ -78,7 +78,7 @@ type statusCmd struct {
 	sidecarFlags `embed:""`
 }
 
-// Run prints the status, what is wrong first.
+// Run prints the status, with problems first.
 func (cmd *statusCmd) Run(c *console) error {
 	return askSidecar(c, &cmd.sidecarFlags, "/v1/status", nil, func(w io.Writer, s *operatorapi.Status) {
 		for _, p := range s.Problems {
@@ -104,8 +104,8 @@ func (cmd *statusCmd) Run(c *console) error {
 		}
 		fmt.Fprintf(w, "redis\t%sconnected: %t, in step %s ago, write %.0f\n", namespace, s.Redis.Connected,
 			formatAge(s.Redis.InStepAge), s.Redis.Seq)
-		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, formatAge(s.Edge.AcknowledgedAge),
-			formatAge(s.Edge.InStepAge), s.Edge.Waiting)
+		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since,
+			formatAge(s.Edge.AcknowledgedAge), formatAge(s.Edge.InStepAge), s.Edge.Waiting)
 		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", orDash(s.Edge.Epoch), s.Edge.Layout)
 		fmt.Fprintf(w, "objects\t%.0f at the edge, %.0f left out, %.0f of %.0f bytes\n", s.Objects.Held,
 			s.Objects.LeftOut, s.Objects.Bytes, s.Objects.Budget)
@@ -160,7 +160,7 @@ func (cmd *explainCmd) Run(c *console) error {
 	return askSidecar(c, &cmd.sidecarFlags, "/v1/explain", q, printExplanation)
 }
 
-// readHeaders returns the headers of the request. Errors don't have values, which may be secret.
+// readHeaders returns the headers of the request. Errors don't quote values, since a value may be secret.
 func (cmd *explainCmd) readHeaders(c *console) (headers [][2]string, err error) {
 	add := func(from, line string) error {
 		name, value, found := strings.Cut(line, ":")
@@ -219,7 +219,7 @@ func (cmd *explainCmd) readEdgeRules(c *console) (json.RawMessage, error) {
 	return chooseRules(source, file, cmd.Listener)
 }
 
-// chooseRules returns the rules of a listener, or of all listeners if they have the same.
+// chooseRules returns the rules of a listener, or the common rules of all listeners.
 func chooseRules(source string, file []byte, listener string) (json.RawMessage, error) {
 	all, err := envoyrules.RulesOf(source, file)
 	if err != nil {
@@ -281,7 +281,8 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 	if o := e.Object; o != nil {
 		fmt.Fprintf(w, "key\t%s\n", e.Key)
 		fmt.Fprintf(w, "  in Redis\t%s\n", describeVersion(&o.Redis))
-		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", formatVersion(o.Sidecar.Version), strings.ReplaceAll(o.Sidecar.Place, "_", " "))
+		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", formatVersion(o.Sidecar.Version),
+			strings.ReplaceAll(o.Sidecar.Place, "_", " "))
 		fmt.Fprintf(w, "  at the edge\t%s%s\n", formatVersion(o.Edge.Version),
 			map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
 		if len(o.NotSent) > 0 {
@@ -293,7 +294,7 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 		may := "may authenticate"
 		switch d.Sidecar.Refusal {
 		case "":
-		case "no_authority": // it has no record
+		case "no_authority": // without a record
 			may = "the authority decides"
 		default:
 			may = "may not authenticate: " + string(d.Sidecar.Refusal)
@@ -361,7 +362,7 @@ type heldCmd struct {
 	sidecarFlags `embed:""`
 }
 
-// Run lists what the limits on wrong secrets hold back, or releases a network.
+// Run lists devices and networks that are throttled after wrong secrets, or releases a network.
 func (cmd *heldCmd) Run(c *console) error {
 	if cmd.Release != "" {
 		what := operatorapi.Release{Network: cmd.Release, Device: cmd.Device}
@@ -415,11 +416,12 @@ type topCmd struct {
 	sidecarFlags `embed:""`
 }
 
-// Run prints what is used and refused most.
+// Run prints the most used and most refused.
 func (cmd *topCmd) Run(c *console) error {
 	columns, rows, live := terminalSize(c.stdout)
 	if cmd.Once || cmd.JSON || !live || c.dumb {
-		return askSidecar(c, &cmd.sidecarFlags, "/v1/top", nil, func(w io.Writer, t *operatorapi.Top) { printTop(w, t, math.MaxInt) })
+		return askSidecar(c, &cmd.sidecarFlags, "/v1/top", nil,
+			func(w io.Writer, t *operatorapi.Top) { printTop(w, t, math.MaxInt) })
 	}
 	for {
 		var t operatorapi.Top

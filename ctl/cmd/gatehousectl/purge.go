@@ -18,7 +18,7 @@ type purgeCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run purges, or counts what it would purge.
+// Run purges, or counts the objects that a purge would remove.
 func (cmd *purgeCmd) Run(c *console) error {
 	if cmd.All {
 		cmd.Prefix = "/"
@@ -36,7 +36,7 @@ func (cmd *purgeCmd) Run(c *console) error {
 			}
 			return cmd.printResult(c, map[string]any{"purge": purge, "shards": len(receipts)}, "%s: purged\n", purge)
 		}
-		keys := map[string]bool{} // one may come twice
+		keys := map[string]bool{} // List may repeat an entry
 		for entry, err := range p.List(ctx, "") {
 			if err != nil {
 				return err
@@ -45,7 +45,7 @@ func (cmd *purgeCmd) Run(c *console) error {
 				keys[entry.Key] = true
 			}
 		}
-		return cmd.printResult(c, map[string]any{"purge": purge, "objects": len(keys)}, "%s: objects that it would purge: %d\n",
-			purge, len(keys))
+		return cmd.printResult(c, map[string]any{"purge": purge, "objects": len(keys)},
+			"%s: objects that it would purge: %d\n", purge, len(keys))
 	})
 }

@@ -23,13 +23,13 @@ type rehearseCmd struct {
 	jsonFlag `embed:""`
 }
 
-// rehearsal is what rehearse prints.
+// rehearsal is the output of rehearse.
 type rehearsal struct {
 	rehearse.LogStats
 	Changes []rehearse.Change `json:"changes"`
 }
 
-// Run compares how the rules judge the requests of the logs; it needs no Redis.
+// Run compares how the rules judge the requests of the logs, without Redis.
 func (cmd *rehearseCmd) Run(c *console) error {
 	inputs := append([]string{cmd.From, cmd.To}, cmd.Logs...)
 	if first := slices.Index(inputs, "-"); first >= 0 && slices.Contains(inputs[first+1:], "-") {
@@ -71,7 +71,7 @@ func (cmd *rehearseCmd) Run(c *console) error {
 	return err
 }
 
-// addLog adds a log. On a terminal it shows how far it is.
+// addLog adds a log to the comparison. On a terminal, addLog shows progress.
 func (cmd *rehearseCmd) addLog(c *console, to *rehearse.Comparison, name string) (rehearse.LogStats, error) {
 	log := c.stdin
 	if name != "-" {
@@ -112,7 +112,7 @@ func (all *rehearsal) printChanges(c *console, first string) error {
 	return err
 }
 
-// printChanges prints a table of changes, with the numbers of requests if they are of a log.
+// printChanges prints a table of changes. counts: also print numbers of requests, which only logs have.
 func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 	if len(changes) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 	return w.Flush()
 }
 
-// errWeakened marks rules that let in who was kept out.
+// errWeakened is the error of new rules that admit requests that the old rules refuse.
 var errWeakened = errors.New("lets in who is kept out by")
 
 func weakenedError(to, from string) error { return fmt.Errorf("%s %w %s", to, errWeakened, from) }
@@ -149,8 +149,8 @@ func (c *console) readRules(source, listener string) (*policy.Config, error) {
 	return parseRules(source, file, listener)
 }
 
-// parseRules returns the rules that a configuration of Envoy has or one of nginx names, or those of a file that has
-// only them, rendered or not.
+// parseRules returns the rules of an Envoy configuration, the rules that an nginx configuration names, or the rules of
+// a rules file, rendered or not.
 func parseRules(source string, file []byte, listener string) (*policy.Config, error) {
 	if nginxconfig.Is(file) {
 		config, err := nginxconfig.RulesOf(source, file)

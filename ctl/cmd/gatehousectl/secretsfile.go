@@ -14,7 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// keptSecret is a generated secret with the hash that is in the device's record.
+// keptSecret is a generated secret with the hash of the device's record.
 type keptSecret struct {
 	ID     string `json:"id"`
 	Secret string `json:"secret"`
@@ -24,15 +24,16 @@ type keptSecret struct {
 // maxSecretLine bounds a line of the file in bytes.
 const maxSecretLine = 4096
 
-// secretsFile has generated secrets as JSON lines, each written before its device. A later run finds them by id.
+// secretsFile has generated secrets as JSON lines. Each secret is written before its device. A later run finds secrets
+// by id.
 type secretsFile struct {
 	file    *os.File
 	end     int64
 	seed    maphash.Seed
-	offsets map[uint64]int64 // by the id's hash; only of the lines that were there
+	offsets map[uint64]int64 // by the id's hash; only of lines from earlier runs
 }
 
-// openSecrets creates the file, readable by its owner only. To resume it may exist; the end of a line that an
+// openSecrets creates the file, readable by its owner only. With resume the file may exist, and a last line that an
 // interruption cut off is removed.
 func openSecrets(name string, resume bool) (*secretsFile, error) {
 	flags := os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW
@@ -82,7 +83,7 @@ func (s *secretsFile) loadOffsets() error {
 		}
 		s.offsets[maphash.String(s.seed, k.ID)] = s.end
 		s.end += int64(len(line))
-		if last { // only its line end is missing
+		if last { // complete but for the line end
 			n, err := s.file.WriteAt([]byte("\n"), s.end)
 			s.end += int64(n)
 			return err
@@ -90,7 +91,7 @@ func (s *secretsFile) loadOffsets() error {
 	}
 }
 
-// isCutOff reports whether rest may be what is left of a line that an interruption cut off, or of none.
+// isCutOff reports whether rest, the end of the file, may be empty or the start of a line that an interruption cut off.
 func isCutOff(rest []byte) bool {
 	begin := []byte(`{"id":"`)
 	return (bytes.HasPrefix(rest, begin) || bytes.HasPrefix(begin, rest)) && !json.Valid(rest)
@@ -103,7 +104,7 @@ func parseKeptSecret(line []byte) (k keptSecret, err error) {
 	return k, nil
 }
 
-// findSecret returns what the file had for a device when it was opened.
+// findSecret returns the secret that an earlier run wrote for a device.
 func (s *secretsFile) findSecret(id string) (k keptSecret, found bool, err error) {
 	offset, found := s.offsets[maphash.String(s.seed, id)]
 	if !found {
@@ -119,7 +120,7 @@ func (s *secretsFile) findSecret(id string) (k keptSecret, found bool, err error
 	return k, k.ID == id, err
 }
 
-// appendSecrets appends secrets, and returns once they are on disk.
+// appendSecrets appends secrets, and returns once the file is on disk.
 func (s *secretsFile) appendSecrets(secrets []keptSecret) error {
 	var b bytes.Buffer
 	lines := json.NewEncoder(&b)

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// syncFiles and syncBytes bound what is read and written at once.
+	// syncFiles and syncBytes bound the files read and written at once.
 	syncFiles = 1024
 	syncBytes = 4 << 20
-	// indexFile is also published under the path of its directory.
+	// indexFile is also published under the path of the directory.
 	indexFile = "index.html"
 )
 
@@ -54,7 +54,7 @@ func (cmd *syncCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	prefix, language := objectkey.CutLanguage(prefix) // which ends each key
+	prefix, language := objectkey.CutLanguage(prefix) // the language ends each key
 	if strings.Contains(prefix, "?") {
 		return usagef("%q: want a path without a query", cmd.Prefix)
 	}
@@ -77,29 +77,29 @@ type syncer struct {
 	*console
 	progress  progress
 	publisher *publish.Publisher
-	root      *os.Root // no symbolic link leads out of it
+	root      *os.Root // symbolic links can't leave the directory
 	prefix    string   // canonical, without the language
 	language  string   // "": none
 
 	files  []syncFile
 	failed int
-	hidden int // files and directories that were skipped
+	hidden int // number of skipped files and directories
 	stored map[string]publish.Entry
 
 	written, unchanged, deleted int
-	changed                     int // since they were listed, and so not deleted
+	changed                     int // not deleted, because changed since the listing
 }
 
-// syncFile is a file and the key of its object.
+// syncFile is a file with the key of the file's object.
 type syncFile struct{ name, key string }
 
-// syncLine is what --json prints.
+// syncLine is a line of --json.
 type syncLine struct {
-	// Action is "put", "delete", "failed", or "changed": since it was listed, and so not deleted; of a dry run what would
-	// be done.
+	// Action is "put", "delete", "failed", or "changed": not deleted, because changed since the listing. In a dry run,
+	// nothing is done.
 	Action  string `json:"action"`
 	Key     string `json:"key,omitempty"`
-	File    string `json:"file,omitempty"` // its path in the directory, with slashes
+	File    string `json:"file,omitempty"` // path in the directory, with slashes
 	Version uint64 `json:"version,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
@@ -116,7 +116,7 @@ func (s *syncer) run(ctx context.Context) error {
 		return tooMany
 	}
 	s.progress.size = int64(len(s.files) + len(gone))
-	// Pages come last: what they refer to is there already.
+	// Pages come last, after the files that pages refer to.
 	slices.SortStableFunc(s.files, func(a, b syncFile) int { return pageOrder(a) - pageOrder(b) })
 	for files := range slices.Chunk(s.files, syncFiles) {
 		if err := s.publishFiles(ctx, files); err != nil {
@@ -142,7 +142,7 @@ func (s *syncer) run(ctx context.Context) error {
 	return tooMany
 }
 
-// checkDeletions returns an error if so many objects must not be deleted.
+// checkDeletions returns an error if more objects would be deleted than allowed.
 func (s *syncer) checkDeletions(gone int) error {
 	most := max(s.MaxDelete, 0)
 	if s.MaxDelete < 0 && len(s.files) > 0 {
@@ -175,7 +175,7 @@ func (s *syncer) stoppedError(err error) error {
 		err)
 }
 
-// pageOrder is 1 for HTML, otherwise 0.
+// pageOrder is 1 for HTML files, otherwise 0.
 func pageOrder(f syncFile) int {
 	if ext := path.Ext(f.name); ext == ".html" || ext == ".htm" {
 		return 1
@@ -183,7 +183,7 @@ func pageOrder(f syncFile) int {
 	return 0
 }
 
-// printLine prints what was done, or would be.
+// printLine prints a performed action or, in a dry run, a planned action.
 func (s *syncer) printLine(line syncLine) {
 	switch {
 	case s.JSON:
@@ -202,7 +202,7 @@ func (s *syncer) printLine(line syncLine) {
 	}
 }
 
-// recordFailure counts and prints an error of a file or, without one, of a key.
+// recordFailure counts and prints an error of a file or, without a file, of a key.
 func (s *syncer) recordFailure(f syncFile, err error) {
 	s.failed++
 	if f.name != "" {
@@ -211,7 +211,7 @@ func (s *syncer) recordFailure(f syncFile, err error) {
 	s.printLine(syncLine{Action: "failed", File: f.name, Key: f.key, Error: err.Error()})
 }
 
-// findFiles finds the files.
+// findFiles adds the files of the directory.
 func (s *syncer) findFiles() {
 	_ = fs.WalkDir(s.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		base := path.Base(name)
@@ -232,7 +232,7 @@ func (s *syncer) findFiles() {
 
 var errNotRegular = errors.New("is no regular file, and no symbolic link to one in the directory")
 
-// addFile adds a file, or fails it.
+// addFile adds a file, or records its failure.
 func (s *syncer) addFile(name string) {
 	info, err := s.root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
@@ -254,7 +254,7 @@ func (s *syncer) addFile(name string) {
 	}
 }
 
-// keyInLanguage returns the key of the object for key in the language, if there is one.
+// keyInLanguage returns the key of the object for key in the language, if a language is set.
 func (s *syncer) keyInLanguage(key string) string {
 	if s.language == "" {
 		return key
@@ -270,8 +270,8 @@ func withoutFileName(err error) error {
 	return err
 }
 
-// escapePath returns the path of a file as clients send it: with the escapes of the URL standard's path percent-encode set
-// (url.spec.whatwg.org, section 1.3), and of %, \ and what isn't ASCII.
+// escapePath returns the path of a file as clients send the path: escaped are the URL standard's path percent-encode
+// set (url.spec.whatwg.org, section 1.3), %, \ and all but ASCII.
 func escapePath(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {
@@ -284,7 +284,7 @@ func escapePath(name string) string {
 	return b.String()
 }
 
-// listStored reads what is stored under the prefix and can come from a file: without a query, and not of another language.
+// listStored reads the entries under the prefix that can come from a file: without a query, and in no other language.
 func (s *syncer) listStored(ctx context.Context) error {
 	space, _ := objectkey.Split(s.prefix)
 	s.stored = map[string]publish.Entry{}

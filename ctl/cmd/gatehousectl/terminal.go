@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal gets lines that fit, and what moves its cursor; anything else plain text. There are no colours.
+// A terminal gets lines that fit, and escape sequences that move the cursor. Other outputs get plain text. Nothing is
+// coloured.
 
-// terminalSize returns the size of the terminal that w is: 0 columns and rows if it doesn't tell.
+// terminalSize returns the size of the terminal behind w: 0 columns and rows if unknown.
 func terminalSize(w io.Writer) (columns, rows int, ok bool) {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -27,7 +28,7 @@ func terminalSize(w io.Writer) (columns, rows int, ok bool) {
 	return int(size.Col), int(size.Row), true
 }
 
-// newTable returns a writer that aligns columns, which end at tabs, once it is flushed.
+// newTable returns a writer that, when flushed, aligns columns. Columns end at tabs.
 func (c *console) newTable() *tabwriter.Writer {
 	out := c.stdout
 	if columns, _, ok := terminalSize(out); ok && columns > 0 {
@@ -36,7 +37,7 @@ func (c *console) newTable() *tabwriter.Writer {
 	return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 }
 
-// showProgress shows a line on the terminal of stderr in place of the one before; "" removes that.
+// showProgress replaces the last line on the terminal of stderr by line; "" removes the line.
 func (c *console) showProgress(line string) {
 	columns, _, ok := terminalSize(c.stderr)
 	if !ok || c.dumb {
@@ -56,11 +57,11 @@ func truncateLine(line string, columns int) string {
 	return string([]rune(line)[:max(columns-1, 0)]) + "…"
 }
 
-// wrapWriter continues the last column of a line that is too long below its begin.
+// wrapWriter wraps long lines: the last column continues below the column's begin.
 type wrapWriter struct {
 	to      io.Writer
 	columns int
-	rest    []byte // of a line without its end
+	rest    []byte // an incomplete line
 }
 
 func (w *wrapWriter) Write(p []byte) (int, error) {
@@ -77,7 +78,7 @@ func (w *wrapWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// wrapLine breaks a line at blanks of its last column.
+// wrapLine breaks a line at blanks of the last column.
 func wrapLine(text string, columns int) string {
 	line := []rune(text)
 	indent := 0
@@ -100,7 +101,7 @@ func wrapLine(text string, columns int) string {
 		for end > from+1 && (line[end] != ' ' || from == 0 && end <= indent) {
 			end--
 		}
-		if end == from+1 { // one long word
+		if end == from+1 { // a word longer than the column
 			end = from + width
 		}
 		out.WriteString(strings.TrimRight(string(line[from:end]), " ") + "\n" + strings.Repeat(" ", indent))

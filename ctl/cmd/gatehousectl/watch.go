@@ -17,9 +17,9 @@ type watchCmd struct {
 	jsonFlag `embed:""`
 }
 
-// watchedEvent is an event as watch prints it: without bodies and hashes.
+// watchedEvent is the printed form of an event, without bodies and hashes.
 type watchedEvent struct {
-	Time    time.Time `json:"time"` // of its arrival
+	Time    time.Time `json:"time"` // of arrival
 	Seq     uint64    `json:"seq"`
 	Kind    string    `json:"kind"` // object or device
 	ID      string    `json:"id"`
@@ -29,7 +29,7 @@ type watchedEvent struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Run prints the events of all shards as they pass, until it is interrupted.
+// Run prints the events of all shards as they arrive, until interrupted.
 func (cmd *watchCmd) Run(c *console) error {
 	return c.withClient(func(ctx context.Context, client redis.UniversalClient) error {
 		group, ctx := errgroup.WithContext(ctx)
