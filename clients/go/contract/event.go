@@ -25,9 +25,9 @@ type Event struct {
 	DataEpoch string
 	// Seq is the write's sequence number, from 1.
 	Seq uint64
-	// Digest chains the event to the one before, see [Follows].
+	// Digest chains the event to the event before, see [Follows].
 	Digest string
-	// Member names what was written.
+	// Member names the written record.
 	Member Member
 	// Traceparent is the trace that the write belongs to (W3C Trace Context); empty: none.
 	Traceparent string
@@ -57,8 +57,8 @@ func appendNetstring(dst []byte, s string) []byte {
 	return append(dst, ',')
 }
 
-// ParseEvent parses a payload; the event shares its memory. It does not check the fields. With an error it returns what
-// it parsed before: a Seq other than 0 is valid, so that a reader can skip the write.
+// ParseEvent parses a payload without checking the fields. The event shares the payload's memory. With an error,
+// ParseEvent returns the parts parsed before: a Seq other than 0 is valid, so that a reader can skip the write.
 func ParseEvent(payload string) (Event, error) {
 	var e Event
 	r := netstrings{rest: payload, size: len(payload)}
@@ -119,7 +119,7 @@ type netstrings struct {
 	size int // of the whole payload in bytes, for the offset in errors
 }
 
-// next returns and removes the next netstring; what is its name in errors.
+// next returns and removes the next netstring. what names the netstring in errors.
 func (r *netstrings) next(what string) (string, error) {
 	at := r.size - len(r.rest)
 	head := r.rest[:min(len(r.rest), maxLengthDigits+1)]
@@ -175,7 +175,7 @@ func (r *netstrings) fields() (map[string]string, error) {
 	return fields, nil
 }
 
-// parseNumber parses a number of the contract, lowest to 2^53-1; what is its name in errors.
+// parseNumber parses a number of the contract, lowest to 2^53-1. what names the number in errors.
 func parseNumber(what, s string, lowest uint64) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || s[0] == '0' && s != "0" {

@@ -17,7 +17,7 @@ const (
 	GH1          = "gh1" // HMAC-SHA-256 under a [Pepper], for generated secrets only
 )
 
-// Bounds of the costs. docs/redis-contract.md has them too.
+// Bounds of the costs, also listed in docs/redis-contract.md.
 const (
 	// MinCost and MaxCost bound a hash's bcrypt cost. Each step doubles the time of a run; 15 takes some seconds, and a
 	// hash of cost 31 would occupy a worker for a day.
@@ -44,7 +44,7 @@ const (
 
 // Hash is a parsed hash of a secret.
 type Hash struct {
-	// Scheme is one of the constants.
+	// Scheme is a constant from above.
 	Scheme string
 	// Cost is bcrypt's cost, argon2id's passes (t), scrypt's ln, or PBKDF2's iterations.
 	Cost int
@@ -52,7 +52,7 @@ type Hash struct {
 	Memory int
 	// Parallel is p of argon2id and scrypt.
 	Parallel int
-	// Salt and Key are those of all schemes but bcrypt.
+	// Salt and Key are empty for bcrypt.
 	Salt, Key []byte
 	// Pepper is the ID of gh1's pepper.
 	Pepper string
@@ -145,7 +145,7 @@ func (h *Hash) parameters(text string) error {
 	return refuse(ReasonMalformed, "an unknown scheme: want bcrypt, argon2id, scrypt, pbkdf2-sha256, -sha512 or gh1")
 }
 
-// number is a parameter with the text before it.
+// number is a parameter of a PHC string. before is the text before the number.
 type number struct {
 	before      string
 	least, most int
@@ -181,7 +181,7 @@ func decode(what, text string, least, most int) ([]byte, error) {
 		return nil, refuse(ReasonMalformed, "%s: %d characters, want %d to %d", what, len(text), least, most)
 	}
 	b, err := base64.RawStdEncoding.DecodeString(strings.ReplaceAll(text, ".", "+"))
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if err != nil || strings.ContainsAny(text, "\r\n") { // the decoder skips line ends
 		return nil, refuse(ReasonMalformed, "%s: is not base64 without padding", what)
 	}
 	return b, nil

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// TombstoneLife is the lifetime of a tombstone, and so of the version that a later write must exceed.
+// TombstoneLife is the lifetime of a tombstone, and of the deleted record's version, which the next write must exceed.
 const TombstoneLife = 24 * time.Hour
 
-// SeenBegin is the member of [Keys.SeenKey] whose score is when sidecars began to write it. It is no device's id.
+// SeenBegin is the member of [Keys.SeenKey] with the time when sidecars began to write the set. No device has this id.
 const SeenBegin = ""
 
-// MaxFailed is how many members [Keys.SeenFailedKey] keeps, those with most wrong secrets.
+// MaxFailed is the number of members that [Keys.SeenFailedKey] keeps: the members with most wrong secrets.
 const MaxFailed = 1000
 
 // FailedMember returns the member of [Keys.SeenFailedKey] for wrong secrets of a device from a network, "-" if unknown.
@@ -54,7 +54,7 @@ const DisabledRevoked = "revoked"
 
 // Keys names the keys of one shard. The zero value is shard 0 of the default namespace in database 0.
 type Keys struct {
-	// Namespace and Database are those of the [Keyspace].
+	// Namespace and Database are the [Keyspace]'s.
 	Namespace string
 	Database  int
 	// Shard is the shard's number.
@@ -65,7 +65,7 @@ func (k Keys) name(rest string) string {
 	return "{" + prefix(k.Namespace) + ":" + strconv.Itoa(k.Shard) + "}:" + rest
 }
 
-// prefix returns what all keys of a namespace begin with, after the brace.
+// prefix returns the common begin of all keys of a namespace, after the brace.
 func prefix(namespace string) string {
 	if namespace == "" {
 		return "gatehouse"
@@ -108,7 +108,7 @@ func (k Keys) SeenFailedKey(t time.Time) string {
 	return k.name("seen:failed:" + t.UTC().Format("20060102"))
 }
 
-// EventsChannel returns the name of the events channel. It has the database, because Redis's channels don't know
+// EventsChannel returns the name of the events channel. The name contains the database, because Redis's channels span
 // databases.
 func (k Keys) EventsChannel() string {
 	if k.Database == 0 {
@@ -117,11 +117,11 @@ func (k Keys) EventsChannel() string {
 	return k.name("events:" + strconv.Itoa(k.Database))
 }
 
-// ResyncKey returns the key of the lease that a sidecar holds while it reads all objects again.
+// ResyncKey returns the key of the lease that a sidecar holds during a full resync.
 func (k Keys) ResyncKey() string { return k.name("resync") }
 
 // VerdictKey returns the key of a shared verdict; name is in hex.
 func (k Keys) VerdictKey(name string) string { return k.name("v:" + name) }
 
-// VerdictLockKey returns the key of the lock that a sidecar holds while it runs bcrypt for that verdict.
+// VerdictLockKey returns the key of the lock that a sidecar holds while running bcrypt for the verdict.
 func (k Keys) VerdictLockKey(name string) string { return k.name("v:" + name + ":lock") }

@@ -4,9 +4,8 @@ import (
 	"strconv"
 )
 
-// MaxMemory returns a bound of the memory in Redis of a record of a kind, as MEMORY USAGE tells it, in bytes. It is
-// half as much again as any record within the limits takes, since allocators round up. A reader need not read a larger
-// one.
+// MaxMemory returns the bound of a record's memory in Redis, in bytes as MEMORY USAGE reports. The bound is half as
+// much again as the largest record within the limits takes, since allocators round up. Readers may skip larger records.
 func MaxMemory(kind byte) int64 {
 	if kind == KindObject {
 		return 8 << 20
@@ -30,8 +29,7 @@ type head struct {
 	deleted   bool
 }
 
-// parseHead parses the common fields. It returns an error if a tombstone has other fields, or if known returns false
-// for a field.
+// parseHead parses the common fields. Errors: a tombstone with other fields, and fields for which known returns false.
 func parseHead(fields map[string]string, known func(field string) bool) (head, error) {
 	var h head
 	text, found := fields[FieldVersion]
