@@ -232,7 +232,7 @@ func costly() map[string][][2]string {
 // refusals.
 func TestNothingCostsMuch(t *testing.T) {
 	long(t, "TestNothingCostsMuch of package edge")
-	bare, err := freeport.Address()
+	bare, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func (wo worldOptions) onEnvoy() bool {
 }
 
 func (w *world) listener(l worldListener) (peers.Listener, error) {
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		return peers.Listener{}, err
 	}

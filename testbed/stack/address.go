@@ -57,7 +57,7 @@ func resolve(variable, address string) (string, error) {
 		tcp.IP = net.IPv4zero
 	}
 	if tcp.Port == 0 {
-		if tcp.Port, err = freeport.On(tcp.IP.String()); err != nil {
+		if tcp.Port, err = freeport.FindPort(tcp.IP.String()); err != nil {
 			return "", &AddressError{Variable: variable, Address: address, Err: err}
 		}
 	}

@@ -84,43 +84,43 @@ func ParseLink(s string) (Link, error) {
 }
 
 // ValidDigest reports whether s can be the digest of an event: 40 lowercase hex digits.
-func ValidDigest(s string) bool { return len(s) == digestSize && lowercaseHex(s) }
+func ValidDigest(s string) bool { return len(s) == digestSize && isLowercaseHex(s) }
 
 // Follows reports whether payload, an event of format 2, has the right digest for an event after the event with the
 // digest previous. previous is empty at the start of a chain.
 func Follows(previous, payload string) bool {
-	stated, want, err := digests(previous, payload)
+	stated, want, err := computeDigests(previous, payload)
 	return err == nil && stated == want
 }
 
 // Digest returns the digest for payload, an event after the event with the digest previous. The digest in payload is
 // ignored.
 func Digest(previous, payload string) (string, error) {
-	_, digest, err := digests(previous, payload)
+	_, digest, err := computeDigests(previous, payload)
 	return digest, err
 }
 
-// digests returns the digest stated in payload, and the right digest: the SHA-1 of previous and of everything after the
-// stated digest, with the length of each body instead of its bytes. Hashing megabytes would block Redis.
-func digests(previous, payload string) (stated, digest string, err error) {
-	r := netstrings{rest: payload, size: len(payload)}
-	if format, err := r.next("format"); err != nil || format != eventFormat {
+// computeDigests returns the digest stated in payload, and the right digest: the SHA-1 of previous and of everything
+// after the stated digest, with the length of each body instead of its bytes. Hashing megabytes would block Redis.
+func computeDigests(previous, payload string) (stated, digest string, err error) {
+	r := netstringReader{rest: payload, size: len(payload)}
+	if format, err := r.readNext("format"); err != nil || format != eventFormat {
 		return "", "", refuse(ReasonFormat, "event: format %s has no digest", quote(format))
 	}
-	if stated, err = r.next("digest"); err != nil {
+	if stated, err = r.readNext("digest"); err != nil {
 		return "", "", err
 	}
 	const known = 512 // bytes; enough unless a key is long
 	chained := appendNetstring(make([]byte, 0, known), previous)
 	for _, what := range []string{"epoch", "seq", "member", "traceparent"} {
-		part, err := r.next(what)
+		part, err := r.readNext(what)
 		if err != nil {
 			return "", "", err
 		}
 		chained = appendNetstring(chained, part)
 	}
 	for r.rest != "" {
-		name, value, err := r.field()
+		name, value, err := r.readField()
 		if err != nil {
 			return "", "", err
 		}

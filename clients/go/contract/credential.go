@@ -180,7 +180,7 @@ func credentialField(field string) bool {
 
 // Fields returns the hash of c, for [ParseCredential].
 func (c Credential) Fields() map[string]string {
-	fields := head{c.Version, c.PublishedMS, c.Deleted}.fields()
+	fields := recordHead{c.Version, c.PublishedMS, c.Deleted}.headFields()
 	if c.Deleted {
 		return fields
 	}

@@ -43,10 +43,10 @@ func (k Keyspace) Keys(shard int) Keys { return Keys{k.Namespace, k.Database, sh
 func (k Keyspace) KeysOf(id string) Keys { return k.Keys(k.Of(id)) }
 
 // ShardsKey returns the key with the number of shards. The first writer sets the number, which never changes.
-func (k Keyspace) ShardsKey() string { return k.Keys(0).name("shards") }
+func (k Keyspace) ShardsKey() string { return k.Keys(0).keyName("shards") }
 
 // EdgesKey returns the key of the hash with the running sidecars, for operators.
-func (k Keyspace) EdgesKey() string { return k.Keys(0).name("edges") }
+func (k Keyspace) EdgesKey() string { return k.Keys(0).keyName("edges") }
 
 // Agree returns an error unless stored, the value of [Keyspace.ShardsKey], equals the number of shards or is empty
 // because nothing was written yet.
@@ -74,5 +74,5 @@ func (e *ShardsError) Error() string {
 	return fmt.Sprintf(
 		"%s is %s, this program is set to %d: set it to %s (--redis.shards, gatehousectl --shards, publish.Shards); "+
 			"to change the number itself, stop the writers, delete all keys {%s:*}:*, and publish everything again",
-		e.Ours.ShardsKey(), e.Stored, e.Ours.Count(), e.Stored, prefix(e.Ours.Namespace))
+		e.Ours.ShardsKey(), e.Stored, e.Ours.Count(), e.Stored, keyPrefix(e.Ours.Namespace))
 }

@@ -177,7 +177,7 @@ func objectField(field string) bool {
 
 // Fields returns the hash of o, for [ParseObject].
 func (o Object) Fields() map[string]string {
-	fields := head{o.Version, o.PublishedMS, o.Deleted}.fields()
+	fields := recordHead{o.Version, o.PublishedMS, o.Deleted}.headFields()
 	if o.Deleted {
 		return fields
 	}

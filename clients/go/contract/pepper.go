@@ -39,12 +39,12 @@ func NewPepper(content []byte) (Pepper, error) {
 			minPepper, MaxPepper)
 	}
 	p := Pepper{key: bytes.Clone(key)}
-	p.ID = hex.EncodeToString(p.mac("gatehouse gh1, id", nil, "")[:pepperIDSize/2])
+	p.ID = hex.EncodeToString(p.computeMAC("gatehouse gh1, id", nil, "")[:pepperIDSize/2])
 	return p, nil
 }
 
-// mac returns the HMAC-SHA-256 of purpose, a zero byte, salt and secret.
-func (p *Pepper) mac(purpose string, salt []byte, secret string) []byte {
+// computeMAC returns the HMAC-SHA-256 of purpose, a zero byte, salt and secret.
+func (p *Pepper) computeMAC(purpose string, salt []byte, secret string) []byte {
 	mac := hmac.New(sha256.New, p.key)
 	mac.Write(append([]byte(purpose), 0))
 	mac.Write(salt)
@@ -62,7 +62,7 @@ func (p *Pepper) Hash(secret string) (string, error) {
 	salt := make([]byte, saltSize)
 	rand.Read(salt) // never fails
 	text := base64.RawStdEncoding.EncodeToString
-	return "$" + GH1 + "$" + p.ID + "$" + text(salt) + "$" + text(p.mac("gatehouse gh1, hash", salt, secret)), nil
+	return "$" + GH1 + "$" + p.ID + "$" + text(salt) + "$" + text(p.computeMAC("gatehouse gh1, hash", salt, secret)), nil
 }
 
 // Matches reports whether hash is a gh1 hash of secret under this pepper. A comparison takes a microsecond, and the
@@ -70,7 +70,7 @@ func (p *Pepper) Hash(secret string) (string, error) {
 func (p *Pepper) Matches(hash, secret string) bool {
 	h, err := ParseHash(hash)
 	return err == nil && h.Scheme == GH1 && h.Pepper == p.ID && Generated(secret) &&
-		hmac.Equal(h.Key, p.mac("gatehouse gh1, hash", h.Salt, secret))
+		hmac.Equal(h.Key, p.computeMAC("gatehouse gh1, hash", h.Salt, secret))
 }
 
 // NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE)

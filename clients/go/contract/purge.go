@@ -98,7 +98,7 @@ func (p Purge) Last() uint64 { return max(p.Hard, p.Soft) }
 
 // Fields returns the hash of p, for [ParsePurge].
 func (p Purge) Fields() map[string]string {
-	fields := head{p.Version, p.PublishedMS, p.Deleted}.fields()
+	fields := recordHead{p.Version, p.PublishedMS, p.Deleted}.headFields()
 	for field, seq := range map[string]uint64{FieldHard: p.Hard, FieldSoft: p.Soft} {
 		if seq != 0 && !p.Deleted {
 			fields[field] = strconv.FormatUint(seq, 10)

@@ -22,16 +22,16 @@ func (m Member) CheckMemory(bytes int64) error {
 	return nil
 }
 
-// head has the common fields of all records.
-type head struct {
+// recordHead has the common fields of all records.
+type recordHead struct {
 	version   uint64
 	published int64 // unix milliseconds
 	deleted   bool
 }
 
 // parseHead parses the common fields. Errors: a tombstone with other fields, and fields for which known returns false.
-func parseHead(fields map[string]string, known func(field string) bool) (head, error) {
-	var h head
+func parseHead(fields map[string]string, known func(field string) bool) (recordHead, error) {
+	var h recordHead
 	text, found := fields[FieldVersion]
 	if !found {
 		return h, refuse(ReasonMissing, "%s: missing", FieldVersion)
@@ -64,7 +64,7 @@ func parseHead(fields map[string]string, known func(field string) bool) (head, e
 	return h, nil
 }
 
-func (h head) fields() map[string]string {
+func (h recordHead) headFields() map[string]string {
 	fields := map[string]string{
 		FieldVersion:   strconv.FormatUint(h.version, 10),
 		FieldPublished: strconv.FormatInt(h.published, 10),

@@ -124,8 +124,8 @@ func CanonicalQuery(query string, only []string) string {
 	return string(AppendCanonicalQuery(nil, query, only))
 }
 
-// named reports whether name is in names, as sent or decoded like a form (percent-encoding, and '+' for a space).
-func named(name string, names []string) bool {
+// containsName reports whether name is in names, as sent or decoded like a form (percent-encoding, '+' for a space).
+func containsName(name string, names []string) bool {
 	return slices.Contains(names, name) ||
 		strings.ContainsAny(name, "%+") && slices.Contains(names, PercentDecode(strings.ReplaceAll(name, "+", " ")))
 }
@@ -167,7 +167,7 @@ func AppendCanonicalQuery(dst []byte, query string, only []string) []byte {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
 		name, _, _ := strings.Cut(pair, "=")
-		if pair != "" && (only == nil || named(name, only)) {
+		if pair != "" && (only == nil || containsName(name, only)) {
 			pairs = append(pairs, pair)
 		}
 	}

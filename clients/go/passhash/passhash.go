@@ -31,7 +31,7 @@ func Compare(text, secret string) error {
 	if h.Scheme == contract.Bcrypt {
 		return bcrypt.CompareHashAndPassword([]byte(text), []byte(secret))
 	}
-	key, err := derive(h, secret)
+	key, err := deriveKey(h, secret)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func Compare(text, secret string) error {
 	return nil
 }
 
-func derive(h contract.Hash, secret string) ([]byte, error) {
+func deriveKey(h contract.Hash, secret string) ([]byte, error) {
 	size := len(h.Key)
 	switch h.Scheme {
 	case contract.Argon2id:
@@ -78,17 +78,17 @@ func timeOf(h contract.Hash) time.Duration {
 	case contract.Scrypt:
 		return time.Duration(h.Memory*h.Parallel<<h.Cost) * 400 * time.Nanosecond
 	case contract.PBKDF2SHA256:
-		return time.Duration(h.Cost*blocks(h, sha256.Size)) * 300 * time.Nanosecond
+		return time.Duration(h.Cost*countBlocks(h, sha256.Size)) * 300 * time.Nanosecond
 	case contract.PBKDF2SHA512:
-		return time.Duration(h.Cost*blocks(h, sha512.Size)) * 600 * time.Nanosecond
+		return time.Duration(h.Cost*countBlocks(h, sha512.Size)) * 600 * time.Nanosecond
 	}
 	return 0
 }
 
 func bcryptTime(cost int) time.Duration { return Unit << cost >> 12 }
 
-// blocks returns how often PBKDF2 runs all iterations.
-func blocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / size }
+// countBlocks returns how often PBKDF2 runs all iterations.
+func countBlocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / size }
 
 // Memory returns the memory of a run of [Compare] in bytes, without some kilobytes; at most 128 MiB.
 func Memory(text string) int64 {

@@ -255,7 +255,7 @@ func TestIfVersionOfTheScript(t *testing.T) {
 			m := mutation{replace, m, contract.Object{ETag: `""`, ContentType: "a",
 				Bodies: []contract.Body{{}}}.Fields(), ""}
 			m.fields[contract.FieldVersion] = test.version
-			err := s.p.run(t.Context(), writeScript, s.p.call(t.Context(), m, false))[0].err
+			err := s.p.runScript(t.Context(), writeScript, s.p.writeCall(t.Context(), m, false))[0].err
 			if (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("%s: %v, want %q", test.version, err, test.want)
 			}

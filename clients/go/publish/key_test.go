@@ -26,7 +26,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"@d/a/../b": "@d/b", "@a%61/x/%61": "@a%61/x/a",
 		"/a?": "/a", "/a?b=1&&a=2": "/a?a=2&b=1",
 	} {
-		_, err := canonical(key)
+		_, err := canonicalKey(key)
 		if !errors.Is(err, ErrInvalid) ||
 			!strings.Contains(fmt.Sprint(err), fmt.Sprintf("key %q: no edge looks it up, want %q", key, want)) {
 			t.Errorf("%s: %v, want ErrInvalid with %s", key, err, want)
@@ -39,7 +39,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"@d#e/a#DE":    "@d#e/a#de", "/a?a&b#en-GB": "/a?a&b#en-gb", KeyOfLanguage("/a", "pt-BR"): "/a#pt-br",
 		"//shop/a": "//shop/a", "//shop:A.Example/%c3": "//shop:a.example/%C3", "@D//:A/A": "@D//:a/A",
 	} {
-		if got, err := canonical(key); got != want || err != nil {
+		if got, err := canonicalKey(key); got != want || err != nil {
 			t.Errorf("%s: got %s, %v; want %s", key, got, err, want)
 		}
 	}
@@ -133,7 +133,7 @@ func TestScriptRefusesWhatNoEdgeLooksUp(t *testing.T) {
 				continue
 			}
 			m := contract.ObjectMember(key)
-			_, want := canonical(key)
+			_, want := canonicalKey(key)
 			got := s.replaceRecord(t, m, map[string]string{"etag": `""`, "content-type": "a", "body": ""})
 			switch {
 			case (want == nil) != (got == nil):

@@ -153,7 +153,7 @@ func TestPurgeRefuses(t *testing.T) {
 				map[string]string{"etag": `""`, "content-type": "a", "body": "", "seq": "9"}, ""},
 		} {
 			run.fields[contract.FieldVersion] = "0"
-			if _, err := s.p.write(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {
+			if _, err := s.p.writeRecord(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s: %v, want ErrInvalid", name, err)
 			}
 		}
@@ -259,7 +259,7 @@ func TestTrimPurges(t *testing.T) {
 				t.Errorf("round %d: listed %q, want %q", round, got, want)
 			}
 		}
-		purges, err := s.p.purges(t.Context(), keys)
+		purges, err := s.p.readAllPurges(t.Context(), keys)
 		if err != nil || len(purges) != 1 || purges["#soft"].Soft == 0 {
 			t.Errorf("left are %v, %v; want only #soft", purges, err)
 		}

@@ -52,13 +52,13 @@ func TestRepeatedRequest(t *testing.T) {
 					_, err = s.p.PutDevice(ctx, Device{ID: "d", Hashes: []string{anyHash}})
 					must(t, err)
 					audited := first.member.Kind == contract.KindCredential
-					c := s.p.call(ctx, mutation{first.mode, first.member, first.fields, ""}, audited)
-					want := s.p.run(ctx, writeScript, c)[0]
+					c := s.p.writeCall(ctx, mutation{first.mode, first.member, first.fields, ""}, audited)
+					want := s.p.runScript(ctx, writeScript, c)[0]
 					must(t, want.err)
-					s.p.run(ctx, writeScript, s.p.call(ctx, mutation{other.mode, other.member, other.fields, ""}, false))
+					s.p.runScript(ctx, writeScript, s.p.writeCall(ctx, mutation{other.mode, other.member, other.fields, ""}, false))
 					before := s.state(t)
 					for range 2 {
-						if got := s.p.run(ctx, writeScript, c)[0]; got.err != nil || !slices.Equal(got.numbers, want.numbers) {
+						if got := s.p.runScript(ctx, writeScript, c)[0]; got.err != nil || !slices.Equal(got.numbers, want.numbers) {
 							t.Errorf("repeated: %v, %v; want %v", got.numbers, got.err, want.numbers)
 						}
 					}
@@ -122,9 +122,9 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 				run := func(id string, change map[string]string) reply {
 					m := mutation{replace, anObject, maps.Clone(repetitions[0].fields), ""}
 					maps.Copy(m.fields, change)
-					c := s.p.call(ctx, m, false)
+					c := s.p.writeCall(ctx, m, false)
 					c.args[2] = id
-					return s.p.run(ctx, writeScript, c)[0]
+					return s.p.runScript(ctx, writeScript, c)[0]
 				}
 				must(t, run(test.id, nil).err)
 				if test.meanwhile != nil {
@@ -164,9 +164,9 @@ func sameEnd(n int, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
 		for i := range n {
-			c := s.p.call(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
+			c := s.p.writeCall(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
 			c.args[2] = fmt.Sprintf("%020x%s", i, id[20:])
-			must(t, s.p.run(t.Context(), writeScript, c)[0].err)
+			must(t, s.p.runScript(t.Context(), writeScript, c)[0].err)
 		}
 	}
 }
@@ -182,10 +182,12 @@ func must(t *testing.T, err error) {
 func TestRepeatedAfterFailover(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), redistest.StartSentinels(t)
-	write := func(server *redistest.Server, c call) reply { return New(server.Client(t)).run(ctx, writeScript, c)[0] }
+	write := func(server *redistest.Server, c call) reply {
+		return New(server.Client(t)).runScript(ctx, writeScript, c)[0]
+	}
 	p := New(s.Master.Client(t))
-	kept := p.call(ctx, mutation{repetitions[0].mode, anObject, repetitions[0].fields, ""}, false)
-	lost := p.call(ctx, mutation{repetitions[2].mode, anObject, repetitions[2].fields, ""}, false)
+	kept := p.writeCall(ctx, mutation{repetitions[0].mode, anObject, repetitions[0].fields, ""}, false)
+	lost := p.writeCall(ctx, mutation{repetitions[2].mode, anObject, repetitions[2].fields, ""}, false)
 	must(t, write(s.Master, kept).err)
 	must(t, s.Master.Client(t).Do(ctx, "WAIT", 1, 0).Err())
 	s.Failover(t, func() {

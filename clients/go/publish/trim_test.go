@@ -209,7 +209,7 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 			}
 		}
 		s.Del(ctx, keys.ObjectKey("/b"))
-		got := s.p.run(ctx, trimScript, call{
+		got := s.p.runScript(ctx, trimScript, call{
 			[]string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
 			[]any{"1", "o:/a", "1", "o:/b"}, // the score of the second one has changed
 		})[0]

@@ -174,7 +174,7 @@ func (v *vectors) pure() {
 	v.Keys, v.Shards = slices.Clone(v.Keys), slices.Clone(v.Shards)
 	v.Secrets, v.Peppers = slices.Clone(v.Secrets), slices.Clone(v.Peppers)
 	for i, k := range v.Keys {
-		canonical, err := canonical(k.Key)
+		canonical, err := canonicalKey(k.Key)
 		v.Keys[i].Canonical, v.Keys[i].Error = canonical, kindOf(err)
 	}
 	for i, s := range v.Shards {

@@ -248,7 +248,7 @@ func TestMovingSlot(t *testing.T) {
 	}
 	within := 100 * time.Millisecond
 	err := refused(within)
-	tried := func() bool { return moving(errors.Unwrap(err)) || strings.Contains(fmt.Sprint(err), "TRYAGAIN") }
+	tried := func() bool { return isSlotMoving(errors.Unwrap(err)) || strings.Contains(fmt.Sprint(err), "TRYAGAIN") }
 	for ; !tried() && within < movingFor/2; err = refused(within) { // the machine was too slow for one call
 		within *= 2
 	}

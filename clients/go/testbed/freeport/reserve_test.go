@@ -12,11 +12,11 @@ import (
 // TestReserved: an address that was returned is reserved against other processes that look for one, and its program can
 // listen on it, repeatedly.
 func TestReserved(t *testing.T) {
-	address, err := Address()
+	address, err := FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := reserveAddress(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v for another process, want that it is in use", err)
 	}
 	for range 2 {
@@ -33,7 +33,7 @@ func TestReserved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := reserveAddress(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v when it has stopped listening, want that it is in use", err)
 	}
 }
@@ -60,7 +60,7 @@ func TestProbeLeavesNoListener(t *testing.T) {
 	defer children.Wait()
 	defer close(done)
 	for range 200 {
-		address, err := Address()
+		address, err := FindAddress()
 		if err != nil {
 			t.Fatal(err)
 		}
