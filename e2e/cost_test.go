@@ -264,7 +264,7 @@ rules:
 		if _, _, err := f.send(together, headers); err != nil {
 			t.Fatal(err)
 		}
-		before, err := proc.Read(server)
+		before, err := proc.ReadUsage(server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ rules:
 		if err != nil {
 			t.Fatal(err)
 		}
-		after, err := proc.Read(server)
+		after, err := proc.ReadUsage(server)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -82,8 +82,8 @@ func fileComponents(root string) ([]cdx.Component, error) {
 	return components, err
 }
 
-// sorted returns parts by name, each once.
-func sorted(parts []part) []part {
+// sortParts returns parts by name, each once.
+func sortParts(parts []part) []part {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.name+"@"+a.version, b.name+"@"+b.version) })
 	return slices.Compact(parts)
 }

@@ -68,14 +68,14 @@ var images = []image{
 
 var wasmModule = target{goos: "wasip1", goarch: "wasm", dir: "./wasm-filter"}
 
-// reference returns the image's name in its archive; users push it under another one.
-func (img image) reference() string { return "localhost/" + img.title + ":dev" }
+// archiveReference returns the image's name in its archive; users push it under another one.
+func (img image) archiveReference() string { return "localhost/" + img.title + ":dev" }
 
-func (img image) archive() string { return img.title + ".tar" }
-func (img image) bom() string     { return img.title + ".cdx.json" }
+func (img image) archiveName() string { return img.title + ".tar" }
+func (img image) bomName() string     { return img.title + ".cdx.json" }
 
-// labels returns the annotations that OCI defines.
-func (img image) labels(from source) map[string]string {
+// ociLabels returns the annotations that OCI defines.
+func (img image) ociLabels(from source) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       img.title,
 		"org.opencontainers.image.description": img.description,
@@ -96,11 +96,11 @@ func (img image) configFile(arch string, from source) (*v1.ConfigFile, error) {
 	file.OS, file.Architecture = "linux", arch
 	file.Created = v1.Time{Time: from.created}
 	file.Config = *img.config.DeepCopy()
-	file.Config.Labels = img.labels(from)
+	file.Config.Labels = img.ociLabels(from)
 	return file, nil
 }
 
-func (img image) history(from source) v1.History {
+func (img image) layerHistory(from source) v1.History {
 	return v1.History{Created: v1.Time{Time: from.created}, CreatedBy: "COPY " + img.name + " /"}
 }
 

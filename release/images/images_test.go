@@ -38,12 +38,12 @@ func TestImages(t *testing.T) {
 	first, second := built(t, "077"), built(t, "022")
 	for _, img := range images {
 		t.Run(img.name, func(t *testing.T) {
-			for _, name := range []string{img.archive(), img.bom()} {
+			for _, name := range []string{img.archiveName(), img.bomName()} {
 				if a, b := read(t, first, name), read(t, second, name); a != b {
 					t.Errorf("%s differs between two builds", name)
 				}
 			}
-			oci := unpack(t, filepath.Join(first, img.archive()))
+			oci := unpack(t, filepath.Join(first, img.archiveName()))
 			checkConfig(t, img, oci)
 			checkFiles(t, oci, filepath.Join(first, img.name))
 			checkBOM(t, img, first, oci)
@@ -187,7 +187,7 @@ func checkFiles(t *testing.T, oci v1.Image, root string) {
 func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	t.Helper()
 	var bom cdx.BOM
-	if err := json.Unmarshal([]byte(read(t, dir, img.bom())), &bom); err != nil {
+	if err := json.Unmarshal([]byte(read(t, dir, img.bomName())), &bom); err != nil {
 		t.Fatal(err)
 	}
 	digest, err := oci.Digest()
@@ -197,7 +197,7 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	if got := (*bom.Metadata.Component.Hashes)[0].Value; got != digest.Hex {
 		t.Errorf("bill of materials of %s, want of %s", got, digest.Hex)
 	}
-	if line := digest.String() + "  " + img.reference(); !strings.Contains(read(t, dir, "digests.txt"), line) {
+	if line := digest.String() + "  " + img.archiveReference(); !strings.Contains(read(t, dir, "digests.txt"), line) {
 		t.Errorf("digests.txt has no line %q", line)
 	}
 	named := map[string]bool{}

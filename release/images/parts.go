@@ -43,7 +43,7 @@ func goParts(targets ...target) func(string, string) ([]part, error) {
 				}
 			}
 		}
-		return sorted(parts), nil
+		return sortParts(parts), nil
 	}
 }
 
@@ -104,5 +104,5 @@ func nginxParts(root, _ string) ([]part, error) {
 		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
 		parts = append(parts, part{name, version, "pkg:deb/debian/" + name + "@" + version})
 	}
-	return sorted(parts), nil
+	return sortParts(parts), nil
 }

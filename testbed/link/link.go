@@ -54,11 +54,11 @@ func (l *Link) Cut() {
 		_ = l.listener.Close()
 		l.listener = nil
 	}
-	l.drop()
+	l.closeConnections()
 }
 
-// drop closes all connections. The caller holds mu.
-func (l *Link) drop() {
+// closeConnections closes all connections. The caller holds mu.
+func (l *Link) closeConnections() {
 	for c := range l.connections {
 		_ = c.Close()
 	}
@@ -77,7 +77,7 @@ func (l *Link) Heal() error {
 		return fmt.Errorf("link to %s: %w", l.server, err)
 	}
 	l.listener = listener
-	l.running.Go(func() { l.accept(listener) })
+	l.running.Go(func() { l.acceptConnections(listener) })
 	return nil
 }
 
@@ -97,7 +97,7 @@ func (l *Link) Clear() {
 	if l.hanging.Swap(false) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.drop()
+		l.closeConnections()
 	}
 }
 
@@ -107,17 +107,17 @@ func (l *Link) Close() {
 	l.running.Wait()
 }
 
-func (l *Link) accept(listener net.Listener) {
+func (l *Link) acceptConnections(listener net.Listener) {
 	for {
 		client, err := listener.Accept()
 		if err != nil {
 			return // cut
 		}
-		l.running.Go(func() { l.serve(listener, client) })
+		l.running.Go(func() { l.serveConnection(listener, client) })
 	}
 }
 
-func (l *Link) serve(listener net.Listener, client net.Conn) {
+func (l *Link) serveConnection(listener net.Listener, client net.Conn) {
 	server, err := net.Dial("tcp", l.server)
 	if err != nil {
 		_ = client.Close()
@@ -143,8 +143,8 @@ func (l *Link) serve(listener net.Listener, client net.Conn) {
 	if filter == nil {
 		filter = copyAll
 	}
-	l.pump(server, client, copyAll, end)
-	l.pump(client, server, filter, end)
+	l.copyDelayed(server, client, copyAll, end)
+	l.copyDelayed(client, server, filter, end)
 }
 
 func copyAll(dst io.Writer, src io.Reader) error {
@@ -158,12 +158,12 @@ type chunk struct {
 	due   time.Time
 }
 
-// pump copies from src to dst in the background with the link's delay, and then calls end.
-func (l *Link) pump(dst io.Writer, src io.Reader, filter func(io.Writer, io.Reader) error, end func()) {
+// copyDelayed copies from src to dst in the background with the link's delay, and then calls end.
+func (l *Link) copyDelayed(dst io.Writer, src io.Reader, filter func(io.Writer, io.Reader) error, end func()) {
 	way := make(chan chunk, 1<<14)
 	l.running.Go(func() {
 		defer close(way)
-		_ = filter(writer(func(b []byte) { l.send(way, b) }), src)
+		_ = filter(writer(func(b []byte) { l.queueChunk(way, b) }), src)
 	})
 	l.running.Go(func() {
 		defer end()
@@ -178,8 +178,8 @@ func (l *Link) pump(dst io.Writer, src io.Reader, filter func(io.Writer, io.Read
 	})
 }
 
-// send queues a copy of b, or drops it.
-func (l *Link) send(way chan<- chunk, b []byte) {
+// queueChunk queues a copy of b, or drops it.
+func (l *Link) queueChunk(way chan<- chunk, b []byte) {
 	if l.hanging.Load() {
 		return
 	}

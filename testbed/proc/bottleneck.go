@@ -40,8 +40,8 @@ func (l Load) ClientBound() bool {
 	return true
 }
 
-// Bottleneck names what limited the rate.
-func (l Load) Bottleneck() string {
+// FindBottleneck names what limited the rate.
+func (l Load) FindBottleneck() string {
 	switch {
 	case l.Held:
 		return "none: rate held"

@@ -25,10 +25,10 @@ func WatchLocks(servers []Server) *Locks {
 	l := &Locks{stop: make(chan struct{}), done: make(chan struct{})}
 	var paths []string
 	for _, s := range servers {
-		if !s.counted() {
+		if !s.hasServingThreads() {
 			continue
 		}
-		if tasks, err := s.serving(); err == nil {
+		if tasks, err := s.servingThreads(); err == nil {
 			paths = append(paths, tasks...)
 		}
 	}
@@ -41,14 +41,14 @@ func WatchLocks(servers []Server) *Locks {
 			case <-l.stop:
 				return
 			case <-ticker.C:
-				l.sample(paths)
+				l.sampleThreads(paths)
 			}
 		}
 	}()
 	return l
 }
 
-func (l *Locks) sample(paths []string) {
+func (l *Locks) sampleThreads(paths []string) {
 	futex := strconv.Itoa(syscall.SYS_FUTEX)
 	for _, path := range paths {
 		text, err := os.ReadFile(path + "/syscall")

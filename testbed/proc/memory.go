@@ -11,16 +11,16 @@ import (
 
 // RSS returns the resident memory of a process in bytes.
 func RSS(pid int) (int64, error) {
-	return memory(pid, "VmRSS")
+	return readStatus(pid, "VmRSS")
 }
 
 // PeakRSS returns the largest resident memory that a process ever had, in bytes.
 func PeakRSS(pid int) (int64, error) {
-	return memory(pid, "VmHWM")
+	return readStatus(pid, "VmHWM")
 }
 
-// memory returns what proc_pid_status(5) has under name, in bytes.
-func memory(pid int, name string) (int64, error) {
+// readStatus returns what proc_pid_status(5) has under name, in bytes.
+func readStatus(pid int, name string) (int64, error) {
 	path := fmt.Sprintf("/proc/%d/status", pid)
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -45,8 +45,8 @@ type Mapping struct {
 	PSS, Private int64
 }
 
-// Mappings returns the memory of a process (proc_pid_smaps(5)), by address.
-func Mappings(pid int) ([]Mapping, error) {
+// ReadMappings returns the memory of a process (proc_pid_smaps(5)), by address.
+func ReadMappings(pid int) ([]Mapping, error) {
 	path := fmt.Sprintf("/proc/%d/smaps", pid)
 	text, err := os.ReadFile(path)
 	if err != nil {

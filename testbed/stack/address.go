@@ -37,9 +37,9 @@ func (e *AddressError) Error() string {
 // Unwrap returns the reason.
 func (e *AddressError) Unwrap() error { return e.Err }
 
-// resolve turns HOST:PORT into IP:PORT, which Envoy requires. An empty address or port 0 becomes a free port; an empty
+// resolveAddress turns HOST:PORT into IP:PORT, which Envoy requires. An empty address or port 0 becomes a free port; an empty
 // host means all addresses.
-func resolve(variable, address string) (string, error) {
+func resolveAddress(variable, address string) (string, error) {
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
@@ -64,8 +64,8 @@ func resolve(variable, address string) (string, error) {
 	return tcp.String(), nil
 }
 
-// reachable returns the address by which a client on this host connects to a listener on address.
-func reachable(address string) string {
+// dialAddress returns the address by which a client on this host connects to a listener on address.
+func dialAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && ip.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", port)

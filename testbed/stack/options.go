@@ -211,7 +211,7 @@ func (o *Options) resolveAddresses() error {
 	}
 	owner := map[string]string{}
 	for _, a := range addresses {
-		address, err := resolve(a.variable, *a.address)
+		address, err := resolveAddress(a.variable, *a.address)
 		if err != nil {
 			return err
 		}

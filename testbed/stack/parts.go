@@ -14,16 +14,16 @@ import (
 )
 
 // EdgeURL returns the URL of the edge, without a final slash, like all of these.
-func (s *Stack) EdgeURL() string { return "http://" + reachable(s.opts.Edge) }
+func (s *Stack) EdgeURL() string { return "http://" + dialAddress(s.opts.Edge) }
 
 // EnvoyAdminURL returns the URL of Envoy's admin interface.
-func (s *Stack) EnvoyAdminURL() string { return "http://" + reachable(s.opts.EnvoyAdmin) }
+func (s *Stack) EnvoyAdminURL() string { return "http://" + dialAddress(s.opts.EnvoyAdmin) }
 
 // SidecarAdminURL returns the URL of the sidecar's admin interface.
-func (s *Stack) SidecarAdminURL() string { return "http://" + reachable(s.opts.SidecarAdmin) }
+func (s *Stack) SidecarAdminURL() string { return "http://" + dialAddress(s.opts.SidecarAdmin) }
 
 // UpstreamURL returns the URL of the demo upstream, without Envoy in between.
-func (s *Stack) UpstreamURL() string { return "http://" + reachable(s.opts.Upstream) }
+func (s *Stack) UpstreamURL() string { return "http://" + dialAddress(s.opts.Upstream) }
 
 // UpstreamRequests returns how many requests the demo upstream has received.
 func (s *Stack) UpstreamRequests() int64 { return s.upstream.Requests() }
@@ -33,7 +33,7 @@ func (s *Stack) RedisURL() string {
 	if s.opts.RedisURL != "" {
 		return s.opts.RedisURL
 	}
-	return "redis://" + reachable(s.opts.Redis)
+	return "redis://" + dialAddress(s.opts.Redis)
 }
 
 // Dir returns the directory of the stack's configuration and logs: envoy.log, sidecar.log, redis.log.
@@ -146,7 +146,7 @@ func (s *Stack) await(ctx context.Context, child *process, what string, check fu
 			waited := time.Since(begin).Round(time.Millisecond)
 			err = fmt.Errorf("%s: not ready after %s: %w (last: %w)", what, waited, ctx.Err(), last)
 			if child != nil {
-				err = fmt.Errorf("%w; last lines of %s:\n%s", err, child.log, tail(child.log, child.logStart))
+				err = fmt.Errorf("%w; last lines of %s:\n%s", err, child.log, readTail(child.log, child.logStart))
 			}
 			return err
 		case <-ticker.C:

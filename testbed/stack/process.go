@@ -150,11 +150,11 @@ func (p *process) kill() error {
 
 // exitError describes the child's exit; done must be closed.
 func (p *process) exitError() error {
-	return &ExitError{Name: p.name, PID: p.pid, Status: p.status, Log: p.log, Tail: tail(p.log, p.logStart)}
+	return &ExitError{Name: p.name, PID: p.pid, Status: p.status, Log: p.log, Tail: readTail(p.log, p.logStart)}
 }
 
-// tail returns the last lines of a file, from offset at the earliest.
-func tail(path string, offset int64) string {
+// readTail returns the last lines of a file, from offset at the earliest.
+func readTail(path string, offset int64) string {
 	file, err := os.Open(path)
 	if err != nil {
 		return ""

@@ -39,7 +39,7 @@ func unexpected(t *testing.T) func(error) {
 // waitForLog returns when the child has written text.
 func waitForLog(t *testing.T, p *process, text string) {
 	t.Helper()
-	await.Until(t, text+" in the log", func() bool { return strings.Contains(tail(p.log, 0), text) })
+	await.Until(t, text+" in the log", func() bool { return strings.Contains(readTail(p.log, 0), text) })
 }
 
 func TestProcessReportsItsEnd(t *testing.T) {
@@ -109,7 +109,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	}
 	for _, role := range []string{"parent", "parent of nginx"} {
 		t.Run(role, func(t *testing.T) {
-			address, err := resolve("CHILD", "")
+			address, err := resolveAddress("CHILD", "")
 			if err != nil {
 				t.Fatal(err)
 			}

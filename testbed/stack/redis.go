@@ -34,7 +34,7 @@ func (s *Stack) StartRedis(ctx context.Context) error {
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
-			expire(ctx, s.embedded)
+			expireKeys(ctx, s.embedded)
 		}()
 		s.stopEmbedded = func() { cancel(); <-stopped; s.embedded.Close() }
 	} else if err := s.embedded.Restart(); err != nil {
@@ -54,8 +54,8 @@ func acceptLibrary(c *server.Peer, command string, args ...string) bool {
 	return true
 }
 
-// expire advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
-func expire(ctx context.Context, embedded *miniredis.Miniredis) {
+// expireKeys advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
+func expireKeys(ctx context.Context, embedded *miniredis.Miniredis) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	last := time.Now()
@@ -99,8 +99,8 @@ func AcceptLoss(k contract.Keyspace) func(ctx context.Context, redisURL string) 
 	}
 }
 
-// foreignPatience bounds how long a Redis that ran before may take to answer.
-const foreignPatience = 2 * time.Second
+// pingTimeout bounds how long a Redis that ran before may take to answer.
+const pingTimeout = 2 * time.Second
 
 // pingRedis waits until Redis answers.
 func (s *Stack) pingRedis(ctx context.Context, child *process) error {
@@ -111,16 +111,16 @@ func (s *Stack) pingRedis(ctx context.Context, child *process) error {
 	defer func() { _ = client.Close() }()
 	what := "redis at REDIS_URL"
 	if s.opts.RedisURL == "" {
-		what = "redis " + reachable(s.opts.Redis)
+		what = "redis " + dialAddress(s.opts.Redis)
 	} else { // it isn't started here, so there is no start to wait for
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, foreignPatience)
+		ctx, cancel = context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 	}
 	return s.await(ctx, child, what, func(ctx context.Context) error {
 		if s.opts.RedisURL == "" {
 			// The client would write every failed dial to stderr.
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Redis))
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", dialAddress(s.opts.Redis))
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	s.opts.SidecarRedisURL = opts.SidecarRedisURL
 	s.opts.SidecarArgs, s.opts.SidecarEnv, s.opts.Seed = opts.SidecarArgs, opts.SidecarEnv, opts.Seed
 	if s.opts.Redis == "" && opts.RedisURL == "" {
-		address, err := resolve("REDIS", "")
+		address, err := resolveAddress("REDIS", "")
 		if err != nil {
 			return err
 		}

@@ -160,7 +160,7 @@ func (s *Stack) StartEdge(ctx context.Context) error {
 			return err
 		}
 		return s.await(ctx, child, "edge "+s.opts.Edge, func(ctx context.Context) error {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Edge))
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", dialAddress(s.opts.Edge))
 			if err != nil {
 				return err
 			}

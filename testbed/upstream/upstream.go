@@ -40,7 +40,7 @@ func (h *Handler) Requests() int64 { return h.requests.Load() }
 // ServeHTTP answers with a [Seen], or on [CountPath] with {"requests": N}.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == CountPath {
-		answer(w, map[string]int64{"requests": h.Requests()})
+		writeJSON(w, map[string]int64{"requests": h.Requests()})
 		return
 	}
 	h.requests.Add(1)
@@ -60,12 +60,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if status, err := strconv.Atoi(r.Header.Get(StatusHeader)); err == nil && 200 <= status && status < 600 {
 		w.WriteHeader(status)
 	}
-	answer(w, seen)
+	writeJSON(w, seen)
 }
 
 const contentType = "application/json"
 
-func answer(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", contentType)
 	// An error here means that the client has gone.
 	_ = json.NewEncoder(w).Encode(v)

@@ -77,7 +77,7 @@ func (o *options) run(stdout io.Writer) error {
 	running, err := stack.Start(ctx, stack.Options{
 		Name: o.Stack, Edge: o.Edge, EnvoyAdmin: o.EnvoyAdmin, SidecarAdmin: o.SidecarAdmin, Upstream: o.Upstream,
 		Redis: o.Redis, RedisURL: o.RedisURL, Concurrency: o.Concurrency, ConfigPath: o.Config, EnvoyPath: o.Envoy,
-		SidecarArgs: sidecarArgs, Seed: seed,
+		SidecarArgs: sidecarArgs, Seed: seedRedis,
 	})
 	if ctx.Err() != nil {
 		if running != nil {
@@ -88,7 +88,7 @@ func (o *options) run(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(stdout, o.banner(running))
+	_, err = io.WriteString(stdout, o.formatBanner(running))
 	if err == nil {
 		err = running.Wait(ctx)
 	}
