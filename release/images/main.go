@@ -1,9 +1,10 @@
-// Command images makes OCI images of the directories that release/images.sh fills, each as an archive that buildah,
-// podman, skopeo and containerd read, with a bill of materials. It runs in release; it needs no engine, registry or
+// Command images makes OCI images of the directories that release/images.sh fills. Each image is an archive for
+// buildah,
+// podman, skopeo and containerd, with a bill of materials. The command runs in release, without engine, registry or
 // root.
 //
-//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module;
-//	                        writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
+//	images DIR	          reads DIR/sidecar, DIR/envoy and DIR/module;
+//		                    writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
 //	images release DIR OUT  reads DIR/ARCH/sidecar and DIR/module, and writes the same of a release into OUT
 //	images provenance OUT   reads OUT/SHA256SUMS and OUT/digests.txt, and writes the release's provenance into OUT
 //
@@ -28,7 +29,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
 
-// run runs the program and returns its exit status, 2 on wrong usage.
+// run runs the program and returns the exit status, 2 on wrong usage.
 func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	seconds, err := strconv.ParseInt(env("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
@@ -81,7 +82,7 @@ func buildAll(dir string, from source, stdout io.Writer) error {
 	return err
 }
 
-// buildImage writes an image's archive and its bill of materials, and returns its digest.
+// buildImage writes an image's archive and bill of materials, and returns the digest.
 func (img image) buildImage(dir string, from source) (digest string, err error) {
 	root := filepath.Join(dir, img.name)
 	oci, err := img.assembleImage(root, runtime.GOARCH, from)

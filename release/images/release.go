@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
-// architectures are those of a release.
+// architectures are the architectures of a release.
 var architectures = []string{"amd64", "arm64"}
 
-// writeRelease writes the images that are published: the sidecar's for all architectures, and the module's, which serves on
-// each.
+// writeRelease writes the published images: the sidecar's for all architectures, and the module's, which has no
+// architecture.
 func writeRelease(dir, out string, from source) error {
 	var digests strings.Builder
 	for _, img := range images {
@@ -25,9 +25,10 @@ func writeRelease(dir, out string, from source) error {
 		case "sidecar":
 			oci, err = img.buildIndex(dir, out, from)
 		case "module":
-			oci, err = img.buildReleaseImage(filepath.Join(dir, img.name), out, img.title+"-"+from.version, architectures[0], from)
+			oci, err = img.buildReleaseImage(filepath.Join(dir, img.name), out, img.title+"-"+from.version,
+				architectures[0], from)
 		default:
-			continue // of files of the machine that made it
+			continue // files of the building machine
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", img.name, err)
@@ -62,7 +63,7 @@ func (img image) buildIndex(dir, out string, from source) (v1.ImageIndex, error)
 	return index, nil
 }
 
-// buildReleaseImage returns the image for one architecture, and writes its bill of materials as name.
+// buildReleaseImage returns the image for an architecture, and writes the bill of materials as name.
 func (img image) buildReleaseImage(root, out, name, arch string, from source) (v1.Image, error) {
 	oci, err := img.assembleImage(root, arch, from)
 	if err != nil {

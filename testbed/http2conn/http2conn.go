@@ -1,4 +1,4 @@
-// Package http2conn is an HTTP/2 client for tests that send what no library would: the test makes every frame.
+// Package http2conn is an HTTP/2 client for tests with frames that no library would send: the test makes every frame.
 package http2conn
 
 import (
@@ -27,10 +27,10 @@ type Answer struct {
 	Status           int
 	Fields, Trailers []hpack.HeaderField
 	Content          []byte
-	Interim          []int // the 1xx before it
+	Interim          []int // earlier 1xx statuses
 }
 
-// Get returns the first value of a field, whose name is in lower case.
+// Get returns the first value of a field. name is in lower case.
 func (a *Answer) Get(name string) string {
 	for _, f := range a.Fields {
 		if f.Name == name {
@@ -40,7 +40,7 @@ func (a *Answer) Get(name string) string {
 	return ""
 }
 
-// Conn is a connection with prior knowledge (RFC 9113, section 3.3). It is not safe for concurrent use.
+// Conn is a connection with prior knowledge (RFC 9113, section 3.3). Conn is not safe for concurrent use.
 type Conn struct {
 	net.Conn
 	Framer  *http2.Framer
@@ -50,8 +50,7 @@ type Conn struct {
 	ended   map[uint32]bool    // streams that the server has ended
 }
 
-// Dial connects. The timeout bounds everything that is done with the connection, unless the caller sets another
-// deadline.
+// Dial connects. patience bounds all use of the connection, unless the caller sets another deadline.
 func Dial(address string, patience time.Duration) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
@@ -60,7 +59,7 @@ func Dial(address string, patience time.Duration) (*Conn, error) {
 	return NewConn(conn, patience)
 }
 
-// NewConn is like Dial, over an existing connection, with these settings.
+// NewConn is Dial for an existing connection, with settings.
 func NewConn(conn net.Conn, patience time.Duration, settings ...http2.Setting) (*Conn, error) {
 	c := &Conn{Conn: conn, Framer: http2.NewFramer(conn, conn), answers: map[uint32]*Answer{}, ended: map[uint32]bool{}}
 	c.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -74,7 +73,7 @@ func NewConn(conn net.Conn, patience time.Duration, settings ...http2.Setting) (
 		err = c.Framer.WriteSettings(append(settings, http2.Setting{ID: http2.SettingEnablePush, Val: 0})...)
 	}
 	if err == nil {
-		err = c.Framer.WriteWindowUpdate(0, 1<<30) // for all answers on this connection
+		err = c.Framer.WriteWindowUpdate(0, 1<<30) // for all answers on the connection
 	}
 	return c, err
 }
@@ -92,8 +91,8 @@ func (c *Conn) SendHeaders(stream uint32, end bool, fields ...[2]string) error {
 	})
 }
 
-// ReadAnswer returns the answer on a stream, once. With an error it returns what it has received of the answer. It keeps what
-// it receives on other streams for their calls of ReadAnswer.
+// ReadAnswer returns the answer on a stream, once. With an error, ReadAnswer returns the part received. Frames of other
+// streams are kept for later calls.
 func (c *Conn) ReadAnswer(stream uint32) (*Answer, error) {
 	var err error
 	for err == nil && !c.ended[stream] {
@@ -108,7 +107,7 @@ func (c *Conn) ReadAnswer(stream uint32) (*Answer, error) {
 	return a, err
 }
 
-// readFrame reads one frame. It returns an error if the connection ends, or the stream by RST_STREAM.
+// readFrame reads one frame. An error is returned if the connection ends, or the stream by RST_STREAM.
 func (c *Conn) readFrame(stream uint32) error {
 	frame, err := c.Framer.ReadFrame()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package link is a TCP proxy for a server that can be cut, made to hang, and delayed.
+// Package link is a TCP proxy for a server. The link can be cut, made to hang, and delayed.
 package link
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Link forwards connections to a server. It is safe for concurrent use.
+// Link forwards connections to a server, and is safe for concurrent use.
 type Link struct {
 	server  string
 	address string
@@ -26,7 +26,7 @@ type Link struct {
 	running     sync.WaitGroup
 }
 
-// New returns a link to server, which needn't run yet. It listens on address, which it keeps while it is cut.
+// New returns a link to server, which needn't run yet. The link listens on address, and keeps address while cut.
 func New(address, server string) (*Link, error) {
 	l := &Link{server: server, address: address, connections: map[net.Conn]bool{}}
 	if err := l.Heal(); err != nil {
@@ -36,17 +36,17 @@ func New(address, server string) (*Link, error) {
 	return l, nil
 }
 
-// SetFilter sets the function that copies the data from the server, for later connections; nil: io.Copy.
+// SetFilter sets the function that copies the server's data in later connections; nil: io.Copy.
 func (l *Link) SetFilter(filter func(dst io.Writer, src io.Reader) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.filter = filter
 }
 
-// Address returns the address on which the link listens.
+// Address returns the listening address.
 func (l *Link) Address() string { return l.address }
 
-// Cut closes all connections and refuses new ones until Heal.
+// Cut closes all connections and refuses new connections until Heal.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,11 +81,11 @@ func (l *Link) Heal() error {
 	return nil
 }
 
-// Hang drops all data of existing and new connections until Clear, which closes them: a partition that ends with a
-// reset.
+// Hang drops all data of existing and new connections until Clear, which closes the connections: a partition that ends
+// with a reset.
 func (l *Link) Hang() { l.hanging.Store(true) }
 
-// Delay delays data in each direction by this much, plus or minus the jitter, until Clear. It keeps the order of data.
+// Delay delays data in each direction by by, plus or minus jitter, until Clear. Data stay in order.
 func (l *Link) Delay(by, jitter time.Duration) {
 	l.jitter.Store(int64(jitter))
 	l.delay.Store(int64(by))
@@ -101,7 +101,7 @@ func (l *Link) Clear() {
 	}
 }
 
-// Close cuts the link and returns when all its goroutines have ended.
+// Close cuts the link and returns when all goroutines have ended.
 func (l *Link) Close() {
 	l.Cut()
 	l.running.Wait()
@@ -172,13 +172,13 @@ func (l *Link) copyDelayed(dst io.Writer, src io.Reader, filter func(io.Writer, 
 				<-time.After(wait)
 			}
 			if _, err := dst.Write(c.bytes); err != nil {
-				end() // ends src, and then the loop
+				end() // ends src, and thereby the loop
 			}
 		}
 	})
 }
 
-// queueChunk queues a copy of b, or drops it.
+// queueChunk queues a copy of b, or drops b.
 func (l *Link) queueChunk(way chan<- chunk, b []byte) {
 	if l.hanging.Load() {
 		return

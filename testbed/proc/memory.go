@@ -14,12 +14,12 @@ func RSS(pid int) (int64, error) {
 	return readStatus(pid, "VmRSS")
 }
 
-// PeakRSS returns the largest resident memory that a process ever had, in bytes.
+// PeakRSS returns the largest resident memory of a process so far, in bytes.
 func PeakRSS(pid int) (int64, error) {
 	return readStatus(pid, "VmHWM")
 }
 
-// readStatus returns what proc_pid_status(5) has under name, in bytes.
+// readStatus returns the value of name in proc_pid_status(5), in bytes.
 func readStatus(pid int, name string) (int64, error) {
 	path := fmt.Sprintf("/proc/%d/status", pid)
 	text, err := os.ReadFile(path)
@@ -38,10 +38,10 @@ func readStatus(pid int, name string) (int64, error) {
 // Mapping is a part of a process's memory.
 type Mapping struct {
 	Start, End uint64 // addresses
-	// Name is the file's path, or what the kernel calls it: [heap], [stack]; empty for other anonymous memory.
+	// Name is the file's path, or the kernel's name: [heap], [stack]; empty for other anonymous memory.
 	Name string
-	// PSS is what is resident in bytes, each page divided by the number of processes that have it. Private is what no
-	// other process has.
+	// PSS is the resident memory in bytes, each page divided by the number of processes with the page. Private is the
+	// resident memory of this process alone.
 	PSS, Private int64
 }
 

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PinServingThreads gives core 0 to the serving threads of s, which has Workers or Forks, and restricts all other threads of s, of
-// its children and of the processes in rest to the other cores, until undo is called. What those start meanwhile
-// inherits this.
+// PinServingThreads gives core 0 to the serving threads of s, which has Workers or Forks, and restricts all other
+// threads of s, of s's children and of the processes in rest to the other cores, until undo is called. Processes and
+// threads started meanwhile inherit the restriction.
 func PinServingThreads(s Server, rest ...int) (undo func() error, err error) {
 	if runtime.NumCPU() < 2 {
 		return nil, errors.New("a core for the serving threads alone: this machine has only one")

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package proc reads from /proc the resources that programs use, and places their threads on cores. It needs Linux.
+// Package proc reads from /proc the resources that programs use, and pins threads to cores. The package needs Linux.
 package proc
 
 import (
@@ -14,25 +14,25 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU times in /proc on every Linux that Go runs on (USER_HZ).
+// tick is the unit of CPU times in /proc, on every Linux that Go runs on (USER_HZ).
 const tick = 10 * time.Millisecond
 
-// Server is a program whose CPU is measured, with all its descendants.
+// Server is a measured program, with all descendants.
 type Server struct {
 	Name string // in reports
 	PID  int
-	// Cores is how many cores it can use, 0 for all.
+	// Cores is the number of cores that the server can use, 0 for all.
 	Cores int
 	// Workers is the prefix of the names of the serving threads; empty if all threads serve.
 	Workers string
-	// Forks is set if instead the first threads of its children serve, as in nginx.
+	// Forks is set if the first threads of the server's children serve, as in nginx.
 	Forks bool
 }
 
 // hasServingThreads reports whether some threads of a server serve, and others don't.
 func (s Server) hasServingThreads() bool { return s.Workers != "" || s.Forks }
 
-// servingThreads returns the paths of the serving threads of a server for which counted is true.
+// servingThreads returns the paths of the serving threads of a server with hasServingThreads.
 func (s Server) servingThreads() ([]string, error) {
 	if !s.Forks {
 		return listThreads(s.PID, s.Workers)
@@ -51,7 +51,7 @@ func (s Server) servingThreads() ([]string, error) {
 	return tasks, nil
 }
 
-// Reading is what some servers and the machine have used until now.
+// Reading is the resources used by servers and the machine until now.
 type Reading struct {
 	at      time.Time
 	servers []Server
@@ -61,7 +61,7 @@ type Reading struct {
 	lost    int             // retransmitted segments and refused connections on this host
 }
 
-// ReadUsage reads what servers have used so far.
+// ReadUsage reads the resources that servers have used so far.
 func ReadUsage(servers []Server) (Reading, error) {
 	r := Reading{at: time.Now(), servers: servers}
 	children, err := childrenOf()
@@ -93,15 +93,15 @@ type Usage struct {
 	Seconds float64
 	// CPU is each server's, by name, in seconds.
 	CPU map[string]float64
-	// Busy is the share, 0 to 1, that a server's serving threads used of the cores that the server can use.
+	// Busy is the share, 0 to 1, that a server's serving threads used of the server's cores.
 	Busy map[string]float64
 	// Machine is how many cores were busy in total.
 	Machine float64
-	// Lost is how many TCP segments were retransmitted and connections refused on this host.
+	// Lost is the number of retransmitted TCP segments and refused connections on this host.
 	Lost int
 }
 
-// Since returns what was used since before, a reading of the same servers.
+// Since returns the resources used since before, a reading of the same servers.
 func (r Reading) Since(before Reading) Usage {
 	u := Usage{Seconds: r.at.Sub(before.at).Seconds(), CPU: map[string]float64{}, Busy: map[string]float64{},
 		Lost: r.lost - before.lost}
@@ -162,7 +162,7 @@ func childrenOf() (map[int][]int, error) {
 	for _, path := range paths {
 		fields, err := readStat(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if parent, err := strconv.Atoi(fields[1]); err == nil {
@@ -179,14 +179,14 @@ func treeCPU(pid int, children map[int][]int) (time.Duration, error) {
 	}
 	sum, err := parseTicks(fields)
 	for _, child := range children[pid] {
-		if d, err := treeCPU(child, children); err == nil { // otherwise it has ended
+		if d, err := treeCPU(child, children); err == nil { // with an error, the process has ended
 			sum += d
 		}
 	}
 	return sum, err
 }
 
-// listThreads returns the paths of the threads of a process whose names begin with prefix.
+// listThreads returns the paths of a process's threads with names that begin with prefix.
 func listThreads(pid int, prefix string) ([]string, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil {
@@ -271,7 +271,7 @@ func countLost() (int, error) {
 	return sum, nil
 }
 
-// parseCounters reads pairs of lines, names and values, each of which begins with the name of a protocol.
+// parseCounters parses pairs of lines, names and values. Each line begins with the name of a protocol.
 func parseCounters(text string) map[string]int {
 	values := map[string]int{}
 	lines := strings.Split(strings.TrimSpace(text), "\n")

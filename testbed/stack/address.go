@@ -10,10 +10,10 @@ import (
 )
 
 // ErrUsage is wrapped by every error that the caller can fix by other options: wrong addresses, names and paths. Other
-// failures don't wrap it.
+// failures don't wrap ErrUsage.
 var ErrUsage = errors.New("usage")
 
-// AddressError reports that an address of the stack can't be listened on.
+// AddressError reports that the stack can't listen on an address.
 type AddressError struct {
 	Variable string // as passed to make, for example "EDGE"
 	Address  string // HOST:PORT
@@ -37,8 +37,8 @@ func (e *AddressError) Error() string {
 // Unwrap returns the reason.
 func (e *AddressError) Unwrap() error { return e.Err }
 
-// resolveAddress turns HOST:PORT into IP:PORT, which Envoy requires. An empty address or port 0 becomes a free port; an empty
-// host means all addresses.
+// resolveAddress turns HOST:PORT into IP:PORT, since Envoy requires an IP. An empty address or port 0 becomes a free
+// port; an empty host means all addresses.
 func resolveAddress(variable, address string) (string, error) {
 	if address == "" {
 		address = "127.0.0.1:0"

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is an Envoy configuration as a tree of nodes, so that single values can be changed and all else is kept,
-// comments included.
+// Config is an Envoy configuration as a tree of nodes: single values can be changed, and everything else is kept, with
+// comments.
 type Config struct {
 	doc yaml.Node
 }
@@ -33,8 +33,8 @@ func LoadConfig(path string) (*Config, error) {
 	return &c, nil
 }
 
-// Find follows path from the root. A step names a field of a mapping, or an element of a sequence by its "name" field
-// or its index. The node belongs to the tree: changing it changes the configuration.
+// Find follows path from the root. A step names a field of a mapping, or an element of a sequence by the element's
+// "name" field or index. The node belongs to the tree: changing the node changes the configuration.
 func (c *Config) Find(path ...string) (*yaml.Node, error) {
 	node := c.doc.Content[0]
 	for i, step := range path {
@@ -69,7 +69,7 @@ func (c *Config) Set(value any, path ...string) error {
 	return nil
 }
 
-// Copy adds a copy of an element, named by its "name" field, to the sequence at path, under another name.
+// Copy appends a copy of an element, named by the "name" field, to the sequence at path, under a new name.
 func (c *Config) Copy(from, to string, path ...string) error {
 	list, err := c.Find(path...)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *Config) Copy(from, to string, path ...string) error {
 	return nil
 }
 
-// SetAddress replaces the socket_address below path by address, which is IP:PORT.
+// SetAddress replaces the socket_address below path by address, an IP:PORT.
 func (c *Config) SetAddress(address string, path ...string) error {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -159,7 +159,7 @@ func moveRules(node *yaml.Node) {
 	}
 }
 
-// Replace sets every string value that equals before to after, and fails if there is none.
+// Replace sets every string value that equals before to after. Without such a value, Replace fails.
 func (c *Config) Replace(before, after string) error {
 	if replaceScalars(&c.doc, before, after) == 0 {
 		return fmt.Errorf("envoy configuration: no value %q to replace by %q", before, after)
@@ -182,7 +182,7 @@ func (c *Config) Bytes() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// childNode returns the part of node that step names, or nil. It follows aliases.
+// childNode returns the part of node that step names, or nil. Aliases are followed.
 func childNode(node *yaml.Node, step string) *yaml.Node {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias

@@ -12,7 +12,7 @@ import (
 // NativeEdge is Envoy with the filter as a dynamic module.
 const NativeEdge EdgeKind = "native"
 
-// OnEnvoy reports whether the edge is Envoy, with the filter in either form.
+// OnEnvoy reports whether the edge is Envoy, with either form of the filter.
 func (k EdgeKind) OnEnvoy() bool { return k == EnvoyEdge || k == NativeEdge }
 
 const (
@@ -21,7 +21,7 @@ const (
 )
 
 // MakeNative replaces each Wasm filter by the dynamic module in the file library, with the same configuration, and adds
-// the filter that copies the claims of tokens for it.
+// the filter that copies tokens' claims for the module.
 func (c *Config) MakeNative(library string) error {
 	if err := makeNative(&c.doc, library); err != nil {
 		return err
@@ -37,8 +37,8 @@ func containsScalar(node *yaml.Node, scalar string) bool {
 		slices.ContainsFunc(node.Content, func(part *yaml.Node) bool { return containsScalar(part, scalar) })
 }
 
-// stripNamespace makes the module's counters in Prometheus have the names that they have as the Wasm module's, without
-// the prefix envoy_dynamicmodulescustom_.
+// stripNamespace gives the module's counters in Prometheus the names of the Wasm module's counters, without the prefix
+// envoy_dynamicmodulescustom_.
 func (c *Config) stripNamespace() error {
 	layers := []any{map[string]any{"name": "gatehouse", "static_layer": map[string]any{stripFeature: true}}}
 	runtime := childNode(c.doc.Content[0], "layered_runtime")
@@ -57,7 +57,7 @@ func (c *Config) stripNamespace() error {
 
 const stripFeature = "envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix"
 
-// Library returns the path of the module that make native builds.
+// Library returns the path of the module built by make native.
 func Library() (string, error) {
 	root, err := Root()
 	return filepath.Join(root, "build", "libgatehouse.so"), err
@@ -113,7 +113,8 @@ func DynamicModule(library string) map[string]any {
 // claims are the claims that the filter reads.
 var claims = []string{"sub", "ver"}
 
-// copyClaims adds, behind each JWT filter, one that copies the claims of its payload_in_metadata into the filter state.
+// copyClaims adds a filter behind each JWT filter. The added filter copies the claims in payload_in_metadata into the
+// filter state.
 func copyClaims(filters *yaml.Node) error {
 	var all []*yaml.Node
 	for _, filter := range filters.Content {

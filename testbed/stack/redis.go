@@ -16,8 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
-// StartRedis starts the stack's own Redis, unless the stack uses a running one. After KillRedis, an embedded Redis has
-// its data; a redis-server has lost them unless RedisArgs make it persistent.
+// StartRedis starts the stack's own Redis, unless the stack uses a running Redis. After KillRedis, an embedded Redis
+// still has its data; a redis-server has lost all data unless RedisArgs enable persistence.
 func (s *Stack) StartRedis(ctx context.Context) error {
 	switch {
 	case s.opts.RedisURL != "":
@@ -44,8 +44,8 @@ func (s *Stack) StartRedis(ctx context.Context) error {
 	return nil
 }
 
-// acceptLibrary answers CLIENT SETINFO, which miniredis lacks although it says that it is newer than 7.2: Lettuce 6.3
-// would not connect.
+// acceptLibrary answers CLIENT SETINFO. miniredis lacks the command, but claims a version above 7.2: without an answer,
+// Lettuce 6.3 would not connect.
 func acceptLibrary(c *server.Peer, command string, args ...string) bool {
 	if command != "CLIENT" || len(args) != 3 || !strings.EqualFold(args[0], "SETINFO") {
 		return false
@@ -83,7 +83,7 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 	}, s.pingRedis)
 }
 
-// AcceptLoss returns a Seed that does as `gatehousectl accept-loss`: the sidecar believes that Redis has no records.
+// AcceptLoss returns a Seed that acts as `gatehousectl accept-loss`: the sidecar accepts that Redis has no records.
 func AcceptLoss(k contract.Keyspace) func(ctx context.Context, redisURL string) error {
 	return func(ctx context.Context, redisURL string) error {
 		client, err := redisurl.Connect(redisURL)
@@ -99,7 +99,7 @@ func AcceptLoss(k contract.Keyspace) func(ctx context.Context, redisURL string) 
 	}
 }
 
-// pingTimeout bounds how long a Redis that ran before may take to answer.
+// pingTimeout bounds the first answer of a Redis that ran before the stack.
 const pingTimeout = 2 * time.Second
 
 // pingRedis waits until Redis answers.
@@ -112,7 +112,7 @@ func (s *Stack) pingRedis(ctx context.Context, child *process) error {
 	what := "redis at REDIS_URL"
 	if s.opts.RedisURL == "" {
 		what = "redis " + dialAddress(s.opts.Redis)
-	} else { // it isn't started here, so there is no start to wait for
+	} else { // not started here: nothing to wait for
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, pingTimeout)
 		defer cancel()

@@ -1,6 +1,6 @@
-// Package vhosts makes random configurations with virtual hosts, objects and requests for them, and tells what must
-// become of each request. It is written from Envoy's documentation of virtual hosts and from docs/rules.md, and has no
-// code of the product, so that tests can compare the two.
+// Package vhosts makes random configurations with virtual hosts, with objects and requests, and determines the right
+// result of each request. The package is written from Envoy's documentation of virtual hosts and from docs/rules.md,
+// without code of the product, so that tests can compare the two.
 package vhosts
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Config is a configuration, with what is published and registered for it.
+// Config is a configuration with objects and devices.
 type Config struct {
 	hosts  map[string]host // by name, "" for the top level
 	strict bool            // some rule or default refuses
@@ -59,21 +59,21 @@ type credentials struct {
 	Bearer       bool   `json:"bearer,omitempty"`
 }
 
-// objects is the number of objects of a configuration, some of them the same.
+// objects is the number of objects of a configuration. Some have the same key.
 const objects = 150
 
-// kinds are the credentials that a virtual host can have. The first are the top level's.
+// kinds are the credentials of virtual hosts. The first kind is the top level's.
 var kinds = [5]credentials{{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
 	{IDHeader: "x-own-id", SecretHeader: "x-own-token"}, {Basic: true}, {APIKeyHeader: "x-own-key"}, {Bearer: true}}
 
-// DeviceSecret returns the secret of a device, in the form of generated ones.
+// DeviceSecret returns the secret of a device, in the form of generated secrets.
 func DeviceSecret(device string) string {
 	random := sha256.Sum256([]byte(device))
 	secret := "gh_" + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(random[:16])
 	return fmt.Sprintf("%s_%08x", secret, crc32.ChecksumIEEE([]byte(secret)))
 }
 
-// hostPermission returns the permission that rules of a virtual host ask for.
+// hostPermission returns the permission in the rules of a virtual host.
 func hostPermission(virtual string) string { return "at-" + virtual }
 
 // AllPermissions returns all permissions.
@@ -184,12 +184,12 @@ func (c *Config) Rules() string {
 	text, err := json.Marshal(map[string]any{"credentials": kinds[0], "rules": c.hosts[""].Rules,
 		"default": c.hosts[""].Default, "virtual_hosts": named, "sidecar": map[string]any{"timeout": "20s"}})
 	if err != nil {
-		panic(err) // these types have no values that can't be marshaled
+		panic(err) // all these types can be marshaled
 	}
 	return strings.ReplaceAll(string(text), `"rules":null`, `"rules":[]`)
 }
 
-// DomainsByHost returns the domains of each virtual host by its name, and "*" for "" if that is nobody's.
+// DomainsByHost returns the domains of each virtual host by name, and "*" for "" if no virtual host has "*".
 func (c *Config) DomainsByHost() map[string][]string {
 	of, all := map[string][]string{}, false
 	for name, h := range c.hosts {
@@ -204,10 +204,10 @@ func (c *Config) DomainsByHost() map[string][]string {
 	return of
 }
 
-// audience tells for whom an object is.
+// audience describes the requests that an object is for.
 type audience struct{ device, virtual, host, path string }
 
-// objectKey is the key as docs/publish.md has it.
+// objectKey returns the key in the form of docs/publish.md.
 func (u audience) objectKey() string {
 	key := u.path
 	if u.host != "" {
@@ -222,8 +222,8 @@ func (u audience) objectKey() string {
 	return key
 }
 
-// newAudience returns a random user of an object: half of them are looked up by some request, or differ from that in one
-// respect.
+// newAudience returns a random audience of an object. Half of the audiences match some request, or differ from a match
+// in one respect.
 func (c *Config) newAudience(r *rand.Rand) audience {
 	u := audience{path: oneOf(r, paths), virtual: oneOf(r, append([]string{""}, names...))}
 	if r.IntN(2) == 0 {
@@ -252,13 +252,13 @@ type Request struct {
 	Hosts   []string // lines; some can't be a host
 	Target  string
 	Headers [][2]string
-	devices [len(kinds)]string // of the credentials, by kind; "" without a whole one
+	devices [len(kinds)]string // of the credentials, by kind; "" without a complete credential
 }
 
 // RandomRequest returns a random request.
 func (c *Config) RandomRequest(r *rand.Rand) Request {
 	q := Request{Target: oneOf(r, paths)}
-	other := 2 + 2*r.IntN(2) // one of those in Authorization
+	other := 2 + 2*r.IntN(2) // a kind in Authorization
 	for kind := range kinds {
 		if kind != other {
 			q.addCredential(r, kind)
@@ -317,28 +317,28 @@ func (q *Request) addCredential(r *rand.Rand, kind int) {
 	q.devices[kind] = device
 }
 
-// Verdict is what must become of a request. Without a status and an object it goes upstream.
+// Verdict is the right result of a request. Without status and object, the request goes upstream.
 type Verdict struct {
-	Virtual string // the virtual host that judges it, "" for the top level
+	Virtual string // the virtual host of the request, "" for the top level
 	Rule    string // as in counters; "none"
 	Status  int    // of a refusal
 	Reason  string // of a refusal
-	Device  string // that is authenticated
-	Key     string // that is looked up
-	Object  string // the key of the object that is the answer
-	// Ambiguous means that the request has several hosts, or what can't be one.
+	Device  string // the authenticated device
+	Key     string // the key looked up
+	Object  string // the key of the object in the answer
+	// Ambiguous means that the request has several hosts, or an invalid host.
 	Ambiguous bool
-	// Vague means that routers read the path in several ways, which may be those of different rules. All are of Virtual,
-	// and any of its objects for the host and device may be the answer.
+	// Vague means that routers read the path in different ways, and may choose different rules, all of the virtual host
+	// Virtual. Any object of Virtual for the host and device may be the answer.
 	Vague bool
 
-	host, device string   // of the request, as Virtual reads it
-	audience     audience // whose object Key is
+	host, device string   // of the request, as the virtual host reads the request
+	audience     audience // audience of the object at Key
 }
 
 var unambiguous = regexp.MustCompile(`^(?:([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?)?$`)
 
-// JudgeRequest returns what must become of a request.
+// JudgeRequest returns the right result of a request.
 func (c *Config) JudgeRequest(q Request) Verdict {
 	v := Verdict{Rule: "none"}
 	if len(q.Hosts) > 0 {
@@ -372,8 +372,8 @@ func (c *Config) JudgeRequest(q Request) Verdict {
 // AmbiguousHost is the reason for refusing a request because of its host.
 const AmbiguousHost = "gatehouse_forbidden_ambiguous_host"
 
-// virtualHost returns the virtual host of a host as Envoy searches it: exact domain names, then suffix wildcards, the
-// longest first, which don't match the empty string, then "*".
+// virtualHost returns the virtual host of a host by Envoy's search: exact domain names, then suffix wildcards, the
+// longest first and never for the empty string, then "*".
 func (c *Config) virtualHost(host string) (virtual string) {
 	longest := -1
 	for name, h := range c.hosts {
@@ -391,7 +391,7 @@ func (c *Config) virtualHost(host string) (virtual string) {
 	return virtual
 }
 
-// applyRule adds to a verdict what a rule makes of a request.
+// applyRule adds a rule's effects to a verdict.
 func (c *Config) applyRule(v *Verdict, rule rule, path string) {
 	v.Rule = v.rulePrefix() + rule.Name
 	if rule.Auth != nil {
@@ -426,8 +426,8 @@ func (c *Config) applyRule(v *Verdict, rule rule, path string) {
 	}
 }
 
-// FindDifference returns in what a verdict differs from the one that is wanted, "" if it doesn't. Of what was done, an edge
-// doesn't tell rule, reason and key if they are empty.
+// FindDifference names the difference between a verdict and the wanted verdict, or returns "". An edge reports no empty
+// rule, reason and key.
 func (c *Config) FindDifference(want, got Verdict) string {
 	switch {
 	case want.Vague && got.Object != "" && !c.mayGet(want, got.Object):
@@ -484,7 +484,7 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("upstream, with device %q, by %s", v.Device, at)
 }
 
-// Outcome is the class of a verdict, one of [Outcomes].
+// Outcome is the class of a verdict, from [AllOutcomes].
 func (v Verdict) Outcome() string {
 	switch {
 	case v.Vague:
@@ -503,7 +503,7 @@ func (v Verdict) Outcome() string {
 	return "upstream"
 }
 
-// AllOutcomes returns the classes that a test must have met often.
+// AllOutcomes returns the classes that a test must see often.
 func AllOutcomes() []string {
 	return []string{"vague", AmbiguousHost, "gatehouse_forbidden_default", "gatehouse_forbidden_permission",
 		"gatehouse_denied_no_credential", "object of a device", "object of a host", "object", "device", "upstream"}

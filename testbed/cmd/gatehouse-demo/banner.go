@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// formatBanner returns the text that is printed when the stack is ready: examples to try, and how to stop it.
+// formatBanner returns the text for a ready stack: examples to try, and how to stop.
 func (o *options) formatBanner(s *stack.Stack) string {
 	edge := s.EdgeURL()
 	post := func(id, secret string) string {
@@ -19,7 +19,7 @@ func (o *options) formatBanner(s *stack.Stack) string {
 		end += " STACK=" + o.Stack
 	}
 	rules := " --sidecar " + trimScheme(s.SidecarAdminURL())
-	if s.EdgeKind() == stack.NginxEdge { // which doesn't tell its rules
+	if s.EdgeKind() == stack.NginxEdge { // nginx doesn't report rules
 		rules += " --rules nginx/rules.yaml"
 	} else {
 		rules += " --admin " + trimScheme(s.EnvoyAdminURL())

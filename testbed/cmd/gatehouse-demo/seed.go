@@ -21,7 +21,7 @@ const (
 	readOnlySecret = "read-only-secret"
 
 	products = 1000
-	// bcryptCost is a cost for production: it makes the first request of a device visibly slower than the next.
+	// bcryptCost is a cost for production: the first request of a device is visibly slower than later requests.
 	bcryptCost = 12
 )
 
@@ -50,7 +50,7 @@ func seedRedis(ctx context.Context, redisURL string) error {
 	publisher := publish.New(client)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(2 * runtime.GOMAXPROCS(0)) // half of them compress while the others wait for Redis
+	group.SetLimit(2 * runtime.GOMAXPROCS(0)) // half compress while half wait for Redis
 	for id := 1; id <= products; id++ {
 		group.Go(func() error { return putJSON(ctx, publisher, fmt.Sprintf("/v1/products/%d", id), newProduct(id)) })
 	}
