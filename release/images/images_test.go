@@ -137,8 +137,7 @@ func checkConfig(t *testing.T, img image, oci v1.Image) {
 	}
 }
 
-// checkFiles compares the one layer with the directory, and checks that its owners and modes keep it from changes by
-// other users than root.
+// checkFiles compares the layer with the directory, and checks that owners and modes allow changes by root only.
 func checkFiles(t *testing.T, oci v1.Image, root string) {
 	t.Helper()
 	layers, err := oci.Layers()
@@ -183,7 +182,7 @@ func checkFiles(t *testing.T, oci v1.Image, root string) {
 	}
 }
 
-// checkBOM expects the image's digest, and for each image a part that it must have.
+// checkBOM expects the image's digest, and for each image a required part.
 func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	t.Helper()
 	var bom cdx.BOM
@@ -218,7 +217,7 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	}
 }
 
-// checkDockerfile compares the image with its Dockerfile. It parses the few instructions; it doesn't build.
+// checkDockerfile compares the image with its Dockerfile, by parsing the few instructions, without a build.
 func checkDockerfile(t *testing.T, img image) {
 	t.Helper()
 	want := []string{"FROM scratch", "COPY " + img.name + " /"}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestApart has two children: one that serves, and one that does not.
+// TestApart has two children: one serves, one does not.
 func TestApart(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		if _, err := PinServingThreads(Server{PID: os.Getpid()}); err == nil {

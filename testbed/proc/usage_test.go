@@ -63,8 +63,8 @@ func TestChildrenCount(t *testing.T) {
 	checkClock(t, servers)
 }
 
-// checkClock compares the clock of servers that compute with the result of Read, before and after which it reads the
-// clock: the servers may compute for any time between two readings.
+// checkClock compares the clock of servers that compute with the result of ReadUsage. The clock is read before and
+// after ReadUsage: the servers may compute for any time between two readings.
 func checkClock(t *testing.T, servers []Server) {
 	clock, err := NewClock(servers)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
-// shell starts a child that runs script, and ends it when the test ends.
+// shell starts a child that runs script, and ends the child when the test ends.
 func shell(t *testing.T, script string, onExit func(error)) *process {
 	t.Helper()
 	p, err := start(program{
@@ -100,8 +100,8 @@ func TestProcessIsKilledAfterGrace(t *testing.T) {
 	}
 }
 
-// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither its child nor a worker of nginx, which
-// the child started.
+// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither the child nor a worker of nginx started
+// by the child.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

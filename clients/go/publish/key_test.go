@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
-// TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys to others, which the error names.
+// TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys; the error names the normalized key.
 func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 	for key, want := range map[string]string{
 		"/a/../b": "/b", "/..": "/", "/a/..": "/", "/a/b/..": "/a/", "/a/./b": "/a/b", "/a/.": "/a/", "/a/%2e%2e/b": "/b",
@@ -45,7 +45,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 	}
 }
 
-// TestEscapesAreOneKey: spellings of one escape are one key, for writers and readers.
+// TestEscapesAreOneKey: different spellings of an escape are the same key, for writers and readers.
 func TestEscapesAreOneKey(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for i, key := range []string{"/%c3%a9", "/%C3%A9", "/%C3%a9"} {
@@ -72,8 +72,8 @@ func TestEscapesAreOneKey(t *testing.T) {
 	})
 }
 
-// TestScriptTakesCanonicalKeys deletes objects at random keys by the script alone: it takes exactly those that
-// objectkey.Canonical doesn't change, as readers do.
+// TestScriptTakesCanonicalKeys deletes objects at random keys by the script alone: the script accepts exactly the keys
+// that objectkey.Canonical doesn't change, as readers do.
 func TestScriptTakesCanonicalKeys(t *testing.T) {
 	parts := []string{"/", "?", "&", "&", "&", "=", "a", ":", ".", "]", "]/", "a", "A", "a-", "b", "%", "%c3", "%C3",
 		"%3f", "9", "~", "#de", "-", "!", "#"}

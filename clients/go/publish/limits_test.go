@@ -14,7 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// replaceRecord runs the script for a record with these fields, without the checks of this package.
+// replaceRecord runs the script for a record with the fields, without the checks of package publish.
 func (s server) replaceRecord(t *testing.T, m contract.Member, fields map[string]string) error {
 	t.Helper()
 	args := []any{replace, "0", "beef", m.String(), "0", keys.EventsChannel(), "PUBLISH", ""}

@@ -38,8 +38,8 @@ var (
 	}
 )
 
-// TestRepeatedRequest: a repetition of a request changes nothing, whatever was written meanwhile, and returns what the
-// first one returned.
+// TestRepeatedRequest: a repeated request changes nothing, whatever was written meanwhile, and returns the first
+// result.
 func TestRepeatedRequest(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for _, first := range repetitions {
@@ -90,7 +90,7 @@ func (s server) state(t *testing.T) map[string]string {
 	return state
 }
 
-// TestWhichRequestsAreRemembered: what isn't a repetition is a write of its own.
+// TestWhichRequestsAreRemembered: requests that are no repetitions are writes of their own.
 func TestWhichRequestsAreRemembered(t *testing.T) {
 	longBody, ifNone := map[string]string{"body": strings.Repeat("b", 300)}, map[string]string{"version": "=0"}
 	const id = "0123456789abcdef0123456789abcdef"
@@ -143,7 +143,7 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 	}
 }
 
-// laterBy lets the shard have n more writes, of which the last has an id that ends as id does.
+// laterBy makes n more writes in the shard; the last write has an id that ends as id does.
 func laterBy(n int64, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
@@ -178,7 +178,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRepeatedAfterFailover: a promoted replica remembers the requests that it has, and applies a lost write again.
+// TestRepeatedAfterFailover: a promoted replica remembers the requests that were replicated, and applies a lost write
+// again.
 func TestRepeatedAfterFailover(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), redistest.StartSentinels(t)

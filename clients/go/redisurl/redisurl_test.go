@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Nothing of a URL that can't be read is shown: any of it may be of a password.
+// Nothing of a malformed URL is shown: any part may be a password's.
 func TestParseRefuses(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                                 "scheme: want redis://",

@@ -78,7 +78,7 @@ func devicesOf(name string) (devices []publish.Device, err error) {
 	return devices, err
 }
 
-// TestFilesOfOthers imports other forms, or refuses them with what to do.
+// TestFilesOfOthers imports other forms, or refuses with advice.
 func TestFilesOfOthers(t *testing.T) {
 	s := newShell(t)
 	one := "1 devices: 1 valid, 0 failed; nothing was written\n"
@@ -123,7 +123,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
-// TestQuotedLineEnds: the time for a record of many lines grows with its size, not with its square.
+// TestQuotedLineEnds: the time for a record of many lines grows linearly, not quadratically.
 func TestQuotedLineEnds(t *testing.T) {
 	record := "\"a" + strings.Repeat("\n", maxDeviceLine-100) + "\",x\n"
 	lines, err := newDeviceLines(strings.NewReader("id,secret\n" + strings.Repeat(record, 20) + "b,y\n"))

@@ -17,7 +17,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestErrorsControlNoTerminal: neither can an error that Redis answers, nor the name of a file.
+// TestErrorsControlNoTerminal: errors from Redis and names of files can't control a terminal.
 func TestErrorsControlNoTerminal(t *testing.T) {
 	s := newShell(t)
 	s.redis.SetError("ERR \x1b]52;c;x\a")

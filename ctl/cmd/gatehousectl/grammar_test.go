@@ -55,7 +55,7 @@ func grammar(t *testing.T) *model {
 	return &model{t, parser}
 }
 
-// everything returns the program, the commands, and those that only have others.
+// everything returns the program and all commands, including parents of commands.
 func (m *model) everything() []*kong.Node {
 	nodes := []*kong.Node{m.Model.Node}
 	for i := 0; i < len(nodes); i++ {
@@ -67,7 +67,7 @@ func (m *model) everything() []*kong.Node {
 // flagOf returns a flag of the command itself, nil for none.
 func flagOf(node *kong.Node, name string) *kong.Flag { return findFlag(node.Flags, name) }
 
-// TestCommands: each command has what its users expect. A new one gets it by the tags beside it in run.go.
+// TestCommands: each command has everything that users expect. A new command gets help and examples by tags in run.go.
 func TestCommands(t *testing.T) {
 	m := grammar(t)
 	for _, node := range m.Model.Leaves(false) {
@@ -243,7 +243,7 @@ func TestJSON(t *testing.T) {
 	checkObjects(t, "watch", watched.String(), strings.Count(watched.String(), "\n"))
 }
 
-// checkObjects checks that text is JSON objects with names in snake_case, but for what others have named.
+// checkObjects checks that text is JSON objects with names in snake_case, except names from elsewhere.
 func checkObjects(t *testing.T, command, text string, want int) {
 	t.Helper()
 	names := regexp.MustCompile("^[a-z][a-z0-9]*(_[a-z0-9]+)*$")

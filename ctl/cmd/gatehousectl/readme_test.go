@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestReadme compares what docs/operate.md lists with what there is: flags with variables, and exit codes.
+// TestReadme compares docs/operate.md with the program: flags with variables, and exit codes.
 func TestReadme(t *testing.T) {
 	source, err := os.ReadFile("../../../docs/operate.md")
 	if err != nil {

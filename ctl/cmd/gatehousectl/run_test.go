@@ -30,7 +30,7 @@ func newShell(t *testing.T) *shell {
 	return &shell{t, server, map[string]string{"GATEHOUSE_REDIS": "redis://" + server.Addr()}}
 }
 
-// result is what one run did.
+// result is the result of a run.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -43,7 +43,7 @@ func (s *shell) run(stdin string, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// ok runs what must go well, in silence but for its output.
+// ok runs a command that must succeed, with output on stdout only.
 func (s *shell) ok(stdin string, args ...string) string {
 	s.t.Helper()
 	r := s.run(stdin, args...)

@@ -19,7 +19,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// onTerminal runs commands on a terminal of this size, and returns what it got so far.
+// onTerminal runs commands on a terminal of the given size, and returns the output so far.
 func onTerminal(t *testing.T, columns, rows uint16) (tty *os.File, shown *logbuffer.Buffer) {
 	t.Helper()
 	ours, tty, err := pty.Open()
@@ -144,7 +144,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestProgressOnTerminal: an import shows how far it is on a terminal only, and removes it.
+// TestProgressOnTerminal: an import shows progress on a terminal only, and removes the progress at the end.
 func TestProgressOnTerminal(t *testing.T) {
 	s := newShell(t)
 	file := s.file("devices.csv", "id,secret\na,secret\nb,\n")

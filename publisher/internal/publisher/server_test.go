@@ -84,7 +84,7 @@ type server struct {
 	log     *logged
 }
 
-// logged is a log that can be read while it is written.
+// logged is a log that can be read while being written.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -167,7 +167,7 @@ func (s *server) do(t *testing.T, method, target string, h headers, body string)
 
 var text = headers{"Content-Type": "text/plain"}
 
-// TestObject: what is put comes back by get, in the form that put takes, and is gone after a delete.
+// TestObject: get returns a stored object in the form that put takes; after a delete, the object is gone.
 func TestObject(t *testing.T) {
 	s := start(t)
 	const target = "/v1/objects/v1/products/42?b=2&a=1"
@@ -367,7 +367,7 @@ func TestConditions(t *testing.T) {
 	if got := s.do(t, "DELETE", target, shop.with(headers{"If-Match": now}), ""); got.status != 200 {
 		t.Errorf("delete: %d %s", got.status, got.body)
 	}
-	// Of writers that read the same object, one writes.
+	// If several writers have read the same object, only one writes.
 	created := put(nil, "c").header.Get("ETag")
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -515,7 +515,7 @@ not JSON
 	}
 }
 
-// TestRawPath: the key is the path as it was sent, also with characters that URLs should have escaped.
+// TestRawPath: the key is the path as sent, also with characters that URLs should have escaped.
 func TestRawPath(t *testing.T) {
 	s := start(t)
 	for _, path := range []string{"/v1/products/a|b", `/v1/products/"^{}<>` + "`", "/v1/products/%3fA|%C3%A9"} {
@@ -912,7 +912,7 @@ func TestSpelledFields(t *testing.T) {
 	}
 }
 
-// TestRedis: a full Redis, one that is away, and one with another number of shards.
+// TestRedis: a full Redis, an unreachable Redis, and a Redis with a different number of shards.
 func TestRedis(t *testing.T) {
 	s := start(t)
 	const target = "/v1/objects/v1/products/1"
@@ -955,7 +955,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// TestTeams: the file is read again when it changes; a bad one changes nothing.
+// TestTeams: the file is read again after a change; a bad file changes nothing.
 func TestTeams(t *testing.T) {
 	s := start(t)
 	s.teams.interval = time.Millisecond
@@ -1004,7 +1004,7 @@ func TestTeams(t *testing.T) {
 	}
 }
 
-// TestDeleteVersion: a late delete with a version of its own deletes nothing newer, and a misspelt header never
+// TestDeleteVersion: a late delete with a version of its own deletes nothing newer, and a misspelt header never deletes
 // another object.
 func TestDeleteVersion(t *testing.T) {
 	s := start(t)
@@ -1035,7 +1035,7 @@ func TestDeleteVersion(t *testing.T) {
 	}
 }
 
-// TestFields: a field that is empty or comes twice is refused: what was meant for one device must not be for all.
+// TestFields: an empty or repeated field is refused: an object meant for a single device must not be for all devices.
 func TestFields(t *testing.T) {
 	s := start(t)
 	for name, value := range map[string]string{

@@ -97,8 +97,8 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestSlowSenders: large bodies that don't come take their team's turns only, and only until they end; small ones, and
-// batches of which little has come, take none.
+// TestSlowSenders: large bodies that don't arrive take only their team's turns, and only until their end. Small bodies,
+// and batches with little received, take none.
 func TestSlowSenders(t *testing.T) {
 	s := start(t)
 	turns := s.teams.findTeam(tokenOf("shop")).turns
@@ -208,7 +208,8 @@ func TestTurnsEnd(t *testing.T) {
 	}
 }
 
-// TestTurnsOfBatch: a part of a batch takes its turn once it is large, in the memory that it needs at most.
+// TestTurnsOfBatch: a part of a batch takes a turn as soon as the part is large, for the part's largest possible
+// memory.
 func TestTurnsOfBatch(t *testing.T) {
 	s := start(t)
 	team := s.teams.findTeam(tokenOf("shop"))

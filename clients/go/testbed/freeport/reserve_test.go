@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestReserved: an address that was returned is reserved against other processes that look for one, and its program can
-// listen on it, repeatedly.
+// TestReserved: a returned address is reserved against other processes that look for an address, and the owner can
+// listen on the address, repeatedly.
 func TestReserved(t *testing.T) {
 	address, err := FindAddress()
 	if err != nil {
@@ -39,7 +39,7 @@ func TestReserved(t *testing.T) {
 }
 
 // TestProbeLeavesNoListener: the owner can listen right after a probe, also while this process starts children, which
-// have copies of its sockets until they execute their programs.
+// have copies of the process's sockets until they execute their programs.
 func TestProbeLeavesNoListener(t *testing.T) {
 	var children sync.WaitGroup
 	done := make(chan struct{})
