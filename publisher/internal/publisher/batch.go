@@ -160,8 +160,8 @@ func (c *call) extendDeadlines() {
 	control.SetWriteDeadline(time.Now().Add(answerTimeout + bodyTimeout))
 }
 
-// readPart reads the next part, after n lines. more is false at the end of the body. p is the reason why nothing more can
-// be read.
+// readPart reads the next part, after n lines. more is false at the end of the body. p is the reason why nothing more
+// can be read.
 func (c *call) readPart(ctx context.Context, lines *bufio.Reader, n int) (part []batchWrite, more bool, p *problem) {
 	more = true
 	for size := 0; more && len(part) < min(partLines, c.team.limiter.Burst()) && size < partBytes; {
