@@ -145,7 +145,7 @@ func newPrepared(ctx context.Context, o Object, request string) prepared {
 		b.fail(err)
 		return b
 	}
-	bodies, err := encode(o.Body, o.ContentType)
+	bodies, err := encodeBody(o.Body, o.ContentType)
 	if err != nil {
 		b.fail(err)
 		return b
@@ -236,7 +236,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	}
 	for n, s := range states {
 		if s.exists && !purged[of[n].member.ID] {
-			if of[n].result.Receipt, err = p.repeated(ctx, members[n].ID, of[n].request); err == nil {
+			if of[n].result.Receipt, err = p.readReceipt(ctx, members[n].ID, of[n].request); err == nil {
 				of[n].done = true
 			} else if errors.Is(err, ErrNotFound) {
 				of[n].fail(ErrExists)
