@@ -27,10 +27,10 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
-	"github.com/gatehouse/gatehouse/testbed/apart"
 	"github.com/gatehouse/gatehouse/testbed/http2conn"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
+	"github.com/gatehouse/gatehouse/testbed/vhosts"
 )
 
 // TestVirtualHostsAreApart sends random requests, by HTTP/1 and HTTP/2, to edges with random virtual hosts, and
@@ -57,9 +57,9 @@ func TestVirtualHostsAreApart(t *testing.T) {
 		})
 	}
 	t.Logf("%d configurations of %d requests in %.0f s: %v", configs, cases, time.Since(begin).Seconds(), all.counts)
-	for _, outcome := range apart.Outcomes() {
+	for _, outcome := range vhosts.AllOutcomes() {
 		// Of few configurations, none may have an outcome. Proxies refuse many ambiguous hosts themselves.
-		if n := all.counts[outcome]; configs > 30 && outcome != apart.AmbiguousHost && n < configs*cases/1000 {
+		if n := all.counts[outcome]; configs > 30 && outcome != vhosts.AmbiguousHost && n < configs*cases/1000 {
 			t.Errorf("%s: %d, the test shows little", outcome, n)
 		}
 	}
@@ -118,7 +118,7 @@ func (c *tally) add(outcome string) {
 type apartEdge struct {
 	*edge
 	seed       uint64
-	config     *apart.Config
+	config     *vhosts.Config
 	namespaces [2]string // the edge's, and another one of the same Redis
 	address    string
 	address2   string // for HTTP/2
@@ -128,7 +128,7 @@ type apartEdge struct {
 func startApart(t *testing.T, seed uint64, opts stack.Options) *apartEdge {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 0))
-	w := &apartEdge{seed: seed, config: apart.New(r), namespaces: [2]string{"", "team"}}
+	w := &apartEdge{seed: seed, config: vhosts.NewConfig(r), namespaces: [2]string{"", "team"}}
 	if r.IntN(2) == 0 {
 		w.namespaces = [2]string{"team", ""}
 	}
@@ -162,9 +162,9 @@ func (w *apartEdge) fill(ctx context.Context, url string) error {
 	for i, namespace := range w.namespaces {
 		p := publish.New(client, publish.Namespace(namespace))
 		for id, permissions := range w.config.Devices {
-			device := publish.Device{ID: id, Secret: apart.Secret(id), Permissions: permissions, Cost: 4}
+			device := publish.Device{ID: id, Secret: vhosts.DeviceSecret(id), Permissions: permissions, Cost: 4}
 			if i > 0 {
-				device.Secret, device.Permissions = "another", apart.Permissions()
+				device.Secret, device.Permissions = "another", vhosts.AllPermissions()
 			}
 			if _, err := p.PutDevice(ctx, device); err != nil {
 				return err
@@ -181,7 +181,7 @@ func (w *apartEdge) fill(ctx context.Context, url string) error {
 		}
 		r := rand.New(rand.NewPCG(w.seed, 1))
 		for range 200 {
-			if key := w.config.Judge(w.config.Request(r)).Key; key != "" {
+			if key := w.config.JudgeRequest(w.config.RandomRequest(r)).Key; key != "" {
 				keys = append(keys, key)
 			}
 		}
@@ -197,7 +197,7 @@ const ownHeader = "x-virtual-host"
 // routes gives Envoy's route configuration the same virtual hosts, and makes Envoy close connections at once.
 func (w *apartEdge) routes(c *stack.Config) error {
 	var hosts []any
-	for name, domains := range w.config.Domains() {
+	for name, domains := range w.config.DomainsByHost() {
 		name = "(" + name + ")"
 		hosts = append(hosts, dict{"name": name, "domains": domains,
 			"routes":                 []any{dict{"match": dict{"prefix": "/"}, "route": dict{"cluster": "upstream"}}},
@@ -218,7 +218,7 @@ func (w *apartEdge) compare(ctx context.Context, cases int, all *tally) error {
 			c := &apartClient{edge: w}
 			defer c.close()
 			for n := i; n < cases && ctx.Err() == nil; n += clients {
-				q := w.config.Request(r)
+				q := w.config.RandomRequest(r)
 				f := form(r.IntN(int(forms)))
 				if f == absolute && (len(q.Hosts) == 0 || q.Hosts[0] == "" || strings.ContainsAny(q.Hosts[0], "/ \x01%")) {
 					f = usual // there the host would be no part of the target
@@ -254,7 +254,7 @@ func (f form) String() string {
 var lastDot = regexp.MustCompile(`\.(:.*)?$`)
 
 // read returns a request as the proxy reads it.
-func (w *apartEdge) read(q apart.Request, f form) apart.Request {
+func (w *apartEdge) read(q vhosts.Request, f form) vhosts.Request {
 	hosts := slices.Clone(q.Hosts)
 	for i := range hosts {
 		hosts[i] = strings.Trim(hosts[i], " ")
@@ -298,14 +298,14 @@ func (c *apartClient) close() {
 var errDiffers = errors.New("the answer differs")
 
 // check sends a request, and returns its outcome, or an error if that isn't what is wanted.
-func (c *apartClient) check(q apart.Request, f form) (outcome string, err error) {
+func (c *apartClient) check(q vhosts.Request, f form) (outcome string, err error) {
 	w := c.edge
-	want := w.config.Judge(w.read(q, f))
+	want := w.config.JudgeRequest(w.read(q, f))
 	a, err := c.send(q, f)
 	if err != nil {
 		return "", err
 	}
-	got := apart.Verdict{}
+	got := vhosts.Verdict{}
 	if got.Status = a.status; a.status == 200 {
 		got.Status = 0
 		var body struct {
@@ -334,14 +334,14 @@ func (c *apartClient) check(q apart.Request, f form) (outcome string, err error)
 	if refused := a.status == 0 || a.status == 400 || a.status == 403; refused && !plain {
 		return "refused", nil
 	}
-	if why := w.config.Differs(want, got); why != "" {
+	if why := w.config.FindDifference(want, got); why != "" {
 		return "", fmt.Errorf("%w in %s: %d %s, %s; want %s", errDiffers, why, a.status, a.body, got, want)
 	}
 	return want.Outcome(), nil
 }
 
 // send returns the answer; a status of 0 means that the edge ended the connection or stream.
-func (c *apartClient) send(q apart.Request, f form) (answer, error) {
+func (c *apartClient) send(q vhosts.Request, f form) (answer, error) {
 	for {
 		fresh, err := c.connect(f)
 		if err != nil {
@@ -378,7 +378,7 @@ func (c *apartClient) connect(f form) (fresh bool, err error) {
 }
 
 // exchange sends a request once, and reports whether the connection can be used again.
-func (c *apartClient) exchange(q apart.Request, f form) (a answer, keep bool, err error) {
+func (c *apartClient) exchange(q vhosts.Request, f form) (a answer, keep bool, err error) {
 	if f >= frames {
 		return c.exchange2(q, f)
 	}
@@ -412,7 +412,7 @@ func (c *apartClient) exchange(q apart.Request, f form) (a answer, keep bool, er
 	return answer{response.StatusCode, response.Header, string(body)}, err == nil && !response.Close, err
 }
 
-func (c *apartClient) exchange2(q apart.Request, f form) (a answer, keep bool, err error) {
+func (c *apartClient) exchange2(q vhosts.Request, f form) (a answer, keep bool, err error) {
 	if err := c.two.SetDeadline(time.Now().Add(patience)); err != nil {
 		return a, false, err
 	}
@@ -424,10 +424,10 @@ func (c *apartClient) exchange2(q apart.Request, f form) (a answer, keep bool, e
 		}
 		fields = append(fields, [2]string{name, host})
 	}
-	if err := c.two.Headers(c.stream, true, append(fields, q.Headers...)...); err != nil {
+	if err := c.two.SendHeaders(c.stream, true, append(fields, q.Headers...)...); err != nil {
 		return a, false, err
 	}
-	got, err := c.two.Read(c.stream)
+	got, err := c.two.ReadAnswer(c.stream)
 	c.stream += 2
 	return answer{status: got.Status, body: string(got.Content)}, err == nil, err
 }

@@ -232,7 +232,7 @@ func costly() map[string][][2]string {
 // refusals.
 func TestNothingCostsMuch(t *testing.T) {
 	long(t, "TestNothingCostsMuch of package edge")
-	bare, err := freeport.Address()
+	bare, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ rules:
 		if _, _, err := f.send(together, headers); err != nil {
 			t.Fatal(err)
 		}
-		before, err := proc.Read(server)
+		before, err := proc.ReadUsage(server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ rules:
 		if err != nil {
 			t.Fatal(err)
 		}
-		after, err := proc.Read(server)
+		after, err := proc.ReadUsage(server)
 		if err != nil {
 			t.Fatal(err)
 		}

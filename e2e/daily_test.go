@@ -66,7 +66,7 @@ func TestRenewedCertificate(t *testing.T) {
 		return client
 	}
 	first := renew()
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (e *edge) connect() *http2conn.Conn {
 
 // request sends the request of a device on a stream.
 func request(c *http2conn.Conn, stream uint32, path, device, secret string) error {
-	return c.Headers(stream, true, [2]string{":method", "GET"}, [2]string{":scheme", "http"}, [2]string{":path", path},
+	return c.SendHeaders(stream, true, [2]string{":method", "GET"}, [2]string{":scheme", "http"}, [2]string{":path", path},
 		[2]string{":authority", "edge"},
 		[2]string{"x-device-id", device}, [2]string{"x-device-token", secret})
 }
@@ -95,7 +95,7 @@ func resetThenAnswered(t *testing.T, e *edge) {
 			return nil
 		})
 		e.signals(e.SignalEdge(syscall.SIGCONT))
-		if a, err := c.Read(3); err != nil || a.Status != want {
+		if a, err := c.ReadAnswer(3); err != nil || a.Status != want {
 			t.Fatalf("round %d: got %d, %v; want %d", round, a.Status, err, want)
 		}
 	}
@@ -119,7 +119,7 @@ func resetsLeavePlaces(t *testing.T, e *edge) {
 		if err := request(c, last, "/open", "resets", "secret"); err != nil {
 			t.Fatal(err)
 		}
-		if a, err := c.Read(last); err != nil || a.Status != 200 { // the edge has read all
+		if a, err := c.ReadAnswer(last); err != nil || a.Status != 200 { // the edge has read all
 			t.Fatalf("got %d, %v; want 200", a.Status, err)
 		}
 		_ = c.Close()

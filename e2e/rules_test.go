@@ -298,7 +298,7 @@ func (l *listeners) replace(rules ...string) {
 // startTwo starts an Envoy with two listeners.
 func startTwo(t *testing.T, opts stack.Options, first, second string) (*edge, *listeners) {
 	t.Helper()
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

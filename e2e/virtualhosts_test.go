@@ -172,10 +172,10 @@ func (e *edge) http2(path string, lines []string, hosts ...[2]string) answer {
 		e.t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.Headers(1, true, fields...); err != nil {
+	if err := c.SendHeaders(1, true, fields...); err != nil {
 		e.t.Fatal(err)
 	}
-	got, err := c.Read(1)
+	got, err := c.ReadAnswer(1)
 	if err != nil {
 		return answer{body: err.Error()}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestReadme: the README's example is the one that package publish runs.
+// TestReadme: the README's example is package publish's tested example.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -27,8 +27,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestOutside: a program of another module that requires only this one builds with the Go of this module's go line, by
-// the modules here, and has none in its graph that only the product needs.
+// TestOutside: a program of another module that requires only this module builds with the Go of this module's go line,
+// by the modules here. The module graph has no module that only the product needs.
 func TestOutside(t *testing.T) {
 	module, err := os.ReadFile("go.mod")
 	if err != nil {

@@ -219,13 +219,13 @@ func (c *prober) send2(p *probe, ask string) string {
 	}
 	stream := c.stream
 	c.stream += 2
-	err := c.two.Headers(stream, p.body == "" && p.upgrade == "", fields...)
+	err := c.two.SendHeaders(stream, p.body == "" && p.upgrade == "", fields...)
 	if err == nil && p.body != "" {
 		err = c.two.Framer.WriteData(stream, true, []byte(p.body))
 	}
 	var answer *http2conn.Answer
 	if err == nil {
-		answer, err = c.two.Read(stream)
+		answer, err = c.two.ReadAnswer(stream)
 	}
 	if err != nil || p.upgrade != "" {
 		_ = c.two.Close()

@@ -344,7 +344,7 @@ func listens(port int) bool {
 func reservePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {
-		address, err := freeport.Address()
+		address, err := freeport.FindAddress()
 		check(t, err)
 		_, text, err := net.SplitHostPort(address)
 		check(t, err)

@@ -67,10 +67,10 @@ func newAuthority(r *run) (a *authority, err error) {
 	a.steady = func(since time.Duration) bool {
 		return mood(a.mood.Load()) == well && a.wellSince+recovered < since
 	}
-	if a.address, err = freeport.Address(); err != nil {
+	if a.address, err = freeport.FindAddress(); err != nil {
 		return nil, err
 	}
-	a.invalidates, err = freeport.Address()
+	a.invalidates, err = freeport.FindAddress()
 	return a, err
 }
 

@@ -251,11 +251,11 @@ func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 		opts.RedisURL = r.breaker.url()
 		return nil
 	}
-	redisAddress, err := freeport.Address()
+	redisAddress, err := freeport.FindAddress()
 	if err != nil {
 		return err
 	}
-	linkAddress, err := freeport.Address()
+	linkAddress, err := freeport.FindAddress()
 	if err != nil {
 		return err
 	}

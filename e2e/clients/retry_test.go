@@ -376,11 +376,11 @@ func startPublisher(t *testing.T, redisURL, namespace string) string {
 	if err := os.WriteFile(teams, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, err := freeport.Address()
+	admin, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,12 +23,12 @@ func (c conn2) headers(stream uint32, end bool, fields ...field) error {
 	for _, f := range fields {
 		pairs = append(pairs, [2]string{f.name, f.value})
 	}
-	return c.Headers(stream, end, pairs...)
+	return c.SendHeaders(stream, end, pairs...)
 }
 
 // read returns the answer on a stream.
 func (c conn2) read(stream uint32) (*response, error) {
-	a, err := c.Read(stream)
+	a, err := c.ReadAnswer(stream)
 	r := &response{version: "HTTP/2", framing: "stream", status: a.Status, content: a.Content, interim: a.Interim}
 	for _, f := range a.Fields {
 		r.fields = append(r.fields, field{f.Name, f.Value})

@@ -106,7 +106,7 @@ func (r *run) http2Streams(ctx context.Context, draw *rand.Rand) {
 	if closed {
 		settings = []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}}
 	}
-	c, err := http2conn.Over(conn, waiting, settings...)
+	c, err := http2conn.NewConn(conn, waiting, settings...)
 	if err != nil {
 		return
 	}
@@ -142,7 +142,7 @@ func (r *run) http2Stream(c *http2conn.Conn, s *sent, draw *rand.Rand) error {
 	end := draw.IntN(4)
 	fields := append([][2]string{{":method", s.method}, {":scheme", "http"}, {":path", s.path},
 		{":authority", "edge"}}, s.headers()...)
-	err := c.Headers(s.id, end > 0, fields...)
+	err := c.SendHeaders(s.id, end > 0, fields...)
 	if end == 0 && draw.IntN(3) > 0 { // a body
 		err = errors.Join(err, c.Framer.WriteData(s.id, draw.IntN(2) == 0, make([]byte, draw.IntN(8192))))
 	}
@@ -174,7 +174,7 @@ func (r *run) http2Answer(c *http2conn.Conn, s sent) {
 	var a *http2conn.Answer
 	err := error(http2conn.Ended{Frame: "GOAWAY"})
 	for ended := (http2conn.Ended{}); errors.As(err, &ended) && ended.Frame == "GOAWAY"; { // earlier streams go on
-		a, err = c.Read(s.id)
+		a, err = c.ReadAnswer(s.id)
 	}
 	if err != nil {
 		r.took(s.request, 0, "")

@@ -213,13 +213,13 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 			}
 			defer func() { _ = conn.Close() }()
 			var err error
-			if c, err = http2conn.Over(conn, patience); err != nil {
+			if c, err = http2conn.NewConn(conn, patience); err != nil {
 				r.t.Fatal(err)
 			}
 		}
 		fields := append([][2]string{{":method", q.method}, {":scheme", "http"}, {":path", q.path},
 			{":authority", "edge"}}, q.headers()...)
-		if err := c.Headers(stream, true, fields...); err != nil {
+		if err := c.SendHeaders(stream, true, fields...); err != nil {
 			r.t.Fatal(err)
 		}
 	}

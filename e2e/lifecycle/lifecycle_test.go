@@ -157,7 +157,7 @@ func (r *run) start(workers int) {
 	if path := os.Getenv("LIFECYCLE_WASM"); path != "" {
 		opts.WasmPath = path
 	}
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		r.t.Fatal(err)
 	}

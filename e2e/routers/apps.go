@@ -138,7 +138,7 @@ func configureNginx(source, dir, port string) error {
 // freePorts returns loopback ports on which nothing listens.
 func freePorts(n int) (ports []string, err error) {
 	for range n {
-		address, err := freeport.Address()
+		address, err := freeport.FindAddress()
 		if err != nil {
 			return nil, err
 		}

@@ -179,10 +179,10 @@ func (c *connection2) exchange(s spelling, router string) (answer, bool, error) 
 	}
 	stream := c.stream
 	c.stream += 2
-	if err := c.Headers(stream, true, fields...); err != nil {
+	if err := c.SendHeaders(stream, true, fields...); err != nil {
 		return answer{}, false, err
 	}
-	a, err := c.Read(stream)
+	a, err := c.ReadAnswer(stream)
 	return newAnswer(a.Status, a.Get, a.Content), true, err
 }
 

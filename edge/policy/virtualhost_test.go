@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/testbed/apart"
+	"github.com/gatehouse/gatehouse/testbed/vhosts"
 )
 
 const twoHosts = `{
@@ -380,10 +380,10 @@ func TestVirtualHostsAreApart(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	count := map[string]int{}
 	for n := 0; n < cases; {
-		c := apart.New(r)
+		c := vhosts.NewConfig(r)
 		m := newMemory()
 		m.state.ObjectBuckets, m.guard = 1<<30, 1
-		m.state.Permissions = apart.Permissions()
+		m.state.Permissions = vhosts.AllPermissions()
 		for id, permissions := range c.Devices {
 			v := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
 			for i, name := range m.state.Permissions {
@@ -391,7 +391,7 @@ func TestVirtualHostsAreApart(t *testing.T) {
 					v.Permissions |= 1 << i
 				}
 			}
-			m.verdict(id, apart.Secret(id), v)
+			m.verdict(id, vhosts.DeviceSecret(id), v)
 		}
 		for key := range c.Objects {
 			m.putVersion(key, now-5000, 0, `"v1"`, false)
@@ -399,10 +399,10 @@ func TestVirtualHostsAreApart(t *testing.T) {
 		e := newEngine(t, m, c.Rules())
 		for range 200 {
 			n++
-			q := c.Request(r)
-			want := c.Judge(q)
+			q := c.RandomRequest(r)
+			want := c.JudgeRequest(q)
 			d, rule := atHost(t, e, m, q.Target, q.Hosts, q.Headers...)
-			got := apart.Verdict{Virtual: want.Virtual, Rule: "none", Device: d.Device, Key: d.Key}
+			got := vhosts.Verdict{Virtual: want.Virtual, Rule: "none", Device: d.Device, Key: d.Key}
 			if rule != NoRule {
 				got.Rule = e.config.RuleName(rule)
 			}
@@ -415,14 +415,14 @@ func TestVirtualHostsAreApart(t *testing.T) {
 			case d.Action == Reply:
 				got.Status, got.Reason = d.Status, d.Details()
 			}
-			if why := c.Differs(want, got); why != "" {
+			if why := c.FindDifference(want, got); why != "" {
 				t.Fatalf("seed %d: %s\n%+v: got %s; want %s: %s", seed, c.Rules(), q, got, want, why)
 			}
 			count[want.Outcome()]++
 		}
 	}
 	t.Logf("seed %d: %v", seed, count)
-	for _, outcome := range apart.Outcomes() {
+	for _, outcome := range vhosts.AllOutcomes() {
 		if count[outcome] < cases/400 {
 			t.Errorf("%s: %d of %d, the test shows little", outcome, count[outcome], cases)
 		}

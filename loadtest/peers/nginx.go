@@ -26,7 +26,7 @@ func StartNginx(ctx context.Context, dir string, workers int, origin, auth strin
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		return nil, err
 	}

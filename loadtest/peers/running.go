@@ -49,7 +49,7 @@ func (r *Running) Stop() error { return r.process.Stop() }
 
 // StartGo runs a service of package service.
 func StartGo(ctx context.Context, dir, kind string) (*Running, error) {
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		return nil, err
 	}

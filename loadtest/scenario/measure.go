@@ -53,7 +53,7 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	if err != nil {
 		return row, err
 	}
-	clients, err := proc.Read(t.clients)
+	clients, err := proc.ReadUsage(t.clients)
 	if err != nil {
 		return row, err
 	}
@@ -63,11 +63,11 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	if err != nil {
 		return row, err
 	}
-	after, err := proc.Read(t.servers)
+	after, err := proc.ReadUsage(t.servers)
 	if err != nil {
 		return row, err
 	}
-	clientsAfter, err := proc.Read(t.clients)
+	clientsAfter, err := proc.ReadUsage(t.clients)
 	if err != nil {
 		return row, err
 	}
@@ -85,7 +85,7 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 		Client: c.busy, Servers: u.Busy, Machine: u.Machine / float64(runtime.NumCPU()), Others: row.Others,
 		Locked: locked, Lost: float64(u.Lost) / float64(c.answers), Held: c.held,
 	}
-	row.Bottleneck, row.ClientBound = l.Bottleneck(), l.ClientBound()
+	row.Bottleneck, row.ClientBound = l.FindBottleneck(), l.ClientBound()
 	row.HitRatio, err = hits(ctx)
 	return row, err
 }
@@ -107,7 +107,7 @@ func begin(ctx context.Context, t target) (before proc.Reading,
 			return last.ratio(first), nil
 		}
 	}
-	before, err = proc.Read(t.servers)
+	before, err = proc.ReadUsage(t.servers)
 	return before, hits, err
 }
 

@@ -117,7 +117,7 @@ func (b *bench) nginxMemory() (master workerMemory, workers []workerMemory, err 
 		return master, nil, err
 	}
 	for _, pid := range append(pids, b.EdgePID()) {
-		mappings, err := proc.Mappings(pid)
+		mappings, err := proc.ReadMappings(pid)
 		if err != nil {
 			return master, nil, err
 		}

@@ -39,7 +39,7 @@ func TestGoHeapIsFound(t *testing.T) {
 	for i := range block {
 		block[i] = 1
 	}
-	all, err := proc.Mappings(os.Getpid())
+	all, err := proc.ReadMappings(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const (
 func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	var nothing, everything, hosted string
 	for _, address := range []*string{&nothing, &everything, &hosted} {
-		if *address, err = freeport.Address(); err != nil {
+		if *address, err = freeport.FindAddress(); err != nil {
 			return err
 		}
 	}

@@ -122,7 +122,7 @@ func (wo worldOptions) onEnvoy() bool {
 }
 
 func (w *world) listener(l worldListener) (peers.Listener, error) {
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		return peers.Listener{}, err
 	}
@@ -220,7 +220,7 @@ func (w *world) apart() (together func() error, err error) {
 	for _, r := range w.services {
 		rest = append(rest, r.Server().PID)
 	}
-	return proc.Apart(w.proxy(), rest...)
+	return proc.PinServingThreads(w.proxy(), rest...)
 }
 
 // beside returns a listener of the same Envoy or nginx as a target, with the services behind it.

@@ -14,10 +14,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// part is a component of an image with its own version.
+// part is a versioned component of an image.
 type part struct {
 	name, version string
-	purl          string // package URL; empty where there is none
+	purl          string // package URL, or empty
 }
 
 // writeBOM writes a CycloneDX bill of materials: the parts with their versions, and the files with their digests.
@@ -82,8 +82,8 @@ func fileComponents(root string) ([]cdx.Component, error) {
 	return components, err
 }
 
-// sorted returns parts by name, each once.
-func sorted(parts []part) []part {
+// sortParts returns parts by name, each once.
+func sortParts(parts []part) []part {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.name+"@"+a.version, b.name+"@"+b.version) })
 	return slices.Compact(parts)
 }

@@ -7,24 +7,23 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// nonRoot is the user of both programs. They share a user, since the sockets between them have mode 0600. The number is
-// that of distroless images.
+// nonRoot is the user of both programs, which share sockets of mode 0600. Distroless images use the same number.
 const nonRoot = "65532:65532"
 
-// image is one image without its files.
+// image describes an image without the files.
 type image struct {
-	name        string // directory of its files, and last part of its name
+	name        string // directory of the files, and last part of the image's name
 	title       string
 	description string
 	config      v1.Config // without labels
 	contents    func(root, arch string) ([]part, error)
 }
 
-// images are all images. The Dockerfiles have the same settings; TestDockerfiles compares them.
+// images lists all images. The Dockerfiles have the same settings; TestDockerfiles compares them.
 var images = []image{
 	{
-		// Istio's agent takes the module from the last layer of an image, the file plugin.wasm, so this one brings both in
-		// one version. The dynamic module is for the image's architecture.
+		// Istio's agent takes the module from the file plugin.wasm in the last layer of an image: this image has sidecar and
+		// module of the same version. The dynamic module is for the image's architecture.
 		name: "sidecar", title: "gatehouse-sidecar",
 		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and " +
 			"the filter's modules.",
@@ -54,12 +53,12 @@ var images = []image{
 		config: v1.Config{
 			User: nonRoot, Env: []string{"PATH=/usr/sbin"},
 			Entrypoint: []string{"/usr/sbin/nginx", "-e", "stderr", "-g", "daemon off;"},
-			StopSignal: "SIGQUIT", // nginx ends after the answers to the requests that it has
+			StopSignal: "SIGQUIT", // nginx ends after answering the pending requests
 		},
 		contents: nginxParts,
 	},
 	{
-		// The format that Istio and Envoy Gateway accept for a module: one layer with /plugin.wasm, and no command.
+		// The format that Istio and Envoy Gateway accept for a module: a single layer with /plugin.wasm, and no command.
 		name: "module", title: "gatehouse-module",
 		description: "The filter's module as /plugin.wasm, for Istio's WasmPlugin and Envoy Gateway's EnvoyExtensionPolicy.",
 		contents:    goParts(wasmModule),
@@ -68,14 +67,14 @@ var images = []image{
 
 var wasmModule = target{goos: "wasip1", goarch: "wasm", dir: "./wasm-filter"}
 
-// reference returns the image's name in its archive; users push it under another one.
-func (img image) reference() string { return "localhost/" + img.title + ":dev" }
+// archiveReference returns the image's name in the archive; users push the image under another name.
+func (img image) archiveReference() string { return "localhost/" + img.title + ":dev" }
 
-func (img image) archive() string { return img.title + ".tar" }
-func (img image) bom() string     { return img.title + ".cdx.json" }
+func (img image) archiveName() string { return img.title + ".tar" }
+func (img image) bomName() string     { return img.title + ".cdx.json" }
 
-// labels returns the annotations that OCI defines.
-func (img image) labels(from source) map[string]string {
+// ociLabels returns the annotations defined by OCI.
+func (img image) ociLabels(from source) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       img.title,
 		"org.opencontainers.image.description": img.description,
@@ -96,16 +95,15 @@ func (img image) configFile(arch string, from source) (*v1.ConfigFile, error) {
 	file.OS, file.Architecture = "linux", arch
 	file.Created = v1.Time{Time: from.created}
 	file.Config = *img.config.DeepCopy()
-	file.Config.Labels = img.labels(from)
+	file.Config.Labels = img.ociLabels(from)
 	return file, nil
 }
 
-func (img image) history(from source) v1.History {
+func (img image) layerHistory(from source) v1.History {
 	return v1.History{Created: v1.Time{Time: from.created}, CreatedBy: "COPY " + img.name + " /"}
 }
 
-// emptyOCI returns an image without layers whose manifest and configuration have OCI's media types rather than
-// Docker's.
+// emptyOCI returns an image without layers. Manifest and configuration have OCI's media types, not Docker's.
 func emptyOCI() v1.Image {
 	return mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 }

@@ -38,12 +38,12 @@ func TestImages(t *testing.T) {
 	first, second := built(t, "077"), built(t, "022")
 	for _, img := range images {
 		t.Run(img.name, func(t *testing.T) {
-			for _, name := range []string{img.archive(), img.bom()} {
+			for _, name := range []string{img.archiveName(), img.bomName()} {
 				if a, b := read(t, first, name), read(t, second, name); a != b {
 					t.Errorf("%s differs between two builds", name)
 				}
 			}
-			oci := unpack(t, filepath.Join(first, img.archive()))
+			oci := unpack(t, filepath.Join(first, img.archiveName()))
 			checkConfig(t, img, oci)
 			checkFiles(t, oci, filepath.Join(first, img.name))
 			checkBOM(t, img, first, oci)
@@ -137,8 +137,7 @@ func checkConfig(t *testing.T, img image, oci v1.Image) {
 	}
 }
 
-// checkFiles compares the one layer with the directory, and checks that its owners and modes keep it from changes by
-// other users than root.
+// checkFiles compares the layer with the directory, and checks that owners and modes allow changes by root only.
 func checkFiles(t *testing.T, oci v1.Image, root string) {
 	t.Helper()
 	layers, err := oci.Layers()
@@ -183,11 +182,11 @@ func checkFiles(t *testing.T, oci v1.Image, root string) {
 	}
 }
 
-// checkBOM expects the image's digest, and for each image a part that it must have.
+// checkBOM expects the image's digest, and for each image a required part.
 func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	t.Helper()
 	var bom cdx.BOM
-	if err := json.Unmarshal([]byte(read(t, dir, img.bom())), &bom); err != nil {
+	if err := json.Unmarshal([]byte(read(t, dir, img.bomName())), &bom); err != nil {
 		t.Fatal(err)
 	}
 	digest, err := oci.Digest()
@@ -197,7 +196,7 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	if got := (*bom.Metadata.Component.Hashes)[0].Value; got != digest.Hex {
 		t.Errorf("bill of materials of %s, want of %s", got, digest.Hex)
 	}
-	if line := digest.String() + "  " + img.reference(); !strings.Contains(read(t, dir, "digests.txt"), line) {
+	if line := digest.String() + "  " + img.archiveReference(); !strings.Contains(read(t, dir, "digests.txt"), line) {
 		t.Errorf("digests.txt has no line %q", line)
 	}
 	named := map[string]bool{}
@@ -218,7 +217,7 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	}
 }
 
-// checkDockerfile compares the image with its Dockerfile. It parses the few instructions; it doesn't build.
+// checkDockerfile compares the image with its Dockerfile, by parsing the few instructions, without a build.
 func checkDockerfile(t *testing.T, img image) {
 	t.Helper()
 	want := []string{"FROM scratch", "COPY " + img.name + " /"}

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// layerOf returns a layer of the files below root that depends only on names, contents and the executable bit: root
-// owns everything, no file is writable, and all times are created.
+// layerOf returns a layer of the files below root. The layer depends only on names, contents and the executable bit:
+// root owns everything, no file is writable, and all times are created.
 func layerOf(root string, created time.Time) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

@@ -1,9 +1,10 @@
-// Command images makes OCI images of the directories that release/images.sh fills, each as an archive that buildah,
-// podman, skopeo and containerd read, with a bill of materials. It runs in release; it needs no engine, registry or
+// Command images makes OCI images of the directories that release/images.sh fills. Each image is an archive for
+// buildah,
+// podman, skopeo and containerd, with a bill of materials. The command runs in release, without engine, registry or
 // root.
 //
-//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module;
-//	                        writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
+//	images DIR	          reads DIR/sidecar, DIR/envoy and DIR/module;
+//		                    writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
 //	images release DIR OUT  reads DIR/ARCH/sidecar and DIR/module, and writes the same of a release into OUT
 //	images provenance OUT   reads OUT/SHA256SUMS and OUT/digests.txt, and writes the release's provenance into OUT
 //
@@ -28,7 +29,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
 
-// run runs the program and returns its exit status, 2 on wrong usage.
+// run runs the program and returns the exit status, 2 on wrong usage.
 func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	seconds, err := strconv.ParseInt(env("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
@@ -43,7 +44,7 @@ func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	case len(args) == 1:
 		err = buildAll(args[0], source, stdout)
 	case len(args) == 3 && args[0] == "release":
-		err = release(args[1], args[2], source)
+		err = writeRelease(args[1], args[2], source)
 	case len(args) == 2 && args[0] == "provenance":
 		err = writeProvenance(args[1], source)
 	default:
@@ -68,11 +69,11 @@ type source struct {
 func buildAll(dir string, from source, stdout io.Writer) error {
 	var digests strings.Builder
 	for _, img := range images {
-		digest, err := img.build(dir, from)
+		digest, err := img.buildImage(dir, from)
 		if err != nil {
 			return fmt.Errorf("%s: %w", img.name, err)
 		}
-		fmt.Fprintf(&digests, "%s  %s\n", digest, img.reference())
+		fmt.Fprintf(&digests, "%s  %s\n", digest, img.archiveReference())
 	}
 	if err := os.WriteFile(filepath.Join(dir, "digests.txt"), []byte(digests.String()), 0o644); err != nil {
 		return err
@@ -81,25 +82,25 @@ func buildAll(dir string, from source, stdout io.Writer) error {
 	return err
 }
 
-// build writes an image's archive and its bill of materials, and returns its digest.
-func (img image) build(dir string, from source) (digest string, err error) {
+// buildImage writes an image's archive and bill of materials, and returns the digest.
+func (img image) buildImage(dir string, from source) (digest string, err error) {
 	root := filepath.Join(dir, img.name)
-	oci, err := img.oci(root, runtime.GOARCH, from)
+	oci, err := img.assembleImage(root, runtime.GOARCH, from)
 	if err != nil {
 		return "", err
 	}
-	if err := writeArchive(filepath.Join(dir, img.archive()), oci, img.reference(), from.created); err != nil {
+	if err := writeArchive(filepath.Join(dir, img.archiveName()), oci, img.archiveReference(), from.created); err != nil {
 		return "", err
 	}
 	hash, err := oci.Digest()
 	if err != nil {
 		return "", err
 	}
-	return hash.String(), img.writeBOM(filepath.Join(dir, img.bom()), root, runtime.GOARCH, hash, from)
+	return hash.String(), img.writeBOM(filepath.Join(dir, img.bomName()), root, runtime.GOARCH, hash, from)
 }
 
-// oci returns the image of the files below root.
-func (img image) oci(root, arch string, from source) (v1.Image, error) {
+// assembleImage returns the image of the files below root.
+func (img image) assembleImage(root, arch string, from source) (v1.Image, error) {
 	layer, err := layerOf(root, from.created)
 	if err != nil {
 		return nil, err
@@ -112,5 +113,5 @@ func (img image) oci(root, arch string, from source) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mutate.Append(oci, mutate.Addendum{Layer: layer, History: img.history(from)})
+	return mutate.Append(oci, mutate.Addendum{Layer: layer, History: img.layerHistory(from)})
 }

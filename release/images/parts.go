@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// target is a Go program and its platform.
+// target is a Go program and a platform.
 type target struct {
 	goos, goarch string // goarch "": the image's
-	dir          string // of its package, from the repository's root
-	tags         string // of its build; those of the dynamic module need cgo
+	dir          string // of the package, from the repository's root
+	tags         string // of the build; builds of the dynamic module need cgo
 }
 
 // goParts returns the modules of the packages in the programs, and Go's standard library, from the go command: a Wasm
@@ -43,7 +43,7 @@ func goParts(targets ...target) func(string, string) ([]part, error) {
 				}
 			}
 		}
-		return sorted(parts), nil
+		return sortParts(parts), nil
 	}
 }
 
@@ -71,12 +71,12 @@ func envoyParts(root, _ string) ([]part, error) {
 	}, nil
 }
 
-// nginxParts returns the packages of the distribution that the image's files are of.
+// nginxParts returns the distribution's packages that own the image's files.
 func nginxParts(root, _ string) ([]part, error) {
 	var patterns []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		inside := strings.TrimPrefix(path, root)
-		if err == nil && !entry.IsDir() && !strings.HasPrefix(inside, "/etc/") { // there it is ours
+		if err == nil && !entry.IsDir() && !strings.HasPrefix(inside, "/etc/") { // files in /etc are ours
 			patterns = append(patterns, "*"+inside) // /lib is a link to /usr/lib
 		}
 		return err
@@ -104,5 +104,5 @@ func nginxParts(root, _ string) ([]part, error) {
 		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
 		parts = append(parts, part{name, version, "pkg:deb/debian/" + name + "@" + version})
 	}
-	return sorted(parts), nil
+	return sortParts(parts), nil
 }

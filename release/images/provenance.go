@@ -11,14 +11,14 @@ import (
 
 const repository = "https://github.com/gatehouse/gatehouse"
 
-// resource is what in-toto calls a resource descriptor.
+// resource is in-toto's resource descriptor.
 type resource struct {
 	Name   string            `json:"name,omitempty"`
 	URI    string            `json:"uri,omitempty"`
 	Digest map[string]string `json:"digest,omitempty"`
 }
 
-// statement is an in-toto statement with provenance as in SLSA 1.0. It has no times, so that it is reproducible, too.
+// statement is an in-toto statement with provenance as in SLSA 1.0. Without times, the statement is reproducible.
 type statement struct {
 	Type          string     `json:"_type"`
 	Subject       []resource `json:"subject"`
@@ -36,8 +36,8 @@ type statement struct {
 	} `json:"predicate"`
 }
 
-// writeProvenance writes what the files and images of a release were made of. Its subjects are those in SHA256SUMS and
-// digests.txt.
+// writeProvenance writes the sources of a release's files and images. Subjects are the files in SHA256SUMS and the
+// images in digests.txt.
 func writeProvenance(out string, from source) error {
 	s := statement{Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1"}
 	for _, list := range []string{"SHA256SUMS", "digests.txt"} {

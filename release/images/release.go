@@ -11,23 +11,24 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
-// architectures are those of a release.
+// architectures are the architectures of a release.
 var architectures = []string{"amd64", "arm64"}
 
-// release writes the images that are published: the sidecar's for all architectures, and the module's, which serves on
-// each.
-func release(dir, out string, from source) error {
+// writeRelease writes the published images: the sidecar's for all architectures, and the module's, which has no
+// architecture.
+func writeRelease(dir, out string, from source) error {
 	var digests strings.Builder
 	for _, img := range images {
 		var oci mutate.Appendable
 		var err error
 		switch img.name {
 		case "sidecar":
-			oci, err = img.index(dir, out, from)
+			oci, err = img.buildIndex(dir, out, from)
 		case "module":
-			oci, err = img.releaseOne(filepath.Join(dir, img.name), out, img.title+"-"+from.version, architectures[0], from)
+			oci, err = img.buildReleaseImage(filepath.Join(dir, img.name), out, img.title+"-"+from.version,
+				architectures[0], from)
 		default:
-			continue // of files of the machine that made it
+			continue // files of the building machine
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", img.name, err)
@@ -46,11 +47,11 @@ func release(dir, out string, from source) error {
 	return os.WriteFile(filepath.Join(out, "digests.txt"), []byte(digests.String()), 0o644)
 }
 
-// index returns an index of the image for each architecture.
-func (img image) index(dir, out string, from source) (v1.ImageIndex, error) {
+// buildIndex returns an index of the image for each architecture.
+func (img image) buildIndex(dir, out string, from source) (v1.ImageIndex, error) {
 	index := v1.ImageIndex(empty.Index)
 	for _, arch := range architectures {
-		oci, err := img.releaseOne(filepath.Join(dir, arch, img.name), out, img.title+"-"+from.version+
+		oci, err := img.buildReleaseImage(filepath.Join(dir, arch, img.name), out, img.title+"-"+from.version+
 			"-linux-"+arch, arch, from)
 		if err != nil {
 			return nil, err
@@ -62,9 +63,9 @@ func (img image) index(dir, out string, from source) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// releaseOne returns the image for one architecture, and writes its bill of materials as name.
-func (img image) releaseOne(root, out, name, arch string, from source) (v1.Image, error) {
-	oci, err := img.oci(root, arch, from)
+// buildReleaseImage returns the image for an architecture, and writes the bill of materials as name.
+func (img image) buildReleaseImage(root, out, name, arch string, from source) (v1.Image, error) {
+	oci, err := img.assembleImage(root, arch, from)
 	if err != nil {
 		return nil, err
 	}

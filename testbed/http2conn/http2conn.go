@@ -1,4 +1,4 @@
-// Package http2conn is an HTTP/2 client for tests that send what no library would: the test makes every frame.
+// Package http2conn is an HTTP/2 client for tests with frames that no library would send: the test makes every frame.
 package http2conn
 
 import (
@@ -27,10 +27,10 @@ type Answer struct {
 	Status           int
 	Fields, Trailers []hpack.HeaderField
 	Content          []byte
-	Interim          []int // the 1xx before it
+	Interim          []int // earlier 1xx statuses
 }
 
-// Get returns the first value of a field, whose name is in lower case.
+// Get returns the first value of a field. name is in lower case.
 func (a *Answer) Get(name string) string {
 	for _, f := range a.Fields {
 		if f.Name == name {
@@ -40,29 +40,28 @@ func (a *Answer) Get(name string) string {
 	return ""
 }
 
-// Conn is a connection with prior knowledge (RFC 9113, section 3.3). It is not safe for concurrent use.
+// Conn is a connection with prior knowledge (RFC 9113, section 3.3). Conn is not safe for concurrent use.
 type Conn struct {
 	net.Conn
 	Framer  *http2.Framer
 	block   bytes.Buffer
 	coder   *hpack.Encoder
 	answers map[uint32]*Answer // by stream
-	whole   map[uint32]bool    // streams that the server has ended
+	ended   map[uint32]bool    // streams that the server has ended
 }
 
-// Dial connects. The timeout bounds everything that is done with the connection, unless the caller sets another
-// deadline.
+// Dial connects. patience bounds all use of the connection, unless the caller sets another deadline.
 func Dial(address string, patience time.Duration) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
 		return nil, err
 	}
-	return Over(conn, patience)
+	return NewConn(conn, patience)
 }
 
-// Over is like Dial, over an existing connection, with these settings.
-func Over(conn net.Conn, patience time.Duration, settings ...http2.Setting) (*Conn, error) {
-	c := &Conn{Conn: conn, Framer: http2.NewFramer(conn, conn), answers: map[uint32]*Answer{}, whole: map[uint32]bool{}}
+// NewConn is Dial for an existing connection, with settings.
+func NewConn(conn net.Conn, patience time.Duration, settings ...http2.Setting) (*Conn, error) {
+	c := &Conn{Conn: conn, Framer: http2.NewFramer(conn, conn), answers: map[uint32]*Answer{}, ended: map[uint32]bool{}}
 	c.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	c.Framer.AllowIllegalWrites = true
 	c.coder = hpack.NewEncoder(&c.block)
@@ -74,13 +73,13 @@ func Over(conn net.Conn, patience time.Duration, settings ...http2.Setting) (*Co
 		err = c.Framer.WriteSettings(append(settings, http2.Setting{ID: http2.SettingEnablePush, Val: 0})...)
 	}
 	if err == nil {
-		err = c.Framer.WriteWindowUpdate(0, 1<<30) // for all answers on this connection
+		err = c.Framer.WriteWindowUpdate(0, 1<<30) // for all answers on the connection
 	}
 	return c, err
 }
 
-// Headers sends a field section, given as names and values, on a stream.
-func (c *Conn) Headers(stream uint32, end bool, fields ...[2]string) error {
+// SendHeaders sends a field section, given as names and values, on a stream.
+func (c *Conn) SendHeaders(stream uint32, end bool, fields ...[2]string) error {
 	c.block.Reset()
 	for _, f := range fields {
 		if err := c.coder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
@@ -92,24 +91,24 @@ func (c *Conn) Headers(stream uint32, end bool, fields ...[2]string) error {
 	})
 }
 
-// Read returns the answer on a stream, once. With an error it returns what it has received of the answer. It keeps what
-// it receives on other streams for their calls of Read.
-func (c *Conn) Read(stream uint32) (*Answer, error) {
+// ReadAnswer returns the answer on a stream, once. With an error, ReadAnswer returns the part received. Frames of other
+// streams are kept for later calls.
+func (c *Conn) ReadAnswer(stream uint32) (*Answer, error) {
 	var err error
-	for err == nil && !c.whole[stream] {
-		err = c.frame(stream)
+	for err == nil && !c.ended[stream] {
+		err = c.readFrame(stream)
 	}
 	a := c.answers[stream]
 	if a == nil {
 		a = &Answer{}
 	}
 	delete(c.answers, stream)
-	delete(c.whole, stream)
+	delete(c.ended, stream)
 	return a, err
 }
 
-// frame reads one frame. It returns an error if the connection ends, or the stream by RST_STREAM.
-func (c *Conn) frame(stream uint32) error {
+// readFrame reads one frame. An error is returned if the connection ends, or the stream by RST_STREAM.
+func (c *Conn) readFrame(stream uint32) error {
 	frame, err := c.Framer.ReadFrame()
 	if err != nil {
 		return err
@@ -134,17 +133,17 @@ func (c *Conn) frame(stream uint32) error {
 			return Ended{"RST_STREAM", f.ErrCode}
 		}
 	case *http2.MetaHeadersFrame:
-		c.whole[of] = f.StreamEnded()
-		return c.answers[of].take(f)
+		c.ended[of] = f.StreamEnded()
+		return c.answers[of].addFields(f)
 	case *http2.DataFrame:
 		c.answers[of].Content = append(c.answers[of].Content, f.Data()...)
-		c.whole[of] = f.StreamEnded()
+		c.ended[of] = f.StreamEnded()
 	}
 	return nil
 }
 
-// take adds a field section to the answer.
-func (a *Answer) take(f *http2.MetaHeadersFrame) error {
+// addFields adds a field section to the answer.
+func (a *Answer) addFields(f *http2.MetaHeadersFrame) error {
 	if a.Status >= 200 {
 		a.Trailers = f.RegularFields()
 		return nil

@@ -1,4 +1,4 @@
-// Package link is a TCP proxy for a server that can be cut, made to hang, and delayed.
+// Package link is a TCP proxy for a server. The link can be cut, made to hang, and delayed.
 package link
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Link forwards connections to a server. It is safe for concurrent use.
+// Link forwards connections to a server, and is safe for concurrent use.
 type Link struct {
 	server  string
 	address string
@@ -26,7 +26,7 @@ type Link struct {
 	running     sync.WaitGroup
 }
 
-// New returns a link to server, which needn't run yet. It listens on address, which it keeps while it is cut.
+// New returns a link to server, which needn't run yet. The link listens on address, and keeps address while cut.
 func New(address, server string) (*Link, error) {
 	l := &Link{server: server, address: address, connections: map[net.Conn]bool{}}
 	if err := l.Heal(); err != nil {
@@ -36,17 +36,17 @@ func New(address, server string) (*Link, error) {
 	return l, nil
 }
 
-// SetFilter sets the function that copies the data from the server, for later connections; nil: io.Copy.
+// SetFilter sets the function that copies the server's data in later connections; nil: io.Copy.
 func (l *Link) SetFilter(filter func(dst io.Writer, src io.Reader) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.filter = filter
 }
 
-// Address returns the address on which the link listens.
+// Address returns the listening address.
 func (l *Link) Address() string { return l.address }
 
-// Cut closes all connections and refuses new ones until Heal.
+// Cut closes all connections and refuses new connections until Heal.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,11 +54,11 @@ func (l *Link) Cut() {
 		_ = l.listener.Close()
 		l.listener = nil
 	}
-	l.drop()
+	l.closeConnections()
 }
 
-// drop closes all connections. The caller holds mu.
-func (l *Link) drop() {
+// closeConnections closes all connections. The caller holds mu.
+func (l *Link) closeConnections() {
 	for c := range l.connections {
 		_ = c.Close()
 	}
@@ -77,15 +77,15 @@ func (l *Link) Heal() error {
 		return fmt.Errorf("link to %s: %w", l.server, err)
 	}
 	l.listener = listener
-	l.running.Go(func() { l.accept(listener) })
+	l.running.Go(func() { l.acceptConnections(listener) })
 	return nil
 }
 
-// Hang drops all data of existing and new connections until Clear, which closes them: a partition that ends with a
-// reset.
+// Hang drops all data of existing and new connections until Clear, which closes the connections: a partition that ends
+// with a reset.
 func (l *Link) Hang() { l.hanging.Store(true) }
 
-// Delay delays data in each direction by this much, plus or minus the jitter, until Clear. It keeps the order of data.
+// Delay delays data in each direction by by, plus or minus jitter, until Clear. Data stay in order.
 func (l *Link) Delay(by, jitter time.Duration) {
 	l.jitter.Store(int64(jitter))
 	l.delay.Store(int64(by))
@@ -97,27 +97,27 @@ func (l *Link) Clear() {
 	if l.hanging.Swap(false) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.drop()
+		l.closeConnections()
 	}
 }
 
-// Close cuts the link and returns when all its goroutines have ended.
+// Close cuts the link and returns when all goroutines have ended.
 func (l *Link) Close() {
 	l.Cut()
 	l.running.Wait()
 }
 
-func (l *Link) accept(listener net.Listener) {
+func (l *Link) acceptConnections(listener net.Listener) {
 	for {
 		client, err := listener.Accept()
 		if err != nil {
 			return // cut
 		}
-		l.running.Go(func() { l.serve(listener, client) })
+		l.running.Go(func() { l.serveConnection(listener, client) })
 	}
 }
 
-func (l *Link) serve(listener net.Listener, client net.Conn) {
+func (l *Link) serveConnection(listener net.Listener, client net.Conn) {
 	server, err := net.Dial("tcp", l.server)
 	if err != nil {
 		_ = client.Close()
@@ -143,8 +143,8 @@ func (l *Link) serve(listener net.Listener, client net.Conn) {
 	if filter == nil {
 		filter = copyAll
 	}
-	l.pump(server, client, copyAll, end)
-	l.pump(client, server, filter, end)
+	l.copyDelayed(server, client, copyAll, end)
+	l.copyDelayed(client, server, filter, end)
 }
 
 func copyAll(dst io.Writer, src io.Reader) error {
@@ -158,12 +158,12 @@ type chunk struct {
 	due   time.Time
 }
 
-// pump copies from src to dst in the background with the link's delay, and then calls end.
-func (l *Link) pump(dst io.Writer, src io.Reader, filter func(io.Writer, io.Reader) error, end func()) {
+// copyDelayed copies from src to dst in the background with the link's delay, and then calls end.
+func (l *Link) copyDelayed(dst io.Writer, src io.Reader, filter func(io.Writer, io.Reader) error, end func()) {
 	way := make(chan chunk, 1<<14)
 	l.running.Go(func() {
 		defer close(way)
-		_ = filter(writer(func(b []byte) { l.send(way, b) }), src)
+		_ = filter(writer(func(b []byte) { l.queueChunk(way, b) }), src)
 	})
 	l.running.Go(func() {
 		defer end()
@@ -172,14 +172,14 @@ func (l *Link) pump(dst io.Writer, src io.Reader, filter func(io.Writer, io.Read
 				<-time.After(wait)
 			}
 			if _, err := dst.Write(c.bytes); err != nil {
-				end() // ends src, and then the loop
+				end() // ends src, and thereby the loop
 			}
 		}
 	})
 }
 
-// send queues a copy of b, or drops it.
-func (l *Link) send(way chan<- chunk, b []byte) {
+// queueChunk queues a copy of b, or drops b.
+func (l *Link) queueChunk(way chan<- chunk, b []byte) {
 	if l.hanging.Load() {
 		return
 	}

@@ -1,4 +1,4 @@
-// Package logbuffer collects the log of a program while a test reads it.
+// Package logbuffer collects a program's log while a test reads the log.
 package logbuffer
 
 import (
@@ -19,7 +19,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns everything that was written.
+// String returns everything written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

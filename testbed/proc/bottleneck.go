@@ -7,27 +7,26 @@ import (
 	"slices"
 )
 
-// saturated is the share of its cores from which on a process counts as busy.
+// saturated is the share of its cores that makes a process count as busy.
 const saturated = 0.95
 
-// Load is what Bottleneck decides by.
+// Load is the input of FindBottleneck.
 type Load struct {
-	// Client is the share, 0 to 1, that the client used of the cores that it can use.
+	// Client is the client's share, 0 to 1, of the cores that the client can use.
 	Client float64
 	// Servers is the same share of each server.
 	Servers map[string]float64
-	// Machine is the busy share of all cores. Others is how many cores were used by programs that are not part of the
-	// measurement.
+	// Machine is the busy share of all cores. Others is the number of cores used by programs outside the measurement.
 	Machine, Others float64
 	// Locked is the share of time in which serving threads waited for other threads.
 	Locked float64
 	// Lost is the number of retransmitted segments and refused connections per request.
 	Lost float64
-	// Held is set if requests were sent at a fixed rate and answered at that rate.
+	// Held is set if requests were sent, and answered, at a fixed rate.
 	Held bool
 }
 
-// ClientBound reports whether the client limited the rate: it was as busy as it can be, and no server was.
+// ClientBound reports whether the client limited the rate: the client was saturated, and no server was.
 func (l Load) ClientBound() bool {
 	if l.Held || l.Client < saturated {
 		return false
@@ -40,8 +39,8 @@ func (l Load) ClientBound() bool {
 	return true
 }
 
-// Bottleneck names what limited the rate.
-func (l Load) Bottleneck() string {
+// FindBottleneck names the limit of the rate.
+func (l Load) FindBottleneck() string {
 	switch {
 	case l.Held:
 		return "none: rate held"

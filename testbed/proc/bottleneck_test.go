@@ -30,7 +30,7 @@ func TestBottleneck(t *testing.T) {
 		{"nothing is busy", Load{Client: .1, Servers: idle, Machine: .3}, "waiting: nothing is busy", false},
 		{"a rate that was held is no limit", Load{Client: .99, Servers: idle, Held: true}, "none: rate held", false},
 	} {
-		if got := test.load.Bottleneck(); got != test.want {
+		if got := test.load.FindBottleneck(); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 		if got := test.load.ClientBound(); got != test.clientBound {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock measures the CPU time of some servers in nanoseconds; [Read] counts ticks. It includes the processes that
-// existed when it was made.
+// Clock measures the CPU time of servers in nanoseconds; [ReadUsage] counts ticks. A clock includes the processes that
+// existed when the clock was made.
 type Clock struct {
 	names []string // server of each process
 	pids  []int
-	last  []time.Duration // of each process, when it was read last
+	last  []time.Duration // of each process, at the last reading
 }
 
 // NewClock returns a clock of servers and all their descendants.
@@ -32,12 +32,12 @@ func NewClock(servers []Server) (Clock, error) {
 	return c, nil
 }
 
-// Read returns the CPU time that the processes have used so far; of one that has ended, as nginx's cache loader does
-// after a minute, what it had used before.
+// Read returns the CPU time that the processes have used so far. For a process that has ended, as nginx's cache loader
+// does after a minute, the last reading counts.
 func (c Clock) Read() (sum time.Duration, err error) {
 	for i, pid := range c.pids {
 		var t unix.Timespec
-		// clock_getcpuclockid(3): Linux derives the id of a process's clock from its pid.
+		// clock_getcpuclockid(3): Linux derives the id of a process's clock from the pid.
 		err := unix.ClockGettime(int32(^pid<<3|2), &t)
 		if err == nil {
 			c.last[i] = time.Duration(t.Nano())

@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// Locks samples what the serving threads of a server wait for. A thread that waits for
-// requests is in epoll_wait(2); one that waits for another thread is in futex(2).
+// Locks samples the system calls of a server's serving threads. A thread that waits for requests is in epoll_wait(2), a
+// thread that waits for another thread in futex(2).
 type Locks struct {
 	stop            chan struct{}
 	done            chan struct{}
 	samples, locked atomic.Int64
 }
 
-// WatchLocks samples a hundred times a second until Stop. It watches only servers with Workers or Forks: the threads
-// of a Go program wait in futex(2) for work, too.
+// WatchLocks samples a hundred times a second until Stop, for servers with Workers or Forks only: in a Go program, idle
+// threads wait in futex(2), too.
 func WatchLocks(servers []Server) *Locks {
 	l := &Locks{stop: make(chan struct{}), done: make(chan struct{})}
 	var paths []string
 	for _, s := range servers {
-		if !s.counted() {
+		if !s.hasServingThreads() {
 			continue
 		}
-		if tasks, err := s.serving(); err == nil {
+		if tasks, err := s.servingThreads(); err == nil {
 			paths = append(paths, tasks...)
 		}
 	}
@@ -41,14 +41,14 @@ func WatchLocks(servers []Server) *Locks {
 			case <-l.stop:
 				return
 			case <-ticker.C:
-				l.sample(paths)
+				l.sampleThreads(paths)
 			}
 		}
 	}()
 	return l
 }
 
-func (l *Locks) sample(paths []string) {
+func (l *Locks) sampleThreads(paths []string) {
 	futex := strconv.Itoa(syscall.SYS_FUTEX)
 	for _, path := range paths {
 		text, err := os.ReadFile(path + "/syscall")
@@ -62,7 +62,8 @@ func (l *Locks) sample(paths []string) {
 	}
 }
 
-// Stop ends the sampling and returns the share of samples in which a thread waited for another, 0 without samples.
+// Stop ends the sampling and returns the share of samples with a thread that waited for another thread, 0 without
+// samples.
 func (l *Locks) Stop() float64 {
 	close(l.stop)
 	<-l.done

@@ -11,16 +11,16 @@ import (
 
 // RSS returns the resident memory of a process in bytes.
 func RSS(pid int) (int64, error) {
-	return memory(pid, "VmRSS")
+	return readStatus(pid, "VmRSS")
 }
 
-// PeakRSS returns the largest resident memory that a process ever had, in bytes.
+// PeakRSS returns the largest resident memory of a process so far, in bytes.
 func PeakRSS(pid int) (int64, error) {
-	return memory(pid, "VmHWM")
+	return readStatus(pid, "VmHWM")
 }
 
-// memory returns what proc_pid_status(5) has under name, in bytes.
-func memory(pid int, name string) (int64, error) {
+// readStatus returns the value of name in proc_pid_status(5), in bytes.
+func readStatus(pid int, name string) (int64, error) {
 	path := fmt.Sprintf("/proc/%d/status", pid)
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -38,15 +38,15 @@ func memory(pid int, name string) (int64, error) {
 // Mapping is a part of a process's memory.
 type Mapping struct {
 	Start, End uint64 // addresses
-	// Name is the file's path, or what the kernel calls it: [heap], [stack]; empty for other anonymous memory.
+	// Name is the file's path, or the kernel's name: [heap], [stack]; empty for other anonymous memory.
 	Name string
-	// PSS is what is resident in bytes, each page divided by the number of processes that have it. Private is what no
-	// other process has.
+	// PSS is the resident memory in bytes, each page divided by the number of processes with the page. Private is the
+	// resident memory of this process alone.
 	PSS, Private int64
 }
 
-// Mappings returns the memory of a process (proc_pid_smaps(5)), by address.
-func Mappings(pid int) ([]Mapping, error) {
+// ReadMappings returns the memory of a process (proc_pid_smaps(5)), by address.
+func ReadMappings(pid int) ([]Mapping, error) {
 	path := fmt.Sprintf("/proc/%d/smaps", pid)
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestMappings(t *testing.T) {
 		}
 		defer func() { _ = unix.Munmap(block) }()
 	}
-	all, err := Mappings(os.Getpid())
+	all, err := ReadMappings(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestMappings(t *testing.T) {
 	if anonymous < 1<<20 {
 		t.Errorf("got %d private anonymous bytes, want Go's heap", anonymous)
 	}
-	if _, err := Mappings(1 << 30); err == nil {
+	if _, err := ReadMappings(1 << 30); err == nil {
 		t.Error("got no error for a process that isn't there")
 	}
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package proc reads from /proc the resources that programs use, and places their threads on cores. It needs Linux.
+// Package proc reads from /proc the resources that programs use, and pins threads to cores. The package needs Linux.
 package proc
 
 import (
@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU times in /proc on every Linux that Go runs on (USER_HZ).
+// tick is the unit of CPU times in /proc, on every Linux that Go runs on (USER_HZ).
 const tick = 10 * time.Millisecond
 
-// Server is a program whose CPU is measured, with all its descendants.
+// Server is a measured program, with all descendants.
 type Server struct {
 	Name string // in reports
 	PID  int
-	// Cores is how many cores it can use, 0 for all.
+	// Cores is the number of cores that the server can use, 0 for all.
 	Cores int
 	// Workers is the prefix of the names of the serving threads; empty if all threads serve.
 	Workers string
-	// Forks is set if instead the first threads of its children serve, as in nginx.
+	// Forks is set if the first threads of the server's children serve, as in nginx.
 	Forks bool
 }
 
-// counted reports whether some threads of a server serve, and others don't.
-func (s Server) counted() bool { return s.Workers != "" || s.Forks }
+// hasServingThreads reports whether some threads of a server serve, and others don't.
+func (s Server) hasServingThreads() bool { return s.Workers != "" || s.Forks }
 
-// serving returns the paths of the serving threads of a server for which counted is true.
-func (s Server) serving() ([]string, error) {
+// servingThreads returns the paths of the serving threads of a server with hasServingThreads.
+func (s Server) servingThreads() ([]string, error) {
 	if !s.Forks {
-		return threads(s.PID, s.Workers)
+		return listThreads(s.PID, s.Workers)
 	}
 	children, err := childrenOf()
 	if err != nil {
@@ -51,7 +51,7 @@ func (s Server) serving() ([]string, error) {
 	return tasks, nil
 }
 
-// Reading is what some servers and the machine have used until now.
+// Reading is the resources used by servers and the machine until now.
 type Reading struct {
 	at      time.Time
 	servers []Server
@@ -61,8 +61,8 @@ type Reading struct {
 	lost    int             // retransmitted segments and refused connections on this host
 }
 
-// Read reads what servers have used so far.
-func Read(servers []Server) (Reading, error) {
+// ReadUsage reads the resources that servers have used so far.
+func ReadUsage(servers []Server) (Reading, error) {
 	r := Reading{at: time.Now(), servers: servers}
 	children, err := childrenOf()
 	if err != nil {
@@ -74,7 +74,7 @@ func Read(servers []Server) (Reading, error) {
 			return r, fmt.Errorf("CPU of %s: %w", s.Name, err)
 		}
 		workers := all
-		if s.counted() {
+		if s.hasServingThreads() {
 			if workers, err = s.servingCPU(); err != nil {
 				return r, fmt.Errorf("CPU of the threads of %s: %w", s.Name, err)
 			}
@@ -84,7 +84,7 @@ func Read(servers []Server) (Reading, error) {
 	if r.machine, err = machineCPU(); err != nil {
 		return r, err
 	}
-	r.lost, err = lost()
+	r.lost, err = countLost()
 	return r, err
 }
 
@@ -93,15 +93,15 @@ type Usage struct {
 	Seconds float64
 	// CPU is each server's, by name, in seconds.
 	CPU map[string]float64
-	// Busy is the share, 0 to 1, that a server's serving threads used of the cores that the server can use.
+	// Busy is the share, 0 to 1, that a server's serving threads used of the server's cores.
 	Busy map[string]float64
 	// Machine is how many cores were busy in total.
 	Machine float64
-	// Lost is how many TCP segments were retransmitted and connections refused on this host.
+	// Lost is the number of retransmitted TCP segments and refused connections on this host.
 	Lost int
 }
 
-// Since returns what was used since before, a reading of the same servers.
+// Since returns the resources used since before, a reading of the same servers.
 func (r Reading) Since(before Reading) Usage {
 	u := Usage{Seconds: r.at.Sub(before.at).Seconds(), CPU: map[string]float64{}, Busy: map[string]float64{},
 		Lost: r.lost - before.lost}
@@ -126,8 +126,8 @@ func (u Usage) Total() float64 {
 	return sum
 }
 
-// stat returns the fields of proc_pid_stat(5) after the name: state, ppid, …
-func stat(path string) ([]string, error) {
+// readStat returns the fields of proc_pid_stat(5) after the name: state, ppid, …
+func readStat(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -139,8 +139,8 @@ func stat(path string) ([]string, error) {
 	return fields, nil
 }
 
-// ticks adds the user and system time (fields 14 and 15 of stat).
-func ticks(fields []string) (time.Duration, error) {
+// parseTicks adds the user and system time (fields 14 and 15 of stat).
+func parseTicks(fields []string) (time.Duration, error) {
 	var sum time.Duration
 	for _, field := range fields[11:13] {
 		n, err := strconv.Atoi(field)
@@ -160,9 +160,9 @@ func childrenOf() (map[int][]int, error) {
 	}
 	children := map[int][]int{}
 	for _, path := range paths {
-		fields, err := stat(path)
+		fields, err := readStat(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if parent, err := strconv.Atoi(fields[1]); err == nil {
@@ -173,21 +173,21 @@ func childrenOf() (map[int][]int, error) {
 }
 
 func treeCPU(pid int, children map[int][]int) (time.Duration, error) {
-	fields, err := stat(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := readStat(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	sum, err := ticks(fields)
+	sum, err := parseTicks(fields)
 	for _, child := range children[pid] {
-		if d, err := treeCPU(child, children); err == nil { // otherwise it has ended
+		if d, err := treeCPU(child, children); err == nil { // with an error, the process has ended
 			sum += d
 		}
 	}
 	return sum, err
 }
 
-// threads returns the paths of the threads of a process whose names begin with prefix.
-func threads(pid int, prefix string) ([]string, error) {
+// listThreads returns the paths of a process's threads with names that begin with prefix.
+func listThreads(pid int, prefix string) ([]string, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil {
 		return nil, err
@@ -205,17 +205,17 @@ func threads(pid int, prefix string) ([]string, error) {
 }
 
 func (s Server) servingCPU() (time.Duration, error) {
-	tasks, err := s.serving()
+	tasks, err := s.servingThreads()
 	if err != nil {
 		return 0, err
 	}
 	var sum time.Duration
 	for _, task := range tasks {
-		fields, err := stat(task + "/stat")
+		fields, err := readStat(task + "/stat")
 		if err != nil {
 			return 0, err
 		}
-		d, err := ticks(fields)
+		d, err := parseTicks(fields)
 		if err != nil {
 			return 0, err
 		}
@@ -249,8 +249,8 @@ func machineCPU() (time.Duration, error) {
 	return sum, nil
 }
 
-// lost counts retransmitted segments and refused connections.
-func lost() (int, error) {
+// countLost counts retransmitted segments and refused connections.
+func countLost() (int, error) {
 	sum := 0
 	for _, file := range []struct {
 		path  string
@@ -263,7 +263,7 @@ func lost() (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		values := counters(string(text))
+		values := parseCounters(string(text))
 		for _, name := range file.names {
 			sum += values[name]
 		}
@@ -271,8 +271,8 @@ func lost() (int, error) {
 	return sum, nil
 }
 
-// counters reads pairs of lines, names and values, each of which begins with the name of a protocol.
-func counters(text string) map[string]int {
+// parseCounters parses pairs of lines, names and values. Each line begins with the name of a protocol.
+func parseCounters(text string) map[string]int {
 	values := map[string]int{}
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i := 0; i+1 < len(lines); i += 2 {

@@ -12,13 +12,13 @@ import (
 
 func TestUsageOfOneselfGrows(t *testing.T) {
 	servers := []Server{{Name: "self", PID: os.Getpid()}}
-	before, err := Read(servers)
+	before, err := ReadUsage(servers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var u Usage
 	for deadline := time.Now().Add(20 * time.Second); u.CPU["self"] < .05 && time.Now().Before(deadline); {
-		after, err := Read(servers) // reading uses enough CPU
+		after, err := ReadUsage(servers) // reading uses enough CPU
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,16 +42,16 @@ func TestChildrenCount(t *testing.T) {
 	})
 	servers := []Server{{Name: "shell", PID: p.Process.Pid, Cores: 1, Forks: true}}
 	deadline := time.Now().Add(20 * time.Second)
-	before, err := Read(servers)
+	before, err := ReadUsage(servers)
 	for err != nil && time.Now().Before(deadline) { // until it has its child
-		before, err = Read(servers)
+		before, err = ReadUsage(servers)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	var u Usage
 	for u.CPU["shell"] < .05 && time.Now().Before(deadline) {
-		after, err := Read(servers)
+		after, err := ReadUsage(servers)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,8 +63,8 @@ func TestChildrenCount(t *testing.T) {
 	checkClock(t, servers)
 }
 
-// checkClock compares the clock of servers that compute with the result of Read, before and after which it reads the
-// clock: the servers may compute for any time between two readings.
+// checkClock compares the clock of servers that compute with the result of ReadUsage. The clock is read before and
+// after ReadUsage: the servers may compute for any time between two readings.
 func checkClock(t *testing.T, servers []Server) {
 	clock, err := NewClock(servers)
 	if err != nil {
@@ -74,7 +74,7 @@ func checkClock(t *testing.T, servers []Server) {
 		t.Helper()
 		before, err := clock.Read()
 		if err == nil {
-			r, err = Read(servers)
+			r, err = ReadUsage(servers)
 		}
 		if err == nil {
 			after, err = clock.Read()
@@ -97,7 +97,7 @@ func checkClock(t *testing.T, servers []Server) {
 }
 
 func TestCountersPairNamesWithValues(t *testing.T) {
-	got := counters("Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs\nTcp: 10 7\n")
+	got := parseCounters("Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs\nTcp: 10 7\n")
 	if got["Tcp.RetransSegs"] != 7 || got["Ip.A"] != 1 {
 		t.Errorf("got %v", got)
 	}

@@ -10,10 +10,10 @@ import (
 )
 
 // ErrUsage is wrapped by every error that the caller can fix by other options: wrong addresses, names and paths. Other
-// failures don't wrap it.
+// failures don't wrap ErrUsage.
 var ErrUsage = errors.New("usage")
 
-// AddressError reports that an address of the stack can't be listened on.
+// AddressError reports that the stack can't listen on an address.
 type AddressError struct {
 	Variable string // as passed to make, for example "EDGE"
 	Address  string // HOST:PORT
@@ -37,9 +37,9 @@ func (e *AddressError) Error() string {
 // Unwrap returns the reason.
 func (e *AddressError) Unwrap() error { return e.Err }
 
-// resolve turns HOST:PORT into IP:PORT, which Envoy requires. An empty address or port 0 becomes a free port; an empty
-// host means all addresses.
-func resolve(variable, address string) (string, error) {
+// resolveAddress turns HOST:PORT into IP:PORT, since Envoy requires an IP. An empty address or port 0 becomes a free
+// port; an empty host means all addresses.
+func resolveAddress(variable, address string) (string, error) {
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
@@ -57,15 +57,15 @@ func resolve(variable, address string) (string, error) {
 		tcp.IP = net.IPv4zero
 	}
 	if tcp.Port == 0 {
-		if tcp.Port, err = freeport.On(tcp.IP.String()); err != nil {
+		if tcp.Port, err = freeport.FindPort(tcp.IP.String()); err != nil {
 			return "", &AddressError{Variable: variable, Address: address, Err: err}
 		}
 	}
 	return tcp.String(), nil
 }
 
-// reachable returns the address by which a client on this host connects to a listener on address.
-func reachable(address string) string {
+// dialAddress returns the address by which a client on this host connects to a listener on address.
+func dialAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && ip.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", port)

@@ -16,7 +16,7 @@ func TestResolve(t *testing.T) {
 		{"name", "localhost:8080", "127.0.0.1:8080"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := resolve("EDGE", c.address)
+			got, err := resolveAddress("EDGE", c.address)
 			if err != nil || got != c.want {
 				t.Errorf("got %q, %v; want %q", got, err, c.want)
 			}
@@ -24,7 +24,7 @@ func TestResolve(t *testing.T) {
 	}
 	for _, address := range []string{"8080", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:x:y"} {
 		t.Run(address, func(t *testing.T) {
-			_, err := resolve("EDGE", address)
+			_, err := resolveAddress("EDGE", address)
 			if !errors.Is(err, ErrUsage) {
 				t.Fatalf("got %v, want ErrUsage", err)
 			}
@@ -63,7 +63,7 @@ func TestAddressInUse(t *testing.T) {
 }
 
 func TestAddressGivenTwice(t *testing.T) {
-	address, err := resolve("EDGE", "")
+	address, err := resolveAddress("EDGE", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestReachable(t *testing.T) {
 		"127.0.0.1:8080": "127.0.0.1:8080",
 		"10.1.2.3:80":    "10.1.2.3:80",
 	} {
-		if got := reachable(address); got != want {
+		if got := dialAddress(address); got != want {
 			t.Errorf("%s: got %s, want %s", address, got, want)
 		}
 	}

@@ -5,10 +5,11 @@ import (
 	"os"
 )
 
-// A Child is a program that runs beside a stack, for example a test's upstream. It ends with its parent at the latest.
+// A Child is a program that runs beside a stack, for example a test's upstream. A child ends with its parent at the
+// latest.
 type Child struct{ process *process }
 
-// StartChild starts the program at path, by default this one. It appends the output to the file log, and env,
+// StartChild starts the program at path, by default this program. The output is appended to the file log, and env,
 // NAME=value each, to the environment. If the program ends before Stop, onExit, unless nil, is called once, with an
 // [ExitError].
 func StartChild(name, path string, args, env []string, log string, onExit func(error)) (*Child, error) {
@@ -31,5 +32,5 @@ func StartChild(name, path string, args, env []string, log string, onExit func(e
 // PID returns the program's process id.
 func (c *Child) PID() int { return c.process.pid }
 
-// Stop ends the program, by SIGKILL if it is still there 5 s after SIGTERM, and returns when it has ended.
+// Stop ends the program by SIGTERM and, after 5 s, by SIGKILL, and returns when the program has ended.
 func (c *Child) Stop() error { return c.process.stop(stopGrace) }

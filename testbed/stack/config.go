@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is an Envoy configuration as a tree of nodes, so that single values can be changed and all else is kept,
-// comments included.
+// Config is an Envoy configuration as a tree of nodes: single values can be changed, and everything else is kept, with
+// comments.
 type Config struct {
 	doc yaml.Node
 }
@@ -33,12 +33,12 @@ func LoadConfig(path string) (*Config, error) {
 	return &c, nil
 }
 
-// Find follows path from the root. A step names a field of a mapping, or an element of a sequence by its "name" field
-// or its index. The node belongs to the tree: changing it changes the configuration.
+// Find follows path from the root. A step names a field of a mapping, or an element of a sequence by the element's
+// "name" field or index. The node belongs to the tree: changing the node changes the configuration.
 func (c *Config) Find(path ...string) (*yaml.Node, error) {
 	node := c.doc.Content[0]
 	for i, step := range path {
-		next := child(node, step)
+		next := childNode(node, step)
 		if next == nil {
 			return nil, fmt.Errorf("envoy configuration: no %q in %q", step, path[:i])
 		}
@@ -54,7 +54,7 @@ func (c *Config) Set(value any, path ...string) error {
 		return fmt.Errorf("encode %q: %w", path, err)
 	}
 	if node, err := c.Find(path...); err == nil {
-		replace(node, &fresh)
+		replaceNode(node, &fresh)
 		return nil
 	}
 	last := len(path) - 1
@@ -69,7 +69,7 @@ func (c *Config) Set(value any, path ...string) error {
 	return nil
 }
 
-// Copy adds a copy of an element, named by its "name" field, to the sequence at path, under another name.
+// Copy appends a copy of an element, named by the "name" field, to the sequence at path, under a new name.
 func (c *Config) Copy(from, to string, path ...string) error {
 	list, err := c.Find(path...)
 	if err != nil {
@@ -88,11 +88,11 @@ func (c *Config) Copy(from, to string, path ...string) error {
 		return fmt.Errorf("copy %s: %w", from, err)
 	}
 	list.Content = append(list.Content, doc.Content[0])
-	child(doc.Content[0], "name").Value = to
+	childNode(doc.Content[0], "name").Value = to
 	return nil
 }
 
-// SetAddress replaces the socket_address below path by address, which is IP:PORT.
+// SetAddress replaces the socket_address below path by address, an IP:PORT.
 func (c *Config) SetAddress(address string, path ...string) error {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *Config) SetRules(text string) error {
 	if err != nil {
 		return err
 	}
-	replace(node, doc.Content[0])
+	replaceNode(node, doc.Content[0])
 	return nil
 }
 
@@ -144,10 +144,10 @@ var rulesPath = []string{
 func (c *Config) MoveRules() { moveRules(&c.doc) }
 
 func moveRules(node *yaml.Node) {
-	if vm := child(node, "vm_config"); vm != nil {
+	if vm := childNode(node, "vm_config"); vm != nil {
 		for i := 0; i+1 < len(vm.Content); i += 2 {
-			if value := child(vm.Content[i+1], "value"); vm.Content[i].Value == "configuration" && value != nil &&
-				child(value, "push_listener") == nil {
+			if value := childNode(vm.Content[i+1], "value"); vm.Content[i].Value == "configuration" && value != nil &&
+				childNode(value, "push_listener") == nil {
 				node.Content = append(node.Content, vm.Content[i:i+2]...)
 				vm.Content = slices.Delete(slices.Clone(vm.Content), i, i+2)
 				break
@@ -159,7 +159,7 @@ func moveRules(node *yaml.Node) {
 	}
 }
 
-// Replace sets every string value that equals before to after, and fails if there is none.
+// Replace sets every string value that equals before to after. Without such a value, Replace fails.
 func (c *Config) Replace(before, after string) error {
 	if replaceScalars(&c.doc, before, after) == 0 {
 		return fmt.Errorf("envoy configuration: no value %q to replace by %q", before, after)
@@ -182,8 +182,8 @@ func (c *Config) Bytes() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// child returns the part of node that step names, or nil. It follows aliases.
-func child(node *yaml.Node, step string) *yaml.Node {
+// childNode returns the part of node that step names, or nil. Aliases are followed.
+func childNode(node *yaml.Node, step string) *yaml.Node {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
@@ -196,7 +196,7 @@ func child(node *yaml.Node, step string) *yaml.Node {
 		}
 	case yaml.SequenceNode:
 		for i, element := range node.Content {
-			if name := child(element, "name"); name != nil && name.Value == step || strconv.Itoa(i) == step {
+			if name := childNode(element, "name"); name != nil && name.Value == step || strconv.Itoa(i) == step {
 				return element
 			}
 		}
@@ -204,8 +204,8 @@ func child(node *yaml.Node, step string) *yaml.Node {
 	return nil
 }
 
-// replace puts fresh in node's place, and keeps node's comments and anchor.
-func replace(node, fresh *yaml.Node) {
+// replaceNode puts fresh in node's place, and keeps node's comments and anchor.
+func replaceNode(node, fresh *yaml.Node) {
 	head, line, foot, anchor := node.HeadComment, node.LineComment, node.FootComment, node.Anchor
 	*node = *fresh
 	node.HeadComment, node.LineComment, node.FootComment, node.Anchor = head, line, foot, anchor

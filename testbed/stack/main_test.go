@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// playChild parses the flags of Envoy and of the sidecar that it needs to answer the readiness checks of either. The
+// playChild parses the flags of Envoy and of the sidecar that are needed to answer both programs' readiness checks. The
 // edge is the second address in the configuration.
 func playChild(args []string) int {
 	flags := flag.NewFlagSet("child", flag.ContinueOnError)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Metric returns a metric of the sidecar, summed over the labels that name doesn't have.
+// Metric returns a metric of the sidecar, summed over labels missing in name.
 func (s *Stack) Metric(ctx context.Context, name string) (sum float64, err error) {
 	text, err := Fetch(ctx, s.SidecarAdminURL()+"/metrics")
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Stack) Metric(ctx context.Context, name string) (sum float64, err error
 	return sum, err
 }
 
-// EdgeMetric returns a metric of the filter or the plugin, as Prometheus reads it, summed over the series that have
-// these labels, each as `name="value"`; 0 without any.
+// EdgeMetric returns a metric of the filter or the plugin, as Prometheus reads the metric, summed over the series with
+// labels, each as `name="value"`; 0 without any series.
 func (s *Stack) EdgeMetric(ctx context.Context, name string, labels ...string) (int, error) {
 	text, err := s.EdgeMetrics(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Stack) EdgeMetrics(ctx context.Context) (string, error) {
 	return Fetch(ctx, s.EnvoyAdminURL()+path)
 }
 
-// sumOf adds up the series of a metric that have these labels, and reports whether there are any.
+// sumOf adds up the series of a metric with labels. found reports whether any series exists.
 func sumOf(text, name string, labels ...string) (sum float64, found bool, err error) {
 	for line := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(line, name)
@@ -64,7 +64,7 @@ func sumOf(text, name string, labels ...string) (sum float64, found bool, err er
 	return sum, found, nil
 }
 
-// Stat returns a counter or gauge of Envoy, 0 if it was never used.
+// Stat returns a counter or gauge of Envoy, 0 if never used.
 func (s *Stack) Stat(ctx context.Context, name string) (int, error) {
 	text, err := Fetch(ctx, s.EnvoyAdminURL()+"/stats?filter=^"+name+"$")
 	if _, value, found := strings.Cut(text, name+": "); found && err == nil {

@@ -12,7 +12,7 @@ import (
 // NativeEdge is Envoy with the filter as a dynamic module.
 const NativeEdge EdgeKind = "native"
 
-// OnEnvoy reports whether the edge is Envoy, with the filter in either form.
+// OnEnvoy reports whether the edge is Envoy, with either form of the filter.
 func (k EdgeKind) OnEnvoy() bool { return k == EnvoyEdge || k == NativeEdge }
 
 const (
@@ -21,7 +21,7 @@ const (
 )
 
 // MakeNative replaces each Wasm filter by the dynamic module in the file library, with the same configuration, and adds
-// the filter that copies the claims of tokens for it.
+// the filter that copies tokens' claims for the module.
 func (c *Config) MakeNative(library string) error {
 	if err := makeNative(&c.doc, library); err != nil {
 		return err
@@ -30,18 +30,18 @@ func (c *Config) MakeNative(library string) error {
 }
 
 // isNative reports whether a filter is the dynamic module already.
-func (c *Config) isNative() bool { return contains(&c.doc, nativeType) }
+func (c *Config) isNative() bool { return containsScalar(&c.doc, nativeType) }
 
-func contains(node *yaml.Node, scalar string) bool {
+func containsScalar(node *yaml.Node, scalar string) bool {
 	return node.Kind == yaml.ScalarNode && node.Value == scalar ||
-		slices.ContainsFunc(node.Content, func(part *yaml.Node) bool { return contains(part, scalar) })
+		slices.ContainsFunc(node.Content, func(part *yaml.Node) bool { return containsScalar(part, scalar) })
 }
 
-// stripNamespace makes the module's counters in Prometheus have the names that they have as the Wasm module's, without
-// the prefix envoy_dynamicmodulescustom_.
+// stripNamespace gives the module's counters in Prometheus the names of the Wasm module's counters, without the prefix
+// envoy_dynamicmodulescustom_.
 func (c *Config) stripNamespace() error {
 	layers := []any{map[string]any{"name": "gatehouse", "static_layer": map[string]any{stripFeature: true}}}
-	runtime := child(c.doc.Content[0], "layered_runtime")
+	runtime := childNode(c.doc.Content[0], "layered_runtime")
 	if runtime == nil {
 		layers = append(layers, map[string]any{"name": "admin", "admin_layer": map[string]any{}}) // as without any
 		return c.Set(map[string]any{"layers": layers}, "layered_runtime")
@@ -50,26 +50,26 @@ func (c *Config) stripNamespace() error {
 	if err := fresh.Encode(layers); err != nil {
 		return err
 	}
-	given := child(runtime, "layers")
+	given := childNode(runtime, "layers")
 	given.Content = append(fresh.Content, given.Content...)
 	return nil
 }
 
 const stripFeature = "envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix"
 
-// Library returns the path of the module that make native builds.
+// Library returns the path of the module built by make native.
 func Library() (string, error) {
 	root, err := Root()
 	return filepath.Join(root, "build", "libgatehouse.so"), err
 }
 
 func makeNative(node *yaml.Node, library string) error {
-	if filters := child(node, "http_filters"); filters != nil {
+	if filters := childNode(node, "http_filters"); filters != nil {
 		if err := copyClaims(filters); err != nil {
 			return err
 		}
 	}
-	if kind := child(node, "@type"); kind != nil && kind.Value == wasmType {
+	if kind := childNode(node, "@type"); kind != nil && kind.Value == wasmType {
 		return replaceWasm(node, library)
 	}
 	for _, part := range node.Content {
@@ -82,8 +82,8 @@ func makeNative(node *yaml.Node, library string) error {
 
 // replaceWasm changes the typed_config of a Wasm filter.
 func replaceWasm(node *yaml.Node, library string) error {
-	config := child(node, "config")
-	vm := child(config, "vm_config")
+	config := childNode(node, "config")
+	vm := childNode(config, "vm_config")
 	if vm == nil {
 		return fmt.Errorf("envoy configuration: a Wasm filter without vm_config")
 	}
@@ -91,10 +91,10 @@ func replaceWasm(node *yaml.Node, library string) error {
 	if err := fresh.Encode(DynamicModule(library)); err != nil {
 		return err
 	}
-	if configuration := child(vm, "configuration"); configuration != nil {
+	if configuration := childNode(vm, "configuration"); configuration != nil {
 		fresh.Content = append(fresh.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "filter_config"}, configuration)
 	}
-	replace(node, &fresh)
+	replaceNode(node, &fresh)
 	return nil
 }
 
@@ -113,21 +113,22 @@ func DynamicModule(library string) map[string]any {
 // claims are the claims that the filter reads.
 var claims = []string{"sub", "ver"}
 
-// copyClaims adds, behind each JWT filter, one that copies the claims of its payload_in_metadata into the filter state.
+// copyClaims adds a filter behind each JWT filter. The added filter copies the claims in payload_in_metadata into the
+// filter state.
 func copyClaims(filters *yaml.Node) error {
 	var all []*yaml.Node
 	for _, filter := range filters.Content {
 		all = append(all, filter)
-		providers := child(filter, "typed_config")
+		providers := childNode(filter, "typed_config")
 		if providers != nil {
-			providers = child(providers, "providers")
+			providers = childNode(providers, "providers")
 		}
 		if providers == nil {
 			continue
 		}
 		var states []any
 		for i := 1; i < len(providers.Content); i += 2 {
-			metadata := child(providers.Content[i], "payload_in_metadata")
+			metadata := childNode(providers.Content[i], "payload_in_metadata")
 			if metadata == nil {
 				continue
 			}

@@ -27,10 +27,10 @@ const (
 	NginxEdge EdgeKind = "nginx"
 )
 
-// NginxModules has the dynamic modules, as Debian installs them.
+// NginxModules is the directory of Debian's dynamic modules.
 const NginxModules = "/usr/lib/nginx/modules"
 
-// FindNginx returns the path of nginx, which is not on the path of all users.
+// FindNginx returns the path of nginx, which is not on every user's path.
 func FindNginx() (string, error) {
 	path, err := exec.LookPath("nginx")
 	if err != nil {
@@ -45,7 +45,7 @@ func FindNginx() (string, error) {
 // EdgeKind returns the proxy of the edge.
 func (s *Stack) EdgeKind() EdgeKind { return s.opts.EdgeKind }
 
-// KillWorker ends one worker of nginx by SIGKILL. Its master starts another one at once.
+// KillWorker ends a worker of nginx by SIGKILL. The master starts a new worker at once.
 func (s *Stack) KillWorker() error {
 	workers, err := NginxWorkers(s.EdgePID())
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Stack) KillWorker() error {
 	return syscall.Kill(workers[rand.IntN(len(workers))], syscall.SIGKILL)
 }
 
-// NginxWorkers returns the pids of the workers of nginx, whose master has this pid.
+// NginxWorkers returns the pids of nginx's workers. master is the master's pid.
 func NginxWorkers(master int) (pids []int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", master))
 	if err != nil {
@@ -73,8 +73,8 @@ func NginxWorkers(master int) (pids []int, err error) {
 	return pids, nil
 }
 
-// awaitEndOfWorkers waits until no worker of an nginx that was killed listens any more: they end a little later than
-// their master, and the next one removes a socket's file only if nobody listens there.
+// awaitEndOfWorkers waits until no worker of a killed nginx listens any more. Workers end a little later than the
+// master, and the next nginx removes a socket's file only if nobody listens on the socket.
 func (s *Stack) awaitEndOfWorkers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadyTimeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func (s *Stack) nginxProgram() program {
 // nginxMemory returns the path of the memory of nginx's workers.
 func (s *Stack) nginxMemory() string { return s.path("memory") }
 
-// renderNginx writes the stack's nginx.conf and the rules that it reads.
+// renderNginx writes the stack's nginx.conf and the rules for the plugin.
 func (s *Stack) renderNginx() error {
 	root, err := Root()
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Stack) renderNginx() error {
 		// Their paths are relative to -p.
 		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + NginxModules + "/ndk_http_module.so;\nload_module " +
 			NginxModules + "/ngx_http_lua_module.so;"},
-		{"user gatehouse;", "user root;"}, // of the sockets' directory; without effect for others
+		{"user gatehouse;", "user root;"}, // of the sockets' directory; without effect for other users
 		{"worker_processes 2;", "worker_processes " + strconv.Itoa(s.opts.Concurrency) + ";"},
 		{"worker_rlimit_nofile 65536;\n", ""}, // not for every user
 		{"/var/log/nginx/error.log", "stderr"},
@@ -153,8 +153,8 @@ func (s *Stack) renderNginx() error {
 	return os.WriteFile(s.path("nginx.conf"), []byte(config), 0o600)
 }
 
-// renderNginxRules writes the rules for the plugin: of the stack's options, or of a configuration of Envoy that they
-// name, or else of a file.
+// renderNginxRules writes the rules for the plugin: from the stack's options, from the Envoy configuration in the
+// options, or from a file.
 func (s *Stack) renderNginxRules(path string) error {
 	text, err := s.nginxRules(path)
 	if err != nil {

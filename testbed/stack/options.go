@@ -13,38 +13,38 @@ import (
 )
 
 // Options are the settings of a stack. The zero value is a stack with free ports, the repository's envoy.yaml, the
-// programs that make built, and an embedded Redis.
+// programs built by make, and an embedded Redis.
 type Options struct {
 	// Name of the stack, "test" by default: letters, digits, '.', '_' and '-'.
 	Name string
-	// Dir gets the rendered configuration, the logs and, if its path is short enough, the sockets. Its mode becomes
-	// 0700. Default: .run/NAME in the repository.
+	// Dir gets the rendered configuration, the logs and, if Dir is short enough, the sockets. The mode becomes 0700.
+	// Default: .run/NAME in the repository.
 	Dir string
 
-	// HOST:PORT each; empty or port 0 chooses a free port, which the stack keeps.
+	// HOST:PORT each. Empty or port 0 chooses a free port, which the stack keeps.
 	Edge, EnvoyAdmin, SidecarAdmin, Upstream string
 	// Redis is the address of the stack's own Redis, embedded or RedisServerPath.
 	Redis string
 	// RedisURL names a running Redis to use.
 	RedisURL string
-	// RedisServerPath runs this redis-server as a child instead of the embedded Redis.
+	// RedisServerPath is a redis-server to run as a child, instead of the embedded Redis.
 	RedisServerPath string
 	// RedisArgs are appended to redis-server's.
 	RedisArgs []string
 	// RedisEnv is added to the environment of redis-server, NAME=value each.
 	RedisEnv []string
 
-	// SidecarRedisURL is the URL by which the sidecar connects to Redis if not directly: that of a proxy.
+	// SidecarRedisURL is the sidecar's URL of Redis if not direct: a proxy's.
 	SidecarRedisURL string
 
 	// Concurrency is the number of Envoy's workers, 2 by default.
 	Concurrency int
 
-	// EdgeKind is the proxy of the edge, with the filter in its form. Default: $EDGE_KIND, otherwise Envoy with Wasm.
+	// EdgeKind is the edge: the proxy and the form of the filter. Default: $EDGE_KIND, otherwise Envoy with Wasm.
 	EdgeKind EdgeKind
-	// NginxPath is nginx, if that is the edge. Default: the one on the path.
+	// NginxPath is the path of nginx, for an nginx edge. Default: nginx on the path.
 	NginxPath string
-	// EnvoyPath is Envoy's binary. Default: $ENVOY, otherwise the one in .venv.
+	// EnvoyPath is Envoy's binary. Default: $ENVOY, otherwise Envoy in .venv.
 	EnvoyPath string
 	// EnvoyArgs are appended to Envoy's.
 	EnvoyArgs []string
@@ -77,8 +77,8 @@ type Options struct {
 	// ModifyNginx returns nginx.conf with changes, at every start of nginx. ModifyConfig doesn't apply to nginx.
 	ModifyNginx func(config string) string
 
-	// Seed is called once, after Redis has started and before the sidecar does, so that the first snapshot has what
-	// Seed publishes. The default is [AcceptLoss] of one shard.
+	// Seed is called once, after the start of Redis and before the start of the sidecar, so that the first snapshot has
+	// everything that Seed publishes. Default: [AcceptLoss] of one shard.
 	Seed func(ctx context.Context, redisURL string) error
 	// ReadyTimeout bounds every wait for a part to become ready, a minute by default: Envoy compiles the module first.
 	ReadyTimeout time.Duration
@@ -95,7 +95,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// withDefaults sets the defaults, and checks everything that can be checked without starting a program.
+// withDefaults sets the defaults, and checks everything that needs no running program.
 func (o Options) withDefaults() (Options, error) {
 	o.Name = orDefault(o.Name, "test")
 	if err := CheckName(o.Name); err != nil {
@@ -197,7 +197,7 @@ func (o *Options) nginxPaths() (err error) {
 	return nil
 }
 
-// resolveAddresses chooses the free ports and returns an error for addresses that are given twice or in use.
+// resolveAddresses chooses the free ports. Addresses that are given twice or in use are errors.
 func (o *Options) resolveAddresses() error {
 	addresses := []struct {
 		variable string
@@ -211,7 +211,7 @@ func (o *Options) resolveAddresses() error {
 	}
 	owner := map[string]string{}
 	for _, a := range addresses {
-		address, err := resolve(a.variable, *a.address)
+		address, err := resolveAddress(a.variable, *a.address)
 		if err != nil {
 			return err
 		}
@@ -244,7 +244,7 @@ func Root() (string, error) {
 	}
 }
 
-// FindEnvoy returns the path of Envoy's binary: $ENVOY, otherwise the one that scripts/install-envoy.sh installed.
+// FindEnvoy returns the path of Envoy's binary: $ENVOY, otherwise the binary installed by scripts/install-envoy.sh.
 func FindEnvoy() (string, error) {
 	if path := os.Getenv("ENVOY"); path != "" {
 		return path, nil

@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// EdgeURL returns the URL of the edge, without a final slash, like all of these.
-func (s *Stack) EdgeURL() string { return "http://" + reachable(s.opts.Edge) }
+// EdgeURL returns the URL of the edge, like all URLs of a stack without a final slash.
+func (s *Stack) EdgeURL() string { return "http://" + dialAddress(s.opts.Edge) }
 
 // EnvoyAdminURL returns the URL of Envoy's admin interface.
-func (s *Stack) EnvoyAdminURL() string { return "http://" + reachable(s.opts.EnvoyAdmin) }
+func (s *Stack) EnvoyAdminURL() string { return "http://" + dialAddress(s.opts.EnvoyAdmin) }
 
 // SidecarAdminURL returns the URL of the sidecar's admin interface.
-func (s *Stack) SidecarAdminURL() string { return "http://" + reachable(s.opts.SidecarAdmin) }
+func (s *Stack) SidecarAdminURL() string { return "http://" + dialAddress(s.opts.SidecarAdmin) }
 
 // UpstreamURL returns the URL of the demo upstream, without Envoy in between.
-func (s *Stack) UpstreamURL() string { return "http://" + reachable(s.opts.Upstream) }
+func (s *Stack) UpstreamURL() string { return "http://" + dialAddress(s.opts.Upstream) }
 
 // UpstreamRequests returns how many requests the demo upstream has received.
 func (s *Stack) UpstreamRequests() int64 { return s.upstream.Requests() }
@@ -33,13 +33,13 @@ func (s *Stack) RedisURL() string {
 	if s.opts.RedisURL != "" {
 		return s.opts.RedisURL
 	}
-	return "redis://" + reachable(s.opts.Redis)
+	return "redis://" + dialAddress(s.opts.Redis)
 }
 
 // Dir returns the directory of the stack's configuration and logs: envoy.log, sidecar.log, redis.log.
 func (s *Stack) Dir() string { return s.opts.Dir }
 
-// ConfigPath returns the path of the configuration that Envoy runs with.
+// ConfigPath returns the path of Envoy's running configuration.
 func (s *Stack) ConfigPath() string { return s.path("envoy.yaml") }
 
 // PushSocket returns the path of the unix socket on which Envoy accepts the sidecar's batches.
@@ -48,13 +48,13 @@ func (s *Stack) PushSocket() string { return filepath.Join(s.sockets, "push.sock
 // APISocket returns the path of the unix socket on which the sidecar answers verify and fetch calls.
 func (s *Stack) APISocket() string { return filepath.Join(s.sockets, "api.sock") }
 
-// EdgePID returns the process id of the edge that was started last, Envoy or nginx's master, 0 before the first.
+// EdgePID returns the process id of the last started edge, Envoy or nginx's master, 0 before the first start.
 func (s *Stack) EdgePID() int { return s.pid(s.edgeName()) }
 
-// SidecarPID returns the process id of the sidecar that was started last, 0 before the first.
+// SidecarPID returns the process id of the last started sidecar, 0 before the first start.
 func (s *Stack) SidecarPID() int { return s.pid(sidecarName) }
 
-// RedisPID returns the process id of the redis-server that was started last, 0 if the stack runs none.
+// RedisPID returns the process id of the last started redis-server, 0 if the stack runs none.
 func (s *Stack) RedisPID() int { return s.pid(redisName) }
 
 func (s *Stack) pid(name string) int {
@@ -68,7 +68,7 @@ func (s *Stack) envoyProgram() program {
 	args := []string{
 		"--config-path", s.ConfigPath(),
 		"--concurrency", strconv.Itoa(s.opts.Concurrency),
-		"--disable-hot-restart", // it would need an id that no other Envoy on the host has
+		"--disable-hot-restart", // would need an id unique on this host
 		"--log-level", "warn",
 	}
 	return program{
@@ -115,8 +115,8 @@ func (s *Stack) awaitOK(ctx context.Context, child *process, url string) error {
 	})
 }
 
-// await calls check until it returns nil. It returns check's last error after the ready timeout or the end of ctx, and
-// the child's error if child, unless nil, ends.
+// await calls check until check returns nil. After the ready timeout or the end of ctx, await returns check's last
+// error; if child (unless nil) ends, the child's error.
 func (s *Stack) await(ctx context.Context, child *process, what string, check func(context.Context) error) error {
 	const interval, attempt = 20 * time.Millisecond, time.Second
 	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadyTimeout)
@@ -128,7 +128,7 @@ func (s *Stack) await(ctx context.Context, child *process, what string, check fu
 	begin := time.Now()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	var last error // says more than that the next check was canceled
+	var last error // more informative than the next check's cancellation
 	for {
 		once, cancel := context.WithTimeout(ctx, attempt)
 		err := check(once)
@@ -146,7 +146,7 @@ func (s *Stack) await(ctx context.Context, child *process, what string, check fu
 			waited := time.Since(begin).Round(time.Millisecond)
 			err = fmt.Errorf("%s: not ready after %s: %w (last: %w)", what, waited, ctx.Err(), last)
 			if child != nil {
-				err = fmt.Errorf("%w; last lines of %s:\n%s", err, child.log, tail(child.log, child.logStart))
+				err = fmt.Errorf("%w; last lines of %s:\n%s", err, child.log, readTail(child.log, child.logStart))
 			}
 			return err
 		case <-ticker.C:

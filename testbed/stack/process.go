@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// stopGrace is the time that a child has to exit after SIGTERM, before SIGKILL.
+	// stopGrace is a child's time to exit after SIGTERM, before SIGKILL.
 	stopGrace = 5 * time.Second
-	// tailBytes and tailLines bound the part of a dead child's log that an error quotes.
+	// tailBytes and tailLines bound the part of a dead child's log in an error.
 	tailBytes = 8 << 10
 	tailLines = 20
 )
@@ -27,11 +27,11 @@ type ExitError struct {
 	Name   string // "envoy", "sidecar" or "redis-server"
 	PID    int
 	Status string // for example "exit status 1" or "signal: killed"
-	Log    string // path of its log
-	Tail   string // its last lines, at most 20
+	Log    string // path of the log
+	Tail   string // last lines of the log, at most 20
 }
 
-// Error names the child, its status, and its last output.
+// Error names the child, the status, and the last output.
 func (e *ExitError) Error() string {
 	if e.Tail == "" {
 		return fmt.Sprintf("%s (pid %d) ended: %s; it wrote nothing to %s", e.Name, e.PID, e.Status, e.Log)
@@ -45,9 +45,9 @@ type program struct {
 	path string
 	args []string
 	env  []string // beside the parent's
-	log  string   // file that stdout and stderr are appended to
-	// group: signals that end or stop it go to all its processes, except SIGTERM, after which it ends them itself. It
-	// gets a SIGTERM, too, when this process dies.
+	log  string   // file for stdout and stderr, appended to
+	// group: signals that end or stop the child go to the whole process group, except SIGTERM: on SIGTERM, the child ends
+	// its own processes. The child gets a SIGTERM, too, when this process dies.
 	group bool
 }
 
@@ -55,14 +55,14 @@ type program struct {
 type process struct {
 	program
 	pid      int
-	stopping atomic.Bool   // set before we end it, so that its exit is expected
-	done     chan struct{} // closed when it has exited and been awaited
+	stopping atomic.Bool   // set before we end the child, so that the exit is expected
+	done     chan struct{} // closed when the child has exited and been awaited
 	status   string        // valid after done is closed
-	logStart int64         // size of the log when it started
+	logStart int64         // size of the log at the start
 	signal   func(os.Signal) error
 }
 
-// start runs p. It calls onExit once, after done is closed, if the child exits by itself.
+// start runs p. If the child exits by itself, onExit is called once, after done is closed.
 func start(p program, onExit func(error)) (*process, error) {
 	log, err := os.OpenFile(p.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -81,8 +81,8 @@ func start(p program, onExit func(error)) (*process, error) {
 	child := &process{program: p, done: make(chan struct{}), logStart: info.Size()}
 	started := make(chan error, 1)
 	go func() {
-		// The signal that the kernel sends to a child when its parent dies is bound to the thread that started the
-		// child: keep that thread until the child has exited.
+		// The kernel's signal to a child on its parent's death is bound to the thread that started the child: keep the thread
+		// until the child has exited.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cmd.Start(); err != nil {
@@ -94,7 +94,7 @@ func start(p program, onExit func(error)) (*process, error) {
 			child.signal = func(s os.Signal) error { return signalGroup(cmd.Process, s) }
 		}
 		started <- nil
-		_ = cmd.Wait() // ProcessState has its result
+		_ = cmd.Wait() // the result is in ProcessState
 		child.status = cmd.ProcessState.String()
 		close(child.done)
 		if !child.stopping.Load() {
@@ -119,10 +119,10 @@ func signalGroup(p *os.Process, signal os.Signal) error {
 	return os.ErrProcessDone
 }
 
-// stop ends the child by SIGTERM, and by SIGKILL after grace. It returns when the child has exited.
+// stop ends the child by SIGTERM, and by SIGKILL after grace. stop returns when the child has exited.
 func (p *process) stop(grace time.Duration) error {
 	p.stopping.Store(true)
-	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGCONT} { // SIGCONT: for a stopped one
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGCONT} { // SIGCONT: for a stopped child
 		if err := p.signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return fmt.Errorf("stop %s: %w", p.name, err)
 		}
@@ -138,7 +138,7 @@ func (p *process) stop(grace time.Duration) error {
 	return fmt.Errorf("%s (pid %d) did not end within %s of SIGTERM and was killed", p.name, p.pid, grace)
 }
 
-// kill ends the child by SIGKILL and returns when it has exited.
+// kill ends the child by SIGKILL and returns when the child has exited.
 func (p *process) kill() error {
 	p.stopping.Store(true)
 	if err := p.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -150,11 +150,11 @@ func (p *process) kill() error {
 
 // exitError describes the child's exit; done must be closed.
 func (p *process) exitError() error {
-	return &ExitError{Name: p.name, PID: p.pid, Status: p.status, Log: p.log, Tail: tail(p.log, p.logStart)}
+	return &ExitError{Name: p.name, PID: p.pid, Status: p.status, Log: p.log, Tail: readTail(p.log, p.logStart)}
 }
 
-// tail returns the last lines of a file, from offset at the earliest.
-func tail(path string, offset int64) string {
+// readTail returns the last lines of a file, from offset at the earliest.
+func readTail(path string, offset int64) string {
 	file, err := os.Open(path)
 	if err != nil {
 		return ""
@@ -164,7 +164,7 @@ func tail(path string, offset int64) string {
 	if err != nil {
 		return ""
 	}
-	cut := info.Size()-tailBytes > offset // then the first line is incomplete
+	cut := info.Size()-tailBytes > offset // the first line is incomplete
 	text, err := io.ReadAll(io.NewSectionReader(file, max(offset, info.Size()-tailBytes), tailBytes))
 	if err != nil {
 		return ""

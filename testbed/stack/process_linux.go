@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childAttr makes the kernel end the child when its parent dies: by SIGTERM if it has processes that only it can end.
-// It keeps the terminal's Ctrl-C from the child: the parent ends its children in order.
+// childAttr makes the kernel end the child when the parent dies: by SIGTERM for a group, since only the child can end
+// its own processes. The child doesn't get the terminal's Ctrl-C: the parent ends children in order.
 func childAttr(group bool) *syscall.SysProcAttr {
 	if group {
 		return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -16,8 +16,8 @@ func childAttr(group bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitStop waits until all threads of a child have stopped after a SIGSTOP, or it has ended: kill doesn't wait for
-// those that run on another processor.
+// awaitStop waits until all threads of a child have stopped after a SIGSTOP, or the child has ended: kill doesn't wait
+// for threads on other processors.
 func awaitStop(pid int) error {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)

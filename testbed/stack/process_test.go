@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
-// shell starts a child that runs script, and ends it when the test ends.
+// shell starts a child that runs script, and ends the child when the test ends.
 func shell(t *testing.T, script string, onExit func(error)) *process {
 	t.Helper()
 	p, err := start(program{
@@ -39,7 +39,7 @@ func unexpected(t *testing.T) func(error) {
 // waitForLog returns when the child has written text.
 func waitForLog(t *testing.T, p *process, text string) {
 	t.Helper()
-	await.Until(t, text+" in the log", func() bool { return strings.Contains(tail(p.log, 0), text) })
+	await.Until(t, text+" in the log", func() bool { return strings.Contains(readTail(p.log, 0), text) })
 }
 
 func TestProcessReportsItsEnd(t *testing.T) {
@@ -100,8 +100,8 @@ func TestProcessIsKilledAfterGrace(t *testing.T) {
 	}
 }
 
-// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither its child nor a worker of nginx, which
-// the child started.
+// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither the child nor a worker of nginx started
+// by the child.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -109,7 +109,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	}
 	for _, role := range []string{"parent", "parent of nginx"} {
 		t.Run(role, func(t *testing.T) {
-			address, err := resolve("CHILD", "")
+			address, err := resolveAddress("CHILD", "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
-// StartRedis starts the stack's own Redis, unless the stack uses a running one. After KillRedis, an embedded Redis has
-// its data; a redis-server has lost them unless RedisArgs make it persistent.
+// StartRedis starts the stack's own Redis, unless the stack uses a running Redis. After KillRedis, an embedded Redis
+// still has its data; a redis-server has lost all data unless RedisArgs enable persistence.
 func (s *Stack) StartRedis(ctx context.Context) error {
 	switch {
 	case s.opts.RedisURL != "":
@@ -34,7 +34,7 @@ func (s *Stack) StartRedis(ctx context.Context) error {
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
-			expire(ctx, s.embedded)
+			expireKeys(ctx, s.embedded)
 		}()
 		s.stopEmbedded = func() { cancel(); <-stopped; s.embedded.Close() }
 	} else if err := s.embedded.Restart(); err != nil {
@@ -44,8 +44,8 @@ func (s *Stack) StartRedis(ctx context.Context) error {
 	return nil
 }
 
-// acceptLibrary answers CLIENT SETINFO, which miniredis lacks although it says that it is newer than 7.2: Lettuce 6.3
-// would not connect.
+// acceptLibrary answers CLIENT SETINFO. miniredis lacks the command, but claims a version above 7.2: without an answer,
+// Lettuce 6.3 would not connect.
 func acceptLibrary(c *server.Peer, command string, args ...string) bool {
 	if command != "CLIENT" || len(args) != 3 || !strings.EqualFold(args[0], "SETINFO") {
 		return false
@@ -54,8 +54,8 @@ func acceptLibrary(c *server.Peer, command string, args ...string) bool {
 	return true
 }
 
-// expire advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
-func expire(ctx context.Context, embedded *miniredis.Miniredis) {
+// expireKeys advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
+func expireKeys(ctx context.Context, embedded *miniredis.Miniredis) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	last := time.Now()
@@ -83,7 +83,7 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 	}, s.pingRedis)
 }
 
-// AcceptLoss returns a Seed that does as `gatehousectl accept-loss`: the sidecar believes that Redis has no records.
+// AcceptLoss returns a Seed that acts as `gatehousectl accept-loss`: the sidecar accepts that Redis has no records.
 func AcceptLoss(k contract.Keyspace) func(ctx context.Context, redisURL string) error {
 	return func(ctx context.Context, redisURL string) error {
 		client, err := redisurl.Connect(redisURL)
@@ -99,8 +99,8 @@ func AcceptLoss(k contract.Keyspace) func(ctx context.Context, redisURL string) 
 	}
 }
 
-// foreignPatience bounds how long a Redis that ran before may take to answer.
-const foreignPatience = 2 * time.Second
+// pingTimeout bounds the first answer of a Redis that ran before the stack.
+const pingTimeout = 2 * time.Second
 
 // pingRedis waits until Redis answers.
 func (s *Stack) pingRedis(ctx context.Context, child *process) error {
@@ -111,16 +111,16 @@ func (s *Stack) pingRedis(ctx context.Context, child *process) error {
 	defer func() { _ = client.Close() }()
 	what := "redis at REDIS_URL"
 	if s.opts.RedisURL == "" {
-		what = "redis " + reachable(s.opts.Redis)
-	} else { // it isn't started here, so there is no start to wait for
+		what = "redis " + dialAddress(s.opts.Redis)
+	} else { // not started here: nothing to wait for
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, foreignPatience)
+		ctx, cancel = context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 	}
 	return s.await(ctx, child, what, func(ctx context.Context) error {
 		if s.opts.RedisURL == "" {
 			// The client would write every failed dial to stderr.
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Redis))
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", dialAddress(s.opts.Redis))
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// Paths of envoy.yaml in production that a stack replaces by its own.
+// Paths in production's envoy.yaml that a stack replaces.
 const (
 	productionWasm       = "/etc/gatehouse/gatehouse.wasm"
 	productionLibrary    = "/usr/lib/gatehouse/libgatehouse.so"
@@ -15,17 +15,17 @@ const (
 	productionAPISocket  = "/run/gatehouse/api.sock"
 )
 
-// maxSocketPath is the longest path of a unix socket in bytes, without its final NUL
-// (sun_path of sockaddr_un on Linux has 108).
+// maxSocketPath is the longest path of a unix socket in bytes, without the final NUL (sun_path of sockaddr_un on Linux
+// has 108).
 const maxSocketPath = 107
 
-// render writes the stack's envoy.yaml, which can also be run by hand while the rest of the stack runs.
+// render writes the stack's envoy.yaml, which can also be run by hand beside the rest of the stack.
 func (s *Stack) render() error {
 	config, err := LoadConfig(s.opts.ConfigPath)
 	if err != nil {
 		return err
 	}
-	native := config.isNative() // before ModifyConfig, which may add other modules
+	native := config.isNative() // before ModifyConfig, which may add modules
 	steps := []func() error{
 		func() error { return config.SetAddress(s.opts.Edge, "static_resources", "listeners", "edge") },
 		func() error {
@@ -78,8 +78,8 @@ func (s *Stack) render() error {
 	return nil
 }
 
-// setModule makes the filters' files those of the stack, in a configuration like envoy.yaml, or like envoy-native.yaml
-// if it is native.
+// setModule sets the files of the stack's filters, in a configuration like envoy.yaml, or like envoy-native.yaml if
+// native.
 func (s *Stack) setModule(config *Config, native bool) error {
 	switch {
 	case !native:
@@ -90,9 +90,9 @@ func (s *Stack) setModule(config *Config, native bool) error {
 	return config.Replace(productionLibrary, s.opts.LibraryPath)
 }
 
-// makeDirs makes the stack's directory, removes old logs from it, and makes the directory of its sockets. The two are
-// the same unless a socket's path would be too long; then the sockets have a directory of their own, which Stop
-// removes. Both have mode 0700, which also protects the push socket between its creation and its chmod.
+// makeDirs makes the stack's directory, removes old logs, and makes the directory of the sockets. Both directories are
+// the same unless a socket's path would be too long; the sockets then have a directory of their own, which Stop
+// removes. Both have mode 0700, to protect the push socket, too, between its creation and its chmod.
 func (s *Stack) makeDirs() error {
 	if err := os.MkdirAll(s.opts.Dir, 0o700); err != nil {
 		return fmt.Errorf("make directory of stack %s: %w", s.opts.Name, err)

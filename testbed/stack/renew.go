@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// restGrace is longer than stopGrace: the sidecar waits up to 5 s for the connections of an Envoy that goes on running.
+// restGrace is longer than stopGrace: the sidecar waits up to 5 s for the connections of a running Envoy.
 const restGrace = 10 * time.Second
 
 // Rest ends the sidecar and the stack's own redis-server until [Stack.Renew]. Envoy goes on running.
@@ -23,9 +23,9 @@ func (s *Stack) Rest() error {
 	return errors.Join(errs...)
 }
 
-// Renew starts the sidecar and Redis of a stack again after [Stack.Rest], with the options for these two: RedisURL,
-// RedisServerPath, RedisEnv, SidecarRedisURL, SidecarArgs, SidecarEnv and Seed. A redis-server is empty; the logs and
-// Envoy's counters are reset. Envoy goes on running, since it takes most of a start to compile the module.
+// Renew starts the sidecar and Redis of a stack again after [Stack.Rest]. Used options: RedisURL, RedisServerPath,
+// RedisEnv, SidecarRedisURL, SidecarArgs, SidecarEnv and Seed. A redis-server is empty; the logs and Envoy's counters
+// are reset. Envoy keeps running, since compiling the module takes most of a start.
 func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	if s.embedded != nil || len(s.opts.RedisArgs)+len(opts.RedisArgs) != 0 {
 		return fmt.Errorf("%w: a Redis that is embedded or has arguments may keep its data: it can't be renewed", ErrUsage)
@@ -34,13 +34,13 @@ func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	s.opts.SidecarRedisURL = opts.SidecarRedisURL
 	s.opts.SidecarArgs, s.opts.SidecarEnv, s.opts.Seed = opts.SidecarArgs, opts.SidecarEnv, opts.Seed
 	if s.opts.Redis == "" && opts.RedisURL == "" {
-		address, err := resolve("REDIS", "")
+		address, err := resolveAddress("REDIS", "")
 		if err != nil {
 			return err
 		}
 		s.opts.Redis = address
 	}
-	for _, log := range []string{"envoy.log", "sidecar.log", "redis.log"} { // Envoy appends to its own
+	for _, log := range []string{"envoy.log", "sidecar.log", "redis.log"} { // Envoy appends to envoy.log
 		if err := os.Truncate(s.path(log), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("empty a log of stack %s: %w", s.opts.Name, err)
 		}

@@ -1,5 +1,5 @@
 // Package stack starts and stops a whole Gatehouse on one host: Redis, a demo upstream, gatehouse-sidecar and Envoy.
-// `make run` and the end-to-end tests use it.
+// `make run` and the end-to-end tests use stack.
 //
 // A test gets a stack with free ports, and only has to call Stop:
 //
@@ -26,7 +26,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
-// Names of the parts that are processes.
+// Names of the processes.
 const (
 	envoyName   = "envoy"
 	sidecarName = "sidecar"
@@ -34,8 +34,7 @@ const (
 	nginxName   = "nginx"
 )
 
-// Stack is a running Gatehouse. Its methods are safe for concurrent use, except for starting the same part twice at a
-// time.
+// Stack is a running Gatehouse. Methods are safe for concurrent use, except for starting the same part twice at a time.
 type Stack struct {
 	opts       Options // complete: defaults set, addresses resolved
 	sockets    string  // directory of the unix sockets
@@ -44,7 +43,7 @@ type Stack struct {
 	upstream       upstream.Handler
 	upstreamServer *http.Server
 
-	embedded     *miniredis.Miniredis // nil: another Redis is used
+	embedded     *miniredis.Miniredis // nil if a different Redis is used
 	stopEmbedded func()
 
 	stop func() error // ends all parts, once
@@ -54,8 +53,8 @@ type Stack struct {
 	children map[string]*process
 }
 
-// Start starts everything and returns when the edge answers and the sidecar has filled it. On an error it leaves
-// nothing running.
+// Start starts everything and returns when the edge answers and the sidecar has filled the edge's memory. After an
+// error, nothing is left running.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -111,8 +110,8 @@ func (s *Stack) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop ends all parts, the edge first, and returns when they have exited. A stopped stack can't be restarted; further
-// calls return the result of the first.
+// Stop ends all parts, the edge first, and returns when all have exited. A stopped stack can't be restarted; further
+// calls return the first result.
 func (s *Stack) Stop() error { return s.stop() }
 
 func (s *Stack) stopAll() error {
@@ -142,8 +141,8 @@ func (s *Stack) stopAll() error {
 	return errors.Join(errs...)
 }
 
-// StartEdge starts the edge, Envoy or nginx, also after a kill, and returns when it accepts connections. The sidecar
-// may be ready later: see [Stack.AwaitReady].
+// StartEdge starts the edge, Envoy or nginx, also after a kill, and returns when the edge accepts connections. The
+// sidecar may be ready later: see [Stack.AwaitReady].
 func (s *Stack) StartEdge(ctx context.Context) error {
 	render, program := s.render, s.envoyProgram()
 	if s.opts.EdgeKind == NginxEdge {
@@ -160,7 +159,7 @@ func (s *Stack) StartEdge(ctx context.Context) error {
 			return err
 		}
 		return s.await(ctx, child, "edge "+s.opts.Edge, func(ctx context.Context) error {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Edge))
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", dialAddress(s.opts.Edge))
 			if err != nil {
 				return err
 			}
@@ -169,14 +168,15 @@ func (s *Stack) StartEdge(ctx context.Context) error {
 	})
 }
 
-// StartSidecar starts the sidecar, also after a kill, and returns when it is ready: it has pushed everything in Redis.
+// StartSidecar starts the sidecar, also after a kill, and returns when the sidecar is ready: everything in Redis has
+// been pushed.
 func (s *Stack) StartSidecar(ctx context.Context) error {
 	return s.startChild(ctx, sidecarName, s.sidecarProgram(), func(ctx context.Context, child *process) error {
 		return s.awaitOK(ctx, child, s.SidecarAdminURL()+"/readyz")
 	})
 }
 
-// AwaitReady waits until the sidecar reports that it is in step with Redis and Envoy.
+// AwaitReady waits until the sidecar is in step with Redis and Envoy.
 func (s *Stack) AwaitReady(ctx context.Context) error {
 	return s.awaitOK(ctx, s.child(sidecarName), s.SidecarAdminURL()+"/readyz")
 }
@@ -187,7 +187,7 @@ func (s *Stack) KillEdge() error { return s.kill(s.edgeName()) }
 // KillSidecar ends the sidecar by SIGKILL.
 func (s *Stack) KillSidecar() error { return s.kill(sidecarName) }
 
-// KillRedis ends the stack's own Redis: redis-server by SIGKILL, the embedded one by closing its listener and
+// KillRedis ends the stack's own Redis: redis-server by SIGKILL, an embedded Redis by closing its listener and
 // connections.
 func (s *Stack) KillRedis() error {
 	if s.embedded != nil {
@@ -226,7 +226,7 @@ func (s *Stack) startChild(ctx context.Context, name string, p program,
 	child, err := start(p, func(err error) {
 		select {
 		case s.died <- err:
-		default: // one is enough: the first is the cause
+		default: // the first error is the cause
 		}
 	})
 	if err != nil {
@@ -272,10 +272,10 @@ func (s *Stack) serveUpstream() error {
 	if err != nil {
 		return &AddressError{Variable: "UPSTREAM", Address: s.opts.Upstream, Err: err}
 	}
-	// Without timeouts: it would close a connection on which the proxy has not sent a request yet. If the proxy is
-	// paused then, it sends its next request there when it goes on, and answers 503 (UC).
+	// Without timeouts: a timeout would close a connection on which the proxy has not sent a request yet. A paused proxy
+	// would later send its next request on the closed connection, and answer 503 (UC).
 	s.upstreamServer = &http.Server{Handler: &s.upstream}
-	go func() { _ = s.upstreamServer.Serve(listener) }() // returns when Stop closes it
+	go func() { _ = s.upstreamServer.Serve(listener) }() // returns when Stop closes the server
 	return nil
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
-// helperOptions returns a stack whose Envoy and sidecar are this test binary, to test how parts are started, watched
-// and stopped.
+// helperOptions returns options for a stack with this test binary as Envoy and sidecar, to test how parts are started,
+// watched and stopped.
 func helperOptions(t *testing.T) Options {
 	t.Helper()
 	t.Setenv(helperVariable, "child")
@@ -175,7 +175,7 @@ func TestStackThatCannotStart(t *testing.T) {
 			opts := helperOptions(t)
 			c.edit(&opts)
 			s, err := Start(t.Context(), opts)
-			// On a busy machine another part isn't ready in time, either, or a child hasn't said anything yet.
+			// On a busy machine a different part may also not be ready in time, or a child may have logged nothing yet.
 			lacks := func(want string) bool { return !strings.Contains(err.Error(), want) }
 			for within := 2 * opts.ReadyTimeout; err != nil && strings.Contains(err.Error(), "not ready after") &&
 				slices.ContainsFunc(c.want, lacks) && within < await.Deadline; within *= 2 {

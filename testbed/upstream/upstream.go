@@ -1,5 +1,5 @@
-// Package upstream is the demo upstream: it answers every request with what it received, and counts requests, so that a
-// test can tell which requests Envoy answered itself.
+// Package upstream is the demo upstream. Every answer describes the request as received. The upstream counts requests,
+// so that a test can tell which requests Envoy answered itself.
 package upstream
 
 import (
@@ -14,37 +14,37 @@ import (
 // CountPath is the path at which a GET returns the count of all other requests.
 const CountPath = "/debug/requests"
 
-// Headers of a request that choose the status of the answer, and its entity-tag.
+// Request headers that choose the status of the answer, and the entity-tag.
 const (
 	StatusHeader = "x-upstream-status"
 	ETagHeader   = "x-upstream-etag"
 )
 
-// Seen is the answer to a request: what the upstream received.
+// Seen is the answer to a request: the request as received.
 type Seen struct {
 	Method string `json:"method"`
 	// Path is the request target as received, query included.
 	Path string `json:"path"`
-	// Headers holds all values by lower-case name, "host" among them.
+	// Headers holds all values by lower-case name, also "host".
 	Headers map[string][]string `json:"headers"`
 }
 
-// Handler is the demo upstream. The zero value is ready to use; it is safe for concurrent use.
+// Handler is the demo upstream. The zero value is ready to use, and safe for concurrent use.
 type Handler struct {
 	requests atomic.Int64
 }
 
-// Requests returns how many requests it has received, except those for [CountPath].
+// Requests returns the number of requests received, except requests for [CountPath].
 func (h *Handler) Requests() int64 { return h.requests.Load() }
 
 // ServeHTTP answers with a [Seen], or on [CountPath] with {"requests": N}.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == CountPath {
-		answer(w, map[string]int64{"requests": h.Requests()})
+		writeJSON(w, map[string]int64{"requests": h.Requests()})
 		return
 	}
 	h.requests.Add(1)
-	// Read the whole body, whatever its size, so that the connection can be reused.
+	// Read the whole body, whatever the size, so that the connection can be reused.
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		http.Error(w, "read body: "+err.Error(), http.StatusBadRequest)
 		return
@@ -60,13 +60,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if status, err := strconv.Atoi(r.Header.Get(StatusHeader)); err == nil && 200 <= status && status < 600 {
 		w.WriteHeader(status)
 	}
-	answer(w, seen)
+	writeJSON(w, seen)
 }
 
 const contentType = "application/json"
 
-func answer(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", contentType)
-	// An error here means that the client has gone.
+	// An error means that the client has gone.
 	_ = json.NewEncoder(w).Encode(v)
 }

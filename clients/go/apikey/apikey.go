@@ -1,6 +1,6 @@
-// Package apikey has the form of an API key, which is a device's id and its generated secret in one text:
-// "gh_<id>_<random>_<checksum>" for the secret "gh_<random>_<checksum>". The id may contain "_"; what follows it has a
-// fixed length.
+// Package apikey has the form of an API key, which is a device's id and generated secret in a single text:
+// "gh_<id>_<random>_<checksum>" for the secret "gh_<random>_<checksum>". The id may contain "_"; the parts after the id
+// have a fixed length.
 package apikey
 
 import (
@@ -18,19 +18,19 @@ const (
 	randomLength   = 26 // of base32 (RFC 4648): 130 bits
 	checksumLength = 8  // of lowercase hex digits
 	tailLength     = randomLength + 1 + checksumLength
-	namedLength    = len(Prefix) + randomLength // of what the checksum covers
+	namedLength    = len(Prefix) + randomLength // size of the checksum's input
 	// SecretLength is the length of a generated secret in bytes.
 	SecretLength = len(Prefix) + tailLength
 )
 
-// Secret returns the generated secret with these random characters: the checksum is the CRC-32 (IEEE) of all before its
-// "_".
+// Secret returns the generated secret with the given random characters: the checksum is the CRC-32 (IEEE) of everything
+// before its "_".
 func Secret(random string) string {
 	secret := Prefix + random
 	return fmt.Sprintf("%s_%08x", secret, crc32.ChecksumIEEE([]byte(secret)))
 }
 
-// IsSecret reports whether secret has the form of a generated one, with its checksum.
+// IsSecret reports whether secret has the form and the checksum of a generated secret.
 func IsSecret(secret string) bool {
 	if !HasForm(secret) {
 		return false
@@ -44,7 +44,7 @@ func IsSecret(secret string) bool {
 	return true
 }
 
-// HasForm reports whether text has the form of a generated secret, with a checksum that may be wrong.
+// HasForm reports whether text has the form of a generated secret. The checksum may be wrong.
 func HasForm(text string) bool {
 	if len(text) != SecretLength || text[:len(Prefix)] != Prefix || text[namedLength] != '_' {
 		return false
@@ -62,7 +62,7 @@ func HasForm(text string) bool {
 	return true
 }
 
-// Of returns the API key of a device; false if its id isn't valid or its secret isn't a generated one.
+// Of returns the API key of a device. ok is false if the id is invalid or the secret is not a generated secret.
 func Of(id, secret string) (key string, ok bool) {
 	if !limits.ValidDeviceID(id) || !IsSecret(secret) {
 		return "", false
@@ -70,8 +70,8 @@ func Of(id, secret string) (key string, ok bool) {
 	return Prefix + id + "_" + secret[len(Prefix):], true
 }
 
-// Split returns the id of an API key, and its secret without [Prefix]; false if the text has another form. It doesn't
-// look at random characters and checksum: see [IsSecret].
+// Split returns the id of an API key, and the secret without [Prefix]. ok is false if the text has no API key's form.
+// Random characters and checksum are not checked: see [IsSecret].
 func Split(key string) (id, tail string, ok bool) {
 	end := len(key) - tailLength - 1 // of the id
 	if end <= len(Prefix) || !strings.HasPrefix(key, Prefix) || key[end] != '_' ||

@@ -99,7 +99,7 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// latin has a character for each byte, so that a regular expression counts bytes.
+// latin maps bytes to characters, so that a regular expression counts bytes.
 func latin(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

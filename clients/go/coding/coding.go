@@ -1,4 +1,4 @@
-// Package coding has the content codings that writers, the sidecar and the edge know.
+// Package coding has the content codings of writers, the sidecar and the edge.
 package coding
 
 import "strconv"
@@ -6,7 +6,7 @@ import "strconv"
 // Encoding is a content coding of a stored body (RFC 9110, section 8.4.1).
 type Encoding uint8
 
-// The content codings of stored bodies. Records of the sidecar and the edge have these numbers.
+// The content codings of stored bodies. The numbers are part of records in the sidecar and the edge.
 const (
 	Identity Encoding = iota
 	Gzip

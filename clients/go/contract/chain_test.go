@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The goldens come from Python's hashlib, since there are writers in other languages.
+// The goldens come from Python's hashlib, since writers exist in other languages.
 const (
 	firstDigest  = "4aa923dfb271b11dc01c7bf9f1afb80e0c88a931"
 	secondDigest = "d9a55bb55bcb089d4d79e09714f4c2ed196a9b37"
@@ -133,8 +133,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// FuzzFollows: an event that follows another can't be changed into a different one that also follows, except its
-// bodies.
+// FuzzFollows: an event that follows in the chain can't be changed into a different event that also follows, except in
+// its bodies.
 func FuzzFollows(f *testing.F) {
 	f.Add(chainedPut, chainedPut)
 	f.Add(chainedPut, chainedDeletion)

@@ -90,8 +90,7 @@ func TestParseMember(t *testing.T) {
 	}
 }
 
-// TestMemberIsACopy retains a member's id, but not the string that it was parsed from, which may be an event of some
-// MiB.
+// TestMemberIsACopy retains a member's id, but not the parsed string, which may be an event of some MiB.
 func TestMemberIsACopy(t *testing.T) {
 	payload := []byte("o:/a")
 	m, err := ParseMember(unsafe.String(&payload[0], len(payload)))

@@ -23,7 +23,7 @@ const (
 // Credential is the content of a credential's hash in Redis. A tombstone has only ID, Version, PublishedMS and Deleted.
 // If [ParseCredential] returns an error, refuse the device, because the record may remove a permission.
 type Credential struct {
-	// ID is the device id. The hash does not contain it; the caller of [ParseCredential] sets it.
+	// ID is the device id, which the hash does not contain: the caller of [ParseCredential] sets ID.
 	ID string
 	// Version increases with every write of the record.
 	Version uint64
@@ -33,9 +33,9 @@ type Credential struct {
 	Deleted bool
 	// Disabled means that the device is refused with any credential.
 	Disabled bool
-	// Revoked means that a revocation has disabled it, not a change of its settings; only if Disabled.
+	// Revoked means that a revocation has disabled the device, not a change of settings; only if Disabled.
 	Revoked bool
-	// Hashes are hashes of [ParseHash], the newest first; the secret must match one of them.
+	// Hashes are hashes of [ParseHash], the newest first. A secret must match any of Hashes.
 	Hashes []string
 	// OldUntilMS is the time from which only the first hash counts, in unix milliseconds; 0 means never.
 	OldUntilMS int64
@@ -43,12 +43,12 @@ type Credential struct {
 	Permissions []string
 	// NotAfterMS is the time from which the device is refused, in unix milliseconds; 0 means never.
 	NotAfterMS int64
-	// Labels are for operators; they decide nothing.
+	// Labels are for operators, and decide nothing.
 	Labels map[string]string
 }
 
-// ParseCredential parses a credential's hash from HGETALL or an event. It returns an error for a missing key, which has
-// no fields: check that first.
+// ParseCredential parses a credential's hash from HGETALL or an event. A missing key, which has no fields, is an error:
+// check for missing keys first.
 func ParseCredential(fields map[string]string) (Credential, error) {
 	h, err := parseHead(fields, credentialField)
 	if err != nil {
@@ -180,7 +180,7 @@ func credentialField(field string) bool {
 
 // Fields returns the hash of c, for [ParseCredential].
 func (c Credential) Fields() map[string]string {
-	fields := head{c.Version, c.PublishedMS, c.Deleted}.fields()
+	fields := recordHead{c.Version, c.PublishedMS, c.Deleted}.headFields()
 	if c.Deleted {
 		return fields
 	}

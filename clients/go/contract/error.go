@@ -5,26 +5,27 @@ import (
 	"fmt"
 )
 
-// Reason is the class of a problem with a record or event. The set is closed, so it can be a label of a metric.
+// Reason is the class of a problem with a record or event. The set is closed, so that a metric can have Reason as a
+// label.
 type Reason string
 
 // The reasons.
 const (
 	// ReasonMissing: a required field is absent.
 	ReasonMissing Reason = "missing"
-	// ReasonUnknown: the contract has no such field.
+	// ReasonUnknown: a field unknown to the contract.
 	ReasonUnknown Reason = "unknown"
 	// ReasonMalformed: a field, member or event can't be parsed.
 	ReasonMalformed Reason = "malformed"
 	// ReasonLimit: a value exceeds its limit.
 	ReasonLimit Reason = "limit"
-	// ReasonConflict: a field is not allowed together with another one.
+	// ReasonConflict: two fields exclude each other.
 	ReasonConflict Reason = "conflict"
-	// ReasonFormat: the event has another format than this program supports.
+	// ReasonFormat: an event of an unsupported format.
 	ReasonFormat Reason = "format"
 )
 
-// Error is the reason why a record or event was refused. Its text never contains a body or a hash.
+// Error is the reason why a record or event was refused. The text never contains a body or a hash.
 type Error struct {
 	// Reason is the class of the problem.
 	Reason Reason

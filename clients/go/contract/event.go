@@ -25,9 +25,9 @@ type Event struct {
 	DataEpoch string
 	// Seq is the write's sequence number, from 1.
 	Seq uint64
-	// Digest chains the event to the one before, see [Follows].
+	// Digest chains the event to the event before, see [Follows].
 	Digest string
-	// Member names what was written.
+	// Member names the written record.
 	Member Member
 	// Traceparent is the trace that the write belongs to (W3C Trace Context); empty: none.
 	Traceparent string
@@ -57,22 +57,22 @@ func appendNetstring(dst []byte, s string) []byte {
 	return append(dst, ',')
 }
 
-// ParseEvent parses a payload; the event shares its memory. It does not check the fields. With an error it returns what
-// it parsed before: a Seq other than 0 is valid, so that a reader can skip the write.
+// ParseEvent parses a payload without checking the fields. The event shares the payload's memory. With an error,
+// ParseEvent returns the parts parsed before: a Seq other than 0 is valid, so that a reader can skip the write.
 func ParseEvent(payload string) (Event, error) {
 	var e Event
-	r := netstrings{rest: payload, size: len(payload)}
-	format, err := r.next("format")
+	r := netstringReader{rest: payload, size: len(payload)}
+	format, err := r.readNext("format")
 	if err != nil {
 		return e, err
 	}
 	if format != eventFormat {
 		return e, refuse(ReasonFormat, "event: format %s, this program reads %q", quote(format), eventFormat)
 	}
-	if e.Digest, err = r.digest(); err != nil {
+	if e.Digest, err = r.readDigest(); err != nil {
 		return e, err
 	}
-	epoch, err := r.next("epoch")
+	epoch, err := r.readNext("epoch")
 	if err != nil {
 		return e, err
 	}
@@ -81,46 +81,46 @@ func ParseEvent(payload string) (Event, error) {
 			quote(epoch), maxDataEpoch)
 	}
 	e.DataEpoch = epoch
-	seq, err := r.next("seq")
+	seq, err := r.readNext("seq")
 	if err != nil {
 		return e, err
 	}
 	if e.Seq, err = parseNumber("event: seq", seq, 1); err != nil {
 		return e, err
 	}
-	member, err := r.next("member")
+	member, err := r.readNext("member")
 	if err != nil {
 		return e, err
 	}
 	if e.Member, err = ParseMember(member); err != nil {
 		return e, err
 	}
-	if e.Traceparent, err = r.next("traceparent"); err != nil {
+	if e.Traceparent, err = r.readNext("traceparent"); err != nil {
 		return e, err
 	}
 	if e.Traceparent != "" && !limits.ValidTraceparent(e.Traceparent) {
 		return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it",
 			quote(e.Traceparent), maxTraceparent)
 	}
-	e.Fields, err = r.fields()
+	e.Fields, err = r.readFields()
 	return e, err
 }
 
-func lowercaseHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
+func isLowercaseHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
 // ValidDataEpoch reports whether s can be a data epoch: 1 to 64 lowercase hex digits.
 func ValidDataEpoch(s string) bool {
-	return s != "" && len(s) <= maxDataEpoch && lowercaseHex(s)
+	return s != "" && len(s) <= maxDataEpoch && isLowercaseHex(s)
 }
 
-// netstrings parses a payload from its start.
-type netstrings struct {
+// netstringReader parses a payload from its start.
+type netstringReader struct {
 	rest string
 	size int // of the whole payload in bytes, for the offset in errors
 }
 
-// next returns and removes the next netstring; what is its name in errors.
-func (r *netstrings) next(what string) (string, error) {
+// readNext returns and removes the next netstring. what names the netstring in errors.
+func (r *netstringReader) readNext(what string) (string, error) {
 	at := r.size - len(r.rest)
 	head := r.rest[:min(len(r.rest), maxLengthDigits+1)]
 	digits, _, found := strings.Cut(head, ":")
@@ -143,27 +143,27 @@ func (r *netstrings) next(what string) (string, error) {
 	return body[:length], nil
 }
 
-func (r *netstrings) digest() (string, error) {
-	digest, err := r.next("digest")
+func (r *netstringReader) readDigest() (string, error) {
+	digest, err := r.readNext("digest")
 	if err == nil && !ValidDigest(digest) {
 		err = refuse(ReasonMalformed, "event: digest %s: want %d lowercase hex digits", quote(digest), digestSize)
 	}
 	return digest, err
 }
 
-// field returns and removes the name and the value of the next field.
-func (r *netstrings) field() (name, value string, err error) {
-	if name, err = r.next("a field name"); err != nil {
+// readField returns and removes the name and the value of the next field.
+func (r *netstringReader) readField() (name, value string, err error) {
+	if name, err = r.readNext("a field name"); err != nil {
 		return "", "", err
 	}
-	value, err = r.next("field " + quote(name))
+	value, err = r.readNext("field " + quote(name))
 	return name, value, err
 }
 
-func (r *netstrings) fields() (map[string]string, error) {
+func (r *netstringReader) readFields() (map[string]string, error) {
 	fields := make(map[string]string, 12)
 	for r.rest != "" {
-		name, value, err := r.field()
+		name, value, err := r.readField()
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +175,7 @@ func (r *netstrings) fields() (map[string]string, error) {
 	return fields, nil
 }
 
-// parseNumber parses a number of the contract, lowest to 2^53-1; what is its name in errors.
+// parseNumber parses a number of the contract, lowest to 2^53-1. what names the number in errors.
 func parseNumber(what, s string, lowest uint64) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || s[0] == '0' && s != "0" {

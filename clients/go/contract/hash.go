@@ -17,7 +17,7 @@ const (
 	GH1          = "gh1" // HMAC-SHA-256 under a [Pepper], for generated secrets only
 )
 
-// Bounds of the costs. docs/redis-contract.md has them too.
+// Bounds of the costs, also listed in docs/redis-contract.md.
 const (
 	// MinCost and MaxCost bound a hash's bcrypt cost. Each step doubles the time of a run; 15 takes some seconds, and a
 	// hash of cost 31 would occupy a worker for a day.
@@ -44,7 +44,7 @@ const (
 
 // Hash is a parsed hash of a secret.
 type Hash struct {
-	// Scheme is one of the constants.
+	// Scheme is a constant from above.
 	Scheme string
 	// Cost is bcrypt's cost, argon2id's passes (t), scrypt's ln, or PBKDF2's iterations.
 	Cost int
@@ -52,7 +52,7 @@ type Hash struct {
 	Memory int
 	// Parallel is p of argon2id and scrypt.
 	Parallel int
-	// Salt and Key are those of all schemes but bcrypt.
+	// Salt and Key are empty for bcrypt.
 	Salt, Key []byte
 	// Pepper is the ID of gh1's pepper.
 	Pepper string
@@ -105,12 +105,12 @@ func ParseHash(text string) (Hash, error) {
 	if len(parameters) != 1 {
 		return Hash{}, refuse(ReasonMalformed, "%d parts between $, or an unknown scheme", len(parts))
 	}
-	if err := h.parameters(parameters[0]); err != nil {
+	if err := h.parseParameters(parameters[0]); err != nil {
 		return Hash{}, err
 	}
 	var err error
-	if h.Salt, err = decode("salt", parts[len(parts)-2], minSalt, maxSalt); err == nil {
-		h.Key, err = decode("hash", parts[len(parts)-1], minKey, maxKey)
+	if h.Salt, err = decodeBase64("salt", parts[len(parts)-2], minSalt, maxSalt); err == nil {
+		h.Key, err = decodeBase64("hash", parts[len(parts)-1], minKey, maxKey)
 	}
 	if err == nil && h.Scheme == GH1 && (len(h.Salt) != saltSize || len(h.Key) != keySize) {
 		err = refuse(ReasonMalformed, "gh1: a salt of %d bytes and a hash of %d, want %d and %d", len(h.Salt), len(h.Key),
@@ -119,22 +119,22 @@ func ParseHash(text string) (Hash, error) {
 	return h, err
 }
 
-// parameters reads the part between scheme and salt.
-func (h *Hash) parameters(text string) error {
+// parseParameters reads the part between scheme and salt.
+func (h *Hash) parseParameters(text string) error {
 	switch h.Scheme {
 	case Argon2id:
-		return numbers(text, number{"m=", 1, MaxRunMemory, &h.Memory}, number{",t=", 1, MaxPasses, &h.Cost},
-			number{",p=", 1, MaxPasses, &h.Parallel})
+		return parseParameterNumbers(text, parameter{"m=", 1, MaxRunMemory, &h.Memory},
+			parameter{",t=", 1, MaxPasses, &h.Cost}, parameter{",p=", 1, MaxPasses, &h.Parallel})
 	case Scrypt:
-		return numbers(text, number{"ln=", 1, maxScrypt, &h.Cost}, number{",r=", 1, maxBlock, &h.Memory},
-			number{",p=", 1, MaxPasses, &h.Parallel})
+		return parseParameterNumbers(text, parameter{"ln=", 1, maxScrypt, &h.Cost}, parameter{",r=", 1, maxBlock, &h.Memory},
+			parameter{",p=", 1, MaxPasses, &h.Parallel})
 	case PBKDF2SHA256, PBKDF2SHA512:
 		text = strings.TrimPrefix(text, "i=")
 		iterations, length, found := strings.Cut(text, ",l=")
 		if found && (len(length) != 2 || length[0] < '1' || length[0] > '9' || length[1] < '0' || length[1] > '9') {
 			return refuse(ReasonMalformed, "%s: l is not a number of two digits", h.Scheme)
 		}
-		return numbers(iterations, number{"", MinIterations, MaxIterations, &h.Cost})
+		return parseParameterNumbers(iterations, parameter{"", MinIterations, MaxIterations, &h.Cost})
 	case GH1:
 		if len(text) != pepperIDSize || strings.Trim(text, "0123456789abcdef") != "" {
 			return refuse(ReasonMalformed, "gh1: the pepper's id has not %d hex digits", pepperIDSize)
@@ -145,15 +145,15 @@ func (h *Hash) parameters(text string) error {
 	return refuse(ReasonMalformed, "an unknown scheme: want bcrypt, argon2id, scrypt, pbkdf2-sha256, -sha512 or gh1")
 }
 
-// number is a parameter with the text before it.
-type number struct {
+// parameter is a parameter of a PHC string. before is the text before the number.
+type parameter struct {
 	before      string
 	least, most int
 	value       *int
 }
 
-// numbers parses parameters.
-func numbers(text string, all ...number) error {
+// parseParameterNumbers parses parameters.
+func parseParameterNumbers(text string, all ...parameter) error {
 	for i, n := range all {
 		rest, found := strings.CutPrefix(text, n.before)
 		end := len(rest)
@@ -175,13 +175,13 @@ func numbers(text string, all ...number) error {
 	return nil
 }
 
-// decode decodes base64 of least to most characters.
-func decode(what, text string, least, most int) ([]byte, error) {
+// decodeBase64 decodes base64 of least to most characters.
+func decodeBase64(what, text string, least, most int) ([]byte, error) {
 	if len(text) < least || len(text) > most {
 		return nil, refuse(ReasonMalformed, "%s: %d characters, want %d to %d", what, len(text), least, most)
 	}
 	b, err := base64.RawStdEncoding.DecodeString(strings.ReplaceAll(text, ".", "+"))
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if err != nil || strings.ContainsAny(text, "\r\n") { // the decoder skips line ends
 		return nil, refuse(ReasonMalformed, "%s: is not base64 without padding", what)
 	}
 	return b, nil

@@ -177,9 +177,9 @@ func TestGenerated(t *testing.T) {
 }
 
 // TestEqualTime measures right and wrong secrets in turn, by Welch's t-test on the faster nine tenths of each, as
-// dudect does (Reparaz, Balasch and Verbauwhede, 2017): the times of gh1 don't tell them apart. The standard error is
-// about 1 ns on an idle machine, so that 10 ns would show. The same test must find a comparison that leaves out wrong
-// ones' MACs.
+// dudect does (Reparaz, Balasch and Verbauwhede, 2017): the times of gh1 don't reveal whether a secret is right. The
+// standard error is about 1 ns on an idle machine, so that 10 ns would show. The same test must find a comparison that
+// leaves out wrong secrets' MACs.
 func TestEqualTime(t *testing.T) {
 	const samples, rounds, leak, leakNS = 20_000, 3, 5, 10
 	pepper, err := NewPepper(bytes.Repeat([]byte("p"), 32))

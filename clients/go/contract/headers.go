@@ -42,7 +42,7 @@ func (h Headers) List() (list []Header) {
 	return list
 }
 
-// CheckAnswer returns an error if an object can't have this status, 0 for 200, and these headers.
+// CheckAnswer returns an error if an object can't have the status (0 for 200) and the headers.
 func CheckAnswer(status int, headers []Header) error {
 	if !limits.ValidStatus(status) && status != 0 {
 		return refuse(ReasonMalformed, "status: %d: want 200, 301, 302, 307, 308, 404 or 410", status)
@@ -98,10 +98,10 @@ func parseAnswer(fields map[string]string) (status int, headers Headers, err err
 		if text == "" {
 			return 0, "", refuse(ReasonMalformed, `headers: empty, want lines "name: value" or no such field`)
 		}
-		if len(text) > limits.MaxHeaders { // before it is taken apart
+		if len(text) > limits.MaxHeaders { // before the lines are split
 			return 0, "", refuse(ReasonLimit, "headers: %d bytes, at most %d are allowed", len(text), limits.MaxHeaders)
 		}
-		headers = unique.Make(Headers(text)).Value() // few distinct ones, in many objects
+		headers = unique.Make(Headers(text)).Value() // few distinct headers, in many objects
 	}
 	return status, headers, CheckAnswer(status, headers.List())
 }

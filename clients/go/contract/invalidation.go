@@ -2,16 +2,18 @@ package contract
 
 import "strings"
 
-// InvalidateAll is the id whose tombstone ends what an authority said about all devices. No other record has it.
+// InvalidateAll is the id of the tombstone that ends an authority's verdicts on all devices. No record has this id.
 const InvalidateAll = "*"
 
-// InvalidateLabel returns the id whose tombstone ends what an authority said about devices to which it gave a label.
+// InvalidateLabel returns the id of the tombstone that ends an authority's verdicts on devices with a label from the
+// authority.
 func InvalidateLabel(name, value string) string { return InvalidateAll + name + "=" + value }
 
-// IsInvalidation reports whether a tombstone of id concerns other devices. An authority isn't asked about such an id.
+// IsInvalidation reports whether id is an invalidation's, not a device's. An authority is never asked about an
+// invalidation's id.
 func IsInvalidation(id string) bool { return strings.HasPrefix(id, InvalidateAll) }
 
-// Invalidates reports whether an invalidation concerns a device to which an authority gave these labels.
+// Invalidates reports whether an invalidation concerns a device with labels from an authority.
 func Invalidates(id string, labels map[string]string) bool {
 	name, value, found := strings.Cut(strings.TrimPrefix(id, InvalidateAll), "=")
 	if !found {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// TombstoneLife is the lifetime of a tombstone, and so of the version that a later write must exceed.
+// TombstoneLife is the lifetime of a tombstone, and of the deleted record's version, which the next write must exceed.
 const TombstoneLife = 24 * time.Hour
 
-// SeenBegin is the member of [Keys.SeenKey] whose score is when sidecars began to write it. It is no device's id.
+// SeenBegin is the member of [Keys.SeenKey] with the time when sidecars began to write the set. No device has this id.
 const SeenBegin = ""
 
-// MaxFailed is how many members [Keys.SeenFailedKey] keeps, those with most wrong secrets.
+// MaxFailed is the number of members that [Keys.SeenFailedKey] keeps: the members with most wrong secrets.
 const MaxFailed = 1000
 
 // FailedMember returns the member of [Keys.SeenFailedKey] for wrong secrets of a device from a network, "-" if unknown.
@@ -54,19 +54,19 @@ const DisabledRevoked = "revoked"
 
 // Keys names the keys of one shard. The zero value is shard 0 of the default namespace in database 0.
 type Keys struct {
-	// Namespace and Database are those of the [Keyspace].
+	// Namespace and Database are the [Keyspace]'s.
 	Namespace string
 	Database  int
 	// Shard is the shard's number.
 	Shard int
 }
 
-func (k Keys) name(rest string) string {
-	return "{" + prefix(k.Namespace) + ":" + strconv.Itoa(k.Shard) + "}:" + rest
+func (k Keys) keyName(rest string) string {
+	return "{" + keyPrefix(k.Namespace) + ":" + strconv.Itoa(k.Shard) + "}:" + rest
 }
 
-// prefix returns what all keys of a namespace begin with, after the brace.
-func prefix(namespace string) string {
+// keyPrefix returns the common begin of all keys of a namespace, after the brace.
+func keyPrefix(namespace string) string {
 	if namespace == "" {
 		return "gatehouse"
 	}
@@ -74,54 +74,54 @@ func prefix(namespace string) string {
 }
 
 // ObjectKey returns the key of an object's hash.
-func (k Keys) ObjectKey(key string) string { return k.name("o:" + key) }
+func (k Keys) ObjectKey(key string) string { return k.keyName("o:" + key) }
 
 // CredentialKey returns the key of a device's credential hash.
-func (k Keys) CredentialKey(id string) string { return k.name("c:" + id) }
+func (k Keys) CredentialKey(id string) string { return k.keyName("c:" + id) }
 
 // RecordKey returns the key of m's hash.
-func (k Keys) RecordKey(m Member) string { return k.name(m.String()) }
+func (k Keys) RecordKey(m Member) string { return k.keyName(m.String()) }
 
 // SeqKey returns the key of the last sequence number.
-func (k Keys) SeqKey() string { return k.name("seq") }
+func (k Keys) SeqKey() string { return k.keyName("seq") }
 
 // LogKey returns the key of the change log.
-func (k Keys) LogKey() string { return k.name("log") }
+func (k Keys) LogKey() string { return k.keyName("log") }
 
 // DataEpochKey returns the key of the data epoch.
-func (k Keys) DataEpochKey() string { return k.name("epoch") }
+func (k Keys) DataEpochKey() string { return k.keyName("epoch") }
 
 // ChainKey returns the key of the hash with the [Link] of the last writes ([ChainHead], [ChainField]) and [ChainFloor].
-func (k Keys) ChainKey() string { return k.name("chain") }
+func (k Keys) ChainKey() string { return k.keyName("chain") }
 
 // AuditKey returns the key of the stream of changes of devices, for operators.
-func (k Keys) AuditKey() string { return k.name("audit") }
+func (k Keys) AuditKey() string { return k.keyName("audit") }
 
 // SeenKey returns the key of the sorted set of devices by their last authentication, unix milliseconds.
-func (k Keys) SeenKey() string { return k.name("seen") }
+func (k Keys) SeenKey() string { return k.keyName("seen") }
 
 // SeenOldKey returns the key of the same for authentications with an old secret, during an overlap.
-func (k Keys) SeenOldKey() string { return k.name("seen:old") }
+func (k Keys) SeenOldKey() string { return k.keyName("seen:old") }
 
 // SeenFailedKey returns the key of the sorted set of wrong secrets on the day of t in UTC, by [FailedMember].
 func (k Keys) SeenFailedKey(t time.Time) string {
-	return k.name("seen:failed:" + t.UTC().Format("20060102"))
+	return k.keyName("seen:failed:" + t.UTC().Format("20060102"))
 }
 
-// EventsChannel returns the name of the events channel. It has the database, because Redis's channels don't know
+// EventsChannel returns the name of the events channel. The name contains the database, because Redis's channels span
 // databases.
 func (k Keys) EventsChannel() string {
 	if k.Database == 0 {
-		return k.name("events")
+		return k.keyName("events")
 	}
-	return k.name("events:" + strconv.Itoa(k.Database))
+	return k.keyName("events:" + strconv.Itoa(k.Database))
 }
 
-// ResyncKey returns the key of the lease that a sidecar holds while it reads all objects again.
-func (k Keys) ResyncKey() string { return k.name("resync") }
+// ResyncKey returns the key of the lease that a sidecar holds during a full resync.
+func (k Keys) ResyncKey() string { return k.keyName("resync") }
 
 // VerdictKey returns the key of a shared verdict; name is in hex.
-func (k Keys) VerdictKey(name string) string { return k.name("v:" + name) }
+func (k Keys) VerdictKey(name string) string { return k.keyName("v:" + name) }
 
-// VerdictLockKey returns the key of the lock that a sidecar holds while it runs bcrypt for that verdict.
-func (k Keys) VerdictLockKey(name string) string { return k.name("v:" + name + ":lock") }
+// VerdictLockKey returns the key of the lock that a sidecar holds while running bcrypt for the verdict.
+func (k Keys) VerdictLockKey(name string) string { return k.keyName("v:" + name + ":lock") }

@@ -11,15 +11,15 @@ import (
 type Keyspace struct {
 	// Namespace is a part of all names of keys and channels, see [CheckNamespace]; "": the default one.
 	Namespace string
-	// Database is the number of the Redis database that clients select; it is a part of the events channel's name.
+	// Database is the number of the Redis database. The events channel's name contains Database.
 	Database int
 	Shards
 }
 
 var namespaceForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-// CheckNamespace returns an error if name is neither empty nor a valid namespace. Names are so narrow that a pattern
-// of Redis's ACL for one namespace matches nothing of another.
+// CheckNamespace returns an error if name is neither empty nor a valid namespace. Few characters are allowed, so that a
+// pattern of Redis's ACL for a namespace matches no other namespace.
 func CheckNamespace(name string) error {
 	if name != "" && !namespaceForm.MatchString(name) {
 		return refuse(ReasonMalformed,
@@ -42,11 +42,11 @@ func (k Keyspace) Keys(shard int) Keys { return Keys{k.Namespace, k.Database, sh
 // KeysOf returns the keys of the shard of the record with this id.
 func (k Keyspace) KeysOf(id string) Keys { return k.Keys(k.Of(id)) }
 
-// ShardsKey returns the key with the number of shards. The first writer sets it, and it never changes.
-func (k Keyspace) ShardsKey() string { return k.Keys(0).name("shards") }
+// ShardsKey returns the key with the number of shards. The first writer sets the number, which never changes.
+func (k Keyspace) ShardsKey() string { return k.Keys(0).keyName("shards") }
 
 // EdgesKey returns the key of the hash with the running sidecars, for operators.
-func (k Keyspace) EdgesKey() string { return k.Keys(0).name("edges") }
+func (k Keyspace) EdgesKey() string { return k.Keys(0).keyName("edges") }
 
 // Agree returns an error unless stored, the value of [Keyspace.ShardsKey], equals the number of shards or is empty
 // because nothing was written yet.
@@ -60,12 +60,12 @@ func (k Keyspace) Agree(stored string) error {
 	return &ShardsError{Stored: stored, Ours: k}
 }
 
-// ShardsError means that Redis has another number of shards than this program, which would look for records in the
+// ShardsError means that Redis and this program differ in the number of shards: the program would look for records in
 // wrong shards.
 type ShardsError struct {
 	// Stored is the number in Redis.
 	Stored string
-	// Ours has the number of this program.
+	// Ours has the program's number.
 	Ours Keyspace
 }
 
@@ -74,5 +74,5 @@ func (e *ShardsError) Error() string {
 	return fmt.Sprintf(
 		"%s is %s, this program is set to %d: set it to %s (--redis.shards, gatehousectl --shards, publish.Shards); "+
 			"to change the number itself, stop the writers, delete all keys {%s:*}:*, and publish everything again",
-		e.Ours.ShardsKey(), e.Stored, e.Ours.Count(), e.Stored, prefix(e.Ours.Namespace))
+		e.Ours.ShardsKey(), e.Stored, e.Ours.Count(), e.Stored, keyPrefix(e.Ours.Namespace))
 }

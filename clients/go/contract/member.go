@@ -13,7 +13,7 @@ const (
 	KindObject = 'o'
 	// KindCredential marks a credential; the id is the device's.
 	KindCredential = 'c'
-	// KindPurge marks a purge; the id is [PrefixPurge] or [TagPurge]. Each shard has its own.
+	// KindPurge marks a purge; the id is [PrefixPurge] or [TagPurge]. Each shard has a purge of its own.
 	KindPurge = 'p'
 )
 
@@ -21,7 +21,7 @@ const (
 type Member struct {
 	// Kind is [KindObject], [KindCredential] or [KindPurge].
 	Kind byte
-	// ID is the cache key, the device id, or what is purged.
+	// ID is the cache key, the device id, or the purge's ID.
 	ID string
 }
 
@@ -37,7 +37,7 @@ func PurgeMember(id string) Member { return Member{KindPurge, id} }
 // String returns the member as stored in the log: "o:/path", "c:device" or "p:/prefix/".
 func (m Member) String() string { return string([]byte{m.Kind, ':'}) + m.ID }
 
-// ParseMember parses the result of [Member.String]. The ID doesn't share the memory of s, which may be a whole event.
+// ParseMember parses the result of [Member.String]. ID is a copy, since s may be part of a large event.
 func ParseMember(s string) (Member, error) {
 	if len(s) < 2 || s[1] != ':' {
 		return Member{}, refuse(ReasonMalformed, `member %s: want "o:<key>", "c:<device id>" or "p:<purge>"`, quote(s))

@@ -16,13 +16,13 @@ var encodings = [...]coding.Encoding{coding.Identity, coding.Gzip, coding.Brotli
 
 // Object is the content of an object's hash in Redis. A tombstone has only Key, Version, Deleted and PublishedMS.
 type Object struct {
-	// Key is the cache key. The hash does not contain it; the caller of [ParseObject] sets it.
+	// Key is the cache key, which the hash does not contain: the caller of [ParseObject] sets Key.
 	Key string
-	// Version increases with every write of the key. Only the tombstone of an object that was trimmed keeps it.
+	// Version increases with every write of the key. The tombstone of a trimmed object keeps the version.
 	Version uint64
 	// Deleted marks a tombstone.
 	Deleted bool
-	// Stale marks an object that was purged softly. The hash does not contain it; sidecars set it.
+	// Stale marks a softly purged object. The hash does not contain Stale; sidecars set it.
 	Stale bool
 	// PublishedMS is the time of the write, in unix milliseconds of Redis.
 	PublishedMS int64
@@ -38,7 +38,7 @@ type Object struct {
 	TTLMS int64
 	// Tags are for purges, in byte order, each once: 1 to [MaxTags] (limits.ValidTag), or none.
 	Tags []string
-	// Seq is the sequence number of the write in its shard; 0 in records of older writers. Writers don't set it.
+	// Seq is the sequence number of the write in its shard; 0 in records of older writers. Redis sets Seq, not the writer.
 	Seq uint64
 	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
 	Bodies []Body
@@ -57,7 +57,7 @@ type Body struct {
 	Bytes []byte
 }
 
-// BodyField returns the name of the field with the encoding e: "body", "body.gzip" and so on.
+// BodyField returns the name of the field with the encoding e: "body", "body.gzip", ….
 func BodyField(e coding.Encoding) string {
 	if e == coding.Identity {
 		return FieldBody
@@ -65,8 +65,8 @@ func BodyField(e coding.Encoding) string {
 	return FieldBody + "." + e.String()
 }
 
-// ParseObject parses an object's hash from HGETALL or an event. It copies everything, so that a stored object does not
-// retain a whole event. It returns an error for a missing key, which has no fields: check that first.
+// ParseObject parses an object's hash from HGETALL or an event. Everything is copied, so that a stored object does not
+// retain a whole event. A missing key, which has no fields, is an error: check for missing keys first.
 func ParseObject(fields map[string]string) (Object, error) {
 	o, err := ParseObjectHead(fields)
 	if err != nil || o.Deleted {
@@ -98,7 +98,7 @@ func HeadOf(values []any) map[string]string {
 	return fields
 }
 
-// ParseObjectHead is [ParseObject] without the bodies, which fields may contain or not.
+// ParseObjectHead is [ParseObject] without the bodies, whether or not fields has bodies.
 func ParseObjectHead(fields map[string]string) (Object, error) {
 	h, err := parseHead(fields, objectField)
 	if err != nil {
@@ -122,7 +122,7 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 			refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII without a blank at an end",
 				quote(o.ContentType), limits.MaxContentType)
 	}
-	o.ContentType = unique.Make(o.ContentType).Value() // few distinct ones, in many objects
+	o.ContentType = unique.Make(o.ContentType).Value() // few distinct types, in many objects
 	if o.Status, o.Headers, err = parseAnswer(fields); err != nil {
 		return Object{}, err
 	}
@@ -177,7 +177,7 @@ func objectField(field string) bool {
 
 // Fields returns the hash of o, for [ParseObject].
 func (o Object) Fields() map[string]string {
-	fields := head{o.Version, o.PublishedMS, o.Deleted}.fields()
+	fields := recordHead{o.Version, o.PublishedMS, o.Deleted}.headFields()
 	if o.Deleted {
 		return fields
 	}

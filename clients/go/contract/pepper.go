@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/apikey"
 )
 
-// Sizes of gh1, in bytes, and in hex digits that of a pepper's ID.
+// Sizes of gh1, in bytes; a pepper's ID in hex digits.
 const (
 	saltSize     = 16
 	keySize      = sha256.Size
@@ -23,15 +23,15 @@ const (
 	MaxPepper = 4096
 )
 
-// Pepper is a key of gh1. Redis never has it: who reads only Redis can't even test a secret.
+// Pepper is a key of gh1. A pepper is never in Redis: readers of Redis alone can't even test a secret.
 type Pepper struct {
-	// ID tells peppers apart; it tells nothing else about a random one.
+	// ID distinguishes peppers, and reveals nothing about a random pepper.
 	ID  string
 	key []byte
 }
 
-// NewPepper returns the pepper in the content of its file: at least 32 random bytes, at most [MaxPepper]. White space
-// around them is not part of it. Its error quotes nothing.
+// NewPepper returns the pepper in a file's content: 32 random bytes or more, at most [MaxPepper]. White space at both
+// ends is ignored. Errors quote nothing.
 func NewPepper(content []byte) (Pepper, error) {
 	key := bytes.TrimSpace(content)
 	if len(key) < minPepper || len(key) > MaxPepper {
@@ -39,12 +39,12 @@ func NewPepper(content []byte) (Pepper, error) {
 			minPepper, MaxPepper)
 	}
 	p := Pepper{key: bytes.Clone(key)}
-	p.ID = hex.EncodeToString(p.mac("gatehouse gh1, id", nil, "")[:pepperIDSize/2])
+	p.ID = hex.EncodeToString(p.computeMAC("gatehouse gh1, id", nil, "")[:pepperIDSize/2])
 	return p, nil
 }
 
-// mac returns the HMAC-SHA-256 of what it is for, a zero byte, the salt and the secret.
-func (p *Pepper) mac(purpose string, salt []byte, secret string) []byte {
+// computeMAC returns the HMAC-SHA-256 of purpose, a zero byte, salt and secret.
+func (p *Pepper) computeMAC(purpose string, salt []byte, secret string) []byte {
 	mac := hmac.New(sha256.New, p.key)
 	mac.Write(append([]byte(purpose), 0))
 	mac.Write(salt)
@@ -62,15 +62,15 @@ func (p *Pepper) Hash(secret string) (string, error) {
 	salt := make([]byte, saltSize)
 	rand.Read(salt) // never fails
 	text := base64.RawStdEncoding.EncodeToString
-	return "$" + GH1 + "$" + p.ID + "$" + text(salt) + "$" + text(p.mac("gatehouse gh1, hash", salt, secret)), nil
+	return "$" + GH1 + "$" + p.ID + "$" + text(salt) + "$" + text(p.computeMAC("gatehouse gh1, hash", salt, secret)), nil
 }
 
-// Matches reports whether a gh1 hash is one of the secret under this pepper. It takes a microsecond, whether or not a
-// part of the hash is right.
+// Matches reports whether hash is a gh1 hash of secret under this pepper. A comparison takes a microsecond, and the
+// same time whether or not a part of the hash is right.
 func (p *Pepper) Matches(hash, secret string) bool {
 	h, err := ParseHash(hash)
 	return err == nil && h.Scheme == GH1 && h.Pepper == p.ID && Generated(secret) &&
-		hmac.Equal(h.Key, p.mac("gatehouse gh1, hash", h.Salt, secret))
+		hmac.Equal(h.Key, p.computeMAC("gatehouse gh1, hash", h.Salt, secret))
 }
 
 // NewSecret returns a new secret with at least 128 random bits: gh_, 26 characters of base32, _, and the CRC-32 (IEEE)
@@ -78,14 +78,14 @@ func (p *Pepper) Matches(hash, secret string) bool {
 // error.
 func NewSecret() string { return apikey.Secret(rand.Text()) }
 
-// Generated reports whether a secret has the form of [NewSecret], and its checksum is right.
+// Generated reports whether a secret has the form of [NewSecret] and the right checksum.
 func Generated(secret string) bool { return apikey.IsSecret(secret) }
 
-// Mistyped reports whether a secret has the form of [NewSecret] with another checksum. Then it is right for no device:
-// writers refuse all that begins with gh_ and is not [Generated].
+// Mistyped reports whether a secret has the form of [NewSecret] with a wrong checksum. No device has a mistyped secret:
+// writers refuse secrets that begin with gh_ and are not [Generated].
 func Mistyped(secret string) bool { return apikey.HasForm(secret) && !apikey.IsSecret(secret) }
 
-// CheckSecret returns an error if a secret begins with gh_ but is not [Generated], without quoting it.
+// CheckSecret returns an error, without the secret, if a secret begins with gh_ but is not [Generated].
 func CheckSecret(secret string) error {
 	if strings.HasPrefix(secret, apikey.Prefix) && !Generated(secret) {
 		return refuse(ReasonMalformed, "begins with gh_, but its checksum is wrong: mistyped, or choose one that begins "+

@@ -12,10 +12,10 @@ import (
 // MaxTags is the maximum number of tags of one object.
 const MaxTags = 16
 
-// Purge is the content of a purge's hash in Redis: everything under its ID that was written before. A tombstone, which
-// ends it, has only ID, Version, PublishedMS and Deleted.
+// Purge is the content of a purge's hash in Redis. A purge covers everything under its ID that was written earlier. A
+// tombstone ends a purge, and has only ID, Version, PublishedMS and Deleted.
 type Purge struct {
-	// ID is [PrefixPurge] or [TagPurge]. The hash does not contain it; the caller of [ParsePurge] sets it.
+	// ID is [PrefixPurge] or [TagPurge], which the hash does not contain: the caller of [ParsePurge] sets ID.
 	ID string
 	// Version increases with every write of the record.
 	Version uint64
@@ -23,17 +23,19 @@ type Purge struct {
 	PublishedMS int64
 	// Deleted marks a tombstone.
 	Deleted bool
-	// Hard is the sequence number of the shard's last hard purge of ID: objects up to it are as good as deleted; 0: none.
+	// Hard is the sequence number of the shard's last hard purge of ID: objects up to Hard are as good as deleted; 0:
+	// none.
 	Hard uint64
-	// Soft is that of the last soft purge since, 0 for none: objects up to it are stale.
+	// Soft is the sequence number of the last soft purge after Hard: objects up to Soft are stale; 0: none.
 	Soft uint64
 }
 
-// PrefixPurge returns the ID of the purge of all objects of a virtual host, "" for those without one, whose paths begin
-// with prefix, which begins and ends with a slash.
+// PrefixPurge returns the ID of the purge of a virtual host's objects with paths that begin with prefix. virtualHost
+// "": objects without a virtual host. prefix begins and ends with a slash.
 func PrefixPurge(virtualHost, prefix string) string { return purgeSpace(virtualHost) + prefix }
 
-// TagPurge returns the ID of the purge of all objects of a virtual host, "" for those without one, with a tag.
+// TagPurge returns the ID of the purge of a virtual host's objects with a tag. virtualHost "": objects without a
+// virtual host.
 func TagPurge(virtualHost, tag string) string { return purgeSpace(virtualHost) + "#" + tag }
 
 // SplitPurge returns the parts of a purge's ID: the name of the virtual host, "" for none, and the prefix or the tag.
@@ -64,8 +66,8 @@ func purgeSpace(virtualHost string) string {
 	return "//" + virtualHost
 }
 
-// ParsePurge parses a purge's hash from HGETALL or an event. It returns an error for a missing key, which has no
-// fields: check that first.
+// ParsePurge parses a purge's hash from HGETALL or an event. A missing key, which has no fields, is an error: check for
+// missing keys first.
 func ParsePurge(fields map[string]string) (Purge, error) {
 	h, err := parseHead(fields, func(field string) bool { return field == FieldHard || field == FieldSoft })
 	if err != nil {
@@ -91,12 +93,12 @@ func ParsePurge(fields map[string]string) (Purge, error) {
 	return p, nil
 }
 
-// Last returns the sequence number of its last write.
+// Last returns the sequence number of the purge's last write.
 func (p Purge) Last() uint64 { return max(p.Hard, p.Soft) }
 
 // Fields returns the hash of p, for [ParsePurge].
 func (p Purge) Fields() map[string]string {
-	fields := head{p.Version, p.PublishedMS, p.Deleted}.fields()
+	fields := recordHead{p.Version, p.PublishedMS, p.Deleted}.headFields()
 	for field, seq := range map[string]uint64{FieldHard: p.Hard, FieldSoft: p.Soft} {
 		if seq != 0 && !p.Deleted {
 			fields[field] = strconv.FormatUint(seq, 10)
@@ -105,7 +107,7 @@ func (p Purge) Fields() map[string]string {
 	return fields
 }
 
-// CheckTags returns an error if the tags of an object are invalid, other than their order.
+// CheckTags returns an error if the tags of an object are invalid. Any order is valid.
 func CheckTags(tags []string) error {
 	if len(tags) > MaxTags {
 		return refuse(ReasonLimit, "tags: %d, at most %d are allowed", len(tags), MaxTags)
@@ -133,7 +135,7 @@ func parseTags(text string) ([]string, error) {
 		}
 	}
 	for i, tag := range tags {
-		tags[i] = unique.Make(tag).Value() // few distinct ones, in many objects
+		tags[i] = unique.Make(tag).Value() // few distinct tags, in many objects
 	}
 	return tags, nil
 }
@@ -164,8 +166,7 @@ func checkPurge(id string) error {
 // Purges are the purges of one shard, by their IDs.
 type Purges map[string]Purge
 
-// Of reports whether the object at key with these tags, whose write had the number seq in the same shard, was purged;
-// or that it is stale.
+// Of reports whether the object at key with tags, written as number seq of the same shard, was purged or is stale.
 func (p Purges) Of(key string, tags []string, seq uint64) (purged, stale bool) {
 	if len(p) == 0 {
 		return false, false
@@ -178,7 +179,7 @@ func (p Purges) Of(key string, tags []string, seq uint64) (purged, stale bool) {
 	return purged, stale && !purged
 }
 
-// Concerns reports whether the purge of this ID concerns the object at key with these tags.
+// Concerns reports whether the purge with the given ID concerns the object at key with tags.
 func Concerns(id, key string, tags []string) (concerns bool) {
 	VisitPurges(key, tags, func(other []byte) bool {
 		concerns = string(other) == id
@@ -187,8 +188,8 @@ func Concerns(id, key string, tags []string) (concerns bool) {
 	return concerns
 }
 
-// VisitPurges passes the IDs of all purges that concern the object at key with these tags to visit, until it returns
-// false: one for each slash of the path, and one for each tag. visit must not retain them.
+// VisitPurges calls visit with the IDs of all purges that concern the object at key with tags, until visit returns
+// false: an ID for each slash of the path, and for each tag. visit must not retain id.
 func VisitPurges(key string, tags []string, visit func(id []byte) bool) {
 	virtualHost, target := objectkey.VirtualHost(key)
 	var buffer [256]byte // enough unless a key is long

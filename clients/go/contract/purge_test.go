@@ -101,7 +101,7 @@ func TestPurgeMembers(t *testing.T) {
 }
 
 // TestPurges compares random objects and purges with the words of docs/redis-contract.md: a purge concerns the objects
-// of its virtual host whose path begins with its prefix, or that have its tag, whatever their device, host and query.
+// of its virtual host with its tag, or with a path that begins with its prefix, whatever the device, host and query.
 func TestPurges(t *testing.T) {
 	seed := seed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -177,7 +177,7 @@ func FuzzPurgeMember(f *testing.F) {
 			}
 			return
 		}
-		// An object that it is about, as VisitPurges tells.
+		// An object that the purge concerns, according to VisitPurges.
 		space, tag, isTag := strings.Cut(id, "#")
 		key, tags := id, []string(nil)
 		if isTag {

@@ -4,9 +4,8 @@ import (
 	"strconv"
 )
 
-// MaxMemory returns a bound of the memory in Redis of a record of a kind, as MEMORY USAGE tells it, in bytes. It is
-// half as much again as any record within the limits takes, since allocators round up. A reader need not read a larger
-// one.
+// MaxMemory returns the bound of a record's memory in Redis, in bytes as MEMORY USAGE reports. The bound is half as
+// much again as the largest record within the limits takes, since allocators round up. Readers may skip larger records.
 func MaxMemory(kind byte) int64 {
 	if kind == KindObject {
 		return 8 << 20
@@ -23,17 +22,16 @@ func (m Member) CheckMemory(bytes int64) error {
 	return nil
 }
 
-// head has the common fields of all records.
-type head struct {
+// recordHead has the common fields of all records.
+type recordHead struct {
 	version   uint64
 	published int64 // unix milliseconds
 	deleted   bool
 }
 
-// parseHead parses the common fields. It returns an error if a tombstone has other fields, or if known returns false
-// for a field.
-func parseHead(fields map[string]string, known func(field string) bool) (head, error) {
-	var h head
+// parseHead parses the common fields. Errors: a tombstone with other fields, and fields for which known returns false.
+func parseHead(fields map[string]string, known func(field string) bool) (recordHead, error) {
+	var h recordHead
 	text, found := fields[FieldVersion]
 	if !found {
 		return h, refuse(ReasonMissing, "%s: missing", FieldVersion)
@@ -66,7 +64,7 @@ func parseHead(fields map[string]string, known func(field string) bool) (head, e
 	return h, nil
 }
 
-func (h head) fields() map[string]string {
+func (h recordHead) headFields() map[string]string {
 	fields := map[string]string{
 		FieldVersion:   strconv.FormatUint(h.version, 10),
 		FieldPublished: strconv.FormatInt(h.published, 10),

@@ -21,8 +21,8 @@ func (n Shards) Check() error {
 	return nil
 }
 
-// Of returns the shard of the record with this id, a cache key or a device id: the CRC-32 (IEEE) of its bytes modulo
-// the number of shards.
+// Of returns the shard of the record with id, a cache key or a device id: the CRC-32 (IEEE) of id modulo the number of
+// shards.
 func (n Shards) Of(id string) int {
 	if n <= 1 {
 		return 0
@@ -30,8 +30,8 @@ func (n Shards) Of(id string) int {
 	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(n))
 }
 
-// Belongs returns an error if a member in the log or events of shard i belongs to another shard. A purge belongs to
-// each.
+// Belongs returns an error if a member in the log or events of shard i belongs to a different shard. A purge belongs to
+// every shard.
 func (n Shards) Belongs(m Member, i int) error {
 	if of := n.Of(m.ID); of != i && m.Kind != KindPurge {
 		return refuse(ReasonConflict,

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The goldens come from Python's zlib.crc32, since there are writers in other languages.
+// The goldens come from Python's zlib.crc32, since writers exist in other languages.
 func TestShardOf(t *testing.T) {
 	for _, test := range []struct {
 		id                  string

@@ -1,5 +1,5 @@
-// Package limits has the limits of writers, the sidecar and the edge. A value over its limit is refused where it
-// enters, with the limit in the message.
+// Package limits has the limits of writers, the sidecar and the edge. A value over a limit is refused on entry, with an
+// error that names the limit.
 package limits
 
 import "strings"
@@ -21,7 +21,7 @@ const (
 	MaxRequestID = 128
 	// MaxPairs bounds the pairs of a key's query.
 	MaxPairs = 64
-	// MaxETag bounds an entity-tag in bytes, its quotes included.
+	// MaxETag bounds an entity-tag in bytes, with the quotes.
 	MaxETag = 128
 	// MaxContentType bounds a Content-Type in bytes.
 	MaxContentType = 255
@@ -32,10 +32,10 @@ const (
 	MaxHeaderName  = 64
 	// MaxBody bounds one encoding of an object in bytes.
 	MaxBody = 1 << 20
-	// MaxShards bounds the shards of a keyspace: a reader follows each over its own connection and compares its position
-	// once a second.
+	// MaxShards bounds the shards of a keyspace: for each shard, a reader has a connection and compares positions once a
+	// second.
 	MaxShards = 64
-	// MaxBatch bounds what the edge accepts as one push, in bytes: far more than a body and the records around it.
+	// MaxBatch bounds a push to the edge, in bytes: far more than a body and the records around the body.
 	MaxBatch = 2 << 20
 	// MaxPermissions bounds the distinct permission names of one edge: each is a bit of a 64-bit set.
 	MaxPermissions = 64
@@ -45,16 +45,16 @@ const (
 	// MaxVersion bounds the version of an object or credential: Redis scripts count in doubles, which are exact up to
 	// here.
 	MaxVersion = 1<<53 - 1
-	// MaxOwnVersion bounds a version that a writer gives itself. What Redis counts for the others, deletions and
-	// revocations goes on beyond.
+	// MaxOwnVersion bounds a version chosen by a writer. Versions that Redis counts (by default, for deletions and
+	// revocations) may exceed MaxOwnVersion.
 	MaxOwnVersion = 1 << 52
-	// MaxTime is the last time that RFC 3339 can express, in unix milliseconds. A record may have a later one, up to
-	// MaxVersion, which counts as this one.
+	// MaxTime is the last time that RFC 3339 can express, in unix milliseconds. A later time in a record, up to
+	// MaxVersion, counts as MaxTime.
 	MaxTime = 253402300799999
 )
 
 // ValidDeviceID reports whether id can name a device: 1 to [MaxDeviceID] bytes of visible ASCII without '/', which ends
-// the id in a key of one device, '?', which begins a query, ',', which joins header lines, and '"'.
+// the id in a device's own key, '?', which begins a query, ',', which joins header lines, and '"'.
 func ValidDeviceID(id string) bool {
 	if len(id) == 0 || len(id) > MaxDeviceID {
 		return false
@@ -68,7 +68,7 @@ func ValidDeviceID(id string) bool {
 }
 
 // ValidSecret reports whether clients can send secret in a header: 1 to [MaxSecret] bytes without control characters, a
-// blank at an end, which parsers of headers remove, or a byte order mark, which editors write before a text.
+// blank at an end (header parsers remove blanks), or a byte order mark (editors prepend byte order marks).
 func ValidSecret(secret string) bool {
 	if len(secret) == 0 || len(secret) > MaxSecret || strings.HasPrefix(secret, "\ufeff") {
 		return false
@@ -81,12 +81,12 @@ func ValidSecret(secret string) bool {
 	return secret[0] != ' ' && secret[len(secret)-1] != ' '
 }
 
-// ValidQuery reports whether query, without its '?', has at most [MaxPairs] pairs, empty ones included.
+// ValidQuery reports whether query, without the '?', has at most [MaxPairs] pairs, counting empty pairs.
 func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs }
 
 // ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII, "/path" or "/path?query" with
-// at most [MaxPairs] pairs; before it may be "@device", for an object of one device, then "//name" of a virtual host,
-// "//name:host" or "//:host"; behind it "#language".
+// at most [MaxPairs] pairs. "@device", for an object of a device, and "//name" of a virtual host, "//name:host" or
+// "//:host" may precede, in this order; "#language" may follow.
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
 		return false
@@ -119,7 +119,7 @@ func ValidKey(key string) bool {
 }
 
 // ValidLanguage reports whether tag has the form of a language tag (RFC 5646, section 2.1) in lower case: subtags of 1
-// to 8 of a-z and 0-9, joined by "-", of which the first has at least two letters and nothing else.
+// to 8 of a-z and 0-9, joined by "-"; the first subtag has at least two letters and no digit.
 func ValidLanguage(tag string) bool {
 	for i, subtag := range strings.Split(tag, "-") {
 		if len(subtag) == 0 || len(subtag) > 8 || i == 0 && len(subtag) < 2 {
@@ -179,7 +179,7 @@ func ValidETag(etag string) bool {
 }
 
 // ValidContentType reports whether s can be sent as a Content-Type: 1 to [MaxContentType] bytes of printable ASCII
-// without a blank at an end, with which clients of HTTP/2 refuse the answer (RFC 9113, section 8.2.1).
+// without a blank at an end. With such a blank, clients of HTTP/2 refuse the answer (RFC 9113, section 8.2.1).
 func ValidContentType(s string) bool { return len(s) <= MaxContentType && ValidHeaderValue(s) }
 
 // ValidHeaderValue reports whether s can be sent as a header's value: printable ASCII, not empty, without a blank at an
@@ -197,8 +197,8 @@ func ValidHeaderValue(s string) bool {
 }
 
 // ValidHeaderName reports whether s can be the name of an object's header: 1 to [MaxHeaderName] of a-z, 0-9 and "-".
-// HTTP allows other characters (RFC 9110, section 5.6.2), but nginx sends "_" as "-", and what follows CGI reads each
-// of them as "-": transfer_encoding would become transfer-encoding, which is refused.
+// HTTP allows more characters (RFC 9110, section 5.6.2), but nginx sends "_" as "-", and CGI reads all of them as "-":
+// transfer_encoding would become transfer-encoding, a refused header.
 func ValidHeaderName(s string) bool {
 	if len(s) == 0 || len(s) > MaxHeaderName {
 		return false
@@ -211,9 +211,9 @@ func ValidHeaderName(s string) bool {
 	return true
 }
 
-// RefusedHeader reports whether an object can't have a header of this name, which [ValidHeaderName] accepts: Gatehouse
-// or the proxy computes it, it is for one connection (RFC 9110, section 7.6.1) or for one client. For nginx, e-tag is
-// another name of etag.
+// RefusedHeader reports whether an object can't have a header with a name that [ValidHeaderName] accepts: Gatehouse or
+// the proxy computes the header, or the header is for a connection (RFC 9110, section 7.6.1) or for a client. For
+// nginx, e-tag is etag.
 func RefusedHeader(name string) bool {
 	switch name {
 	case "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "content-type",
@@ -229,8 +229,8 @@ func RefusedHeader(name string) bool {
 	return false
 }
 
-// OriginHeader reports whether a header of this name acts on all of a site, or on paths outside the object's own:
-// clients keep what it says for the origin. The edge sends one only where a rule allows it.
+// OriginHeader reports whether a header acts on a whole site, or on paths beyond the object's own: clients keep the
+// header's value for the origin. The edge sends such a header only where a rule allows the name.
 func OriginHeader(name string) bool {
 	switch name {
 	case "accept-ch", "alt-svc", "clear-site-data", "expect-ct", "nel", "origin-agent-cluster", "public-key-pins",
@@ -250,8 +250,8 @@ func ValidStatus(status int) bool {
 	return false
 }
 
-// ValidPermission reports whether name can be a permission: 1 to [MaxPermissionName]
-// bytes of letters, digits and ". _ : -", so that a comma can separate names.
+// ValidPermission reports whether name can be a permission: 1 to [MaxPermissionName] bytes of letters, digits and ". _
+// : -". Names are joined by commas.
 func ValidPermission(name string) bool {
 	if len(name) == 0 || len(name) > MaxPermissionName {
 		return false

@@ -1,5 +1,5 @@
-// Package objectkey defines the keys of objects for writers, the sidecar and the edge: their spelling, and the part of
-// a query that belongs to them.
+// Package objectkey defines the keys of objects for writers, the sidecar and the edge: the canonical spelling, and the
+// part of a query that belongs to a key.
 package objectkey
 
 import (
@@ -12,7 +12,7 @@ import (
 func OfDevice(id, key string) string { return "@" + id + key }
 
 // OfVirtualHost returns the key of the object for key that only requests of a virtual host get or, with a host, only
-// those for this one. It needs one of the two: without a name it is for a host that has no virtual host.
+// requests for that host. name or host must be given; without name, host is a host without a virtual host.
 func OfVirtualHost(name, host, key string) string {
 	return string(AppendOfVirtualHost(nil, name, host, key))
 }
@@ -29,7 +29,7 @@ func AppendOfVirtualHost(dst []byte, name, host, key string) []byte {
 // OfLanguage returns the key of the object for key in a language.
 func OfLanguage(key, language string) string { return key + "#" + strings.ToLower(language) }
 
-// CutLanguage returns key without its language, and the language, "" if it has none.
+// CutLanguage returns key without the language, and the language, "" if absent.
 func CutLanguage(key string) (rest, language string) {
 	space, target := Split(key)
 	target, language, _ = strings.Cut(target, "#")
@@ -41,8 +41,8 @@ func AppendOfDevice(dst []byte, id, key string) []byte {
 	return append(append(append(dst, '@'), id...), key...)
 }
 
-// Split returns path and query of a key, and what precedes them: "@device", "//name:host", both or nothing. A key that
-// lacks the path has no target.
+// Split returns a key's path with query, and the space before the path: "@device", "//name:host", both or nothing. A
+// key without a path has no target.
 func Split(key string) (space, target string) {
 	at := 0
 	if strings.HasPrefix(key, "@") {
@@ -60,7 +60,7 @@ func Split(key string) (space, target string) {
 	return key[:at], key[at:]
 }
 
-// VirtualHost returns the name of a key's virtual host, "" if it has none, and its path and query.
+// VirtualHost returns the name of a key's virtual host, "" if absent, and the key's path with query.
 func VirtualHost(key string) (name, target string) {
 	space, target := Split(key)
 	_, space, _ = strings.Cut(space, "//")
@@ -68,9 +68,9 @@ func VirtualHost(key string) (name, target string) {
 	return name, target
 }
 
-// Canonical returns the canonical form of key, the only one that is stored and looked up: with the host in lower case,
-// the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), the query's [CanonicalQuery], and the language
-// in lower case.
+// Canonical returns the canonical form of key, the only form for storage and lookup: with the host in lower case, the
+// hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), the query's [CanonicalQuery], and the language in
+// lower case.
 func Canonical(key string) string {
 	space, target := Split(key)
 	if at := strings.Index(space, "//"); at >= 0 {
@@ -116,21 +116,21 @@ func AppendUpperEscapes(dst []byte, s string) []byte {
 	}
 }
 
-// CanonicalQuery returns the part of a query that belongs to a cache key: its pairs in bytewise order of their names,
-// joined by '&', without empty ones. Pairs with the same name keep their order, which may matter. If only is not nil,
-// it removes pairs with other names. It decodes nothing. A pair whose decoded name is in only stays, as sent: the
-// upstream uses it, so without it the request would get the answer for another query.
+// CanonicalQuery returns the part of a query that belongs to a cache key: the pairs in bytewise order of names, joined
+// by '&', without empty pairs. Pairs with the same name keep their order, which may matter. If only is not nil, pairs
+// with other names are removed. Nothing is decoded. A pair with a decoded name in only stays as sent: the upstream uses
+// the pair, and without the pair the request would get another query's answer.
 func CanonicalQuery(query string, only []string) string {
 	return string(AppendCanonicalQuery(nil, query, only))
 }
 
-// named reports whether name is in names, as sent or decoded like a form (percent-encoding, and '+' for a space).
-func named(name string, names []string) bool {
+// containsName reports whether name is in names, as sent or decoded like a form (percent-encoding, '+' for a space).
+func containsName(name string, names []string) bool {
 	return slices.Contains(names, name) ||
 		strings.ContainsAny(name, "%+") && slices.Contains(names, PercentDecode(strings.ReplaceAll(name, "+", " ")))
 }
 
-// PercentDecode decodes all well-formed escapes and keeps the others.
+// PercentDecode decodes all well-formed escapes, and keeps malformed escapes.
 func PercentDecode(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
@@ -158,8 +158,8 @@ func AppendPercentDecode(dst []byte, s string) []byte {
 	return dst[:start+n]
 }
 
-// AppendCanonicalQuery appends CanonicalQuery(query, only) to dst. It allocates nothing else if at most 16 pairs count
-// and, with only, no other pair's name has escapes.
+// AppendCanonicalQuery appends CanonicalQuery(query, only) to dst. Nothing else is allocated if at most 16 pairs count
+// and, with only, no removed pair has escapes in its name.
 func AppendCanonicalQuery(dst []byte, query string, only []string) []byte {
 	var few [16]string
 	pairs := few[:0]
@@ -167,7 +167,7 @@ func AppendCanonicalQuery(dst []byte, query string, only []string) []byte {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
 		name, _, _ := strings.Cut(pair, "=")
-		if pair != "" && (only == nil || named(name, only)) {
+		if pair != "" && (only == nil || containsName(name, only)) {
 			pairs = append(pairs, pair)
 		}
 	}

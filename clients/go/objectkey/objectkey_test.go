@@ -67,7 +67,7 @@ func TestCanonicalKey(t *testing.T) {
 	}
 }
 
-// TestKeysAreApart: a key tells device, virtual host, host and path, so no two of these have one key.
+// TestKeysAreApart: a key has device, virtual host, host and path, so different combinations have different keys.
 func TestKeysAreApart(t *testing.T) {
 	form := regexp.MustCompile(`^(?:@([^/]+))?(?://([a-z0-9_-]*)(?::([^/]+))?(/.*)|(/(?:[^/].*)?))$`)
 	seed := seed.Of(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// BenchmarkVerify measures one verification of each scheme, on one core: go test -cpu 1 -bench Verify
+// BenchmarkVerify measures a verification of each scheme, on one core: go test -cpu 1 -bench Verify
 func BenchmarkVerify(b *testing.B) {
 	secret := contract.NewSecret()
 	twelve, err := bcrypt.GenerateFromPassword([]byte(secret), 12)

@@ -1,4 +1,4 @@
-// Package passhash compares secrets with hashes of the schemes that are slow on purpose, and estimates what that costs.
+// Package passhash compares secrets with hashes of deliberately slow schemes, and estimates the costs.
 package passhash
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// ErrMismatch is the error of a secret that is not the hash's.
+// ErrMismatch is the error of a wrong secret.
 var ErrMismatch = bcrypt.ErrMismatchedHashAndPassword
 
-// Compare returns nil if a hash is one of the secret, [ErrMismatch] if not, and another error for gh1 or a hash that
+// Compare returns nil if text is a hash of secret, [ErrMismatch] if not, and a different error for gh1 or a hash that
 // [contract.ParseHash] refuses. The time of a comparison doesn't depend on how much of the hash is right.
 func Compare(text, secret string) error {
 	h, err := contract.ParseHash(text)
@@ -31,7 +31,7 @@ func Compare(text, secret string) error {
 	if h.Scheme == contract.Bcrypt {
 		return bcrypt.CompareHashAndPassword([]byte(text), []byte(secret))
 	}
-	key, err := derive(h, secret)
+	key, err := deriveKey(h, secret)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func Compare(text, secret string) error {
 	return nil
 }
 
-func derive(h contract.Hash, secret string) ([]byte, error) {
+func deriveKey(h contract.Hash, secret string) ([]byte, error) {
 	size := len(h.Key)
 	switch h.Scheme {
 	case contract.Argon2id:
@@ -60,7 +60,7 @@ func derive(h contract.Hash, secret string) ([]byte, error) {
 const Unit = 250 * time.Millisecond
 
 // Time returns the estimated time of a run of [Compare] on an idle core: double for each step of bcrypt's cost; 0 for
-// gh1 and what Compare refuses at once.
+// gh1 and hashes that Compare refuses at once.
 func Time(text string) time.Duration {
 	h, err := contract.ParseHash(text)
 	if err != nil {
@@ -78,19 +78,19 @@ func timeOf(h contract.Hash) time.Duration {
 	case contract.Scrypt:
 		return time.Duration(h.Memory*h.Parallel<<h.Cost) * 400 * time.Nanosecond
 	case contract.PBKDF2SHA256:
-		return time.Duration(h.Cost*blocks(h, sha256.Size)) * 300 * time.Nanosecond
+		return time.Duration(h.Cost*countBlocks(h, sha256.Size)) * 300 * time.Nanosecond
 	case contract.PBKDF2SHA512:
-		return time.Duration(h.Cost*blocks(h, sha512.Size)) * 600 * time.Nanosecond
+		return time.Duration(h.Cost*countBlocks(h, sha512.Size)) * 600 * time.Nanosecond
 	}
 	return 0
 }
 
 func bcryptTime(cost int) time.Duration { return Unit << cost >> 12 }
 
-// blocks returns how often PBKDF2 runs all iterations.
-func blocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / size }
+// countBlocks returns how often PBKDF2 runs all iterations.
+func countBlocks(h contract.Hash, size int) int { return (len(h.Key) + size - 1) / size }
 
-// Memory returns the bytes that a run of [Compare] takes, besides some kilobytes; at most 128 MiB.
+// Memory returns the memory of a run of [Compare] in bytes, without some kilobytes; at most 128 MiB.
 func Memory(text string) int64 {
 	h, err := contract.ParseHash(text)
 	switch {
@@ -102,7 +102,7 @@ func Memory(text string) int64 {
 	return 0
 }
 
-// CheckCost returns an error if a run takes longer than one of bcrypt at a cost, as estimated; most is
+// CheckCost returns an error if a run takes longer than a run of bcrypt at cost most, as estimated; most is
 // contract.MinCost to contract.MaxCost.
 func CheckCost(h contract.Hash, most int) error {
 	if timeOf(h) > bcryptTime(most) {

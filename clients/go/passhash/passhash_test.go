@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// TestGoldens compares with hashes of other programs; testdata/hashes.txt says which.
+// TestGoldens compares with hashes of other programs, listed in testdata/hashes.txt.
 func TestGoldens(t *testing.T) {
 	file, err := os.Open("testdata/hashes.txt")
 	if err != nil {

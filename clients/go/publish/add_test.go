@@ -16,7 +16,8 @@ import (
 // readyHash is a bcrypt hash of no known secret.
 var readyHash = "$2b$12$" + strings.Repeat("a", 53)
 
-// TestAddDevices: what is registered as wanted is not written again, what differs only by force.
+// TestAddDevices: devices that are registered as wanted are not written again; different records are replaced only by
+// force.
 func TestAddDevices(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -61,8 +62,8 @@ func TestAddDevices(t *testing.T) {
 	})
 }
 
-// TestAddManyDevices adds more devices than one round trip takes, to a Redis that doesn't know the script, with an
-// invalid one among them, and reads them.
+// TestAddManyDevices adds more devices than a round trip takes, to a Redis without the script, with an invalid device
+// among them, and reads the devices.
 func TestAddManyDevices(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const n, bad, shards = 1300, 700, 4
@@ -110,7 +111,7 @@ func TestAddManyDevices(t *testing.T) {
 	})
 }
 
-// TestAddWhileSlotsMove adds devices to a Cluster while the slots of its shards move: each is there once.
+// TestAddWhileSlotsMove adds devices to a Cluster while the slots of the shards move: each device is registered once.
 func TestAddWhileSlotsMove(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
-// DefaultAuthor returns user@host of this process, as far as it is known and has the form of an author.
+// DefaultAuthor returns user@host of this process, as far as known and valid in an author.
 func DefaultAuthor() string {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil {
@@ -38,35 +38,34 @@ func DefaultAuthor() string {
 	return author[:min(len(author), contract.MaxAuthor)]
 }
 
-// Change is an entry of the audit: one write of a device's record. Whoever may write to Redis can also write without an
-// entry, or an entry that isn't true.
+// Change is an entry of the audit: a write of a device's record. A Redis user with write permission can also write
+// without an entry, or write a false entry.
 type Change struct {
-	// Time is that of the write, by Redis's clock, in milliseconds; of years beyond 9999 the end of that one.
+	// Time is the time of the write, by Redis's clock, in milliseconds; times after the year 9999 become its end.
 	Time time.Time `json:"time"`
 	// Device is the device id.
 	Device string `json:"device"`
 	// Version is the record's.
 	Version uint64 `json:"version"`
-	// Change is what happened: put (there was no record), changed, revoked, disabled, enabled (neither any
-	// more) or deleted.
+	// Change is put (a new record), changed, revoked, disabled, enabled (again), or deleted.
 	Change string `json:"change"`
-	// Fields are the names of the record's fields that changed, unless it was put or deleted.
+	// Fields are the names of the changed fields, except for put and deleted.
 	Fields []string `json:"fields"`
-	// Author is who wrote; "" if unknown.
+	// Author is the writer; "" if unknown.
 	Author string `json:"author"`
 }
 
 const (
-	// auditPage is the number of entries of a shard that are read at once.
+	// auditPage is the number of a shard's entries in one read.
 	auditPage = 256
-	// auditBlock is how long a call waits for entries; afterwards the next one may find another master.
+	// auditBlock is how long a call waits for entries. The next call may find another master.
 	auditBlock = 2 * time.Second
 	auditRetry = time.Second
 	// maxID is the highest id of an entry; Redis refuses to look beyond.
 	maxID = "18446744073709551615-18446744073709551615"
 )
 
-// auditShard is a reader of one shard's entries.
+// auditShard reads the entries of a shard.
 type auditShard struct {
 	key  string
 	last string // id of the last entry read
@@ -79,7 +78,7 @@ func (p *Publisher) Audit(ctx context.Context, since time.Time) iter.Seq2[Change
 	return func(yield func(Change, error) bool) {
 		shards, err := p.auditFrom(ctx, since)
 		if err == nil {
-			err = p.merge(ctx, shards, func(c Change) bool { return yield(c, nil) })
+			err = p.mergeEntries(ctx, shards, func(c Change) bool { return yield(c, nil) })
 		}
 		if err != nil {
 			yield(Change{}, fmt.Errorf("read the audit: %w", err))
@@ -87,15 +86,15 @@ func (p *Publisher) Audit(ctx context.Context, since time.Time) iter.Seq2[Change
 	}
 }
 
-// FollowAudit passes the entries to visit as [Publisher.Audit] yields them, and then new ones, of each shard in their
-// order, until ctx ends, visit returns an error, or Redis refuses the command. While Redis is away it tries again, and
-// passes the first error to trouble. The client needs a connection for each shard.
+// FollowAudit passes the entries to visit as [Publisher.Audit] yields them, and then new entries, of each shard in
+// order, until ctx ends, visit returns an error, or Redis refuses the command. While Redis is unreachable, FollowAudit
+// retries, and passes the first error to trouble. The client needs a connection for each shard.
 func (p *Publisher) FollowAudit(ctx context.Context, since time.Time, visit func(Change) error,
 	trouble func(error)) error {
 	var refused error
 	shards, err := p.auditFrom(ctx, since)
 	if err == nil {
-		err = p.merge(ctx, shards, func(c Change) bool {
+		err = p.mergeEntries(ctx, shards, func(c Change) bool {
 			refused = visit(c)
 			return refused == nil
 		})
@@ -107,7 +106,7 @@ func (p *Publisher) FollowAudit(ctx context.Context, since time.Time, visit func
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range shards {
 		group.Go(func() error {
-			return s.follow(ctx, p.client, func(c Change) error {
+			return s.followEntries(ctx, p.client, func(c Change) error {
 				mu.Lock()
 				defer mu.Unlock()
 				return visit(c)
@@ -123,7 +122,7 @@ func (p *Publisher) FollowAudit(ctx context.Context, since time.Time, visit func
 
 // auditFrom returns readers from since on.
 func (p *Publisher) auditFrom(ctx context.Context, since time.Time) (shards []*auditShard, err error) {
-	if err := p.reads(ctx); err != nil {
+	if err := p.checkShards(ctx); err != nil {
 		return nil, err
 	}
 	last := "0-0"
@@ -136,12 +135,12 @@ func (p *Publisher) auditFrom(ctx context.Context, since time.Time) (shards []*a
 	return shards, nil
 }
 
-// merge passes the entries of all shards to yield until it returns false.
-func (p *Publisher) merge(ctx context.Context, shards []*auditShard, yield func(Change) bool) error {
+// mergeEntries passes the entries of all shards to yield, ordered by time, until yield returns false.
+func (p *Publisher) mergeEntries(ctx context.Context, shards []*auditShard, yield func(Change) bool) error {
 	for {
 		var first *auditShard
 		for _, s := range shards {
-			if err := s.fill(ctx, p.client); err != nil {
+			if err := s.fillPage(ctx, p.client); err != nil {
 				return err
 			}
 			if len(s.page) > 0 && (first == nil || compareIDs(s.page[0].ID, first.page[0].ID) < 0) {
@@ -153,14 +152,14 @@ func (p *Publisher) merge(ctx context.Context, shards []*auditShard, yield func(
 		}
 		entry := first.page[0]
 		first.page = first.page[1:]
-		if !yield(changeOf(entry)) {
+		if !yield(parseChange(entry)) {
 			return nil
 		}
 	}
 }
 
-// fill reads the next page, if there is nothing left of the one before.
-func (s *auditShard) fill(ctx context.Context, client redis.UniversalClient) (err error) {
+// fillPage reads the next page if all entries of the last page are used.
+func (s *auditShard) fillPage(ctx context.Context, client redis.UniversalClient) (err error) {
 	if len(s.page) > 0 || s.done {
 		return nil
 	}
@@ -174,8 +173,8 @@ func (s *auditShard) fill(ctx context.Context, client redis.UniversalClient) (er
 	return nil
 }
 
-// follow passes new entries to visit.
-func (s *auditShard) follow(ctx context.Context, client redis.UniversalClient, visit func(Change) error,
+// followEntries passes new entries to visit.
+func (s *auditShard) followEntries(ctx context.Context, client redis.UniversalClient, visit func(Change) error,
 	trouble func(error)) error {
 	for away := false; ; {
 		streams, err := client.XRead(ctx, &redis.XReadArgs{
@@ -201,7 +200,7 @@ func (s *auditShard) follow(ctx context.Context, client redis.UniversalClient, v
 		for _, stream := range streams {
 			for _, entry := range stream.Messages {
 				s.last = entry.ID
-				if err := visit(changeOf(entry)); err != nil {
+				if err := visit(parseChange(entry)); err != nil {
 					return err
 				}
 			}
@@ -222,8 +221,8 @@ func compareIDs(a, b string) int {
 	return cmp.Or(cmp.Compare(aMS, bMS), cmp.Compare(aN, bN))
 }
 
-// changeOf parses an entry. Anyone may have written it, so its texts can have any bytes.
-func changeOf(entry redis.XMessage) Change {
+// parseChange parses an entry. Anyone may have written the entry: its texts can have any bytes.
+func parseChange(entry redis.XMessage) Change {
 	text := func(field string) string {
 		value, _ := entry.Values[field].(string)
 		return value

@@ -34,7 +34,7 @@ func entryText(c Change) string {
 	return strings.Join([]string{c.Device, c.Change, strings.Join(c.Fields, ","), c.Author}, " ")
 }
 
-// TestAudit: each write of a device, and no other, has an entry with what changed and who did it.
+// TestAudit: each write of a device, and no other write, has an entry with changes and author.
 func TestAudit(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -236,7 +236,7 @@ func TestUnaudited(t *testing.T) {
 	if n := admin.Exists(t.Context(), keys.AuditKey()).Val(); n != 0 {
 		t.Errorf("the audit has entries: %v", admin.XRange(t.Context(), keys.AuditKey(), "-", "+").Val())
 	}
-	// Neither does an audit of another type stop a revocation.
+	// An audit of a wrong type doesn't stop a revocation, either.
 	admin.Set(t.Context(), keys.AuditKey(), "odd", 0)
 	if r, err := New(admin).RevokeDevice(t.Context(), "key"); err != nil || r.Version != 3 {
 		t.Errorf("beside another type: %v, %v", r, err)

@@ -15,18 +15,18 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// batchBodies is how many bytes of bodies are written at once. With all encodings they are at most 4 MiB.
+// batchBodies bounds the bodies of a batch, in bytes. With all encodings, a batch has at most 4 MiB.
 const batchBodies = 1 << 20
 
-// PutAll publishes each of objects as [Publisher.Put] does, and returns the results in their order. It encodes on all
-// cores, bodies of 16 KiB and more on three at most, and writes 512 objects, 4 MiB at most, in one round trip to each
-// server. Each write is atomic by itself: other objects don't suffer from one that fails. Objects of the same key are
-// written in their order, except while a Cluster moves its slot. Once Redis answers no write of a round trip, nothing
-// more is sent, and the rest has its error.
+// PutAll publishes objects as [Publisher.Put] does, and returns the results in the same order. PutAll encodes on all
+// cores (at most three bodies of 16 KiB or more at once), and writes 512 objects, 4 MiB at most, in a round trip to
+// each server. Each write is atomic by itself, and independent of the failure of other writes. Objects of the same key
+// are written in order, except while a Cluster moves the key's slot. If Redis answers no write of a round trip, nothing
+// more is sent, and the remaining objects get the same error.
 func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 	encoding, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
-	batches := make(chan []prepared) // one is encoded while the one before is written
+	batches := make(chan []prepared) // a batch is encoded while the batch before is written
 	go func() {
 		defer close(batches)
 		for from := 0; from < len(objects); {
@@ -51,31 +51,30 @@ func (p *Publisher) PutAll(ctx context.Context, objects []Object) []Result {
 	return results
 }
 
-// DeleteAll deletes the object at each of keys as [Publisher.Delete] does with version 0, and returns the results in
-// their order. It writes as [Publisher.PutAll] does.
+// DeleteAll deletes the objects at keys as [Publisher.Delete] does with version 0, and returns the results in the same
+// order. Writes are batched as by [Publisher.PutAll].
 func (p *Publisher) DeleteAll(ctx context.Context, keys []string) []Result {
 	return p.deleteAll(ctx, keys, func(int) map[string]string { return contract.Object{Deleted: true}.Fields() })
 }
 
-// DeleteAllIf is DeleteAll for objects that were listed. One that has been written since stays: its result is
-// [ErrStale].
+// DeleteAllIf is DeleteAll for listed objects. An object written since the listing stays, with the result [ErrStale].
 func (p *Publisher) DeleteAllIf(ctx context.Context, entries []Entry) []Result {
 	keys := make([]string, len(entries))
 	for i, e := range entries {
 		keys[i] = e.Key
 	}
 	return p.deleteAll(ctx, keys, func(i int) map[string]string {
-		return after(contract.Object{Deleted: true}.Fields(), entries[i].Version)
+		return requireVersion(contract.Object{Deleted: true}.Fields(), entries[i].Version)
 	})
 }
 
-// deleteAll writes tombstones, each of the fields for its number.
+// deleteAll writes tombstones. fields returns the fields of tombstone i.
 func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields func(i int) map[string]string) []Result {
 	results := make([]Result, len(keys))
 	var mutations []mutation
 	var of []int // keys
 	for i, key := range keys {
-		key, err := canonical(key)
+		key, err := canonicalKey(key)
 		if err != nil {
 			results[i].Err = fmt.Errorf("delete object: %w", err)
 			continue
@@ -103,7 +102,7 @@ func batchOf(objects []Object) int {
 	return len(objects)
 }
 
-// prepared is an object that is about to be written.
+// prepared is an object ready for writing.
 type prepared struct {
 	mutation
 	absent bool // IfAbsent
@@ -118,7 +117,7 @@ func (b *prepared) fail(err error) {
 	}
 }
 
-// prepareAll encodes objects, of which the first has the number from, or fails them.
+// prepareAll encodes objects, or fails invalid objects. from is the number of the first object.
 func prepareAll(ctx context.Context, objects []Object, from int) []prepared {
 	batch := make([]prepared, len(objects))
 	var next atomic.Int64
@@ -137,7 +136,7 @@ func prepareAll(ctx context.Context, objects []Object, from int) []prepared {
 }
 
 func newPrepared(ctx context.Context, o Object, request string) prepared {
-	if err := o.check(); err != nil {
+	if err := o.checkObject(); err != nil {
 		return prepared{done: true, result: Result{Err: fmt.Errorf("put object: %w", err)}}
 	}
 	b := prepared{absent: o.IfAbsent,
@@ -146,29 +145,29 @@ func newPrepared(ctx context.Context, o Object, request string) prepared {
 		b.fail(err)
 		return b
 	}
-	bodies, err := encode(o.Body, o.ContentType)
+	bodies, err := encodeBody(o.Body, o.ContentType)
 	if err != nil {
 		b.fail(err)
 		return b
 	}
 	b.fields = contract.Object{
 		Version: o.Version, ETag: o.EntityTag(), ContentType: o.ContentType, TTLMS: o.TTL.Milliseconds(), Bodies: bodies,
-		Status: o.Status, Headers: contract.JoinHeaders(o.Headers), Tags: distinct(o.Tags),
+		Status: o.Status, Headers: contract.JoinHeaders(o.Headers), Tags: distinctNames(o.Tags),
 	}.Fields()
 	if o.IfVersion != 0 {
-		after(b.fields, o.IfVersion)
+		requireVersion(b.fields, o.IfVersion)
 	}
 	return b
 }
 
-// after lets a write of fields succeed only if the stored version is version, 0 for none; it gets the next one. So a
-// record that Redis has lost isn't written again.
-func after(fields map[string]string, version uint64) map[string]string {
+// requireVersion makes a write of fields succeed only if the stored version is version, 0 for none; the write gets the
+// next version. A record that Redis has lost is not written.
+func requireVersion(fields map[string]string, version uint64) map[string]string {
 	fields[contract.FieldVersion] = "=" + strconv.FormatUint(version, 10)
 	return fields
 }
 
-// putBatch writes batch. It returns an error if Redis answers none of the writes.
+// putBatch writes batch. If Redis answers no write, an error is returned.
 func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {
 	for range attempts {
 		if err := p.findAbsent(ctx, batch); err != nil {
@@ -188,7 +187,7 @@ func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {
 		for n, r := range written {
 			b := of[n]
 			if b.result = r; b.absent && errors.Is(r.Err, ErrStale) {
-				continue // it was written or deleted meanwhile
+				continue // written or deleted meanwhile
 			}
 			if r.Err != nil {
 				b.fail(r.Err)
@@ -205,8 +204,8 @@ func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {
 	return nil
 }
 
-// findAbsent lets writes with IfAbsent be the next after what is stored, or fails them. It returns an error, and fails
-// the whole batch, if it can't read.
+// findAbsent prepares writes with IfAbsent: the version after the stored version, or a failure. If the read fails,
+// findAbsent returns an error and fails the whole batch.
 func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	var of []*prepared
 	var members []contract.Member
@@ -218,12 +217,12 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	if len(of) == 0 {
 		return nil
 	}
-	states, err := p.states(ctx, members...)
+	states, err := p.readStates(ctx, members...)
 	var purged map[string]bool
 	if err == nil {
 		var there []contract.Member
 		for n, s := range states {
-			if s.there {
+			if s.exists {
 				there = append(there, members[n])
 			}
 		}
@@ -236,8 +235,8 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 		return err
 	}
 	for n, s := range states {
-		if s.there && !purged[of[n].member.ID] {
-			if of[n].result.Receipt, err = p.repeated(ctx, members[n].ID, of[n].request); err == nil {
+		if s.exists && !purged[of[n].member.ID] {
+			if of[n].result.Receipt, err = p.readReceipt(ctx, members[n].ID, of[n].request); err == nil {
 				of[n].done = true
 			} else if errors.Is(err, ErrNotFound) {
 				of[n].fail(ErrExists)
@@ -245,13 +244,13 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 				of[n].fail(err)
 			}
 		} else {
-			after(of[n].fields, s.version)
+			requireVersion(of[n].fields, s.version)
 		}
 	}
 	return nil
 }
 
-// purgedKeys returns the keys of the objects that were purged, in one round trip and one for each shard.
+// purgedKeys returns the keys of purged objects, in one round trip and another for each shard.
 func (p *Publisher) purgedKeys(ctx context.Context, members []contract.Member) (map[string]bool, error) {
 	if len(members) == 0 {
 		return nil, nil
@@ -263,7 +262,7 @@ func (p *Publisher) purgedKeys(ctx context.Context, members []contract.Member) (
 		key := p.keyspace.KeysOf(m.ID).RecordKey(m)
 		queries[i] = query{pipe.HGet(ctx, key, contract.FieldTags), pipe.HGet(ctx, key, contract.FieldSeq)}
 	}
-	if err := exec(ctx, pipe); err != nil {
+	if err := execPipeline(ctx, pipe); err != nil {
 		return nil, err
 	}
 	byShard := map[int][]Entry{}

@@ -138,7 +138,7 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// pipelines counts those that a client sends.
+// pipelines counts a client's pipelines.
 type pipelines struct{ atomic.Int64 }
 
 func (*pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -150,7 +150,7 @@ func (p *pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// TestIfVersion: a write is applied where the stored version is the one it wants.
+// TestIfVersion: a write is applied if the stored version is the wanted version.
 func TestIfVersion(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		put := func(o Object) (Receipt, error) {
@@ -206,7 +206,7 @@ func TestIfVersion(t *testing.T) {
 	})
 }
 
-// TestDeleteIf: a delete of another version than the stored one does nothing, even if Redis has lost the object.
+// TestDeleteIf: a delete of a version that is not stored does nothing, even if Redis has lost the object.
 func TestDeleteIf(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		expect := func(key string, version, want uint64, wantErr error) {
@@ -255,7 +255,7 @@ func TestIfVersionOfTheScript(t *testing.T) {
 			m := mutation{replace, m, contract.Object{ETag: `""`, ContentType: "a",
 				Bodies: []contract.Body{{}}}.Fields(), ""}
 			m.fields[contract.FieldVersion] = test.version
-			err := s.p.run(t.Context(), writeScript, s.p.call(t.Context(), m, false))[0].err
+			err := s.p.runScript(t.Context(), writeScript, s.p.writeCall(t.Context(), m, false))[0].err
 			if (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("%s: %v, want %q", test.version, err, test.want)
 			}
@@ -263,7 +263,7 @@ func TestIfVersionOfTheScript(t *testing.T) {
 	})
 }
 
-// TestOneCreates: of many writers that want to create an object one does, and none loses an update of a counter.
+// TestOneCreates: of many writers that want to create an object only one succeeds, and no update of a counter is lost.
 func TestOneCreates(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const writers, updates = 8, 20

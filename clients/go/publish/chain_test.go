@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// TestChain: each event follows the one before, and the chain has both; it begins again if it can't continue.
+// TestChain: each event follows the event before, and the chain has both; a chain that can't continue begins again.
 func TestChain(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()

@@ -13,47 +13,47 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// GetDevice returns a device's credential. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does
-// not allow the stored record.
+// GetDevice returns a device's credential. [ErrNotFound]: no such device. [ErrCorrupt]: the contract does not allow the
+// stored record.
 func (p *Publisher) GetDevice(ctx context.Context, id string) (contract.Credential, error) {
-	c, err := p.device(ctx, id)
+	c, err := p.readDevice(ctx, id)
 	if err != nil {
 		return contract.Credential{}, fmt.Errorf("get device: %w", err)
 	}
 	return c, nil
 }
 
-func (p *Publisher) device(ctx context.Context, id string) (contract.Credential, error) {
+func (p *Publisher) readDevice(ctx context.Context, id string) (contract.Credential, error) {
 	m := contract.CredentialMember(id)
 	if err := checkMember(m); err != nil {
 		return contract.Credential{}, err
 	}
-	records, err := p.records(ctx, []contract.Member{m})
+	records, err := p.readRecords(ctx, []contract.Member{m})
 	if err != nil {
 		return contract.Credential{}, err
 	}
 	c, err := parseDevice(id, records[0])
 	if err == nil && c.Deleted {
-		if err = p.reads(ctx); err == nil { // with another number of shards it may be in another one
+		if err = p.checkShards(ctx); err == nil { // a different number of shards would mean a different shard
 			err = fmt.Errorf("device %q: %w", id, ErrNotFound)
 		}
 	}
 	return c, err
 }
 
-// GetDevices yields the credentials of ids in their order, read in one round trip to each server. For a device that is
-// not there, or whose record the contract does not allow, it yields the ID with an [ErrNotFound] or [ErrCorrupt] and
-// continues; any other error ends it.
+// GetDevices yields the credentials of ids in order, read in one round trip to each server. A missing device, or a
+// record that the contract does not allow, yields the ID with [ErrNotFound] or [ErrCorrupt], and GetDevices continues;
+// any other error ends the iteration.
 func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[contract.Credential, error] {
 	return func(yield func(contract.Credential, error) bool) {
 		members := make([]contract.Member, len(ids))
 		for i, id := range ids {
 			members[i] = contract.CredentialMember(id)
 		}
-		err := p.reads(ctx)
+		err := p.checkShards(ctx)
 		var records []*redis.MapStringStringCmd
 		if err == nil {
-			records, err = p.records(ctx, members)
+			records, err = p.readRecords(ctx, members)
 		}
 		if err != nil {
 			yield(contract.Credential{}, fmt.Errorf("get devices: %w", err))
@@ -71,13 +71,13 @@ func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[cont
 	}
 }
 
-// ChangeDevice changes a device's record by change, and keeps the rest. version is the one that the stored record must
-// have, 0 for any; with another, ChangeDevice returns [ErrStale]. If the record is written between, and version is 0,
-// it calls change again, with the newer record. It returns [ErrNotFound] if there is none, and the error of change.
+// ChangeDevice changes a device's record by change, and keeps the rest. If version is not 0 and not the stored version,
+// ChangeDevice returns [ErrStale]. If version is 0 and the record is written meanwhile, change is called again with the
+// newer record. Other errors: [ErrNotFound] for a missing device, and the error of change.
 func (p *Publisher) ChangeDevice(ctx context.Context, id string, version uint64,
 	change func(*contract.Credential) error) (receipt Receipt, err error) {
 	for range attempts {
-		if receipt, err = p.change(ctx, id, version, change); version != 0 || !errors.Is(err, ErrStale) {
+		if receipt, err = p.tryChange(ctx, id, version, change); version != 0 || !errors.Is(err, ErrStale) {
 			break
 		}
 	}
@@ -87,9 +87,9 @@ func (p *Publisher) ChangeDevice(ctx context.Context, id string, version uint64,
 	return receipt, nil
 }
 
-func (p *Publisher) change(ctx context.Context, id string, version uint64,
+func (p *Publisher) tryChange(ctx context.Context, id string, version uint64,
 	change func(*contract.Credential) error) (Receipt, error) {
-	c, err := p.device(ctx, id)
+	c, err := p.readDevice(ctx, id)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -99,11 +99,11 @@ func (p *Publisher) change(ctx context.Context, id string, version uint64,
 	if err := change(&c); err != nil {
 		return Receipt{}, err
 	}
-	c.Permissions = distinct(c.Permissions)
+	c.Permissions = distinctNames(c.Permissions)
 	if err := checkNames(id, c.Permissions, c.Labels); err != nil {
 		return Receipt{}, err
 	}
-	receipt, err := p.write(ctx, replace, contract.CredentialMember(id), after(c.Fields(), c.Version))
+	receipt, err := p.writeRecord(ctx, replace, contract.CredentialMember(id), requireVersion(c.Fields(), c.Version))
 	if err != nil {
 		return Receipt{}, fmt.Errorf("device %q: %w", id, err)
 	}
@@ -114,12 +114,12 @@ func (p *Publisher) change(ctx context.Context, id string, version uint64,
 type Rotation struct {
 	// ID is the device id.
 	ID string
-	// Secret is the new one (limits.ValidSecret).
+	// Secret is the new secret (limits.ValidSecret).
 	Secret string
-	// Overlap is how long the secret before stays valid, in milliseconds, by the clocks of this writer and of the
-	// edges; 0: it ends at once. Those before that one end in any case.
+	// Overlap is how long the previous secret stays valid, in milliseconds, by the clocks of this writer and of the edges;
+	// 0: it ends at once. Older secrets end in any case.
 	Overlap time.Duration
-	// Version is the one that the stored record must have; 0: any.
+	// Version is the required version of the stored record; 0: any.
 	Version uint64
 	// Cost is the bcrypt cost, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
 	Cost int
@@ -127,8 +127,8 @@ type Rotation struct {
 	Pepper *contract.Pepper
 }
 
-// RotateDevice makes the secret of r valid, and lets the one before count until the overlap ends. A revoked device
-// stays revoked. It returns [ErrNotFound] if the device does not exist, [ErrInvalid] if it has this secret already.
+// RotateDevice makes the secret of r valid. The previous secret stays valid until the overlap ends. A revoked device
+// stays revoked. [ErrNotFound]: the device does not exist. [ErrInvalid]: the device has the new secret already.
 func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, error) {
 	device := Device{ID: r.ID, Secret: r.Secret, Cost: r.Cost, Pepper: r.Pepper}
 	if err := device.Check(); err != nil {
@@ -165,6 +165,6 @@ func (p *Publisher) RotateDevice(ctx context.Context, r Rotation) (Receipt, erro
 // NewSecret returns [contract.NewSecret].
 func NewSecret() string { return contract.NewSecret() }
 
-// APIKey returns the API key of a device with a secret that [NewSecret] has made; false for other secrets, and for an
-// id that isn't valid.
+// APIKey returns the API key of a device with a secret from [NewSecret]. ok is false for other secrets and for invalid
+// ids.
 func APIKey(id, secret string) (key string, ok bool) { return apikey.Of(id, secret) }

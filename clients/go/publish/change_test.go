@@ -98,8 +98,8 @@ func TestRotateDevice(t *testing.T) {
 	})
 }
 
-// TestLostMeanwhile: a change of a record that Redis has lost isn't the first write of an empty Redis, by which edges
-// would believe the loss of everything.
+// TestLostMeanwhile: a change of a record that Redis has lost must not be the first write of an empty Redis: edges
+// would assume the loss of all data.
 func TestLostMeanwhile(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -120,7 +120,8 @@ func TestLostMeanwhile(t *testing.T) {
 	})
 }
 
-// TestChangeDevice: a change that another one overtakes is made again, to the newer record; with a version it fails.
+// TestChangeDevice: a change is made again if another change of the record came first; with a version, the change
+// fails.
 func TestChangeDevice(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()

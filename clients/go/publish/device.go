@@ -20,18 +20,18 @@ import (
 // DefaultCost is the default bcrypt cost of a secret's hash.
 const DefaultCost = 12
 
-// Device is a device's credential. Exactly one of Secret and Hashes is required; a disabled one may have neither.
+// Device is a device's credential. Exactly one of Secret and Hashes is required. A disabled device may have neither.
 type Device struct {
 	// ID is the device id (limits.ValidDeviceID).
 	ID string
 	// Secret is hashed with bcrypt, or with Pepper (limits.ValidSecret, contract.CheckSecret).
 	Secret string
-	// Hashes are existing hashes of any scheme (contract.ParseHash), 1 to contract.MaxHashes. The contract tells which
-	// secrets they must not be of.
+	// Hashes are existing hashes of any scheme (contract.ParseHash), 1 to contract.MaxHashes. The contract excludes hashes
+	// of some secrets.
 	Hashes []string
 	// OldUntil is the time from which only the first hash counts, in milliseconds; zero means never.
 	OldUntil time.Time
-	// Disabled means that the device is refused with any credential, Revoked that a revocation says so.
+	// Disabled means that the device is refused with any credential, Revoked that a revocation disabled the device.
 	Disabled, Revoked bool
 	// Permissions are names (limits.ValidPermission), at most limits.MaxPermissions.
 	Permissions []string
@@ -39,39 +39,39 @@ type Device struct {
 	NotAfter time.Time
 	// Labels are for operators (contract.CheckLabel), at most contract.MaxLabels.
 	Labels map[string]string
-	// Version must exceed the stored one; 0 means the next one.
+	// Version must exceed the stored version; 0 means the next version.
 	Version uint64
 	// Cost is the bcrypt cost of Secret, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
 	Cost int
-	// Pepper, if any, stores Secret, which must be generated ([NewSecret]), as gh1.
+	// Pepper, if not nil, stores Secret as gh1. Secret must be generated ([NewSecret]).
 	Pepper *contract.Pepper
 }
 
-// PutDevice registers d, or replaces its stored record, even a revoked one.
+// PutDevice registers d, or replaces the stored record, even of a revoked device.
 func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
-	m, err := d.mutation(replace)
+	m, err := d.newMutation(replace)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
 	}
-	receipt, err := p.write(ctx, m.mode, m.member, m.fields)
+	receipt, err := p.writeRecord(ctx, m.mode, m.member, m.fields)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 	}
 	return receipt, nil
 }
 
-// AddDevices registers devices with different ids, some hundreds in one round trip to each server, and returns the
-// outcome for each. One whose record is as d says already is not written: its Seq is 0. One with another record, even
-// a revoked one, or a tombstone, gets [ErrExists]; with force it is replaced, as by [Publisher.PutDevice]. So a call
-// that failed, or whose outcome is unknown, can be repeated. Hash secrets before by [HashSecret]: each hash of a secret
-// is another one.
+// AddDevices registers devices with different ids, some hundreds in a round trip to each server, and returns a result
+// for each device. A device whose record already equals d is not written: Seq is 0. A device with a different record,
+// even a revoked one, or a tombstone, gets [ErrExists]; with force, the record is replaced, as by
+// [Publisher.PutDevice]. A call that failed, or has an unknown outcome, can be repeated. Hash secrets before the call
+// by [HashSecret]: each hash of the same secret differs.
 func (p *Publisher) AddDevices(ctx context.Context, devices []Device, force bool) []Result {
 	results := make([]Result, len(devices))
 	write := func(mode string, these []int) {
 		var mutations []mutation
 		var written []int
 		for _, i := range these {
-			m, err := devices[i].mutation(mode)
+			m, err := devices[i].newMutation(mode)
 			if err != nil {
 				results[i].Err = err
 				continue
@@ -103,13 +103,13 @@ func (p *Publisher) AddDevices(ctx context.Context, devices []Device, force bool
 	return results
 }
 
-// mutation returns the write of d, if it is valid.
-func (d Device) mutation(mode string) (mutation, error) {
+// newMutation returns the write of d, or an error if d is invalid.
+func (d Device) newMutation(mode string) (mutation, error) {
 	if err := d.Check(); err != nil {
 		return mutation{}, err
 	}
 	record := contract.Credential{Version: d.Version, Disabled: d.Disabled, Revoked: d.Revoked, Hashes: d.Hashes,
-		Permissions: distinct(d.Permissions), Labels: d.Labels}
+		Permissions: distinctNames(d.Permissions), Labels: d.Labels}
 	if !d.NotAfter.IsZero() {
 		record.NotAfterMS = d.NotAfter.UnixMilli()
 	}
@@ -136,14 +136,14 @@ func HashSecret(secret string, cost int, pepper *contract.Pepper) (string, error
 	return string(hash), err
 }
 
-// Matches reports whether a secret is right for a hash; without its pepper it is for no gh1 hash. It takes as long as
-// the scheme.
+// Matches reports whether a secret is right for a hash. gh1 hashes need their pepper. The time depends on the hash's
+// scheme.
 func Matches(hash, secret string, pepper *contract.Pepper) bool {
 	return passhash.Compare(hash, secret) == nil || pepper != nil && pepper.Matches(hash, secret)
 }
 
-// distinct returns names in byte order, each once.
-func distinct(names []string) []string {
+// distinctNames returns names in byte order, each once.
+func distinctNames(names []string) []string {
 	names = slices.Clone(names)
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -214,15 +214,15 @@ func checkNames(id string, permissions []string, labels map[string]string) error
 	return nil
 }
 
-// ListDevices yields the credentials of all devices, in each shard the oldest write first. A device that is written
-// meanwhile may be yielded twice, the newer record later. For a record that the contract does not allow, it yields the
-// ID with an [ErrCorrupt] and continues; any other error ends the list.
+// ListDevices yields the credentials of all devices, in each shard the oldest write first. A device written meanwhile
+// may be yielded twice, the newer record later. A record that the contract does not allow yields the ID with
+// [ErrCorrupt], and ListDevices continues; any other error ends the list.
 func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credential, error] {
 	return func(yield func(contract.Credential, error) bool) {
 		var failed error
-		err := p.members(ctx, contract.KindCredential, func(members []contract.Member) bool {
+		err := p.visitMembers(ctx, contract.KindCredential, func(members []contract.Member) bool {
 			var records []*redis.MapStringStringCmd
-			if records, failed = p.records(ctx, members); failed != nil {
+			if records, failed = p.readRecords(ctx, members); failed != nil {
 				return false
 			}
 			for i, record := range records {
@@ -242,8 +242,8 @@ func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credenti
 	}
 }
 
-// records reads the hashes of members in one round trip.
-func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*redis.MapStringStringCmd, error) {
+// readRecords reads the hashes of members in one round trip.
+func (p *Publisher) readRecords(ctx context.Context, members []contract.Member) ([]*redis.MapStringStringCmd, error) {
 	if len(members) == 0 {
 		return nil, nil
 	}
@@ -252,10 +252,10 @@ func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*
 	for i, m := range members {
 		records[i] = pipe.HGetAll(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m))
 	}
-	return records, exec(ctx, pipe)
+	return records, execPipeline(ctx, pipe)
 }
 
-// parseDevice parses a record as read from Redis; it treats a missing one as a tombstone.
+// parseDevice parses a record as read from Redis. A missing record counts as a tombstone.
 func parseDevice(id string, record *redis.MapStringStringCmd) (c contract.Credential, err error) {
 	fields, err := record.Result()
 	switch {

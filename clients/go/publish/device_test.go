@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// stored returns a device's record, which must be valid, without the time of its write.
+// stored returns a device's record, which must be valid, without the time of the write.
 func (s server) stored(t *testing.T, id string) contract.Credential {
 	t.Helper()
 	c, err := contract.ParseCredential(s.hash(t, contract.CredentialMember(id)))

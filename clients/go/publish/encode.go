@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for
-	// a few percent.
+	// brotliLevel is the highest level that takes about as long as gzip's highest. Level 11 takes about twenty times as
+	// long for a few percent.
 	brotliLevel = 9
 	// smallBody is where higher levels begin to pay: smaller bodies become about as small by gzip's level 6, brotli's 5
 	// and zstd's default, in a third of the time.
 	smallBody = 16 << 10
-	// maxLargeBodies bounds the larger bodies that are encoded at a time, wherever the program runs.
+	// maxLargeBodies bounds the larger bodies encoded at a time, on any machine.
 	maxLargeBodies  = 3
 	gzipLevelFast   = 6
 	brotliLevelFast = 5
@@ -46,14 +46,14 @@ var (
 	})
 )
 
-// encoders are those of one body at a time.
+// encoders encode one body at a time.
 type encoders struct {
 	gzip, brotli resetWriter
 	zstd         *zstd.Encoder
 }
 
-// largeBodies has a place for each large body that is being encoded, and idleEncoders the encoders of earlier ones,
-// which take 70 MB. A sync.Pool would keep some for each core.
+// largeBodies has a slot for each large body being encoded. idleEncoders has the encoders of earlier large bodies,
+// which take 70 MB. A sync.Pool would keep encoders for each core.
 var (
 	largeBodies  = make(chan struct{}, min(runtime.GOMAXPROCS(0), maxLargeBodies))
 	idleEncoders = make(chan encoders, cap(largeBodies))
@@ -69,17 +69,17 @@ func newGzip(level int) sync.Pool {
 	}}
 }
 
-// newZstd returns an encoder of atOnce bodies at a time. The window is as large as the largest body, far below the
-// 8 MiB that RFC 9659 allows.
+// newZstd returns an encoder for atOnce concurrent bodies. The window is as large as the largest body, far below the 8
+// MiB that RFC 9659 allows.
 func newZstd(level zstd.EncoderLevel, atOnce int) (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(limits.MaxBody),
 		zstd.WithEncoderConcurrency(atOnce))
 }
 
-// encode returns body itself, not a copy, and its encodings that are smaller.
-func encode(body []byte, contentType string) ([]contract.Body, error) {
+// encodeBody returns body itself, not a copy, and all smaller encodings of body.
+func encodeBody(body []byte, contentType string) ([]contract.Body, error) {
 	bodies := []contract.Body{{Encoding: coding.Identity, Bytes: body}}
-	if compressed(contentType) {
+	if isCompressedType(contentType) {
 		return bodies, nil
 	}
 	e, done, err := takeEncoders(len(body))
@@ -87,11 +87,11 @@ func encode(body []byte, contentType string) ([]contract.Body, error) {
 		return nil, fmt.Errorf("zstd: %w", err)
 	}
 	defer done()
-	zipped, err := stream(e.gzip, body)
+	zipped, err := writeStream(e.gzip, body)
 	if err != nil {
 		return nil, fmt.Errorf("gzip: %w", err)
 	}
-	brotlied, err := stream(e.brotli, body)
+	brotlied, err := writeStream(e.brotli, body)
 	if err != nil {
 		return nil, fmt.Errorf("brotli: %w", err)
 	}
@@ -107,7 +107,7 @@ func encode(body []byte, contentType string) ([]contract.Body, error) {
 	return bodies, nil
 }
 
-// takeEncoders returns encoders for a body of size bytes, until done is called. A large one waits for its place.
+// takeEncoders returns encoders for a body of size bytes, until done is called. Large bodies wait for a slot.
 func takeEncoders(size int) (e encoders, done func(), err error) {
 	if size < smallBody {
 		e = encoders{gzip: gzipFast.Get().(resetWriter), brotli: brotliFast.Get().(resetWriter)}
@@ -126,7 +126,7 @@ func takeEncoders(size int) (e encoders, done func(), err error) {
 	return e, func() { idleEncoders <- e; <-largeBodies }, nil
 }
 
-// newEncoders returns those of large bodies.
+// newEncoders returns encoders for large bodies.
 func newEncoders() (e encoders, err error) {
 	e.brotli = brotli.NewWriterLevel(nil, brotliLevel)
 	if e.gzip, err = gzip.NewWriterLevel(nil, gzip.BestCompression); err == nil {
@@ -135,7 +135,7 @@ func newEncoders() (e encoders, err error) {
 	return e, err
 }
 
-func stream(w resetWriter, body []byte) ([]byte, error) {
+func writeStream(w resetWriter, body []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w.Reset(&out)
 	if _, err := w.Write(body); err != nil {
@@ -147,8 +147,8 @@ func stream(w resetWriter, body []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// compressed reports whether bodies with this content type are compressed already.
-func compressed(contentType string) bool {
+// isCompressedType reports whether bodies with this content type are compressed already.
+func isCompressedType(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
 		return false

@@ -54,7 +54,7 @@ func TestManyLargeBodies(t *testing.T) {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			if _, err := encode(make([]byte, smallBody), "text/plain"); err != nil {
+			if _, err := encodeBody(make([]byte, smallBody), "text/plain"); err != nil {
 				t.Error(err)
 			}
 		}()

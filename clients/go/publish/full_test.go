@@ -10,8 +10,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// TestFullRedis: a Redis whose memory is used up takes nothing that grants, and all that takes away, from writers that
-// have written before, and from new ones.
+// TestFullRedis: a Redis without free memory accepts no write that grants, and all writes that take away, from writers
+// that have written before, and from new writers.
 func TestFullRedis(t *testing.T) {
 	client := redistest.StartServer(t).Client(t)
 	ctx := t.Context()

@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
-// TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys to others, which the error names.
+// TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys; the error names the normalized key.
 func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 	for key, want := range map[string]string{
 		"/a/../b": "/b", "/..": "/", "/a/..": "/", "/a/b/..": "/a/", "/a/./b": "/a/b", "/a/.": "/a/", "/a/%2e%2e/b": "/b",
@@ -26,7 +26,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"@d/a/../b": "@d/b", "@a%61/x/%61": "@a%61/x/a",
 		"/a?": "/a", "/a?b=1&&a=2": "/a?a=2&b=1",
 	} {
-		_, err := canonical(key)
+		_, err := canonicalKey(key)
 		if !errors.Is(err, ErrInvalid) ||
 			!strings.Contains(fmt.Sprint(err), fmt.Sprintf("key %q: no edge looks it up, want %q", key, want)) {
 			t.Errorf("%s: %v, want ErrInvalid with %s", key, err, want)
@@ -39,13 +39,13 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"@d#e/a#DE":    "@d#e/a#de", "/a?a&b#en-GB": "/a?a&b#en-gb", KeyOfLanguage("/a", "pt-BR"): "/a#pt-br",
 		"//shop/a": "//shop/a", "//shop:A.Example/%c3": "//shop:a.example/%C3", "@D//:A/A": "@D//:a/A",
 	} {
-		if got, err := canonical(key); got != want || err != nil {
+		if got, err := canonicalKey(key); got != want || err != nil {
 			t.Errorf("%s: got %s, %v; want %s", key, got, err, want)
 		}
 	}
 }
 
-// TestEscapesAreOneKey: spellings of one escape are one key, for writers and readers.
+// TestEscapesAreOneKey: different spellings of an escape are the same key, for writers and readers.
 func TestEscapesAreOneKey(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for i, key := range []string{"/%c3%a9", "/%C3%A9", "/%C3%a9"} {
@@ -72,8 +72,8 @@ func TestEscapesAreOneKey(t *testing.T) {
 	})
 }
 
-// TestScriptTakesCanonicalKeys deletes objects at random keys by the script alone: it takes exactly those that
-// objectkey.Canonical doesn't change, as readers do.
+// TestScriptTakesCanonicalKeys deletes objects at random keys by the script alone: the script accepts exactly the keys
+// that objectkey.Canonical doesn't change, as readers do.
 func TestScriptTakesCanonicalKeys(t *testing.T) {
 	parts := []string{"/", "?", "&", "&", "&", "=", "a", ":", ".", "]", "]/", "a", "A", "a-", "b", "%", "%c3", "%C3",
 		"%3f", "9", "~", "#de", "-", "!", "#"}
@@ -133,7 +133,7 @@ func TestScriptRefusesWhatNoEdgeLooksUp(t *testing.T) {
 				continue
 			}
 			m := contract.ObjectMember(key)
-			_, want := canonical(key)
+			_, want := canonicalKey(key)
 			got := s.replaceRecord(t, m, map[string]string{"etag": `""`, "content-type": "a", "body": ""})
 			switch {
 			case (want == nil) != (got == nil):

@@ -7,11 +7,11 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// AcceptLoss gives each shard without data epoch a new one, has a log that was lost and written to since count as
-// whole, and returns the number of both kinds of shards. A shard without data epoch is empty: sidecars don't believe
-// that all was lost, and keep what they have. After AcceptLoss they drop what Redis lacks, and refuse devices that are
-// not in Redis; sidecars that start know what the log has. If Redis has lost the number of shards, too, [Shards] must
-// say it, since the number that AcceptLoss stores is for ever.
+// AcceptLoss creates a data epoch in each shard without data epoch, marks logs that were lost and written to since as
+// complete, and returns the number of changed shards. A shard without data epoch is empty: sidecars don't assume a loss
+// of all data, and keep their records. After AcceptLoss, sidecars drop records missing in Redis, and refuse devices
+// that are not in Redis; starting sidecars know the records of the log. If Redis has also lost the number of shards,
+// [Shards] must be right, since the number that AcceptLoss stores never changes.
 func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 	p.agreed.Store(false) // the number of shards was lost, too
 	if p.keyspace.Shards == 0 {
@@ -22,7 +22,7 @@ func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 				p.keyspace.ShardsKey())
 		}
 	}
-	if err := p.agree(ctx); err != nil {
+	if err := p.ensureShards(ctx); err != nil {
 		return 0, err
 	}
 	for i := range p.keyspace.Count() {
@@ -43,12 +43,12 @@ func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 	return accepted, nil
 }
 
-// hasLog returns an error if Redis has lost the log of a shard, with which not all of its records are known.
+// hasLog returns an error if Redis has lost the log of a shard: without the log, some records are unknown.
 func (p *Publisher) hasLog(ctx context.Context, shard contract.Keys) error {
 	pipe := p.client.Pipeline()
 	seq, last := pipe.Get(ctx, shard.SeqKey()), pipe.ZRange(ctx, shard.LogKey(), -1, -1)
 	fields := pipe.HMGet(ctx, shard.ChainKey(), contract.ChainLost, contract.ChainFloor)
-	if err := exec(ctx, pipe); err != nil {
+	if err := execPipeline(ctx, pipe); err != nil {
 		return fmt.Errorf("read %s: %w", shard.ChainKey(), err)
 	}
 	lost, floor := fields.Val()[0], fields.Val()[1]

@@ -14,7 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// TestAcceptLoss: each shard without a data epoch gets one, and no other is changed.
+// TestAcceptLoss: each shard without a data epoch gets a new epoch; other shards don't change.
 func TestAcceptLoss(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const shards = 4
@@ -130,7 +130,7 @@ func TestLostLogOrSeq(t *testing.T) {
 	}
 }
 
-// TestSeqLostAtTheEnd: no number is left after that of the chain's head, which no script wrote.
+// TestSeqLostAtTheEnd: no number is left after the number in the chain's head, which no script wrote.
 func TestSeqLostAtTheEnd(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		head := fmt.Sprint(uint64(limits.MaxVersion), " ", strings.Repeat("a", 40))

@@ -111,9 +111,9 @@ func busy(t *testing.T, root *redis.Client) (seconds float64) {
 	return seconds
 }
 
-// TestNeighbour measures for each command that a writer of one namespace may run how long it keeps Redis from serving
-// another one, with the most expensive arguments within a bound. docs/redis-contract.md has the table. The table
-// also names the commands that Redis can't end.
+// TestNeighbour measures for each command that a writer of one namespace may run how long the command keeps Redis from
+// serving other namespaces, with the most expensive arguments within a bound. docs/redis-contract.md has the table. The
+// table also names the commands that Redis can't end.
 func TestNeighbour(t *testing.T) {
 	size := 20_000
 	if text := os.Getenv("SIZE"); text != "" {
@@ -180,7 +180,7 @@ func TestNeighbour(t *testing.T) {
 			t.Errorf("after %s the neighbour: %v", test.name, err)
 		}
 	}
-	// Without a write Redis can end a loop, after one it can't: only a restart ends it.
+	// Redis can end a loop without writes, but not after a write: only a restart ends the loop.
 	for _, loop := range []struct{ script, kill string }{
 		{"while true do end", "OK"},
 		{"redis.call('SET', KEYS[1], '1') while true do end", "UNKILLABLE"},

@@ -22,17 +22,17 @@ import (
 
 // Object is the response that the edges serve for a key.
 type Object struct {
-	// Key is the path, and after '?' the canonical query (objectkey.CanonicalQuery); before it "//name" of a virtual host
-	// ([KeyOfVirtualHost]), and before that "@device" for an object of one device (objectkey.OfDevice).
+	// Key is the path with, after '?', the canonical query (objectkey.CanonicalQuery). Prefixes: "//name" of a virtual
+	// host ([KeyOfVirtualHost]), and "@device" in front for an object of a single device (objectkey.OfDevice).
 	Key string
-	// Body is the identity encoding, at most limits.MaxBody bytes. Put does not retain it.
+	// Body is the identity encoding, at most limits.MaxBody bytes. Put does not retain Body.
 	Body []byte
 	// ContentType is sent unchanged; required.
 	ContentType string
 	// Status is the status code: 200, 301, 302, 307, 308, 404 or 410; 0 means 200.
 	Status int
-	// Headers are sent in this order. [contract.CheckAnswer] tells what is allowed; names are converted to lower case.
-	// The redirects need location. cache-control and last-modified replace what the edge computes.
+	// Headers are sent in this order. [contract.CheckAnswer] has the allowed headers; names are converted to lower case.
+	// Redirects need location. cache-control and last-modified replace the edge's own values.
 	Headers []Header
 	// ETag is a strong entity-tag with its quotes; empty means the default, see [Object.EntityTag].
 	ETag string
@@ -40,26 +40,26 @@ type Object struct {
 	TTL time.Duration
 	// Tags are for [Publisher.Purge]: at most contract.MaxTags, of the form of contract.CheckTags.
 	Tags []string
-	// Version must exceed the stored one; 0 means the next one.
+	// Version must exceed the stored version; 0 means the next version.
 	Version uint64
-	// IfVersion is the version that the stored object must have, or its tombstone; with another one, Put returns
-	// [ErrStale]. 0: any.
+	// IfVersion is the required version of the stored object or its tombstone. If versions differ, Put returns [ErrStale].
+	// 0: any.
 	IfVersion uint64
-	// IfAbsent lets Put return [ErrExists] if there is an object at Key.
+	// IfAbsent makes Put return [ErrExists] if an object exists at Key.
 	IfAbsent bool
 }
 
 // Header is a header line of an answer.
 type Header = contract.Header
 
-// Put publishes o with all encodings that are smaller than its body.
+// Put publishes o with all encodings smaller than the body.
 func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	r := p.PutAll(ctx, []Object{o})[0]
 	return r.Receipt, r.Err
 }
 
-// EntityTag returns o.ETag or, if it is empty, the default: [ETag], or with a status or headers the first 128 bits of
-// the SHA-256 of content type, a zero byte, status, a line feed, the header lines, a line feed and the body.
+// EntityTag returns o.ETag or, if empty, the default: [ETag], or with a status or headers the first 128 bits of the
+// SHA-256 of content type, a zero byte, status, a line feed, the header lines, a line feed and the body.
 func (o *Object) EntityTag() string {
 	status := cmp.Or(o.Status, 200)
 	switch {
@@ -81,8 +81,8 @@ func inLowerCase(headers []Header) []Header {
 	return headers
 }
 
-// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of its
-// content type, a line feed and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5);
+// ETag returns the default entity-tag of an object without status and headers: the first 128 bits of the SHA-256 of
+// content type, a line feed and body. The tag covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5);
 // otherwise caches would keep an old content type for ever.
 func ETag(contentType string, body []byte) string { return entityTag(contentType+"\n", body) }
 
@@ -93,9 +93,9 @@ func entityTag(head string, body []byte) string {
 	return `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`
 }
 
-// check returns an error if o is invalid, and makes its key, status and headers canonical.
-func (o *Object) check() (err error) {
-	if o.Key, err = canonical(o.Key); err != nil {
+// checkObject returns an error if o is invalid, and makes key, status and headers canonical.
+func (o *Object) checkObject() (err error) {
+	if o.Key, err = canonicalKey(o.Key); err != nil {
 		return err
 	}
 	switch {
@@ -119,58 +119,58 @@ func (o *Object) check() (err error) {
 		return refuse("object %q: %w", o.Key, err)
 	}
 	if o.Status == 200 {
-		o.Status = 0 // the contract has no such field
+		o.Status = 0 // the contract has no field for 200
 	}
-	if err := contract.CheckTags(distinct(o.Tags)); err != nil {
+	if err := contract.CheckTags(distinctNames(o.Tags)); err != nil {
 		return refuse("object %q: %w", o.Key, err)
 	}
 	return checkVersion(o.Version)
 }
 
-// Delete deletes the object at key, if version is newer than the stored one; 0 means the next one. A key that does not
-// exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
+// Delete deletes the object at key, if version is newer than the stored version; 0 means the next version. A missing
+// key also gets a tombstone, so that a concurrent put with an older version does not restore the object.
 // [Publisher.MayExist] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
 	if err := checkVersion(version); err != nil {
 		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
 	}
-	return p.delete(ctx, key, contract.Object{Version: version, Deleted: true}.Fields())
+	return p.deleteObject(ctx, key, contract.Object{Version: version, Deleted: true}.Fields())
 }
 
-// DeleteIf deletes the object at key if version, at least 1, is the stored one; otherwise it returns [ErrStale].
+// DeleteIf deletes the object at key if the stored version is version, at least 1. Otherwise the error is [ErrStale].
 func (p *Publisher) DeleteIf(ctx context.Context, key string, version uint64) (Receipt, error) {
 	if version == 0 || version > limits.MaxVersion {
 		return Receipt{}, fmt.Errorf("delete %q: %w", key, refuse("version %d: no object has it", version))
 	}
-	return p.delete(ctx, key, after(contract.Object{Deleted: true}.Fields(), version))
+	return p.deleteObject(ctx, key, requireVersion(contract.Object{Deleted: true}.Fields(), version))
 }
 
-func (p *Publisher) delete(ctx context.Context, key string, fields map[string]string) (Receipt, error) {
+func (p *Publisher) deleteObject(ctx context.Context, key string, fields map[string]string) (Receipt, error) {
 	r := p.deleteAll(ctx, []string{key}, func(int) map[string]string { return fields })[0]
 	return r.Receipt, r.Err
 }
 
-// MayExist reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has
-// it, because Redis evicted the record or its tombstone expired.
+// MayExist reports whether an object may exist at key: the record exists and is not a tombstone, or only the log has
+// the key, because Redis evicted the record or the tombstone expired.
 func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
-	key, err := canonical(key)
+	key, err := canonicalKey(key)
 	if err == nil {
-		err = p.reads(ctx)
+		err = p.checkShards(ctx)
 	}
 	if err != nil {
 		return false, fmt.Errorf("look for object: %w", err)
 	}
-	state, err := p.state(ctx, contract.ObjectMember(key))
+	state, err := p.readState(ctx, contract.ObjectMember(key))
 	if err != nil {
 		return false, fmt.Errorf("look for %q: %w", key, err)
 	}
-	return state.known(), nil
+	return state.isKnown(), nil
 }
 
-// Get returns the object at key. It returns [ErrNotFound] if there is none, or it was purged, [ErrCorrupt] if the
-// contract does not allow the stored record.
+// Get returns the object at key. [ErrNotFound]: missing or purged. [ErrCorrupt]: the contract does not allow the stored
+// record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
-	key, err := canonical(key)
+	key, err := canonicalKey(key)
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}
@@ -179,7 +179,7 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 	}
 	if len(fields) == 0 {
-		if err := p.reads(ctx); err != nil {
+		if err := p.checkShards(ctx); err != nil {
 			return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 		}
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
@@ -188,7 +188,7 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w: %w", key, ErrCorrupt, err)
 	}
-	purges, err := p.purgesOf(ctx, key, o.Tags)
+	purges, err := p.readPurgesOf(ctx, key, o.Tags)
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 	}
@@ -199,13 +199,13 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	return o, nil
 }
 
-// Entry is an object in a listing. Its fields are as stored, not checked.
+// Entry is an object in a listing, with fields as stored, not checked.
 type Entry struct {
 	// Key is the cache key.
 	Key string `json:"key"`
 	// Version is the stored version.
 	Version uint64 `json:"version"`
-	// PublishedMS is when it was published, in unix milliseconds.
+	// PublishedMS is the time of publication, in unix milliseconds.
 	PublishedMS int64 `json:"published_ms"`
 	// ETag is the entity-tag with its quotes.
 	ETag string `json:"etag"`
@@ -217,20 +217,20 @@ type Entry struct {
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// Tags are for purges.
 	Tags []string `json:"tags,omitempty"`
-	// Seq is the sequence number of its write in its shard.
+	// Seq is the sequence number of the write in its shard.
 	Seq uint64 `json:"-"`
-	// Stale means that it was purged softly.
+	// Stale means softly purged.
 	Stale bool `json:"stale,omitempty"`
 	// Size is the size of the identity encoding in bytes.
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first;
-// none that was purged before. An object that is written meanwhile may be yielded twice, the newer version later. An
-// error ends the list.
+// List yields the objects with keys that start with prefix, without bodies, in each shard the oldest write first.
+// Purged objects are left out. An object written meanwhile may be yielded twice, the newer version later. An error ends
+// the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		err := p.reads(ctx)
+		err := p.checkShards(ctx)
 		for i, more := 0, true; err == nil && more && i < p.keyspace.Count(); i++ {
 			more, err = p.listShard(ctx, p.keyspace.Keys(i), prefix, yield)
 		}
@@ -240,17 +240,17 @@ func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, er
 	}
 }
 
-// listShard is List for one shard. It returns more if yield returned true to the end.
+// listShard is List for a single shard. more is true if yield never returned false.
 func (p *Publisher) listShard(ctx context.Context, shard contract.Keys, prefix string,
 	yield func(Entry, error) bool) (more bool, err error) {
-	purges, err := p.purges(ctx, shard)
+	purges, err := p.readAllPurges(ctx, shard)
 	if err != nil {
 		return false, err
 	}
 	var failed error
-	more, err = p.membersOf(ctx, shard, contract.KindObject, func(members []contract.Member) bool {
+	more, err = p.visitShardMembers(ctx, shard, contract.KindObject, func(members []contract.Member) bool {
 		var entries []Entry
-		if entries, failed = p.entries(ctx, members, prefix); failed != nil {
+		if entries, failed = p.readEntries(ctx, members, prefix); failed != nil {
 			return false
 		}
 		for _, entry := range entries {
@@ -264,8 +264,8 @@ func (p *Publisher) listShard(ctx context.Context, shard contract.Keys, prefix s
 	return more, errors.Join(err, failed)
 }
 
-// entries reads members without their bodies in one round trip.
-func (p *Publisher) entries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
+// readEntries reads members without bodies in one round trip.
+func (p *Publisher) readEntries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
 	type query struct {
 		key   string
 		heads *redis.SliceCmd
@@ -288,7 +288,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	if len(queries) == 0 {
 		return nil, nil
 	}
-	if err := exec(ctx, pipe); err != nil {
+	if err := execPipeline(ctx, pipe); err != nil {
 		return nil, err
 	}
 	var entries []Entry

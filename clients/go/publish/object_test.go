@@ -207,7 +207,7 @@ func TestEncode(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			bodies, err := encode(test.body, test.contentType)
+			bodies, err := encodeBody(test.body, test.contentType)
 			if err != nil {
 				t.Fatal(err)
 			}

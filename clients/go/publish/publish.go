@@ -31,8 +31,8 @@ import (
 
 // Errors for use with [errors.Is].
 var (
-	// ErrStale: the version is not newer than the stored one, and nothing was written. A writer that counts versions
-	// should read the newer one before it retries.
+	// ErrStale: the version is not newer than the stored version, and nothing was written. A writer that counts versions
+	// should read the stored version before a retry.
 	ErrStale = errors.New("stale version")
 	// ErrNotFound: the object or device does not exist, or was deleted.
 	ErrNotFound = errors.New("not found")
@@ -40,12 +40,12 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
 	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
-	// ErrExists: there is an object at the key, or the device has another record or was deleted within the last 24 hours,
-	// and nothing was written.
+	// ErrExists: an object exists at the key, or the device has a different record or was deleted within the last 24
+	// hours. Nothing was written.
 	ErrExists = errors.New("already exists")
-	// ErrOutdated: Redis has what this release doesn't understand, and nothing was written: update the writer.
+	// ErrOutdated: the data in Redis needs a later release, and nothing was written: update the writer.
 	ErrOutdated = errors.New("this writer is outdated")
-	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
+	// ErrCorrupt: the contract does not allow the stored record. A new write replaces the record.
 	ErrCorrupt = errors.New("corrupt record")
 )
 
@@ -54,7 +54,7 @@ var writeSource string
 
 var writeScript = newScript(writeSource)
 
-// Publisher writes to all shards. It is safe for concurrent use.
+// Publisher writes to all shards, and is safe for concurrent use.
 type Publisher struct {
 	client   redis.UniversalClient
 	keyspace contract.Keyspace
@@ -66,16 +66,16 @@ type Publisher struct {
 // Option configures a Publisher.
 type Option func(*Publisher)
 
-// Shards sets the number of shards; the default is 1. It must be the same for all writers and sidecars of a namespace;
-// a write where Redis has another number fails with a [contract.ShardsError].
+// Shards sets the number of shards; the default is 1. All writers and sidecars of a namespace must have the same
+// number; if Redis has a different number, writes fail with a [contract.ShardsError].
 func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = contract.Shards(n) } }
 
 // Namespace sets the namespace, 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit; the default is "", none.
-// Edges read only what is written in their sidecar's namespace and Redis database.
+// Edges read only the sidecar's namespace and Redis database.
 func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
 
-// Author sets who writes, for the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
-// at an end, "" for nobody; the default is [DefaultAuthor]. Other bytes become ?, and what is too long is cut.
+// Author sets the author in the audit of devices: at most contract.MaxAuthor bytes of printable ASCII without a blank
+// at an end, "" for nobody; the default is [DefaultAuthor]. Other bytes become ?, and long names are cut.
 func Author(name string) Option { return func(p *Publisher) { p.author = name } }
 
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
@@ -108,24 +108,24 @@ const (
 	purge   = "purge"
 )
 
-// mutation is a write of one record. It uses the version in fields, 0 for the next one, =V for the one after V, and
-// ignores their publish time.
+// mutation is a write of a record. fields has the version: 0 for the next version, =V for the version after V. A
+// publish time in fields is ignored.
 type mutation struct {
 	mode   string
 	member contract.Member
 	fields map[string]string
 
-	request string // of the caller, "" for one of its own
+	request string // of the caller, "" for a new id
 }
 
-// Result is the outcome of one of several writes.
+// Result is the outcome of a write.
 type Result struct {
 	Receipt
 	Err error
 }
 
-// write runs the script for m.
-func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
+// writeRecord runs the script for m.
+func (p *Publisher) writeRecord(ctx context.Context, mode string, m contract.Member,
 	fields map[string]string) (Receipt, error) {
 	result := p.writeAll(ctx, []mutation{{mode: mode, member: m, fields: fields}})[0]
 	return result.Receipt, result.Err
@@ -134,8 +134,8 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 // batchRecords is how many records are written at once: some 30 ms of Redis.
 const batchRecords = 512
 
-// writeAll runs the script for each mutation, up to a bound in one round trip to each server. Each is atomic by itself.
-// Once Redis answers none, nothing more is sent.
+// writeAll runs the script for each mutation, up to a bound in one round trip to each server. Each write is atomic by
+// itself. If Redis answers no write, nothing more is sent.
 func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result {
 	results := make([]Result, 0, len(mutations))
 	for part := range slices.Chunk(mutations, batchRecords) {
@@ -148,55 +148,57 @@ func (p *Publisher) writeAll(ctx context.Context, mutations []mutation) []Result
 	return results
 }
 
-// writeBatch is writeAll for at least one mutation, and batchRecords at most. It reports whether Redis answered any.
+// writeBatch is writeAll for 1 to batchRecords mutations. answered reports whether Redis answered any write.
 func (p *Publisher) writeBatch(ctx context.Context, mutations []mutation) (results []Result, answered bool) {
-	if err := p.agree(ctx); err != nil {
+	if err := p.ensureShards(ctx); err != nil {
 		return slices.Repeat([]Result{{Err: err}}, len(mutations)), false
 	}
 	for _, r := range p.runAll(ctx, mutations) {
 		answered = answered || r.err == nil || errors.As(r.err, new(redis.Error))
-		results = append(results, p.result(ctx, r))
+		results = append(results, p.writeResult(ctx, r))
 	}
 	return results, answered
 }
 
-// runAll runs the script for each mutation; writes of devices are audited, if they may be.
+// runAll runs the script for each mutation. Writes of devices are audited, if permitted.
 func (p *Publisher) runAll(ctx context.Context, mutations []mutation) []reply {
 	calls := make([]call, len(mutations))
 	for i, m := range mutations {
-		calls[i] = p.call(ctx, m, m.member.Kind == contract.KindCredential)
+		calls[i] = p.writeCall(ctx, m, m.member.Kind == contract.KindCredential)
 	}
-	replies := p.run(ctx, writeScript, calls...)
+	replies := p.runScript(ctx, writeScript, calls...)
 	var again []int
 	calls = nil
 	for i, m := range mutations {
-		if err := replies[i].err; m.member.Kind == contract.KindCredential && (redis.IsPermissionError(err) || moving(err)) {
-			// Perhaps only the audit's key isn't permitted or, in a slot that moves, isn't there: a revocation must not need it.
-			again, calls = append(again, i), append(calls, p.call(ctx, m, false))
+		if err := replies[i].err; m.member.Kind == contract.KindCredential &&
+			(redis.IsPermissionError(err) || isSlotMoving(err)) {
+			// Perhaps only the audit's key is not permitted or, while a slot moves, not on this server: a revocation must not
+			// need the audit.
+			again, calls = append(again, i), append(calls, p.writeCall(ctx, m, false))
 		}
 	}
 	if len(again) > 0 {
-		for n, r := range p.run(ctx, writeScript, calls...) {
+		for n, r := range p.runScript(ctx, writeScript, calls...) {
 			replies[again[n]] = r
 		}
 	}
 	return replies
 }
 
-// call returns the run of the script for m, without author if the write is not audited.
-func (p *Publisher) call(ctx context.Context, m mutation, audited bool) call {
-	return p.callIn(ctx, p.keyspace.KeysOf(m.member.ID), m, audited)
+// writeCall returns the run of the script for m, without author if the write is not audited.
+func (p *Publisher) writeCall(ctx context.Context, m mutation, audited bool) call {
+	return p.writeCallIn(ctx, p.keyspace.KeysOf(m.member.ID), m, audited)
 }
 
-// callIn is call for a shard.
-func (p *Publisher) callIn(ctx context.Context, shard contract.Keys, m mutation, audited bool) call {
+// writeCallIn is call for a shard.
+func (p *Publisher) writeCallIn(ctx context.Context, shard contract.Keys, m mutation, audited bool) call {
 	expiryMS := int64(0)
 	if m.fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
 	keys := []string{shard.RecordKey(m.member), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
 	args := []any{m.mode, m.fields[contract.FieldVersion], cmp.Or(m.request, newDataEpoch()), m.member.String(), expiryMS,
-		shard.EventsChannel(), p.by, traceparent(ctx)}
+		shard.EventsChannel(), p.by, currentTraceparent(ctx)}
 	if audited {
 		keys, args = append(keys, shard.AuditKey()), append(args, p.author)
 	}
@@ -208,22 +210,22 @@ func (p *Publisher) callIn(ctx context.Context, shard contract.Keys, m mutation,
 	return call{keys, args}
 }
 
-// result returns the outcome of a run of the write script.
-func (p *Publisher) result(ctx context.Context, r reply) Result {
+// writeResult returns the outcome of a run of the write script.
+func (p *Publisher) writeResult(ctx context.Context, r reply) Result {
 	if r.err != nil {
-		return Result{Err: p.failed(ctx, r.err)}
+		return Result{Err: p.handleWriteError(ctx, r.err)}
 	}
 	if len(r.numbers) != 2 {
 		return Result{Err: fmt.Errorf("the write script returned %d numbers, want 2", len(r.numbers))}
 	}
 	if r.numbers[1] == 1 {
-		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and with it the number of shards
+		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and the number of shards
 	}
 	return Result{Receipt: Receipt{Version: uint64(r.numbers[0]), Seq: uint64(r.numbers[1])}}
 }
 
-// traceparent returns the span of ctx as a traceparent (W3C Trace Context), "" if there is none.
-func traceparent(ctx context.Context) string {
+// currentTraceparent returns the span of ctx as a traceparent (W3C Trace Context), or "".
+func currentTraceparent(ctx context.Context) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() {
 		return ""
@@ -231,13 +233,13 @@ func traceparent(ctx context.Context) string {
 	return fmt.Sprintf("00-%s-%s-%s", span.TraceID(), span.SpanID(), span.TraceFlags())
 }
 
-// agree compares the number of shards with the one in Redis before the first write, and stores it there if there is
-// none.
-func (p *Publisher) agree(ctx context.Context) error {
+// ensureShards compares the number of shards with the number in Redis before the first write, and stores the number if
+// Redis has none.
+func (p *Publisher) ensureShards(ctx context.Context) error {
 	if p.agreed.Load() {
 		return nil
 	}
-	stored, err := p.storedShards(ctx) // a Redis that is full refuses SET, also with NX
+	stored, err := p.storedShards(ctx) // a full Redis refuses SET, also with NX
 	if err == nil && stored == "" {
 		key := p.keyspace.ShardsKey()
 		if err := p.client.SetNX(ctx, key, p.keyspace.Count(), 0).Err(); err != nil {
@@ -264,9 +266,9 @@ func (p *Publisher) storedShards(ctx context.Context) (string, error) {
 	return stored, nil
 }
 
-// failed handles the error of a write. In a Cluster another server may have become the shard's master, but the client
-// does not look for it while the old one does not answer.
-func (p *Publisher) failed(ctx context.Context, err error) error {
+// handleWriteError converts the error of a write. In a Cluster, another server may have become the shard's master; the
+// client does not look for a new master while the old master does not answer.
+func (p *Publisher) handleWriteError(ctx context.Context, err error) error {
 	cluster, ok := p.client.(*redis.ClusterClient)
 	if ok && !errors.As(err, new(redis.Error)) {
 		cluster.ReloadState(ctx)
@@ -274,14 +276,14 @@ func (p *Publisher) failed(ctx context.Context, err error) error {
 	return scriptError(err)
 }
 
-// newDataEpoch returns a data epoch for a Redis that has none yet.
+// newDataEpoch returns a data epoch for a Redis without data epoch.
 func newDataEpoch() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// scriptError converts errors of Redis, also the script's own, to this package's.
+// scriptError converts errors of Redis and of the script to this package's errors.
 func scriptError(err error) error {
 	if !errors.As(err, new(redis.Error)) {
 		return err
@@ -326,8 +328,8 @@ func checkMember(m contract.Member) error {
 	return nil
 }
 
-// reads returns an error if Redis has another number of shards.
-func (p *Publisher) reads(ctx context.Context) error {
+// checkShards returns an error if Redis has a different number of shards.
+func (p *Publisher) checkShards(ctx context.Context) error {
 	stored, err := p.storedShards(ctx)
 	if err != nil {
 		return err
@@ -335,22 +337,22 @@ func (p *Publisher) reads(ctx context.Context) error {
 	return p.keyspace.Agree(stored)
 }
 
-// members passes the members of a kind in the logs of all shards to page, in each shard the oldest write first. A
-// member that is written meanwhile may be passed twice.
-func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
-	if err := p.reads(ctx); err != nil {
+// visitMembers passes the members of a kind in the logs of all shards to page, in each shard the oldest write first. A
+// member written meanwhile may be passed twice.
+func (p *Publisher) visitMembers(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
+	if err := p.checkShards(ctx); err != nil {
 		return err
 	}
 	for i := range p.keyspace.Count() {
-		if more, err := p.membersOf(ctx, p.keyspace.Keys(i), kind, page); err != nil || !more {
+		if more, err := p.visitShardMembers(ctx, p.keyspace.Keys(i), kind, page); err != nil || !more {
 			return err
 		}
 	}
 	return nil
 }
 
-// exec runs pipe. That a key has another type or is missing is only that command's error.
-func exec(ctx context.Context, pipe redis.Pipeliner) error {
+// execPipeline runs pipe. A key with a wrong type, or a missing key, fails only its own command.
+func execPipeline(ctx context.Context, pipe redis.Pipeliner) error {
 	commands, err := pipe.Exec(ctx)
 	for _, c := range commands {
 		switch {
@@ -363,8 +365,8 @@ func exec(ctx context.Context, pipe redis.Pipeliner) error {
 	return err
 }
 
-// membersOf is members for one shard. It returns more if page returned true to the end.
-func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte,
+// visitShardMembers is visitMembers for a single shard. more is true if page never returned false.
+func (p *Publisher) visitShardMembers(ctx context.Context, shard contract.Keys, kind byte,
 	page func([]contract.Member) bool) (more bool, err error) {
 	const pageSize = 256
 	start := "-inf"
@@ -388,7 +390,7 @@ func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byt
 		if !page(members) {
 			return false, nil
 		}
-		// Scores are sequence numbers, which are unique, and exact as doubles.
+		// Scores are sequence numbers: unique, and exact as doubles.
 		start = "(" + strconv.FormatFloat(entries[len(entries)-1].Score, 'f', -1, 64)
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Purge names what to purge: exactly one of Tag and Prefix.
+// Purge selects the objects of a purge: exactly one of Tag and Prefix is set.
 type Purge struct {
-	// Tag purges objects with this tag.
+	// Tag selects objects with the tag.
 	Tag string
-	// Prefix purges objects whose path, without device, virtual host, host and query, begins with it. It begins and ends
-	// with a slash; "/" is everything of the virtual host.
+	// Prefix selects objects with a path (without device, virtual host, host and query) that begins with Prefix. Prefix
+	// begins and ends with a slash; "/" selects everything of the virtual host.
 	Prefix string
 	// VirtualHost is the virtual host of the objects; "" purges only objects of none.
 	VirtualHost string
-	// Soft keeps the objects, but as expired: edges that may serve stale objects answer with them.
+	// Soft keeps the objects as expired: edges that may serve stale objects still serve them.
 	Soft bool
 }
 
@@ -32,7 +32,7 @@ func (u Purge) ID() (string, error) {
 	id := contract.TagPurge(u.VirtualHost, u.Tag)
 	if u.Prefix != "" {
 		id = contract.PrefixPurge(u.VirtualHost, u.Prefix)
-		if want := lookedUp(u.Prefix); u.Prefix != want {
+		if want := lookupTarget(u.Prefix); u.Prefix != want {
 			return "", refuse("prefix %q: no edge looks up such paths, want %q", u.Prefix,
 				strings.TrimSuffix(want, "/")+"/")
 		}
@@ -40,12 +40,12 @@ func (u Purge) ID() (string, error) {
 	return id, checkMember(contract.PurgeMember(id))
 }
 
-// Purge purges all objects of u that were published before, in every shard, and returns the receipts by shard. What is
-// published afterwards stays. After an error some shards may have purged: call it again.
+// Purge purges all objects of u that were published before, in every shard, and returns the receipts by shard. Objects
+// published later stay. After an error some shards may have purged: call Purge again.
 func (p *Publisher) Purge(ctx context.Context, u Purge) ([]Receipt, error) {
 	id, err := u.ID()
 	if err == nil {
-		err = p.agree(ctx)
+		err = p.ensureShards(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("purge: %w", err)
@@ -58,11 +58,11 @@ func (p *Publisher) Purge(ctx context.Context, u Purge) ([]Receipt, error) {
 		requestOf(ctx, 0)}
 	calls := make([]call, p.keyspace.Count())
 	for i := range calls {
-		calls[i] = p.callIn(ctx, p.keyspace.Keys(i), m, false)
+		calls[i] = p.writeCallIn(ctx, p.keyspace.Keys(i), m, false)
 	}
 	receipts, errs := make([]Receipt, len(calls)), make([]error, len(calls))
-	for i, reply := range p.run(ctx, writeScript, calls...) {
-		result := p.result(ctx, reply)
+	for i, reply := range p.runScript(ctx, writeScript, calls...) {
+		result := p.writeResult(ctx, reply)
 		receipts[i] = result.Receipt
 		if result.Err != nil {
 			errs[i] = fmt.Errorf("shard %d: %w", i, result.Err)
@@ -74,19 +74,19 @@ func (p *Publisher) Purge(ctx context.Context, u Purge) ([]Receipt, error) {
 	return receipts, nil
 }
 
-// purges reads all purges of a shard. It ignores unreadable ones, as sidecars do.
-func (p *Publisher) purges(ctx context.Context, shard contract.Keys) (contract.Purges, error) {
+// readAllPurges reads all purges of a shard. Unreadable purges are ignored, as by sidecars.
+func (p *Publisher) readAllPurges(ctx context.Context, shard contract.Keys) (contract.Purges, error) {
 	all := contract.Purges{}
 	var failed error
-	_, err := p.membersOf(ctx, shard, contract.KindPurge, func(members []contract.Member) bool {
+	_, err := p.visitShardMembers(ctx, shard, contract.KindPurge, func(members []contract.Member) bool {
 		failed = p.readPurges(ctx, shard, members, all)
 		return failed == nil
 	})
 	return all, errors.Join(err, failed)
 }
 
-// purgesOf reads the purges that concern the object at key with these tags.
-func (p *Publisher) purgesOf(ctx context.Context, key string, tags []string) (contract.Purges, error) {
+// readPurgesOf reads the purges that concern the object at key with tags.
+func (p *Publisher) readPurgesOf(ctx context.Context, key string, tags []string) (contract.Purges, error) {
 	var members []contract.Member
 	contract.VisitPurges(key, tags, func(id []byte) bool {
 		members = append(members, contract.PurgeMember(string(id)))
@@ -107,7 +107,7 @@ func (p *Publisher) readPurges(ctx context.Context, shard contract.Keys, members
 	for i, m := range members {
 		records[i] = pipe.HGetAll(ctx, shard.RecordKey(m))
 	}
-	if err := exec(ctx, pipe); err != nil {
+	if err := execPipeline(ctx, pipe); err != nil {
 		return err
 	}
 	for i, record := range records {

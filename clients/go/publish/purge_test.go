@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
-// listed returns the keys of all objects, those that are stale with a star.
+// listed returns the keys of all objects; stale objects have a star.
 func listed(t *testing.T, p *Publisher) (keys []string) {
 	t.Helper()
 	for entry, err := range p.List(t.Context(), "") {
@@ -28,7 +28,7 @@ func listed(t *testing.T, p *Publisher) (keys []string) {
 	return keys
 }
 
-// TestPurge: what was published before is gone, what is published afterwards stays, in every shard.
+// TestPurge: objects published earlier are gone, objects published later stay, in every shard.
 func TestPurge(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		p := New(s.Client, Shards(3))
@@ -88,7 +88,7 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// TestPurgeRecord: a soft purge leaves the hard one before, a hard one removes the soft one, and the event has the
+// TestPurgeRecord: a soft purge keeps an earlier hard purge, a hard purge removes the soft purge, and the event has the
 // whole record.
 func TestPurgeRecord(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
@@ -116,7 +116,7 @@ func TestPurgeRecord(t *testing.T) {
 				t.Errorf("step %d: score %v", i, score)
 			}
 		}
-		// What somebody wrote by hand must not purge what is published later.
+		// A purge written by hand must not purge later objects.
 		s.HSet(t.Context(), key, "hard", "9007199254740991")
 		if _, err := s.p.Purge(t.Context(), Purge{Tag: "t", Soft: true}); err != nil {
 			t.Fatal(err)
@@ -153,7 +153,7 @@ func TestPurgeRefuses(t *testing.T) {
 				map[string]string{"etag": `""`, "content-type": "a", "body": "", "seq": "9"}, ""},
 		} {
 			run.fields[contract.FieldVersion] = "0"
-			if _, err := s.p.write(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {
+			if _, err := s.p.writeRecord(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s: %v, want ErrInvalid", name, err)
 			}
 		}
@@ -163,8 +163,8 @@ func TestPurgeRefuses(t *testing.T) {
 	})
 }
 
-// TestPurgesAreApart does random puts, deletions and purges in two namespaces with virtual hosts, and compares what
-// Redis still has with a model that knows only what the documents say.
+// TestPurgesAreApart does random puts, deletions and purges in two namespaces with virtual hosts, and compares the
+// objects left in Redis with a model made from the documents only.
 func TestPurgesAreApart(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		seed := seed.Of(t)
@@ -230,8 +230,8 @@ func TestPurgesAreApart(t *testing.T) {
 	})
 }
 
-// TestTrimPurges: the records of purged objects go, then the purges that no older object needs. Nothing that was purged
-// comes back, and what was published later stays.
+// TestTrimPurges: the records of purged objects are deleted, then the purges that no older object needs. No purged
+// object comes back, and later objects stay.
 func TestTrimPurges(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		put := func(key string, tags ...string) {
@@ -259,7 +259,7 @@ func TestTrimPurges(t *testing.T) {
 				t.Errorf("round %d: listed %q, want %q", round, got, want)
 			}
 		}
-		purges, err := s.p.purges(t.Context(), keys)
+		purges, err := s.p.readAllPurges(t.Context(), keys)
 		if err != nil || len(purges) != 1 || purges["#soft"].Soft == 0 {
 			t.Errorf("left are %v, %v; want only #soft", purges, err)
 		}

@@ -14,13 +14,13 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// ErrReused: a write with the same [Request.ID] and another digest was applied before, and nothing was written.
+// ErrReused: a write with the same [Request.ID] and a different digest was applied before. Nothing was written.
 var ErrReused = errors.New("the request's id was used for another request")
 
-// Request identifies a write for programs whose own clients repeat requests. A write whose request was applied is not
-// applied again, as long as its shard remembers the request (docs/redis-contract.md): it returns the first receipt.
+// Request identifies a write, for programs with clients that repeat requests. As long as the shard remembers the
+// request (docs/redis-contract.md), a repetition is not applied again, and returns the first receipt.
 type Request struct {
-	// ID identifies the request among all of the shard; use parts of a hash. Digest is one of the content.
+	// ID identifies the request among all requests of the shard: use parts of a hash. Digest is a digest of the content.
 	ID, Digest [16]byte
 }
 
@@ -32,7 +32,7 @@ func RequestOf(id, content string) (r Request) {
 	return r
 }
 
-// String returns the form in which the write script takes it.
+// String returns the request in the write script's form.
 func (r Request) String() string {
 	return hex.EncodeToString(r.ID[:]) + hex.EncodeToString(r.Digest[:])
 }
@@ -53,14 +53,14 @@ func requestOf(ctx context.Context, i int) string {
 	return ""
 }
 
-// Repeated returns what the request of ctx returned when it was applied to the object at key. It returns [ErrNotFound]
-// if it was not, or ctx has none, and [ErrReused].
+// Repeated returns the receipt of the request of ctx if the request was applied to the object at key. [ErrNotFound]:
+// not applied, or ctx has no request. [ErrReused]: applied with a different digest.
 func (p *Publisher) Repeated(ctx context.Context, key string) (Receipt, error) {
-	return p.repeated(ctx, key, requestOf(ctx, 0))
+	return p.readReceipt(ctx, key, requestOf(ctx, 0))
 }
 
-// repeated reads the memory of write.lua, which describes its form.
-func (p *Publisher) repeated(ctx context.Context, key, request string) (Receipt, error) {
+// readReceipt reads the script's memory of requests. write.lua describes its form.
+func (p *Publisher) readReceipt(ctx context.Context, key, request string) (Receipt, error) {
 	if request == "" {
 		return Receipt{}, ErrNotFound
 	}

@@ -38,8 +38,8 @@ var (
 	}
 )
 
-// TestRepeatedRequest: a repetition of a request changes nothing, whatever was written meanwhile, and returns what the
-// first one returned.
+// TestRepeatedRequest: a repeated request changes nothing, whatever was written meanwhile, and returns the first
+// result.
 func TestRepeatedRequest(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for _, first := range repetitions {
@@ -52,13 +52,13 @@ func TestRepeatedRequest(t *testing.T) {
 					_, err = s.p.PutDevice(ctx, Device{ID: "d", Hashes: []string{anyHash}})
 					must(t, err)
 					audited := first.member.Kind == contract.KindCredential
-					c := s.p.call(ctx, mutation{first.mode, first.member, first.fields, ""}, audited)
-					want := s.p.run(ctx, writeScript, c)[0]
+					c := s.p.writeCall(ctx, mutation{first.mode, first.member, first.fields, ""}, audited)
+					want := s.p.runScript(ctx, writeScript, c)[0]
 					must(t, want.err)
-					s.p.run(ctx, writeScript, s.p.call(ctx, mutation{other.mode, other.member, other.fields, ""}, false))
+					s.p.runScript(ctx, writeScript, s.p.writeCall(ctx, mutation{other.mode, other.member, other.fields, ""}, false))
 					before := s.state(t)
 					for range 2 {
-						if got := s.p.run(ctx, writeScript, c)[0]; got.err != nil || !slices.Equal(got.numbers, want.numbers) {
+						if got := s.p.runScript(ctx, writeScript, c)[0]; got.err != nil || !slices.Equal(got.numbers, want.numbers) {
 							t.Errorf("repeated: %v, %v; want %v", got.numbers, got.err, want.numbers)
 						}
 					}
@@ -90,7 +90,7 @@ func (s server) state(t *testing.T) map[string]string {
 	return state
 }
 
-// TestWhichRequestsAreRemembered: what isn't a repetition is a write of its own.
+// TestWhichRequestsAreRemembered: requests that are no repetitions are writes of their own.
 func TestWhichRequestsAreRemembered(t *testing.T) {
 	longBody, ifNone := map[string]string{"body": strings.Repeat("b", 300)}, map[string]string{"version": "=0"}
 	const id = "0123456789abcdef0123456789abcdef"
@@ -122,9 +122,9 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 				run := func(id string, change map[string]string) reply {
 					m := mutation{replace, anObject, maps.Clone(repetitions[0].fields), ""}
 					maps.Copy(m.fields, change)
-					c := s.p.call(ctx, m, false)
+					c := s.p.writeCall(ctx, m, false)
 					c.args[2] = id
-					return s.p.run(ctx, writeScript, c)[0]
+					return s.p.runScript(ctx, writeScript, c)[0]
 				}
 				must(t, run(test.id, nil).err)
 				if test.meanwhile != nil {
@@ -143,7 +143,7 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 	}
 }
 
-// laterBy lets the shard have n more writes, of which the last has an id that ends as id does.
+// laterBy makes n more writes in the shard; the last write has an id that ends as id does.
 func laterBy(n int64, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
@@ -164,9 +164,9 @@ func sameEnd(n int, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
 		for i := range n {
-			c := s.p.call(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
+			c := s.p.writeCall(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
 			c.args[2] = fmt.Sprintf("%020x%s", i, id[20:])
-			must(t, s.p.run(t.Context(), writeScript, c)[0].err)
+			must(t, s.p.runScript(t.Context(), writeScript, c)[0].err)
 		}
 	}
 }
@@ -178,14 +178,17 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRepeatedAfterFailover: a promoted replica remembers the requests that it has, and applies a lost write again.
+// TestRepeatedAfterFailover: a promoted replica remembers the requests that were replicated, and applies a lost write
+// again.
 func TestRepeatedAfterFailover(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), redistest.StartSentinels(t)
-	write := func(server *redistest.Server, c call) reply { return New(server.Client(t)).run(ctx, writeScript, c)[0] }
+	write := func(server *redistest.Server, c call) reply {
+		return New(server.Client(t)).runScript(ctx, writeScript, c)[0]
+	}
 	p := New(s.Master.Client(t))
-	kept := p.call(ctx, mutation{repetitions[0].mode, anObject, repetitions[0].fields, ""}, false)
-	lost := p.call(ctx, mutation{repetitions[2].mode, anObject, repetitions[2].fields, ""}, false)
+	kept := p.writeCall(ctx, mutation{repetitions[0].mode, anObject, repetitions[0].fields, ""}, false)
+	lost := p.writeCall(ctx, mutation{repetitions[2].mode, anObject, repetitions[2].fields, ""}, false)
 	must(t, write(s.Master, kept).err)
 	must(t, s.Master.Client(t).Do(ctx, "WAIT", 1, 0).Err())
 	s.Failover(t, func() {

@@ -19,32 +19,32 @@ import (
 const (
 	// revokeParallel is how many devices RevokeAll revokes concurrently.
 	revokeParallel = 16
-	// attempts bounds the retries of a change or revocation whose record is written meanwhile.
+	// attempts bounds the retries of a change or revocation when the record is written meanwhile.
 	attempts = 10
 )
 
-// RevokeDevice disables a device and keeps the rest of its record. If the log has the device but the record is gone,
-// Redis evicted the record, or its tombstone expired. Edges may still have the device then, so RevokeDevice writes a
-// tombstone. It returns [ErrNotFound] if Redis has neither, or already a tombstone. A concurrent write of the record
-// doesn't make it fail; the later one of the two wins.
+// RevokeDevice disables a device and keeps the rest of the record. If the log has the device but the record is missing,
+// Redis evicted the record, or its tombstone expired. Edges may still have the device, so RevokeDevice writes a
+// tombstone. [ErrNotFound]: Redis has neither record nor log entry, or already a tombstone. RevokeDevice does not fail
+// because of a concurrent write of the record; the later write wins.
 func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
-	return p.withdraw(ctx, "revoke", id, contract.FieldDisabled, contract.DisabledRevoked, false)
+	return p.withdrawDevice(ctx, "revoke", id, contract.FieldDisabled, contract.DisabledRevoked, false)
 }
 
 // ForceRevokeDevice is [Publisher.RevokeDevice], but also writes a tombstone if Redis doesn't have the device, for
-// example after a loss of data, or has a tombstone already, so that edges that still have it remove it.
+// example after a loss of data, or already has a tombstone. Edges that still have the device remove it.
 func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
-	return p.withdraw(ctx, "revoke", id, contract.FieldDisabled, contract.DisabledRevoked, true)
+	return p.withdrawDevice(ctx, "revoke", id, contract.FieldDisabled, contract.DisabledRevoked, true)
 }
 
-// DeleteDevice makes the edges forget a device. Where Redis doesn't have its record, DeleteDevice does what
-// [Publisher.RevokeDevice] does, with force what [Publisher.ForceRevokeDevice] does.
+// DeleteDevice makes the edges forget a device. If Redis doesn't have the record, DeleteDevice acts as
+// [Publisher.RevokeDevice], with force as [Publisher.ForceRevokeDevice].
 func (p *Publisher) DeleteDevice(ctx context.Context, id string, force bool) (Receipt, error) {
-	return p.withdraw(ctx, "delete", id, contract.FieldDeleted, "1", force)
+	return p.withdrawDevice(ctx, "delete", id, contract.FieldDeleted, "1", force)
 }
 
-// withdraw sets a field of a device's record, or writes a tombstone if there is none.
-func (p *Publisher) withdraw(ctx context.Context, verb, id, field, value string, force bool) (receipt Receipt,
+// withdrawDevice sets a field of a device's record, or writes a tombstone if no record exists.
+func (p *Publisher) withdrawDevice(ctx context.Context, verb, id, field, value string, force bool) (receipt Receipt,
 	err error,
 ) {
 	m := contract.CredentialMember(id)
@@ -53,10 +53,10 @@ func (p *Publisher) withdraw(ctx context.Context, verb, id, field, value string,
 	}
 	for range attempts {
 		fields := map[string]string{contract.FieldVersion: "0", field: value}
-		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
+		if receipt, err = p.writeRecord(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
 			break
 		}
-		if receipt, err = p.bury(ctx, m, force); !errors.Is(err, ErrStale) { // stale: the record was written meanwhile
+		if receipt, err = p.writeTombstone(ctx, m, force); !errors.Is(err, ErrStale) { // stale: written meanwhile
 			break
 		}
 	}
@@ -66,52 +66,52 @@ func (p *Publisher) withdraw(ctx context.Context, verb, id, field, value string,
 	return receipt, nil
 }
 
-// bury writes a tombstone where there is no record. Its version exceeds the highest that a writer can have given by the
-// time in microseconds, and so also those that Redis has counted after an earlier tombstone of this kind. It returns
-// ErrStale if a record was written meanwhile.
-func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
-	state, err := p.state(ctx, m)
+// writeTombstone writes a tombstone if no record exists. The version exceeds every version that a writer can have
+// derived from the time in microseconds, and every version that Redis has counted after an earlier tombstone of
+// writeTombstone. ErrStale: a record was written meanwhile.
+func (p *Publisher) writeTombstone(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
+	state, err := p.readState(ctx, m)
 	if err != nil {
 		return Receipt{}, err
 	}
-	if !state.there && !force && (state.deleted || !state.logged) {
+	if !state.exists && !force && (state.deleted || !state.logged) {
 		return Receipt{}, ErrNotFound
 	}
 	version := uint64(limits.MaxOwnVersion + time.Now().UnixMicro())
 	if state.version >= version {
-		version = 0 // over a tombstone of a forced revocation the next one
+		version = 0 // the next version, over a tombstone of a forced revocation
 	}
-	receipt, err := p.write(ctx, add, m, contract.Credential{Version: version, Deleted: true}.Fields())
+	receipt, err := p.writeRecord(ctx, add, m, contract.Credential{Version: version, Deleted: true}.Fields())
 	if errors.Is(err, ErrExists) {
 		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
 	}
 	return receipt, err
 }
 
-// state is the state of a member in Redis.
-type state struct {
-	there   bool   // it has a record other than a tombstone
-	deleted bool   // it has a tombstone
+// recordState is the state of a member in Redis.
+type recordState struct {
+	exists  bool   // a record other than a tombstone exists
+	deleted bool   // a tombstone exists
 	logged  bool   // the log has an entry
-	version uint64 // of the record or tombstone, 0 for neither
+	version uint64 // of the record or tombstone, 0 without both
 }
 
-// missing reports whether a record was written and doesn't exist any more.
-func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
+// isMissing reports whether a record was written and doesn't exist any more.
+func (s recordState) isMissing() bool { return s.logged && !s.exists && !s.deleted }
 
-// known reports whether there is a record, or was one that edges may have.
-func (s state) known() bool { return s.there || s.missing() }
+// isKnown reports whether a record exists, or existed and edges may still have the device.
+func (s recordState) isKnown() bool { return s.exists || s.isMissing() }
 
-func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
-	states, err := p.states(ctx, m)
+func (p *Publisher) readState(ctx context.Context, m contract.Member) (recordState, error) {
+	states, err := p.readStates(ctx, m)
 	if err != nil {
-		return state{}, err
+		return recordState{}, err
 	}
 	return states[0], nil
 }
 
-// states returns the states of members, read in one round trip to each server.
-func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]state, error) {
+// readStates returns the states of members, read in one round trip to each server.
+func (p *Publisher) readStates(ctx context.Context, members ...contract.Member) ([]recordState, error) {
 	type query struct {
 		score   *redis.FloatCmd
 		version *redis.StringCmd
@@ -128,7 +128,7 @@ func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]s
 		}
 	}
 	_, _ = pipe.Exec(ctx) // the replies have the errors
-	states := make([]state, len(members))
+	states := make([]recordState, len(members))
 	for i, q := range queries {
 		for _, cmd := range []redis.Cmder{q.version, q.deleted, q.score} {
 			if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
@@ -136,8 +136,8 @@ func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]s
 			}
 		}
 		version, _ := q.version.Uint64()
-		states[i] = state{
-			there:   q.version.Err() == nil && !q.deleted.Val(),
+		states[i] = recordState{
+			exists:  q.version.Err() == nil && !q.deleted.Val(),
 			deleted: q.deleted.Val(),
 			logged:  q.score.Err() == nil,
 			version: version,
@@ -146,20 +146,20 @@ func (p *Publisher) states(ctx context.Context, members ...contract.Member) ([]s
 	return states, nil
 }
 
-// RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including those with only
-// an entry in the log, and returns their number. If it returns no error, every device registered at the time of the
-// call is revoked; a device registered meanwhile may or may not be. A device that Redis refuses to revoke, as one whose
-// record has another type, does not stop the others: the error names it, or of more than 100 their number. After an
-// error, call RevokeAll again to continue.
+// RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including devices with
+// only an entry in the log, and returns the number of devices revoked. Without an error, every device registered at the
+// time of the call is revoked; a device registered meanwhile may or may not be. A device that Redis refuses to revoke,
+// for example because the record has a wrong type, does not stop RevokeAll: the error names up to 100 such devices, and
+// the number of further devices. After an error, call RevokeAll again to continue.
 func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var count atomic.Int64
 	var failed error
 	var odd failures
-	// A revoked device moves to the end of the log and is listed once more, revoked. So is a device that was written
-	// meanwhile, before its turn.
-	err = p.members(ctx, contract.KindCredential, func(page []contract.Member) bool {
+	// A revoked device moves to the end of the log and is listed once more, revoked. A device written before its turn
+	// moves, too.
+	err = p.visitMembers(ctx, contract.KindCredential, func(page []contract.Member) bool {
 		var enabled []contract.Member
-		if enabled, failed = p.enabled(ctx, page); failed != nil {
+		if enabled, failed = p.readEnabled(ctx, page); failed != nil {
 			return false
 		}
 		group, ctx := errgroup.WithContext(ctx)
@@ -173,16 +173,16 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 				if err == nil {
 					count.Add(1)
 				}
-				return odd.keep(err)
+				return odd.keepError(err)
 			})
 		}
 		failed = group.Wait()
 		return failed == nil
 	})
 	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
-		err = p.hasLog(ctx, p.keyspace.Keys(i)) // those that can be found are revoked in any case
+		err = p.hasLog(ctx, p.keyspace.Keys(i)) // after all devices that can be found are revoked
 	}
-	if err = errors.Join(append(odd.all(), err, failed)...); err != nil {
+	if err = errors.Join(append(odd.allErrors(), err, failed)...); err != nil {
 		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
 	}
 	return int(count.Load()), err
@@ -198,8 +198,8 @@ type failures struct {
 // maxFailures bounds the collected errors.
 const maxFailures = 100
 
-// keep counts an error that concerns one device, or one shard, and returns nil; it returns any other error.
-func (f *failures) keep(err error) error {
+// keepError counts an error that concerns a single device or shard, and returns nil. Any other error is returned.
+func (f *failures) keepError(err error) error {
 	var answer redis.Error
 	refused := errors.As(err, &answer) && (strings.HasPrefix(answer.Error(), "ERR ") ||
 		strings.Contains(answer.Error(), "WRONGTYPE"))
@@ -215,16 +215,16 @@ func (f *failures) keep(err error) error {
 	return nil
 }
 
-// all returns the collected errors, with one about those that were only counted.
-func (f *failures) all() []error {
+// allErrors returns the collected errors, and an error with the number of further errors.
+func (f *failures) allErrors() []error {
 	if more := f.count - len(f.errs); more > 0 {
 		return append(f.errs, fmt.Errorf("%d more devices could not be revoked", more))
 	}
 	return f.errs
 }
 
-// enabled returns the members that are neither deleted nor disabled, or whose state can't be read.
-func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
+// readEnabled returns the members that are neither deleted nor disabled, and members with an unreadable state.
+func (p *Publisher) readEnabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
 	if len(members) == 0 {
 		return nil, nil
 	}
@@ -238,8 +238,9 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 	}
 	var enabled []contract.Member
 	for i, m := range members {
+		// An error, since otherwise revoked devices would be revoked again, for ever.
 		if err := states[i].Err(); err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
-			return nil, fmt.Errorf("read whether devices are revoked: %w", scriptError(err)) // or they would be again, for ever
+			return nil, fmt.Errorf("read whether devices are revoked: %w", scriptError(err))
 		}
 		state := states[i].Val()
 		if len(state) < 2 || state[0] == nil && state[1] != "1" && state[1] != contract.DisabledRevoked {

@@ -83,7 +83,7 @@ func TestRevokeAll(t *testing.T) {
 	})
 }
 
-// TestRevokeAllGoesOn: whatever the number of devices that can't be revoked, all others are.
+// TestRevokeAllGoesOn: whatever the number of devices that can't be revoked, all other devices are revoked.
 func TestRevokeAllGoesOn(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const odd, good = 2*maxFailures + 1, 20
@@ -128,8 +128,8 @@ func TestRevokeAllBlind(t *testing.T) {
 	}
 }
 
-// TestRevokeMissing: a device whose record Redis has evicted, but edges have, is revoked by a tombstone that is newer
-// to them.
+// TestRevokeMissing: a device that edges have, and Redis has evicted, is revoked by a tombstone that is newer to the
+// edges.
 func TestRevokeMissing(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -183,8 +183,8 @@ func TestRevokeMissing(t *testing.T) {
 	})
 }
 
-// TestRevokeWhileAdded: a device that is written between the read and the write of a revocation is revoked, and keeps
-// its record.
+// TestRevokeWhileAdded: a device written between the read and the write of a revocation is revoked, and keeps its
+// record.
 func TestRevokeWhileAdded(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()

@@ -2,7 +2,7 @@ package publish
 
 import (
 	"context"
-	"crypto/sha1" // Redis identifies scripts by it
+	"crypto/sha1" // Redis identifies scripts by SHA-1
 	"encoding/hex"
 	"errors"
 	"slices"
@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// movingFor bounds how long a script waits while a Cluster moves its slot to another server. Meanwhile each key is
-	// at one of the two servers; the script can run once all of its keys are at one.
+	// movingFor bounds how long a script waits while a Cluster moves a slot to another server. Each key is on one of the
+	// two servers; the script can run once all its keys are on the same server.
 	movingFor = 5 * time.Second
 	// firstPause and longestPause bound the pause before a retry.
 	firstPause   = 5 * time.Millisecond
 	longestPause = 200 * time.Millisecond
 )
 
-// once is a command that is retried only after a redirection in a Cluster. After another error it may have been
-// executed, and the retry would find its own version.
+// once is a command that is retried only after a redirection in a Cluster. After any other error the command may have
+// been executed, and a retry would conflict with its own version.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
@@ -35,21 +35,21 @@ func newScript(source string) script {
 	return script{source, hex.EncodeToString(sum[:])}
 }
 
-// call is one run of a script. All its keys are of one shard.
+// call is a run of a script. All keys are of one shard.
 type call struct {
 	keys []string
 	args []any
 }
 
-// reply is what a run returned.
+// reply is the result of a run.
 type reply struct {
 	numbers []int64
 	err     error
 }
 
-// run runs a script for each of calls, in one round trip to each server. Calls of the same shard run in their order,
-// except where its slot is moving.
-func (p *Publisher) run(ctx context.Context, s script, calls ...call) []reply {
+// runScript runs a script for each of calls, in one round trip to each server. Calls of the same shard run in order,
+// except while the shard's slot moves.
+func (p *Publisher) runScript(ctx context.Context, s script, calls ...call) []reply {
 	replies := make([]reply, len(calls))
 	pending := make([]int, len(calls)) // indices
 	for i := range pending {
@@ -57,9 +57,11 @@ func (p *Publisher) run(ctx context.Context, s script, calls ...call) []reply {
 	}
 	pause := firstPause
 	for begin := time.Now(); ; {
-		p.eval(ctx, "evalsha", s.hash, calls, pending, replies)
-		loading := p.load(ctx, s, calls, pending, replies)
-		pending = slices.DeleteFunc(pending, func(i int) bool { return !moving(replies[i].err) && !unknown(replies[i].err) })
+		p.evalScript(ctx, "evalsha", s.hash, calls, pending, replies)
+		loading := p.loadScript(ctx, s, calls, pending, replies)
+		pending = slices.DeleteFunc(pending, func(i int) bool {
+			return !isSlotMoving(replies[i].err) && !isUnknownScript(replies[i].err)
+		})
 		if len(pending) == 0 || time.Since(begin) > movingFor {
 			return replies
 		}
@@ -78,22 +80,23 @@ func (p *Publisher) run(ctx context.Context, s script, calls ...call) []reply {
 	}
 }
 
-// load sends the script itself for the first call of each shard whose server did not know it. It reports whether there
-// was one.
-func (p *Publisher) load(ctx context.Context, s script, calls []call, pending []int, replies []reply) bool {
+// loadScript sends the script's source for the first call of each shard whose server did not know the script, and
+// reports whether any source was sent.
+func (p *Publisher) loadScript(ctx context.Context, s script, calls []call, pending []int, replies []reply) bool {
 	sent := map[string]bool{} // by shard
 	for _, i := range pending {
 		shard, _, _ := strings.Cut(calls[i].keys[0], "}")
-		if unknown(replies[i].err) && !sent[shard] {
+		if isUnknownScript(replies[i].err) && !sent[shard] {
 			sent[shard] = true
-			p.eval(ctx, "eval", s.source, calls, []int{i}, replies)
+			p.evalScript(ctx, "eval", s.source, calls, []int{i}, replies)
 		}
 	}
 	return len(sent) > 0
 }
 
-// eval runs a script once for each of the calls that pending names, and stores the replies.
-func (p *Publisher) eval(ctx context.Context, command, script string, calls []call, pending []int, replies []reply) {
+// evalScript runs a script once for each of the calls with an index in pending, and stores the replies.
+func (p *Publisher) evalScript(ctx context.Context, command, script string, calls []call, pending []int,
+	replies []reply) {
 	commands := make([]*redis.Cmd, len(pending))
 	pipe := p.client.Pipeline()
 	for n, i := range pending {
@@ -116,11 +119,11 @@ func (p *Publisher) eval(ctx context.Context, command, script string, calls []ca
 	}
 }
 
-// unknown reports whether the server doesn't know the script, and executed nothing.
-func unknown(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+// isUnknownScript reports whether the server doesn't know the script, and executed nothing.
+func isUnknownScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
 
-// moving reports whether a Cluster is moving the slot and executed nothing.
-func moving(err error) bool {
+// isSlotMoving reports whether a Cluster is moving the slot and executed nothing.
+func isSlotMoving(err error) bool {
 	for _, prefix := range []string{"TRYAGAIN", "ASK", "MOVED", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true

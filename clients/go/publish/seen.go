@@ -12,10 +12,10 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Seen is when a device authenticated last, as sidecars wrote it, by their clocks: at most a minute late, and the edge
-// asks the sidecar again only when a verdict ends. Zero times mean that they have not written any.
+// Seen is a device's last authentication, as recorded by sidecars with their clocks: at most a minute late, and the
+// edge asks the sidecar again only when a verdict ends. Zero times mean that nothing was recorded.
 type Seen struct {
-	// Last is the last authentication, Old the last one with an old secret in an overlap.
+	// Last is the last authentication, Old the last authentication with an old secret in an overlap.
 	Last, Old time.Time
 }
 
@@ -61,9 +61,10 @@ func unixMilli(score float64) time.Time {
 	return time.UnixMilli(int64(score)).UTC()
 }
 
-// SeenSince returns when sidecars began to write last authentications to all shards; [ErrNotFound] if they did not.
+// SeenSince returns when sidecars began to record last authentications in all shards; [ErrNotFound] if a shard has no
+// record.
 func (p *Publisher) SeenSince(ctx context.Context) (since time.Time, err error) {
-	if err := p.reads(ctx); err != nil {
+	if err := p.checkShards(ctx); err != nil {
 		return time.Time{}, err
 	}
 	for i := range p.keyspace.Count() {
@@ -82,20 +83,20 @@ func (p *Publisher) SeenSince(ctx context.Context) (since time.Time, err error) 
 	return since, nil
 }
 
-// FailedAttempts are wrong secrets of one device from one network.
+// FailedAttempts counts the wrong secrets of a device from a network.
 type FailedAttempts struct {
 	// Network is an IPv4 address or an IPv6 /64, as a prefix; "-" if unknown.
 	Network string `json:"network"`
 	Count   int    `json:"count"`
 }
 
-// FailedAttempts returns the wrong secrets of a device that sidecars verified today and yesterday (UTC), most first. Of
-// each shard and day, Redis has the contract.MaxFailed pairs of network and device with most.
+// FailedAttempts returns the wrong secrets of a device that sidecars verified today and yesterday (UTC), most first.
+// For each shard and day, Redis keeps the contract.MaxFailed pairs of network and device with most wrong secrets.
 func (p *Publisher) FailedAttempts(ctx context.Context, id string) ([]FailedAttempts, error) {
 	return ReadFailedAttempts(ctx, p.client, p.keyspace, id)
 }
 
-// ReadFailedAttempts is [Publisher.FailedAttempts] for a program that publishes nothing.
+// ReadFailedAttempts is [Publisher.FailedAttempts] for a program without a publisher.
 func ReadFailedAttempts(ctx context.Context, client redis.Cmdable, k contract.Keyspace, id string) ([]FailedAttempts,
 	error) {
 	keys, now := k.KeysOf(id), time.Now()
@@ -122,7 +123,7 @@ func ReadFailedAttempts(ctx context.Context, client redis.Cmdable, k contract.Ke
 	return failed, nil
 }
 
-// forgetSeen removes devices of a shard from what sidecars have written about them.
+// forgetSeen removes devices of a shard from the sidecars' records of authentications.
 func (p *Publisher) forgetSeen(ctx context.Context, shard contract.Keys, ids []any) error {
 	if len(ids) == 0 {
 		return nil
@@ -130,5 +131,5 @@ func (p *Publisher) forgetSeen(ctx context.Context, shard contract.Keys, ids []a
 	pipe := p.client.Pipeline()
 	pipe.ZRem(ctx, shard.SeenKey(), ids...)
 	pipe.ZRem(ctx, shard.SeenOldKey(), ids...)
-	return exec(ctx, pipe)
+	return execPipeline(ctx, pipe)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// TestShards: each record is in the shard of its id, and readers find all of them.
+// TestShards: each record is in the shard of its id, and readers find all records.
 func TestShards(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const shards, records = 8, 40

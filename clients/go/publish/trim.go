@@ -23,9 +23,9 @@ var trimSource string
 var trimScript = newScript(trimSource)
 
 const (
-	// trimPage is the number of log entries that are checked and removed at once.
+	// trimPage is the number of log entries checked and removed at once.
 	trimPage = 256
-	// expiredFor is the time since the end of an object's lifetime before it is deleted: clocks differ, and an edge may
+	// expiredFor is the time between the end of an object's lifetime and its deletion: clocks differ, and an edge may
 	// serve stale objects.
 	expiredFor = 24 * time.Hour
 )
@@ -35,26 +35,26 @@ var ErrEvicts = errors.New("redis evicts records")
 
 // Trimmed is the result of [Publisher.Trim].
 type Trimmed struct {
-	// Members is the number of entries in the logs, Removed the number of removed entries, Expired the number of
-	// objects deleted because their lifetimes ended over a day ago, Purged those because they were purged, Purges the
-	// number of purges deleted because no object is left that they concern.
+	// Members is the number of entries in the logs, Removed the number of removed entries, Expired the number of objects
+	// deleted a day or more after their lifetimes, Purged the number of purged objects deleted, Purges the number of
+	// purges deleted because no remaining object needs the purge.
 	Members, Removed, Expired, Purged, Purges int
 }
 
-// Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete] but without a new
-// version, objects that expired over 24 hours ago or were purged, and then needless purges; their entries are removed a
-// day later. It works in pages, so that it never blocks Redis for long, and may be interrupted at any time. Readers
-// that were disconnected since before a removed entry was written read everything again. Trim returns [ErrEvicts] if
-// Redis evicts records: evicted records were not deleted, and their entries are needed to revoke them.
+// Trim removes log entries with expired tombstones, and deletes, like [Publisher.Delete] but without a new version,
+// objects that expired over 24 hours ago or were purged, and then needless purges; their entries are removed a day
+// later. Trim works in pages, so that Redis is never blocked for long, and may be interrupted at any time. Readers
+// disconnected since before a removed entry was written read everything again. Trim returns [ErrEvicts] if Redis evicts
+// records: evicted records were not deleted, and a revocation needs their entries.
 func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	var done Trimmed
-	err := p.reads(ctx)
+	err := p.checkShards(ctx)
 	if err == nil {
 		err = p.neverEvicts(ctx)
 	}
 	var now time.Time
 	if err == nil {
-		now, err = p.client.Time(ctx).Result() // objects were published by this clock; ours may be wrong
+		now, err = p.client.Time(ctx).Result() // by the clock of publication times; the local clock may be wrong
 	}
 	ended := now.Add(-expiredFor)
 	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
@@ -87,7 +87,7 @@ func (p *Publisher) neverEvicts(ctx context.Context) error {
 	return check(ctx, p.client)
 }
 
-// trimShard reads the log once, up to the write that was the last one at the start; later entries are newer.
+// trimShard reads the log once, up to the last write at the start.
 func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended time.Time, done *Trimmed) error {
 	end, err := p.client.Get(ctx, shard.SeqKey()).Uint64()
 	if errors.Is(err, redis.Nil) {
@@ -99,7 +99,7 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 	if err := p.hasLog(ctx, shard); err != nil {
 		return err
 	}
-	purges, err := p.purges(ctx, shard)
+	purges, err := p.readAllPurges(ctx, shard)
 	if err != nil {
 		return err
 	}
@@ -118,26 +118,27 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 		if err := p.trimMembers(ctx, shard, page, ended, purges, needed, done); err != nil {
 			return err
 		}
-		from = "(" + score(page[len(page)-1].Score)
+		from = "(" + formatScore(page[len(page)-1].Score)
 	}
 }
 
-func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
+func formatScore(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
-// trimPurges deletes the purges up to the write end that aren't needed, unless they are written meanwhile. Later ones
-// may concern objects that were written after it, too, and not seen.
+// trimPurges deletes purges up to the write end that no object needs, unless written meanwhile. Later purges may
+// concern objects that were written after end, and not seen.
 func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges contract.Purges, needed map[string]bool,
 	end uint64, done *Trimmed) error {
 	var calls []call
 	for id, u := range purges {
 		if u.Last() <= end && !needed[id] {
-			m := mutation{replace, contract.PurgeMember(id), after(contract.Purge{Deleted: true}.Fields(), u.Version), ""}
-			calls = append(calls, p.callIn(ctx, shard, m, false))
+			fields := requireVersion(contract.Purge{Deleted: true}.Fields(), u.Version)
+			m := mutation{replace, contract.PurgeMember(id), fields, ""}
+			calls = append(calls, p.writeCallIn(ctx, shard, m, false))
 		}
 	}
 	for part := range slices.Chunk(calls, trimPage) {
-		for _, reply := range p.run(ctx, writeScript, part...) {
-			switch err := p.result(ctx, reply).Err; {
+		for _, reply := range p.runScript(ctx, writeScript, part...) {
+			switch err := p.writeResult(ctx, reply).Err; {
 			case err == nil:
 				done.Purges++
 			case !errors.Is(err, ErrStale):
@@ -148,8 +149,8 @@ func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges 
 	return nil
 }
 
-// trimMembers removes a page's entries without a record, and deletes objects whose lifetime had ended by then, or that
-// were purged. It records which purges concern the other objects.
+// trimMembers removes a page's entries without a record, and deletes objects that were purged or whose lifetime ended
+// before ended. The purges that concern remaining objects are added to needed.
 func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z,
 	ended time.Time, purges contract.Purges, needed map[string]bool, done *Trimmed,
 ) error {
@@ -178,9 +179,9 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 		}
 		version, _ := head.Val()[0].(string)
 		var err error
-		purged := p.purged(members[i], head.Val(), purges, needed)
+		purged := p.isPurged(members[i], head.Val(), purges, needed)
 		deleted := false
-		if purged || expired(members[i], head.Val(), ended) {
+		if purged || isExpired(members[i], head.Val(), ended) {
 			deleted, err = p.deleteVersion(ctx, members[i], version)
 		}
 		switch {
@@ -192,7 +193,7 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			done.Expired++
 		case version == "": // removed, if the script also finds no record
 			keys = append(keys, shard.RecordKey(members[i]))
-			args = append(args, score(page[i].Score), members[i].String())
+			args = append(args, formatScore(page[i].Score), members[i].String())
 			if members[i].Kind == contract.KindCredential {
 				gone = append(gone, members[i].ID)
 			}
@@ -201,10 +202,10 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	if len(args) == 0 {
 		return nil
 	}
-	if err := p.forgetSeen(ctx, shard, gone); err != nil { // first: nothing finds them once the entries are gone
+	if err := p.forgetSeen(ctx, shard, gone); err != nil { // first: without the entries, nothing finds the devices
 		return err
 	}
-	reply := p.run(ctx, trimScript, call{keys, args})[0]
+	reply := p.runScript(ctx, trimScript, call{keys, args})[0]
 	if reply.err != nil {
 		return reply.err
 	}
@@ -214,9 +215,9 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	return nil
 }
 
-// purged reports whether a member is an object that was purged; if it is another one, it adds to needed the purges
-// since it was written that concern it. head has version, publish time, lifetime, tags, number and entity-tag.
-func (p *Publisher) purged(m contract.Member, head []any, purges contract.Purges, needed map[string]bool) bool {
+// isPurged reports whether a member is a purged object. For other objects, later purges that concern the object are
+// added to needed. head has version, publish time, lifetime, tags, number and entity-tag.
+func (p *Publisher) isPurged(m contract.Member, head []any, purges contract.Purges, needed map[string]bool) bool {
 	if _, object := head[5].(string); !object || m.Kind != contract.KindObject || len(purges) == 0 {
 		return false
 	}
@@ -238,30 +239,30 @@ func (p *Publisher) purged(m contract.Member, head []any, purges contract.Purges
 	return false
 }
 
-// expired reports whether a member is an object whose lifetime had ended by then. head has its version, when it was
-// published, and its lifetime.
-func expired(m contract.Member, head []any, ended time.Time) bool {
+// isExpired reports whether a member is an object whose lifetime ended before ended. head has version, publish time and
+// lifetime.
+func isExpired(m contract.Member, head []any, ended time.Time) bool {
 	var numbers [3]uint64
 	for i := range numbers {
 		text, _ := head[i].(string)
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || n > math.MaxInt64/2 {
-			return false // it has no lifetime, or an invalid one
+			return false // without a valid lifetime
 		}
 		numbers[i] = n
 	}
 	return m.Kind == contract.KindObject && ended.UnixMilli() >= int64(numbers[1]+numbers[2])
 }
 
-// deleteVersion deletes an object, unless it is written meanwhile, or the version is invalid.
+// deleteVersion deletes an object, unless the object is written meanwhile, or version is invalid.
 func (p *Publisher) deleteVersion(ctx context.Context, m contract.Member, version string) (bool, error) {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil || n > math.MaxInt64/2 {
 		return false, nil
 	}
 	fields := contract.Object{Deleted: true}.Fields()
-	fields[contract.FieldVersion] = "~" + strconv.FormatUint(n, 10) // a publisher's next version may be the one after it
-	_, err = p.write(ctx, replace, m, fields)
+	fields[contract.FieldVersion] = "~" + strconv.FormatUint(n, 10) // a publisher's next version may be version + 1
+	_, err = p.writeRecord(ctx, replace, m, fields)
 	if errors.Is(err, ErrStale) {
 		return false, nil
 	}

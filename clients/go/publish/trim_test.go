@@ -108,8 +108,8 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// TestTrimKeepsVersions: who counts the versions of a key goes on after the one that was trimmed, and readers take the
-// tombstone for the newer of two writes with one version, even if the clock has stepped back.
+// TestTrimKeepsVersions: writers that count the versions of a key continue after the trimmed version, and readers take
+// the tombstone for the newer of two writes with the same version, even if the clock has stepped back.
 func TestTrimKeepsVersions(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -164,7 +164,7 @@ func TestTrimKeepsVersions(t *testing.T) {
 	})
 }
 
-// clockBehind is a hook that sets the clock of Redis back, as a client sees it.
+// clockBehind is a hook that sets Redis's clock back, as seen by the client.
 type clockBehind time.Duration
 
 func (clockBehind) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -183,7 +183,7 @@ func (c clockBehind) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestTrimByTheClockOfRedis: lifetimes count by the clock that published the objects, since this machine's may be
+// TestTrimByTheClockOfRedis: lifetimes count by the clock that published the objects, since the local clock may be
 // wrong.
 func TestTrimByTheClockOfRedis(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
@@ -199,7 +199,7 @@ func TestTrimByTheClockOfRedis(t *testing.T) {
 	})
 }
 
-// TestTrimLeavesWhatMovesOn: an entry whose record is written again, or that moves, during the trim stays.
+// TestTrimLeavesWhatMovesOn: an entry stays if its record is written or moved during the trim.
 func TestTrimLeavesWhatMovesOn(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -209,7 +209,7 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 			}
 		}
 		s.Del(ctx, keys.ObjectKey("/b"))
-		got := s.p.run(ctx, trimScript, call{
+		got := s.p.runScript(ctx, trimScript, call{
 			[]string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
 			[]any{"1", "o:/a", "1", "o:/b"}, // the score of the second one has changed
 		})[0]
@@ -242,7 +242,7 @@ func (a *afterSeq) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestTrimKeepsNewPurges: of what is written during the trim it knows no object, so it keeps the purges.
+// TestTrimKeepsNewPurges: the trim doesn't know objects written meanwhile, so purges written meanwhile stay.
 func TestTrimKeepsNewPurges(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		put := func() {
@@ -269,7 +269,7 @@ func TestTrimKeepsNewPurges(t *testing.T) {
 	})
 }
 
-// TestTrimRefuses: if Redis evicts, a missing record was not deleted, and its entry is needed to revoke it.
+// TestTrimRefuses: if Redis evicts, a missing record was not deleted, and a revocation needs its entry.
 func TestTrimRefuses(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()

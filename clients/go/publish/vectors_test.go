@@ -174,7 +174,7 @@ func (v *vectors) pure() {
 	v.Keys, v.Shards = slices.Clone(v.Keys), slices.Clone(v.Shards)
 	v.Secrets, v.Peppers = slices.Clone(v.Secrets), slices.Clone(v.Peppers)
 	for i, k := range v.Keys {
-		canonical, err := canonical(k.Key)
+		canonical, err := canonicalKey(k.Key)
 		v.Keys[i].Canonical, v.Keys[i].Error = canonical, kindOf(err)
 	}
 	for i, s := range v.Shards {
@@ -266,7 +266,7 @@ func (o objectVector) object(t *testing.T) Object {
 	return object
 }
 
-// runMany returns nil if it is a step of one record.
+// runMany returns nil for steps of a single record.
 func (s stepVector) runMany(t *testing.T, p *Publisher) (results []Result) {
 	t.Helper()
 	switch s.Op {
@@ -383,8 +383,8 @@ func (s stepVector) change(c *contract.Credential) {
 	}
 }
 
-// expect returns what the file has of a record: no version and time, of encodings their names, of hashes the secrets,
-// of the end of an overlap its length, of large and binary values the SHA-256.
+// expect returns the file's form of a record: no version and time, names for encodings, secrets for hashes, a length
+// for the end of an overlap, the SHA-256 for large and binary values.
 func (c caseVector) expect(t *testing.T, record map[string]string) map[string]any {
 	t.Helper()
 	want := map[string]any{}
@@ -415,7 +415,7 @@ func (c caseVector) expect(t *testing.T, record map[string]string) map[string]an
 	return want
 }
 
-// secretsOf returns, for each hash, the hash itself if a step gives it, otherwise its scheme and secret.
+// secretsOf returns, for each hash, the hash itself if a step gives the hash, otherwise scheme and secret.
 func (c caseVector) secretsOf(t *testing.T, hashes string) (lines []string) {
 	t.Helper()
 	for _, hash := range strings.Split(hashes, "\n") {

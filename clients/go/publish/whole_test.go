@@ -208,8 +208,8 @@ func subscriptionHas(t *testing.T, subscription *redis.PubSub) error {
 	return err
 }
 
-// TestMovingSlot: a write in a slot that a Cluster is moving to another server is complete or changes nothing, and
-// succeeds as soon as the slot allows it.
+// TestMovingSlot: while a Cluster moves a slot to another server, a write in the slot is complete or changes nothing,
+// and succeeds as soon as possible.
 func TestMovingSlot(t *testing.T) {
 	t.Parallel()
 	const slot = 8240 // of {gatehouse:0}
@@ -240,7 +240,7 @@ func TestMovingSlot(t *testing.T) {
 	if o, err := p.Get(t.Context(), "/ttl"); err != nil || string(o.Bodies[0].Bytes) != "newer" {
 		t.Errorf("after a write: %+v, %v", o, err)
 	}
-	// A key that does not exist could be at either server.
+	// A missing key could be at either server.
 	refused := func(within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -248,7 +248,7 @@ func TestMovingSlot(t *testing.T) {
 	}
 	within := 100 * time.Millisecond
 	err := refused(within)
-	tried := func() bool { return moving(errors.Unwrap(err)) || strings.Contains(fmt.Sprint(err), "TRYAGAIN") }
+	tried := func() bool { return isSlotMoving(errors.Unwrap(err)) || strings.Contains(fmt.Sprint(err), "TRYAGAIN") }
 	for ; !tried() && within < movingFor/2; err = refused(within) { // the machine was too slow for one call
 		within *= 2
 	}

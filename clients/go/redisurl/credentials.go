@@ -48,8 +48,8 @@ func (s Settings) checkCredentials(t *target) (errs []*Error) {
 	return errs
 }
 
-// credentials are the logins of connections.
-func (s Settings) credentials(o *redis.UniversalOptions, t *target) error {
+// setCredentials sets the logins at servers and sentinels.
+func (s Settings) setCredentials(o *redis.UniversalOptions, t *target) error {
 	if s.SentinelPasswordFile != "" {
 		password, err := readPassword("sentinel_password_file", s.SentinelPasswordFile)
 		if err != nil {
@@ -57,7 +57,7 @@ func (s Settings) credentials(o *redis.UniversalOptions, t *target) error {
 		}
 		o.SentinelUsername, o.SentinelPassword = s.SentinelUsername, password
 	}
-	username := t.username + s.Username // one of them is empty
+	username := t.username + s.Username // s.Username or t.username is empty
 	o.Username, o.Password = username, t.password
 	if s.PasswordFile != "" {
 		o.CredentialsProviderContext = func(context.Context) (string, string, error) {
@@ -71,7 +71,7 @@ func (s Settings) credentials(o *redis.UniversalOptions, t *target) error {
 	return nil
 }
 
-// readPassword returns the file's content without its last line end.
+// readPassword returns the file's content without the last line end.
 func readPassword(setting, name string) (string, *Error) {
 	file, err := os.Open(name)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 )
 
-// loginConn keeps the arguments of a login out of all errors. A server or proxy that doesn't know AUTH or HELLO may
-// repeat the password in its answer.
+// loginConn keeps the arguments of a login out of all errors. A server or proxy without AUTH or HELLO may repeat the
+// password in an error.
 type loginConn struct {
 	net.Conn
-	password atomic.Pointer[string] // of the last command if that was a login
+	password atomic.Pointer[string] // of the last command, if a login
 }
 
 // Write notes the password of a login. The client sends nothing more before the answer.
@@ -21,7 +21,7 @@ func (c *loginConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read cuts the error that answers a login where the login's arguments begin.
+// Read truncates the error that answers a login, from the login's arguments on.
 func (c *loginConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	password := c.password.Load()
@@ -42,7 +42,7 @@ func (c *loginConn) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	end := len(line)
-	// Servers shorten what they repeat.
+	// Servers shorten the arguments in errors.
 	for _, args := range []string{", with args", (*password)[:min(len(*password), 8)]} {
 		if i := bytes.Index(line[:end], []byte(args)); i >= 0 {
 			end = i

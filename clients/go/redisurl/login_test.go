@@ -18,7 +18,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// startRefusing starts a server that answers all commands with an error, and returns its port.
+// startRefusing starts a server that answers all commands with an error, and returns the port.
 func startRefusing(t *testing.T, config *tls.Config, refusal string) (port string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -107,7 +107,7 @@ func TestLoginIsNotRepeated(t *testing.T) {
 	}
 }
 
-// replies is a connection that reads what it is given.
+// replies is a connection that reads the given text.
 type replies struct {
 	net.Conn
 	text *strings.Reader
@@ -116,7 +116,7 @@ type replies struct {
 func (r replies) Write(b []byte) (int, error) { return len(b), nil }
 func (r replies) Read(b []byte) (int, error)  { return iotest.OneByteReader(r.text).Read(b) }
 
-// TestLoginConn: only errors that answer a login are cut, and what follows them is read.
+// TestLoginConn: only errors that answer a login are cut, and later replies are read.
 func TestLoginConn(t *testing.T) {
 	const unknown = "-ERR unknown command 'X', with args beginning with: 'hunter2'\r\n"
 	const auth = "*2\r\n$4\r\nauth\r\n$7\r\nhunter2\r\n"

@@ -21,15 +21,15 @@ const (
 	sentinelPort = 26379
 )
 
-// escapes is the end of errors that a password with special characters may have caused.
-const escapes = "; in a password, write % @ / : # ? as %25 %40 %2F %3A %23 %3F"
+// escapeHint ends errors that special characters in a password may have caused.
+const escapeHint = "; in a password, write % @ / : # ? as %25 %40 %2F %3A %23 %3F"
 
 // target is a parsed URL.
 type target struct {
 	kind               int
 	tls                bool
 	addresses          []string // host:port each, or the path of a socket
-	master             string   // its name at the sentinels
+	master             string   // the master's name at the sentinels
 	db                 int
 	username, password string
 }
@@ -44,8 +44,8 @@ var schemes = map[string]target{
 	"rediss+cluster":  {kind: cluster, tls: true},
 }
 
-// parse reads a URL. A malformed part may contain a password, so an error names the part, and shows nothing of it.
-func parse(text string) (target, *Error) {
+// parseURL parses a URL. A malformed part may contain a password, so errors name the part, without its content.
+func parseURL(text string) (target, *Error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	t, known := schemes[scheme]
 	if !found || !known {
@@ -62,39 +62,40 @@ func parse(text string) (target, *Error) {
 		return parseUnix(t, rest)
 	}
 	if strings.ContainsAny(rest, "?#") {
-		return t, refuse("url", "has a ? or #: options have settings of their own%s", escapes)
+		return t, refuse("url", "has a ? or #: options have settings of their own%s", escapeHint)
 	}
 	authority, path, _ := strings.Cut(rest, "/")
-	hosts, err := t.userinfo(authority)
+	hosts, err := t.parseUserinfo(authority)
 	if err != nil {
 		return t, err
 	}
-	if err := t.hosts(hosts); err != nil {
+	if err := t.parseHosts(hosts); err != nil {
 		return t, err
 	}
-	return t, t.path(path)
+	return t, t.parsePath(path)
 }
 
-// parseUnix reads what follows unix://, [user:password@]/path[?db=N].
+// parseUnix parses [user:password@]/path[?db=N], the part after unix://.
 func parseUnix(t target, rest string) (target, *Error) {
 	rest, query, options := strings.Cut(rest, "?")
 	if options {
 		db, found := strings.CutPrefix(query, "db=")
 		if !found {
-			return t, refuse("url", "options: a socket has none but ?db=N%s", escapes)
+			return t, refuse("url", "options: a socket has none but ?db=N%s", escapeHint)
 		}
-		if err := t.number(db); err != nil {
+		if err := t.parseDatabase(db); err != nil {
 			return t, err
 		}
 	}
 	if !strings.HasPrefix(rest, "/") {
 		authority, path, _ := strings.Cut(rest, "/")
-		nothing, err := t.userinfo(authority)
+		nothing, err := t.parseUserinfo(authority)
 		if err != nil {
 			return t, err
 		}
 		if nothing != "" {
-			return t, refuse("url", "socket: want unix:///path or unix://user:password@/path, with all of the path%s", escapes)
+			return t, refuse("url", "socket: want unix:///path or unix://user:password@/path, with all of the path%s",
+				escapeHint)
 		}
 		rest = "/" + path
 	}
@@ -106,8 +107,8 @@ func parseUnix(t target, rest string) (target, *Error) {
 	return t, nil
 }
 
-// userinfo parses and removes the userinfo of the authority, and returns the rest.
-func (t *target) userinfo(authority string) (hosts string, refused *Error) {
+// parseUserinfo parses and removes the userinfo of the authority, and returns the rest.
+func (t *target) parseUserinfo(authority string) (hosts string, refused *Error) {
 	at := strings.LastIndexByte(authority, '@')
 	if at < 0 {
 		return authority, nil
@@ -115,19 +116,19 @@ func (t *target) userinfo(authority string) (hosts string, refused *Error) {
 	username, password, _ := strings.Cut(authority[:at], ":")
 	var err error
 	if t.username, err = url.PathUnescape(username); err != nil {
-		return "", refuse("url", "user: has a %% that is not followed by two hex digits%s", escapes)
+		return "", refuse("url", "user: has a %% that is not followed by two hex digits%s", escapeHint)
 	}
 	if t.password, err = url.PathUnescape(password); err != nil {
-		return "", refuse("url", "password: has a %% that is not followed by two hex digits%s", escapes)
+		return "", refuse("url", "password: has a %% that is not followed by two hex digits%s", escapeHint)
 	}
 	return authority[at+1:], nil
 }
 
-func (t *target) hosts(hosts string) *Error {
+func (t *target) parseHosts(hosts string) *Error {
 	list := strings.Split(hosts, ",")
 	if t.kind == single && len(list) > 1 {
 		return refuse("url", "hosts: %d, a single server has one: want redis+sentinel:// or redis+cluster://%s",
-			len(list), escapes)
+			len(list), escapeHint)
 	}
 	port := redisPort
 	if t.kind == sentinel {
@@ -137,7 +138,7 @@ func (t *target) hosts(hosts string) *Error {
 		address, ok := hostPort(text, port)
 		if !ok {
 			return refuse("url", "host %d: want a name or address, [address] for IPv6, and after a : a port of 1 to 65535%s",
-				i+1, escapes)
+				i+1, escapeHint)
 		}
 		t.addresses = append(t.addresses, address)
 	}
@@ -158,7 +159,7 @@ func hostPort(text string, port int) (address string, ok bool) {
 	} else {
 		host, rest, found = strings.Cut(text, ":")
 		if host == "" || strings.ContainsFunc(host, func(r rune) bool {
-			return !letterOrDigit(r) && r != '.' && r != '-' && r != '_'
+			return !isLetterOrDigit(r) && r != '.' && r != '-' && r != '_'
 		}) {
 			return "", false
 		}
@@ -173,38 +174,38 @@ func hostPort(text string, port int) (address string, ok bool) {
 	return net.JoinHostPort(host, strconv.Itoa(port)), true
 }
 
-func letterOrDigit(r rune) bool {
+func isLetterOrDigit(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }
 
-// path is [db] of a server, MASTER[/db] of sentinels, empty of a Cluster.
-func (t *target) path(path string) *Error {
+// parsePath parses [db] of a server, or MASTER[/db] of sentinels. The path of a Cluster must be empty.
+func (t *target) parsePath(path string) *Error {
 	switch t.kind {
 	case cluster:
 		if path != "" {
-			return refuse("url", "path: a Cluster has no databases, want nothing after the hosts%s", escapes)
+			return refuse("url", "path: a Cluster has no databases, want nothing after the hosts%s", escapeHint)
 		}
 		return nil
 	case sentinel:
 		t.master, path, _ = strings.Cut(path, "/")
 		if t.master == "" || strings.ContainsFunc(t.master, func(r rune) bool {
-			return !letterOrDigit(r) && r != '.' && r != '-' && r != '_'
+			return !isLetterOrDigit(r) && r != '.' && r != '-' && r != '_'
 		}) {
 			return refuse("url", "master: want its name after the hosts, as the sentinels have it: letters, digits and . - _%s",
-				escapes)
+				escapeHint)
 		}
 	}
 	if path == "" {
 		return nil
 	}
-	return t.number(path)
+	return t.parseDatabase(path)
 }
 
-// number reads a database's.
-func (t *target) number(text string) *Error {
+// parseDatabase parses the number of a database.
+func (t *target) parseDatabase(text string) *Error {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return refuse("url", "database: want a number of 0 to 65535%s", escapes)
+		return refuse("url", "database: want a number of 0 to 65535%s", escapeHint)
 	}
 	t.db = int(n)
 	return nil

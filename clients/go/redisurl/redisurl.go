@@ -1,12 +1,12 @@
-// Package redisurl parses the URL and settings of a Redis, and connects to it. All programs of Gatehouse use it.
+// Package redisurl parses the URL and settings of a Redis, and connects. All programs of Gatehouse use redisurl.
 //
 //	redis://[user:password@]host[:6379][/db]                          one server
 //	unix://[user:password@]/path[?db=N]                               one server, by its socket
-//	redis+sentinel://[user:password@]host[:26379],host,…/MASTER[/db]  the master that these sentinels name
-//	redis+cluster://[user:password@]host[:6379],host,…                a Cluster, found through any of its servers
+//	redis+sentinel://[user:password@]host[:26379],host,…/MASTER[/db]  the sentinels' master
+//	redis+cluster://[user:password@]host[:6379],host,…                a Cluster, found through any server
 //
-// rediss://, rediss+sentinel:// and rediss+cluster:// are the same over TLS. User and
-// password are those of the servers, in percent-encoding. No replica is ever read.
+// rediss://, rediss+sentinel:// and rediss+cluster:// use TLS. User and password are for the servers, in
+// percent-encoding. Replicas are never read.
 package redisurl
 
 import (
@@ -22,54 +22,53 @@ import (
 )
 
 const (
-	// DefaultPoolSize is the maximum number of connections to one server for calls. Subscriptions have their own
-	// connections.
+	// DefaultPoolSize is the maximum number of connections to a server for calls. Subscriptions have separate connections.
 	DefaultPoolSize = 16
 	// MaxPoolSize is the largest valid PoolSize.
 	MaxPoolSize = 1024
 
 	dialTimeout = 2 * time.Second
 	callTimeout = 5 * time.Second
-	// connectionLife is how long a connection is used, so that clients follow a name that moved to another server, and
-	// a changed password.
+	// connectionLife is the maximum age of a connection. Younger connections follow a name that moved to another server,
+	// and a changed password.
 	connectionLife = 15 * time.Second
-	// topologyLife is how old the known masters of a Cluster may be when one is used. The client looks for another one
-	// only after a redirection by the old one, which may be dead.
+	// topologyLife is the maximum age of the known masters of a Cluster. By itself, the client looks for new masters only
+	// after a redirection by an old master, which may be dead.
 	topologyLife = time.Second
 )
 
-// Settings are a URL, and settings that should not or can't be in it. Only URL is required.
+// Settings are a URL, and settings that should not or can't be part of a URL. Only URL is required.
 type Settings struct {
-	// URL is of one of the forms above.
+	// URL is a URL in a form from above.
 	URL string
-	// Username and PasswordFile are for the servers, instead of those in the URL. The file
-	// is read whenever a connection is made, so that a password can be changed.
+	// Username and PasswordFile are for the servers, instead of a login in the URL. The file is read for every connection,
+	// so that a password can be changed.
 	Username, PasswordFile string
 	// SentinelUsername and SentinelPasswordFile are for the sentinels. The file is read once.
 	SentinelUsername, SentinelPasswordFile string
-	// TLSCAFile has the CA certificates, PEM, that verify servers, instead of the system's.
+	// TLSCAFile has the CA certificates (PEM) that verify servers, instead of the system's.
 	TLSCAFile string
-	// TLSCertFile and TLSKeyFile are the client certificate for servers that require one. They are read at each
-	// connection.
+	// TLSCertFile and TLSKeyFile are the client certificate for servers that require a certificate. Both are read for
+	// every connection.
 	TLSCertFile, TLSKeyFile string
-	// TLSServerName is the name that a server's certificate must have, instead of its host.
+	// TLSServerName is the name in servers' certificates, instead of the server's host.
 	TLSServerName string
 	// PoolSize is the maximum number of connections to a server, 0 for [DefaultPoolSize].
 	PoolSize int
-	// ClientName is shown by CLIENT LIST, where the server permits to set it.
+	// ClientName is the name in CLIENT LIST, if the server permits to set a name.
 	ClientName string
-	// Once disables retries after an error, so that callers know whether the outcome of a write is uncertain.
-	// Redirections of a Cluster are followed; there the client retries commands that aren't marked otherwise (package
-	// publish marks them).
+	// Once disables retries after an error, so that callers know whether the outcome of a write is uncertain. Redirections
+	// of a Cluster are followed. In a Cluster, the client retries all commands except commands that package publish marks.
 	Once bool
-	// Deadlines makes the deadline of a call's context end it while it waits for the server; otherwise the limits of
-	// this package do.
+	// Deadlines ends a call at its context's deadline, also while waiting for the server. Without Deadlines, only this
+	// package's timeouts do.
 	Deadlines bool
 }
 
-// Error is a problem of a setting. It never contains a password, nor any part of a URL, which could be one.
+// Error is a problem of a setting. The text never contains a password, nor any part of a URL, since any part could be a
+// password.
 type Error struct {
-	// Setting is "url", "username", "password_file", and so on.
+	// Setting is "url", "username", "password_file", ….
 	Setting string
 	text    string
 }
@@ -81,7 +80,7 @@ func refuse(setting, format string, args ...any) *Error {
 	return &Error{Setting: setting, text: fmt.Sprintf(format, args...)}
 }
 
-// Connect returns a client for a URL alone; it connects on first use.
+// Connect returns a client for a URL alone, which connects on first use.
 func Connect(url string) (redis.UniversalClient, error) {
 	client, err := Settings{URL: url}.Connect()
 	if err != nil {
@@ -92,9 +91,9 @@ func Connect(url string) (redis.UniversalClient, error) {
 
 // Check returns all problems.
 func (s Settings) Check() []*Error {
-	t, refused := parse(s.URL)
+	t, refused := parseURL(s.URL)
 	if refused != nil {
-		return []*Error{refused} // the rest depends on it
+		return []*Error{refused} // later checks depend on the URL
 	}
 	errs := append(s.checkCredentials(&t), s.checkTLS(&t)...)
 	if s.PoolSize < 0 || s.PoolSize > MaxPoolSize {
@@ -103,7 +102,8 @@ func (s Settings) Check() []*Error {
 	return errs
 }
 
-// Connect returns a client, which connects on first use. It checks the settings and reads the files that are read once.
+// Connect returns a client, which connects on first use. Connect checks the settings, and reads the files of the
+// sentinels' password and the CA certificates.
 func (s Settings) Connect() (redis.UniversalClient, error) {
 	var errs []error
 	for _, err := range s.Check() {
@@ -112,8 +112,8 @@ func (s Settings) Connect() (redis.UniversalClient, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	t, _ := parse(s.URL)
-	options, err := s.options(&t)
+	t, _ := parseURL(s.URL)
+	options, err := s.buildOptions(&t)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (s Settings) Connect() (redis.UniversalClient, error) {
 	return redis.NewClient(options.Simple()), nil
 }
 
-// Database returns the number of the database that client selects; a Cluster has only 0.
+// Database returns the number of the client's database, 0 in a Cluster.
 func Database(client redis.UniversalClient) int {
 	if single, ok := client.(interface{ Options() *redis.Options }); ok {
 		return single.Options().DB
@@ -136,7 +136,7 @@ func Database(client redis.UniversalClient) int {
 	return 0
 }
 
-// Subscribe subscribes to a channel, in a Cluster to a shard channel of the slot of its name.
+// Subscribe subscribes to a channel, in a Cluster to a shard channel of the name's slot.
 func Subscribe(ctx context.Context, client redis.UniversalClient, channel string) *redis.PubSub {
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		return cluster.SSubscribe(ctx, channel)
@@ -144,7 +144,7 @@ func Subscribe(ctx context.Context, client redis.UniversalClient, channel string
 	return client.Subscribe(ctx, channel)
 }
 
-func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
+func (s Settings) buildOptions(t *target) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		Addrs: t.addresses, MasterName: t.master, DB: t.db,
 		DialTimeout: dialTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
@@ -159,10 +159,10 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 	if s.Once {
 		o.MaxRetries = -1
 	} else if t.kind == cluster {
-		o.MaxRetries = 0 // redirections do it
+		o.MaxRetries = 0 // a Cluster's retries are redirections
 	}
 	if s.ClientName != "" {
-		// The client's own option would fail on a connection that may not set its name.
+		// The client's own option would fail on a connection without the permission for CLIENT SETNAME.
 		o.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
 			err := conn.ClientSetName(ctx, s.ClientName).Err()
 			if errors.As(err, new(redis.Error)) {
@@ -171,7 +171,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 			return err
 		}
 	}
-	if err := s.credentials(o, t); err != nil {
+	if err := s.setCredentials(o, t); err != nil {
 		return nil, err
 	}
 	var config *tls.Config
@@ -181,12 +181,11 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 			return nil, err
 		}
 	}
-	o.Dialer = dialer(config)
+	o.Dialer = newDialer(config)
 	return o, nil
 }
 
-// Withheld reports whether err is the server's refusal of a command as such: the user has no permission for it, or the
-// server doesn't know it.
+// Withheld reports whether err is the server's refusal of the command itself: unknown, or not permitted to the user.
 func Withheld(err error) bool {
 	return errors.As(err, new(redis.Error)) &&
 		(strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR "))

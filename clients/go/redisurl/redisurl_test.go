@@ -34,14 +34,14 @@ func TestParse(t *testing.T) {
 		"rediss+cluster://u:p@a/": {kind: cluster, tls: true, addresses: []string{"a:6379"},
 			username: "u", password: "p"},
 	} {
-		got, err := parse(url)
+		got, err := parseURL(url)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\ngot  %+v, %v\nwant %+v", url, got, err, want)
 		}
 	}
 }
 
-// Nothing of a URL that can't be read is shown: any of it may be of a password.
+// Nothing of a malformed URL is shown: any part may be a password's.
 func TestParseRefuses(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                                 "scheme: want redis://",
@@ -87,7 +87,7 @@ func TestParseRefuses(t *testing.T) {
 		"redis+cluster://u:hunter2@a/1":    "path: a Cluster has no databases",
 		"redis+cluster://u:hunter2@a:x,b":  "host 1",
 	} {
-		_, err := parse(url)
+		_, err := parseURL(url)
 		if err == nil || err.Setting != "url" || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", url, err, want)
 			continue

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// dialer returns a function that connects as the client itself would, by TLS if config isn't nil. Its connections keep
-// passwords out of errors; those without TLS also keep why the server closes them.
-func dialer(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+// newDialer returns a function that connects as the client itself would, by TLS if config isn't nil. All connections
+// keep passwords out of errors; connections without TLS also keep the server's reason for closing.
+func newDialer(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	tcp := &net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Minute}
 	if config != nil {
 		secure := &tls.Dialer{NetDialer: tcp, Config: config}
@@ -41,39 +41,39 @@ func dialer(config *tls.Config) func(ctx context.Context, network, address strin
 	}
 }
 
-// refusedConn adds to an error what a server says before it closes a new connection: that it has too many, or is in
-// protected mode. The client takes that for the answer to its HELLO, which it ignores, and reports a broken pipe.
+// refusedConn adds to errors the server's reason for closing a new connection: too many clients, or protected mode. The
+// client mistakes the reason for the answer to HELLO, ignores the text, and reports a broken pipe.
 type refusedConn struct {
 	net.Conn
 	raw     syscall.Conn // of the connection under Conn
-	begun   bool         // something was read; only for Read
+	hasRead bool         // whether Read has returned data; only for Read
 	refusal atomic.Pointer[string]
 }
 
 // SyscallConn implements [syscall.Conn]: the client looks whether an idle connection was closed.
 func (c *refusedConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
 
-// Read keeps a refusal that comes first.
+// Read stores a refusal in the first bytes of the connection.
 func (c *refusedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if !c.begun && n > 0 {
-		c.begun = true
+	if !c.hasRead && n > 0 {
+		c.hasRead = true
 		line, _, _ := bytes.Cut(b[:n], []byte("\r\n"))
 		if bytes.HasPrefix(line, []byte("-ERR max number of clients")) || bytes.HasPrefix(line, []byte("-DENIED")) {
 			text := string(line[1:])
 			c.refusal.Store(&text)
 		}
 	}
-	return n, c.explain(err)
+	return n, c.explainError(err)
 }
 
-// Write names a refusal in its error.
+// Write adds a stored refusal to its error.
 func (c *refusedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	return n, c.explain(err)
+	return n, c.explainError(err)
 }
 
-func (c *refusedConn) explain(err error) error {
+func (c *refusedConn) explainError(err error) error {
 	if text := c.refusal.Load(); err != nil && text != nil {
 		return fmt.Errorf("%s: %w", *text, err)
 	}

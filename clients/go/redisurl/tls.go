@@ -21,7 +21,7 @@ func (s Settings) checkTLS(t *target) (errs []*Error) {
 		return errs
 	}
 	if s.TLSCAFile != "" {
-		if _, err := certificates(s.TLSCAFile); err != nil {
+		if _, err := readCertificates(s.TLSCAFile); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -37,11 +37,11 @@ func (s Settings) checkTLS(t *target) (errs []*Error) {
 	return errs
 }
 
-// tlsConfig verifies servers, each by the host it is reached by unless a name is given.
+// tlsConfig returns the TLS configuration. Servers are verified by host or, if given, by TLSServerName.
 func (s Settings) tlsConfig() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.TLSServerName}
 	if s.TLSCAFile != "" {
-		pool, err := certificates(s.TLSCAFile)
+		pool, err := readCertificates(s.TLSCAFile)
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +56,7 @@ func (s Settings) tlsConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-func certificates(name string) (*x509.CertPool, *Error) {
+func readCertificates(name string) (*x509.CertPool, *Error) {
 	pem, err := os.ReadFile(name)
 	if err != nil {
 		return nil, refuse("tls_ca_file", "%v", err)

@@ -21,23 +21,23 @@ type auditCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Validate checks the patterns; the parser calls it.
+// Validate checks the glob patterns. The parser calls Validate.
 func (cmd *auditCmd) Validate() error { return checkGlobs(cmd.Device, cmd.Author) }
 
 // Run prints the changes.
 func (cmd *auditCmd) Run(c *console) error {
-	since, err := ago(cmd.Since)
+	since, err := parseSince(cmd.Since)
 	if err != nil {
 		return usagef("--since %w", err)
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		if cmd.Follow {
-			return p.FollowAudit(ctx, since, func(change publish.Change) error { return cmd.print(c, change) },
-				func(err error) { fmt.Fprintln(c.stderr, "gatehousectl: tries again:", shownLines(err.Error())) })
+			return p.FollowAudit(ctx, since, func(change publish.Change) error { return cmd.printChange(c, change) },
+				func(err error) { fmt.Fprintln(c.stderr, "gatehousectl: tries again:", printableLines(err.Error())) })
 		}
 		for change, err := range p.Audit(ctx, since) {
 			if err == nil {
-				err = cmd.print(c, change)
+				err = cmd.printChange(c, change)
 			}
 			if err != nil {
 				return err
@@ -47,8 +47,8 @@ func (cmd *auditCmd) Run(c *console) error {
 	})
 }
 
-// ago returns the time that text names: a duration before now, a time, or zero for "".
-func ago(text string) (time.Time, error) {
+// parseSince parses text as a duration before now or as a time. "" is the zero time.
+func parseSince(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -69,16 +69,16 @@ func ago(text string) (time.Time, error) {
 	return t, nil
 }
 
-func (cmd *auditCmd) print(c *console, change publish.Change) error {
-	if !matches(cmd.Device, change.Device) || !matches(cmd.Author, change.Author) {
+func (cmd *auditCmd) printChange(c *console, change publish.Change) error {
+	if !matchesGlob(cmd.Device, change.Device) || !matchesGlob(cmd.Author, change.Author) {
 		return nil
 	}
 	if cmd.JSON {
 		return json.NewEncoder(c.stdout).Encode(change)
 	}
-	what, fields := shown(change.Change), change.Fields
+	what, fields := printable(change.Change), change.Fields
 	switch change.Change {
-	case "revoked", "disabled", "enabled": // which say what became of this field
+	case "revoked", "disabled", "enabled": // the change's name already says "disabled"
 		fields = slices.DeleteFunc(slices.Clone(fields), func(f string) bool { return f == contract.FieldDisabled })
 	case "deleted":
 		if contract.IsInvalidation(change.Device) {
@@ -86,9 +86,9 @@ func (cmd *auditCmd) print(c *console, change publish.Change) error {
 		}
 	}
 	if len(fields) > 0 {
-		what += " " + shown(strings.Join(fields, ","))
+		what += " " + printable(strings.Join(fields, ","))
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", timestamp(change.Time.UnixMilli()),
-		shown(change.Device), change.Version, what, orNone(shown(change.Author)))
+	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", formatTimestamp(change.Time.UnixMilli()),
+		printable(change.Device), change.Version, what, orNone(printable(change.Author)))
 	return err
 }

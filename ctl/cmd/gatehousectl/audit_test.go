@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// TestAuditCommand changes devices and tells who did it.
+// TestAuditCommand changes devices, and finds author and change in the audit.
 func TestAuditCommand(t *testing.T) {
 	s := newShell(t)
 	s.env["GATEHOUSE_REDIS_SHARDS"] = "3"
@@ -67,7 +67,7 @@ func TestAuditCommand(t *testing.T) {
 	s.fails(2, "is 3, this program is set to 2", "", "audit")
 }
 
-// TestAuditOfTheFuture: entries with ids that are no times of this world don't end the list.
+// TestAuditOfTheFuture: entries with ids beyond all valid times don't end the list.
 func TestAuditOfTheFuture(t *testing.T) {
 	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": redistest.Start(t)}}
 	client, err := redisurl.Connect(s.env["GATEHOUSE_REDIS"])

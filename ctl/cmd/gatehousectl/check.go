@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
-// maxConfig bounds a configuration file in bytes; generated ones can be large.
+// maxConfig bounds a configuration file, in bytes. Generated files can be large.
 const maxConfig = 64 << 20
 
 type checkCmd struct {
@@ -24,38 +24,38 @@ type checkCmd struct {
 	jsonFlag `embed:""`
 }
 
-// checked is a report, with changes if rules were compared.
-type checked struct {
+// checkResult is a report, with changes if rules were compared.
+type checkResult struct {
 	findings.Report
 	Changes *[]rehearse.Change `json:"changes,omitempty"`
 }
 
-// Run analyses the file; it needs no Redis.
+// Run analyses the file, without Redis.
 func (cmd *checkCmd) Run(c *console) error {
-	file, err := c.read(cmd.File, maxConfig, "a configuration")
+	file, err := c.readInput(cmd.File, maxConfig, "a configuration")
 	if err != nil {
 		return err
 	}
 	var given []byte
 	if cmd.Rules != "" && nginxconfig.Is(file) {
-		if given, err = c.read(cmd.Rules, maxConfig, "rules"); err != nil {
+		if given, err = c.readInput(cmd.Rules, maxConfig, "rules"); err != nil {
 			return err
 		}
 	}
-	report, err := cmd.analyze(file, given)
+	report, err := cmd.analyzeFile(file, given)
 	if err != nil {
 		return err
 	}
 	var changes []rehearse.Change
-	out := checked{Report: report}
+	out := checkResult{Report: report}
 	if cmd.Against != "" {
-		if changes, err = cmd.compare(c, file, given); err != nil && report.CountErrors() == 0 {
-			return err // otherwise a finding tells it
+		if changes, err = cmd.compareRules(c, file, given); err != nil && report.CountErrors() == 0 {
+			return err // with errors in the report, a finding has the reason
 		}
 		out.Changes = &changes
 	}
 	if cmd.JSON {
-		if err := cmd.print(c, &out); err != nil {
+		if err := cmd.printReport(c, &out); err != nil {
 			return err
 		}
 	} else {
@@ -80,7 +80,7 @@ func (cmd *checkCmd) Run(c *console) error {
 		return usagef("%s: errors found: %d", cmd.File, n)
 	}
 	if rehearse.Weakened(changes) {
-		return weakened(cmd.File, cmd.Against)
+		return weakenedError(cmd.File, cmd.Against)
 	}
 	if !cmd.JSON {
 		fmt.Fprintf(c.stdout, "%s: ok, %d rules\n", cmd.File, report.Rules)
@@ -88,7 +88,7 @@ func (cmd *checkCmd) Run(c *console) error {
 	return nil
 }
 
-func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
+func (cmd *checkCmd) analyzeFile(file, rules []byte) (findings.Report, error) {
 	if nginxconfig.Is(file) {
 		return nginxconfig.Analyze(cmd.File, file, cmd.Rules, rules), nil
 	}
@@ -105,12 +105,12 @@ func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
 	return envoyconfig.Analyze(cmd.File, file), nil
 }
 
-// compare compares the rules of the file, or those that were given, with those of --against.
-func (cmd *checkCmd) compare(c *console, file, given []byte) ([]rehearse.Change, error) {
+// compareRules compares the given rules, or else the file's own rules, with the rules of --against.
+func (cmd *checkCmd) compareRules(c *console, file, given []byte) ([]rehearse.Change, error) {
 	if cmd.Against == "-" && (cmd.File == "-" || cmd.Rules == "-") {
 		return nil, usagef("--against: standard input is also another file")
 	}
-	old, err := c.rules(cmd.Against, cmd.Listener)
+	old, err := c.readRules(cmd.Against, cmd.Listener)
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +125,9 @@ func (cmd *checkCmd) compare(c *console, file, given []byte) ([]rehearse.Change,
 	return rehearse.Compare(old, rules), nil
 }
 
-func (cmd *checkCmd) print(c *console, report *checked) error {
+func (cmd *checkCmd) printReport(c *console, report *checkResult) error {
 	if report.Findings == nil {
-		report.Findings = []findings.Finding{} // a list, also an empty one
+		report.Findings = []findings.Finding{} // JSON [], not null
 	}
 	if report.Changes != nil && *report.Changes == nil {
 		*report.Changes = []rehearse.Change{}

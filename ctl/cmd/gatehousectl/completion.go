@@ -9,8 +9,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// completeCommand is what the scripts run; its arguments are the words of the command line up to the cursor. It prints
-// one candidate a line, a tab and its description, or one of the lines below. It is no command of the grammar.
+// completeCommand is a hidden command that the completion scripts run with the words of the command line up to the
+// cursor. Each line of output is a candidate, a tab and the candidate's description, or a constant from below.
 const completeCommand = "__complete"
 
 const (
@@ -19,7 +19,7 @@ const (
 )
 
 var completions = map[string]string{
-	// bash splits words also at = and :, see rejoin.
+	// bash also splits words at = and :, see rejoinWords.
 	"bash": `# bash completion of gatehousectl
 _gatehousectl() {
   local line
@@ -89,22 +89,22 @@ func (cmd *completionCmd) Run(c *console) error {
 	return err
 }
 
-// complete prints what can follow: words are those before the cursor, the last one may be empty.
-func complete(w io.Writer, app *kong.Node, words []string) {
-	words = rejoin(words)
+// printCompletions prints the candidates for the last of words. words end at the cursor; the last word may be empty.
+func printCompletions(w io.Writer, app *kong.Node, words []string) {
+	words = rejoinWords(words)
 	if len(words) == 0 {
 		words = []string{""}
 	}
 	last := len(words) - 1
 	node, flags := app, slices.Clone(app.Flags)
 	arguments := 0
-	var open *kong.Flag // whose value is the next word
+	var open *kong.Flag // the next word is the flag's value
 	for _, word := range words[:last] {
 		switch name, _, whole := strings.Cut(strings.TrimPrefix(word, "--"), "="); {
 		case open != nil:
 			open = nil
 		case strings.HasPrefix(word, "--"):
-			if flag := find(flags, name); flag != nil && !whole && !flag.IsBool() {
+			if flag := findFlag(flags, name); flag != nil && !whole && !flag.IsBool() {
 				open = flag
 			}
 		case strings.HasPrefix(word, "-") && word != "-":
@@ -125,19 +125,19 @@ func complete(w io.Writer, app *kong.Node, words []string) {
 	case open != nil:
 		completeValue(w, open.Value, open.PlaceHolder, word)
 	case strings.HasPrefix(word, "--") && whole:
-		if flag := find(flags, name); flag != nil {
+		if flag := findFlag(flags, name); flag != nil {
 			completeValue(w, flag.Value, flag.PlaceHolder, value)
 		}
 	case strings.HasPrefix(word, "-"):
 		for _, flag := range flags {
-			candidate(w, "--"+flag.Name, flag.Help, word)
+			printCandidate(w, "--"+flag.Name, flag.Help, word)
 			if flag.Tag.Negatable != "" {
-				candidate(w, "--no-"+flag.Name, flag.Help, word)
+				printCandidate(w, "--no-"+flag.Name, flag.Help, word)
 			}
 		}
 	case len(node.Children) > 0:
 		for _, child := range node.Children {
-			candidate(w, child.Name, child.Help, word)
+			printCandidate(w, child.Name, child.Help, word)
 		}
 	case len(node.Positional) > 0:
 		argument := node.Positional[min(arguments, len(node.Positional)-1)]
@@ -147,7 +147,7 @@ func complete(w io.Writer, app *kong.Node, words []string) {
 	}
 }
 
-func find(flags []*kong.Flag, name string) *kong.Flag {
+func findFlag(flags []*kong.Flag, name string) *kong.Flag {
 	for _, flag := range flags {
 		if flag.Name == name {
 			return flag
@@ -156,12 +156,12 @@ func find(flags []*kong.Flag, name string) *kong.Flag {
 	return nil
 }
 
-// completeValue prints the values of an enum, or that a file is wanted, which the placeholder says.
+// completeValue prints the values of an enum. For placeholders FILE and DIR, the shell completes paths.
 func completeValue(w io.Writer, v *kong.Value, placeholder, word string) {
 	switch {
 	case v.Enum != "":
 		for _, value := range v.EnumSlice() {
-			candidate(w, value, "", word)
+			printCandidate(w, value, "", word)
 		}
 	case placeholder == "FILE":
 		fmt.Fprintln(w, completeFiles)
@@ -170,19 +170,19 @@ func completeValue(w io.Writer, v *kong.Value, placeholder, word string) {
 	}
 }
 
-// candidate prints text if it begins with word.
-func candidate(w io.Writer, text, help, word string) {
+// printCandidate prints text if text begins with word.
+func printCandidate(w io.Writer, text, help, word string) {
 	if strings.HasPrefix(text, word) {
 		help, _, _ = strings.Cut(help, ". ")
 		fmt.Fprintf(w, "%s\t%s\n", text, strings.TrimSuffix(help, "."))
 	}
 }
 
-// rejoin joins what bash has split: it takes = and : for words. The value of --flag=value stays a word, as after a
-// blank, since bash replaces only that.
-func rejoin(words []string) []string {
+// rejoinWords joins words that bash has split at = and :. The value of --flag=value stays a word of its own, because
+// bash replaces only the value.
+func rejoinWords(words []string) []string {
 	var out []string
-	joined := false // the next word belongs to the last one
+	joined := false // the next word continues the last word
 	for i, word := range words {
 		separator := i > 0 && word != "" && strings.Trim(word, "=:") == ""
 		before := len(out) - 1

@@ -41,7 +41,7 @@ func command(dir, name string, args ...string) *exec.Cmd {
 	return c
 }
 
-// TestComplete: words are those of zsh and fish, and those of bash, which splits also at = and :.
+// TestComplete: words as zsh and fish pass them, and as bash does, which also splits at = and :.
 func TestComplete(t *testing.T) {
 	m := grammar(t)
 	for line, want := range map[string]string{
@@ -76,7 +76,7 @@ func TestComplete(t *testing.T) {
 		"put /a --ttl ":                            "",
 	} {
 		var out bytes.Buffer
-		complete(&out, m.Model.Node, strings.Split(line, " "))
+		printCompletions(&out, m.Model.Node, strings.Split(line, " "))
 		var got []string
 		for candidate := range strings.Lines(out.String()) {
 			candidate, _, _ = strings.Cut(strings.TrimSpace(candidate), "\t")
@@ -108,7 +108,7 @@ func TestCompletion(t *testing.T) {
 	for _, test := range completing {
 		lines = append(lines, "gatehousectl "+test.line)
 	}
-	// What each shell prints for the lines: after each one "<end>".
+	// Each shell's output for the lines, each followed by "<end>".
 	shells := map[string]func(t *testing.T, dir string) (out string, err error){
 		"bash": func(_ *testing.T, dir string) (string, error) {
 			// COMP_WORDS as readline splits: also at = and :, which are words.
@@ -131,7 +131,7 @@ func TestCompletion(t *testing.T) {
 			return string(out), err
 		},
 		"zsh": func(t *testing.T, dir string) (string, error) {
-			// An interactive zsh, in which compadd, to which all completion leads, also prints what it adds.
+			// An interactive zsh with a compadd that prints candidates. All completion ends in compadd.
 			const rc = `PS1= PS2=; autoload -Uz compinit; compinit -u -D
 				source <(gatehousectl completion zsh)
 				compadd() {
@@ -206,7 +206,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestFilesAreCompleted: a flag or argument that is a file says so by its placeholder, which completion goes by.
+// TestFilesAreCompleted: completion goes by placeholders, so flags and arguments for files have a file's placeholder.
 func TestFilesAreCompleted(t *testing.T) {
 	for _, node := range grammar(t).everything() {
 		for _, flag := range node.Flags {
@@ -223,7 +223,7 @@ func TestFilesAreCompleted(t *testing.T) {
 	}
 }
 
-// TestMan: the page is well-formed for both of the programs that show it, and has all commands, flags and exit codes.
+// TestMan: the page is well-formed for man and mandoc, and has all commands, flags and exit codes.
 func TestMan(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	page := newShell(t).ok("", "man")
@@ -268,7 +268,7 @@ func TestMan(t *testing.T) {
 // TestRoff: nothing in a text is a request or an escape.
 func TestRoff(t *testing.T) {
 	for text, want := range map[string]string{`a\b`: `a\eb`, "--c": `\-\-c`, ".d": `\&.d`, "'e": `\&'e`, "f\ng": "f g"} {
-		if got := roff(text); got != want {
+		if got := escapeRoff(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

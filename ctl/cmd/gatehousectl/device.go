@@ -27,11 +27,11 @@ type secretFlags struct {
 	jsonFlag   `embed:""`
 }
 
-// writtenDevice is what commands that write a device tell.
+// writtenDevice is the output of commands that write a device.
 type writtenDevice struct {
 	ID      string `json:"id"`
 	Version uint64 `json:"version"`
-	Secret  string `json:"secret,omitempty"`  // a generated one
+	Secret  string `json:"secret,omitempty"`  // if generated
 	APIKey  string `json:"api_key,omitempty"` // in place of Secret, with --api-key
 }
 
@@ -40,12 +40,12 @@ type pepperFlag struct {
 	PepperFile string `placeholder:"FILE" help:"Store generated secrets as gh1 by this pepper of the sidecars, not by bcrypt."`
 }
 
-// pepper returns the pepper, nil without one.
-func (f *pepperFlag) pepper(c *console) (*contract.Pepper, error) {
+// readPepper returns the pepper, or nil without the flag.
+func (f *pepperFlag) readPepper(c *console) (*contract.Pepper, error) {
 	if f.PepperFile == "" {
 		return nil, nil
 	}
-	content, err := c.read(f.PepperFile, contract.MaxPepper, "a pepper")
+	content, err := c.readInput(f.PepperFile, contract.MaxPepper, "a pepper")
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,8 @@ func (f *pepperFlag) pepper(c *console) (*contract.Pepper, error) {
 	return &pepper, nil
 }
 
-// read returns the secret.
-func (f *secretFlags) read(c *console) (string, error) {
+// readSecret returns the secret.
+func (f *secretFlags) readSecret(c *console) (string, error) {
 	if f.Cost < contract.MinCost || f.Cost > contract.MaxCost {
 		return "", usagef("--cost %d: is out of %d to %d", f.Cost, contract.MinCost, contract.MaxCost)
 	}
@@ -67,8 +67,8 @@ func (f *secretFlags) read(c *console) (string, error) {
 	if f.APIKey {
 		return "", usagef("--api-key: needs --generate: only a generated secret has an API key")
 	}
-	const maxFile = 4096 // up to here a secret is refused with its own size
-	secret, err := c.read(f.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
+	const maxFile = 4096 // errors about larger secrets, up to this size, state the secret's size
+	secret, err := c.readInput(f.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
 	if err != nil {
 		return "", err
 	}
@@ -81,18 +81,18 @@ func (f *secretFlags) read(c *console) (string, error) {
 	return string(secret), nil
 }
 
-// write writes the device's record with the secret, and prints what it wrote.
-func (f *secretFlags) write(c *console, id string,
+// writeRecord calls write with the secret and the pepper, and prints the id, the version and a generated secret.
+func (f *secretFlags) writeRecord(c *console, id string,
 	write func(context.Context, *publish.Publisher, string, *contract.Pepper) (publish.Receipt, error)) error {
-	pepper, err := f.pepper(c)
+	pepper, err := f.readPepper(c)
 	if err != nil {
 		return err
 	}
-	secret, err := f.read(c)
+	secret, err := f.readSecret(c)
 	if err != nil {
 		return err
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		receipt, err := write(ctx, p, secret, pepper)
 		if err != nil {
 			return err
@@ -105,7 +105,7 @@ func (f *secretFlags) write(c *console, id string,
 			wrote.Secret = secret
 		}
 		if f.JSON || !f.Generate {
-			return f.told(c, wrote, "%s: version %d\n", id, receipt.Version)
+			return f.printResult(c, wrote, "%s: version %d\n", id, receipt.Version)
 		}
 		fmt.Fprintln(c.stdout, wrote.Secret+wrote.APIKey)
 		fmt.Fprintf(c.stderr, "%s: version %d\n", id, receipt.Version)
@@ -124,7 +124,7 @@ type devicePutCmd struct {
 
 // Run registers the device.
 func (cmd *devicePutCmd) Run(c *console) error {
-	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
+	return cmd.writeRecord(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
 		pepper *contract.Pepper) (publish.Receipt, error) {
 		return p.PutDevice(ctx, publish.Device{ID: cmd.ID, Secret: secret, Permissions: cmd.Permissions,
 			NotAfter: cmd.NotAfter, Labels: cmd.Labels, Cost: cmd.Cost, Pepper: pepper})
@@ -146,7 +146,7 @@ type deviceRotateCmd struct {
 
 // Run gives the device a new secret.
 func (cmd *deviceRotateCmd) Run(c *console) error {
-	return cmd.write(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
+	return cmd.writeRecord(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
 		pepper *contract.Pepper) (publish.Receipt, error) {
 		return p.RotateDevice(ctx, publish.Rotation{ID: cmd.ID, Secret: secret, Overlap: cmd.Overlap,
 			Version: uint64(cmd.IfVersion), Cost: cmd.Cost, Pepper: pepper})
@@ -168,7 +168,7 @@ type deviceSetCmd struct {
 	jsonFlag  `embed:""`
 }
 
-// Run changes what the flags name, and keeps the secret.
+// Run changes the fields that the flags name, and keeps the secret.
 func (cmd *deviceSetCmd) Run(c *console) error {
 	var notAfter time.Time
 	if cmd.NotAfter != "" && cmd.NotAfter != "never" {
@@ -181,7 +181,7 @@ func (cmd *deviceSetCmd) Run(c *console) error {
 		cmd.NotAfter == "" && cmd.Disabled == nil && !cmd.EndOverlap {
 		return usagef("device set: give what to change, such as --add NAME")
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		receipt, err := p.ChangeDevice(ctx, cmd.ID, uint64(cmd.IfVersion), func(d *contract.Credential) error {
 			if cmd.Permissions != nil {
 				d.Permissions = slices.Clone(*cmd.Permissions)
@@ -215,7 +215,7 @@ func (cmd *deviceSetCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: version %d\n", cmd.ID,
+		return cmd.printResult(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: version %d\n", cmd.ID,
 			receipt.Version)
 	})
 }
@@ -229,12 +229,12 @@ type deviceDeleteCmd struct {
 
 // Run deletes the device.
 func (cmd *deviceDeleteCmd) Run(c *console) error {
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		receipt, err := p.DeleteDevice(ctx, cmd.ID, cmd.Force)
 		if err != nil {
 			return err
 		}
-		return cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.ID,
+		return cmd.printResult(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.ID,
 			receipt.Version)
 	})
 }
@@ -260,14 +260,15 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 		return usagef("device revoke: --replicas %d: want 0 or more", cmd.Replicas)
 	}
 	c.redis.oneConnection = cmd.Replicas > 0
-	return c.connectBoth(func(ctx context.Context, client redis.UniversalClient, p *publish.Publisher) error {
+	return c.withClientAndPublisher(func(ctx context.Context, client redis.UniversalClient, p *publish.Publisher) error {
 		confirm := confirmReplicas(ctx, client, c.redis.keyspace(client), cmd.Replicas)
 		if cmd.All {
 			count, err := p.RevokeAll(ctx)
 			if err != nil {
 				return err
 			}
-			return errors.Join(cmd.told(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count), confirm(""))
+			return errors.Join(cmd.printResult(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count),
+				confirm(""))
 		}
 		revoke := p.RevokeDevice
 		if cmd.Force {
@@ -280,8 +281,8 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(cmd.told(c, writtenDevice{ID: cmd.ID, Version: receipt.Version}, "%s: revoked, version %d\n",
-			cmd.ID, receipt.Version), confirm(cmd.ID))
+		return errors.Join(cmd.printResult(c, writtenDevice{ID: cmd.ID, Version: receipt.Version},
+			"%s: revoked, version %d\n", cmd.ID, receipt.Version), confirm(cmd.ID))
 	})
 }
 
@@ -305,14 +306,14 @@ func (cmd *deviceInvalidateCmd) Run(c *console) error {
 	if given != 1 || cmd.Label != "" && !pair {
 		return usagef("device invalidate: give a device's id, --all or --label NAME=VALUE")
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) (err error) {
-		what, told := cmd.ID, map[string]any{"id": cmd.ID}
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) (err error) {
+		what, output := cmd.ID, map[string]any{"id": cmd.ID}
 		switch {
 		case cmd.All:
-			what, told = "all devices", map[string]any{"all": true}
+			what, output = "all devices", map[string]any{"all": true}
 			_, err = p.InvalidateAll(ctx)
 		case pair:
-			what, told = "devices with "+cmd.Label, map[string]any{"label": cmd.Label}
+			what, output = "devices with "+cmd.Label, map[string]any{"label": cmd.Label}
 			_, err = p.InvalidateLabel(ctx, name, value)
 		default:
 			_, err = p.InvalidateDevice(ctx, cmd.ID)
@@ -320,6 +321,6 @@ func (cmd *deviceInvalidateCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return cmd.told(c, told, "%s: invalidated\n", what)
+		return cmd.printResult(c, output, "%s: invalidated\n", what)
 	})
 }

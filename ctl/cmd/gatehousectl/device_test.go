@@ -208,7 +208,7 @@ func TestDevicePepper(t *testing.T) {
 	}
 }
 
-// TestSeen tells which devices authenticated when, as sidecars write it.
+// TestSeen lists devices by the sidecars' records of authentications.
 func TestSeen(t *testing.T) {
 	s := newShell(t)
 	for _, id := range []string{"here", "away", "never", "old", "both", "moved"} {

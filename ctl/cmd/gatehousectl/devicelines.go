@@ -27,7 +27,7 @@ const maxDeviceLine = 64 << 10
 // deviceColumns are the columns of a CSV of devices.
 var deviceColumns = []string{"id", "secret", "hash", "permissions", "labels", "not_after"}
 
-// otherColumns are what other programs call these columns, without underscores.
+// otherColumns maps deviceColumns to the names in other programs' files, without underscores.
 var otherColumns = map[string][]string{
 	"id":          {"ids", "device", "deviceid", "user", "userid", "username", "clientid", "name", "login"},
 	"secret":      {"secrets", "password", "pass", "token", "key"},
@@ -37,28 +37,28 @@ var otherColumns = map[string][]string{
 	"not_after":   {"notafter", "expires", "expiresat", "expiry", "expiration", "validuntil", "end"},
 }
 
-// deviceLine is a device as JSON. What an export tells besides is ignored.
+// deviceLine is a device as JSON. Other fields of an export are ignored.
 type deviceLine struct {
 	deviceView
 	Secret string `json:"secret"`
 	Hash   string `json:"hash"`
 }
 
-// deviceLines reads devices, one a line, in memory that doesn't depend on the input.
+// deviceLines reads devices line by line. Memory is bounded, whatever the input.
 type deviceLines struct {
 	in      *bufio.Reader
-	columns []string // of a CSV, "" for those without a name; nil for JSON lines
+	columns []string // of a CSV, "" for unnamed columns; nil for JSON lines
 	comma   byte     // between the fields of a CSV
 	line    int      // the number of the last record's first line
-	lines   int      // read so far
-	first   []byte   // a line that is read again
+	lines   int      // number of lines read
+	first   []byte   // a line to read again
 	width   int64    // bytes of the input for each of in, roughly
-	bytes   int64    // of the input that were read so far
+	bytes   int64    // bytes of the input read
 	now     time.Time
 }
 
-// newDeviceLines reads the first line of a CSV. JSON lines begin with a brace. A file of "id:hash", as htpasswd and
-// mosquitto_passwd write, has no such line.
+// newDeviceLines detects the format: JSON lines begin with a brace; a CSV begins with the names of its columns; lines
+// "id:hash", as htpasswd and mosquitto_passwd write, have no header line.
 func newDeviceLines(r io.Reader) (*deviceLines, error) {
 	l := &deviceLines{in: bufio.NewReaderSize(r, maxDeviceLine), width: 1, now: time.Now()}
 	switch mark, _ := l.in.Peek(4); {
@@ -72,12 +72,12 @@ func newDeviceLines(r io.Reader) (*deviceLines, error) {
 	case bytes.IndexByte(mark, 0) >= 0:
 		return nil, errors.New("is not text, or UTF-16 without a byte order mark: save it as UTF-8")
 	}
-	line, err := l.firstLine()
+	line, err := l.readFirstLine()
 	if errors.Is(err, io.EOF) {
 		err = errors.New("is empty")
 	}
 	if err == nil && line != nil {
-		err = l.header(line)
+		err = l.parseHeader(line)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("line %d: %w: want JSON lines, or a CSV whose first line has names of %s", max(l.line, 1),
@@ -86,10 +86,10 @@ func newDeviceLines(r io.Reader) (*deviceLines, error) {
 	return l, nil
 }
 
-// firstLine returns the line with the names of a CSV's columns, nil if there is none.
-func (l *deviceLines) firstLine() ([]byte, error) {
+// readFirstLine returns the header line of a CSV, or nil if the file has no header.
+func (l *deviceLines) readFirstLine() ([]byte, error) {
 	for {
-		line, err := l.read()
+		line, err := l.readRecord()
 		text := strings.TrimRight(string(line), "\r\n")
 		_, rest, colon := strings.Cut(text, ":")
 		separator, excel := strings.CutPrefix(text, "sep=")
@@ -113,8 +113,8 @@ func (l *deviceLines) firstLine() ([]byte, error) {
 	}
 }
 
-// header reads the names of the columns, in any case. The separator is the one that gives the most of them.
-func (l *deviceLines) header(line []byte) error {
+// parseHeader reads the names of the columns, in any case. The separator that gives the most known columns wins.
+func (l *deviceLines) parseHeader(line []byte) error {
 	commas := []byte(",;\t|")
 	if l.comma != 0 {
 		commas = []byte{l.comma}
@@ -122,7 +122,7 @@ func (l *deviceLines) header(line []byte) error {
 	most := -1
 	var failed error
 	for _, comma := range commas {
-		columns, err := fields(line, comma)
+		columns, err := splitFields(line, comma)
 		known := 0
 		for i, name := range columns {
 			name = strings.NewReplacer(" ", "_", "-", "_").Replace(strings.ToLower(strings.TrimSpace(name)))
@@ -169,25 +169,25 @@ func checkColumns(columns []string) error {
 	return nil
 }
 
-// errLine marks an error of one line only.
+// errLine marks an error of a single line. Later lines can be read.
 var errLine = errors.New("line")
 
 type lineError struct{ error }
 
 func (lineError) Is(target error) bool { return target == errLine }
 
-// next returns the next device; it may have neither a secret nor a hash. Its errors are [io.EOF], an errLine, or an
-// error of the file.
-func (l *deviceLines) next() (publish.Device, error) {
+// nextDevice returns the next device, maybe without secret and hash. Errors: [io.EOF], errLine, or an error of the
+// file.
+func (l *deviceLines) nextDevice() (publish.Device, error) {
 	for {
-		line, err := l.read()
+		line, err := l.readRecord()
 		if err != nil {
 			return publish.Device{}, err
 		}
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		d, err := l.parse(line)
+		d, err := l.parseDevice(line)
 		if errors.Is(err, errEmpty) {
 			continue
 		}
@@ -198,12 +198,12 @@ func (l *deviceLines) next() (publish.Device, error) {
 	}
 }
 
-// errQuote is the error of a quote that isn't closed in its line.
+// errQuote is the error of a quote that isn't closed at the line's end.
 var errQuote = errors.New("a quoted field has a line end: no value of a device has one; is a quote missing?")
 
-// read returns a line, or the lines of a CSV's record, if a quoted field has line ends, with errQuote: otherwise what
-// is quoted would be devices. It is valid until the next call.
-func (l *deviceLines) read() ([]byte, error) {
+// readRecord returns the next line, valid until the next call. If a quoted field spans several lines, readRecord skips
+// all of them and returns errQuote: the quoted lines would otherwise be read as devices.
+func (l *deviceLines) readRecord() ([]byte, error) {
 	if line := l.first; line != nil {
 		l.first = nil
 		return line, nil
@@ -227,8 +227,8 @@ func (l *deviceLines) read() ([]byte, error) {
 	return nil, fmt.Errorf("line %d: a quote is not closed: nothing behind it was read", l.line)
 }
 
-// endsInQuote reports whether the last field of a CSV's record begins with a quote that isn't closed in this line;
-// quoted, whether the lines before end so. Each line is looked at once: a record may have thousands.
+// endsInQuote reports whether line ends inside a quoted field. quoted: whether the line before ended inside a quoted
+// field. Each line is scanned once, since a record may have thousands of lines.
 func endsInQuote(line []byte, comma byte, quoted bool) bool {
 	begins := !quoted
 	for i := 0; i < len(line); i++ {
@@ -245,7 +245,7 @@ func endsInQuote(line []byte, comma byte, quoted bool) bool {
 	return quoted
 }
 
-// readLine returns a line, which is valid until the next call.
+// readLine returns the next line, valid until the next call.
 func (l *deviceLines) readLine() ([]byte, error) {
 	line, err := l.in.ReadSlice('\n')
 	l.bytes += l.width * int64(len(line))
@@ -266,8 +266,8 @@ func (l *deviceLines) readLine() ([]byte, error) {
 	return line, nil
 }
 
-// parse parses a line. Its errors quote no secret and no hash.
-func (l *deviceLines) parse(line []byte) (publish.Device, error) {
+// parseDevice parses a line. Errors quote no secret and no hash.
+func (l *deviceLines) parseDevice(line []byte) (publish.Device, error) {
 	if !utf8.Valid(line) {
 		return publish.Device{}, errors.New("is not UTF-8: save the file as UTF-8")
 	}
@@ -281,7 +281,7 @@ func (l *deviceLines) parse(line []byte) (publish.Device, error) {
 	if err != nil {
 		return publish.Device{}, err
 	}
-	out, err := d.device()
+	out, err := d.toDevice()
 	if err == nil && d.State == "" && !out.NotAfter.IsZero() && !out.NotAfter.After(l.now) {
 		err = fmt.Errorf("not_after: %s is in the past: correct it, or remove the line", d.NotAfter)
 	}
@@ -290,30 +290,30 @@ func (l *deviceLines) parse(line []byte) (publish.Device, error) {
 
 func (d *deviceLine) parseJSON(line []byte) error {
 	if err := strictjson.Decode(bytes.NewReader(line), d); err != nil {
-		return fmt.Errorf("%.200s", err) // it quotes what it read
+		return fmt.Errorf("%.200s", err) // the JSON error quotes its input
 	}
 	return nil
 }
 
-// fields returns the fields of a line of a CSV; none can contain a line end.
-func fields(line []byte, comma byte) ([]string, error) {
+// splitFields returns the fields of a line of a CSV; none can contain a line end.
+func splitFields(line []byte, comma byte) ([]string, error) {
 	lines := csv.NewReader(bytes.NewReader(line))
 	lines.Comma = rune(comma)
 	record, err := lines.Read()
 	if parse, ok := errors.AsType[*csv.ParseError](err); ok {
-		err = parse.Err // its line is not ours
+		err = parse.Err // without csv's own line number
 	}
 	return record, err
 }
 
-// errEmpty is the error of a record whose fields are all empty, as spreadsheets write them.
+// errEmpty is the error of a record with empty fields only. Spreadsheets write such records.
 var errEmpty = errors.New("is empty")
 
-// damaged is what spreadsheets make of an id or a secret: a number that is rounded, and the error of a formula.
-var damaged = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?E[+-]?[0-9]+$|^#(NAME\?|REF!|VALUE!|NUM!|DIV/0!|N/A|NULL!)$`)
+// damagedValue matches an id or a secret that a spreadsheet has damaged: a rounded number, or a formula's error.
+var damagedValue = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?E[+-]?[0-9]+$|^#(NAME\?|REF!|VALUE!|NUM!|DIV/0!|N/A|NULL!)$`)
 
 func (d *deviceLine) parseCSV(l *deviceLines, line []byte) error {
-	values, err := fields(line, l.comma)
+	values, err := splitFields(line, l.comma)
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func (d *deviceLine) parseCSV(l *deviceLines, line []byte) error {
 		if i < len(l.columns) {
 			column = l.columns[i]
 		}
-		if damaged.MatchString(value) {
+		if damagedValue.MatchString(value) {
 			return fmt.Errorf("%s: a spreadsheet made a rounded number or an error of the value: make text the column's "+
 				"format, and enter the values again", cmp.Or(column, "a field"))
 		}
@@ -360,8 +360,8 @@ func (d *deviceLine) parseCSV(l *deviceLines, line []byte) error {
 	return nil
 }
 
-// device returns d as it is written.
-func (d *deviceLine) device() (publish.Device, error) {
+// toDevice converts d for the publisher. Hashes of other programs are translated.
+func (d *deviceLine) toDevice() (publish.Device, error) {
 	out := publish.Device{ID: d.ID, Secret: d.Secret, Hashes: d.Hashes, Permissions: d.Permissions, Labels: d.Labels}
 	if d.Hash != "" {
 		out.Hashes = append(out.Hashes, d.Hash)
@@ -396,7 +396,7 @@ func (d *deviceLine) device() (publish.Device, error) {
 	return out, nil
 }
 
-// parseEnd parses a time of RFC 3339, also as databases write them, with a blank for the T; a date is its begin in
+// parseEnd parses a time of RFC 3339, or a database's form with a blank for the T. A date means its first moment in
 // UTC.
 func parseEnd(text string) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05-07", time.DateOnly} {

@@ -17,7 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// deviceView is a device as commands print it.
+// deviceView is the printed form of a device.
 type deviceView struct {
 	ID string `json:"id"`
 	// State is "enabled", "revoked", "disabled", "expired" or "corrupt".
@@ -31,17 +31,17 @@ type deviceView struct {
 	Schemes []string `json:"schemes"`
 	// OldUntil is when all secrets but the newest end.
 	OldUntil string `json:"old_until,omitempty"`
-	// LastSeen is the last authentication, OldSecretSeen the last one with an old secret, if sidecars wrote them.
+	// LastSeen is the last authentication, OldSecretSeen the last authentication with an old secret. Sidecars write both.
 	LastSeen      string `json:"last_seen,omitempty"`
 	OldSecretSeen string `json:"old_secret_seen,omitempty"`
-	// Failed is only for one device.
+	// Failed is empty in lists and exports.
 	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
 	// Hashes is only in an export.
 	Hashes []string `json:"hashes,omitempty"`
 }
 
-// view returns c without its hashes; damage is why it can't be read.
-func view(c contract.Credential, damage error) deviceView {
+// newDeviceView returns the view of c without hashes. damage: why the record can't be read, or nil.
+func newDeviceView(c contract.Credential, damage error) deviceView {
 	now := time.Now().UnixMilli()
 	d := deviceView{ID: c.ID, State: "enabled", Version: c.Version,
 		Permissions: append([]string{}, c.Permissions...), Labels: maps.Clone(c.Labels), Schemes: []string{}}
@@ -49,17 +49,17 @@ func view(c contract.Credential, damage error) deviceView {
 		d.Labels = map[string]string{}
 	}
 	for _, hash := range c.Hashes {
-		h, _ := contract.ParseHash(hash) // contract.ParseCredential has checked it
+		h, _ := contract.ParseHash(hash) // contract.ParseCredential has checked the hash
 		d.Schemes = append(d.Schemes, h.String())
 	}
 	if c.PublishedMS != 0 {
-		d.Published = timestamp(c.PublishedMS)
+		d.Published = formatTimestamp(c.PublishedMS)
 	}
 	if c.NotAfterMS != 0 {
-		d.NotAfter = timestamp(c.NotAfterMS)
+		d.NotAfter = formatTimestamp(c.NotAfterMS)
 	}
 	if c.OldUntilMS != 0 {
-		d.OldUntil = timestamp(c.OldUntilMS)
+		d.OldUntil = formatTimestamp(c.OldUntilMS)
 	}
 	switch {
 	case damage != nil:
@@ -80,17 +80,17 @@ type deviceGetCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run prints the device's record without its hashes.
+// Run prints the device's record without the hashes.
 func (cmd *deviceGetCmd) Run(c *console) error {
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		device, err := p.GetDevice(ctx, cmd.ID)
 		if err != nil {
 			return err
 		}
-		d := view(device, nil)
+		d := newDeviceView(device, nil)
 		seen, err := p.LastSeen(ctx, cmd.ID)
 		if err == nil {
-			d.see(seen[0])
+			d.setLastSeen(seen[0])
 			d.Failed, err = p.FailedAttempts(ctx, cmd.ID)
 		}
 		if err != nil && !redis.IsPermissionError(err) {
@@ -99,7 +99,7 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		if cmd.JSON {
 			return c.printJSON(d)
 		}
-		w := c.table()
+		w := c.newTable()
 		fmt.Fprintf(w, "id:\t%s\nstate:\t%s\nversion:\t%d\npublished:\t%s\nnot-after:\t%s\npermissions:\t%s\n"+
 			"labels:\t%s\n", d.ID, d.State, d.Version, d.Published, orNone(d.NotAfter),
 			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
@@ -125,19 +125,19 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		}
 		fmt.Fprintf(w, "last seen:\t%s%s\n", orNone(d.LastSeen), with)
 		for _, f := range d.Failed {
-			fmt.Fprintf(w, "failed:\t%d times from %s since yesterday\n", f.Count, shown(f.Network))
+			fmt.Fprintf(w, "failed:\t%d times from %s since yesterday\n", f.Count, printable(f.Network))
 		}
 		return w.Flush()
 	})
 }
 
-// see sets when the device was seen.
-func (d *deviceView) see(seen publish.Seen) {
+// setLastSeen sets when the device was seen.
+func (d *deviceView) setLastSeen(seen publish.Seen) {
 	if !seen.Last.IsZero() {
-		d.LastSeen = timestamp(seen.Last.UnixMilli())
+		d.LastSeen = formatTimestamp(seen.Last.UnixMilli())
 	}
 	if !seen.Old.IsZero() {
-		d.OldSecretSeen = timestamp(seen.Old.UnixMilli())
+		d.OldSecretSeen = formatTimestamp(seen.Old.UnixMilli())
 	}
 }
 
@@ -148,7 +148,7 @@ func orNone(text string) string {
 	return text
 }
 
-// selection says which devices.
+// selection is the flags that select devices.
 type selection struct {
 	Glob       string            `arg:"" optional:"" help:"Only the ids that match, with * and ? as in a shell."`
 	Labels     map[string]string `name:"label" placeholder:"NAME=VALUE" mapsep:"," help:"Only the devices with these labels."`
@@ -156,8 +156,8 @@ type selection struct {
 	Overlap    bool              `help:"Only the devices of which two secrets count, after a rotation."`
 }
 
-func (s *selection) has(c contract.Credential) bool {
-	if !matches(s.Glob, c.ID) || s.Permission != "" && !slices.Contains(c.Permissions, s.Permission) ||
+func (s *selection) matchesDevice(c contract.Credential) bool {
+	if !matchesGlob(s.Glob, c.ID) || s.Permission != "" && !slices.Contains(c.Permissions, s.Permission) ||
 		s.Overlap && c.OldUntilMS <= time.Now().UnixMilli() {
 		return false
 	}
@@ -169,10 +169,10 @@ func (s *selection) has(c contract.Credential) bool {
 	return true
 }
 
-// Validate checks the pattern; the parser calls it.
+// Validate checks the glob pattern. The parser calls Validate.
 func (s *selection) Validate() error { return checkGlobs(s.Glob) }
 
-// checkGlobs returns an error if one is malformed.
+// checkGlobs returns an error if a glob pattern is malformed.
 func checkGlobs(globs ...string) error {
 	for _, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil {
@@ -182,21 +182,22 @@ func checkGlobs(globs ...string) error {
 	return nil
 }
 
-// matches reports whether text matches a pattern that checkGlobs has checked; "" matches all.
-func matches(glob, text string) bool {
+// matchesGlob reports whether text matches a pattern that checkGlobs has accepted; "" matches every text.
+func matchesGlob(glob, text string) bool {
 	ok, _ := path.Match(glob, text)
 	return ok || glob == ""
 }
 
-// each passes the selected devices to visit, with the error of a corrupt record, which fails the command at its end.
-func (s *selection) each(ctx context.Context, p *publish.Publisher,
+// visitDevices calls visit with each selected device and, if the record is corrupt, its error. After the last device,
+// the errors of corrupt records (at most 100) are returned.
+func (s *selection) visitDevices(ctx context.Context, p *publish.Publisher,
 	visit func(contract.Credential, error) error) error {
 	var errs []error
 	for device, err := range p.ListDevices(ctx) {
 		if err != nil && !errors.Is(err, publish.ErrCorrupt) {
 			return err
 		}
-		if !s.has(device) {
+		if !s.matchesDevice(device) {
 			continue
 		}
 		const most = 100
@@ -218,33 +219,33 @@ type deviceListCmd struct {
 	jsonFlag  `embed:""`
 }
 
-// listed is a device of a list.
-type listed struct {
+// listedDevice is a device of a list.
+type listedDevice struct {
 	device contract.Credential
 	view   deviceView
 }
 
-// Run lists the devices as they come, so a million take no memory.
+// Run prints the devices page by page, so that a million devices need little memory.
 func (cmd *deviceListCmd) Run(c *console) error {
 	lines := json.NewEncoder(c.stdout)
-	w := c.table()
+	w := c.newTable()
 	if !cmd.JSON {
 		fmt.Fprintln(w, "ID\tVERSION\tSTATE\tNOT-AFTER\tLAST SEEN\tPERMISSIONS\tLABELS")
 	}
-	before, err := ago(cmd.NotSeen)
+	before, err := parseSince(cmd.NotSeen)
 	if err != nil {
 		return usagef("--not-seen %w", err)
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		if cmd.NotSeen != "" {
-			if err := recorded(ctx, c, p, before); err != nil {
+			if err := checkSeenSince(ctx, c, p, before); err != nil {
 				return err
 			}
 		}
 		const most = 1000
-		var page []listed
+		var page []listedDevice
 		flush := func() error {
-			kept, err := cmd.see(ctx, p, page, before)
+			kept, err := cmd.filterBySeen(ctx, p, page, before)
 			page = page[:0]
 			if err != nil {
 				return err
@@ -262,8 +263,8 @@ func (cmd *deviceListCmd) Run(c *console) error {
 			}
 			return w.Flush()
 		}
-		err := cmd.each(ctx, p, func(device contract.Credential, damage error) error {
-			if page = append(page, listed{device, view(device, damage)}); len(page) < most {
+		err := cmd.visitDevices(ctx, p, func(device contract.Credential, damage error) error {
+			if page = append(page, listedDevice{device, newDeviceView(device, damage)}); len(page) < most {
 				return nil
 			}
 			return flush()
@@ -272,9 +273,9 @@ func (cmd *deviceListCmd) Run(c *console) error {
 	})
 }
 
-// see sets when the devices of page were seen, and returns those that the flags select, in the same memory.
-func (cmd *deviceListCmd) see(ctx context.Context, p *publish.Publisher, page []listed,
-	before time.Time) ([]listed, error) {
+// filterBySeen sets last authentications in page, and returns the devices that the flags select, in page's memory.
+func (cmd *deviceListCmd) filterBySeen(ctx context.Context, p *publish.Publisher, page []listedDevice,
+	before time.Time) ([]listedDevice, error) {
 	ids := make([]string, len(page))
 	for i, l := range page {
 		ids[i] = l.device.ID
@@ -288,22 +289,23 @@ func (cmd *deviceListCmd) see(ctx context.Context, p *publish.Publisher, page []
 	}
 	kept := page[:0]
 	for i, l := range page {
-		l.view.see(seen[i])
-		if (cmd.NotSeen == "" || seen[i].Last.Before(before)) && (!cmd.OldSecretInUse || oldInUse(l.device, seen[i])) {
+		l.view.setLastSeen(seen[i])
+		if (cmd.NotSeen == "" || seen[i].Last.Before(before)) && (!cmd.OldSecretInUse || usesOldSecret(l.device, seen[i])) {
 			kept = append(kept, l)
 		}
 	}
 	return kept, nil
 }
 
-// oldInUse reports whether an old secret of a device counts still, and the device used one last, or within 5 minutes
-// before: some of its processes may have the new one already.
-func oldInUse(c contract.Credential, seen publish.Seen) bool {
+// usesOldSecret reports whether an old secret of a device is still valid and was used at the last authentication, or
+// within 5 minutes before: some processes of the device may have the new secret already.
+func usesOldSecret(c contract.Credential, seen publish.Seen) bool {
 	return c.OldUntilMS > time.Now().UnixMilli() && !seen.Old.IsZero() && seen.Last.Sub(seen.Old) <= 5*time.Minute
 }
 
-// recorded returns an error if no sidecar writes last authentications, and says so if they began to after before.
-func recorded(ctx context.Context, c *console, p *publish.Publisher, before time.Time) error {
+// checkSeenSince returns an error if no sidecar records last authentications. If the records begin after before,
+// checkSeenSince prints a warning.
+func checkSeenSince(ctx context.Context, c *console, p *publish.Publisher, before time.Time) error {
 	since, err := p.SeenSince(ctx)
 	if errors.Is(err, publish.ErrNotFound) {
 		return errors.New("no sidecar has written last authentications to every shard: its Redis user may lack the " +
@@ -311,7 +313,7 @@ func recorded(ctx context.Context, c *console, p *publish.Publisher, before time
 	}
 	if err == nil && since.After(before) {
 		fmt.Fprintf(c.stderr, "last authentications are known since %s only: a device that isn't seen may have been here "+
-			"before\n", timestamp(since.UnixMilli()))
+			"before\n", formatTimestamp(since.UnixMilli()))
 	}
 	return err
 }
@@ -323,9 +325,9 @@ type deviceExportCmd struct {
 // Run prints the devices with their hashes.
 func (cmd *deviceExportCmd) Run(c *console) error {
 	lines := json.NewEncoder(c.stdout)
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		return cmd.each(ctx, p, func(device contract.Credential, damage error) error {
-			d := view(device, damage)
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
+		return cmd.visitDevices(ctx, p, func(device contract.Credential, damage error) error {
+			d := newDeviceView(device, damage)
 			d.Hashes = device.Hashes
 			return lines.Encode(d)
 		})

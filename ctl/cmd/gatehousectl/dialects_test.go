@@ -68,7 +68,7 @@ func devicesOf(name string) (devices []publish.Device, err error) {
 	lines, err := newDeviceLines(file)
 	for err == nil {
 		var d publish.Device
-		if d, err = lines.next(); err == nil {
+		if d, err = lines.nextDevice(); err == nil {
 			devices = append(devices, d)
 		}
 	}
@@ -78,7 +78,7 @@ func devicesOf(name string) (devices []publish.Device, err error) {
 	return devices, err
 }
 
-// TestFilesOfOthers imports other forms, or refuses them with what to do.
+// TestFilesOfOthers imports other forms, or refuses with advice.
 func TestFilesOfOthers(t *testing.T) {
 	s := newShell(t)
 	one := "1 devices: 1 valid, 0 failed; nothing was written\n"
@@ -123,7 +123,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
-// TestQuotedLineEnds: the time for a record of many lines grows with its size, not with its square.
+// TestQuotedLineEnds: the time for a record of many lines grows linearly, not quadratically.
 func TestQuotedLineEnds(t *testing.T) {
 	record := "\"a" + strings.Repeat("\n", maxDeviceLine-100) + "\",x\n"
 	lines, err := newDeviceLines(strings.NewReader("id,secret\n" + strings.Repeat(record, 20) + "b,y\n"))
@@ -132,11 +132,11 @@ func TestQuotedLineEnds(t *testing.T) {
 	}
 	begin := time.Now()
 	for range 20 {
-		if _, err := lines.next(); !errors.Is(err, errQuote) && (err == nil || err.Error() != errQuote.Error()) {
+		if _, err := lines.nextDevice(); !errors.Is(err, errQuote) && (err == nil || err.Error() != errQuote.Error()) {
 			t.Fatalf("got %v, want %v", err, errQuote)
 		}
 	}
-	if d, err := lines.next(); err != nil || d.ID != "b" {
+	if d, err := lines.nextDevice(); err != nil || d.ID != "b" {
 		t.Errorf("behind them: got %q, %v", d.ID, err)
 	}
 	if took := time.Since(begin); took > 10*time.Second { // a minute if each line's end has all looked at again

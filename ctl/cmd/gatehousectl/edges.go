@@ -18,7 +18,7 @@ type edgesCmd struct {
 	jsonFlag `embed:""`
 }
 
-// listedEdge is an edge with its state by Redis.
+// listedEdge is an edge with its state. Redis' clock decides whether the edge is gone.
 type listedEdge struct {
 	presence.Edge
 	Gone bool `json:"gone"`
@@ -26,7 +26,7 @@ type listedEdge struct {
 
 // Run lists the sidecars.
 func (cmd *edgesCmd) Run(c *console) error {
-	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
+	return c.withClient(func(ctx context.Context, client redis.UniversalClient) error {
 		edges, err := presence.List(ctx, client, c.redis.keyspace(client))
 		if err != nil {
 			return err
@@ -53,7 +53,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 }
 
 func printEdges(c *console, list []listedEdge) error {
-	w := c.table()
+	w := c.newTable()
 	fmt.Fprintln(w, "HOST\tID\tVERSION\tSTATE\tLAG\tLAST WRITE\tOBJECTS\tDEVICES\tPROBLEM")
 	for _, e := range list {
 		state := "ready"
@@ -63,25 +63,25 @@ func printEdges(c *console, list []listedEdge) error {
 		case !e.Ready:
 			state = "not ready"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", shown(e.Host), shown(e.ID), shown(e.Version),
-			state, age(e.LagS), e.Seq, e.Objects, e.Devices, dash(shown(e.Problem)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", printable(e.Host), printable(e.ID), printable(e.Version),
+			state, formatAge(e.LagS), e.Seq, e.Objects, e.Devices, orDash(printable(e.Problem)))
 	}
 	return w.Flush()
 }
 
-// shown returns text for a terminal: quoted, if it has other than printable characters.
-func shown(text string) string {
+// printable returns text for a terminal, quoted if a character is not printable.
+func printable(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(text)
 	}
 	return text
 }
 
-// shownLines is shown for each line of a text.
-func shownLines(text string) string {
+// printableLines applies printable to each line of text.
+func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
-		lines[i] = shown(lines[i])
+		lines[i] = printable(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }

@@ -11,13 +11,13 @@ func TestShown(t *testing.T) {
 		"pod-1": "pod-1", "größer": "größer", "": "", "a b": "a b",
 		"\x1b]52;c;x\a": `"\x1b]52;c;x\a"`, "a\nb": `"a\nb"`, "\u202e": `"\u202e"`, "\xff": `"\xff"`,
 	} {
-		if got := shown(text); got != want {
+		if got := printable(text); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
 		}
 	}
 }
 
-// TestErrorsControlNoTerminal: neither can an error that Redis answers, nor the name of a file.
+// TestErrorsControlNoTerminal: errors from Redis and names of files can't control a terminal.
 func TestErrorsControlNoTerminal(t *testing.T) {
 	s := newShell(t)
 	s.redis.SetError("ERR \x1b]52;c;x\a")

@@ -16,15 +16,15 @@ import (
 	"github.com/gatehouse/gatehouse/check/envoyconfig"
 )
 
-// envoyParts is a configuration of Envoy, and the directory of its parts.
+// envoyParts names an Envoy configuration and the directory of its rendered parts.
 type envoyParts struct {
 	File string      `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, with the rules in it."`
 	Dir  string      `default:"/run/gatehouse/envoy" placeholder:"DIR" help:"Directory of envoy.yaml as Envoy runs it, and of one file for each filter with rules. Default: ${default}."`
-	mode fs.FileMode // of File, which its parts get
+	mode fs.FileMode // of File, copied to the parts
 }
 
-func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
-	text, err := c.read(parts.File, maxConfig, "a configuration")
+func (parts *envoyParts) splitConfig(c *console) (*envoyconfig.Split, error) {
+	text, err := c.readInput(parts.File, maxConfig, "a configuration")
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (parts *envoyParts) split(c *console) (*envoyconfig.Split, error) {
 	return split, nil
 }
 
-func (parts *envoyParts) bootstrap() string {
+func (parts *envoyParts) bootstrapPath() string {
 	return filepath.Join(parts.Dir, envoyconfig.BootstrapFile)
 }
 
@@ -55,9 +55,10 @@ type envoyRenderCmd struct {
 	envoyParts `embed:""`
 }
 
-// Run writes the parts; it needs no Redis. The filters come first, since Envoy answers 500 without them.
+// Run writes the parts, without Redis. Filters are written before the bootstrap, since Envoy answers 500 without
+// filters.
 func (cmd *envoyRenderCmd) Run(c *console) error {
-	split, err := cmd.split(c)
+	split, err := cmd.splitConfig(c)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (cmd *envoyRenderCmd) Run(c *console) error {
 			return err
 		}
 	}
-	return writeFile(cmd.bootstrap(), split.Bootstrap, cmd.mode)
+	return writeFile(cmd.bootstrapPath(), split.Bootstrap, cmd.mode)
 }
 
 type envoyReloadCmd struct {
@@ -77,19 +78,19 @@ type envoyReloadCmd struct {
 	Admin      string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of Envoy."`
 }
 
-// Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied them. If
-// Envoy refuses one, all are again as before.
+// Run checks the configuration, replaces the filters' files that differ, and waits until Envoy has applied the files.
+// If Envoy refuses a file, Run restores all files.
 func (cmd *envoyReloadCmd) Run(c *console) error {
 	checks := *c
-	checks.stdout = io.Discard // it says that all is well
+	checks.stdout = io.Discard // discards the check's "ok"
 	if err := (&checkCmd{File: cmd.File}).Run(&checks); err != nil {
 		return err
 	}
-	split, err := cmd.split(c)
+	split, err := cmd.splitConfig(c)
 	if err != nil {
 		return err
 	}
-	running, err := os.ReadFile(cmd.bootstrap())
+	running, err := os.ReadFile(cmd.bootstrapPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return usagef("%w: let Envoy start with what gatehousectl envoy render writes", err)
 	}
@@ -102,29 +103,29 @@ func (cmd *envoyReloadCmd) Run(c *console) error {
 	}
 	var replaced []replacedFilter
 	for _, filter := range split.Filters {
-		if err := cmd.apply(c, &filter, &replaced); err != nil {
-			return errors.Join(err, cmd.restore(replaced))
+		if err := cmd.applyFilter(c, &filter, &replaced); err != nil {
+			return errors.Join(err, cmd.restoreFilters(replaced))
 		}
 	}
 	return nil
 }
 
-// replacedFilter is a filter whose file a reload has replaced.
+// replacedFilter is a filter with a replaced file.
 type replacedFilter struct {
 	name, path string
-	text       []byte    // of the file before
-	before     discovery // what Envoy told before
+	text       []byte      // of the file before
+	before     filterState // Envoy's state before
 }
 
-// restore writes the filters' files as they were, and waits until Envoy has applied them again.
-func (cmd *envoyReloadCmd) restore(replaced []replacedFilter) (failed error) {
+// restoreFilters writes back the filters' old files, and waits until Envoy has applied the old files.
+func (cmd *envoyReloadCmd) restoreFilters(replaced []replacedFilter) (failed error) {
 	for _, filter := range replaced {
 		failed = errors.Join(failed, writeFile(filter.path, filter.text, cmd.mode))
 	}
 	begin := time.Now()
 	for _, filter := range replaced {
 		for {
-			now, err := cmd.state(filter.name)
+			now, err := cmd.readFilterState(filter.name)
 			if err == nil && now.version == filter.before.version {
 				break
 			}
@@ -139,7 +140,7 @@ func (cmd *envoyReloadCmd) restore(replaced []replacedFilter) (failed error) {
 	return failed
 }
 
-// firstDifference returns the first line of next that differs, or is missing, in running.
+// firstDifference returns the first line of next that is missing in running, or differs.
 func firstDifference(running, next []byte) string {
 	old := strings.Split(string(running), "\n")
 	for i, line := range strings.Split(string(next), "\n") {
@@ -150,9 +151,10 @@ func firstDifference(running, next []byte) string {
 	return "the end"
 }
 
-// apply replaces the filter's file if it differs, adds it to replaced, and waits until Envoy has applied it.
-func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter, replaced *[]replacedFilter) error {
-	before, err := cmd.state(filter.Name)
+// applyFilter replaces the filter's file if its text differs, appends the filter to replaced, and waits until Envoy has
+// applied the file.
+func (cmd *envoyReloadCmd) applyFilter(c *console, filter *envoyconfig.Filter, replaced *[]replacedFilter) error {
+	before, err := cmd.readFilterState(filter.Name)
 	if err != nil {
 		return fmt.Errorf("%w\nSay where Envoy's admin is by --admin or $GATEHOUSE_EDGE_ADMIN", err)
 	}
@@ -171,7 +173,7 @@ func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter, replace
 	}
 	*replaced = append(*replaced, replacedFilter{filter.Name, path, old, before})
 	for {
-		now, err := cmd.state(filter.Name)
+		now, err := cmd.readFilterState(filter.Name)
 		switch {
 		case err != nil:
 			return err
@@ -182,7 +184,7 @@ func (cmd *envoyReloadCmd) apply(c *console, filter *envoyconfig.Filter, replace
 			return fmt.Errorf("%s: Envoy refuses it and goes on as before; its log tells why", filter.Name)
 		case time.Since(begin) > reloadTimeout:
 			return fmt.Errorf("%s: Envoy has not applied it after %s: does it run with %s?", filter.Name, reloadTimeout,
-				cmd.bootstrap())
+				cmd.bootstrapPath())
 		}
 		time.Sleep(reloadPoll)
 	}
@@ -193,15 +195,16 @@ const (
 	reloadPoll    = 10 * time.Millisecond
 )
 
-// discovery is what Envoy tells of a filter that it discovers.
-type discovery struct {
+// filterState is Envoy's state of a filter from extension config discovery.
+type filterState struct {
 	version  string
 	rejected int
 }
 
-func (cmd *envoyReloadCmd) state(filter string) (state discovery, err error) {
+func (cmd *envoyReloadCmd) readFilterState(filter string) (state filterState, err error) {
 	prefix := "extension_config_discovery.http_filter." + filter + "."
-	stats, err := fetch(http.MethodGet, "http://"+cmd.Admin+"/stats?filter=^extension_config_discovery", nil, maxAnswer)
+	stats, err := fetchBody(http.MethodGet, "http://"+cmd.Admin+"/stats?filter=^extension_config_discovery", nil,
+		maxAnswer)
 	if err != nil {
 		return state, err
 	}

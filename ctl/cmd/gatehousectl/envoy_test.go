@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestEnvoyReload has a stand-in for Envoy's admin, which has applied what the file of the filter says, unless a rule
-// of it is named refused. TestEnvoyReload of e2e has Envoy.
+// TestEnvoyReload uses a stand-in for Envoy's admin, which applies the filter's file unless a rule is named refused.
+// e2e has a test with Envoy.
 func TestEnvoyReload(t *testing.T) {
 	s := newShell(t)
 	content, err := os.ReadFile("../../../envoy/envoy.yaml")

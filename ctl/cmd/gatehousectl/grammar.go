@@ -13,8 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// The grammar has two tags of its own. `variable` names the environment variables of a flag, the first one that is set
-// counts; kong's `env` takes an empty one for a value. `example` is a command line.
+// The grammar has two tags that kong lacks. `variable` lists the environment variables of a flag; the first non-empty
+// variable wins, while kong's `env` accepts an empty variable as a value. `example` is a command line.
 
 // groups are the titles of commands in the help.
 var groups = []kong.Group{
@@ -26,7 +26,7 @@ var groups = []kong.Group{
 	{Key: "shell", Title: "Shell:"},
 }
 
-// newParser returns the parser of c. It calls exit after it has printed help.
+// newParser returns the parser of c. After printing help, the parser calls exit.
 func newParser(c *cli, stdout, stderr io.Writer, env func(string) string, exit func(int)) (*kong.Kong, error) {
 	parser, err := kong.New(c,
 		kong.Name("gatehousectl"),
@@ -36,20 +36,20 @@ func newParser(c *cli, stdout, stderr io.Writer, env func(string) string, exit f
 		kong.ExplicitGroups(groups),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true}),
 		kong.ValueFormatter(valueHelp),
-		kong.Resolvers(resolver(env)),
+		kong.Resolvers(newEnvResolver(env)),
 		kong.Exit(exit),
 	)
 	if err != nil {
 		return nil, err
 	}
-	arrange(parser.Model.Node)
+	arrangeHelp(parser.Model.Node)
 	parser.Model.Detail = "gatehousectl --version prints the version."
 	return parser, nil
 }
 
-// arrange completes the help of a command and of those below: its first sentence is for lists, and its own flags come
-// before those of many commands. Redis' flags are shown by --help-redis only.
-func arrange(node *kong.Node) {
+// arrangeHelp completes the help of a command and its subcommands: lists show the first sentence only, a command's own
+// flags precede flags shared by many commands, and only --help-redis shows Redis' flags.
+func arrangeHelp(node *kong.Node) {
 	help, detail, _ := strings.Cut(node.Help, ". ")
 	if detail != "" {
 		node.Help, node.Detail = help+".", detail
@@ -59,7 +59,7 @@ func arrange(node *kong.Node) {
 	}
 	for _, flag := range node.Flags {
 		switch {
-		case isRedis(flag):
+		case isRedisFlag(flag):
 			flag.Hidden = true
 		case !node.Leaf():
 			all := strings.TrimSpace("all " + node.Path())
@@ -67,20 +67,20 @@ func arrange(node *kong.Node) {
 		}
 	}
 	for _, child := range node.Children {
-		arrange(child)
+		arrangeHelp(child)
 	}
 }
 
-func isRedis(flag *kong.Flag) bool { return flag.Group != nil && flag.Group.Key == "redis" }
+func isRedisFlag(flag *kong.Flag) bool { return flag.Group != nil && flag.Group.Key == "redis" }
 
-// variables are the names of the environment variables of a flag.
-func variables(v *kong.Value) []string {
+// flagVariables are the names of the environment variables of a flag.
+func flagVariables(v *kong.Value) []string {
 	return strings.FieldsFunc(v.Tag.Get("variable"), func(r rune) bool { return r == ',' })
 }
 
-// valueHelp returns the help of a flag or argument, with its variables.
+// valueHelp returns the help of a flag or argument, with the names of environment variables.
 func valueHelp(v *kong.Value) string {
-	names := variables(v)
+	names := flagVariables(v)
 	if len(names) == 0 {
 		return v.Help
 	}
@@ -91,17 +91,17 @@ func valueHelp(v *kong.Value) string {
 	return help + "."
 }
 
-// resolver sets flags from the environment.
-func resolver(env func(string) string) kong.ResolverFunc {
+// newEnvResolver returns a resolver that sets flags from the environment.
+func newEnvResolver(env func(string) string) kong.ResolverFunc {
 	return func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-		for _, name := range variables(flag.Value) {
+		for _, name := range flagVariables(flag.Value) {
 			text := env(name)
 			if text == "" {
 				continue
 			}
 			scan := kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: text})
 			if err := flag.Parse(scan, reflect.New(flag.Target.Type()).Elem()); err != nil {
-				return nil, fmt.Errorf("$%s: %w", name, errors.Unwrap(err)) // without the flag, which the caller adds
+				return nil, fmt.Errorf("$%s: %w", name, errors.Unwrap(err)) // the caller adds the flag's name
 			}
 			return text, nil
 		}
@@ -109,14 +109,14 @@ func resolver(env func(string) string) kong.ResolverFunc {
 	}
 }
 
-// helpRedis is the flag that prints the flags of redisFlags.
+// helpRedis is the flag that prints the help of redisFlags.
 type helpRedis bool
 
-// BeforeReset prints them; the parser calls it.
+// BeforeReset prints the help. The parser calls BeforeReset.
 func (helpRedis) BeforeReset(ctx *kong.Context) error {
 	page := &kong.Node{Help: "Flags of all commands that use Redis. Each has an environment variable, the sidecar's."}
 	for _, flag := range ctx.Model.Flags {
-		if isRedis(flag) {
+		if isRedisFlag(flag) {
 			shown := *flag
 			shown.Hidden, shown.Group = false, nil
 			page.Flags = append(page.Flags, &shown)
@@ -132,7 +132,7 @@ func (helpRedis) BeforeReset(ctx *kong.Context) error {
 	return nil
 }
 
-// exitCodes are those of all commands.
+// exitCodes lists the exit codes of all commands.
 var exitCodes = []struct {
 	code    int
 	meaning string

@@ -55,7 +55,7 @@ func grammar(t *testing.T) *model {
 	return &model{t, parser}
 }
 
-// everything returns the program, the commands, and those that only have others.
+// everything returns the program and all commands, including parents of commands.
 func (m *model) everything() []*kong.Node {
 	nodes := []*kong.Node{m.Model.Node}
 	for i := 0; i < len(nodes); i++ {
@@ -65,9 +65,9 @@ func (m *model) everything() []*kong.Node {
 }
 
 // flagOf returns a flag of the command itself, nil for none.
-func flagOf(node *kong.Node, name string) *kong.Flag { return find(node.Flags, name) }
+func flagOf(node *kong.Node, name string) *kong.Flag { return findFlag(node.Flags, name) }
 
-// TestCommands: each command has what its users expect. A new one gets it by the tags beside it in run.go.
+// TestCommands: each command has everything that users expect. A new command gets help and examples by tags in run.go.
 func TestCommands(t *testing.T) {
 	m := grammar(t)
 	for _, node := range m.Model.Leaves(false) {
@@ -131,7 +131,7 @@ func TestFlagsMeanTheSame(t *testing.T) {
 				t.Errorf("%s --%s: takes %s, in another command %s", node.Path(), flag.Name, takes, before)
 			}
 			first[flag.Name] = takes
-			if flag.PlaceHolder == "HOST:PORT" && len(variables(flag.Value)) == 0 {
+			if flag.PlaceHolder == "HOST:PORT" && len(flagVariables(flag.Value)) == 0 {
 				t.Errorf("%s --%s: an address without the tag variable", node.Path(), flag.Name)
 			}
 		}
@@ -243,7 +243,7 @@ func TestJSON(t *testing.T) {
 	checkObjects(t, "watch", watched.String(), strings.Count(watched.String(), "\n"))
 }
 
-// checkObjects checks that text is JSON objects with names in snake_case, but for what others have named.
+// checkObjects checks that text is JSON objects with names in snake_case, except names from elsewhere.
 func checkObjects(t *testing.T, command, text string, want int) {
 	t.Helper()
 	names := regexp.MustCompile("^[a-z][a-z0-9]*(_[a-z0-9]+)*$")
@@ -311,8 +311,8 @@ func TestHelp(t *testing.T) {
 	}
 	help := strings.Join(strings.Fields(s.ok("", "put", "--help-redis")), " ")
 	for _, flag := range m.Model.Flags {
-		if isRedis(flag) && !strings.Contains(help, "--"+flag.Name+"=") || len(variables(flag.Value)) > 0 &&
-			!strings.Contains(help, "Default: $"+variables(flag.Value)[0]) {
+		if isRedisFlag(flag) && !strings.Contains(help, "--"+flag.Name+"=") || len(flagVariables(flag.Value)) > 0 &&
+			!strings.Contains(help, "Default: $"+flagVariables(flag.Value)[0]) {
 			t.Errorf("--help-redis has no --%s with its variable:\n%s", flag.Name, help)
 		}
 	}

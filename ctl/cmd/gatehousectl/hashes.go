@@ -13,25 +13,27 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// newSecrets is what is to be done about a hash that sidecars can't verify.
+// newSecrets is the advice if sidecars can't verify a hash.
 const newSecrets = "leave the hash empty and --generate new secrets, or let the service that knows the secrets " +
 	"decide (docs/authority.md)"
 
-// prefixed are hashes with a prefix of another program: Django's, and those of Dovecot, LDAP and Spring in braces.
-var prefixed = regexp.MustCompile(`^(?:argon2|bcrypt\$|` +
+// prefixedHash matches hashes after another program's prefix: Django's, or a name in braces from Dovecot, LDAP or
+// Spring.
+var prefixedHash = regexp.MustCompile(`^(?:argon2|bcrypt\$|` +
 	`\{(?i:(?:[a-z0-9]+-)?(?:crypt|bcrypt|argon2(?:id?)?)(?:@[a-z0-9_]+)?)\})(\$.*)$`)
 
-// otherHashes are forms of hashes of other programs that compute what one of ours does: the translation has the
-// expression's groups.
+// otherHashes lists other programs' notations of algorithms that sidecars verify. translate gets the groups of form.
 var otherHashes = []struct {
 	form      *regexp.Regexp
 	translate func(groups []string) (string, error)
 }{
 	{regexp.MustCompile(`^pbkdf2:(sha256|sha512):(\d+)\$([^$]+)\$([0-9a-f]+)$`), // Werkzeug
-		func(g []string) (string, error) { return pbkdf2Of(g[1], g[2], []byte(g[3]), g[4], hex.DecodeString) }},
+		func(g []string) (string, error) {
+			return formatPBKDF2(g[1], g[2], []byte(g[3]), g[4], hex.DecodeString)
+		}},
 	{regexp.MustCompile(`^pbkdf2_(sha256)\$(\d+)\$([^$]+)\$([^$]+)$`), // Django
 		func(g []string) (string, error) {
-			return pbkdf2Of(g[1], g[2], []byte(g[3]), g[4], base64.StdEncoding.DecodeString)
+			return formatPBKDF2(g[1], g[2], []byte(g[3]), g[4], base64.StdEncoding.DecodeString)
 		}},
 	{regexp.MustCompile(`^\$7\$(\d+)\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)$`), // Mosquitto
 		func(g []string) (string, error) {
@@ -39,19 +41,19 @@ var otherHashes = []struct {
 			if err != nil {
 				return "", errors.New("hash: PBKDF2: its salt is damaged")
 			}
-			return pbkdf2Of("sha512", g[1], salt, g[3], base64.StdEncoding.DecodeString)
+			return formatPBKDF2("sha512", g[1], salt, g[3], base64.StdEncoding.DecodeString)
 		}},
 	{regexp.MustCompile(`(?i)^\{PBKDF2[-_](SHA256|SHA512)\}(\d+\$[^$]+\$[^$]+)$`), // OpenLDAP, passlib
 		func(g []string) (string, error) { return "$pbkdf2-" + strings.ToLower(g[1]) + "$" + g[2], nil }},
 	{regexp.MustCompile(`^scrypt:(\d+):(\d+):(\d+)\$([^$]+)\$([0-9a-f]+)$`), // Werkzeug
-		func(g []string) (string, error) { return scryptOf(g[1], g[2], g[3], g[4], g[5], hex.DecodeString) }},
+		func(g []string) (string, error) { return formatScrypt(g[1], g[2], g[3], g[4], g[5], hex.DecodeString) }},
 	{regexp.MustCompile(`^scrypt\$(\d+)\$([^$]+)\$(\d+)\$(\d+)\$([^$]+)$`), // Django
 		func(g []string) (string, error) {
-			return scryptOf(g[1], g[3], g[4], g[2], g[5], base64.StdEncoding.DecodeString)
+			return formatScrypt(g[1], g[3], g[4], g[2], g[5], base64.StdEncoding.DecodeString)
 		}},
 }
 
-// refusedHashes are forms of hashes that sidecars can't verify.
+// refusedHashes lists forms of hashes that sidecars can't verify.
 var refusedHashes = []struct {
 	form *regexp.Regexp
 	why  string
@@ -71,10 +73,10 @@ var refusedHashes = []struct {
 		"a fast digest is not verified, since secrets can be guessed from it: " + newSecrets},
 }
 
-// translateHash returns a hash of another program as one of contract.ParseHash with the same salt, costs and key. Its
-// errors say what to do, and quote no hash.
+// translateHash translates a hash of another program to the form of contract.ParseHash, with the same salt, costs and
+// key. Errors give advice, and quote no hash.
 func translateHash(text string) (string, error) {
-	if groups := prefixed.FindStringSubmatch(text); groups != nil {
+	if groups := prefixedHash.FindStringSubmatch(text); groups != nil {
 		text = groups[1]
 	}
 	if contract.CheckHash(text) == nil {
@@ -99,7 +101,7 @@ func translateHash(text string) (string, error) {
 	return "", checkHash(text)
 }
 
-// checkHash is contract.CheckHash with what is to be done.
+// checkHash is contract.CheckHash with advice in the error.
 func checkHash(text string) error {
 	if err := contract.CheckHash(text); err != nil {
 		return fmt.Errorf("hash: %w: %s", err, newSecrets)
@@ -107,8 +109,9 @@ func checkHash(text string) error {
 	return nil
 }
 
-// pbkdf2Of returns a hash of PBKDF2. decode is the encoding of key.
-func pbkdf2Of(digest, iterations string, salt []byte, key string, decode func(string) ([]byte, error)) (string, error) {
+// formatPBKDF2 returns a hash of PBKDF2. decode is the encoding of key.
+func formatPBKDF2(digest, iterations string, salt []byte, key string,
+	decode func(string) ([]byte, error)) (string, error) {
 	raw, err := decode(key)
 	if err != nil {
 		return "", errors.New("hash: PBKDF2: its last part is cut off or damaged")
@@ -117,8 +120,8 @@ func pbkdf2Of(digest, iterations string, salt []byte, key string, decode func(st
 		base64.RawStdEncoding.EncodeToString(raw)), nil
 }
 
-// scryptOf returns a hash of scrypt. decode is the encoding of key.
-func scryptOf(n, r, p, salt, key string, decode func(string) ([]byte, error)) (string, error) {
+// formatScrypt returns a hash of scrypt. decode is the encoding of key.
+func formatScrypt(n, r, p, salt, key string, decode func(string) ([]byte, error)) (string, error) {
 	raw, err := decode(key)
 	if err != nil {
 		return "", errors.New("hash: scrypt: its last part is cut off or damaged")

@@ -11,8 +11,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/passhash"
 )
 
-// TestHashesOfOthers imports hashes that other programs made (testdata/hashes.py). Those that are accepted are right
-// for their secret, and for no other one; the others say what to do.
+// TestHashesOfOthers imports hashes of other programs (testdata/hashes.py). Accepted hashes match their secret only;
+// refusals give advice.
 func TestHashesOfOthers(t *testing.T) {
 	refused := map[string]string{ // what the error says
 		"werkzeug pbkdf2:sha1:1000":         "SHA-1",

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// maxImport bounds the devices of one file: their ids, 8 bytes each and as much again, tell those that come twice.
+	// maxImport bounds the devices of a file: to detect duplicates, an import keeps some 16 bytes for each id.
 	maxImport = 10_000_000
 	// importBatch is how many devices are written at once.
 	importBatch = 512
@@ -68,11 +68,11 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		in = file
 	}
 	var err error
-	if i.key, err = cmd.pepper(c); err != nil {
+	if i.key, err = cmd.readPepper(c); err != nil {
 		return err
 	}
 	if i.lines, err = newDeviceLines(in); err != nil {
-		return usagef("%s: %w", shown(cmd.File), err)
+		return usagef("%s: %w", printable(cmd.File), err)
 	}
 	if cmd.DryRun {
 		return i.run(context.Background())
@@ -83,36 +83,36 @@ func (cmd *deviceImportCmd) Run(c *console) error {
 		}
 		defer i.secrets.close()
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		i.publisher = p
 		return i.run(ctx)
 	})
 }
 
-// importer is a running import. One goroutine reads lines and makes hashes, another one writes.
+// importer is a running import. One goroutine reads lines and makes hashes, a second goroutine writes.
 type importer struct {
 	*deviceImportCmd
 	*console
 	publisher *publish.Publisher // nil in a dry run
-	key       *contract.Pepper   // nil without one
+	key       *contract.Pepper   // nil without --pepper-file
 
-	// Of the reader.
+	// Fields of the reading goroutine.
 	lines   *deviceLines
 	secrets *secretsFile // nil without --generate
 	seed    maphash.Seed
 	seen    map[uint64]struct{} // ids, by their hash
 	nice    bool                // the priority was lowered
 
-	// Of the writer.
+	// Fields of the writing goroutine.
 	progress                   progress
 	written, unchanged, failed int
 }
 
-// batch is some lines.
+// batch is the devices of consecutive lines.
 type batch struct {
 	devices   []publish.Device
-	at        []int  // the line of each
-	generated []bool // whether its secret is a new one
+	lines     []int  // the line of each
+	generated []bool // whether the device's secret was generated
 	errs      map[int]error
 	bytes     int64 // of the file up to the end of the batch
 	err       error // ends the import; io.EOF at the end of the file
@@ -124,7 +124,7 @@ func (i *importer) run(ctx context.Context) error {
 	go func() {
 		defer close(batches)
 		for end := false; !end; {
-			b := i.read(ctx)
+			b := i.readBatch(ctx)
 			end = b.err != nil
 			select {
 			case batches <- b:
@@ -140,20 +140,20 @@ func (i *importer) run(ctx context.Context) error {
 	}()
 	limit := rate.NewLimiter(rate.Inf, 0)
 	if i.Rate > 0 {
-		limit = rate.NewLimiter(rate.Limit(i.Rate), i.atOnce())
+		limit = rate.NewLimiter(rate.Limit(i.Rate), i.batchSize())
 	}
 	for b := range batches {
 		if err := limit.WaitN(ctx, len(b.devices)); err != nil {
 			return err
 		}
-		err := i.write(ctx, b)
+		err := i.writeBatch(ctx, b)
 		if err == nil && !errors.Is(b.err, io.EOF) {
 			err = b.err
 		}
-		i.report(b)
+		i.reportBatch(b)
 		if err != nil {
 			i.progress.clear()
-			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", shown(i.File),
+			return fmt.Errorf("%s: stopped after %d devices; import it again to continue: %w", printable(i.File),
 				i.progress.done, err)
 		}
 	}
@@ -161,10 +161,10 @@ func (i *importer) run(ctx context.Context) error {
 	devices := i.progress.done
 	var err error
 	if i.DryRun {
-		err = i.told(i.console, map[string]any{"devices": devices, "valid": i.written, "failed": i.failed},
+		err = i.printResult(i.console, map[string]any{"devices": devices, "valid": i.written, "failed": i.failed},
 			"%d devices: %d valid, %d failed; nothing was written\n", devices, i.written, i.failed)
 	} else {
-		err = i.told(i.console, map[string]any{"devices": devices, "written": i.written, "unchanged": i.unchanged,
+		err = i.printResult(i.console, map[string]any{"devices": devices, "written": i.written, "unchanged": i.unchanged,
 			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged,
 			i.failed)
 	}
@@ -172,28 +172,28 @@ func (i *importer) run(ctx context.Context) error {
 		return err
 	}
 	if i.failed > 0 {
-		return fmt.Errorf("%s: %d of %d devices failed", shown(i.File), i.failed, devices)
+		return fmt.Errorf("%s: %d of %d devices failed", printable(i.File), i.failed, devices)
 	}
 	return nil
 }
 
-// atOnce is the size of a batch. With a rate there are some ten a second.
-func (i *importer) atOnce() int {
+// batchSize is the maximum size of a batch. With --rate, some ten batches a second are written.
+func (i *importer) batchSize() int {
 	if i.Rate > 0 {
 		return min(importBatch, max(1, i.Rate/10))
 	}
 	return importBatch
 }
 
-// read reads a batch, and makes the hashes of its secrets.
-func (i *importer) read(ctx context.Context) *batch {
+// readBatch reads a batch, and hashes the secrets.
+func (i *importer) readBatch(ctx context.Context) *batch {
 	b := &batch{errs: map[int]error{}}
 	secrets, most := 0, 8*runtime.GOMAXPROCS(0) // a second of bcrypt or two
-	for b.err == nil && len(b.devices)+len(b.errs) < i.atOnce() && secrets < most {
-		d, err := i.lines.next()
+	for b.err == nil && len(b.devices)+len(b.errs) < i.batchSize() && secrets < most {
+		d, err := i.lines.nextDevice()
 		var generate bool
 		if err == nil {
-			generate, err = i.check(&d)
+			generate, err = i.checkDevice(&d)
 		}
 		switch {
 		case errors.Is(err, errLine):
@@ -201,7 +201,7 @@ func (i *importer) read(ctx context.Context) *batch {
 		case err != nil:
 			b.err = err
 		default:
-			b.devices, b.at = append(b.devices, d), append(b.at, i.lines.line)
+			b.devices, b.lines = append(b.devices, d), append(b.lines, i.lines.line)
 			b.generated = append(b.generated, generate)
 			if d.Secret != "" {
 				secrets++
@@ -210,15 +210,15 @@ func (i *importer) read(ctx context.Context) *batch {
 	}
 	b.bytes = i.lines.bytes
 	if secrets > 0 && !i.DryRun {
-		if err := i.hash(ctx, b); err != nil {
-			b.devices, b.at, b.err = nil, nil, err
+		if err := i.hashSecrets(ctx, b); err != nil {
+			b.devices, b.lines, b.err = nil, nil, err
 		}
 	}
 	return b
 }
 
-// check checks a device, and gives it a secret if it shall have one.
-func (i *importer) check(d *publish.Device) (generate bool, err error) {
+// checkDevice checks a device. With --generate, a device without secret and hash gets a secret.
+func (i *importer) checkDevice(d *publish.Device) (generate bool, err error) {
 	generate = i.Generate && d.Secret == "" && len(d.Hashes) == 0 && !d.Disabled
 	if generate {
 		d.Secret = publish.NewSecret()
@@ -241,16 +241,16 @@ func (i *importer) check(d *publish.Device) (generate bool, err error) {
 	if !generate || i.secrets == nil {
 		return generate, nil
 	}
-	before, found, err := i.secrets.find(d.ID)
+	before, found, err := i.secrets.findSecret(d.ID)
 	if found {
 		d.Secret, d.Hashes = "", []string{before.Hash}
 	}
 	return !found, err
 }
 
-// hash replaces secrets by their hashes, and writes generated ones to their file. A device that has the secret keeps
-// its hash.
-func (i *importer) hash(ctx context.Context, b *batch) error {
+// hashSecrets replaces secrets by hashes, and appends generated secrets to the secrets file. If the stored record
+// already has the same secret, the stored hash stays.
+func (i *importer) hashSecrets(ctx context.Context, b *batch) error {
 	if !i.nice {
 		i.nice = true
 		lowerPriority()
@@ -297,37 +297,37 @@ func (i *importer) hash(ctx context.Context, b *batch) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	var secrets []kept
+	var secrets []keptSecret
 	for k, n := range of {
 		d := &b.devices[n]
 		if errs[k] != nil {
-			b.errs[b.at[n]] = errs[k]
+			b.errs[b.lines[n]] = errs[k]
 		} else if b.generated[n] {
-			secrets = append(secrets, kept{d.ID, d.Secret, d.Hashes[0]})
+			secrets = append(secrets, keptSecret{d.ID, d.Secret, d.Hashes[0]})
 		}
 		d.Secret = ""
 	}
-	b.drop()
+	b.dropFailed()
 	if len(secrets) == 0 {
 		return nil
 	}
-	return i.secrets.write(secrets)
+	return i.secrets.appendSecrets(secrets)
 }
 
-// drop removes the devices whose lines have errors.
-func (b *batch) drop() {
+// dropFailed removes devices with errors.
+func (b *batch) dropFailed() {
 	var devices []publish.Device
 	var at []int
-	for n, line := range b.at {
+	for n, line := range b.lines {
 		if b.errs[line] == nil {
 			devices, at = append(devices, b.devices[n]), append(at, line)
 		}
 	}
-	b.devices, b.at = devices, at
+	b.devices, b.lines = devices, at
 }
 
-// write writes the devices of b. It returns the error of other than single devices.
-func (i *importer) write(ctx context.Context, b *batch) error {
+// writeBatch writes the devices of b. Errors of single devices go to b.errs; other errors are returned.
+func (i *importer) writeBatch(ctx context.Context, b *batch) error {
 	if i.DryRun {
 		i.written += len(b.devices)
 		return nil
@@ -339,8 +339,8 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 			i.unchanged++
 		case r.Err == nil:
 			i.written++
-		case ofOneRecord(r.Err):
-			b.errs[b.at[n]] = r.Err
+		case isRecordError(r.Err):
+			b.errs[b.lines[n]] = r.Err
 		default:
 			failed = r.Err
 		}
@@ -348,23 +348,23 @@ func (i *importer) write(ctx context.Context, b *batch) error {
 	return failed
 }
 
-// ofOneRecord reports whether other records can be written after err.
-func ofOneRecord(err error) bool {
+// isRecordError reports whether err concerns a single record, so that writing can continue.
+func isRecordError(err error) bool {
 	return errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrExists) || errors.Is(err, publish.ErrStale) ||
 		strings.Contains(err.Error(), "WRONGTYPE")
 }
 
-// report prints the errors of b's lines, and the progress.
-func (i *importer) report(b *batch) {
+// reportBatch prints the errors of b's lines, and the progress.
+func (i *importer) reportBatch(b *batch) {
 	for _, line := range slices.Sorted(maps.Keys(b.errs)) {
 		i.failed++
 		if i.failed > maxPrinted {
 			continue
 		}
 		i.progress.clear()
-		fmt.Fprintf(i.stderr, "%s:%d: %s\n", shown(i.File), line, shownLines(b.errs[line].Error()))
+		fmt.Fprintf(i.stderr, "%s:%d: %s\n", printable(i.File), line, printableLines(b.errs[line].Error()))
 		if i.failed == maxPrinted {
-			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", shown(i.File))
+			fmt.Fprintf(i.stderr, "%s: further errors are only counted\n", printable(i.File))
 		}
 	}
 	i.progress.done, i.progress.bytes = i.written+i.unchanged+i.failed, b.bytes
@@ -377,11 +377,11 @@ type progress struct {
 	what         string // is counted
 	begin, shown time.Time
 	size         int64 // of everything, 0 if unknown: bytes of the file, or records
-	bytes        int64 // of these
+	bytes        int64 // bytes of the file, or records, up to now
 	done         int   // records
 }
 
-// newProgress is the beginning.
+// newProgress returns a progress that begins now.
 func newProgress(c *console, what string) progress {
 	return progress{console: c, what: what, begin: time.Now()}
 }
@@ -391,15 +391,15 @@ func (p *progress) show() {
 	const interval = 200 * time.Millisecond
 	if now := time.Now(); now.Sub(p.shown) >= interval {
 		p.shown = now
-		p.console.progress(p.line(now))
+		p.console.showProgress(p.formatLine(now))
 	}
 }
 
 // clear removes the progress from the terminal.
-func (p *progress) clear() { p.console.progress("") }
+func (p *progress) clear() { p.console.showProgress("") }
 
-// line returns the progress.
-func (p *progress) line(now time.Time) string {
+// formatLine returns the progress as a line of text.
+func (p *progress) formatLine(now time.Time) string {
 	elapsed := now.Sub(p.begin)
 	text := fmt.Sprintf("%d %s, %.0f/s", p.done, p.what, float64(p.done)/max(elapsed.Seconds(), 0.001))
 	if p.size > 0 && p.bytes > 0 {

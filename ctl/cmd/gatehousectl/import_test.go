@@ -24,7 +24,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 )
 
-// TestMain lets a test run the program as a process of its own, which it can kill.
+// TestMain lets a test run the program as a separate process, to kill the process.
 func TestMain(m *testing.M) {
 	if os.Getenv("GATEHOUSECTL_OF_TEST") != "" {
 		main()
@@ -166,7 +166,7 @@ func TestImportRefuses(t *testing.T) {
 	s.fails(1, "stopped after 0 devices; import it again", "id,hash\nd,"+readyHash+"\n", "device", "import", "-")
 }
 
-// TestGeneratedSecrets: devices that are there get none, and no two imports share a file.
+// TestGeneratedSecrets: registered devices get no secrets, and no two imports share a file.
 func TestGeneratedSecrets(t *testing.T) {
 	s := newShell(t)
 	s.ok("secret", "device", "put", "old", "--secret-file", "-", "--cost", "4")
@@ -181,7 +181,7 @@ func TestGeneratedSecrets(t *testing.T) {
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	var k kept
+	var k keptSecret
 	content, _ := os.ReadFile(file)
 	if err := json.Unmarshal(content, &k); err != nil || k.ID != "<new>" || !strings.HasPrefix(k.Secret, "gh_") ||
 		bcrypt.CompareHashAndPassword([]byte(hash(s, "<new>")["hash"]), []byte(k.Secret)) != nil {
@@ -202,7 +202,7 @@ func TestGeneratedSecrets(t *testing.T) {
 	s.fails(2, "line 2: is no line of an import", "id\nd\n", append(args, "--resume")...)
 }
 
-// TestSecretsFile: only what an interrupted import may have written loses its end.
+// TestSecretsFile: only a line that an interrupted import may have written is cut off.
 func TestSecretsFile(t *testing.T) {
 	line := `{"id":"d","secret":"s","hash":"` + readyHash + `"}` + "\n"
 	for content, want := range map[string]string{ // "" is a refusal
@@ -303,8 +303,8 @@ func TestKilledImport(t *testing.T) {
 	}
 }
 
-// meter runs programs and counts the commands that Redis executes for them. How far a program has come says when to
-// kill it: a time would say more or less on a busy machine.
+// meter runs programs and counts their commands in Redis. Programs are killed after a number of commands: a time would
+// mean more or less progress on a busy machine.
 type meter struct {
 	t      *testing.T
 	client *redis.Client
@@ -326,7 +326,7 @@ func (m *meter) commands() int {
 	return total - m.own
 }
 
-// run runs a program, and kills it after limit commands, or never if limit is 0. did is the number of its commands.
+// run runs a program, and kills it after limit commands; 0: never. did is the number of executed commands.
 func (m *meter) run(cmd *exec.Cmd, limit int) (did int, killed bool, err error) {
 	m.t.Helper()
 	before := m.commands()
@@ -345,7 +345,7 @@ func (m *meter) run(cmd *exec.Cmd, limit int) (did int, killed bool, err error) 
 	return m.commands() - before, killed, err
 }
 
-// checkImported checks that each device is there, with version 1 and its secret.
+// checkImported checks that each device is registered, with version 1 and the right secret.
 func checkImported(t *testing.T, client *redis.Client, secrets string, devices int) {
 	t.Helper()
 	content, err := os.ReadFile(secrets)
@@ -354,7 +354,7 @@ func checkImported(t *testing.T, client *redis.Client, secrets string, devices i
 	}
 	generated := map[string]string{}
 	for line := range strings.Lines(string(content)) {
-		var k kept
+		var k keptSecret
 		if err := json.Unmarshal([]byte(line), &k); err != nil || generated[k.ID] != "" {
 			t.Fatalf("%s: %v, or it comes twice", line, err)
 		}
@@ -394,7 +394,7 @@ func TestProgress(t *testing.T) {
 		{progress{begin: begin, what: "devices", done: 1000, size: 400, bytes: 100}, "1000 devices, 100/s, 25 %, 30s left"},
 		{progress{begin: begin, what: "devices", done: 1000}, "1000 devices, 100/s"},
 	} {
-		if got := test.p.line(begin.Add(10 * time.Second)); got != test.want {
+		if got := test.p.formatLine(begin.Add(10 * time.Second)); got != test.want {
 			t.Errorf("got %q, want %q", got, test.want)
 		}
 	}
@@ -412,7 +412,7 @@ func FuzzDeviceLines(f *testing.F) {
 			return
 		}
 		for {
-			d, err := lines.next()
+			d, err := lines.nextDevice()
 			if errors.Is(err, io.EOF) || err != nil && strings.Contains(err.Error(), "a quote is not closed") {
 				break
 			}

@@ -6,8 +6,9 @@ import (
 	"os"
 )
 
-// read reads the file, or standard input for "-". Over limit bytes are too many for what.
-func (c *console) read(name string, limit int64, what string) ([]byte, error) {
+// readInput reads the file, or standard input for "-". A file of more than limit bytes is refused as too large for
+// what.
+func (c *console) readInput(name string, limit int64, what string) ([]byte, error) {
 	r := c.stdin
 	if name != "-" {
 		file, err := os.Open(name)

@@ -11,9 +11,9 @@ type acceptLossCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run accepts the loss of all shards that are empty or have lost the log.
+// Run accepts the data loss of all shards that are empty or without their log.
 func (cmd *acceptLossCmd) Run(c *console) error {
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		accepted, err := p.AcceptLoss(ctx)
 		if err != nil {
 			return err
@@ -24,6 +24,6 @@ func (cmd *acceptLossCmd) Run(c *console) error {
 			text = fmt.Sprintf("%d of %d shards were empty or had lost the log: edges drop what they had of them, and refuse "+
 				"devices that are not in Redis", accepted, shards)
 		}
-		return cmd.told(c, map[string]any{"accepted": accepted, "shards": shards}, "%s\n", text)
+		return cmd.printResult(c, map[string]any{"accepted": accepted, "shards": shards}, "%s\n", text)
 	})
 }

@@ -1,5 +1,5 @@
 // Command gatehousectl publishes objects and device credentials, and checks configurations of Envoy and nginx. Exit
-// code: 0 ok, 1 runtime, 2 usage or configuration, 3 no such object or device, 4 new rules let in who was kept out.
+// codes: 0 ok, 1 runtime, 2 usage or configuration, 3 object or device not found, 4 new rules admit refused requests.
 package main
 
 import (

@@ -15,14 +15,14 @@ import (
 
 type manCmd struct{}
 
-// Run prints the page. Its date is $SOURCE_DATE_EPOCH, for reproducible packages, or today.
+// Run prints the page, dated by $SOURCE_DATE_EPOCH (for reproducible packages) or today.
 func (cmd *manCmd) Run(c *console) error {
 	date := time.Now()
 	if seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		date = time.Unix(seconds, 0)
 	}
 	m := &manual{}
-	m.page(c.model, date)
+	m.writePage(c.model, date)
 	_, err := m.WriteTo(c.stdout)
 	return err
 }
@@ -30,8 +30,8 @@ func (cmd *manCmd) Run(c *console) error {
 // manual is a page in the macros of man(7).
 type manual struct{ bytes.Buffer }
 
-// roff returns text in which nothing is a request or an escape.
-func roff(text string) string {
+// escapeRoff returns text without roff requests and escapes.
+func escapeRoff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n", " ").Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
 		text = `\&` + text
@@ -39,87 +39,87 @@ func roff(text string) string {
 	return text
 }
 
-// text writes a paragraph, one sentence a line.
-func (m *manual) text(text string) {
+// writeText writes a paragraph, a line for each sentence.
+func (m *manual) writeText(text string) {
 	for text != "" {
 		sentence, rest, more := strings.Cut(text, ". ")
 		if more {
 			sentence += "."
 		}
-		fmt.Fprintln(m, roff(sentence))
+		fmt.Fprintln(m, escapeRoff(sentence))
 		text = rest
 	}
 }
 
-// item writes a term and its text.
-func (m *manual) item(term, text string) {
-	fmt.Fprintf(m, ".TP\n\\fB%s\\fR\n", roff(term))
-	m.text(text)
+// writeItem writes a term and its description.
+func (m *manual) writeItem(term, text string) {
+	fmt.Fprintf(m, ".TP\n\\fB%s\\fR\n", escapeRoff(term))
+	m.writeText(text)
 }
 
-func (m *manual) flags(flags []*kong.Flag) {
+func (m *manual) writeFlags(flags []*kong.Flag) {
 	for _, flag := range flags {
 		term := flag.String()
 		if flag.Tag.Negatable != "" {
 			term = "--[no-]" + flag.Name
 		}
-		m.item(term, valueHelp(flag.Value))
+		m.writeItem(term, valueHelp(flag.Value))
 	}
 }
 
-func (m *manual) command(node *kong.Node) {
+func (m *manual) writeCommand(node *kong.Node) {
 	if len(node.Children) > 0 {
-		m.flags(node.Flags)
+		m.writeFlags(node.Flags)
 		for _, child := range node.Children {
-			m.command(child)
+			m.writeCommand(child)
 		}
 		return
 	}
-	m.item(strings.TrimSuffix(node.Summary(), " [flags]"), node.Tag.Help)
+	m.writeItem(strings.TrimSuffix(node.Summary(), " [flags]"), node.Tag.Help)
 	fmt.Fprintln(m, ".RS")
 	for _, argument := range node.Positional {
-		m.item(argument.Summary(), argument.Help)
+		m.writeItem(argument.Summary(), argument.Help)
 	}
-	m.flags(node.Flags)
-	fmt.Fprintf(m, ".PP\n.EX\n%s\n.EE\n.RE\n", roff(node.Tag.Get("example")))
+	m.writeFlags(node.Flags)
+	fmt.Fprintf(m, ".PP\n.EX\n%s\n.EE\n.RE\n", escapeRoff(node.Tag.Get("example")))
 }
 
-func (m *manual) page(app *kong.Application, date time.Time) {
+func (m *manual) writePage(app *kong.Application, date time.Time) {
 	day := date.UTC().Format(time.DateOnly)
 	fmt.Fprintf(m, ".TH GATEHOUSECTL 1 %s \"gatehousectl %s\" Gatehouse\n", day, version.Name())
 	description := strings.TrimSuffix(app.Help, ".")
-	fmt.Fprintf(m, ".SH NAME\ngatehousectl \\- %s\n", roff(strings.ToLower(description[:1])+description[1:]))
+	fmt.Fprintf(m, ".SH NAME\ngatehousectl \\- %s\n", escapeRoff(strings.ToLower(description[:1])+description[1:]))
 	fmt.Fprintln(m, ".SH SYNOPSIS\n\\fBgatehousectl\\fR \\fIcommand\\fR [\\fIargument\\fR ...] [\\fIflag\\fR ...]")
 	fmt.Fprintln(m, ".SH DESCRIPTION")
-	m.text("With --json, commands print one JSON object, or of a list or stream one object a line, with names in " +
+	m.writeText("With --json, commands print one JSON object, or of a list or stream one object a line, with names in " +
 		"snake_case. Errors go to standard error, and exit codes are the same. Text on a terminal is as wide as the " +
 		"terminal; there are no colours, and without a terminal no escape sequences. " + app.Detail)
 	for _, group := range groups {
 		fmt.Fprintf(m, ".SH %s\n", strings.ToUpper(strings.TrimSuffix(group.Title, ":")))
 		for _, node := range app.Children {
 			if node.Group != nil && node.Group.Key == group.Key {
-				m.command(node)
+				m.writeCommand(node)
 			}
 		}
 	}
 	var redis, others []*kong.Flag
 	for _, flag := range app.Flags {
-		if isRedis(flag) {
+		if isRedisFlag(flag) {
 			redis = append(redis, flag)
 		} else {
 			others = append(others, flag)
 		}
 	}
 	fmt.Fprintln(m, ".SH FLAGS OF ALL COMMANDS")
-	m.flags(others)
+	m.writeFlags(others)
 	fmt.Fprintln(m, ".SH FLAGS OF ALL COMMANDS THAT USE REDIS")
-	m.flags(redis)
+	m.writeFlags(redis)
 	fmt.Fprintln(m, ".SH ENVIRONMENT")
-	m.text("Variables of flags are named beside them; an empty one counts as none.")
-	m.item("TRACEPARENT", "The trace to which a write belongs, in W3C Trace Context's form.")
-	m.item("TERM", "dumb: no escape sequences.")
+	m.writeText("Variables of flags are named beside them; an empty one counts as none.")
+	m.writeItem("TRACEPARENT", "The trace to which a write belongs, in W3C Trace Context's form.")
+	m.writeItem("TERM", "dumb: no escape sequences.")
 	fmt.Fprintln(m, ".SH EXIT STATUS")
 	for _, exit := range exitCodes {
-		m.item(strconv.Itoa(exit.code), exit.meaning+".")
+		m.writeItem(strconv.Itoa(exit.code), exit.meaning+".")
 	}
 }

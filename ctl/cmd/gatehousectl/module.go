@@ -13,8 +13,8 @@ type installModuleCmd struct {
 	Destination string `arg:"" placeholder:"FILE" help:"File to create or replace, in a volume that Envoy reads."`
 }
 
-// Run copies the module. It is for the init container of a pod whose Envoy has another image, and an image without a
-// shell has no cp.
+// Run copies the module, in the init container of a pod whose Envoy has another image. The image has no shell, and no
+// cp.
 func (cmd *installModuleCmd) Run(c *console) error {
 	module, err := os.ReadFile(cmd.Source)
 	if err != nil {
@@ -27,7 +27,7 @@ func (cmd *installModuleCmd) Run(c *console) error {
 	return err
 }
 
-// writeFile creates or replaces a file at once, so that nobody sees half of it.
+// writeFile creates or replaces a file atomically.
 func writeFile(path string, text []byte, mode fs.FileMode) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), ".gatehouse-")
 	if err != nil {

@@ -48,7 +48,8 @@ func TestInstallModule(t *testing.T) {
 	}
 }
 
-// TestNginxInstall installs the plugin with a library, twice, and not without one, or with rules that have a mistake.
+// TestNginxInstall installs the plugin with a library, twice. Without a library, or with mistaken rules, nothing is
+// installed.
 func TestNginxInstall(t *testing.T) {
 	dir := t.TempDir()
 	to, library, rules := filepath.Join(dir, "plugin"), filepath.Join(dir, "library.so"), filepath.Join(dir, "rules.yaml")

@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// TestNamespace runs commands in a namespace, and in another database: they find and change nothing elsewhere.
+// TestNamespace runs commands in a namespace, and in another database: other data is neither found nor changed.
 func TestNamespace(t *testing.T) {
 	url := redistest.Start(t)
 	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": url}}

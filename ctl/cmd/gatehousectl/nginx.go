@@ -16,7 +16,7 @@ type nginxRenderCmd struct {
 	Output string `placeholder:"FILE" help:"File to create or replace; unchanged if the rules have a mistake. Default: standard output."`
 }
 
-// Run writes the file that the plugin reads; it needs no Redis.
+// Run writes the rules in the plugin's format, without Redis.
 func (cmd *nginxRenderCmd) Run(c *console) error {
 	rendered, err := c.renderRules(cmd.File)
 	if err != nil {
@@ -35,7 +35,7 @@ type nginxInstallCmd struct {
 	Rules   string `placeholder:"FILE" help:"Rules, YAML or JSON, to write as rules.json beside the plugin."`
 }
 
-// Run writes the plugin, and rules if they have no mistake.
+// Run writes the plugin, and rules.json if the rules have no mistake.
 func (cmd *nginxInstallCmd) Run(c *console) error {
 	var rendered []byte
 	if cmd.Rules != "" {
@@ -62,7 +62,7 @@ func (cmd *nginxInstallCmd) Run(c *console) error {
 
 const libraryName = "libgatehouse-nginx.so"
 
-// readLibrary reads the library from a file or, for "", from where a release has it.
+// readLibrary reads the library from file or, for "", from the directories of a release.
 func readLibrary(file string) ([]byte, error) {
 	if file != "" {
 		return os.ReadFile(file)
@@ -75,7 +75,7 @@ func readLibrary(file string) ([]byte, error) {
 		return nil, err
 	}
 	dir := filepath.Dir(program)
-	for _, place := range []string{".", "..", "../lib/gatehouse"} { // build, the archive of a release, its deb and image
+	for _, place := range []string{".", "..", "../lib/gatehouse"} { // build and archive of a release; deb and image
 		text, err := os.ReadFile(filepath.Join(dir, place, libraryName))
 		if !errors.Is(err, fs.ErrNotExist) {
 			return text, err
@@ -84,7 +84,7 @@ func readLibrary(file string) ([]byte, error) {
 	return nil, usagef("no %s beside %s, in .. or ../lib/gatehouse: name it with --library", libraryName, program)
 }
 
-// installPlugin writes the plugin's files over those of another release.
+// installPlugin writes the plugin's files. Files of another release are overwritten.
 func installPlugin(dir string) error {
 	return fs.WalkDir(nginx.Plugin, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -102,7 +102,7 @@ func installPlugin(dir string) error {
 	})
 }
 
-// checkSyntax returns the error of a file that is no YAML, with its line.
+// checkSyntax returns the error, with its line, of a file that is not YAML.
 func checkSyntax(file string, text []byte) error {
 	_, err := yamltext.Parse(text)
 	if syntax, is := errors.AsType[*yamltext.SyntaxError](err); is && syntax.Line > 0 {
@@ -111,9 +111,9 @@ func checkSyntax(file string, text []byte) error {
 	return nil
 }
 
-// renderRules checks a file of rules, and returns what the plugin reads.
+// renderRules checks a file of rules, and returns the rules in the plugin's format.
 func (c *console) renderRules(file string) ([]byte, error) {
-	text, err := c.read(file, maxConfig, "rules")
+	text, err := c.readInput(file, maxConfig, "rules")
 	if err != nil {
 		return nil, err
 	}

@@ -23,21 +23,21 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// filled is a text that is not empty where it's given: an unset variable must not name another object.
-type filled string
+// nonEmpty is the text of a flag that, if given, must not be empty: an unset shell variable would name another object.
+type nonEmpty string
 
 // UnmarshalText refuses an empty text.
-func (f *filled) UnmarshalText(text []byte) error {
-	if *f = filled(text); *f == "" {
+func (f *nonEmpty) UnmarshalText(text []byte) error {
+	if *f = nonEmpty(text); *f == "" {
 		return errors.New("is empty")
 	}
 	return nil
 }
 
-// storedVersion is the version that a record must have; 0, without the flag, is any.
+// storedVersion is the version that a record must have. 0, without the flag, accepts any version.
 type storedVersion uint64
 
-// UnmarshalText refuses 0, which must not mean any.
+// UnmarshalText refuses 0, since 0 would accept any version.
 func (v *storedVersion) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 53)
 	if err != nil {
@@ -49,15 +49,15 @@ func (v *storedVersion) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// keyFlags complete a key that is a path.
+// keyFlags add virtual host, host and language to a key.
 type keyFlags struct {
-	VirtualHost filled `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
-	Host        filled `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
-	Language    filled `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
+	VirtualHost nonEmpty `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
+	Host        nonEmpty `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
+	Language    nonEmpty `placeholder:"TAG" help:"Language of the object, such as de, under a rule with this one among its languages."`
 }
 
-// complete sets the key to the one with virtual host, host and language.
-func (f *keyFlags) complete(key *string) error {
+// completeKey adds virtual host, host and language to the key.
+func (f *keyFlags) completeKey(key *string) error {
 	if f.Language != "" {
 		*key = publish.KeyOfLanguage(*key, string(f.Language))
 	}
@@ -91,10 +91,10 @@ type putCmd struct {
 	jsonFlag `embed:""`
 }
 
-// freshFor is how long objects are fresh; 0, without the flag, is until they change.
+// freshFor is how long objects are fresh. 0, without the flag, means until the object changes.
 type freshFor struct{ time.Duration }
 
-// UnmarshalText refuses 0, which must not mean for ever.
+// UnmarshalText refuses 0, since 0 would mean for ever.
 func (f *freshFor) UnmarshalText(text []byte) (err error) {
 	if f.Duration, err = time.ParseDuration(string(text)); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (f *freshFor) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// writtenObject is what put and delete tell.
+// writtenObject is the output of put and delete.
 type writtenObject struct {
 	Key         string `json:"key"`
 	Version     uint64 `json:"version"`
@@ -115,13 +115,13 @@ type writtenObject struct {
 
 // Run publishes the object.
 func (cmd *putCmd) Run(c *console) error {
-	if err := cmd.complete(&cmd.Key); err != nil {
+	if err := cmd.completeKey(&cmd.Key); err != nil {
 		return err
 	}
 	if info, err := os.Stat(cmd.File); err == nil && info.IsDir() {
-		return usagef("%s: is a directory; gatehousectl sync publishes its files", shown(cmd.File))
+		return usagef("%s: is a directory; gatehousectl sync publishes its files", printable(cmd.File))
 	}
-	body, err := c.read(cmd.File, limits.MaxBody, "an object")
+	body, err := c.readInput(cmd.File, limits.MaxBody, "an object")
 	if err != nil {
 		return err
 	}
@@ -135,20 +135,21 @@ func (cmd *putCmd) Run(c *console) error {
 		object.Headers = append(object.Headers, publish.Header{Name: name, Value: strings.TrimSpace(value)})
 	}
 	if object.ContentType == "" {
-		object.ContentType = contentType(cmd.File, cmd.Key, body)
+		object.ContentType = detectContentType(cmd.File, cmd.Key, body)
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		receipt, err := p.Put(ctx, object)
 		if err != nil {
 			return err
 		}
 		wrote := writtenObject{cmd.Key, receipt.Version, object.EntityTag(), object.ContentType}
-		return cmd.told(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag, wrote.ContentType)
+		return cmd.printResult(c, wrote, "%s: version %d, etag %s, %s\n", wrote.Key, wrote.Version, wrote.ETag,
+			wrote.ContentType)
 	})
 }
 
-// contentType goes by the extension of the file, then of the key, then by the body.
-func contentType(file, key string, body []byte) string {
+// detectContentType returns the content type by the extension of the file, then of the key, then by the body.
+func detectContentType(file, key string, body []byte) string {
 	_, keyPath := objectkey.Split(key)
 	if end := strings.IndexAny(keyPath, "?#"); end >= 0 {
 		keyPath = keyPath[:end]
@@ -159,7 +160,7 @@ func contentType(file, key string, body []byte) string {
 		}
 	}
 	if start := bytes.TrimSpace(body); len(start) > 0 && (start[0] == '{' || start[0] == '[') && json.Valid(start) {
-		return "application/json" // DetectContentType takes it for plain text
+		return "application/json" // http.DetectContentType returns text/plain for JSON
 	}
 	return http.DetectContentType(body)
 }
@@ -173,18 +174,18 @@ type getCmd struct {
 	jsonFlag `embed:""`
 }
 
-// Run prints the body's bytes and nothing else, or with --head all but them.
+// Run prints only the body or, with --head, only the metadata.
 func (cmd *getCmd) Run(c *console) error {
-	if err := cmd.complete(&cmd.Key); err != nil {
+	if err := cmd.completeKey(&cmd.Key); err != nil {
 		return err
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		o, err := p.Get(ctx, cmd.Key)
 		if err != nil {
 			return err
 		}
 		if cmd.JSON {
-			return c.printJSON(headOf(&o))
+			return c.printJSON(newObjectHead(&o))
 		}
 		if cmd.Head {
 			return printHead(c, o)
@@ -201,15 +202,15 @@ func (cmd *getCmd) Run(c *console) error {
 	})
 }
 
-// head is an object's metadata.
-type head struct {
+// objectHead is an object's metadata.
+type objectHead struct {
 	publish.Entry
 	Headers []string       `json:"headers,omitempty"` // lines
 	Bytes   map[string]int `json:"bytes"`             // by encoding
 }
 
-func headOf(o *contract.Object) head {
-	h := head{publish.Entry{Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, ETag: o.ETag,
+func newObjectHead(o *contract.Object) objectHead {
+	h := objectHead{publish.Entry{Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, ETag: o.ETag,
 		ContentType: o.ContentType, Status: cmp.Or(o.Status, 200), TTLMS: o.TTLMS, Tags: o.Tags}, nil, map[string]int{}}
 	for _, header := range o.Headers.List() {
 		h.Headers = append(h.Headers, header.Name+": "+header.Value)
@@ -226,9 +227,9 @@ func printHead(c *console, o contract.Object) error {
 	if o.TTLMS != 0 {
 		fresh = o.TTL().String()
 	}
-	w := c.table()
+	w := c.newTable()
 	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\nstatus:\t%d\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
-		o.Key, o.Version, timestamp(o.PublishedMS), cmp.Or(o.Status, 200), o.ETag, o.ContentType, fresh)
+		o.Key, o.Version, formatTimestamp(o.PublishedMS), cmp.Or(o.Status, 200), o.ETag, o.ContentType, fresh)
 	for _, h := range o.Headers.List() {
 		fmt.Fprintf(w, "header:\t%s: %s\n", h.Name, h.Value)
 	}
@@ -241,8 +242,8 @@ func printHead(c *console, o contract.Object) error {
 	return w.Flush()
 }
 
-// timestamp shows unix milliseconds.
-func timestamp(ms int64) string {
+// formatTimestamp formats unix milliseconds.
+func formatTimestamp(ms int64) string {
 	return time.UnixMilli(min(ms, limits.MaxTime)).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }
 
@@ -257,10 +258,10 @@ type deleteCmd struct {
 
 // Run deletes the object.
 func (cmd *deleteCmd) Run(c *console) error {
-	if err := cmd.complete(&cmd.Key); err != nil {
+	if err := cmd.completeKey(&cmd.Key); err != nil {
 		return err
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		if !cmd.Force {
 			found, err := p.MayExist(ctx, cmd.Key)
 			if err != nil {
@@ -274,7 +275,7 @@ func (cmd *deleteCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		return cmd.told(c, writtenObject{Key: cmd.Key, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.Key,
+		return cmd.printResult(c, writtenObject{Key: cmd.Key, Version: receipt.Version}, "%s: deleted, version %d\n", cmd.Key,
 			receipt.Version)
 	})
 }
@@ -291,18 +292,18 @@ func (cmd *listCmd) Run(c *console) error {
 	if cmd.Prefix == "" && cmd.VirtualHost+cmd.Host != "" {
 		cmd.Prefix = "/"
 	}
-	if err := cmd.complete(&cmd.Prefix); err != nil {
+	if err := cmd.completeKey(&cmd.Prefix); err != nil {
 		return err
 	}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
-		entries := map[string]publish.Entry{} // by key: one may come twice
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
+		entries := map[string]publish.Entry{} // by key: List may repeat an entry
 		for entry, err := range p.List(ctx, cmd.Prefix) {
 			if err != nil {
 				return err
 			}
 			entries[entry.Key] = entry
 		}
-		w := c.table()
+		w := c.newTable()
 		lines := json.NewEncoder(c.stdout)
 		if !cmd.JSON {
 			fmt.Fprintln(w, "KEY\tVERSION\tSTATUS\tSIZE\tPUBLISHED\tTYPE\tTAGS")
@@ -316,12 +317,12 @@ func (cmd *listCmd) Run(c *console) error {
 				continue
 			}
 			if !limits.ValidContentType(e.ContentType) {
-				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
+				e.ContentType = fmt.Sprintf("%q", e.ContentType) // unsafe on a terminal
 			}
 			if contract.CheckTags(e.Tags) != nil {
 				e.Tags = []string{fmt.Sprintf("%q", e.Tags)}
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.Key, e.Version, e.Status, e.Size, timestamp(e.PublishedMS),
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.Key, e.Version, e.Status, e.Size, formatTimestamp(e.PublishedMS),
 				e.ContentType, strings.Join(e.Tags, ","))
 		}
 		return w.Flush()

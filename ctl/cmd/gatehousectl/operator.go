@@ -20,13 +20,13 @@ import (
 	"github.com/gatehouse/gatehouse/internal/operatorapi"
 )
 
-// sidecarFlags are of the commands that ask the local sidecar.
+// sidecarFlags are for commands that query the local sidecar.
 type sidecarFlags struct {
 	sidecarFlag `embed:""`
 	jsonFlag    `embed:""`
 }
 
-// sidecarFlag says where the sidecar is.
+// sidecarFlag is the sidecar's admin address.
 type sidecarFlag struct {
 	Sidecar string `default:"127.0.0.1:9090" variable:"GATEHOUSE_SIDECAR" placeholder:"HOST:PORT" help:"Admin address of the sidecar."`
 }
@@ -34,8 +34,8 @@ type sidecarFlag struct {
 // maxAnswer bounds an answer of a program, bytes: a config_dump can be long.
 const maxAnswer = 64 << 20
 
-// call sends a question to the sidecar and decodes the answer into v; a nil question is a GET.
-func call(sidecar, path string, question, v any) error {
+// callSidecar sends a question to the sidecar and decodes the answer into v; a nil question is a GET.
+func callSidecar(sidecar, path string, question, v any) error {
 	from := "http://" + sidecar + path
 	method, body := http.MethodGet, io.Reader(nil)
 	if question != nil {
@@ -45,8 +45,8 @@ func call(sidecar, path string, question, v any) error {
 		}
 		method, body = http.MethodPost, bytes.NewReader(text)
 	}
-	text, err := fetch(method, from, body, maxAnswer)
-	if _, away := errors.AsType[*url.Error](err); away {
+	text, err := fetchBody(method, from, body, maxAnswer)
+	if _, unreachable := errors.AsType[*url.Error](err); unreachable {
 		return fmt.Errorf(
 			"the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone. "+
 				"Say where it is by --sidecar or $GATEHOUSE_SIDECAR", err)
@@ -60,16 +60,16 @@ func call(sidecar, path string, question, v any) error {
 	return nil
 }
 
-// ask asks the sidecar, and prints the answer: as JSON, or by print.
-func ask[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
+// askSidecar queries the sidecar, and prints the answer: as JSON, or with print.
+func askSidecar[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
 	var v T
-	if err := call(f.Sidecar, path, question, &v); err != nil {
+	if err := callSidecar(f.Sidecar, path, question, &v); err != nil {
 		return err
 	}
 	if f.JSON {
 		return c.printJSON(v)
 	}
-	w := c.table()
+	w := c.newTable()
 	print(w, &v)
 	return w.Flush()
 }
@@ -78,9 +78,9 @@ type statusCmd struct {
 	sidecarFlags `embed:""`
 }
 
-// Run prints the status, what is wrong first.
+// Run prints the status, with problems first.
 func (cmd *statusCmd) Run(c *console) error {
-	return ask(c, &cmd.sidecarFlags, "/v1/status", nil, func(w io.Writer, s *operatorapi.Status) {
+	return askSidecar(c, &cmd.sidecarFlags, "/v1/status", nil, func(w io.Writer, s *operatorapi.Status) {
 		for _, p := range s.Problems {
 			fmt.Fprintf(w, "%s: %s\n", strings.ToUpper(p.Severity), p.Text)
 		}
@@ -103,10 +103,10 @@ func (cmd *statusCmd) Run(c *console) error {
 			namespace = "namespace " + s.Redis.Namespace + ", "
 		}
 		fmt.Fprintf(w, "redis\t%sconnected: %t, in step %s ago, write %.0f\n", namespace, s.Redis.Connected,
-			age(s.Redis.InStepAge), s.Redis.Seq)
-		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, age(s.Edge.AcknowledgedAge),
-			age(s.Edge.InStepAge), s.Edge.Waiting)
-		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", dash(s.Edge.Epoch), s.Edge.Layout)
+			formatAge(s.Redis.InStepAge), s.Redis.Seq)
+		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since,
+			formatAge(s.Edge.AcknowledgedAge), formatAge(s.Edge.InStepAge), s.Edge.Waiting)
+		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", orDash(s.Edge.Epoch), s.Edge.Layout)
 		fmt.Fprintf(w, "objects\t%.0f at the edge, %.0f left out, %.0f of %.0f bytes\n", s.Objects.Held,
 			s.Objects.LeftOut, s.Objects.Bytes, s.Objects.Budget)
 		fmt.Fprintf(w, "devices\t%.0f, known to the edge %d, held back %d\n", s.Devices.Records,
@@ -117,15 +117,15 @@ func (cmd *statusCmd) Run(c *console) error {
 	})
 }
 
-// age returns an age in seconds as text.
-func age(seconds float64) string {
+// formatAge returns an age in seconds as text.
+func formatAge(seconds float64) string {
 	if seconds < 0 {
 		return "never"
 	}
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
 }
 
-func dash(text string) string {
+func orDash(text string) string {
 	if text == "" {
 		return "-"
 	}
@@ -151,17 +151,17 @@ type explainCmd struct {
 func (cmd *explainCmd) Run(c *console) error {
 	q := operatorapi.Question{Method: cmd.Method, URL: cmd.URL, Device: cmd.Device}
 	var err error
-	if q.Headers, err = cmd.headers(c); err != nil {
+	if q.Headers, err = cmd.readHeaders(c); err != nil {
 		return err
 	}
-	if q.Rules, err = cmd.rules(c); err != nil {
+	if q.Rules, err = cmd.readEdgeRules(c); err != nil {
 		return err
 	}
-	return ask(c, &cmd.sidecarFlags, "/v1/explain", q, printExplanation)
+	return askSidecar(c, &cmd.sidecarFlags, "/v1/explain", q, printExplanation)
 }
 
-// headers returns the headers of the request. Errors don't have values, which may be secret.
-func (cmd *explainCmd) headers(c *console) (headers [][2]string, err error) {
+// readHeaders returns the headers of the request. Errors don't quote values, since a value may be secret.
+func (cmd *explainCmd) readHeaders(c *console) (headers [][2]string, err error) {
 	add := func(from, line string) error {
 		name, value, found := strings.Cut(line, ":")
 		if !found {
@@ -178,7 +178,7 @@ func (cmd *explainCmd) headers(c *console) (headers [][2]string, err error) {
 			}
 			continue
 		}
-		text, err := c.read(file, maxHeaders, "headers")
+		text, err := c.readInput(file, maxHeaders, "headers")
 		if err != nil {
 			return nil, fmt.Errorf("--header: %w", err)
 		}
@@ -196,31 +196,31 @@ func (cmd *explainCmd) headers(c *console) (headers [][2]string, err error) {
 	return headers, nil
 }
 
-// rules returns the rules of the edge.
-func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
+// readEdgeRules returns the rules of the edge.
+func (cmd *explainCmd) readEdgeRules(c *console) (json.RawMessage, error) {
 	source := cmd.Rules
 	var file []byte
 	var err error
 	if source == "" {
 		if cmd.Admin == "" {
 			var s operatorapi.Status
-			if err := call(cmd.Sidecar, "/v1/status", nil, &s); err != nil {
+			if err := callSidecar(cmd.Sidecar, "/v1/status", nil, &s); err != nil {
 				return nil, err
 			}
 			cmd.Admin = s.Edge.Admin
 		}
 		source = "http://" + cmd.Admin + "/config_dump"
-		if file, err = fetch(http.MethodGet, source, nil, maxAnswer); err != nil {
+		if file, err = fetchBody(http.MethodGet, source, nil, maxAnswer); err != nil {
 			return nil, fmt.Errorf("%w\nWithout Envoy, give the rules by --rules", err)
 		}
-	} else if file, err = c.read(source, maxConfig, "rules"); err != nil {
+	} else if file, err = c.readInput(source, maxConfig, "rules"); err != nil {
 		return nil, err
 	}
-	return chosenRules(source, file, cmd.Listener)
+	return chooseRules(source, file, cmd.Listener)
 }
 
-// chosenRules returns the rules of a listener, or of all listeners if they have the same.
-func chosenRules(source string, file []byte, listener string) (json.RawMessage, error) {
+// chooseRules returns the rules of a listener, or the common rules of all listeners.
+func chooseRules(source string, file []byte, listener string) (json.RawMessage, error) {
 	all, err := envoyrules.RulesOf(source, file)
 	if err != nil {
 		return nil, usagef("%s: %w", source, err)
@@ -273,16 +273,17 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 		fmt.Fprintf(w, "rule\t%s: %s\n", r.Name, r.Match)
 		if r.Auth {
 			name := map[bool]string{false: "requires", true: "would require"}[r.Trial]
-			fmt.Fprintf(w, "%s\t%s\n", name, dash(strings.Join(r.Permissions, ", ")))
+			fmt.Fprintf(w, "%s\t%s\n", name, orDash(strings.Join(r.Permissions, ", ")))
 		}
 	} else {
 		fmt.Fprintln(w, "rule\tnone")
 	}
 	if o := e.Object; o != nil {
 		fmt.Fprintf(w, "key\t%s\n", e.Key)
-		fmt.Fprintf(w, "  in Redis\t%s\n", versionAt(&o.Redis))
-		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", number(o.Sidecar.Version), strings.ReplaceAll(o.Sidecar.Place, "_", " "))
-		fmt.Fprintf(w, "  at the edge\t%s%s\n", number(o.Edge.Version),
+		fmt.Fprintf(w, "  in Redis\t%s\n", describeVersion(&o.Redis))
+		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", formatVersion(o.Sidecar.Version),
+			strings.ReplaceAll(o.Sidecar.Place, "_", " "))
+		fmt.Fprintf(w, "  at the edge\t%s%s\n", formatVersion(o.Edge.Version),
 			map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
 		if len(o.NotSent) > 0 {
 			fmt.Fprintf(w, "  not sent\t%s: headers of the whole origin; cache.origin_headers of the rule allows them\n",
@@ -293,28 +294,28 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 		may := "may authenticate"
 		switch d.Sidecar.Refusal {
 		case "":
-		case "no_authority": // it has no record
+		case "no_authority": // without a record
 			may = "the authority decides"
 		default:
 			may = "may not authenticate: " + string(d.Sidecar.Refusal)
 		}
 		fmt.Fprintf(w, "device\t%s, %s\n", d.ID, may)
 		if r := d.Sidecar.Refused; r != nil {
-			fmt.Fprintf(w, "  last refused\t%s, from %s: %s\n", timestamp(r.At.UnixMilli()), dash(r.From), r.Text)
+			fmt.Fprintf(w, "  last refused\t%s, from %s: %s\n", formatTimestamp(r.At.UnixMilli()), orDash(r.From), r.Text)
 		}
-		fmt.Fprintf(w, "  permissions\t%s\n", dash(strings.Join(d.Permissions, ", ")))
-		fmt.Fprintf(w, "  in Redis\t%s\n", versionAt(&d.Redis))
-		fmt.Fprintf(w, "  in the sidecar\t%s\n", number(d.Sidecar.Version))
+		fmt.Fprintf(w, "  permissions\t%s\n", orDash(strings.Join(d.Permissions, ", ")))
+		fmt.Fprintf(w, "  in Redis\t%s\n", describeVersion(&d.Redis))
+		fmt.Fprintf(w, "  in the sidecar\t%s\n", formatVersion(d.Sidecar.Version))
 		known := "unknown"
 		if d.Edge.Listed {
 			known = "registered"
 		}
 		fmt.Fprintf(w, "  at the edge\t%s, %d allow and %d deny verdicts\n", known, d.Edge.Allows, d.Edge.Denies)
 		if d.LastSeen != nil {
-			fmt.Fprintf(w, "  last seen\t%s\n", timestamp(d.LastSeen.UnixMilli()))
+			fmt.Fprintf(w, "  last seen\t%s\n", formatTimestamp(d.LastSeen.UnixMilli()))
 		}
 		for _, f := range d.Failed {
-			fmt.Fprintf(w, "  failed\t%d times from %s since yesterday\n", f.Count, shown(f.Network))
+			fmt.Fprintf(w, "  failed\t%d times from %s since yesterday\n", f.Count, printable(f.Network))
 		}
 		for _, h := range d.Held {
 			who := ""
@@ -324,20 +325,20 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 			if h.Own {
 				who = ", but not with its right secret, since it authenticated there before"
 			}
-			fmt.Fprintf(w, "  held back\tat %s for %s%s\n", h.Network, age(h.WaitS), who)
+			fmt.Fprintf(w, "  held back\tat %s for %s%s\n", h.Network, formatAge(h.WaitS), who)
 		}
 	}
 }
 
-func number(version uint64) string {
+func formatVersion(version uint64) string {
 	if version == 0 {
 		return "none"
 	}
 	return fmt.Sprintf("version %d", version)
 }
 
-func versionAt(v *operatorapi.Version) string {
-	text := number(v.Version)
+func describeVersion(v *operatorapi.Version) string {
+	text := formatVersion(v.Version)
 	switch {
 	case v.Error != "":
 		return "can't be read: " + v.Error
@@ -349,7 +350,7 @@ func versionAt(v *operatorapi.Version) string {
 		text += ", disabled"
 	}
 	if v.PublishedMS != 0 {
-		text += ", of " + timestamp(v.PublishedMS)
+		text += ", of " + formatTimestamp(v.PublishedMS)
 	}
 	return text
 }
@@ -361,11 +362,11 @@ type heldCmd struct {
 	sidecarFlags `embed:""`
 }
 
-// Run lists what the limits on wrong secrets hold back, or releases a network.
+// Run lists devices and networks that are throttled after wrong secrets, or releases a network.
 func (cmd *heldCmd) Run(c *console) error {
 	if cmd.Release != "" {
 		what := operatorapi.Release{Network: cmd.Release, Device: cmd.Device}
-		return ask(c, &cmd.sidecarFlags, "/v1/release", what, func(w io.Writer, r *operatorapi.Released) {
+		return askSidecar(c, &cmd.sidecarFlags, "/v1/release", what, func(w io.Writer, r *operatorapi.Released) {
 			fmt.Fprintf(w, "%s: %d released\n", cmd.Release, r.Released)
 		})
 	}
@@ -374,17 +375,17 @@ func (cmd *heldCmd) Run(c *console) error {
 	}
 	if cmd.JSON {
 		var held []operatorapi.Hold
-		if err := call(cmd.Sidecar, "/v1/held", nil, &held); err != nil {
+		if err := callSidecar(cmd.Sidecar, "/v1/held", nil, &held); err != nil {
 			return err
 		}
 		return printLines(c, held)
 	}
-	return ask(c, &cmd.sidecarFlags, "/v1/held", nil, func(w io.Writer, held *[]operatorapi.Hold) {
+	return askSidecar(c, &cmd.sidecarFlags, "/v1/held", nil, func(w io.Writer, held *[]operatorapi.Hold) {
 		fmt.Fprintln(w, "NETWORK\tDEVICE\tLAST WRONG SECRET\tNEXT ATTEMPT")
 		for _, h := range *held {
 			next := "last in the queue"
 			if h.WaitS > 0 {
-				next = "in " + age(h.WaitS)
+				next = "in " + formatAge(h.WaitS)
 			}
 			if h.Own {
 				next += "; its right secret now"
@@ -404,7 +405,7 @@ type resyncCmd struct {
 
 // Run begins a resync.
 func (cmd *resyncCmd) Run(c *console) error {
-	return ask(c, &cmd.sidecarFlags, "/v1/resync", struct{}{}, func(w io.Writer, _ *operatorapi.Resyncing) {
+	return askSidecar(c, &cmd.sidecarFlags, "/v1/resync", struct{}{}, func(w io.Writer, _ *operatorapi.Resyncing) {
 		fmt.Fprintln(w, "the resync has begun; gatehousectl status tells when it has ended")
 	})
 }
@@ -415,17 +416,16 @@ type topCmd struct {
 	sidecarFlags `embed:""`
 }
 
-// Run prints what is used and refused most.
+// Run prints the most used and most refused.
 func (cmd *topCmd) Run(c *console) error {
-	columns, rows, live := terminal(c.stdout)
+	columns, rows, live := terminalSize(c.stdout)
 	if cmd.Once || cmd.JSON || !live || c.dumb {
-		return ask(c, &cmd.sidecarFlags, "/v1/top", nil, func(w io.Writer, t *operatorapi.Top) {
-			printTop(w, t, math.MaxInt)
-		})
+		return askSidecar(c, &cmd.sidecarFlags, "/v1/top", nil,
+			func(w io.Writer, t *operatorapi.Top) { printTop(w, t, math.MaxInt) })
 	}
 	for {
 		var t operatorapi.Top
-		if err := call(cmd.Sidecar, "/v1/top", nil, &t); err != nil {
+		if err := callSidecar(cmd.Sidecar, "/v1/top", nil, &t); err != nil {
 			return err
 		}
 		var text bytes.Buffer
@@ -441,7 +441,7 @@ func (cmd *topCmd) Run(c *console) error {
 		screen := "\x1b[H\x1b[2J" // the terminal's upper left corner, and clear
 		for line := range strings.Lines(text.String()) {
 			if columns > 0 {
-				line = cut(strings.TrimSuffix(line, "\n"), columns) + "\n"
+				line = truncateLine(strings.TrimSuffix(line, "\n"), columns) + "\n"
 			}
 			screen += line
 		}
@@ -449,7 +449,7 @@ func (cmd *topCmd) Run(c *console) error {
 			return err
 		}
 		time.Sleep(5 * time.Second)
-		columns, rows, _ = terminal(c.stdout)
+		columns, rows, _ = terminalSize(c.stdout)
 	}
 }
 
@@ -484,7 +484,7 @@ func (cmd *logLevelCmd) Run(c *console) error {
 	if err := to.Level.UnmarshalText([]byte(cmd.Level)); err != nil {
 		return usagef("%w", err)
 	}
-	return ask(c, &cmd.sidecarFlags, "/v1/log-level", to, func(w io.Writer, _ *operatorapi.LogLevel) {
+	return askSidecar(c, &cmd.sidecarFlags, "/v1/log-level", to, func(w io.Writer, _ *operatorapi.LogLevel) {
 		fmt.Fprintf(w, "the sidecar logs from %s on, until it exits\n", cmd.Level)
 	})
 }

@@ -58,7 +58,7 @@ func TestOperatorCommands(t *testing.T) {
 	s.fails(exitUsage, "--header: want NAME:VALUE", "", append(explain, "--header", "secret")...)
 	s.fails(exitUsage, "--header -, line 2: want NAME:VALUE", "a:b\nsecret", append(explain, "--header", "@-")...)
 	s.fails(exitRuntime, "no such file", "", append(explain, "--header", "@"+dir+"/none")...)
-	// It ends: this is no terminal.
+	// Not a terminal: top ends after one table.
 	if got := s.ok("", append([]string{"top"}, at...)...); !strings.HasPrefix(got, "PER SECOND") {
 		t.Errorf("top printed %q, want one table", got)
 	}

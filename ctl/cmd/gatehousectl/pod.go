@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Commands of a pod's probes and hooks, for images that have no shell. The admin addresses of
-// both programs are on loopback, where nobody else reaches them.
+// Commands of a pod's probes and hooks, for images without a shell. Admin addresses of sidecar and Envoy are on
+// loopback, reachable only within the pod.
 
 const (
 	podTimeout = 3 * time.Second
-	// maxReason bounds what of an answer is shown, in bytes.
+	// maxReason bounds the printed part of an answer, in bytes.
 	maxReason = 4096
 )
 
@@ -27,26 +27,27 @@ type readyCmd struct {
 	sidecarFlag `embed:""`
 }
 
-// Run succeeds if the answer is 200, and else says what it is.
+// Run succeeds if the answer is 200. Otherwise the error has the answer.
 func (cmd *readyCmd) Run(c *console) error {
 	at := cmp.Or(cmd.URL, "http://"+cmd.Sidecar+"/readyz")
-	return c.ask(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
+	return c.printResponse(http.MethodGet, at, "--sidecar, $GATEHOUSE_SIDECAR or --url")
 }
 
 type drainCmd struct {
 	Admin string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of the edge, Envoy or nginx."`
 }
 
-// Run has the edge end each connection with its next answer, and fail its health check; it goes on answering.
-// nginx.conf has the path of Envoy's admin.
+// Run makes the edge close each connection after the next answer, and fail its health check. The edge still answers
+// requests. nginx.conf serves the path of Envoy's admin.
 func (cmd *drainCmd) Run(c *console) error {
-	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
+	return c.printResponse(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
 }
 
-// ask prints the answer; one that is not 200 is an error. If nobody answers, that says how to name another address.
-func (c *console) ask(method, address, by string) error {
-	body, err := fetch(method, address, nil, maxReason)
-	if _, away := errors.AsType[*url.Error](err); away {
+// printResponse prints the answer. A status other than 200 is an error. If nobody answers, the error names the flags
+// that set the address (by).
+func (c *console) printResponse(method, address, by string) error {
+	body, err := fetchBody(method, address, nil, maxReason)
+	if _, unreachable := errors.AsType[*url.Error](err); unreachable {
 		return fmt.Errorf("%w\nSay where it is by %s", err, by)
 	}
 	if err != nil {
@@ -56,8 +57,8 @@ func (c *console) ask(method, address, by string) error {
 	return err
 }
 
-// fetch returns the body of the answer, at most the first most bytes; one that is not 200 is an error with its reason.
-func fetch(method, url string, body io.Reader, most int64) ([]byte, error) {
+// fetchBody returns the answer's body, cut to most bytes. A status other than 200 is an error with the body's begin.
+func fetchBody(method, url string, body io.Reader, most int64) ([]byte, error) {
 	request, err := http.NewRequest(method, url, body)
 	if err != nil {
 		return nil, usagef("%w", err)

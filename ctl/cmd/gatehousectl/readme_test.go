@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestReadme compares what docs/operate.md lists with what there is: flags with variables, and exit codes.
+// TestReadme compares docs/operate.md with the program: flags with variables, and exit codes.
 func TestReadme(t *testing.T) {
 	source, err := os.ReadFile("../../../docs/operate.md")
 	if err != nil {
@@ -37,7 +37,7 @@ func TestReadme(t *testing.T) {
 	flags := map[string]bool{}
 	for _, node := range grammar(t).everything() {
 		for _, flag := range node.Flags {
-			for _, name := range variables(flag.Value) {
+			for _, name := range flagVariables(flag.Value) {
 				flags["--"+flag.Name+" "+name] = true
 			}
 		}

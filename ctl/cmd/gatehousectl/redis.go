@@ -15,7 +15,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
-// redisFlags say which Redis. The variables are the sidecar's, and for the URL one more, which goes first.
+// redisFlags select Redis and the user. The environment variables are the sidecar's; $GATEHOUSE_REDIS precedes
+// $GATEHOUSE_REDIS_URL.
 type redisFlags struct {
 	URL                  string `name:"redis" default:"redis://127.0.0.1:6379" variable:"GATEHOUSE_REDIS,GATEHOUSE_REDIS_URL" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS."`
 	Shards               int    `name:"shards" variable:"GATEHOUSE_REDIS_SHARDS" placeholder:"N" help:"Number of shards, the same for all writers and sidecars. 0 is 1."`
@@ -31,8 +32,8 @@ type redisFlags struct {
 	TLSServerName        string `name:"redis-tls-server-name" variable:"GATEHOUSE_REDIS_TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have, instead of their hosts."`
 }
 
-// check checks what needs no connection.
-func (r *redisFlags) check() error {
+// checkFlags checks the flags that need no connection.
+func (r *redisFlags) checkFlags() error {
 	if err := contract.CheckNamespace(r.Namespace); err != nil {
 		return usagef("--namespace, GATEHOUSE_REDIS_NAMESPACE: %w", err)
 	}
@@ -42,9 +43,9 @@ func (r *redisFlags) check() error {
 	return nil
 }
 
-// settings is how to connect. Nothing is sent twice: a write that was applied, but not
-// answered, would meet its own version.
-func (r *redisFlags) settings() redisurl.Settings {
+// connectionSettings returns the settings of the connection. Commands are never sent twice: a write that was applied,
+// but not answered, would conflict with its own version.
+func (r *redisFlags) connectionSettings() redisurl.Settings {
 	connections := max(2, r.Shards) // audit --follow waits at each shard
 	if r.oneConnection {
 		connections = 1
@@ -58,23 +59,24 @@ func (r *redisFlags) settings() redisurl.Settings {
 	}
 }
 
-// keyspace returns what commands that use client read.
+// keyspace returns the keyspace that client reads.
 func (r *redisFlags) keyspace(client redis.UniversalClient) contract.Keyspace {
 	return contract.Keyspace{
 		Namespace: r.Namespace, Database: redisurl.Database(client), Shards: contract.Shards(r.Shards),
 	}
 }
 
-// connect gives command a publisher. An error never has the URL in it, for its password.
-func (c *console) connect(command func(context.Context, *publish.Publisher) error) error {
-	return c.connectBoth(func(ctx context.Context, _ redis.UniversalClient, p *publish.Publisher) error {
+// withPublisher calls command with a publisher. Errors never contain the URL, because of its password.
+func (c *console) withPublisher(command func(context.Context, *publish.Publisher) error) error {
+	return c.withClientAndPublisher(func(ctx context.Context, _ redis.UniversalClient, p *publish.Publisher) error {
 		return command(ctx, p)
 	})
 }
 
-// connectBoth gives command a publisher and its client.
-func (c *console) connectBoth(command func(context.Context, redis.UniversalClient, *publish.Publisher) error) error {
-	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
+// withClientAndPublisher calls command with a client and a publisher on the client.
+func (c *console) withClientAndPublisher(
+	command func(context.Context, redis.UniversalClient, *publish.Publisher) error) error {
+	return c.withClient(func(ctx context.Context, client redis.UniversalClient) error {
 		options := []publish.Option{publish.Shards(c.redis.Shards), publish.Namespace(c.redis.Namespace)}
 		if c.device {
 			author := c.author
@@ -87,7 +89,7 @@ func (c *console) connectBoth(command func(context.Context, redis.UniversalClien
 	})
 }
 
-// defaultAuthor returns user@host, and Redis's name of the user if it tells.
+// defaultAuthor returns user@host, and the name of the Redis user if Redis answers ACL WHOAMI.
 func defaultAuthor(ctx context.Context, client redis.UniversalClient) string {
 	author := publish.DefaultAuthor()
 	name, err := client.Do(ctx, "acl", "whoami").Text()
@@ -97,9 +99,9 @@ func defaultAuthor(ctx context.Context, client redis.UniversalClient) string {
 	return author
 }
 
-// client gives command a client.
-func (c *console) client(command func(context.Context, redis.UniversalClient) error) error {
-	settings := c.redis.settings()
+// withClient calls command with a client.
+func (c *console) withClient(command func(context.Context, redis.UniversalClient) error) error {
+	settings := c.redis.connectionSettings()
 	var problems []error
 	for _, err := range settings.Check() {
 		name := "--redis-" + strings.ReplaceAll(err.Setting, "_", "-")
@@ -117,12 +119,12 @@ func (c *console) client(command func(context.Context, redis.UniversalClient) er
 	}
 	defer client.Close()
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": c.traceparent})
-	return hinted(command(ctx, client))
+	return addHint(command(ctx, client))
 }
 
-// hinted adds to an error of Redis what the caller can do.
-func hinted(err error) error {
-	if _, away := errors.AsType[net.Error](err); away {
+// addHint adds advice to an error of Redis.
+func addHint(err error) error {
+	if _, unreachable := errors.AsType[net.Error](err); unreachable {
 		return fmt.Errorf("%w\n--redis or $GATEHOUSE_REDIS tells which Redis: see gatehousectl --help-redis", err)
 	}
 	if redis.IsAuthError(err) {

@@ -23,23 +23,23 @@ type rehearseCmd struct {
 	jsonFlag `embed:""`
 }
 
-// rehearsal is what rehearse prints.
+// rehearsal is the output of rehearse.
 type rehearsal struct {
 	rehearse.LogStats
 	Changes []rehearse.Change `json:"changes"`
 }
 
-// Run compares how the rules judge the requests of the logs; it needs no Redis.
+// Run compares how the rules judge the requests of the logs, without Redis.
 func (cmd *rehearseCmd) Run(c *console) error {
 	inputs := append([]string{cmd.From, cmd.To}, cmd.Logs...)
 	if first := slices.Index(inputs, "-"); first >= 0 && slices.Contains(inputs[first+1:], "-") {
 		return usagef("only one file can be standard input")
 	}
-	from, err := c.rules(cmd.From, cmd.Listener)
+	from, err := c.readRules(cmd.From, cmd.Listener)
 	if err != nil {
 		return err
 	}
-	to, err := c.rules(cmd.To, cmd.Listener)
+	to, err := c.readRules(cmd.To, cmd.Listener)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (cmd *rehearseCmd) Run(c *console) error {
 	var all rehearsal
 	first := "" // unreadable line
 	for _, name := range cmd.Logs {
-		read, err := cmd.add(c, comparison, name)
+		read, err := cmd.addLog(c, comparison, name)
 		if err != nil {
 			return err
 		}
@@ -63,16 +63,16 @@ func (cmd *rehearseCmd) Run(c *console) error {
 	if cmd.JSON {
 		err = c.printJSON(all)
 	} else {
-		err = all.print(c, first)
+		err = all.printChanges(c, first)
 	}
 	if err == nil && rehearse.Weakened(all.Changes) {
-		err = weakened(cmd.To, cmd.From)
+		err = weakenedError(cmd.To, cmd.From)
 	}
 	return err
 }
 
-// add adds a log. On a terminal it shows how far it is.
-func (cmd *rehearseCmd) add(c *console, to *rehearse.Comparison, name string) (rehearse.LogStats, error) {
+// addLog adds a log to the comparison. On a terminal, addLog shows progress.
+func (cmd *rehearseCmd) addLog(c *console, to *rehearse.Comparison, name string) (rehearse.LogStats, error) {
 	log := c.stdin
 	if name != "-" {
 		file, err := os.Open(name)
@@ -85,11 +85,11 @@ func (cmd *rehearseCmd) add(c *console, to *rehearse.Comparison, name string) (r
 	next := time.Now().Add(time.Second)
 	progress := func(read *rehearse.LogStats) {
 		if read.Lines%10000 == 0 && time.Now().After(next) {
-			c.progress(fmt.Sprintf("%s: %d lines", name, read.Lines))
+			c.showProgress(fmt.Sprintf("%s: %d lines", name, read.Lines))
 			next = time.Now().Add(time.Second)
 		}
 	}
-	defer c.progress("")
+	defer c.showProgress("")
 	read, err := to.AddLog(log, cmd.Host, progress)
 	if err != nil {
 		err = fmt.Errorf("read %s: %w", name, err)
@@ -97,7 +97,7 @@ func (cmd *rehearseCmd) add(c *console, to *rehearse.Comparison, name string) (r
 	return read, err
 }
 
-func (all *rehearsal) print(c *console, first string) error {
+func (all *rehearsal) printChanges(c *console, first string) error {
 	if err := printChanges(c, all.Changes, true); err != nil {
 		return err
 	}
@@ -112,12 +112,12 @@ func (all *rehearsal) print(c *console, first string) error {
 	return err
 }
 
-// printChanges prints a table of changes, with the numbers of requests if they are of a log.
+// printChanges prints a table of changes. counts: also print numbers of requests, which only logs have.
 func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	w := c.table()
+	w := c.newTable()
 	row := func(class, from, to, prefix, count, example string) {
 		if counts {
 			count += "\t"
@@ -129,28 +129,28 @@ func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 	row("CHANGE", "OLD RULE", "NEW RULE", "PATH", "REQUESTS", "EXAMPLE")
 	for i := range changes {
 		change := &changes[i]
-		row(change.Class.String(), change.From, change.To, shown(change.Prefix), fmt.Sprint(change.Count),
-			shown(change.Example.Describe()))
+		row(change.Class.String(), change.From, change.To, printable(change.Prefix), fmt.Sprint(change.Count),
+			printable(change.Example.Describe()))
 	}
 	return w.Flush()
 }
 
-// errWeakened marks rules that let in who was kept out.
+// errWeakened is the error of new rules that admit requests that the old rules refuse.
 var errWeakened = errors.New("lets in who is kept out by")
 
-func weakened(to, from string) error { return fmt.Errorf("%s %w %s", to, errWeakened, from) }
+func weakenedError(to, from string) error { return fmt.Errorf("%s %w %s", to, errWeakened, from) }
 
-// rules returns the rules in a file, see parseRules.
-func (c *console) rules(source, listener string) (*policy.Config, error) {
-	file, err := c.read(source, maxConfig, "rules")
+// readRules returns the rules in a file, see parseRules.
+func (c *console) readRules(source, listener string) (*policy.Config, error) {
+	file, err := c.readInput(source, maxConfig, "rules")
 	if err != nil {
 		return nil, err
 	}
 	return parseRules(source, file, listener)
 }
 
-// parseRules returns the rules that a configuration of Envoy has or one of nginx names, or those of a file that has
-// only them, rendered or not.
+// parseRules returns the rules of an Envoy configuration, the rules that an nginx configuration names, or the rules of
+// a rules file, rendered or not.
 func parseRules(source string, file []byte, listener string) (*policy.Config, error) {
 	if nginxconfig.Is(file) {
 		config, err := nginxconfig.RulesOf(source, file)
@@ -165,7 +165,7 @@ func parseRules(source string, file []byte, listener string) (*policy.Config, er
 	if err := checkSyntax(source, file); err != nil {
 		return nil, err
 	}
-	text, err := chosenRules(source, file, listener)
+	text, err := chooseRules(source, file, listener)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 // replicasTimeout bounds how long replicas may take to confirm a write.
 const replicasTimeout = 5 * time.Second
 
-// dialCounter counts the connections of a client, including those to the servers of a Cluster.
+// dialCounter counts the connections of a client, including connections to the servers of a Cluster.
 type dialCounter struct{ dials atomic.Int64 }
 
 // DialHook implements [redis.Hook].
@@ -34,9 +34,9 @@ func (*dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// confirmReplicas returns a function that waits until so many replicas have what client has written to a device's
-// shard, or with "" to all shards. Redis tells that for the writes of the connection that asks, so client must have one
-// connection to each server, and no new one since the writes.
+// confirmReplicas returns a function that waits until the given number of replicas have the client's writes to a
+// device's shard or, for "", to all shards. WAIT counts replicas only for writes of the same connection: client must
+// have one connection to each server, and must not have reconnected since the writes.
 func confirmReplicas(ctx context.Context, client redis.UniversalClient, k contract.Keyspace,
 	replicas int) (confirm func(device string) error) {
 	if replicas == 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestRevocationOnReplicas: a failover of Sentinel undoes an acknowledged revocation that no replica has. revoke
-// --replicas says so, and one that it has confirmed stays.
+// --replicas reports the risk, and a confirmed revocation stays.
 func TestRevocationOnReplicas(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartSentinels(t)

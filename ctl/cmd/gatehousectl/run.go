@@ -80,25 +80,25 @@ type cli struct {
 	Man        manCmd        `cmd:"" group:"shell" help:"Print the manual page." example:"gatehousectl man | man -l -"`
 }
 
-// console is what commands work with.
+// console has a command's environment: streams, Redis flags, author.
 type console struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	redis          *redisFlags
-	device         bool   // the command is one for devices
-	author         string // of its changes; "": the default
+	device         bool   // whether the command changes devices
+	author         string // of changes to devices; "": the default
 	traceparent    string // of writes, from $TRACEPARENT; "" for none
-	dumb           bool   // a terminal, if there is one, knows no escape sequences
+	dumb           bool   // whether a terminal understands no escape sequences
 	model          *kong.Application
 }
 
-// jsonFlag is of each command that prints data.
+// jsonFlag is for commands that print data.
 type jsonFlag struct {
 	JSON bool `name:"json" help:"Print JSON: one object, or of a list one object a line."`
 }
 
-// told prints v as JSON, or else a text.
-func (f *jsonFlag) told(c *console, v any, format string, args ...any) error {
+// printResult prints v as JSON or, without --json, the formatted text.
+func (f *jsonFlag) printResult(c *console, v any, format string, args ...any) error {
 	if f.JSON {
 		return c.printJSON(v)
 	}
@@ -106,7 +106,7 @@ func (f *jsonFlag) told(c *console, v any, format string, args ...any) error {
 	return err
 }
 
-// printLines prints the elements of a list as JSON, one a line.
+// printLines prints the elements of list as JSON lines.
 func printLines[T any](c *console, list []T) error {
 	lines := json.NewEncoder(c.stdout)
 	lines.SetEscapeHTML(false)
@@ -126,10 +126,10 @@ func (c *console) printJSON(v any) error {
 	return encoder.Encode(v)
 }
 
-// errUsage marks what the caller has to write differently.
+// errUsage marks errors that the caller must correct in the command line or a file.
 var errUsage = errors.New("usage")
 
-// usagef is an error whose exit code is that of usage.
+// usagef returns an error with exit code exitUsage.
 func usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
@@ -138,9 +138,9 @@ type usageError struct{ error }
 
 func (usageError) Is(target error) bool { return target == errUsage }
 
-// run is the program; it prints every error, and gives the exit code.
+// run executes the program, prints every error, and returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(string) string) int {
-	if len(args) == 1 && args[0] == "--version" { // no flag of the grammar: put and delete have one of this name
+	if len(args) == 1 && args[0] == "--version" { // not in the grammar: put and delete have a flag --version
 		fmt.Fprintln(stdout, "gatehousectl", version.Name())
 		return 0
 	}
@@ -152,7 +152,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		return exitRuntime
 	}
 	if len(args) > 0 && args[0] == completeCommand {
-		complete(stdout, parser.Model.Node, args[1:])
+		printCompletions(stdout, parser.Model.Node, args[1:])
 		return 0
 	}
 	command, err := parser.Parse(args)
@@ -170,7 +170,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 	con := &console{stdin: stdin, stdout: stdout, stderr: stderr, redis: &c.Redis, author: c.Device.Author,
 		device: strings.HasPrefix(command.Command(), "device "), traceparent: env("TRACEPARENT"),
 		dumb: env("TERM") == "dumb", model: parser.Model}
-	if err = c.Redis.check(); err == nil {
+	if err = c.Redis.checkFlags(); err == nil {
 		err = command.Run(con)
 	}
 	_, shards := errors.AsType[*contract.ShardsError](err)
@@ -186,6 +186,6 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 	default:
 		code = exitRuntime
 	}
-	fmt.Fprintln(stderr, "gatehousectl:", shownLines(err.Error()))
+	fmt.Fprintln(stderr, "gatehousectl:", printableLines(err.Error()))
 	return code
 }

@@ -30,7 +30,7 @@ func newShell(t *testing.T) *shell {
 	return &shell{t, server, map[string]string{"GATEHOUSE_REDIS": "redis://" + server.Addr()}}
 }
 
-// result is what one run did.
+// result is the result of a run.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -43,7 +43,7 @@ func (s *shell) run(stdin string, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// ok runs what must go well, in silence but for its output.
+// ok runs a command that must succeed, with output on stdout only.
 func (s *shell) ok(stdin string, args ...string) string {
 	s.t.Helper()
 	r := s.run(stdin, args...)
@@ -385,7 +385,7 @@ func TestContentType(t *testing.T) {
 		{"-", "/x", "", "text/plain; charset=utf-8"},
 	}
 	for _, test := range tests {
-		if got := contentType(test.file, test.key, []byte(test.body)); got != test.want {
+		if got := detectContentType(test.file, test.key, []byte(test.body)); got != test.want {
 			t.Errorf("%s as %s: got %s, want %s", test.file, test.key, got, test.want)
 		}
 	}

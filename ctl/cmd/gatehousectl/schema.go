@@ -6,7 +6,7 @@ type schemaCmd struct {
 	Of string `arg:"" optional:"" enum:"rules,envoy" default:"rules" help:"rules: a file of rules, for nginx. envoy: the rules in a configuration of Envoy."`
 }
 
-// Run prints the schema; it needs no Redis.
+// Run prints the schema, without Redis.
 func (cmd *schemaCmd) Run(c *console) error {
 	text := ruleschema.Rules()
 	if cmd.Of == "envoy" {

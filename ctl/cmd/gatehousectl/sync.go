@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// syncFiles and syncBytes bound what is read and written at once.
+	// syncFiles and syncBytes bound the files read and written at once.
 	syncFiles = 1024
 	syncBytes = 4 << 20
-	// indexFile is also published under the path of its directory.
+	// indexFile is also published under the path of the directory.
 	indexFile = "index.html"
 )
 
@@ -47,14 +47,14 @@ type syncCmd struct {
 // Run publishes the files of the directory.
 func (cmd *syncCmd) Run(c *console) error {
 	prefix := strings.TrimSuffix(cmd.Prefix, "/") + "/"
-	if err := cmd.complete(&prefix); err != nil {
+	if err := cmd.completeKey(&prefix); err != nil {
 		return err
 	}
 	prefix, err := publish.CanonicalKey(prefix)
 	if err != nil {
 		return err
 	}
-	prefix, language := objectkey.CutLanguage(prefix) // which ends each key
+	prefix, language := objectkey.CutLanguage(prefix) // the language ends each key
 	if strings.Contains(prefix, "?") {
 		return usagef("%q: want a path without a query", cmd.Prefix)
 	}
@@ -65,7 +65,7 @@ func (cmd *syncCmd) Run(c *console) error {
 	defer root.Close()
 	s := &syncer{syncCmd: cmd, console: c, root: root, prefix: prefix, language: language,
 		progress: newProgress(c, "objects")}
-	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
 		s.publisher = p
 		return s.run(ctx)
 	})
@@ -77,50 +77,50 @@ type syncer struct {
 	*console
 	progress  progress
 	publisher *publish.Publisher
-	root      *os.Root // no symbolic link leads out of it
+	root      *os.Root // symbolic links can't leave the directory
 	prefix    string   // canonical, without the language
 	language  string   // "": none
 
 	files  []syncFile
 	failed int
-	hidden int // files and directories that were skipped
+	hidden int // number of skipped files and directories
 	stored map[string]publish.Entry
 
 	written, unchanged, deleted int
-	changed                     int // since they were listed, and so not deleted
+	changed                     int // not deleted, because changed since the listing
 }
 
-// syncFile is a file and the key of its object.
+// syncFile is a file with the key of the file's object.
 type syncFile struct{ name, key string }
 
-// syncLine is what --json prints.
+// syncLine is a line of --json.
 type syncLine struct {
-	// Action is "put", "delete", "failed", or "changed": since it was listed, and so not deleted; of a dry run what would
-	// be done.
+	// Action is "put", "delete", "failed", or "changed": not deleted, because changed since the listing. In a dry run,
+	// nothing is done.
 	Action  string `json:"action"`
 	Key     string `json:"key,omitempty"`
-	File    string `json:"file,omitempty"` // its path in the directory, with slashes
+	File    string `json:"file,omitempty"` // path in the directory, with slashes
 	Version uint64 `json:"version,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
 
 func (s *syncer) run(ctx context.Context) error {
 	defer s.progress.clear()
-	s.walk()
-	if err := s.list(ctx); err != nil {
+	s.findFiles()
+	if err := s.listStored(ctx); err != nil {
 		return err
 	}
-	gone := s.gone()
-	tooMany := s.tooMany(len(gone))
+	gone := s.objectsToDelete()
+	tooMany := s.checkDeletions(len(gone))
 	if tooMany != nil && !s.DryRun {
 		return tooMany
 	}
 	s.progress.size = int64(len(s.files) + len(gone))
-	// Pages come last: what they refer to is there already.
-	slices.SortStableFunc(s.files, func(a, b syncFile) int { return page(a) - page(b) })
+	// Pages come last, after the files that pages refer to.
+	slices.SortStableFunc(s.files, func(a, b syncFile) int { return pageOrder(a) - pageOrder(b) })
 	for files := range slices.Chunk(s.files, syncFiles) {
-		if err := s.publish(ctx, files); err != nil {
-			return s.stopped(err)
+		if err := s.publishFiles(ctx, files); err != nil {
+			return s.stoppedError(err)
 		}
 	}
 	if s.failed > 0 && len(gone) > 0 {
@@ -128,22 +128,22 @@ func (s *syncer) run(ctx context.Context) error {
 		gone = nil
 	}
 	for entries := range slices.Chunk(gone, syncFiles) {
-		if err := s.deleteAll(ctx, entries); err != nil {
-			return s.stopped(err)
+		if err := s.deleteBatch(ctx, entries); err != nil {
+			return s.stoppedError(err)
 		}
 	}
 	s.progress.clear()
 	if !s.JSON {
-		s.summary()
+		s.printSummary()
 	}
 	if s.failed > 0 {
-		return fmt.Errorf("%s: %d failed", shown(s.Dir), s.failed)
+		return fmt.Errorf("%s: %d failed", printable(s.Dir), s.failed)
 	}
 	return tooMany
 }
 
-// tooMany returns an error if so many objects must not be deleted.
-func (s *syncer) tooMany(gone int) error {
+// checkDeletions returns an error if more objects would be deleted than allowed.
+func (s *syncer) checkDeletions(gone int) error {
 	most := max(s.MaxDelete, 0)
 	if s.MaxDelete < 0 && len(s.files) > 0 {
 		most = max(100, len(s.stored)/10)
@@ -152,10 +152,10 @@ func (s *syncer) tooMany(gone int) error {
 		return nil
 	}
 	return fmt.Errorf("%d of the %d objects under %s have no file in %s; nothing was written: "+
-		"--max-delete %d deletes them", gone, len(s.stored), s.prefix, shown(s.Dir), gone)
+		"--max-delete %d deletes them", gone, len(s.stored), s.prefix, printable(s.Dir), gone)
 }
 
-func (s *syncer) summary() {
+func (s *syncer) printSummary() {
 	done := fmt.Sprintf("%d written, %d unchanged, %d deleted, %d failed", s.written, s.unchanged, s.deleted, s.failed)
 	if s.DryRun {
 		done = fmt.Sprintf("%d to write, %d unchanged, %d to delete, %d failed; nothing was written", s.written,
@@ -170,21 +170,21 @@ func (s *syncer) summary() {
 	fmt.Fprintf(s.stdout, "%d objects: %s\n", s.written+s.unchanged+s.failed, done)
 }
 
-func (s *syncer) stopped(err error) error {
+func (s *syncer) stoppedError(err error) error {
 	return fmt.Errorf("stopped after %d of %d objects; run it again to continue: %w", s.progress.done, s.progress.size,
 		err)
 }
 
-// page is 1 for HTML, otherwise 0.
-func page(f syncFile) int {
+// pageOrder is 1 for HTML files, otherwise 0.
+func pageOrder(f syncFile) int {
 	if ext := path.Ext(f.name); ext == ".html" || ext == ".htm" {
 		return 1
 	}
 	return 0
 }
 
-// print prints what was done, or would be.
-func (s *syncer) print(line syncLine) {
+// printLine prints a performed action or, in a dry run, a planned action.
+func (s *syncer) printLine(line syncLine) {
 	switch {
 	case s.JSON:
 		s.progress.clear()
@@ -192,7 +192,7 @@ func (s *syncer) print(line syncLine) {
 	case line.Action == "failed":
 		if s.failed <= maxPrinted {
 			s.progress.clear()
-			fmt.Fprintf(s.stderr, "%s: %s\n", shown(line.File+line.Key), shownLines(line.Error))
+			fmt.Fprintf(s.stderr, "%s: %s\n", printable(line.File+line.Key), printableLines(line.Error))
 		}
 		if s.failed == maxPrinted {
 			fmt.Fprintln(s.stderr, "further errors are only counted")
@@ -202,29 +202,29 @@ func (s *syncer) print(line syncLine) {
 	}
 }
 
-// fail counts and prints an error of a file or, without one, of a key.
-func (s *syncer) fail(f syncFile, err error) {
+// recordFailure counts and prints an error of a file or, without a file, of a key.
+func (s *syncer) recordFailure(f syncFile, err error) {
 	s.failed++
 	if f.name != "" {
 		f.key = ""
 	}
-	s.print(syncLine{Action: "failed", File: f.name, Key: f.key, Error: err.Error()})
+	s.printLine(syncLine{Action: "failed", File: f.name, Key: f.key, Error: err.Error()})
 }
 
-// walk finds the files.
-func (s *syncer) walk() {
+// findFiles adds the files of the directory.
+func (s *syncer) findFiles() {
 	_ = fs.WalkDir(s.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		base := path.Base(name)
 		switch {
 		case err != nil:
-			s.fail(syncFile{name: name}, reason(err))
+			s.recordFailure(syncFile{name: name}, withoutFileName(err))
 		case base != "." && base[0] == '.' && base != ".well-known":
 			s.hidden++
 			if entry.IsDir() {
 				return fs.SkipDir
 			}
 		case !entry.IsDir():
-			s.add(name)
+			s.addFile(name)
 		}
 		return nil
 	})
@@ -232,47 +232,47 @@ func (s *syncer) walk() {
 
 var errNotRegular = errors.New("is no regular file, and no symbolic link to one in the directory")
 
-// add adds a file, or fails it.
-func (s *syncer) add(name string) {
+// addFile adds a file, or records its failure.
+func (s *syncer) addFile(name string) {
 	info, err := s.root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
 		err = errNotRegular
 	}
 	if err != nil {
-		s.fail(syncFile{name: name}, reason(err))
+		s.recordFailure(syncFile{name: name}, withoutFileName(err))
 		return
 	}
-	key, err := publish.CanonicalKey(s.inLanguage(s.prefix + escape(name)))
+	key, err := publish.CanonicalKey(s.keyInLanguage(s.prefix + escapePath(name)))
 	if err != nil {
-		s.fail(syncFile{name: name}, err)
+		s.recordFailure(syncFile{name: name}, err)
 		return
 	}
 	s.files = append(s.files, syncFile{name, key})
 	if path.Base(name) == indexFile {
 		key, _ = objectkey.CutLanguage(key)
-		s.files = append(s.files, syncFile{name, s.inLanguage(strings.TrimSuffix(key, indexFile))})
+		s.files = append(s.files, syncFile{name, s.keyInLanguage(strings.TrimSuffix(key, indexFile))})
 	}
 }
 
-// inLanguage returns the key of the object for key in the language, if there is one.
-func (s *syncer) inLanguage(key string) string {
+// keyInLanguage returns the key of the object for key in the language, if a language is set.
+func (s *syncer) keyInLanguage(key string) string {
 	if s.language == "" {
 		return key
 	}
 	return publish.KeyOfLanguage(key, s.language)
 }
 
-// reason returns err without the file's name.
-func reason(err error) error {
+// withoutFileName returns err without the file's name.
+func withoutFileName(err error) error {
 	if of, ok := errors.AsType[*fs.PathError](err); ok {
 		return of.Err
 	}
 	return err
 }
 
-// escape returns the path of a file as clients send it: with the escapes of the URL standard's path percent-encode set
-// (url.spec.whatwg.org, section 1.3), and of %, \ and what isn't ASCII.
-func escape(name string) string {
+// escapePath returns the path of a file as clients send the path: escaped are the URL standard's path percent-encode
+// set (url.spec.whatwg.org, section 1.3), %, \ and all but ASCII.
+func escapePath(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {
 		if c <= ' ' || c > '~' || strings.IndexByte("\"#<>?^`{}%\\", c) >= 0 {
@@ -284,8 +284,8 @@ func escape(name string) string {
 	return b.String()
 }
 
-// list reads what is stored under the prefix and can come from a file: without a query, and not of another language.
-func (s *syncer) list(ctx context.Context) error {
+// listStored reads the entries under the prefix that can come from a file: without a query, and in no other language.
+func (s *syncer) listStored(ctx context.Context) error {
 	space, _ := objectkey.Split(s.prefix)
 	s.stored = map[string]publish.Entry{}
 	for entry, err := range s.publisher.List(ctx, s.prefix) {
@@ -300,8 +300,8 @@ func (s *syncer) list(ctx context.Context) error {
 	return nil
 }
 
-// gone returns the objects to delete, as they were listed.
-func (s *syncer) gone() []publish.Entry {
+// objectsToDelete returns the objects to delete, as they were listed.
+func (s *syncer) objectsToDelete() []publish.Entry {
 	if !s.Delete {
 		return nil
 	}
@@ -312,8 +312,8 @@ func (s *syncer) gone() []publish.Entry {
 	return slices.SortedFunc(maps.Values(gone), func(a, b publish.Entry) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// publish publishes files as far as they differ. It returns the error of other than single objects.
-func (s *syncer) publish(ctx context.Context, files []syncFile) error {
+// publishFiles publishes files as far as they differ. It returns the error of other than single objects.
+func (s *syncer) publishFiles(ctx context.Context, files []syncFile) error {
 	for len(files) > 0 {
 		n, size := 0, int64(0)
 		for n < len(files) && (n == 0 || size < syncBytes) {
@@ -322,7 +322,7 @@ func (s *syncer) publish(ctx context.Context, files []syncFile) error {
 			}
 			n++
 		}
-		if err := s.publishAll(ctx, files[:n]); err != nil {
+		if err := s.publishBatch(ctx, files[:n]); err != nil {
 			return err
 		}
 		files = files[n:]
@@ -331,18 +331,18 @@ func (s *syncer) publish(ctx context.Context, files []syncFile) error {
 	return nil
 }
 
-// publishAll is publish for files that fit into memory.
-func (s *syncer) publishAll(ctx context.Context, files []syncFile) error {
+// publishBatch is publish for files that fit into memory.
+func (s *syncer) publishBatch(ctx context.Context, files []syncFile) error {
 	objects, errs := make([]publish.Object, len(files)), make([]error, len(files))
 	same := make([]bool, len(files))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, f := range files {
 		group.Go(func() error {
-			body, err := s.read(f.name)
-			objects[i] = publish.Object{Key: f.key, Body: body, ContentType: contentType(f.name, f.key, body),
+			body, err := s.readStable(f.name)
+			objects[i] = publish.Object{Key: f.key, Body: body, ContentType: detectContentType(f.name, f.key, body),
 				TTL: s.TTL.Duration, Tags: s.Tags}
-			errs[i], same[i] = err, err == nil && s.same(objects[i])
+			errs[i], same[i] = err, err == nil && s.isUnchanged(objects[i])
 			return nil
 		})
 	}
@@ -352,7 +352,7 @@ func (s *syncer) publishAll(ctx context.Context, files []syncFile) error {
 	for i, f := range files {
 		switch {
 		case errs[i] != nil:
-			s.fail(f, reason(errs[i]))
+			s.recordFailure(f, withoutFileName(errs[i]))
 		case same[i]:
 			s.unchanged++
 		default:
@@ -370,25 +370,25 @@ func (s *syncer) publishAll(ctx context.Context, files []syncFile) error {
 		switch {
 		case r.Err == nil:
 			s.written++
-			s.print(syncLine{Action: "put", Key: changed[i].Key, File: of[i].name, Version: r.Version})
-		case ofOneRecord(r.Err):
-			s.fail(of[i], r.Err)
+			s.printLine(syncLine{Action: "put", Key: changed[i].Key, File: of[i].name, Version: r.Version})
+		case isRecordError(r.Err):
+			s.recordFailure(of[i], r.Err)
 		default:
 			failed = r.Err
 		}
 	}
-	s.count()
+	s.updateProgress()
 	return failed
 }
 
-// count sets the progress.
-func (s *syncer) count() {
+// updateProgress sets the progress.
+func (s *syncer) updateProgress() {
 	s.progress.done = s.written + s.unchanged + s.deleted + s.changed + s.failed
 	s.progress.bytes = int64(s.progress.done)
 }
 
-// same reports whether what is stored is o, and stays so for a while.
-func (s *syncer) same(o publish.Object) bool {
+// isUnchanged reports whether what is stored is o, and stays so for a while.
+func (s *syncer) isUnchanged(o publish.Object) bool {
 	e, found := s.stored[o.Key]
 	past := time.Now().UnixMilli() - e.PublishedMS
 	tags := slices.Compact(slices.Sorted(slices.Values(o.Tags)))
@@ -396,8 +396,8 @@ func (s *syncer) same(o publish.Object) bool {
 		e.TTLMS == o.TTL.Milliseconds() && slices.Equal(e.Tags, tags) && (e.TTLMS == 0 || past < e.TTLMS/2)
 }
 
-// read reads a file as it was at one time.
-func (s *syncer) read(name string) ([]byte, error) {
+// readStable reads a file as it was at one time.
+func (s *syncer) readStable(name string) ([]byte, error) {
 	const attempts = 20
 	for range attempts {
 		body, before, after, err := s.readOnce(name)
@@ -407,22 +407,22 @@ func (s *syncer) read(name string) ([]byte, error) {
 		case after.Size() > limits.MaxBody:
 			return nil, fmt.Errorf("%d bytes, at most %d are allowed", after.Size(), limits.MaxBody)
 		}
-		if whole(len(body), before, after, time.Now()) {
+		if isStableRead(len(body), before, after, time.Now()) {
 			return body, nil
 		}
-		time.Sleep(settled)
+		time.Sleep(settleTime)
 	}
 	return nil, errors.New("changes while it is read")
 }
 
-// settled is how long a file must not have been written: clocks of file systems are coarse.
-const settled = 20 * time.Millisecond
+// settleTime is how long a file must not have been written: clocks of file systems are coarse.
+const settleTime = 20 * time.Millisecond
 
-// whole reports whether nobody wrote to a file while size bytes of it were read.
-func whole(size int, before, after fs.FileInfo, now time.Time) bool {
+// isStableRead reports whether nobody wrote to a file while size bytes of it were read.
+func isStableRead(size int, before, after fs.FileInfo, now time.Time) bool {
 	age := now.Sub(after.ModTime())
 	return int64(size) == after.Size() && before.Size() == after.Size() && before.ModTime().Equal(after.ModTime()) &&
-		(age < 0 || age > settled)
+		(age < 0 || age > settleTime)
 }
 
 // readOnce reads a file, at most one byte more than an object may have.
@@ -445,8 +445,8 @@ func (s *syncer) readOnce(name string) (body []byte, before, after fs.FileInfo, 
 	return body, before, after, err
 }
 
-// deleteAll deletes objects that are still as they were listed. It returns the error of other than single objects.
-func (s *syncer) deleteAll(ctx context.Context, entries []publish.Entry) error {
+// deleteBatch deletes objects that are still as they were listed. It returns the error of other than single objects.
+func (s *syncer) deleteBatch(ctx context.Context, entries []publish.Entry) error {
 	results := make([]publish.Result, len(entries))
 	if !s.DryRun {
 		results = s.publisher.DeleteAllIf(ctx, entries)
@@ -456,19 +456,19 @@ func (s *syncer) deleteAll(ctx context.Context, entries []publish.Entry) error {
 		switch {
 		case r.Err == nil:
 			s.deleted++
-			s.print(syncLine{Action: "delete", Key: entries[i].Key, Version: r.Version})
+			s.printLine(syncLine{Action: "delete", Key: entries[i].Key, Version: r.Version})
 		case errors.Is(r.Err, publish.ErrStale):
 			s.changed++
 			if s.JSON {
-				s.print(syncLine{Action: "changed", Key: entries[i].Key})
+				s.printLine(syncLine{Action: "changed", Key: entries[i].Key})
 			}
-		case ofOneRecord(r.Err):
-			s.fail(syncFile{key: entries[i].Key}, r.Err)
+		case isRecordError(r.Err):
+			s.recordFailure(syncFile{key: entries[i].Key}, r.Err)
 		default:
 			failed = r.Err
 		}
 	}
-	s.count()
+	s.updateProgress()
 	s.progress.show()
 	return failed
 }

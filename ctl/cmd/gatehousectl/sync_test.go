@@ -57,7 +57,7 @@ func (s *shell) keys() []string {
 	return keys
 }
 
-// TestSync publishes a directory, what changes in it, and what differs by flags.
+// TestSync publishes a directory, then changed files, then changed flags.
 func TestSync(t *testing.T) {
 	s := newShell(t)
 	dir := tree(t, map[string]string{"index.html": "<p>", "a.css": "p{}", "sub/b.json": "{}", "sub/index.html": "<b>"})
@@ -118,7 +118,7 @@ func TestSync(t *testing.T) {
 	s.fails(1, "connection refused", "", "sync", dir, "/site")
 }
 
-// TestSyncNames: which file becomes which key, and which fail without stopping the others.
+// TestSyncNames: the key of each file, and files that fail without stopping the sync.
 func TestSyncNames(t *testing.T) {
 	s := newShell(t)
 	files := map[string]string{ // want
@@ -152,7 +152,7 @@ func TestSyncNames(t *testing.T) {
 		t.Errorf("%+v, want %q", r, want)
 	}
 	for name, want := range bad {
-		i := strings.Index(r.stderr, strings.Trim(shown(name), `"`))
+		i := strings.Index(r.stderr, strings.Trim(printable(name), `"`))
 		if line, _, _ := strings.Cut(r.stderr[max(i, 0):], "\n"); i < 0 || !strings.Contains(line, want) {
 			t.Errorf("%.30s: %q, want %q", name, line, want)
 		}
@@ -170,7 +170,7 @@ func TestSyncNames(t *testing.T) {
 	}
 }
 
-// TestSyncLanguage: with --language the keys end with it, and other languages' objects stay.
+// TestSyncLanguage: with --language keys end with the language, and objects in other languages stay.
 func TestSyncLanguage(t *testing.T) {
 	s := newShell(t)
 	for _, key := range []string{"/site/old", "/site/old#en", "/site/old#de", "/site/?a=1#de"} {
@@ -199,7 +199,7 @@ func TestSyncLanguage(t *testing.T) {
 	s.fails(2, "/site/#d", "", "sync", dir, "/site", "--language", "d")
 }
 
-// TestSyncStatusAndHeaders: an object that has a status or headers, which no file has, is written again.
+// TestSyncStatusAndHeaders: an object with a status or headers, unlike any file, is written again.
 func TestSyncStatusAndHeaders(t *testing.T) {
 	s := newShell(t)
 	dir := tree(t, map[string]string{"a.txt": "a"})
@@ -269,7 +269,7 @@ func TestSyncDeletes(t *testing.T) {
 	}
 }
 
-// TestSyncDeletesWhatWasListed: an object that another writer publishes after it was listed stays.
+// TestSyncDeletesWhatWasListed: an object published by another writer after the listing stays.
 func TestSyncDeletesWhatWasListed(t *testing.T) {
 	s := newShell(t)
 	s.ok("x", "put", "/site/changed", "--file", "-")
@@ -310,7 +310,7 @@ func TestSyncDeletesWhatWasListed(t *testing.T) {
 	}
 }
 
-// TestSyncWhileWritten: what is published of a file that is written meanwhile is what it was at one time.
+// TestSyncWhileWritten: of a file that is being written, a consistent state is published.
 func TestSyncWhileWritten(t *testing.T) {
 	s := newShell(t)
 	dir := tree(t, map[string]string{"page": strings.Repeat("0", 1<<20)})
@@ -354,7 +354,7 @@ func TestSyncReadsNoFIFO(t *testing.T) {
 	defer root.Close()
 	read := make(chan error, 1)
 	go func() {
-		_, err := (&syncer{root: root}).read("page")
+		_, err := (&syncer{root: root}).readStable("page")
 		read <- err
 	}()
 	select {
@@ -387,18 +387,18 @@ func TestWhole(t *testing.T) {
 	}{
 		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(time.Second), true},
 		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(-time.Second), true}, // another clock
-		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(settled), false},
+		{3, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(settleTime), false},
 		{3, info{size: 3, at: at}, info{size: 3, at: at.Add(1)}, at.Add(time.Second), false},
 		{2, info{size: 3, at: at}, info{size: 3, at: at}, at.Add(time.Second), false},
 		{3, info{size: 2, at: at}, info{size: 3, at: at}, at.Add(time.Second), false},
 	} {
-		if got := whole(test.read, test.before, test.after, test.now); got != test.want {
+		if got := isStableRead(test.read, test.before, test.after, test.now); got != test.want {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
 }
 
-// TestParallelSyncs: of two at once, each object is one of them wrote.
+// TestParallelSyncs: after two concurrent syncs, each object is from either sync.
 func TestParallelSyncs(t *testing.T) {
 	url := redistest.Start(t)
 	s := newShell(t)
@@ -428,8 +428,8 @@ func TestParallelSyncs(t *testing.T) {
 	}
 }
 
-// TestKilledSync kills syncs at random moments and continues them: each object is always an old or a new one, and in
-// the end Redis has what the directory has.
+// TestKilledSync kills syncs at random moments and continues them: each object is always an old or a new object, and in
+// the end Redis equals the directory.
 func TestKilledSync(t *testing.T) {
 	t.Parallel()
 	files, wanted := 10_000, 20
@@ -461,7 +461,7 @@ func TestKilledSync(t *testing.T) {
 		}
 		return before
 	}
-	// check fails unless each object is what before or content has; of a whole sync what content has.
+	// check fails unless each object is from before or content, after a whole sync from content.
 	check := func(before map[string]string, whole bool) {
 		t.Helper()
 		found := map[string]bool{}

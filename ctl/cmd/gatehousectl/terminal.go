@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal gets lines that fit, and what moves its cursor; anything else plain text. There are no colours.
+// A terminal gets lines that fit, and escape sequences that move the cursor. Other outputs get plain text. Nothing is
+// coloured.
 
-// terminal returns the size of the terminal that w is: 0 columns and rows if it doesn't tell.
-func terminal(w io.Writer) (columns, rows int, ok bool) {
+// terminalSize returns the size of the terminal behind w: 0 columns and rows if unknown.
+func terminalSize(w io.Writer) (columns, rows int, ok bool) {
 	file, ok := w.(*os.File)
 	if !ok {
 		return 0, 0, false
@@ -27,58 +28,58 @@ func terminal(w io.Writer) (columns, rows int, ok bool) {
 	return int(size.Col), int(size.Row), true
 }
 
-// table returns a writer that aligns columns, which end at tabs, once it is flushed.
-func (c *console) table() *tabwriter.Writer {
+// newTable returns a writer that, when flushed, aligns columns. Columns end at tabs.
+func (c *console) newTable() *tabwriter.Writer {
 	out := c.stdout
-	if columns, _, ok := terminal(out); ok && columns > 0 {
-		out = &wrapped{to: out, columns: columns}
+	if columns, _, ok := terminalSize(out); ok && columns > 0 {
+		out = &wrapWriter{to: out, columns: columns}
 	}
 	return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 }
 
-// progress shows a line on the terminal of stderr in place of the one before; "" removes that.
-func (c *console) progress(line string) {
-	columns, _, ok := terminal(c.stderr)
+// showProgress replaces the last line on the terminal of stderr by line; "" removes the line.
+func (c *console) showProgress(line string) {
+	columns, _, ok := terminalSize(c.stderr)
 	if !ok || c.dumb {
 		return
 	}
 	if columns > 0 {
-		line = cut(line, columns-1)
+		line = truncateLine(line, columns-1)
 	}
 	fmt.Fprintf(c.stderr, "\r%s\x1b[K", line)
 }
 
-// cut returns the first columns of a line.
-func cut(line string, columns int) string {
+// truncateLine returns the first columns of a line.
+func truncateLine(line string, columns int) string {
 	if utf8.RuneCountInString(line) <= columns {
 		return line
 	}
 	return string([]rune(line)[:max(columns-1, 0)]) + "…"
 }
 
-// wrapped continues the last column of a line that is too long below its begin.
-type wrapped struct {
+// wrapWriter wraps long lines: the last column continues below the column's begin.
+type wrapWriter struct {
 	to      io.Writer
 	columns int
-	rest    []byte // of a line without its end
+	rest    []byte // an incomplete line
 }
 
-func (w *wrapped) Write(p []byte) (int, error) {
+func (w *wrapWriter) Write(p []byte) (int, error) {
 	w.rest = append(w.rest, p...)
 	for {
 		line, rest, whole := bytes.Cut(w.rest, []byte("\n"))
 		if !whole {
 			return len(p), nil
 		}
-		if _, err := io.WriteString(w.to, wrap(string(line), w.columns)+"\n"); err != nil {
+		if _, err := io.WriteString(w.to, wrapLine(string(line), w.columns)+"\n"); err != nil {
 			return 0, err
 		}
 		w.rest = rest
 	}
 }
 
-// wrap breaks a line at blanks of its last column.
-func wrap(text string, columns int) string {
+// wrapLine breaks a line at blanks of the last column.
+func wrapLine(text string, columns int) string {
 	line := []rune(text)
 	indent := 0
 	for i := 2; i < min(len(line), columns*2/3); i++ {
@@ -100,7 +101,7 @@ func wrap(text string, columns int) string {
 		for end > from+1 && (line[end] != ' ' || from == 0 && end <= indent) {
 			end--
 		}
-		if end == from+1 { // one long word
+		if end == from+1 { // a word longer than the column
 			end = from + width
 		}
 		out.WriteString(strings.TrimRight(string(line[from:end]), " ") + "\n" + strings.Repeat(" ", indent))

@@ -19,7 +19,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// onTerminal runs commands on a terminal of this size, and returns what it got so far.
+// onTerminal runs commands on a terminal of the given size, and returns the output so far.
 func onTerminal(t *testing.T, columns, rows uint16) (tty *os.File, shown *logbuffer.Buffer) {
 	t.Helper()
 	ours, tty, err := pty.Open()
@@ -144,7 +144,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestProgressOnTerminal: an import shows how far it is on a terminal only, and removes it.
+// TestProgressOnTerminal: an import shows progress on a terminal only, and removes the progress at the end.
 func TestProgressOnTerminal(t *testing.T) {
 	s := newShell(t)
 	file := s.file("devices.csv", "id,secret\na,secret\nb,\n")
@@ -182,7 +182,7 @@ func TestWrap(t *testing.T) {
 		{strings.Repeat("ü", 21), strings.Repeat("ü", 20) + "\nü"},
 		{"last column is far  right of it", "last column is far\nright of it"},
 	} {
-		if got := wrap(test.line, 20); got != test.want {
+		if got := wrapLine(test.line, 20); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.line, got, test.want)
 		}
 	}

@@ -17,9 +17,9 @@ type watchCmd struct {
 	jsonFlag `embed:""`
 }
 
-// watched is an event as watch prints it: without bodies and hashes.
-type watched struct {
-	Time    time.Time `json:"time"` // of its arrival
+// watchedEvent is the printed form of an event, without bodies and hashes.
+type watchedEvent struct {
+	Time    time.Time `json:"time"` // of arrival
 	Seq     uint64    `json:"seq"`
 	Kind    string    `json:"kind"` // object or device
 	ID      string    `json:"id"`
@@ -29,14 +29,14 @@ type watched struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Run prints the events of all shards as they pass, until it is interrupted.
+// Run prints the events of all shards as they arrive, until interrupted.
 func (cmd *watchCmd) Run(c *console) error {
-	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
+	return c.withClient(func(ctx context.Context, client redis.UniversalClient) error {
 		group, ctx := errgroup.WithContext(ctx)
-		events := make(chan watched)
+		events := make(chan watchedEvent)
 		keyspace := c.redis.keyspace(client)
 		for i := range keyspace.Count() {
-			group.Go(func() error { return watch(ctx, client, keyspace.Keys(i).EventsChannel(), events) })
+			group.Go(func() error { return sendEvents(ctx, client, keyspace.Keys(i).EventsChannel(), events) })
 		}
 		group.Go(func() error {
 			for {
@@ -44,7 +44,7 @@ func (cmd *watchCmd) Run(c *console) error {
 				case <-ctx.Done():
 					return nil
 				case e := <-events:
-					if err := cmd.print(c, &e); err != nil {
+					if err := cmd.printEvent(c, &e); err != nil {
 						return err
 					}
 				}
@@ -54,8 +54,8 @@ func (cmd *watchCmd) Run(c *console) error {
 	})
 }
 
-// watch sends the events of a channel until the connection ends.
-func watch(ctx context.Context, client redis.UniversalClient, channel string, events chan<- watched) error {
+// sendEvents sends the events of a channel until the connection ends.
+func sendEvents(ctx context.Context, client redis.UniversalClient, channel string, events chan<- watchedEvent) error {
 	sub := redisurl.Subscribe(ctx, client, channel)
 	defer sub.Close()
 	for {
@@ -64,15 +64,15 @@ func watch(ctx context.Context, client redis.UniversalClient, channel string, ev
 			return err
 		}
 		select {
-		case events <- watchedOf(message.Payload):
+		case events <- newWatchedEvent(message.Payload):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func watchedOf(payload string) watched {
-	w := watched{Time: time.Now().UTC(), Bytes: len(payload)}
+func newWatchedEvent(payload string) watchedEvent {
+	w := watchedEvent{Time: time.Now().UTC(), Bytes: len(payload)}
 	e, err := contract.ParseEvent(payload)
 	if err != nil {
 		w.Error = err.Error()
@@ -92,11 +92,11 @@ func watchedOf(payload string) watched {
 	return w
 }
 
-func (cmd *watchCmd) print(c *console, w *watched) error {
+func (cmd *watchCmd) printEvent(c *console, w *watchedEvent) error {
 	if cmd.JSON {
 		return json.NewEncoder(c.stdout).Encode(w)
 	}
-	text := fmt.Sprintf("%s %s %s version %s, %d bytes", w.Kind, shown(w.ID), w.Change, shown(w.Version), w.Bytes)
+	text := fmt.Sprintf("%s %s %s version %s, %d bytes", w.Kind, printable(w.ID), w.Change, printable(w.Version), w.Bytes)
 	if w.Error != "" {
 		text = "malformed event: " + w.Error
 	}

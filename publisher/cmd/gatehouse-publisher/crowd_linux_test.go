@@ -25,7 +25,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// program is a running gatehouse-publisher with a Redis of its own. Its teams are a and b, their tokens their names.
+// program is a running gatehouse-publisher with a Redis of its own. The teams are a and b; each team's token is its
+// name.
 type program struct {
 	url string
 	pid int
@@ -64,7 +65,7 @@ func startProgram(t *testing.T, binary string) program {
 	return p
 }
 
-// client returns a client with connections of its own: of HTTP/2, one for all its requests.
+// client returns a client with separate connections; over HTTP/2, a single connection for all requests.
 func (p program) client(t *testing.T, http2 bool) *http.Client {
 	transport := &http.Transport{TLSClientConfig: p.tls.Clone(), ForceAttemptHTTP2: http2}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -116,7 +117,7 @@ func document(seed uint64) string {
 	return `"` + base64.StdEncoding.EncodeToString(random) + `"`
 }
 
-// TestCrowd: many large requests of one team at once succeed, those of clients that repeat them as they should; the
+// TestCrowd: many large concurrent requests of a team succeed if clients repeat refused requests as documented. The
 // program stays in the chart's memory, and another team hardly waits.
 func TestCrowd(t *testing.T) {
 	const (

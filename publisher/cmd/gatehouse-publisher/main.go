@@ -1,4 +1,4 @@
-// Gatehouse-publisher writes objects to Redis for those who ask by HTTP with a token. See docs/publish-http.md.
+// Gatehouse-publisher writes objects to Redis for HTTP clients with a token. See docs/publish-http.md.
 package main
 
 import (
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	log.Info("gatehouse publisher starts", "version", version.Name())
-	if err := serve(ctx, c, teams, m, log); err != nil {
+	if err := serveWriters(ctx, c, teams, m, log); err != nil {
 		log.Error("gatehouse publisher failed", "error", err)
 		return settings.ExitRuntime
 	}
@@ -61,15 +61,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return settings.ExitOK
 }
 
-// serve runs until ctx ends or a part fails.
-func serve(ctx context.Context, c *config.Config, teams *publisher.Teams, m *publisher.Metrics,
+// serveWriters runs until ctx ends or a part fails.
+func serveWriters(ctx context.Context, c *config.Config, teams *publisher.Teams, m *publisher.Metrics,
 	log *slog.Logger) error {
 	settings.LogRedis(log)
 	if os.Getenv("GOGC") == "" { // most memory is tables of encoders, without pointers: a collection costs little
 		debug.SetGCPercent(50)
 	}
 	settings := c.Redis.Settings(name)
-	settings.Once = true // a client that repeats a write knows of it
+	settings.Once = true // clients repeat failed writes themselves
 	client, err := settings.Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
@@ -91,7 +91,7 @@ func serve(ctx context.Context, c *config.Config, teams *publisher.Teams, m *pub
 	ready := func() error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_, err := p.MayExist(ctx, "/") // also that the number of shards agrees
+		_, err := p.MayExist(ctx, "/") // also checks the number of shards
 		return err
 	}
 	operator := admin.New(c.Admin.Address, m.Registry, []admin.Check{{Name: "redis", Ready: ready}}, nil, log)

@@ -40,7 +40,7 @@ func write(t *testing.T, name string, text []byte) string {
 	return path
 }
 
-// certificate writes a certificate for 127.0.0.1 and its key, and returns the files and an authority for it.
+// certificate writes a certificate for 127.0.0.1 with its key, and returns both files and the certificate's authority.
 func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -104,7 +104,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestRun: the whole program, with TLS, a Redis with a password that dies, and its metrics.
+// TestRun: the whole program, with TLS, a Redis with a password that dies, and metrics.
 func TestRun(t *testing.T) {
 	server := redistest.StartServer(t)
 	cert, key, pool := certificate(t)
@@ -183,7 +183,7 @@ log: {format: json}
 	}
 }
 
-// TestPage compares what docs/publish-http.md lists with what there is.
+// TestPage compares docs/publish-http.md with the program.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/publish-http.md")
 	if err != nil {

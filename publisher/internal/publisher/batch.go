@@ -22,13 +22,13 @@ import (
 const (
 	// maxLine bounds a line of a batch: a body in base64 or with escapes.
 	maxLine = 2 << 20
-	// maxLines bounds the lines of a batch, and with them the results in memory.
+	// maxLines bounds the lines of a batch, and thereby the results in memory.
 	maxLines = 10_000
-	// atOnce is how many lines are written at once, and atOnceBytes how many bytes of lines, or one line more.
-	atOnce, atOnceBytes = 512, 1 << 20
-	maxPart             = atOnceBytes + maxLine
-	batchTimeout        = 5 * time.Minute
-	runTimeout          = 20 * time.Second // of what is written at once: encoding, and Redis
+	// partLines and partBytes bound a part of a batch: the lines written at once. The last line may exceed partBytes.
+	partLines, partBytes = 512, 1 << 20
+	maxPart              = partBytes + maxLine
+	batchTimeout         = 5 * time.Minute
+	runTimeout           = 20 * time.Second // of a part: encoding, and Redis
 
 	tooMuch = "the team writes more than its rates allow"
 )
@@ -59,8 +59,8 @@ type lineResult struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
-// write is a line that is about to be written, or was refused.
-type write struct {
+// batchWrite is a line to be written, or a refused line.
+type batchWrite struct {
 	op     string
 	object publish.Object
 	p      *problem
@@ -70,13 +70,13 @@ type write struct {
 	identified bool // by request
 }
 
-// batch writes the lines of the body in their order, and answers with a line for each.
-func (c *call) batch() (int, *problem) {
-	if p := c.unfit(); p != nil {
-		return c.charged(p)
+// handleBatch writes the lines of the body in their order, and answers with a line for each.
+func (c *call) handleBatch() (int, *problem) {
+	if p := c.checkBatchHeaders(); p != nil {
+		return c.chargeEmptyBatch(p)
 	}
-	if p := wrongKey(c.r.Header); p != nil {
-		return c.charged(p)
+	if p := checkIdempotencyKey(c.r.Header); p != nil {
+		return c.chargeEmptyBatch(p)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, batchTimeout)
 	defer cancel()
@@ -84,14 +84,14 @@ func (c *call) batch() (int, *problem) {
 	var out bytes.Buffer
 	status, n := http.StatusOK, 0
 	for more := true; more; {
-		var part []write
+		var part []batchWrite
 		var p *problem
-		c.extend()
-		if part, more, p = c.part(ctx, lines, n); p != nil && n == 0 && len(part) == 0 {
-			return c.charged(p)
+		c.extendDeadlines()
+		if part, more, p = c.readPart(ctx, lines, n); p != nil && n == 0 && len(part) == 0 {
+			return c.chargeEmptyBatch(p)
 		}
 		n += len(part)
-		gone := c.renew()
+		gone := c.renewTeam()
 		if gone != nil {
 			part = nil
 		} else {
@@ -100,29 +100,29 @@ func (c *call) batch() (int, *problem) {
 		if p == nil {
 			p = gone
 		}
-		if p != nil { // what follows was not read
-			part, more = append(part, write{p: p}), false
+		if p != nil { // later lines were not read
+			part, more = append(part, batchWrite{p: p}), false
 		}
 		for i := range part {
-			r := part[i].result()
+			r := part[i].toResult()
 			if r.Status >= 300 {
 				status = http.StatusMultiStatus
 			}
-			text, _ := json.Marshal(r) // it has strings and numbers
+			text, _ := json.Marshal(r) // has only strings and numbers
 			out.Write(append(text, '\n'))
 		}
-		c.leave()
+		c.releaseBodyTurn()
 	}
 	if n == 0 {
 		c.team.limiter.Allow()
 	}
-	c.extend() // the last part may have waited
-	return c.send(status, "application/x-ndjson", out.Bytes())
+	c.extendDeadlines() // the last part may have waited
+	return c.sendBody(status, "application/x-ndjson", out.Bytes())
 }
 
-// unfit returns why the headers are not those of a batch.
-func (c *call) unfit() *problem {
-	if p := wrongField(c.r.Header, nil, ""); p != nil {
+// checkBatchHeaders returns the problem of headers that are not a batch's.
+func (c *call) checkBatchHeaders() *problem {
+	if p := checkFields(c.r.Header, nil, ""); p != nil {
 		return p
 	}
 	if t, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); t != "application/x-ndjson" {
@@ -134,17 +134,18 @@ func (c *call) unfit() *problem {
 	return nil
 }
 
-// charged is for a batch without lines, which counts as any request.
-func (c *call) charged(p *problem) (int, *problem) {
-	if limited := c.charge(); limited != nil {
+// chargeEmptyBatch charges a batch without lines as a request.
+func (c *call) chargeEmptyBatch(p *problem) (int, *problem) {
+	if limited := c.chargeRequest(); limited != nil {
 		p = limited
 	}
 	return 0, p
 }
 
-// renew takes the team from the file as it is now: a batch may take minutes. It returns why the token is none any more.
-func (c *call) renew() *problem {
-	team := c.s.teams.of(c.token)
+// renewTeam reads the team again from the teams file, since a batch may take minutes. If the token was removed,
+// renewTeam returns a problem.
+func (c *call) renewTeam() *problem {
+	team := c.s.teams.findTeam(c.token)
 	if team == nil {
 		return problemf(http.StatusUnauthorized, "the token was removed; the rest was not written")
 	}
@@ -152,20 +153,20 @@ func (c *call) renew() *problem {
 	return nil
 }
 
-// extend gives the next part of the body, and the answer, the time of a whole request.
-func (c *call) extend() {
+// extendDeadlines gives the next part of the body, and the answer, the time of a whole request.
+func (c *call) extendDeadlines() {
 	control := http.NewResponseController(c.w)
 	control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	control.SetWriteDeadline(time.Now().Add(answerTimeout + bodyTimeout))
 }
 
-// part reads the next lines to write at once, after n. more is false at the end of the body, p why nothing more can be
-// read.
-func (c *call) part(ctx context.Context, lines *bufio.Reader, n int) (part []write, more bool, p *problem) {
+// readPart reads the next part, after n lines. more is false at the end of the body. p is the reason why nothing more
+// can be read.
+func (c *call) readPart(ctx context.Context, lines *bufio.Reader, n int) (part []batchWrite, more bool, p *problem) {
 	more = true
-	for size := 0; more && len(part) < min(atOnce, c.team.limiter.Burst()) && size < atOnceBytes; {
+	for size := 0; more && len(part) < min(partLines, c.team.limiter.Burst()) && size < partBytes; {
 		var line []byte
-		if line, more, p = c.line(ctx, lines, size); p != nil {
+		if line, more, p = c.readLine(ctx, lines, size); p != nil {
 			return part, false, p
 		}
 		size += len(line)
@@ -175,21 +176,21 @@ func (c *call) part(ctx context.Context, lines *bufio.Reader, n int) (part []wri
 		if n+len(part) == maxLines {
 			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
 		}
-		w := c.parse(line)
-		w.request, w.identified = c.request(n+len(part)+1, string(line))
+		w := c.parseLine(line)
+		w.request, w.identified = c.identifyWrite(n+len(part)+1, string(line))
 		part = append(part, w)
 	}
 	return part, more, nil
 }
 
-// line reads a line of a part that has size bytes so far. Before the part becomes large, it waits for its turn: until
-// then a client that sends slowly takes none. more is false at the end of the body.
-func (c *call) line(ctx context.Context, lines *bufio.Reader, size int) (line []byte, more bool, p *problem) {
+// readLine reads a line of a part of size bytes so far. Before the part becomes large, readLine waits for the request's
+// turn: up to this point, a slow client takes no turn. more is false at the end of the body.
+func (c *call) readLine(ctx context.Context, lines *bufio.Reader, size int) (line []byte, more bool, p *problem) {
 	for {
 		piece, err := lines.ReadSlice('\n')
 		line = append(line, piece...)
 		if size+len(line) >= smallBody && c.free == nil {
-			if p := c.enter(ctx, c.size(maxPart)); p != nil {
+			if p := c.takeBodyTurn(ctx, c.maxBodySize(maxPart)); p != nil {
 				return nil, false, p
 			}
 		}
@@ -199,15 +200,15 @@ func (c *call) line(ctx context.Context, lines *bufio.Reader, size int) (line []
 		case err == nil, errors.Is(err, io.EOF):
 			return bytes.TrimRight(line, "\r\n"), err == nil, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, false, unread(err)
+			return nil, false, bodyProblem(err)
 		}
 	}
 }
 
-// parse reads a line.
-func (c *call) parse(text []byte) (w write) {
+// parseLine reads a line.
+func (c *call) parseLine(text []byte) (w batchWrite) {
 	var l line
-	refuse := func(format string, args ...any) write {
+	refuse := func(format string, args ...any) batchWrite {
 		w.p = problemf(http.StatusBadRequest, format, args...)
 		return w
 	}
@@ -215,7 +216,7 @@ func (c *call) parse(text []byte) (w write) {
 	if errors.Is(err, strictjson.ErrText) {
 		err = fmt.Errorf("%w: want body_base64", err)
 	}
-	if len(l.Key) > limits.MaxKey { // neither the answer nor the log repeats it
+	if len(l.Key) > limits.MaxKey { // answer and log don't repeat the key
 		err = cmp.Or(err, fmt.Errorf("key: %d bytes, at most %d are allowed", len(l.Key), limits.MaxKey))
 		l.Key = ""
 	}
@@ -241,7 +242,7 @@ func (c *call) parse(text []byte) (w write) {
 		w.object.Body = []byte(l.Body)
 	}
 	if l.TTL != nil {
-		if w.object.TTL, w.p = lifetime("ttl", *l.TTL); w.p != nil {
+		if w.object.TTL, w.p = parseTTL("ttl", *l.TTL); w.p != nil {
 			return w
 		}
 	}
@@ -263,10 +264,10 @@ func onlyKey(l line) bool {
 	return err == nil && bytes.Equal(got, empty)
 }
 
-// writePart writes what was not refused, in its order. It returns why nothing more should be written, if Redis does not
-// answer or the rate does not allow more within the time of a batch.
-func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
-	if err := c.team.wait(ctx, len(part)); err != nil {
+// writePart writes the lines that were not refused, in order. If Redis does not answer, or the rate does not allow more
+// within the time of a batch, writePart returns the reason to write nothing more.
+func (c *call) writePart(ctx context.Context, part []batchWrite) (gone *problem) {
+	if err := c.team.waitForRate(ctx, len(part)); err != nil {
 		for i := range part {
 			part[i].p = &problem{Status: http.StatusTooManyRequests, Detail: tooMuch}
 		}
@@ -276,7 +277,7 @@ func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 	for _, w := range part {
 		size += len(w.object.Body)
 	}
-	if late := c.write(ctx, size, func() { c.writeRuns(ctx, part) }); late != nil {
+	if late := c.writeInTurn(ctx, size, func() { c.writeRuns(ctx, part) }); late != nil {
 		for i := range part {
 			part[i].p = cmp.Or(part[i].p, late)
 		}
@@ -286,9 +287,9 @@ func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 		w := &part[i]
 		operation := w.op
 		if operation != "delete" {
-			operation = "put" // or what was meant by an unknown one
+			operation = "put" // also for an unknown operation
 		}
-		c.done(operation, w.object.Key, w.done.Version, w.p)
+		c.recordResult(operation, w.object.Key, w.done.Version, w.p)
 		if w.p != nil && w.p.Status == http.StatusServiceUnavailable {
 			gone = &problem{Status: http.StatusServiceUnavailable, Detail: "the rest was not read"}
 		}
@@ -296,8 +297,8 @@ func (c *call) writePart(ctx context.Context, part []write) (gone *problem) {
 	return gone
 }
 
-// writeRuns writes what was not refused, by runs of the same operation.
-func (c *call) writeRuns(ctx context.Context, part []write) {
+// writeRuns writes the lines that were not refused, in runs of the same operation.
+func (c *call) writeRuns(ctx context.Context, part []batchWrite) {
 	for i := 0; i < len(part); {
 		if part[i].p != nil {
 			i++
@@ -313,10 +314,10 @@ func (c *call) writeRuns(ctx context.Context, part []write) {
 }
 
 // writeRun writes lines of the same operation.
-func (c *call) writeRun(ctx context.Context, run []write) {
+func (c *call) writeRun(ctx context.Context, run []batchWrite) {
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	ctx = identifyLines(ctx, run)
+	ctx = withLineRequests(ctx, run)
 	var results []publish.Result
 	if run[0].op == "put" {
 		objects := make([]publish.Object, len(run))
@@ -333,12 +334,12 @@ func (c *call) writeRun(ctx context.Context, run []write) {
 	}
 	for i, r := range results {
 		if run[i].done = r; r.Err != nil {
-			run[i].p = precondition(failed(r.Err), run[i].object.IfVersion != 0)
+			run[i].p = asPrecondition(problemOf(r.Err), run[i].object.IfVersion != 0)
 		}
 	}
 }
 
-func (w *write) result() lineResult {
+func (w *batchWrite) toResult() lineResult {
 	if w.p != nil {
 		return lineResult{Key: w.object.Key, Status: w.p.Status, Detail: w.p.Detail}
 	}

@@ -5,9 +5,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Metrics are the program's metrics, in their own registry. docs/publish-http.md lists them; a test compares.
+// Metrics are the program's metrics, in a separate registry. docs/publish-http.md lists the metrics; a test compares.
 type Metrics struct {
-	// Registry has all of them, and those of Go's runtime and of the process.
+	// Registry has the program's metrics, and the metrics of Go's runtime and of the process.
 	Registry *prometheus.Registry
 
 	Requests *prometheus.CounterVec   // route, result
@@ -21,8 +21,8 @@ type Metrics struct {
 // results are the values of the label result for requests and records.
 var results = []string{"ok", "unauthorized", "refused", "limited", "unavailable"}
 
-// result returns the label for a status.
-func result(status int) string {
+// resultLabel returns the label for a status.
+func resultLabel(status int) string {
 	switch {
 	case status < 400:
 		return "ok"

@@ -20,13 +20,13 @@ import (
 // headerPrefix begins the names of request headers for an object's own headers.
 const headerPrefix = "Gatehouse-Header-"
 
-// fields are the other headers of a PUT for Gatehouse, in the form of [http.CanonicalHeaderKey].
-var fields = []string{
+// putFields are a PUT's further headers for Gatehouse, in the form of [http.CanonicalHeaderKey].
+var putFields = []string{
 	"Gatehouse-Device", "Gatehouse-Etag", "Gatehouse-Host", "Gatehouse-Language", "Gatehouse-Status", "Gatehouse-Tags",
 	"Gatehouse-Ttl", "Gatehouse-Version", "Gatehouse-Virtual-Host",
 }
 
-// methodPurge deletes one object, as in Varnish and Fastly.
+// methodPurge deletes a single object, as in Varnish and Fastly.
 const methodPurge = "PURGE"
 
 // written is the answer to a write.
@@ -36,45 +36,45 @@ type written struct {
 	ETag    string `json:"etag,omitempty"`
 }
 
-// object answers a request for one object, unless it is over a limit.
-func (c *call) object(path string, limited *problem) (int, *problem) {
+// handleObject answers a request for a single object, unless limited is a problem.
+func (c *call) handleObject(path string, limited *problem) (int, *problem) {
 	key, malformed := c.keyOf(path)
 	operation := map[string]string{
 		http.MethodGet: "get", http.MethodHead: "get", http.MethodPut: "put", http.MethodDelete: "delete",
 		methodPurge: "delete",
 	}[c.r.Method]
 	handler := map[string]func(context.Context, string) (int, *problem){
-		http.MethodGet: c.get, http.MethodHead: c.get, http.MethodPut: c.put, http.MethodDelete: c.remove,
-		methodPurge: c.remove,
+		http.MethodGet: c.getObject, http.MethodHead: c.getObject, http.MethodPut: c.putObject,
+		http.MethodDelete: c.deleteObject, methodPurge: c.deleteObject,
 	}[c.r.Method]
-	return c.only(http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, methodPurge)(
+	return c.allowMethods(http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, methodPurge)(
 		func() (status int, p *problem) {
 			ctx, cancel := context.WithTimeout(c.ctx, bodyTimeout+redisTimeout+2*turnTimeout)
 			defer cancel()
-			switch wrong := wrongField(c.r.Header, fields, headerPrefix); {
+			switch wrong := checkFields(c.r.Header, putFields, headerPrefix); {
 			case limited != nil:
 				p = limited
 			case malformed != nil:
 				p = malformed
 			case !c.team.mayWrite(key):
 				p = problemf(http.StatusForbidden, "%s: not under a prefix of the team %s", key, c.team.Name)
-			case wrong != nil: // perhaps it was to name another object
+			case wrong != nil: // perhaps meant to name a different object
 				p = wrong
-			case wrongKey(c.r.Header) != nil:
-				p = wrongKey(c.r.Header)
+			case checkIdempotencyKey(c.r.Header) != nil:
+				p = checkIdempotencyKey(c.r.Header)
 			default:
 				status, p = handler(ctx, key)
 			}
 			if p != nil || operation == "get" {
-				c.done(operation, key, 0, p)
+				c.recordResult(operation, key, 0, p)
 			}
 			return status, p
 		})
 }
 
-// get answers with an object: its body, and its fields in the headers that put takes.
-func (c *call) get(ctx context.Context, key string) (int, *problem) {
-	o, p := c.stored(ctx, key)
+// getObject answers with an object: the body, and the fields in PUT's headers.
+func (c *call) getObject(ctx context.Context, key string) (int, *problem) {
+	o, p := c.readObject(ctx, key)
 	if p != nil {
 		return 0, p
 	}
@@ -82,7 +82,7 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	h.Set("ETag", o.ETag)
 	h.Set("Gatehouse-Version", strconv.FormatUint(o.Version, 10))
 	if match := c.r.Header.Values("If-Match"); len(match) > 0 {
-		if p := unmatched(match, o.ETag); p != nil {
+		if p := checkIfMatch(match, o.ETag); p != nil {
 			return 0, p
 		}
 	}
@@ -103,12 +103,12 @@ func (c *call) get(ctx context.Context, key string) (int, *problem) {
 	for _, header := range o.Headers.List() {
 		h.Add(headerPrefix+header.Name, header.Value)
 	}
-	return c.send(http.StatusOK, o.ContentType, o.Bodies[0].Bytes)
+	return c.sendBody(http.StatusOK, o.ContentType, o.Bodies[0].Bytes)
 }
 
-// stored reads the object at key in the request's turn, and takes its bytes off the team's.
-func (c *call) stored(ctx context.Context, key string) (contract.Object, *problem) {
-	free, p := take(ctx, 1, c.team.turns.reads, c.s.turns.reads)
+// readObject reads the object at key in the request's turn, and charges the object's bytes to the team.
+func (c *call) readObject(ctx context.Context, key string) (contract.Object, *problem) {
+	free, p := takeTurns(ctx, 1, c.team.turns.reads, c.s.turns.reads)
 	if p != nil {
 		return contract.Object{}, p
 	}
@@ -117,48 +117,48 @@ func (c *call) stored(ctx context.Context, key string) (contract.Object, *proble
 	defer cancel()
 	o, err := c.s.p.Get(ctx, key)
 	for _, body := range o.Bodies {
-		c.spend("read", len(body.Bytes))
+		c.chargeBytes("read", len(body.Bytes))
 	}
 	if err != nil {
-		return o, failed(err)
+		return o, problemOf(err)
 	}
 	return o, nil
 }
 
-// put stores the object that the request describes.
-func (c *call) put(ctx context.Context, key string) (status int, p *problem) {
-	o, p := describe(c.r.Header)
+// putObject stores the object described by the request.
+func (c *call) putObject(ctx context.Context, key string) (status int, p *problem) {
+	o, p := parsePutHeaders(c.r.Header)
 	if p != nil {
 		return 0, p
 	}
 	o.Key = key
-	if o.Body, p = c.read(ctx, limits.MaxBody); p != nil {
+	if o.Body, p = c.readBody(ctx, limits.MaxBody); p != nil {
 		return 0, p
 	}
-	if late := c.write(ctx, len(o.Body), func() { status, p = c.store(ctx, o) }); late != nil {
+	if late := c.writeInTurn(ctx, len(o.Body), func() { status, p = c.storeObject(ctx, o) }); late != nil {
 		return 0, late
 	}
 	return status, p
 }
 
-// store writes the object of a put.
-func (c *call) store(ctx context.Context, o publish.Object) (status int, p *problem) {
+// storeObject writes the object of a put.
+func (c *call) storeObject(ctx context.Context, o publish.Object) (status int, p *problem) {
 	key := o.Key
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	ctx = c.identify(ctx, "put", key, o.Body)
-	receipt, err := c.s.p.Repeated(ctx, key) // its condition doesn't hold any more
+	ctx = c.withRequest(ctx, "put", key, o.Body)
+	receipt, err := c.s.p.Repeated(ctx, key) // the condition of a repeated write doesn't hold any more
 	conditional := false
 	if errors.Is(err, publish.ErrNotFound) {
-		if conditional, o.IfVersion, o.IfAbsent, p = c.condition(ctx, key); p != nil {
+		if conditional, o.IfVersion, o.IfAbsent, p = c.readCondition(ctx, key); p != nil {
 			return 0, p
 		}
 		receipt, err = c.s.p.Put(ctx, o)
 	}
 	if err != nil {
-		return 0, precondition(failed(err), conditional)
+		return 0, asPrecondition(problemOf(err), conditional)
 	}
-	c.done("put", key, receipt.Version, nil)
+	c.recordResult("put", key, receipt.Version, nil)
 	c.w.Header().Set("ETag", o.EntityTag())
 	c.w.Header().Set("Gatehouse-Version", strconv.FormatUint(receipt.Version, 10))
 	status = http.StatusOK
@@ -168,21 +168,21 @@ func (c *call) store(ctx context.Context, o publish.Object) (status int, p *prob
 	return c.sendJSON(status, written{key, receipt.Version, o.EntityTag()})
 }
 
-// remove deletes an object. A key without one gets a tombstone, too.
-func (c *call) remove(ctx context.Context, key string) (int, *problem) {
+// deleteObject deletes an object. A missing object gets a tombstone, too.
+func (c *call) deleteObject(ctx context.Context, key string) (int, *problem) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	own, p := ownVersion(c.r.Header)
 	if p != nil {
 		return 0, p
 	}
-	ctx = c.identify(ctx, "delete", key, nil)
+	ctx = c.withRequest(ctx, "delete", key, nil)
 	receipt, err := c.s.p.Repeated(ctx, key)
 	repeated := !errors.Is(err, publish.ErrNotFound)
 	var conditional, absent bool
 	var version uint64
 	if !repeated {
-		conditional, version, absent, p = c.condition(ctx, key)
+		conditional, version, absent, p = c.readCondition(ctx, key)
 	}
 	remove := c.s.p.Delete
 	switch {
@@ -201,14 +201,15 @@ func (c *call) remove(ctx context.Context, key string) (int, *problem) {
 		receipt, err = remove(ctx, key, version)
 	}
 	if err != nil {
-		return 0, precondition(failed(err), conditional)
+		return 0, asPrecondition(problemOf(err), conditional)
 	}
-	c.done("delete", key, receipt.Version, nil)
+	c.recordResult("delete", key, receipt.Version, nil)
 	return c.sendJSON(http.StatusOK, written{Key: key, Version: receipt.Version})
 }
 
-// condition reads the conditions of a write: the version that the object must have, or that there is none.
-func (c *call) condition(ctx context.Context, key string) (conditional bool, version uint64, absent bool, p *problem) {
+// readCondition reads the conditions of a write: the required version of the object, or absence.
+func (c *call) readCondition(ctx context.Context, key string) (conditional bool, version uint64, absent bool,
+	p *problem) {
 	match, none := c.r.Header.Values("If-Match"), c.r.Header.Values("If-None-Match")
 	switch {
 	case len(none) > 0 && (len(none) > 1 || none[0] != "*"):
@@ -220,44 +221,45 @@ func (c *call) condition(ctx context.Context, key string) (conditional bool, ver
 	case len(match) == 0:
 		return false, 0, false, nil
 	}
-	o, p := c.stored(ctx, key)
+	o, p := c.readObject(ctx, key)
 	if p != nil && p.Status == http.StatusNotFound {
 		return true, 0, false, problemf(http.StatusPreconditionFailed, "If-Match: there is no object")
 	}
 	if p != nil {
 		return true, 0, false, p
 	}
-	if p := unmatched(match, o.ETag); p != nil {
+	if p := checkIfMatch(match, o.ETag); p != nil {
 		return true, 0, false, p
 	}
 	return true, o.Version, false, nil
 }
 
-// unmatched returns the problem of If-Match, all its lines, if it doesn't have an object's entity-tag.
-func unmatched(match []string, etag string) *problem {
+// checkIfMatch returns a problem if no line of If-Match has the object's entity-tag.
+func checkIfMatch(match []string, etag string) *problem {
 	if entitytag.InList(strings.Join(match, ","), etag, false) {
 		return nil
 	}
 	return problemf(http.StatusPreconditionFailed, "If-Match: the object's entity-tag is %s", etag)
 }
 
-// precondition returns p, as a condition that failed if another write came between.
-func precondition(p *problem, conditional bool) *problem {
+// asPrecondition returns p. After a conditional write, a conflict with a concurrent write becomes a failed
+// precondition.
+func asPrecondition(p *problem, conditional bool) *problem {
 	if conditional && p.Status == http.StatusConflict {
 		p.Status = http.StatusPreconditionFailed
 	}
 	return p
 }
 
-// describe reads the headers of a put.
-func describe(h http.Header) (o publish.Object, p *problem) {
+// parsePutHeaders reads the headers of a put.
+func parsePutHeaders(h http.Header) (o publish.Object, p *problem) {
 	if h.Get("Content-Range") != "" {
 		return o, problemf(http.StatusBadRequest, "content-range: an object is put whole")
 	}
 	o.ContentType, o.ETag = h.Get("Content-Type"), h.Get("Gatehouse-ETag")
 	var err error
 	if ttl := h.Get("Gatehouse-TTL"); ttl != "" {
-		if o.TTL, p = lifetime("Gatehouse-TTL", ttl); p != nil {
+		if o.TTL, p = parseTTL("Gatehouse-TTL", ttl); p != nil {
 			return o, p
 		}
 	}
@@ -285,8 +287,9 @@ func describe(h http.Header) (o publish.Object, p *problem) {
 	return o, nil
 }
 
-// lifetime reads how long an object is fresh. Who wants no end leaves it out: 0 must not mean for ever.
-func lifetime(name, text string) (time.Duration, *problem) {
+// parseTTL parses an object's time to live. 0 is refused, since 0 could mean for ever: without TTL, objects don't
+// expire.
+func parseTTL(name, text string) (time.Duration, *problem) {
 	ttl, err := time.ParseDuration(text)
 	if err != nil || ttl <= 0 || ttl%time.Millisecond != 0 {
 		return 0, problemf(http.StatusBadRequest, "%s: %q: want a time such as 10m or 90s, in whole milliseconds, 1ms at "+
@@ -295,10 +298,10 @@ func lifetime(name, text string) (time.Duration, *problem) {
 	return ttl, nil
 }
 
-// wrongField returns the problem of a header for Gatehouse that isn't one of known, nor begins with prefix, is empty or
-// comes twice: an object for one device must not become one for all. A misspelt one is none of known, in whatever way:
-// net/http has all names in canonical form, but leaves gatehouse_device as Gatehouse_device.
-func wrongField(h http.Header, known []string, prefix string) *problem {
+// checkFields returns the problem of an unknown, empty or repeated header for Gatehouse: an object for a single device
+// must not become an object for all devices. known and prefix give the known names. Misspelt names are unknown in any
+// form: net/http canonicalizes names, but leaves gatehouse_device as Gatehouse_device.
+func checkFields(h http.Header, known []string, prefix string) *problem {
 	for name, values := range h {
 		switch {
 		case !strings.HasPrefix(name, "Gatehouse"), prefix != "" && strings.HasPrefix(name, prefix):
@@ -313,7 +316,7 @@ func wrongField(h http.Header, known []string, prefix string) *problem {
 	return nil
 }
 
-// ownVersion returns the version that the request gives the object, 0 for the next one.
+// ownVersion returns the object's version from the request, 0 for the next version.
 func ownVersion(h http.Header) (uint64, *problem) {
 	text := h.Get("Gatehouse-Version")
 	if text == "" {
@@ -335,12 +338,12 @@ type purgeRequest struct {
 	Soft        bool    `json:"soft"`
 }
 
-// purge purges by tag or prefix, or everything of a virtual host.
-func (c *call) purge() (int, *problem) {
-	if p := wrongField(c.r.Header, nil, ""); p != nil {
+// handlePurge purges by tag or prefix, or everything of a virtual host.
+func (c *call) handlePurge() (int, *problem) {
+	if p := checkFields(c.r.Header, nil, ""); p != nil {
 		return 0, p
 	}
-	body, p := c.read(c.ctx, 4<<10)
+	body, p := c.readBody(c.ctx, 4<<10)
 	if p != nil {
 		return 0, p
 	}
@@ -362,9 +365,9 @@ func (c *call) purge() (int, *problem) {
 	}
 	id, err := u.ID()
 	if err != nil {
-		return 0, failed(err)
+		return 0, problemOf(err)
 	}
-	if p = wrongKey(c.r.Header); p != nil {
+	if p = checkIdempotencyKey(c.r.Header); p != nil {
 		// nothing is written
 	} else if !c.team.mayPurge(u) {
 		p = problemf(http.StatusForbidden, "%s: not under a prefix, and no tag, of the team %s", id, c.team.Name)
@@ -375,11 +378,11 @@ func (c *call) purge() (int, *problem) {
 	if p == nil {
 		ctx, cancel := context.WithTimeout(c.ctx, redisTimeout)
 		defer cancel()
-		if _, err := c.s.p.Purge(c.identify(ctx, "purge", id, body), u); err != nil {
-			p = failed(err)
+		if _, err := c.s.p.Purge(c.withRequest(ctx, "purge", id, body), u); err != nil {
+			p = problemOf(err)
 		}
 	}
-	if c.done("purge", id, 0, p); p != nil {
+	if c.recordResult("purge", id, 0, p); p != nil {
 		return 0, p
 	}
 	return c.sendJSON(http.StatusOK, struct {

@@ -35,7 +35,7 @@ func newDescribed(t *testing.T, next http.RoundTripper) *described {
 	return d
 }
 
-// at returns the node at a path, following a reference, and its JSON pointer; nil if there is none.
+// at returns the node at a path, following a reference, and the node's JSON pointer; nil if missing.
 func (d *described) at(path ...string) (map[string]any, string) {
 	node, pointer := d.document, "#"
 	for _, name := range path {
@@ -125,7 +125,7 @@ func (d *described) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// TestDescription: the description is served, and each of its operations is one of the server.
+// TestDescription: the description is served, and the server has each described operation.
 func TestDescription(t *testing.T) {
 	s := start(t)
 	answer := s.do(t, "GET", "/openapi.json", nil, "")

@@ -9,7 +9,8 @@ import (
 )
 
 // TestIdempotencyKey: a repetition of a request with its key gets the first answer and writes nothing, whatever was
-// written meanwhile; another request with the key is refused, and with another key it is a write of its own.
+// written meanwhile. A different request with the same key is refused; with a different key, the request is a write of
+// its own.
 func TestIdempotencyKey(t *testing.T) {
 	s := start(t)
 	etag := `"` + strings.Repeat("0", 32) + `"`

@@ -1,5 +1,5 @@
-// Package publisher is the HTTP API for those who write objects without access to Redis. docs/publish-http.md describes
-// it for them.
+// Package publisher is the HTTP API for writers without access to Redis. docs/publish-http.md describes the API for
+// writers.
 package publisher
 
 import (
@@ -29,19 +29,19 @@ import (
 )
 
 const (
-	// maxRequests bounds the requests of one team at a time.
+	// maxRequests bounds the concurrent requests of a team.
 	maxRequests = 32
 	// maxHeader bounds the headers of a request: a key, and the headers of an object twice.
 	maxHeader = 16 << 10
-	// redisTimeout bounds how long a write takes, with the encoding of its body.
+	// redisTimeout bounds the time of a write, with the encoding of the body.
 	redisTimeout  = 10 * time.Second
 	headerTimeout = 5 * time.Second
 	bodyTimeout   = 30 * time.Second
 	answerTimeout = 60 * time.Second
 	drainTimeout  = 8 * time.Second
-	// strangersRate bounds the requests a second without a team's token, strangersBurst those at once: they cost little,
-	// but not nothing.
-	strangersRate, strangersBurst = 100, 200
+	// anonymousRate bounds the requests a second without a team's token, anonymousBurst the requests at once: cheap, but
+	// not free.
+	anonymousRate, anonymousBurst = 100, 200
 )
 
 //go:embed openapi.json
@@ -54,42 +54,42 @@ type Server struct {
 	metrics *Metrics
 	log     *slog.Logger
 
-	strangers *rate.Limiter // requests without a team's token
+	anonymous *rate.Limiter // requests without a team's token
 	turns     turns         // of all teams
 }
 
-// New returns a Server that writes by p.
+// New returns a Server. Objects are written by p.
 func New(p *publish.Publisher, teams *Teams, m *Metrics, log *slog.Logger) *Server {
-	return &Server{p: p, teams: teams, metrics: m, log: log, strangers: rate.NewLimiter(strangersRate, strangersBurst),
+	return &Server{p: p, teams: teams, metrics: m, log: log, anonymous: rate.NewLimiter(anonymousRate, anonymousBurst),
 		turns: allTurns()}
 }
 
-// problem is an answer that is no success (RFC 9457).
+// problem is an unsuccessful answer (RFC 9457).
 type problem struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
 	Detail string `json:"detail,omitempty"`
 
 	retry time.Duration // Retry-After, if more than 0
-	cause error         // for the log: it may have Redis's address
+	cause error         // for the log only: may have Redis's address
 }
 
-// maxDetail bounds the detail of a problem, in bytes: it may quote a value of the request.
+// maxDetail bounds the detail of a problem, in bytes: a detail may quote a value of the request.
 const maxDetail = 500
 
 func problemf(status int, format string, args ...any) *problem {
-	return &problem{Status: status, Detail: cut(fmt.Sprintf(format, args...))}
+	return &problem{Status: status, Detail: truncateDetail(fmt.Sprintf(format, args...))}
 }
 
-// cut returns the begin of text, if it is longer than a detail.
-func cut(text string) string {
+// truncateDetail truncates text to the maximum of a detail.
+func truncateDetail(text string) string {
 	if len(text) <= maxDetail {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxDetail], "") + "…"
 }
 
-// call is one request.
+// call is a request with its answer.
 type call struct {
 	s     *Server
 	w     http.ResponseWriter
@@ -98,7 +98,7 @@ type call struct {
 	token string
 	team  *Team
 	route string
-	free  func() // ends the turn of its body, if it has one
+	free  func() // ends the body's turn; nil without a turn
 }
 
 // ServeHTTP answers a request.
@@ -108,34 +108,34 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.ctx = propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
-	defer c.leave()
-	status, p := c.serve()
+	defer c.releaseBodyTurn()
+	status, p := c.serveRequest()
 	if p != nil {
-		c.refuse(p)
+		c.sendProblem(p)
 		status = p.Status
 	}
-	s.metrics.Requests.WithLabelValues(c.route, result(status)).Inc()
+	s.metrics.Requests.WithLabelValues(c.route, resultLabel(status)).Inc()
 	s.metrics.Seconds.WithLabelValues(c.route).Observe(time.Since(begin).Seconds())
 }
 
-// serve answers with a status, or returns the problem to answer with.
-func (c *call) serve() (status int, p *problem) {
+// serveRequest answers with a status, or returns the problem to answer with.
+func (c *call) serveRequest() (status int, p *problem) {
 	path := sentPath(c.r)
 	if path == "/openapi.json" {
-		if p := c.stranger(); p != nil {
+		if p := c.admitAnonymous(); p != nil {
 			return 0, p
 		}
-		return c.only(http.MethodGet, http.MethodHead)(func() (int, *problem) {
-			return c.send(http.StatusOK, "application/json", openAPI)
+		return c.allowMethods(http.MethodGet, http.MethodHead)(func() (int, *problem) {
+			return c.sendBody(http.StatusOK, "application/json", openAPI)
 		})
 	}
 	scheme, token, _ := strings.Cut(c.r.Header.Get("Authorization"), " ")
 	token = strings.TrimLeft(token, " ") // RFC 9110, section 11.4
 	if strings.EqualFold(scheme, "Bearer") {
-		c.token, c.team = token, c.s.teams.of(token)
+		c.token, c.team = token, c.s.teams.findTeam(token)
 	}
 	if c.team == nil {
-		if p := c.stranger(); p != nil {
+		if p := c.admitAnonymous(); p != nil {
 			return 0, p
 		}
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
@@ -144,8 +144,8 @@ func (c *call) serve() (status int, p *problem) {
 	c.r.Body = metered{c.r.Body, c}
 	batch := path == "/v1/batch" && c.r.Method == http.MethodPost
 	var limited *problem
-	if !batch { // that waits instead
-		limited = c.charge()
+	if !batch { // a batch waits instead
+		limited = c.chargeRequest()
 	}
 	running := c.team.running
 	select {
@@ -158,18 +158,18 @@ func (c *call) serve() (status int, p *problem) {
 	switch key, object := strings.CutPrefix(path, "/v1/objects/"); {
 	case object:
 		c.route = "objects"
-		return c.object("/"+key, limited)
+		return c.handleObject("/"+key, limited)
 	case path == "/v1/batch":
 		c.route = "batch"
-		return c.only(http.MethodPost)(c.batch)
+		return c.allowMethods(http.MethodPost)(c.handleBatch)
 	case path == "/v1/purge":
 		c.route = "purge"
-		return c.only(http.MethodPost)(func() (int, *problem) {
+		return c.allowMethods(http.MethodPost)(func() (int, *problem) {
 			if limited != nil {
-				c.done("purge", "", 0, limited)
+				c.recordResult("purge", "", 0, limited)
 				return 0, limited
 			}
-			return c.purge()
+			return c.handlePurge()
 		})
 	case limited != nil:
 		return 0, limited
@@ -177,8 +177,8 @@ func (c *call) serve() (status int, p *problem) {
 	return 0, problemf(http.StatusNotFound, "want /v1/objects/KEY, /v1/batch, /v1/purge or /openapi.json")
 }
 
-// sentPath returns the path as the client sent it. EscapedPath escapes, and unescapes, all of a path with a character
-// such as "|", which clients of the edge may send, too.
+// sentPath returns the path as sent by the client. EscapedPath would escape, and unescape, all of a path with a
+// character such as "|", which clients of the edge may send, too.
 func sentPath(r *http.Request) string {
 	if path, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(path, "/") {
 		return path
@@ -186,8 +186,8 @@ func sentPath(r *http.Request) string {
 	return r.URL.EscapedPath() // the absolute form
 }
 
-// only lets requests with one of methods pass to what it is given.
-func (c *call) only(methods ...string) func(func() (int, *problem)) (int, *problem) {
+// allowMethods returns a function that calls next for requests with the given methods only.
+func (c *call) allowMethods(methods ...string) func(func() (int, *problem)) (int, *problem) {
 	return func(next func() (int, *problem)) (int, *problem) {
 		for _, method := range methods {
 			if c.r.Method == method {
@@ -199,19 +199,19 @@ func (c *call) only(methods ...string) func(func() (int, *problem)) (int, *probl
 	}
 }
 
-// stranger takes a request off the rate of those without a team's token, and ends its connection: idle ones without a
-// token would only take memory and file descriptors.
-func (c *call) stranger() *problem {
+// admitAnonymous charges a request without a team's token, and closes the connection after the answer: idle connections
+// without a token would only take memory and file descriptors.
+func (c *call) admitAnonymous() *problem {
 	c.w.Header().Set("Connection", "close")
-	if c.s.strangers.Allow() {
+	if c.s.anonymous.Allow() {
 		return nil
 	}
 	return &problem{Status: http.StatusTooManyRequests, retry: time.Second,
-		Detail: fmt.Sprintf("over %d requests a second without a team's token", strangersRate)}
+		Detail: fmt.Sprintf("over %d requests a second without a team's token", anonymousRate)}
 }
 
-// charge takes a request off the team's rate, whatever becomes of it.
-func (c *call) charge() *problem {
+// chargeRequest charges a request to the team's rate, whatever the result.
+func (c *call) chargeRequest() *problem {
 	limited := func(detail string, seconds float64) *problem {
 		return &problem{Status: http.StatusTooManyRequests, Detail: detail,
 			retry: time.Duration(seconds * float64(time.Second))}
@@ -225,14 +225,14 @@ func (c *call) charge() *problem {
 	return nil
 }
 
-// spend takes bytes off the team's, even more than are left: how many there are is known only when they have come.
-// Requests then wait, or are refused, until the debt is paid.
-func (c *call) spend(direction string, n int) {
+// chargeBytes charges bytes to the team's volume, even beyond the limit: the number of bytes is known only after their
+// arrival. Later requests wait, or are refused, until the debt is paid.
+func (c *call) chargeBytes(direction string, n int) {
 	c.team.volume.ReserveN(time.Now(), n)
 	c.s.metrics.Bytes.WithLabelValues(direction).Add(float64(n))
 }
 
-// metered is the body of a request, whose bytes are the team's.
+// metered is the body of a request. Bytes read are charged to the team.
 type metered struct {
 	io.ReadCloser
 	c *call
@@ -240,17 +240,17 @@ type metered struct {
 
 func (m metered) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
-	m.c.spend("published", n)
+	m.c.chargeBytes("published", n)
 	return n, err
 }
 
-// send answers with a body.
-func (c *call) send(status int, contentType string, body []byte) (int, *problem) {
+// sendBody answers with a body.
+func (c *call) sendBody(status int, contentType string, body []byte) (int, *problem) {
 	c.w.Header().Set("Content-Type", contentType)
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(status)
 	if c.r.Method != http.MethodHead {
-		c.w.Write(body) // a client that is gone needs no answer
+		c.w.Write(body) // errors mean that the client has gone
 	}
 	return status, nil
 }
@@ -260,28 +260,28 @@ func (c *call) sendJSON(status int, value any) (int, *problem) {
 	if err != nil {
 		return 0, &problem{Status: http.StatusInternalServerError, cause: err}
 	}
-	return c.send(status, "application/json", append(body, '\n'))
+	return c.sendBody(status, "application/json", append(body, '\n'))
 }
 
-// refuse answers with a problem.
-func (c *call) refuse(p *problem) {
+// sendProblem answers with a problem.
+func (c *call) sendProblem(p *problem) {
 	p.Title = http.StatusText(p.Status)
 	if p.retry > 0 {
 		c.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retry.Seconds()))))
 	}
-	body, _ := json.Marshal(p) // it has strings and a number
-	c.send(p.Status, "application/problem+json", append(body, '\n'))
+	body, _ := json.Marshal(p) // has only strings and a number
+	c.sendBody(p.Status, "application/problem+json", append(body, '\n'))
 }
 
-// failed returns the problem of an error of package publish.
-func failed(err error) *problem {
-	p := &problem{Detail: cut(err.Error())}
+// problemOf returns the problem of an error of package publish.
+func problemOf(err error) *problem {
+	p := &problem{Detail: truncateDetail(err.Error())}
 	var shards *contract.ShardsError
 	switch {
 	case errors.Is(err, publish.ErrInvalid):
 		p.Status = http.StatusBadRequest
 	case errors.Is(err, publish.ErrReused):
-		p.Status, p.Detail = http.StatusUnprocessableEntity, keyHeader+": was used for another request: use a new one"
+		p.Status, p.Detail = http.StatusUnprocessableEntity, idempotencyHeader+": was used for another request: use a new one"
 	case errors.Is(err, publish.ErrNotFound):
 		p.Status = http.StatusNotFound
 	case errors.Is(err, publish.ErrExists):
@@ -299,13 +299,13 @@ func failed(err error) *problem {
 	return p
 }
 
-// done counts a write or read, and logs a write: key is what was written, version its new version.
-func (c *call) done(operation, key string, version uint64, p *problem) {
+// recordResult counts a write or read, and logs a write. version is the object's new version.
+func (c *call) recordResult(operation, key string, version uint64, p *problem) {
 	status := http.StatusOK
 	if p != nil {
 		status = p.Status
 	}
-	c.s.metrics.Records.WithLabelValues(operation, result(status)).Inc()
+	c.s.metrics.Records.WithLabelValues(operation, resultLabel(status)).Inc()
 	if operation == "get" {
 		return
 	}
@@ -321,14 +321,15 @@ func (c *call) done(operation, key string, version uint64, p *problem) {
 	}
 }
 
-// Serve serves writers on listener until ctx ends, with the certificate if it is not nil.
+// Serve serves writers on listener until ctx ends, by TLS if certificate is not nil.
 func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) error {
 	server := &http.Server{
 		Handler: s, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout,
 		WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
 		ErrorLog: httpserver.ErrorLog(s.log),
-		// More than a connection's maxRequests streams can fill: one that waits for its turn must not stop the others.
+		// More than the maxRequests streams of a connection can fill: a stream that waits for its turn must not stop other
+		// streams.
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 3 << 20},
 	}
 	serve := func() error { return server.Serve(listener) }
@@ -343,26 +344,26 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	return nil
 }
 
-// read returns the body of the request, which has at most limit bytes.
-func (c *call) read(ctx context.Context, limit int64) ([]byte, *problem) {
+// readBody returns the body of the request, at most limit bytes.
+func (c *call) readBody(ctx context.Context, limit int64) ([]byte, *problem) {
 	if c.r.Header.Get("Content-Encoding") != "" {
 		return nil, problemf(http.StatusUnsupportedMediaType, "content-encoding: send the body without: Gatehouse encodes it")
 	}
-	if c.size(limit) >= smallBody {
-		if p := c.enter(ctx, c.size(limit)); p != nil {
+	if c.maxBodySize(limit) >= smallBody {
+		if p := c.takeBodyTurn(ctx, c.maxBodySize(limit)); p != nil {
 			return nil, p
 		}
 	}
 	var body bytes.Buffer
-	body.Grow(int(c.size(limit)) + bytes.MinRead)
+	body.Grow(int(c.maxBodySize(limit)) + bytes.MinRead)
 	if _, err := body.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, limit)); err != nil {
-		return nil, unread(err)
+		return nil, bodyProblem(err)
 	}
 	return body.Bytes(), nil
 }
 
-// unread returns the problem of a body that could not be read.
-func unread(err error) *problem {
+// bodyProblem returns the problem of an unreadable body.
+func bodyProblem(err error) *problem {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -84,7 +84,7 @@ type server struct {
 	log     *logged
 }
 
-// logged is a log that can be read while it is written.
+// logged is a log that can be read while being written.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -167,7 +167,7 @@ func (s *server) do(t *testing.T, method, target string, h headers, body string)
 
 var text = headers{"Content-Type": "text/plain"}
 
-// TestObject: what is put comes back by get, in the form that put takes, and is gone after a delete.
+// TestObject: get returns a stored object in the form that put takes; after a delete, the object is gone.
 func TestObject(t *testing.T) {
 	s := start(t)
 	const target = "/v1/objects/v1/products/42?b=2&a=1"
@@ -367,7 +367,7 @@ func TestConditions(t *testing.T) {
 	if got := s.do(t, "DELETE", target, shop.with(headers{"If-Match": now}), ""); got.status != 200 {
 		t.Errorf("delete: %d %s", got.status, got.body)
 	}
-	// Of writers that read the same object, one writes.
+	// If several writers have read the same object, only one writes.
 	created := put(nil, "c").header.Get("ETag")
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -515,7 +515,7 @@ not JSON
 	}
 }
 
-// TestRawPath: the key is the path as it was sent, also with characters that URLs should have escaped.
+// TestRawPath: the key is the path as sent, also with characters that URLs should have escaped.
 func TestRawPath(t *testing.T) {
 	s := start(t)
 	for _, path := range []string{"/v1/products/a|b", `/v1/products/"^{}<>` + "`", "/v1/products/%3fA|%C3%A9"} {
@@ -540,7 +540,7 @@ func TestRawPath(t *testing.T) {
 func TestPrefixesRate(t *testing.T) {
 	s := start(t)
 	// No other purge is earned while the test runs.
-	s.teams.of(tokenOf("hosts")).purges = rate.NewLimiter(rate.Every(time.Hour), prefixesBurst)
+	s.teams.findTeam(tokenOf("hosts")).purges = rate.NewLimiter(rate.Every(time.Hour), prefixesBurst)
 	for i := range prefixesBurst + 1 {
 		got := s.do(t, "POST", "/v1/purge", hosts, `{"all": true, "soft": true, "virtual_host": "fleet"}`)
 		if want := map[bool]int{true: 200, false: 429}[i < prefixesBurst]; got.status != want ||
@@ -559,7 +559,7 @@ func TestPrefixesRate(t *testing.T) {
 // TestBatchLeavesRoom: while a batch takes the team's rate, its other writes go on.
 func TestBatchLeavesRoom(t *testing.T) {
 	s := start(t)
-	team := s.teams.of(tokenOf("shop"))
+	team := s.teams.findTeam(tokenOf("shop"))
 	team.Rate, team.limiter = 100, rate.NewLimiter(100, 100)
 	body, lines := io.Pipe()
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", body)
@@ -626,7 +626,7 @@ func TestTokenEndsDuringBatch(t *testing.T) {
 		if err := os.WriteFile(s.teams.file, []byte("teams: []"), 0o600); err != nil {
 			t.Error(err)
 		}
-		if err := s.teams.read(); err != nil {
+		if err := s.teams.readFile(); err != nil {
 			t.Error(err)
 		}
 		fmt.Fprintf(lines, line, 2)
@@ -672,8 +672,9 @@ func TestLargeLines(t *testing.T) {
 	if len(got.body) > 1000*len(lines) || len(s.log.String()) > 1000*len(lines) {
 		t.Errorf("%d bytes of answer, %d of log", len(got.body), len(s.log.String()))
 	}
-	one := &call{s: s.server, team: s.teams.of(tokenOf("shop")), r: &http.Request{}}
-	if part, more, p := one.part(t.Context(), bufio.NewReader(strings.NewReader(body.String())), 0); len(part) > 2 || !more || p != nil {
+	one := &call{s: s.server, team: s.teams.findTeam(tokenOf("shop")), r: &http.Request{}}
+	part, more, p := one.readPart(t.Context(), bufio.NewReader(strings.NewReader(body.String())), 0)
+	if len(part) > 2 || !more || p != nil {
 		t.Errorf("%d lines at once, %v, %v", len(part), more, p)
 	}
 }
@@ -707,7 +708,7 @@ func TestLimits(t *testing.T) {
 			target, shop["Authorization"])
 		conns = append(conns, conn)
 	}
-	running := s.teams.of(tokenOf("shop")).running
+	running := s.teams.findTeam(tokenOf("shop")).running
 	await.Until(t, "the requests to run", func() bool { return len(running) == maxRequests })
 	if got := s.do(t, "GET", target, shop, ""); got.status != 429 || got.header.Get("Retry-After") != "1" {
 		t.Errorf("a request more: %d, Retry-After %q", got.status, got.header.Get("Retry-After"))
@@ -778,7 +779,7 @@ func TestNothingIsFree(t *testing.T) {
 		{"POST", "/v1/batch", nil, "", 415, 1},
 		{"POST", "/v1/batch", headers{"Content-Type": "application/x-ndjson"}, "{}\n{}\n", 207, 2},
 	} {
-		team := s.teams.of(tokenOf("shop"))
+		team := s.teams.findTeam(tokenOf("shop"))
 		team.limiter = rate.NewLimiter(rate.Every(time.Hour), 100)
 		got := s.do(t, tt.method, tt.target, shop.with(tt.h), tt.body)
 		if cost := 100 - team.limiter.Tokens(); got.status != tt.status || cost < tt.cost-.1 || cost > tt.cost {
@@ -791,14 +792,14 @@ func TestNothingIsFree(t *testing.T) {
 			t.Errorf("records, %s: %v, want %v", labels, got, want)
 		}
 	}
-	s.server.strangers.SetLimit(rate.Every(time.Hour)) // no other request is earned while the test runs
-	for i := range strangersBurst + 1 {
+	s.server.anonymous.SetLimit(rate.Every(time.Hour)) // no other request is earned while the test runs
+	for i := range anonymousBurst + 1 {
 		h, target := headers{"Authorization": "Bearer wrong"}, target
 		if i%2 == 0 {
 			h, target = nil, "/openapi.json"
 		}
 		want := map[int]int{0: 200, 1: 401}[i%2]
-		if i == strangersBurst {
+		if i == anonymousBurst {
 			want = 429
 		}
 		if got := s.do(t, "GET", target, h, ""); got.status != want {
@@ -808,19 +809,19 @@ func TestNothingIsFree(t *testing.T) {
 	if got := s.do(t, "GET", target, shop, ""); got.status != 200 {
 		t.Errorf("a team after many strangers: %d", got.status)
 	}
-	if got := counted(t, s.metrics.Requests.WithLabelValues("other", "unauthorized")); got < strangersBurst/2 {
-		t.Errorf("%v are counted as unauthorized, want %d at least", got, strangersBurst/2)
+	if got := counted(t, s.metrics.Requests.WithLabelValues("other", "unauthorized")); got < anonymousBurst/2 {
+		t.Errorf("%v are counted as unauthorized, want %d at least", got, anonymousBurst/2)
 	}
 }
 
 // TestBytes: a team that has used up its bytes, published or read, waits or is refused; another one isn't.
 func TestBytes(t *testing.T) {
 	s := start(t)
-	team := s.teams.of(tokenOf("shop"))
+	team := s.teams.findTeam(tokenOf("shop"))
 	const target, large = "/v1/objects/v1/products/1", 1 << 20
 	body := strings.Repeat("x", large)
 	ndjson := shop.with(headers{"Content-Type": "application/x-ndjson"})
-	reset := func() { team.Bytes, team.volume = 1000, rate.NewLimiter(1000, leastBytes) }
+	reset := func() { team.Bytes, team.volume = 1000, rate.NewLimiter(1000, minBurstBytes) }
 	reset()
 	for n, write := range []func() int{
 		func() int { return s.do(t, "PUT", target, shop.with(text), body).status },
@@ -852,9 +853,9 @@ func TestBytes(t *testing.T) {
 		t.Errorf("another team: %d", got.status)
 	}
 	// A batch waits until the debt is paid.
-	team.Bytes, team.volume = 1<<20, rate.NewLimiter(1<<20, leastBytes)
+	team.Bytes, team.volume = 1<<20, rate.NewLimiter(1<<20, minBurstBytes)
 	begin := time.Now()
-	team.volume.ReserveN(begin, leastBytes)
+	team.volume.ReserveN(begin, minBurstBytes)
 	team.volume.ReserveN(begin, 200<<10)
 	if got := s.do(t, "POST", "/v1/batch", ndjson, `{"op": "delete", "key": "/v1/products/1"}`); got.status != 200 {
 		t.Errorf("a batch after a debt: %d %s", got.status, got.body)
@@ -887,7 +888,7 @@ func TestSpelledFields(t *testing.T) {
 	}
 	n := 0
 	for _, field := range append([]string{"Gatehouse-Header-X-A", "Gatehouse-Header-Set-Cookie", "Gatehouse-Other"},
-		fields...) {
+		putFields...) {
 		for _, mark := range "!#$%&'*+.^_`|~" {
 			for _, name := range []string{strings.ReplaceAll(field, "-", string(mark)),
 				strings.Replace(field, "-", string(mark), 1)} {
@@ -911,7 +912,7 @@ func TestSpelledFields(t *testing.T) {
 	}
 }
 
-// TestRedis: a full Redis, one that is away, and one with another number of shards.
+// TestRedis: a full Redis, an unreachable Redis, and a Redis with a different number of shards.
 func TestRedis(t *testing.T) {
 	s := start(t)
 	const target = "/v1/objects/v1/products/1"
@@ -932,7 +933,7 @@ func TestRedis(t *testing.T) {
 	batch := func() answer {
 		line := `{"op": "put", "key": "/v1/products/1", "content_type": "a"}` + "\n"
 		return s.do(t, "POST", "/v1/batch", shop.with(headers{"Content-Type": "application/x-ndjson"}),
-			strings.Repeat(line, atOnce+1))
+			strings.Repeat(line, partLines+1))
 	}
 	for what, got := range map[string]answer{"put": put(), "get": s.do(t, "GET", target, shop, ""),
 		"purge": s.do(t, "POST", "/v1/purge", shop, `{"tag": "sale"}`)} {
@@ -940,7 +941,7 @@ func TestRedis(t *testing.T) {
 			t.Errorf("%s without Redis: %d %s", what, got.status, got.body)
 		}
 	}
-	if got := batch(); got.status != 207 || strings.Count(got.body, `"status":503`) != atOnce+1 ||
+	if got := batch(); got.status != 207 || strings.Count(got.body, `"status":503`) != partLines+1 ||
 		!strings.Contains(got.body, "the rest was not read") {
 		t.Errorf("a batch without Redis: %d, %d lines", got.status, strings.Count(got.body, "\n"))
 	}
@@ -954,10 +955,10 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// TestTeams: the file is read again when it changes; a bad one changes nothing.
+// TestTeams: the file is read again after a change; a bad file changes nothing.
 func TestTeams(t *testing.T) {
 	s := start(t)
-	s.teams.every = time.Millisecond
+	s.teams.interval = time.Millisecond
 	go s.teams.Run(t.Context())
 	get := func() int { return s.do(t, "GET", "/v1/objects/v1/products/1", shop, "").status }
 	write := func(text string) {
@@ -1003,7 +1004,7 @@ func TestTeams(t *testing.T) {
 	}
 }
 
-// TestDeleteVersion: a late delete with a version of its own deletes nothing newer, and a misspelt header never
+// TestDeleteVersion: a late delete with a version of its own deletes nothing newer, and a misspelt header never deletes
 // another object.
 func TestDeleteVersion(t *testing.T) {
 	s := start(t)
@@ -1034,7 +1035,7 @@ func TestDeleteVersion(t *testing.T) {
 	}
 }
 
-// TestFields: a field that is empty or comes twice is refused: what was meant for one device must not be for all.
+// TestFields: an empty or repeated field is refused: an object meant for a single device must not be for all devices.
 func TestFields(t *testing.T) {
 	s := start(t)
 	for name, value := range map[string]string{

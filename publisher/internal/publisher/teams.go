@@ -30,41 +30,42 @@ const (
 	// defaultRate is how many records a second a team may write and read unless the file says otherwise.
 	defaultRate = 100
 	maxRate     = 100_000
-	// defaultBytes is how many bytes a second a team may publish and read unless the file says otherwise; leastBytes how
-	// many at once, at least: more than a batch takes at once.
+	// defaultBytes is how many bytes a second a team may publish and read unless the file says otherwise. minBurstBytes is
+	// the least burst in bytes: more than a batch takes at once.
 	defaultBytes       = 10 << 20
-	leastBytes         = 4 << 20
+	minBurstBytes      = 4 << 20
 	minBytes, maxBytes = 64 << 10, 1 << 30
-	// prefixesRate and prefixesBurst are how many purges of prefixes a team may make a second, and at once. Each makes
-	// each sidecar look at all its objects, while revocations wait.
+	// prefixesRate and prefixesBurst bound a team's purges of prefixes, a second and at once. For each purge, each sidecar
+	// scans all its objects, while revocations wait.
 	prefixesRate, prefixesBurst = 1, 10
 )
 
-// Team is who may write what.
+// Team has a team's permissions and limits.
 type Team struct {
 	// Name is the author in the log: 1 to 64 of a-z, 0-9, "_" and "-".
 	Name string `yaml:"name"`
-	// Tokens are the SHA-256 of its tokens, in hex.
+	// Tokens are the SHA-256 of the team's tokens, in hex.
 	Tokens []string `yaml:"tokens"`
-	// Prefixes are of the paths that it may write: "/prefix/" for keys without a virtual host, "//NAME/prefix/" for those
-	// of one; of every host and device.
+	// Prefixes are the writable paths: "/prefix/" for keys without a virtual host, "//NAME/prefix/" for keys of a virtual
+	// host; for every host and device.
 	Prefixes []string `yaml:"prefixes"`
-	// Tags are those that it may purge in the virtual hosts of its prefixes; "shop:*" is all that begin with "shop:".
+	// Tags are the tags that the team may purge in the virtual hosts of Prefixes. "shop:*" means all tags that begin with
+	// "shop:".
 	Tags []string `yaml:"tags"`
-	// Rate is how many records a second it may write and read; each refused request counts as one.
+	// Rate is the number of records a second that the team may write and read. A refused request counts as a record.
 	Rate float64 `yaml:"rate"`
-	// Bytes is how many bytes a second it may publish and read: bodies of requests, and of objects that are read.
+	// Bytes is the number of bytes a second that the team may publish and read: bodies of requests, and of objects.
 	Bytes float64 `yaml:"bytes"`
 
 	limiter *rate.Limiter
 	volume  *rate.Limiter // of bytes; below 0 while the team has a debt
 	purges  *rate.Limiter // of prefixes
-	running chan struct{} // a place for each of its requests
-	turns   turns         // of its large bodies
+	running chan struct{} // a slot for each request
+	turns   turns         // of large bodies
 }
 
-// mayWrite reports whether the team may write the object at key, in canonical form or not: a key that is not canonical
-// is refused later.
+// mayWrite reports whether the team may write the object at key. key need not be canonical; keys that are not canonical
+// are refused later.
 func (t *Team) mayWrite(key string) (allowed bool) {
 	contract.VisitPurges(objectkey.Canonical(key), nil, func(id []byte) bool {
 		allowed = slices.Contains(t.Prefixes, string(id))
@@ -73,9 +74,10 @@ func (t *Team) mayWrite(key string) (allowed bool) {
 	return allowed
 }
 
-// wait takes n writes off the rate as soon as there are so many, and no debt of bytes. Unlike WaitN of the limiter it
-// reserves nothing, which would leave no other write of the team a chance while batches are running.
-func (t *Team) wait(ctx context.Context, n int) error {
+// waitForRate waits until the rate allows n writes and no debt of bytes is left, and takes n off the rate. Unlike the
+// limiter's WaitN, waitForRate reserves nothing: a reservation would leave the team's other writes no chance while
+// batches are running.
+func (t *Team) waitForRate(ctx context.Context, n int) error {
 	for t.volume.Tokens() < 0 || !t.limiter.AllowN(time.Now(), n) {
 		missing := max((float64(n)-t.limiter.Tokens())/t.Rate, -t.volume.Tokens()/t.Bytes)
 		if n > t.limiter.Burst() {
@@ -90,13 +92,13 @@ func (t *Team) wait(ctx context.Context, n int) error {
 	return nil
 }
 
-// mayPurge reports whether the team may purge this.
+// mayPurge reports whether the team may purge u.
 func (t *Team) mayPurge(u publish.Purge) bool {
 	if u.Tag == "" {
 		return t.mayWrite(contract.PrefixPurge(u.VirtualHost, u.Prefix))
 	}
 	all := contract.PrefixPurge(u.VirtualHost, "/")
-	if slices.Contains(t.Prefixes, all) { // it may write all that can have the tag
+	if slices.Contains(t.Prefixes, all) { // the team may write all objects that can have the tag
 		return true
 	}
 	here := func(prefix string) bool { space, _ := objectkey.Split(prefix); return space+"/" == all }
@@ -112,10 +114,10 @@ var (
 	tagForm  = regexp.MustCompile(`^[A-Za-z0-9._~:/?#[\]@!$&'()+;=%-]{1,64}\*?$`)
 )
 
-// teams are those of one file, by the SHA-256 of their tokens.
+// teams are the teams of a file, by the SHA-256 of their tokens.
 type teams map[[sha256.Size]byte]*Team
 
-// parseTeams reads the file's text. A team of before with the same rates keeps its limiters and running requests.
+// parseTeams parses the file's text. A team in before with the same rates keeps its limiters and running requests.
 func parseTeams(text []byte, before teams) (teams, error) {
 	var file struct {
 		Teams []*Team `yaml:"teams"`
@@ -125,7 +127,7 @@ func parseTeams(text []byte, before teams) (teams, error) {
 	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if file.Teams == nil { // an editor may be writing it
+	if file.Teams == nil { // perhaps an editor is writing the file
 		return nil, errors.New("teams: missing; [] refuses everybody")
 	}
 	old := map[string]*Team{}
@@ -137,7 +139,7 @@ func parseTeams(text []byte, before teams) (teams, error) {
 		if t == nil {
 			return nil, fmt.Errorf("team %d: empty", i+1)
 		}
-		if err := t.check(); err != nil {
+		if err := t.checkTeam(); err != nil {
 			return nil, fmt.Errorf("team %d, %q: %w", i+1, t.Name, err)
 		}
 		if names[t.Name] {
@@ -146,7 +148,7 @@ func parseTeams(text []byte, before teams) (teams, error) {
 		names[t.Name] = true
 		t.limiter, t.running = rate.NewLimiter(rate.Limit(t.Rate), int(math.Ceil(t.Rate))), make(chan struct{}, maxRequests)
 		t.purges = rate.NewLimiter(prefixesRate, prefixesBurst)
-		t.volume = rate.NewLimiter(rate.Limit(t.Bytes), int(max(t.Bytes, leastBytes)))
+		t.volume = rate.NewLimiter(rate.Limit(t.Bytes), int(max(t.Bytes, minBurstBytes)))
 		t.turns = teamTurns()
 		if same := old[t.Name]; same != nil {
 			t.purges, t.turns = same.purges, same.turns
@@ -159,7 +161,7 @@ func parseTeams(text []byte, before teams) (teams, error) {
 		}
 		for _, token := range t.Tokens {
 			sum := [sha256.Size]byte{}
-			hex.Decode(sum[:], []byte(token)) // check has seen it
+			hex.Decode(sum[:], []byte(token)) // validated by checkTeam
 			if all[sum] != nil {
 				return nil, fmt.Errorf("team %d, %q: token %s… comes twice", i+1, t.Name, token[:8])
 			}
@@ -169,7 +171,7 @@ func parseTeams(text []byte, before teams) (teams, error) {
 	return all, nil
 }
 
-func (t *Team) check() error {
+func (t *Team) checkTeam() error {
 	switch {
 	case !teamName.MatchString(t.Name):
 		return errors.New(`name: want 1 to 64 of a-z, 0-9, "_" and "-"`)
@@ -210,28 +212,28 @@ func (t *Team) check() error {
 	return nil
 }
 
-// Teams are the teams of a file. It is safe for concurrent use.
+// Teams are the teams of a file. Teams is safe for concurrent use.
 type Teams struct {
-	file    string
-	metrics *Metrics
-	log     *slog.Logger
-	every   time.Duration // between looks at the file
+	file     string
+	metrics  *Metrics
+	log      *slog.Logger
+	interval time.Duration // between looks at the file
 
-	text []byte
-	now  atomic.Pointer[teams]
+	text    []byte
+	current atomic.Pointer[teams]
 }
 
 // ReadTeams reads file.
 func ReadTeams(file string, m *Metrics, log *slog.Logger) (*Teams, error) {
-	t := &Teams{file: file, metrics: m, log: log, every: 5 * time.Second}
-	if err := t.read(); err != nil {
+	t := &Teams{file: file, metrics: m, log: log, interval: 5 * time.Second}
+	if err := t.readFile(); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
-// read reads the file and, if it has changed, its teams.
-func (t *Teams) read() error {
+// readFile reads the file and, if changed, the teams.
+func (t *Teams) readFile() error {
 	file, err := os.Open(t.file)
 	if err != nil {
 		return err
@@ -243,11 +245,11 @@ func (t *Teams) read() error {
 		return err
 	case len(text) > maxTeamsFile:
 		return fmt.Errorf("%s: over %d bytes", t.file, maxTeamsFile)
-	case t.now.Load() != nil && bytes.Equal(text, t.text):
+	case t.current.Load() != nil && bytes.Equal(text, t.text):
 		return nil
 	}
 	before := teams{}
-	if now := t.now.Load(); now != nil {
+	if now := t.current.Load(); now != nil {
 		before = *now
 	}
 	t.text = text
@@ -255,14 +257,14 @@ func (t *Teams) read() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", t.file, err)
 	}
-	t.now.Store(&all)
+	t.current.Store(&all)
 	t.metrics.Tokens.Set(float64(len(all)))
 	return nil
 }
 
-// Run reads the file again when it has changed, until ctx ends. After an error the teams of before stay.
+// Run reads the file again after each change, until ctx ends. After an error, the previous teams stay.
 func (t *Teams) Run(ctx context.Context) error {
-	ticker := time.NewTicker(t.every)
+	ticker := time.NewTicker(t.interval)
 	defer ticker.Stop()
 	failed := ""
 	for {
@@ -271,14 +273,14 @@ func (t *Teams) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		before := t.now.Load()
-		err := t.read()
+		before := t.current.Load()
+		err := t.readFile()
 		switch {
 		case err != nil && err.Error() != failed:
 			t.metrics.Reloads.WithLabelValues("error").Inc()
 			t.log.Error("teams not read, those of before stay", "file", t.file, "error", err)
 			failed = err.Error()
-		case err == nil && t.now.Load() != before:
+		case err == nil && t.current.Load() != before:
 			t.metrics.Reloads.WithLabelValues("ok").Inc()
 			t.log.Info("teams read", "file", t.file)
 			failed = ""
@@ -286,5 +288,7 @@ func (t *Teams) Run(ctx context.Context) error {
 	}
 }
 
-// of returns the team with this token, nil if there is none.
-func (t *Teams) of(token string) *Team { return (*t.now.Load())[sha256.Sum256([]byte(token))] }
+// findTeam returns the team with token, or nil.
+func (t *Teams) findTeam(token string) *Team {
+	return (*t.current.Load())[sha256.Sum256([]byte(token))]
+}

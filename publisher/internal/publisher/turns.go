@@ -9,34 +9,35 @@ import (
 )
 
 const (
-	// smallBody is where bodies begin to need a turn: package publish encodes them at levels that take 70 MB each.
+	// smallBody is the size from which on a body needs a turn: package publish encodes larger bodies at levels that take
+	// 70 MB each.
 	smallBody = 16 << 10
-	// turnTimeout bounds how long a request waits for each of its turns; less than bodyTimeout, which begins before.
+	// turnTimeout bounds a request's wait for each turn. turnTimeout is less than bodyTimeout, which begins earlier.
 	turnTimeout = 20 * time.Second
 )
 
-// turns bounds what large bodies take at a time. Those of all teams share one, and those of each team a smaller one: a
-// team with many large bodies waits for itself, and leaves room for the others.
+// turns bounds the resources of large bodies. All teams share a limit, and each team has a smaller limit of its own: a
+// team with many large bodies waits for its own limit, and leaves capacity to other teams.
 type turns struct {
-	bodies *semaphore.Weighted // bytes of bodies, and parts of batches, that are being read or have been
-	writes *semaphore.Weighted // bodies, and parts, that are encoded and written, each with all its encodings
-	reads  *semaphore.Weighted // objects that are read from Redis, each with all its encodings
+	bodies *semaphore.Weighted // bytes of bodies, and of parts of batches, being read or in memory
+	writes *semaphore.Weighted // bodies, and parts, being encoded and written, each with all encodings
+	reads  *semaphore.Weighted // objects being read from Redis, each with all encodings
 }
 
-// allTurns are those of all teams. With three encoders of 70 MB and what Go needs, the program stays below the chart's
-// 512 MiB.
+// allTurns returns the limits shared by all teams. With three encoders of 70 MB and Go's own needs, the program stays
+// below the chart's 512 MiB.
 func allTurns() turns {
 	return turns{semaphore.NewWeighted(32 << 20), semaphore.NewWeighted(3), semaphore.NewWeighted(6)}
 }
 
-// teamTurns are those of one team.
+// teamTurns returns the limits of a single team.
 func teamTurns() turns {
 	return turns{semaphore.NewWeighted(8 << 20), semaphore.NewWeighted(2), semaphore.NewWeighted(3)}
 }
 
-// take waits until a team, and then all teams, have n less than their most, and takes n of both. Who waits longest is
-// the next; a team's requests that wait for their own team are in no other's way.
-func take(ctx context.Context, n int64, team, all *semaphore.Weighted) (free func(), p *problem) {
+// takeTurns waits until the team's and then the shared limit have n free, and takes n of both. The longest waiting
+// request is next. A request that waits for its team's limit is not in the way of other teams.
+func takeTurns(ctx context.Context, n int64, team, all *semaphore.Weighted) (free func(), p *problem) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
 	busy := func(detail string) *problem {
@@ -52,36 +53,36 @@ func take(ctx context.Context, n int64, team, all *semaphore.Weighted) (free fun
 	return func() { all.Release(n); team.Release(n) }, nil
 }
 
-// enter waits for the turn of a large body, or part of a batch, of size bytes. The request has the turn until leave, at
-// the latest until its end.
-func (c *call) enter(ctx context.Context, size int64) *problem {
-	free, p := take(ctx, size, c.team.turns.bodies, c.s.turns.bodies)
+// takeBodyTurn waits for the turn of a large body, or part of a batch, of size bytes. The request has the turn until
+// releaseBodyTurn, at the latest until the request's end.
+func (c *call) takeBodyTurn(ctx context.Context, size int64) *problem {
+	free, p := takeTurns(ctx, size, c.team.turns.bodies, c.s.turns.bodies)
 	if p == nil {
 		c.free = free
-		c.extend()
+		c.extendDeadlines()
 	}
 	return p
 }
 
-func (c *call) leave() {
+func (c *call) releaseBodyTurn() {
 	if c.free != nil {
 		c.free()
 		c.free = nil
 	}
 }
 
-// size returns how many bytes of the body there may be, at most limit.
-func (c *call) size(limit int64) int64 {
+// maxBodySize returns the largest possible size of the body, at most limit.
+func (c *call) maxBodySize(limit int64) int64 {
 	if c.r.ContentLength < 0 {
 		return limit
 	}
 	return min(c.r.ContentLength, limit)
 }
 
-// write calls what encodes and writes bodies of size bytes: large ones in their turn.
-func (c *call) write(ctx context.Context, size int, write func()) *problem {
+// writeInTurn calls write, which encodes and writes bodies of size bytes. Large bodies wait for their turn.
+func (c *call) writeInTurn(ctx context.Context, size int, write func()) *problem {
 	if size >= smallBody {
-		free, p := take(ctx, 1, c.team.turns.writes, c.s.turns.writes)
+		free, p := takeTurns(ctx, 1, c.team.turns.writes, c.s.turns.writes)
 		if p != nil {
 			return p
 		}

@@ -58,7 +58,7 @@ func TestTake(t *testing.T) {
 						time.AfterFunc(500*time.Millisecond, cancel)
 					}
 					group.Go(func() {
-						free, p := take(ctx, 1, teams[team], all)
+						free, p := takeTurns(ctx, 1, teams[team], all)
 						if p != nil {
 							if p.Status != http.StatusTooManyRequests || p.retry <= 0 ||
 								!gone && time.Since(begin).Round(time.Second) != turnTimeout {
@@ -97,11 +97,11 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestSlowSenders: large bodies that don't come take their team's turns only, and only until they end; small ones, and
-// batches of which little has come, take none.
+// TestSlowSenders: large bodies that don't arrive take only their team's turns, and only until their end. Small bodies,
+// and batches with little received, take none.
 func TestSlowSenders(t *testing.T) {
 	s := start(t)
-	turns := s.teams.of(tokenOf("shop")).turns
+	turns := s.teams.findTeam(tokenOf("shop")).turns
 	none := func() bool {
 		free := turns.bodies.TryAcquire(8<<20) && s.server.turns.bodies.TryAcquire(32<<20)
 		if free {
@@ -122,7 +122,7 @@ func TestSlowSenders(t *testing.T) {
 		{"batch", "POST /v1/batch HTTP/1.1\r\nTransfer-Encoding: chunked", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			running := s.teams.of(tokenOf("shop")).running
+			running := s.teams.findTeam(tokenOf("shop")).running
 			var conns []net.Conn
 			for range 9 {
 				conn, err := net.Dial("tcp", s.address)
@@ -165,7 +165,7 @@ func TestSlowSenders(t *testing.T) {
 // TestTurnsEnd: whatever becomes of a large request, nothing of its turns is left.
 func TestTurnsEnd(t *testing.T) {
 	s := start(t)
-	team := s.teams.of(tokenOf("shop"))
+	team := s.teams.findTeam(tokenOf("shop"))
 	team.volume = rate.NewLimiter(maxBytes, maxBytes)
 	const target = "/v1/objects/v1/products/1"
 	ndjson := headers{"Content-Type": "application/x-ndjson"}
@@ -208,10 +208,11 @@ func TestTurnsEnd(t *testing.T) {
 	}
 }
 
-// TestTurnsOfBatch: a part of a batch takes its turn once it is large, in the memory that it needs at most.
+// TestTurnsOfBatch: a part of a batch takes a turn as soon as the part is large, for the part's largest possible
+// memory.
 func TestTurnsOfBatch(t *testing.T) {
 	s := start(t)
-	team := s.teams.of(tokenOf("shop"))
+	team := s.teams.findTeam(tokenOf("shop"))
 	long := `{"op": "put", "key": "/v1/products/1", "body": "` + strings.Repeat("x", 1000) + `"}` + "\n"
 	for _, tt := range []struct {
 		lines int
@@ -222,7 +223,7 @@ func TestTurnsOfBatch(t *testing.T) {
 	} {
 		c := &call{s: s.server, team: team, r: &http.Request{ContentLength: tt.size}}
 		lines := bufio.NewReader(strings.NewReader(strings.Repeat(long, tt.lines)))
-		if _, _, p := c.part(t.Context(), lines, 0); p != nil {
+		if _, _, p := c.readPart(t.Context(), lines, 0); p != nil {
 			t.Fatal(p)
 		}
 		rest := int64(8<<20) - tt.want
@@ -231,7 +232,7 @@ func TestTurnsOfBatch(t *testing.T) {
 		} else {
 			team.turns.bodies.Release(rest)
 		}
-		c.leave()
+		c.releaseBodyTurn()
 	}
 }
 
@@ -239,13 +240,14 @@ func TestTurnsOfBatch(t *testing.T) {
 func TestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &call{s: &Server{turns: allTurns()}, team: &Team{turns: teamTurns()}}
-		others, _ := take(t.Context(), 2, c.team.turns.writes, c.s.turns.writes)
+		others, _ := takeTurns(t.Context(), 2, c.team.turns.writes, c.s.turns.writes)
 		for _, tt := range []struct {
 			size    int
 			written bool
 		}{{smallBody - 1, true}, {smallBody, false}} {
 			written, begin := false, time.Now()
-			if p := c.write(t.Context(), tt.size, func() { written = true }); (p == nil) != tt.written || written != tt.written {
+			p := c.writeInTurn(t.Context(), tt.size, func() { written = true })
+			if (p == nil) != tt.written || written != tt.written {
 				t.Errorf("%d bytes: %v, written: %v", tt.size, p, written)
 			}
 			if waited := time.Since(begin) > 0; waited == tt.written {
@@ -254,7 +256,7 @@ func TestWrite(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, others)
 		begin, written := time.Now(), false
-		if p := c.write(t.Context(), smallBody, func() { written = true }); p != nil || !written ||
+		if p := c.writeInTurn(t.Context(), smallBody, func() { written = true }); p != nil || !written ||
 			time.Since(begin) != time.Second {
 			t.Errorf("%v after %v", p, time.Since(begin))
 		}

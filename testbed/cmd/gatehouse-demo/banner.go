@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// banner returns the text that is printed when the stack is ready: examples to try, and how to stop it.
-func (o *options) banner(s *stack.Stack) string {
+// formatBanner returns the text for a ready stack: examples to try, and how to stop.
+func (o *options) formatBanner(s *stack.Stack) string {
 	edge := s.EdgeURL()
 	post := func(id, secret string) string {
 		return fmt.Sprintf("curl -i -H 'x-device-id: %s' -H 'x-device-token: %s' -d '{\"t\":21.5}' %s/v1/telemetry",
@@ -18,11 +18,11 @@ func (o *options) banner(s *stack.Stack) string {
 	if o.Stack != "demo" {
 		end += " STACK=" + o.Stack
 	}
-	rules := " --sidecar " + host(s.SidecarAdminURL())
-	if s.EdgeKind() == stack.NginxEdge { // which doesn't tell its rules
+	rules := " --sidecar " + trimScheme(s.SidecarAdminURL())
+	if s.EdgeKind() == stack.NginxEdge { // nginx doesn't report rules
 		rules += " --rules nginx/rules.yaml"
 	} else {
-		rules += " --admin " + host(s.EnvoyAdminURL())
+		rules += " --admin " + trimScheme(s.EnvoyAdminURL())
 	}
 	lines := []string{
 		"gatehouse ready",
@@ -52,5 +52,5 @@ func (o *options) banner(s *stack.Stack) string {
 	return strings.Join(lines, "\n")
 }
 
-// host returns the host and port of a URL.
-func host(url string) string { return strings.TrimPrefix(url, "http://") }
+// trimScheme returns the host and port of a URL.
+func trimScheme(url string) string { return strings.TrimPrefix(url, "http://") }

@@ -1,5 +1,5 @@
-// Command gatehouse-demo runs a whole Gatehouse with demo data on one host. `make run` starts it by scripts/demo.sh.
-// Its flags can also be given as environment variables.
+// Command gatehouse-demo runs a whole Gatehouse with demo data on one host. `make run` starts gatehouse-demo by
+// scripts/demo.sh. Flags can also be given as environment variables.
 //
 // Exit status: 0 after a requested stop, 1 on a failure, 2 on wrong usage.
 package main
@@ -38,7 +38,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs the program and returns its exit status.
+// run runs the program and returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var o options
 	exited := -1 // set by --help
@@ -64,12 +64,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// run runs the stack until a signal arrives or a part of it exits.
+// run runs the stack until a signal arrives or a part of the stack exits.
 func (o *options) run(stdout io.Writer) error {
 	// SIGHUP: the terminal is closed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once, and its children with it
+	context.AfterFunc(ctx, stop) // a second signal ends program and children at once
 	var sidecarArgs []string
 	if o.Trace != "" {
 		sidecarArgs = []string{"--trace.endpoint=" + o.Trace, "--trace.ratio=1"}
@@ -77,7 +77,7 @@ func (o *options) run(stdout io.Writer) error {
 	running, err := stack.Start(ctx, stack.Options{
 		Name: o.Stack, Edge: o.Edge, EnvoyAdmin: o.EnvoyAdmin, SidecarAdmin: o.SidecarAdmin, Upstream: o.Upstream,
 		Redis: o.Redis, RedisURL: o.RedisURL, Concurrency: o.Concurrency, ConfigPath: o.Config, EnvoyPath: o.Envoy,
-		SidecarArgs: sidecarArgs, Seed: seed,
+		SidecarArgs: sidecarArgs, Seed: seedRedis,
 	})
 	if ctx.Err() != nil {
 		if running != nil {
@@ -88,7 +88,7 @@ func (o *options) run(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(stdout, o.banner(running))
+	_, err = io.WriteString(stdout, o.formatBanner(running))
 	if err == nil {
 		err = running.Wait(ctx)
 	}

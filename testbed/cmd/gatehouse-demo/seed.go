@@ -21,7 +21,7 @@ const (
 	readOnlySecret = "read-only-secret"
 
 	products = 1000
-	// bcryptCost is a cost for production: it makes the first request of a device visibly slower than the next.
+	// bcryptCost is a cost for production: the first request of a device is visibly slower than later requests.
 	bcryptCost = 12
 )
 
@@ -40,8 +40,8 @@ type fleetConfig struct {
 	Endpoints          []string `json:"endpoints"`
 }
 
-// seed publishes the demo data: the same at every start, with greater versions.
-func seed(ctx context.Context, redisURL string) error {
+// seedRedis publishes the demo data: the same at every start, with greater versions.
+func seedRedis(ctx context.Context, redisURL string) error {
 	client, err := redisurl.Connect(redisURL)
 	if err != nil {
 		return err
@@ -50,12 +50,12 @@ func seed(ctx context.Context, redisURL string) error {
 	publisher := publish.New(client)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(2 * runtime.GOMAXPROCS(0)) // half of them compress while the others wait for Redis
+	group.SetLimit(2 * runtime.GOMAXPROCS(0)) // half compress while half wait for Redis
 	for id := 1; id <= products; id++ {
-		group.Go(func() error { return put(ctx, publisher, fmt.Sprintf("/v1/products/%d", id), newProduct(id)) })
+		group.Go(func() error { return putJSON(ctx, publisher, fmt.Sprintf("/v1/products/%d", id), newProduct(id)) })
 	}
 	group.Go(func() error {
-		return put(ctx, publisher, "/v1/fleet/config", fleetConfig{
+		return putJSON(ctx, publisher, "/v1/fleet/config", fleetConfig{
 			ReportEverySeconds: 60, Firmware: "2.4.1", Endpoints: []string{"/v1/telemetry", "/v1/me/config"},
 		})
 	})
@@ -71,7 +71,7 @@ func seed(ctx context.Context, redisURL string) error {
 	return group.Wait()
 }
 
-func put(ctx context.Context, publisher *publish.Publisher, key string, value any) error {
+func putJSON(ctx context.Context, publisher *publish.Publisher, key string, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", key, err)

@@ -1,4 +1,4 @@
-// Package await waits in tests for a condition that other goroutines or processes make true.
+// Package await waits in tests for conditions that other goroutines or processes fulfil.
 package await
 
 import (
@@ -11,7 +11,7 @@ import (
 // Deadline is the maximum time for a condition to become true.
 const Deadline = 30 * time.Second
 
-// Until returns when condition is true. After [Deadline] it ends the test, with what was awaited.
+// Until returns when condition is true. After [Deadline], the test fails with the text what.
 func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Deadline); !condition(); {
@@ -22,9 +22,8 @@ func Until(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// Late measures the machine until the test ends. late returns for how long altogether a goroutine that sleeps again and
-// again has been woken too late: what takes longer than its bound by no more than that, did so because the machine is
-// busy.
+// Late measures the machine's load until the test ends. late returns the total delay of a goroutine that sleeps in a
+// loop. If an operation exceeds its bound by less than late, the machine was busy.
 func Late(t testing.TB) (late func() time.Duration) {
 	t.Helper()
 	var sum atomic.Int64

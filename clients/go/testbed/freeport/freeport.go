@@ -9,36 +9,35 @@ import (
 	"sync/atomic"
 )
 
-// Address returns a loopback address on which nothing listens, for a program whose address must be known before it
-// starts.
-func Address() (string, error) {
+// FindAddress returns a free loopback address, for a program with an address that must be known before the start.
+func FindAddress() (string, error) {
 	const host = "127.0.0.1"
-	port, err := On(host)
+	port, err := FindPort(host)
 	if err != nil {
 		return "", fmt.Errorf("free address: %w", err)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }
 
-// lastPort counts up from a random start, and from another one when a port is taken.
+// lastPort counts up from a random start. When a port is taken, counting continues at a new random number.
 var lastPort atomic.Uint32
 
 func init() { lastPort.Store(rand.Uint32()) }
 
-// On finds a port of host, an IP address, on which nothing listens, and reserves it for the programs that this
-// process starts. The port is below 32768, where Linux's ephemeral ports begin: an outgoing connection could take an
-// ephemeral port while the program that owns it restarts.
-func On(host string) (int, error) {
+// FindPort finds a free port of host, an IP address, and reserves the port for child processes of this process. The
+// port is below 32768, where Linux's ephemeral ports begin: an outgoing connection could take an ephemeral port while
+// the program that owns the port restarts.
+func FindPort(host string) (int, error) {
 	const low, high, attempts = 20000, 32768, 100
 	var last error
 	for range attempts {
 		port := low + int(lastPort.Add(1)%(high-low))
 		address := net.JoinHostPort(host, strconv.Itoa(port))
-		last = reserve(address)
+		last = reserveAddress(address)
 		if last == nil {
 			return port, nil
 		}
-		lastPort.Store(rand.Uint32()) // another process may have the next thousand
+		lastPort.Store(rand.Uint32()) // another process may own the next thousand ports
 	}
 	return 0, fmt.Errorf("no free port in %d to %d after %d attempts: %w", low, high-1, attempts, last)
 }

@@ -6,35 +6,35 @@ import (
 	"syscall"
 )
 
-// reserve binds a socket to address, without listening, and keeps it until this process ends. Between the choice of a
-// port and the start of the program that listens on it, and while that program restarts, no other process can reserve
-// the port: without this, two test runs took each other's.
+// reserveAddress binds a socket to address, without listening, and keeps the socket until this process ends. No other
+// process can reserve the port before the program that listens on the port has started, or while the program restarts:
+// without reservations, two test runs took each other's ports.
 //
-// The socket is bound without SO_REUSEADDR, so that bind fails if any other socket is bound, and sets it afterwards:
-// Linux lets other sockets with SO_REUSEADDR, which all servers set, bind and listen beside a socket that doesn't
+// The socket is bound without SO_REUSEADDR, so that bind fails if any other socket is bound. SO_REUSEADDR is set
+// afterwards: Linux lets sockets with SO_REUSEADDR, which all servers set, bind and listen beside a socket that doesn't
 // listen.
-func reserve(address string) error {
-	fd, err := bind(address, false)
+func reserveAddress(address string) error {
+	fd, err := bindSocket(address, false)
 	if err != nil {
 		return err
 	}
 	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 }
 
-// Probe returns an error if nothing can listen on address. It doesn't listen itself: a child that is being started has
-// copies of this process's sockets until it executes its program, so the port of a listener that was just closed could
-// still be in use. Envoy does not always fail then: it sets SO_REUSEPORT on its listeners, so two Envoys of one user
-// share a port silently.
+// Probe returns an error if nothing can listen on address. Probe itself doesn't listen: until a starting child executes
+// its program, the child has copies of this process's sockets, so the port of a closed listener could still be in use.
+// Envoy does not always report a used port: Envoy sets SO_REUSEPORT on listeners, so two Envoys of the same user share
+// a port silently.
 func Probe(address string) error {
-	fd, err := bind(address, true)
+	fd, err := bindSocket(address, true)
 	if err != nil {
 		return err
 	}
 	return syscall.Close(fd)
 }
 
-// bind returns a socket that is bound to address, with SO_REUSEADDR or without.
-func bind(address string, reuse bool) (fd int, err error) {
+// bindSocket returns a socket bound to address, with or without SO_REUSEADDR.
+func bindSocket(address string, reuse bool) (fd int, err error) {
 	tcp, err := net.ResolveTCPAddr("tcp", address)
 	if err != nil {
 		return -1, err

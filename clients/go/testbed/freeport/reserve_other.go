@@ -4,8 +4,9 @@ package freeport
 
 import "net"
 
-// reserve only checks whether address is free: on other systems a bound socket excludes all others.
-func reserve(address string) error { return Probe(address) }
+// reserveAddress only checks that address is free. On other systems than Linux, a bound socket excludes all other
+// sockets.
+func reserveAddress(address string) error { return Probe(address) }
 
 // Probe returns an error if nothing can listen on address.
 func Probe(address string) error {

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// TestReserved: an address that was returned is reserved against other processes that look for one, and its program can
-// listen on it, repeatedly.
+// TestReserved: a returned address is reserved against other processes that look for an address, and the owner can
+// listen on the address, repeatedly.
 func TestReserved(t *testing.T) {
-	address, err := Address()
+	address, err := FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := reserveAddress(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v for another process, want that it is in use", err)
 	}
 	for range 2 {
@@ -33,13 +33,13 @@ func TestReserved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := reserveAddress(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v when it has stopped listening, want that it is in use", err)
 	}
 }
 
 // TestProbeLeavesNoListener: the owner can listen right after a probe, also while this process starts children, which
-// have copies of its sockets until they execute their programs.
+// have copies of the process's sockets until they execute their programs.
 func TestProbeLeavesNoListener(t *testing.T) {
 	var children sync.WaitGroup
 	done := make(chan struct{})
@@ -60,7 +60,7 @@ func TestProbeLeavesNoListener(t *testing.T) {
 	defer children.Wait()
 	defer close(done)
 	for range 200 {
-		address, err := Address()
+		address, err := FindAddress()
 		if err != nil {
 			t.Fatal(err)
 		}

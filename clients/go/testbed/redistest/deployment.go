@@ -11,19 +11,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience bounds how long servers may take to find each other.
-const patience = 20 * time.Second
+// deploymentTimeout bounds the time until the servers of a deployment know each other.
+const deploymentTimeout = 20 * time.Second
 
 // Cluster is a Redis Cluster of three masters with all slots, and a replica of the first.
 type Cluster struct {
-	// URL is for package redisurl. It names two of the masters.
+	// URL is for package redisurl, and names two of the masters.
 	URL     string
 	Masters []*Server
 	Replica *Server
 }
 
-// StartCluster runs a Cluster until the test ends. Its servers have an append-only file, and consider another one
-// failed after a second.
+// StartCluster runs a Cluster until the test ends. All servers have an append-only file, and consider a server failed
+// after a second.
 func StartCluster(t T) *Cluster {
 	t.Helper()
 	const masters, slots = 3, 16384
@@ -31,7 +31,7 @@ func StartCluster(t T) *Cluster {
 	servers := make([]*Server, masters+1)
 	buses := make([]string, len(servers))
 	for i := range servers {
-		_, buses[i], _ = net.SplitHostPort(FreeAddress(t)) // the usual one may be over 65535
+		_, buses[i], _ = net.SplitHostPort(FreeAddress(t)) // the default bus port, port + 10000, may be over 65535
 		servers[i] = StartServer(t, "--cluster-enabled", "yes", "--cluster-port", buses[i], "--cluster-node-timeout", "1000",
 			"--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always")
 	}
@@ -49,12 +49,12 @@ func StartCluster(t T) *Cluster {
 	}
 	id := c.Masters[0].Client(t).Do(t.Context(), "CLUSTER", "MYID").Val()
 	replica := c.Replica.Client(t)
-	await(t, "the replica to follow", func() error {
+	awaitSuccess(t, "the replica to follow", func() error {
 		return replica.Do(t.Context(), "CLUSTER", "REPLICATE", id).Err()
 	})
 	for _, server := range servers {
 		client := server.Client(t)
-		await(t, "the Cluster to be whole", func() error {
+		awaitSuccess(t, "the Cluster to be whole", func() error {
 			nodes, info := client.ClusterNodes(t.Context()).Val(), client.ClusterInfo(t.Context()).Val()
 			if !strings.Contains(info, "cluster_state:ok") || strings.Count(nodes, " connected") != len(servers) ||
 				strings.Count(nodes, "slave") != 1 {
@@ -63,11 +63,11 @@ func StartCluster(t T) *Cluster {
 			return nil
 		})
 	}
-	await(t, "the replica to be in step", func() error { return linked(t, replica) })
+	awaitSuccess(t, "the replica to be in step", func() error { return checkReplicaLink(t, replica) })
 	return c
 }
 
-// Sentinels is a master, its replica and three sentinels that monitor them.
+// Sentinels is a master with a replica and three sentinels.
 type Sentinels struct {
 	// URL is for package redisurl.
 	URL             string
@@ -76,18 +76,19 @@ type Sentinels struct {
 	clients []*redis.SentinelClient
 }
 
-// StartSentinels runs them until the test ends. They consider a master down after half a second.
+// StartSentinels runs a master, a replica and sentinels until the test ends. The sentinels consider a master down after
+// half a second.
 func StartSentinels(t T) *Sentinels {
 	t.Helper()
 	const sentinels = 3
 	s := &Sentinels{Master: StartServer(t)}
 	s.Replica = StartServer(t, "--replicaof", "127.0.0.1 "+s.Master.Port())
 	replica := s.Replica.Client(t)
-	await(t, "the replica to be in step", func() error { return linked(t, replica) })
+	awaitSuccess(t, "the replica to be in step", func() error { return checkReplicaLink(t, replica) })
 	var addresses []string
 	var clients []*redis.SentinelClient
 	for range sentinels {
-		file := filepath.Join(t.TempDir(), "sentinel.conf") // sentinels write to it
+		file := filepath.Join(t.TempDir(), "sentinel.conf") // sentinels write to this file
 		must(t, os.WriteFile(file, []byte("sentinel monitor main 127.0.0.1 "+s.Master.Port()+" 2\n"+
 			"sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 10000\n"), 0o600))
 		server := StartServer(t, file, "--sentinel")
@@ -97,7 +98,7 @@ func StartSentinels(t T) *Sentinels {
 		clients = append(clients, client)
 	}
 	for _, client := range clients {
-		await(t, "the sentinels to know each other", func() error {
+		awaitSuccess(t, "the sentinels to know each other", func() error {
 			info, err := client.Master(t.Context(), "main").Result()
 			if err != nil || info["num-slaves"] != "1" || info["num-other-sentinels"] != fmt.Sprint(sentinels-1) {
 				return fmt.Errorf("%v, %v", info, err)
@@ -110,8 +111,8 @@ func StartSentinels(t T) *Sentinels {
 	return s
 }
 
-// Failover kills the master and waits until the sentinels have promoted the replica. The two change roles. The writes
-// that the master acknowledges while behind runs are lost, because the replica has stopped following it.
+// Failover kills the master and waits until the sentinels have promoted the replica. Master and Replica are swapped.
+// Before, the replica is detached and behind is called: the writes that the master acknowledges during behind are lost.
 func (s *Sentinels) Failover(t T, behind func()) {
 	t.Helper()
 	must(t, s.Replica.Client(t).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
@@ -119,7 +120,7 @@ func (s *Sentinels) Failover(t T, behind func()) {
 	s.Master.Kill()
 	s.Master, s.Replica = s.Replica, s.Master
 	for _, client := range s.clients {
-		await(t, "the sentinels to agree on the promoted replica", func() error {
+		awaitSuccess(t, "the sentinels to agree on the promoted replica", func() error {
 			address, err := client.GetMasterAddrByName(t.Context(), "main").Result()
 			if err != nil || len(address) != 2 || address[1] != s.Master.Port() {
 				return fmt.Errorf("%v, %v", address, err)
@@ -129,18 +130,18 @@ func (s *Sentinels) Failover(t T, behind func()) {
 	}
 }
 
-// Rejoin starts the killed server as the replica of the other one.
+// Rejoin starts the killed server as the replica of the new master.
 func (s *Sentinels) Rejoin(t T) {
 	t.Helper()
-	// From its start on: what it has on disk is from an earlier synchronization, and must not be read as a master's.
+	// As a replica from its start on: the old data on disk must not be read as a master's.
 	s.Replica.args = []string{"--replicaof", "127.0.0.1 " + s.Master.Port()}
 	s.Replica.Restart()
 	replica := s.Replica.Client(t)
-	await(t, "the replica to be in step", func() error { return linked(t, replica) })
+	awaitSuccess(t, "the replica to be in step", func() error { return checkReplicaLink(t, replica) })
 }
 
-// linked returns nil if the replica follows its master.
-func linked(t T, replica *redis.Client) error {
+// checkReplicaLink returns nil if the replica follows its master.
+func checkReplicaLink(t T, replica *redis.Client) error {
 	info := replica.Info(t.Context(), "replication").Val()
 	if !strings.Contains(info, "master_link_status:up") {
 		return fmt.Errorf("%s", info)
@@ -148,7 +149,7 @@ func linked(t T, replica *redis.Client) error {
 	return nil
 }
 
-// Client returns a client of this server alone. It is closed when the test ends.
+// Client returns a client of this server alone, which is closed when the test ends.
 func (s *Server) Client(t T) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: s.Address, MaxRetries: -1})
@@ -163,15 +164,15 @@ func must(t T, err error) {
 	}
 }
 
-func await(t T, what string, check func() error) {
+func awaitSuccess(t T, what string, check func() error) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) { // yields between two checks of a condition
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Since(begin) > patience {
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		if time.Since(begin) > deploymentTimeout {
+			t.Fatalf("%s: not within %s: %v", what, deploymentTimeout, err)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MoveSlot moves a slot to master to of c, key by key, as redis-cli --cluster reshard does. It calls pause, unless nil,
-// after each key with the number of moved keys. It is not safe for concurrent use.
+// MoveSlot moves a slot to master to of c, key by key, as redis-cli --cluster reshard does. After each key, pause
+// (unless nil) is called with the number of moved keys. MoveSlot is not safe for concurrent use.
 func (c *Cluster) MoveSlot(ctx context.Context, slot, to int, pause func(moved int)) error {
 	ids := make([]string, len(c.Masters))
 	clients := make([]*redis.Client, len(c.Masters))
@@ -63,7 +63,7 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot, to int, pause func(moved i
 			}
 		}
 	}
-	// The new owner first: it begins to serve the slot, and then the old one redirects to it.
+	// The new owner first: as soon as the new owner serves the slot, the old owner may redirect.
 	if err := do(to, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers for a test: a single one, a Cluster, or a master with its replica and
-// sentinels. All listen on free loopback ports and end with the test.
+// Package redistest starts real Redis servers for a test: a single server, a Cluster, or a master with a replica and
+// sentinels. All servers listen on free loopback ports and end with the test.
 package redistest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 )
 
-// T is the part of *testing.T that the package uses. A program that tests can implement it, too.
+// T is the part of *testing.T that the package uses. Programs that test can implement T, too.
 type T interface {
 	Helper()
 	Cleanup(func())
@@ -25,23 +25,23 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// Start runs an empty redis-server, without persistence, until the test ends, and returns its URL. It fails the test if
-// there is no redis-server.
+// Start runs an empty redis-server without persistence until the test ends, and returns its URL. Without redis-server,
+// the test fails.
 func Start(t T) (url string) {
 	t.Helper()
 	return "redis://" + StartServer(t).Address
 }
 
-// Server is a redis-server that can be killed and restarted. Its methods are for the test's goroutine.
+// Server is a redis-server that can be killed and restarted. Only the test's goroutine may call methods.
 type Server struct {
-	// Address is the HOST:PORT on which it listens.
+	// Address is the server's HOST:PORT.
 	Address string
-	// Dir holds its files.
+	// Dir holds the server's files.
 	Dir string
 
 	t       T
 	args    []string
-	cmd     *exec.Cmd // nil while it isn't running
+	cmd     *exec.Cmd // nil while not running
 	drained chan struct{}
 }
 
@@ -49,22 +49,22 @@ type Server struct {
 func StartServer(t T, args ...string) *Server {
 	t.Helper()
 	s := &Server{Address: FreeAddress(t), Dir: t.TempDir(), t: t, args: args}
-	t.Cleanup(s.stop)
-	s.start()
+	t.Cleanup(s.stopProcess)
+	s.startProcess()
 	return s
 }
 
-// FreeAddress returns a loopback address on which nothing listens now, as [freeport.Address].
+// FreeAddress returns a free loopback address, as [freeport.FindAddress].
 func FreeAddress(t T) string {
 	t.Helper()
-	address, err := freeport.Address()
+	address, err := freeport.FindAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return address
 }
 
-// Port returns the port on which it listens.
+// Port returns the server's port.
 func (s *Server) Port() string {
 	_, port, _ := net.SplitHostPort(s.Address)
 	return port
@@ -76,13 +76,13 @@ func (s *Server) Kill() {
 	if s.cmd == nil {
 		s.t.Fatalf("redis-server on %s does not run", s.Address)
 	}
-	s.stop()
+	s.stopProcess()
 }
 
-// Restart starts the server again after Kill, with its files.
+// Restart starts the server after Kill, with the same files.
 func (s *Server) Restart() {
 	s.t.Helper()
-	s.start()
+	s.startProcess()
 }
 
 // Signal sends the server a signal.
@@ -93,15 +93,15 @@ func (s *Server) Signal(signal syscall.Signal) {
 	}
 }
 
-// start waits until the server logs that it is ready, otherwise it fails the test with its output.
-func (s *Server) start() {
+// startProcess waits until the server logs readiness. Otherwise the test fails with the server's output.
+func (s *Server) startProcess() {
 	s.t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		s.t.Fatalf("redis-server: %v; install it (apt-get install redis-server)", err)
 	}
 	host, port, _ := net.SplitHostPort(s.Address)
-	// A master doesn't wait for more replicas before it sends its data.
+	// With delay 0, a master sends data at once, instead of waiting for more replicas.
 	args := []string{"--bind", host, "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no",
 		"--repl-diskless-sync-delay", "0"}
 	if strings.Contains(strings.Join(s.args, " "), "--sentinel") {
@@ -137,12 +137,12 @@ func (s *Server) start() {
 	s.t.Fatalf("redis-server on %s ended before it was ready:\n%s", s.Address, said.String())
 }
 
-func (s *Server) stop() {
+func (s *Server) stopProcess() {
 	if s.cmd == nil {
 		return
 	}
 	s.cmd.Process.Kill()
-	<-s.drained // Wait closes the pipe, so the reader must have finished
+	<-s.drained // Wait closes the pipe: the reader must have finished
 	s.cmd.Wait()
 	s.cmd = nil
 }

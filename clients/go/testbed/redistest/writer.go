@@ -9,8 +9,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Writer returns a writer of records of a Redis with one shard, without package publish. It runs the file script,
-// publish's write.lua, as the contract's page describes.
+// Writer returns a function that writes records to a Redis with one shard, without package publish. The function runs
+// the file script, publish's write.lua, as the contract's page describes.
 func Writer(t T, client redis.Scripter, script string) func(m contract.Member, fields map[string]string) {
 	t.Helper()
 	source, err := os.ReadFile(script)

@@ -1,7 +1,7 @@
-// Package apart makes random configurations with virtual hosts, objects and requests for them, and tells what must
-// become of each request. It is written from Envoy's documentation of virtual hosts and from docs/rules.md, and has no
-// code of the product, so that tests can compare the two.
-package apart
+// Package vhosts makes random configurations with virtual hosts, with objects and requests, and determines the right
+// result of each request. The package is written from Envoy's documentation of virtual hosts and from docs/rules.md,
+// without code of the product, so that tests can compare the two.
+package vhosts
 
 import (
 	"crypto/sha256"
@@ -16,12 +16,12 @@ import (
 	"strings"
 )
 
-// Config is a configuration, with what is published and registered for it.
+// Config is a configuration with objects and devices.
 type Config struct {
 	hosts  map[string]host // by name, "" for the top level
 	strict bool            // some rule or default refuses
 	// Objects are by key.
-	Objects map[string]user
+	Objects map[string]audience
 	// Devices has the permissions of each device.
 	Devices map[string][]string
 }
@@ -59,27 +59,27 @@ type credentials struct {
 	Bearer       bool   `json:"bearer,omitempty"`
 }
 
-// objects is the number of objects of a configuration, some of them the same.
+// objects is the number of objects of a configuration. Some have the same key.
 const objects = 150
 
-// kinds are the credentials that a virtual host can have. The first are the top level's.
+// kinds are the credentials of virtual hosts. The first kind is the top level's.
 var kinds = [5]credentials{{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
 	{IDHeader: "x-own-id", SecretHeader: "x-own-token"}, {Basic: true}, {APIKeyHeader: "x-own-key"}, {Bearer: true}}
 
-// Secret returns the secret of a device, in the form of generated ones.
-func Secret(device string) string {
+// DeviceSecret returns the secret of a device, in the form of generated secrets.
+func DeviceSecret(device string) string {
 	random := sha256.Sum256([]byte(device))
 	secret := "gh_" + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(random[:16])
 	return fmt.Sprintf("%s_%08x", secret, crc32.ChecksumIEEE([]byte(secret)))
 }
 
-// permission returns the permission that rules of a virtual host ask for.
-func permission(virtual string) string { return "at-" + virtual }
+// hostPermission returns the permission in the rules of a virtual host.
+func hostPermission(virtual string) string { return "at-" + virtual }
 
-// Permissions returns all permissions.
-func Permissions() (all []string) {
+// AllPermissions returns all permissions.
+func AllPermissions() (all []string) {
 	for _, name := range append([]string{""}, names...) {
-		all = append(all, permission(name))
+		all = append(all, hostPermission(name))
 	}
 	return all
 }
@@ -97,9 +97,9 @@ var (
 
 func oneOf[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// New returns a random configuration.
-func New(r *rand.Rand) *Config {
-	c := &Config{hosts: map[string]host{}, Objects: map[string]user{}, Devices: map[string][]string{}}
+// NewConfig returns a random configuration.
+func NewConfig(r *rand.Rand) *Config {
+	c := &Config{hosts: map[string]host{}, Objects: map[string]audience{}, Devices: map[string][]string{}}
 	free := slices.Clone(domains)
 	r.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
 	all := false
@@ -123,15 +123,15 @@ func New(r *rand.Rand) *Config {
 	}
 	for _, device := range devices {
 		c.Devices[device] = []string{}
-		for _, permission := range Permissions() {
+		for _, permission := range AllPermissions() {
 			if r.IntN(2) == 0 {
 				c.Devices[device] = append(c.Devices[device], permission)
 			}
 		}
 	}
 	for range objects {
-		u := c.newUser(r)
-		c.Objects[u.key()] = u
+		u := c.newAudience(r)
+		c.Objects[u.objectKey()] = u
 	}
 	return c
 }
@@ -163,7 +163,7 @@ func newRule(r *rand.Rand, virtual, name string, match map[string]string) rule {
 	if r.IntN(3) == 0 {
 		made.Auth = &auth{}
 		if r.IntN(4) > 0 {
-			made.Auth.Permissions = []string{permission(virtual)}
+			made.Auth.Permissions = []string{hostPermission(virtual)}
 		}
 		scopes = append(scopes, "device", "device", []string{"device", "host"}, []string{"host", "device"})
 	}
@@ -184,13 +184,13 @@ func (c *Config) Rules() string {
 	text, err := json.Marshal(map[string]any{"credentials": kinds[0], "rules": c.hosts[""].Rules,
 		"default": c.hosts[""].Default, "virtual_hosts": named, "sidecar": map[string]any{"timeout": "20s"}})
 	if err != nil {
-		panic(err) // these types have no values that can't be marshaled
+		panic(err) // all these types can be marshaled
 	}
 	return strings.ReplaceAll(string(text), `"rules":null`, `"rules":[]`)
 }
 
-// Domains returns the domains of each virtual host by its name, and "*" for "" if that is nobody's.
-func (c *Config) Domains() map[string][]string {
+// DomainsByHost returns the domains of each virtual host by name, and "*" for "" if no virtual host has "*".
+func (c *Config) DomainsByHost() map[string][]string {
 	of, all := map[string][]string{}, false
 	for name, h := range c.hosts {
 		if name != "" {
@@ -204,11 +204,11 @@ func (c *Config) Domains() map[string][]string {
 	return of
 }
 
-// user tells for whom an object is.
-type user struct{ device, virtual, host, path string }
+// audience describes the requests that an object is for.
+type audience struct{ device, virtual, host, path string }
 
-// key is the key as docs/publish.md has it.
-func (u user) key() string {
+// objectKey returns the key in the form of docs/publish.md.
+func (u audience) objectKey() string {
 	key := u.path
 	if u.host != "" {
 		key = ":" + u.host + key
@@ -222,19 +222,19 @@ func (u user) key() string {
 	return key
 }
 
-// newUser returns a random user of an object: half of them are looked up by some request, or differ from that in one
-// respect.
-func (c *Config) newUser(r *rand.Rand) user {
-	u := user{path: oneOf(r, paths), virtual: oneOf(r, append([]string{""}, names...))}
+// newAudience returns a random audience of an object. Half of the audiences match some request, or differ from a match
+// in one respect.
+func (c *Config) newAudience(r *rand.Rand) audience {
+	u := audience{path: oneOf(r, paths), virtual: oneOf(r, append([]string{""}, names...))}
 	if r.IntN(2) == 0 {
 		u.host = strings.ToLower(oneOf(r, hosts))
 	}
 	if r.IntN(3) == 0 {
 		u.device = oneOf(r, devices)
 	}
-	if v := c.Judge(c.Request(r)); v.Key != "" {
+	if v := c.JudgeRequest(c.RandomRequest(r)); v.Key != "" {
 		other := u
-		u = v.user
+		u = v.audience
 		switch r.IntN(6) {
 		case 0:
 			u.virtual = other.virtual
@@ -252,16 +252,16 @@ type Request struct {
 	Hosts   []string // lines; some can't be a host
 	Target  string
 	Headers [][2]string
-	devices [len(kinds)]string // of the credentials, by kind; "" without a whole one
+	devices [len(kinds)]string // of the credentials, by kind; "" without a complete credential
 }
 
-// Request returns a random request.
-func (c *Config) Request(r *rand.Rand) Request {
+// RandomRequest returns a random request.
+func (c *Config) RandomRequest(r *rand.Rand) Request {
 	q := Request{Target: oneOf(r, paths)}
-	other := 2 + 2*r.IntN(2) // one of those in Authorization
+	other := 2 + 2*r.IntN(2) // a kind in Authorization
 	for kind := range kinds {
 		if kind != other {
-			q.authenticate(r, kind)
+			q.addCredential(r, kind)
 		}
 	}
 	host := oneOf(r, hosts)
@@ -286,17 +286,17 @@ func (c *Config) Request(r *rand.Rand) Request {
 	return q
 }
 
-// authenticate adds a credential of a kind, or a part, or nothing.
-func (q *Request) authenticate(r *rand.Rand, kind int) {
+// addCredential adds a credential of a kind, or a part, or nothing.
+func (q *Request) addCredential(r *rand.Rand, kind int) {
 	device, chance := oneOf(r, devices), r.IntN(10)
 	switch {
 	case chance == 0 || kinds[kind].Basic && strings.Contains(device, ":"): // RFC 7617: the id has no colon
 		return
 	case kinds[kind].Basic:
 		q.Headers = append(q.Headers, [2]string{"authorization",
-			"Basic " + base64.StdEncoding.EncodeToString([]byte(device+":"+Secret(device)))})
+			"Basic " + base64.StdEncoding.EncodeToString([]byte(device+":"+DeviceSecret(device)))})
 	case kinds[kind].Bearer || kinds[kind].APIKeyHeader != "":
-		name, key := kinds[kind].APIKeyHeader, "gh_"+device+strings.TrimPrefix(Secret(device), "gh")
+		name, key := kinds[kind].APIKeyHeader, "gh_"+device+strings.TrimPrefix(DeviceSecret(device), "gh")
 		if chance == 1 {
 			key = key[:len(key)-1] // half a checksum
 		}
@@ -312,34 +312,34 @@ func (q *Request) authenticate(r *rand.Rand, kind int) {
 		if chance == 1 {
 			return
 		}
-		q.Headers = append(q.Headers, [2]string{kinds[kind].SecretHeader, Secret(device)})
+		q.Headers = append(q.Headers, [2]string{kinds[kind].SecretHeader, DeviceSecret(device)})
 	}
 	q.devices[kind] = device
 }
 
-// Verdict is what must become of a request. Without a status and an object it goes upstream.
+// Verdict is the right result of a request. Without status and object, the request goes upstream.
 type Verdict struct {
-	Virtual string // the virtual host that judges it, "" for the top level
+	Virtual string // the virtual host of the request, "" for the top level
 	Rule    string // as in counters; "none"
 	Status  int    // of a refusal
 	Reason  string // of a refusal
-	Device  string // that is authenticated
-	Key     string // that is looked up
-	Object  string // the key of the object that is the answer
-	// Ambiguous means that the request has several hosts, or what can't be one.
+	Device  string // the authenticated device
+	Key     string // the key looked up
+	Object  string // the key of the object in the answer
+	// Ambiguous means that the request has several hosts, or an invalid host.
 	Ambiguous bool
-	// Vague means that routers read the path in several ways, which may be those of different rules. All are of Virtual,
-	// and any of its objects for the host and device may be the answer.
+	// Vague means that routers read the path in different ways, and may choose different rules, all of the virtual host
+	// Virtual. Any object of Virtual for the host and device may be the answer.
 	Vague bool
 
-	host, device string // of the request, as Virtual reads it
-	user         user   // whose object Key is
+	host, device string   // of the request, as the virtual host reads the request
+	audience     audience // audience of the object at Key
 }
 
 var unambiguous = regexp.MustCompile(`^(?:([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?)?$`)
 
-// Judge returns what must become of a request.
-func (c *Config) Judge(q Request) Verdict {
+// JudgeRequest returns the right result of a request.
+func (c *Config) JudgeRequest(q Request) Verdict {
 	v := Verdict{Rule: "none"}
 	if len(q.Hosts) > 0 {
 		parts := unambiguous.FindStringSubmatch(q.Hosts[0])
@@ -359,7 +359,7 @@ func (c *Config) Judge(q Request) Verdict {
 	}
 	for _, rule := range h.Rules {
 		if rule.Match["prefix"] == "/" || rule.Match["path"] == q.Target {
-			c.apply(&v, rule, q.Target)
+			c.applyRule(&v, rule, q.Target)
 			return v
 		}
 	}
@@ -372,8 +372,8 @@ func (c *Config) Judge(q Request) Verdict {
 // AmbiguousHost is the reason for refusing a request because of its host.
 const AmbiguousHost = "gatehouse_forbidden_ambiguous_host"
 
-// virtualHost returns the virtual host of a host as Envoy searches it: exact domain names, then suffix wildcards, the
-// longest first, which don't match the empty string, then "*".
+// virtualHost returns the virtual host of a host by Envoy's search: exact domain names, then suffix wildcards, the
+// longest first and never for the empty string, then "*".
 func (c *Config) virtualHost(host string) (virtual string) {
 	longest := -1
 	for name, h := range c.hosts {
@@ -391,9 +391,9 @@ func (c *Config) virtualHost(host string) (virtual string) {
 	return virtual
 }
 
-// apply adds to a verdict what a rule makes of a request.
-func (c *Config) apply(v *Verdict, rule rule, path string) {
-	v.Rule = v.label() + rule.Name
+// applyRule adds a rule's effects to a verdict.
+func (c *Config) applyRule(v *Verdict, rule rule, path string) {
+	v.Rule = v.rulePrefix() + rule.Name
 	if rule.Auth != nil {
 		if v.device == "" {
 			v.Status, v.Reason = 401, "gatehouse_denied_no_credential"
@@ -411,7 +411,7 @@ func (c *Config) apply(v *Verdict, rule rule, path string) {
 		return
 	}
 	scope := fmt.Sprint(rule.Cache.Scope)
-	u := user{virtual: v.Virtual, path: path}
+	u := audience{virtual: v.Virtual, path: path}
 	if strings.Contains(scope, "host") {
 		if u.host = v.host; u.host == "" {
 			return
@@ -420,22 +420,22 @@ func (c *Config) apply(v *Verdict, rule rule, path string) {
 	if strings.Contains(scope, "device") {
 		u.device = v.device
 	}
-	v.user, v.Key = u, u.key()
+	v.audience, v.Key = u, u.objectKey()
 	if _, found := c.Objects[v.Key]; found {
 		v.Object = v.Key
 	}
 }
 
-// Differs returns in what a verdict differs from the one that is wanted, "" if it doesn't. Of what was done, an edge
-// doesn't tell rule, reason and key if they are empty.
-func (c *Config) Differs(want, got Verdict) string {
+// FindDifference names the difference between a verdict and the wanted verdict, or returns "". An edge reports no empty
+// rule, reason and key.
+func (c *Config) FindDifference(want, got Verdict) string {
 	switch {
 	case want.Vague && got.Object != "" && !c.mayGet(want, got.Object):
 		return "another's object"
 	case want.Vague && got.Status != 0 && got.Status != 401 && got.Status != 403:
 		return "status"
 	case want.Vague && got.Rule != "" && got.Rule != "none" &&
-		strings.TrimSuffix(got.Rule, ownName.FindString(got.Rule)) != want.label():
+		strings.TrimSuffix(got.Rule, ownName.FindString(got.Rule)) != want.rulePrefix():
 		return "another's rule"
 	case want.Vague:
 		return ""
@@ -455,8 +455,8 @@ func (c *Config) Differs(want, got Verdict) string {
 
 var ownName = regexp.MustCompile(`[^/]*$`)
 
-// label begins the names of the virtual host's rules in counters.
-func (v Verdict) label() string {
+// rulePrefix begins the names of the virtual host's rules in counters.
+func (v Verdict) rulePrefix() string {
 	if v.Virtual == "" {
 		return ""
 	}
@@ -484,7 +484,7 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("upstream, with device %q, by %s", v.Device, at)
 }
 
-// Outcome is the class of a verdict, one of [Outcomes].
+// Outcome is the class of a verdict, from [AllOutcomes].
 func (v Verdict) Outcome() string {
 	switch {
 	case v.Vague:
@@ -503,8 +503,8 @@ func (v Verdict) Outcome() string {
 	return "upstream"
 }
 
-// Outcomes returns the classes that a test must have met often.
-func Outcomes() []string {
+// AllOutcomes returns the classes that a test must see often.
+func AllOutcomes() []string {
 	return []string{"vague", AmbiguousHost, "gatehouse_forbidden_default", "gatehouse_forbidden_permission",
 		"gatehouse_denied_no_credential", "object of a device", "object of a host", "object", "device", "upstream"}
 }

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestApart has two children: one that serves, and one that does not.
+// TestApart has two children: one serves, one does not.
 func TestApart(t *testing.T) {
 	if runtime.NumCPU() < 2 {
-		if _, err := Apart(Server{PID: os.Getpid()}); err == nil {
+		if _, err := PinServingThreads(Server{PID: os.Getpid()}); err == nil {
 			t.Error("got no error on a machine with one core")
 		}
 		return
@@ -37,11 +37,11 @@ func TestApart(t *testing.T) {
 		return fmt.Sprint(set.Count(), set.IsSet(0))
 	}
 	serving := Server{PID: pids[0], Workers: "sleep"}
-	if _, err := Apart(Server{PID: pids[0], Workers: "nobody"}, pids[1]); err == nil ||
+	if _, err := PinServingThreads(Server{PID: pids[0], Workers: "nobody"}, pids[1]); err == nil ||
 		cores(pids[1]) != fmt.Sprint(runtime.NumCPU(), true) {
 		t.Errorf("no thread of that name: got %v, and the other on %s", err, cores(pids[1]))
 	}
-	undo, err := Apart(serving, pids[1])
+	undo, err := PinServingThreads(serving, pids[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +54,10 @@ func TestApart(t *testing.T) {
 	}
 
 	// Children serve by their first thread.
-	if _, err := Apart(Server{PID: pids[0], Forks: true}, pids[1]); err == nil {
+	if _, err := PinServingThreads(Server{PID: pids[0], Forks: true}, pids[1]); err == nil {
 		t.Error("got no error for a server without children")
 	}
-	undo, err = Apart(Server{PID: os.Getpid(), Forks: true})
+	undo, err = PinServingThreads(Server{PID: os.Getpid(), Forks: true})
 	if err != nil {
 		t.Fatal(err)
 	}

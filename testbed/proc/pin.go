@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart gives core 0 to the serving threads of s, which has Workers or Forks, and restricts all other threads of s, of
-// its children and of the processes in rest to the other cores, until undo is called. What those start meanwhile
-// inherits this.
-func Apart(s Server, rest ...int) (undo func() error, err error) {
+// PinServingThreads gives core 0 to the serving threads of s, which has Workers or Forks, and restricts all other
+// threads of s, of s's children and of the processes in rest to the other cores, until undo is called. Processes and
+// threads started meanwhile inherit the restriction.
+func PinServingThreads(s Server, rest ...int) (undo func() error, err error) {
 	if runtime.NumCPU() < 2 {
 		return nil, errors.New("a core for the serving threads alone: this machine has only one")
 	}
@@ -36,18 +36,18 @@ func Apart(s Server, rest ...int) (undo func() error, err error) {
 	undo = func() error {
 		var errs []error
 		for _, pid := range pids {
-			errs = append(errs, keepAll(pid, &all))
+			errs = append(errs, pinProcess(pid, &all))
 		}
 		return errors.Join(errs...)
 	}
 	for _, pid := range pids {
-		if err := keepAll(pid, &others); err != nil {
+		if err := pinProcess(pid, &others); err != nil {
 			return nil, errors.Join(err, undo())
 		}
 	}
-	serving, err := s.serving()
+	serving, err := s.servingThreads()
 	if err == nil {
-		err = keep(serving, &first)
+		err = pinThreads(serving, &first)
 	}
 	if err != nil {
 		return nil, errors.Join(err, undo())
@@ -55,17 +55,17 @@ func Apart(s Server, rest ...int) (undo func() error, err error) {
 	return undo, nil
 }
 
-// keepAll restricts all threads of a process to cores.
-func keepAll(pid int, cores *unix.CPUSet) error {
-	tasks, err := threads(pid, "")
+// pinProcess restricts all threads of a process to cores.
+func pinProcess(pid int, cores *unix.CPUSet) error {
+	tasks, err := listThreads(pid, "")
 	if err != nil {
 		return err
 	}
-	return keep(tasks, cores)
+	return pinThreads(tasks, cores)
 }
 
-// keep restricts threads to cores.
-func keep(tasks []string, cores *unix.CPUSet) error {
+// pinThreads restricts threads to cores.
+func pinThreads(tasks []string, cores *unix.CPUSet) error {
 	for _, task := range tasks {
 		id, err := strconv.Atoi(filepath.Base(task))
 		if err != nil {
