@@ -164,7 +164,7 @@ func logged(call *ast.CallExpr) (names []string) {
 func flags(t *testing.T) []string {
 	t.Helper()
 	var usage bytes.Buffer
-	if err := config.Usage(&usage); err != nil {
+	if err := config.PrintUsage(&usage); err != nil {
 		t.Fatal(err)
 	}
 	return listed(usage.String(), `--([a-z-]+\.[a-z-]+)\b`)

@@ -29,7 +29,7 @@ import (
 
 // TestMain makes the test's own program what the sidecar's is: one that can be a hasher.
 func TestMain(m *testing.M) {
-	if hasher.Asked(os.Args) {
+	if hasher.IsHasher(os.Args) {
 		os.Exit(hasher.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	if os.Getenv(asSidecar) != "" {

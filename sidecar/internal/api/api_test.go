@@ -73,7 +73,7 @@ func (k known) AwaitObject(context.Context, string) error { return nil }
 
 func (k known) AwaitTakeover(context.Context) error { return nil }
 
-func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
+func (k known) AwaitPermissions(ctx context.Context, bits uint64) (uint64, error) {
 	if bits&^uint64(k) != 0 {
 		<-ctx.Done()
 		return 77, ctx.Err()
@@ -107,7 +107,7 @@ func (a *applied) get(int) (contract.Link, error) { return a.Link, a.err }
 // used collects what was used.
 type used chan []string
 
-func (u used) Used(keys []string) { u <- keys }
+func (u used) RecordUses(keys []string) { u <- keys }
 
 func start(t *testing.T, v api.Verifier) fixture {
 	t.Helper()

@@ -168,7 +168,7 @@ func (m *model) step() {
 
 // deliver applies a batch to the memory; sometimes the batch or its answer is lost.
 func (m *model) deliver() {
-	batch, taken := m.target.Take(nil)
+	batch, taken := m.target.TakeBatch(nil)
 	if len(batch) > 320<<10 || taken.Ops > 514 {
 		m.Fatalf("batch of %d bytes, %d operations", len(batch), taken.Ops)
 	}
@@ -185,7 +185,7 @@ func (m *model) deliver() {
 		m.reset()
 		return
 	}
-	m.target.Acked()
+	m.target.MarkAcked()
 	for _, p := range m.purging {
 		p.acked = true
 	}
@@ -309,11 +309,11 @@ func reset(m *edgemem.Memory, memory *edgememtest.Memory) {
 // quiesce pushes without failures until nothing is left, blanks included.
 func quiesce(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
 	t.Helper()
-	batch, _ := m.Take(nil)
+	batch, _ := m.TakeBatch(nil)
 	if status, _ := memory.Apply(batch); status != http.StatusOK {
 		reset(m, memory)
 	} else {
-		m.Acked()
+		m.MarkAcked()
 	}
 	push(t, m, memory)
 	time.Sleep(2 * time.Second)

@@ -98,8 +98,8 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 	batches := 0
 	for more := true; more; batches++ {
 		var batch []byte
-		var taken edgemem.Taken
-		batch, taken = m.Take(nil)
+		var taken edgemem.BatchInfo
+		batch, taken = m.TakeBatch(nil)
 		memory.AfterOp = func() {
 			if f, err := memory.LockedObject(keys[len(keys)-1]); err == nil {
 				t.Fatalf("batch %d: found %+v", batches, f)
@@ -108,7 +108,7 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 		if status, answer := memory.Apply(batch); status != 200 {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
-		m.Acked()
+		m.MarkAcked()
 		if batches == 0 && taken.Ops > 2 {
 			t.Errorf("the batch that announces the purge has %d operations, want only states", taken.Ops)
 		}
@@ -203,11 +203,11 @@ func TestPurgesLeaveRoom(t *testing.T) {
 	m.PutObject(new(object("/b/other", 2, 10)))
 	for range 2 {
 		end := m.BeginPurge(0, "/c/", false)
-		batch, _ := m.Take(nil)
+		batch, _ := m.TakeBatch(nil)
 		if status, answer := memory.Apply(batch); status != 200 {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
-		m.Acked()
+		m.MarkAcked()
 		end()
 	}
 	if f, err := memory.Object("/b/other"); err != nil || f.Version != 2 {

@@ -17,8 +17,8 @@ import (
 func drain(m *edgemem.Memory) {
 	var buf []byte
 	for {
-		batch, taken := m.Take(buf)
-		m.Acked()
+		batch, taken := m.TakeBatch(buf)
+		m.MarkAcked()
 		if buf = batch; taken.Drained {
 			return
 		}

@@ -40,7 +40,7 @@ func TestPriority(t *testing.T) {
 			"right", map[Priority]chan bool{Idle: make(chan bool)}[priority]); err != nil {
 			t.Fatal(err)
 		}
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.free[priority][0].command.Process.Pid))
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.freeHashers[priority][0].command.Process.Pid))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestPause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid := p.free[Idle][0].command.Process.Pid
+	pid := p.freeHashers[Idle][0].command.Process.Pid
 	const short = 2 * time.Second
 	p.deadline = func(string, Priority) time.Duration { return short }
 	pace, done := make(chan bool, 1), make(chan error, 1)
@@ -111,7 +111,7 @@ func TestPause(t *testing.T) {
 	if got := state(t, pid); got != "T" {
 		t.Errorf("state %s, want T", got)
 	}
-	p.deadline = deadline
+	p.deadline = answerDeadline
 	pace <- false
 	if err := <-done; err != nil { // after a long time without CPU another hasher answers
 		t.Errorf("got %v, want that the right secret is right", err)

@@ -426,7 +426,7 @@ func TestEvictionFollowsUse(t *testing.T) {
 	for i := range 2000 {
 		f.Apply(object(fmt.Sprint("/cold/", i), 1, size))
 		if i%10 == 0 {
-			f.Used(hotKeys)
+			f.RecordUses(hotKeys)
 		}
 	}
 	stayed := 0

@@ -132,7 +132,7 @@ func TestOff(t *testing.T) {
 	if span.IsRecording() {
 		t.Error("a span is recorded")
 	}
-	if _, child := tracing.Child(ctx, "bcrypt"); child.IsRecording() {
+	if _, child := tracing.StartChild(ctx, "bcrypt"); child.IsRecording() {
 		t.Error("a child is recorded")
 	}
 }
@@ -214,7 +214,7 @@ func TestSilentCollector(t *testing.T) {
 	begin, slowest := time.Now(), time.Duration(0)
 	for range spans {
 		before := time.Now()
-		_, span := tracing.Child(ctx, "bcrypt")
+		_, span := tracing.StartChild(ctx, "bcrypt")
 		span.End()
 		slowest = max(slowest, time.Since(before))
 	}
@@ -248,7 +248,7 @@ func TestRedis(t *testing.T) {
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, DisableIdentity: true})
 	defer client.Close()
-	client.AddHook(tracing.Redis())
+	client.AddHook(tracing.RedisHook())
 	ctx, recorder := recording(t)
 	client.Set(t.Context(), "untraced", "hunter2", 0)
 	client.Set(ctx, "name-hunter2", "hunter2", 0)

@@ -153,7 +153,7 @@ func TestRotationWins(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		switch err := f.upgrade(t.Context(), offer); {
+		switch err := f.upgradeHash(t.Context(), offer); {
 		case err == nil:
 			upgraded++
 		case errors.Is(err, publish.ErrStale):
