@@ -71,8 +71,8 @@ func isNegative(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && '0' <= arg[1] && arg[1] <= '9'
 }
 
-// Usage writes the list of the flags of c.
-func (a About) Usage(w io.Writer, c any) error {
+// PrintUsage writes the list of the flags of c.
+func (a About) PrintUsage(w io.Writer, c any) error {
 	k, err := a.newParser(c)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ type listener interface {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := config.Load(args)
 	problems := func() []error { return settings.FindProblems(err, c) }
-	if code, ends := settings.ExitEarly("gatehouse-sidecar", c, config.Usage, problems, stdout, stderr); ends {
+	if code, ends := settings.ExitEarly("gatehouse-sidecar", c, config.PrintUsage, problems, stdout, stderr); ends {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)

@@ -40,8 +40,8 @@ var about = settings.About{Name: "gatehouse-sidecar",
 // Load reads the flags in args, the environment, and the file named by them, see [settings.Load].
 func Load(args []string) (*Config, error) { return settings.Load(new(Config), about, args) }
 
-// Usage writes the list of flags.
-func Usage(w io.Writer) error { return about.Usage(w, new(Config)) }
+// PrintUsage writes the list of flags.
+func PrintUsage(w io.Writer) error { return about.PrintUsage(w, new(Config)) }
 
 // Redis configures following Redis.
 type Redis struct {

@@ -91,7 +91,9 @@ func (s *Server) handlePage(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
 	p := s.collectPageData()
 	p.Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
-	p.Question = operatorapi.Question{Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device")}
+	p.Question = operatorapi.Question{
+		Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device"),
+	}
 	p.Listener = r.FormValue("listener")
 	if err := r.ParseForm(); err != nil {
 		p.Problem = err.Error()

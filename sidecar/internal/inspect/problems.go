@@ -11,7 +11,7 @@ import (
 const critical, warning = "critical", "warning"
 
 // findProblems returns the present deviations, the worst first.
-func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float64, crowded bool) []operatorapi.Problem {
+func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float64, devicesOverflowed bool) []operatorapi.Problem {
 	list := []operatorapi.Problem{}
 	check := func(bad bool, severity, format string, args ...any) {
 		if bad {
@@ -62,7 +62,7 @@ func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float6
 	for _, sentence := range i.Degraded() {
 		check(true, warning, "%s", sentence)
 	}
-	check(crowded, warning,
+	check(devicesOverflowed, warning,
 		"the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
 	check(len(list) == 0 && !s.InStep, warning, "the edge is not in step with Redis yet")
 	return list

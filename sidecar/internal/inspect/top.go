@@ -12,12 +12,13 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// shown is how many names Top has.
-const shown = 10
+// topNames is how many names Top has.
+const topNames = 10
 
 // Top returns the most used and most refused.
 func (i *Inspector) Top() operatorapi.Top {
-	return operatorapi.Top{Objects: i.hits.mostFrequent(shown), Refused: i.refused.mostFrequent(shown), Rates: i.history.edgeRates()}
+	return operatorapi.Top{Objects: i.hits.mostFrequent(topNames), Refused: i.refused.mostFrequent(topNames),
+		Rates: i.history.edgeRates()}
 }
 
 // RecordUses counts hits, and passes the keys on to the object cache. RecordUses implements [api.Uses].
