@@ -11,7 +11,8 @@ import (
 const critical, warning = "critical", "warning"
 
 // findProblems returns the present deviations, the worst first.
-func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float64, devicesOverflowed bool) []operatorapi.Problem {
+func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float64,
+	devicesOverflowed bool) []operatorapi.Problem {
 	list := []operatorapi.Problem{}
 	check := func(bad bool, severity, format string, args ...any) {
 		if bad {
