@@ -57,8 +57,8 @@ type Server struct {
 	profileMu sync.Mutex // held while a block profile is taken
 }
 
-// New returns a Server for address, host:port. operator serves all other paths; if nil, the Server has neither other
-// paths nor profiles.
+// New returns a Server for address, host:port. operator serves all other paths; if nil, the Server serves only metrics
+// and health.
 func New(address string, registry *prometheus.Registry, checks []Check, operator http.Handler,
 	log *slog.Logger) *Server {
 	return &Server{address: address, registry: registry, checks: checks, operator: operator, log: log}
@@ -102,8 +102,8 @@ func sameOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// requireLocalHost refuses requests whose host is neither an address nor localhost. Otherwise a page that a browser
-// loaded elsewhere could read the answers by a name that resolves to this address (DNS rebinding).
+// requireLocalHost refuses requests unless the host is an address or localhost. Otherwise a page that a browser loaded
+// elsewhere could read the answers by a name that resolves to the admin address (DNS rebinding).
 func requireLocalHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host

@@ -22,7 +22,7 @@ const (
 	writeEvery = 5 * time.Second
 	// Gone is the age of an entry whose sidecar counts as gone.
 	Gone = 3 * writeEvery
-	// forgetAfter is the age at which other sidecars remove an entry; cleanEvery is the interval of these checks.
+	// forgetAfter is the age at which other sidecars remove an entry; cleanEvery is the interval of the removals.
 	forgetAfter = time.Hour
 	cleanEvery  = 10 * time.Minute
 	callTimeout = 2 * time.Second

@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 )
 
-// TestCredentialStatus checks the status of a device's right secret and of another one.
+// TestCredentialStatus checks the status of a device's right secret and of a wrong secret.
 func TestCredentialStatus(t *testing.T) {
 	life := func(d time.Duration, outcome wire.Outcome) wire.Verdict {
 		return wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(d).UnixMilli()}

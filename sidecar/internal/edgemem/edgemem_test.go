@@ -141,7 +141,7 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 		if got := inStep(); got != time.Hour {
 			t.Errorf("in step at %v after all was taken, want 1h", got)
 		}
-		// A new epoch begins with a time that is true for everything that it will write.
+		// A new epoch begins with a time that is true for all writes of the epoch.
 		state, _ := memory.State()
 		m.Reset(&state)
 		m.SetInStep(start.Add(2 * time.Hour))
@@ -319,7 +319,7 @@ func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 	})
 }
 
-// TestAwait waits until the edge knows permission names, in an epoch that it doesn't know yet, and then one more name.
+// TestAwait waits until the edge knows permission names, in a new epoch, and then an additional name.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()

@@ -106,8 +106,8 @@ func (m *model) read() {
 	m.readDevices()
 }
 
-// readDevices checks that an entry is closed only beside the verdict that closed it, and that the state says that all
-// devices are listed only if they are.
+// readDevices checks that an entry is closed only beside the verdict that closed the entry, and that a complete list in
+// the state has all devices.
 func (m *model) readDevices() {
 	state, found := m.memory.LockedState()
 	for i := range modelKeys {
@@ -213,21 +213,21 @@ var modelTags = []string{"red", "green", "blue"}
 type modelPurge struct {
 	tag, shard int
 	end        func()
-	keys       []int             // that it has yet to remove
-	of         [modelKeys]uint64 // versions in the shard when it began; tags may share a bit, so it may hide each
-	acked      bool              // the edge has been told
+	keys       []int             // still to remove
+	of         [modelKeys]uint64 // versions in the shard at the beginning; tags may share a bit, so the purge may hide each
+	acked      bool              // the edge knows the purge
 	ended      bool
 }
 
 func (p *modelPurge) tagged(i int) bool { return i%len(modelTags) == p.tag }
 
-// purged reports whether a purge that the memory may know does this.
+// purged reports whether does is true for a purge under way.
 func (m *model) purged(does func(p *modelPurge) bool) bool {
 	return slices.ContainsFunc(m.purging, does)
 }
 
-// purge begins a purge in a shard, or removes one of the objects that another one concerns, or ends it. From the batch
-// that begins it on, none of them is found.
+// purge begins a purge in a shard, or removes an object of a running purge, or ends a purge. From a purge's first batch
+// on, the edge must find none of the purge's objects.
 func (m *model) purge() {
 	tag, shard := m.r.IntN(len(modelTags)), m.r.IntN(int(modelShards))
 	at := slices.IndexFunc(m.purging, func(p *modelPurge) bool { return p.tag == tag && p.shard == shard && !p.ended })

@@ -25,7 +25,7 @@ func purgeFixture(t *testing.T) (*edgemem.Memory, *edgememtest.Memory) {
 	return m, memory
 }
 
-// found returns the keys that the edge finds, and "stale" behind those that are.
+// found returns the keys that the edge finds, with "stale" behind stale objects.
 func found(memory *edgememtest.Memory) (keys []string) {
 	for _, key := range []string{"/a/tagged", "/b/tagged", "/b/other", "//shop:example.com/b/tagged"} {
 		if f, err := memory.Object(key); err == nil && f.Stale {

@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink/shrinktest"
 )
 
-// drain delivers everything that waits.
+// drain delivers all waiting batches.
 func drain(m *edgemem.Memory) {
 	var buf []byte
 	for {

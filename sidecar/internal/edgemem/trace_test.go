@@ -14,7 +14,7 @@ func spanOf(id byte) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{id}, SpanID: trace.SpanID{id}})
 }
 
-// TestTrace: a trace gets the batch after which the edge has its change, and no earlier one.
+// TestTrace: a trace gets the first batch after which the edge has the traced change.
 func TestTrace(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprintf("new epoch %v", reset), func(t *testing.T) {

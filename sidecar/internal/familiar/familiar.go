@@ -36,8 +36,8 @@ const (
 	PerDevice = 4
 	// maxPairs is the number of pairs stored in total, the newest.
 	maxPairs = 1 << 20
-	// maxObsolete is the number of obsolete pairs that the file may have, in addition to as many as valid ones, before
-	// the file is rewritten.
+	// maxObsolete is the number of obsolete pairs in the file, beyond the number of valid pairs, at which the file is
+	// rewritten.
 	maxObsolete = 1 << 12
 	// maxPending bounds the pairs that wait to be written.
 	maxPending = 1 << 16
@@ -90,7 +90,7 @@ func (s *Sources) openFile() error {
 	return s.rewriteFile(s.restored)
 }
 
-// openLocked opens and locks a file that only this user can read, and fails if another process holds the lock.
+// openLocked opens and locks a file readable only by this user, and fails if another process holds the lock.
 func openLocked(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *Sources) closeFile() {
 // Key returns the key of the hashes of devices and addresses.
 func (s *Sources) Key() [keySize]byte { return s.key }
 
-// Of returns the addresses of a device that the file had when Open read it, oldest first, at most PerDevice; none after
+// Of returns the addresses of a device in the file as Open read it, oldest first, at most PerDevice; none after
 // [Sources.Restored].
 func (s *Sources) Of(device uint64) []uint64 {
 	s.mu.Lock()

@@ -1,9 +1,9 @@
-// Package hasher runs bcrypt, and other schemes that are slow on purpose, in child processes of low priority, so that a
-// flood of wrong secrets uses only spare CPU. Threads of low priority in this process would not work: garbage
-// collection waits for every thread, so the whole program would wait for threads that get no CPU.
+// Package hasher runs bcrypt, and other slow schemes, in child processes of low priority. A flood of wrong secrets then
+// uses only spare CPU. Threads of low priority in this process would not work: garbage collection waits for every
+// thread, so the whole program would wait for threads without CPU.
 //
-// A hasher that does not answer in time is killed, and the run is repeated elsewhere, so that a slow hasher never
-// causes the refusal of a right secret.
+// A hasher without an answer in time is killed, and the run is repeated elsewhere. So a slow hasher never causes the
+// refusal of a right secret.
 package hasher
 
 import (
@@ -60,7 +60,7 @@ const maxDying = 8
 // maxMemory bounds the memory that the hashes of all runs of a priority take, in bytes.
 const maxMemory = 256 << 20
 
-// Pool starts hashers on demand, as many as run concurrently. It is safe for concurrent use.
+// Pool starts hashers on demand, as many as run concurrently, and is safe for concurrent use.
 type Pool struct {
 	program string
 	metrics *metrics.Metrics
@@ -133,7 +133,7 @@ func (p *Pool) askHasher(hash, secret string, priority Priority, pace <-chan boo
 	return 0, err
 }
 
-// killHasher kills a hasher that failed. late: the reason was a timeout, which is already logged.
+// killHasher kills a failed hasher. late: the reason was a timeout, and is logged.
 func (p *Pool) killHasher(h *process, why error) (late bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +215,7 @@ func (p *Pool) Close() {
 	clear(p.freeHashers)
 }
 
-// process is a running hasher. A hasher ends when its standard input is closed, so also when this process is killed.
+// process is a running hasher, which ends when its standard input is closed, so also when the sidecar is killed.
 type process struct {
 	priority Priority
 	command  *exec.Cmd

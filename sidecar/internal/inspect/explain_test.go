@@ -141,8 +141,8 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	}
 }
 
-// TestKeyIsExplained: a key that the edge makes for a request is one that the same rule serves; in other forms it is
-// not served, and why.
+// TestKeyIsExplained: the same rule serves a key that the edge makes for a request; keys in other forms are not served,
+// and the text says why.
 func TestKeyIsExplained(t *testing.T) {
 	memory, v := newVerifier()
 	i := New(Parts{Memory: memory, Verifier: v})
@@ -182,7 +182,7 @@ func TestKeyIsExplained(t *testing.T) {
 	}
 }
 
-// TestPageNamesHeadersNotSent: the page names what the rule keeps back, and the field that allows it.
+// TestPageNamesHeadersNotSent: the page names the withheld headers, and the rule's field that allows them.
 func TestPageNamesHeadersNotSent(t *testing.T) {
 	var page strings.Builder
 	names := originHeaders("x-a: 1\nalt-svc: clear\nclear-site-data: \"cache\"")

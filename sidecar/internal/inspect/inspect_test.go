@@ -31,8 +31,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestUnknownDevice: an unknown device, one that was revoked or deleted, and others that may not authenticate are told
-// apart.
+// TestUnknownDevice: texts distinguish unknown, revoked, deleted and otherwise refused devices.
 func TestUnknownDevice(t *testing.T) {
 	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct{ reason, refusal, want string }{
@@ -144,7 +143,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestRelease refuses what is not one network, and everything without permission.
+// TestRelease refuses anything but a single network, and everything without permission.
 func TestRelease(t *testing.T) {
 	for _, tt := range []struct {
 		actions bool
@@ -165,7 +164,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestResync: a resync reads, then pushes; meanwhile no other one begins or waits, and without permission none at all.
+// TestResync: a resync reads, then pushes; meanwhile no second resync begins or waits. Without permission, none begins.
 func TestResync(t *testing.T) {
 	steps := make(chan string)
 	step := func(name string) func(context.Context) error {

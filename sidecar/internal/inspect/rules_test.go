@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRulesOf: the page shows each rule's requests per second by what became of them, and what trials would change.
+// TestRulesOf: the page shows each rule's requests per second by outcome, and the changes that trials would make.
 func TestRulesOf(t *testing.T) {
 	got := groupByRule(map[string]float64{
 		`gatehouse_cache_requests_total{outcome="hit",rule="a"}`:            1,

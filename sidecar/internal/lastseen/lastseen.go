@@ -1,5 +1,5 @@
 // Package lastseen writes to Redis, in batches, when each device authenticated last and from where wrong secrets came,
-// for operators. No verification waits for it or depends on it.
+// for operators. Verifications neither wait for the writes nor depend on them.
 package lastseen
 
 import (
@@ -28,7 +28,7 @@ const (
 	// maxCommand is the number of devices of one command: a longer command would block Redis for too long.
 	maxCommand = 512
 	// failedOfBatch is the number of pairs of network and device that a batch writes, with the most wrong secrets
-	// first. Redis keeps contract.MaxFailed pairs, so an attacker's addresses take a bounded part of them.
+	// first. Redis keeps contract.MaxFailed pairs, so an attacker's addresses take a bounded part.
 	failedOfBatch = 256
 	failedLife    = 48 * time.Hour
 )
@@ -40,7 +40,7 @@ const (
 	dropped = "dropped"
 )
 
-// Log has everything that this sidecar has not written yet, and is safe for concurrent use.
+// Log has the sightings and failures that this sidecar has not written yet, and is safe for concurrent use.
 type Log struct {
 	client   redis.UniversalClient
 	keyspace contract.Keyspace

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLifetimes watches one key for ever earlier times, and others beside it.
+// TestLifetimes schedules ever earlier times for one key, and times for more keys.
 func TestLifetimes(t *testing.T) {
 	l := newLifetimes()
 	for i := range int64(10) {

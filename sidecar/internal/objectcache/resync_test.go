@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
-// TestResyncOfOneShard: a full resync of one shard removes nothing from the others.
+// TestResyncOfOneShard: a full resync of a shard removes nothing from the other shards.
 func TestResyncOfOneShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const shards = contract.Shards(4)

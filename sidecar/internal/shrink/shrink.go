@@ -1,5 +1,5 @@
-// Package shrink gives back the memory of maps and slices that hold far less than they once did. Go keeps that memory:
-// a map never shrinks, and a slice keeps its array.
+// Package shrink gives back memory of maps and slices that hold far less than before. Go would keep the memory: a map
+// never shrinks, and a slice keeps its array.
 package shrink
 
 // least is the capacity below which shrinking saves nothing worth a copy.

@@ -16,8 +16,8 @@ func Heap() uint64 {
 	return s.HeapAlloc
 }
 
-// GivesBack runs fill, and then empty, which removes everything that fill has added. GivesBack fails t if more than a
-// fifth of the memory of fill is still held.
+// GivesBack runs fill, and then empty, which removes everything added by fill. GivesBack fails t if more than a fifth
+// of the memory of fill is still held.
 func GivesBack(t *testing.T, fill, empty func()) {
 	t.Helper()
 	before := Heap()
