@@ -47,7 +47,7 @@ func (v verdicts) Verify(_ context.Context, id, secret, source string) credentia
 	return r
 }
 
-// known is an edge that knows the permissions of its bits.
+// known is an edge that knows the names of its bits.
 type known uint64
 
 func (k known) Epoch() uint64 { return 77 }
@@ -319,7 +319,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// overtaken is a cache that changes between a read of Redis and its application.
+// overtaken is a cache that changes between a read of Redis and ApplyRead.
 type overtaken struct {
 	*objectcache.Cache
 	during func()
@@ -440,8 +440,8 @@ func (h halfway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// TestFetchIsOvertaken: what a fetch has read is outdated when it is applied, and the cache doesn't have the object:
-// Redis still has one.
+// TestFetchIsOvertaken: a fetched version is outdated when applied, and the cache doesn't have the object: Redis still
+// has a version.
 func TestFetchIsOvertaken(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})

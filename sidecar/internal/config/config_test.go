@@ -167,7 +167,7 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestSessionSettings reads secrets from their file, and draws a random one if there is none.
+// TestSessionSettings reads secrets from their file, and draws a random secret without a file.
 func TestSessionSettings(t *testing.T) {
 	secret := strings.Repeat("s", 32)
 	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"),
@@ -228,7 +228,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestNegativeValues: a negative value is an error like others, and hides none of them.
+// TestNegativeValues: a negative value is a normal error, and hides no other error.
 func TestNegativeValues(t *testing.T) {
 	c, err := config.Load([]string{"--bcrypt.queue", "-1", "--memory.objects", "-7", "--bcrypt.max-cost=99"})
 	if err != nil {

@@ -96,8 +96,8 @@ func TestCredentialStatus(t *testing.T) {
 	}
 }
 
-// TestCompleteComesBehindTheDevices reads between any two operations, in a first epoch and in one that takes over:
-// whenever the state says so, all devices are listed.
+// TestCompleteComesBehindTheDevices reads between any two operations, in a first epoch and in a takeover: whenever the
+// state declares the list complete, all devices are listed.
 func TestCompleteComesBehindTheDevices(t *testing.T) {
 	const devices = 3000
 	m, memory := edgemem.New(edgemem.Config{Verdicts: 4 * devices}), edgememtest.NewMemory()

@@ -52,7 +52,7 @@ func check(f edgememtest.Found, key string, size int) error {
 	return nil
 }
 
-// push applies everything there is to the memory.
+// push applies all waiting batches to the memory.
 func push(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
 	t.Helper()
 	for {
@@ -284,8 +284,8 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 	}
 }
 
-// TestBodyOverTheBoundIsNotCrowdedOut has verdicts, which go first, to send in each batch: an object that needs its own
-// batch is still sent, and so is the in-step time.
+// TestBodyOverTheBoundIsNotCrowdedOut sends verdicts, which go first, in each batch: an object that needs its own batch
+// is still sent, as is the in-step time.
 func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgemem.New(edgemem.Config{Verdicts: 1 << 10})

@@ -214,7 +214,7 @@ type modelPurge struct {
 	tag, shard int
 	end        func()
 	keys       []int             // still to remove
-	of         [modelKeys]uint64 // versions in the shard at the beginning; tags may share a bit, so the purge may hide each
+	of         [modelKeys]uint64 // versions in the shard at the beginning; the purge may hide each: tags share bits
 	acked      bool              // the edge knows the purge
 	ended      bool
 }

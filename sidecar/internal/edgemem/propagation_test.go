@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 )
 
-// TestPropagation measures from a write to the acknowledgement of the batch that has it.
+// TestPropagation measures from a write to the acknowledgement of the write's batch.
 func TestPropagation(t *testing.T) {
 	const (
 		ms   = time.Millisecond

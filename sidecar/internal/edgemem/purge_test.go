@@ -123,7 +123,7 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 	}
 }
 
-// TestManyPurges: those beyond the bound are not announced.
+// TestManyPurges: purges beyond the bound are not announced.
 func TestManyPurges(t *testing.T) {
 	m, memory := purgeFixture(t)
 	var ends []func()

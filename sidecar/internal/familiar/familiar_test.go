@@ -141,8 +141,8 @@ func TestGrowth(t *testing.T) {
 	over(t, path, func(s *Sources) { s.want(t, last%7, last-21, last-14, last-7, last) })
 }
 
-// TestFitsIntoTheChartsVolume: the volume that the chart gives the sidecar has room for the longest file, and for the
-// one that replaces it.
+// TestFitsIntoTheChartsVolume: the sidecar's volume in the chart has room for the longest file, and for its
+// replacement.
 func TestFitsIntoTheChartsVolume(t *testing.T) {
 	const longest, next = head + (2*maxPairs+maxObsolete+maxPending)*pairSize, head + maxPairs*pairSize
 	text, err := os.ReadFile("../../../charts/gatehouse/templates/_volumes.tpl")

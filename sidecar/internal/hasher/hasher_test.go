@@ -21,7 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestMain runs the test program as a hasher if it is started as one.
+// TestMain runs the test program as a hasher if started as a hasher.
 func TestMain(m *testing.M) {
 	if IsHasher(os.Args) {
 		os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
@@ -95,7 +95,7 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKilled verifies although its hasher dies, and with a new one after that.
+// TestKilled verifies although the hasher dies, and afterwards with a new hasher.
 func TestKilled(t *testing.T) {
 	p, logs := newPool(t)
 	right := hashOf(t, "right")
@@ -129,7 +129,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// TestEndsWithItsInput: a hasher ends when its input does.
+// TestEndsWithItsInput: a hasher ends with its input.
 func TestEndsWithItsInput(t *testing.T) {
 	p, _ := newPool(t)
 	h, err := startProcess(p.program, Low)
@@ -229,7 +229,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestMemory: after a run of 128 MiB, a hasher that waits for another one has given that back.
+// TestMemory: after a run of 128 MiB, an idle hasher has given the memory back.
 func TestMemory(t *testing.T) {
 	hash := "$argon2id$v=19$m=131072,t=1,p=4$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
 	question := string(binary.LittleEndian.AppendUint16(nil, uint16(len(hash)))) + "\x01\x00" + hash + "s"
@@ -244,7 +244,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOfRuns: what needs much memory waits while others of its priority have it; bcrypt doesn't.
+// TestMemoryOfRuns: a run that needs much memory waits while other runs of its priority hold the memory; bcrypt doesn't
+// wait.
 func TestMemoryOfRuns(t *testing.T) {
 	p, _ := newPool(t)
 	if err := p.memory[Low].Acquire(t.Context(), maxMemory); err != nil {

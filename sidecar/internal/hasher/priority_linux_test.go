@@ -25,8 +25,8 @@ func scheduling(t *testing.T, path string) (niceness, policy string) {
 	return fields[16], fields[38]
 }
 
-// TestPriority finds a hasher's hashing thread, which is not scheduled as the others and this process: here, and in a
-// process that is nice itself.
+// TestPriority finds a hasher's hashing thread, scheduled differently from other threads and from this process, also in
+// a process with a niceness of its own.
 func TestPriority(t *testing.T) {
 	p, _ := newPool(t)
 	own, policy := scheduling(t, "/proc/self/stat")
@@ -81,7 +81,7 @@ func state(t *testing.T, pid int) string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[0]
 }
 
-// TestPause stops a hasher for longer than its deadline; it answers after it was continued.
+// TestPause stops a hasher for longer than its deadline; the hasher answers once continued.
 func TestPause(t *testing.T) {
 	p, _ := newPool(t)
 	right := hashOf(t, "right")

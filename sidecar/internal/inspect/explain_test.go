@@ -182,7 +182,7 @@ func TestKeyIsExplained(t *testing.T) {
 	}
 }
 
-// TestPageNamesHeadersNotSent: the page names the withheld headers, and the rule's field that allows them.
+// TestPageNamesHeadersNotSent: the page names withheld headers, and the rule's field for sending them.
 func TestPageNamesHeadersNotSent(t *testing.T) {
 	var page strings.Builder
 	names := originHeaders("x-a: 1\nalt-svc: clear\nclear-site-data: \"cache\"")

@@ -26,7 +26,7 @@ func newLog(client redis.UniversalClient, k contract.Keyspace, log io.Writer) *L
 	return New(client, k, metrics.New(), slog.New(slog.NewTextHandler(log, nil)))
 }
 
-// batch writes what l has.
+// batch writes the content of l.
 func batch(t *testing.T, l *Log) {
 	t.Helper()
 	if err := l.writeBatch(t.Context()); err != nil {
@@ -173,7 +173,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRetry: a batch that failed is written with the next one.
+// TestRetry: a failed batch is written with the next batch.
 func TestRetry(t *testing.T) {
 	client := redistest.StartServer(t).Client(t)
 	l := newLog(client, contract.Keyspace{}, io.Discard)
@@ -191,7 +191,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestFailingBatches: while Redis refuses, a full memory doesn't lead to one batch after the other.
+// TestFailingBatches: while Redis refuses, a full memory doesn't cause batch after batch.
 func TestFailingBatches(t *testing.T) {
 	client := redistest.StartServer(t).Client(t)
 	client.Set(t.Context(), contract.Keyspace{}.Keys(0).SeenKey(), "another type", 0)
@@ -210,7 +210,7 @@ func TestFailingBatches(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// One began early, perhaps another one by a signal from before, and the last one at the end.
+	// A batch began early, perhaps a second batch by an earlier signal, and a last batch at the end.
 	if n := count(t, l, failed); n > 3*maxSeen {
 		t.Errorf("%d devices failed, want three batches of %d at most", n, maxSeen)
 	}

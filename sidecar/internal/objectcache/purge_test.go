@@ -453,8 +453,8 @@ func TestPurgeDelaysNobody(t *testing.T) {
 	}
 }
 
-// TestReadDuringResync: an object that is fetched before all purges were read again is judged by those of before; when
-// the resync reads it, only by the new ones.
+// TestReadDuringResync: the known purges judge an object that is fetched before all purges were read again; when the
+// resync reads the object, only the new purges do.
 func TestReadDuringResync(t *testing.T) {
 	f := start(t, objectcache.Config{Shards: 1})
 	s, p := f.Shard(0), f.Purges(0)

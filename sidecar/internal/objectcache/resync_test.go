@@ -112,7 +112,7 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// TestReadBeforeRemoval reads an object whose next version is unreadable: the old one is not applied.
+// TestReadBeforeRemoval reads an object whose next version is unreadable: the old version is not applied.
 func TestReadBeforeRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, objectcache.Config{})
@@ -171,7 +171,7 @@ func TestSameVersionOfAnotherServer(t *testing.T) {
 	f.expect(t, "/a", 0)
 }
 
-// TestUnmet: Unmet returns this shard's keys that the resync has not applied, tombstones included.
+// TestUnmet: Unmet returns the shard's keys not yet applied by the resync, tombstones included.
 func TestUnmet(t *testing.T) {
 	f := start(t, objectcache.Config{Shards: 2})
 	shards := contract.Shards(2)

@@ -130,8 +130,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestClosedConnection has the edge close the connection instead of an answer, before or after it applied the batch:
-// the memory keeps its epoch, and what is in it.
+// TestClosedConnection makes the edge close the connection without an answer, before or after applying the batch: the
+// memory keeps its epoch and its content.
 func TestClosedConnection(t *testing.T) {
 	p := newProxy(t)
 	var close atomic.Int32 // 1: before applying, 2: after

@@ -83,7 +83,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestGolden pins the values that sidecars of different releases share. They come from Python's hmac.
+// TestGolden pins the values that sidecars of different releases share, computed by Python's hmac.
 func TestGolden(t *testing.T) {
 	name := secret.verdictName(&claim)
 	if got, want := hex.EncodeToString(name[:]), goldenName; got != want {

@@ -26,7 +26,7 @@ import (
 // The client would write a line to stderr for every failed connection.
 func init() { logging.Disable() }
 
-// sidecar is one sidecar's Verdicts, with its metrics and log.
+// sidecar is the Verdicts of a sidecar, with metrics and log.
 type sidecar struct {
 	*Verdicts
 	t   *testing.T

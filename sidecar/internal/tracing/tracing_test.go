@@ -74,7 +74,7 @@ func asked(t *testing.T, sampled bool) context.Context {
 	return trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(c))
 }
 
-// TestExport sends spans to a collector, while it fails, and when it works again.
+// TestExport sends spans to a failing collector, and to a working one.
 func TestExport(t *testing.T) {
 	c, m := newCollector(t), metrics.New()
 	var log logbuffer.Buffer
@@ -243,7 +243,7 @@ func recording(t *testing.T) (context.Context, *tracetest.SpanRecorder) {
 	return ctx, r
 }
 
-// TestRedis makes spans of commands, which contain no argument, also if Redis repeats one in its error.
+// TestRedis makes spans of commands without arguments, even if Redis repeats an argument in an error.
 func TestRedis(t *testing.T) {
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, DisableIdentity: true})
@@ -269,7 +269,7 @@ func TestRedis(t *testing.T) {
 			t.Errorf("a span contains an argument: %s", text)
 		}
 	}
-	// A pipeline has a connection of its own, which begins with HELLO.
+	// A pipeline has a connection of its own, whose first command is HELLO.
 	if want := []string{"redis SET ", "redis GET ", "redis HELLO ", "redis PIPELINE WRONGTYPE",
 		"redis NOSUCH ERR", "redis GET LOADING"}; !slices.Equal(got, want) {
 		t.Errorf("got the spans %q, want %q", got, want)
