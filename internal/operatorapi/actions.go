@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// LogLevel asks to log from a level on, until the sidecar ends.
+// LogLevel sets the lowest logged level, until the sidecar ends.
 type LogLevel struct {
 	Level slog.Level `json:"level"`
 }

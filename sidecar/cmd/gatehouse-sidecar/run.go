@@ -160,9 +160,9 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 		upgrader := upgrade.New(writer, &peppers[0], m, log)
 		upgrades, offer = upgrader, upgrader.Offer
 	}
-	var asked credential.Authority
+	var deviceAuthority credential.Authority
 	if c.Authority.URL != "" {
-		if asked, err = authority.New(c.Authority.Settings(), m, log); err != nil {
+		if deviceAuthority, err = authority.New(c.Authority.Settings(), m, log); err != nil {
 			return nil, err
 		}
 	}
@@ -172,7 +172,7 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
-		Seen: seen, Authority: asked, MaxAnswers: c.Memory.Verdicts,
+		Seen: seen, Authority: deviceAuthority, MaxAnswers: c.Memory.Verdicts,
 		Registered: func(ctx context.Context, id string) (bool, error) { return followers.Registered(ctx, id) },
 	}, memory, m, log)
 	followers = follow.NewGroup(keyspace, func(i int) follow.Config {

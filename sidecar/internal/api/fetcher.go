@@ -120,7 +120,7 @@ func (r *Redis) countFetch(ctx context.Context, f fetched, err error) (contract.
 	return f.object, f.found, err
 }
 
-// countAnswer counts an answer, and has the span of the call tell where it was found.
+// countAnswer counts an answer, and records in the span of the call where the object was found.
 func (r *Redis) countAnswer(ctx context.Context, result string) {
 	r.metrics.Fetches.WithLabelValues(result).Inc()
 	trace.SpanFromContext(ctx).SetAttributes(tracing.FoundIn.String(result))

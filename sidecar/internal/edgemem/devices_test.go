@@ -113,13 +113,13 @@ func TestCompleteComesBehindTheDevices(t *testing.T) {
 	if _, complete := memory.Status("x", "s"); complete {
 		t.Error("complete before the sidecar knows all devices")
 	}
-	told := 0
+	complete := 0
 	memory.AfterOp = func() {
 		state, _ := memory.LockedState()
 		if !state.DevicesComplete {
 			return
 		}
-		told++
+		complete++
 		for _, id := range ids {
 			if _, status := memory.LockedCredentialBy(&state, id, "s"); status != wire.New {
 				t.Fatalf("%s: got status %d when the state is complete, want %d", id, status, wire.New)
@@ -140,8 +140,8 @@ func TestCompleteComesBehindTheDevices(t *testing.T) {
 			t.Errorf("epoch of %s: not complete at its end", id)
 		}
 	}
-	if told < 3 {
-		t.Errorf("complete after %d operations, want at least one for each epoch", told)
+	if complete < 3 {
+		t.Errorf("complete after %d operations, want at least one for each epoch", complete)
 	}
 }
 

@@ -56,7 +56,7 @@ type model struct {
 	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
 	kept    [modelKeys]uint64 // version that the memory has until it changes; 0: none
 	device  [modelKeys]bool   // is listed
-	told    [modelKeys]bool   // listed, and the memory must have it when the list is complete
+	listed  [modelKeys]bool   // in the list, and the memory must have it when the list is complete
 	crowded bool              // a device was not listed
 	purging []*modelPurge     // that the memory may know
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
@@ -119,7 +119,7 @@ func (m *model) readDevices() {
 		if wrong == wire.Closed && right != wire.Found {
 			m.Fatalf("%q: closed, and the right secret's status is %d", m.key(i), right)
 		}
-		if state.DevicesComplete && m.told[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
+		if state.DevicesComplete && m.listed[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
 			m.Fatalf("%q: status %d although the state says that all devices are listed", m.key(i), wrong)
 		}
 	}
@@ -148,7 +148,7 @@ func (m *model) step() {
 	case 7:
 		if m.r.IntN(4) == 0 {
 			m.target.DropDevice(m.key(i))
-			m.device[i], m.told[i] = false, false
+			m.device[i], m.listed[i] = false, false
 		} else if m.target.PutDevice(m.key(i), m.r.IntN(2) == 0) != nil {
 			m.crowded = true
 		} else {
@@ -192,7 +192,7 @@ func (m *model) deliver() {
 	if !taken.Drained {
 		return
 	}
-	m.told = m.device
+	m.listed = m.device
 	for i := range modelKeys {
 		if m.kept[i] = m.want[i]; m.want[i] == 0 {
 			m.gone[i] = m.last[i]
@@ -294,7 +294,7 @@ func (m *model) finish() {
 func (m *model) reset() {
 	reset(m.target, m.memory)
 	m.kept = [modelKeys]uint64{}
-	m.told = m.device
+	m.listed = m.device
 }
 
 // reset does what the pusher does after a failure.

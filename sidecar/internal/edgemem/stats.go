@@ -24,7 +24,7 @@ type Stats struct {
 	Places            int    // in shared memory with a record of this epoch, slots included
 	Permissions       int    // names
 	InStepMS          int64  // in-step time in the state record, unix ms
-	DevicesOverflowed bool   // some devices have no place in the edge's list
+	DevicesOverflowed bool   // some devices are not in the edge's list
 }
 
 // Stats returns the current counts.

@@ -352,7 +352,7 @@ func explainMiss(status string) string {
 	return ": it can't be answered from a cache"
 }
 
-// describeObject returns an object in each place.
+// describeObject describes an object in Redis, the sidecar and the edge.
 func (i *Inspector) describeObject(ctx context.Context, key string) operatorapi.Object {
 	edge := i.Memory.DescribeObject(key)
 	o := operatorapi.Object{
@@ -392,7 +392,7 @@ func originHeaders(all contract.Headers) (names []string) {
 	return names
 }
 
-// describeDevice returns a device in each place.
+// describeDevice describes a device in Redis, the sidecar and the edge.
 func (i *Inspector) describeDevice(ctx context.Context, id string) operatorapi.Device {
 	known := i.Verifier.Describe(id)
 	d := operatorapi.Device{

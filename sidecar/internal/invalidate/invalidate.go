@@ -103,29 +103,29 @@ func (s *Server) handleInvalidate(w http.ResponseWriter, r *http.Request) (resul
 // parseRequest parses an invalidation, and returns the write and the rate limit of its kind.
 func (s *Server) parseRequest(body io.Reader) (write func(context.Context) (publish.Receipt, error),
 	limit *rate.Limiter, err error) {
-	var said struct {
+	var request struct {
 		Device *string `json:"device"`
 		Label  *string `json:"label"`
 		All    bool    `json:"all"`
 	}
 	malformed := errors.New(`want one of {"device": "ID"}, {"label": "NAME=VALUE"}, {"all": true}`)
-	if strictjson.Decode(body, &said) != nil {
+	if strictjson.Decode(body, &request) != nil {
 		return nil, nil, malformed
 	}
 	switch {
-	case said.Device != nil && said.Label == nil && !said.All:
+	case request.Device != nil && request.Label == nil && !request.All:
 		return func(ctx context.Context) (publish.Receipt, error) {
-			return s.writer.InvalidateDevice(ctx, *said.Device)
+			return s.writer.InvalidateDevice(ctx, *request.Device)
 		}, s.devices, nil
-	case said.Device == nil && said.Label != nil && !said.All:
-		name, value, ok := strings.Cut(*said.Label, "=")
+	case request.Device == nil && request.Label != nil && !request.All:
+		name, value, ok := strings.Cut(*request.Label, "=")
 		if !ok {
 			return nil, nil, malformed
 		}
 		return func(ctx context.Context) (publish.Receipt, error) {
 			return s.writer.InvalidateLabel(ctx, name, value)
 		}, s.groups, nil
-	case said.Device == nil && said.Label == nil && said.All:
+	case request.Device == nil && request.Label == nil && request.All:
 		return s.writer.InvalidateAll, s.groups, nil
 	}
 	return nil, nil, malformed

@@ -94,10 +94,10 @@ type Cache struct {
 	removals  [removalStripes]uint64            // number of versions that Remove forgot, by the hash of the key
 	lifetimes lifetimes
 	bytes     int64
-	counts    [locations]int // number of keys, by place; not maintained for nowhere
+	counts    [locations]int // number of keys, by location; not maintained for nowhere
 }
 
-// location is the place of a key's newest version.
+// location says which of cache and edge have a key's newest version.
 type location uint8
 
 const (
@@ -325,7 +325,7 @@ func (c *Cache) releaseObject(key string) {
 	c.setLocation(key, nowhere)
 }
 
-// setLocation records the place of a key's object.
+// setLocation records the location of a key's object.
 func (c *Cache) setLocation(key string, at location) {
 	k := c.newest[key]
 	if k.location == at {

@@ -310,7 +310,7 @@ func TestRival(t *testing.T) {
 // the epoch can be read.
 func TestTakesOverFromWhateverIsThere(t *testing.T) {
 	good := wire.AppendState(nil, &wire.State{Epoch: 7, Permissions: []string{"p"}})
-	for name, told := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord),
+	for name, state := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord),
 		"broken": good[:len(good)-1]} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -325,7 +325,7 @@ func TestTakesOverFromWhateverIsThere(t *testing.T) {
 					return false
 				}
 				w.WriteHeader(http.StatusConflict)
-				w.Write(told)
+				w.Write(state)
 				return true
 			}
 			s := start(t, p.socket)

@@ -75,7 +75,8 @@ func (s sealer) sealMatch(name [sha256.Size]byte, index int, until time.Time) []
 
 // sealAnswer returns the value for the named question that an authority answered.
 func (s sealer) sealAnswer(name [sha256.Size]byte, m *credential.Match) []byte {
-	rest := authorityAnswer{Permissions: m.Authority.Permissions, EndsMS: m.Authority.Ends.UnixMilli(), Labels: m.Authority.Labels}
+	rest := authorityAnswer{Permissions: m.Authority.Permissions, EndsMS: m.Authority.Ends.UnixMilli(),
+		Labels: m.Authority.Labels}
 	if !m.Authority.NotAfter.IsZero() {
 		rest.NotAfterMS = m.Authority.NotAfter.UnixMilli()
 	}
@@ -89,11 +90,11 @@ func (s sealer) sealValue(name [sha256.Size]byte, index int, until time.Time, re
 	return append(b, s.computeSeal(name, b)...)
 }
 
-func (s sealer) computeSeal(name [sha256.Size]byte, said []byte) []byte {
+func (s sealer) computeSeal(name [sha256.Size]byte, content []byte) []byte {
 	mac := hmac.New(sha256.New, s)
 	writePart(mac, valueDomain)
 	mac.Write(name[:])
-	mac.Write(said)
+	mac.Write(content)
 	return mac.Sum(nil)
 }
 

@@ -64,8 +64,8 @@ func (c *collector) has(text string) bool {
 	return slices.ContainsFunc(c.bodies, func(b []byte) bool { return bytes.Contains(b, []byte(text)) })
 }
 
-// asked returns a context in the trace of a client that asks for it.
-func asked(t *testing.T, sampled bool) context.Context {
+// clientTrace returns a context in the trace of a client, sampled or not.
+func clientTrace(t *testing.T, sampled bool) context.Context {
 	t.Helper()
 	c := trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, Remote: true}
 	if sampled {
@@ -85,7 +85,7 @@ func TestExport(t *testing.T) {
 	}
 	defer stop()
 	span := func(name string) {
-		_, s := tracer.Start(asked(t, true), name)
+		_, s := tracer.Start(clientTrace(t, true), name)
 		s.End()
 	}
 	count := func(result string) float64 { return metricstest.Value(t, m, "gatehouse_spans_total", "result", result) }
@@ -128,7 +128,7 @@ func TestOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	ctx, span := tracer.Start(asked(t, true), "verify")
+	ctx, span := tracer.Start(clientTrace(t, true), "verify")
 	if span.IsRecording() {
 		t.Error("a span is recorded")
 	}
@@ -155,8 +155,8 @@ func TestClientsCantTraceEverything(t *testing.T) {
 		ctx         context.Context
 		least, most int
 	}{
-		{"clients that ask", 0, asked(t, true), 100, 1000}, // 100 at once, and as many a second
-		{"clients that ask for none", 1, asked(t, false), 0, 0},
+		{"clients that ask", 0, clientTrace(t, true), 100, 1000}, // 100 at once, and as many a second
+		{"clients that ask for none", 1, clientTrace(t, false), 0, 0},
 		{"ratio 0", 0, t.Context(), 0, 0},
 		{"ratio 1 percent", .01, t.Context(), 20, 400},
 		{"ratio 1", 1, t.Context(), 100, 1000},
@@ -209,7 +209,7 @@ func TestSilentCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	const spans = 20_000
-	ctx, parent := tracer.Start(asked(t, true), "verify")
+	ctx, parent := tracer.Start(clientTrace(t, true), "verify")
 	late := await.Late(t)
 	begin, slowest := time.Now(), time.Duration(0)
 	for range spans {
