@@ -1,4 +1,4 @@
-// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. Nothing depends on it.
+// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. No other feature depends on the list.
 package presence
 
 import (

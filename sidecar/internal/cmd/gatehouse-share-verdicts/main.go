@@ -1,11 +1,11 @@
-// Command gatehouse-share-verdicts writes to Redis that secrets of devices are right, as a sidecar does that has run
-// bcrypt and was given the fleet's secret (--verdict.secret-file). The load test runs it, which can't run bcrypt for a
-// million devices:
+// Command gatehouse-share-verdicts writes to Redis that secrets of devices are right, like a sidecar after bcrypt with
+// the fleet's secret (--verdict.secret-file). The load test runs the command, because bcrypt for a million devices would
+// take too long:
 //
 //	gatehouse-share-verdicts REDIS_URL SECRET_FILE HASH <DEVICES
 //
 // Each line of the standard input is a device and its secret, separated by a space. HASH is the only hash of the first
-// version of each device's record. The verdicts hold for a day, or for the sidecars' --verdict.pin-ttl if that is less.
+// version of each device's record. The verdicts hold for a day, or for the sidecars' --verdict.pin-ttl if less.
 package main
 
 import (
