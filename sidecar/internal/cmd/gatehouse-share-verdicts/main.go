@@ -1,6 +1,6 @@
 // Command gatehouse-share-verdicts writes to Redis that secrets of devices are right, like a sidecar after bcrypt with
-// the fleet's secret (--verdict.secret-file). The load test runs the command, because bcrypt for a million devices would
-// take too long:
+// the fleet's secret (--verdict.secret-file). The load test runs the command, because bcrypt for a million devices
+// would take too long:
 //
 //	gatehouse-share-verdicts REDIS_URL SECRET_FILE HASH <DEVICES
 //
