@@ -1,5 +1,5 @@
-// Package admin serves metrics, health, readiness, profiles and the operator's page. It must not be reachable for
-// others.
+// Package admin serves metrics, health, readiness, profiles and the operator's page. The address must be reachable only
+// for operators.
 package admin
 
 import (
@@ -28,16 +28,16 @@ const (
 	blockRate = 10 * time.Microsecond
 )
 
-// Check is one condition of readiness: nil, or why not.
+// Check is a condition of readiness.
 type Check struct {
-	// Name begins the line that says why not.
+	// Name begins the line with the reason.
 	Name string
 	// Ready is called at each request.
 	Ready func() error
 }
 
-// Reasons returns a line for each check that fails.
-func Reasons(checks []Check) (reasons []string) {
+// FailedReasons returns a line for each failing check.
+func FailedReasons(checks []Check) (reasons []string) {
 	for _, check := range checks {
 		if err := check.Ready(); err != nil {
 			reasons = append(reasons, check.Name+": "+err.Error())
@@ -48,16 +48,17 @@ func Reasons(checks []Check) (reasons []string) {
 
 // Server serves the admin address.
 type Server struct {
-	address  string
-	listener net.Listener // nil before Listen
-	registry *prometheus.Registry
-	checks   []Check
-	operator http.Handler
-	log      *slog.Logger
-	blocking sync.Mutex // held while a block profile is taken
+	address   string
+	listener  net.Listener // nil before Listen
+	registry  *prometheus.Registry
+	checks    []Check
+	operator  http.Handler
+	log       *slog.Logger
+	profileMu sync.Mutex // held while a block profile is taken
 }
 
-// New is a Server for address, host:port. operator serves all other paths; nil: neither them nor profiles are served.
+// New returns a Server for address, host:port. operator serves all other paths; if nil, the Server serves only metrics
+// and health.
 func New(address string, registry *prometheus.Registry, checks []Check, operator http.Handler,
 	log *slog.Logger) *Server {
 	return &Server{address: address, registry: registry, checks: checks, operator: operator, log: log}
@@ -69,24 +70,24 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics",
 		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /readyz", s.handleReady)
 	if s.operator == nil {
 		return mux
 	}
 	operators := http.NewServeMux()
 	operators.HandleFunc("GET /debug/pprof/", pprof.Index)
-	operators.HandleFunc("GET /debug/pprof/block", s.block)
+	operators.HandleFunc("GET /debug/pprof/block", s.handleBlockProfile)
 	// Without pprof.Cmdline: flags may have a password.
 	operators.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	operators.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	operators.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	operators.Handle("/", s.operator)
-	mux.Handle("/", local(operators))
+	mux.Handle("/", requireLocalHost(operators))
 	return sameOrigin(mux)
 }
 
-// sameOrigin refuses what a browser asks for on behalf of another site's page, also by GET: a profile or a page that
-// stays open has a cost. A link to the operator's page works.
+// sameOrigin refuses requests that a browser makes for another site's page, also by GET: a profile or a page that stays
+// open has a cost. A link to the operator's page works.
 func sameOrigin(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,9 +102,9 @@ func sameOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// local refuses requests for other names than an address or localhost: a page that a browser loaded elsewhere could
-// otherwise read the answers by a name that resolves to this address (DNS rebinding).
-func local(next http.Handler) http.Handler {
+// requireLocalHost refuses requests unless the host is an address or localhost. Otherwise a page that a browser loaded
+// elsewhere could read the answers by a name that resolves to the admin address (DNS rebinding).
+func requireLocalHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
 		if name, _, err := net.SplitHostPort(host); err == nil {
@@ -117,20 +118,19 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// block answers with where goroutines were blocked in the seconds asked for (?seconds=).
-// Only then is it recorded, and one such profile at a time: recording costs every
-// verification.
-func (s *Server) block(w http.ResponseWriter, r *http.Request) {
-	s.blocking.Lock()
-	defer s.blocking.Unlock()
+// handleBlockProfile answers with the places at which goroutines were blocked in the requested seconds (?seconds=).
+// Blocking is recorded only during a request, and for one profile at a time: recording costs every verification.
+func (s *Server) handleBlockProfile(w http.ResponseWriter, r *http.Request) {
+	s.profileMu.Lock()
+	defer s.profileMu.Unlock()
 	runtime.SetBlockProfileRate(int(blockRate.Nanoseconds()))
 	defer runtime.SetBlockProfileRate(0)
 	pprof.Handler("block").ServeHTTP(w, r)
 }
 
-// ready answers 200, or 503 with a line for each reason why not.
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	reasons := Reasons(s.checks)
+// handleReady answers 200, or 503 with a line for each reason why not.
+func (s *Server) handleReady(w http.ResponseWriter, _ *http.Request) {
+	reasons := FailedReasons(s.checks)
 	if len(reasons) == 0 {
 		fmt.Fprintln(w, "ok")
 		return
@@ -150,7 +150,7 @@ func (s *Server) Listen() (err error) {
 	return nil
 }
 
-// Run serves what Listen opened until ctx ends.
+// Run serves the address of Listen until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler:           s.Handler(),
@@ -163,7 +163,7 @@ func (s *Server) Run(ctx context.Context) error {
 	spared := httpserver.KeepAccepting(s.listener, s.log)
 	defer spared.Close()
 	serve := func() error { return server.Serve(spared) }
-	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil { // a profile may take longer
+	if err := httpserver.ServeUntil(ctx, server, serve, drainTimeout, nil); err != nil { // a profile may take longer
 		return fmt.Errorf("admin: serve %s: %w", s.address, err)
 	}
 	return nil

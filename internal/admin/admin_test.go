@@ -154,7 +154,7 @@ func TestListenSaysWhichAddress(t *testing.T) {
 	}
 }
 
-// TestBlockProfile takes a profile while a goroutine of this test is blocked now and then.
+// TestBlockProfile takes a profile while a goroutine of the test is blocked repeatedly.
 func TestBlockProfile(t *testing.T) {
 	server := httptest.NewServer(admin.New("", registry(), nil, http.NotFoundHandler(),
 		slog.New(slog.DiscardHandler)).Handler())

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// errorWriter is the output of an ErrorLog. Its Write is safe for concurrent use.
+// errorWriter is the output of an ErrorLog. Write is safe for concurrent use.
 type errorWriter struct {
 	log  *slog.Logger
 	seen rate.Sometimes // limits warnings
 }
 
-// ErrorLog returns what a server logs its errors to. An operator must act on a panic, and if no connection can be
-// accepted; all else is what clients do, such as bad requests and failed handshakes of TLS, and is for debugging.
+// ErrorLog returns the error log of a server. An operator must act on a panic, and if no connection can be accepted.
+// All other errors are caused by clients, such as bad requests and failed TLS handshakes, and are for debugging.
 func ErrorLog(to *slog.Logger) *log.Logger {
 	return log.New(&errorWriter{log: to, seen: rate.Sometimes{First: 1, Interval: warnEvery}}, "", 0)
 }

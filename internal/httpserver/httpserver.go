@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Serve runs serve, which is Serve or ServeTLS of server, until ctx ends. Then it waits for running requests, for drain
-// at most; aborted, unless it is nil, learns why they had to be aborted. Serve returns the error of a server that ended
-// by itself.
-func Serve(ctx context.Context, server *http.Server, serve func() error, drain time.Duration,
+// ServeUntil runs serve, which is Serve or ServeTLS of server, until ctx ends. Then ServeUntil waits for running
+// requests, for drain at most; if requests have to be aborted, aborted gets the reason, unless nil. ServeUntil returns
+// the error of a server that ended by itself.
+func ServeUntil(ctx context.Context, server *http.Server, serve func() error, drain time.Duration,
 	aborted func(error)) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -20,8 +20,8 @@ const (
 	spareEvery = 20 * time.Millisecond
 )
 
-// spareListener accepts connections also when the process has no file descriptor left: it holds some, and gives one up
-// for each connection.
+// spareListener accepts connections also when the process has no file descriptor left: the listener holds spare
+// descriptors, and closes one for each connection.
 type spareListener struct {
 	net.Listener
 	log  *slog.Logger
@@ -32,11 +32,11 @@ type spareListener struct {
 	closed bool
 }
 
-// KeepAccepting returns a listener for the requests that must be answered when the process has no file descriptor left.
-// Its Close also closes l.
+// KeepAccepting returns a listener for requests that must be answered even when the process has no file descriptor
+// left. Close of that listener also closes l.
 func KeepAccepting(l net.Listener, log *slog.Logger) net.Listener {
 	s := &spareListener{Listener: l, log: log, seen: rate.Sometimes{First: 1, Interval: warnEvery}}
-	s.refill()
+	s.refillSpares()
 	return s
 }
 
@@ -45,7 +45,7 @@ func (l *spareListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err == nil {
-			return &sparingConn{Conn: conn, refill: l.refill}, nil
+			return &sparingConn{Conn: conn, refillSpares: l.refillSpares}, nil
 		}
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 			return nil, err
@@ -54,17 +54,17 @@ func (l *spareListener) Accept() (net.Conn, error) {
 			l.log.Warn("no file descriptor is left: no connection can be made or accepted; raise the limit (LimitNOFILE=, "+
 				"ulimit -n), and look for who has so many connections", "error", err)
 		})
-		l.refill()
-		// A free descriptor is anybody's: it is given up only when a connection waits.
-		if l.waiting() && l.giveUp() {
+		l.refillSpares()
+		// Any goroutine can take a free descriptor, so a spare is closed only when a connection waits.
+		if l.hasWaiting() && l.closeSpare() {
 			continue
 		}
 		time.Sleep(spareEvery)
 	}
 }
 
-// waiting reports whether a connection waits to be accepted. It says so, too, if that can't be known.
-func (l *spareListener) waiting() (yes bool) {
+// hasWaiting reports whether a connection waits to be accepted, true if unknown.
+func (l *spareListener) hasWaiting() (yes bool) {
 	files, ok := l.Listener.(syscall.Conn)
 	if !ok {
 		return true
@@ -81,8 +81,8 @@ func (l *spareListener) waiting() (yes bool) {
 	return yes
 }
 
-// giveUp closes a spare descriptor; false: none is left.
-func (l *spareListener) giveUp() bool {
+// closeSpare closes a spare descriptor; false: none is left.
+func (l *spareListener) closeSpare() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := len(l.spares) - 1
@@ -94,8 +94,8 @@ func (l *spareListener) giveUp() bool {
 	return true
 }
 
-// refill opens as many spare descriptors as are missing, as far as it can.
-func (l *spareListener) refill() {
+// refillSpares opens the missing spare descriptors, as far as possible.
+func (l *spareListener) refillSpares() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && len(l.spares) < spareFiles {
@@ -120,15 +120,15 @@ func (l *spareListener) Close() error {
 	return err
 }
 
-// sparingConn is a connection whose end may leave a descriptor for a spare one.
+// sparingConn is a connection that refills the spare descriptors when closed.
 type sparingConn struct {
 	net.Conn
-	refill func()
+	refillSpares func()
 }
 
 // Close closes the connection.
 func (c *sparingConn) Close() error {
 	err := c.Conn.Close()
-	c.refill()
+	c.refillSpares()
 	return err
 }

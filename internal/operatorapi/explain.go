@@ -13,19 +13,20 @@ type Question struct {
 	// the device are described, and there may be no URL.
 	Rules  json.RawMessage `json:"rules,omitempty"`
 	Method string          `json:"method"`
-	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it. It may be the key
-	// of an object for a device, a host or in a language.
+	// URL is absolute, or a path with query, as the edge sees the target after the proxy's normalization. URL may be
+	// the key of an object for a device, a host or in a language.
 	URL     string      `json:"url"`
 	Headers [][2]string `json:"headers,omitempty"`
-	// Device asks for the answer to this device with its right secret; credentials and tokens in Headers don't count then.
+	// Device asks for the answer to this device with its right secret; credentials and tokens in Headers are then
+	// ignored.
 	Device string `json:"device,omitempty"`
 }
 
-// Explanation tells what happens with a request, and why.
+// Explanation says how the edge answers a request, and why.
 type Explanation struct {
 	Warning string `json:"warning,omitempty"` // why the rest may not hold
-	// VirtualHost is the name of the virtual host whose rules judge the request, and Domain the domain that its host
-	// matches; "": none.
+	// VirtualHost is the name of the virtual host whose rules judge the request, and Domain the matching domain; "":
+	// none.
 	VirtualHost string `json:"virtual_host,omitempty"`
 	Domain      string `json:"domain,omitempty"`
 	Rule        *Rule  `json:"rule,omitempty"` // nil: no rule governs the request
@@ -48,11 +49,11 @@ type Rule struct {
 	Trial       bool     `json:"trial"` // of its auth: it isn't enforced
 	Cache       bool     `json:"cache"`
 	Session     bool     `json:"session"` // it issues tokens
-	// OriginHeaders: it sends headers that act on the whole origin.
+	// OriginHeaders: the rule sends headers that act on the whole origin.
 	OriginHeaders bool `json:"origin_headers"`
 }
 
-// Answer is what the edge does with a request.
+// Answer is the edge's answer to a request.
 type Answer struct {
 	// Action is reply, pass (upstream), verify, fetch or exchange (ask the sidecar); of a key serve or never.
 	Action      string `json:"action"`
@@ -64,13 +65,13 @@ type Answer struct {
 	Enforced *Answer `json:"enforced,omitempty"`
 }
 
-// Object is an object in each place where it may be.
+// Object is an object in Redis, the sidecar and the edge.
 type Object struct {
 	Redis   Version         `json:"redis"`
 	Sidecar ObjectAtSidecar `json:"sidecar"`
 	Edge    ObjectAtEdge    `json:"edge"`
-	// NotSent are the names of its headers that answers lack, because they act on the whole origin and the rule has no
-	// cache.origin_headers.
+	// NotSent are the names of the object's headers that answers lack, because such headers act on the whole origin and
+	// the rule has no cache.origin_headers.
 	NotSent []string `json:"not_sent,omitempty"`
 }
 
@@ -86,7 +87,7 @@ type Version struct {
 	Error       string `json:"error,omitempty"` // why it can't be read
 }
 
-// Device is a device in each place where it may be.
+// Device is a device in Redis, the sidecar and the edge.
 type Device struct {
 	ID          string          `json:"id"`
 	Redis       Version         `json:"redis"`
@@ -94,22 +95,22 @@ type Device struct {
 	Permissions []string        `json:"permissions"`
 	Edge        DeviceAtEdge    `json:"edge"`
 	LastSeen    *time.Time      `json:"last_seen,omitempty"` // by any sidecar, if Redis has it and permits to read it
-	// Failed are the wrong secrets that sidecars verified since yesterday, if Redis has them and permits to read them.
+	// Failed are the wrong secrets that sidecars verified since yesterday, if Redis stores them and permits the read.
 	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
 	Held   []Hold                   `json:"held,omitempty"` // where it is held back; without a device: new devices are
 }
 
-// ObjectAtSidecar is what the sidecar knows about a key.
+// ObjectAtSidecar is the sidecar's knowledge about a key.
 type ObjectAtSidecar struct {
 	Version     uint64 `json:"version"` // 0: none is known
 	PublishedMS int64  `json:"published_ms"`
 	// Place is "held", "left_out" (no room in the budget), "deleted", "purged", "expired" or "unknown".
 	Place string `json:"place"`
-	// Stale: it was purged softly.
+	// Stale: the object was purged softly.
 	Stale bool `json:"stale,omitempty"`
 }
 
-// ObjectAtEdge is what the edge has at a key, or will have.
+// ObjectAtEdge is the object that the edge has at a key, or will have.
 type ObjectAtEdge struct {
 	Version     uint64 `json:"version"` // 0: no object
 	PublishedMS int64  `json:"published_ms"`
@@ -117,17 +118,18 @@ type ObjectAtEdge struct {
 	Pending bool `json:"pending"`
 }
 
-// DeviceAtSidecar is what the sidecar knows about a device. It has nothing of its secrets.
+// DeviceAtSidecar is the sidecar's knowledge about a device, without secrets.
 type DeviceAtSidecar struct {
 	// Refusal is why the device can't authenticate, as in gatehouse_verifications_total; "": it can.
 	Refusal string    `json:"refusal,omitempty"`
-	Version uint64    `json:"version"` // of its record; 0: none is known
+	Version uint64    `json:"version"` // of the record; 0: no record is known
 	Expires time.Time `json:"not_after,omitzero"`
 	// Refused is the last refusal under this record, nil for none. The edge refuses some by itself.
 	Refused *Refused `json:"last_refused,omitempty"`
-	// OldUntil is when the secrets before the last rotation end; zero: the device has one secret, or none of them ends.
+	// OldUntil is when the secrets before the last rotation end; zero: the device has only one secret, or no secret
+	// ends.
 	OldUntil time.Time `json:"old_until,omitzero"`
-	// Pinned: a secret was confirmed by bcrypt lately, and needs no bcrypt until then.
+	// Pinned: bcrypt confirmed a secret lately, and the secret needs no bcrypt until this time.
 	Pinned time.Time `json:"pinned_until,omitzero"`
 	// Sources is the number of addresses, at most 4, at which the limits don't apply to the device.
 	Sources int `json:"known_addresses"`

@@ -1,5 +1,5 @@
-// Package operatorapi has what the sidecar's server for operators takes and answers, in JSON, as the sidecar and
-// gatehousectl share it.
+// Package operatorapi has the types, in JSON, of the sidecar's API for operators, which the sidecar and gatehousectl
+// share.
 package operatorapi
 
 import "time"
@@ -15,7 +15,7 @@ type Status struct {
 	Objects ObjectStatus `json:"objects"`
 	Devices DeviceStatus `json:"devices"`
 	Bcrypt  BcryptStatus `json:"bcrypt"`
-	// InStep: Redis is followed, and the edge has what it had a moment ago.
+	// InStep: Redis is followed, and the edge has Redis' content of a moment ago.
 	InStep bool `json:"in_step"`
 	// Resyncing is true while everything is read and pushed again because an operator asked for it.
 	Resyncing bool               `json:"resyncing"`
@@ -43,7 +43,8 @@ type EdgeStatus struct {
 	Epoch     string  `json:"epoch"` // of the acknowledged state; "": none yet
 	Layout    int     `json:"layout"`
 	InStepAge float64 `json:"in_step_age_s"` // of what was pushed
-	// InStepSince is since when that was less than 3 s, to 5 s; absent: it isn't, or not yet for 5 s.
+	// InStepSince is the time since which InStepAge was less than 3 s, to 5 s; absent: InStepAge is more, or was less
+	// for under 5 s.
 	InStepSince     time.Time `json:"in_step_since,omitzero"`
 	AcknowledgedAge float64   `json:"acknowledged_age_s"`
 	Waiting         int       `json:"waiting_buckets"` // changed, not pushed yet
@@ -77,7 +78,7 @@ type BcryptStatus struct {
 	Workers int     `json:"workers"`
 }
 
-// Top has what is used and refused most, in the last minutes.
+// Top lists the most used and most refused names of the last minutes.
 type Top struct {
 	Objects []Count `json:"objects"` // keys, by hits that the edge reported: a sample
 	Refused []Count `json:"refused"` // networks, by refused verifications; the edge refuses more without a call
@@ -86,7 +87,7 @@ type Top struct {
 	Rates map[string]float64 `json:"rates"`
 }
 
-// Count is a name and how often it came.
+// Count is a name and its frequency.
 type Count struct {
 	Name  string  `json:"name"`
 	Count float64 `json:"count"`

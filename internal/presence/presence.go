@@ -1,4 +1,5 @@
-// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. Nothing depends on it.
+// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. No other feature depends on the
+// list.
 package presence
 
 import (
@@ -18,17 +19,17 @@ import (
 )
 
 const (
-	// every is the interval at which a sidecar writes its entry, Gone the age at which the sidecar counts as gone.
-	every = 5 * time.Second
-	// Gone is the age of an entry whose sidecar has gone.
-	Gone = 3 * every
-	// forgetAfter is the age at which the others remove an entry, cleanEvery how often they look.
+	// writeEvery is the interval at which a sidecar writes its entry.
+	writeEvery = 5 * time.Second
+	// Gone is the age of an entry whose sidecar counts as gone.
+	Gone = 3 * writeEvery
+	// forgetAfter is the age at which other sidecars remove an entry; cleanEvery is the interval of the removals.
 	forgetAfter = time.Hour
 	cleanEvery  = 10 * time.Minute
 	callTimeout = 2 * time.Second
 )
 
-// Edge is the entry of one sidecar.
+// Edge is the entry of a sidecar.
 type Edge struct {
 	ID      string    `json:"id"` // of the host and the push socket
 	Host    string    `json:"host"`
@@ -73,8 +74,8 @@ type Presence struct {
 	log      *slog.Logger
 }
 
-// New returns a Presence; now returns the entry, without ID, Host and Seen. socket is the edge's push socket: it tells
-// the sidecars of one host apart.
+// New returns a Presence; now returns the entry, without ID, Host and Seen. socket is the edge's push socket, which
+// distinguishes the sidecars of a host.
 func New(client redis.UniversalClient, k contract.Keyspace, socket string, now func() Edge,
 	log *slog.Logger) *Presence {
 	host, err := os.Hostname()
@@ -86,21 +87,21 @@ func New(client redis.UniversalClient, k contract.Keyspace, socket string, now f
 	return &Presence{client, k, now, fmt.Sprintf("%016x", h.Sum64()), host, log}
 }
 
-// Run writes the entry until ctx ends, and then removes it.
+// Run writes the entry until ctx ends, and then removes the entry.
 func (p *Presence) Run(ctx context.Context) error {
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(writeEvery)
 	defer tick.Stop()
 	var cleaned time.Time
-	said := false // that Redis refuses
+	logged := false // the refusal by Redis
 	for {
-		err := p.write(ctx)
+		err := p.writeEntry(ctx)
 		if err == nil && time.Since(cleaned) > cleanEvery {
 			cleaned = time.Now()
-			err = p.clean(ctx)
+			err = p.removeOldEntries(ctx)
 		}
-		if refused := redis.IsPermissionError(err); refused && !said {
+		if refused := redis.IsPermissionError(err); refused && !logged {
 			p.log.Info("redis does not permit to list this sidecar: gatehousectl edges does not show it", "error", err)
-			said = true
+			logged = true
 		} else if err != nil {
 			p.log.Debug("sidecar is not listed", "error", err)
 		}
@@ -115,7 +116,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	}
 }
 
-func (p *Presence) write(ctx context.Context) error {
+func (p *Presence) writeEntry(ctx context.Context) error {
 	e := p.now()
 	e.ID, e.Host, e.Seen = p.id, p.host, time.Now().UTC()
 	text, err := json.Marshal(e)
@@ -127,8 +128,8 @@ func (p *Presence) write(ctx context.Context) error {
 	return p.client.HSet(ctx, p.keyspace.EdgesKey(), p.id, text).Err()
 }
 
-// clean removes entries that nobody has written for an hour.
-func (p *Presence) clean(ctx context.Context) error {
+// removeOldEntries removes entries that no sidecar has written for an hour.
+func (p *Presence) removeOldEntries(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	edges, err := List(ctx, p.client, p.keyspace)

@@ -33,7 +33,8 @@ func TestPresence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Neither may hide the others, or stay: one is unreadable, one of a wrong clock has the id of another one.
+	// Neither may hide other entries, or stay: the first is unreadable, the second has a time in the future and the id
+	// of a third.
 	server.HSet("{gatehouse:0}:edges", "unreadable", "{", "future", string(future))
 	if edges, err := presence.List(t.Context(), client, contract.Keyspace{}); err != nil || len(edges) != 4 {
 		t.Fatalf("got %+v, %v, want 4", edges, err)

@@ -15,14 +15,14 @@ import (
 	"github.com/gatehouse/gatehouse/internal/version"
 )
 
-// Load reads the flags in args, the environment, and the file that they name, into c. The error has the problems of the
-// file only: the values are not validated yet, so that all problems can be listed together. The configuration is nil if
-// the flags can't be parsed.
+// Load reads the flags in args, the environment, and the file named by them, into c. The error has only the problems of
+// the file: values are validated later, so that all problems can be listed together. The configuration is nil if the
+// flags can't be parsed.
 func Load[T any, C interface {
 	*T
-	program() *Program
+	programFlags() *Program
 }](c C, about About, args []string) (C, error) {
-	k, err := about.parser(c)
+	k, err := about.newParser(c)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func Load[T any, C interface {
 	if err != nil {
 		return nil, fmt.Errorf("%w; --help lists the flags", err)
 	}
-	p := c.program()
+	p := c.programFlags()
 	if p.File == "" || p.Help || p.Version {
 		return c, nil
 	}
@@ -39,10 +39,10 @@ func Load[T any, C interface {
 	if err != nil {
 		return c, fmt.Errorf("--config: %w", err)
 	}
-	return c, merge(p.File, flags, source)
+	return c, mergeFile(p.File, flags, source)
 }
 
-// Program has the flags of every program, which are no settings.
+// Program has the flags of every program; they are no settings.
 type Program struct {
 	File    string `name:"config" placeholder:"FILE" env:"GATEHOUSE_CONFIG" help:"YAML file with these settings."`
 	Check   bool   `name:"check-config" help:"Check the configuration and exit: 0 if it is good, 2 if not."`
@@ -50,15 +50,15 @@ type Program struct {
 	Help    bool   `short:"h" help:"Print this and exit."`
 }
 
-func (p *Program) program() *Program { return p }
+func (p *Program) programFlags() *Program { return p }
 
-// joinNegative converts "--flag", "-1" to "--flag=-1", because the parser would take it for two flags, and report only
-// that.
+// joinNegative converts "--flag", "-1" to "--flag=-1", because the parser would take "-1" for a flag and report only an
+// unknown flag.
 func joinNegative(args []string) []string {
 	var joined []string
 	for _, arg := range args {
 		last := len(joined) - 1
-		if negative(arg) && last >= 0 && strings.HasPrefix(joined[last], "--") && !strings.Contains(joined[last], "=") {
+		if isNegative(arg) && last >= 0 && strings.HasPrefix(joined[last], "--") && !strings.Contains(joined[last], "=") {
 			joined[last] += "=" + arg
 			continue
 		}
@@ -67,13 +67,13 @@ func joinNegative(args []string) []string {
 	return joined
 }
 
-func negative(arg string) bool {
+func isNegative(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && '0' <= arg[1] && arg[1] <= '9'
 }
 
-// Usage writes the list of the flags of c.
-func (a About) Usage(w io.Writer, c any) error {
-	k, err := a.parser(c)
+// PrintUsage writes the list of the flags of c.
+func (a About) PrintUsage(w io.Writer, c any) error {
+	k, err := a.newParser(c)
 	if err != nil {
 		return err
 	}
@@ -85,15 +85,15 @@ func (a About) Usage(w io.Writer, c any) error {
 	return ctx.PrintUsage(false)
 }
 
-// About is a program's name, and what it does.
+// About is a program's name and description.
 type About struct{ Name, Does string }
 
-func (a About) parser(c any) (*kong.Kong, error) {
+func (a About) newParser(c any) (*kong.Kong, error) {
 	return kong.New(c, kong.Name(a.Name), kong.Description(a.Does), kong.NoDefaultHelp())
 }
 
-// merge applies the values of the file that neither a flag nor the environment sets.
-func merge(name string, flags *kong.Context, source []byte) error {
+// mergeFile applies the file's values of settings that neither a flag nor the environment sets.
+func mergeFile(name string, flags *kong.Context, source []byte) error {
 	settings, errs := parseYAML(name, source)
 	given := make(map[*kong.Flag]bool)
 	for _, path := range flags.Path {
@@ -113,7 +113,7 @@ func merge(name string, flags *kong.Context, source []byte) error {
 			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting", name, s.line, s.path))
 			continue
 		}
-		// The value is checked even if it is overridden.
+		// The value is checked even if overridden.
 		value := reflect.New(flag.Target.Type()).Elem()
 		scan := kong.Scan().PushTyped(s.value, kong.FlagValueToken)
 		if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan}, value); err != nil {
@@ -143,17 +143,17 @@ const (
 	ExitUsage
 )
 
-// Ends reports whether a program ends before it runs, with which exit code: it was asked for its usage or version only,
-// or to check its configuration, or has problems. Ends prints the answer. c is nil if the flags can't be parsed.
-func Ends[T any, C interface {
+// ExitEarly reports whether a program ends before running, and the exit code: on --help, --version and --check-config,
+// or if the configuration has problems. ExitEarly prints the answer. c is nil if the flags can't be parsed.
+func ExitEarly[T any, C interface {
 	*T
-	program() *Program
+	programFlags() *Program
 }](
 	name string, c C, usage func(io.Writer) error, problems func() []error, stdout, stderr io.Writer,
 ) (code int, ends bool) {
 	var p Program
 	if c != nil {
-		p = *c.program()
+		p = *c.programFlags()
 	}
 	switch {
 	case p.Help:
@@ -180,18 +180,18 @@ func Ends[T any, C interface {
 	return ExitOK, false
 }
 
-// Problems returns the errors of Load, if any, and all errors of the values.
-func Problems[T any, C interface {
+// FindProblems returns the errors of Load, if any, and all errors of the values.
+func FindProblems[T any, C interface {
 	*T
 	CheckValues() error
 }](loading error, c C) []error {
 	if c == nil {
-		return unjoin(loading)
+		return splitErrors(loading)
 	}
-	return append(unjoin(loading), unjoin(c.CheckValues())...)
+	return append(splitErrors(loading), splitErrors(c.CheckValues())...)
 }
 
-func unjoin(err error) []error {
+func splitErrors(err error) []error {
 	if err == nil {
 		return nil
 	}

@@ -23,8 +23,8 @@ func (l *Log) Check() (errs []error) {
 	return errs
 }
 
-// Logger returns a logger to w as configured.
-func (l *Log) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
+// NewLogger returns a logger to w as configured.
+func (l *Log) NewLogger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.UnmarshalText([]byte(l.Level)) // Check has checked it
 	options := &slog.HandlerOptions{Level: level}

@@ -36,14 +36,14 @@ func (r *RedisServer) Settings(client string) redisurl.Settings {
 	}
 }
 
-// Keyspace returns what client, which was made by the settings, follows.
+// Keyspace returns the keyspace that client follows; client was made from the settings.
 func (r *RedisServer) Keyspace(client redis.UniversalClient) contract.Keyspace {
 	return contract.Keyspace{
 		Namespace: r.Namespace, Database: redisurl.Database(client), Shards: contract.Shards(r.Shards),
 	}
 }
 
-// Check returns all errors; they contain no part of the URL.
+// Check returns all errors, without any part of the URL.
 func (r *RedisServer) Check() (errs []error) {
 	for _, err := range r.Settings("").Check() {
 		errs = append(errs, fmt.Errorf("redis.%s: %w", err.Setting, err))

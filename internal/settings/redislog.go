@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LogRedis puts what the process's Redis clients say into its log. Errors come back from calls anyway.
+// LogRedis writes messages of the process's Redis clients to log. Errors come back from calls anyway.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLogger{log}) }
 
 type redisLogger struct{ log *slog.Logger }

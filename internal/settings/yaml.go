@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// setting is one value of the file: a.b in line 3.
+// setting is a value of the file: a.b in line 3.
 type setting struct {
 	path  string
 	value string
@@ -28,40 +28,40 @@ func parseYAML(name string, source []byte) (settings []setting, errs []error) {
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		errs = append(errs, fmt.Errorf("%s: more than one YAML document", name))
 	}
-	w := walk{name: name, lines: make(map[string]int), errs: errs}
-	w.node("", document.Content[0])
+	w := yamlReader{name: name, lines: make(map[string]int), errs: errs}
+	w.readNode("", document.Content[0])
 	return w.settings, w.errs
 }
 
-type walk struct {
+type yamlReader struct {
 	name     string
 	lines    map[string]int // of the paths seen
 	settings []setting
 	errs     []error
 }
 
-func (w *walk) node(path string, n *yaml.Node) {
+func (w *yamlReader) readNode(path string, n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		w.refuse(n, "%s: write the value out: aliases are not read", path)
+		w.addError(n, "%s: write the value out: aliases are not read", path)
 	case n.Kind == yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			w.entry(path, n.Content[i], n.Content[i+1])
+			w.readEntry(path, n.Content[i], n.Content[i+1])
 		}
 	case path == "":
-		w.refuse(n, "want a mapping of settings")
+		w.addError(n, "want a mapping of settings")
 	case n.Kind != yaml.ScalarNode:
-		w.refuse(n, "%s: want one value, not a list", path)
+		w.addError(n, "%s: want one value, not a list", path)
 	case n.Tag == "!!null":
-		w.refuse(n, "%s: no value", path)
+		w.addError(n, "%s: no value", path)
 	default:
 		w.settings = append(w.settings, setting{path, n.Value, n.Line})
 	}
 }
 
-func (w *walk) entry(path string, key, value *yaml.Node) {
+func (w *yamlReader) readEntry(path string, key, value *yaml.Node) {
 	if key.Kind != yaml.ScalarNode || key.Value == "" {
-		w.refuse(key, "want the name of a setting")
+		w.addError(key, "want the name of a setting")
 		return
 	}
 	if path != "" {
@@ -69,13 +69,13 @@ func (w *walk) entry(path string, key, value *yaml.Node) {
 	}
 	path += key.Value
 	if line, found := w.lines[path]; found {
-		w.refuse(key, "%s: set in line %d already", path, line)
+		w.addError(key, "%s: set in line %d already", path, line)
 		return
 	}
 	w.lines[path] = key.Line
-	w.node(path, value)
+	w.readNode(path, value)
 }
 
-func (w *walk) refuse(n *yaml.Node, format string, args ...any) {
+func (w *yamlReader) addError(n *yaml.Node, format string, args ...any) {
 	w.errs = append(w.errs, fmt.Errorf("%s:%d: %s", w.name, n.Line, fmt.Sprintf(format, args...)))
 }

@@ -1,4 +1,4 @@
-// Package strictjson reads JSON in which nothing is ignored, and nothing replaced.
+// Package strictjson reads JSON without ignoring or replacing anything.
 package strictjson
 
 import (
@@ -18,8 +18,8 @@ import (
 // ErrText: a string isn't Unicode text; encoding/json would replace what isn't by U+FFFD.
 var ErrText = errors.New(`not Unicode text: a byte that isn't UTF-8, or half of a surrogate pair, such as \ud800`)
 
-// Decode reads into v the JSON value that r has, and nothing else. An error are names that v lacks, or has in another
-// case, and those that come twice: encoding/json ignores the case, and takes the last one, where others take the first.
+// Decode reads exactly one JSON value from r into v. Names that v lacks, names in another case, and duplicate names are
+// errors: encoding/json ignores the case, and takes the last duplicate, where other readers take the first.
 func Decode(r io.Reader, v any) error {
 	text, err := io.ReadAll(r)
 	if err != nil {
@@ -33,14 +33,15 @@ func Decode(r io.Reader, v any) error {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one JSON value")
 	}
-	if !utf8.Valid(text) || !paired(text) {
+	if !utf8.Valid(text) || !hasPairedSurrogates(text) {
 		return ErrText
 	}
-	return exact(json.NewDecoder(bytes.NewReader(text)), reflect.TypeOf(v))
+	return checkNames(json.NewDecoder(bytes.NewReader(text)), reflect.TypeOf(v))
 }
 
-// exact reads a value, which encoding/json has decoded to a value of type t; nil if its type doesn't tell names.
-func exact(d *json.Decoder, t reflect.Type) error {
+// checkNames reads a value that encoding/json has decoded to a value of type t; t is nil if the type doesn't define
+// names.
+func checkNames(d *json.Decoder, t reflect.Type) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -48,7 +49,7 @@ func exact(d *json.Decoder, t reflect.Type) error {
 	switch token {
 	case json.Delim('['):
 		for err == nil && d.More() {
-			err = exact(d, element(t, reflect.Slice))
+			err = checkNames(d, elementType(t, reflect.Slice))
 		}
 	case json.Delim('{'):
 		seen := map[string]bool{}
@@ -57,7 +58,7 @@ func exact(d *json.Decoder, t reflect.Type) error {
 			if wrong != nil {
 				return wrong
 			}
-			name, of := key.(string), element(t, reflect.Map) // all keys are strings
+			name, of := key.(string), elementType(t, reflect.Map) // all keys are strings
 			if t != nil && t.Kind() == reflect.Struct {
 				field, found := fieldOf(t, name)
 				if !found {
@@ -69,7 +70,7 @@ func exact(d *json.Decoder, t reflect.Type) error {
 				return fmt.Errorf("%q comes twice", name)
 			}
 			seen[name] = true
-			err = exact(d, of)
+			err = checkNames(d, of)
 		}
 	default:
 		return err
@@ -80,15 +81,15 @@ func exact(d *json.Decoder, t reflect.Type) error {
 	return err
 }
 
-// element returns the type of a collection's values, nil if t isn't of this kind.
-func element(t reflect.Type, kind reflect.Kind) reflect.Type {
+// elementType returns the type of a collection's values, nil if t isn't of this kind.
+func elementType(t reflect.Type, kind reflect.Kind) reflect.Type {
 	if t == nil || t.Kind() != kind {
 		return nil
 	}
 	return t.Elem()
 }
 
-// fieldOf returns the field of a struct that JSON calls name.
+// fieldOf returns the field of a struct with this name in JSON.
 func fieldOf(t reflect.Type, name string) (reflect.StructField, bool) {
 	for _, field := range reflect.VisibleFields(t) {
 		if tag, _, _ := strings.Cut(field.Tag.Get("json"), ","); cmp.Or(tag, field.Name) == name {
@@ -98,20 +99,20 @@ func fieldOf(t reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// paired reports whether each surrogate in JSON, where a backslash is only in strings, is half of a pair.
-func paired(text []byte) bool {
+// hasPairedSurrogates reports whether each surrogate in JSON, where a backslash is only in strings, is half of a pair.
+func hasPairedSurrogates(text []byte) bool {
 	for {
 		start := bytes.IndexByte(text, '\\')
 		if start < 0 {
 			return true
 		}
 		text = text[start:]
-		r, size := escaped(text), 6
+		r, size := decodeEscape(text), 6
 		switch {
 		case r < 0:
 			size = 2
 		case utf16.IsSurrogate(r):
-			if size = 12; utf16.DecodeRune(r, escaped(text[6:])) == utf8.RuneError {
+			if size = 12; utf16.DecodeRune(r, decodeEscape(text[6:])) == utf8.RuneError {
 				return false
 			}
 		}
@@ -119,8 +120,8 @@ func paired(text []byte) bool {
 	}
 }
 
-// escaped returns the code unit of the escape \uXXXX that text begins with, -1 if it doesn't.
-func escaped(text []byte) rune {
+// decodeEscape returns the code unit of the escape \uXXXX at the beginning of text, -1 if text begins differently.
+func decodeEscape(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return -1
 	}

@@ -6,15 +6,15 @@ import "runtime/debug"
 // release and checkout are set by the linker: by a release, and by make build to what git describes.
 var release, checkout string
 
-// Name returns the release; of a build without one, its commit, with -dirty if files had changed since.
+// Name returns the release; of a build without a release, the commit, with -dirty if files had changed since.
 func Name() string {
 	info, _ := debug.ReadBuildInfo()
-	return choose(release, checkout, info)
+	return chooseName(release, checkout, info)
 }
 
-// choose returns the first name that is known. Go records no commit in a checkout that it can't read by git, or with
-// -buildvcs=false; of a program that go install has downloaded it knows the module's version.
-func choose(release, checkout string, info *debug.BuildInfo) string {
+// chooseName returns the first known name. Go records no commit in a checkout that git can't read, or with
+// -buildvcs=false; of a program that go install has downloaded, Go knows the module's version.
+func chooseName(release, checkout string, info *debug.BuildInfo) string {
 	settings := map[string]string{}
 	module := ""
 	if info != nil {

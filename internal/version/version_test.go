@@ -24,7 +24,7 @@ func TestChoose(t *testing.T) {
 		{"no git", "", "", built("(devel)"), "unknown"},
 		{"no information", "", "", nil, "unknown"},
 	} {
-		if got := choose(tt.release, tt.checkout, tt.info); got != tt.want {
+		if got := chooseName(tt.release, tt.checkout, tt.info); got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}

@@ -37,16 +37,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var teams *publisher.Teams
 	var log *slog.Logger
 	problems := func() []error {
-		found := settings.Problems(err, c)
+		found := settings.FindProblems(err, c)
 		if len(found) == 0 {
-			log, _ = c.Log.Logger(stderr)
+			log, _ = c.Log.NewLogger(stderr)
 			if teams, err = publisher.ReadTeams(c.Teams.File, m, log); err != nil {
 				found = append(found, fmt.Errorf("teams.file: %w", err))
 			}
 		}
 		return found
 	}
-	if code, ends := settings.Ends(name, c, config.Usage, problems, stdout, stderr); ends {
+	if code, ends := settings.ExitEarly(name, c, config.Usage, problems, stdout, stderr); ends {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)

@@ -46,7 +46,7 @@ var about = settings.About{Name: "gatehouse-publisher",
 func Load(args []string) (*Config, error) { return settings.Load(new(Config), about, args) }
 
 // Usage writes the list of flags.
-func Usage(w io.Writer) error { return about.Usage(w, new(Config)) }
+func Usage(w io.Writer) error { return about.PrintUsage(w, new(Config)) }
 
 // CheckValues returns all errors of the values, joined.
 func (c *Config) CheckValues() error {

@@ -338,7 +338,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 		serve = func() error { return server.ServeTLS(listener, "", "") }
 	}
 	s.log.Info("listening for writers", "address", listener.Addr().String())
-	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil {
+	if err := httpserver.ServeUntil(ctx, server, serve, drainTimeout, nil); err != nil {
 		return fmt.Errorf("serve writers: %w", err)
 	}
 	return nil

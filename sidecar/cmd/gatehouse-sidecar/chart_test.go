@@ -47,7 +47,7 @@ func TestChartSettings(t *testing.T) {
 		}
 	}
 	var help bytes.Buffer
-	if err := config.Usage(&help); err != nil {
+	if err := config.PrintUsage(&help); err != nil {
 		t.Fatal(err)
 	}
 	for _, flag := range regexp.MustCompile(`--([a-z]+\.[a-z-]+)\b`).FindAllStringSubmatch(help.String(), -1) {

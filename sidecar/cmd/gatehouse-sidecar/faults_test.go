@@ -42,7 +42,7 @@ func (x *scene) do(t *testing.T, args ...any) {
 	}
 }
 
-// limitUser makes the sidecar a user of Redis that may do everything but these.
+// limitUser makes the sidecar a user of Redis with all permissions except rules.
 func limitUser(rules ...any) func(*testing.T, *scene) {
 	return func(t *testing.T, x *scene) {
 		user := append([]any{"ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all"}, rules...)
@@ -55,7 +55,8 @@ func configure(args ...any) func(*testing.T, *scene) {
 	return func(t *testing.T, x *scene) { x.do(t, append([]any{"CONFIG", "SET"}, args...)...) }
 }
 
-// fault is what goes wrong before the sidecar starts, or once it is in step, and the words that operators must read.
+// fault is a fault before the start of the sidecar, or once the sidecar is in step, and the words that operators must
+// read.
 type fault struct {
 	name   string
 	inject func(*testing.T, *scene)
@@ -165,7 +166,7 @@ func faults() []fault {
 	return all
 }
 
-// start runs a sidecar in a process of its own, as another user than root, and returns its admin address.
+// start runs a sidecar in a separate process, as a user other than root, and returns the admin address.
 func (x *scene) start(t *testing.T) (admin string, log *logbuffer.Buffer) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sidecar-")

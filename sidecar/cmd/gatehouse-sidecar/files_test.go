@@ -16,8 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// TestNoFileDescriptorLeft: a sidecar whose callers hold all of its file descriptors warns of it, and still answers
-// probes, each on a connection of its own. When they have gone it answers calls again.
+// TestNoFileDescriptorLeft: a sidecar whose callers hold all its file descriptors logs a warning, and still answers
+// probes, each on a new connection. Once the callers have gone, the sidecar answers calls again.
 func TestNoFileDescriptorLeft(t *testing.T) {
 	t.Parallel()
 	const limit = 64

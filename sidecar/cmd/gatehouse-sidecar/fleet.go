@@ -11,11 +11,11 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// joinFleet is who the sidecar shares verdicts with, nil for nobody; leave ends it. It has
-// connections of its own: its calls end soon, and don't take those of the followers.
+// joinFleet returns the sidecars with which this sidecar shares verdicts, nil without a fleet; leave closes the
+// connections. The fleet has connections of its own: its calls end soon, and must not take the followers' connections.
 func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others credential.Fleet,
 	leave func(), err error) {
-	secret, err := c.Verdict.Secret()
+	secret, err := c.Verdict.ReadSecret()
 	if err != nil {
 		return nil, nil, fmt.Errorf("verdict.secret_file: %w", err)
 	}
@@ -27,7 +27,7 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
 	m.ObserveRedis(client)
-	client.AddHook(tracing.Redis())
+	client.AddHook(tracing.RedisHook())
 	log.Info("sharing verdicts with sidecars that have the same secret")
 	return sharedverdict.New(secret, client, c.Redis.Keyspace(client), m, log), func() { client.Close() }, nil
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// The chart's limit of memory, and the part of it that the sidecar may use.
+// The chart's limit of memory, and the sidecar's part of the limit.
 const (
 	memoryLimit = 1 << 30
 	mostMemory  = memoryLimit * 8 / 10
@@ -229,8 +229,9 @@ func allEncodings(body string) map[string]string {
 	return fields
 }
 
-// TestFootprint starts the program with the worst that Redis may have, and changes it: the program stays within four
-// fifths of the chart's limit. After the changes its heap is about that of a program that has just started.
+// TestFootprint starts the program with the worst content that Redis may have, and changes the content: the program
+// stays within four fifths of the chart's limit. After the changes the heap is about as large as in a freshly started
+// program.
 func TestFootprint(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long form; the packages that hold memory test that they give it back")

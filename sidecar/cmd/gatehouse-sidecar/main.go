@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	if hasher.Asked(os.Args) {
+	if hasher.IsHasher(os.Args) {
 		os.Exit(hasher.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))

@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// garbage is how much of the heap may be garbage, about, where it is large: what objects take stays for long, and
-// as much again for garbage, as Go has it, would be most of the sidecar's memory.
+// garbage is the approximate bound of garbage in a large heap. Objects stay for long, and with Go's default as much
+// again for garbage, garbage would be most of the sidecar's memory.
 const garbage = 24 << 20
 
-// collector is the component that tells Go how much garbage to let there be. GOGC in the environment counts more.
-type collector struct{}
+// garbageTuner is the component that sets how much garbage Go's runtime allows. GOGC in the environment takes
+// precedence.
+type garbageTuner struct{}
 
-// Run does so until ctx ends.
-func (collector) Run(ctx context.Context) error {
+// Run adjusts the garbage collector until ctx ends.
+func (garbageTuner) Run(ctx context.Context) error {
 	if os.Getenv("GOGC") != "" {
 		<-ctx.Done()
 		return nil
@@ -39,7 +40,7 @@ func (collector) Run(ctx context.Context) error {
 	}
 }
 
-// gcPercent is the percentage of the live heap, bytes, that may be garbage: less the larger it is.
+// gcPercent returns the percentage of the live heap, bytes, that may be garbage: the larger the heap, the less.
 func gcPercent(live uint64) int {
 	const least, most = 12, 100
 	return min(max(int(100*garbage/max(live, 1)), least), most)

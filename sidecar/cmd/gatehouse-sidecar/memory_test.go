@@ -24,7 +24,7 @@ func TestCollector(t *testing.T) {
 	defer debug.SetGCPercent(before)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- collector{}.Run(ctx) }()
+	go func() { done <- garbageTuner{}.Run(ctx) }()
 	live, percent := make([][]byte, 0, 200), []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	for end := time.Now().Add(30 * time.Second); ; {
 		if len(live) < cap(live) {

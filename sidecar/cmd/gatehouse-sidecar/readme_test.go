@@ -19,7 +19,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// TestReadme compares what docs/settings.md and docs/monitoring.md list with what there is.
+// TestReadme compares the lists in docs/settings.md and docs/monitoring.md with the program's settings and metrics.
 func TestReadme(t *testing.T) {
 	text := ""
 	for _, page := range []string{"settings", "monitoring"} {
@@ -46,7 +46,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// listed is what the pattern's group matches.
+// listed returns the matches of the pattern's group.
 func listed(text, pattern string) []string {
 	var names []string
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -55,7 +55,7 @@ func listed(text, pattern string) []string {
 	return names
 }
 
-// listedMetrics is each name with its labels.
+// listedMetrics returns the metrics' names with their labels.
 func listedMetrics(text string) []string {
 	var names []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `(gatehouse_\\w+)` \\| ([^|]*) \\|").
@@ -164,7 +164,7 @@ func logged(call *ast.CallExpr) (names []string) {
 func flags(t *testing.T) []string {
 	t.Helper()
 	var usage bytes.Buffer
-	if err := config.Usage(&usage); err != nil {
+	if err := config.PrintUsage(&usage); err != nil {
 		t.Fatal(err)
 	}
 	return listed(usage.String(), `--([a-z-]+\.[a-z-]+)\b`)

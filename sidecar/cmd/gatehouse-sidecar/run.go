@@ -41,12 +41,12 @@ import (
 // drainTimeout bounds how long the sidecar takes to stop.
 const drainTimeout = 10 * time.Second
 
-// component is a part of the sidecar that runs until its context ends.
+// component is a part of the sidecar that runs until ctx ends.
 type component interface {
 	Run(ctx context.Context) error
 }
 
-// listener is a component that accepts connections. Run serves what Listen has opened.
+// listener is a component that accepts connections. Run serves the connections of Listen.
 type listener interface {
 	Listen() error
 }
@@ -54,20 +54,20 @@ type listener interface {
 // run is the program, with everything of the process given.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := config.Load(args)
-	problems := func() []error { return settings.Problems(err, c) }
-	if code, ends := settings.Ends("gatehouse-sidecar", c, config.Usage, problems, stdout, stderr); ends {
+	problems := func() []error { return settings.FindProblems(err, c) }
+	if code, ends := settings.ExitEarly("gatehouse-sidecar", c, config.PrintUsage, problems, stdout, stderr); ends {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	log, level := c.Log.Logger(stderr)
+	log, level := c.Log.NewLogger(stderr)
 	started := []any{"version", version.Name()}
 	if c.Redis.Namespace != "" {
 		started = append(started, "namespace", c.Redis.Namespace)
 	}
 	log.Info("gatehouse sidecar starts", started...)
-	if err := serve(ctx, c, log, level); err != nil {
+	if err := runComponents(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
 		return settings.ExitRuntime
 	}
@@ -75,15 +75,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return settings.ExitOK
 }
 
-// serve runs all components until ctx ends or one of them fails.
-func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
+// runComponents runs all components until ctx ends or a component fails.
+func runComponents(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
 	settings.LogRedis(log)
 	client, err := c.Redis.Settings("gatehouse-sidecar").Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
 	defer client.Close()
-	client.AddHook(tracing.Redis())
+	client.AddHook(tracing.RedisHook())
 	m := metrics.New()
 	m.Registry.MustRegister(admin.BuildInfo(version.Name()))
 	m.ObserveRedis(client)
@@ -104,11 +104,11 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 	}
 	hashers := hasher.New(program, m, log)
 	defer hashers.Close()
-	components, err := assemble(c, client, others, hashers, m, tracer, log, level)
+	components, err := newComponents(c, client, others, hashers, m, tracer, log, level)
 	if err != nil {
 		return err
 	}
-	// All sockets are open before any of them is served: a probe's answer means that each call is accepted.
+	// All sockets are open before the first is served: a probe's answer means that each call is accepted.
 	for _, part := range components {
 		if part, ok := part.(listener); ok {
 			if err := part.Listen(); err != nil {
@@ -135,8 +135,8 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 	}
 }
 
-// assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool,
+// newComponents makes the components and connects them.
+func newComponents(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool,
 	m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
 	keyspace := c.Redis.Keyspace(client)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts,
@@ -149,7 +149,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	seen := lastseen.New(client, keyspace, m, log)
 	addresses := familiar.Open(c.API.Socket+".known", log)
-	peppers, err := c.Credential.Peppers()
+	peppers, err := c.Credential.ReadPeppers()
 	if err != nil {
 		return nil, fmt.Errorf("credential.pepper_file: %w", err)
 	}
@@ -160,9 +160,9 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		upgrader := upgrade.New(writer, &peppers[0], m, log)
 		upgrades, offer = upgrader, upgrader.Offer
 	}
-	var asked credential.Authority
+	var deviceAuthority credential.Authority
 	if c.Authority.URL != "" {
-		if asked, err = authority.New(c.Authority.Settings(), m, log); err != nil {
+		if deviceAuthority, err = authority.New(c.Authority.Settings(), m, log); err != nil {
 			return nil, err
 		}
 	}
@@ -172,14 +172,14 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Peppers: peppers, Upgrade: offer, Shards: keyspace.Shards, Fleet: others, Known: addresses,
-		Seen: seen, Authority: asked, MaxAnswers: c.Memory.Verdicts,
+		Seen: seen, Authority: deviceAuthority, MaxAnswers: c.Memory.Verdicts,
 		Registered: func(ctx context.Context, id string) (bool, error) { return followers.Registered(ctx, id) },
 	}, memory, m, log)
 	followers = follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
 			Objects: objects.Shard(i), Credentials: verifier.Shard(i), Purges: objects.Purges(i),
 			AcceptLossAfter: c.Redis.AcceptLossAfter,
-			Tracer:          tracer, Trace: memory.Trace,
+			Tracer:          tracer, Trace: memory.TraceChanges,
 		}
 	}, memory, client, m, log)
 	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
@@ -196,7 +196,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
 	inspector := inspect.New(inspect.Parts{
 		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string {
-			return admin.Reasons(checks)
+			return admin.FailedReasons(checks)
 		},
 		Failure: followers.Failure, Degraded: followers.Degraded,
 		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Keyspace: keyspace,
@@ -205,15 +205,15 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	listed := presence.New(client, keyspace, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	components := []component{
-		memory, objects, followers, pusher, collector{}, addresses, inspector, resync, listed, seen,
-		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, tokens, m, tracer, log),
+		memory, objects, followers, pusher, garbageTuner{}, addresses, inspector, resync, listed, seen,
+		api.New(c.API.Socket, inspector.WatchVerifier(), fetcher, inspector, memory, tokens, m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}
 	if upgrades != nil {
 		components = append(components, upgrades)
 	}
 	if c.Authority.InvalidateAddress != "" {
-		token, err := c.Authority.InvalidateToken()
+		token, err := c.Authority.ReadInvalidateToken()
 		if err != nil {
 			return nil, fmt.Errorf("authority.invalidate_token_file: %w", err)
 		}

@@ -27,9 +27,9 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
-// TestMain makes the test's own program what the sidecar's is: one that can be a hasher.
+// TestMain makes the test program able to be a hasher, as the sidecar's program is.
 func TestMain(m *testing.M) {
-	if hasher.Asked(os.Args) {
+	if hasher.IsHasher(os.Args) {
 		os.Exit(hasher.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	if os.Getenv(asSidecar) != "" {
@@ -266,7 +266,7 @@ func TestWholeProgram(t *testing.T) {
 	}
 }
 
-// TestRedisThatIsNotThere is reported at once, in one line, which names the address.
+// TestRedisThatIsNotThere is reported at once, in a single line with the address.
 func TestRedisThatIsNotThere(t *testing.T) {
 	for _, url := range []string{"redis://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/master",
 		"redis+cluster://127.0.0.1:1"} {

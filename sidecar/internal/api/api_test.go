@@ -47,7 +47,7 @@ func (v verdicts) Verify(_ context.Context, id, secret, source string) credentia
 	return r
 }
 
-// known is an edge that knows the permissions in its bits.
+// known is an edge that knows the names of its bits.
 type known uint64
 
 func (k known) Epoch() uint64 { return 77 }
@@ -73,7 +73,7 @@ func (k known) AwaitObject(context.Context, string) error { return nil }
 
 func (k known) AwaitTakeover(context.Context) error { return nil }
 
-func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
+func (k known) AwaitPermissions(ctx context.Context, bits uint64) (uint64, error) {
 	if bits&^uint64(k) != 0 {
 		<-ctx.Done()
 		return 77, ctx.Err()
@@ -104,10 +104,10 @@ type applied struct {
 
 func (a *applied) get(int) (contract.Link, error) { return a.Link, a.err }
 
-// used collects what was used.
+// used collects the used keys.
 type used chan []string
 
-func (u used) Used(keys []string) { u <- keys }
+func (u used) RecordUses(keys []string) { u <- keys }
 
 func start(t *testing.T, v api.Verifier) fixture {
 	t.Helper()
@@ -279,7 +279,7 @@ func TestFetch(t *testing.T) {
 		t.Errorf("redis was asked %v times for what it does not have, want 1", count("absent"))
 	}
 
-	// Without an object in a language, there may be one without.
+	// Without an object in a language, there may be an object without a language.
 	put("/l")
 	put("/l#de")
 	for key, want := range map[string][2]uint64{"/l#de": {1, 0}, "/l#en": {0, 1}, "/absent#en": {0, 0}} {
@@ -319,7 +319,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// overtaken is a cache that changes between a read of Redis and its application.
+// overtaken is a cache that changes between a read of Redis and ApplyRead.
 type overtaken struct {
 	*objectcache.Cache
 	during func()
@@ -353,8 +353,8 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	return fetcher.Fetch(t.Context(), "/a")
 }
 
-// TestFetchFromServerThatIsBehind: a server that lacks writes which were applied before may have an old record, or
-// none, and one with other writes a record that is lost.
+// TestFetchFromServerThatIsBehind: a server that lacks applied writes may have an old record, or no record, and a
+// server with different writes may have a lost record.
 func TestFetchFromServerThatIsBehind(t *testing.T) {
 	f := start(t, verdicts{})
 	putText(t, &f, "/a")
@@ -386,8 +386,8 @@ func TestFetchFromEmptyRedis(t *testing.T) {
 	}
 }
 
-// TestFetchBesideAChange: the server changes between the questions before and after the one for the record. It loses
-// everything, or it gets a write that was applied before: it may have answered without it.
+// TestFetchBesideAChange: the server changes between the proofs before and after the read of the record. The server
+// loses everything, or gets an already applied write: the answer may have come without the write.
 func TestFetchBesideAChange(t *testing.T) {
 	for name, tt := range map[string]struct {
 		applied uint64
@@ -440,8 +440,8 @@ func (h halfway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// TestFetchIsOvertaken: what a fetch has read is outdated when it is applied, and the cache doesn't have the object:
-// Redis still has one.
+// TestFetchIsOvertaken: a fetched version is outdated when applied, and the cache doesn't have the object: Redis still
+// has a version.
 func TestFetchIsOvertaken(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
@@ -478,7 +478,7 @@ func TestFetchIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestFetchIsOvertakenAgain: a removal overtakes each read, so it is unknown whether there is an object. Removals of
+// TestFetchIsOvertakenAgain: a removal overtakes each read, so the existence of the object is unknown. Removals of
 // other keys overtake nothing.
 func TestFetchIsOvertakenAgain(t *testing.T) {
 	f := start(t, verdicts{})

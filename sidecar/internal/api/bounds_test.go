@@ -15,8 +15,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
-// TestFetchWithoutBounds fetches a record that somebody wrote by hand, which is far too large: it is not read. Without
-// permission to ask for its size it is read, and refused.
+// TestFetchWithoutBounds fetches a far too large record, written by hand: the record is not read. Without permission to
+// ask for the size, the record is read, and refused.
 func TestFetchWithoutBounds(t *testing.T) {
 	const size = 15 << 20
 	client := redistest.StartServer(t).Client(t)

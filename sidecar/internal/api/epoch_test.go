@@ -92,8 +92,8 @@ func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
 	}
 }
 
-// TestFetchIsNotAheadOfTheEdge fetches an object of which the edge still has an older version, whether there is a newer
-// one or none any more. Otherwise the next answer could be the older one.
+// TestFetchIsNotAheadOfTheEdge fetches an object of which the edge still has an older version, while Redis has a newer
+// version or none. Otherwise the next answer could be the older version.
 func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	// absentFor is how long an absent key is cached before Redis is asked again.
-	absentFor = time.Second
+	// absentTTL is how long an absent key is cached before Redis is asked again.
+	absentTTL = time.Second
 	// maxAbsent bounds the cached absent keys.
 	maxAbsent = 10000
-	// fetchTimeout bounds a call to Redis, which continues when its caller has gone.
+	// fetchTimeout bounds a call to Redis, which continues without its caller.
 	fetchTimeout = 5 * time.Second
 	// maxReads is the maximum number of concurrent calls to a server.
 	maxReads = 8
 )
 
-// Cache has the objects, and receives fetched ones.
+// Cache has the objects, and receives fetched objects.
 type Cache interface {
 	Get(key string) (contract.Object, bool)
 	ReadMark(key string) uint64
 	ApplyRead(o *contract.Object, mark uint64) objectcache.Result
 }
 
-// Redis is a [Fetcher] that reads the cache, and then Redis.
+// Redis is a [Fetcher] that reads the cache first, and then Redis.
 type Redis struct {
 	cache    Cache
 	client   redis.UniversalClient
@@ -53,14 +53,14 @@ type Redis struct {
 	reads    []chan struct{} // by server: one element per running call
 }
 
-// NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
-// client's connections to a server, because the followers need some. applied returns the last write that the follower
-// of a shard has applied, or why its records can't be read.
+// NewRedis returns a Redis that reads through client, which must not read from replicas. Reads use at most half of the
+// client's connections to a server, because the followers need connections. applied returns the last write that the
+// follower of a shard has applied, or why the shard's records can't be read.
 func NewRedis(m Cache, client redis.UniversalClient, connections int, k contract.Keyspace,
 	applied func(shard int) (contract.Link, error), mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
-		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
+		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentTTL),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory of absent keys: %w", err)
@@ -88,27 +88,27 @@ type fetched struct {
 // Fetch returns the object at key.
 func (r *Redis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
 	if o, found := r.cache.Get(key); found {
-		r.answered(ctx, "cache")
+		r.countAnswer(ctx, "cache")
 		return o, true, nil
 	}
 	if _, found := r.absent.GetIfPresent(key); found {
-		r.answered(ctx, "remembered_absent")
+		r.countAnswer(ctx, "remembered_absent")
 		return contract.Object{}, false, nil
 	}
-	flight := r.flights.DoChan(key, func() (any, error) { return r.read(ctx, key) })
+	flight := r.flights.DoChan(key, func() (any, error) { return r.readRecord(ctx, key) })
 	select {
 	case done := <-flight:
 		f, _ := done.Val.(fetched)
 		if done.Shared {
 			trace.SpanFromContext(ctx).SetAttributes(tracing.Coalesced.Bool(true))
 		}
-		return r.count(ctx, f, done.Err)
+		return r.countFetch(ctx, f, done.Err)
 	case <-ctx.Done():
-		return r.count(ctx, fetched{}, ctx.Err())
+		return r.countFetch(ctx, fetched{}, ctx.Err())
 	}
 }
 
-func (r *Redis) count(ctx context.Context, f fetched, err error) (contract.Object, bool, error) {
+func (r *Redis) countFetch(ctx context.Context, f fetched, err error) (contract.Object, bool, error) {
 	result := "redis"
 	switch {
 	case err != nil:
@@ -116,20 +116,21 @@ func (r *Redis) count(ctx context.Context, f fetched, err error) (contract.Objec
 	case !f.found:
 		result = "absent"
 	}
-	r.answered(ctx, result)
+	r.countAnswer(ctx, result)
 	return f.object, f.found, err
 }
 
-// answered counts an answer, and has the span of the call tell where it was found.
-func (r *Redis) answered(ctx context.Context, result string) {
+// countAnswer counts an answer, and records in the span of the call where the object was found.
+func (r *Redis) countAnswer(ctx context.Context, result string) {
 	r.metrics.Fetches.WithLabelValues(result).Inc()
 	trace.SpanFromContext(ctx).SetAttributes(tracing.FoundIn.String(result))
 }
 
-// read reads the record from Redis and applies it to the cache by version. If an event brought a newer version
-// meanwhile, or a full resync has begun, it returns the cache's object. If the cache has none, the object may still
-// exist, so read asks Redis once more. It continues if ctx ends: other calls may wait for it.
-func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
+// readRecord reads the record from Redis and applies it to the cache by version. If an event brought a newer version
+// meanwhile, or a full resync has begun, readRecord returns the cache's object. If the cache has no object, the record
+// may still exist, so readRecord asks Redis once more. readRecord continues after the end of ctx, because other calls
+// may wait for the result.
+func (r *Redis) readRecord(ctx context.Context, key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	reads := r.reads[r.keyspace.Of(key)%len(r.reads)]
@@ -142,19 +143,19 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	var result objectcache.Result
 	for range 2 {
 		mark := r.cache.ReadMark(key)
-		fields, err := r.record(ctx, key)
+		fields, err := r.readFields(ctx, key)
 		if contract.ReasonOf(err) != "" {
-			return r.gone(key), r.corrupt(key, err)
+			return r.rememberAbsent(key), r.countCorrupt(key, err)
 		}
 		if err != nil {
 			return fetched{}, fmt.Errorf("read %q: %w", key, err)
 		}
 		if len(fields) == 0 {
-			return r.gone(key), nil
+			return r.rememberAbsent(key), nil
 		}
 		o, err := contract.ParseObject(fields)
 		if err != nil {
-			return r.gone(key), r.corrupt(key, err)
+			return r.rememberAbsent(key), r.countCorrupt(key, err)
 		}
 		o.Key = key
 		result = r.cache.ApplyRead(&o, mark)
@@ -169,23 +170,23 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 			return fetched{o, true}, nil
 		}
 		if result != objectcache.NotNewer && result != objectcache.Overtaken || o.Deleted {
-			return r.gone(key), nil
+			return r.rememberAbsent(key), nil
 		}
 	}
 	if result == objectcache.Overtaken {
 		return fetched{}, fmt.Errorf("read %q: overtaken twice by removals or newer reads", key)
 	}
-	return r.gone(key), nil
+	return r.rememberAbsent(key), nil
 }
 
-// record reads the fields of an object, none if there is no record. It asks for the record's size first: a record
-// without bounds, which somebody wrote by hand, could exhaust the memory.
-func (r *Redis) record(ctx context.Context, key string) (fields map[string]string, err error) {
+// readFields reads the fields of an object, none if there is no record. It asks for the record's size first: a huge
+// record, written by hand, could exhaust the memory.
+func (r *Redis) readFields(ctx context.Context, key string) (fields map[string]string, err error) {
 	record := r.keyspace.KeysOf(key).ObjectKey(key)
 	if !r.noMemory.Load() {
 		var size *redis.IntCmd
 		ask := func(p redis.Pipeliner) { size = p.MemoryUsage(ctx, record, 0) }
-		if err := r.ask(ctx, key, ask); err != nil {
+		if err := r.readWithProof(ctx, key, ask); err != nil {
 			return nil, err
 		}
 		switch bytes, err := size.Result(); {
@@ -203,15 +204,16 @@ func (r *Redis) record(ctx context.Context, key string) (fields map[string]strin
 	}
 	var all *redis.MapStringStringCmd
 	ask := func(p redis.Pipeliner) { all = p.HGetAll(ctx, record) }
-	if err := r.ask(ctx, key, ask); err != nil {
+	if err := r.readWithProof(ctx, key, ask); err != nil {
 		return nil, err
 	}
 	return all.Result()
 }
 
-// ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that
-// were applied before, see [follow.Proof], also if it has lost them since the question before the command.
-func (r *Redis) ask(ctx context.Context, key string, command func(redis.Pipeliner)) error {
+// readWithProof sends a command about a record, and leaves the command's own error to the caller. readWithProof returns
+// an error if the server lacks writes that were applied before, see [follow.Proof], even if the server lost them after
+// the question before the command.
+func (r *Redis) readWithProof(ctx context.Context, key string, command func(redis.Pipeliner)) error {
 	applied, err := r.applied(r.keyspace.Of(key))
 	if err != nil {
 		return err
@@ -226,12 +228,12 @@ func (r *Redis) ask(ctx context.Context, key string, command func(redis.Pipeline
 	return cmp.Or(proof.Err(), still.Err())
 }
 
-func (r *Redis) gone(key string) fetched {
+func (r *Redis) rememberAbsent(key string) fetched {
 	r.absent.Set(key, struct{}{})
 	return fetched{}
 }
 
-func (r *Redis) corrupt(key string, err error) error {
+func (r *Redis) countCorrupt(key string, err error) error {
 	reason := contract.ReasonOf(err)
 	if reason == "" {
 		reason = contract.ReasonMalformed

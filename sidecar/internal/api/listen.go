@@ -18,15 +18,15 @@ const maxPath = 103
 // a moment.
 var umask sync.Mutex
 
-// Listen listens on a unix socket that only this user can connect to. It replaces a socket file without a listener.
+// Listen listens on a unix socket that only this user can connect to, and replaces a socket file without a listener.
 func Listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	return listen(path)
+	return listenUnix(path)
 }
 
-func listen(path string) (net.Listener, error) {
+func listenUnix(path string) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("socket path %q has %d bytes, at most %d are allowed", path, len(path), maxPath)
 	}
@@ -37,7 +37,7 @@ func listen(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// removeStale removes the socket file at path if it has no listener.
+// removeStale removes the socket file at path if the socket has no listener.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {

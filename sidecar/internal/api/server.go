@@ -38,7 +38,8 @@ const (
 type Verifier interface {
 	Verify(ctx context.Context, id, secret, source string) credential.Result
 	VerifySession(id, session string) credential.Result
-	// SessionValid reports whether the record that session identifies is current and can authenticate its device.
+	// SessionValid reports whether session identifies the device's current record, and the record can authenticate the
+	// device.
 	SessionValid(id, session string) bool
 }
 
@@ -47,15 +48,15 @@ type Fetcher interface {
 	Fetch(ctx context.Context, key string) (o contract.Object, found bool, err error)
 }
 
-// Uses receives the keys of objects that the edge served, one for each sampled hit.
+// Uses receives the keys of objects that the edge served, one key for each sampled hit.
 type Uses interface {
-	Used(keys []string)
+	RecordUses(keys []string)
 }
 
 // Memory is the part of the edge's memory that the API needs.
 type Memory interface {
 	Epoch() uint64
-	Await(ctx context.Context, bits uint64) (uint64, error)
+	AwaitPermissions(ctx context.Context, bits uint64) (uint64, error)
 	AwaitObject(ctx context.Context, key string) error
 	AwaitTakeover(ctx context.Context) error
 	PermissionNames(bits uint64) []string
@@ -63,34 +64,34 @@ type Memory interface {
 
 // Server serves the API.
 type Server struct {
-	socket   string
-	listener net.Listener // nil before Listen
-	verifier Verifier
-	fetcher  Fetcher
-	uses     Uses
-	memory   Memory
-	sessions Sessions
-	metrics  *metrics.Metrics
-	tracer   trace.Tracer
-	log      *slog.Logger
-	tell     *rate.Limiter // bounds the log of decisions
+	socket     string
+	listener   net.Listener // nil before Listen
+	verifier   Verifier
+	fetcher    Fetcher
+	uses       Uses
+	memory     Memory
+	sessions   Sessions
+	metrics    *metrics.Metrics
+	tracer     trace.Tracer
+	log        *slog.Logger
+	logLimiter *rate.Limiter // bounds the log of decisions
 }
 
 // New returns a Server for the unix socket at path.
 func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics,
 	tracer trace.Tracer, log *slog.Logger) *Server {
 	return &Server{socket: path, verifier: v, fetcher: f, uses: u, memory: im, sessions: se, metrics: m, tracer: tracer,
-		log: log, tell: rate.NewLimiter(maxTold, maxTold)}
+		log: log, logLimiter: rate.NewLimiter(maxLogged, maxLogged)}
 }
 
 // Handler serves the calls.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/verify", s.traced("verify", s.verify))
-	mux.HandleFunc("POST /v1/session", s.traced("session", s.session))
-	mux.HandleFunc("GET /v1/session/jwks", s.keys)
-	mux.HandleFunc("POST /v1/fetch", s.traced("fetch", s.fetch))
-	mux.HandleFunc("POST /v1/hits", s.hits)
+	mux.HandleFunc("POST /v1/verify", s.traceCall("verify", s.handleVerify))
+	mux.HandleFunc("POST /v1/session", s.traceCall("session", s.handleSession))
+	mux.HandleFunc("GET /v1/session/jwks", s.handleKeys)
+	mux.HandleFunc("POST /v1/fetch", s.traceCall("fetch", s.handleFetch))
+	mux.HandleFunc("POST /v1/hits", s.handleHits)
 	return mux
 }
 
@@ -102,7 +103,7 @@ func (s *Server) Listen() (err error) {
 	return nil
 }
 
-// Run serves what Listen opened until ctx ends, and then finishes running calls.
+// Run serves the socket of Listen until ctx ends, and then finishes running calls.
 func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler:           s.Handler(),
@@ -115,7 +116,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.log.Info("api is listening", "socket", s.socket)
 	serve := func() error { return server.Serve(s.listener) }
-	err := httpserver.Serve(ctx, server, serve, callsTimeout, func(err error) {
+	err := httpserver.ServeUntil(ctx, server, serve, callsTimeout, func(err error) {
 		s.log.Warn("calls aborted: the sidecar stops", "error", err)
 	})
 	if err != nil {
@@ -124,8 +125,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// malformed answers a malformed call.
-func (s *Server) malformed(w http.ResponseWriter, call string, err error) {
+// refuseMalformed answers a malformed call.
+func (s *Server) refuseMalformed(w http.ResponseWriter, call string, err error) {
 	s.metrics.Requests.WithLabelValues(call, "malformed").Inc()
 	s.log.Debug("malformed call", "call", call, "error", err)
 	status := http.StatusBadRequest
@@ -135,11 +136,11 @@ func (s *Server) malformed(w http.ResponseWriter, call string, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-func (s *Server) answer(w http.ResponseWriter, call, result string, body []byte) {
-	s.write(w, call, result, "application/octet-stream", body)
+func (s *Server) writeAnswer(w http.ResponseWriter, call, result string, body []byte) {
+	s.writeResponse(w, call, result, "application/octet-stream", body)
 }
 
-func (s *Server) write(w http.ResponseWriter, call, result, contentType string, body []byte) {
+func (s *Server) writeResponse(w http.ResponseWriter, call, result, contentType string, body []byte) {
 	s.metrics.Requests.WithLabelValues(call, result).Inc()
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
@@ -148,16 +149,16 @@ func (s *Server) write(w http.ResponseWriter, call, result, contentType string, 
 	}
 }
 
-func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleVerify(w http.ResponseWriter, r *http.Request) {
 	started := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
 	if err != nil {
-		s.malformed(w, "verify", err)
+		s.refuseMalformed(w, "verify", err)
 		return
 	}
 	request, err := wire.ParseVerifyRequest(body)
 	if err != nil {
-		s.malformed(w, "verify", err)
+		s.refuseMalformed(w, "verify", err)
 		return
 	}
 	var result credential.Result
@@ -167,22 +168,22 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		result = s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
 	}
 	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions,
-		RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
+		RetryAfterS: ceilSeconds(result.RetryAfter), ThrottleMS: ceilMilliseconds(result.ThrottleFor)}
 	label := "ok"
-	// The bits mean something only to an edge that knows their names, which a push sends. A name is new only once, so
-	// this seldom waits. If the push is late, the edge gets an epoch or bits that it does not know, and answers 503.
+	// The bits mean something only to an edge that knows the names of the bits, which a push sends. A name is new only
+	// once, so this wait is rare. If the push is late, the edge gets an unknown epoch or unknown bits, and answers 503.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	switch result.Outcome {
 	case wire.Allow:
-		response.Epoch, _ = s.memory.Await(ctx, result.Permissions)
+		response.Epoch, _ = s.memory.AwaitPermissions(ctx, result.Permissions)
 		// The record may have changed meanwhile.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}
 	case wire.Deny:
-		// Otherwise a worker that still uses an earlier epoch could authenticate the device that was just refused.
+		// Otherwise a worker in an earlier epoch could authenticate the device that was just refused.
 		_ = s.memory.AwaitTakeover(ctx)
 		response.Epoch = s.memory.Epoch()
 	default:
@@ -190,76 +191,76 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		response.Epoch = s.memory.Epoch()
 	}
 	s.metrics.VerificationSeconds.WithLabelValues(response.Outcome.String()).Observe(time.Since(started).Seconds())
-	s.decided(r, "verify", response.Outcome.String(), string(result.Reason))
-	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
+	s.recordDecision(r, "verify", response.Outcome.String(), string(result.Reason))
+	s.writeAnswer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
 }
 
-// seconds returns d in seconds, rounded up, for Retry-After.
-func seconds(d time.Duration) uint16 {
+// ceilSeconds returns d in seconds, rounded up, for Retry-After.
+func ceilSeconds(d time.Duration) uint16 {
 	return uint16(min((d+time.Second-1)/time.Second, math.MaxUint16))
 }
 
-// milliseconds returns d in milliseconds, rounded up.
-func milliseconds(d time.Duration) uint32 {
+// ceilMilliseconds returns d in milliseconds, rounded up.
+func ceilMilliseconds(d time.Duration) uint32 {
 	return uint32(min((d+time.Millisecond-1)/time.Millisecond, math.MaxUint32))
 }
 
-func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleFetch(w http.ResponseWriter, r *http.Request) {
 	started := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limits.MaxKey))
 	if err != nil {
-		s.malformed(w, "fetch", err)
+		s.refuseMalformed(w, "fetch", err)
 		return
 	}
 	key := string(body)
 	if _, err := contract.ParseMember(contract.ObjectMember(key).String()); err != nil {
-		s.malformed(w, "fetch", err)
+		s.refuseMalformed(w, "fetch", err)
 		return
 	}
 	defer func() { s.metrics.FetchSeconds.Observe(time.Since(started).Seconds()) }()
 	unavailable := func(why string, err error) {
 		s.metrics.Requests.WithLabelValues("fetch", "unavailable").Inc()
 		s.log.Debug("fetch failed", "error", err)
-		s.decided(r, "fetch", "unavailable", "")
+		s.recordDecision(r, "fetch", "unavailable", "")
 		http.Error(w, why, http.StatusServiceUnavailable)
 	}
-	o, found, why, err := s.find(r.Context(), key)
+	o, found, why, err := s.findObject(r.Context(), key)
 	if plain, language := objectkey.CutLanguage(key); err == nil && !found && language != "" {
-		o, found, why, err = s.find(r.Context(), plain)
+		o, found, why, err = s.findObject(r.Context(), plain)
 	}
 	if err != nil {
 		unavailable(why, err)
 		return
 	}
-	s.decided(r, "fetch", map[bool]string{true: "found", false: "absent"}[found], "")
-	s.answer(w, "fetch", "ok", appendFetchResponse(s.memory.Epoch(), &o, found))
+	s.recordDecision(r, "fetch", map[bool]string{true: "found", false: "absent"}[found], "")
+	s.writeAnswer(w, "fetch", "ok", appendFetchResponse(s.memory.Epoch(), &o, found))
 }
 
-// find returns the object at key, once the edge has no older version of it; or why it can't.
-func (s *Server) find(ctx context.Context, key string) (o contract.Object, found bool, why string, err error) {
+// findObject returns the object at key, once the edge has no older version; or why not.
+func (s *Server) findObject(ctx context.Context, key string) (o contract.Object, found bool, why string, err error) {
 	if o, found, err = s.fetcher.Fetch(ctx, key); err != nil {
 		return o, false, "redis can't be asked now, or what it has can't be read", err
 	}
-	// This version, or the absence of one, may not have reached the edge yet. If this answer came first, the client
-	// could get an older version next, from shared memory.
+	// The found version, or its absence, may not have reached the edge yet. If the answer came first, the client's next
+	// request could get an older version from shared memory.
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
 	return o, found, "the edge still holds an older version", s.memory.AwaitObject(ctx, key)
 }
 
-func (s *Server) hits(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleHits(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHits))
 	if err != nil {
-		s.malformed(w, "hits", err)
+		s.refuseMalformed(w, "hits", err)
 		return
 	}
 	keys, err := wire.ParseHits(body)
 	if err != nil {
-		s.malformed(w, "hits", err)
+		s.refuseMalformed(w, "hits", err)
 		return
 	}
-	s.uses.Used(keys)
-	s.answer(w, "hits", "ok", nil)
+	s.uses.RecordUses(keys)
+	s.writeAnswer(w, "hits", "ok", nil)
 }
 
 func appendFetchResponse(epoch uint64, o *contract.Object, found bool) []byte {

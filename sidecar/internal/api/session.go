@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 )
 
-// Sessions issues tokens, and publishes the keys that validate them.
+// Sessions issues tokens, and publishes the keys that validate tokens.
 type Sessions interface {
 	Issue(device, record string, permissions []string, notAfter time.Time) (token.Token, error)
 	Keys() ([]byte, error)
@@ -20,12 +20,12 @@ type Sessions interface {
 
 var errTokenForToken = errors.New("a token can't be exchanged for another one: want a device's secret")
 
-// session issues a token for a credential. It verifies the credential itself, because a verdict at the edge may be a
-// moment behind. The token identifies the record that authenticated the device.
-func (s *Server) session(w http.ResponseWriter, r *http.Request) {
+// handleSession issues a token for a credential. It verifies the credential itself, because a verdict at the edge may
+// be a moment behind. The token identifies the record that authenticated the device.
+func (s *Server) handleSession(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
 	if err != nil {
-		s.malformed(w, "session", err)
+		s.refuseMalformed(w, "session", err)
 		return
 	}
 	request, err := wire.ParseVerifyRequest(body)
@@ -33,29 +33,29 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		err = errTokenForToken
 	}
 	if err != nil {
-		s.malformed(w, "session", err)
+		s.refuseMalformed(w, "session", err)
 		return
 	}
 	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
-	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: seconds(result.RetryAfter),
-		ThrottleMS: milliseconds(result.ThrottleFor)}
+	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: ceilSeconds(result.RetryAfter),
+		ThrottleMS: ceilMilliseconds(result.ThrottleFor)}
 	if result.Outcome == wire.Away {
 		response.Outcome = wire.Unavailable
 	}
-	if result.ByAuthority { // other sidecars could not tell whether its token still counts
+	if result.ByAuthority { // other sidecars could not judge the token's record
 		response.Outcome = wire.Deny
 	}
 	call, got := "ok", "refused"
 	switch response.Outcome {
 	case wire.Allow:
 		got = "issued"
-		response.Body, err = s.token(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
+		response.Body, err = s.issueToken(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
 		if err != nil { // can't happen: the secret was validated
 			s.log.Error("creating a token failed", "error", err)
 			http.Error(w, "creating a token failed", http.StatusInternalServerError)
 			return
 		}
-		// Otherwise the permission bits may have other names by the time of the lookup.
+		// Otherwise the permission bits may have got other names before the lookup.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			call, got = "unavailable", "unavailable"
 			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
@@ -69,11 +69,11 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		call, got = "unavailable", "unavailable"
 	}
 	s.metrics.Sessions.WithLabelValues(got).Inc()
-	s.decided(r, "session", response.Outcome.String(), string(result.Reason))
-	s.answer(w, "session", call, wire.AppendSessionResponse(nil, &response))
+	s.recordDecision(r, "session", response.Outcome.String(), string(result.Reason))
+	s.writeAnswer(w, "session", call, wire.AppendSessionResponse(nil, &response))
 }
 
-func (s *Server) token(device, record string, permissions uint64, notAfter time.Time) ([]byte, error) {
+func (s *Server) issueToken(device, record string, permissions uint64, notAfter time.Time) ([]byte, error) {
 	token, err := s.sessions.Issue(device, record, s.memory.PermissionNames(permissions), notAfter)
 	if err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func (s *Server) token(device, record string, permissions uint64, notAfter time.
 	return json.Marshal(token)
 }
 
-// keys serves the set of public keys, which the proxy fetches periodically.
-func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
+// handleKeys serves the set of public keys, which the proxy fetches periodically.
+func (s *Server) handleKeys(w http.ResponseWriter, _ *http.Request) {
 	keys, err := s.sessions.Keys()
 	if err != nil {
 		s.log.Error("creating session keys failed", "error", err)
@@ -90,5 +90,5 @@ func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Cache-Control", "max-age=60")
-	s.write(w, "jwks", "ok", "application/jwk-set+json", keys)
+	s.writeResponse(w, "jwks", "ok", "application/jwk-set+json", keys)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
-// maxTold bounds the decisions that are logged in a second.
-const maxTold = 100
+// maxLogged bounds the logged decisions per second.
+const maxLogged = 100
 
-// traced returns a call's handler within a span, in the client's trace if the edge forwards its traceparent.
-func (s *Server) traced(call string, handle http.HandlerFunc) http.HandlerFunc {
+// traceCall returns a call's handler within a span, in the client's trace if the edge forwards its traceparent.
+func (s *Server) traceCall(call string, handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := s.tracer.Start(ctx, call, trace.WithSpanKind(trace.SpanKindServer))
@@ -35,15 +35,15 @@ func requestID(r *http.Request) string {
 	return ""
 }
 
-// decided records what decided a call: in its span, and with debug logs in a line.
-func (s *Server) decided(r *http.Request, call, outcome, reason string) {
+// recordDecision records the decision of a call in the call's span, and with debug logs in a line.
+func (s *Server) recordDecision(r *http.Request, call, outcome, reason string) {
 	ctx := r.Context()
 	span := trace.SpanFromContext(ctx)
 	span.SetAttributes(tracing.Outcome.String(outcome))
 	if reason != "" {
 		span.SetAttributes(tracing.Reason.String(reason))
 	}
-	if !s.log.Enabled(ctx, slog.LevelDebug) || !s.tell.Allow() {
+	if !s.log.Enabled(ctx, slog.LevelDebug) || !s.logLimiter.Allow() {
 		return
 	}
 	traceID := ""

@@ -126,7 +126,7 @@ func (c *Client) recordResult(id string, familiar bool, err error) {
 	default:
 		one.failing = append(one.failing, id)
 	}
-	if !one.breaker.Done(broke, time.Now()) {
+	if !one.breaker.RecordResult(broke, time.Now()) {
 		return
 	}
 	broken := 0.0
@@ -244,7 +244,7 @@ func (c *Client) askService(ctx context.Context, id, secret string,
 	if waitedTooLong(ctx, arrived) {
 		return answer, errBusy
 	}
-	if !c.breakers.all[familiar].breaker.Try(time.Now()) {
+	if !c.breakers.all[familiar].breaker.AllowCall(time.Now()) {
 		return answer, errSkipped
 	}
 	body, err := c.protocol.encode(c.url, id, secret)

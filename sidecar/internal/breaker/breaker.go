@@ -1,4 +1,4 @@
-// Package breaker skips calls to a service that fails, so that not each of them waits for its timeout.
+// Package breaker skips calls to a failing service, so that not each call waits for its timeout.
 package breaker
 
 import (
@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Pause is the time without calls after failed ones. Then one call tries.
+// Pause is the time without calls after a failure. After the pause a single call tries.
 const Pause = time.Second
 
-// Breaker is the state of one kind of calls to one service. Its zero value breaks at the first failure. It is safe for
-// concurrent use.
+// Breaker is the state of one kind of calls to a service. The zero value breaks at the first failure. A Breaker is safe
+// for concurrent use.
 type Breaker struct {
-	// After is how many calls must fail in a row; 0: one.
+	// After is how many calls must fail in a row to break the circuit; 0: one.
 	After int
 
 	mu     sync.Mutex // protects all below
@@ -21,8 +21,8 @@ type Breaker struct {
 	next   time.Time // while broken: when the next call may be made
 }
 
-// Try reports whether a call may be made now. Call [Breaker.Done] after it.
-func (b *Breaker) Try(now time.Time) bool {
+// AllowCall reports whether a call may be made now. After the call, call [Breaker.RecordResult].
+func (b *Breaker) AllowCall(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.broken {
@@ -31,12 +31,12 @@ func (b *Breaker) Try(now time.Time) bool {
 	if now.Before(b.next) {
 		return false
 	}
-	b.next = now.Add(Pause) // this call tries, others are skipped
+	b.next = now.Add(Pause) // this call tries, all others are skipped
 	return true
 }
 
-// Done records the result of a call. It reports whether that broke or mended the circuit.
-func (b *Breaker) Done(failed bool, now time.Time) (changed bool) {
+// RecordResult records the result of a call, and reports whether the result broke or mended the circuit.
+func (b *Breaker) RecordResult(failed bool, now time.Time) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := b.broken

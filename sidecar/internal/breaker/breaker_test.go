@@ -31,9 +31,9 @@ func TestBreaker(t *testing.T) {
 		got := false
 		switch step.do {
 		case "try":
-			got = b.Try(now)
+			got = b.AllowCall(now)
 		default:
-			got = b.Done(step.do == "failed", now)
+			got = b.RecordResult(step.do == "failed", now)
 		}
 		if got != step.wants {
 			t.Errorf("step %d, %s at %v: %v, want %v", i, step.do, step.at, got, step.wants)
@@ -45,14 +45,14 @@ func TestBreaksAfter(t *testing.T) {
 	now := time.Now()
 	b := Breaker{After: 3}
 	for i, failed := range []bool{true, true, false, true, true, true} {
-		if changed := b.Done(failed, now); changed != (i == 5) {
+		if changed := b.RecordResult(failed, now); changed != (i == 5) {
 			t.Errorf("call %d: changed is %v", i, changed)
 		}
-		if got := b.Try(now); got != (i < 5) {
+		if got := b.AllowCall(now); got != (i < 5) {
 			t.Errorf("call %d: the next may be made: %v", i, got)
 		}
 	}
-	if !b.Done(false, now) || !b.Try(now) {
+	if !b.RecordResult(false, now) || !b.AllowCall(now) {
 		t.Error("a good call did not mend it")
 	}
 }

@@ -19,8 +19,8 @@ type Authority struct {
 	InvalidateTokenFile string `env:"INVALIDATE_TOKEN_FILE" placeholder:"FILE" help:"Token that the service sends with invalidations, at least 32 bytes; read at start."`
 }
 
-// InvalidateToken returns the token of invalidations, nil if none are taken.
-func (a *Authority) InvalidateToken() ([]byte, error) { return secretIn(a.InvalidateTokenFile) }
+// ReadInvalidateToken returns the token of invalidations, nil if none are taken.
+func (a *Authority) ReadInvalidateToken() ([]byte, error) { return readSecret(a.InvalidateTokenFile) }
 
 // Settings returns the settings of the client.
 func (a *Authority) Settings() authority.Settings {
@@ -38,7 +38,7 @@ func (a *Authority) validate() []error {
 	if _, _, err := net.SplitHostPort(a.InvalidateAddress); err != nil && a.InvalidateAddress != "" {
 		errs = append(errs, fmt.Errorf("authority.invalidate_address: %q: want host:port", a.InvalidateAddress))
 	}
-	if _, err := a.InvalidateToken(); err != nil {
+	if _, err := a.ReadInvalidateToken(); err != nil {
 		errs = append(errs, fmt.Errorf("authority.invalidate_token_file: %w", err))
 	}
 	return errs

@@ -32,7 +32,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return fmt.Errorf("bad size %q: want a number and B, KiB, MiB, GiB or TiB", text)
 }
 
-// String returns the size in the largest unit that divides it.
+// String returns the size in the largest unit that divides the size.
 func (b Bytes) String() string {
 	for _, i := range []int{3, 2, 1, 0} {
 		if unit := units[i]; b != 0 && int64(b)%unit.size == 0 {

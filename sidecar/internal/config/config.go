@@ -37,11 +37,11 @@ type Config struct {
 var about = settings.About{Name: "gatehouse-sidecar",
 	Does: "Keeps an Envoy's shared memory in step with Redis, and verifies credentials for it."}
 
-// Load reads the flags in args, the environment, and the file that they name, see [settings.Load].
+// Load reads the flags in args, the environment, and the file named by them, see [settings.Load].
 func Load(args []string) (*Config, error) { return settings.Load(new(Config), about, args) }
 
-// Usage writes the list of flags.
-func Usage(w io.Writer) error { return about.Usage(w, new(Config)) }
+// PrintUsage writes the list of flags.
+func PrintUsage(w io.Writer) error { return about.PrintUsage(w, new(Config)) }
 
 // Redis configures following Redis.
 type Redis struct {
@@ -91,7 +91,7 @@ type Credential struct {
 	Upgrade    bool     `env:"UPGRADE" help:"Hash generated secrets of good devices again, as gh1 with the first pepper. Needs permission to write to Redis."`
 }
 
-// Verdict configures the lifetimes of verdicts, and sharing them.
+// Verdict configures the lifetimes of verdicts, and how sidecars share verdicts.
 type Verdict struct {
 	AllowTTL   time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
 	DenyTTL    time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
@@ -171,7 +171,7 @@ func (c *Config) CheckValues() error {
 	return errors.Join(errs...)
 }
 
-// validate returns all errors; they contain no part of the URL, in which there may be a password.
+// validate returns all errors, without any part of the URL, which may contain a password.
 func (t *Trace) validate() (errs []error) {
 	if t.Endpoint != "" {
 		u, err := url.Parse(t.Endpoint)

@@ -24,7 +24,7 @@ func file(t *testing.T, text string) string {
 
 func TestDefaultsAreValid(t *testing.T) {
 	c, err := config.Load(nil)
-	if problems := settings.Problems(err, c); len(problems) != 0 {
+	if problems := settings.FindProblems(err, c); len(problems) != 0 {
 		t.Fatalf("problems: %v", problems)
 	}
 	if c.Memory.Bytes != 256<<20 || c.Memory.Objects != 100000 || c.Bcrypt.MaxCost != 14 || c.Bcrypt.Queue != 1024 ||
@@ -132,7 +132,7 @@ func TestProblems(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := config.Load(append([]string{"--config", file(t, test.yaml)}, test.args...))
-			problems := settings.Problems(err, c)
+			problems := settings.FindProblems(err, c)
 			if len(problems) != len(test.want) {
 				t.Fatalf("got %d problems, want %d:\n%v", len(problems), len(test.want), problems)
 			}
@@ -144,7 +144,7 @@ func TestProblems(t *testing.T) {
 		})
 	}
 	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(
-		fmt.Sprint(settings.Problems(err, c)), "/no/such/file") {
+		fmt.Sprint(settings.FindProblems(err, c)), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -153,26 +153,26 @@ func TestSecret(t *testing.T) {
 	long := strings.Repeat("s", 32)
 	for text, want := range map[string]string{long: long, " \t" + long + "\r\n": long,
 		long[:16] + " " + long[16:]: long[:16] + " " + long[16:]} {
-		got, err := (&config.Verdict{SecretFile: file(t, text)}).Secret()
+		got, err := (&config.Verdict{SecretFile: file(t, text)}).ReadSecret()
 		if err != nil || string(got) != want {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
 		}
 	}
-	if got, err := (&config.Verdict{SecretFile: file(t, long[1:]+"\n")}).Secret(); err == nil ||
+	if got, err := (&config.Verdict{SecretFile: file(t, long[1:]+"\n")}).ReadSecret(); err == nil ||
 		strings.Contains(err.Error(), "sss") {
 		t.Errorf("31 bytes: %q, %v; want an error that does not show them", got, err)
 	}
-	if got, err := new(config.Verdict).Secret(); got != nil || err != nil {
+	if got, err := new(config.Verdict).ReadSecret(); got != nil || err != nil {
 		t.Errorf("no file: %q, %v; want none", got, err)
 	}
 }
 
-// TestSessionSettings reads secrets from their file, and draws a random one if there is none.
+// TestSessionSettings reads secrets from their file, and draws a random secret without a file.
 func TestSessionSettings(t *testing.T) {
 	secret := strings.Repeat("s", 32)
 	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"),
 		"--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
-	if problems := settings.Problems(err, c); len(problems) != 0 {
+	if problems := settings.FindProblems(err, c); len(problems) != 0 {
 		t.Fatal(problems)
 	}
 	got, err := c.Session.Settings()
@@ -199,7 +199,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 	} {
 		t.Setenv("GATEHOUSE_REDIS_URL", url)
 		c, err := config.Load(nil)
-		problems := settings.Problems(err, c)
+		problems := settings.FindProblems(err, c)
 		if len(problems) == 0 {
 			t.Errorf("%s: no problem", url)
 		}
@@ -228,13 +228,13 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestNegativeValues: a negative value is an error like others, and hides none of them.
+// TestNegativeValues: a negative value is a normal error, and hides no other error.
 func TestNegativeValues(t *testing.T) {
 	c, err := config.Load([]string{"--bcrypt.queue", "-1", "--memory.objects", "-7", "--bcrypt.max-cost=99"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	problems := fmt.Sprint(settings.Problems(err, c))
+	problems := fmt.Sprint(settings.FindProblems(err, c))
 	for _, want := range []string{"bcrypt.queue: -1", "memory.objects: -7", "bcrypt.max_cost: 99"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("%s, want it to have %s", problems, want)
@@ -247,7 +247,7 @@ func TestPeppers(t *testing.T) {
 	one, two := file(t, strings.Repeat("1", 32)+"\n"), file(t, strings.Repeat("2", 64))
 	load := func(args ...string) (*config.Config, []error) {
 		c, err := config.Load(args)
-		return c, settings.Problems(err, c)
+		return c, settings.FindProblems(err, c)
 	}
 	byFile := "--config=" + file(t, "credential: {pepper_file: '"+one+","+two+"', upgrade: true}")
 	for _, args := range [][]string{{byFile}, {"--credential.pepper-file=" + one, "--credential.pepper-file", two}} {
@@ -255,7 +255,7 @@ func TestPeppers(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		if peppers, err := c.Credential.Peppers(); err != nil || len(peppers) != 2 || peppers[0].ID == peppers[1].ID {
+		if peppers, err := c.Credential.ReadPeppers(); err != nil || len(peppers) != 2 || peppers[0].ID == peppers[1].ID {
 			t.Errorf("%v: %v, %v", args, len(peppers), err)
 		}
 	}

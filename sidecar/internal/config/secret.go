@@ -14,20 +14,20 @@ import (
 const (
 	minSecret = 32
 	maxSecret = 4096
-	// maxPeppers bounds the peppers: two are enough to change one.
+	// maxPeppers bounds the peppers: two are enough to change a pepper.
 	maxPeppers = 4
 )
 
-// Secret returns the fleet's secret, nil if verdicts are not shared.
-func (v *Verdict) Secret() ([]byte, error) { return secretIn(v.SecretFile) }
+// ReadSecret returns the fleet's secret, nil if verdicts are not shared.
+func (v *Verdict) ReadSecret() ([]byte, error) { return readSecret(v.SecretFile) }
 
-// secretIn returns the secret in a file, nil if name is "". Surrounding white space, such as a line end, is not part of
-// it.
-func secretIn(name string) ([]byte, error) {
+// readSecret returns the secret in a file, nil if name is "". Surrounding white space, such as a line end, is not part
+// of the secret.
+func readSecret(name string) ([]byte, error) {
 	if name == "" {
 		return nil, nil
 	}
-	content, err := read(name)
+	content, err := readSecretFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +39,8 @@ func secretIn(name string) ([]byte, error) {
 	return secret, nil
 }
 
-// read returns the content of a file with a secret.
-func read(name string) ([]byte, error) {
+// readSecretFile returns the content of a file with a secret.
+func readSecretFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -53,11 +53,11 @@ func read(name string) ([]byte, error) {
 	return content, err
 }
 
-// Peppers returns the peppers of gh1, in the order of the files.
-func (c *Credential) Peppers() ([]contract.Pepper, error) {
+// ReadPeppers returns the peppers of gh1, in the order of the files.
+func (c *Credential) ReadPeppers() ([]contract.Pepper, error) {
 	var peppers []contract.Pepper
 	for _, name := range c.PepperFile {
-		content, err := read(name)
+		content, err := readSecretFile(name)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (c *Credential) Peppers() ([]contract.Pepper, error) {
 }
 
 func (c *Credential) validate() (errs []error) {
-	if _, err := c.Peppers(); err != nil {
+	if _, err := c.ReadPeppers(); err != nil {
 		errs = append(errs, fmt.Errorf("credential.pepper_file: %w", err))
 	}
 	if len(c.PepperFile) > maxPeppers {
@@ -90,7 +90,7 @@ func (c *Credential) validate() (errs []error) {
 }
 
 func (v *Verdict) validate() (errs []error) {
-	if _, err := v.Secret(); err != nil {
+	if _, err := v.ReadSecret(); err != nil {
 		errs = append(errs, fmt.Errorf("verdict.secret_file: %w", err))
 	}
 	if v.SecretFile != "" && v.PinTTL == 0 {

@@ -23,7 +23,7 @@ const (
 	maxIssuer   = 255
 )
 
-// validate returns all errors; they contain no part of a secret.
+// validate returns all errors, without any part of a secret.
 func (s *Session) validate() (errs []error) {
 	if s.SecretFile != "" {
 		if _, err := token.ReadSecrets(s.SecretFile); err != nil {

@@ -283,7 +283,7 @@ func authorityAway() Result {
 
 // callAuthority calls the authority, and ends the claim of [Fleet.Begin] with the result.
 func (v *Verifier) callAuthority(ctx context.Context, a *attempt, end func(*Match)) Result {
-	spanned, span := tracing.Child(ctx, "authority")
+	spanned, span := tracing.StartChild(ctx, "authority")
 	reply, err := v.Authority.Ask(spanned, a.id, a.secret, a.familiar)
 	span.End()
 	if err != nil {

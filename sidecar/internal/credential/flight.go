@@ -54,7 +54,7 @@ func (f *flights) start(ctx context.Context, key string, work func(context.Conte
 	if found := f.joinLocked(ctx, key); found != nil {
 		return found
 	}
-	ctx, span := tracing.Child(context.WithoutCancel(ctx), "verification")
+	ctx, span := tracing.StartChild(context.WithoutCancel(ctx), "verification")
 	started := &flight{done: make(chan struct{}), span: span}
 	started.lastRequestMS.Store(time.Now().UnixMilli())
 	f.all[key] = started

@@ -46,7 +46,7 @@ func (v *Verifier) verifyHash(ctx context.Context, a attempt, f *flight) Result 
 func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted func() bool,
 	patient bool) (r Result, otherRuns bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.classify(&a), wanted: wanted}
-	_, queued := tracing.Child(ctx, "queue")
+	_, queued := tracing.StartChild(ctx, "queue")
 	err := v.pool.acquireWorker(w)
 	queued.End()
 	if errors.Is(err, errOverload) {
@@ -91,7 +91,7 @@ func (v *Verifier) runBcrypt(ctx context.Context, a attempt, c *Question, wanted
 
 // compareHash runs bcrypt once; pace is nil, or as for Config.Compare.
 func (v *Verifier) compareHash(ctx context.Context, hash, secret string, pace <-chan bool) bool {
-	_, span := tracing.Child(ctx, "bcrypt")
+	_, span := tracing.StartChild(ctx, "bcrypt")
 	started := time.Now()
 	err := v.Compare(hash, secret, pace)
 	span.End()

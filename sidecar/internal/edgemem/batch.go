@@ -6,7 +6,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// A batch blocks the worker that applies it for about a millisecond at most, so its bytes and operations are bounded. A
+// Applying a batch blocks the worker for about a millisecond at most, so bytes and operations of a batch are bounded. A
 // body over the bound is sent alone.
 const (
 	maxBatch = 256 << 10
@@ -15,7 +15,7 @@ const (
 	maxVerdictOps = maxOps / 2
 )
 
-// Bytes that records add to their contents.
+// Bytes of each kind of record besides keys, bodies and headers.
 const (
 	opSize         = 12 // before each record in a batch
 	bodySize       = 24
@@ -34,12 +34,12 @@ type batch struct {
 	records int // operations without state records
 }
 
-// fits reports whether there is room for a record of size bytes. There always is for the first one.
-func (b *batch) fits(size int) bool {
+// hasRoom reports whether a record of size bytes fits. The first record always fits.
+func (b *batch) hasRoom(size int) bool {
 	return b.records == 0 || b.ops < maxOps && len(b.bytes)+opSize+size <= maxBatch
 }
 
-func (b *batch) add(region wire.Region, index uint32, write func(dst []byte) []byte) {
+func (b *batch) addRecord(region wire.Region, index uint32, write func(dst []byte) []byte) {
 	b.bytes = wire.AppendOp(b.bytes, region, index, write)
 	b.ops++
 	if region != wire.RegionState {
@@ -52,7 +52,7 @@ func (m *Memory) takeState(b *batch, now time.Time) {
 	m.endPurges()
 	s := wire.State{
 		Epoch:          m.epoch,
-		InStepMS:       m.inStep.tellableMS,
+		InStepMS:       m.inStep.readyMS,
 		HeartbeatMS:    now.UnixMilli(),
 		ObjectBuckets:  uint32(len(m.buckets)),
 		VerdictBuckets: uint32(len(m.verdicts.buckets)),
@@ -61,14 +61,14 @@ func (m *Memory) takeState(b *batch, now time.Time) {
 		Permissions:    m.permissions.names,
 
 		DevicesComplete: m.verdicts.devices.complete,
-		Purges:          m.purges(),
+		Purges:          m.listPurges(),
 	}
-	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
+	b.addRecord(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
 	m.taken, m.takenState = m.stateToSend(), s
 }
 
-// takeBucket adds the bodies that the bucket will name, and then the bucket. It returns false if not all of it fits;
-// the next batch continues.
+// takeBucket adds the bodies that the bucket will name, and then the bucket. If not everything fits, takeBucket returns
+// false, and the next batch continues.
 func (m *Memory) takeBucket(b *batch, index uint32) bool {
 	k := &m.buckets[index]
 	for _, e := range k.entries {
@@ -77,30 +77,30 @@ func (m *Memory) takeBucket(b *batch, index uint32) bool {
 			if at.written {
 				continue
 			}
-			if !b.fits(bodySize + len(bytes)) {
+			if !b.hasRoom(bodySize + len(bytes)) {
 				return false
 			}
-			b.add(wire.RegionBodies, at.slot, func(dst []byte) []byte {
+			b.addRecord(wire.RegionBodies, at.slot, func(dst []byte) []byte {
 				return wire.AppendBody(dst, m.epoch, at.stamp, bytes)
 			})
 			at.written = true
-			m.slots.write(at.slot, len(bytes))
+			m.slots.recordBody(at.slot, len(bytes))
 		}
 	}
 	if len(k.entries) == 0 && !k.written {
-		return true // its entries were added and removed before it was written
+		return true // added and removed entries only, before the first write
 	}
-	if !b.fits(k.size()) {
+	if !b.hasRoom(k.recordSize()) {
 		return false
 	}
-	b.add(wire.RegionObjects, index, func(dst []byte) []byte { return k.append(dst, m.epoch) })
-	m.freed = append(m.freed, k.dropped...)
-	k.dropped, k.written = nil, true
-	k.listing, k.batch = len(k.entries) > 0, m.batch
+	b.addRecord(wire.RegionObjects, index, func(dst []byte) []byte { return k.appendRecord(dst, m.epoch) })
+	m.freedSlots = append(m.freedSlots, k.droppedSlots...)
+	k.droppedSlots, k.written = nil, true
+	k.hasEntries, k.lastBatch = len(k.entries) > 0, m.batch
 	return true
 }
 
-func (k *bucket) size() int {
+func (k *bucket) recordSize() int {
 	size := bucketSize
 	for _, e := range k.entries {
 		size += objectSize + len(e.bodies)*variantSize + len(e.Key) + len(e.ETag) + len(e.ContentType) +
@@ -109,7 +109,7 @@ func (k *bucket) size() int {
 	return size
 }
 
-func (k *bucket) append(dst []byte, epoch uint64) []byte {
+func (k *bucket) appendRecord(dst []byte, epoch uint64) []byte {
 	start := len(dst)
 	dst = wire.AppendObjectsHeader(dst, epoch, len(k.entries))
 	for _, e := range k.entries {
@@ -128,42 +128,42 @@ func (k *bucket) append(dst []byte, epoch uint64) []byte {
 	return wire.FinishRecord(dst, start)
 }
 
-// takeVerdicts adds a bucket of verdicts and reports whether it fits.
+// takeVerdicts adds a bucket of verdicts and reports whether the record fits.
 func (m *Memory) takeVerdicts(b *batch, index uint32) bool {
 	k := &m.verdicts.buckets[index]
-	m.expire(index, time.Now().UnixMilli())
+	m.removeExpired(index, time.Now().UnixMilli())
 	if len(k.verdicts) == 0 && len(k.devices) == 0 && !k.written {
 		return true
 	}
-	if !b.fits(k.size()) {
+	if !b.hasRoom(k.recordSize()) {
 		return false
 	}
-	b.add(wire.RegionVerdicts, index, func(dst []byte) []byte { return m.appendVerdicts(dst, k) })
+	b.addRecord(wire.RegionVerdicts, index, func(dst []byte) []byte { return m.appendVerdicts(dst, k) })
 	k.written = true
 	return true
 }
 
-// takeBlanks adds tombstones for free slots, so that the proxy gets their memory back, and for our buckets that were
-// never written.
+// takeBlanks adds tombstones for free slots, which return memory to the proxy, and for our buckets that were never
+// written.
 func (m *Memory) takeBlanks(b *batch, now time.Time) {
 	m.takeFreeSlots(b, now)
-	for b.fits(wire.MinRecord) && len(m.blanks) > 0 {
+	for b.hasRoom(wire.MinRecord) && len(m.blanks) > 0 {
 		r := &m.blanks[0]
-		if r.empty() {
+		if r.isEmpty() {
 			m.blanks = m.blanks[1:]
 			continue
 		}
-		if !m.writtenSince(r.region, r.next) {
-			b.add(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
+		if !m.markWritten(r.region, r.next) {
+			b.addRecord(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
 		}
 		r.next++
 	}
 }
 
-// takeFreeSlots adds tombstones for the slots that are due.
+// takeFreeSlots adds tombstones for slots that were free for long enough.
 func (m *Memory) takeFreeSlots(b *batch, now time.Time) {
-	for b.fits(wire.MinRecord) {
-		slot, found := m.slots.nextBlank(now)
+	for b.hasRoom(wire.MinRecord) {
+		slot, found := m.slots.nextToBlank(now)
 		if !found {
 			break
 		}
@@ -172,21 +172,21 @@ func (m *Memory) takeFreeSlots(b *batch, now time.Time) {
 }
 
 func (m *Memory) takeBlank(b *batch, slot uint32) {
-	b.add(wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, m.epoch, 0, nil) })
-	m.slots.blank(slot)
+	b.addRecord(wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, m.epoch, 0, nil) })
+	m.slots.markBlank(slot)
 }
 
-// takeRoom makes room in the edge's memory before objects are written, and reports whether that is done. Otherwise
-// bodies that no bucket names could take several times the budget: those of an earlier epoch, and those of many
-// versions in a short time. A memory of a fixed size would then refuse every push for ever.
-func (m *Memory) takeRoom(b *batch) bool {
+// makeBodyRoom makes room in the edge's memory before objects are written, and reports success. Otherwise bodies that
+// no bucket names (of an earlier epoch, or of many versions in a short time) could take several times the budget, and a
+// memory of a fixed size would then refuse every push for ever.
+func (m *Memory) makeBodyRoom(b *batch) bool {
 	for m.slots.blankedTo < m.slots.filledBefore {
-		if !b.fits(wire.MinRecord) {
+		if !b.hasRoom(wire.MinRecord) {
 			return false
 		}
 		m.takeBlank(b, m.slots.blankedTo)
 	}
-	if m.slots.stale > maxStale {
+	if m.slots.unnamedBytes > maxUnnamed {
 		m.takeFreeSlots(b, time.Time{})
 	}
 	return true
@@ -196,22 +196,22 @@ func (m *Memory) takeRoom(b *batch) bool {
 func (m *Memory) takeSuperseded(b *batch) bool {
 	for len(m.superseded) > 0 {
 		r := &m.superseded[0]
-		if r.empty() {
+		if r.isEmpty() {
 			m.superseded = m.superseded[1:]
 			continue
 		}
-		if !b.fits(wire.MinRecord) {
+		if !b.hasRoom(wire.MinRecord) {
 			return false
 		}
-		m.writtenSince(r.region, r.next)
-		b.add(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
+		m.markWritten(r.region, r.next)
+		b.addRecord(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
 		r.next++
 	}
 	return true
 }
 
-// writtenSince reports whether the bucket was written in this epoch, and marks it as written.
-func (m *Memory) writtenSince(region wire.Region, index uint32) bool {
+// markWritten marks a bucket as written in this epoch, and reports whether the bucket was marked before.
+func (m *Memory) markWritten(region wire.Region, index uint32) bool {
 	var written *bool
 	switch {
 	case region == wire.RegionObjects && int(index) < len(m.buckets):

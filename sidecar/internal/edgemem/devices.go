@@ -15,26 +15,25 @@ const meanDevices = 16
 // devices is the state of the list of registered devices in the buckets. With this list the edge refuses unknown
 // devices by itself. The list survives a new epoch.
 type devices struct {
-	count   int
-	crowded bool // some are not in the list
-	known   bool // all that may authenticate were put
-	// complete: the edge may be told that the list is complete. That is so once the queue has popped the first after
-	// elements.
+	count      int
+	overflowed bool // some devices are not in the list
+	known      bool // all devices that may authenticate were put
+	// complete: the edge may learn that the list is complete. True once the queue has popped the first after elements.
 	complete bool
 	after    uint64
 }
 
-// deviceEntry is a device's entry in its bucket.
+// deviceEntry is a device in a bucket of verdicts.
 type deviceEntry struct {
 	device string
 	tag    uint64
 	isNew  bool // never authenticated
-	// only is the verdict on the device's only right secret, while the bucket has it: the entry is closed. One write
-	// adds or removes both.
-	only *verdict
+	// onlyVerdict is the verdict on the device's only right secret, while the bucket has that verdict: the entry is
+	// closed. One write adds or removes both.
+	onlyVerdict *verdict
 }
 
-// DevicesError means that there are more devices than the edge can list.
+// DevicesError reports more devices than the edge can list.
 type DevicesError struct {
 	// Most is the maximum number.
 	Most int
@@ -46,9 +45,9 @@ func (e *DevicesError) Error() string {
 		"least a quarter of the number of devices, and restart the sidecar", e.Most)
 }
 
-// PutDevice lists a device that may authenticate. isNew: it never authenticated; [Memory.PutVerdict] clears that with
-// the first allow. If there are more devices than memory.verdicts allows, PutDevice does not list the device and
-// returns a [DevicesError], and the list is no longer complete for the edge.
+// PutDevice lists a device that may authenticate. isNew: the device never authenticated; [Memory.PutVerdict] clears
+// isNew with the first allow. If there are more devices than memory.verdicts allows, PutDevice does not list the device
+// and returns a [DevicesError], and the edge's list is no longer complete.
 func (m *Memory) PutDevice(id string, isNew bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,13 +56,13 @@ func (m *Memory) PutDevice(id string, isNew bool) error {
 		return nil
 	}
 	if most := meanDevices * len(m.verdicts.buckets); d.count >= most {
-		d.crowded, d.complete = true, false
-		m.notify()
+		d.overflowed, d.complete = true, false
+		m.wakePusher()
 		return &DevicesError{most}
 	}
-	m.placeDevice(id, isNew)
+	m.addDevice(id, isNew)
 	d.count++
-	m.notify()
+	m.wakePusher()
 	return nil
 }
 
@@ -76,11 +75,11 @@ func (m *Memory) DropDevice(id string) {
 		k.devices = shrink.Slice(slices.Delete(k.devices, at, at+1))
 		m.verdicts.devices.count--
 		m.verdicts.dirty.push(index)
-		m.notify()
+		m.wakePusher()
 	}
 }
 
-// findDevice returns a device's bucket and the index of its entry there, -1 if it is not listed.
+// findDevice returns a device's bucket and the index of the device's entry, -1 if the device is not listed.
 func (m *Memory) findDevice(id string) (bucket uint32, at int) {
 	bucket, _ = m.keys.Device(id, uint32(len(m.verdicts.buckets)))
 	return bucket, slices.IndexFunc(m.verdicts.buckets[bucket].devices, func(other deviceEntry) bool {
@@ -88,15 +87,15 @@ func (m *Memory) findDevice(id string) (bucket uint32, at int) {
 	})
 }
 
-// SetDevicesComplete records that all devices that may authenticate were put. Once the edge lists them all, it refuses
-// any other device as unknown.
+// SetDevicesComplete records that all devices that may authenticate were put. Once the edge lists all of them, the edge
+// refuses unknown devices.
 func (m *Memory) SetDevicesComplete() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.verdicts.devices.known {
 		m.verdicts.devices.known = true
 		m.deferComplete()
-		m.notify()
+		m.wakePusher()
 	}
 }
 
@@ -106,22 +105,22 @@ func (m *Memory) deferComplete() {
 	d.complete, d.after = false, m.verdicts.dirty.pushed
 }
 
-// updateComplete sets complete for the batch that is being built.
+// updateComplete sets complete for the batch under construction.
 func (m *Memory) updateComplete() {
 	d := &m.verdicts.devices
-	d.complete = d.known && !d.crowded && m.verdicts.dirty.popped >= d.after
+	d.complete = d.known && !d.overflowed && m.verdicts.dirty.popped >= d.after
 }
 
-// placeDevice adds a device to its bucket in this epoch.
-func (m *Memory) placeDevice(id string, isNew bool) {
+// addDevice adds a device to a bucket in this epoch.
+func (m *Memory) addDevice(id string, isNew bool) {
 	index, tag := m.keys.Device(id, uint32(len(m.verdicts.buckets)))
 	k := &m.verdicts.buckets[index]
 	k.devices = append(k.devices, deviceEntry{device: id, tag: tag, isNew: isNew})
 	m.verdicts.dirty.push(index)
 }
 
-// meet records that a listed device authenticated.
-func (k *verdictBucket) meet(device string) {
+// markAuthenticated clears isNew of a listed device.
+func (k *verdictBucket) markAuthenticated(device string) {
 	for i := range k.devices {
 		if k.devices[i].device == device {
 			k.devices[i].isNew = false
@@ -129,25 +128,25 @@ func (k *verdictBucket) meet(device string) {
 	}
 }
 
-// close closes the entry of v's device, if it is listed: v is the verdict on its only right secret.
-func (k *verdictBucket) close(v *verdict) {
+// closeEntry closes the entry of v's device, if listed: v is the verdict on the device's only right secret.
+func (k *verdictBucket) closeEntry(v *verdict) {
 	for i := range k.devices {
 		if k.devices[i].device == v.device {
-			k.devices[i].only = v
+			k.devices[i].onlyVerdict = v
 		}
 	}
 }
 
-// open opens the entry that v closed, if any.
-func (k *verdictBucket) open(v *verdict) {
+// reopenEntry opens the entry closed by v, if any.
+func (k *verdictBucket) reopenEntry(v *verdict) {
 	for i := range k.devices {
-		if k.devices[i].only == v {
-			k.devices[i].only = nil
+		if k.devices[i].onlyVerdict == v {
+			k.devices[i].onlyVerdict = nil
 		}
 	}
 }
 
-func (k *verdictBucket) size() int {
+func (k *verdictBucket) recordSize() int {
 	return bucketSize + verdictSize*len(k.verdicts) + deviceSize*len(k.devices)
 }
 
@@ -159,7 +158,7 @@ func (m *Memory) appendVerdicts(dst []byte, k *verdictBucket) []byte {
 		s.verdicts = append(s.verdicts, v.Verdict)
 	}
 	for i := range k.devices {
-		s.devices = append(s.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].only != nil,
+		s.devices = append(s.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].onlyVerdict != nil,
 			New: k.devices[i].isNew})
 	}
 	return wire.AppendVerdicts(dst, m.epoch, s.verdicts, s.devices)

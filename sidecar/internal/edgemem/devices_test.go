@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 )
 
-// TestCredentialStatus checks the status of a device's right secret and of another one.
+// TestCredentialStatus checks the status of a device's right secret and of a wrong secret.
 func TestCredentialStatus(t *testing.T) {
 	life := func(d time.Duration, outcome wire.Outcome) wire.Verdict {
 		return wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(d).UnixMilli()}
@@ -96,8 +96,8 @@ func TestCredentialStatus(t *testing.T) {
 	}
 }
 
-// TestCompleteComesBehindTheDevices reads between any two operations, in a first epoch and in one that takes over:
-// whenever the state says so, all devices are listed.
+// TestCompleteComesBehindTheDevices reads between any two operations, in a first epoch and in a takeover: whenever the
+// state declares the list complete, all devices are listed.
 func TestCompleteComesBehindTheDevices(t *testing.T) {
 	const devices = 3000
 	m, memory := edgemem.New(edgemem.Config{Verdicts: 4 * devices}), edgememtest.NewMemory()
@@ -113,13 +113,13 @@ func TestCompleteComesBehindTheDevices(t *testing.T) {
 	if _, complete := memory.Status("x", "s"); complete {
 		t.Error("complete before the sidecar knows all devices")
 	}
-	told := 0
+	complete := 0
 	memory.AfterOp = func() {
 		state, _ := memory.LockedState()
 		if !state.DevicesComplete {
 			return
 		}
-		told++
+		complete++
 		for _, id := range ids {
 			if _, status := memory.LockedCredentialBy(&state, id, "s"); status != wire.New {
 				t.Fatalf("%s: got status %d when the state is complete, want %d", id, status, wire.New)
@@ -140,8 +140,8 @@ func TestCompleteComesBehindTheDevices(t *testing.T) {
 			t.Errorf("epoch of %s: not complete at its end", id)
 		}
 	}
-	if told < 3 {
-		t.Errorf("complete after %d operations, want at least one for each epoch", told)
+	if complete < 3 {
+		t.Errorf("complete after %d operations, want at least one for each epoch", complete)
 	}
 }
 

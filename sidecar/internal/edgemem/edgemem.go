@@ -1,18 +1,19 @@
-// Package edgemem is the target state of the edge's shared memory, and tracks which parts the edge lacks. It owns
-// placement: the bucket of an object, the slot of a body, the bit of a permission name. It is independent of the
-// readers, and of how its batches are sent.
+// Package edgemem is the target state of the edge's shared memory, and tracks which parts the edge lacks. The package
+// owns placement: the bucket of an object, the slot of a body, the bit of a permission name. Readers and the transport
+// of batches are independent of the package.
 //
 // # Order of writes
 //
-// A body is written before the bucket that names it. A slot that a bucket still names is never written: the bodies of a
-// new version go to other slots, and a slot that no bucket names any more is free only after the batch with that bucket
-// was acknowledged. So between any two operations a reader finds one whole version of each object or nothing. A reader
-// with an older copy of a bucket finds a slot with another stamp, which is a miss.
+// A body is written before the bucket that names the body. A slot that a bucket still names is never written: the
+// bodies of a new version go to other slots, and a slot that no bucket names any more is free only after the edge
+// acknowledged the batch with the new bucket. So between any two operations a reader finds one whole version of each
+// object or nothing. A reader with an older copy of a bucket finds a slot with another stamp, which is a miss.
 //
-// The edge's workers read the state periodically, not for each request, so in a new epoch some still use the old one.
-// Before any bucket of the new epoch is written, all of the old one are blanked, verdicts first. Otherwise a worker
-// could serve a version after another has served a newer one, or authenticate a device that was revoked while no
-// sidecar ran. The state says that the edge knows all devices only after the last of their entries.
+// The edge's workers read the state periodically, not for each request, so in a new epoch some workers still use the
+// old one. Before any bucket of the new epoch is written, all buckets of the old epoch are blanked, verdicts first.
+// Otherwise a worker could serve a version after another worker has served a newer version, or authenticate a device
+// that was revoked while no sidecar ran. The state declares the list of devices complete only after the last device's
+// entry.
 package edgemem
 
 import (
@@ -29,10 +30,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
-// meanEntries is the average number of entries in a bucket of a table that holds as much as it was sized for.
+// meanEntries is the average number of entries in a bucket of a table filled to the configured size.
 const meanEntries = 4
 
-// maxTable bounds table sizes, ours and those in another sidecar's state.
+// maxTable bounds table sizes, ours and another sidecar's.
 const maxTable = 1 << 24
 
 // Config sets the sizes of the tables, which are fixed while the sidecar runs.
@@ -48,8 +49,8 @@ type Config struct {
 	Propagation prometheus.Observer
 }
 
-// Memory is safe for concurrent use, except [Memory.Take], [Memory.Acked] and [Memory.Reset], which belong to one
-// goroutine, the pusher.
+// Memory is safe for concurrent use, except [Memory.TakeBatch], [Memory.MarkAcked] and [Memory.Reset], which belong to
+// one goroutine, the pusher.
 type Memory struct {
 	maxAllows   int
 	shards      contract.Shards
@@ -67,57 +68,57 @@ type Memory struct {
 	dirty       queue // of buckets
 	slots       slots
 	permissions permissions
-	purging     map[purgeID]map[int]*purging // by shard
-	purged      uint64                       // number of purges that have begun
+	purging     map[purgeID]map[int]*shardPurge // by shard
+	purgesBegun uint64                          // number of begun purges
 	tagBits     maphash.Seed
 
 	verdicts verdicts
 
 	// What batches contain. taken and acked are the contents of the last taken and the last acknowledged state record.
-	replaces   uint64 // epoch at the edge before the next batch; differs from ours before the first one
-	inStepMS   int64
-	inStep     inStepTimes
-	taken      sentState
-	acked      sentState
-	takenState wire.State    // of the last taken batch
-	ackedState wire.State    // of the last acknowledged one
-	batch      uint64        // last taken one; never restarts
-	ackedBatch uint64        // last acknowledged one
-	ackedMore  chan struct{} // closed and replaced at each acknowledgement
-	freed      []uint32      // slots to free when the taken batches are acknowledged
-	superseded []indexRange  // an earlier epoch's buckets, to blank before any bucket of this one is written
-	blanks     []indexRange  // buckets to blank unless this epoch writes them
-	crowdedOut bool          // the last batch had no objects, though some wait
-	changes    uint64        // number of calls of notify
-	pending    []pending     // oldest first
-	traced     []traced      // in the order of their arrival
+	replaces      uint64 // epoch at the edge before the next batch; differs from epoch before the first batch
+	inStepMS      int64
+	inStep        inStepTimes
+	taken         sentState
+	acked         sentState
+	takenState    wire.State     // of the last taken batch
+	ackedState    wire.State     // of the last acknowledged batch
+	batch         uint64         // number of the last taken batch; never restarts
+	ackedBatch    uint64         // number of the last acknowledged batch
+	ackReceived   chan struct{}  // closed and replaced at each acknowledgement
+	freedSlots    []uint32       // slots to free when the taken batches are acknowledged
+	superseded    []indexRange   // an earlier epoch's buckets, to blank before any bucket of this epoch is written
+	blanks        []indexRange   // buckets to blank unless this epoch writes them
+	crowdedOut    bool           // the last batch had no objects, though some wait
+	changes       uint64         // number of calls of wakePusher
+	pendingWrites []pendingWrite // oldest first
+	pendingTraces []pendingTrace // in the order of their arrival
 }
 
-// entry is one object in its bucket.
+// entry is an object in a bucket.
 type entry struct {
 	*contract.Object
 	tag    uint32
 	tags   uint32 // see [wire.Object]
 	bucket uint32
-	bodies []bodyAt // in the order of Object.Bodies
+	bodies []bodySlot // in the order of Object.Bodies
 }
 
-// bodyAt is the place of a body.
-type bodyAt struct {
+// bodySlot is the slot of a body.
+type bodySlot struct {
 	slot    uint32
 	stamp   uint64
 	written bool // taken in this epoch
 }
 
 type bucket struct {
-	entries []*entry
-	dropped []uint32 // slots that the last taken record may name, and the bucket no longer does
-	written bool     // a record of this epoch was taken
-	listing bool     // the last taken record has entries
-	batch   uint64   // the last one that contains it
+	entries      []*entry
+	droppedSlots []uint32 // slots that the last taken record may name, but the bucket no longer names
+	written      bool     // a record of this epoch was taken
+	hasEntries   bool     // the last taken record has entries
+	lastBatch    uint64   // the last batch with this bucket
 }
 
-// New returns an empty memory without an epoch: call [Memory.Reset] before [Memory.Take].
+// New returns an empty memory without an epoch: call [Memory.Reset] before [Memory.TakeBatch].
 func New(c Config) *Memory {
 	buckets := tableSize(c.Objects)
 	if c.Propagation == nil {
@@ -132,12 +133,12 @@ func New(c Config) *Memory {
 		buckets:     make([]bucket, buckets),
 		dirty:       newQueue(buckets),
 		permissions: permissions{bits: make(map[string]uint)},
-		purging:     make(map[purgeID]map[int]*purging),
+		purging:     make(map[purgeID]map[int]*shardPurge),
 		tagBits:     maphash.MakeSeed(),
 		verdicts:    newVerdicts(tableSize(c.Verdicts)),
-		ackedMore:   make(chan struct{}),
+		ackReceived: make(chan struct{}),
 	}
-	m.begin()
+	m.drawEpoch()
 	return m
 }
 
@@ -145,8 +146,8 @@ func tableSize(entries int) int {
 	return min(max((entries+meanEntries-1)/meanEntries, 1), maxTable)
 }
 
-// begin draws the epoch and its secrets.
-func (m *Memory) begin() {
+// drawEpoch draws the epoch and the epoch's secrets.
+func (m *Memory) drawEpoch() {
 	var b [8]byte
 	for m.epoch = 0; m.epoch == 0; m.epoch = binary.LittleEndian.Uint64(b[:]) {
 		rand.Read(b[:]) // never fails
@@ -158,8 +159,8 @@ func (m *Memory) begin() {
 // Wake returns a channel that receives a value when there may be something to take.
 func (m *Memory) Wake() <-chan struct{} { return m.wake }
 
-// notify wakes the pusher; mu is held.
-func (m *Memory) notify() {
+// wakePusher wakes the pusher; mu is held.
+func (m *Memory) wakePusher() {
 	m.changes++
 	select {
 	case m.wake <- struct{}{}:
@@ -174,27 +175,27 @@ func (m *Memory) Epoch() uint64 {
 	return m.epoch
 }
 
-// PutObject replaces the object at o's key, whatever its version. The memory retains o, which must not change any more.
+// PutObject replaces the object at o's key, whatever the version. The memory retains o, so o must not change any more.
 func (m *Memory) PutObject(o *contract.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.drop(o.Key)
-	e := &entry{Object: o, bodies: make([]bodyAt, len(o.Bodies))}
+	m.removeObject(o.Key)
+	e := &entry{Object: o, bodies: make([]bodySlot, len(o.Bodies))}
 	for _, tag := range o.Tags {
 		e.tags |= m.tagBit(tag)
 	}
 	shard := m.shards.Of(o.Key)
 	for i := range e.bodies {
 		m.bodies++
-		e.bodies[i] = bodyAt{slot: m.slots.take(), stamp: wire.Stamp(m.bodies, shard)}
+		e.bodies[i] = bodySlot{slot: m.slots.acquireSlot(), stamp: wire.Stamp(m.bodies, shard)}
 	}
 	m.objects[o.Key] = e
 	m.size.Add(m.objects)
-	m.place(e)
-	m.notify()
+	m.addToBucket(e)
+	m.wakePusher()
 }
 
-// MarkStale makes the object at key, if there is one, Stale. Its bodies stay where they are.
+// MarkStale sets Stale on the object at key, if any. The bodies stay in their slots.
 func (m *Memory) MarkStale(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,15 +207,15 @@ func (m *Memory) MarkStale(key string) {
 	stale.Stale = true
 	e.Object = &stale
 	m.dirty.push(e.bucket)
-	m.notify()
+	m.wakePusher()
 }
 
-// DeleteObject removes the object at key, if there is one.
+// DeleteObject removes the object at key, if any.
 func (m *Memory) DeleteObject(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.drop(key) {
-		m.notify()
+	if m.removeObject(key) {
+		m.wakePusher()
 	}
 }
 
@@ -223,23 +224,23 @@ func (m *Memory) DeleteObjects(keys []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range keys {
-		m.drop(key)
+		m.removeObject(key)
 	}
 	if len(keys) > 0 {
-		m.notify()
+		m.wakePusher()
 	}
 }
 
-// place adds e to its bucket in this epoch.
-func (m *Memory) place(e *entry) {
+// addToBucket adds e to a bucket in this epoch.
+func (m *Memory) addToBucket(e *entry) {
 	e.bucket, e.tag = m.keys.Place(e.Key, uint32(len(m.buckets)))
 	b := &m.buckets[e.bucket]
 	b.entries = append(b.entries, e)
 	m.dirty.push(e.bucket)
 }
 
-// drop removes the object at key from its bucket and reports whether there was one.
-func (m *Memory) drop(key string) bool {
+// removeObject removes the object at key from its bucket and reports whether an object was found.
+func (m *Memory) removeObject(key string) bool {
 	e, found := m.objects[key]
 	if !found {
 		return false
@@ -250,9 +251,9 @@ func (m *Memory) drop(key string) bool {
 	b.entries = shrink.Slice(slices.DeleteFunc(b.entries, func(other *entry) bool { return other == e }))
 	for _, body := range e.bodies {
 		if body.written {
-			b.dropped = append(b.dropped, body.slot)
+			b.droppedSlots = append(b.droppedSlots, body.slot)
 		} else {
-			m.slots.release(body.slot) // no bucket can name a slot that was never written
+			m.slots.releaseSlot(body.slot) // no bucket can name a slot that was never written
 		}
 	}
 	m.dirty.push(e.bucket)

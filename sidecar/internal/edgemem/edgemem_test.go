@@ -52,15 +52,15 @@ func check(f edgememtest.Found, key string, size int) error {
 	return nil
 }
 
-// push applies everything there is to the memory.
+// push applies all waiting batches to the memory.
 func push(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
 	t.Helper()
 	for {
-		batch, taken := m.Take(nil)
+		batch, taken := m.TakeBatch(nil)
 		if status, answer := memory.Apply(batch); status != http.StatusOK {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
-		m.Acked()
+		m.MarkAcked()
 		if !taken.More {
 			return
 		}
@@ -108,9 +108,9 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 			return time.UnixMilli(state.InStepMS).Sub(start)
 		}
 		deliver := func() {
-			batch, _ := m.Take(nil)
+			batch, _ := m.TakeBatch(nil)
 			memory.Apply(batch)
-			m.Acked()
+			m.MarkAcked()
 		}
 		for i := range 3000 {
 			m.PutObject(new(object(fmt.Sprint("/", i), 1, 10)))
@@ -141,7 +141,7 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 		if got := inStep(); got != time.Hour {
 			t.Errorf("in step at %v after all was taken, want 1h", got)
 		}
-		// A new epoch begins with a time that is true for everything that it will write.
+		// A new epoch begins with a time that is true for all writes of the epoch.
 		state, _ := memory.State()
 		m.Reset(&state)
 		m.SetInStep(start.Add(2 * time.Hour))
@@ -206,7 +206,7 @@ func TestPermissionIsUsedAgain(t *testing.T) {
 		if _, err := m.Permissions([]string{"a", "b", "c", "d"}); err == nil || err.(*edgemem.PermissionsError).Later() {
 			t.Errorf("got %v, want that there never is one for all", err)
 		}
-		due := func() bool { batch, taken := m.Take(nil); memory.Apply(batch); m.Acked(); return taken.Renew }
+		due := func() bool { batch, taken := m.TakeBatch(nil); memory.Apply(batch); m.MarkAcked(); return taken.Renew }
 		if !due() {
 			t.Error("the epoch is not to end")
 		}
@@ -269,12 +269,12 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 	m.PutObject(new(big))
 	memory := edgememtest.NewMemory()
 	for {
-		batch, taken := m.Take(nil)
+		batch, taken := m.TakeBatch(nil)
 		if len(batch) > limits.MaxBody+1000 {
 			t.Fatalf("batch of %d bytes", len(batch))
 		}
 		memory.Apply(batch)
-		m.Acked()
+		m.MarkAcked()
 		if taken.Drained {
 			break
 		}
@@ -284,8 +284,8 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 	}
 }
 
-// TestBodyOverTheBoundIsNotCrowdedOut has verdicts, which go first, to send in each batch: an object that needs its own
-// batch is still sent, and so is the in-step time.
+// TestBodyOverTheBoundIsNotCrowdedOut sends verdicts, which go first, in each batch: an object that needs its own batch
+// is still sent, as is the in-step time.
 func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgemem.New(edgemem.Config{Verdicts: 1 << 10})
@@ -309,9 +309,9 @@ func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 			}
 			m.PutVerdict(fmt.Sprint("d", i), "s", wire.Verdict{Outcome: wire.Allow,
 				ExpiresMS: time.Now().Add(time.Minute).UnixMilli()}, false)
-			batch, _ := m.Take(nil)
+			batch, _ := m.TakeBatch(nil)
 			memory.Apply(batch)
-			m.Acked()
+			m.MarkAcked()
 			if _, err := memory.Verdict(fmt.Sprint("d", i-1), "s"); i > 0 && err != nil {
 				t.Errorf("a verdict waits for more than two batches: %v", err)
 			}
@@ -319,7 +319,7 @@ func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 	})
 }
 
-// TestAwait waits until the edge knows permission names, in an epoch that it doesn't know yet, and then one more name.
+// TestAwait waits until the edge knows permission names, in a new epoch, and then an additional name.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
@@ -328,7 +328,7 @@ func TestAwait(t *testing.T) {
 			set, _ := m.Permissions([]string{name})
 			done := make(chan uint64)
 			go func() {
-				epoch, err := m.Await(t.Context(), set)
+				epoch, err := m.AwaitPermissions(t.Context(), set)
 				if err != nil {
 					t.Error(err)
 				}
@@ -355,12 +355,12 @@ func TestStampsAreUnique(t *testing.T) {
 	for version := range uint64(50) {
 		m.PutObject(new(object("/a", version+1, 10)))
 		m.PutObject(new(object("/b", version+1, 10)))
-		batch, _ := m.Take(nil)
+		batch, _ := m.TakeBatch(nil)
 		parsed, err := wire.ParseBatch(batch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Acked()
+		m.MarkAcked()
 		for op := range parsed.Ops() {
 			if op.Region != wire.RegionBodies {
 				continue
@@ -386,8 +386,8 @@ func BenchmarkPutTake(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		m.PutObject(new(objects[i%len(objects)]))
 		if i%100 == 99 {
-			buf, _ = m.Take(buf)
-			m.Acked()
+			buf, _ = m.TakeBatch(buf)
+			m.MarkAcked()
 		}
 	}
 }

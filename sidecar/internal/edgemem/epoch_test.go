@@ -98,13 +98,13 @@ func TestAwaitObject(t *testing.T) {
 		if status, answer := memory.Apply(batch); status != http.StatusOK {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
-		after.Acked()
+		after.MarkAcked()
 	}
 	check("before the epoch", true)
 	after.Reset(&old)
 	check("before the first batch", true)
 	checkTakeover("before the first batch", true)
-	batch, _ := after.Take(nil)
+	batch, _ := after.TakeBatch(nil)
 	check("the first batch was taken", false)
 	done := make(chan error)
 	go func() { done <- after.AwaitObject(t.Context(), "/a") }()
@@ -120,13 +120,13 @@ func TestAwaitObject(t *testing.T) {
 
 	after.PutObject(new(object("/a", 2, 100)))
 	check("the edge has no version yet", true)
-	first, _ := after.Take(nil)
+	first, _ := after.TakeBatch(nil)
 	check("version 2 is on its way", false)
 	send(first)
 	check("the edge has version 2", true)
 	after.PutObject(new(object("/a", 3, 100)))
 	check("the edge has version 2, we have 3", false)
-	second, _ := after.Take(nil)
+	second, _ := after.TakeBatch(nil)
 	check("version 3 is on its way", false)
 	send(second)
 	check("the edge has version 3", true)

@@ -14,17 +14,18 @@ type metric struct {
 }
 
 var collected = []metric{
-	gauge("objects", "Objects in the edge's memory.", func(s *Stats) int { return s.Objects }),
-	gauge("dirty_buckets", "Changed buckets that were not pushed yet.", func(s *Stats) int { return s.DirtyBuckets }),
-	gauge("body_slots", "Body slots ever created in this shared memory.", func(s *Stats) int { return s.Slots }),
-	gauge("free_body_slots", "Body slots that can be reused.", func(s *Stats) int { return s.FreeSlots }),
-	gauge("places", "Keys of shared memory that were written; constant soon after start, except for body slots.",
+	newGauge("objects", "Objects in the edge's memory.", func(s *Stats) int { return s.Objects }),
+	newGauge("dirty_buckets", "Changed buckets that were not pushed yet.", func(s *Stats) int { return s.DirtyBuckets }),
+	newGauge("body_slots", "Body slots ever created in this shared memory.", func(s *Stats) int { return s.Slots }),
+	newGauge("free_body_slots", "Body slots that can be reused.", func(s *Stats) int { return s.FreeSlots }),
+	newGauge("places", "Keys of shared memory that were written; constant soon after start, except for body slots.",
 		func(s *Stats) int { return s.Places }),
-	gauge("permissions", "Permission names that the edge knows, at most 64.", func(s *Stats) int { return s.Permissions }),
-	gauge("devices", "Registered devices that the edge knows; fewer than the enabled ones if memory.verdicts is too "+
+	newGauge("permissions", "Permission names that the edge knows, at most 64.",
+		func(s *Stats) int { return s.Permissions }),
+	newGauge("devices", "Registered devices that the edge knows; fewer than the enabled ones if memory.verdicts is too "+
 		"small.", func(s *Stats) int { return s.Devices }),
-	gauge("allow_verdicts", "Allow verdicts at the edge.", func(s *Stats) int { return s.Allows }),
-	gauge("deny_verdicts", "Deny verdicts at the edge.", func(s *Stats) int { return s.Denies }),
+	newGauge("allow_verdicts", "Allow verdicts at the edge.", func(s *Stats) int { return s.Allows }),
+	newGauge("deny_verdicts", "Deny verdicts at the edge.", func(s *Stats) int { return s.Denies }),
 	{
 		prometheus.NewDesc("gatehouse_edge_memory_in_step_timestamp_seconds",
 			"The in-step time that was pushed to the edge, unix time.", nil, nil),
@@ -37,7 +38,7 @@ var collected = []metric{
 	},
 }
 
-func gauge(name, help string, value func(s *Stats) int) metric {
+func newGauge(name, help string, value func(s *Stats) int) metric {
 	return metric{
 		prometheus.NewDesc("gatehouse_edge_memory_"+name, help, nil, nil),
 		prometheus.GaugeValue, func(s *Stats) float64 { return float64(value(s)) },

@@ -56,7 +56,7 @@ type model struct {
 	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
 	kept    [modelKeys]uint64 // version that the memory has until it changes; 0: none
 	device  [modelKeys]bool   // is listed
-	told    [modelKeys]bool   // listed, and the memory must have it when the list is complete
+	listed  [modelKeys]bool   // in the list, and the memory must have it when the list is complete
 	crowded bool              // a device was not listed
 	purging []*modelPurge     // that the memory may know
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
@@ -106,8 +106,8 @@ func (m *model) read() {
 	m.readDevices()
 }
 
-// readDevices checks that an entry is closed only beside the verdict that closed it, and that the state says that all
-// devices are listed only if they are.
+// readDevices checks that an entry is closed only beside the verdict that closed the entry, and that a complete list in
+// the state has all devices.
 func (m *model) readDevices() {
 	state, found := m.memory.LockedState()
 	for i := range modelKeys {
@@ -119,7 +119,7 @@ func (m *model) readDevices() {
 		if wrong == wire.Closed && right != wire.Found {
 			m.Fatalf("%q: closed, and the right secret's status is %d", m.key(i), right)
 		}
-		if state.DevicesComplete && m.told[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
+		if state.DevicesComplete && m.listed[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
 			m.Fatalf("%q: status %d although the state says that all devices are listed", m.key(i), wrong)
 		}
 	}
@@ -148,7 +148,7 @@ func (m *model) step() {
 	case 7:
 		if m.r.IntN(4) == 0 {
 			m.target.DropDevice(m.key(i))
-			m.device[i], m.told[i] = false, false
+			m.device[i], m.listed[i] = false, false
 		} else if m.target.PutDevice(m.key(i), m.r.IntN(2) == 0) != nil {
 			m.crowded = true
 		} else {
@@ -168,7 +168,7 @@ func (m *model) step() {
 
 // deliver applies a batch to the memory; sometimes the batch or its answer is lost.
 func (m *model) deliver() {
-	batch, taken := m.target.Take(nil)
+	batch, taken := m.target.TakeBatch(nil)
 	if len(batch) > 320<<10 || taken.Ops > 514 {
 		m.Fatalf("batch of %d bytes, %d operations", len(batch), taken.Ops)
 	}
@@ -185,14 +185,14 @@ func (m *model) deliver() {
 		m.reset()
 		return
 	}
-	m.target.Acked()
+	m.target.MarkAcked()
 	for _, p := range m.purging {
 		p.acked = true
 	}
 	if !taken.Drained {
 		return
 	}
-	m.told = m.device
+	m.listed = m.device
 	for i := range modelKeys {
 		if m.kept[i] = m.want[i]; m.want[i] == 0 {
 			m.gone[i] = m.last[i]
@@ -213,21 +213,21 @@ var modelTags = []string{"red", "green", "blue"}
 type modelPurge struct {
 	tag, shard int
 	end        func()
-	keys       []int             // that it has yet to remove
-	of         [modelKeys]uint64 // versions in the shard when it began; tags may share a bit, so it may hide each
-	acked      bool              // the edge has been told
+	keys       []int             // still to remove
+	of         [modelKeys]uint64 // versions in the shard at the beginning; the purge may hide each: tags share bits
+	acked      bool              // the edge knows the purge
 	ended      bool
 }
 
 func (p *modelPurge) tagged(i int) bool { return i%len(modelTags) == p.tag }
 
-// purged reports whether a purge that the memory may know does this.
+// purged reports whether does is true for a purge under way.
 func (m *model) purged(does func(p *modelPurge) bool) bool {
 	return slices.ContainsFunc(m.purging, does)
 }
 
-// purge begins a purge in a shard, or removes one of the objects that another one concerns, or ends it. From the batch
-// that begins it on, none of them is found.
+// purge begins a purge in a shard, or removes an object of a running purge, or ends a purge. From a purge's first batch
+// on, the edge must find none of the purge's objects.
 func (m *model) purge() {
 	tag, shard := m.r.IntN(len(modelTags)), m.r.IntN(int(modelShards))
 	at := slices.IndexFunc(m.purging, func(p *modelPurge) bool { return p.tag == tag && p.shard == shard && !p.ended })
@@ -294,7 +294,7 @@ func (m *model) finish() {
 func (m *model) reset() {
 	reset(m.target, m.memory)
 	m.kept = [modelKeys]uint64{}
-	m.told = m.device
+	m.listed = m.device
 }
 
 // reset does what the pusher does after a failure.
@@ -309,11 +309,11 @@ func reset(m *edgemem.Memory, memory *edgememtest.Memory) {
 // quiesce pushes without failures until nothing is left, blanks included.
 func quiesce(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
 	t.Helper()
-	batch, _ := m.Take(nil)
+	batch, _ := m.TakeBatch(nil)
 	if status, _ := memory.Apply(batch); status != http.StatusOK {
 		reset(m, memory)
 	} else {
-		m.Acked()
+		m.MarkAcked()
 	}
 	push(t, m, memory)
 	time.Sleep(2 * time.Second)

@@ -13,17 +13,17 @@ import (
 const renewEvery = 10 * time.Second
 
 // permissions assigns bits to permission names. Within an epoch each bit keeps its name, and new names get higher bits.
-// So a reader with an older state finds the right names of a verdict's bits, or a bit that it doesn't know. A bit that
-// no record uses any more gets another name only in a new epoch, in which verdicts of earlier ones are invalid.
+// So a reader with an older state finds the right names of a verdict's bits, or an unknown bit. A bit that no record
+// uses any more gets another name only in a new epoch, in which verdicts of earlier epochs are invalid.
 type permissions struct {
-	names   []string // by bit; "": released in an earlier epoch
-	bits    map[string]uint
-	uses    [limits.MaxPermissions]int // number of records with the bit
-	wanted  []string                   // names that get released bits in the next epoch
-	renewed time.Time                  // when wanted names last got bits
+	names     []string // by bit; "": released in an earlier epoch
+	bits      map[string]uint
+	uses      [limits.MaxPermissions]int // number of records with the bit
+	requested []string                   // names that get released bits in the next epoch
+	renewed   time.Time                  // when requested names last got bits
 }
 
-// PermissionsError means that there is no bit for a permission name.
+// PermissionsError reports a permission name without a bit.
 type PermissionsError struct {
 	// Name is the name without a bit.
 	Name string
@@ -57,7 +57,7 @@ func (m *Memory) PermissionNames(set uint64) []string {
 }
 
 // Permissions returns the bits of names. A bit keeps its name until [Memory.ReleasePermissions] was called once for
-// each call of Permissions. If there are more names than bits, it returns an error and assigns none.
+// each call of Permissions. If names outnumber bits, Permissions returns an error and assigns no bit.
 func (m *Memory) Permissions(names []string) (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,20 +72,20 @@ func (m *Memory) Permissions(names []string) (uint64, error) {
 		}
 	}
 	if room := limits.MaxPermissions - len(p.names); len(added) > room {
-		err := &PermissionsError{Name: added[room], Soon: len(added) <= limits.MaxPermissions-p.used(set)}
+		err := &PermissionsError{Name: added[room], Soon: len(added) <= limits.MaxPermissions-p.countUsed(set)}
 		if err.Soon {
-			p.want(added)
+			p.requestBits(added)
 		}
 		return 0, err
 	}
 	for _, name := range added {
-		set |= 1 << p.add(name)
+		set |= 1 << p.assignBit(name)
 	}
 	for bit := range p.uses {
 		p.uses[bit] += int(set >> bit & 1)
 	}
 	if len(added) > 0 {
-		m.notify()
+		m.wakePusher()
 	}
 	return set, nil
 }
@@ -99,8 +99,8 @@ func (m *Memory) ReleasePermissions(set uint64) {
 	}
 }
 
-// used returns the number of bits that are used or in set.
-func (p *permissions) used(set uint64) (n int) {
+// countUsed returns the number of bits that are used or in set.
+func (p *permissions) countUsed(set uint64) (n int) {
 	for bit := range p.names {
 		if p.uses[bit] > 0 || set>>bit&1 != 0 {
 			n++
@@ -109,23 +109,23 @@ func (p *permissions) used(set uint64) (n int) {
 	return n
 }
 
-// want requests bits in the next epoch.
-func (p *permissions) want(names []string) {
+// requestBits requests bits in the next epoch.
+func (p *permissions) requestBits(names []string) {
 	for _, name := range names {
-		if len(p.wanted) < limits.MaxPermissions && !slices.Contains(p.wanted, name) {
-			p.wanted = append(p.wanted, name)
+		if len(p.requested) < limits.MaxPermissions && !slices.Contains(p.requested, name) {
+			p.requested = append(p.requested, name)
 		}
 	}
 }
 
-func (p *permissions) add(name string) uint {
+func (p *permissions) assignBit(name string) uint {
 	bit := uint(len(p.names))
 	p.names, p.bits[name] = append(p.names, name), bit
 	return bit
 }
 
-// renew begins an epoch: wanted names get the bits that no record uses.
-func (p *permissions) renew(now time.Time) {
+// reassignBits begins an epoch: requested names get the bits that no record uses.
+func (p *permissions) reassignBits(now time.Time) {
 	for bit, name := range p.names {
 		if p.uses[bit] > 0 {
 			continue
@@ -136,22 +136,22 @@ func (p *permissions) renew(now time.Time) {
 	for len(p.names) > 0 && p.names[len(p.names)-1] == "" {
 		p.names = p.names[:len(p.names)-1]
 	}
-	for _, name := range p.wanted {
+	for _, name := range p.requested {
 		if _, found := p.bits[name]; found {
 			continue
 		}
 		if hole := slices.Index(p.names, ""); hole >= 0 {
 			p.names[hole], p.bits[name] = name, uint(hole)
 		} else if len(p.names) < limits.MaxPermissions {
-			p.add(name)
+			p.assignBit(name)
 		}
 	}
-	if len(p.wanted) > 0 {
-		p.wanted, p.renewed = nil, now
+	if len(p.requested) > 0 {
+		p.requested, p.renewed = nil, now
 	}
 }
 
-// due reports whether to begin another epoch.
-func (p *permissions) due(now time.Time) bool {
-	return len(p.wanted) > 0 && now.Sub(p.renewed) >= renewEvery
+// isRenewalDue reports whether requested names need a new epoch now.
+func (p *permissions) isRenewalDue(now time.Time) bool {
+	return len(p.requested) > 0 && now.Sub(p.renewed) >= renewEvery
 }

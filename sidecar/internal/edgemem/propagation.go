@@ -2,18 +2,18 @@ package edgemem
 
 import "time"
 
-// maxPending bounds the writes whose acknowledgement is awaited. More are not measured.
+// maxPending bounds the writes whose acknowledgement is awaited; further writes are not measured.
 const maxPending = 1 << 14
 
-// pending is a write that the edge has not acknowledged yet. It has it once everything before after was taken, and the
-// batch with that was acknowledged.
-type pending struct {
+// pendingWrite is a write without the edge's acknowledgement. The edge has the write once everything before after was
+// taken, and the last batch of it acknowledged.
+type pendingWrite struct {
 	published time.Time
-	after     mark
+	after     queueMark
 }
 
-// ApplyLive calls apply, which applies a write that an event has announced. If that changes the memory, ApplyLive
-// measures the time from published, when Redis ran the write by its own clock, to the edge's acknowledgement.
+// ApplyLive calls apply, which applies a write from an event. If apply changes the memory, ApplyLive measures the time
+// from published, when Redis ran the write by its own clock, to the edge's acknowledgement.
 func (m *Memory) ApplyLive(published time.Time, apply func()) {
 	m.mu.Lock()
 	before := m.changes
@@ -21,31 +21,31 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 	apply()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.changes == before || len(m.pending) >= maxPending {
+	if m.changes == before || len(m.pendingWrites) >= maxPending {
 		return
 	}
-	m.pending = append(m.pending, pending{published, m.mark()})
+	m.pendingWrites = append(m.pendingWrites, pendingWrite{published, m.currentMark()})
 	if m.ackedBatch == m.batch {
-		m.observeAcked() // otherwise a batch that has the write may be on its way
+		m.observeAcked() // otherwise a batch with the write may be on its way
 	}
 }
 
-// observeAcked measures the writes that the edge has; no batch is on its way, and mu is held.
+// observeAcked measures the writes that the edge has. No batch is on its way, and mu is held.
 func (m *Memory) observeAcked() {
 	now, n := time.Now(), 0
-	for _, p := range m.pending {
-		if !m.passed(p.after) {
+	for _, p := range m.pendingWrites {
+		if !m.hasTaken(p.after) {
 			break
 		}
 		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis's clock is ahead of ours
 		n++
 	}
-	m.pending = m.pending[:copy(m.pending, m.pending[n:])]
+	m.pendingWrites = m.pendingWrites[:copy(m.pendingWrites, m.pendingWrites[n:])]
 }
 
 // deferPending makes all pending writes wait for what is in the queues now: a new epoch pushes everything again.
 func (m *Memory) deferPending() {
-	for i := range m.pending {
-		m.pending[i].after = m.mark()
+	for i := range m.pendingWrites {
+		m.pendingWrites[i].after = m.currentMark()
 	}
 }

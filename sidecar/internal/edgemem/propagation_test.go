@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 )
 
-// TestPropagation measures from a write to the acknowledgement of the batch that has it.
+// TestPropagation measures from a write to the acknowledgement of the write's batch.
 func TestPropagation(t *testing.T) {
 	const (
 		ms   = time.Millisecond
@@ -27,85 +27,85 @@ func TestPropagation(t *testing.T) {
 		{"one object", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			time.Sleep(3 * ms)
-			m.Take(nil)
+			m.TakeBatch(nil)
 			time.Sleep(2 * ms)
-			m.Acked()
+			m.MarkAcked()
 			time.Sleep(long)
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, []time.Duration{5 * ms}},
 		{"two in one batch, and a deletion in the next one", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			time.Sleep(ms)
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/b", 1, 10))) })
-			m.Take(nil)
+			m.TakeBatch(nil)
 			m.ApplyLive(time.Now(), func() { m.DeleteObject("/a") })
 			time.Sleep(ms)
-			m.Acked()
+			m.MarkAcked()
 			time.Sleep(ms)
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, []time.Duration{2 * ms, ms, 2 * ms}},
 		{"a revocation", func(m *edgemem.Memory) {
 			m.PutVerdict("d", "s", allow, true)
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 			m.ApplyLive(time.Now(), func() { m.DropVerdicts("d") })
 			time.Sleep(ms)
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, []time.Duration{ms}},
 		{"Redis's clock is ahead", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now().Add(long), func() { m.PutObject(new(object("/a", 1, 10))) })
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, []time.Duration{0}},
 		{"not live", func(m *edgemem.Memory) {
 			m.PutObject(new(object("/a", 1, 10)))
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, nil},
 		{"no change", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now(), func() { m.DeleteObject("/a") })
 			time.Sleep(long) // a heartbeat is not its acknowledgement
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, nil},
 		{"taken while it was applied", func(m *edgemem.Memory) {
-			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))); m.Take(nil) })
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))); m.TakeBatch(nil) })
 			time.Sleep(ms)
-			m.Acked()
+			m.MarkAcked()
 		}, []time.Duration{ms}},
 		{"acknowledged while it was applied", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now(), func() {
 				m.PutObject(new(object("/a", 1, 10)))
-				m.Take(nil)
+				m.TakeBatch(nil)
 				time.Sleep(ms)
-				m.Acked()
+				m.MarkAcked()
 			})
 			time.Sleep(long)
-			m.Take(nil)
-			m.Acked()
+			m.TakeBatch(nil)
+			m.MarkAcked()
 		}, []time.Duration{ms}},
 		{"behind a body that fills a batch", func(m *edgemem.Memory) {
 			m.PutObject(new(object("/large", 1, 300<<10)))
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			for more := true; more; {
-				_, taken := m.Take(nil)
+				_, taken := m.TakeBatch(nil)
 				time.Sleep(ms)
-				m.Acked()
+				m.MarkAcked()
 				more = !taken.Drained
 			}
 		}, []time.Duration{3 * ms}},
 		{"pushed again after the edge was lost", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
-			m.Take(nil)
+			m.TakeBatch(nil)
 			time.Sleep(ms)
 			m.Reset(&wire.State{Epoch: 1, ObjectBuckets: 600}) // the first batch blanks these
 			for more := true; more; {
-				_, taken := m.Take(nil)
+				_, taken := m.TakeBatch(nil)
 				time.Sleep(ms)
-				m.Acked()
+				m.MarkAcked()
 				more = !taken.Drained
 			}
 		}, []time.Duration{3 * ms}},
@@ -119,8 +119,8 @@ func TestPropagation(t *testing.T) {
 					})})
 				m.Reset(nil)
 				for more := true; more; {
-					_, taken := m.Take(nil)
-					m.Acked()
+					_, taken := m.TakeBatch(nil)
+					m.MarkAcked()
 					more = taken.More
 				}
 				tt.run(m)

@@ -15,18 +15,18 @@ type purgeID struct {
 	soft bool
 }
 
-// purging is a purge that is under way in a shard.
-type purging struct {
-	stamp uint64 // at least those of the shard's bodies before it, and less than those after it
-	// after is when all that the purge concerns was removed or marked at the edge: once so many buckets were taken. Until
-	// the call of end that isn't known.
+// shardPurge is a purge that is under way in a shard.
+type shardPurge struct {
+	stamp uint64 // stamps of the shard's bodies are at most this before the purge, and more after
+	// after is the count of taken buckets at which the edge has everything that the purge removed or marked; unknown
+	// until the call of end.
 	after uint64
 }
 
-// BeginPurge begins the purge with this ID in a shard, or begins it once more. The edge finds none of the objects that
-// the memory has of the shard now and the purge concerns, or if soft finds them stale, from the next batch on, however
-// many they are. The caller then removes or marks each, and calls end. With [wire.MaxPurges] others under way, end is
-// nil, and the edge learns of each object by itself.
+// BeginPurge begins a purge in a shard, or begins a purge with the same ID once more. From the next batch on, the edge
+// finds none of the purge's objects that the memory has of the shard now, however many (if soft, the edge finds them
+// stale). The caller then removes or marks each object, and calls end. If [wire.MaxPurges] purges are under way, end is
+// nil, and the edge learns of each object separately.
 func (m *Memory) BeginPurge(shard int, id string, soft bool) (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,33 +37,33 @@ func (m *Memory) BeginPurge(shard int, id string, soft bool) (end func()) {
 	case len(m.purging) == wire.MaxPurges:
 		return nil
 	default:
-		shards = map[int]*purging{}
+		shards = map[int]*shardPurge{}
 		m.purging[of] = shards
 	}
-	p := &purging{stamp: wire.Stamp(m.bodies, shard), after: math.MaxUint64}
+	p := &shardPurge{stamp: wire.Stamp(m.bodies, shard), after: math.MaxUint64}
 	shards[shard] = p
-	m.purged++
-	m.notify()
+	m.purgesBegun++
+	m.wakePusher()
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		p.after = m.dirty.pushed
-		m.notify()
+		m.wakePusher()
 	}
 }
 
 // endPurges forgets the purges of which the edge has every removal and mark.
 func (m *Memory) endPurges() {
 	for of, shards := range m.purging {
-		maps.DeleteFunc(shards, func(_ int, p *purging) bool { return m.dirty.popped >= p.after })
+		maps.DeleteFunc(shards, func(_ int, p *shardPurge) bool { return m.dirty.popped >= p.after })
 		if len(shards) == 0 {
 			delete(m.purging, of)
 		}
 	}
 }
 
-// purges returns the purges for the state.
-func (m *Memory) purges() (all []wire.Purge) {
+// listPurges returns the purges for the state.
+func (m *Memory) listPurges() (all []wire.Purge) {
 	for of, shards := range m.purging {
 		purge := wire.Purge{Soft: of.soft}
 		var tag string

@@ -25,7 +25,7 @@ func purgeFixture(t *testing.T) (*edgemem.Memory, *edgememtest.Memory) {
 	return m, memory
 }
 
-// found returns the keys that the edge finds, and "stale" behind those that are.
+// found returns the keys that the edge finds, with "stale" behind stale objects.
 func found(memory *edgememtest.Memory) (keys []string) {
 	for _, key := range []string{"/a/tagged", "/b/tagged", "/b/other", "//shop:example.com/b/tagged"} {
 		if f, err := memory.Object(key); err == nil && f.Stale {
@@ -98,8 +98,8 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 	batches := 0
 	for more := true; more; batches++ {
 		var batch []byte
-		var taken edgemem.Taken
-		batch, taken = m.Take(nil)
+		var taken edgemem.BatchInfo
+		batch, taken = m.TakeBatch(nil)
 		memory.AfterOp = func() {
 			if f, err := memory.LockedObject(keys[len(keys)-1]); err == nil {
 				t.Fatalf("batch %d: found %+v", batches, f)
@@ -108,7 +108,7 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 		if status, answer := memory.Apply(batch); status != 200 {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
-		m.Acked()
+		m.MarkAcked()
 		if batches == 0 && taken.Ops > 2 {
 			t.Errorf("the batch that announces the purge has %d operations, want only states", taken.Ops)
 		}
@@ -123,7 +123,7 @@ func TestPurgeEndsWithItsObjects(t *testing.T) {
 	}
 }
 
-// TestManyPurges: those beyond the bound are not announced.
+// TestManyPurges: purges beyond the bound are not announced.
 func TestManyPurges(t *testing.T) {
 	m, memory := purgeFixture(t)
 	var ends []func()
@@ -203,11 +203,11 @@ func TestPurgesLeaveRoom(t *testing.T) {
 	m.PutObject(new(object("/b/other", 2, 10)))
 	for range 2 {
 		end := m.BeginPurge(0, "/c/", false)
-		batch, _ := m.Take(nil)
+		batch, _ := m.TakeBatch(nil)
 		if status, answer := memory.Apply(batch); status != 200 {
 			t.Fatalf("apply: %d %s", status, answer)
 		}
-		m.Acked()
+		m.MarkAcked()
 		end()
 	}
 	if f, err := memory.Object("/b/other"); err != nil || f.Version != 2 {

@@ -1,6 +1,6 @@
 package edgemem
 
-// queue is a first-in-first-out queue of bucket indexes without duplicates: a bucket that changes again while it waits
+// queue is a first-in-first-out queue of bucket indexes without duplicates: a bucket that changes again while waiting
 // keeps its position.
 type queue struct {
 	waiting []uint32 // beginning at head
@@ -44,20 +44,20 @@ func (q *queue) pop() {
 
 func (q *queue) len() int { return len(q.waiting) - q.head }
 
-// clear empties the queue and counts its elements as popped.
+// clear empties the queue and counts the elements as popped.
 func (q *queue) clear() {
 	for q.len() > 0 {
 		q.pop()
 	}
 }
 
-// mark is a point in both queues: what was pushed to them before it.
-type mark struct{ objects, verdicts uint64 }
+// queueMark is a point in both queues, by the number of elements pushed before.
+type queueMark struct{ objects, verdicts uint64 }
 
-// mark returns the point after everything that is in the queues now.
-func (m *Memory) mark() mark { return mark{m.dirty.pushed, m.verdicts.dirty.pushed} }
+// currentMark returns the point after everything that is in the queues now.
+func (m *Memory) currentMark() queueMark { return queueMark{m.dirty.pushed, m.verdicts.dirty.pushed} }
 
-// passed reports whether everything before a point was taken.
-func (m *Memory) passed(at mark) bool {
+// hasTaken reports whether everything before a point was taken.
+func (m *Memory) hasTaken(at queueMark) bool {
 	return m.dirty.popped >= at.objects && m.verdicts.dirty.popped >= at.verdicts
 }

@@ -42,13 +42,13 @@ func TestRoom(t *testing.T) {
 			push := func(d time.Duration) {
 				var buf []byte
 				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Millisecond) {
-					taken := edgemem.Taken{More: true}
+					taken := edgemem.BatchInfo{More: true}
 					for taken.More && time.Now().Before(end) {
-						buf, taken = memory.Take(buf)
+						buf, taken = memory.TakeBatch(buf)
 						apply(t, edge, buf)
 						used, _ := edge.Usage()
 						peak = max(peak, used)
-						memory.Acked()
+						memory.MarkAcked()
 						time.Sleep(time.Millisecond)
 					}
 				}

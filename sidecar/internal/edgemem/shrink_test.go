@@ -13,12 +13,12 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink/shrinktest"
 )
 
-// drain delivers everything that waits.
+// drain delivers all waiting batches.
 func drain(m *edgemem.Memory) {
 	var buf []byte
 	for {
-		batch, taken := m.Take(buf)
-		m.Acked()
+		batch, taken := m.TakeBatch(buf)
+		m.MarkAcked()
 		if buf = batch; taken.Drained {
 			return
 		}

@@ -2,8 +2,8 @@ package edgemem
 
 import "github.com/gatehouse/gatehouse/clients/go/contract"
 
-// Footprint returns the approximate memory of o in the proxy, in bytes: its bodies, its entry, and the store's overhead
-// per record.
+// Footprint returns the approximate memory of o in the proxy, in bytes: bodies, entry, and the store's overhead per
+// record.
 func Footprint(o *contract.Object) int {
 	size := objectSize + len(o.Key) + len(o.ETag) + len(o.ContentType) + len(o.Headers) + recordOverhead/meanEntries
 	for _, body := range o.Bodies {
@@ -14,17 +14,17 @@ func Footprint(o *contract.Object) int {
 
 // Stats has counts for metrics.
 type Stats struct {
-	Objects         int
-	Allows, Denies  int    // verdicts stored
-	Devices         int    // registered devices in the edge's list
-	EvictedVerdicts uint64 // not expired ones that were ever evicted
-	DirtyBuckets    int    // of both tables, waiting to be taken
-	Slots           int    // that may be filled
-	FreeSlots       int    // of these
-	Places          int    // in shared memory with a record of this epoch, slots included
-	Permissions     int    // names
-	InStepMS        int64  // in-step time in the state record, unix ms
-	Crowded         bool   // some devices have no place in the edge's list
+	Objects           int
+	Allows, Denies    int    // verdicts stored
+	Devices           int    // registered devices in the edge's list
+	EvictedVerdicts   uint64 // evicted before they expired, ever
+	DirtyBuckets      int    // of both tables, waiting to be taken
+	Slots             int    // slots that may be filled
+	FreeSlots         int    // of Slots
+	Places            int    // in shared memory with a record of this epoch, slots included
+	Permissions       int    // names
+	InStepMS          int64  // in-step time in the state record, unix ms
+	DevicesOverflowed bool   // some devices are not in the edge's list
 }
 
 // Stats returns the current counts.
@@ -43,17 +43,17 @@ func (m *Memory) Stats() Stats {
 		}
 	}
 	return Stats{
-		Places:          places,
-		Objects:         len(m.objects),
-		Allows:          m.verdicts.allows,
-		Denies:          m.verdicts.denies,
-		Devices:         m.verdicts.devices.count,
-		EvictedVerdicts: m.verdicts.evicted,
-		DirtyBuckets:    m.dirty.len() + m.verdicts.dirty.len(),
-		Slots:           m.slots.count(),
-		FreeSlots:       m.slots.freeCount(),
-		Permissions:     len(m.permissions.bits),
-		InStepMS:        m.inStep.tellableMS,
-		Crowded:         m.verdicts.devices.crowded,
+		Places:            places,
+		Objects:           len(m.objects),
+		Allows:            m.verdicts.allows,
+		Denies:            m.verdicts.denies,
+		Devices:           m.verdicts.devices.count,
+		EvictedVerdicts:   m.verdicts.evicted,
+		DirtyBuckets:      m.dirty.len() + m.verdicts.dirty.len(),
+		Slots:             m.slots.count(),
+		FreeSlots:         m.slots.freeCount(),
+		Permissions:       len(m.permissions.bits),
+		InStepMS:          m.inStep.readyMS,
+		DevicesOverflowed: m.verdicts.devices.overflowed,
 	}
 }

@@ -14,30 +14,30 @@ func spanOf(id byte) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{id}, SpanID: trace.SpanID{id}})
 }
 
-// TestTrace: a trace gets the batch after which the edge has its change, and no earlier one.
+// TestTrace: a trace gets the first batch after which the edge has the traced change.
 func TestTrace(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprintf("new epoch %v", reset), func(t *testing.T) {
 			m := edgemem.New(edgemem.Config{Objects: 400})
 			m.Reset(nil)
 			for more := true; more; {
-				_, taken := m.Take(nil)
-				m.Acked()
+				_, taken := m.TakeBatch(nil)
+				m.MarkAcked()
 				more = taken.More
 			}
 			const objects = 5 // each fills a batch
 			for i := range objects {
 				m.PutObject(new(object(fmt.Sprint("/", i), 3, limits.MaxBody-100)))
 			}
-			m.Trace(spanOf(1))
+			m.TraceChanges(spanOf(1))
 			if reset {
 				m.Reset(nil)
 			}
 			batches := 0
 			for {
-				_, taken := m.Take(nil)
+				_, taken := m.TakeBatch(nil)
 				batches++
-				m.Acked()
+				m.MarkAcked()
 				if len(taken.Traces) > 0 != taken.Drained {
 					t.Fatalf("batch %d: got the traces %v, drained %v", batches, taken.Traces, taken.Drained)
 				}
@@ -51,7 +51,7 @@ func TestTrace(t *testing.T) {
 			if batches < objects {
 				t.Errorf("got %d batches, want %d: the test is for several", batches, objects)
 			}
-			if _, taken := m.Take(nil); len(taken.Traces) != 0 {
+			if _, taken := m.TakeBatch(nil); len(taken.Traces) != 0 {
 				t.Error("a later batch has the trace, too")
 			}
 		})
@@ -62,9 +62,9 @@ func TestTracesAreBounded(t *testing.T) {
 	m := edgemem.New(edgemem.Config{})
 	m.Reset(nil)
 	for range 1000 {
-		m.Trace(spanOf(1))
+		m.TraceChanges(spanOf(1))
 	}
-	if _, taken := m.Take(nil); len(taken.Traces) != 64 {
+	if _, taken := m.TakeBatch(nil); len(taken.Traces) != 64 {
 		t.Errorf("got %d traces, want 64", len(taken.Traces))
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
-// Bounds of one bucket of verdicts.
+// Bounds of a bucket of verdicts.
 const (
 	maxDenies = meanEntries // so that the maximum numbers of denies and allows are equal
 	maxAllows = 64
 )
 
-// Each sweepEvery, one of sweepParts parts of the table is searched for expired verdicts.
+// Every sweepEvery, one of sweepParts parts of the table is searched for expired verdicts.
 const (
 	sweepEvery = 100 * time.Millisecond
 	sweepParts = 64
@@ -27,7 +27,7 @@ type verdicts struct {
 	dirty   queue
 	allows  int
 	denies  int
-	evicted uint64 // not expired ones that were evicted
+	evicted uint64 // verdicts evicted before they expired
 	cursor  uint32 // where sweep and eviction continue
 	devices devices
 	scratch struct { // for one record
@@ -36,7 +36,7 @@ type verdicts struct {
 	}
 }
 
-// verdictBucket has the verdicts and the devices of one bucket.
+// verdictBucket has the verdicts and the devices of a bucket.
 type verdictBucket struct {
 	verdicts []*verdict // oldest first
 	devices  []deviceEntry
@@ -45,32 +45,32 @@ type verdictBucket struct {
 
 type verdict struct {
 	wire.Verdict
-	device string
-	bucket uint32
-	keptMS int64 // it stays until then after its end if there is room, unix ms
+	device      string
+	bucket      uint32
+	keepUntilMS int64 // if there is room, the verdict stays after its end until this time, unix ms
 }
 
 func newVerdicts(buckets int) verdicts {
 	return verdicts{buckets: make([]verdictBucket, buckets), dirty: newQueue(buckets)}
 }
 
-// PutVerdict stores the verdict on a device's secret; both must be within their limits. It sets v's digest. only: no
-// other secret of the device is right, so the edge refuses others by itself while it has the verdict. Denies never
-// evict allows.
-func (m *Memory) PutVerdict(device, secret string, v wire.Verdict, only bool) {
+// PutVerdict stores the verdict on a device's secret, and sets v's digest. Device and secret must be within their
+// limits. isOnly: no other secret of the device is right, so while the edge has the verdict, it refuses all other
+// secrets by itself. Denies never evict allows.
+func (m *Memory) PutVerdict(device, secret string, v wire.Verdict, isOnly bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.Digest(device, secret)
-	m.put(device, v, only, 0)
+	m.storeVerdict(device, v, isOnly, 0)
 }
 
-// PutAnswer stores an authority's verdict on a device's secret. It stays after its end, for verdict_grace, until the
-// time given, while the table is half empty.
+// PutAnswer stores an authority's verdict on a device's secret. After its end the verdict stays for verdict_grace,
+// until the given time, while the table is half empty.
 func (m *Memory) PutAnswer(device, secret string, v wire.Verdict, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.Digest(device, secret)
-	m.put(device, v, false, until.UnixMilli())
+	m.storeVerdict(device, v, false, until.UnixMilli())
 }
 
 // PutSession stores the verdict on a token's session.
@@ -78,47 +78,48 @@ func (m *Memory) PutSession(device, session string, v wire.Verdict) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.SessionDigest(device, session)
-	m.put(device, v, false, 0)
+	m.storeVerdict(device, v, false, 0)
 }
 
-// put stores a verdict on device; mu is held.
-func (m *Memory) put(device string, v wire.Verdict, only bool, keptMS int64) {
+// storeVerdict stores a verdict on device; mu is held.
+func (m *Memory) storeVerdict(device string, v wire.Verdict, isOnly bool, keepUntilMS int64) {
 	now := time.Now().UnixMilli()
 	if v.ExpiresMS <= now {
 		return
 	}
 	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
-	m.expire(index, now)
+	m.removeExpired(index, now)
 	for _, other := range m.verdicts.buckets[index].verdicts {
 		if other.Digest == v.Digest {
-			if m.verdicts.buckets[index].saysSo(other, &v, only, now) {
+			if m.verdicts.buckets[index].isUpToDate(other, &v, isOnly, now) {
 				return // credentials exchanged for tokens again and again must not cause a push
 			}
-			m.forget(other)
+			m.removeVerdict(other)
 			break
 		}
 	}
-	m.makeRoom(index, v.Outcome)
-	stored := &verdict{Verdict: v, device: device, bucket: index, keptMS: keptMS}
-	m.remember(stored)
+	m.makeVerdictRoom(index, v.Outcome)
+	stored := &verdict{Verdict: v, device: device, bucket: index, keepUntilMS: keepUntilMS}
+	m.addVerdict(stored)
 	if v.Outcome == wire.Allow {
-		m.verdicts.buckets[index].meet(device)
+		m.verdicts.buckets[index].markAuthenticated(device)
 	}
-	if only {
-		m.verdicts.buckets[index].close(stored)
+	if isOnly {
+		m.verdicts.buckets[index].closeEntry(stored)
 	}
-	m.notify()
+	m.wakePusher()
 }
 
-// saysSo reports whether other and its device's entry already have everything in v, and need no refresh yet.
-func (k *verdictBucket) saysSo(other *verdict, v *wire.Verdict, only bool, nowMS int64) bool {
-	if other.Outcome != v.Outcome || other.Permissions != v.Permissions || other.NotAfterMS != v.NotAfterMS ||
-		v.Outcome == wire.Allow && nowMS >= other.RefreshAfterMS {
+// isUpToDate reports whether the stored verdict and its device's entry already have everything in v, and need no
+// refresh yet.
+func (k *verdictBucket) isUpToDate(stored *verdict, v *wire.Verdict, isOnly bool, nowMS int64) bool {
+	if stored.Outcome != v.Outcome || stored.Permissions != v.Permissions || stored.NotAfterMS != v.NotAfterMS ||
+		v.Outcome == wire.Allow && nowMS >= stored.RefreshAfterMS {
 		return false
 	}
 	for i := range k.devices {
-		if entry := &k.devices[i]; entry.device == other.device {
-			return (entry.only == other) == only && !(entry.isNew && v.Outcome == wire.Allow)
+		if entry := &k.devices[i]; entry.device == stored.device {
+			return (entry.onlyVerdict == stored) == isOnly && !(entry.isNew && v.Outcome == wire.Allow)
 		}
 	}
 	return true
@@ -129,34 +130,34 @@ func (m *Memory) DropVerdicts(device string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
-	if m.forgetAll(index, func(v *verdict) bool { return v.device == device }) {
-		m.notify()
+	if m.removeMatching(index, func(v *verdict) bool { return v.device == device }) {
+		m.wakePusher()
 	}
 }
 
-// makeRoom evicts verdicts until the bucket has room for one more with outcome.
-func (m *Memory) makeRoom(index uint32, outcome wire.Outcome) {
+// makeVerdictRoom evicts verdicts until the bucket has room for another verdict with outcome.
+func (m *Memory) makeVerdictRoom(index uint32, outcome wire.Outcome) {
 	if outcome != wire.Allow {
-		if oldest, count := m.verdicts.buckets[index].first(outcome); count >= maxDenies {
-			m.evict(oldest)
+		if oldest, count := m.verdicts.buckets[index].firstToExpire(outcome); count >= maxDenies {
+			m.evictVerdict(oldest)
 		}
 		return
 	}
-	if oldest, count := m.verdicts.buckets[index].first(outcome); count >= maxAllows {
-		m.evict(oldest)
+	if oldest, count := m.verdicts.buckets[index].firstToExpire(outcome); count >= maxAllows {
+		m.evictVerdict(oldest)
 	}
-	// The table is full, so some bucket near the cursor has an allow. The one that expires first is as good as any,
-	// since all have about the same lifetime.
+	// The table is full, so some bucket near the cursor has an allow. Evicting the first to expire there is good
+	// enough, since all allows have about the same lifetime.
 	for m.verdicts.allows >= m.maxAllows {
-		if oldest, count := m.verdicts.buckets[m.verdicts.cursor].first(outcome); count > 0 {
-			m.evict(oldest)
+		if oldest, count := m.verdicts.buckets[m.verdicts.cursor].firstToExpire(outcome); count > 0 {
+			m.evictVerdict(oldest)
 		}
-		m.verdicts.advance()
+		m.verdicts.advanceCursor()
 	}
 }
 
-// first returns the verdict with this outcome that expires first, and the number of verdicts with it.
-func (k *verdictBucket) first(outcome wire.Outcome) (first *verdict, count int) {
+// firstToExpire returns the verdict with this outcome that expires first, and the number of verdicts with the outcome.
+func (k *verdictBucket) firstToExpire(outcome wire.Outcome) (first *verdict, count int) {
 	for _, v := range k.verdicts {
 		if v.Outcome == outcome {
 			if first == nil || v.ExpiresMS < first.ExpiresMS {
@@ -168,14 +169,14 @@ func (k *verdictBucket) first(outcome wire.Outcome) (first *verdict, count int) 
 	return first, count
 }
 
-func (s *verdicts) advance() { s.cursor = (s.cursor + 1) % uint32(len(s.buckets)) }
+func (s *verdicts) advanceCursor() { s.cursor = (s.cursor + 1) % uint32(len(s.buckets)) }
 
-func (m *Memory) evict(v *verdict) {
-	m.forget(v)
+func (m *Memory) evictVerdict(v *verdict) {
+	m.removeVerdict(v)
 	m.verdicts.evicted++
 }
 
-func (m *Memory) remember(v *verdict) {
+func (m *Memory) addVerdict(v *verdict) {
 	s := &m.verdicts
 	s.buckets[v.bucket].verdicts = append(s.buckets[v.bucket].verdicts, v)
 	s.dirty.push(v.bucket)
@@ -186,11 +187,11 @@ func (m *Memory) remember(v *verdict) {
 	}
 }
 
-func (m *Memory) forget(v *verdict) {
+func (m *Memory) removeVerdict(v *verdict) {
 	s := &m.verdicts
 	k := &s.buckets[v.bucket]
 	k.verdicts = shrink.Slice(slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v }))
-	k.open(v)
+	k.reopenEntry(v)
 	s.dirty.push(v.bucket)
 	if v.Outcome == wire.Allow {
 		s.allows--
@@ -199,18 +200,18 @@ func (m *Memory) forget(v *verdict) {
 	}
 }
 
-// expire removes a bucket's expired verdicts.
-func (m *Memory) expire(index uint32, nowMS int64) {
-	m.forgetAll(index, func(v *verdict) bool {
-		return v.ExpiresMS <= nowMS && (v.keptMS <= nowMS || 2*m.verdicts.allows > m.maxAllows)
+// removeExpired removes a bucket's expired verdicts.
+func (m *Memory) removeExpired(index uint32, nowMS int64) {
+	m.removeMatching(index, func(v *verdict) bool {
+		return v.ExpiresMS <= nowMS && (v.keepUntilMS <= nowMS || 2*m.verdicts.allows > m.maxAllows)
 	})
 }
 
-// forgetAll removes a bucket's verdicts for which gone returns true, and reports whether there were any.
-func (m *Memory) forgetAll(index uint32, gone func(*verdict) bool) (found bool) {
+// removeMatching removes a bucket's verdicts for which matches returns true, and reports whether any matched.
+func (m *Memory) removeMatching(index uint32, matches func(*verdict) bool) (found bool) {
 	for i := 0; i < len(m.verdicts.buckets[index].verdicts); {
-		if v := m.verdicts.buckets[index].verdicts[i]; gone(v) {
-			m.forget(v)
+		if v := m.verdicts.buckets[index].verdicts[i]; matches(v) {
+			m.removeVerdict(v)
 			found = true
 		} else {
 			i++
@@ -225,11 +226,11 @@ func (m *Memory) Sweep() {
 	defer m.mu.Unlock()
 	now := time.Now().UnixMilli()
 	for range len(m.verdicts.buckets)/sweepParts + 1 {
-		m.expire(m.verdicts.cursor, now)
-		m.verdicts.advance()
+		m.removeExpired(m.verdicts.cursor, now)
+		m.verdicts.advanceCursor()
 	}
 	if m.verdicts.dirty.len() > 0 {
-		m.notify()
+		m.wakePusher()
 	}
 }
 
@@ -255,7 +256,7 @@ func (m *Memory) resetVerdicts() {
 	s.allows, s.denies = 0, 0
 	for i := range before {
 		for _, entry := range before[i].devices {
-			m.placeDevice(entry.device, entry.isNew)
+			m.addDevice(entry.device, entry.isNew)
 		}
 	}
 	m.deferComplete()

@@ -163,7 +163,7 @@ func TestLastVerdictOfACredentialCounts(t *testing.T) {
 	}
 }
 
-// TestAnswerIsKept: an authority's verdict stays after its end, for verdict_grace, while there is room.
+// TestAnswerIsKept: an authority's verdict stays for verdict_grace after its end, while the table has room.
 func TestAnswerIsKept(t *testing.T) {
 	for _, test := range []struct {
 		name  string

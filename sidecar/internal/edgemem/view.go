@@ -8,17 +8,17 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// View reads the memory in the edge's way, to explain its answers: the state that the edge acknowledged last, and the
-// records of the target state. It is for one goroutine.
+// View reads the memory as the edge does, to explain the edge's answers: the state that the edge acknowledged last, and
+// the records of the target state. A View belongs to one goroutine.
 type View struct {
 	m      *Memory
-	bucket uint32 // last bucket of objects that was read, whose bodies Body returns
+	bucket uint32 // the bucket of objects read last, for Body
 }
 
 // View returns a View.
 func (m *Memory) View() *View { return &View{m: m} }
 
-// State returns the state that the edge acknowledged last; its Epoch is 0 before there is one.
+// State returns the state that the edge acknowledged last; Epoch is 0 before the first acknowledgement.
 func (v *View) State() wire.State {
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
@@ -27,7 +27,7 @@ func (v *View) State() wire.State {
 	return s
 }
 
-// Record returns the record at a place of the target state, nil if there is no such place.
+// Record returns a record of the target state, nil if the index is out of range.
 func (v *View) Record(region wire.Region, index uint32) []byte {
 	m := v.m
 	m.mu.Lock()
@@ -35,15 +35,15 @@ func (v *View) Record(region wire.Region, index uint32) []byte {
 	switch {
 	case region == wire.RegionObjects && int(index) < len(m.buckets):
 		v.bucket = index
-		return m.buckets[index].append(nil, m.epoch)
+		return m.buckets[index].appendRecord(nil, m.epoch)
 	case region == wire.RegionVerdicts && int(index) < len(m.verdicts.buckets):
 		return m.appendVerdicts(nil, &m.verdicts.buckets[index])
 	}
 	return nil
 }
 
-// Body returns the bytes of a variant in the bucket that was read last, nil if it has another body by now. They belong
-// to the memory.
+// Body returns the bytes of a variant in the bucket that was read last, nil if the body was replaced meanwhile. The
+// bytes belong to the memory.
 func (v *View) Body(at wire.Variant) []byte {
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
@@ -57,8 +57,8 @@ func (v *View) Body(at wire.Variant) []byte {
 	return nil
 }
 
-// ObjectAt describes the object at a canonical key.
-type ObjectAt struct {
+// ObjectInfo describes the object at a canonical key.
+type ObjectInfo struct {
 	Version     uint64
 	PublishedMS int64
 	// Pending: the edge has not acknowledged this version, or the object's removal, yet.
@@ -67,28 +67,28 @@ type ObjectAt struct {
 	Headers contract.Headers
 }
 
-// Object returns what the edge has at a canonical key, or will have; version 0 is no object.
-func (m *Memory) Object(key string) (at ObjectAt) {
+// DescribeObject returns what the edge has at a canonical key, or will have; version 0 is no object.
+func (m *Memory) DescribeObject(key string) (at ObjectInfo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.objects[key]; e != nil {
 		at.Version, at.PublishedMS, at.Headers = e.Version, e.PublishedMS, e.Headers
 	}
 	index, _ := m.keys.Place(key, uint32(len(m.buckets)))
-	at.Pending = m.acked.epoch != m.epoch || m.dirty.queued[index] || m.buckets[index].batch > m.ackedBatch
+	at.Pending = m.acked.epoch != m.epoch || m.dirty.queued[index] || m.buckets[index].lastBatch > m.ackedBatch
 	return at
 }
 
-// DeviceAt describes a device.
-type DeviceAt struct {
+// DeviceInfo describes a device.
+type DeviceInfo struct {
 	Listed bool // the edge knows that it is registered
 	New    bool // it never authenticated
 	Allows int
 	Denies int
 }
 
-// Device returns what the edge has about a device, or will have.
-func (m *Memory) Device(id string) (at DeviceAt) {
+// DescribeDevice returns what the edge has about a device, or will have.
+func (m *Memory) DescribeDevice(id string) (at DeviceInfo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	index, entry := m.findDevice(id)

@@ -1,9 +1,9 @@
-// Package familiar stores in a file the addresses from which devices authenticated, so that they survive a restart of
-// the sidecar. The limits on wrong secrets exempt a device at such an address. Without the file, after a restart, one
-// bad client behind a NAT would exhaust the limit for all others there.
+// Package familiar stores in a file the addresses from which devices authenticated, so that the addresses survive a
+// restart of the sidecar. The limits on wrong secrets exempt a device at a familiar address. Without the file, after a
+// restart, one bad client behind a NAT would exhaust the limit for all devices behind the NAT.
 //
-// The file has no secret, id or address of a device, but keyed hashes of id and address, and their key. A reader of the
-// file can test whether a given device authenticated from a given address. Only authenticated devices add to it. An
+// The file has no secret, id or address of a device, but keyed hashes of id and address, and the key. A reader of the
+// file can test whether a given device authenticated from a given address. Only authenticated devices add entries. An
 // entry only affects a place in a queue, so the file is not synced: devices add again what a crash loses.
 package familiar
 
@@ -36,62 +36,62 @@ const (
 	PerDevice = 4
 	// maxPairs is the number of pairs stored in total, the newest.
 	maxPairs = 1 << 20
-	// slack is the number of obsolete pairs that the file may have, in addition to as many as valid ones, before it is
+	// maxObsolete is the number of obsolete pairs in the file, beyond the number of valid pairs, at which the file is
 	// rewritten.
-	slack = 1 << 12
+	maxObsolete = 1 << 12
 	// maxPending bounds the pairs that wait to be written.
 	maxPending = 1 << 16
 )
 
 type pair struct{ device, source uint64 }
 
-// Sources is the file. It is safe for concurrent use.
+// Sources is the file, safe for concurrent use.
 type Sources struct {
 	path string
 	log  *slog.Logger
 	key  [keySize]byte
 	file *os.File // used by Run after Open; nil: nothing is stored
-	kept int      // valid pairs in it when it was last rewritten
-	size int      // pairs in it
+	kept int      // valid pairs in the file at the last rewrite
+	size int      // pairs in the file
 
-	mu      sync.Mutex // protects all below
-	before  []pair     // what was in the file, by device, oldest first
-	pending []pair
-	wake    chan struct{} // capacity 1
+	mu       sync.Mutex // protects all below
+	restored []pair     // what was in the file, by device, oldest first
+	pending  []pair
+	wake     chan struct{} // capacity 1
 }
 
-// Open reads or creates the file at path. If that fails, or another process has it, Open logs that, and nothing is
-// stored across restarts.
+// Open reads or creates the file at path. If Open fails, or another process has locked the file, Open logs the reason,
+// and nothing is stored across restarts.
 func Open(path string, log *slog.Logger) *Sources {
 	s := &Sources{path: path, log: log, wake: make(chan struct{}, 1)}
-	if err := s.open(); err != nil {
+	if err := s.openFile(); err != nil {
 		log.Warn("addresses of authenticated devices will not survive a restart", "file", path, "error", err)
-		s.close()
-		s.before = nil
+		s.closeFile()
+		s.restored = nil
 		rand.Read(s.key[:]) // never fails
 	}
 	return s
 }
 
-func (s *Sources) open() error {
-	file, err := lock(s.path)
+func (s *Sources) openFile() error {
+	file, err := openLocked(s.path)
 	if err != nil {
 		return err
 	}
 	s.file = file
-	pairs, err := s.read()
+	pairs, err := s.readPairs()
 	if err != nil && !errors.Is(err, errForeign) {
 		return err
 	}
 	if errors.Is(err, errForeign) {
 		rand.Read(s.key[:])
 	}
-	s.before = newest(pairs)
-	return s.rewrite(s.before)
+	s.restored = newestPairs(pairs)
+	return s.rewriteFile(s.restored)
 }
 
-// lock opens and locks a file that only this user can read; it fails if another process has it.
-func lock(path string) (*os.File, error) {
+// openLocked opens and locks a file readable only by this user, and fails if another process holds the lock.
+func openLocked(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -105,8 +105,8 @@ func lock(path string) (*os.File, error) {
 
 var errForeign = errors.New("not a file of the sidecar")
 
-// read returns the pairs in the file, oldest first. It reads a truncated file as far as possible.
-func (s *Sources) read() ([]pair, error) {
+// readPairs returns the pairs in the file, oldest first. It reads a truncated file as far as possible.
+func (s *Sources) readPairs() ([]pair, error) {
 	info, err := s.file.Stat()
 	if err != nil {
 		return nil, err
@@ -132,8 +132,8 @@ func (s *Sources) read() ([]pair, error) {
 	return pairs, nil
 }
 
-// newest returns the valid elements of pairs, by device; it reuses the memory of pairs.
-func newest(pairs []pair) []pair {
+// newestPairs returns the valid elements of pairs, by device; it reuses the memory of pairs.
+func newestPairs(pairs []pair) []pair {
 	if len(pairs) > maxPairs {
 		pairs = pairs[len(pairs)-maxPairs:]
 	}
@@ -166,13 +166,13 @@ func newest(pairs []pair) []pair {
 	return kept
 }
 
-// rewrite replaces the file with one that has these pairs.
-func (s *Sources) rewrite(pairs []pair) error {
+// rewriteFile replaces the file with a new file of these pairs.
+func (s *Sources) rewriteFile(pairs []pair) error {
 	next := s.path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	file, err := lock(next)
+	file, err := openLocked(next)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (s *Sources) rewrite(pairs []pair) error {
 		_ = os.Remove(next) // on a full volume it would take the rest
 		return err
 	}
-	s.close()
+	s.closeFile()
 	s.file, s.kept, s.size = file, len(pairs), len(pairs)
 	return nil
 }
@@ -197,7 +197,7 @@ func appendPairs(b []byte, pairs []pair) []byte {
 	return b
 }
 
-func (s *Sources) close() {
+func (s *Sources) closeFile() {
 	if s.file != nil {
 		s.file.Close()
 		s.file = nil
@@ -207,32 +207,32 @@ func (s *Sources) close() {
 // Key returns the key of the hashes of devices and addresses.
 func (s *Sources) Key() [keySize]byte { return s.key }
 
-// Of returns the addresses of a device that were in the file when it was opened, oldest first, at most
-// PerDevice; none after [Sources.Restored].
+// Of returns the addresses of a device in the file as Open read it, oldest first, at most PerDevice; none after
+// [Sources.Restored].
 func (s *Sources) Of(device uint64) []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(s.before, device, func(p pair, device uint64) int {
+	at, _ := slices.BinarySearchFunc(s.restored, device, func(p pair, device uint64) int {
 		if p.device < device {
 			return -1
 		}
 		return 1 // so the search ends at the first of the device
 	})
 	var of []uint64
-	for ; at < len(s.before) && s.before[at].device == device; at++ {
-		of = append(of, s.before[at].source)
+	for ; at < len(s.restored) && s.restored[at].device == device; at++ {
+		of = append(of, s.restored[at].source)
 	}
 	return of
 }
 
-// Restored releases the contents that Open read; [Sources.Of] returns none afterwards.
+// Restored releases the contents that Open read; afterwards [Sources.Of] returns none.
 func (s *Sources) Restored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.before = nil
+	s.restored = nil
 }
 
-// Add stores that a device authenticated from an address. It doesn't wait for the disk.
+// Add stores that a device authenticated from an address, without waiting for the disk.
 func (s *Sources) Add(device, source uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,20 +248,20 @@ func (s *Sources) Add(device, source uint64) {
 
 // Run writes added pairs until ctx ends.
 func (s *Sources) Run(ctx context.Context) error {
-	defer s.close()
+	defer s.closeFile()
 	for {
 		select {
 		case <-s.wake:
-			s.write()
+			s.writePending()
 		case <-ctx.Done():
-			s.write()
+			s.writePending()
 			return nil
 		}
 	}
 }
 
-// write appends the pending pairs to the file.
-func (s *Sources) write() {
+// writePending appends the pending pairs to the file.
+func (s *Sources) writePending() {
 	s.mu.Lock()
 	pending := s.pending
 	s.pending = nil
@@ -274,15 +274,15 @@ func (s *Sources) write() {
 	if err == nil {
 		s.size += len(pending)
 	}
-	if err == nil && s.size > 2*s.kept+slack {
+	if err == nil && s.size > 2*s.kept+maxObsolete {
 		var pairs []pair
-		if pairs, err = s.read(); err == nil {
-			err = s.rewrite(newest(pairs))
+		if pairs, err = s.readPairs(); err == nil {
+			err = s.rewriteFile(newestPairs(pairs))
 		}
 	}
 	if err != nil {
 		s.log.Warn("addresses of authenticated devices are no longer saved, until the sidecar restarts",
 			"file", s.path, "error", err)
-		s.close()
+		s.closeFile()
 	}
 }

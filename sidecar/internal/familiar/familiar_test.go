@@ -126,25 +126,25 @@ func TestTwoProcesses(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "known")
 	s := Open(path, discard)
-	for i := range uint64(20 * slack) {
+	for i := range uint64(20 * maxObsolete) {
 		s.Add(i%7, i)
 		if i%100 == 0 {
-			s.write()
+			s.writePending()
 		}
 	}
-	s.write()
-	s.close()
-	if info, err := os.Stat(path); err != nil || info.Size() > int64(head+(2*7*PerDevice+slack+100)*pairSize) {
+	s.writePending()
+	s.closeFile()
+	if info, err := os.Stat(path); err != nil || info.Size() > int64(head+(2*7*PerDevice+maxObsolete+100)*pairSize) {
 		t.Errorf("got %v, %v, want a small file", info.Size(), err)
 	}
-	last := uint64(20*slack - 1)
+	last := uint64(20*maxObsolete - 1)
 	over(t, path, func(s *Sources) { s.want(t, last%7, last-21, last-14, last-7, last) })
 }
 
-// TestFitsIntoTheChartsVolume: the volume that the chart gives the sidecar has room for the longest file, and for the
-// one that replaces it.
+// TestFitsIntoTheChartsVolume: the sidecar's volume in the chart has room for the longest file, and for its
+// replacement.
 func TestFitsIntoTheChartsVolume(t *testing.T) {
-	const longest, next = head + (2*maxPairs+slack+maxPending)*pairSize, head + maxPairs*pairSize
+	const longest, next = head + (2*maxPairs+maxObsolete+maxPending)*pairSize, head + maxPairs*pairSize
 	text, err := os.ReadFile("../../../charts/gatehouse/templates/_volumes.tpl")
 	if err != nil {
 		t.Fatal(err)
@@ -162,11 +162,11 @@ func TestFitsIntoTheChartsVolume(t *testing.T) {
 func TestFailedRewriteLeavesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "known")
 	s := Open(path, discard)
-	defer s.close()
+	defer s.closeFile()
 	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.rewrite([]pair{{1, 10}}); err == nil {
+	if err := s.rewriteFile([]pair{{1, 10}}); err == nil {
 		t.Error("got no error, want one")
 	}
 	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
@@ -179,7 +179,7 @@ func TestNewestOfTooMany(t *testing.T) {
 	for i := range uint64(maxPairs + 10) {
 		pairs = append(pairs, pair{maxPairs + 10 - i, i})
 	}
-	got := newest(pairs)
+	got := newestPairs(pairs)
 	if len(got) != maxPairs || got[0] != (pair{1, maxPairs + 9}) || got[maxPairs-1] != (pair{maxPairs, 10}) {
 		t.Errorf("got %d pairs, from %v to %v", len(got), got[0], got[len(got)-1])
 	}

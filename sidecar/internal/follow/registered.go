@@ -31,13 +31,13 @@ func (g *Group) Registered(ctx context.Context, id string) (bool, error) {
 	switch {
 	case err != nil:
 		return false, err
-	case !f.registeredBreaker.Try(time.Now()):
+	case !f.registeredBreaker.AllowCall(time.Now()):
 		return false, errRecentFailure
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registeredTimeout)
 	defer cancel()
 	registered, err := g.lookUpRecord(ctx, f, id, applied)
-	f.registeredBreaker.Done(err != nil, time.Now())
+	f.registeredBreaker.RecordResult(err != nil, time.Now())
 	if err != nil {
 		return false, fmt.Errorf("look for the record of a device: %w", err)
 	}

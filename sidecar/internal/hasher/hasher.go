@@ -1,9 +1,9 @@
-// Package hasher runs bcrypt, and other schemes that are slow on purpose, in child processes of low priority, so that a
-// flood of wrong secrets uses only spare CPU. Threads of low priority in this process would not work: garbage
-// collection waits for every thread, so the whole program would wait for threads that get no CPU.
+// Package hasher runs bcrypt, and other slow schemes, in child processes of low priority. A flood of wrong secrets then
+// uses only spare CPU. Threads of low priority in this process would not work: garbage collection waits for every
+// thread, so the whole program would wait for threads without CPU.
 //
-// A hasher that does not answer in time is killed, and its run is repeated elsewhere, so that a right secret is never
-// refused because of it.
+// A hasher without an answer in time is killed, and the run is repeated elsewhere. So a slow hasher never causes the
+// refusal of a right secret.
 package hasher
 
 import (
@@ -38,8 +38,8 @@ const (
 	Idle Priority = "bcrypt-idle" // only spare CPU
 )
 
-// Asked reports whether the program was started as a hasher; its main must then call [Main].
-func Asked(args []string) bool {
+// IsHasher reports whether the program was started as a hasher; main must then call [Main].
+func IsHasher(args []string) bool {
 	return len(args) == 2 && (Priority(args[1]) == Low || Priority(args[1]) == Idle)
 }
 
@@ -53,62 +53,63 @@ const (
 	failed
 )
 
-// maxDying bounds the killed hashers that have not ended, such as ones that wait for a broken disk; beyond it no hasher
-// is started.
+// maxDying bounds the killed hashers that have not ended, for example because of a broken disk. Beyond the bound no
+// hasher is started.
 const maxDying = 8
 
-// maxMemory bounds the memory that the hashes of all runs of one priority take, in bytes.
+// maxMemory bounds the memory that the hashes of all runs of a priority take, in bytes.
 const maxMemory = 256 << 20
 
-// Pool starts hashers on demand, as many as run concurrently. It is safe for concurrent use.
+// Pool starts hashers on demand, as many as run concurrently, and is safe for concurrent use.
 type Pool struct {
 	program string
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	// deadline returns the maximum time for an answer: [deadline], except in tests.
+	// deadline returns the maximum time for an answer: [answerDeadline], except in tests.
 	deadline func(hash string, p Priority) time.Duration
-	// memory is what runs of each priority may take. Paused runs keep theirs, so others don't wait for suspects.
+	// memory is the memory for the runs of each priority. Paused runs keep their memory, so the priorities are
+	// separate: runs of [Low] priority don't wait for suspects.
 	memory map[Priority]*semaphore.Weighted
 
-	mu     sync.Mutex // protects all below
-	free   map[Priority][]*process
-	dying  int
-	closed bool
-	said   string // the last reason for having no hasher
+	mu          sync.Mutex // protects all below
+	freeHashers map[Priority][]*process
+	dying       int
+	closed      bool
+	lastReason  string // the last reason for having no hasher
 }
 
 // New returns a Pool of hashers that run program with their priority as the argument.
 func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
-	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{},
+	return &Pool{program: program, metrics: m, log: log, deadline: answerDeadline, freeHashers: map[Priority][]*process{},
 		memory: map[Priority]*semaphore.Weighted{
 			Low: semaphore.NewWeighted(maxMemory), Idle: semaphore.NewWeighted(maxMemory),
 		}}
 }
 
-// Compare returns nil if hash is a hash of secret, otherwise an error like [passhash.Compare]. With a
-// pace, a hasher of [Idle] priority runs it and is stopped while the last value of pace was true. If that hasher fails,
-// one of [Low] priority runs it. If that one fails or can't start, this process does.
+// Compare returns nil if hash is a hash of secret, otherwise an error like [passhash.Compare]. With a pace, a hasher of
+// [Idle] priority runs the comparison, and is stopped while the last value of pace was true. If that hasher fails, a
+// hasher of [Low] priority runs the comparison. If the second hasher fails or can't start, this process does.
 func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
 	takes := passhash.Memory(hash)
 	if pace != nil {
-		give := p.reserve(Idle, takes)
-		answer, err := p.ask(hash, secret, Idle, pace)
+		give := p.reserveMemory(Idle, takes)
+		answer, err := p.askHasher(hash, secret, Idle, pace)
 		give()
 		if err == nil {
-			return result(answer)
+			return answerError(answer)
 		}
 	}
-	defer p.reserve(Low, takes)()
-	answer, err := p.ask(hash, secret, Low, nil)
+	defer p.reserveMemory(Low, takes)()
+	answer, err := p.askHasher(hash, secret, Low, nil)
 	if err == nil {
-		return result(answer)
+		return answerError(answer)
 	}
 	return passhash.Compare(hash, secret)
 }
 
-// reserve waits until a run may take some bytes, and returns what gives them back. bcrypt, which needs none, never
-// waits.
-func (p *Pool) reserve(priority Priority, bytes int64) (give func()) {
+// reserveMemory waits until a run may take some bytes, and returns the function that releases them. bcrypt needs no
+// memory and never waits.
+func (p *Pool) reserveMemory(priority Priority, bytes int64) (give func()) {
 	if bytes == 0 {
 		return func() {}
 	}
@@ -116,24 +117,24 @@ func (p *Pool) reserve(priority Priority, bytes int64) (give func()) {
 	return func() { p.memory[priority].Release(bytes) }
 }
 
-// ask returns a hasher's answer, or the reason why there is none.
-func (p *Pool) ask(hash, secret string, priority Priority, pace <-chan bool) (answer byte, err error) {
-	h, err := p.take(priority)
+// askHasher returns a hasher's answer, or the reason for having no answer.
+func (p *Pool) askHasher(hash, secret string, priority Priority, pace <-chan bool) (answer byte, err error) {
+	h, err := p.takeHasher(priority)
 	if err == nil {
-		if answer, err = h.ask(hash, secret, pace, p.deadline(hash, priority)); err == nil {
-			p.give(h)
+		if answer, err = h.compareHash(hash, secret, pace, p.deadline(hash, priority)); err == nil {
+			p.returnHasher(h)
 			return answer, nil
 		}
-		if p.kill(h, err) {
+		if p.killHasher(h, err) {
 			return 0, err
 		}
 	}
-	p.tell(err, priority)
+	p.logMissing(err, priority)
 	return 0, err
 }
 
-// kill kills a hasher that failed. late: it took too long, which was logged.
-func (p *Pool) kill(h *process, why error) (late bool) {
+// killHasher kills a failed hasher. late: the reason was a timeout, and is logged.
+func (p *Pool) killHasher(h *process, why error) (late bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if took, ok := errors.AsType[*lateError](why); ok {
@@ -154,19 +155,19 @@ func (p *Pool) kill(h *process, why error) (late bool) {
 	return late
 }
 
-// tell logs each new reason for having no hasher, once and not for every secret.
-func (p *Pool) tell(err error, priority Priority) {
+// logMissing logs each new reason for having no hasher, once and not for every secret.
+func (p *Pool) logMissing(err error, priority Priority) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	level := slog.LevelDebug
-	if err.Error() != p.said {
-		level, p.said = slog.LevelWarn, err.Error()
+	if err.Error() != p.lastReason {
+		level, p.lastReason = slog.LevelWarn, err.Error()
 	}
 	p.log.Log(context.Background(), level, "bcrypt runs elsewhere: it has no hasher of its priority",
 		"program", p.program, "priority", priority, "error", err)
 }
 
-func result(answer byte) error {
+func answerError(answer byte) error {
 	switch answer {
 	case match:
 		return nil
@@ -176,29 +177,29 @@ func result(answer byte) error {
 	return errors.New("the hasher could not read the hash")
 }
 
-func (p *Pool) take(priority Priority) (*process, error) {
+func (p *Pool) takeHasher(priority Priority) (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if free := p.free[priority]; len(free) > 0 {
+	if free := p.freeHashers[priority]; len(free) > 0 {
 		h := free[len(free)-1]
-		p.free[priority] = slices.Delete(free, len(free)-1, len(free))
+		p.freeHashers[priority] = slices.Delete(free, len(free)-1, len(free))
 		return h, nil
 	}
 	if p.dying >= maxDying {
 		return nil, fmt.Errorf("%d killed hashers have not exited", p.dying)
 	}
-	return start(p.program, priority)
+	return startProcess(p.program, priority)
 }
 
-func (p *Pool) give(h *process) {
+func (p *Pool) returnHasher(h *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.said = ""
+	p.lastReason = ""
 	if p.closed {
-		h.end()
+		h.closeInput()
 		return
 	}
-	p.free[h.priority] = append(p.free[h.priority], h)
+	p.freeHashers[h.priority] = append(p.freeHashers[h.priority], h)
 }
 
 // Close ends the hashers; running ones end after their work.
@@ -206,15 +207,15 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for _, free := range p.free {
+	for _, free := range p.freeHashers {
 		for _, h := range free {
-			h.end()
+			h.closeInput()
 		}
 	}
-	clear(p.free)
+	clear(p.freeHashers)
 }
 
-// process is a running hasher. It ends when its standard input is closed, so also when this process is killed.
+// process is a running hasher, which ends when its standard input is closed, so also when the sidecar is killed.
 type process struct {
 	priority Priority
 	command  *exec.Cmd
@@ -222,11 +223,11 @@ type process struct {
 	out      io.Reader
 }
 
-func start(program string, priority Priority) (*process, error) {
+func startProcess(program string, priority Priority) (*process, error) {
 	command := exec.Command(program, string(priority))
 	command.Env = append(os.Environ(), "GOMAXPROCS=1")
 	command.Stderr = os.Stderr
-	detach(command)
+	detachProcess(command)
 	in, err := command.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -241,13 +242,13 @@ func start(program string, priority Priority) (*process, error) {
 	return &process{priority, command, in, out}, nil
 }
 
-func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Duration) (byte, error) {
+func (h *process) compareHash(hash, secret string, pace <-chan bool, deadline time.Duration) (byte, error) {
 	if len(hash) > maxText || len(secret) > maxText {
 		return failed, nil
 	}
 	b := binary.LittleEndian.AppendUint16(nil, uint16(len(hash)))
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(secret))), hash...)
-	if _, err := h.in.Write(append(b, secret...)); err != nil { // the pipe has room for it
+	if _, err := h.in.Write(append(b, secret...)); err != nil { // the pipe has room
 		return 0, err
 	}
 	type read struct {
@@ -267,7 +268,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 		select {
 		case r := <-answered: // even if it was stopped too late
 			if paused {
-				h.pause(false)
+				h.setPaused(false)
 			}
 			return r.answer, r.err
 		case <-timer.C:
@@ -277,7 +278,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 				break
 			}
 			paused = pause
-			h.pause(pause)
+			h.setPaused(pause)
 			if pause { // the deadline does not run while it is stopped
 				timer.Stop()
 				left -= time.Since(since)
@@ -294,9 +295,10 @@ type lateError struct{ after time.Duration }
 
 func (e *lateError) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
 
-// deadline returns the maximum time for an answer: 9 s at bcrypt's cost 12, and 60 s for a hasher that gets only spare
-// CPU; in proportion to the estimated time for others, but half of it for all below cost 11.
-func deadline(hash string, p Priority) time.Duration {
+// answerDeadline returns the maximum time for an answer: 9 s at bcrypt's cost 12, and 60 s for a hasher that gets only
+// spare CPU. For other costs and schemes the deadline is in proportion to the estimated time; below cost 11, half of
+// the above.
+func answerDeadline(hash string, p Priority) time.Duration {
 	times := 9 * time.Second
 	if p == Idle {
 		times = 60 * time.Second
@@ -305,7 +307,7 @@ func deadline(hash string, p Priority) time.Duration {
 	return time.Duration(float64(times) * float64(max(passhash.Time(hash), unit/2)) / float64(unit))
 }
 
-func (h *process) end() {
+func (h *process) closeInput() {
 	_ = h.in.Close()
 	go func() { _ = h.command.Wait() }() // after the current run
 }
@@ -315,16 +317,16 @@ func (h *process) end() {
 // A question is u16 length of the hash, u16 length of the secret, hash, secret; an answer
 // is one byte.
 func Main(args []string, in io.Reader, out, stderr io.Writer) int {
-	runtime.LockOSThread() // priorities are those of threads
-	leave(Priority(args[1]))
-	if err := serve(bufio.NewReader(in), out); err != nil {
+	runtime.LockOSThread() // priorities belong to threads
+	lowerPriority(Priority(args[1]))
+	if err := serveQuestions(bufio.NewReader(in), out); err != nil {
 		fmt.Fprintln(stderr, "hasher:", err)
 		return 1
 	}
 	return 0
 }
 
-func serve(in io.Reader, out io.Writer) error {
+func serveQuestions(in io.Reader, out io.Writer) error {
 	for {
 		var lengths [4]byte
 		if _, err := io.ReadFull(in, lengths[:]); err != nil {
@@ -351,7 +353,7 @@ func serve(in io.Reader, out io.Writer) error {
 		if _, err := out.Write([]byte{answer}); err != nil {
 			return err
 		}
-		if !bytes.HasPrefix(text[:hash], []byte("$2")) { // some take 128 MiB, which a process that waits must not keep
+		if !bytes.HasPrefix(text[:hash], []byte("$2")) { // a run can take 128 MiB, which a waiting process must not keep
 			debug.FreeOSMemory()
 		}
 	}

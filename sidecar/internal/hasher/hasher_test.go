@@ -21,9 +21,9 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestMain runs the test program as a hasher if it is started as one.
+// TestMain runs the test program as a hasher if started as a hasher.
 func TestMain(m *testing.M) {
-	if Asked(os.Args) {
+	if IsHasher(os.Args) {
 		os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -72,8 +72,8 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s: got %v", tt.name, err)
 		}
 	}
-	if len(p.free[Low]) != 1 || logs.Len() > 0 {
-		t.Errorf("got %d hashers and logs %s, want one and none", len(p.free[Low]), logs)
+	if len(p.freeHashers[Low]) != 1 || logs.Len() > 0 {
+		t.Errorf("got %d hashers and logs %s, want one and none", len(p.freeHashers[Low]), logs)
 	}
 }
 
@@ -95,14 +95,14 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKilled verifies although its hasher dies, and with a new one after that.
+// TestKilled verifies although the hasher dies, and afterwards with a new hasher.
 func TestKilled(t *testing.T) {
 	p, logs := newPool(t)
 	right := hashOf(t, "right")
 	if err := p.Compare(right, "right", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.free[Low][0].command.Process.Kill(); err != nil {
+	if err := p.freeHashers[Low][0].command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -110,8 +110,8 @@ func TestKilled(t *testing.T) {
 			t.Errorf("got %v, want the right secret to be right", err)
 		}
 	}
-	if !strings.Contains(logs.String(), "bcrypt runs elsewhere") || len(p.free[Low]) != 1 {
-		t.Errorf("got %d hashers and logs %s, want one, and a word on the other", len(p.free[Low]), logs)
+	if !strings.Contains(logs.String(), "bcrypt runs elsewhere") || len(p.freeHashers[Low]) != 1 {
+		t.Errorf("got %d hashers and logs %s, want one, and a word on the other", len(p.freeHashers[Low]), logs)
 	}
 }
 
@@ -129,10 +129,10 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// TestEndsWithItsInput: a hasher ends when its input does.
+// TestEndsWithItsInput: a hasher ends with its input.
 func TestEndsWithItsInput(t *testing.T) {
 	p, _ := newPool(t)
-	h, err := start(p.program, Low)
+	h, err := startProcess(p.program, Low)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestEndsWithItsInput(t *testing.T) {
 func TestMalformedQuestion(t *testing.T) {
 	for name, question := range map[string]string{"too long": "\xff\xff\x00\x00", "cut": "\x05\x00\x05\x00hash",
 		"cut lengths": "\x05"} {
-		if err := serve(strings.NewReader(question), &bytes.Buffer{}); err == nil {
+		if err := serveQuestions(strings.NewReader(question), &bytes.Buffer{}); err == nil {
 			t.Errorf("%s: got no error", name)
 		}
 	}
@@ -175,7 +175,7 @@ func TestNoAnswer(t *testing.T) {
 			if pace != nil {
 				priority = Idle
 			}
-			stuck := p.free[priority][0]
+			stuck := p.freeHashers[priority][0]
 			if err := stuck.command.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -190,13 +190,14 @@ func TestNoAnswer(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				t.Fatal("no answer, long after the deadline")
 			}
-			p.deadline = deadline
+			p.deadline = answerDeadline
 			if n := metricstest.Value(t, p.metrics, "gatehouse_hashers_killed_total"); n == 0 ||
 				!strings.Contains(logs.String(), "no answer in time") {
 				t.Errorf("got %v killed and logs %s, want at least one, and a word on it", n, logs)
 			}
-			if err := p.Compare(right, "right", pace); err != nil || len(p.free[priority]) != 1 || p.free[priority][0] == stuck {
-				t.Errorf("got %v and hashers %v, want a new one", err, p.free[priority])
+			if err := p.Compare(right, "right", pace); err != nil ||
+				len(p.freeHashers[priority]) != 1 || p.freeHashers[priority][0] == stuck {
+				t.Errorf("got %v and hashers %v, want a new one", err, p.freeHashers[priority])
 			}
 		})
 	}
@@ -206,9 +207,9 @@ func TestNoAnswer(t *testing.T) {
 func TestManyDying(t *testing.T) {
 	p, logs := newPool(t)
 	p.dying = maxDying
-	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.free[Low]) != 0 ||
+	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.freeHashers[Low]) != 0 ||
 		!strings.Contains(logs.String(), "8 killed hashers have not exited") {
-		t.Errorf("got %v, %d hashers and logs %s", err, len(p.free[Low]), logs)
+		t.Errorf("got %v, %d hashers and logs %s", err, len(p.freeHashers[Low]), logs)
 	}
 }
 
@@ -218,22 +219,22 @@ func TestDeadline(t *testing.T) {
 		12: {9 * time.Second, time.Minute}, 14: {36 * time.Second, 4 * time.Minute},
 	} {
 		hash := fmt.Sprintf("$2a$%02d$%s", cost, strings.Repeat("a", 53))
-		if low, idle := deadline(hash, Low), deadline(hash, Idle); low != want[0] || idle != want[1] {
+		if low, idle := answerDeadline(hash, Low), answerDeadline(hash, Idle); low != want[0] || idle != want[1] {
 			t.Errorf("cost %d: got %v and %v, want %v", cost, low, idle, want)
 		}
 	}
 	slow := "$scrypt$ln=17,r=8,p=16$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
-	if got := deadline(slow, Low); got < 4*time.Minute || got > 5*time.Minute {
+	if got := answerDeadline(slow, Low); got < 4*time.Minute || got > 5*time.Minute {
 		t.Errorf("the slowest scrypt: got %v, want 36 times its 6.7 s", got)
 	}
 }
 
-// TestMemory: after a run of 128 MiB, a hasher that waits for another one has given that back.
+// TestMemory: after a run of 128 MiB, an idle hasher has given the memory back.
 func TestMemory(t *testing.T) {
 	hash := "$argon2id$v=19$m=131072,t=1,p=4$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
 	question := string(binary.LittleEndian.AppendUint16(nil, uint16(len(hash)))) + "\x01\x00" + hash + "s"
 	var answer bytes.Buffer
-	if err := serve(strings.NewReader(question+question), &answer); err != nil || answer.String() != "\x01\x01" {
+	if err := serveQuestions(strings.NewReader(question+question), &answer); err != nil || answer.String() != "\x01\x01" {
 		t.Fatalf("got %q, %v, want two mismatches", answer.String(), err)
 	}
 	var m runtime.MemStats
@@ -243,7 +244,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOfRuns: what needs much memory waits while others of its priority have it; bcrypt doesn't.
+// TestMemoryOfRuns: a run that needs much memory waits while other runs of its priority hold the memory; bcrypt doesn't
+// wait.
 func TestMemoryOfRuns(t *testing.T) {
 	p, _ := newPool(t)
 	if err := p.memory[Low].Acquire(t.Context(), maxMemory); err != nil {

@@ -25,8 +25,8 @@ func scheduling(t *testing.T, path string) (niceness, policy string) {
 	return fields[16], fields[38]
 }
 
-// TestPriority finds a hasher's hashing thread, which is not scheduled as the others and this process: here, and in a
-// process that is nice itself.
+// TestPriority finds a hasher's hashing thread, scheduled differently from other threads and from this process, also in
+// a process with a niceness of its own.
 func TestPriority(t *testing.T) {
 	p, _ := newPool(t)
 	own, policy := scheduling(t, "/proc/self/stat")
@@ -40,7 +40,7 @@ func TestPriority(t *testing.T) {
 			"right", map[Priority]chan bool{Idle: make(chan bool)}[priority]); err != nil {
 			t.Fatal(err)
 		}
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.free[priority][0].command.Process.Pid))
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.freeHashers[priority][0].command.Process.Pid))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func state(t *testing.T, pid int) string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[0]
 }
 
-// TestPause stops a hasher for longer than its deadline; it answers after it was continued.
+// TestPause stops a hasher for longer than its deadline; the hasher answers once continued.
 func TestPause(t *testing.T) {
 	p, _ := newPool(t)
 	right := hashOf(t, "right")
@@ -92,7 +92,7 @@ func TestPause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid := p.free[Idle][0].command.Process.Pid
+	pid := p.freeHashers[Idle][0].command.Process.Pid
 	const short = 2 * time.Second
 	p.deadline = func(string, Priority) time.Duration { return short }
 	pace, done := make(chan bool, 1), make(chan error, 1)
@@ -111,7 +111,7 @@ func TestPause(t *testing.T) {
 	if got := state(t, pid); got != "T" {
 		t.Errorf("state %s, want T", got)
 	}
-	p.deadline = deadline
+	p.deadline = answerDeadline
 	pace <- false
 	if err := <-done; err != nil { // after a long time without CPU another hasher answers
 		t.Errorf("got %v, want that the right secret is right", err)

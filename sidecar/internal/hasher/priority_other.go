@@ -4,9 +4,9 @@ package hasher
 
 import "os/exec"
 
-func detach(*exec.Cmd) {}
+func detachProcess(*exec.Cmd) {}
 
-// leave does nothing: only Linux's priorities are supported.
-func leave(Priority) {}
+// lowerPriority does nothing: only Linux's priorities are supported.
+func lowerPriority(Priority) {}
 
-func (h *process) pause(bool) {}
+func (h *process) setPaused(bool) {}

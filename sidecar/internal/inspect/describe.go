@@ -5,7 +5,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// listHolds returns what the limits hold back now, as operators see it.
+// listHolds returns the present holds of the limits, as operators see them.
 func (i *Inspector) listHolds() []operatorapi.Hold {
 	held := []operatorapi.Hold{}
 	for _, h := range i.Verifier.ListHolds() {

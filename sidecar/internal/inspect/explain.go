@@ -27,9 +27,9 @@ var ErrQuestion = errors.New("malformed question")
 
 const redisTimeout = 2 * time.Second
 
-// Explain returns what happens with a request now. It decides with the policy of the edge itself and the memory that
-// the edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt. It doesn't
-// tell whether a secret is right: nothing limits guesses here.
+// Explain returns the present answer to a request. Explain decides with the edge's own policy and the memory that the
+// edge has or will have in milliseconds, asks Redis for the records' versions, and never runs bcrypt. The explanation
+// does not reveal whether a secret is right: nothing limits guesses here.
 func (i *Inspector) Explain(ctx context.Context, q operatorapi.Question) (*operatorapi.Explanation, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
@@ -39,7 +39,7 @@ func (i *Inspector) Explain(ctx context.Context, q operatorapi.Question) (*opera
 			strings.Join(reasons, "; ")
 	}
 	if q.URL != "" || q.Device == "" || len(q.Rules) > 0 {
-		host, target, err := targetOf(q.URL)
+		host, target, err := splitURL(q.URL)
 		if err == nil {
 			e.Key = objectkey.Canonical(target)
 		}
@@ -48,21 +48,21 @@ func (i *Inspector) Explain(ctx context.Context, q operatorapi.Question) (*opera
 		case isKey(target):
 			err = explainKey(e, q.Rules)
 		case len(q.Rules) > 0:
-			err = i.decide(e, &q, host, target)
+			err = i.explainRequest(e, &q, host, target)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
 		}
 	}
 	if e.Key != "" {
-		o := i.object(ctx, e.Key)
+		o := i.describeObject(ctx, e.Key)
 		if e.Rule == nil || !e.Rule.Cache || e.Rule.OriginHeaders {
 			o.NotSent = nil
 		}
 		e.Object = &o
 	}
 	if id := q.Device; id != "" {
-		d := i.device(ctx, id)
+		d := i.describeDevice(ctx, id)
 		e.Device = &d
 		refineRefusal(&e.Answer, &d)
 		if e.IfRight != nil {
@@ -72,10 +72,10 @@ func (i *Inspector) Explain(ctx context.Context, q operatorapi.Question) (*opera
 	return e, nil
 }
 
-// targetOf returns host, path and query of a URL.
-func targetOf(text string) (host, target string, err error) {
+// splitURL returns host, path and query of a URL.
+func splitURL(text string) (host, target string, err error) {
 	if strings.HasPrefix(text, "/") || strings.HasPrefix(text, "@") {
-		return "", text, nil // as it is: its spelling counts
+		return "", text, nil // unchanged: the spelling counts
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -84,12 +84,12 @@ func targetOf(text string) (host, target string, err error) {
 	return u.Host, u.RequestURI(), nil
 }
 
-// isKey reports whether a target is the key of an object that not every request for its path gets.
+// isKey reports whether a target is the key of an object that only some requests for the path get.
 func isKey(target string) bool {
 	return target[0] == '@' || strings.HasPrefix(target, "//") || strings.Contains(target, "#")
 }
 
-// explainKey sets the answer for the key: whether rules have requests that are answered with its object.
+// explainKey sets the answer for the key: whether the rules serve the key's object to any request.
 func explainKey(e *operatorapi.Explanation, rules json.RawMessage) error {
 	if _, err := contract.ParseMember(contract.ObjectMember(e.Key).String()); err != nil || len(rules) == 0 {
 		return err
@@ -103,7 +103,7 @@ func explainKey(e *operatorapi.Explanation, rules json.RawMessage) error {
 		e.Answer = operatorapi.Answer{Action: "never", Text: "No request gets this object: " + why}
 		return nil
 	}
-	e.Rule = ruleOf(config, rule)
+	e.Rule = describeRule(config, rule)
 	e.Answer = operatorapi.Answer{Action: "serve", Text: "Requests that this rule governs get this object"}
 	return nil
 }
@@ -119,21 +119,21 @@ func (v view) Body(_ uint64, at wire.Variant) *policy.Body {
 // Guard implements [policy.Memory]: no answer is repeated.
 func (view) Guard() uint64 { return 0 }
 
-// claims are a valid token's, by name; none without one.
+// claims are a valid token's claims by name, empty without a token.
 type claims map[string]string
 
 // Claim implements [policy.Claims].
 func (c claims) Claim(_, name string) string { return c[name] }
 
-// token returns the claims of the request's token, which it removes from the headers, as the proxy does.
-func (i *Inspector) token(q *operatorapi.Question, c *policy.Config) (claims, error) {
+// readToken returns the claims of the request's token, and removes the token from the headers as the proxy does.
+func (i *Inspector) readToken(q *operatorapi.Question, c *policy.Config) (claims, error) {
 	if c.SessionMetadata == "" || q.Device != "" {
 		return nil, nil
 	}
 	for at, h := range q.Headers {
 		text, found := strings.CutPrefix(h[1], "Bearer ")
 		if found && strings.EqualFold(h[0], "authorization") && !strings.HasPrefix(text, apikey.Prefix) {
-			device, record, err := i.Tokens.Read(text)
+			device, record, err := i.Tokens.ReadToken(text)
 			q.Headers = slices.Delete(slices.Clone(q.Headers), at, at+1)
 			return claims{policy.SubjectClaim: device, policy.RecordClaim: record}, err
 		}
@@ -141,8 +141,8 @@ func (i *Inspector) token(q *operatorapi.Question, c *policy.Config) (claims, er
 	return nil, nil
 }
 
-// decide sets virtual host, rule, answers, key and the device of the credential.
-func (i *Inspector) decide(e *operatorapi.Explanation, q *operatorapi.Question, host, target string) error {
+// explainRequest sets virtual host, rule, answers, key and the device of the credential.
+func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Question, host, target string) error {
 	config, err := policy.ParseBytes(q.Rules)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (i *Inspector) decide(e *operatorapi.Explanation, q *operatorapi.Question, 
 	memory := view{i.Memory.View()}
 	engine := policy.NewEngine(config)
 	engine.SetState(time.Now().UnixMilli(), memory.State())
-	token, refused := i.token(q, config)
+	token, refused := i.readToken(q, config)
 	fields, ok := headermap.ParseFields(headermap.Append(nil, headersOf(q, &policy.Credentials{}, host, target)))
 	if !ok {
 		return errors.New("headers: too many")
@@ -168,7 +168,7 @@ func (i *Inspector) decide(e *operatorapi.Explanation, q *operatorapi.Question, 
 	governed := !at.Passes && engine.Govern(&request, &at)
 	index, _ := request.Rule()
 	if governed && index >= 0 {
-		e.Rule = ruleOf(config, index)
+		e.Rule = describeRule(config, index)
 	}
 	switch {
 	case refused != nil:
@@ -183,29 +183,29 @@ func (i *Inspector) decide(e *operatorapi.Explanation, q *operatorapi.Question, 
 	answers := policy.Answers{Suspect: true}
 	assumed := q.Device != ""
 	if assumed && i.Verifier.Describe(q.Device).Refusal == "" {
-		answers.Verify = i.verdict(q.Device, memory) // otherwise the edge may refuse the device by itself
+		answers.Verify = i.assumeVerdict(q.Device, memory) // otherwise the edge may refuse the device by itself
 	}
 	engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
-	e.Answer = answerOf(&d)
+	e.Answer = describeDecision(&d)
 	if id := d.Credential.ID; id != "" {
 		q.Device = id
 	}
 	if d.Action == policy.Verify && i.Verifier.Describe(q.Device).Refusal == "no_authority" {
 		e.Answer.Text += " Redis has no record of the device, so your authority decides."
 	} else if d.Action == policy.Verify {
-		answers.Verify = i.verdict(q.Device, memory)
+		answers.Verify = i.assumeVerdict(q.Device, memory)
 		if session := d.Credential.Session; session != "" && !i.Verifier.SessionValid(q.Device, session) {
 			answers.Verify.Outcome = wire.Deny
 		}
 		engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
-		if then := answerOf(&d); assumed || token != nil {
+		if then := describeDecision(&d); assumed || token != nil {
 			e.Answer = then
 		} else {
 			e.IfRight = &then
 		}
 	}
 	if index >= 0 && config.Rules[index].Cache != nil {
-		if e.Key = strings.Clone(d.Key); e.Key == "" { // otherwise that of what answers
+		if e.Key = strings.Clone(d.Key); e.Key == "" { // otherwise the key of the answer's object
 			e.Key = engine.Key(&request, q.Device)
 		}
 	}
@@ -232,19 +232,19 @@ func headersOf(q *operatorapi.Question, c *policy.Credentials, host, target stri
 	switch {
 	case q.Device == "":
 	case c.Basic:
-		all = append(all, [2]string{"authorization", "Basic " + basic(q.Device)})
+		all = append(all, [2]string{"authorization", "Basic " + basicCredential(q.Device)})
 	case c.IDHeader != "":
 		all = append(all, [2]string{c.IDHeader, q.Device}, [2]string{c.SecretHeader, placeholder})
 	case c.APIKeyHeader != "":
-		all = append(all, [2]string{c.APIKeyHeader, keyOf(q.Device)})
+		all = append(all, [2]string{c.APIKeyHeader, placeholderKey(q.Device)})
 	case c.Bearer:
-		all = append(all, [2]string{"authorization", "Bearer " + keyOf(q.Device)})
+		all = append(all, [2]string{"authorization", "Bearer " + placeholderKey(q.Device)})
 	}
 	return all
 }
 
-// verdict returns the sidecar's answer for a device with its right secret.
-func (i *Inspector) verdict(id string, memory view) *wire.VerifyResponse {
+// assumeVerdict returns the sidecar's answer for a device with its right secret.
+func (i *Inspector) assumeVerdict(id string, memory view) *wire.VerifyResponse {
 	v := &wire.VerifyResponse{Outcome: wire.Allow, Epoch: memory.State().Epoch}
 	d := i.Verifier.Describe(id)
 	switch {
@@ -258,7 +258,7 @@ func (i *Inspector) verdict(id string, memory view) *wire.VerifyResponse {
 	return v
 }
 
-func ruleOf(c *policy.Config, index int) *operatorapi.Rule {
+func describeRule(c *policy.Config, index int) *operatorapi.Rule {
 	r := &c.Rules[index]
 	text := "prefix " + r.Match.Prefix
 	if r.Match.Prefix == "" {
@@ -276,8 +276,8 @@ func ruleOf(c *policy.Config, index int) *operatorapi.Rule {
 	return rule
 }
 
-func answerOf(d *policy.Decision) operatorapi.Answer {
-	a := actionOf(d)
+func describeDecision(d *policy.Decision) operatorapi.Answer {
+	a := describeAction(d)
 	if d.WouldBeRefused() {
 		if a.Reason == "" {
 			a.Reason = d.Reason.WouldDeny()
@@ -288,7 +288,7 @@ func answerOf(d *policy.Decision) operatorapi.Answer {
 	return a
 }
 
-func actionOf(d *policy.Decision) operatorapi.Answer {
+func describeAction(d *policy.Decision) operatorapi.Answer {
 	switch d.Action {
 	case policy.Reply:
 		return operatorapi.Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
@@ -302,15 +302,15 @@ func actionOf(d *policy.Decision) operatorapi.Answer {
 			"Redis; without an object there, the request goes upstream."}
 	}
 	a := operatorapi.Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" +
-		because(d.CacheStatus) + "."}
+		explainMiss(d.CacheStatus) + "."}
 	if d.WouldHit != "" {
 		a.Text += " The cache would answer it, but its rule has serve: false."
 	}
 	return a
 }
 
-// refineRefusal says what became of a device that the edge takes for unknown, or whose right secret the sidecar
-// refuses.
+// refineRefusal replaces the text of a refusal by the reason in the device's record: revoked, disabled, deleted,
+// expired, or malformed.
 func refineRefusal(a *operatorapi.Answer, d *operatorapi.Device) {
 	if a.Enforced != nil {
 		refineRefusal(a.Enforced, d)
@@ -336,8 +336,8 @@ func refineRefusal(a *operatorapi.Answer, d *operatorapi.Device) {
 	}
 }
 
-// because says why a request under a cache rule goes upstream, by its Cache-Status.
-func because(status string) string {
+// explainMiss says why a request under a cache rule goes upstream, by its Cache-Status.
+func explainMiss(status string) string {
 	switch {
 	case status == "":
 		return ""
@@ -352,9 +352,9 @@ func because(status string) string {
 	return ": it can't be answered from a cache"
 }
 
-// object returns an object in each place.
-func (i *Inspector) object(ctx context.Context, key string) operatorapi.Object {
-	edge := i.Memory.Object(key)
+// describeObject describes an object in Redis, the sidecar and the edge.
+func (i *Inspector) describeObject(ctx context.Context, key string) operatorapi.Object {
+	edge := i.Memory.DescribeObject(key)
 	o := operatorapi.Object{
 		Sidecar: operatorapi.ObjectAtSidecar(i.Objects.Describe(key)),
 		Edge:    operatorapi.ObjectAtEdge{Version: edge.Version, PublishedMS: edge.PublishedMS, Pending: edge.Pending},
@@ -392,12 +392,12 @@ func originHeaders(all contract.Headers) (names []string) {
 	return names
 }
 
-// device returns a device in each place.
-func (i *Inspector) device(ctx context.Context, id string) operatorapi.Device {
+// describeDevice describes a device in Redis, the sidecar and the edge.
+func (i *Inspector) describeDevice(ctx context.Context, id string) operatorapi.Device {
 	known := i.Verifier.Describe(id)
 	d := operatorapi.Device{
 		ID: id, Sidecar: describeDevice(&known), Permissions: i.Memory.PermissionNames(known.Permissions),
-		Edge: operatorapi.DeviceAtEdge(i.Memory.Device(id)),
+		Edge: operatorapi.DeviceAtEdge(i.Memory.DescribeDevice(id)),
 	}
 	for _, h := range i.listHolds() {
 		if h.Device == id || h.Device == "" && h.WaitS > 0 {

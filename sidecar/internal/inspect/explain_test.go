@@ -38,8 +38,8 @@ func TestSecretIsNotTold(t *testing.T) {
 	if r := v.Verify(t.Context(), "d", "right", ""); r.Refused() {
 		t.Fatalf("got %+v", r)
 	}
-	for more := true; more; memory.Acked() {
-		_, taken := memory.Take(nil)
+	for more := true; more; memory.MarkAcked() {
+		_, taken := memory.TakeBatch(nil)
 		more = taken.More
 	}
 	i := New(Parts{Memory: memory, Verifier: v})
@@ -49,7 +49,7 @@ func TestSecretIsNotTold(t *testing.T) {
 				"rules": [{"match": {"prefix": "/"}, "auth": {}}]}`),
 			Headers: [][2]string{{"i", device}, {"s", secret}},
 		}
-		if err := i.decide(&e, &q, "", "/a"); err != nil {
+		if err := i.explainRequest(&e, &q, "", "/a"); err != nil {
 			t.Fatal(err)
 		}
 		return e
@@ -124,7 +124,7 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	for _, tt := range tests {
 		var e operatorapi.Explanation
 		q := &operatorapi.Question{Rules: []byte(rules), Headers: tt.header, Device: "d"}
-		if err := i.decide(&e, q, tt.host, "/a"); err != nil {
+		if err := i.explainRequest(&e, q, tt.host, "/a"); err != nil {
 			t.Fatal(err)
 		}
 		name := func(r *operatorapi.Rule) string {
@@ -141,8 +141,8 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	}
 }
 
-// TestKeyIsExplained: a key that the edge makes for a request is one that the same rule serves; in other forms it is
-// not served, and why.
+// TestKeyIsExplained: the same rule serves a key that the edge makes for a request; keys in other forms are not served,
+// and the text says why.
 func TestKeyIsExplained(t *testing.T) {
 	memory, v := newVerifier()
 	i := New(Parts{Memory: memory, Verifier: v})
@@ -154,7 +154,7 @@ func TestKeyIsExplained(t *testing.T) {
 			for _, accept := range []string{"", "de", "pt"} {
 				var e operatorapi.Explanation
 				q := operatorapi.Question{Rules: rules, Device: "d", Headers: [][2]string{{"accept-language", accept}}}
-				if err := i.decide(&e, &q, "h.example", "/a/b?c=1"); err != nil || e.Key == "" {
+				if err := i.explainRequest(&e, &q, "h.example", "/a/b?c=1"); err != nil || e.Key == "" {
 					t.Fatalf("%s: no key, %v", rules, err)
 				}
 				for _, other := range []struct {
@@ -182,7 +182,7 @@ func TestKeyIsExplained(t *testing.T) {
 	}
 }
 
-// TestPageNamesHeadersNotSent: the page names what the rule keeps back, and the field that allows it.
+// TestPageNamesHeadersNotSent: the page names withheld headers, and the rule's field for sending them.
 func TestPageNamesHeadersNotSent(t *testing.T) {
 	var page strings.Builder
 	names := originHeaders("x-a: 1\nalt-svc: clear\nclear-site-data: \"cache\"")

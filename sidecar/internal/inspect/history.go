@@ -17,12 +17,12 @@ import (
 const (
 	// sampleEvery is the interval of samples, sampled their number: 15 minutes.
 	sampleEvery = 5 * time.Second
-	sampled     = 180
-	// maxCounters bounds the edge's answer with its counters, bytes.
+	maxSamples  = 180
+	// maxCounters bounds the edge's response with counters, bytes.
 	maxCounters = 4 << 20
 )
 
-// sample is the state at one time. NaN is unknown.
+// sample is the state at one time; NaN is unknown.
 type sample struct {
 	at time.Time
 	// hits is the share of the requests under cache rules that the edge answered, since the sample before.
@@ -32,28 +32,28 @@ type sample struct {
 	queue    float64            // verifications that wait for a worker
 	budget   float64            // share in use
 	verifies float64            // verifications per second
-	totals   map[string]float64 // see [Inspector.totals]
+	totals   map[string]float64 // see [Inspector.collectTotals]
 }
 
 // history has the last samples.
 type history struct {
-	mu      sync.Mutex
-	samples []sample
-	edge    map[string]float64 // the edge's counters at the last sample; nil: unknown
-	perS    map[string]float64 // their growth per second
-	own     map[string]float64 // the sidecar's counters
-	at      time.Time
-	since   time.Time // the edge has been in step since; zero: it isn't
+	mu         sync.Mutex
+	samples    []sample
+	edge       map[string]float64 // the edge's counters at the last sample; nil: unknown
+	growthPerS map[string]float64 // their growth per second
+	own        map[string]float64 // the sidecar's counters
+	at         time.Time
+	since      time.Time // the edge has been in step since; zero: it isn't
 
 	heap                        float64 // how full Envoy's is, percent; 0: unknown
 	traps, clockSteps, refusals float64 // since the start
 }
 
-// rates returns the growth of the edge's counters per second.
-func (h *history) rates() map[string]float64 {
+// edgeRates returns the growth of the edge's counters per second.
+func (h *history) edgeRates() map[string]float64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.perS
+	return h.growthPerS
 }
 
 // inStepSince returns since when the edge has been in step, to a sample; zero: it isn't, or since unknown.
@@ -70,22 +70,22 @@ func (h *history) heapFull() float64 {
 	return h.heap
 }
 
-// Counters in a sample's totals that no metric has.
+// Names of counters in a sample's totals without a metric.
 const (
 	traps      = "traps"       // VMs of the filter that were started again after a trap or panic, or not
 	refusals   = "refusals"    // filters that Envoy read and refused
 	clockSteps = "clock steps" // of this machine
 )
 
-// totals returns the sidecar's counters with these.
-func (i *Inspector) totals(own map[string]float64) map[string]float64 {
+// collectTotals returns the sidecar's counters together with traps, clock steps and refusals.
+func (i *Inspector) collectTotals(own map[string]float64) map[string]float64 {
 	all := maps.Clone(own)
 	all[traps], all[clockSteps], all[refusals] = i.history.traps, i.history.clockSteps, i.history.refusals
 	return all
 }
 
-// list returns the samples, oldest first.
-func (h *history) list() []sample {
+// listSamples returns the samples, oldest first.
+func (h *history) listSamples() []sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]sample(nil), h.samples...)
@@ -96,7 +96,7 @@ func (i *Inspector) Run(ctx context.Context) error {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		i.sample(ctx)
+		i.takeSample(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -105,24 +105,24 @@ func (i *Inspector) Run(ctx context.Context) error {
 	}
 }
 
-// sample takes one sample.
-func (i *Inspector) sample(ctx context.Context) {
-	edge := i.edgeCounters(ctx)
+// takeSample takes one sample.
+func (i *Inspector) takeSample(ctx context.Context) {
+	edge := i.readEdgeCounters(ctx)
 	now := time.Now()
-	gauges, own := i.values()
+	gauges, own := i.gatherMetrics()
 	h := &i.history
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	seconds := now.Sub(h.at).Seconds()
-	h.notice(now, edge)
-	rate := growth(h.own, own, seconds)
+	h.countIncidents(now, edge)
+	rate := growthRates(h.own, own, seconds)
 	s := sample{
-		at: now, hits: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate,
+		at: now, hits: math.NaN(), bcryptMS: 1000 * sumSeries(rate, "gatehouse_bcrypt_seconds_sum") / sumSeries(rate,
 			"gatehouse_bcrypt_seconds_count"),
 		lagS:     math.NaN(),
 		queue:    gauges["gatehouse_bcrypt_queued"],
 		budget:   gauges["gatehouse_object_cache_bytes"] / gauges["gatehouse_object_cache_budget_bytes"],
-		verifies: sum(rate, "gatehouse_verifications_total"), totals: i.totals(own),
+		verifies: sumSeries(rate, "gatehouse_verifications_total"), totals: i.collectTotals(own),
 	}
 	if inStep := i.Memory.Stats().InStepMS; inStep != 0 {
 		s.lagS = math.Max(0, float64(now.UnixMilli()-inStep)/1000)
@@ -133,29 +133,29 @@ func (i *Inspector) sample(ctx context.Context) {
 	case h.since.IsZero():
 		h.since = now
 	}
-	h.perS = nil
+	h.growthPerS = nil
 	if edge != nil && h.edge != nil {
-		h.perS = growth(h.edge, edge, seconds)
+		h.growthPerS = growthRates(h.edge, edge, seconds)
 		var answered, all float64
-		for _, r := range rulesOf(h.perS) {
+		for _, r := range groupByRule(h.growthPerS) {
 			answered, all = answered+r.Answered, all+r.Answered+r.Upstream
 		}
 		s.hits = answered / all // NaN without requests
 	}
 	h.edge, h.own, h.at = edge, own, now
-	if len(h.samples) == sampled {
+	if len(h.samples) == maxSamples {
 		h.samples = append(h.samples[:0], h.samples[1:]...)
 	}
 	h.samples = append(h.samples, s)
 }
 
-// notice counts traps, refusals and steps of the clock since the sample before. The caller holds mu.
-func (h *history) notice(now time.Time, edge map[string]float64) {
+// countIncidents counts traps, refusals and steps of the clock since the sample before. The caller holds mu.
+func (h *history) countIncidents(now time.Time, edge map[string]float64) {
 	if step := now.Round(0).Sub(h.at.Round(0)) - now.Sub(h.at); !h.at.IsZero() && step.Abs() > clockStep {
 		h.clockSteps++
 	}
 	h.heap = edge[heapPressure]
-	delete(edge, heapPressure) // it is no counter
+	delete(edge, heapPressure) // not a counter
 	if h.edge != nil && edge != nil {
 		for name, value := range edge {
 			switch grown := max(0, value-h.edge[name]); {
@@ -169,19 +169,20 @@ func (h *history) notice(now time.Time, edge map[string]float64) {
 }
 
 const (
-	// clockStep is how far the clock moves between two samples, beyond the time between them, if it was stepped.
+	// clockStep is the difference between the clock and the elapsed time, between two samples, from which on the clock
+	// counts as stepped.
 	clockStep = time.Second
 	// heapPressure is a gauge of Envoy.
 	heapPressure = "envoy_overload_envoy_resource_monitors_fixed_heap_pressure"
 )
 
-// isReload reports whether this is the name of a counter of VMs that were started again after a trap or panic, or not.
+// isReload reports whether name is a counter of VMs that Envoy restarted, or failed to restart, after a trap or panic.
 func isReload(name string) bool {
 	return name == "gatehouse_panics_total" || strings.HasSuffix(name, "_vm_reload_success") ||
 		strings.HasSuffix(name, "_vm_reload_failure")
 }
 
-// isRefusal reports whether this is the name of a counter of filters that Envoy read and refused.
+// isRefusal reports whether name is a counter of filters that Envoy read and refused.
 func isRefusal(name string) bool {
 	name, _, _ = strings.Cut(name, "{")
 	return strings.HasPrefix(name, "envoy_extension_config_discovery") && strings.HasSuffix(name, "_update_rejected")
@@ -195,8 +196,8 @@ const (
 	wouldHit      = "gatehouse_would_hit_requests_total"
 )
 
-// growth returns the growth per second of each counter; one that was set back begins at 0.
-func growth(before, after map[string]float64, seconds float64) map[string]float64 {
+// growthRates returns the growth per second of each counter, from 0 for a counter that was set back.
+func growthRates(before, after map[string]float64, seconds float64) map[string]float64 {
 	rates := make(map[string]float64, len(after))
 	for name, value := range after {
 		if last := before[name]; before != nil && value >= last {
@@ -206,8 +207,8 @@ func growth(before, after map[string]float64, seconds float64) map[string]float6
 	return rates
 }
 
-// sum returns the sum of a counter over all of its labels.
-func sum(values map[string]float64, name string) (sum float64) {
+// sumSeries returns the sum of a counter over all labels.
+func sumSeries(values map[string]float64, name string) (sum float64) {
 	for full, value := range values {
 		if rest, found := strings.CutPrefix(full, name); found && (rest == "" || rest[0] == '{') {
 			sum += value
@@ -216,13 +217,13 @@ func sum(values map[string]float64, name string) (sum float64) {
 	return sum
 }
 
-// edgeCounters reads Gatehouse's counters and those of [history.notice] from Envoy or, at its path, from nginx; nil if
-// that fails.
-func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
+// readEdgeCounters reads Gatehouse's counters, and the counters that [history.countIncidents] needs, from Envoy or, at
+// nginx's path, from nginx; nil on failure.
+func (i *Inspector) readEdgeCounters(ctx context.Context) map[string]float64 {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery/2)
 	defer cancel()
 	for _, path := range []string{envoyCounters, "/metrics"} {
-		if values, err := counters(ctx, "http://"+i.EdgeAdmin+path); err == nil {
+		if values, err := fetchCounters(ctx, "http://"+i.EdgeAdmin+path); err == nil {
 			return values
 		}
 	}
@@ -233,7 +234,7 @@ const envoyCounters = "/stats/prometheus?filter=" +
 	"%5E(wasm%7Cdynamicmodulescustom%7Coverload.envoy.resource_monitors.fixed_heap.pressure" +
 	"%7Cextension_config_discovery.*update_rejected)"
 
-func counters(ctx context.Context, url string) (map[string]float64, error) {
+func fetchCounters(ctx context.Context, url string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -256,7 +257,7 @@ func counters(ctx context.Context, url string) (map[string]float64, error) {
 		for _, m := range family.GetMetric() {
 			switch {
 			case m.GetCounter() != nil && (strings.HasPrefix(name, prefix) || isReload(name) || isRefusal(name)):
-				values[name+labels(m)] = m.GetCounter().GetValue()
+				values[name+formatLabels(m)] = m.GetCounter().GetValue()
 			case name == heapPressure:
 				values[name] = m.GetGauge().GetValue()
 			}

@@ -24,7 +24,7 @@ type Server struct {
 	log       *slog.Logger
 }
 
-// NewServer returns a Server. Without actions it changes nothing but the log's level.
+// NewServer returns a Server. Without actions, operators can change only the log's level.
 func NewServer(i *Inspector, actions bool, level *slog.LevelVar, log *slog.Logger) *Server {
 	return &Server{i, actions, level, log}
 }
@@ -32,20 +32,20 @@ func NewServer(i *Inspector, actions bool, level *slog.LevelVar, log *slog.Logge
 // Handler serves the calls and the page.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Status()) })
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { s.writeJSON(w, s.inspector.Status()) })
 	mux.HandleFunc("GET /v1/held", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, s.inspector.listHolds())
+		s.writeJSON(w, s.inspector.listHolds())
 	})
-	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Top()) })
-	mux.HandleFunc("POST /v1/explain", s.explain)
-	mux.HandleFunc("POST /v1/log-level", s.logLevel)
-	mux.HandleFunc("POST /v1/release", s.acts(s.release))
-	mux.HandleFunc("POST /v1/resync", s.acts(s.resync))
-	s.pages(mux)
+	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.writeJSON(w, s.inspector.Top()) })
+	mux.HandleFunc("POST /v1/explain", s.handleExplain)
+	mux.HandleFunc("POST /v1/log-level", s.handleLogLevel)
+	mux.HandleFunc("POST /v1/release", s.requireActions(s.handleRelease))
+	mux.HandleFunc("POST /v1/resync", s.requireActions(s.handleResync))
+	s.registerPage(mux)
 	return mux
 }
 
-func (s *Server) answer(w http.ResponseWriter, v any) {
+func (s *Server) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	encoder := json.NewEncoder(w)
@@ -55,8 +55,8 @@ func (s *Server) answer(w http.ResponseWriter, v any) {
 	}
 }
 
-// read reads the call's body into v; it answers if that fails.
-func read(w http.ResponseWriter, r *http.Request, v any) bool {
+// readJSON reads the call's body into v, and answers a malformed body with 400.
+func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	err := strictjson.Decode(http.MaxBytesReader(w, r.Body, maxQuestion), v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -64,9 +64,9 @@ func read(w http.ResponseWriter, r *http.Request, v any) bool {
 	return err == nil
 }
 
-func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleExplain(w http.ResponseWriter, r *http.Request) {
 	var q operatorapi.Question
-	if !read(w, r, &q) {
+	if !readJSON(w, r, &q) {
 		return
 	}
 	e, err := s.inspector.Explain(r.Context(), q)
@@ -74,12 +74,12 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.answer(w, e)
+	s.writeJSON(w, e)
 }
 
-func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleLogLevel(w http.ResponseWriter, r *http.Request) {
 	var to operatorapi.LogLevel
-	if !read(w, r, &to) {
+	if !readJSON(w, r, &to) {
 		return
 	}
 	if !slices.Contains([]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}, to.Level) {
@@ -90,24 +90,24 @@ func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
 	s.level.Set(min(before, slog.LevelWarn)) // or it would hide the next line
 	s.log.Warn("an operator changes the log's level", "from", before, "to", to.Level)
 	s.level.Set(to.Level)
-	s.answer(w, to)
+	s.writeJSON(w, to)
 }
 
-func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleRelease(w http.ResponseWriter, r *http.Request) {
 	var what operatorapi.Release
-	if !read(w, r, &what) {
+	if !readJSON(w, r, &what) {
 		return
 	}
-	n, err := s.releaseOf(what.Network, what.Device)
+	n, err := s.releaseNetwork(what.Network, what.Device)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.answer(w, operatorapi.Released{Released: n})
+	s.writeJSON(w, operatorapi.Released{Released: n})
 }
 
-// acts returns h, or without permission a refusal.
-func (s *Server) acts(h http.HandlerFunc) http.HandlerFunc {
+// requireActions returns h, or without permission a refusal.
+func (s *Server) requireActions(h http.HandlerFunc) http.HandlerFunc {
 	if s.actions {
 		return h
 	}
@@ -116,13 +116,13 @@ func (s *Server) acts(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (s *Server) resync(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) handleResync(w http.ResponseWriter, _ *http.Request) {
 	if s.startResync(w) {
-		s.answer(w, operatorapi.Resyncing{Resyncing: true})
+		s.writeJSON(w, operatorapi.Resyncing{Resyncing: true})
 	}
 }
 
-// startResync begins a resync; it answers if one runs.
+// startResync begins a resync, and answers 409 if a resync runs already.
 func (s *Server) startResync(w http.ResponseWriter) bool {
 	started := s.inspector.Resync.Start()
 	if !started {
@@ -131,8 +131,8 @@ func (s *Server) startResync(w http.ResponseWriter) bool {
 	return started
 }
 
-// releaseOf releases a network, an address or a prefix in text form, and logs it.
-func (s *Server) releaseOf(network, device string) (int, error) {
+// releaseNetwork releases a network, an address or a prefix in text form, and logs it.
+func (s *Server) releaseNetwork(network, device string) (int, error) {
 	address, _, whole := strings.Cut(network, "/")
 	prefix, ok := credential.NetworkOf(address)
 	if !ok || whole && prefix.String() != network {

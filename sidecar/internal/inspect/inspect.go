@@ -1,6 +1,5 @@
-// Package inspect answers operators: is this sidecar well, why is a request answered as it is, who is held back. Its
-// answers have no secrets, and no question changes anything except a release, a resync and the
-// log's level.
+// Package inspect answers operators: is this sidecar healthy, why does a request get its answer, who is held back.
+// Answers have no secrets. No question changes anything, except a release, a resync and the log's level.
 package inspect
 
 import (
@@ -17,14 +16,15 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 )
 
-// Parts is what an Inspector asks.
+// Parts are the sources of an Inspector.
 type Parts struct {
 	Version  string
 	Started  time.Time
 	Registry prometheus.Gatherer // the sidecar's metrics
-	// Ready returns why the sidecar isn't ready, nothing if it is.
+	// Ready returns why the sidecar isn't ready, nothing if ready.
 	Ready func() []string
-	// Failure returns why Redis isn't followed or read, "" if it is; Degraded what is missing though it is.
+	// Failure returns why Redis isn't followed or read, "" if it is; Degraded returns which features are missing
+	// meanwhile.
 	Failure  func() string
 	Degraded func() []string
 	Memory   *edgemem.Memory
@@ -46,5 +46,5 @@ type Inspector struct {
 	reading       sync.Mutex // held while the edge's configuration is read
 }
 
-// New returns an Inspector. Its Run must run for the history.
+// New returns an Inspector. Run must run for the history.
 func New(p Parts) *Inspector { return &Inspector{Parts: p} }

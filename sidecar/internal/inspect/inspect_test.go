@@ -31,8 +31,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestUnknownDevice: an unknown device, one that was revoked or deleted, and others that may not authenticate are told
-// apart.
+// TestUnknownDevice: texts distinguish unknown, revoked, deleted and otherwise refused devices.
 func TestUnknownDevice(t *testing.T) {
 	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct{ reason, refusal, want string }{
@@ -60,7 +59,7 @@ func TestTargetOf(t *testing.T) {
 		{"/a%2fb?x=1", "", "/a%2fb?x=1"}, {"http://Host:8080/a?x=1", "Host:8080", "/a?x=1"}, {"https://host", "host", "/"},
 		{"host/a", "", ""}, {"", "", ""}, {"http://[", "", ""},
 	} {
-		host, got, err := targetOf(tt.url)
+		host, got, err := splitURL(tt.url)
 		if host != tt.host || got != tt.want || (err != nil) != (tt.want == "") {
 			t.Errorf("%q: got %q, %q, %v, want %q, %q", tt.url, host, got, err, tt.host, tt.want)
 		}
@@ -71,22 +70,22 @@ func TestTargetOf(t *testing.T) {
 func TestCounts(t *testing.T) {
 	var c counts
 	for n := range 10 * maxCounted {
-		c.add("often")
-		c.add(fmt.Sprint("once ", n))
+		c.increment("often")
+		c.increment(fmt.Sprint("once ", n))
 	}
-	if len(c.of) > maxCounted {
-		t.Errorf("%d names are counted, want at most %d", len(c.of), maxCounted)
+	if len(c.byName) > maxCounted {
+		t.Errorf("%d names are counted, want at most %d", len(c.byName), maxCounted)
 	}
-	top := c.top(2)
+	top := c.mostFrequent(2)
 	if len(top) != 2 || top[0] != (operatorapi.Count{Name: "often", Count: 10 * maxCounted}) || top[1].Count != 1 {
 		t.Errorf("got %v", top)
 	}
 	c.halved = c.halved.Add(-halfLife)
-	if top := c.top(10); len(top) != 1 || top[0].Count != 5*maxCounted {
+	if top := c.mostFrequent(10); len(top) != 1 || top[0].Count != 5*maxCounted {
 		t.Errorf("a half-life later: got %v, want one name with half of its count", top)
 	}
 	c.halved = c.halved.Add(-time.Hour)
-	if top := c.top(10); len(top) != 0 {
+	if top := c.mostFrequent(10); len(top) != 0 {
 		t.Errorf("an hour later: got %v", top)
 	}
 }
@@ -94,13 +93,13 @@ func TestCounts(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	before := map[string]float64{`a{x="1"}`: 10, "b": 5}
 	after := map[string]float64{`a{x="1"}`: 20, `a{x="2"}`: 4, "b": 1, "ab": 9}
-	rates := growth(before, after, 2)
+	rates := growthRates(before, after, 2)
 	for name, want := range map[string]float64{"a": 7, `a{x="1"}`: 5, "b": 0, "c": 0} {
-		if got := sum(rates, name); got != want {
+		if got := sumSeries(rates, name); got != want {
 			t.Errorf("%s: got %v/s, want %v", name, got, want)
 		}
 	}
-	if rates := growth(nil, after, 2); len(rates) != 0 {
+	if rates := growthRates(nil, after, 2); len(rates) != 0 {
 		t.Errorf("without a sample before: got %v", rates)
 	}
 }
@@ -112,13 +111,13 @@ func TestPlot(t *testing.T) {
 	for _, v := range []float64{1, 2, nan, 4} {
 		samples = append(samples, sample{queue: v})
 	}
-	p := plotOf(samples, "queue", 1, func(v float64) string {
+	p := makePlot(samples, "queue", 1, func(v float64) string {
 		return fmt.Sprint(v)
 	}, func(s *sample) float64 { return s.queue })
 	if len(p.Points) != 2 || p.Last != "4" || p.High != "4" || p.Points[1] != fmt.Sprintf("%d,0.0 ", plotWidth) {
 		t.Errorf("got %+v", p)
 	}
-	if p := plotOf(nil, "", 1, func(float64) string { return "" }, nil); len(p.Points) != 0 || p.Last != "–" {
+	if p := makePlot(nil, "", 1, func(float64) string { return "" }, nil); len(p.Points) != 0 || p.Last != "–" {
 		t.Errorf("without a sample: got %+v", p)
 	}
 }
@@ -136,7 +135,7 @@ func TestCounters(t *testing.T) {
 			fmt.Fprint(w, broken+text)
 		}))
 		i := New(Parts{EdgeAdmin: strings.TrimPrefix(server.URL, "http://")})
-		got := i.edgeCounters(t.Context())
+		got := i.readEdgeCounters(t.Context())
 		if want := path != "/else" && broken == ""; (len(got) == 1 && got[`gatehouse_x{rule="a"}`] == 3) != want {
 			t.Errorf("%s: got %v", path, got)
 		}
@@ -144,7 +143,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestRelease refuses what is not one network, and everything without permission.
+// TestRelease refuses anything but a single network, and everything without permission.
 func TestRelease(t *testing.T) {
 	for _, tt := range []struct {
 		actions bool
@@ -165,7 +164,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestResync: a resync reads, then pushes; meanwhile no other one begins or waits, and without permission none at all.
+// TestResync: a resync reads, then pushes; meanwhile no second resync begins or waits. Without permission, none begins.
 func TestResync(t *testing.T) {
 	steps := make(chan string)
 	step := func(name string) func(context.Context) error {
@@ -210,10 +209,11 @@ func TestResync(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for got, want := range map[string]string{
-		count(0): "0", count(999): "999", count(1234567): "1 234 567", size(1023): "1023 B",
-		size(1.5 * 1024 * 1024): "1.5 MiB",
-		ago(-time.Second):       "never", ago(1500 * time.Millisecond): "1.5 s", ago(90 * time.Second): "90 s",
-		ago(3 * time.Hour): "3 h",
+		formatCount(0): "0", formatCount(999): "999", formatCount(1234567): "1 234 567", formatBytes(1023): "1023 B",
+		formatBytes(1.5 * 1024 * 1024): "1.5 MiB",
+		formatDuration(-time.Second):   "never", formatDuration(1500 * time.Millisecond): "1.5 s",
+		formatDuration(90 * time.Second): "90 s",
+		formatDuration(3 * time.Hour):    "3 h",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -231,7 +231,7 @@ func TestRecent(t *testing.T) {
 	}
 	begin := time.Now().Add(-15 * time.Minute)
 	var samples []sample
-	for n := range sampled { // a trap in the second minute, a bad record in the fifth
+	for n := range maxSamples { // a trap in the second minute, a bad record in the fifth
 		s := sample{at: begin.Add(time.Duration(n) * sampleEvery), totals: totals(0, 0, 0, 0)}
 		if n >= 24 {
 			s.totals[traps] = 1
@@ -250,12 +250,12 @@ func TestRecent(t *testing.T) {
 		{"nothing", nil, totals(0, 0, 0, 0), nil},
 		{"young", nil, totals(2, 0, 0, 0), []string{"2 records"}},
 		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "the filter trapped or panicked"}},
-		{"before", slices.Repeat(samples[sampled-1:], sampled), totals(1, 1, 0, 100), nil},
+		{"before", slices.Repeat(samples[maxSamples-1:], maxSamples), totals(1, 1, 0, 100), nil},
 		{"just now", samples, totals(1, 2, 6, 94), []string{"the filter trapped or panicked, and 2 of its VMs were started",
 			"6 verifications got a 503, most of them because of limited", "1 records"}},
 		{"few", samples, totals(0, 0, 5, 95), nil},
 	} {
-		got := recent(tt.samples, tt.now)
+		got := listIncidents(tt.samples, tt.now)
 		ok := len(got) == len(tt.want)
 		for n := range min(len(got), len(tt.want)) {
 			ok = ok && strings.HasPrefix(got[n].Text, tt.want[n]) && got[n].Severity == warning
@@ -287,7 +287,7 @@ func TestNotice(t *testing.T) {
 		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0, 0},
 	} {
 		h := history{at: tt.before, edge: tt.was}
-		h.notice(tt.at, tt.is)
+		h.countIncidents(tt.at, tt.is)
 		if h.clockSteps != 0 || h.traps != tt.traps || h.refusals != tt.refusals {
 			t.Errorf("%s: got %v steps, %v traps, %v refusals", tt.name, h.clockSteps, h.traps, h.refusals)
 		}

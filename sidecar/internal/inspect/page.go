@@ -20,10 +20,10 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// pages are the templates: page is all of it, and live the part that is sent again and again.
+// pages are the templates: page is the whole page, live the part that is sent repeatedly.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"count": count, "size": size, "ago": ago, "at": at, "seconds": func(s float64) string {
-		return ago(time.Duration(s * float64(time.Second)))
+	"count": formatCount, "size": formatBytes, "ago": formatDuration, "at": formatTime, "seconds": func(s float64) string {
+		return formatDuration(time.Duration(s * float64(time.Second)))
 	},
 	"when": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 }).ParseFS(pageFiles, "page/*.html"))
@@ -32,8 +32,8 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 const policyOfPage = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// shownPage is the data of the templates.
-type shownPage struct {
+// pageData is the data of the templates.
+type pageData struct {
 	Now     time.Time
 	Status  operatorapi.Status
 	Held    []operatorapi.Hold
@@ -43,7 +43,7 @@ type shownPage struct {
 	Actions bool
 
 	Methods   []string
-	Asked     operatorapi.Question // without its headers, which may have a secret
+	Question  operatorapi.Question // without headers, which may have a secret
 	Listener  string
 	Listeners []string // to choose from; nil: no choice is needed
 	Problem   string   // why there is no explanation, or only of the object and the device
@@ -61,42 +61,44 @@ type ruleRates struct {
 	Different                     float64 // of these, by the upstream's entity-tag
 }
 
-// pages adds the page to mux.
-func (s *Server) pages(mux *http.ServeMux) {
+// registerPage adds the page to mux.
+func (s *Server) registerPage(mux *http.ServeMux) {
 	files, err := fs.Sub(pageFiles, "page")
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // can't happen: embedded
 	}
 	assets := http.FileServerFS(files)
 	for _, name := range []string{"page.css", "page.js"} {
 		mux.Handle("GET /"+name, assets)
 	}
-	mux.HandleFunc("GET /{$}", s.page)
-	mux.HandleFunc("POST /{$}", s.page) // the form's: what it asks with may be secret, and is not for a URL
-	mux.HandleFunc("POST /release", s.acts(s.releaseForm))
-	mux.HandleFunc("POST /resync", s.acts(s.resyncForm))
-	mux.HandleFunc("GET /v1/live", s.live)
+	mux.HandleFunc("GET /{$}", s.handlePage)
+	mux.HandleFunc("POST /{$}", s.handlePage) // for the form: fields may be secret, so not for a URL
+	mux.HandleFunc("POST /release", s.requireActions(s.handleReleaseForm))
+	mux.HandleFunc("POST /resync", s.requireActions(s.handleResyncForm))
+	mux.HandleFunc("GET /v1/live", s.handleLive)
 }
 
-func (s *Server) shown() shownPage {
+func (s *Server) collectPageData() pageData {
 	i := s.inspector
 	top := i.Top()
-	return shownPage{
-		Now: time.Now().UTC(), Status: i.Status(), Held: i.listHolds(), Top: top, Plots: plotsOf(i.history.list()),
-		Rules: rulesOf(top.Rates), Actions: s.actions,
+	return pageData{
+		Now: time.Now().UTC(), Status: i.Status(), Held: i.listHolds(), Top: top, Plots: makePlots(i.history.listSamples()),
+		Rules: groupByRule(top.Rates), Actions: s.actions,
 	}
 }
 
-func (s *Server) page(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handlePage(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
-	p := s.shown()
+	p := s.collectPageData()
 	p.Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
-	p.Asked = operatorapi.Question{Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device")}
+	p.Question = operatorapi.Question{
+		Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device"),
+	}
 	p.Listener = r.FormValue("listener")
 	if err := r.ParseForm(); err != nil {
 		p.Problem = err.Error()
-	} else if p.Asked.URL != "" || p.Asked.Device != "" {
-		p.explain(r.Context(), s.inspector, r.FormValue("headers"))
+	} else if p.Question.URL != "" || p.Question.Device != "" {
+		p.explainForm(r.Context(), s.inspector, r.FormValue("headers"))
 	}
 	var b bytes.Buffer
 	if err := pages.ExecuteTemplate(&b, "page", p); err != nil {
@@ -112,10 +114,10 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	w.Write(b.Bytes())
 }
 
-// explain answers the form: with the rules of the edge the question for a request, otherwise only for what is known of
-// an object, or of a device.
-func (p *shownPage) explain(ctx context.Context, i *Inspector, headers string) {
-	q := p.Asked
+// explainForm answers the form: for a request with the rules of the edge, otherwise with what is known of an object or
+// of a device.
+func (p *pageData) explainForm(ctx context.Context, i *Inspector, headers string) {
+	q := p.Question
 	for line := range strings.Lines(headers) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
@@ -128,7 +130,7 @@ func (p *shownPage) explain(ctx context.Context, i *Inspector, headers string) {
 		q.Headers = append(q.Headers, [2]string{strings.TrimSpace(name), strings.TrimSpace(value)})
 	}
 	if q.URL != "" {
-		all, err := i.rules(ctx)
+		all, err := i.readRules(ctx)
 		of := slices.IndexFunc(all, func(r envoyrules.Rules) bool { return len(all) == 1 || r.Listener == p.Listener })
 		switch {
 		case err != nil:
@@ -150,32 +152,32 @@ func (p *shownPage) explain(ctx context.Context, i *Inspector, headers string) {
 	}
 }
 
-// releaseForm is [Server.release] for the page's buttons.
-func (s *Server) releaseForm(w http.ResponseWriter, r *http.Request) {
+// handleReleaseForm is [Server.handleRelease] for the page's buttons.
+func (s *Server) handleReleaseForm(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
-	if _, err := s.releaseOf(r.PostFormValue("network"), r.PostFormValue("device")); err != nil {
+	if _, err := s.releaseNetwork(r.PostFormValue("network"), r.PostFormValue("device")); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// resyncForm is [Server.resync] for the page's button.
-func (s *Server) resyncForm(w http.ResponseWriter, r *http.Request) {
+// handleResyncForm is [Server.handleResync] for the page's button.
+func (s *Server) handleResyncForm(w http.ResponseWriter, r *http.Request) {
 	if s.startResync(w) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	}
 }
 
-// liveEvery is the interval of events, maxLive their maximum number in one response: a browser that shows the page asks
+// liveEvery is the interval of events, and maxLive their maximum number in one response. The browser then connects
 // again.
 const (
 	liveEvery = 5 * time.Second
 	maxLive   = 720
 )
 
-// live sends the page's changing part as server-sent events.
-func (s *Server) live(w http.ResponseWriter, r *http.Request) {
+// handleLive sends the page's changing part as server-sent events.
+func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	tick := time.NewTicker(liveEvery)
@@ -183,7 +185,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	for range maxLive {
 		var b bytes.Buffer
-		if err := pages.ExecuteTemplate(&b, "live", s.shown()); err != nil {
+		if err := pages.ExecuteTemplate(&b, "live", s.collectPageData()); err != nil {
 			return
 		}
 		text := strings.NewReplacer("\n", "\ndata: ", "\r", " ").Replace(b.String())
@@ -198,11 +200,11 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// rulesOf groups the edge's rates by rule.
-func rulesOf(rates map[string]float64) []ruleRates {
+// groupByRule groups the edge's rates by rule.
+func groupByRule(rates map[string]float64) []ruleRates {
 	of := map[string]*ruleRates{}
 	for full, rate := range rates {
-		rule, outcome := labelOf(full, "rule"), labelOf(full, "outcome")
+		rule, outcome := labelValue(full, "rule"), labelValue(full, "outcome")
 		counter, _, _ := strings.Cut(full, "{")
 		if counter != cacheRequests && counter != authRequests && counter != wouldDeny && counter != wouldHit {
 			continue
@@ -241,15 +243,15 @@ func rulesOf(rates map[string]float64) []ruleRates {
 	return all
 }
 
-// labelOf returns the value of a label in a counter's name.
-func labelOf(full, label string) string {
+// labelValue returns the value of a label in a counter's name.
+func labelValue(full, label string) string {
 	_, rest, _ := strings.Cut(full, label+`="`)
 	value, _, _ := strings.Cut(rest, `"`)
 	return value
 }
 
-// count returns n with a separator between thousands.
-func count(n float64) string {
+// formatCount returns n with a separator between thousands.
+func formatCount(n float64) string {
 	text := fmt.Sprintf("%.0f", n)
 	for i := len(text) - 3; i > 0; i -= 3 {
 		text = text[:i] + " " + text[i:]
@@ -257,8 +259,8 @@ func count(n float64) string {
 	return text
 }
 
-// size returns bytes in a readable unit.
-func size(bytes float64) string {
+// formatBytes returns bytes in a readable unit.
+func formatBytes(bytes float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB"} {
 		if bytes < 1024 {
 			return fmt.Sprintf("%.4g %s", bytes, unit)
@@ -268,8 +270,8 @@ func size(bytes float64) string {
 	return fmt.Sprintf("%.4g GiB", bytes)
 }
 
-// ago returns a duration to a precision that matters.
-func ago(d time.Duration) string {
+// formatDuration returns a duration with useful precision.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "never"
@@ -283,8 +285,8 @@ func ago(d time.Duration) string {
 	return fmt.Sprintf("%.0f h", d.Hours())
 }
 
-// at returns a time in unix ms.
-func at(ms int64) string {
+// formatTime returns a time in unix ms.
+func formatTime(ms int64) string {
 	if ms == 0 {
 		return "–"
 	}

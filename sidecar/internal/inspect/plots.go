@@ -17,28 +17,29 @@ const (
 	plotHeight = 40
 )
 
-func plotsOf(samples []sample) []plot {
+func makePlots(samples []sample) []plot {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 	return []plot{
-		plotOf(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
-		plotOf(samples, "Last comparison", 1, func(v float64) string {
+		makePlot(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
+		makePlot(samples, "Last comparison", 1, func(v float64) string {
 			return fmt.Sprintf("%.2f s", v)
 		}, func(s *sample) float64 { return s.lagS }),
-		plotOf(samples, "bcrypt, mean time", 1, func(v float64) string {
+		makePlot(samples, "bcrypt, mean time", 1, func(v float64) string {
 			return fmt.Sprintf("%.0f ms", v)
 		}, func(s *sample) float64 { return s.bcryptMS }),
-		plotOf(samples, "Verifications", 1, func(v float64) string {
+		makePlot(samples, "Verifications", 1, func(v float64) string {
 			return fmt.Sprintf("%.1f/s", v)
 		}, func(s *sample) float64 { return s.verifies }),
-		plotOf(samples, "Waiting for bcrypt", 1, func(v float64) string {
+		makePlot(samples, "Waiting for bcrypt", 1, func(v float64) string {
 			return fmt.Sprintf("%.0f", v)
 		}, func(s *sample) float64 { return s.queue }),
-		plotOf(samples, "Object budget used", 1, percent, func(s *sample) float64 { return s.budget }),
+		makePlot(samples, "Object budget used", 1, percent, func(s *sample) float64 { return s.budget }),
 	}
 }
 
-// plotOf scales a line to the highest value, at least least.
-func plotOf(samples []sample, name string, least float64, text func(float64) string, value func(*sample) float64) plot {
+// makePlot scales a line to the highest value, at least least.
+func makePlot(samples []sample, name string, least float64, text func(float64) string,
+	value func(*sample) float64) plot {
 	high := least
 	for n := range samples {
 		if v := value(&samples[n]); v > high {
@@ -56,7 +57,7 @@ func plotOf(samples []sample, name string, least float64, text func(float64) str
 			line = ""
 			continue
 		}
-		x := float64(plotWidth) * float64(sampled-len(samples)+n+1) / sampled
+		x := float64(plotWidth) * float64(maxSamples-len(samples)+n+1) / maxSamples
 		line += fmt.Sprintf("%.0f,%.1f ", x, plotHeight-v/high*plotHeight)
 		if n == len(samples)-1 {
 			p.Last = text(v)

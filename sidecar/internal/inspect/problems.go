@@ -10,8 +10,9 @@ import (
 
 const critical, warning = "critical", "warning"
 
-// problems returns what deviates now, the worst first.
-func (i *Inspector) problems(s *operatorapi.Status, values map[string]float64, crowded bool) []operatorapi.Problem {
+// findProblems returns the present deviations, the worst first.
+func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float64,
+	devicesOverflowed bool) []operatorapi.Problem {
 	list := []operatorapi.Problem{}
 	check := func(bad bool, severity, format string, args ...any) {
 		if bad {
@@ -62,7 +63,7 @@ func (i *Inspector) problems(s *operatorapi.Status, values map[string]float64, c
 	for _, sentence := range i.Degraded() {
 		check(true, warning, "%s", sentence)
 	}
-	check(crowded, warning,
+	check(devicesOverflowed, warning,
 		"the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
 	check(len(list) == 0 && !s.InStep, warning, "the edge is not in step with Redis yet")
 	return list
@@ -71,9 +72,10 @@ func (i *Inspector) problems(s *operatorapi.Status, values map[string]float64, c
 const (
 	verifications = "gatehouse_verifications_total"
 	unavailable   = verifications + `{outcome="unavailable",reason=`
-	// unavailableFor is the time over which the share of unavailable verifications counts, tooMany that share.
+	// unavailableFor is the period over which the share of unavailable verifications counts. A share over
+	// maxUnavailable is a problem.
 	unavailableFor = 5 * time.Minute
-	tooMany        = 0.05
+	maxUnavailable = 0.05
 )
 
 // incident is a kind of problem that is shown for 15 minutes.
@@ -82,7 +84,7 @@ type incident struct {
 	text     string   // with the number
 }
 
-// incidents come in this order if they were noticed at one time: a step of the clock may cause others.
+// incidents are sorted by precedence among incidents of the same time: a step of the clock may cause the rest.
 var incidents = []incident{
 	{[]string{clockSteps}, "this machine's clock was stepped %.0f times: what has a lifetime ends too early or too late"},
 	{[]string{`gatehouse_pushes_total{result="rival"}`},
@@ -102,29 +104,29 @@ var incidents = []incident{
 	{[]string{refusals}, "Envoy refused %.0f changes of the rules, and goes on with the earlier ones: its log says why"},
 }
 
-// recent returns what happened in the last 15 minutes, the latest first. own has the sidecar's counters.
-func (i *Inspector) recent(own map[string]float64) []operatorapi.Problem {
+// recentIncidents returns what happened in the last 15 minutes, the latest first. own has the sidecar's counters.
+func (i *Inspector) recentIncidents(own map[string]float64) []operatorapi.Problem {
 	i.history.mu.Lock()
-	now := i.totals(own)
+	now := i.collectTotals(own)
 	i.history.mu.Unlock()
-	return recent(i.history.list(), now)
+	return listIncidents(i.history.listSamples(), now)
 }
 
-func recent(samples []sample, now map[string]float64) (problems []operatorapi.Problem) {
+func listIncidents(samples []sample, now map[string]float64) (problems []operatorapi.Problem) {
 	kinds := incidents
-	if text := unanswered(samples, now); text != "" {
+	if text := unavailableText(samples, now); text != "" {
 		kinds = append(slices.Clip(kinds), incident{[]string{unavailable}, text})
 	}
 	current, last := time.Now(), map[string]time.Time{}
 	for _, kind := range kinds {
-		total := totalOf(now, kind.counters)
-		n := total - totalOf(before(samples, sampled), kind.counters)
+		total := sumByPrefix(now, kind.counters)
+		n := total - sumByPrefix(countersBefore(samples, maxSamples), kind.counters)
 		if n <= 0 {
 			continue
 		}
 		at := current
 		for _, s := range slices.Backward(samples) {
-			if totalOf(s.totals, kind.counters) < total {
+			if sumByPrefix(s.totals, kind.counters) < total {
 				break
 			}
 			at = s.at
@@ -136,11 +138,13 @@ func recent(samples []sample, now map[string]float64) (problems []operatorapi.Pr
 	return problems
 }
 
-// unanswered returns the text of a problem if too large a part of the last verifications got a 503.
-func unanswered(samples []sample, now map[string]float64) string {
-	before := before(samples, int(unavailableFor/sampleEvery))
-	grown := func(name string) float64 { return totalOf(now, []string{name}) - totalOf(before, []string{name}) }
-	if grown(unavailable) <= tooMany*grown(verifications) {
+// unavailableText returns the text of a problem if too large a part of the last verifications got a 503.
+func unavailableText(samples []sample, now map[string]float64) string {
+	before := countersBefore(samples, int(unavailableFor/sampleEvery))
+	grown := func(name string) float64 {
+		return sumByPrefix(now, []string{name}) - sumByPrefix(before, []string{name})
+	}
+	if grown(unavailable) <= maxUnavailable*grown(verifications) {
 		return ""
 	}
 	reason := ""
@@ -149,19 +153,19 @@ func unanswered(samples []sample, now map[string]float64) string {
 			reason = name
 		}
 	}
-	return fmt.Sprintf("%%.0f verifications got a 503, most of them because of %s", labelOf(reason, "reason"))
+	return fmt.Sprintf("%%.0f verifications got a 503, most of them because of %s", labelValue(reason, "reason"))
 }
 
-// before returns the counters n samples ago; nil, like all zero, if the sidecar is younger.
-func before(samples []sample, n int) map[string]float64 {
+// countersBefore returns the counters n samples ago; nil, like all zero, if the sidecar is younger.
+func countersBefore(samples []sample, n int) map[string]float64 {
 	if len(samples) < n {
 		return nil
 	}
 	return samples[len(samples)-n].totals
 }
 
-// totalOf returns the sum of the counters whose name has one of the prefixes.
-func totalOf(values map[string]float64, prefixes []string) (all float64) {
+// sumByPrefix returns the sum of the counters whose names have any of the prefixes.
+func sumByPrefix(values map[string]float64, prefixes []string) (all float64) {
 	for name, value := range values {
 		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			all += value

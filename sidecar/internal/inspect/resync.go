@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// Resync reads everything from Redis again and then pushes everything to the edge, when an operator asks for it.
+// Resync reads everything from Redis again and then pushes everything to the edge, on an operator's request.
 type Resync struct {
 	read, push func(context.Context) error
-	asked      chan struct{}
+	requests   chan struct{}
 	running    atomic.Bool
 	log        *slog.Logger
 }
 
-// NewResync returns a Resync by read and push, which return when they have ended. Its Run must run.
+// NewResync returns a Resync of read and push, which return when finished. Run must run.
 func NewResync(read, push func(context.Context) error, log *slog.Logger) *Resync {
-	return &Resync{read: read, push: push, asked: make(chan struct{}, 1), log: log}
+	return &Resync{read: read, push: push, requests: make(chan struct{}, 1), log: log}
 }
 
-// Start begins a resync and logs it. It returns false, and begins none, while one runs.
+// Start begins a resync and logs the request. While a resync runs, Start returns false.
 func (r *Resync) Start() bool {
 	if !r.running.CompareAndSwap(false, true) {
 		return false
 	}
 	r.log.Warn("an operator asked for a resync: everything is read from redis and pushed again")
-	r.asked <- struct{}{} // has room
+	r.requests <- struct{}{} // has room
 	return true
 }
 
-// Run does what Start asks for, until ctx ends.
+// Run runs the requested resyncs until ctx ends.
 func (r *Resync) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.asked:
+		case <-r.requests:
 		}
 		began := time.Now()
 		for _, part := range []func(context.Context) error{r.read, r.push} {

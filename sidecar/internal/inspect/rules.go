@@ -9,11 +9,12 @@ import (
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
-// maxDump bounds the edge's configuration, bytes. Its tree takes a multiple of that while it is read.
+// maxDump bounds the edge's configuration, bytes. While the dump is parsed, the tree takes a multiple of the dump's
+// size.
 const maxDump = 8 << 20
 
-// rules returns the rules of each listener that the edge shows: Envoy does, nginx doesn't.
-func (i *Inspector) rules(ctx context.Context) ([]envoyrules.Rules, error) {
+// readRules returns the rules of each listener that the edge shows: Envoy does, nginx doesn't.
+func (i *Inspector) readRules(ctx context.Context) ([]envoyrules.Rules, error) {
 	i.reading.Lock() // one tree at a time
 	defer i.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestRulesOf: the page shows each rule's requests per second by what became of them, and what trials would change.
+// TestRulesOf: the page shows each rule's requests per second by outcome, and the changes that trials would make.
 func TestRulesOf(t *testing.T) {
-	got := rulesOf(map[string]float64{
+	got := groupByRule(map[string]float64{
 		`gatehouse_cache_requests_total{outcome="hit",rule="a"}`:            1,
 		`gatehouse_cache_requests_total{outcome="not_modified",rule="a"}`:   2,
 		`gatehouse_cache_requests_total{outcome="miss",rule="a"}`:           4,

@@ -19,7 +19,7 @@ const late = 3
 // Status returns the current status.
 func (i *Inspector) Status() operatorapi.Status {
 	now := time.Now()
-	values, totals := i.values()
+	values, totals := i.gatherMetrics()
 	age := func(unix float64) float64 {
 		if unix == 0 {
 			return -1
@@ -56,11 +56,11 @@ func (i *Inspector) Status() operatorapi.Status {
 	}
 	inStep := func(age float64) bool { return age >= 0 && age <= late }
 	s.InStep = s.Redis.Connected && inStep(s.Redis.InStepAge) && inStep(s.Edge.InStepAge)
-	s.Problems = append(i.problems(&s, values, memory.Crowded), i.recent(totals)...)
+	s.Problems = append(i.findProblems(&s, values, memory.DevicesOverflowed), i.recentIncidents(totals)...)
 	return s
 }
 
-// Presence returns what other operators see of this sidecar.
+// Presence returns the entry of this sidecar for operators of the whole fleet.
 func (i *Inspector) Presence() presence.Edge {
 	s := i.Status()
 	e := presence.Edge{
@@ -73,8 +73,8 @@ func (i *Inspector) Presence() presence.Edge {
 	return e
 }
 
-// values returns the current gauges, and the counters, sums and counts that aren't 0, by their name with labels.
-func (i *Inspector) values() (gauges, counters map[string]float64) {
+// gatherMetrics returns the current gauges, and the counters, sums and counts that aren't 0, by their name with labels.
+func (i *Inspector) gatherMetrics() (gauges, counters map[string]float64) {
 	gauges, counters = map[string]float64{}, map[string]float64{}
 	families, err := i.Registry.Gather()
 	if err != nil {
@@ -85,13 +85,13 @@ func (i *Inspector) values() (gauges, counters map[string]float64) {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			name := f.GetName() + labels(m)
+			name := f.GetName() + formatLabels(m)
 			switch {
 			case m.GetGauge() != nil:
 				gauges[name] = m.GetGauge().GetValue()
 			case m.GetHistogram().GetSampleCount() != 0:
-				counters[f.GetName()+"_sum"+labels(m)] = m.GetHistogram().GetSampleSum()
-				counters[f.GetName()+"_count"+labels(m)] = float64(m.GetHistogram().GetSampleCount())
+				counters[f.GetName()+"_sum"+formatLabels(m)] = m.GetHistogram().GetSampleSum()
+				counters[f.GetName()+"_count"+formatLabels(m)] = float64(m.GetHistogram().GetSampleCount())
 			case m.GetCounter().GetValue() != 0:
 				counters[name] = m.GetCounter().GetValue()
 			}
@@ -102,7 +102,7 @@ func (i *Inspector) values() (gauges, counters map[string]float64) {
 
 const prefix = "gatehouse_"
 
-func labels(m *dto.Metric) string {
+func formatLabels(m *dto.Metric) string {
 	text := ""
 	for _, l := range m.GetLabel() {
 		if text != "" {

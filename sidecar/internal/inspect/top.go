@@ -12,20 +12,21 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// shown is how many names Top has.
-const shown = 10
+// topNames is how many names Top has.
+const topNames = 10
 
 // Top returns the most used and most refused.
 func (i *Inspector) Top() operatorapi.Top {
-	return operatorapi.Top{Objects: i.hits.top(shown), Refused: i.refused.top(shown), Rates: i.history.rates()}
+	return operatorapi.Top{Objects: i.hits.mostFrequent(topNames), Refused: i.refused.mostFrequent(topNames),
+		Rates: i.history.edgeRates()}
 }
 
-// Used counts hits, and passes them on. It implements the API's Uses.
-func (i *Inspector) Used(keys []string) {
+// RecordUses counts hits, and passes the keys on to the object cache. RecordUses implements [api.Uses].
+func (i *Inspector) RecordUses(keys []string) {
 	for _, key := range keys {
-		i.hits.add(key)
+		i.hits.increment(key)
 	}
-	i.Objects.Used(keys)
+	i.Objects.RecordUses(keys)
 }
 
 // Verifier is a [credential.Verifier] whose refusals are counted by network.
@@ -34,8 +35,8 @@ type Verifier struct {
 	refused *counts
 }
 
-// Watched returns the verifier for the API.
-func (i *Inspector) Watched() Verifier { return Verifier{i.Verifier, &i.refused} }
+// WatchVerifier returns the verifier for the API.
+func (i *Inspector) WatchVerifier() Verifier { return Verifier{i.Verifier, &i.refused} }
 
 // Verify verifies a credential.
 func (v Verifier) Verify(ctx context.Context, id, secret, from string) credential.Result {
@@ -45,57 +46,57 @@ func (v Verifier) Verify(ctx context.Context, id, secret, from string) credentia
 		if network, ok := credential.NetworkOf(from); ok {
 			name = network.String()
 		}
-		v.refused.add(name)
+		v.refused.increment(name)
 	}
 	return r
 }
 
-// maxCounted bounds the counted names, halfLife is the time in which a count halves.
+// maxCounted bounds the counted names; halfLife is the time in which a count halves.
 const (
 	maxCounted = 512
 	halfLife   = time.Minute
 )
 
-// counts counts names. While it is full it ignores new ones, until others have faded. It is safe for concurrent use.
+// counts counts names, and is safe for concurrent use. While full, counts ignores new names until old ones have faded.
 type counts struct {
 	mu     sync.Mutex
-	of     map[string]float64
+	byName map[string]float64
 	halved time.Time
 }
 
-func (c *counts) add(name string) {
+func (c *counts) increment(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.age(time.Now())
-	if _, found := c.of[name]; found || len(c.of) < maxCounted {
-		c.of[strings.Clone(name)]++ // it may be a part of a whole call
+	c.decay(time.Now())
+	if _, found := c.byName[name]; found || len(c.byName) < maxCounted {
+		c.byName[strings.Clone(name)]++ // it may be a part of a whole call
 	}
 }
 
-// age halves the counts of each half-life that has passed.
-func (c *counts) age(now time.Time) {
-	if c.of == nil {
-		c.of, c.halved = make(map[string]float64), now
+// decay halves the counts once per elapsed half-life.
+func (c *counts) decay(now time.Time) {
+	if c.byName == nil {
+		c.byName, c.halved = make(map[string]float64), now
 	}
-	for ; now.Sub(c.halved) >= halfLife && len(c.of) > 0; c.halved = c.halved.Add(halfLife) {
-		for name := range c.of {
-			if c.of[name] /= 2; c.of[name] <= .5 {
-				delete(c.of, name)
+	for ; now.Sub(c.halved) >= halfLife && len(c.byName) > 0; c.halved = c.halved.Add(halfLife) {
+		for name := range c.byName {
+			if c.byName[name] /= 2; c.byName[name] <= .5 {
+				delete(c.byName, name)
 			}
 		}
 	}
-	if len(c.of) == 0 {
+	if len(c.byName) == 0 {
 		c.halved = now
 	}
 }
 
-// top returns the n most frequent names.
-func (c *counts) top(n int) []operatorapi.Count {
+// mostFrequent returns the n most frequent names.
+func (c *counts) mostFrequent(n int) []operatorapi.Count {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.age(time.Now())
-	all := make([]operatorapi.Count, 0, len(c.of))
-	for name, count := range c.of {
+	c.decay(time.Now())
+	all := make([]operatorapi.Count, 0, len(c.byName))
+	for name, count := range c.byName {
 		all = append(all, operatorapi.Count{Name: name, Count: count})
 	}
 	slices.SortFunc(all, func(a, b operatorapi.Count) int {

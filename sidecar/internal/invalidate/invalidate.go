@@ -1,5 +1,5 @@
 // Package invalidate takes invalidations of an authority's answers over HTTP, for services that can't reach Redis, and
-// writes them to Redis: docs/authority.md has the contract.
+// writes the invalidations to Redis: docs/authority.md has the contract.
 package invalidate
 
 import (
@@ -24,43 +24,43 @@ import (
 )
 
 const (
-	// maxBody bounds a request's body, and its headers, in bytes.
+	// maxBody bounds a request's body and headers, in bytes.
 	maxBody = 4 << 10
 	// timeout bounds each of reading a request, and the write.
 	timeout      = 5 * time.Second
 	drainTimeout = 2 * time.Second
-	// Invalidations a second, and at once. Each device's stays in Redis for a day. One of several devices makes each
-	// sidecar look at all its answers.
+	// Rates per second, and bursts, of invalidations. An invalidation of a device stays in Redis for a day. An
+	// invalidation of several devices makes each sidecar look at all its answers.
 	devicesRate  = 10
 	devicesBurst = 1000
 	groupsRate   = 1
 	groupsBurst  = 10
 )
 
-// Server takes invalidations. It is safe for concurrent use.
+// Server takes invalidations, and is safe for concurrent use.
 type Server struct {
 	address         string
 	listener        net.Listener      // nil before Listen
-	token           [sha256.Size]byte // its hash
+	token           [sha256.Size]byte // hash of the token
 	writer          *publish.Publisher
 	devices, groups *rate.Limiter
 	metrics         *metrics.Metrics
 	log             *slog.Logger
-	tell            rate.Sometimes // bounds the log of failures
+	logLimiter      rate.Sometimes // bounds the log of failures
 }
 
-// New is a Server for address, host:port, and those that know the token.
+// New returns a Server for address, host:port, and callers with the token.
 func New(address string, token []byte, writer *publish.Publisher, m *metrics.Metrics, log *slog.Logger) *Server {
 	return &Server{address: address, token: sha256.Sum256(token), writer: writer, metrics: m, log: log,
 		devices: rate.NewLimiter(devicesRate, devicesBurst), groups: rate.NewLimiter(groupsRate, groupsBurst),
-		tell: rate.Sometimes{First: 1, Interval: time.Second}}
+		logLimiter: rate.Sometimes{First: 1, Interval: time.Second}}
 }
 
 // Handler serves POST /v1/invalidate.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/invalidate", func(w http.ResponseWriter, r *http.Request) {
-		result, status, text := s.invalidate(w, r)
+		result, status, text := s.handleInvalidate(w, r)
 		s.metrics.Invalidations.WithLabelValues(result).Inc()
 		if status == http.StatusNoContent {
 			w.WriteHeader(status)
@@ -71,15 +71,15 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// invalidate returns what to count and to answer.
-func (s *Server) invalidate(w http.ResponseWriter, r *http.Request) (result string, status int, text string) {
+// handleInvalidate handles a request, and returns the result for the metric, and status and text of the response.
+func (s *Server) handleInvalidate(w http.ResponseWriter, r *http.Request) (result string, status int, text string) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	sum := sha256.Sum256([]byte(token))
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		return "unauthorized", http.StatusUnauthorized, "want the token of --authority.invalidate-token-file"
 	}
-	write, limit, err := s.parse(http.MaxBytesReader(w, r.Body, maxBody))
+	write, limit, err := s.parseRequest(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return "malformed", http.StatusBadRequest, err.Error()
 	}
@@ -93,39 +93,39 @@ func (s *Server) invalidate(w http.ResponseWriter, r *http.Request) (result stri
 	case errors.Is(err, publish.ErrInvalid):
 		return "malformed", http.StatusBadRequest, err.Error()
 	case err != nil:
-		s.tell.Do(func() { s.log.Error("an invalidation was not written to Redis", "error", err) })
+		s.logLimiter.Do(func() { s.log.Error("an invalidation was not written to Redis", "error", err) })
 		w.Header().Set("Retry-After", "1")
 		return "failed", http.StatusServiceUnavailable, "Redis did not acknowledge it: send it again"
 	}
 	return "written", http.StatusNoContent, ""
 }
 
-// parse reads what to invalidate. It returns the write, and its limit.
-func (s *Server) parse(body io.Reader) (write func(context.Context) (publish.Receipt, error), limit *rate.Limiter,
-	err error) {
-	var said struct {
+// parseRequest parses an invalidation, and returns the write and the rate limit of its kind.
+func (s *Server) parseRequest(body io.Reader) (write func(context.Context) (publish.Receipt, error),
+	limit *rate.Limiter, err error) {
+	var request struct {
 		Device *string `json:"device"`
 		Label  *string `json:"label"`
 		All    bool    `json:"all"`
 	}
 	malformed := errors.New(`want one of {"device": "ID"}, {"label": "NAME=VALUE"}, {"all": true}`)
-	if strictjson.Decode(body, &said) != nil {
+	if strictjson.Decode(body, &request) != nil {
 		return nil, nil, malformed
 	}
 	switch {
-	case said.Device != nil && said.Label == nil && !said.All:
+	case request.Device != nil && request.Label == nil && !request.All:
 		return func(ctx context.Context) (publish.Receipt, error) {
-			return s.writer.InvalidateDevice(ctx, *said.Device)
+			return s.writer.InvalidateDevice(ctx, *request.Device)
 		}, s.devices, nil
-	case said.Device == nil && said.Label != nil && !said.All:
-		name, value, ok := strings.Cut(*said.Label, "=")
+	case request.Device == nil && request.Label != nil && !request.All:
+		name, value, ok := strings.Cut(*request.Label, "=")
 		if !ok {
 			return nil, nil, malformed
 		}
 		return func(ctx context.Context) (publish.Receipt, error) {
 			return s.writer.InvalidateLabel(ctx, name, value)
 		}, s.groups, nil
-	case said.Device == nil && said.Label == nil && said.All:
+	case request.Device == nil && request.Label == nil && request.All:
 		return s.writer.InvalidateAll, s.groups, nil
 	}
 	return nil, nil, malformed
@@ -139,13 +139,13 @@ func (s *Server) Listen() (err error) {
 	return nil
 }
 
-// Run serves what Listen opened until ctx ends.
+// Run serves the address of Listen until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{Handler: s.Handler(), MaxHeaderBytes: maxBody, ReadTimeout: timeout, IdleTimeout: time.Minute,
 		ErrorLog: httpserver.ErrorLog(s.log)}
 	s.log.Info("invalidations are taken", "address", s.listener.Addr().String())
 	serve := func() error { return server.Serve(s.listener) }
-	if err := httpserver.Serve(ctx, server, serve, drainTimeout, nil); err != nil {
+	if err := httpserver.ServeUntil(ctx, server, serve, drainTimeout, nil); err != nil {
 		return fmt.Errorf("invalidate: serve %s: %w", s.address, err)
 	}
 	return nil

@@ -1,5 +1,5 @@
 // Package lastseen writes to Redis, in batches, when each device authenticated last and from where wrong secrets came,
-// for operators. No verification waits for it or depends on it.
+// for operators. Verifications neither wait for the writes nor depend on them.
 package lastseen
 
 import (
@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	every       = time.Minute
+	writeEvery  = time.Minute
 	callTimeout = 5 * time.Second
-	// maxSeen and maxFailed bound what waits for a batch. A batch begins early when half of the devices are there.
+	// maxSeen and maxFailed bound the devices and pairs that wait for a batch. A batch begins early at half of maxSeen.
 	maxSeen   = 1 << 16
 	maxFailed = 4096
-	// chunk is the number of devices of one command: a longer one would hold Redis up.
-	chunk = 512
-	// failedOfBatch is how many pairs of network and device a batch writes, those with most wrong secrets;
-	// contract.MaxFailed how many Redis keeps. So an attacker's addresses take a bounded part of it.
+	// maxCommand is the number of devices of one command: a longer command would block Redis for too long.
+	maxCommand = 512
+	// failedOfBatch is the number of pairs of network and device that a batch writes, with the most wrong secrets
+	// first. Redis keeps contract.MaxFailed pairs, so an attacker's addresses take a bounded part.
 	failedOfBatch = 256
 	failedLife    = 48 * time.Hour
 )
@@ -40,20 +40,20 @@ const (
 	dropped = "dropped"
 )
 
-// Log is what this sidecar has not written yet. It is safe for concurrent use.
+// Log has the sightings and failures that this sidecar has not written yet, and is safe for concurrent use.
 type Log struct {
 	client   redis.UniversalClient
 	keyspace contract.Keyspace
 	metrics  *metrics.Metrics
 	log      *slog.Logger
-	half     chan struct{} // maxSeen is half used
+	halfFull chan struct{} // maxSeen is half used
 
-	mu     sync.Mutex // protects all below
-	seen   map[string]times
-	failed map[string]int // wrong secrets by contract.FailedMember
-	off    bool           // Redis does not permit the writes
-	// failing: the last batch was not written, so none begins early.
-	failing bool
+	mu        sync.Mutex // protects all below
+	seen      map[string]times
+	failed    map[string]int // wrong secrets by contract.FailedMember
+	isRefused bool           // Redis does not permit the writes
+	// isFailing: the last batch was not written, so no batch begins early.
+	isFailing bool
 }
 
 // times are the last authentications of a device, unix ms; 0: none.
@@ -61,7 +61,7 @@ type times struct{ last, old int64 }
 
 // New returns an empty Log.
 func New(client redis.UniversalClient, k contract.Keyspace, m *metrics.Metrics, log *slog.Logger) *Log {
-	return &Log{client: client, keyspace: k, metrics: m, log: log, half: make(chan struct{}, 1),
+	return &Log{client: client, keyspace: k, metrics: m, log: log, halfFull: make(chan struct{}, 1),
 		seen: map[string]times{}, failed: map[string]int{}}
 }
 
@@ -73,19 +73,19 @@ func (l *Log) Allowed(device string, old bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.note(device, t); len(l.seen) >= maxSeen/2 && !l.failing {
+	if l.addTimes(device, t); len(l.seen) >= maxSeen/2 && !l.isFailing {
 		select {
-		case l.half <- struct{}{}:
+		case l.halfFull <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// note adds t; mu is held.
-func (l *Log) note(device string, t times) {
+// addTimes adds t; mu is held.
+func (l *Log) addTimes(device string, t times) {
 	before, found := l.seen[device]
 	switch {
-	case l.off:
+	case l.isRefused:
 	case found:
 		l.seen[device] = times{max(before.last, t.last), max(before.old, t.old)}
 	case len(l.seen) >= maxSeen:
@@ -104,56 +104,56 @@ func (l *Log) Failed(device, from string) {
 	member := contract.FailedMember(network, device)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, found := l.failed[member]; !l.off && (found || len(l.failed) < maxFailed) {
+	if _, found := l.failed[member]; !l.isRefused && (found || len(l.failed) < maxFailed) {
 		l.failed[member]++
 	}
 }
 
-// Run writes batches until ctx ends, and then the last one.
+// Run writes batches until ctx ends, and then a last batch.
 func (l *Log) Run(ctx context.Context) error {
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(writeEvery)
 	defer tick.Stop()
-	said := false // that Redis refuses
+	logged := false // the refusal by Redis
 	for {
 		select {
 		case <-ctx.Done():
-			l.write(context.WithoutCancel(ctx))
+			l.writeBatch(context.WithoutCancel(ctx))
 			return nil
 		case <-tick.C:
-		case <-l.half:
+		case <-l.halfFull:
 		}
-		err := l.write(ctx)
-		if refused := redis.IsPermissionError(err); refused && !said {
+		err := l.writeBatch(ctx)
+		if refused := redis.IsPermissionError(err); refused && !logged {
 			l.log.Info("redis does not permit to write when devices were seen last: gatehousectl device does not show it",
 				"error", err)
-			said = true
+			logged = true
 		} else if err != nil {
 			l.log.Debug("last authentications are not written", "error", err)
 		}
 	}
 }
 
-// write writes one batch.
-func (l *Log) write(ctx context.Context) error {
+// writeBatch writes one batch.
+func (l *Log) writeBatch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	now := time.Now()
-	err := l.begin(ctx, now)
+	err := l.markBegin(ctx, now)
 	l.mu.Lock()
 	seen, wrong := l.seen, l.failed
 	l.seen, l.failed = map[string]times{}, map[string]int{}
-	l.off = redis.IsPermissionError(err)
-	off := l.off
+	l.isRefused = redis.IsPermissionError(err)
+	off := l.isRefused
 	l.mu.Unlock()
 	if off {
 		return err
 	}
 	if err == nil {
-		err = l.send(ctx, now, seen, wrong)
+		err = l.sendBatch(ctx, now, seen, wrong)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failing = err != nil; !l.failing {
+	if l.isFailing = err != nil; !l.isFailing {
 		l.metrics.LastSeen.WithLabelValues(written).Add(float64(len(seen)))
 		return nil
 	}
@@ -161,13 +161,13 @@ func (l *Log) write(ctx context.Context) error {
 	meanwhile := l.seen // usually few: verifications wait for the lock
 	l.seen = seen       // the next batch has them; wrong secrets may have been counted
 	for device, t := range meanwhile {
-		l.note(device, t)
+		l.addTimes(device, t)
 	}
 	return err
 }
 
-// begin notes when the first sidecar began to write, and so finds out whether Redis permits it.
-func (l *Log) begin(ctx context.Context, now time.Time) error {
+// markBegin records when the first sidecar began to write. The call shows whether Redis permits the writes.
+func (l *Log) markBegin(ctx context.Context, now time.Time) error {
 	pipe := l.client.Pipeline()
 	for i := range l.keyspace.Count() {
 		pipe.ZAddNX(ctx, l.keyspace.Keys(i).SeenKey(), redis.Z{Score: float64(now.UnixMilli()), Member: contract.SeenBegin})
@@ -176,7 +176,7 @@ func (l *Log) begin(ctx context.Context, now time.Time) error {
 	return err
 }
 
-func (l *Log) send(ctx context.Context, now time.Time, seen map[string]times, wrong map[string]int) error {
+func (l *Log) sendBatch(ctx context.Context, now time.Time, seen map[string]times, wrong map[string]int) error {
 	byKey := map[string][]redis.Z{}
 	for device, t := range seen {
 		shard := l.keyspace.KeysOf(device)
@@ -187,7 +187,7 @@ func (l *Log) send(ctx context.Context, now time.Time, seen map[string]times, wr
 	}
 	pipe := l.client.Pipeline()
 	for key, members := range byKey {
-		for part := range slices.Chunk(members, chunk) {
+		for part := range slices.Chunk(members, maxCommand) {
 			pipe.ZAddGT(ctx, key, part...)
 		}
 	}

@@ -26,10 +26,10 @@ func newLog(client redis.UniversalClient, k contract.Keyspace, log io.Writer) *L
 	return New(client, k, metrics.New(), slog.New(slog.NewTextHandler(log, nil)))
 }
 
-// batch writes what l has.
+// batch writes the content of l.
 func batch(t *testing.T, l *Log) {
 	t.Helper()
-	if err := l.write(t.Context()); err != nil {
+	if err := l.writeBatch(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -98,9 +98,9 @@ func TestBounds(t *testing.T) {
 	for range 7 {
 		l.Failed("d", "10.0.0.1")
 	}
-	if len(l.seen) != maxSeen || len(l.failed) != maxFailed || count(t, l, dropped) != 10 || len(l.half) != 1 {
+	if len(l.seen) != maxSeen || len(l.failed) != maxFailed || count(t, l, dropped) != 10 || len(l.halfFull) != 1 {
 		t.Errorf("%d devices, %d pairs, %d dropped, %d signals", len(l.seen), len(l.failed), count(t, l, dropped),
-			len(l.half))
+			len(l.halfFull))
 	}
 	batch(t, l)
 	key := contract.Keys{}.SeenFailedKey(time.Now())
@@ -146,9 +146,9 @@ func TestRefused(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- l.Run(ctx) }()
 	for range 3 {
-		l.half <- struct{}{}
+		l.halfFull <- struct{}{}
 	}
-	await.Until(t, "refused", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.off && len(l.half) == 0 })
+	await.Until(t, "refused", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.isRefused && len(l.halfFull) == 0 })
 	l.Allowed("d", false)
 	l.Failed("d", "192.0.2.1")
 	l.mu.Lock()
@@ -157,8 +157,8 @@ func TestRefused(t *testing.T) {
 	}
 	l.mu.Unlock()
 	acl("~{gatehouse:[0-9]}:seen*", "+zadd", "+zincrby", "+zremrangebyrank", "+expire")
-	l.half <- struct{}{}
-	await.Until(t, "permitted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return !l.off })
+	l.halfFull <- struct{}{}
+	await.Until(t, "permitted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return !l.isRefused })
 	l.Allowed("d", false)
 	l.Failed("d", "192.0.2.1")
 	cancel()
@@ -173,13 +173,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRetry: a batch that failed is written with the next one.
+// TestRetry: a failed batch is written with the next batch.
 func TestRetry(t *testing.T) {
 	client := redistest.StartServer(t).Client(t)
 	l := newLog(client, contract.Keyspace{}, io.Discard)
 	client.ConfigSet(t.Context(), "maxmemory", "1")
 	l.Allowed("d", true)
-	if err := l.write(t.Context()); err == nil || count(t, l, failed) != 1 {
+	if err := l.writeBatch(t.Context()); err == nil || count(t, l, failed) != 1 {
 		t.Errorf("a full redis: %v, %d failed", err, count(t, l, failed))
 	}
 	client.ConfigSet(t.Context(), "maxmemory", "0")
@@ -191,7 +191,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestFailingBatches: while Redis refuses, a full memory doesn't lead to one batch after the other.
+// TestFailingBatches: while Redis refuses, a full memory doesn't cause batch after batch.
 func TestFailingBatches(t *testing.T) {
 	client := redistest.StartServer(t).Client(t)
 	client.Set(t.Context(), contract.Keyspace{}.Keys(0).SeenKey(), "another type", 0)
@@ -210,7 +210,7 @@ func TestFailingBatches(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// One began early, perhaps another one by a signal from before, and the last one at the end.
+	// A batch began early, perhaps a second batch by an earlier signal, and a last batch at the end.
 	if n := count(t, l, failed); n > 3*maxSeen {
 		t.Errorf("%d devices failed, want three batches of %d at most", n, maxSeen)
 	}

@@ -10,20 +10,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// BreakReason is the evidence that an event, or Redis's data, has another history.
+// BreakReason is the evidence that an event, or Redis's data, has a different history.
 type BreakReason string
 
 // The reasons.
 const (
-	// BreakDigest is an event whose digest is not that of the write with its number.
+	// BreakDigest is an event with a digest that differs from the digest of the write with the event's number.
 	BreakDigest BreakReason = "digest"
-	// BreakHistory is a position of Redis at which another write has the sidecar's last number.
+	// BreakHistory is a position of Redis at which a different write has the sidecar's last number.
 	BreakHistory BreakReason = "history"
 )
 
 // Metrics are the sidecar's metrics, in their own registry.
 type Metrics struct {
-	// Registry has all of them, and those of Go's runtime and of the process.
+	// Registry has all metrics, and the metrics of Go's runtime and of the process.
 	Registry *prometheus.Registry
 
 	// Events, catch-ups and the connection to Redis.
@@ -89,7 +89,7 @@ type Metrics struct {
 	Fetches             *prometheus.CounterVec   // result
 	FetchSeconds        prometheus.Histogram
 
-	// Spans are those of traces.
+	// The spans of traces.
 	Spans *prometheus.CounterVec // result
 }
 
@@ -104,107 +104,109 @@ func New() *Metrics {
 	return &Metrics{
 		Registry: r,
 
-		Events: f.vector("gatehouse_events_total", "Events received from Redis.",
+		Events: f.counterVec("gatehouse_events_total", "Events received from Redis.",
 			"result", "applied", "duplicate", "gap", "corrupt", "foreign", "mistrusted"),
-		Corrupt: f.corrupt(),
-		Catchups: f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by reason.",
+		Corrupt: f.corruptVec(),
+		Catchups: f.counterVec("gatehouse_catchups_total", "Catch-ups with the change log, by reason.",
 			"reason", "connected", "gap", "overflow", "data_epoch", "comparison", "chain", "demand"),
-		Members: f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
-		Resyncs: f.vector("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.",
+		Members: f.newCounter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
+		Resyncs: f.counterVec("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.",
 			"reason", "start", "lost", "restarted", "trimmed", "unsure", "demand"),
-		Breaks: f.vector("gatehouse_chain_breaks_total",
+		Breaks: f.counterVec("gatehouse_chain_breaks_total",
 			"Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost "+
 				"writes.", "reason", string(BreakDigest), string(BreakHistory)),
-		Evicts: f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.",
+		Evicts: f.gaugeVec("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.",
 			"keys", "any", "expiring"),
-		RedisFill: f.gauge("gatehouse_redis_memory_ratio",
+		RedisFill: f.newGauge("gatehouse_redis_memory_ratio",
 			"The part of maxmemory that Redis uses, of the fullest shard's; 0 without a limit."),
-		RedisAhead: f.gauge("gatehouse_redis_clock_ahead_seconds",
+		RedisAhead: f.newGauge("gatehouse_redis_clock_ahead_seconds",
 			"How far Redis's clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
-		RedisEmpty: f.gauge("gatehouse_redis_empty",
+		RedisEmpty: f.newGauge("gatehouse_redis_empty",
 			"Shards of Redis that are empty or lack keys, which is not believed: they may have lost everything."),
-		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
-		Redis: f.histograms("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.",
+		RedisErrors: f.newCounter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
+		Redis: f.histogramVec("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.",
 			roundTrips, "call", "command", "pipeline"),
-		Propagation: f.histogram("gatehouse_propagation_seconds",
+		Propagation: f.newHistogram("gatehouse_propagation_seconds",
 			"Time from a write in Redis to the edge's acknowledgement of a batch with it, of writes that came as events.",
 			propagations),
-		Connected: f.gauge("gatehouse_redis_connected", "1 while subscribed and caught up with every shard of Redis."),
-		Seq:       f.gauge("gatehouse_redis_seq", "The last sequence number applied; with several shards, the sum."),
-		InStep: f.gauge("gatehouse_in_step_timestamp_seconds",
+		Connected: f.newGauge("gatehouse_redis_connected", "1 while subscribed and caught up with every shard of Redis."),
+		Seq:       f.newGauge("gatehouse_redis_seq", "The last sequence number applied; with several shards, the sum."),
+		InStep: f.newGauge("gatehouse_in_step_timestamp_seconds",
 			"When the sidecar was last in step with all shards of Redis, unix time."),
 
-		Applied: f.vector("gatehouse_objects_applied_total", "Versions of objects, by result.",
+		Applied: f.counterVec("gatehouse_objects_applied_total", "Versions of objects, by result.",
 			"result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired", "purged"),
-		Purged: f.vector("gatehouse_objects_purged_total", "Objects that purges removed from the edge, or made stale (soft).",
-			"kind", "hard", "soft"),
-		Evicted: f.vector("gatehouse_evictions_total", "Objects removed from the edge that Redis still has.",
+		Purged: f.counterVec("gatehouse_objects_purged_total",
+			"Objects that purges removed from the edge, or made stale (soft).", "kind", "hard", "soft"),
+		Evicted: f.counterVec("gatehouse_evictions_total", "Objects removed from the edge that Redis still has.",
 			"reason", "budget", "expired"),
-		CachedObjects: f.gauge("gatehouse_object_cache_objects", "Objects that the edge should hold."),
-		CachedLeftOut: f.gauge("gatehouse_object_cache_left_out_objects", "Objects in Redis for which the edge had no room."),
-		CachedBytes:   f.gauge("gatehouse_object_cache_bytes", "Bytes of the memory budget that objects take."),
-		CachedBudget:  f.gauge("gatehouse_object_cache_budget_bytes", "The memory budget, --memory.bytes."),
+		CachedObjects: f.newGauge("gatehouse_object_cache_objects", "Objects that the edge should hold."),
+		CachedLeftOut: f.newGauge("gatehouse_object_cache_left_out_objects",
+			"Objects in Redis for which the edge had no room."),
+		CachedBytes:  f.newGauge("gatehouse_object_cache_bytes", "Bytes of the memory budget that objects take."),
+		CachedBudget: f.newGauge("gatehouse_object_cache_budget_bytes", "The memory budget, --memory.bytes."),
 
-		Credentials: f.gauge("gatehouse_credentials", "Credential records, without tombstones."),
-		Refused: f.vector("gatehouse_credentials_refused_total",
+		Credentials: f.newGauge("gatehouse_credentials", "Credential records, without tombstones."),
+		Refused: f.counterVec("gatehouse_credentials_refused_total",
 			"Credential records that cannot authenticate their device.", "reason", "corrupt", "cost", "pepper", "permissions"),
-		Bcrypt: f.vector("gatehouse_bcrypt_total", "Runs of bcrypt.", "result", "match", "mismatch", "error"),
-		BcryptSeconds: f.histogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.",
+		Bcrypt: f.counterVec("gatehouse_bcrypt_total", "Runs of bcrypt.", "result", "match", "mismatch", "error"),
+		BcryptSeconds: f.newHistogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.",
 			[]float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}),
-		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt in progress."),
-		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
-		HashersKilled: f.counter("gatehouse_hashers_killed_total",
+		BcryptRunning: f.newGauge("gatehouse_bcrypt_running", "Runs of bcrypt in progress."),
+		BcryptQueued:  f.newGauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
+		HashersKilled: f.newCounter("gatehouse_hashers_killed_total",
 			"Processes of bcrypt that were killed because they gave no answer in time."),
-		Verifications: f.verifications(),
-		Sessions: f.vector("gatehouse_sessions_total", "Credentials shown for a token, by result.",
+		Verifications: f.verificationsVec(),
+		Sessions: f.counterVec("gatehouse_sessions_total", "Credentials shown for a token, by result.",
 			"result", "issued", "refused", "unavailable"),
-		Upgrades: f.vector("gatehouse_credential_upgrades_total",
+		Upgrades: f.counterVec("gatehouse_credential_upgrades_total",
 			"Hashes that the sidecar would replace by gh1, by result.", "result", "upgraded", "stale", "dropped", "error"),
-		LastSeen: f.vector("gatehouse_last_seen_total",
+		LastSeen: f.counterVec("gatehouse_last_seen_total",
 			"Devices whose last authentication was to be written to Redis, by result.",
 			"result", "written", "failed", "dropped"),
-		AuthorityCalls: f.vector("gatehouse_authority_calls_total", "Questions to the authority, by result.",
+		AuthorityCalls: f.counterVec("gatehouse_authority_calls_total", "Questions to the authority, by result.",
 			"result", "allow", "deny", "error", "timeout", "malformed", "skipped", "busy"),
-		AuthoritySeconds: f.histogram("gatehouse_authority_seconds",
+		AuthoritySeconds: f.newHistogram("gatehouse_authority_seconds",
 			"Time of a question to the authority, with its retry.", calls),
-		AuthorityBroken: f.gauge("gatehouse_authority_broken",
+		AuthorityBroken: f.newGauge("gatehouse_authority_broken",
 			"1 while calls of the authority are skipped, because it failed several times in a row."),
-		Invalidations: f.vector("gatehouse_invalidations_total", "Invalidations that the authority sent, by result.",
+		Invalidations: f.counterVec("gatehouse_invalidations_total", "Invalidations that the authority sent, by result.",
 			"result", "written", "malformed", "unauthorized", "limited", "failed"),
-		Guesses: f.vector("gatehouse_guesses_limited_total",
+		Guesses: f.counterVec("gatehouse_guesses_limited_total",
 			"Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there "+
 				"before.", "network", "own", "other"),
-		Denies: f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by result.",
+		Denies: f.counterVec("gatehouse_deny_verdicts_total", "Deny verdicts, by result.",
 			"result", "stored", "first", "limited"),
-		Shared: f.vector("gatehouse_shared_verdicts_total",
+		Shared: f.counterVec("gatehouse_shared_verdicts_total",
 			"Reads and writes of verdicts shared with other sidecars, by result.", "result", "hit", "miss",
 			"waited", "stored", "invalid", "skipped", "error"),
 
-		Pushes: f.vector("gatehouse_pushes_total", "Batches sent to the edge.",
+		Pushes: f.counterVec("gatehouse_pushes_total", "Batches sent to the edge.",
 			"result", "ok", "conflict", "rival", "refused", "error"),
-		PushOps:   f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
-		PushBytes: f.counter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
-		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.",
+		PushOps:   f.newCounter("gatehouse_push_operations_total", "Records in acknowledged batches."),
+		PushBytes: f.newCounter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
+		PushSeconds: f.newHistogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.",
 			[]float64{.0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30}),
-		Epochs: f.vector("gatehouse_epochs_total", "Epochs begun: full pushes to the edge.",
+		Epochs: f.counterVec("gatehouse_epochs_total", "Epochs begun: full pushes to the edge.",
 			"reason", "start", "empty", "rival", "permissions", "demand", "error"),
-		PushAcked: f.gauge("gatehouse_push_acknowledged_timestamp_seconds",
+		PushAcked: f.newGauge("gatehouse_push_acknowledged_timestamp_seconds",
 			"When the edge last acknowledged a batch, unix time."),
 
-		Requests: f.requests(),
-		VerificationSeconds: f.histograms("gatehouse_verification_seconds", "Time of a verify call, without its transport.",
+		Requests: f.requestsVec(),
+		VerificationSeconds: f.histogramVec("gatehouse_verification_seconds", "Time of a verify call, without its transport.",
 			calls, "outcome", "allow", "deny", "unavailable"),
-		Fetches: f.vector("gatehouse_fetches_total", "Fetch calls, by where the object was found.",
+		Fetches: f.counterVec("gatehouse_fetches_total", "Fetch calls, by where the object was found.",
 			"result", "cache", "redis", "absent", "remembered_absent", "error"),
-		FetchSeconds: f.histogram("gatehouse_fetch_seconds", "Time of a fetch call, without its transport.", calls),
+		FetchSeconds: f.newHistogram("gatehouse_fetch_seconds", "Time of a fetch call, without its transport.", calls),
 
-		Spans: f.vector("gatehouse_spans_total", "Spans of traces, by result.", "result", "exported", "failed", "dropped"),
+		Spans: f.counterVec("gatehouse_spans_total", "Spans of traces, by result.",
+			"result", "exported", "failed", "dropped"),
 	}
 }
 
 // Bounds of the histograms' classic buckets, in seconds.
 var (
-	// calls go from an answer out of memory to one that waited for bcrypt.
+	// calls range from an answer out of memory to an answer that waited for bcrypt.
 	calls        = []float64{.0001, .0005, .001, .005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	roundTrips   = []float64{.0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 20}
 	propagations = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5, 30, 120}
@@ -212,34 +214,34 @@ var (
 
 type factory struct{ r *prometheus.Registry }
 
-func (f factory) counter(name, help string) prometheus.Counter {
+func (f factory) newCounter(name, help string) prometheus.Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	f.r.MustRegister(c)
 	return c
 }
 
-func (f factory) gauge(name, help string) prometheus.Gauge {
+func (f factory) newGauge(name, help string) prometheus.Gauge {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	f.r.MustRegister(g)
 	return g
 }
 
-// vector returns a counter with one label and all of its values.
-func (f factory) vector(name, help, label string, values ...string) *prometheus.CounterVec {
-	v := f.vectors(name, help, label)
+// counterVec returns a counter with one label, initialized with all values of the label.
+func (f factory) counterVec(name, help, label string, values ...string) *prometheus.CounterVec {
+	v := f.rawCounterVec(name, help, label)
 	for _, value := range values {
 		v.WithLabelValues(value)
 	}
 	return v
 }
 
-func (f factory) vectors(name, help string, labels ...string) *prometheus.CounterVec {
+func (f factory) rawCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	f.r.MustRegister(v)
 	return v
 }
 
-func (f factory) gauges(name, help, label string, values ...string) *prometheus.GaugeVec {
+func (f factory) gaugeVec(name, help, label string, values ...string) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
 	f.r.MustRegister(v)
 	for _, value := range values {
@@ -248,13 +250,13 @@ func (f factory) gauges(name, help, label string, values ...string) *prometheus.
 	return v
 }
 
-func (f factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
+func (f factory) newHistogram(name, help string, buckets []float64) prometheus.Histogram {
 	h := prometheus.NewHistogram(histogramOpts(name, help, buckets))
 	f.r.MustRegister(h)
 	return h
 }
 
-func (f factory) histograms(name, help string, buckets []float64, label string,
+func (f factory) histogramVec(name, help string, buckets []float64, label string,
 	values ...string) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(histogramOpts(name, help, buckets), []string{label})
 	f.r.MustRegister(v)
@@ -264,8 +266,8 @@ func (f factory) histograms(name, help string, buckets []float64, label string,
 	return v
 }
 
-// histogramOpts are those of a classic histogram, which is a native one as well: Prometheus reads that if it is
-// configured to.
+// histogramOpts returns the options of a classic histogram that is a native histogram as well, which Prometheus reads
+// if configured to.
 func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -273,8 +275,8 @@ func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpt
 	}
 }
 
-func (f factory) corrupt() *prometheus.CounterVec {
-	v := f.vectors("gatehouse_corrupt_total", "Malformed records and events from Redis.", "kind", "reason")
+func (f factory) corruptVec() *prometheus.CounterVec {
+	v := f.rawCounterVec("gatehouse_corrupt_total", "Malformed records and events from Redis.", "kind", "reason")
 	for _, kind := range []string{"object", "credential", "purge", "event", "member"} {
 		for _, reason := range []string{"missing", "unknown", "malformed", "limit", "conflict", "format"} { // contract.Reason
 			v.WithLabelValues(kind, reason)
@@ -283,8 +285,8 @@ func (f factory) corrupt() *prometheus.CounterVec {
 	return v
 }
 
-func (f factory) verifications() *prometheus.CounterVec {
-	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and reason.", "outcome", "reason")
+func (f factory) verificationsVec() *prometheus.CounterVec {
+	v := f.rawCounterVec("gatehouse_verifications_total", "Verifications, by outcome and reason.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
 		"allow": {"bcrypt", "gh1", "pin", "shared", "session", "authority"},
 		"deny": {"unknown", "deleted", "revoked", "disabled", "expired", "malformed", "refused_record",
@@ -298,8 +300,8 @@ func (f factory) verifications() *prometheus.CounterVec {
 	return v
 }
 
-func (f factory) requests() *prometheus.CounterVec {
-	v := f.vectors("gatehouse_api_requests_total", "Calls from the edge.", "call", "result")
+func (f factory) requestsVec() *prometheus.CounterVec {
+	v := f.rawCounterVec("gatehouse_api_requests_total", "Calls from the edge.", "call", "result")
 	for _, call := range []string{"verify", "session", "jwks", "fetch", "hits"} {
 		for _, result := range []string{"ok", "malformed", "unavailable"} {
 			v.WithLabelValues(call, result)

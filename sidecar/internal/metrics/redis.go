@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ObserveRedis measures the calls of client from now on; call it before the first one. Calls that fail count as well,
-// with the time until they failed. Subscriptions are not calls.
+// ObserveRedis measures the calls of client; call ObserveRedis before the client's first call. Failed calls count as
+// well, with the time until the failure. Subscriptions are not calls.
 func (m *Metrics) ObserveRedis(client redis.UniversalClient) {
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		// By server: a call of the cluster's client may be several, and the followers call the servers themselves.

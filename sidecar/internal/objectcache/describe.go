@@ -1,6 +1,6 @@
 package objectcache
 
-// Description is what the sidecar knows about a key.
+// Description is the sidecar's knowledge about a key.
 type Description struct {
 	Version     uint64 // 0: none is known
 	PublishedMS int64
@@ -10,7 +10,7 @@ type Description struct {
 	Stale bool
 }
 
-// Describe returns what is known about a key.
+// Describe returns the sidecar's knowledge about a key.
 func (c *Cache) Describe(key string) Description {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -25,9 +25,9 @@ func (c *Cache) Describe(key string) Description {
 		d.Place = "deleted"
 	case k.purged:
 		d.Place = "purged"
-	case k.place == held:
+	case k.location == held:
 		d.Place = "held"
-	case k.place == leftOut:
+	case k.location == leftOut:
 		d.Place = "left_out"
 	default:
 		d.Place = "expired"

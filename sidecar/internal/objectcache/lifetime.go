@@ -10,70 +10,70 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
-// lifetimes schedules checks of keys. A key has one time, the earliest that was watched since it was last due; the
-// check decides what happens.
+// lifetimes schedules checks of keys. A key has one time, the earliest scheduled since the key's last check; the check
+// decides the consequences.
 type lifetimes struct {
-	next dues
-	of   map[string]int64 // by key, unix ms; a due with another time is obsolete
-	size shrink.Map[string, int64]
+	checks  checkHeap
+	checkAt map[string]int64 // by key, unix ms; a check with another time is obsolete
+	size    shrink.Map[string, int64]
 }
 
-type due struct {
+type keyCheck struct {
 	atMS int64 // unix ms
 	key  string
 }
 
-func newLifetimes() lifetimes { return lifetimes{of: make(map[string]int64)} }
+func newLifetimes() lifetimes { return lifetimes{checkAt: make(map[string]int64)} }
 
-func (l *lifetimes) watch(key string, atMS int64) {
-	if watched, found := l.of[key]; found && watched <= atMS {
+func (l *lifetimes) scheduleCheck(key string, atMS int64) {
+	if watched, found := l.checkAt[key]; found && watched <= atMS {
 		return
 	}
-	l.of[key] = atMS
-	l.size.Add(l.of)
-	heap.Push(&l.next, due{atMS, key})
-	// Each earlier time for a key leaves an obsolete due behind.
-	if len(l.next) > 2*len(l.of)+maxStale {
-		l.next = slices.DeleteFunc(l.next, func(d due) bool { return l.of[d.key] != d.atMS })
-		heap.Init(&l.next)
+	l.checkAt[key] = atMS
+	l.size.Add(l.checkAt)
+	heap.Push(&l.checks, keyCheck{atMS, key})
+	// Each earlier time for a key leaves an obsolete check behind.
+	if len(l.checks) > 2*len(l.checkAt)+maxObsolete {
+		l.checks = slices.DeleteFunc(l.checks, func(d keyCheck) bool { return l.checkAt[d.key] != d.atMS })
+		heap.Init(&l.checks)
 	}
 }
 
-// maxStale is the number of obsolete dues that may remain, in addition to as many as valid ones.
-const maxStale = 1000
+// maxObsolete is the number of obsolete checks that may remain, in addition to as many as valid ones.
+const maxObsolete = 1000
 
-// due returns a key whose time has passed, and removes it; false if there is none.
-func (l *lifetimes) due(nowMS int64) (string, bool) {
-	for len(l.next) > 0 && l.next[0].atMS <= nowMS {
-		d := heap.Pop(&l.next).(due)
-		if l.of[d.key] == d.atMS {
-			delete(l.of, d.key)
-			l.of = l.size.Fit(l.of)
+// popDue removes and returns a key whose time has passed, false if no key is due.
+func (l *lifetimes) popDue(nowMS int64) (string, bool) {
+	for len(l.checks) > 0 && l.checks[0].atMS <= nowMS {
+		d := heap.Pop(&l.checks).(keyCheck)
+		if l.checkAt[d.key] == d.atMS {
+			delete(l.checkAt, d.key)
+			l.checkAt = l.size.Fit(l.checkAt)
 			return d.key, true
 		}
 	}
 	return "", false
 }
 
-// dues is a heap with the earliest first.
-type dues []due
+// checkHeap is a heap with the earliest first.
+type checkHeap []keyCheck
 
-func (d dues) Len() int           { return len(d) }
-func (d dues) Less(i, j int) bool { return d[i].atMS < d[j].atMS }
-func (d dues) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d checkHeap) Len() int           { return len(d) }
+func (d checkHeap) Less(i, j int) bool { return d[i].atMS < d[j].atMS }
+func (d checkHeap) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
 
 // Push implements [heap.Interface].
-func (d *dues) Push(x any) { *d = append(*d, x.(due)) }
+func (d *checkHeap) Push(x any) { *d = append(*d, x.(keyCheck)) }
 
 // Pop implements [heap.Interface].
-func (d *dues) Pop() any {
+func (d *checkHeap) Pop() any {
 	last := (*d)[len(*d)-1]
 	*d = shrink.Slice(slices.Delete(*d, len(*d)-1, len(*d)))
 	return last
 }
 
-// ended reports whether o's lifetime is over.
-func ended(o *contract.Object, now time.Time) bool {
+// hasExpired reports whether o's lifetime is over.
+func hasExpired(o *contract.Object, now time.Time) bool {
 	return o.TTLMS > 0 && o.PublishedMS+o.TTLMS <= now.UnixMilli()
 }
 
@@ -83,27 +83,27 @@ func sameHead(a, b *contract.Object) bool {
 		a.Status == b.Status && a.Headers == b.Headers && a.Seq == b.Seq
 }
 
-// equal reports whether a and b, of the same time, are the same write.
-func equal(a, b *contract.Object) bool {
+// sameWrite reports whether a and b, of the same time, are the same write.
+func sameWrite(a, b *contract.Object) bool {
 	return sameHead(a, b) &&
 		slices.EqualFunc(a.Bodies, b.Bodies, func(a, b contract.Body) bool {
 			return a.Encoding == b.Encoding && bytes.Equal(a.Bytes, b.Bytes)
 		})
 }
 
-// Sweep frees the memory of objects that expired a while ago, and no longer counts expired ones as left out. It forgets
-// the versions of tombstones that Redis has removed, because a writer may then start over from version 1.
+// Sweep frees the memory of objects that expired a while ago, and no longer counts expired objects as left out. Sweep
+// forgets the versions of tombstones that Redis has removed, because a writer may then start over from version 1.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now().UnixMilli()
-	for key, found := c.lifetimes.due(now); found; key, found = c.lifetimes.due(now) {
+	for key, found := c.lifetimes.popDue(now); found; key, found = c.lifetimes.popDue(now) {
 		k := c.newest[key]
 		if k.deleted {
 			if end := k.sinceMS + contract.TombstoneLife.Milliseconds(); end > now {
-				c.lifetimes.watch(key, end)
+				c.lifetimes.scheduleCheck(key, end)
 			} else {
-				c.forget(key)
+				c.forgetKey(key)
 			}
 			continue
 		}
@@ -111,13 +111,13 @@ func (c *Cache) Sweep() {
 			continue
 		}
 		if end := k.sinceMS + k.ttlMS + expiryGrace.Milliseconds(); end > now {
-			c.lifetimes.watch(key, end)
+			c.lifetimes.scheduleCheck(key, end)
 			continue
 		}
-		if k.place == held {
+		if k.location == held {
 			c.metrics.Evicted.WithLabelValues("expired").Inc()
 		}
-		c.release(key)
+		c.releaseObject(key)
 	}
-	c.report()
+	c.reportMetrics()
 }

@@ -45,14 +45,14 @@ func TestMemory(t *testing.T) {
 		o.Key = key
 		m.Apply(o)
 		if i%1000 == 0 {
-			buf, _ = im.Take(buf)
-			im.Acked()
+			buf, _ = im.TakeBatch(buf)
+			im.MarkAcked()
 		}
 	}
 	for more := true; more; {
-		var taken edgemem.Taken
-		buf, taken = im.Take(buf)
-		im.Acked()
+		var taken edgemem.BatchInfo
+		buf, taken = im.TakeBatch(buf)
+		im.MarkAcked()
 		more = taken.More && !taken.Drained
 	}
 	each := float64(heap()-before) / objects

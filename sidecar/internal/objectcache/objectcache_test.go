@@ -328,8 +328,8 @@ func TestLifetimes(t *testing.T) {
 	})
 }
 
-// TestClockOfRedisIsAhead: an object lives for its ttl from receipt at most, and a resync or another read of the same
-// version doesn't renew that.
+// TestClockOfRedisIsAhead: an object lives for its ttl from receipt at most; a resync or a second read of the same
+// version doesn't renew the lifetime.
 func TestClockOfRedisIsAhead(t *testing.T) {
 	const ttl, half = 4 * time.Second, 2 * time.Second
 	for name, tt := range map[string]struct {
@@ -426,7 +426,7 @@ func TestEvictionFollowsUse(t *testing.T) {
 	for i := range 2000 {
 		f.Apply(object(fmt.Sprint("/cold/", i), 1, size))
 		if i%10 == 0 {
-			f.Used(hotKeys)
+			f.RecordUses(hotKeys)
 		}
 	}
 	stayed := 0

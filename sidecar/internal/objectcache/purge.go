@@ -11,31 +11,31 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 )
 
-// purges has the purges of one shard.
-type purges struct {
+// shardPurges has the purges of a shard.
+type shardPurges struct {
 	all contract.Purges
-	// unmet are those that the running full resync has not applied. Until its [Purges.EndResync] they still count: what
-	// is read meanwhile must not bring back what was purged.
+	// unmet are the purges that the running full resync has not applied. Until [Purges.EndResync], unmet purges still
+	// count: an object read meanwhile must not bring back purged content.
 	unmet map[string]bool
-	// read: all were read once. Until then nobody knows whether an object was purged.
-	read bool
-	// removals is the number of purges whose objects are removed in the background.
-	removals int
+	// isLoaded: all purges were read once. Until then nobody knows whether an object was purged.
+	isLoaded bool
+	// backgroundRemovals is the number of purges whose objects are being removed in the background.
+	backgroundRemovals int
 	// tagged has the keys of held and left-out objects, by the IDs of the purges of their tags.
 	tagged map[string]keySet
 }
 
-// keySet is a set of keys; most tags have one.
+// keySet is a set of keys; most tags have a single key.
 type keySet struct {
-	one  string // "": none
-	more map[string]struct{}
+	single string // "": none
+	more   map[string]struct{}
 }
 
-func (s keySet) add(key string) keySet {
+func (s keySet) addKey(key string) keySet {
 	switch {
-	case s.one == "":
-		s.one = key
-	case s.one != key:
+	case s.single == "":
+		s.single = key
+	case s.single != key:
 		if s.more == nil {
 			s.more = map[string]struct{}{}
 		}
@@ -44,42 +44,43 @@ func (s keySet) add(key string) keySet {
 	return s
 }
 
-func (s keySet) remove(key string) keySet {
-	if s.one != key {
+func (s keySet) removeKey(key string) keySet {
+	if s.single != key {
 		delete(s.more, key)
 		return s
 	}
-	s.one = ""
-	for s.one = range s.more {
-		delete(s.more, s.one)
+	s.single = ""
+	for s.single = range s.more {
+		delete(s.more, s.single)
 		break
 	}
 	return s
 }
 
 func (s keySet) keys() []string {
-	if s.one == "" {
+	if s.single == "" {
 		return nil
 	}
-	return slices.AppendSeq([]string{s.one}, maps.Keys(s.more))
+	return slices.AppendSeq([]string{s.single}, maps.Keys(s.more))
 }
 
-// atOnce is the number of objects that are removed from the edge at once: about a batch. In between others get the
-// lock: a purge of many takes long, and the edge must learn of it in the other shards, too.
-const atOnce = 512
+// chunkSize is the number of objects removed from the edge under one hold of the lock, about a batch. Between chunks
+// other goroutines get the lock: a large purge takes long, and the edge must learn of the purge in the other shards,
+// too.
+const chunkSize = 512
 
 // maxRemovals is the maximum number of purges in a shard whose objects are removed in the background at once.
 const maxRemovals = 8
 
-// Purges is the cache for the purges of one shard.
+// Purges is the cache's view for the purges of a shard.
 type Purges struct{ Shard }
 
 // Purges returns the cache for the purges of shard i.
 func (c *Cache) Purges(i int) Purges { return Purges{Shard{c, i}} }
 
-// Apply applies p, if it is newer than the known purge of its ID. The edge lets go at once of the objects that it
-// concerns. Many objects are removed after Apply has returned, if the edge finds none of them from the next batch on: a
-// revocation that follows must not wait.
+// Apply applies p, if p is newer than the known purge with the same ID. The edge drops the purge's objects at once. If
+// the edge finds none of many objects from the next batch on, Apply removes them after returning: a later revocation
+// must not wait.
 func (s Purges) Apply(p contract.Purge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,58 +97,58 @@ func (s Purges) Apply(p contract.Purge) {
 	}
 	of.all[p.ID] = p
 	if p.Hard <= known.Hard && p.Soft <= max(known.Hard, known.Soft) {
-		return // it is applied
+		return // already applied
 	}
 	var end func()
 	virtualHost, prefix, tag := contract.SplitPurge(p.ID)
 	keys := of.tagged[p.ID].keys()
-	if tag == "" || len(keys) > atOnce {
+	if tag == "" || len(keys) > chunkSize {
 		end = s.edge.BeginPurge(s.shard, p.ID, p.Hard <= known.Hard)
 	}
 	if tag == "" {
-		keys = s.under(virtualHost, prefix)
+		keys = s.keysUnder(virtualHost, prefix)
 	}
-	if end == nil || len(keys) <= atOnce || of.removals == maxRemovals {
-		s.purgeInTurn(keys, end)
+	if end == nil || len(keys) <= chunkSize || of.backgroundRemovals == maxRemovals {
+		s.purgeInChunks(keys, end)
 		return
 	}
-	of.removals++
+	of.backgroundRemovals++
 	go func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.purgeInTurn(keys, end)
-		of.removals--
+		s.purgeInChunks(keys, end)
+		of.backgroundRemovals--
 	}()
 }
 
-// purgeInTurn purges the objects at keys, and then calls end, unless nil. It lets others have the lock in between.
-func (s Purges) purgeInTurn(keys []string, end func()) {
-	for some := range slices.Chunk(keys, atOnce) {
-		s.letOthers()
-		s.purge(some)
+// purgeInChunks purges the objects at keys, and then calls end, unless nil. Between chunks the lock is free.
+func (s Purges) purgeInChunks(keys []string, end func()) {
+	for some := range slices.Chunk(keys, chunkSize) {
+		s.yieldLock()
+		s.purgeKeys(some)
 	}
 	if end != nil {
 		end()
 	}
 }
 
-// letOthers lets others have the lock that the caller has. From the first call on, objects that they apply are judged
-// by the purge.
-func (s Purges) letOthers() {
+// yieldLock releases the caller's lock for a moment. From the first call on, objects applied by other goroutines are
+// judged by the purge.
+func (s Purges) yieldLock() {
 	s.mu.Unlock()
 	runtime.Gosched() // also to the pusher
 	s.mu.Lock()
 }
 
-// under returns the keys of held and left-out objects of a virtual host whose paths begin with prefix. Others may add
-// and remove keys meanwhile, and replace the map.
-func (s Purges) under(virtualHost, prefix string) (keys []string) {
+// keysUnder returns the keys of held and left-out objects of a virtual host whose paths begin with prefix. Meanwhile
+// other goroutines may add and remove keys, and replace the map.
+func (s Purges) keysUnder(virtualHost, prefix string) (keys []string) {
 	n := 0
 	for key, k := range s.newest {
-		if n++; n%(8*atOnce) == 0 {
-			s.letOthers()
+		if n++; n%(8*chunkSize) == 0 {
+			s.yieldLock()
 		}
-		if int(k.shard) != s.shard || k.place == nowhere {
+		if int(k.shard) != s.shard || k.location == nowhere {
 			continue
 		}
 		if of, target := objectkey.VirtualHost(key); of == virtualHost && strings.HasPrefix(target, prefix) {
@@ -157,15 +158,15 @@ func (s Purges) under(virtualHost, prefix string) (keys []string) {
 	return keys
 }
 
-// purge judges the objects at keys, which may have changed, and removes them or marks them.
-func (s Purges) purge(keys []string) {
+// purgeKeys judges the objects at keys, which may have changed, and removes purged objects and marks stale ones.
+func (s Purges) purgeKeys(keys []string) {
 	var gone []string
 	for _, key := range keys {
 		k := s.newest[key]
-		if k.place == nowhere {
+		if k.location == nowhere {
 			continue
 		}
-		purged, stale := s.judge(key, k)
+		purged, stale := s.checkPurged(key, k)
 		switch {
 		case purged:
 			k.purged = true
@@ -174,7 +175,7 @@ func (s Purges) purge(keys []string) {
 		case stale && !k.stale:
 			k.stale = true
 			s.newest[key] = k
-			if k.place == held {
+			if k.location == held {
 				s.edge.MarkStale(key)
 			}
 			s.metrics.Purged.WithLabelValues("soft").Inc()
@@ -182,17 +183,17 @@ func (s Purges) purge(keys []string) {
 	}
 	s.edge.DeleteObjects(gone) // it is pushed while the rest follows
 	for _, key := range gone {
-		if s.newest[key].place == held {
+		if s.newest[key].location == held {
 			s.cache.Invalidate(key)
 		}
-		s.put(key, nowhere)
+		s.setLocation(key, nowhere)
 	}
 	s.metrics.Purged.WithLabelValues("hard").Add(float64(len(gone)))
-	s.report()
+	s.reportMetrics()
 }
 
-// judge returns whether k, the newest version at key, was purged after it was written, or purged softly.
-func (c *Cache) judge(key string, k newest) (purged, stale bool) {
+// checkPurged returns whether k, the newest version at key, was purged after it was written, or purged softly.
+func (c *Cache) checkPurged(key string, k newestVersion) (purged, stale bool) {
 	var tags []string
 	if k.tags != nil {
 		tags = *k.tags
@@ -226,11 +227,11 @@ func (s Purges) EndResync() {
 	for id := range of.unmet {
 		delete(of.all, id)
 	}
-	of.unmet, of.read = nil, true
+	of.unmet, of.isLoaded = nil, true
 }
 
-// index adds the object at key to those with its tags, or removes it. The newest version of the key has them.
-func (c *Cache) index(key string, add bool) {
+// updateTagIndex adds the object at key to the sets of its newest version's tags, or removes it.
+func (c *Cache) updateTagIndex(key string, add bool) {
 	k := c.newest[key]
 	if k.tags == nil {
 		return
@@ -242,11 +243,11 @@ func (c *Cache) index(key string, add bool) {
 		}
 		set := tagged[string(id)]
 		if add {
-			set = set.add(key)
+			set = set.addKey(key)
 		} else {
-			set = set.remove(key)
+			set = set.removeKey(key)
 		}
-		if set.one == "" {
+		if set.single == "" {
 			delete(tagged, string(id))
 		} else {
 			tagged[string(id)] = set

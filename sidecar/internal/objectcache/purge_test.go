@@ -25,7 +25,7 @@ func hard(id string, version, seq uint64) contract.Purge {
 	return contract.Purge{ID: id, Version: version, Hard: seq}
 }
 
-// TestPurge purges what is held, left out, and read later: exactly what was written up to its number.
+// TestPurge purges held objects, left-out objects, and objects read later: exactly the writes up to the purge's number.
 func TestPurge(t *testing.T) {
 	f := start(t, objectcache.Config{Bytes: 1 << 14, Objects: 4})
 	f.apply(t, tagged("/a", 1, 10, "t"), objectcache.Stored)
@@ -60,7 +60,7 @@ func TestPurge(t *testing.T) {
 	f.apply(t, tagged("/d", 1, 1), objectcache.Stored)
 }
 
-// TestSoftPurge: what was purged softly stays, stale, until it is written again.
+// TestSoftPurge: a softly purged object stays, stale, until the next write.
 func TestSoftPurge(t *testing.T) {
 	f := start(t, objectcache.Config{})
 	stale := func(key string, want bool) {
@@ -257,7 +257,7 @@ func BenchmarkPurge(b *testing.B) {
 	}
 }
 
-// purgeEdge is an edge that knows what it had when purges began and ended.
+// purgeEdge is an edge that logs the number of its objects at the beginning and end of each purge.
 type purgeEdge struct {
 	edge
 	log   []string
@@ -327,7 +327,7 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 	}
 }
 
-// slowEdge is an edge that takes its time, and calls during once it has removed something.
+// slowEdge is a slow edge that calls during after a removal.
 type slowEdge struct {
 	edge
 	during func()
@@ -403,7 +403,7 @@ func TestDuringPurge(t *testing.T) {
 	}
 }
 
-// stuckEdge is an edge whose removals wait until it may go on.
+// stuckEdge is an edge whose removals wait for a signal.
 type stuckEdge struct {
 	edge
 	goOn, ended chan struct{}
@@ -453,8 +453,8 @@ func TestPurgeDelaysNobody(t *testing.T) {
 	}
 }
 
-// TestReadDuringResync: an object that is fetched before all purges were read again is judged by those of before; when
-// the resync reads it, only by the new ones.
+// TestReadDuringResync: the known purges judge an object that is fetched before all purges were read again; when the
+// resync reads the object, only the new purges do.
 func TestReadDuringResync(t *testing.T) {
 	f := start(t, objectcache.Config{Shards: 1})
 	s, p := f.Shard(0), f.Purges(0)

@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// Shard is the cache for the follower of one shard.
+// Shard is the cache's view for the follower of a shard.
 type Shard struct {
 	*Cache
 	shard int
@@ -16,8 +16,8 @@ type Shard struct {
 // Shard returns the cache for the follower of shard i.
 func (c *Cache) Shard(i int) Shard { return Shard{c, i} }
 
-// BeginResync begins a full resync of the shard: its versions start over, because Redis is authoritative, and
-// [Shard.EndResync] removes what was not applied again. Another BeginResync restarts an unfinished resync.
+// BeginResync begins a full resync of the shard: versions start over, because Redis is authoritative, and
+// [Shard.EndResync] removes all objects that were not applied again. Another BeginResync restarts an unfinished resync.
 func (s Shard) BeginResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s Shard) Unapplied() []string {
 	return keys
 }
 
-// EndResync removes what the resync has not applied; other shards' objects stay.
+// EndResync removes all objects of the shard that the resync has not applied.
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,47 +48,47 @@ func (s Shard) EndResync() {
 		}
 	}
 	for _, key := range gone {
-		s.forget(key)
+		s.forgetKey(key)
 	}
-	s.report()
+	s.reportMetrics()
 }
 
-// removalStripes is the number of removal counters, selected by the hash of the key, so that a catch-up with many
-// removals doesn't make every concurrent read overtaken.
+// removalStripes is the number of removal counters, selected by the hash of the key. With many counters, a catch-up
+// with many removals doesn't make every concurrent read overtaken.
 const removalStripes = 1024
 
-func (c *Cache) stripe(key string) uint64 { return maphash.String(c.seed, key) % removalStripes }
+func (c *Cache) removalStripe(key string) uint64 { return maphash.String(c.seed, key) % removalStripes }
 
-// ReadMark returns a number that changes with each full resync of a key's shard, and when versions are forgotten.
-// A caller that reads Redis by itself gets it before the read, for [Cache.ApplyRead].
+// ReadMark returns a number that changes with each full resync of a key's shard, and when versions are forgotten. A
+// caller that reads Redis independently of the events takes the mark before the read, for [Cache.ApplyRead].
 func (c *Cache) ReadMark(key string) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.resyncs[c.shards.Of(key)] + c.removals[c.stripe(key)]
+	return c.resyncs[c.shards.Of(key)] + c.removals[c.removalStripe(key)]
 }
 
-// ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
-// mark, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because it
-// may have been newer; [Unjudged] until the purges of its shard were read once. It sets o's PublishedMS and Stale as
-// for [Edge].
+// ApplyRead applies an object that was read from Redis independently of the events. ApplyRead returns [Overtaken] if,
+// since mark, a full resync has begun (Redis may have lost the version), or a version was forgotten (the forgotten
+// version may have been newer); and [Unjudged] until the purges of the shard were read once. ApplyRead sets o's
+// PublishedMS and Stale as for [Edge].
 func (c *Cache) ApplyRead(o *contract.Object, mark uint64) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if mark != c.resyncs[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] {
+	if mark != c.resyncs[c.shards.Of(o.Key)]+c.removals[c.removalStripe(o.Key)] {
 		return Overtaken
 	}
-	if !c.purges[c.shards.Of(o.Key)].read {
+	if !c.purges[c.shards.Of(o.Key)].isLoaded {
 		return Unjudged
 	}
 	applied := *o
-	result := c.apply(&applied)
+	result := c.applyCounted(&applied)
 	o.PublishedMS, o.Stale = applied.PublishedMS, applied.Stale
 	return result
 }
 
-// expiring reports whether k is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
-// version that is not newer comes from a writer that has started over.
-func (k newest) expiring(now time.Time) bool {
+// mayHaveExpired reports whether k is a tombstone that Redis has removed or, because clocks differ, may have removed. A
+// version that is not newer then comes from a writer that has started over.
+func (k newestVersion) mayHaveExpired(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return k.deleted && now.UnixMilli() > k.sinceMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
 }

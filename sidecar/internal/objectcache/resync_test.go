@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
-// TestResyncOfOneShard: a full resync of one shard removes nothing from the others.
+// TestResyncOfOneShard: a full resync of a shard removes nothing from the other shards.
 func TestResyncOfOneShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const shards = contract.Shards(4)
@@ -112,7 +112,7 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// TestReadBeforeRemoval reads an object whose next version is unreadable: the old one is not applied.
+// TestReadBeforeRemoval reads an object whose next version is unreadable: the old version is not applied.
 func TestReadBeforeRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, objectcache.Config{})
@@ -171,7 +171,7 @@ func TestSameVersionOfAnotherServer(t *testing.T) {
 	f.expect(t, "/a", 0)
 }
 
-// TestUnmet: Unmet returns this shard's keys that the resync has not applied, tombstones included.
+// TestUnmet: Unmet returns the shard's keys not yet applied by the resync, tombstones included.
 func TestUnmet(t *testing.T) {
 	f := start(t, objectcache.Config{Shards: 2})
 	shards := contract.Shards(2)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// pushTimeout bounds one push: while one worker of nginx hangs, nothing reaches the others.
+	// pushTimeout bounds a push: while one worker of nginx hangs, no push reaches the other workers.
 	pushTimeout = 10 * time.Second
 	// maxAnswer bounds the bytes of an answer that are read; a state record has at most some 21 KiB.
 	maxAnswer = 64 << 10
@@ -54,7 +54,7 @@ func (e *conflictError) Error() string {
 	if e.state == nil {
 		return "the edge's memory is empty"
 	}
-	return "the edge's memory is of epoch " + hex(e.state.Epoch)
+	return "the edge's memory is of epoch " + formatEpoch(e.state.Epoch)
 }
 
 // refusedError means that the edge refused a batch as malformed.
@@ -72,31 +72,32 @@ func (e *refusedError) Error() string {
 	return text
 }
 
-// send pushes a batch. If the edge closes the connection without an answer, because it closed an idle one or a worker
-// of nginx has ended, nobody applies the batch any more, and what was applied of it can be applied again. So it is sent
-// once more, as long as its epoch lasts; a batch that timed out isn't, because it might still be applied later.
-func (c *client) send(ctx context.Context, batch []byte) error {
-	_, err := c.post(ctx, batch)
+// sendBatch pushes a batch. If the edge closes the connection without an answer, because the connection was idle or a
+// worker of nginx has ended, nobody applies the batch any more, and the applied part can be applied again. So the batch
+// is sent once more, as long as its epoch lasts. A batch that timed out is not sent again, because the edge might still
+// apply the first copy later.
+func (c *client) sendBatch(ctx context.Context, batch []byte) error {
+	_, err := c.postBatch(ctx, batch)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE) {
-		_, err = c.post(ctx, batch)
+		_, err = c.postBatch(ctx, batch)
 	}
 	return err
 }
 
-// state returns the state, nil if there is none. It sends an empty batch under a random epoch.
-func (c *client) state(ctx context.Context) (*wire.State, error) {
+// readState returns the edge's state, nil if there is none. It sends an empty batch under a random epoch.
+func (c *client) readState(ctx context.Context) (*wire.State, error) {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
 	nobodys := binary.LittleEndian.Uint64(b[:]) | 1
-	state, err := c.post(ctx, wire.BeginBatch(nil, nobodys, nobodys))
+	state, err := c.postBatch(ctx, wire.BeginBatch(nil, nobodys, nobodys))
 	if conflict, ok := err.(*conflictError); ok {
 		return conflict.state, nil
 	}
 	return state, err
 }
 
-func (c *client) post(ctx context.Context, batch []byte) (*wire.State, error) {
+func (c *client) postBatch(ctx context.Context, batch []byte) (*wire.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply",
@@ -105,7 +106,7 @@ func (c *client) post(ctx context.Context, batch []byte) (*wire.State, error) {
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/octet-stream")
-	request.Header.Set("User-Agent", "gatehouse-sidecar/"+version.Name()) // the edge names it if it refuses the layout
+	request.Header.Set("User-Agent", "gatehouse-sidecar/"+version.Name()) // for the edge's message on an unknown layout
 	response, err := c.http.Do(request)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("timeout: no answer within %v: %w", pushTimeout, err)
@@ -126,7 +127,7 @@ func (c *client) post(ctx context.Context, batch []byte) (*wire.State, error) {
 	}
 	var state *wire.State
 	if len(answer) > 0 {
-		// A malformed state counts as none, except for its epoch: we take over from it.
+		// A malformed state counts as no state, except for the epoch: we take over from that epoch.
 		if s, err := wire.ParseState(answer); err == nil {
 			state = &s
 		} else if epoch, err := wire.RecordEpoch(answer, wire.RegionState); err == nil {

@@ -22,22 +22,23 @@ import (
 const (
 	// heartbeatEvery is the maximum interval between batches, changes or not.
 	heartbeatEvery = 200 * time.Millisecond
-	// rivalGone is the age of the last heartbeat of a sidecar that took over from us after which we take over from it.
-	rivalGone = 5 * time.Second
-	// rivalEvery is the interval between checks whether it still pushes.
+	// rivalTimeout is the age of a rival's last heartbeat from which on we take over from the rival, a sidecar that
+	// took over from us.
+	rivalTimeout = 5 * time.Second
+	// rivalEvery is the interval between checks of the rival's heartbeat.
 	rivalEvery = time.Second
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
-	// maxOwn bounds the epochs remembered as our own. More than one counts, because a push that timed out may still be
-	// applied after the next one.
-	maxOwn = 1000
+	// maxOwnEpochs bounds the epochs remembered as our own. Several epochs count, because the edge may apply a push
+	// that timed out after the next push.
+	maxOwnEpochs = 1000
 )
 
 // Memory makes the batches.
 type Memory interface {
 	Wake() <-chan struct{}
-	Take(dst []byte) ([]byte, edgemem.Taken)
-	Acked()
+	TakeBatch(dst []byte) ([]byte, edgemem.BatchInfo)
+	MarkAcked()
 	Reset(before *wire.State)
 }
 
@@ -51,36 +52,36 @@ type Pusher struct {
 	tracer  trace.Tracer
 	log     *slog.Logger
 
-	status  atomic.Pointer[string] // why the edge is not ready; empty: it is
-	demands chan chan<- struct{}   // of operators, see [Pusher.PushAll]
+	notReady     atomic.Pointer[string] // why the edge is not ready; empty: it is
+	pushAllCalls chan chan<- struct{}   // of operators, see [Pusher.PushAll]
 
-	// Of the goroutine that runs Run.
-	epoch uint64          // the pushed one
-	own   map[uint64]bool // epochs that were ours
-	rival uint64          // epoch of the sidecar that took over from us, or 0
-	said  string          // the last logged reason of a failed push; empty: none has failed since
-	// demanded is closed when the edge has everything that an operator demanded to push again; nil: none did.
-	demanded chan<- struct{}
-	buf      []byte
+	// The fields below belong to the goroutine of Run.
+	epoch       uint64          // the pushed epoch
+	ownEpochs   map[uint64]bool // our epochs so far
+	rivalEpoch  uint64          // epoch of the sidecar that took over from us, or 0
+	lastFailure string          // the last logged reason of a failed push; empty: none has failed since
+	// pushAllDone is closed when the edge has everything again that an operator asked to push; nil: no call waits.
+	pushAllDone chan<- struct{}
+	buf         []byte
 }
 
-// New returns a Pusher to the edge that listens on socket. It takes over after synced is closed: until then the edge's
-// content is better than ours.
+// New returns a Pusher to the edge that listens on socket. The Pusher takes over after synced is closed: until then the
+// edge's content is better than ours.
 func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer,
 	log *slog.Logger) *Pusher {
 	p := &Pusher{
 		memory: memory, client: newClient(socket), socket: socket, synced: synced,
-		metrics: m, tracer: tracer, log: log, own: make(map[uint64]bool), demands: make(chan chan<- struct{}),
+		metrics: m, tracer: tracer, log: log, ownEpochs: make(map[uint64]bool), pushAllCalls: make(chan chan<- struct{}),
 	}
-	p.setStatus("redis was not read yet")
+	p.setNotReady("redis was not read yet")
 	return p
 }
 
-func (p *Pusher) setStatus(why string) { p.status.Store(&why) }
+func (p *Pusher) setNotReady(why string) { p.notReady.Store(&why) }
 
 // Ready returns nil if the edge has acknowledged everything of the current epoch once, otherwise the reason why not.
 func (p *Pusher) Ready() error {
-	if why := *p.status.Load(); why != "" {
+	if why := *p.notReady.Load(); why != "" {
 		return errors.New(why)
 	}
 	return nil
@@ -90,20 +91,20 @@ func (p *Pusher) Ready() error {
 type epochReason string
 
 const (
-	becauseStart       epochReason = "start"
-	becauseEmpty       epochReason = "empty" // the edge's memory was not ours
-	becauseRival       epochReason = "rival" // another sidecar pushed to this edge
-	becausePermissions epochReason = "permissions"
-	becauseDemand      epochReason = "demand" // of an operator
-	becauseError       epochReason = "error"
+	reasonStart       epochReason = "start"
+	reasonEmpty       epochReason = "empty" // the edge's memory was not ours
+	reasonRival       epochReason = "rival" // another sidecar pushed to this edge
+	reasonPermissions epochReason = "permissions"
+	reasonDemand      epochReason = "demand" // of an operator
+	reasonError       epochReason = "error"
 )
 
-// PushAll pushes everything again, in a new epoch, as soon as the edge has what waits. It must not be called again
-// before it returns, with nil or ctx's error.
+// PushAll pushes everything again, in a new epoch, as soon as the edge has all waiting changes. PushAll returns nil or
+// ctx's error, and must not be called again before.
 func (p *Pusher) PushAll(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
-	case p.demands <- done:
+	case p.pushAllCalls <- done:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -115,7 +116,7 @@ func (p *Pusher) PushAll(ctx context.Context) error {
 	}
 }
 
-// Run pushes until ctx ends. After each failure it begins a new epoch, in which it pushes everything.
+// Run pushes until ctx ends. Each failure begins a new epoch, in which Run pushes everything.
 func (p *Pusher) Run(ctx context.Context) error {
 	defer p.client.close()
 	select {
@@ -123,8 +124,8 @@ func (p *Pusher) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	p.setStatus("nothing was pushed yet")
-	reason, wait := becauseStart, time.Duration(0)
+	p.setNotReady("nothing was pushed yet")
+	reason, wait := reasonStart, time.Duration(0)
 	for backoff := minBackoff; ; {
 		select {
 		case <-ctx.Done():
@@ -134,17 +135,17 @@ func (p *Pusher) Run(ctx context.Context) error {
 		upToDate := false
 		err := p.takeOver(ctx, reason)
 		if err == nil {
-			upToDate, err = p.push(ctx)
+			upToDate, err = p.sendBatches(ctx)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
 		if upToDate {
-			backoff, p.said = minBackoff, ""
+			backoff, p.lastFailure = minBackoff, ""
 		}
-		reason = p.explain(err)
+		reason = p.reportFailure(err)
 		switch {
-		case reason == becauseRival:
+		case reason == reasonRival:
 			wait = rivalEvery
 		case upToDate:
 			wait = 0
@@ -154,26 +155,26 @@ func (p *Pusher) Run(ctx context.Context) error {
 	}
 }
 
-// takeOver begins a new epoch, unless another sidecar pushes to this edge.
+// takeOver begins a new epoch, unless another sidecar pushes to the edge.
 func (p *Pusher) takeOver(ctx context.Context, reason epochReason) error {
-	before, err := p.client.state(ctx)
+	before, err := p.client.readState(ctx)
 	if err != nil {
 		return err
 	}
-	if p.rival != 0 && before != nil && !p.own[before.Epoch] && fresh(before) {
+	if p.rivalEpoch != 0 && before != nil && !p.ownEpochs[before.Epoch] && isFresh(before) {
 		return errRival
 	}
-	if p.rival != 0 {
+	if p.rivalEpoch != 0 {
 		p.log.Info("the other sidecar is gone: taking over", "socket", p.socket)
-		p.rival = 0
+		p.rivalEpoch = 0
 	}
 	p.memory.Reset(before)
 	p.metrics.Epochs.WithLabelValues(string(reason)).Inc()
 	return nil
 }
 
-func fresh(s *wire.State) bool {
-	return time.Since(time.UnixMilli(s.HeartbeatMS)).Abs() < rivalGone
+func isFresh(s *wire.State) bool {
+	return time.Since(time.UnixMilli(s.HeartbeatMS)).Abs() < rivalTimeout
 }
 
 var errRenew = errors.New("permission names need a new epoch")
@@ -182,33 +183,33 @@ var errDemand = errors.New("an operator demands a new epoch")
 
 var errRival = errors.New("another sidecar pushes to this edge")
 
-// push sends batches until one fails. It reports whether the edge was up to date meanwhile.
-func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
+// sendBatches sends batches until a batch fails, and reports whether the edge was up to date meanwhile.
+func (p *Pusher) sendBatches(ctx context.Context) (upToDate bool, err error) {
 	heartbeat := time.NewTimer(heartbeatEvery)
 	defer heartbeat.Stop()
 	for {
-		batch, taken := p.memory.Take(p.buf)
+		batch, taken := p.memory.TakeBatch(p.buf)
 		p.buf = batch
 		if taken.Takeover {
-			p.begin(batch)
+			p.recordEpoch(batch)
 		}
-		span := p.span(len(batch), &taken)
+		span := p.startSpan(len(batch), &taken)
 		started := time.Now()
-		if err := p.client.send(ctx, batch); err != nil {
+		if err := p.client.sendBatch(ctx, batch); err != nil {
 			span.SetStatus(codes.Error, "not acknowledged")
 			span.End()
 			return upToDate, err
 		}
 		span.End()
-		p.memory.Acked()
-		p.count(len(batch), taken.Ops, started, span)
+		p.memory.MarkAcked()
+		p.countPush(len(batch), taken.Ops, started, span)
 		if taken.Drained && !upToDate {
 			upToDate = true
-			p.setStatus("")
-			p.log.Info("edge is up to date", "socket", p.socket, "epoch", hex(p.epoch))
-			if p.demanded != nil {
-				close(p.demanded)
-				p.demanded = nil
+			p.setNotReady("")
+			p.log.Info("edge is up to date", "socket", p.socket, "epoch", formatEpoch(p.epoch))
+			if p.pushAllDone != nil {
+				close(p.pushAllDone)
+				p.pushAllDone = nil
 			}
 		}
 		if taken.Renew {
@@ -221,7 +222,7 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 		select {
 		case <-p.memory.Wake():
 		case <-heartbeat.C:
-		case p.demanded = <-p.demands:
+		case p.pushAllDone = <-p.pushAllCalls:
 			return upToDate, errDemand
 		case <-ctx.Done():
 			return upToDate, ctx.Err()
@@ -229,22 +230,22 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 	}
 }
 
-// begin records the epoch of a batch that takes over.
-func (p *Pusher) begin(batch []byte) {
+// recordEpoch records the epoch of a batch that takes over.
+func (p *Pusher) recordEpoch(batch []byte) {
 	b, err := wire.ParseBatch(batch)
 	if err != nil {
 		panic(fmt.Sprintf("push: the memory made a bad batch: %v", err))
 	}
 	p.epoch = b.Epoch
-	if len(p.own) >= maxOwn {
-		clear(p.own)
+	if len(p.ownEpochs) >= maxOwnEpochs {
+		clear(p.ownEpochs)
 	}
-	p.own[p.epoch] = true
+	p.ownEpochs[p.epoch] = true
 }
 
-// span starts the span of a batch, which ends with its acknowledgement: in the trace of the first event whose change it
-// has, with links to the others. Heartbeats have none.
-func (p *Pusher) span(bytes int, t *edgemem.Taken) trace.Span {
+// startSpan starts the span of a batch, which ends with the acknowledgement. The span is in the trace of the first
+// event in the batch, with links to the traces of the remaining events. Heartbeats have no span.
+func (p *Pusher) startSpan(bytes int, t *edgemem.BatchInfo) trace.Span {
 	ctx := context.Background()
 	if t.Ops <= 1 && len(t.Traces) == 0 { // only the state
 		return trace.SpanFromContext(ctx)
@@ -262,7 +263,7 @@ func (p *Pusher) span(bytes int, t *edgemem.Taken) trace.Span {
 	return span
 }
 
-func (p *Pusher) count(bytes, ops int, started time.Time, span trace.Span) {
+func (p *Pusher) countPush(bytes, ops int, started time.Time, span trace.Span) {
 	now := time.Now()
 	p.metrics.Pushes.WithLabelValues("ok").Inc()
 	p.metrics.PushOps.Add(float64(ops))
@@ -271,50 +272,50 @@ func (p *Pusher) count(bytes, ops int, started time.Time, span trace.Span) {
 	p.metrics.PushAcked.Set(float64(now.UnixMilli()) / 1000)
 }
 
-func hex(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
+func formatEpoch(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
 
-// explain counts why a push ended, logs it when it changes, and returns the reason for the next epoch.
-func (p *Pusher) explain(err error) epochReason {
+// reportFailure counts why a push ended, logs each new reason, and returns the reason for the next epoch.
+func (p *Pusher) reportFailure(err error) epochReason {
 	conflict, _ := errors.AsType[*conflictError](err)
 	switch {
 	case errors.Is(err, errRenew):
 		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
-		return becausePermissions
+		return reasonPermissions
 	case errors.Is(err, errDemand):
 		p.log.Info("operator resync: pushing everything", "socket", p.socket)
-		return becauseDemand
+		return reasonDemand
 	case errors.Is(err, errRival): // unchanged
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
-		return becauseRival
-	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):
+		return reasonRival
+	case conflict != nil && conflict.state != nil && !p.ownEpochs[conflict.state.Epoch] && isFresh(conflict.state):
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
-		p.rival = conflict.state.Epoch
+		p.rivalEpoch = conflict.state.Epoch
 		why := fmt.Sprintf("another sidecar has taken over the edge at %s (its epoch %s, ours %s): run one sidecar for "+
 			"each edge and stop one of the two",
-			p.socket, hex(p.rival), hex(p.epoch))
-		p.setStatus(why)
+			p.socket, formatEpoch(p.rivalEpoch), formatEpoch(p.epoch))
+		p.setNotReady(why)
 		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each "+
 			"edge, stop one of the two",
-			"socket", p.socket, "epoch", hex(p.epoch), "rival_epoch", hex(p.rival))
-		return becauseRival
+			"socket", p.socket, "epoch", formatEpoch(p.epoch), "rival_epoch", formatEpoch(p.rivalEpoch))
+		return reasonRival
 	case conflict != nil:
 		p.metrics.Pushes.WithLabelValues("conflict").Inc()
-		p.setStatus(conflict.Error() + ": pushing everything")
+		p.setNotReady(conflict.Error() + ": pushing everything")
 		p.log.Info("the edge lost its memory, or another sidecar wrote it: pushing everything", "socket", p.socket,
-			"epoch", hex(p.epoch), "error", conflict)
-		return becauseEmpty
+			"epoch", formatEpoch(p.epoch), "error", conflict)
+		return reasonEmpty
 	}
 	result := "error"
 	if _, refused := errors.AsType[*refusedError](err); refused {
 		result = "refused"
 	}
 	p.metrics.Pushes.WithLabelValues(result).Inc()
-	p.setStatus(fmt.Sprintf("push to %s: %v", p.socket, err))
-	if err.Error() == p.said {
+	p.setNotReady(fmt.Sprintf("push to %s: %v", p.socket, err))
+	if err.Error() == p.lastFailure {
 		p.log.Debug("push still fails", "socket", p.socket, "error", err)
 	} else {
 		p.log.Warn("push failed: retrying until the edge answers", "socket", p.socket, "error", err)
 	}
-	p.said = err.Error()
-	return becauseError
+	p.lastFailure = err.Error()
+	return reasonError
 }

@@ -130,8 +130,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestClosedConnection has the edge close the connection instead of an answer, before or after it applied the batch:
-// the memory keeps its epoch, and what is in it.
+// TestClosedConnection makes the edge close the connection without an answer, before or after applying the batch: the
+// memory keeps its epoch and its content.
 func TestClosedConnection(t *testing.T) {
 	p := newProxy(t)
 	var close atomic.Int32 // 1: before applying, 2: after
@@ -256,7 +256,7 @@ func TestEdgeRestart(t *testing.T) {
 	await.Until(t, "everything again", func() bool {
 		return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1
 	})
-	// A running push fails in another way than those that find no socket, and each reason is logged once.
+	// A running push fails differently from pushes without a socket, and each reason is logged once.
 	refused := strings.Count(s.log.String(), "connect: ")
 	if got := strings.Count(s.log.String(), "level=WARN"); got < 1 || got > 2 || refused > 1 {
 		t.Errorf("%d warnings, want 1 for one change of state, and 1 for a push that it ended:\n%s", got, s.log.String())
@@ -306,11 +306,11 @@ func TestRival(t *testing.T) {
 	})
 }
 
-// TestTakesOverFromWhateverIsThere starts with memories that have no state, a blanked one, and one of which only the
-// epoch can be read.
+// TestTakesOverFromWhateverIsThere starts with memories that have no state, a blanked state, and a state of which only
+// the epoch can be read.
 func TestTakesOverFromWhateverIsThere(t *testing.T) {
 	good := wire.AppendState(nil, &wire.State{Epoch: 7, Permissions: []string{"p"}})
-	for name, told := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord),
+	for name, state := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord),
 		"broken": good[:len(good)-1]} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
@@ -325,7 +325,7 @@ func TestTakesOverFromWhateverIsThere(t *testing.T) {
 					return false
 				}
 				w.WriteHeader(http.StatusConflict)
-				w.Write(told)
+				w.Write(state)
 				return true
 			}
 			s := start(t, p.socket)

@@ -34,7 +34,7 @@ func TestTrace(t *testing.T) {
 	for i, key := range []string{"/a", "/b"} {
 		ids[i][0] = byte(i + 1)
 		memory.PutObject(new(object(key, 1)))
-		memory.Trace(trace.NewSpanContext(trace.SpanContextConfig{TraceID: ids[i], SpanID: trace.SpanID{byte(i + 1)},
+		memory.TraceChanges(trace.NewSpanContext(trace.SpanContextConfig{TraceID: ids[i], SpanID: trace.SpanID{byte(i + 1)},
 			TraceFlags: trace.FlagsSampled}))
 	}
 	failures := 0

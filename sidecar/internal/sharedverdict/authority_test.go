@@ -45,7 +45,7 @@ func TestAuthoritysNames(t *testing.T) {
 	}
 	seen := map[[32]byte]bool{}
 	for i := range questions {
-		seen[secret.name(&questions[i])] = true
+		seen[secret.verdictName(&questions[i])] = true
 	}
 	if len(seen) != len(questions) {
 		t.Errorf("%d names for %d questions", len(seen), len(questions))
@@ -54,9 +54,9 @@ func TestAuthoritysNames(t *testing.T) {
 
 // TestOpenSaid accepts the seal's answer to the question, whole, and nothing else.
 func TestOpenSaid(t *testing.T) {
-	name, now := secret.name(&question), until.Add(-time.Millisecond)
-	good := secret.sealSaid(name, answered())
-	m, ok := secret.open(&question, name, string(good), now)
+	name, now := secret.verdictName(&question), until.Add(-time.Millisecond)
+	good := secret.sealAnswer(name, answered())
+	m, ok := secret.openValue(&question, name, string(good), now)
 	if !ok || !reflect.DeepEqual(m, answered()) {
 		t.Fatalf("what was sealed: %+v, %v", m, ok)
 	}
@@ -65,14 +65,14 @@ func TestOpenSaid(t *testing.T) {
 	over := answered()
 	over.Authority.Ends = now
 	for what, open := range map[string]func() (*credential.Match, bool){
-		"over": func() (*credential.Match, bool) { return secret.open(&question, name, string(good), until) },
+		"over": func() (*credential.Match, bool) { return secret.openValue(&question, name, string(good), until) },
 		"a match": func() (*credential.Match, bool) {
-			return secret.open(&question, name, string(secret.seal(name, 0, until)), now)
+			return secret.openValue(&question, name, string(secret.sealMatch(name, 0, until)), now)
 		},
-		"of bcrypt": func() (*credential.Match, bool) { return secret.open(&hashes, name, string(good), now) },
-		"short":     func() (*credential.Match, bool) { return secret.open(&question, name, string(good[:40]), now) },
+		"of bcrypt": func() (*credential.Match, bool) { return secret.openValue(&hashes, name, string(good), now) },
+		"short":     func() (*credential.Match, bool) { return secret.openValue(&question, name, string(good[:40]), now) },
 		"its end first": func() (*credential.Match, bool) {
-			return secret.open(&question, name, string(secret.sealSaid(name, over)), now)
+			return secret.openValue(&question, name, string(secret.sealAnswer(name, over)), now)
 		},
 	} {
 		if m, ok := open(); ok {
@@ -82,7 +82,7 @@ func TestOpenSaid(t *testing.T) {
 	for bit := range len(good) * 8 {
 		forged := slices.Clone(good)
 		forged[bit/8] ^= 1 << (bit % 8)
-		if m, ok := secret.open(&question, name, string(forged), now); ok {
+		if m, ok := secret.openValue(&question, name, string(forged), now); ok {
 			t.Fatalf("bit %d changed: believed, %+v", bit, m)
 		}
 	}

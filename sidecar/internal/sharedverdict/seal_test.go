@@ -33,7 +33,7 @@ func TestNames(t *testing.T) {
 	seen := map[[32]byte]int{}
 	for i := range claims {
 		for j, s := range []sealer{secret, sealer("another secret that is long enough")} {
-			name := s.name(&claims[i])
+			name := s.verdictName(&claims[i])
 			if before, found := seen[name]; found {
 				t.Errorf("claims %d and %d have the same name", before, i*10+j)
 			}
@@ -44,12 +44,12 @@ func TestNames(t *testing.T) {
 
 // TestOpen accepts the seal's value for the question, and nothing else.
 func TestOpen(t *testing.T) {
-	name := secret.name(&claim)
-	good := secret.seal(name, 1, until)
+	name := secret.verdictName(&claim)
+	good := secret.sealMatch(name, 1, until)
 	changed := claim
 	changed.Version = 8
 	now := until.Add(-time.Millisecond)
-	m, ok := secret.open(&claim, name, string(good), now)
+	m, ok := secret.openValue(&claim, name, string(good), now)
 	if !ok || m.Hash != "h2" || !m.Until.Equal(until) {
 		t.Fatalf("what was sealed: %+v, %v", m, ok)
 	}
@@ -63,33 +63,33 @@ func TestOpen(t *testing.T) {
 		{"over", secret, &claim, good, until},
 		{"another record's", secret, &changed, good, now},
 		{"another fleet's", sealer("another secret that is long enough"), &claim, good, now},
-		{"a hash that the record has not", secret, &claim, secret.seal(name, 2, until), now},
+		{"a hash that the record has not", secret, &claim, secret.sealMatch(name, 2, until), now},
 		{"empty", secret, &claim, nil, now},
 		{"short", secret, &claim, good[:40], now},
 		{"long", secret, &claim, append(slices.Clone(good), 0), now},
 		{"all zero", secret, &claim, make([]byte, len(good)), now},
 		{"its own name", secret, &claim, append(bytes.Clone(good[:sealAt]), name[:]...), now},
 	} {
-		if m, ok := test.by.open(test.claim, test.by.name(test.claim), string(test.value), test.now); ok {
+		if m, ok := test.by.openValue(test.claim, test.by.verdictName(test.claim), string(test.value), test.now); ok {
 			t.Errorf("%s: believed, %+v", test.what, m)
 		}
 	}
 	for bit := range len(good) * 8 {
 		forged := slices.Clone(good)
 		forged[bit/8] ^= 1 << (bit % 8)
-		if m, ok := secret.open(&claim, name, string(forged), now); ok {
+		if m, ok := secret.openValue(&claim, name, string(forged), now); ok {
 			t.Fatalf("bit %d changed: believed, %+v", bit, m)
 		}
 	}
 }
 
-// TestGolden pins the values that sidecars of different releases share. They come from Python's hmac.
+// TestGolden pins the values that sidecars of different releases share, computed by Python's hmac.
 func TestGolden(t *testing.T) {
-	name := secret.name(&claim)
+	name := secret.verdictName(&claim)
 	if got, want := hex.EncodeToString(name[:]), goldenName; got != want {
 		t.Errorf("name %s, want %s", got, want)
 	}
-	if got, want := hex.EncodeToString(secret.seal(name, 1, until)), goldenValue; got != want {
+	if got, want := hex.EncodeToString(secret.sealMatch(name, 1, until)), goldenValue; got != want {
 		t.Errorf("value %s, want %s", got, want)
 	}
 }

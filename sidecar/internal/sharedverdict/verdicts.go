@@ -1,10 +1,11 @@
-// Package sharedverdict shares between the sidecars of one Redis which secrets bcrypt found right, so that bcrypt runs
+// Package sharedverdict shares between the sidecars of a Redis which secrets bcrypt found right, so that bcrypt runs
 // once in the fleet and not once in each sidecar.
 //
-// A verdict is a key of the device's shard with a lifetime. Its name is an HMAC of device, secret and record; another
-// HMAC seals its value; both use the fleet's secret. So nobody can test secrets with the data in Redis, and a client
-// that can write to Redis can't authenticate a device. While a sidecar runs bcrypt, it holds a lock beside the verdict.
-// The lock saves work and is not needed for safety: without it bcrypt runs twice, with the same result.
+// A verdict is a key of the device's shard with a lifetime. The key's name is an HMAC of device, secret and record; a
+// second HMAC seals the value; both use the fleet's secret. So nobody can test secrets with the data in Redis, and a
+// client that can write to Redis can't authenticate a device. While a sidecar runs bcrypt, the sidecar holds a lock
+// beside the verdict. The lock saves work and is not needed for safety: without the lock bcrypt runs twice, with the
+// same result.
 //
 // If Redis does not answer at once, bcrypt runs in this sidecar.
 package sharedverdict
@@ -28,15 +29,15 @@ import (
 )
 
 const (
-	// callTimeout bounds a call to Redis; it is less than the run of bcrypt that the call may save.
+	// callTimeout bounds a call to Redis, and is less than the run of bcrypt that the call may save.
 	callTimeout = 200 * time.Millisecond
-	// pollInterval is the interval between lookups of a verdict that another sidecar computes.
+	// pollInterval is the interval between lookups of a verdict that another sidecar is computing.
 	pollInterval = 25 * time.Millisecond
-	// maxFinds bounds concurrent calls for verifications without a worker, so that a flood leaves connections to those
-	// that have one.
+	// maxFinds bounds concurrent calls of verifications without a worker, so that a flood leaves connections to
+	// verifications with a worker.
 	maxFinds = 8
-	// The lifetime of a lock is about eight runs of bcrypt, because a busy machine is slow. After that another sidecar
-	// may run bcrypt, too. If the holder has died, the others wait that long.
+	// The lifetime of a lock is about eight runs of bcrypt, because a busy machine is slow. After the lifetime a second
+	// sidecar may run bcrypt, too. If the holder has died, waiting sidecars wait for the lifetime.
 	lockRuns = 8
 	minLock  = 2 * time.Second
 	maxLock  = 30 * time.Second
@@ -51,7 +52,7 @@ type Verdicts struct {
 	log      *slog.Logger
 
 	timeout       time.Duration     // callTimeout, except in tests
-	finds         chan struct{}     // one for each call of Find
+	finds         chan struct{}     // an element per call of Find
 	reads, writes []breaker.Breaker // by shard; separate, because a user may have permission to read only
 }
 
@@ -66,37 +67,37 @@ func New(secret []byte, client redis.UniversalClient, k contract.Keyspace, m *me
 	}
 }
 
-// verdict has the keys of a verdict in Redis.
-type verdict struct {
+// verdictKeys has the keys of a verdict in Redis.
+type verdictKeys struct {
 	name      [sha256.Size]byte
 	shard     int
 	key, lock string
 }
 
-func (v *Verdicts) verdict(c *credential.Question) verdict { return v.sealer.verdict(c, v.keyspace) }
+func (v *Verdicts) keysOf(c *credential.Question) verdictKeys { return v.sealer.keysOf(c, v.keyspace) }
 
-func (s sealer) verdict(c *credential.Question, k contract.Keyspace) verdict {
-	name := s.name(c)
+func (s sealer) keysOf(c *credential.Question, k contract.Keyspace) verdictKeys {
+	name := s.verdictName(c)
 	text, keys := hex.EncodeToString(name[:]), k.KeysOf(c.Device)
-	return verdict{name, k.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
+	return verdictKeys{name, k.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
 }
 
-// put adds the command that stores m for c, where it stays for life.
-func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict,
+// addStore adds to p the command that stores m for c, with the lifetime life.
+func (s sealer) addStore(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdictKeys,
 	m *credential.Match, life time.Duration) {
-	value := s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until)
+	value := s.sealMatch(at.name, slices.Index(c.Hashes, m.Hash), m.Until)
 	if m.Authority != nil {
-		value = s.sealSaid(at.name, m)
+		value = s.sealAnswer(at.name, m)
 	}
 	p.Set(ctx, at.key, value, life)
 }
 
-// Put adds to a pipeline the command that shares the match m for c; none if m has expired.
-func Put(ctx context.Context, p redis.Pipeliner, secret []byte, k contract.Keyspace, c *credential.Question,
+// ShareMatch adds to a pipeline the command that shares the match m for c; none if m has expired.
+func ShareMatch(ctx context.Context, p redis.Pipeliner, secret []byte, k contract.Keyspace, c *credential.Question,
 	m *credential.Match) {
-	at := sealer(secret).verdict(c, k)
+	at := sealer(secret).keysOf(c, k)
 	if life := time.Until(m.Until); life >= time.Millisecond {
-		sealer(secret).put(ctx, p, c, &at, m, life)
+		sealer(secret).addStore(ctx, p, c, &at, m, life)
 	}
 }
 
@@ -108,45 +109,46 @@ func (v *Verdicts) Find(ctx context.Context, c *credential.Question) *credential
 	case v.finds <- struct{}{}:
 		defer func() { <-v.finds }()
 	case <-timeout.C:
-		v.count("skipped")
+		v.countResult("skipped")
 		return nil
 	}
-	at := v.verdict(c)
+	at := v.keysOf(c)
 	var value *redis.StringCmd
-	if !v.call(ctx, v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+	if !v.callShard(ctx, v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
 		value = p.Get(ctx, at.key)
 	}) {
 		return nil
 	}
 	if errors.Is(value.Err(), redis.Nil) {
-		v.count("miss")
+		v.countResult("miss")
 	}
-	return v.read(c, &at, value)
+	return v.openReply(c, &at, value)
 }
 
-// Begin takes the lock and then looks for a verdict. A verdict is stored before its lock is removed, so the new holder
-// of the lock sees it. A lock that remains beside a verdict does no harm and expires.
+// Begin takes the lock and then looks for a verdict. A verdict is stored before the lock is removed, so the lock's next
+// holder sees the verdict. A lock that remains beside a verdict does no harm and expires.
 func (v *Verdicts) Begin(ctx context.Context, c *credential.Question) (*credential.Match, func(*credential.Match)) {
-	at, life, began := v.verdict(c), lockLife(c), time.Now()
+	at, life, began := v.keysOf(c), lockLife(c), time.Now()
 	var taken *redis.BoolCmd
 	var value *redis.StringCmd
-	if !v.call(ctx, v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+	if !v.callShard(ctx, v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
 		taken = p.SetNX(ctx, at.lock, "1", life)
 		value = p.Get(ctx, at.key)
 	}) {
 		return nil, func(*credential.Match) {} // nor will the result be shared: Redis has just failed
 	}
-	if m := v.read(c, &at, value); m != nil {
+	if m := v.openReply(c, &at, value); m != nil {
 		return m, nil
 	}
 	if !taken.Val() {
 		return nil, nil
 	}
-	return nil, func(m *credential.Match) { v.end(ctx, c, &at, m, time.Since(began) < life) }
+	return nil, func(m *credential.Match) { v.endRun(ctx, c, &at, m, time.Since(began) < life) }
 }
 
-// end stores a match, nil for none, and removes the lock if it is ours.
-func (v *Verdicts) end(ctx context.Context, c *credential.Question, at *verdict, m *credential.Match, locked bool) {
+// endRun stores a match, nil for none, and removes the lock if it is ours.
+func (v *Verdicts) endRun(ctx context.Context, c *credential.Question, at *verdictKeys, m *credential.Match,
+	locked bool) {
 	life := time.Duration(0)
 	if m != nil {
 		life = time.Until(m.Until)
@@ -155,22 +157,22 @@ func (v *Verdicts) end(ctx context.Context, c *credential.Question, at *verdict,
 	if !stores && !locked {
 		return
 	}
-	if v.call(ctx, v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+	if v.callShard(ctx, v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
 		if stores {
-			v.sealer.put(ctx, p, c, at, m, life)
+			v.sealer.addStore(ctx, p, c, at, m, life)
 		}
 		if locked {
 			p.Del(ctx, at.lock)
 		}
 	}) && stores {
-		v.count("stored")
+		v.countResult("stored")
 	}
 }
 
 // Await looks for the verdict until it exists, the lock is gone, or Redis fails.
 func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted func() bool) *credential.Match {
-	v.count("waited")
-	at := v.verdict(c)
+	v.countResult("waited")
+	at := v.keysOf(c)
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for wanted() {
@@ -180,26 +182,26 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 		case <-ticker.C:
 		}
 		var lock, value *redis.StringCmd
-		if !v.call(ctx, v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+		if !v.callShard(ctx, v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
 			lock = p.Get(ctx, at.lock) // before the verdict: if the lock is gone, the verdict exists
 			value = p.Get(ctx, at.key)
 		}) {
 			return nil
 		}
-		if m := v.read(c, &at, value); m != nil || errors.Is(lock.Err(), redis.Nil) {
+		if m := v.openReply(c, &at, value); m != nil || errors.Is(lock.Err(), redis.Nil) {
 			return m
 		}
 	}
 	return nil
 }
 
-// call sends commands to a shard, even if ctx has ended: that is no failure of Redis. It reports whether they were
-// answered; if not, it counts the failure, and logs the first one.
-func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard int, kind string,
+// callShard sends commands to a shard, and reports whether they were answered. Failures are counted, and the first is
+// logged. callShard continues after the end of ctx, which is no failure of Redis.
+func (v *Verdicts) callShard(ctx context.Context, breakers []breaker.Breaker, shard int, kind string,
 	commands func(context.Context, redis.Pipeliner)) bool {
 	b := &breakers[shard]
-	if !b.Try(time.Now()) {
-		v.count("skipped")
+	if !b.AllowCall(time.Now()) {
+		v.countResult("skipped")
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.timeout)
@@ -208,15 +210,15 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard i
 		commands(ctx, p)
 		return nil
 	})
-	for _, command := range done { // err is that of the first failed command, which may only mean not found
+	for _, command := range done { // err is the first failed command's, perhaps only: not found
 		if err == nil || errors.Is(err, redis.Nil) {
 			err = command.Err()
 		}
 	}
 	failed := err != nil && !errors.Is(err, redis.Nil)
-	changed := b.Done(failed, time.Now())
+	changed := b.RecordResult(failed, time.Now())
 	if failed {
-		v.count("error")
+		v.countResult("error")
 	}
 	switch {
 	case changed && failed:
@@ -227,21 +229,21 @@ func (v *Verdicts) call(ctx context.Context, breakers []breaker.Breaker, shard i
 	return !failed
 }
 
-// read returns the match in a stored value, if its seal is valid.
-func (v *Verdicts) read(c *credential.Question, at *verdict, value *redis.StringCmd) *credential.Match {
+// openReply returns the match in a stored value, if the seal is valid.
+func (v *Verdicts) openReply(c *credential.Question, at *verdictKeys, value *redis.StringCmd) *credential.Match {
 	if value.Err() != nil {
 		return nil
 	}
-	m, ok := v.sealer.open(c, at.name, value.Val(), time.Now())
+	m, ok := v.sealer.openValue(c, at.name, value.Val(), time.Now())
 	if !ok {
-		v.count("invalid")
+		v.countResult("invalid")
 		return nil
 	}
-	v.count("hit")
+	v.countResult("hit")
 	return m
 }
 
-func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
+func (v *Verdicts) countResult(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
 
 // lockLife returns the lifetime of a lock, for all hashes of a question, or a call of the authority.
 func lockLife(c *credential.Question) time.Duration {

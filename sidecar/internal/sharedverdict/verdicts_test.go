@@ -26,7 +26,7 @@ import (
 // The client would write a line to stderr for every failed connection.
 func init() { logging.Disable() }
 
-// sidecar is one sidecar's Verdicts, with its metrics and log.
+// sidecar is the Verdicts of a sidecar, with metrics and log.
 type sidecar struct {
 	*Verdicts
 	t   *testing.T
@@ -166,11 +166,11 @@ func TestPlanted(t *testing.T) {
 	server := miniredis.RunT(t)
 	a := join(t, server.Addr(), secret)
 	a.runs(&claim)(hour())
-	at := a.verdict(&claim)
+	at := a.keysOf(&claim)
 	good, _ := server.Get(at.key)
 	other := claim
 	other.Version++
-	forged := secret.seal(a.verdict(&other).name, 1, until)
+	forged := secret.sealMatch(a.keysOf(&other).name, 1, until)
 	for i, value := range []string{"", "1", good[:40], good + "x", strings.Repeat("\x00", 41), string(forged),
 		"\x00" + good[1:]} {
 		server.Set(at.key, value)
@@ -179,7 +179,7 @@ func TestPlanted(t *testing.T) {
 		}
 		a.counts("invalid", float64(i+1))
 	}
-	server.Set(a.verdict(&other).key, good)
+	server.Set(a.keysOf(&other).key, good)
 	if m := a.Find(t.Context(), &other); m != nil {
 		t.Errorf("the predecessor's verdict is believed: %+v", m)
 	}

@@ -1,4 +1,4 @@
-// Package shrink gives back the memory of maps and slices that hold far less than they once did. Go keeps it: a map
+// Package shrink gives back memory of maps and slices that hold far less than before. Go would keep the memory: a map
 // never shrinks, and a slice keeps its array.
 package shrink
 
@@ -7,14 +7,14 @@ const least = 8
 
 // Map is the size of a map over time; the zero value is that of an empty map. Call [Map.Add] after each insertion.
 type Map[K comparable, V any] struct {
-	most int // number of entries that the map had at most since it was made
+	most int // maximum number of entries since the map was made
 }
 
 // Add records the size of the map.
 func (s *Map[K, V]) Add(m map[K]V) { s.most = max(s.most, len(m)) }
 
-// Fit returns m, or a copy if m holds at most a quarter of what it once did. Call it after deletions, not while the
-// caller ranges over m.
+// Fit returns m, or a copy if m holds at most a quarter of its former maximum. Call Fit after deletions, but not while
+// the caller ranges over m.
 func (s *Map[K, V]) Fit(m map[K]V) map[K]V {
 	if s.most <= least || len(m) > s.most/4 {
 		return m
@@ -27,7 +27,7 @@ func (s *Map[K, V]) Fit(m map[K]V) map[K]V {
 	return fit
 }
 
-// Slice returns s, or a copy if s holds at most a quarter of its capacity; nil if it is empty.
+// Slice returns s, or a copy if s holds at most a quarter of its capacity; nil if s is empty.
 func Slice[S ~[]E, E any](s S) S {
 	switch {
 	case cap(s) <= least && len(s) > 0 || len(s) > cap(s)/4:

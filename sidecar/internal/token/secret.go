@@ -15,7 +15,7 @@ const (
 	maxSecrets = 4 // lines: two are enough to change a secret without a gap
 )
 
-// ReadSecrets reads a file of secrets, one per line; the first one signs. Its errors contain no secret.
+// ReadSecrets reads a file of secrets, one per line; the first secret signs. Errors contain no secret.
 func ReadSecrets(name string) ([]string, error) {
 	file, err := os.Open(name)
 	if err != nil {

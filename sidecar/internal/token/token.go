@@ -1,10 +1,10 @@
 // Package token issues the tokens that devices use for a while instead of their secrets, and publishes the keys with
-// which the proxy validates them.
+// which the proxy validates tokens.
 //
-// A token is a JWT (RFC 7519) signed with Ed25519 (RFC 8037). Its keys are derived from a secret and the time: each
-// period of [Config.Rotate] has its own key, and the published set has those of the last, the current and the next
-// period. So a token remains valid after the end of its period, a proxy that fetched the set a while ago knows the
-// current key, and clocks may differ. Sidecars with the same secret have the same keys, also after a restart.
+// A token is a JWT (RFC 7519) signed with Ed25519 (RFC 8037). Keys are derived from a secret and the time: each period
+// of [Config.Rotate] has its own key, and the published set has the keys of the last, the current and the next period.
+// So a token remains valid after the end of its period, a proxy that fetched the set a while ago knows the current key,
+// and clocks may differ. Sidecars with the same secret have the same keys, also after a restart.
 package token
 
 import (
@@ -26,8 +26,8 @@ import (
 
 // Config configures tokens.
 type Config struct {
-	// Secrets has at least one element, see [ReadSecrets] and [RandomSecret]. Keys derived from the first one sign;
-	// keys derived from all are published.
+	// Secrets has at least one element, see [ReadSecrets] and [RandomSecret]. Keys derived from the first secret sign;
+	// keys derived from all secrets are published.
 	Secrets []string
 	TTL     time.Duration // lifetime of a token, at most Rotate
 	Rotate  time.Duration // how long a key signs, whole seconds
@@ -50,7 +50,7 @@ type Token struct {
 	ExpiresIn int64  `json:"expires_in"` // seconds
 }
 
-// audience of tokens: edges, and no other program that has the keys.
+// audience of tokens: edges, and no other program with the keys.
 const audience = "gatehouse-edge"
 
 type claims struct {
@@ -72,7 +72,7 @@ func (i *Issuer) Issue(device, record string, permissions []string, notAfter tim
 	if !notAfter.IsZero() && notAfter.Before(expires) {
 		expires = notAfter
 	}
-	key, err := i.key(i.Secrets[0], i.period(now))
+	key, err := i.deriveKey(i.Secrets[0], i.periodStart(now))
 	if err != nil {
 		return Token{}, err
 	}
@@ -91,12 +91,12 @@ func (i *Issuer) Issue(device, record string, permissions []string, notAfter tim
 	return Token{Token: text, Type: "Bearer", ExpiresIn: expires.Unix() - now.Unix()}, nil
 }
 
-// clockSkew is the tolerance of [Issuer.Read], as in envoy.yaml.
+// clockSkew is the tolerance of [Issuer.ReadToken], as in envoy.yaml.
 const clockSkew = 10 * time.Second
 
-// Read returns the device and the record of a valid token, as the proxy would read them; otherwise the error says what
-// is wrong with the token.
-func (i *Issuer) Read(text string) (device, record string, err error) {
+// ReadToken returns the device and the record of a valid token, as the proxy would read them; otherwise the error says
+// why the token is invalid.
+func (i *Issuer) ReadToken(text string) (device, record string, err error) {
 	parsed, err := jwt.ParseSigned(text, []jose.SignatureAlgorithm{jose.EdDSA})
 	if err != nil {
 		return "", "", errors.New("it is malformed")
@@ -130,11 +130,11 @@ func (i *Issuer) Keys() ([]byte, error) {
 }
 
 func (i *Issuer) keySet() (set jose.JSONWebKeySet, err error) {
-	now := i.period(time.Now())
+	now := i.periodStart(time.Now())
 	rotate := int64(i.Rotate / time.Second)
 	for _, secret := range i.Secrets {
 		for _, start := range []int64{now - rotate, now, now + rotate} {
-			key, err := i.key(secret, start)
+			key, err := i.deriveKey(secret, start)
 			if err != nil {
 				return set, err
 			}
@@ -144,15 +144,15 @@ func (i *Issuer) keySet() (set jose.JSONWebKeySet, err error) {
 	return set, nil
 }
 
-// period returns the start of the period that contains t, in unix seconds.
-func (i *Issuer) period(t time.Time) int64 {
+// periodStart returns the start of the period that contains t, in unix seconds.
+func (i *Issuer) periodStart(t time.Time) int64 {
 	rotate := int64(i.Rotate / time.Second)
 	return t.Unix() / rotate * rotate
 }
 
-// key returns the key of the period that begins at start, unix seconds. It depends only on the secret, start and the
-// length of the period, so sidecars with another length share no keys.
-func (i *Issuer) key(secret string, start int64) (jose.JSONWebKey, error) {
+// deriveKey returns the key of the period that begins at start, unix seconds. The key depends only on the secret, start
+// and the length of the period, so sidecars with different lengths share no keys.
+func (i *Issuer) deriveKey(secret string, start int64) (jose.JSONWebKey, error) {
 	info := fmt.Sprintf("gatehouse session key %d %d", start, int64(i.Rotate/time.Second))
 	seed, err := hkdf.Key(sha256.New, []byte(secret), nil, info, ed25519.SeedSize)
 	if err != nil {

@@ -241,18 +241,18 @@ func TestRead(t *testing.T) {
 			{"another issuer's", issue(t, token.New(token.Config{Secrets: secrets, TTL: ttl, Rotate: rotate, Issuer: "other"})).
 				Token, `its issuer is "other"`},
 		} {
-			device, record, err := i.Read(test.text)
+			device, record, err := i.ReadToken(test.text)
 			if test.want == "" && (err != nil || device != "dev" || record != "7-1") || test.want != "" &&
 				(err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%s: got %q, %q, %v", test.name, device, record, err)
 			}
 		}
 		time.Sleep(ttl + 9*time.Second)
-		if _, _, err := i.Read(good); err != nil {
+		if _, _, err := i.ReadToken(good); err != nil {
 			t.Errorf("9 s after its end: %v", err)
 		}
 		time.Sleep(2 * time.Second)
-		if _, _, err := i.Read(good); err == nil || !strings.HasPrefix(err.Error(), "it expired at ") {
+		if _, _, err := i.ReadToken(good); err == nil || !strings.HasPrefix(err.Error(), "it expired at ") {
 			t.Errorf("11 s after its end: got %v", err)
 		}
 	})

@@ -21,7 +21,7 @@ const maxAnswer = 64 << 10
 // program, see docs/decisions/operation.md.
 type client struct{ url string }
 
-// newClient returns the exporter to a collector. It connects with the first export.
+// newClient returns the exporter to a collector, which connects with the first export.
 func newClient(endpoint string) (sdk.SpanExporter, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -39,8 +39,8 @@ func (client) Start(context.Context) error { return nil }
 // Stop implements [otlptrace.Client].
 func (client) Stop(context.Context) error { return nil }
 
-// UploadTraces implements [otlptrace.Client]. TracesData is on the wire what an ExportTraceServiceRequest is, whose
-// package contains gRPC.
+// UploadTraces implements [otlptrace.Client]. On the wire TracesData equals ExportTraceServiceRequest, whose package
+// contains gRPC.
 func (c client) UploadTraces(ctx context.Context, spans []*traces.ResourceSpans) error {
 	body, err := proto.Marshal(&traces.TracesData{ResourceSpans: spans})
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// maxQueued bounds the spans that wait for the collector, some 2 MiB. Further ones are dropped.
+	// maxQueued bounds the spans that wait for the collector, some 2 MiB. Further spans are dropped.
 	maxQueued = 2048
-	// exportEvery is the maximum time that a span waits for others of its batch.
+	// exportEvery is the maximum time that a span waits for the rest of its batch.
 	exportEvery = time.Second
 	// exportTimeout bounds the export of a batch, with its retries.
 	exportTimeout = 5 * time.Second
 )
 
-// queue exports ended spans in batches, in the background. It never waits: it drops a span for which there is no room.
-// The SDK's processor does the same, but doesn't count what it drops.
+// queue exports ended spans in batches, in the background. A queue never blocks: spans without room are dropped. The
+// SDK's processor does the same, but doesn't count dropped spans.
 type queue struct {
 	sdk.SpanProcessor
 	exporter *exporter
@@ -43,7 +43,7 @@ func (q *queue) OnEnd(s sdk.ReadOnlySpan) {
 	q.SpanProcessor.OnEnd(s)
 }
 
-// exporter counts the spans that it exports, and logs when that begins to fail and when it works again.
+// exporter counts exported spans, and logs when exports begin to fail and when they work again.
 type exporter struct {
 	sdk.SpanExporter
 	metrics *metrics.Metrics
@@ -68,5 +68,5 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 		e.log.Info("traces are exported again")
 	}
 	e.failing = err != nil
-	return nil // it was logged
+	return nil // already logged
 }

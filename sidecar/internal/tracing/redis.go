@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Redis returns a hook that makes commands within a recorded span spans of their own. They have the names of commands
-// and no arguments: those contain keys and values.
-func Redis() redis.Hook { return hook{} }
+// RedisHook returns a hook that starts a span for each command within a recorded span. Spans have the names of commands
+// and no arguments, because arguments contain keys and values.
+func RedisHook() redis.Hook { return hook{} }
 
 type hook struct{}
 
@@ -27,9 +27,9 @@ func (hook) DialHook(next redis.DialHook) redis.DialHook {
 // ProcessHook implements [redis.Hook].
 func (hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		ctx, span := start(ctx, strings.ToUpper(cmd.Name()))
+		ctx, span := startSpan(ctx, strings.ToUpper(cmd.Name()))
 		err := next(ctx, cmd)
-		end(span, err)
+		endSpan(span, err)
 		return err
 	}
 }
@@ -37,27 +37,27 @@ func (hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements [redis.Hook].
 func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		ctx, span := start(ctx, "PIPELINE", attribute.Int("db.operation.batch.size", len(cmds)))
+		ctx, span := startSpan(ctx, "PIPELINE", attribute.Int("db.operation.batch.size", len(cmds)))
 		err := next(ctx, cmds)
-		end(span, err)
+		endSpan(span, err)
 		return err
 	}
 }
 
-func start(ctx context.Context, operation string, more ...attribute.KeyValue) (context.Context, trace.Span) {
-	return Child(ctx, "redis "+operation, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+func startSpan(ctx context.Context, operation string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	return StartChild(ctx, "redis "+operation, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		append(more, attribute.String("db.system.name", "redis"), attribute.String("db.operation.name", operation))...))
 }
 
-func end(span trace.Span, err error) {
+func endSpan(span trace.Span, err error) {
 	if err != nil && !errors.Is(err, redis.Nil) {
-		span.SetStatus(codes.Error, class(err))
+		span.SetStatus(codes.Error, errorClass(err))
 	}
 	span.End()
 }
 
-// class returns the kind of an error without its text, in which Redis repeats arguments.
-func class(err error) string {
+// errorClass returns the kind of an error without the text, in which Redis repeats arguments.
+func errorClass(err error) string {
 	if answered, ok := errors.AsType[redis.Error](err); ok {
 		prefix, _, _ := strings.Cut(answered.Error(), " ")
 		return prefix

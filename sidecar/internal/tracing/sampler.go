@@ -5,11 +5,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// perSecond bounds the traces that clients ask for in a second, by a sampled traceparent, and separately those that
-// begin here. A client that asks for a trace of each request uses up the first, and has no effect on the second.
+// perSecond bounds the traces per second that clients ask for by a sampled traceparent, and separately the traces that
+// begin here. A client that asks for a trace of each request uses up the first bound, and has no effect on the second.
 const perSecond = 100
 
-// newSampler returns a sampler that follows the client's decision within the bound, and otherwise samples this ratio.
+// newSampler returns a sampler that follows the client's decision within the bound, and otherwise samples the ratio.
 func newSampler(ratio float64) sdk.Sampler {
 	return sdk.ParentBased(newLimited(sdk.TraceIDRatioBased(ratio)),
 		sdk.WithRemoteParentSampled(newLimited(sdk.AlwaysSample())))

@@ -25,7 +25,7 @@ const (
 	RequestID = attribute.Key("gatehouse.request_id") // the edge's, as in its access log
 	Outcome   = attribute.Key("gatehouse.outcome")    // of a verification
 	Reason    = attribute.Key("gatehouse.reason")     // of the outcome, as in gatehouse_verifications_total
-	Coalesced = attribute.Key("gatehouse.coalesced")  // true: the work for an earlier request also answered this one
+	Coalesced = attribute.Key("gatehouse.coalesced")  // true: answered by the work for an earlier request
 	FoundIn   = attribute.Key("gatehouse.found_in")   // of a fetched object, as in gatehouse_fetches_total
 	Kind      = attribute.Key("gatehouse.kind")       // of an applied record: object or credential
 	Ops       = attribute.Key("gatehouse.operations") // in a batch
@@ -70,8 +70,8 @@ func New(c Config, m *metrics.Metrics, log *slog.Logger) (trace.Tracer, func(), 
 	return provider.Tracer(scope), stop, nil
 }
 
-// Child starts a span within the one in ctx. If that one is not recorded, nor is this one.
-func Child(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+// StartChild starts a span within the span in ctx. If the parent is not recorded, the child isn't either.
+func StartChild(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
 		return ctx, trace.SpanFromContext(context.Background())
@@ -79,8 +79,8 @@ func Child(ctx context.Context, name string, options ...trace.SpanStartOption) (
 	return parent.TracerProvider().Tracer(scope).Start(ctx, name, options...)
 }
 
-// Link records that the work for an earlier request, of span work, also answers that of span waiting: each links to the
-// other. The SDK bounds the links of a span, to 128.
+// Link records that the work for an earlier request, of span work, also answers the request of span waiting: both spans
+// get a link. The SDK bounds the links of a span, to 128.
 func Link(waiting, work trace.Span) {
 	waiting.SetAttributes(Coalesced.Bool(true))
 	if of := work.SpanContext(); of.IsSampled() {
@@ -91,7 +91,7 @@ func Link(waiting, work trace.Span) {
 	}
 }
 
-// Observe adds a value to a histogram, with the trace as its exemplar if the span is sampled; it may have ended.
+// Observe adds a value to a histogram, with the trace as the exemplar if the span is sampled. The span may have ended.
 func Observe(h prometheus.Histogram, value float64, span trace.Span) {
 	if of := span.SpanContext(); of.IsSampled() {
 		h.(prometheus.ExemplarObserver).ObserveWithExemplar(value, prometheus.Labels{"trace_id": of.TraceID().String()})

@@ -64,8 +64,8 @@ func (c *collector) has(text string) bool {
 	return slices.ContainsFunc(c.bodies, func(b []byte) bool { return bytes.Contains(b, []byte(text)) })
 }
 
-// asked returns a context in the trace of a client that asks for it.
-func asked(t *testing.T, sampled bool) context.Context {
+// clientTrace returns a context in the trace of a client, sampled or not.
+func clientTrace(t *testing.T, sampled bool) context.Context {
 	t.Helper()
 	c := trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, Remote: true}
 	if sampled {
@@ -74,7 +74,7 @@ func asked(t *testing.T, sampled bool) context.Context {
 	return trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(c))
 }
 
-// TestExport sends spans to a collector, while it fails, and when it works again.
+// TestExport sends spans to a failing collector, and to a working one.
 func TestExport(t *testing.T) {
 	c, m := newCollector(t), metrics.New()
 	var log logbuffer.Buffer
@@ -85,7 +85,7 @@ func TestExport(t *testing.T) {
 	}
 	defer stop()
 	span := func(name string) {
-		_, s := tracer.Start(asked(t, true), name)
+		_, s := tracer.Start(clientTrace(t, true), name)
 		s.End()
 	}
 	count := func(result string) float64 { return metricstest.Value(t, m, "gatehouse_spans_total", "result", result) }
@@ -128,11 +128,11 @@ func TestOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	ctx, span := tracer.Start(asked(t, true), "verify")
+	ctx, span := tracer.Start(clientTrace(t, true), "verify")
 	if span.IsRecording() {
 		t.Error("a span is recorded")
 	}
-	if _, child := tracing.Child(ctx, "bcrypt"); child.IsRecording() {
+	if _, child := tracing.StartChild(ctx, "bcrypt"); child.IsRecording() {
 		t.Error("a child is recorded")
 	}
 }
@@ -155,8 +155,8 @@ func TestClientsCantTraceEverything(t *testing.T) {
 		ctx         context.Context
 		least, most int
 	}{
-		{"clients that ask", 0, asked(t, true), 100, 1000}, // 100 at once, and as many a second
-		{"clients that ask for none", 1, asked(t, false), 0, 0},
+		{"clients that ask", 0, clientTrace(t, true), 100, 1000}, // 100 at once, and as many a second
+		{"clients that ask for none", 1, clientTrace(t, false), 0, 0},
 		{"ratio 0", 0, t.Context(), 0, 0},
 		{"ratio 1 percent", .01, t.Context(), 20, 400},
 		{"ratio 1", 1, t.Context(), 100, 1000},
@@ -209,12 +209,12 @@ func TestSilentCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	const spans = 20_000
-	ctx, parent := tracer.Start(asked(t, true), "verify")
+	ctx, parent := tracer.Start(clientTrace(t, true), "verify")
 	late := await.Late(t)
 	begin, slowest := time.Now(), time.Duration(0)
 	for range spans {
 		before := time.Now()
-		_, span := tracing.Child(ctx, "bcrypt")
+		_, span := tracing.StartChild(ctx, "bcrypt")
 		span.End()
 		slowest = max(slowest, time.Since(before))
 	}
@@ -243,12 +243,12 @@ func recording(t *testing.T) (context.Context, *tracetest.SpanRecorder) {
 	return ctx, r
 }
 
-// TestRedis makes spans of commands, which contain no argument, also if Redis repeats one in its error.
+// TestRedis makes spans of commands without arguments, even if Redis repeats an argument in an error.
 func TestRedis(t *testing.T) {
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, DisableIdentity: true})
 	defer client.Close()
-	client.AddHook(tracing.Redis())
+	client.AddHook(tracing.RedisHook())
 	ctx, recorder := recording(t)
 	client.Set(t.Context(), "untraced", "hunter2", 0)
 	client.Set(ctx, "name-hunter2", "hunter2", 0)
@@ -269,7 +269,7 @@ func TestRedis(t *testing.T) {
 			t.Errorf("a span contains an argument: %s", text)
 		}
 	}
-	// A pipeline has a connection of its own, which begins with HELLO.
+	// A pipeline has a connection of its own, whose first command is HELLO.
 	if want := []string{"redis SET ", "redis GET ", "redis HELLO ", "redis PIPELINE WRONGTYPE",
 		"redis NOSUCH ERR", "redis GET LOADING"}; !slices.Equal(got, want) {
 		t.Errorf("got the spans %q, want %q", got, want)

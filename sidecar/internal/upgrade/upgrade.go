@@ -18,36 +18,37 @@ import (
 )
 
 const (
-	// maxQueue bounds the upgrades that wait. Beyond it they are dropped; a device's next verification offers it again.
+	// maxQueue bounds the upgrades that wait. Further upgrades are dropped; the device's next verification offers the
+	// upgrade again.
 	maxQueue = 1024
 	// timeout bounds one upgrade.
 	timeout = 5 * time.Second
-	// rest is the time between a failure, such as of a user that may not write, and the next upgrade.
+	// rest is the time between a failure, such as missing permission to write, and the next upgrade.
 	rest = time.Second
 )
 
-// Upgrader writes upgrades to Redis, one after the other. It is safe for concurrent use.
+// Upgrader writes upgrades to Redis one after the other, and is safe for concurrent use.
 type Upgrader struct {
-	writer  *publish.Publisher
-	pepper  *contract.Pepper
-	metrics *metrics.Metrics
-	log     *slog.Logger
-	tell    rate.Sometimes // bounds the log of failures
-	queue   chan credential.Upgrade
+	writer     *publish.Publisher
+	pepper     *contract.Pepper
+	metrics    *metrics.Metrics
+	log        *slog.Logger
+	logLimiter rate.Sometimes // bounds the log of failures
+	queue      chan credential.Upgrade
 }
 
-// New returns an Upgrader that does nothing until [Upgrader.Run].
+// New returns an Upgrader, which does nothing until [Upgrader.Run].
 func New(writer *publish.Publisher, pepper *contract.Pepper, m *metrics.Metrics, log *slog.Logger) *Upgrader {
 	return &Upgrader{writer: writer, pepper: pepper, metrics: m, log: log,
-		tell: rate.Sometimes{First: 1, Interval: time.Minute}, queue: make(chan credential.Upgrade, maxQueue)}
+		logLimiter: rate.Sometimes{First: 1, Interval: time.Minute}, queue: make(chan credential.Upgrade, maxQueue)}
 }
 
-// Offer queues an upgrade, or drops it if the queue is full. It doesn't block.
+// Offer queues an upgrade without blocking, or drops the upgrade if the queue is full.
 func (u *Upgrader) Offer(c credential.Upgrade) {
 	select {
 	case u.queue <- c:
 	default:
-		u.count("dropped")
+		u.countResult("dropped")
 	}
 }
 
@@ -58,19 +59,19 @@ func (u *Upgrader) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case c := <-u.queue:
-			err := u.upgrade(ctx, c)
+			err := u.upgradeHash(ctx, c)
 			switch {
 			case err == nil:
-				u.count("upgraded")
+				u.countResult("upgraded")
 				continue
 			case errors.Is(err, publish.ErrStale), errors.Is(err, publish.ErrNotFound):
-				u.count("stale")
+				u.countResult("stale")
 				continue
 			case ctx.Err() != nil:
 				return nil
 			}
-			u.count("error")
-			u.tell.Do(func() { u.log.Warn("a device's hash was not upgraded to gh1", "device", c.Device, "error", err) })
+			u.countResult("error")
+			u.logLimiter.Do(func() { u.log.Warn("a device's hash was not upgraded to gh1", "device", c.Device, "error", err) })
 		}
 		select {
 		case <-ctx.Done():
@@ -79,11 +80,11 @@ func (u *Upgrader) Run(ctx context.Context) error {
 	}
 }
 
-func (u *Upgrader) count(result string) { u.metrics.Upgrades.WithLabelValues(result).Inc() }
+func (u *Upgrader) countResult(result string) { u.metrics.Upgrades.WithLabelValues(result).Inc() }
 
-// upgrade replaces the hash in the record if the record still has the version in which the secret was right: a rotation
-// or revocation since then makes it fail with [publish.ErrStale].
-func (u *Upgrader) upgrade(ctx context.Context, c credential.Upgrade) error {
+// upgradeHash replaces the hash in the record if the record still has the version in which the secret was right: after
+// a later rotation or revocation, upgradeHash fails with [publish.ErrStale].
+func (u *Upgrader) upgradeHash(ctx context.Context, c credential.Upgrade) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	hash, err := u.pepper.Hash(c.Secret)

@@ -28,7 +28,7 @@ type fixture struct {
 	log    *logbuffer.Buffer
 }
 
-// start returns an Upgrader of a real Redis that does not run yet; its user may be another than the writers'.
+// start returns an Upgrader of a real Redis, not yet running; its Redis user may differ from the writers' user.
 func start(t *testing.T, user ...string) fixture {
 	t.Helper()
 	pepper, err := contract.NewPepper([]byte(strings.Repeat("p", 32)))
@@ -54,7 +54,7 @@ func start(t *testing.T, user ...string) fixture {
 	return fixture{u, t, server, log}
 }
 
-// put registers a device, and returns what its verification would offer.
+// put registers a device, and returns the upgrade that the device's verification would offer.
 func (f fixture) put(p *publish.Publisher, id, secret string) credential.Upgrade {
 	f.t.Helper()
 	receipt, err := p.PutDevice(f.t.Context(), publish.Device{ID: id, Secret: secret, Cost: 4,
@@ -153,7 +153,7 @@ func TestRotationWins(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		switch err := f.upgrade(t.Context(), offer); {
+		switch err := f.upgradeHash(t.Context(), offer); {
 		case err == nil:
 			upgraded++
 		case errors.Is(err, publish.ErrStale):

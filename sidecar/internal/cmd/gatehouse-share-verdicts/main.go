@@ -1,11 +1,11 @@
-// Command gatehouse-share-verdicts writes to Redis that secrets of devices are right, as a sidecar does that has run
-// bcrypt and was given the fleet's secret (--verdict.secret-file). The load test runs it, which can't run bcrypt for a
-// million devices:
+// Command gatehouse-share-verdicts writes to Redis that secrets of devices are right, like a sidecar after bcrypt with
+// the fleet's secret (--verdict.secret-file). The load test runs the command, because bcrypt for a million devices
+// would take too long:
 //
 //	gatehouse-share-verdicts REDIS_URL SECRET_FILE HASH <DEVICES
 //
 // Each line of the standard input is a device and its secret, separated by a space. HASH is the only hash of the first
-// version of each device's record. The verdicts hold for a day, or for the sidecars' --verdict.pin-ttl if that is less.
+// version of each device's record. The verdicts hold for a day, or for the sidecars' --verdict.pin-ttl if less.
 package main
 
 import (
@@ -47,11 +47,11 @@ func run(ctx context.Context, url, secretFile, hash string, devices io.Reader) e
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	return share(ctx, client, bytes.TrimSpace(secret), contract.Keyspace{}, hash, devices)
+	return shareVerdicts(ctx, client, bytes.TrimSpace(secret), contract.Keyspace{}, hash, devices)
 }
 
-// share writes a verdict for each device, a thousand in a round trip.
-func share(ctx context.Context, client redis.UniversalClient, secret []byte, k contract.Keyspace,
+// shareVerdicts writes a verdict for each device, a thousand in a round trip.
+func shareVerdicts(ctx context.Context, client redis.UniversalClient, secret []byte, k contract.Keyspace,
 	hash string, devices io.Reader) error {
 	lines := bufio.NewScanner(devices)
 	for more := true; more; {
@@ -62,7 +62,8 @@ func share(ctx context.Context, client redis.UniversalClient, secret []byte, k c
 				}
 				device, deviceSecret, _ := strings.Cut(lines.Text(), " ")
 				c := credential.Question{Device: device, Secret: deviceSecret, Version: 1, Hashes: []string{hash}}
-				sharedverdict.Put(ctx, p, secret, k, &c, &credential.Match{Hash: hash, Until: time.Now().Add(24 * time.Hour)})
+				sharedverdict.ShareMatch(ctx, p, secret, k, &c,
+					&credential.Match{Hash: hash, Until: time.Now().Add(24 * time.Hour)})
 			}
 			return nil
 		})

@@ -25,7 +25,7 @@ func TestSidecarsBelieveIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = client.Close() })
-		if err := share(t.Context(), client, secret, k, "h", strings.NewReader("a s\nb s\nc s\n")); err != nil {
+		if err := shareVerdicts(t.Context(), client, secret, k, "h", strings.NewReader("a s\nb s\nc s\n")); err != nil {
 			t.Fatal(err)
 		}
 		sidecar := sharedverdict.New(secret, client, k, metrics.New(), slog.New(slog.DiscardHandler))

@@ -10,20 +10,20 @@ import (
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// Memory is the shared memory of one proxy. It is safe for concurrent use.
+// Memory is the shared memory of a proxy, safe for concurrent use.
 type Memory struct {
-	// AfterOp, if set, is called between any two operations with the memory locked. It may call the methods whose names
-	// begin with Locked.
+	// AfterOp, if set, is called between any two operations with the memory locked. AfterOp may call the methods whose
+	// names begin with Locked.
 	AfterOp func()
 
 	mu      sync.Mutex
 	records map[string][]byte
 }
 
-// NewMemory returns the memory of a proxy that has just started.
+// NewMemory returns the memory of a freshly started proxy.
 func NewMemory() *Memory { return &Memory{records: make(map[string][]byte)} }
 
-// Apply does what POST /v1/apply does, and returns the status and body of its response.
+// Apply implements POST /v1/apply, and returns the status and body of the response.
 func (m *Memory) Apply(body []byte) (status int, answer []byte) {
 	batch, err := wire.ParseBatch(body)
 	if err != nil {
@@ -32,23 +32,23 @@ func (m *Memory) Apply(body []byte) (status int, answer []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state, _ := m.LockedState(); state.Epoch != batch.Replaces {
-		return http.StatusConflict, m.record(wire.RegionState, 0)
+		return http.StatusConflict, m.findRecord(wire.RegionState, 0)
 	}
 	for op := range batch.Ops() {
-		m.records[place(op.Region, op.Index)] = append([]byte(nil), op.Record...)
+		m.records[recordKey(op.Region, op.Index)] = append([]byte(nil), op.Record...)
 		if m.AfterOp != nil {
 			m.AfterOp()
 		}
 	}
-	return http.StatusOK, m.record(wire.RegionState, 0)
+	return http.StatusOK, m.findRecord(wire.RegionState, 0)
 }
 
-func place(region wire.Region, index uint32) string {
+func recordKey(region wire.Region, index uint32) string {
 	return string(wire.AppendPlace(nil, region, index))
 }
 
-func (m *Memory) record(region wire.Region, index uint32) []byte {
-	return m.records[place(region, index)]
+func (m *Memory) findRecord(region wire.Region, index uint32) []byte {
+	return m.records[recordKey(region, index)]
 }
 
 // Forget empties the memory, like a restart of the proxy.
@@ -58,7 +58,7 @@ func (m *Memory) Forget() {
 	clear(m.records)
 }
 
-// Size returns the number of records, and the bytes that they have in addition to the minimum.
+// Size returns the number of records, and their bytes beyond the minimum.
 func (m *Memory) Size() (records, excess int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +77,7 @@ func (m *Memory) State() (wire.State, bool) {
 
 // LockedState is State for AfterOp.
 func (m *Memory) LockedState() (wire.State, bool) {
-	record := m.record(wire.RegionState, 0)
+	record := m.findRecord(wire.RegionState, 0)
 	if record == nil {
 		return wire.State{}, false
 	}
@@ -116,7 +116,7 @@ func (m *Memory) LockedObject(key string) (Found, error) {
 // LockedObjectBy is LockedObject for a worker with this state.
 func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
-	o, err := wire.FindObject(m.record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	o, err := wire.FindObject(m.findRecord(wire.RegionObjects, bucket), state.Epoch, tag, key)
 	if errors.Is(err, wire.ErrEpoch) {
 		err = wire.ErrNotFound
 	}
@@ -132,7 +132,7 @@ func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 	}
 	f := Found{Object: o}
 	for _, v := range o.Variants() {
-		body, err := wire.FindBody(m.record(wire.RegionBodies, v.Slot), state.Epoch, v)
+		body, err := wire.FindBody(m.findRecord(wire.RegionBodies, v.Slot), state.Epoch, v)
 		if err != nil {
 			return f, fmt.Errorf("%w: %q version %d, %s in slot %d: %w", ErrTorn, key, o.Version, v.Encoding, v.Slot, err)
 		}
@@ -141,24 +141,24 @@ func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 	return f, nil
 }
 
-// Verdict looks a verdict up as the edge does, but also returns expired ones.
+// Verdict looks a verdict up as the edge does, but also returns expired verdicts.
 func (m *Memory) Verdict(device, secret string) (wire.Verdict, error) {
-	return m.verdict(device, func(k *wire.Keys) wire.Digest { return k.Digest(device, secret) })
+	return m.findVerdict(device, func(k *wire.Keys) wire.Digest { return k.Digest(device, secret) })
 }
 
 // Session looks up the verdict on a token's session in the same way.
 func (m *Memory) Session(device, session string) (wire.Verdict, error) {
-	return m.verdict(device, func(k *wire.Keys) wire.Digest { return k.SessionDigest(device, session) })
+	return m.findVerdict(device, func(k *wire.Keys) wire.Digest { return k.SessionDigest(device, session) })
 }
 
-func (m *Memory) verdict(device string, digest func(*wire.Keys) wire.Digest) (wire.Verdict, error) {
+func (m *Memory) findVerdict(device string, digest func(*wire.Keys) wire.Digest) (wire.Verdict, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, found := m.LockedState()
 	if !found {
 		return wire.Verdict{}, wire.ErrNotFound
 	}
-	v, status := m.credentialBy(&state, device, digest(&state.Keys))
+	v, status := m.findCredential(&state, device, digest(&state.Keys))
 	if status != wire.Found {
 		return v, wire.ErrNotFound
 	}
@@ -179,12 +179,12 @@ func (m *Memory) Status(device, secret string) (status wire.CredentialStatus, co
 
 // LockedCredentialBy returns, for AfterOp, the verdict and status that a worker with this state finds for a credential.
 func (m *Memory) LockedCredentialBy(state *wire.State, device, secret string) (wire.Verdict, wire.CredentialStatus) {
-	return m.credentialBy(state, device, state.Keys.Digest(device, secret))
+	return m.findCredential(state, device, state.Keys.Digest(device, secret))
 }
 
-func (m *Memory) credentialBy(state *wire.State, device string, d wire.Digest) (wire.Verdict, wire.CredentialStatus) {
+func (m *Memory) findCredential(state *wire.State, device string, d wire.Digest) (wire.Verdict, wire.CredentialStatus) {
 	bucket, tag := state.Keys.Device(device, state.VerdictBuckets)
-	v, status, err := wire.FindVerdict(m.record(wire.RegionVerdicts, bucket), state.Epoch, &d, tag)
+	v, status, err := wire.FindVerdict(m.findRecord(wire.RegionVerdicts, bucket), state.Epoch, &d, tag)
 	if err != nil && !errors.Is(err, wire.ErrEpoch) && !errors.Is(err, wire.ErrNotFound) {
 		panic(fmt.Sprintf("the memory holds a bad record: %v", err))
 	}

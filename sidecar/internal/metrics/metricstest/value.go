@@ -7,8 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// Value is a counter's or a gauge's value; labels are pairs of name and value, a subset
-// of the series', and all series that have them count.
+// Value returns the sum of a counter or gauge over all series that have the labels, pairs of name and value.
 func Value(t testing.TB, m *metrics.Metrics, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := m.Registry.Gather()

@@ -1,4 +1,4 @@
-// Package shrinktest measures whether a component gives back the memory of what it no longer holds.
+// Package shrinktest measures whether a component gives back the memory of removed content.
 package shrinktest
 
 import (
@@ -16,8 +16,8 @@ func Heap() uint64 {
 	return s.HeapAlloc
 }
 
-// GivesBack runs fill, and then empty, which removes what fill has added. It fails t if more than a fifth of the
-// memory that fill took is still held.
+// GivesBack runs fill, and then empty, which removes everything added by fill. GivesBack fails t if more than a fifth
+// of the memory of fill is still held.
 func GivesBack(t *testing.T, fill, empty func()) {
 	t.Helper()
 	before := Heap()
