@@ -165,6 +165,7 @@ stage "planted defects" plants
 stage "systemd units" units
 stage "tested versions" scripts/versions.sh
 stage links links
+stage wording scripts/wording.py
 stage glossary glossary
 stage "names of pages" mentions
 stage "packages of targets" packages
