@@ -1,5 +1,5 @@
-// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. No other feature depends on the
-// list.
+// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. No other feature depends on
+// the list.
 package presence
 
 import (
