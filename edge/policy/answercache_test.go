@@ -393,7 +393,7 @@ func TestKeptIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		list  int
 		reads int // of the third equal request
-	}{{maxCachedBytes / 2, 0}, {maxCachedBytes - 100, 1}, {maxCachedBytes, 1}} { // with the answer's headers it is too long
+	}{{maxCachedBytes / 2, 0}, {maxCachedBytes - 100, 1}, {maxCachedBytes, 1}} { // too long with the answer's headers
 		w := newTwins(t)
 		w.guard = 1 << 8
 		w.publish("/a", now, 0, `"v1"`, false)

@@ -11,8 +11,8 @@ import (
 
 // A callback from C runs on a P of Go's scheduler, and runs no goroutine, so the P's count of scheduled goroutines
 // stays the same. After 10 ms Go's monitor thread takes the P for blocked in a system call: from now on it takes the P
-// away every 20 µs, and the next callback has to find a P. An empty callback became more expensive than a callback into
-// a Wasm module. An occasional yield changes the count, and the monitor leaves the P alone.
+// away every 20 µs, and the next callback has to find a P. An empty callback became dearer than a callback into a Wasm
+// module. An occasional yield changes the count, and the monitor leaves the P alone.
 //
 // A thread keeps a P between callbacks: with as many threads as Ps, a yield would wait for a P. With two workers and
 // two Ps a request cost 0.2 of a direct_response more.
