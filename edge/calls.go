@@ -282,6 +282,6 @@ func (s *stream) takeAnswer(to *call, body []byte) {
 // mostly has the object by now, or by a second call, after all waiting requests of the first call.
 func (s *stream) arrivedAfter(c *call) bool { return beganAfter(s.id, c.newest) }
 
-// beganAfter reports whether stream a began after stream b, by their ids, which repeat after 2³². Headers may arrive in
-// another order, if an earlier filter delays some.
+// beganAfter reports whether stream a began after stream b, by their ids, which repeat after 2³². Headers may arrive
+// in another order, if an earlier filter delays some.
 func beganAfter(a, b uint32) bool { return int32(a-b) > 0 }
