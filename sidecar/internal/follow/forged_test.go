@@ -228,22 +228,23 @@ func TestLostAndPassed(t *testing.T) {
 
 // TestFloodOfForgedEvents sends many per second: real events are applied as fast, and Redis gets few calls.
 func TestFloodOfForgedEvents(t *testing.T) {
+	const rounds, events = 60, 130 // without a limit, each round causes a catch-up
 	x := withForger(t)
 	x.do(t, "CONFIG", "RESETSTAT")
 	catchups := x.f.count(t, "gatehouse_catchups_total")
 	began, late := time.Now(), await.Late(t)
 	var slowest time.Duration
 	sent := 0
-	for round := range 8 {
+	for round := range rounds {
 		pipe := x.Pipeline()
-		for i := range 1000 {
+		for i := range events {
 			e := x.forged(i)
 			pipe.Publish(t.Context(), keys.EventsChannel(), string(contract.AppendEvent(nil, e)))
 		}
 		if _, err := pipe.Exec(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		sent += 1000
+		sent += events
 		at := time.Now()
 		version := x.revoke(t, "d")
 		await.Until(t, "a revocation", func() bool {
@@ -252,7 +253,7 @@ func TestFloodOfForgedEvents(t *testing.T) {
 		slowest = max(slowest, time.Since(at))
 		x.put(t, fmt.Sprint("/", round))
 	}
-	await.Until(t, "all", func() bool { return x.f.objects.len() == 9 })
+	await.Until(t, "all", func() bool { return x.f.objects.len() == rounds+1 })
 	took := time.Since(began)
 	catchups = x.f.count(t, "gatehouse_catchups_total") - catchups
 	calls := 0
