@@ -21,7 +21,7 @@ import (
 )
 
 // follower publishes a table. The version of an object is a position in Postgres's log (LSN): of the commit, or of the
-// snapshot. It grows with each commit, so a change that comes again is stale, which means that it was published.
+// snapshot. Positions grow with each commit, so a repeated change is stale: the change was published before.
 type follower struct {
 	database, table, column, prefix, name string
 
@@ -29,11 +29,11 @@ type follower struct {
 	relations map[uint32]*pglogrepl.RelationMessage
 	changes   map[string][]byte // of the current transaction: the last body of each key, nil for none
 	truncated bool              // the current transaction has emptied the table
-	open      bool              // there is a current transaction
-	applied   pglogrepl.LSN     // all before was published
+	open      bool              // a transaction has begun
+	applied   pglogrepl.LSN     // all changes before were published
 }
 
-// follow publishes the table once, if that was not done yet, and then each change, until there is an error.
+// follow publishes the whole table once, unless the slot exists already, and then each change, until an error.
 func (f *follower) follow(ctx context.Context) error {
 	config, err := pgconn.ParseConfig(f.database)
 	if err != nil {
@@ -64,15 +64,15 @@ func (f *follower) follow(ctx context.Context) error {
 	return f.stream(ctx, conn)
 }
 
-// hangUp closes a connection, at which Postgres may still be sending.
+// hangUp closes a connection on which Postgres may still be sending.
 func hangUp(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
 
-// snapshot publishes the whole table, and creates the slot at the same position. The slot exists only when all is
-// published: until then there is a temporary one.
+// snapshot publishes the whole table, and creates the slot at the same position. The slot exists only when all rows are
+// published: until then a temporary slot exists.
 func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
 	slot, err := pglogrepl.CreateReplicationSlot(ctx, conn, f.name+"_snapshot", "pgoutput",
 		pglogrepl.CreateReplicationSlotOptions{Temporary: true, SnapshotAction: "EXPORT_SNAPSHOT"})
@@ -114,14 +114,14 @@ func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := f.publish(ctx, page, at); err != nil {
 		return err
 	}
-	if err := f.deleteOthers(ctx, all, at); err != nil { // of an earlier snapshot, or of a slot that was dropped
+	if err := f.deleteOthers(ctx, all, at); err != nil { // of an earlier snapshot, or of a dropped slot
 		return err
 	}
 	return sql.Exec(ctx, fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)",
 		quote(f.name+"_snapshot"), quote(f.name))).Close()
 }
 
-// stream publishes the changes of each transaction after its commit, and then confirms it to Postgres.
+// stream publishes the changes of each transaction after the commit, and then confirms the commit to Postgres.
 func (f *follower) stream(ctx context.Context, conn *pgconn.PgConn) error {
 	const confirmEvery = 5 * time.Second
 	for {
@@ -156,7 +156,7 @@ func (f *follower) copied(ctx context.Context, data []byte) error {
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		keepalive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 		if err == nil && !f.open {
-			f.applied = max(f.applied, keepalive.ServerWALEnd) // it was sent, and so published
+			f.applied = max(f.applied, keepalive.ServerWALEnd) // all before was sent, and so published
 		}
 		return err
 	case pglogrepl.XLogDataByteID:
@@ -222,7 +222,7 @@ func (f *follower) change(relation uint32, before, after *pglogrepl.TupleData) {
 	if before != nil {
 		old = f.columns(relation, before, nil)
 		key, body := f.object(old)
-		// Where the constraint of the key is deferred, another row may have come to the key already.
+		// With a deferred constraint of the key, the key may already belong to another row.
 		if now, changed := f.changes[key]; !changed || bytes.Equal(now, body) {
 			f.changes[key] = nil
 		}
@@ -233,7 +233,7 @@ func (f *follower) change(relation uint32, before, after *pglogrepl.TupleData) {
 	}
 }
 
-// columns returns the columns of a row. A large value that an update left unchanged is in the row before only.
+// columns returns the columns of a row. A large value that an update left unchanged is only in the row before.
 func (f *follower) columns(relation uint32, row *pglogrepl.TupleData, before []column) []column {
 	var columns []column
 	for i, value := range row.Columns {
@@ -252,7 +252,8 @@ func (f *follower) columns(relation uint32, row *pglogrepl.TupleData, before []c
 	return columns
 }
 
-// publish publishes bodies by key, or deletes objects without one, as of a position. After an error it may be repeated.
+// publish publishes bodies by key, or deletes objects with a nil body, as of a position. publish may be repeated after
+// an error.
 func (f *follower) publish(ctx context.Context, bodies map[string][]byte, at pglogrepl.LSN) error {
 	var objects []publish.Object
 	for _, key := range slices.Sorted(maps.Keys(bodies)) {
@@ -281,7 +282,7 @@ func (f *follower) publish(ctx context.Context, bodies map[string][]byte, at pgl
 
 func (f *follower) delete(ctx context.Context, key string, at pglogrepl.LSN) error {
 	_, err := f.publisher.Delete(ctx, key, uint64(at))
-	if errors.Is(err, publish.ErrStale) || errors.Is(err, publish.ErrInvalid) { // it was deleted, or can't exist
+	if errors.Is(err, publish.ErrStale) || errors.Is(err, publish.ErrInvalid) { // already deleted, or can't exist
 		return nil
 	}
 	return err

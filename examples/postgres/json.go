@@ -39,7 +39,7 @@ func (c column) json() []byte {
 		return []byte("false")
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
 		pgtype.JSONOID, pgtype.JSONBOID:
-		if json.Valid(c.text) { // NaN isn't
+		if json.Valid(c.text) { // NaN is invalid
 			return c.text
 		}
 	}

@@ -18,9 +18,9 @@ type conn struct {
 	number int // index in Load.From
 	busy   bool
 	due    time.Duration // of the outstanding request
-	sent   int64         // its number
+	sent   int64         // the request's number
 	buf    []byte        // the received part of the response's head
-	status int           // of the response, 0 until its head is complete
+	status int           // of the response, 0 until the head is complete
 	left   int           // bytes of the body still to come
 }
 
@@ -57,7 +57,7 @@ func (c *client) connect(number int) error {
 	return nil
 }
 
-// connect calls connect(2), again if a signal interrupts it.
+// connect calls connect(2), and repeats the call if a signal interrupts it.
 func connect(fd int, address *unix.SockaddrInet4) error {
 	for {
 		if err := unix.Connect(fd, address); !errors.Is(err, unix.EINTR) {
@@ -66,7 +66,7 @@ func connect(fd int, address *unix.SockaddrInet4) error {
 	}
 }
 
-// send sends the next request on an idle connection, or skips it if its own connection is busy.
+// send sends the next request on an idle connection. With Load.Own, send skips a request whose connection is busy.
 func (c *client) send() error {
 	i := c.next
 	c.next++
@@ -94,10 +94,10 @@ func (c *client) send() error {
 	}
 }
 
-// receive reads from a connection.
+// receive reads from a connection, and finishes a complete response.
 func (c *client) receive(conn *conn) error {
 	if conn == nil {
-		return nil // lost while these events were handled
+		return nil // lost while earlier events were handled
 	}
 	for {
 		n, err := unix.Read(conn.fd, conn.buf[len(conn.buf):cap(conn.buf)])
@@ -121,7 +121,7 @@ func (c *client) receive(conn *conn) error {
 	}
 }
 
-// finish counts a response and makes its connection idle.
+// finish counts a response and makes the connection idle.
 func (c *client) finish(conn *conn) {
 	took := time.Since(c.begin) - conn.due
 	c.result.Latency.Add(took)
@@ -162,8 +162,8 @@ var (
 	length  = []byte("\r\ncontent-length:")
 )
 
-// parse parses the received part of a response, and reports whether the response is complete. It only supports
-// responses of this program's servers: HTTP/1.1, with a content-length unless they have no body.
+// parse parses the received part of a response, and reports whether the response is complete. Only responses of this
+// program's servers are supported: HTTP/1.1, with a content-length unless the response has no body.
 func (conn *conn) parse() (done bool, err error) {
 	if conn.status == 0 {
 		head, body, found := bytes.Cut(conn.buf, headEnd)
@@ -211,7 +211,7 @@ func parseHead(head []byte) (status, left int, err error) {
 	}
 }
 
-// digits returns the number that b begins with.
+// digits returns the number at the beginning of b.
 func digits(b []byte) int {
 	n := 0
 	for _, c := range b {
@@ -223,7 +223,7 @@ func digits(b []byte) int {
 	return n
 }
 
-// wait calls epoll_pwait2(2), whose timeout is as precise as the timer; that of epoll_wait is in milliseconds.
+// wait calls epoll_pwait2(2), for a timeout as precise as the timer: epoll_wait counts milliseconds.
 func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
 	ts := unix.NsecToTimespec(max(timeout, 0).Nanoseconds())
 	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])),
@@ -237,7 +237,7 @@ func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, erro
 	return int(n), nil
 }
 
-// threadCPU returns the CPU time that this thread has used.
+// threadCPU returns the CPU time of the calling thread.
 func threadCPU() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {

@@ -21,11 +21,11 @@ var listenerYAML string
 
 var listenerTemplate = template.Must(template.New("listener").Parse(listenerYAML))
 
-// Listener is a listener of Envoy without Gatehouse, otherwise configured like the edge.
+// Listener is an Envoy listener without Gatehouse, otherwise configured like the edge.
 type Listener struct {
 	Name    string
 	Address string // host:port
-	// Upstream is where requests are routed to; empty: a direct_response answers them.
+	// Upstream is the address that requests are routed to; empty: a direct_response answers.
 	Upstream string
 	// Auth is the ext_authz service; empty: none.
 	Auth string
@@ -81,7 +81,7 @@ func (l Listener) node() (*yaml.Node, error) {
 	return parse(text.Bytes())
 }
 
-// cluster returns a cluster of a single address, named after it.
+// cluster returns a cluster with a single address, which is also the cluster's name.
 func cluster(address string) (*yaml.Node, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -93,8 +93,8 @@ func cluster(address string) (*yaml.Node, error) {
 		address, address, host, port))
 }
 
-// DirectElsewhere makes the edge answer requests that match no rule by a direct_response, so that passing a request on
-// costs nothing except Gatehouse.
+// DirectElsewhere makes the edge answer requests that match no rule by a direct_response, so that Gatehouse is the only
+// cost of an unmatched request.
 func DirectElsewhere(c *stack.Config) error {
 	edge, err := c.Find("static_resources", "listeners", "edge")
 	if err != nil {

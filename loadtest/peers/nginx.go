@@ -19,7 +19,7 @@ var nginxConf string
 
 var nginxTemplate = template.Must(template.New("nginx.conf").Parse(nginxConf))
 
-// StartNginx runs nginx as a cache in front of origin. It checks credentials by auth_request to auth, and caches the
+// StartNginx runs nginx as a cache in front of origin. nginx checks credentials by auth_request to auth, and caches
 // verdicts.
 func StartNginx(ctx context.Context, dir string, workers int, origin, auth string) (*Running, error) {
 	path, err := find("nginx")
@@ -54,7 +54,7 @@ func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Varnish's own gzip support would store compressed bodies and decompress them for each client.
+	// Varnish's own gzip support would store compressed bodies and decompress for each client.
 	return start(ctx, dir, address, "varnish", path, "-F", "-j", "none", "-a", address, "-b", origin,
 		"-n", filepath.Join(dir, "varnish"), "-s", "malloc,64m", "-p", "http_gzip_support=off")
 }

@@ -60,8 +60,8 @@ func ThisMachine(ctx context.Context, envoy, flags string) Machine {
 
 var versionPattern = regexp.MustCompile(`\d+\.\d+\.\d+`)
 
-// version returns the first version number of three parts that a program prints. wrk exits with an error after it has
-// printed its version.
+// version returns the first version number of three parts in a program's output. wrk exits with an error after printing
+// its version.
 func version(ctx context.Context, path string, args ...string) string {
 	text, _ := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	return versionPattern.FindString(string(text))
@@ -72,7 +72,7 @@ func firstLine(text []byte, _ error) string {
 	return strings.TrimSpace(line)
 }
 
-// field returns the value of the first line of a file that begins with name.
+// field returns the value of a file's first line with the prefix name.
 func field(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -86,7 +86,7 @@ func field(path, name string) string {
 	return ""
 }
 
-// Facts returns the machine's properties, each with its name.
+// Facts returns names and values of the machine's properties.
 func (m Machine) Facts() [][2]string {
 	var versions []string
 	for _, name := range []string{"go", "envoy", "redis-server", "wrk", "nginx", "varnish"} {

@@ -23,7 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// bench is a stack with a client of its Redis.
+// bench is a stack with a client of the stack's Redis.
 type bench struct {
 	*stack.Stack
 	client    redis.UniversalClient
@@ -56,7 +56,7 @@ func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, 
 		if modify != nil {
 			config = modify(config)
 		}
-		// By default nginx closes each connection after 1,000 requests, also those on which one is on its way.
+		// By default nginx closes a connection after 1,000 requests, even with a request on its way.
 		return strings.Replace(config, "http {\n", "http {\n  keepalive_requests 1000000000;\n", 1)
 	}
 	o.Seed = func(ctx context.Context, url string) error {
@@ -80,7 +80,7 @@ func (b *bench) stop() error {
 	return errors.Join(b.client.Close(), b.Stop(), os.RemoveAll(b.dir))
 }
 
-// proxy returns Envoy or nginx, for CPU measurements of any of its listeners.
+// proxy returns Envoy or nginx, for CPU measurements of any listener.
 func (b *bench) proxy() proc.Server {
 	if b.EdgeKind() == stack.NginxEdge {
 		return proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers, Forks: true}
@@ -93,10 +93,10 @@ func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.proxy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
 
-// room is how many objects of 1 KiB and verdicts the edge has memory for; 0: the defaults.
+// room is the capacity of the edge's memory: objects of 1 KiB, and verdicts; 0: the defaults.
 type room struct{ objects, verdicts int }
 
-// sidecar returns the sidecar's arguments for it.
+// sidecar returns the sidecar's arguments for the capacity.
 func (r room) sidecar() (args []string) {
 	if r.objects > 0 {
 		args = append(args, fmt.Sprint("--memory.objects=", r.maxObjects()), fmt.Sprint("--memory.bytes=", r.mib()<<20))
@@ -128,7 +128,7 @@ func (r room) maxVerdicts() int { return r.verdicts + 100 }
 
 var memoryMiB = regexp.MustCompile(`memory_mib = [0-9]+,`)
 
-// fill publishes n objects of random bytes, which [workload.Objects] asks for.
+// fill publishes the n objects of [workload.Objects], with random bytes.
 func fill(ctx context.Context, p *publish.Publisher, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
@@ -141,7 +141,7 @@ func fill(ctx context.Context, p *publish.Publisher, n int) error {
 				for j := range body {
 					body[j] = byte(random.Uint32())
 				}
-				// The type of an image is not compressed: one encoding, of this size.
+				// The publisher doesn't compress images: an object has one encoding, of ObjectBytes.
 				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
 				if _, err := p.Put(ctx, o); err != nil {
 					return err

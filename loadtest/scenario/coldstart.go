@@ -13,7 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// startFilled starts a stack with objects objects, for which the edge has room.
+// startFilled starts a stack with a number of objects, and an edge with memory for all objects.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
 	r := room{objects: objects}
 	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecar(), ModifyNginx: r.nginx},
@@ -48,11 +48,11 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// changes is the number of changes that the sidecar misses in catchup.
+// changes is the number of changes missed by the sidecar in catchup.
 const changes = 1000
 
-// catchup measures a sidecar that has missed changes: it is paused until Redis has closed its subscription, and then
-// catches up.
+// catchup measures a sidecar after missed changes: the sidecar is paused until Redis has closed the subscription, and
+// then catches up.
 func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := startFilled(ctx, "catchup", o.Objects)
 	if err != nil {
@@ -64,7 +64,7 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 		if err := b.SignalSidecar(syscall.SIGSTOP); err != nil {
 			return err
 		}
-		// Its connections are closed before it can read the changes.
+		// The sidecar's connections are closed before the sidecar can read the changes.
 		for _, kind := range []string{"pubsub", "normal"} {
 			if err := b.client.ClientKillByFilter(ctx, "TYPE", kind, "SKIPME", "yes").Err(); err != nil {
 				return err

@@ -24,7 +24,7 @@ import (
 )
 
 // register publishes n devices, named after prefix, with one hash of one secret, so that the publisher hashes once.
-// Each device has its own record, so each costs the sidecar a run of bcrypt.
+// Each device has its own record, and so costs the sidecar a run of bcrypt.
 func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost int) error {
 	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), cost)
 	if err != nil {
@@ -43,8 +43,8 @@ func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost 
 	return group.Wait()
 }
 
-// registerShared publishes n devices of the fleet with the read permission. Their one hash has the lowest allowed cost;
-// it returns the hash.
+// registerShared publishes n devices of the fleet with the read permission and one hash of the lowest allowed cost, and
+// returns the hash.
 func registerShared(ctx context.Context, b *bench, n int) (hash string, err error) {
 	made, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost)
 	if err != nil {
@@ -68,8 +68,8 @@ func registerShared(ctx context.Context, b *bench, n int) (hash string, err erro
 	return string(made), group.Wait()
 }
 
-// share publishes shared verdicts for sidecars with the fleet's secret: the secret of n devices matches the hash of
-// their records' first version.
+// share publishes shared verdicts for sidecars with the fleet's secret: the secret of each of n devices matches the
+// hash in version 1 of the device's record.
 func share(ctx context.Context, redisURL, secretFile string, n int, hash string) error {
 	var devices strings.Builder
 	for i := range n {
@@ -103,23 +103,23 @@ func telemetry(dst []byte, host, id, secret string) []byte {
 
 // sample is one request of a device.
 type sample struct {
-	at     time.Time // when it was due
+	at     time.Time // due time
 	took   time.Duration
 	status int
 }
 
 // fleet is the devices at work: each sends a request a second, on its own connection and from its own address, evenly
-// spread over the second. A device that still waits for a response skips a second.
+// spread over the second. A device skips a second while a response is outstanding.
 type fleet struct {
 	cancel context.CancelFunc
 	done   chan error
 
 	mu      sync.Mutex // protects the fields below
 	samples []sample
-	in      map[int64]time.Time // when a device got its first 200
+	in      map[int64]time.Time // time of a device's first 200
 }
 
-// startFleet starts the devices, which are registered as good0, good1, ….
+// startFleet starts the devices, registered as good0, good1, ….
 func startFleet(ctx context.Context, url string) *fleet {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleet{cancel: cancel, done: make(chan error, 1), in: make(map[int64]time.Time)}
@@ -154,7 +154,7 @@ func (f *fleet) add(device int64, s sample) {
 	}
 }
 
-// awaitIn waits until all devices have been authenticated, and returns the time of the last one's first 200.
+// awaitIn waits until all devices are authenticated, and returns the time of the last device's first 200.
 func (f *fleet) awaitIn(ctx context.Context) (time.Time, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -182,7 +182,7 @@ func (f *fleet) awaitIn(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// take returns the samples so far and removes them.
+// take removes and returns the samples so far.
 func (f *fleet) take() []sample {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,7 +196,7 @@ func (f *fleet) stop() error {
 	return <-f.done
 }
 
-// row measures the fleet on t for d. The client's CPU is this process's.
+// row measures the fleet on t for d. The client's CPU is the CPU of the loadtest process.
 func (f *fleet) row(
 	ctx context.Context, t target, name string, d time.Duration,
 ) (row report.Row, samples []sample, err error) {
@@ -225,7 +225,7 @@ func (f *fleet) row(
 	return row, samples, err
 }
 
-// quantiles returns latencies at some shares of all and the longest, as text.
+// quantiles returns the latencies at shares, and the maximum, as text.
 func quantiles(h *stats.Histogram, shares ...float64) string {
 	var text strings.Builder
 	for _, q := range shares {

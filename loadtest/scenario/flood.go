@@ -14,8 +14,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// flood measures authenticated devices without and with a flood, and then a restarted sidecar, to which every device is
-// new, under the same flood.
+// flood measures authenticated devices without and with a flood of wrong credentials. Under the same flood, a restarted
+// sidecar then authenticates every device again.
 func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const cost = 8 // at 12 all devices on one worker would take more than five minutes
 	w, err := startWorld(ctx, o, worldOptions{name: "flood", workers: 2, sidecar: []string{"--bcrypt.workers=1"},
@@ -89,7 +89,7 @@ func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) 
 	return nil
 }
 
-// phase waits, and prints the figures of that time.
+// phase waits for a steady state, measures the fleet, and prints the sidecar's figures.
 func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, t target,
 	name string) (report.Row, error) {
 	if err := wait(ctx, 2*time.Second); err != nil { // until the state is steady
@@ -136,9 +136,9 @@ func (w *world) figures(ctx context.Context) (f figures, err error) {
 
 // coldFlood restarts the sidecar during a flood.
 //
-// Then every device is new. Each run of bcrypt that isn't for a good device finds an address of the flood, which is a
-// suspect from then on, and of four runs at most one is for suspects while others wait: all devices are authenticated
-// after (devices + addresses) × 4/3 runs.
+// Every device is new to the sidecar. Each run of bcrypt that isn't for a good device makes an address of the flood a
+// suspect, and while others wait, at most one of four runs is for suspects: all devices are authenticated after
+// (devices + addresses) × 4/3 runs.
 func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error {
 	if err := errors.Join(w.KillSidecar(), w.StartSidecar(ctx)); err != nil {
 		return err

@@ -25,12 +25,12 @@ const (
 	floodRate  = 5000 // wrong credentials a second
 )
 
-// floodNice is the niceness of a flood, because real floods use the processors of other machines.
+// floodNice is the niceness of a flood: real floods use the processors of other machines.
 const floodNice = 10
 
-// Flooder is the command line of a flood of random secrets: half of them for unknown devices, a quarter for devices of
-// the fleet, which the edge refuses by itself after their authentication, and a quarter for as many devices that never
-// send requests.
+// Flooder is the command line of a flood of random secrets: half for unknown devices, a quarter for devices of the
+// fleet (refused by the edge itself once a device is authenticated), and a quarter for as many devices that never send
+// requests.
 type Flooder struct {
 	URL string `required:"" help:"The edge."`
 }
@@ -39,7 +39,7 @@ type Flooder struct {
 type flooded struct {
 	Seconds  float64       `json:"seconds"`
 	Statuses map[int]int64 `json:"statuses"` // responses by status code; none may be 200
-	Lost     int64         `json:"lost"`     // connections that were lost and made again
+	Lost     int64         `json:"lost"`     // connections lost and replaced
 }
 
 // Run floods until ctx ends, and prints the result.

@@ -23,7 +23,7 @@ import (
 // fleetSecret is the verdict.secret_file of the sidecars that growth starts.
 const fleetSecret = "the secret of a fleet in a load test"
 
-// growing is a run of growth with its results so far.
+// growing is a run of growth with the results so far.
 type growing struct {
 	*Options
 	*Recorder
@@ -36,12 +36,12 @@ type growthPoint struct {
 	n             int
 	closed, open  report.Row
 	pair          report.Pair
-	hit           float64 // share of requests that the edge answered without asking the sidecar
+	hit           float64 // share of requests answered by the edge without the sidecar
 	edge, sidecar memory
 }
 
-// memory is resident memory in bytes: with empty tables, with the objects or verdicts, and after all of them were
-// requested.
+// memory is resident memory in bytes: with empty tables, with the objects or verdicts, and after a request for each
+// object or verdict.
 type memory struct{ before, filled, read int64 }
 
 // each returns the memory per item for n items, bytes.
@@ -98,8 +98,8 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 	return nil
 }
 
-// verdicts measures conditional reads by n devices, each of which has a verdict. Running bcrypt for each would take
-// longer than the measurement, so the verdicts are shared with the fleet's secret, as another sidecar would do.
+// verdicts measures conditional reads by n devices with verdicts. Runs of bcrypt for all devices would take longer than
+// the measurement, so verdicts are shared with the fleet's secret, as by a second sidecar.
 func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	dir, err := os.MkdirTemp("", "gatehouse-loadtest-")
 	if err != nil {
@@ -154,9 +154,9 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	return g.point(ctx, w, workload.Devices(n), edge, sidecar)
 }
 
-// point measures load, spread over all objects or devices: the closed loop, half of that rate, and the CPU per request
-// compared with a direct_response of 1 KiB. A single worker has its own core, otherwise the p99 would be the time that
-// it waits for the scheduler.
+// point measures load, spread over all objects or devices: the closed loop, half of the closed loop's rate, and the CPU
+// per request compared with a direct_response of 1 KiB. A single worker has its own core, otherwise the p99 would be
+// the worker's wait for the scheduler.
 func (g *growing) point(ctx context.Context, w *world, load workload.Workload, used, sidecar memory) (err error) {
 	together, err := w.apart()
 	if err != nil {
@@ -168,7 +168,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, u
 	if err := warm(ctx, load, edge); err != nil {
 		return err
 	}
-	// Then workers keep as many answers as after a long time.
+	// After a second of load, workers keep as many answers as after a long time.
 	if _, err := wrk.Run(ctx, edge.url, load, g.wrkLoad(time.Second), w.dir); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (g *growing) table() {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// resident returns the memory of the edge and of the sidecar, bytes; of nginx with all workers, shared pages once.
+// resident returns the memory of the edge and of the sidecar, bytes. nginx counts with all workers, shared pages once.
 func (b *bench) resident(edge, sidecar *int64) (err error) {
 	if b.EdgeKind() == stack.NginxEdge {
 		master, workers, err := b.nginxMemory()
@@ -261,13 +261,13 @@ func (b *bench) await(ctx context.Context, name string, want int) error {
 	}
 }
 
-// verifications returns how many calls for a verdict the edge has made.
+// verifications returns the number of calls for a verdict by the edge.
 func (b *bench) verifications(ctx context.Context) (float64, error) {
 	return b.Metric(ctx, `gatehouse_api_requests_total{call="verify",result="ok"}`)
 }
 
-// letIn sends a request of each device of the fleet, and checks that the edge then has a verdict for each without a run
-// of bcrypt.
+// letIn sends a request of each device of the fleet, and checks that the edge has a verdict for each device, with
+// hardly any run of bcrypt.
 func (w *world) letIn(ctx context.Context, n int) error {
 	const connections = 64
 	load := workload.Devices(n)

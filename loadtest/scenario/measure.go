@@ -26,9 +26,9 @@ import (
 type target struct {
 	name    string
 	url     string
-	servers []proc.Server // every process that a request passes
+	servers []proc.Server // every process on a request's way
 	counted *bench        // the stack whose counters give the hits, or nil
-	clients []proc.Server // other clients than the measured one
+	clients []proc.Server // clients beside the measured client
 }
 
 // gatehouse returns the edge of a stack as a target; more are the upstream's processes.
@@ -39,12 +39,12 @@ func (b *bench) gatehouse(more ...proc.Server) target {
 // client is the report of a load generator.
 type client struct {
 	answers int64
-	cores   float64 // that it used
-	busy    float64 // share of the cores that it can use
-	held    bool    // it sent at a fixed rate, and got responses at that rate
+	cores   float64 // cores used
+	busy    float64 // share of the usable cores
+	held    bool    // responses arrived at the fixed rate of requests
 }
 
-// measured sets the row's fields about the machine, while load runs.
+// measured runs load, and sets the row's fields about processes and machine.
 func measured(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (
 	report.Row, error) {
 	row.Server = t.name
@@ -90,7 +90,7 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	return row, err
 }
 
-// begin reads the usage and the counters so far; it measures the share of hits since then.
+// begin reads usage and counters so far. hits returns the share of hits since begin.
 func begin(ctx context.Context, t target) (before proc.Reading,
 	hits func(context.Context) (float64, error), err error) {
 	hits = func(context.Context) (float64, error) { return -1, nil }
@@ -122,7 +122,7 @@ func (c cacheCounts) ratio(first cacheCounts) float64 {
 	return float64(c.hits-first.hits) / float64(c.all-first.all)
 }
 
-// cacheCounters waits until Envoy has flushed the filter's counters, at most 200 ms.
+// cacheCounters reads the counters after Envoy's flush, which takes at most 200 ms.
 func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 	if err := wait(ctx, 300*time.Millisecond); err != nil {
 		return c, err
@@ -138,7 +138,7 @@ func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 	return c, err
 }
 
-// closed loads t as fast as it responds.
+// closed loads t as fast as t responds.
 func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l wrk.Load,
 	dir string) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Closed, Bytes: w.Bytes, Connections: l.Connections}
@@ -160,8 +160,8 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 	})
 }
 
-// badStatuses returns the status codes of wrk's bad statuses, by a short run of its own: counting them in wrk would
-// cost up to half of its rate.
+// badStatuses returns the status codes behind wrk's errors, by a short open loop: counting codes in wrk would cost up
+// to half of wrk's rate.
 func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	const asked = "≥400"
 	r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))),
@@ -221,7 +221,7 @@ func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 	return nil
 }
 
-// ownCPU returns the CPU time that this process has used so far.
+// ownCPU returns the CPU time of the loadtest process so far, s.
 func ownCPU() float64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

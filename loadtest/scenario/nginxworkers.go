@@ -29,14 +29,14 @@ type sharing struct {
 type workerMemory struct {
 	workers int
 	when    string
-	// Of a worker on average: its proportional set size and what it has alone; and of its proportional set size the
-	// memory file, the library, Go's heap and all else.
+	// Averages of a worker: proportional set size (PSS) and private memory; parts of the PSS: memory file, library,
+	// Go's heap, and the rest.
 	pss, private, file, library, heap, other int64
 	all                                      int64 // proportional set size of the master and all workers
 }
 
 // nginxWorkers measures Gatehouse in nginx, with several numbers of workers on one memory file: the closed loop, and
-// the memory at the start, with objects, and after all of them were read.
+// the memory at the start, with objects, and after a read of each object.
 func nginxWorkers(ctx context.Context, o *Options, out *Recorder) error {
 	s := &sharing{Options: o, Recorder: out}
 	for _, n := range workerCounts {
@@ -142,14 +142,14 @@ func memoryOf(mappings []proc.Mapping) (m workerMemory) {
 	return m
 }
 
-// goHeap returns the bytes of Go's heap, with those that C has allocated on Go's threads: both reserve blocks of 64 MiB
-// at multiples of it (heapArenaBytes of package runtime, HEAP_MAX_SIZE of glibc).
+// goHeap returns the bytes of Go's heap, with C's allocations on Go's threads: both reserve blocks of 64 MiB at
+// multiples of 64 MiB (heapArenaBytes of package runtime, HEAP_MAX_SIZE of glibc).
 func goHeap(mappings []proc.Mapping) (heap int64) {
 	const block = 64 << 20
-	var begin, run int64 // of what follows without a gap
+	var begin, run int64 // of adjacent mappings
 	last := uint64(0)
 	for _, m := range mappings {
-		if m.Name != "" && !strings.HasPrefix(m.Name, "[anon: Go:") { // newer kernels name it
+		if m.Name != "" && !strings.HasPrefix(m.Name, "[anon: Go:") { // newer kernels name Go's heap
 			continue
 		}
 		if m.Start != last {

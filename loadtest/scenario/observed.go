@@ -21,14 +21,14 @@ const (
 	shipped    = "as shipped"
 	observedIs = "all logged and traced"
 	hostedIs   = "100 virtual hosts"
-	// maxObserved and maxHosted bound what the shipped access log and the virtual hosts may cost a request, in
-	// direct_responses.
+	// maxObserved and maxHosted are the highest allowed costs of the shipped access log and of the virtual hosts per
+	// request, in direct_responses.
 	maxObserved, maxHosted = 0.04, 0.03
 )
 
-// observed measures what it costs to look: an edge without access log, one as shipped, and one that logs every request
-// (log_hits) and gets a sampled traceparent, in turn, slice by slice, in one Envoy, against direct_response; and
-// likewise an edge as shipped with 100 virtual hosts, each with ten domains and the rules of the others.
+// observed measures the cost of logs and traces against direct_response, in alternating slices in one Envoy: an edge
+// without access log, an edge as shipped, and an edge that logs every request (log_hits) and gets a sampled
+// traceparent. A fourth edge, as shipped, has 100 virtual hosts, each with ten domains and the same rules.
 func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	var nothing, everything, hosted string
 	for _, address := range []*string{&nothing, &everything, &hosted} {
@@ -63,7 +63,7 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 		traced.Headers = append(slices.Clone(load.Headers),
 			"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		of := load
-		of.Headers = append(slices.Clone(load.Headers), "Host: a.b."+hostedName+".example") // the third lookup finds it
+		of.Headers = append(slices.Clone(load.Headers), "Host: a.b."+hostedName+".example") // found by the third lookup
 		out.doing("%s", load.Name)
 		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
 			{off, load}, {asShipped, load}, {on, traced}, {hosting, of}, {w.beside(directResponse, "direct"), oneKiB()},
@@ -122,7 +122,7 @@ func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load w
 	return errors.Join(failed...)
 }
 
-// observe adds two copies of the edge listener: one logs nothing, the other one everything.
+// observe adds two copies of the edge listener: the first logs nothing, the second everything.
 func observe(c *stack.Config, nothing, everything string) error {
 	all := map[string]any{"not_health_check_filter": map[string]any{}}
 	return errors.Join(
@@ -133,10 +133,10 @@ func observe(c *stack.Config, nothing, everything string) error {
 	)
 }
 
-// hostedName is one of the virtual hosts that addHosts adds.
+// hostedName is the name of a virtual host of addHosts.
 const hostedName = "team-50"
 
-// addHosts adds a copy of the edge listener that has its rules for each of 100 virtual hosts, too.
+// addHosts adds a copy of the edge listener, with the edge's rules also in each of 100 virtual hosts.
 func addHosts(c *stack.Config, address string) error {
 	err := copyEdge(c, "hosted", address)
 	if err != nil {
@@ -158,7 +158,7 @@ func addHosts(c *stack.Config, address string) error {
 	return c.Set(hosts, rulesOf("hosted", "virtual_hosts")...)
 }
 
-// rulesOf returns the path of a part of the rules of a listener.
+// rulesOf returns the path of a part of a listener's rules.
 func rulesOf(listener, part string) []string {
 	return manager(listener, "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value",
 		part)

@@ -19,13 +19,13 @@ import (
 const (
 	// sideTime is the total time for which each side of a pair is loaded.
 	sideTime = time.Second
-	// turnTime is the length of a turn. Noise from other users of a shared machine lasts longer, so it affects both
-	// sides alike.
+	// turnTime is the length of a turn. Noise from users of a shared machine lasts longer, and so affects both sides
+	// alike.
 	turnTime = 50 * time.Millisecond
-	// settleTime is how long after a turn the responses to its last requests still count as the side's own.
+	// settleTime is how long after a turn CPU still counts for the side, because of responses to the last requests.
 	settleTime = 2 * time.Millisecond
-	// slowTime is the length of a closed loop of slow requests. The CPU of requests under way at its end counts, though
-	// they have no answer: they must be few.
+	// slowTime is the length of a closed loop of slow requests. The CPU of unfinished requests counts at the end, but
+	// no answer, so unfinished requests must be few.
 	slowTime = 10 * time.Second
 )
 
@@ -42,8 +42,8 @@ func (o *Options) pair(ctx context.Context, dir string, n int, subject, referenc
 	return pairOf(subject.load.Name, subject.name, reference.name, pairs)
 }
 
-// pairOfLoops is [Options.pair] for a subject whose requests last longer than a turn: the closed loops of subject and
-// reference alternate, and each ends before the next one begins.
+// pairOfLoops is [Options.pair] for a subject with requests longer than a turn: whole closed loops of subject and
+// reference alternate.
 func (o *Options) pairOfLoops(ctx context.Context, dir string, n int, subject, reference loaded) (report.Pair, error) {
 	var pairs stats.Pairs
 	for range n {
@@ -77,7 +77,7 @@ type loaded struct {
 	load workload.Workload
 }
 
-// round loads all in turns, and returns the CPU that each took per request, µs.
+// round loads all targets in turns, and returns each target's CPU per request, µs.
 func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros []float64, err error) {
 	sides := make([]*side, len(all))
 	for i, l := range all {
@@ -96,14 +96,14 @@ func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros 
 	return micros, nil
 }
 
-// side is one side of a pair, or one of several that take turns.
+// side is a target that is loaded in turns, with the CPU used.
 type side struct {
 	loaded
 	clock  proc.Clock
-	wrk    *wrk.Process  // nil before its first turn
-	used   time.Duration // by its servers in its turns
+	wrk    *wrk.Process  // nil before the first turn
+	used   time.Duration // CPU of the servers in the side's turns
 	over   bool
-	micros float64 // of CPU per request, when it is over
+	micros float64 // CPU per request, when over
 }
 
 // takeTurns loads sides in closed loops, one at a time, until all are over.

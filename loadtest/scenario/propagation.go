@@ -18,8 +18,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// propagation measures how long after the return of a publish the edge responds with the new version for the first
-// time: one update at a time, of 100 keys in turn, under a constant rate of reads of all of them.
+// propagation measures the time from the return of a publish to the edge's first response with the new version: one
+// update at a time, of 100 keys in turn, under a constant rate of reads of all keys.
 func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 	const keys, updates, reads, readers = 100, 10_000, 5000, 16
 	b, err := start(ctx, stack.Options{Name: "propagation"}, func(ctx context.Context, p *publish.Publisher) error {
@@ -73,7 +73,7 @@ func publishVersion(ctx context.Context, p *publish.Publisher, i, n int) error {
 	return err
 }
 
-// update publishes n versions of the requested objects, in turn, and returns how long each took to be visible.
+// update publishes n versions of the requested objects, in turn, and returns the times until each version was visible.
 func (b *bench) update(ctx context.Context, n int, requests [][]byte) (*stats.Histogram, error) {
 	c, err := dial(ctx, b.EdgeURL())
 	if err != nil {

@@ -45,7 +45,7 @@ func (o *Options) highest(ctx context.Context, w *world, load workload.Workload,
 	return row.Achieved, out.row(row, err)
 }
 
-// Updates in the last part of pauses, each of which is garbage of the size of a body.
+// Updates in the last part of pauses. Each update is garbage of the size of a body.
 const (
 	pausesUpdates = 400 // a second
 	pausesObjects = 100
@@ -107,8 +107,8 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return measure(t, load, d/5)
 }
 
-// halfLoad returns a rate at which the edge's workers are busy about half of the time. That is less than half of the
-// closed loop's rate, because each request wakes a worker; workers that share cores get that half.
+// halfLoad returns a rate at which the edge's workers are busy about half of the time: less than half of the closed
+// loop's rate, because each request wakes a worker. Workers that share cores get half of the closed loop's rate.
 func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload, out *Recorder) (float64, error) {
 	most, err := o.highest(ctx, w, load, out)
 	if err != nil {

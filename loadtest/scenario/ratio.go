@@ -19,8 +19,8 @@ import (
 type Limits struct {
 	// Tolerance allows for noise, as a share: a ratio fails above its bound × (1 + Tolerance).
 	Tolerance float64 `json:"tolerance"`
-	// Pairs is the number of pairs at first. A workload that would fail is measured again with RetryPairs, and that result
-	// counts.
+	// Pairs is the number of pairs at first. A workload above a limit is measured again with RetryPairs, and the second
+	// result counts.
 	Pairs      int     `json:"pairs"`
 	RetryPairs int     `json:"retry_pairs"`
 	Limits     []Limit `json:"limits"`
@@ -30,10 +30,10 @@ type Limits struct {
 type Limit struct {
 	Workload string  `json:"workload"`
 	Wasm     float64 `json:"wasm"` // the Wasm module against direct_response
-	// Native is for the dynamic module against direct_response. 0: no limit, because the copies of a large body, which
-	// the floor makes, too, cost more than the filter.
+	// Native is the bound of the dynamic module against direct_response. 0: no limit, because copying a large body, as
+	// the floor does too, costs more than the filter.
 	Native float64 `json:"native"`
-	// NativeToFloor is for the dynamic module against one that decides nothing: it varies least.
+	// NativeToFloor is the bound of the dynamic module against a module without decisions, the ratio that varies least.
 	NativeToFloor float64 `json:"native_to_floor"`
 }
 
@@ -61,14 +61,14 @@ func ParseLimits(text []byte) (Limits, error) {
 	return l, nil
 }
 
-// ratioWorkloads returns the workloads of ratio, in its order.
+// ratioWorkloads returns the workloads of ratio, in order.
 func ratioWorkloads() []workload.Workload {
 	all := workload.Singles(nil)
 	full := all["200"]
 	return []workload.Workload{all["pass"][0], all["304"][0], all["auth-304"][0], full[0], all["auth-200"][0], full[4]}
 }
 
-// oneKiB returns the 200 of 1 KiB, which direct_response answers, too.
+// oneKiB returns the 200 of 1 KiB, also for direct_response.
 func oneKiB() workload.Workload { return ratioWorkloads()[3] }
 
 // authorized is a credential and a 304, the most expensive response of Gatehouse.
@@ -83,11 +83,11 @@ func ratioWorkload(name string) (workload.Workload, error) {
 	return workload.Workload{}, fmt.Errorf("no ratio is measured of %q", name)
 }
 
-// pairsOfEnvoy is how many pairs one Envoy process measures. The cost of the same module differs by some hundredths
-// between processes.
+// pairsOfEnvoy is the number of pairs per Envoy process. The cost of the same module differs by some hundredths between
+// processes.
 const pairsOfEnvoy = 2
 
-// costs are what a module costs with one load, in pairs.
+// costs are a module's costs under one load, in pairs.
 type costs struct {
 	direct stats.Pairs // against a direct_response
 	floor  stats.Pairs // against the floor, in the same turns; of the dynamic module only
@@ -119,7 +119,7 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 type binding struct{ name, subject string }
 
 var (
-	usual  = binding{"", "gatehouse"} // the users', or the one that the environment selects
+	usual  = binding{"", "gatehouse"} // the users' binding, or the environment's
 	wasm   = binding{"own", "gatehouse"}
 	native = binding{"native", "gatehouse, dynamic module"}
 )
@@ -202,15 +202,15 @@ func ratio(ctx context.Context, o *Options, out *Recorder) error {
 	return nil
 }
 
-// comparison is what was measured of two targets with one load.
+// comparison is the pairs of two targets under one load.
 type comparison struct {
 	subject, reference string
 	pairs              stats.Pairs
-	bound              float64 // of the ratio; 0: there is none
+	bound              float64 // of the ratio; 0: none
 }
 
-// check measures the ratios that limits.json bounds. It measures workloads above a limit again with more pairs, and
-// fails if they still are.
+// check measures the ratios with limits in limits.json. Workloads above a limit are measured again with more pairs; a
+// second excess is an error.
 func check(ctx context.Context, o *Options, out *Recorder) error {
 	beyond, err := o.within(ctx, o.limits.Limits, o.limits.Pairs, out)
 	if err != nil || len(beyond) == 0 {
@@ -239,9 +239,9 @@ type exceeded struct {
 	why   error
 }
 
-// within measures n pairs for each of limits and both modules, in turn, records what is within its limits, and returns
-// the rest. It records without a limit how the dynamic module and the floor compare with the Wasm module: that depends
-// on the processor more than on either module.
+// within measures n pairs for each of limits and both modules, in turn, records workloads within the limits, and
+// returns the rest. The ratios of dynamic module and floor to the Wasm module are recorded without a limit: both depend
+// on the processor more than on a module.
 func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {

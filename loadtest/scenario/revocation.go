@@ -19,9 +19,9 @@ import (
 // revoked is how many devices revocation revokes, one after the other.
 const revoked = 200
 
-// revocation measures how long after the return of a revocation its device is refused for the first time. The device
-// sends 200 requests a second on four connections, to both workers, and after the revocation also continuously on two
-// more. It counts later responses of 200.
+// revocation measures the time from the return of a revocation to the device's first 401. The device sends 200 requests
+// a second on four connections, to both workers, and after the revocation also continuously on two more. Later
+// responses of 200 are counted.
 func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}},
 		func(ctx context.Context, p *publish.Publisher) error {
@@ -79,7 +79,7 @@ type stream struct {
 	samples []sample
 }
 
-// run has the device authenticated, revokes it and goes on sending for some time.
+// run authenticates and revokes the device, and goes on sending for some time.
 func (s *stream) run(ctx context.Context, b *bench) error {
 	const conns, pollers, interval = 4, 2, 20 * time.Millisecond // of one connection: 200/s together
 	ctx, cancel := context.WithCancel(ctx)
@@ -118,7 +118,7 @@ func (s *stream) run(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// send sends a request each interval on one connection. It signals in after its second response.
+// send sends a request each interval on one connection, and signals in after the second response.
 func (s *stream) send(ctx context.Context, url string, interval, offset time.Duration, in chan<- struct{}) error {
 	c, err := dial(ctx, url)
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *stream) send(ctx context.Context, url string, interval, offset time.Dur
 	}
 }
 
-// poll sends requests continuously from a revocation on until one is refused, so that the measured time doesn't depend
-// on when send's next request is due.
+// poll sends requests continuously from a revocation to the first refusal, so that the measured time doesn't depend on
+// when send's next request is due.
 func (s *stream) poll(ctx context.Context, url string, revoked <-chan struct{}) error {
 	c, err := dial(ctx, url)
 	if err != nil {

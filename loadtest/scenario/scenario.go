@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package scenario has the load test's scenarios. Each starts whole stacks with a real Envoy or nginx and a real
-// redis-server, loads them and records the results.
+// Package scenario has the load test's scenarios. Each scenario starts whole stacks with a real Envoy or nginx and a
+// real redis-server, loads the stacks and records the results.
 package scenario
 
 import (
@@ -33,7 +33,7 @@ type Options struct {
 	limits Limits
 }
 
-// atWork is how many devices steady and flood have, each of which sends a request a second.
+// atWork is the number of devices in steady and flood. Each device sends a request a second.
 const atWork = 1000
 
 // scenario measures one thing.
@@ -112,8 +112,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Run runs the scenarios of o, prints results to out as they come, and adds them to r after each scenario. Progress
-// goes to progress.
+// Run runs the scenarios of o, prints results to out at once, and adds each scenario's section to r. Progress goes to
+// progress.
 func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, progress io.Writer) error {
 	o.limits = limits
 	for _, s := range scenarios {
@@ -125,7 +125,7 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 		err := s.measure(ctx, o, rec)
 		r.Sections = append(r.Sections, rec.Section)
 		shown := rec.Section
-		shown.Notes = nil // they have been printed
+		shown.Notes = nil // already printed
 		fmt.Fprintf(out, "%s(%s took %.0f s)\n\n", shown.Text(), s.name, time.Since(begin).Seconds())
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -140,7 +140,7 @@ func (o *Options) wants(s scenario) bool {
 	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.apart
 }
 
-// Flags returns the options that aren't the default, each with its variable.
+// Flags returns the options that differ from the default, each with the environment variable.
 func (o *Options) Flags() string {
 	var flags []string
 	value := reflect.ValueOf(*o)

@@ -22,9 +22,8 @@ import (
 const sessionRules = `{credentials: {id_header: x-device-id, secret_header: x-device-token}, session: {metadata: gatehouse}, rules: [
 	{match: {path: /v1/session, methods: [POST]}, session: issue}, {match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}}]}`
 
-// session measures the CPU per request that is authenticated by a token, against the same request with the device's
-// credential: auth and a 304, in turn, slice by slice. In both, the lines of the shipped envoy.yaml for sessions are
-// enabled.
+// session compares the CPU per request with a token and with the device's credential: auth and a 304, in alternating
+// slices. For both, the lines of the shipped envoy.yaml for sessions are enabled.
 func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	root, err := stack.Root()
 	if err != nil {
@@ -82,7 +81,7 @@ func (b *bench) token(ctx context.Context) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			_ = json.Unmarshal(body, &answer) // not yet: the device may be unknown
+			_ = json.Unmarshal(body, &answer) // no token yet: the device may be unknown
 		} else if body, err := b.ask(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+
 			answer.Token); err != nil {
 			return "", err

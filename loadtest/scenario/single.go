@@ -73,7 +73,7 @@ func (o *Options) singleRows(ctx context.Context, w *world, load workload.Worklo
 type peer struct {
 	target
 	serves []string // names of workloads
-	loose  bool     // its responses differ from Gatehouse's: a lower bound, not an alternative
+	loose  bool     // responses differ from Gatehouse's: a lower bound, not an alternative
 	slow   bool     // requests last longer than a turn: whole closed loops are compared
 }
 
@@ -83,7 +83,7 @@ const (
 	nginxAlone  = "nginx alone"
 )
 
-// startPeers starts the installed programs, and notes the others.
+// startPeers starts the installed programs, and notes the missing programs.
 func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]peer, error) {
 	origin, auth, cached := w.services[service.Origin], w.services[service.Auth], w.services[service.Cached]
 	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
@@ -111,7 +111,7 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 			peer{target: alone(nginxAlone+", auth_request", nginx, origin, auth), serves: private},
 			peer{target: alone(nginxAlone+", proxy_pass", nginx, origin), serves: []string{"pass"}})
 	}
-	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
+	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // not installed
 		out.NotRun = append(out.NotRun, err.Error())
 	} else if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	return all, nil
 }
 
-// started keeps a running program, or notes one that isn't installed.
+// started keeps a running program, or notes a missing program.
 func (w *world) started(r *peers.Running, err error, out *Recorder) error {
 	if _, missing := errors.AsType[*peers.MissingError](err); missing {
 		out.NotRun = append(out.NotRun, err.Error())
@@ -171,7 +171,7 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 		if p.name != edgeInNginx {
 			continue
 		}
-		for _, other := range compared { // what nginx itself costs
+		for _, other := range compared { // the cost of nginx itself
 			if !strings.HasPrefix(other.name, nginxAlone) || !slices.Contains(other.serves, load.Name) {
 				continue
 			}

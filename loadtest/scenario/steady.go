@@ -13,10 +13,9 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// steady measures authenticated devices over several lives of their verdicts: bcrypt runs once for each, and no
-// response waits for the renewal of a verdict. It restarts Envoy when all devices are authenticated, so that many
-// verdicts are renewed at about the same time: all are made again within a second, by pins, with the same life, ± 10
-// %.
+// steady measures authenticated devices over several lives of verdicts: bcrypt runs once for each device, and no
+// response waits for the renewal of a verdict. Envoy restarts when all devices are authenticated, so that many renewals
+// fall together: pins make all verdicts again within a second, with the same life, ± 10 %.
 func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const (
 		life = 30 // of a verdict, s
@@ -76,10 +75,10 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// printWindows prints how long requests took in the times when verdicts of life seconds, made at begin, are renewed or
-// would expire, and in all other times.
+// printWindows prints the latencies of requests around renewals, around expiries and at all other times, for verdicts
+// of life seconds, made at begin.
 func printWindows(out *Recorder, samples []sample, begin time.Time, life float64) {
-	// The k-th renewal is after k × 2/3 of a life, ± 10 %; a verdict without a renewal expires after a whole one.
+	// The k-th renewal is after k × 2/3 of a life, ± 10 %; a verdict without a renewal expires after a whole life.
 	within := func(s sample, first float64) bool {
 		t := s.at.Sub(begin).Seconds()
 		k := math.Max(1, math.Round(t/first))

@@ -109,8 +109,8 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	return u, err
 }
 
-// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends it, and waits until the
-// edge has everything.
+// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends the process, and waits
+// until the edge has all updates.
 func (w *world) startUpdates(ctx context.Context, rate float64, objects, bytes int) (publisher proc.Server,
 	stop func() error, err error) {
 	p, err := stack.StartChild("publisher", "", []string{
@@ -126,7 +126,7 @@ func (w *world) startUpdates(ctx context.Context, rate float64, objects, bytes i
 		}
 		return w.inStep(ctx)
 	}
-	if err := wait(ctx, 500*time.Millisecond); err != nil { // until it is at its rate
+	if err := wait(ctx, 500*time.Millisecond); err != nil { // until the publisher has reached the rate
 		return publisher, nil, errors.Join(err, p.Stop())
 	}
 	return proc.Server{Name: "publisher", PID: p.PID()}, stop, nil
@@ -141,7 +141,8 @@ func (b *bench) sequence(ctx context.Context) (published, applied float64, err e
 	return published, applied, err
 }
 
-// applied waits until the sidecar has applied everything that was published. It asks without a pause, to measure that.
+// applied waits until the sidecar has applied all published changes, and polls without a pause: callers measure the
+// time.
 func (b *bench) applied(ctx context.Context) error {
 	published, applied, err := b.sequence(ctx)
 	for err == nil && applied < published {
@@ -150,7 +151,7 @@ func (b *bench) applied(ctx context.Context) error {
 	return err
 }
 
-// inStep waits until the sidecar and the edge have everything that was published.
+// inStep waits until sidecar and edge have all published changes.
 func (b *bench) inStep(ctx context.Context) error {
 	published, _, err := b.sequence(ctx)
 	if err != nil {
@@ -186,8 +187,8 @@ func (g *growing) updatesText(all []updatesSeen) {
 	}
 }
 
-// doubles returns the x from which on y stays at least twice y[0], the value without updates. It interpolates linearly
-// between the logarithms of points, and returns the first x above 0 if that holds for all of them.
+// doubles returns the x from which on y stays at least twice y[0], the value without updates: a linear interpolation
+// between the logarithms of points, or the first x above 0 if y is at least twice y[0] at all of them.
 func doubles(x, y []float64) (at float64, found bool) {
 	limit, last := 2*y[0], len(y)-1
 	for last >= 0 && y[last] >= limit {

@@ -34,14 +34,15 @@ const worldRules = `{credentials: {id_header: x-device-id, secret_header: x-devi
 	{match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}},
 	{match: {prefix: /v1/}, cache: {}}]}`
 
-// world is a stack whose upstream is a Go service in its own process, with everything that a scenario compares it with.
+// world is a stack with a Go service in its own process as upstream, and with all alternatives that a scenario
+// compares.
 type world struct {
 	*bench
 	services map[string]*peers.Running // by kind
 	// listeners are listeners of the same Envoy or nginx without Gatehouse, by name.
 	listeners map[string]peers.Listener
 	others    []*peers.Running // nginx, varnish
-	nginx     *bench           // Gatehouse in nginx, nil if it wasn't started
+	nginx     *bench           // Gatehouse in nginx, nil unless started
 	logs      string           // directory of the services' logs
 }
 
@@ -50,7 +51,7 @@ type worldOptions struct {
 	name     string
 	workers  int      // of the edge, 0 for the run's
 	binding  string   // of the module, or native or nginx; "" for the environment's
-	sidecar  []string // its arguments
+	sidecar  []string // arguments
 	room     room
 	services []string // kinds, in addition to the origin
 	direct   bool     // a direct_response answers requests that match no rule
@@ -63,7 +64,7 @@ type worldOptions struct {
 
 type worldListener struct{ name, upstream, auth string }
 
-// startWorld starts a world. If a part fails, it stops the others.
+// startWorld starts a world. If a part fails, the parts started before are stopped.
 func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err error) {
 	w = &world{services: map[string]*peers.Running{}, listeners: map[string]peers.Listener{}}
 	defer func() {
@@ -283,7 +284,7 @@ func seedObjects(ctx context.Context, p *publish.Publisher, key func(path string
 	return nil
 }
 
-// gzipped asks the edge for the length of each object's gzip encoding, which the publisher made.
+// gzipped asks the edge for the length of each object's gzip encoding, made by the publisher.
 func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 	sizes := map[string]int{}
 	for path := range workload.Sizes {

@@ -1,5 +1,5 @@
-// Package service has the Go services that users have instead of Gatehouse, and the origin behind all of them. Each
-// runs in its own process: `loadtest serve KIND`.
+// Package service has the Go services that users run instead of Gatehouse, and the origin behind all services. Each
+// service runs in its own process: `loadtest serve KIND`.
 package service
 
 import (
@@ -54,7 +54,7 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler returns a service of a kind. It has one device.
+// Handler returns a service of a kind, with one device.
 func Handler(kind string) (http.Handler, error) {
 	objects, err := newObjects()
 	if err != nil {
@@ -84,7 +84,7 @@ func Handler(kind string) (http.Handler, error) {
 			return
 		}
 		if kind == Auth {
-			// By this, nginx caches a verdict for the service's own verdict life.
+			// nginx caches a verdict as long as the service.
 			w.Header().Set("Cache-Control", "max-age=30")
 			return
 		}
@@ -116,7 +116,7 @@ func newObjects() (*objects, error) {
 	return o, nil
 }
 
-// elsewhere is the response on any other path.
+// elsewhere is the response on an unknown path.
 var elsewhere = []byte(`{"ok":true}`)
 
 func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
-// Package traffic sends a little of every kind of request to a stack with the demo's data, and publishes to it, for
-// `make observe`: `loadtest traffic`. It measures nothing.
+// Package traffic sends a few requests of every kind to a stack with the demo's data, and publishes an object every
+// second, for `make observe`: `loadtest traffic`. Nothing is measured.
 package traffic
 
 import (
@@ -28,13 +28,13 @@ type Command struct {
 	Redis string `required:"" help:"URL of its Redis."`
 }
 
-// request is one kind of request; %d in its path is the number of the request.
+// request is a kind of request; %d in the path stands for the number of the request.
 type request struct {
 	method, path, id, secret string
 	validator                string // If-None-Match
 }
 
-// kinds are sent in turn. The data is that of gatehouse-demo.
+// kinds are sent in turn, and use the data of gatehouse-demo.
 var kinds = []request{
 	{method: "GET", path: "/v1/products/1"},
 	{method: "GET", path: "/v1/products/1", validator: "*"},
@@ -49,7 +49,7 @@ var kinds = []request{
 	{method: "GET", path: "/elsewhere"}, // no rule
 }
 
-// Run sends and publishes until ctx ends. Parts of the stack may be away meanwhile.
+// Run sends and publishes until ctx ends. Parts of the stack may be down meanwhile.
 func (c Command) Run(ctx context.Context) error {
 	client, err := redisurl.Connect(c.Redis)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// every calls do at this interval until ctx ends, never twice at a time.
+// every calls do at an interval until ctx ends. Calls never overlap.
 func every(ctx context.Context, interval time.Duration, do func(i int)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -85,7 +85,7 @@ func every(ctx context.Context, interval time.Duration, do func(i int)) {
 	}
 }
 
-// send sends one request. Its result is for the metrics of the edge to show.
+// send sends one request, and ignores the response: the edge's metrics show the result.
 func send(ctx context.Context, url string, kind request, i int) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package updates publishes at a constant rate, in its own process: `loadtest update`. In the process of a client it
-// would delay the client's responses.
+// Package updates publishes at a constant rate, in its own process: `loadtest update`. In a client's process,
+// publishing would delay the client's responses.
 package updates
 
 import (
@@ -49,7 +49,7 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// write publishes updates i, i+writers, … when they are due, or as soon as it can.
+// write publishes updates i, i+writers, …, each when due or, if late, at once.
 func (c Command) write(ctx context.Context, p *publish.Publisher, i int) error {
 	random := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
 	body := make([]byte, c.Bytes)

@@ -24,12 +24,12 @@ type Workload struct {
 	Name   string
 	Method string
 	Path   string
-	// Headers are "Name: value" each.
+	// Headers are lines "Name: value".
 	Headers []string
-	// Status is the expected status, and Bytes the expected length of the body, -1 if it varies.
+	// Status is the expected status, and Bytes the expected length of the body, -1 if lengths vary.
 	Status, Bytes int
-	// Count is the number of requests that differ only by a number, sent in turn: 0 to Count-1, wherever Path and
-	// Headers have [Number]. 0: there is one request.
+	// Count is the number of requests, sent in turn. Requests differ only by the number, 0 to Count-1, in place of
+	// [Number] in Path and Headers. Count 0: one request.
 	Count int
 }
 
@@ -79,13 +79,13 @@ func Body(n int) []byte {
 	return b[:n]
 }
 
-// headers returns the headers that every device sends, and more.
+// headers returns the headers of every device, and more.
 func headers(more ...string) []string {
 	return append([]string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + Device,
 		"x-device-token: " + Secret}, more...)
 }
 
-// Paths. Those under /v1/private/ need a credential.
+// Paths. Paths under /v1/private/ need a credential.
 const (
 	Public1K  = "/v1/products/1k"
 	Public4K  = "/v1/products/4k5"
@@ -97,8 +97,8 @@ const (
 // Sizes of the objects, by path.
 var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 10, Private1K: 1 << 10}
 
-// Singles returns the workloads of one request, by scenario; gzipped has the lengths of the gzip encodings of bodies,
-// by path. Without it, their workloads have a length of 0.
+// Singles returns the workloads of one request, by scenario. gzipped has the lengths of gzip encodings by path; without
+// gzipped, workloads of gzip have a length of 0.
 func Singles(gzipped map[string]int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
 		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...),
@@ -132,19 +132,19 @@ const fleetPrefix = "fleet"
 // FleetDevice returns the id of device i of a fleet.
 func FleetDevice(i int) string { return fmt.Sprint(fleetPrefix, i) }
 
-// ObjectBytes is the size of each of many objects.
+// ObjectBytes is the size of each object of [Objects].
 const ObjectBytes = 1 << 10
 
-// objectETag is the entity-tag of one of many objects, as long as the publisher's.
+// objectETag is the pattern of the entity-tags of [Objects], as long as the publisher's entity-tags.
 const objectETag = `"9f86d081884c7d659a2feaa0c5` + Number + `"`
 
-// ObjectPath returns the path of one of many objects, ObjectETag its entity-tag.
+// ObjectPath returns the path of object i of [Objects].
 func ObjectPath(i int) string { return fmt.Sprint("/v1/products/", i) }
 
-// ObjectETag returns the entity-tag of object i. It isn't a hash, so that a client can compute it.
+// ObjectETag returns the entity-tag of object i: no hash, so that a client can compute the tag.
 func ObjectETag(i int) string { return strings.ReplaceAll(objectETag, Number, strconv.Itoa(i)) }
 
-// Objects returns reads of n objects, in turn, each with the current version if conditional.
+// Objects returns reads of n objects, in turn; conditional reads have the current entity-tag.
 func Objects(n int, conditional bool) Workload {
 	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(),
 		Status: 200, Bytes: ObjectBytes, Count: n}
@@ -154,7 +154,7 @@ func Objects(n int, conditional bool) Workload {
 	return w
 }
 
-// Devices returns conditional reads of one object, by each of n devices of a fleet in turn.
+// Devices returns conditional reads of one object, by n devices of a fleet in turn.
 func Devices(n int) Workload {
 	return Workload{Name: "auth + 304", Method: http.MethodGet, Path: Private1K, Status: 304, Count: n, Headers: []string{
 		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number,

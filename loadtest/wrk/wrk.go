@@ -1,6 +1,6 @@
-// Package wrk runs wrk, a closed loop: each of its connections sends a request as soon as it has the response to the
-// last one. It finds the maximum throughput of a server. Its latencies are those at that load, and omit requests that
-// slow responses delayed.
+// Package wrk runs wrk, a closed loop: each connection sends a request as soon as the previous response has arrived.
+// wrk finds a server's maximum throughput. Latencies are measured at maximum load, and omit requests delayed by slow
+// responses.
 package wrk
 
 import (
@@ -35,7 +35,7 @@ type Result struct {
 	Percentiles []float64
 	// Errors by kind: connect, read, write, timeout, status (400 and above).
 	Errors map[string]int64
-	// CPU is the time that wrk itself used.
+	// CPU is wrk's CPU time.
 	CPU time.Duration
 }
 
@@ -45,7 +45,7 @@ const marker = "gatehouse-result "
 //go:embed report.lua
 var reportLua string
 
-// Run loads url with w. It writes the script to dir.
+// Run loads url with w, and writes the script to dir.
 func Run(ctx context.Context, url string, w workload.Workload, l Load, dir string) (Result, error) {
 	p, err := Start(ctx, url, w, l, dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func Run(ctx context.Context, url string, w workload.Workload, l Load, dir strin
 	return p.Result()
 }
 
-// Process is a running wrk. It ends by itself, or when its context ends, also while it is held.
+// Process is a running wrk. wrk ends after Load.Duration, or with the context, also while on hold.
 type Process struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
@@ -97,10 +97,10 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 	return p, nil
 }
 
-// Hold pauses it: outstanding requests get their responses, and it sends no others until Resume.
+// Hold pauses wrk: outstanding requests get responses, and wrk sends no requests until Resume.
 func (p *Process) Hold() error { return p.signal(syscall.SIGSTOP) }
 
-// Resume continues it.
+// Resume continues wrk.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
 
 func (p *Process) signal(s syscall.Signal) error {
@@ -110,10 +110,10 @@ func (p *Process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// Done returns a channel that is closed when it has ended.
+// Done returns a channel that is closed when wrk has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Result returns the result, after it has ended. The rate and latencies have no meaning if it was held.
+// Result waits for wrk's end and returns the result. Rate and latencies have no meaning after a Hold.
 func (p *Process) Result() (Result, error) {
 	<-p.done
 	if p.err != nil {
@@ -124,7 +124,7 @@ func (p *Process) Result() (Result, error) {
 	return result, err
 }
 
-// Script returns the Lua script for a workload: one request as wrk makes it, which costs the client least, or several
+// Script returns the Lua script for a workload: one request made by wrk, which costs the client least, or several
 // requests in turn.
 func Script(w workload.Workload, host string) string {
 	var b strings.Builder
@@ -136,7 +136,7 @@ func Script(w workload.Workload, host string) string {
 			parts[i] = quote(parts[i])
 		}
 		// Threads and runs begin at different requests, spread by the golden ratio: short runs must not all send the
-		// same.
+		// same requests.
 		fmt.Fprintf(&b, "local count, next, threads = %d, 0, 0\n"+
 			"function setup(thread) thread:set(\"number\", threads); threads = threads + 1 end\n"+
 			"function init() next = math.floor((os.time() * 0.6180339887 + number * 0.41) %% 1 * count) end\n"+

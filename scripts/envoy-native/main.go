@@ -1,9 +1,9 @@
 // Envoy-native writes envoy/envoy-native.yaml, the configuration with the filter as a dynamic module, from
-// envoy/envoy.yaml, the one with the Wasm module, so that all else is the same in both:
+// envoy/envoy.yaml, the configuration with the Wasm module, so that all else is the same in both:
 //
 //	go run ./scripts/envoy-native >envoy/envoy-native.yaml
 //
-// A test fails if the file isn't what this writes, or isn't what the tests of the native edge run with.
+// A test fails if the file differs from the program's output, or from the configuration in the native edge's tests.
 package main
 
 import (

@@ -21,9 +21,9 @@ type mutant struct {
 	pkg      string // directory of the package that has the test
 	test     string
 	function string // NAME, or TYPE.NAME of a method
-	code     string // what is replaced
-	nth      int    // of several such in the function, from 1; 0: the only one
-	with     string // what replaces it; deleted: the statement is removed
+	code     string // replaced code
+	nth      int    // occurrence in the function, from 1; 0: the only occurrence
+	with     string // replacement; deleted: the statement is removed
 }
 
 const deleted = "deleted"
@@ -63,8 +63,8 @@ type edit struct {
 	text string
 }
 
-// build returns those of a package's sources, by name, that the mutants change, with all mutants built in, each of them
-// off unless mutantOn(id) returns otherwise. It keeps the lines, so that positions in errors and panics are right.
+// build returns the changed sources of a package, by name, with all mutants built in, and each mutant off unless
+// mutantOn(id) is true. Lines are kept, so that positions in errors and panics are right.
 func build(sources map[string][]byte, mutants []mutant) (pkg string, out map[string][]byte, err error) {
 	edits := make(map[string][]edit)
 	chosen, times := make([]int, len(mutants)), make([]int, len(mutants))
@@ -128,8 +128,8 @@ func nameOf(f *ast.FuncDecl) string {
 	return t.(*ast.Ident).Name + "." + f.Name.Name
 }
 
-// around returns the code before and after the original that chooses between it and its mutant at run time. A mutant
-// that is true or false doesn't evaluate the original, others do.
+// around returns the code before and after the original, which chooses between original and mutant at run time. A
+// mutant of true or false doesn't evaluate the original; all other mutants do.
 func (m *mutant) around() (before, after string) {
 	switch m.with {
 	case deleted:
@@ -143,8 +143,8 @@ func (m *mutant) around() (before, after string) {
 	}
 }
 
-// nodes returns where a function has the code: statements for deleted, otherwise expressions. With a keyword before it,
-// only such as follow the keyword count.
+// nodes returns the occurrences of the code in a function: statements for deleted, otherwise expressions. After a
+// keyword in the mutant's code, only expressions behind the keyword count.
 func (m *mutant) nodes(files *token.FileSet, src []byte, body *ast.BlockStmt) (found []ast.Node) {
 	keyword, code, want := "", m.code, ""
 	for _, k := range []string{"if", "case", "return"} {
@@ -158,7 +158,7 @@ func (m *mutant) nodes(files *token.FileSet, src []byte, body *ast.BlockStmt) (f
 			found = append(found, n)
 		}
 	}
-	assigned := make(map[ast.Expr]bool) // what isn't a value
+	assigned := make(map[ast.Expr]bool) // expressions that are no values
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
@@ -205,7 +205,7 @@ func (m *mutant) nodes(files *token.FileSet, src []byte, body *ast.BlockStmt) (f
 	return found
 }
 
-// pick returns the one that is meant, or nil.
+// pick returns the node that the mutant replaces, or nil.
 func (m *mutant) pick(nodes []ast.Node) ast.Node {
 	switch {
 	case m.nth == 0 && len(nodes) == 1:
@@ -216,7 +216,7 @@ func (m *mutant) pick(nodes []ast.Node) ast.Node {
 	return nil
 }
 
-// words returns code without its blanks, line breaks and comments.
+// words returns code without blanks, line breaks and comments.
 func words(code []byte) string {
 	files := token.NewFileSet()
 	var s scanner.Scanner

@@ -1,8 +1,8 @@
-// Mutation tests that the tests notice the loss of important checks: it removes each check that is listed, one at a
-// time, and a named test must fail.
+// Mutation tests that the tests notice the loss of important checks: each listed check is removed, one at a time, and a
+// named test must fail.
 //
-// A package has its list in mutants.txt, beside its tests: functions, and below each one its mutants, with the test,
-// the code, and what replaces it:
+// A package's list is mutants.txt, beside the tests: functions, and below each function the mutants, with test, code
+// and replacement:
 //
 //	Follower.judgeEvent
 //		TestHole: e.Seq > f.seq+1 -> false
@@ -12,9 +12,9 @@
 //		TestReadings: r.add(&r.live, s) #2 -> deleted
 //
 // The function must have the code once, as an expression; "deleted" removes a statement. Blanks and line breaks don't
-// count. If it has the code several times, a keyword before it (if, case, return) or a number behind it says which. The
-// test is in the same package, or in the one whose directory precedes its name. If a mutant is neither true nor false,
-// the expression that it replaces is evaluated, too.
+// count. If the function has the code several times, a keyword before the code (if, case, return) or a number behind
+// the code chooses. The test is in the same package, or in the package of the directory before the test's name. Unless
+// the replacement is true or false, the replaced expression is evaluated, too.
 //
 // Each test binary is built once, with all mutants off; GATEHOUSE_MUTANT, the list and line of a mutant, turns it on.
 // Sources are replaced for the compiler only (go build -overlay).
@@ -96,8 +96,8 @@ func write(dir, id string) error {
 	return nil
 }
 
-// chosen reports whether the place, function or test of the mutant contains one of the strings; without strings, all
-// are chosen.
+// chosen reports whether place, function or test of the mutant contains one of the strings; without strings, every
+// mutant is chosen.
 func (m *mutant) chosen(by []string) bool {
 	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool {
 		return strings.Contains(m.id+" "+m.function+" "+m.test, s)

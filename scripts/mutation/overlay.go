@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// switches is added to each package that has mutants. An environment variable at run time, or find's argument, selects
-// the mutant that is on, if any.
+// switches is added to each package with mutants. An environment variable at run time, or find's argument, selects the
+// active mutant, if any.
 const switches = `package %s
 
 import "os"
@@ -32,8 +32,8 @@ var _ = os.LookupEnv
 
 const variable = "GATEHOUSE_MUTANT"
 
-// find returns the mutants of all packages below the current directory, and writes an overlay for go build into dir
-// with all of them built in. In it, the mutant on is on; if that is "", GATEHOUSE_MUTANT selects one.
+// find returns the mutants of all packages below the current directory, and writes an overlay for go build into dir,
+// with all mutants built in. The mutant on is active; if on is "", GATEHOUSE_MUTANT selects the active mutant.
 func find(dir, on string) (mutants []mutant, overlay string, err error) {
 	chosen := fmt.Sprintf("os.LookupEnv(%q)", variable)
 	if on != "" {
@@ -86,7 +86,7 @@ func find(dir, on string) (mutants []mutant, overlay string, err error) {
 	return mutants, overlay, errors.Join(err, os.WriteFile(overlay, content, 0o600))
 }
 
-// sourcesOf returns the Go files of a directory but its tests, by name.
+// sourcesOf returns the Go files of a directory without tests, by name.
 func sourcesOf(dir string) (map[string][]byte, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	sources := make(map[string][]byte)

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	enough   = time.Minute     // for a test as it is, on a busy machine
-	patience = 5 * time.Second // for a test that waits for what never occurs with the mutant, besides twice its usual time
+	enough   = time.Minute     // for a test without a mutant, on a busy machine
+	patience = 5 * time.Second // besides twice the usual time, for a test that waits for an event prevented by the mutant
 )
 
 // runner builds the test binaries and runs tests of them.
 type runner struct {
 	dir, overlay string
-	asItIs       sync.Map // package and test → func() (time.Duration, error): how long it takes without a mutant
+	asItIs       sync.Map // package and test → func() (time.Duration, error): duration without a mutant
 }
 
 // build compiles each package's tests once.
@@ -46,8 +46,8 @@ func (r *runner) build(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// all returns the mutants that no test notices. It prints each result as soon as it is known. Many tests run at once,
-// so one that fails for lack of a processor, or wins a race that it should lose, runs once more by itself.
+// all returns the mutants that no test notices, and prints each result at once. Many tests run at the same time: a test
+// that fails for lack of a processor, or wins a race by chance, runs once more alone.
 func (r *runner) all(ctx context.Context, mutants []mutant) (missed []error) {
 	var again []mutant
 	for _, err := range r.each(ctx, mutants, 2*runtime.GOMAXPROCS(0)) {
@@ -118,8 +118,8 @@ func (r *runner) red(ctx context.Context, m *mutant) error {
 	return ctx.Err()
 }
 
-// test runs the mutant's test with a mutant, or without one, and ends it after the time. Servers that it started end
-// with it.
+// test runs the mutant's test with a mutant, or with none, and ends the test and all servers started by the test after
+// the time.
 func (r *runner) test(ctx context.Context, m *mutant, mutant string, most time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

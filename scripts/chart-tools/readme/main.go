@@ -1,6 +1,6 @@
-// Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from
-// the comments in its values.yaml, and the list of values that can't be null. The schema gets the $defs of the rules'
-// schema. Usage: readme [-check] CHART RULES.SCHEMA.JSON
+// Command readme writes the table of values in the chart's README, the descriptions in values.schema.json, and the list
+// of values that can't be null, from values.yaml and its comments. The schema gets the $defs of the rules' schema.
+// Usage: readme [-check] CHART RULES.SCHEMA.JSON
 package main
 
 import (
@@ -50,7 +50,7 @@ func run(chart, rules string, check bool) error {
 	)
 }
 
-// update writes what change makes of the file, or fails if that is another text and check is set.
+// update rewrites the file by change. With check, a difference is an error.
 func update(name string, check bool, change func(old []byte) (string, error)) error {
 	old, err := os.ReadFile(name)
 	if err != nil {
@@ -68,7 +68,7 @@ func update(name string, check bool, change func(old []byte) (string, error)) er
 	return os.WriteFile(name, []byte(written), 0o644)
 }
 
-// replace returns the README with this table.
+// replace returns the README with the table.
 func (t *table) replace(readme []byte) (string, error) {
 	head, rest, found := bytes.Cut(readme, []byte(begin))
 	_, tail, ended := bytes.Cut(rest, []byte(end))
@@ -78,7 +78,7 @@ func (t *table) replace(readme []byte) (string, error) {
 	return string(head) + begin + t.text.String() + end + string(tail), nil
 }
 
-// list returns the template with the paths of the values that have a default: null would remove it.
+// list returns the template with the paths of values with a default: null would remove the value.
 func (t *table) list([]byte) (string, error) {
 	return "{{/* Paths of the values that null would remove; from values.yaml, by make chart-readme. */}}\n" +
 		"{{- define \"gatehouse.required\" -}}\n" + strings.Join(t.required, "\n") + "\n{{- end }}\n", nil
@@ -165,7 +165,7 @@ func inline(value *yaml.Node) string {
 	flow(value)
 	text, err := yaml.Marshal(value)
 	if err != nil {
-		panic(err) // it was parsed from YAML
+		panic(err) // parsed from YAML
 	}
 	return strings.Join(strings.Fields(string(text)), " ")
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // describeSchema returns the schema with the comments of values.yaml as descriptions, and with the $defs of the rules'
-// schema, whose virtual hosts also have an upstream. Properties that values.yaml has no comment for keep theirs, and it
-// is an error if one has none. What several values share, in $defs, is described there.
+// schema, whose virtual hosts also have an upstream. A property without a comment in values.yaml keeps its description;
+// a property without both is an error. Types shared by several values are described in $defs.
 func describeSchema(schema, rules []byte, comments map[string]string) (string, error) {
 	var document, ofRules yaml.Node // JSON is YAML, and a node keeps the order of keys
 	if err := errors.Join(yaml.Unmarshal(schema, &document), yaml.Unmarshal(rules, &ofRules)); err != nil {
@@ -46,7 +46,7 @@ func describeSchema(schema, rules []byte, comments map[string]string) (string, e
 	return indented.String() + "\n", nil
 }
 
-// addUpstream adds to virtual hosts of the rules what only the chart's have: where their requests go.
+// addUpstream adds a property of the chart's virtual hosts to the virtual hosts of the rules: the upstream of requests.
 func addUpstream(defs *yaml.Node) error {
 	properties := defs
 	for _, name := range []string{"virtual_hosts", "additionalProperties", "properties"} {

@@ -53,7 +53,7 @@ func fromCRDs(file []byte) (schemas, error) {
 		for _, version := range crd.Spec.Versions {
 			schema := version.Schema.OpenAPIV3Schema
 			strict(schema)
-			for _, field := range []string{"apiVersion", "kind", "metadata"} { // Istio's definitions omit them
+			for _, field := range []string{"apiVersion", "kind", "metadata"} { // missing in Istio's definitions
 				if properties, ok := schema["properties"].(map[string]any); ok && properties[field] == nil {
 					properties[field] = map[string]any{}
 				}
@@ -64,7 +64,7 @@ func fromCRDs(file []byte) (schemas, error) {
 	return s, nil
 }
 
-// strict makes v and the schemas below refuse fields that they don't name, as the API server warns of them.
+// strict makes v and the schemas below refuse unknown fields, as the API server warns of unknown fields.
 func strict(v any) {
 	switch v := v.(type) {
 	case []any:

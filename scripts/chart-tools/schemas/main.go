@@ -1,6 +1,6 @@
-// Command schemas writes the JSON schemas for kubeconform's checks of the chart's manifests: of Kubernetes, from its
-// OpenAPI document, and of the custom resources that the chart uses, whose definitions it copies for a cluster. All
-// come from Go modules, pinned by their sums. Usage: schemas SCHEMAS DEFINITIONS
+// Command schemas writes the JSON schemas for kubeconform's checks of the chart's manifests: of Kubernetes, from the
+// OpenAPI document, and of the chart's custom resources. The resources' definitions are copied, too, for a cluster. All
+// sources are Go modules, pinned by sums. Usage: schemas SCHEMAS DEFINITIONS
 package main
 
 import (
@@ -46,8 +46,8 @@ func main() {
 	}
 }
 
-// write writes the schemas of all files of the module into directory, and the files that
-// define custom resources into definitions.
+// write writes the schemas of all files of the module into directory, and files of custom resource definitions into
+// definitions.
 func (s source) write(directory, definitions string) error {
 	root, err := s.download()
 	if err != nil {
@@ -82,7 +82,7 @@ func (s source) write(directory, definitions string) error {
 	return nil
 }
 
-// download returns the directory of the module, whose content has the sum.
+// download returns the directory of the module, after a check of the sum.
 func (s source) download() (string, error) {
 	command := exec.Command("go", "mod", "download", "-json", s.module)
 	command.Dir = os.TempDir() // outside of any module
