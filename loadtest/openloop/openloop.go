@@ -23,8 +23,8 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// drain is how long the client waits for responses after the last request was due.
-const drain = 2 * time.Second
+// drainTime is how long the client waits for responses after the last request was due.
+const drainTime = 2 * time.Second
 
 // Load describes the requests.
 type Load struct {
@@ -35,9 +35,9 @@ type Load struct {
 	From func(connection int) [4]byte
 	// Nice is the niceness of the loop's thread, 0 or more.
 	Nice int
-	// Own sends request i on connection i modulo Connections, as devices do: a request is skipped while the previous
-	// request of the connection is outstanding. Without Own, requests use any idle connection.
-	Own bool
+	// OwnConnections sends request i on connection i modulo Connections, as devices do: a request is skipped while the
+	// previous request of the connection is outstanding. Without OwnConnections, requests use any idle connection.
+	OwnConnections bool
 	// Answered, unless nil, is called with each response. The loop waits for the call to return.
 	Answered func(a Answer)
 }
@@ -54,8 +54,8 @@ type Answer struct {
 // the request before the next call.
 type Requests func(dst []byte, i int64) []byte
 
-// InTurn repeats requests in order.
-func InTurn(requests [][]byte) Requests {
+// RepeatRequests repeats requests in order.
+func RepeatRequests(requests [][]byte) Requests {
 	return func(_ []byte, i int64) []byte { return requests[i%int64(len(requests))] }
 }
 
@@ -88,7 +88,7 @@ type client struct {
 	buf      []byte  // the last request
 	epoll    int
 	conns    map[int32]*conn
-	own      []*conn // by number
+	byNumber []*conn // by number
 	idle     []*conn
 	busy     int // busy connections
 	begin    time.Time
@@ -99,7 +99,7 @@ type client struct {
 
 // Run sends requests to url until l.Duration has passed or ctx ends. If ctx ends, Run returns the result so far.
 func Run(ctx context.Context, url string, requests Requests, l Load) (Result, error) {
-	address, err := parse(url)
+	address, err := parseURL(url)
 	if err != nil {
 		return Result{}, err
 	}
@@ -109,9 +109,9 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 	}
 	c := &client{
 		address: address, load: l, requests: requests, interval: float64(time.Second) / l.Rate, conns: map[int32]*conn{},
-		own:    make([]*conn, l.Connections),
-		total:  int64(l.Rate * l.Duration.Seconds()),
-		result: Result{Statuses: map[int]int64{}, Errors: map[string]int64{}},
+		byNumber: make([]*conn, l.Connections),
+		total:    int64(l.Rate * l.Duration.Seconds()),
+		result:   Result{Statuses: map[int]int64{}, Errors: map[string]int64{}},
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -124,8 +124,8 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 	return c.result, err
 }
 
-// parse returns the address in http://IP:PORT.
-func parse(url string) (unix.SockaddrInet4, error) {
+// parseURL returns the address in http://IP:PORT.
+func parseURL(url string) (unix.SockaddrInet4, error) {
 	var address unix.SockaddrInet4
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -160,56 +160,56 @@ func (c *client) run(ctx context.Context) (err error) {
 		err = errors.Join(err, unix.Close(c.epoll))
 	}()
 	for i := range c.load.Connections {
-		if err := c.connect(i); err != nil {
+		if err := c.addConn(i); err != nil {
 			return err
 		}
 	}
 	before := threadCPU()
 	c.begin = time.Now()
-	err = c.loop(ctx)
+	err = c.sendAndReceive(ctx)
 	c.result.Seconds = min(time.Since(c.begin), time.Duration(float64(c.total)*c.interval)).Seconds()
 	c.result.CPU = threadCPU() - before
 	c.result.Busy = c.result.CPU.Seconds() / time.Since(c.begin).Seconds()
 	if err == nil {
-		c.giveUp()
+		c.countUnanswered()
 	}
 	return err
 }
 
-// loop sends the requests that are due and reads responses, until all are answered or the time is up.
-func (c *client) loop(ctx context.Context) error {
-	end := time.Duration(float64(c.total)*c.interval) + drain
+// sendAndReceive sends the requests that are due and reads responses, until all are answered or the time is up.
+func (c *client) sendAndReceive(ctx context.Context) error {
+	end := time.Duration(float64(c.total)*c.interval) + drainTime
 	events := make([]unix.EpollEvent, 256)
 	free := true // a connection was free at the last check
 	for ctx.Err() == nil {
 		now := time.Since(c.begin)
 		// Nothing is sent after the last request is due: requests still waiting for a connection count as unsent.
-		over := now >= c.due(c.total)
-		for !over && c.next < c.total && c.free() && c.due(c.next) <= now {
+		over := now >= c.dueTime(c.total)
+		for !over && c.next < c.total && c.hasFreeConn() && c.dueTime(c.next) <= now {
 			if free {
-				c.result.Late = max(c.result.Late, now-c.due(c.next))
+				c.result.Late = max(c.result.Late, now-c.dueTime(c.next))
 			}
-			if err := c.send(); err != nil {
+			if err := c.sendNext(); err != nil {
 				return err
 			}
 		}
 		if now >= end || c.busy == 0 && (c.next == c.total || over) {
 			return nil
 		}
-		free = c.free()
+		free = c.hasFreeConn()
 		timeout := end - now
 		if !over {
-			timeout = c.due(c.total) - now
+			timeout = c.dueTime(c.total) - now
 		}
 		if !over && free && c.next < c.total {
-			timeout = c.due(c.next) - time.Since(c.begin)
+			timeout = c.dueTime(c.next) - time.Since(c.begin)
 		}
-		n, err := wait(c.epoll, events, timeout)
+		n, err := waitEvents(c.epoll, events, timeout)
 		if err != nil {
 			return fmt.Errorf("epoll: %w", err)
 		}
 		for _, event := range events[:n] {
-			if err := c.receive(c.conns[event.Fd]); err != nil {
+			if err := c.readResponse(c.conns[event.Fd]); err != nil {
 				return err
 			}
 		}
@@ -217,27 +217,27 @@ func (c *client) loop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// free reports whether the next request can be sent without waiting for a connection.
-func (c *client) free() bool { return c.load.Own || len(c.idle) > 0 }
+// hasFreeConn reports whether the next request can be sent without waiting for a connection.
+func (c *client) hasFreeConn() bool { return c.load.OwnConnections || len(c.idle) > 0 }
 
-// due returns when request i is due, since the beginning.
-func (c *client) due(i int64) time.Duration { return time.Duration(float64(i) * c.interval) }
+// dueTime returns when request i is due, since the beginning.
+func (c *client) dueTime(i int64) time.Duration { return time.Duration(float64(i) * c.interval) }
 
-// giveUp counts the requests without a response.
-func (c *client) giveUp() {
+// countUnanswered counts the requests without a response.
+func (c *client) countUnanswered() {
 	now := time.Since(c.begin)
 	for _, conn := range c.conns {
 		if conn.busy {
-			c.fail("timeout", conn.due, now)
+			c.countError("timeout", conn.due, now)
 		}
 	}
 	for ; c.next < c.total; c.next++ {
-		c.fail("unsent", c.due(c.next), now)
+		c.countError("unsent", c.dueTime(c.next), now)
 	}
 	c.result.Asked = c.total
 }
 
-func (c *client) fail(reason string, due, now time.Duration) {
+func (c *client) countError(reason string, due, now time.Duration) {
 	c.result.Errors[reason]++
 	c.result.Latency.Add(max(now-due, 0))
 }

@@ -47,7 +47,7 @@ func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
 	for _, path := range []string{"/a", "/b"} {
 		requests = append(requests, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
 	}
-	result, err := Run(t.Context(), server.URL, InTurn(requests), l)
+	result, err := Run(t.Context(), server.URL, RepeatRequests(requests), l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestWaitingCounts(t *testing.T) {
 		t.Errorf("got %s late, want what the client was late, not the server", got.Late)
 	}
 	// 50 of 100 were due during the stop: a closed loop would have one slow response.
-	if p := got.Latency.At(.80); p < 200*time.Millisecond {
+	if p := got.Latency.Quantile(.80); p < 200*time.Millisecond {
 		t.Errorf("p80: got %s, want more than 200 ms", p)
 	}
 }
@@ -147,7 +147,7 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 	again(func() bool {
 		dropped.Store(false)
 		got, err = Run(t.Context(), "http://"+listener.Addr().String(),
-			InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
+			RepeatRequests([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
 		return err != nil || got.Errors["unsent"] <= 7
 	})
 	if err != nil {
@@ -214,7 +214,7 @@ func TestOwnRequests(t *testing.T) {
 		var err error
 		got, err = Run(t.Context(), server.URL, func(dst []byte, i int64) []byte {
 			return fmt.Appendf(dst, "GET /%d HTTP/1.1\r\nHost: x\r\n\r\n", i%2)
-		}, Load{Rate: 40, Duration: time.Second, Connections: 2, Own: true, Answered: func(a Answer) {
+		}, Load{Rate: 40, Duration: time.Second, Connections: 2, OwnConnections: true, Answered: func(a Answer) {
 			if answers = append(answers, a); len(answers) == 10 {
 				let()
 			}

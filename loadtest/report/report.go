@@ -75,17 +75,17 @@ type Point struct {
 	Micros  float64 `json:"us"`
 }
 
-// Points returns the percentiles of a histogram.
-func Points(h *stats.Histogram) []Point {
+// LatencyPoints returns the percentiles of a histogram.
+func LatencyPoints(h *stats.Histogram) []Point {
 	points := make([]Point, len(stats.Percents))
 	for i, p := range stats.Percents {
-		points[i] = Point{p, float64(h.At(p/100)) / float64(time.Microsecond)}
+		points[i] = Point{p, float64(h.Quantile(p/100)) / float64(time.Microsecond)}
 	}
 	return points
 }
 
-// At returns the latency at a percentile, -1 if missing.
-func (r Row) At(percent float64) float64 {
+// LatencyAt returns the latency at a percentile, -1 if missing.
+func (r Row) LatencyAt(percent float64) float64 {
 	for _, p := range r.Latency {
 		if p.Percent == percent {
 			return p.Micros
@@ -94,12 +94,12 @@ func (r Row) At(percent float64) float64 {
 	return -1
 }
 
-// edges are the names of proxies in Row.Cores.
-var edges = []string{"envoy", "nginx"}
+// proxies are the names of proxies in Row.Cores.
+var proxies = []string{"envoy", "nginx"}
 
-// Edge returns how many cores the proxy used.
-func (r Row) Edge() (used float64) {
-	for _, name := range edges {
+// EdgeCores returns how many cores the proxy used.
+func (r Row) EdgeCores() (used float64) {
+	for _, name := range proxies {
 		used += r.Cores[name]
 	}
 	return used

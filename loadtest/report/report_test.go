@@ -16,7 +16,7 @@ func example() *Report {
 		h.Add(time.Duration(i) * time.Microsecond)
 	}
 	open := Row{Workload: "304", Server: "gatehouse", Loop: Open, Connections: 32, Seconds: 5, Asked: 1000,
-		Achieved: 999.6, Latency: Points(&h), HitRatio: .995,
+		Achieved: 999.6, Latency: LatencyPoints(&h), HitRatio: .995,
 		Cores: map[string]float64{"envoy": .5, "sidecar": .01, "redis": 0}, Client: .2, MicrosPerRequest: 51.26,
 		Bottleneck: "none: rate held"}
 	bound := open
@@ -57,7 +57,7 @@ func TestCells(t *testing.T) {
 			"hit": "–", "edge": "–", "sidecar": "–", "peer": "0.70", "bottleneck": "origin core"}},
 		{inNginx, map[string]string{"edge": "0.90", "peer": "0.20"}},
 	} {
-		cells := test.row.cells()
+		cells := test.row.tableCells()
 		if len(cells) != len(Columns) {
 			t.Fatalf("got %d cells, want %d", len(cells), len(Columns))
 		}

@@ -15,9 +15,10 @@ import (
 
 // startFilled starts a stack with a number of objects, and an edge with memory for all objects.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
-	r := room{objects: objects}
-	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecar(), ModifyNginx: r.nginx},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
+	r := capacity{objects: objects}
+	return startBench(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecarArgs(),
+		ModifyNginx: r.limitNginx},
+		func(ctx context.Context, p *publish.Publisher) error { return publishObjects(ctx, p, objects) })
 }
 
 // coldstart measures a sidecar that starts without data: the time until the edge has acknowledged everything in Redis.
@@ -48,8 +49,8 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// changes is the number of changes missed by the sidecar in catchup.
-const changes = 1000
+// missedChanges is the number of changes missed by the sidecar in catchup.
+const missedChanges = 1000
 
 // catchup measures a sidecar after missed changes: the sidecar is paused until Redis has closed the subscription, and
 // then catches up.
@@ -70,19 +71,19 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 				return err
 			}
 		}
-		if err := fill(ctx, b.publisher, changes); err != nil {
+		if err := publishObjects(ctx, b.publisher, missedChanges); err != nil {
 			return err
 		}
 		if err := b.SignalSidecar(syscall.SIGCONT); err != nil {
 			return err
 		}
 		begin := time.Now()
-		if err := b.applied(ctx); err != nil {
+		if err := b.awaitApplied(ctx); err != nil {
 			return err
 		}
 		took = append(took, time.Since(begin).Round(time.Millisecond))
 	}
 	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting "+
-		"included)\n", changes, o.Objects, took)
+		"included)\n", missedChanges, o.Objects, took)
 	return nil
 }

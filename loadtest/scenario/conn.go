@@ -20,7 +20,7 @@ type conn struct {
 	buf    []byte
 }
 
-func dial(ctx context.Context, url string) (*conn, error) {
+func dialEdge(ctx context.Context, url string) (*conn, error) {
 	host := strings.TrimPrefix(url, "http://")
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", host)
 	if err != nil {

@@ -63,16 +63,16 @@ func ParseLimits(text []byte) (Limits, error) {
 
 // ratioWorkloads returns the workloads of ratio, in order.
 func ratioWorkloads() []workload.Workload {
-	all := workload.Singles(nil)
+	all := workload.SingleRequests(nil)
 	full := all["200"]
 	return []workload.Workload{all["pass"][0], all["304"][0], all["auth-304"][0], full[0], all["auth-200"][0], full[4]}
 }
 
-// oneKiB returns the 200 of 1 KiB, also for direct_response.
-func oneKiB() workload.Workload { return ratioWorkloads()[3] }
+// fullOneKiB returns the 200 of 1 KiB, also for direct_response.
+func fullOneKiB() workload.Workload { return ratioWorkloads()[3] }
 
-// authorized is a credential and a 304, the most expensive response of Gatehouse.
-func authorized() workload.Workload { return ratioWorkloads()[2] }
+// authorized304 is a credential and a 304, the most expensive response of Gatehouse.
+func authorized304() workload.Workload { return ratioWorkloads()[2] }
 
 func ratioWorkload(name string) (workload.Workload, error) {
 	for _, w := range ratioWorkloads() {
@@ -93,12 +93,12 @@ type costs struct {
 	floor  stats.Pairs // against the floor, in the same turns; of the dynamic module only
 }
 
-// ratios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
+// measureRatios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
 // response of Envoy, and of the dynamic module also against the floor; the result is by binding and load. Only Envoy's
 // CPU counts: no other process handles these requests, and the constant work of sidecar and Redis would weigh more with
 // fewer requests. A direct_response also answers requests that are passed on, so that the upstream costs nothing.
 // Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in turn.
-func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding,
+func (o *Options) measureRatios(ctx context.Context, n int, loads []workload.Workload, bindings []binding,
 	out *Recorder) ([][]costs, error) {
 	all := make([][]costs, len(bindings))
 	for i := range all {
@@ -106,7 +106,7 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 	}
 	for done := 0; done < n; done += pairsOfEnvoy {
 		for i, b := range bindings {
-			out.doing("%s: pairs %d of %d", b.subject, done+1, n)
+			out.printProgress("%s: pairs %d of %d", b.subject, done+1, n)
 			if err := o.addRatios(ctx, all[i], min(n-done, pairsOfEnvoy), loads, b); err != nil {
 				return nil, err
 			}
@@ -131,26 +131,26 @@ func (o *Options) addRatios(ctx context.Context, all []costs, n int, loads []wor
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	together, err := w.apart()
+	unpin, err := w.pinWorker()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, together()) }()
+	defer func() { err = errors.Join(err, unpin()) }()
 	for i, load := range loads {
 		sides := []loaded{
 			{target{name: b.subject, url: w.EdgeURL(), servers: []proc.Server{w.proxy()}}, load},
-			{w.beside(directResponse, "direct"), oneKiB()},
+			{w.besideTarget(directResponse, "direct"), fullOneKiB()},
 		}
 		if b == native {
-			sides = append(sides, loaded{w.beside(floor, "floor"), load})
+			sides = append(sides, loaded{w.besideTarget(floor, "floor"), load})
 		}
 		for _, s := range sides {
-			if err := warm(ctx, s.load, s.target); err != nil {
+			if err := checkResponses(ctx, s.load, s.target); err != nil {
 				return err
 			}
 		}
 		for range n {
-			micros, err := o.round(ctx, w.dir, sides...)
+			micros, err := o.loadInTurns(ctx, w.dir, sides...)
 			if err != nil {
 				return err
 			}
@@ -169,8 +169,8 @@ const (
 	floor = "module that decides nothing"
 )
 
-// ofFloor returns the pairs of the floor against a direct_response.
-func (c costs) ofFloor() stats.Pairs {
+// floorPairs returns the pairs of the floor against a direct_response.
+func (c costs) floorPairs() stats.Pairs {
 	return stats.Pairs{Subject: c.floor.Reference, Reference: c.direct.Reference}
 }
 
@@ -179,7 +179,7 @@ func ratio(ctx context.Context, o *Options, out *Recorder) error {
 	if o.Peers > 0 {
 		bindings = []binding{wasm, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}, native}
 	}
-	all, err := o.ratios(ctx, o.Pairs, loads, bindings, out)
+	all, err := o.measureRatios(ctx, o.Pairs, loads, bindings, out)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func ratio(ctx context.Context, o *Options, out *Recorder) error {
 			comparisons := []comparison{{b.subject, directResponse, all[j][i].direct, 0}}
 			if b == native {
 				comparisons = append(comparisons, comparison{b.subject, floor, all[j][i].floor, 0},
-					comparison{floor, directResponse, all[j][i].ofFloor(), 0})
+					comparison{floor, directResponse, all[j][i].floorPairs(), 0})
 			}
 			for _, c := range comparisons {
 				pair, err := pairOf(load.Name, c.subject, c.reference, c.pairs)
@@ -212,16 +212,16 @@ type comparison struct {
 // check measures the ratios with limits in limits.json. Workloads above a limit are measured again with more pairs; a
 // second excess is an error.
 func check(ctx context.Context, o *Options, out *Recorder) error {
-	beyond, err := o.within(ctx, o.limits.Limits, o.limits.Pairs, out)
+	beyond, err := o.splitByLimits(ctx, o.limits.Limits, o.limits.Pairs, out)
 	if err != nil || len(beyond) == 0 {
 		return err
 	}
 	var again []Limit
 	for _, b := range beyond {
-		out.doing("%s", b.why)
+		out.printProgress("%s", b.why)
 		again = append(again, b.limit)
 	}
-	if beyond, err = o.within(ctx, again, o.limits.RetryPairs, out); err != nil {
+	if beyond, err = o.splitByLimits(ctx, again, o.limits.RetryPairs, out); err != nil {
 		return err
 	}
 	var failed []error
@@ -232,36 +232,37 @@ func check(ctx context.Context, o *Options, out *Recorder) error {
 	return errors.Join(failed...)
 }
 
-// exceeded is a workload above a limit.
-type exceeded struct {
+// excess is a workload above a limit.
+type excess struct {
 	limit Limit
 	pairs []report.Pair
 	why   error
 }
 
-// within measures n pairs for each of limits and both modules, in turn, records workloads within the limits, and
+// splitByLimits measures n pairs for each of limits and both modules, in turn, records workloads within the limits, and
 // returns the rest. The ratios of dynamic module and floor to the Wasm module are recorded without a limit: both depend
 // on the processor more than on a module.
-func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
+func (o *Options) splitByLimits(ctx context.Context, limits []Limit, n int,
+	out *Recorder) (beyond []excess, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {
 		if loads[i], err = ratioWorkload(limit.Workload); err != nil {
 			return nil, err
 		}
 	}
-	all, err := o.ratios(ctx, n, loads, []binding{wasm, native}, out)
+	all, err := o.measureRatios(ctx, n, loads, []binding{wasm, native}, out)
 	if err != nil {
 		return nil, err
 	}
 	for i, limit := range limits {
-		e, theirs, ours := exceeded{limit: limit}, all[0][i].direct, all[1][i]
-		least := ours.ofFloor()
+		e, theirs, ours := excess{limit: limit}, all[0][i].direct, all[1][i]
+		least := ours.floorPairs()
 		for _, c := range []comparison{
 			{wasm.subject, directResponse, theirs, limit.Wasm},
 			{native.subject, directResponse, ours.direct, limit.Native},
-			{native.subject, wasm.subject, ours.direct.Against(theirs), 0},
+			{native.subject, wasm.subject, ours.direct.ScaleTo(theirs), 0},
 			{native.subject, floor, ours.floor, limit.NativeToFloor},
-			{floor, wasm.subject, least.Against(theirs), 0},
+			{floor, wasm.subject, least.ScaleTo(theirs), 0},
 		} {
 			pair, err := pairOf(limit.Workload, c.subject, c.reference, c.pairs)
 			if err != nil {

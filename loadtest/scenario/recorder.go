@@ -31,13 +31,13 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return r.out.Write(p)
 }
 
-// doing prints progress on the terminal.
-func (r *Recorder) doing(format string, args ...any) {
+// printProgress prints progress on the terminal.
+func (r *Recorder) printProgress(format string, args ...any) {
 	fmt.Fprintf(r.progress, "loadtest: "+r.Scenario+": "+format+"\n", args...)
 }
 
-// row records a row, unless err is set, and returns err.
-func (r *Recorder) row(row report.Row, err error) error {
+// addRow records a row, unless err is set, and returns err.
+func (r *Recorder) addRow(row report.Row, err error) error {
 	if err == nil {
 		r.Rows = append(r.Rows, row)
 	}

@@ -33,15 +33,15 @@ type Options struct {
 	limits Limits
 }
 
-// atWork is the number of devices in steady and flood. Each device sends a request a second.
-const atWork = 1000
+// workingDevices is the number of devices in steady and flood. Each device sends a request a second.
+const workingDevices = 1000
 
 // scenario measures one thing.
 type scenario struct {
-	name    string
-	about   string
-	measure func(ctx context.Context, o *Options, out *Recorder) error
-	apart   bool // not part of all
+	name     string
+	about    string
+	measure  func(ctx context.Context, o *Options, out *Recorder) error
+	notInAll bool // not part of all
 }
 
 // scenarios are all scenarios, in the order of all.
@@ -55,7 +55,7 @@ var scenarios = []scenario{
 	{"pass", "no rule: the upstream answers", single, false},
 	{"ramp", "throughput by connections", ramp, false},
 	{"ratio", "Envoy's CPU per request against direct_response", ratio, false},
-	{"observed", "what the access log, a traced request and virtual hosts cost", observed, false},
+	{"observed", "what the access log, a traced request and virtual hosts cost", measureObserved, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
 	{"propagation", "publish to first new answer", propagation, false},
@@ -78,8 +78,8 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// List returns a line for each scenario.
-func List() string {
+// ListScenarios returns a line for each scenario.
+func ListScenarios() string {
 	var b strings.Builder
 	for _, s := range scenarios {
 		fmt.Fprintf(&b, "  %-13s %s\n", s.name, s.about)
@@ -117,7 +117,7 @@ func (o *Options) Check() error {
 func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, progress io.Writer) error {
 	o.limits = limits
 	for _, s := range scenarios {
-		if !o.wants(s) {
+		if !o.includesScenario(s) {
 			continue
 		}
 		rec := &Recorder{Section: report.Section{Scenario: s.name}, out: out, progress: progress}
@@ -134,14 +134,14 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 	return nil
 }
 
-// wants reports whether the run includes a scenario.
-func (o *Options) wants(s scenario) bool {
+// includesScenario reports whether the run includes a scenario.
+func (o *Options) includesScenario(s scenario) bool {
 	names := strings.Split(o.Scenario, ",")
-	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.apart
+	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.notInAll
 }
 
-// Flags returns the options that differ from the default, each with the environment variable.
-func (o *Options) Flags() string {
+// ChangedFlags returns the options that differ from the default, each with the environment variable.
+func (o *Options) ChangedFlags() string {
 	var flags []string
 	value := reflect.ValueOf(*o)
 	for _, field := range reflect.VisibleFields(value.Type()) {
@@ -153,8 +153,8 @@ func (o *Options) Flags() string {
 	return strings.Join(flags, " ")
 }
 
-// seconds returns the length of a measurement that takes d seconds by default.
-func (o *Options) seconds(d float64) time.Duration {
+// measurementTime returns the length of a measurement that takes d seconds by default.
+func (o *Options) measurementTime(d float64) time.Duration {
 	if o.Seconds > 0 {
 		d = o.Seconds
 	}

@@ -25,9 +25,9 @@ func (p *Pairs) Ratio() Spread {
 	return SpreadOf(ratios)
 }
 
-// Against pairs p's subject with q's subject, although measured at different times: each cost is scaled by the
+// ScaleTo pairs p's subject with q's subject, although measured at different times: each cost is scaled by the
 // reference of the same pair to the median cost of q's reference. p and q have equally many pairs.
-func (p *Pairs) Against(q Pairs) (r Pairs) {
+func (p *Pairs) ScaleTo(q Pairs) (r Pairs) {
 	usual := SpreadOf(q.Reference).Median
 	for i, s := range p.Subject {
 		r.Add(s/p.Reference[i]*usual, q.Subject[i]/q.Reference[i]*usual)
@@ -54,12 +54,12 @@ func SpreadOf(values []float64) Spread {
 	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
 }
 
-// Bounds returns bounds of the median of the distribution that the values are a sample of, without assumptions about
-// the distribution. Each bound holds with 95 % confidence. Bounds are two of the values, or -Inf and +Inf for fewer
-// than 5 values.
+// MedianBounds returns bounds of the median of the distribution that the values are a sample of, without assumptions
+// about the distribution. Each bound holds with 95 % confidence. The bounds are two of the values, or -Inf and +Inf for
+// fewer than 5 values.
 //
 // The number of values below the median is binomial with p = 1/2 (Conover, Practical Nonparametric Statistics, 3.2).
-func Bounds(values []float64) (low, high float64) {
+func MedianBounds(values []float64) (low, high float64) {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
 	chance, below := math.Pow(0.5, float64(n)), 0.0 // chances of exactly, and of at most, i values below the median

@@ -39,8 +39,8 @@ type Result struct {
 	CPU time.Duration
 }
 
-// marker begins the line of results that report.lua prints.
-const marker = "gatehouse-result "
+// resultMarker begins the line of results that report.lua prints.
+const resultMarker = "gatehouse-result "
 
 //go:embed report.lua
 var reportLua string
@@ -66,7 +66,7 @@ type Process struct {
 func Start(ctx context.Context, url string, w workload.Workload, l Load, dir string) (*Process, error) {
 	script, err := os.CreateTemp(dir, "wrk-*.lua")
 	if err == nil {
-		_, err = script.WriteString(Script(w, strings.TrimPrefix(url, "http://")))
+		_, err = script.WriteString(LuaScript(w, strings.TrimPrefix(url, "http://")))
 		err = errors.Join(err, script.Close())
 	}
 	if err != nil {
@@ -98,12 +98,12 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 }
 
 // Hold pauses wrk: outstanding requests get responses, and wrk sends no requests until Resume.
-func (p *Process) Hold() error { return p.signal(syscall.SIGSTOP) }
+func (p *Process) Hold() error { return p.sendSignal(syscall.SIGSTOP) }
 
 // Resume continues wrk.
-func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
+func (p *Process) Resume() error { return p.sendSignal(syscall.SIGCONT) }
 
-func (p *Process) signal(s syscall.Signal) error {
+func (p *Process) sendSignal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -119,21 +119,21 @@ func (p *Process) Result() (Result, error) {
 	if p.err != nil {
 		return Result{}, fmt.Errorf("wrk: %w: %s", p.err, &p.output)
 	}
-	result, err := Parse(p.output.String())
+	result, err := ParseOutput(p.output.String())
 	result.CPU = p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 	return result, err
 }
 
-// Script returns the Lua script for a workload: one request made by wrk, which costs the client least, or several
+// LuaScript returns the Lua script for a workload: one request made by wrk, which costs the client least, or several
 // requests in turn.
-func Script(w workload.Workload, host string) string {
+func LuaScript(w workload.Workload, host string) string {
 	var b strings.Builder
 	if w.Count > 0 {
 		count := w.Count
 		w.Count = 0
-		parts := strings.Split(string(w.Requests(host)[0]), workload.Number)
+		parts := strings.Split(string(w.Requests(host)[0]), workload.NumberPlaceholder)
 		for i := range parts {
-			parts[i] = quote(parts[i])
+			parts[i] = quoteLua(parts[i])
 		}
 		// Threads and runs begin at different requests, spread by the golden ratio: short runs must not all send the
 		// same requests.
@@ -142,18 +142,18 @@ func Script(w workload.Workload, host string) string {
 			"function init() next = math.floor((os.time() * 0.6180339887 + number * 0.41) %% 1 * count) end\n"+
 			"function request() next = (next + 1) %% count; return %s end\n", count, strings.Join(parts, " .. next .. "))
 	} else {
-		fmt.Fprintf(&b, "wrk.method = %s\n", quote(w.Method))
+		fmt.Fprintf(&b, "wrk.method = %s\n", quoteLua(w.Method))
 	}
 	percents := make([]string, len(stats.Percents))
 	for i, p := range stats.Percents {
 		percents[i] = fmt.Sprint(p)
 	}
-	return b.String() + "local marker, percents = " + quote(marker) + ", {" +
+	return b.String() + "local marker, percents = " + quoteLua(resultMarker) + ", {" +
 		strings.Join(percents, ",") + "}\n" + reportLua
 }
 
-// quote returns s as a Lua string literal.
-func quote(s string) string {
+// quoteLua returns s as a Lua string literal.
+func quoteLua(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, c := range []byte(s) {
@@ -166,9 +166,9 @@ func quote(s string) string {
 	return b.String() + `"`
 }
 
-// Parse parses the output of wrk and report.lua.
-func Parse(text string) (Result, error) {
-	_, line, found := strings.Cut(text, marker)
+// ParseOutput parses the output of wrk and report.lua.
+func ParseOutput(text string) (Result, error) {
+	_, line, found := strings.Cut(text, resultMarker)
 	if !found {
 		return Result{}, fmt.Errorf("wrk printed no result: %q", text)
 	}

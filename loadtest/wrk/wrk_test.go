@@ -17,7 +17,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	const good = "Running 1s test @ http://127.0.0.1\n  2 threads and 10 connections\n" + marker +
+	const good = "Running 1s test @ http://127.0.0.1\n  2 threads and 10 connections\n" + resultMarker +
 		`{"requests":1000,"durationUS":2000000,"percentiles":[1,2,3,4,5],"errors":{"connect":0,"read":2,"write":0,"timeout":0,"status":7}}` + "\n"
 	for _, test := range []struct {
 		name, text string
@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{"too few percentiles", strings.Replace(good, "[1,2", "[2", 1), false},
 		{"no time", strings.Replace(good, "2000000", "0", 1), false},
 	} {
-		got, err := Parse(test.text)
+		got, err := ParseOutput(test.text)
 		if (err == nil) != test.ok {
 			t.Errorf("%s: got error %v", test.name, err)
 		}

@@ -22,7 +22,7 @@ func read(t *testing.T, name string) string {
 
 // TestGenerated compares envoy-native.yaml with what is made of envoy.yaml.
 func TestGenerated(t *testing.T) {
-	want, err := native(read(t, "envoy.yaml"))
+	want, err := toNative(read(t, "envoy.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if *dir != "" {
-		return write(*dir, flags.Arg(0))
+		return writeOverlay(*dir, flags.Arg(0))
 	}
 	begin := time.Now()
 	work, err := os.MkdirTemp("", "mutation-")
@@ -62,21 +62,21 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	mutants, overlay, err := find(work, "")
+	mutants, overlay, err := findMutants(work, "")
 	if err != nil {
 		return err
 	}
 	all := len(mutants)
-	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !m.chosen(flags.Args()) })
+	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !m.isChosen(flags.Args()) })
 	if len(mutants) == 0 {
 		return fmt.Errorf("none of %d mutants is of %q", all, flags.Args())
 	}
 	r := &runner{dir: work, overlay: overlay}
-	if err := r.build(ctx, mutants); err != nil {
+	if err := r.buildTests(ctx, mutants); err != nil {
 		return err
 	}
 	fmt.Printf("mutation: built in %.0f s\n", time.Since(begin).Seconds())
-	if missed := r.all(ctx, mutants); len(missed) > 0 {
+	if missed := r.runAll(ctx, mutants); len(missed) > 0 {
 		return fmt.Errorf("%d of %d checks are missed by no test:\n%w", len(missed), len(mutants), errors.Join(missed...))
 	}
 	fmt.Printf("mutation: ok: each of %d checks of %d, taken out, is missed by its test (%.0f s)\n",
@@ -84,8 +84,8 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-func write(dir, id string) error {
-	mutants, overlay, err := find(dir, id)
+func writeOverlay(dir, id string) error {
+	mutants, overlay, err := findMutants(dir, id)
 	if err != nil {
 		return err
 	}
@@ -96,9 +96,9 @@ func write(dir, id string) error {
 	return nil
 }
 
-// chosen reports whether place, function or test of the mutant contains one of the strings; without strings, every
+// isChosen reports whether place, function or test of the mutant contains one of the strings; without strings, every
 // mutant is chosen.
-func (m *mutant) chosen(by []string) bool {
+func (m *mutant) isChosen(by []string) bool {
 	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool {
 		return strings.Contains(m.id+" "+m.function+" "+m.test, s)
 	})
