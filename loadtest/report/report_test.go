@@ -9,8 +9,8 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// example has a row and a pair of every kind.
-func example() *Report {
+// exampleReport has a row and a pair of every kind.
+func exampleReport() *Report {
 	var h stats.Histogram
 	for i := range 10_000 {
 		h.Add(time.Duration(i) * time.Microsecond)
@@ -43,7 +43,7 @@ func example() *Report {
 }
 
 func TestCells(t *testing.T) {
-	rows := example().Sections[0].Rows
+	rows := exampleReport().Sections[0].Rows
 	inNginx := Row{Cores: map[string]float64{"nginx": .9, "origin": .2}}
 	for _, test := range []struct {
 		row  Row
@@ -70,7 +70,7 @@ func TestCells(t *testing.T) {
 }
 
 func TestTextSaysEverything(t *testing.T) {
-	text := example().Text()
+	text := exampleReport().Text()
 	for _, want := range []string{"commit: abc1234", "== 304", "a note", "not run: nginx is not installed",
 		"client-bound: ≥ 48000", "0.40 – 0.60", "1.76 ok", "1.43 EXCEEDED"} {
 		if !strings.Contains(text, want) {

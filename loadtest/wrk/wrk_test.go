@@ -82,7 +82,7 @@ func TestRunSendsTheWorkload(t *testing.T) {
 	}
 }
 
-// TestHold pauses wrk between two requests, and continues it.
+// TestHold pauses and resumes wrk between two requests.
 func TestHold(t *testing.T) {
 	var requests atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
@@ -108,7 +108,7 @@ func TestHold(t *testing.T) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		return err == nil && strings.Contains(string(stat), ") T ")
 	})
-	before := requests.Load() + 2 // the outstanding ones
+	before := requests.Load() + 2 // outstanding requests
 	if err := p.Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestHold(t *testing.T) {
 	if r, err := p.Result(); err != nil || len(r.Errors) > 0 || r.Requests > requests.Load() {
 		t.Errorf("got %+v, %v after %d requests", r, err, requests.Load())
 	}
-	if err := p.Hold(); err != nil { // it may end just before it is held
+	if err := p.Hold(); err != nil { // wrk may end just before the hold
 		t.Errorf("when it has ended: %v", err)
 	}
 }

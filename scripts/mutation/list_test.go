@@ -75,7 +75,7 @@ func TestBadLists(t *testing.T) {
 		"f\n\ta -> false",
 		"f\n\tTestX a -> false",
 		"\tTestX: a -> false",
-		"f\n\tTestX: b -> false", // not there
+		"f\n\tTestX: b -> false", // missing
 		"f\n\tTestX: a -> false", // twice
 		"f\n\tTestX: a #3 -> false",
 		"f\n\tTestX: c #2 -> false", // once
@@ -95,7 +95,7 @@ func TestBadLists(t *testing.T) {
 	}
 }
 
-// TestLists finds the code of every mutant that a list of this repository has.
+// TestLists finds the code of every mutant in the repository's lists.
 func TestLists(t *testing.T) {
 	t.Chdir("../..")
 	if mutants, _, err := findMutants(t.TempDir(), ""); err != nil || len(mutants) == 0 {
