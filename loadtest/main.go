@@ -42,7 +42,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	var c commandLine
 	parser, err := kong.New(&c, kong.Name("loadtest"), kong.Writers(stdout, stderr),
-		kong.Description("Scenarios:\n\n"+scenario.List()), kong.Vars{"scenarios": scenario.Names()})
+		kong.Description("Scenarios:\n\n"+scenario.ListScenarios()), kong.Vars{"scenarios": scenario.Names()})
 	if err != nil {
 		fmt.Fprintln(stderr, "loadtest:", err)
 		return 1
@@ -86,15 +86,15 @@ func measure(ctx context.Context, o *scenario.Options, stdout, stderr io.Writer)
 	if err != nil {
 		return err
 	}
-	flags := o.Flags()
+	flags := o.ChangedFlags()
 	if o.Out, err = filepath.Abs(o.Out); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return err
 	}
-	r := &report.Report{Machine: report.ThisMachine(ctx, envoy, flags)}
-	for _, f := range r.Machine.Facts() {
+	r := &report.Report{Machine: report.DescribeMachine(ctx, envoy, flags)}
+	for _, f := range r.Machine.NamedFacts() {
 		fmt.Fprintf(stdout, "%s: %s\n", f[0], f[1])
 	}
 	fmt.Fprintln(stdout)

@@ -37,9 +37,9 @@ func TestReadme(t *testing.T) {
 		what      string
 		got, want []string
 	}{
-		{"flags", listed(text, "(?m)^\\| `--([a-z0-9-]+)` \\| `([A-Z0-9]+)` \\| `([^`]+)` \\|"), flags},
-		{"scenarios", listed(text, "(?m)^\\| `([a-z0-9-]+)` \\| about"), strings.Split(scenario.Names(), ", ")},
-		{"columns", listed(text, "(?m)^\\| \\*\\*([^*]+)\\*\\* \\|"), slices.Clone(report.Columns)},
+		{"flags", matchedGroups(text, "(?m)^\\| `--([a-z0-9-]+)` \\| `([A-Z0-9]+)` \\| `([^`]+)` \\|"), flags},
+		{"scenarios", matchedGroups(text, "(?m)^\\| `([a-z0-9-]+)` \\| about"), strings.Split(scenario.Names(), ", ")},
+		{"columns", matchedGroups(text, "(?m)^\\| \\*\\*([^*]+)\\*\\* \\|"), slices.Clone(report.Columns)},
 	} {
 		slices.Sort(test.got)
 		slices.Sort(test.want)
@@ -49,8 +49,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// listed returns the groups that the pattern matches, those of a line joined by spaces.
-func listed(text, pattern string) []string {
+// matchedGroups returns the groups matched by the pattern, joined by spaces for each line.
+func matchedGroups(text, pattern string) []string {
 	var found []string
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 		found = append(found, strings.Join(match[1:], " "))

@@ -21,7 +21,7 @@ import (
 )
 
 // follower publishes a table. The version of an object is a position in Postgres's log (LSN): of the commit, or of the
-// snapshot. It grows with each commit, so a change that comes again is stale, which means that it was published.
+// snapshot. Positions grow with each commit, so a repeated change is stale: the change was published before.
 type follower struct {
 	database, table, column, prefix, name string
 
@@ -29,11 +29,11 @@ type follower struct {
 	relations map[uint32]*pglogrepl.RelationMessage
 	changes   map[string][]byte // of the current transaction: the last body of each key, nil for none
 	truncated bool              // the current transaction has emptied the table
-	open      bool              // there is a current transaction
-	applied   pglogrepl.LSN     // all before was published
+	open      bool              // a transaction has begun
+	applied   pglogrepl.LSN     // all changes before were published
 }
 
-// follow publishes the table once, if that was not done yet, and then each change, until there is an error.
+// follow publishes the whole table once, unless the slot exists already, and then each change, until an error.
 func (f *follower) follow(ctx context.Context) error {
 	config, err := pgconn.ParseConfig(f.database)
 	if err != nil {
@@ -45,35 +45,35 @@ func (f *follower) follow(ctx context.Context) error {
 		return err
 	}
 	defer hangUp(conn)
-	slots, err := conn.Exec(ctx, "SELECT 1 FROM pg_replication_slots WHERE slot_name = "+quote(f.name)).ReadAll()
+	slots, err := conn.Exec(ctx, "SELECT 1 FROM pg_replication_slots WHERE slot_name = "+quoteSQL(f.name)).ReadAll()
 	if err != nil {
 		return err
 	}
 	if len(slots[0].Rows) == 0 {
-		if err := f.snapshot(ctx, conn); err != nil {
+		if err := f.publishSnapshot(ctx, conn); err != nil {
 			return fmt.Errorf("publish the table: %w", err)
 		}
 	}
 	f.relations, f.applied = map[uint32]*pglogrepl.RelationMessage{}, 0
-	f.begin(false)
+	f.resetTransaction(false)
 	err = pglogrepl.StartReplication(ctx, conn, f.name, 0, pglogrepl.StartReplicationOptions{
-		PluginArgs: []string{"proto_version '1'", "publication_names " + quote(`"`+f.name+`"`)}})
+		PluginArgs: []string{"proto_version '1'", "publication_names " + quoteSQL(`"`+f.name+`"`)}})
 	if err != nil {
 		return err
 	}
-	return f.stream(ctx, conn)
+	return f.streamChanges(ctx, conn)
 }
 
-// hangUp closes a connection, at which Postgres may still be sending.
+// hangUp closes a connection on which Postgres may still be sending.
 func hangUp(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
 
-// snapshot publishes the whole table, and creates the slot at the same position. The slot exists only when all is
-// published: until then there is a temporary one.
-func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
+// publishSnapshot publishes the whole table, and creates the slot at the same position. The slot exists only when all
+// rows are published: until then a temporary slot exists.
+func (f *follower) publishSnapshot(ctx context.Context, conn *pgconn.PgConn) error {
 	slot, err := pglogrepl.CreateReplicationSlot(ctx, conn, f.name+"_snapshot", "pgoutput",
 		pglogrepl.CreateReplicationSlotOptions{Temporary: true, SnapshotAction: "EXPORT_SNAPSHOT"})
 	if err != nil {
@@ -89,7 +89,7 @@ func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
 	}
 	defer hangUp(sql)
 	rows := sql.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT "+
-		quote(slot.SnapshotName)+"; SELECT * FROM "+pgx.Identifier(strings.Split(f.table, ".")).Sanitize()+"; COMMIT")
+		quoteSQL(slot.SnapshotName)+"; SELECT * FROM "+pgx.Identifier(strings.Split(f.table, ".")).Sanitize()+"; COMMIT")
 	defer rows.Close()
 	all, page := map[string]bool{}, map[string][]byte{}
 	for rows.NextResult() {
@@ -98,10 +98,10 @@ func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
 			for i, field := range r.FieldDescriptions() {
 				columns = append(columns, column{field.Name, field.DataTypeOID, r.Values()[i]})
 			}
-			key, body := f.object(columns)
+			key, body := f.keyAndBody(columns)
 			all[key], page[key] = true, body
 			if len(page) == 512 {
-				if err := f.publish(ctx, page, at); err != nil {
+				if err := f.publishBodies(ctx, page, at); err != nil {
 					return err
 				}
 				clear(page)
@@ -111,18 +111,18 @@ func (f *follower) snapshot(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := rows.Close(); err != nil {
 		return err
 	}
-	if err := f.publish(ctx, page, at); err != nil {
+	if err := f.publishBodies(ctx, page, at); err != nil {
 		return err
 	}
-	if err := f.deleteOthers(ctx, all, at); err != nil { // of an earlier snapshot, or of a slot that was dropped
+	if err := f.deleteOthers(ctx, all, at); err != nil { // of an earlier snapshot, or of a dropped slot
 		return err
 	}
 	return sql.Exec(ctx, fmt.Sprintf("SELECT pg_copy_logical_replication_slot(%s, %s, false)",
-		quote(f.name+"_snapshot"), quote(f.name))).Close()
+		quoteSQL(f.name+"_snapshot"), quoteSQL(f.name))).Close()
 }
 
-// stream publishes the changes of each transaction after its commit, and then confirms it to Postgres.
-func (f *follower) stream(ctx context.Context, conn *pgconn.PgConn) error {
+// streamChanges publishes the changes of each transaction after the commit, and then confirms the commit to Postgres.
+func (f *follower) streamChanges(ctx context.Context, conn *pgconn.PgConn) error {
 	const confirmEvery = 5 * time.Second
 	for {
 		received, cancel := context.WithTimeout(ctx, confirmEvery)
@@ -132,7 +132,7 @@ func (f *follower) stream(ctx context.Context, conn *pgconn.PgConn) error {
 		case *pgproto3.ErrorResponse:
 			return errors.New(m.Message)
 		case *pgproto3.CopyData:
-			if err := f.copied(ctx, m.Data); err != nil {
+			if err := f.handleCopyData(ctx, m.Data); err != nil {
 				return err
 			}
 		default:
@@ -150,13 +150,13 @@ func (f *follower) stream(ctx context.Context, conn *pgconn.PgConn) error {
 	}
 }
 
-// copied handles a message of the stream.
-func (f *follower) copied(ctx context.Context, data []byte) error {
+// handleCopyData handles a message of the stream.
+func (f *follower) handleCopyData(ctx context.Context, data []byte) error {
 	switch data[0] {
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		keepalive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 		if err == nil && !f.open {
-			f.applied = max(f.applied, keepalive.ServerWALEnd) // it was sent, and so published
+			f.applied = max(f.applied, keepalive.ServerWALEnd) // all before was sent, and so published
 		}
 		return err
 	case pglogrepl.XLogDataByteID:
@@ -168,17 +168,17 @@ func (f *follower) copied(ctx context.Context, data []byte) error {
 		if err != nil {
 			return err
 		}
-		return f.handle(ctx, message)
+		return f.handleMessage(ctx, message)
 	}
 	return nil
 }
 
-func (f *follower) begin(open bool) {
+func (f *follower) resetTransaction(open bool) {
 	f.changes, f.truncated, f.open = map[string][]byte{}, false, open
 }
 
-// handle handles a message of a transaction.
-func (f *follower) handle(ctx context.Context, message pglogrepl.Message) error {
+// handleMessage handles a message of a transaction.
+func (f *follower) handleMessage(ctx context.Context, message pglogrepl.Message) error {
 	switch m := message.(type) {
 	case *pglogrepl.RelationMessage:
 		if m.ReplicaIdentity != 'f' {
@@ -186,15 +186,15 @@ func (f *follower) handle(ctx context.Context, message pglogrepl.Message) error 
 		}
 		f.relations[m.RelationID] = m
 	case *pglogrepl.BeginMessage:
-		f.begin(true)
+		f.resetTransaction(true)
 	case *pglogrepl.InsertMessage:
-		f.change(m.RelationID, nil, m.Tuple)
+		f.recordChange(m.RelationID, nil, m.Tuple)
 	case *pglogrepl.UpdateMessage:
-		f.change(m.RelationID, m.OldTuple, m.NewTuple)
+		f.recordChange(m.RelationID, m.OldTuple, m.NewTuple)
 	case *pglogrepl.DeleteMessage:
-		f.change(m.RelationID, m.OldTuple, nil)
+		f.recordChange(m.RelationID, m.OldTuple, nil)
 	case *pglogrepl.TruncateMessage:
-		f.begin(true)
+		f.resetTransaction(true)
 		f.truncated = true
 	case *pglogrepl.CommitMessage:
 		at := m.TransactionEndLSN
@@ -207,34 +207,34 @@ func (f *follower) handle(ctx context.Context, message pglogrepl.Message) error 
 				return err
 			}
 		}
-		if err := f.publish(ctx, f.changes, at); err != nil {
+		if err := f.publishBodies(ctx, f.changes, at); err != nil {
 			return err
 		}
 		f.applied = at
-		f.begin(false)
+		f.resetTransaction(false)
 	}
 	return nil
 }
 
-// change records the change of a row.
-func (f *follower) change(relation uint32, before, after *pglogrepl.TupleData) {
+// recordChange records the change of a row.
+func (f *follower) recordChange(relation uint32, before, after *pglogrepl.TupleData) {
 	var old []column
 	if before != nil {
-		old = f.columns(relation, before, nil)
-		key, body := f.object(old)
-		// Where the constraint of the key is deferred, another row may have come to the key already.
+		old = f.readColumns(relation, before, nil)
+		key, body := f.keyAndBody(old)
+		// With a deferred constraint of the key, the key may already belong to another row.
 		if now, changed := f.changes[key]; !changed || bytes.Equal(now, body) {
 			f.changes[key] = nil
 		}
 	}
 	if after != nil {
-		key, body := f.object(f.columns(relation, after, old))
+		key, body := f.keyAndBody(f.readColumns(relation, after, old))
 		f.changes[key] = body
 	}
 }
 
-// columns returns the columns of a row. A large value that an update left unchanged is in the row before only.
-func (f *follower) columns(relation uint32, row *pglogrepl.TupleData, before []column) []column {
+// readColumns returns the columns of a row. A large value that an update left unchanged is only in the row before.
+func (f *follower) readColumns(relation uint32, row *pglogrepl.TupleData, before []column) []column {
 	var columns []column
 	for i, value := range row.Columns {
 		of := f.relations[relation].Columns[i]
@@ -252,12 +252,13 @@ func (f *follower) columns(relation uint32, row *pglogrepl.TupleData, before []c
 	return columns
 }
 
-// publish publishes bodies by key, or deletes objects without one, as of a position. After an error it may be repeated.
-func (f *follower) publish(ctx context.Context, bodies map[string][]byte, at pglogrepl.LSN) error {
+// publishBodies publishes bodies by key, or deletes objects with a nil body, as of a position. publishBodies may be
+// repeated after an error.
+func (f *follower) publishBodies(ctx context.Context, bodies map[string][]byte, at pglogrepl.LSN) error {
 	var objects []publish.Object
 	for _, key := range slices.Sorted(maps.Keys(bodies)) {
 		if bodies[key] == nil {
-			if err := f.delete(ctx, key, at); err != nil {
+			if err := f.deleteObject(ctx, key, at); err != nil {
 				return err
 			}
 			continue
@@ -269,7 +270,7 @@ func (f *follower) publish(ctx context.Context, bodies map[string][]byte, at pgl
 		switch {
 		case errors.Is(r.Err, publish.ErrInvalid): // too large, for example
 			log.Print(r.Err)
-			if err := f.delete(ctx, objects[i].Key, at); err != nil {
+			if err := f.deleteObject(ctx, objects[i].Key, at); err != nil {
 				return err
 			}
 		case r.Err != nil && !errors.Is(r.Err, publish.ErrStale):
@@ -279,9 +280,9 @@ func (f *follower) publish(ctx context.Context, bodies map[string][]byte, at pgl
 	return nil
 }
 
-func (f *follower) delete(ctx context.Context, key string, at pglogrepl.LSN) error {
+func (f *follower) deleteObject(ctx context.Context, key string, at pglogrepl.LSN) error {
 	_, err := f.publisher.Delete(ctx, key, uint64(at))
-	if errors.Is(err, publish.ErrStale) || errors.Is(err, publish.ErrInvalid) { // it was deleted, or can't exist
+	if errors.Is(err, publish.ErrStale) || errors.Is(err, publish.ErrInvalid) { // already deleted, or can't exist
 		return nil
 	}
 	return err
@@ -294,7 +295,7 @@ func (f *follower) deleteOthers(ctx context.Context, kept map[string]bool, at pg
 			return err
 		}
 		if !kept[entry.Key] {
-			if err := f.delete(ctx, entry.Key, at); err != nil {
+			if err := f.deleteObject(ctx, entry.Key, at); err != nil {
 				return err
 			}
 		}
@@ -302,15 +303,15 @@ func (f *follower) deleteOthers(ctx context.Context, kept map[string]bool, at pg
 	return nil
 }
 
-// object returns key and body of a row.
-func (f *follower) object(columns []column) (key string, body []byte) {
+// keyAndBody returns key and body of a row.
+func (f *follower) keyAndBody(columns []column) (key string, body []byte) {
 	for _, c := range columns {
 		if c.name == f.column {
 			key = f.prefix + url.PathEscape(string(c.text))
 		}
 	}
-	return key, object(columns)
+	return key, rowJSON(columns)
 }
 
-// quote returns text as a literal of SQL.
-func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+// quoteSQL returns text as a literal of SQL.
+func quoteSQL(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -28,7 +28,7 @@ import (
 // patience bounds how long a condition may take.
 const patience = 2 * time.Minute
 
-// TestMain lets a test run the program as a process of its own, which it can kill.
+// TestMain lets a test run the program in a separate process, and kill the process.
 func TestMain(m *testing.M) {
 	if os.Getenv("GATEHOUSE_POSTGRES_OF_TEST") != "" {
 		main()
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 // await waits until check returns no error.
 func await(t *testing.T, what string, check func() error) {
 	t.Helper()
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) { // yields between two checks of a condition
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) { // yields between two checks
 		err := check()
 		if err == nil {
 			return
@@ -51,7 +51,7 @@ func await(t *testing.T, what string, check func() error) {
 	}
 }
 
-// database is a Postgres that can be killed.
+// database is a Postgres for tests to kill.
 type database struct {
 	t              *testing.T
 	bin, dir, port string
@@ -69,7 +69,7 @@ func startDatabase(t *testing.T) *database {
 		t.Fatal("postgres is missing; run: scripts/install-packages.sh unit")
 	}
 	d := &database{t: t, bin: filepath.Dir(found[0]), dir: t.TempDir(), account: &syscall.SysProcAttr{}}
-	if os.Getuid() == 0 { // which Postgres refuses
+	if os.Getuid() == 0 { // Postgres refuses to run as root
 		account, err := user.Lookup("postgres")
 		if err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func startDatabase(t *testing.T) *database {
 
 func (d *database) url() string { return "postgres://postgres@127.0.0.1:" + d.port + "/postgres" }
 
-// start starts it, and waits until it answers.
+// start starts Postgres, and waits for an answer.
 func (d *database) start() {
 	d.t.Helper()
 	var exited chan struct{}
@@ -111,7 +111,7 @@ func (d *database) start() {
 	run()
 	await(d.t, "postgres", func() error {
 		select {
-		case <-exited: // processes of the one before were still there
+		case <-exited: // processes of the previous Postgres were still running
 			run()
 		default:
 		}
@@ -123,7 +123,7 @@ func (d *database) start() {
 	})
 }
 
-// kill ends it by SIGKILL.
+// kill ends Postgres by SIGKILL.
 func (d *database) kill() {
 	if d.cmd != nil {
 		_ = d.cmd.Process.Kill()
@@ -131,7 +131,7 @@ func (d *database) kill() {
 	}
 }
 
-// exec runs SQL, until it succeeds. What was perhaps committed runs again.
+// exec repeats SQL until success, also if the SQL may have been committed.
 func (d *database) exec(sql string) {
 	d.t.Helper()
 	await(d.t, sql, func() error {
@@ -145,7 +145,7 @@ func (d *database) exec(sql string) {
 	})
 }
 
-// rows returns the rows, by their keys, as the program writes them.
+// rows returns the rows by key, in the program's format.
 func (d *database) rows() map[string]string {
 	d.t.Helper()
 	c, err := pgx.Connect(d.t.Context(), d.url())
@@ -186,7 +186,7 @@ func (p *program) start() {
 	p.t.Helper()
 	p.cmd = exec.CommandContext(p.t.Context(), os.Args[0], p.args...)
 	p.cmd.Env = append(os.Environ(), "GATEHOUSE_POSTGRES_OF_TEST=1")
-	p.cmd.Stderr = &p.said // its processes are awaited
+	p.cmd.Stderr = &p.said // the processes are awaited
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ INSERT INTO products SELECT i, 0, 'product ' || i, i + 0.50, i % 2 = 0 FROM gene
 UPDATE products SET name = NULL, live = NULL WHERE id = 7`
 
 // TestFollow kills the program and Postgres at random moments, also during the snapshot, while rows change: in the end
-// Gatehouse has the table, and every committed row of the counters was published once, in its order.
+// Gatehouse has the table, and every committed row of the counters was published once and in order.
 func TestFollow(t *testing.T) {
 	kills, counters := 12, 5
 	if testing.Short() {
@@ -225,7 +225,7 @@ func TestFollow(t *testing.T) {
 	p := &program{t: t, args: []string{"--database", d.url(), "--redis", "redis://" + server.Address}}
 	p.start()
 	t.Cleanup(func() { t.Logf("the program said:\n%s", p.said.String()) })
-	for n := 1; n <= 5; n++ { // perhaps during a snapshot, which begins anew then
+	for n := 1; n <= 5; n++ { // perhaps during a snapshot, to be begun again
 		d.exec(fmt.Sprintf("UPDATE products SET n = %d; DELETE FROM products WHERE id = %d", n, 20+n))
 		p.kill()
 		p.start()
@@ -243,7 +243,7 @@ func TestFollow(t *testing.T) {
 	const first = 1000
 	end := first + kills*10 - 1
 	for n := first; n <= end; n++ {
-		// Each transaction increments all counters once; other rows come, go and change their ids.
+		// Each transaction increments all counters once; the remaining rows come, go and change ids.
 		id := 50 + rand.IntN(50)
 		change := []string{
 			fmt.Sprintf("DELETE FROM products WHERE id = %d", id),
@@ -286,7 +286,7 @@ func TestFollow(t *testing.T) {
 	await(t, "the objects after a truncation", same)
 	p.kill()
 
-	// Once in their order: the numbers of each counter.
+	// Once and in order: the numbers of each counter.
 	last := map[string]int{}
 	for {
 		var message *redis.Message
@@ -329,7 +329,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestDeferred: in one statement each row takes the key of another one.
+// TestDeferred: in one statement each row takes a different row's key.
 func TestDeferred(t *testing.T) {
 	d := startDatabase(t)
 	d.exec("CREATE TABLE products (id bigint PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, name text); " +

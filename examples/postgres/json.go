@@ -14,20 +14,20 @@ type column struct {
 	text     []byte
 }
 
-// object returns a row as a JSON object, its columns in their order.
-func object(columns []column) []byte {
+// rowJSON returns a row as a JSON object, its columns in their order.
+func rowJSON(columns []column) []byte {
 	body := []byte{'{'}
 	for i, c := range columns {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(append(append(body, quoted(c.name)...), ':'), c.json()...)
+		body = append(append(append(body, quoteJSON(c.name)...), ':'), c.valueJSON()...)
 	}
 	return append(body, '}')
 }
 
-// json returns the value in JSON: numbers, booleans and JSON as such, everything else as a string.
-func (c column) json() []byte {
+// valueJSON returns the value in JSON: numbers, booleans and JSON as such, everything else as a string.
+func (c column) valueJSON() []byte {
 	if c.text == nil {
 		return []byte("null")
 	}
@@ -39,14 +39,14 @@ func (c column) json() []byte {
 		return []byte("false")
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Float4OID, pgtype.Float8OID, pgtype.NumericOID,
 		pgtype.JSONOID, pgtype.JSONBOID:
-		if json.Valid(c.text) { // NaN isn't
+		if json.Valid(c.text) { // NaN is invalid
 			return c.text
 		}
 	}
-	return quoted(string(c.text))
+	return quoteJSON(string(c.text))
 }
 
-func quoted(text string) []byte {
+func quoteJSON(text string) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)

@@ -18,14 +18,14 @@ type conn struct {
 	number int // index in Load.From
 	busy   bool
 	due    time.Duration // of the outstanding request
-	sent   int64         // its number
+	sent   int64         // the request's number
 	buf    []byte        // the received part of the response's head
-	status int           // of the response, 0 until its head is complete
+	status int           // of the response, 0 until the head is complete
 	left   int           // bytes of the body still to come
 }
 
-// connect adds an idle connection.
-func (c *client) connect(number int) error {
+// addConn adds an idle connection.
+func (c *client) addConn(number int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
@@ -34,7 +34,7 @@ func (c *client) connect(number int) error {
 		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: c.load.From(number)})
 	}
 	if err == nil {
-		err = connect(fd, &c.address)
+		err = connectSocket(fd, &c.address)
 	}
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
@@ -51,14 +51,14 @@ func (c *client) connect(number int) error {
 	}
 	conn := &conn{fd: fd, number: number, buf: make([]byte, 0, 64<<10)}
 	c.conns[int32(fd)] = conn
-	if c.own[number] = conn; !c.load.Own {
+	if c.byNumber[number] = conn; !c.load.OwnConnections {
 		c.idle = append(c.idle, conn)
 	}
 	return nil
 }
 
-// connect calls connect(2), again if a signal interrupts it.
-func connect(fd int, address *unix.SockaddrInet4) error {
+// connectSocket calls connect(2), and repeats the call if a signal interrupts it.
+func connectSocket(fd int, address *unix.SockaddrInet4) error {
 	for {
 		if err := unix.Connect(fd, address); !errors.Is(err, unix.EINTR) {
 			return err
@@ -66,19 +66,20 @@ func connect(fd int, address *unix.SockaddrInet4) error {
 	}
 }
 
-// send sends the next request on an idle connection, or skips it if its own connection is busy.
-func (c *client) send() error {
+// sendNext sends the next request on an idle connection. With Load.OwnConnections, sendNext skips a request whose
+// connection is busy.
+func (c *client) sendNext() error {
 	i := c.next
 	c.next++
-	conn := c.own[i%int64(len(c.own))]
-	if !c.load.Own {
+	conn := c.byNumber[i%int64(len(c.byNumber))]
+	if !c.load.OwnConnections {
 		last := len(c.idle) - 1
 		conn = c.idle[last]
 		c.idle = c.idle[:last]
 	} else if conn.busy {
 		return nil
 	}
-	conn.busy, conn.due, conn.sent = true, c.due(i), i
+	conn.busy, conn.due, conn.sent = true, c.dueTime(i), i
 	c.busy++
 	request := c.requests(c.buf[:0], i)
 	c.buf = request
@@ -88,16 +89,16 @@ func (c *client) send() error {
 			continue
 		}
 		if err != nil || n < len(request) { // the send buffer of an idle connection has room for any request
-			return c.lose(conn)
+			return c.replaceLost(conn)
 		}
 		return nil
 	}
 }
 
-// receive reads from a connection.
-func (c *client) receive(conn *conn) error {
+// readResponse reads from a connection, and finishes a complete response.
+func (c *client) readResponse(conn *conn) error {
 	if conn == nil {
-		return nil // lost while these events were handled
+		return nil // lost while earlier events were handled
 	}
 	for {
 		n, err := unix.Read(conn.fd, conn.buf[len(conn.buf):cap(conn.buf)])
@@ -107,22 +108,22 @@ func (c *client) receive(conn *conn) error {
 		case errors.Is(err, unix.EAGAIN):
 			return nil
 		case err != nil || n == 0 || !conn.busy:
-			return c.lose(conn)
+			return c.replaceLost(conn)
 		}
 		conn.buf = conn.buf[:len(conn.buf)+n]
-		done, err := conn.parse()
+		done, err := conn.parseResponse()
 		if err != nil {
 			return err
 		}
 		if done {
-			c.finish(conn)
+			c.finishResponse(conn)
 			return nil
 		}
 	}
 }
 
-// finish counts a response and makes its connection idle.
-func (c *client) finish(conn *conn) {
+// finishResponse counts a response and makes the connection idle.
+func (c *client) finishResponse(conn *conn) {
 	took := time.Since(c.begin) - conn.due
 	c.result.Latency.Add(took)
 	c.result.Statuses[conn.status]++
@@ -132,16 +133,16 @@ func (c *client) finish(conn *conn) {
 	}
 	conn.busy, conn.status, conn.buf = false, 0, conn.buf[:0]
 	c.busy--
-	if !c.load.Own {
+	if !c.load.OwnConnections {
 		c.idle = append(c.idle, conn)
 	}
 }
 
-// lose counts the request of a lost connection as failed, and reconnects.
-func (c *client) lose(lost *conn) error {
+// replaceLost counts the request of a lost connection as failed, and reconnects.
+func (c *client) replaceLost(lost *conn) error {
 	if lost.busy {
 		c.busy--
-		c.fail("closed", lost.due, time.Since(c.begin))
+		c.countError("closed", lost.due, time.Since(c.begin))
 	} else {
 		for i, conn := range c.idle {
 			if conn == lost {
@@ -154,7 +155,7 @@ func (c *client) lose(lost *conn) error {
 	if err := unix.Close(lost.fd); err != nil {
 		return err
 	}
-	return c.connect(lost.number)
+	return c.addConn(lost.number)
 }
 
 var (
@@ -162,9 +163,9 @@ var (
 	length  = []byte("\r\ncontent-length:")
 )
 
-// parse parses the received part of a response, and reports whether the response is complete. It only supports
-// responses of this program's servers: HTTP/1.1, with a content-length unless they have no body.
-func (conn *conn) parse() (done bool, err error) {
+// parseResponse parses the received part of a response, and reports whether the response is complete. Only responses of
+// this program's servers are supported: HTTP/1.1, with a content-length unless the response has no body.
+func (conn *conn) parseResponse() (done bool, err error) {
 	if conn.status == 0 {
 		head, body, found := bytes.Cut(conn.buf, headEnd)
 		if !found {
@@ -192,7 +193,7 @@ func parseHead(head []byte) (status, left int, err error) {
 	if len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) {
 		return 0, 0, fmt.Errorf("open loop: an answer that begins with %.40q", head)
 	}
-	status = digits(head[len("HTTP/1.1 "):])
+	status = leadingNumber(head[len("HTTP/1.1 "):])
 	if status < 200 {
 		return 0, 0, fmt.Errorf("open loop: an answer of status %d", status)
 	}
@@ -205,14 +206,14 @@ func parseHead(head []byte) (status, left int, err error) {
 			return 0, 0, fmt.Errorf("open loop: an answer of status %d without content-length", status)
 		}
 		if line := rest[i-1:]; len(line) > len(length) && bytes.EqualFold(line[:len(length)], length) {
-			return status, digits(bytes.TrimLeft(line[len(length):], " ")), nil
+			return status, leadingNumber(bytes.TrimLeft(line[len(length):], " ")), nil
 		}
 		rest = rest[i+1:]
 	}
 }
 
-// digits returns the number that b begins with.
-func digits(b []byte) int {
+// leadingNumber returns the number at the beginning of b.
+func leadingNumber(b []byte) int {
 	n := 0
 	for _, c := range b {
 		if c < '0' || c > '9' {
@@ -223,8 +224,8 @@ func digits(b []byte) int {
 	return n
 }
 
-// wait calls epoll_pwait2(2), whose timeout is as precise as the timer; that of epoll_wait is in milliseconds.
-func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
+// waitEvents calls epoll_pwait2(2), for a timeout as precise as the timer: epoll_wait counts milliseconds.
+func waitEvents(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
 	ts := unix.NsecToTimespec(max(timeout, 0).Nanoseconds())
 	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])),
 		uintptr(len(events)), uintptr(unsafe.Pointer(&ts)), 0, 0)
@@ -237,7 +238,7 @@ func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, erro
 	return int(n), nil
 }
 
-// threadCPU returns the CPU time that this thread has used.
+// threadCPU returns the CPU time of the calling thread.
 func threadCPU() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {

@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package openloop sends requests at a constant rate, whatever the latency of responses. A request's latency counts
-// from the time at which it was due, so it includes the time for which late responses keep it waiting for a connection,
-// as a device would wait (no "coordinated omission").
+// Package openloop sends requests at a constant rate, independent of the latency of responses. Latency counts from the
+// time at which a request was due. If late responses keep a request waiting for a connection, the wait is part of the
+// latency, as for a device (no "coordinated omission").
 //
-// One thread serves all connections by epoll(7): the client shares the machine with the servers that it measures, and
-// sees a response without waiting for a scheduler. It needs Linux.
+// One thread serves all connections by epoll(7): the client shares the machine with the measured servers, and sees a
+// response without waiting for a scheduler. Linux only.
 package openloop
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// drain is how long the client waits for responses after the last request was due.
-const drain = 2 * time.Second
+// drainTime is how long the client waits for responses after the last request was due.
+const drainTime = 2 * time.Second
 
 // Load describes the requests.
 type Load struct {
@@ -35,10 +35,10 @@ type Load struct {
 	From func(connection int) [4]byte
 	// Nice is the niceness of the loop's thread, 0 or more.
 	Nice int
-	// Own sends request i on connection i modulo Connections, as devices do: a request that is due while the one before
-	// is outstanding is skipped. Otherwise requests use any idle connection.
-	Own bool
-	// Answered, unless nil, is called with each response. The loop waits for it.
+	// OwnConnections sends request i on connection i modulo Connections, as devices do: a request is skipped while the
+	// previous request of the connection is outstanding. Without OwnConnections, requests use any idle connection.
+	OwnConnections bool
+	// Answered, unless nil, is called with each response. The loop waits for the call to return.
 	Answered func(a Answer)
 }
 
@@ -46,40 +46,40 @@ type Load struct {
 type Answer struct {
 	Request int64
 	Due     time.Time
-	Took    time.Duration // since then
+	Took    time.Duration // from Due to the last byte of the response
 	Status  int
 }
 
-// Requests appends request i to dst and returns it, or returns it from elsewhere. The client sends it before it calls
-// Requests again.
+// Requests appends request i to dst and returns the result, or returns a request from other memory. The client sends
+// the request before the next call.
 type Requests func(dst []byte, i int64) []byte
 
-// InTurn repeats requests in their order.
-func InTurn(requests [][]byte) Requests {
+// RepeatRequests repeats requests in order.
+func RepeatRequests(requests [][]byte) Requests {
 	return func(_ []byte, i int64) []byte { return requests[i%int64(len(requests))] }
 }
 
 // Result is the result of a run.
 type Result struct {
-	// Asked is how many requests were due, Answered how many got a response, of any status.
+	// Asked counts the requests that were due, Answered the responses of any status.
 	Asked, Answered int64
 	Seconds         float64
-	// Latency counts from when a request was due to the last byte of its response; for a request without a response, to
-	// when the client gave it up.
+	// Latency is the time from when a request was due to the last byte of the response; without a response, to when the
+	// client gave up.
 	Latency stats.Histogram
 	// Statuses counts answers by status code.
 	Statuses map[int]int64
 	// Errors counts requests without a response by reason: closed, timeout, unsent.
 	Errors map[string]int64
-	// Late is the longest delay by the client itself, with a request due and a connection free: the longest latency may
-	// contain that much of it.
+	// Late is the longest delay caused by the client: a request was due and a connection was free. The longest latency
+	// may include Late.
 	Late time.Duration
-	// CPU is the time that the client's thread used, Busy its share of a core.
+	// CPU is the CPU time of the client's thread, Busy the thread's share of a core.
 	CPU  time.Duration
 	Busy float64
 }
 
-// client is the state of a run; it belongs to one thread.
+// client is the state of a run, used by one thread only.
 type client struct {
 	address  unix.SockaddrInet4
 	load     Load
@@ -88,18 +88,18 @@ type client struct {
 	buf      []byte  // the last request
 	epoll    int
 	conns    map[int32]*conn
-	own      []*conn // by number, if Load.Own; otherwise:
+	byNumber []*conn // by number
 	idle     []*conn
-	busy     int // connections
+	busy     int // busy connections
 	begin    time.Time
 	next     int64 // number of the next request
 	total    int64
 	result   Result
 }
 
-// Run sends requests to url until l.Duration has passed or ctx ends. If ctx ends, it returns the result so far.
+// Run sends requests to url until l.Duration has passed or ctx ends. If ctx ends, Run returns the result so far.
 func Run(ctx context.Context, url string, requests Requests, l Load) (Result, error) {
-	address, err := parse(url)
+	address, err := parseURL(url)
 	if err != nil {
 		return Result{}, err
 	}
@@ -109,14 +109,14 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 	}
 	c := &client{
 		address: address, load: l, requests: requests, interval: float64(time.Second) / l.Rate, conns: map[int32]*conn{},
-		own:    make([]*conn, l.Connections),
-		total:  int64(l.Rate * l.Duration.Seconds()),
-		result: Result{Statuses: map[int]int64{}, Errors: map[string]int64{}},
+		byNumber: make([]*conn, l.Connections),
+		total:    int64(l.Rate * l.Duration.Seconds()),
+		result:   Result{Statuses: map[int]int64{}, Errors: map[string]int64{}},
 	}
 	done := make(chan error, 1)
 	go func() {
-		// The thread's CPU is measured and its timers are precise, so no other goroutine may use it: it ends with the
-		// run.
+		// The thread's CPU is measured and the timers are precise, so no other goroutine may use the thread. The thread
+		// ends with the run.
 		runtime.LockOSThread()
 		done <- c.run(ctx)
 	}()
@@ -124,8 +124,8 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 	return c.result, err
 }
 
-// parse returns the address in http://IP:PORT.
-func parse(url string) (unix.SockaddrInet4, error) {
+// parseURL returns the address in http://IP:PORT.
+func parseURL(url string) (unix.SockaddrInet4, error) {
 	var address unix.SockaddrInet4
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -160,56 +160,56 @@ func (c *client) run(ctx context.Context) (err error) {
 		err = errors.Join(err, unix.Close(c.epoll))
 	}()
 	for i := range c.load.Connections {
-		if err := c.connect(i); err != nil {
+		if err := c.addConn(i); err != nil {
 			return err
 		}
 	}
 	before := threadCPU()
 	c.begin = time.Now()
-	err = c.loop(ctx)
+	err = c.sendAndReceive(ctx)
 	c.result.Seconds = min(time.Since(c.begin), time.Duration(float64(c.total)*c.interval)).Seconds()
 	c.result.CPU = threadCPU() - before
 	c.result.Busy = c.result.CPU.Seconds() / time.Since(c.begin).Seconds()
 	if err == nil {
-		c.giveUp()
+		c.countUnanswered()
 	}
 	return err
 }
 
-// loop sends the requests that are due and reads responses, until all are answered or the time is up.
-func (c *client) loop(ctx context.Context) error {
-	end := time.Duration(float64(c.total)*c.interval) + drain
+// sendAndReceive sends the requests that are due and reads responses, until all are answered or the time is up.
+func (c *client) sendAndReceive(ctx context.Context) error {
+	end := time.Duration(float64(c.total)*c.interval) + drainTime
 	events := make([]unix.EpollEvent, 256)
 	free := true // a connection was free at the last check
 	for ctx.Err() == nil {
 		now := time.Since(c.begin)
-		// Nothing is sent after the last request is due: requests that still wait for a connection then are unsent.
-		over := now >= c.due(c.total)
-		for !over && c.next < c.total && c.free() && c.due(c.next) <= now {
+		// Nothing is sent after the last request is due: requests still waiting for a connection count as unsent.
+		over := now >= c.dueTime(c.total)
+		for !over && c.next < c.total && c.hasFreeConn() && c.dueTime(c.next) <= now {
 			if free {
-				c.result.Late = max(c.result.Late, now-c.due(c.next))
+				c.result.Late = max(c.result.Late, now-c.dueTime(c.next))
 			}
-			if err := c.send(); err != nil {
+			if err := c.sendNext(); err != nil {
 				return err
 			}
 		}
 		if now >= end || c.busy == 0 && (c.next == c.total || over) {
 			return nil
 		}
-		free = c.free()
+		free = c.hasFreeConn()
 		timeout := end - now
 		if !over {
-			timeout = c.due(c.total) - now
+			timeout = c.dueTime(c.total) - now
 		}
 		if !over && free && c.next < c.total {
-			timeout = c.due(c.next) - time.Since(c.begin)
+			timeout = c.dueTime(c.next) - time.Since(c.begin)
 		}
-		n, err := wait(c.epoll, events, timeout)
+		n, err := waitEvents(c.epoll, events, timeout)
 		if err != nil {
 			return fmt.Errorf("epoll: %w", err)
 		}
 		for _, event := range events[:n] {
-			if err := c.receive(c.conns[event.Fd]); err != nil {
+			if err := c.readResponse(c.conns[event.Fd]); err != nil {
 				return err
 			}
 		}
@@ -217,27 +217,27 @@ func (c *client) loop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// free reports whether the next request can be sent without waiting for a connection.
-func (c *client) free() bool { return c.load.Own || len(c.idle) > 0 }
+// hasFreeConn reports whether the next request can be sent without waiting for a connection.
+func (c *client) hasFreeConn() bool { return c.load.OwnConnections || len(c.idle) > 0 }
 
-// due returns when request i is due, since the beginning.
-func (c *client) due(i int64) time.Duration { return time.Duration(float64(i) * c.interval) }
+// dueTime returns when request i is due, since the beginning.
+func (c *client) dueTime(i int64) time.Duration { return time.Duration(float64(i) * c.interval) }
 
-// giveUp counts the requests without a response.
-func (c *client) giveUp() {
+// countUnanswered counts the requests without a response.
+func (c *client) countUnanswered() {
 	now := time.Since(c.begin)
 	for _, conn := range c.conns {
 		if conn.busy {
-			c.fail("timeout", conn.due, now)
+			c.countError("timeout", conn.due, now)
 		}
 	}
 	for ; c.next < c.total; c.next++ {
-		c.fail("unsent", c.due(c.next), now)
+		c.countError("unsent", c.dueTime(c.next), now)
 	}
 	c.result.Asked = c.total
 }
 
-func (c *client) fail(reason string, due, now time.Duration) {
+func (c *client) countError(reason string, due, now time.Duration) {
 	c.result.Errors[reason]++
 	c.result.Latency.Add(max(now-due, 0))
 }

@@ -39,7 +39,7 @@ func TestParseHead(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
+func runLoad(t *testing.T, handler http.HandlerFunc, l Load) Result {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	defer server.Close()
@@ -47,28 +47,28 @@ func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
 	for _, path := range []string{"/a", "/b"} {
 		requests = append(requests, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
 	}
-	result, err := Run(t.Context(), server.URL, InTurn(requests), l)
+	result, err := Run(t.Context(), server.URL, RepeatRequests(requests), l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return result
 }
 
-// again repeats a load while a busy machine leaves the client no time for what the test looks at.
-func again(load func() (enough bool)) {
+// repeatWhileBusy repeats a load while a busy machine leaves the client no time for the tested behaviour.
+func repeatWhileBusy(load func() (enough bool)) {
 	for end := time.Now().Add(await.Deadline); !load() && time.Now().Before(end); {
 	}
 }
 
 func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
-	body := strings.Repeat("x", 100<<10) // more than one read returns
+	body := strings.Repeat("x", 100<<10) // larger than a read
 	var a, b atomic.Int64
 	var got Result
-	var unsent int64 // the last ones, which found no connection in time
-	again(func() bool {
+	var unsent int64 // the last requests, without a connection in time
+	repeatWhileBusy(func() bool {
 		a.Store(0)
 		b.Store(0)
-		got = run(t, func(w http.ResponseWriter, r *http.Request) {
+		got = runLoad(t, func(w http.ResponseWriter, r *http.Request) {
 			switch r.URL.Path {
 			case "/a":
 				a.Add(1)
@@ -95,12 +95,12 @@ func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// TestWaitingCounts uses one connection and a server that stops for half a second: the latencies of requests that were
-// due meanwhile include the wait.
+// TestWaitingCounts uses one connection and a server that stops for half a second: latencies of requests due during the
+// stop include the wait.
 func TestWaitingCounts(t *testing.T) {
 	var n atomic.Int64
 	late := await.Late(t)
-	got := run(t, func(http.ResponseWriter, *http.Request) {
+	got := runLoad(t, func(http.ResponseWriter, *http.Request) {
 		if n.Add(1) == 20 {
 			timer := time.NewTimer(500 * time.Millisecond)
 			<-timer.C
@@ -113,7 +113,7 @@ func TestWaitingCounts(t *testing.T) {
 		t.Errorf("got %s late, want what the client was late, not the server", got.Late)
 	}
 	// 50 of 100 were due during the stop: a closed loop would have one slow response.
-	if p := got.Latency.At(.80); p < 200*time.Millisecond {
+	if p := got.Latency.Quantile(.80); p < 200*time.Millisecond {
 		t.Errorf("p80: got %s, want more than 200 ms", p)
 	}
 }
@@ -144,10 +144,10 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 		}
 	}()
 	var got Result
-	again(func() bool {
+	repeatWhileBusy(func() bool {
 		dropped.Store(false)
 		got, err = Run(t.Context(), "http://"+listener.Addr().String(),
-			InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
+			RepeatRequests([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
 		return err != nil || got.Errors["unsent"] <= 7
 	})
 	if err != nil {
@@ -163,11 +163,11 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentLate uses a server that can't keep up: requests that are due while its one connection is busy are
-// never sent after the time is up.
+// TestNothingIsSentLate uses a server that can't keep up: requests due while the only connection is busy are never sent
+// after the time is up.
 func TestNothingIsSentLate(t *testing.T) {
 	var n atomic.Int64
-	got := run(t, func(http.ResponseWriter, *http.Request) {
+	got := runLoad(t, func(http.ResponseWriter, *http.Request) {
 		n.Add(1)
 		timer := time.NewTimer(100 * time.Millisecond)
 		<-timer.C
@@ -180,7 +180,7 @@ func TestNothingIsSentLate(t *testing.T) {
 
 func TestConnectionsComeFromTheirAddresses(t *testing.T) {
 	addresses := make(chan string, 8)
-	run(t, func(w http.ResponseWriter, r *http.Request) {
+	runLoad(t, func(w http.ResponseWriter, r *http.Request) {
 		addresses <- r.RemoteAddr
 		w.WriteHeader(http.StatusNoContent)
 	}, Load{Rate: 8, Duration: time.Second, Connections: 2, From: func(i int) [4]byte {
@@ -194,12 +194,12 @@ func TestConnectionsComeFromTheirAddresses(t *testing.T) {
 	}
 }
 
-// TestOwnRequests has two devices, one of which waits long for a response: it skips the requests that are due
-// meanwhile, and the other device does not.
+// TestOwnRequests has a device with a slow response, and a device with fast responses: only the slow device skips
+// requests due during the wait.
 func TestOwnRequests(t *testing.T) {
 	var answers []Answer
 	var got Result
-	again(func() bool {
+	repeatWhileBusy(func() bool {
 		release := make(chan struct{})
 		let := sync.OnceFunc(func() { close(release) })
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -214,7 +214,7 @@ func TestOwnRequests(t *testing.T) {
 		var err error
 		got, err = Run(t.Context(), server.URL, func(dst []byte, i int64) []byte {
 			return fmt.Appendf(dst, "GET /%d HTTP/1.1\r\nHost: x\r\n\r\n", i%2)
-		}, Load{Rate: 40, Duration: time.Second, Connections: 2, Own: true, Answered: func(a Answer) {
+		}, Load{Rate: 40, Duration: time.Second, Connections: 2, OwnConnections: true, Answered: func(a Answer) {
 			if answers = append(answers, a); len(answers) == 10 {
 				let()
 			}

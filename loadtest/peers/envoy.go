@@ -21,11 +21,11 @@ var listenerYAML string
 
 var listenerTemplate = template.Must(template.New("listener").Parse(listenerYAML))
 
-// Listener is a listener of Envoy without Gatehouse, otherwise configured like the edge.
+// Listener is an Envoy listener without Gatehouse, otherwise configured like the edge.
 type Listener struct {
 	Name    string
 	Address string // host:port
-	// Upstream is where requests are routed to; empty: a direct_response answers them.
+	// Upstream is the address that requests are routed to; empty: a direct_response answers.
 	Upstream string
 	// Auth is the ext_authz service; empty: none.
 	Auth string
@@ -46,7 +46,7 @@ func AddListeners(c *stack.Config, listeners []Listener) error {
 	}
 	added := map[string]bool{}
 	for _, l := range listeners {
-		node, err := l.node()
+		node, err := l.yamlNode()
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ func AddListeners(c *stack.Config, listeners []Listener) error {
 				continue
 			}
 			added[address] = true
-			if node, err = cluster(address); err != nil {
+			if node, err = clusterNode(address); err != nil {
 				return err
 			}
 			clusters.Content = append(clusters.Content, node)
@@ -65,7 +65,7 @@ func AddListeners(c *stack.Config, listeners []Listener) error {
 	return nil
 }
 
-func (l Listener) node() (*yaml.Node, error) {
+func (l Listener) yamlNode() (*yaml.Node, error) {
 	host, port, err := net.SplitHostPort(l.Address)
 	if err != nil {
 		return nil, fmt.Errorf("listener %s: %w", l.Name, err)
@@ -78,29 +78,29 @@ func (l Listener) node() (*yaml.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 	}
-	return parse(text.Bytes())
+	return parseYAML(text.Bytes())
 }
 
-// cluster returns a cluster of a single address, named after it.
-func cluster(address string) (*yaml.Node, error) {
+// clusterNode returns a cluster with a single address, which is also the cluster's name.
+func clusterNode(address string) (*yaml.Node, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	return parse(fmt.Appendf(nil, `{name: "%s", type: STATIC, connect_timeout: 1s,
+	return parseYAML(fmt.Appendf(nil, `{name: "%s", type: STATIC, connect_timeout: 1s,
   circuit_breakers: {thresholds: [{max_connections: 4096, max_pending_requests: 4096, max_requests: 4096}]},
   load_assignment: {cluster_name: "%s", endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %s, port_value: %s}}}}]}]}}`,
 		address, address, host, port))
 }
 
-// DirectElsewhere makes the edge answer requests that match no rule by a direct_response, so that passing a request on
-// costs nothing except Gatehouse.
-func DirectElsewhere(c *stack.Config) error {
+// AnswerUnmatchedDirectly makes the edge answer requests that match no rule by a direct_response, so that Gatehouse is
+// the only cost of an unmatched request.
+func AnswerUnmatchedDirectly(c *stack.Config) error {
 	edge, err := c.Find("static_resources", "listeners", "edge")
 	if err != nil {
 		return err
 	}
-	routes, err := parse([]byte(`[{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "` +
+	routes, err := parseYAML([]byte(`[{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "` +
 		strings.Repeat("x", 1<<10) + `"}}}]`))
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func replaceRoutes(node, routes *yaml.Node) bool {
 	return false
 }
 
-func parse(text []byte) (*yaml.Node, error) {
+func parseYAML(text []byte) (*yaml.Node, error) {
 	var node yaml.Node
 	if err := yaml.Unmarshal(text, &node); err != nil {
 		return nil, err

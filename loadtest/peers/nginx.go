@@ -19,10 +19,10 @@ var nginxConf string
 
 var nginxTemplate = template.Must(template.New("nginx.conf").Parse(nginxConf))
 
-// StartNginx runs nginx as a cache in front of origin. It checks credentials by auth_request to auth, and caches the
+// StartNginx runs nginx as a cache in front of origin. nginx checks credentials by auth_request to auth, and caches
 // verdicts.
 func StartNginx(ctx context.Context, dir string, workers int, origin, auth string) (*Running, error) {
-	path, err := find("nginx")
+	path, err := findProgram("nginx")
 	if err != nil {
 		return nil, err
 	}
@@ -41,12 +41,13 @@ func StartNginx(ctx context.Context, dir string, workers int, origin, auth strin
 	if err := os.WriteFile(file, conf.Bytes(), 0o600); err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, address, "nginx", path, "-c", file, "-p", dir, "-e", filepath.Join(dir, "nginx-error.log"))
+	return startServer(ctx, dir, address, "nginx", path, "-c", file, "-p", dir,
+		"-e", filepath.Join(dir, "nginx-error.log"))
 }
 
 // StartVarnish runs varnishd as a cache in front of origin.
 func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
-	path, err := find("varnishd")
+	path, err := findProgram("varnishd")
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Varnish's own gzip support would store compressed bodies and decompress them for each client.
-	return start(ctx, dir, address, "varnish", path, "-F", "-j", "none", "-a", address, "-b", origin,
+	// Varnish's own gzip support would store compressed bodies and decompress for each client.
+	return startServer(ctx, dir, address, "varnish", path, "-F", "-j", "none", "-a", address, "-b", origin,
 		"-n", filepath.Join(dir, "varnish"), "-s", "malloc,64m", "-p", "http_gzip_support=off")
 }

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package peers starts what Gatehouse is compared with: services in Go, listeners of Envoy without Gatehouse, nginx and
-// Varnish. All listen on free loopback ports.
+// Package peers starts the alternatives to Gatehouse: services in Go, listeners of Envoy without Gatehouse, nginx and
+// Varnish. All servers listen on free loopback ports.
 package peers
 
 import (
@@ -53,11 +53,11 @@ func StartGo(ctx context.Context, dir, kind string) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, address, kind, "", "serve", kind, "--address", address)
+	return startServer(ctx, dir, address, kind, "", "serve", kind, "--address", address)
 }
 
-// find returns the path of a program, also if only root's PATH has it.
-func find(program string) (string, error) {
+// findProgram returns the path of a program, also from /usr/sbin, which only root's PATH has.
+func findProgram(program string) (string, error) {
 	for _, candidate := range []string{program, "/usr/sbin/" + program} {
 		if path, err := exec.LookPath(candidate); err == nil {
 			return path, nil
@@ -66,9 +66,9 @@ func find(program string) (string, error) {
 	return "", &MissingError{program}
 }
 
-// start runs a program, by default this one, with its log in dir, and waits until it answers the device's request for
-// an object.
-func start(ctx context.Context, dir, address, name, path string, args ...string) (*Running, error) {
+// startServer runs a program (empty path: loadtest itself) with a log in dir, and waits for the right answer to the
+// device's request for an object.
+func startServer(ctx context.Context, dir, address, name, path string, args ...string) (*Running, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("not ready after %s", readyTimeout))
 	defer cancel()
 	died := make(chan error, 1)
@@ -80,7 +80,7 @@ func start(ctx context.Context, dir, address, name, path string, args ...string)
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := Probe(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K,
+		err := CheckResponse(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K,
 			Status: http.StatusOK, Bytes: -1,
 			Headers: []string{"x-device-id: " + workload.Device, "x-device-token: " + workload.Secret}})
 		if err == nil {
@@ -96,9 +96,9 @@ func start(ctx context.Context, dir, address, name, path string, args ...string)
 	}
 }
 
-// Probe sends one request of w. It returns an error if the response isn't the expected one: wrk would count a 401 like
-// a 304.
-func Probe(ctx context.Context, url string, w workload.Workload) error {
+// CheckResponse sends one request of w, and returns an error for an unexpected response: wrk would count a 401 like a
+// 304.
+func CheckResponse(ctx context.Context, url string, w workload.Workload) error {
 	request, err := http.NewRequestWithContext(ctx, w.Method, url+w.Path, nil)
 	if err != nil {
 		return err

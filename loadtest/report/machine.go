@@ -35,13 +35,13 @@ var programs = []struct {
 	{"varnish", "varnishd", []string{"-V"}},
 }
 
-// ThisMachine describes this machine; envoy is the path of Envoy's binary.
-func ThisMachine(ctx context.Context, envoy, flags string) Machine {
+// DescribeMachine describes this machine; envoy is the path of Envoy's binary.
+func DescribeMachine(ctx context.Context, envoy, flags string) Machine {
 	m := Machine{
 		Time: time.Now(), Flags: flags, Cores: runtime.NumCPU(),
-		CPU: field("/proc/cpuinfo", "model name"), Memory: field("/proc/meminfo", "MemTotal"),
+		CPU: fieldOf("/proc/cpuinfo", "model name"), Memory: fieldOf("/proc/meminfo", "MemTotal"),
 		Kernel: firstLine(os.ReadFile("/proc/sys/kernel/osrelease")), Load: firstLine(os.ReadFile("/proc/loadavg")),
-		Versions: map[string]string{"go": runtime.Version(), "envoy": version(ctx, envoy, "--version")},
+		Versions: map[string]string{"go": runtime.Version(), "envoy": programVersion(ctx, envoy, "--version")},
 	}
 	m.Commit = firstLine(exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output())
 	if changes := firstLine(exec.CommandContext(ctx, "git", "status", "--porcelain").Output()); changes != "" {
@@ -50,7 +50,7 @@ func ThisMachine(ctx context.Context, envoy, flags string) Machine {
 	for _, p := range programs {
 		for _, path := range []string{p.path, "/usr/sbin/" + p.path} {
 			if _, err := exec.LookPath(path); err == nil {
-				m.Versions[p.name] = version(ctx, path, p.args...)
+				m.Versions[p.name] = programVersion(ctx, path, p.args...)
 				break
 			}
 		}
@@ -60,9 +60,9 @@ func ThisMachine(ctx context.Context, envoy, flags string) Machine {
 
 var versionPattern = regexp.MustCompile(`\d+\.\d+\.\d+`)
 
-// version returns the first version number of three parts that a program prints. wrk exits with an error after it has
-// printed its version.
-func version(ctx context.Context, path string, args ...string) string {
+// programVersion returns the first version number of three parts in a program's output. wrk exits with an error after
+// printing its version.
+func programVersion(ctx context.Context, path string, args ...string) string {
 	text, _ := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	return versionPattern.FindString(string(text))
 }
@@ -72,8 +72,8 @@ func firstLine(text []byte, _ error) string {
 	return strings.TrimSpace(line)
 }
 
-// field returns the value of the first line of a file that begins with name.
-func field(path, name string) string {
+// fieldOf returns the value of a file's first line with the prefix name.
+func fieldOf(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""
@@ -86,8 +86,8 @@ func field(path, name string) string {
 	return ""
 }
 
-// Facts returns the machine's properties, each with its name.
-func (m Machine) Facts() [][2]string {
+// NamedFacts returns names and values of the machine's properties.
+func (m Machine) NamedFacts() [][2]string {
 	var versions []string
 	for _, name := range []string{"go", "envoy", "redis-server", "wrk", "nginx", "varnish"} {
 		if v := m.Versions[name]; v != "" {

@@ -24,7 +24,7 @@ type Section struct {
 	Pairs    []Pair `json:"pairs,omitempty"`
 	// Notes are lines of text in the order of output.
 	Notes []string `json:"notes,omitempty"`
-	// NotRun are requested peers that did not run, with the reason.
+	// NotRun has the requested peers that did not run, with reasons.
 	NotRun []string `json:"not_run,omitempty"`
 }
 
@@ -41,7 +41,7 @@ type Row struct {
 	Server string `json:"server"`
 	// Loop is Closed or Open.
 	Loop string `json:"loop"`
-	// Bytes of a response's body, -1 if they vary.
+	// Bytes is the length of a response's body, -1 if lengths vary.
 	Bytes       int     `json:"bytes"`
 	Connections int     `json:"connections"`
 	Seconds     float64 `json:"seconds"`
@@ -57,10 +57,10 @@ type Row struct {
 	// Cores is how many cores each server and the client used.
 	Cores  map[string]float64 `json:"cores"`
 	Client float64            `json:"client_cores"`
-	// Others is how many cores were used by programs that are not part of the measurement.
+	// Others is the number of cores used by programs outside the measurement.
 	Others float64 `json:"others_cores"`
-	// ClientLate is the longest delay by the client of an open loop itself, µs: the longest latency may contain that
-	// much of it.
+	// ClientLate is the longest delay caused by the client of an open loop, µs. The longest latency may include
+	// ClientLate.
 	ClientLate float64 `json:"client_late_us,omitempty"`
 	// MicrosPerRequest is the CPU of all servers per request, µs.
 	MicrosPerRequest float64 `json:"us_per_request"`
@@ -75,17 +75,17 @@ type Point struct {
 	Micros  float64 `json:"us"`
 }
 
-// Points returns the percentiles of a histogram.
-func Points(h *stats.Histogram) []Point {
+// LatencyPoints returns the percentiles of a histogram.
+func LatencyPoints(h *stats.Histogram) []Point {
 	points := make([]Point, len(stats.Percents))
 	for i, p := range stats.Percents {
-		points[i] = Point{p, float64(h.At(p/100)) / float64(time.Microsecond)}
+		points[i] = Point{p, float64(h.Quantile(p/100)) / float64(time.Microsecond)}
 	}
 	return points
 }
 
-// At returns the latency at a percentile, -1 if the row doesn't have it.
-func (r Row) At(percent float64) float64 {
+// LatencyAt returns the latency at a percentile, -1 if missing.
+func (r Row) LatencyAt(percent float64) float64 {
 	for _, p := range r.Latency {
 		if p.Percent == percent {
 			return p.Micros
@@ -94,12 +94,12 @@ func (r Row) At(percent float64) float64 {
 	return -1
 }
 
-// edges are the names of proxies in Row.Cores.
-var edges = []string{"envoy", "nginx"}
+// proxies are the names of proxies in Row.Cores.
+var proxies = []string{"envoy", "nginx"}
 
-// Edge returns how many cores the proxy used.
-func (r Row) Edge() (used float64) {
-	for _, name := range edges {
+// EdgeCores returns how many cores the proxy used.
+func (r Row) EdgeCores() (used float64) {
+	for _, name := range proxies {
 		used += r.Cores[name]
 	}
 	return used

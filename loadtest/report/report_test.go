@@ -9,14 +9,14 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// example has a row and a pair of every kind.
-func example() *Report {
+// exampleReport has a row and a pair of every kind.
+func exampleReport() *Report {
 	var h stats.Histogram
 	for i := range 10_000 {
 		h.Add(time.Duration(i) * time.Microsecond)
 	}
 	open := Row{Workload: "304", Server: "gatehouse", Loop: Open, Connections: 32, Seconds: 5, Asked: 1000,
-		Achieved: 999.6, Latency: Points(&h), HitRatio: .995,
+		Achieved: 999.6, Latency: LatencyPoints(&h), HitRatio: .995,
 		Cores: map[string]float64{"envoy": .5, "sidecar": .01, "redis": 0}, Client: .2, MicrosPerRequest: 51.26,
 		Bottleneck: "none: rate held"}
 	bound := open
@@ -43,7 +43,7 @@ func example() *Report {
 }
 
 func TestCells(t *testing.T) {
-	rows := example().Sections[0].Rows
+	rows := exampleReport().Sections[0].Rows
 	inNginx := Row{Cores: map[string]float64{"nginx": .9, "origin": .2}}
 	for _, test := range []struct {
 		row  Row
@@ -57,7 +57,7 @@ func TestCells(t *testing.T) {
 			"hit": "–", "edge": "–", "sidecar": "–", "peer": "0.70", "bottleneck": "origin core"}},
 		{inNginx, map[string]string{"edge": "0.90", "peer": "0.20"}},
 	} {
-		cells := test.row.cells()
+		cells := test.row.tableCells()
 		if len(cells) != len(Columns) {
 			t.Fatalf("got %d cells, want %d", len(cells), len(Columns))
 		}
@@ -70,7 +70,7 @@ func TestCells(t *testing.T) {
 }
 
 func TestTextSaysEverything(t *testing.T) {
-	text := example().Text()
+	text := exampleReport().Text()
 	for _, want := range []string{"commit: abc1234", "== 304", "a note", "not run: nginx is not installed",
 		"client-bound: ≥ 48000", "0.40 – 0.60", "1.76 ok", "1.43 EXCEEDED"} {
 		if !strings.Contains(text, want) {

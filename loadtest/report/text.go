@@ -14,15 +14,15 @@ var Columns = []string{
 	"errors", "hit", "edge", "sidecar", "redis", "peer", "client", "others", "µs/req", "bottleneck",
 }
 
-// cells returns the cells of a row, in the order of Columns.
-func (r Row) cells() []string {
+// tableCells returns the cells of a row, in the order of Columns.
+func (r Row) tableCells() []string {
 	peer := 0.0
 	for name, cores := range r.Cores {
-		if !slices.Contains(edges, name) && name != "sidecar" && name != "redis" {
+		if !slices.Contains(proxies, name) && name != "sidecar" && name != "redis" {
 			peer += cores
 		}
 	}
-	achieved := short(r.Achieved)
+	achieved := formatNumber(r.Achieved)
 	if r.ClientBound {
 		achieved = "≥ " + achieved
 	}
@@ -33,16 +33,18 @@ func (r Row) cells() []string {
 	return []string{
 		r.Workload, r.Server, r.Loop, orDash(r.Bytes >= 0, "%d", r.Bytes), fmt.Sprint(r.Connections),
 		orDash(r.Asked > 0, "%.0f", r.Asked), achieved,
-		micros(r.At(50)), micros(r.At(90)), micros(r.At(99)), micros(r.At(99.9)), micros(r.At(100)), r.errors(),
-		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), orDash(r.Edge() > 0, "%.2f", r.Edge()), cores(r.Cores, "sidecar"),
-		cores(r.Cores, "redis"),
+		formatMicros(r.LatencyAt(50)), formatMicros(r.LatencyAt(90)), formatMicros(r.LatencyAt(99)),
+		formatMicros(r.LatencyAt(99.9)), formatMicros(r.LatencyAt(100)), r.formatErrors(),
+		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), orDash(r.EdgeCores() > 0, "%.2f", r.EdgeCores()),
+		formatCores(r.Cores, "sidecar"),
+		formatCores(r.Cores, "redis"),
 		orDash(peer > 0, "%.2f", peer), fmt.Sprintf("%.2f", r.Client), fmt.Sprintf("%.2f", r.Others),
-		short(r.MicrosPerRequest), bottleneck,
+		formatNumber(r.MicrosPerRequest), bottleneck,
 	}
 }
 
-// errors lists the errors, for example "503×12 timeout×1".
-func (r Row) errors() string {
+// formatErrors lists the errors, for example "503×12 timeout×1".
+func (r Row) formatErrors() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Errors)) {
 		parts = append(parts, fmt.Sprintf("%s×%d", name, r.Errors[name]))
@@ -53,8 +55,8 @@ func (r Row) errors() string {
 	return strings.Join(parts, " ")
 }
 
-// short returns v with a decimal if it is significant.
-func short(v float64) string {
+// formatNumber returns v with a decimal if it is significant.
+func formatNumber(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
 	}
@@ -68,13 +70,13 @@ func orDash(have bool, format string, value any) string {
 	return fmt.Sprintf(format, value)
 }
 
-func cores(all map[string]float64, name string) string {
+func formatCores(all map[string]float64, name string) string {
 	value, ok := all[name]
 	return orDash(ok, "%.2f", value)
 }
 
-// micros formats microseconds in a suitable unit.
-func micros(us float64) string {
+// formatMicros formats microseconds in a suitable unit.
+func formatMicros(us float64) string {
 	switch {
 	case us < 0:
 		return "–"
@@ -90,7 +92,7 @@ func micros(us float64) string {
 var pairColumns = []string{"workload", "subject", "µs/req", "reference", "µs/req", "ratio",
 	"min – max", "pairs", "limit"}
 
-func (p Pair) cells() []string {
+func (p Pair) tableCells() []string {
 	limit := "–"
 	if p.Limit > 0 {
 		limit = fmt.Sprintf("%.2f ok", p.Limit)
@@ -99,13 +101,13 @@ func (p Pair) cells() []string {
 		}
 	}
 	return []string{
-		p.Workload, p.Subject, short(p.SubjectMicros), p.Reference, short(p.ReferenceMicros),
+		p.Workload, p.Subject, formatNumber(p.SubjectMicros), p.Reference, formatNumber(p.ReferenceMicros),
 		fmt.Sprintf("%.2f", p.Ratio.Median), fmt.Sprintf("%.2f – %.2f", p.Ratio.Min, p.Ratio.Max),
 		fmt.Sprint(p.Ratio.N), limit,
 	}
 }
 
-func table(head []string, n int, cells func(i int) []string) string {
+func formatTable(head []string, n int, cells func(i int) []string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(head, "\t"))
@@ -124,10 +126,10 @@ func (s Section) Text() string {
 		fmt.Fprintln(&b, note)
 	}
 	if len(s.Rows) > 0 {
-		b.WriteString(table(Columns, len(s.Rows), func(i int) []string { return s.Rows[i].cells() }))
+		b.WriteString(formatTable(Columns, len(s.Rows), func(i int) []string { return s.Rows[i].tableCells() }))
 	}
 	if len(s.Pairs) > 0 {
-		b.WriteString(table(pairColumns, len(s.Pairs), func(i int) []string { return s.Pairs[i].cells() }))
+		b.WriteString(formatTable(pairColumns, len(s.Pairs), func(i int) []string { return s.Pairs[i].tableCells() }))
 	}
 	for _, reason := range s.NotRun {
 		fmt.Fprintf(&b, "not run: %s\n", reason)
@@ -138,7 +140,7 @@ func (s Section) Text() string {
 // Text returns the whole report as text.
 func (r *Report) Text() string {
 	var b strings.Builder
-	for _, f := range r.Machine.Facts() {
+	for _, f := range r.Machine.NamedFacts() {
 		fmt.Fprintf(&b, "%s: %s\n", f[0], f[1])
 	}
 	for _, s := range r.Sections {

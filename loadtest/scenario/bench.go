@@ -23,7 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// bench is a stack with a client of its Redis.
+// bench is a stack with a client of the stack's Redis.
 type bench struct {
 	*stack.Stack
 	client    redis.UniversalClient
@@ -32,9 +32,9 @@ type bench struct {
 	workers   int // of the edge
 }
 
-// start starts a stack with its own redis-server. seed may write to Redis before the sidecar starts.
-func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, p *publish.Publisher) error) (*bench,
-	error) {
+// startBench starts a stack with its own redis-server. seed may write to Redis before the sidecar starts.
+func startBench(ctx context.Context, o stack.Options,
+	seed func(ctx context.Context, p *publish.Publisher) error) (*bench, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("%w: it measures with a real Redis; install redis-server", err)
@@ -56,7 +56,7 @@ func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, 
 		if modify != nil {
 			config = modify(config)
 		}
-		// By default nginx closes each connection after 1,000 requests, also those on which one is on its way.
+		// By default nginx closes a connection after 1,000 requests, even with a request on its way.
 		return strings.Replace(config, "http {\n", "http {\n  keepalive_requests 1000000000;\n", 1)
 	}
 	o.Seed = func(ctx context.Context, url string) error {
@@ -80,7 +80,7 @@ func (b *bench) stop() error {
 	return errors.Join(b.client.Close(), b.Stop(), os.RemoveAll(b.dir))
 }
 
-// proxy returns Envoy or nginx, for CPU measurements of any of its listeners.
+// proxy returns Envoy or nginx, for CPU measurements of any listener.
 func (b *bench) proxy() proc.Server {
 	if b.EdgeKind() == stack.NginxEdge {
 		return proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers, Forks: true}
@@ -88,18 +88,18 @@ func (b *bench) proxy() proc.Server {
 	return proc.Server{Name: "envoy", PID: b.EdgePID(), Cores: b.workers, Workers: "wrk:worker_"}
 }
 
-// servers returns Gatehouse's processes.
-func (b *bench) servers() []proc.Server {
+// gatehouseServers returns Gatehouse's processes.
+func (b *bench) gatehouseServers() []proc.Server {
 	return []proc.Server{b.proxy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
 
-// room is how many objects of 1 KiB and verdicts the edge has memory for; 0: the defaults.
-type room struct{ objects, verdicts int }
+// capacity is the capacity of the edge's memory: objects of 1 KiB, and verdicts; 0: the defaults.
+type capacity struct{ objects, verdicts int }
 
-// sidecar returns the sidecar's arguments for it.
-func (r room) sidecar() (args []string) {
+// sidecarArgs returns the sidecar's arguments for the capacity.
+func (r capacity) sidecarArgs() (args []string) {
 	if r.objects > 0 {
-		args = append(args, fmt.Sprint("--memory.objects=", r.maxObjects()), fmt.Sprint("--memory.bytes=", r.mib()<<20))
+		args = append(args, fmt.Sprint("--memory.objects=", r.maxObjects()), fmt.Sprint("--memory.bytes=", r.memoryMiB()<<20))
 	}
 	if r.verdicts > 0 {
 		args = append(args, fmt.Sprint("--memory.verdicts=", r.maxVerdicts()))
@@ -107,29 +107,29 @@ func (r room) sidecar() (args []string) {
 	return args
 }
 
-// nginx returns nginx.conf with the same limits.
-func (r room) nginx(config string) string {
+// limitNginx returns nginx.conf with the same limits.
+func (r capacity) limitNginx(config string) string {
 	limits := ""
 	if r.objects > 0 {
-		limits += fmt.Sprintf("memory_mib = %d, objects = %d, ", r.mib(), r.maxObjects())
+		limits += fmt.Sprintf("memory_mib = %d, objects = %d, ", r.memoryMiB(), r.maxObjects())
 	}
 	if r.verdicts > 0 {
 		limits += fmt.Sprintf("verdicts = %d, ", r.maxVerdicts())
 	}
 	if r.objects > 0 {
-		config = memoryMiB.ReplaceAllString(config, "")
+		config = memoryLimit.ReplaceAllString(config, "")
 	}
 	return strings.Replace(config, "memory = ", limits+"memory = ", 1)
 }
 
-func (r room) maxObjects() int  { return r.objects*5/4 + 100 }
-func (r room) mib() int         { return 64 + r.objects/256 }
-func (r room) maxVerdicts() int { return r.verdicts + 100 }
+func (r capacity) maxObjects() int  { return r.objects*5/4 + 100 }
+func (r capacity) memoryMiB() int   { return 64 + r.objects/256 }
+func (r capacity) maxVerdicts() int { return r.verdicts + 100 }
 
-var memoryMiB = regexp.MustCompile(`memory_mib = [0-9]+,`)
+var memoryLimit = regexp.MustCompile(`memory_mib = [0-9]+,`)
 
-// fill publishes n objects of random bytes, which [workload.Objects] asks for.
-func fill(ctx context.Context, p *publish.Publisher, n int) error {
+// publishObjects publishes the n objects of [workload.ObjectReads], with random bytes.
+func publishObjects(ctx context.Context, p *publish.Publisher, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
 	const batch = 100
@@ -141,7 +141,7 @@ func fill(ctx context.Context, p *publish.Publisher, n int) error {
 				for j := range body {
 					body[j] = byte(random.Uint32())
 				}
-				// The type of an image is not compressed: one encoding, of this size.
+				// The publisher doesn't compress images: an object has one encoding, of ObjectBytes.
 				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
 				if _, err := p.Put(ctx, o); err != nil {
 					return err

@@ -13,11 +13,12 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// startFilled starts a stack with objects objects, for which the edge has room.
+// startFilled starts a stack with a number of objects, and an edge with memory for all objects.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
-	r := room{objects: objects}
-	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecar(), ModifyNginx: r.nginx},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
+	r := capacity{objects: objects}
+	return startBench(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: r.sidecarArgs(),
+		ModifyNginx: r.limitNginx},
+		func(ctx context.Context, p *publish.Publisher) error { return publishObjects(ctx, p, objects) })
 }
 
 // coldstart measures a sidecar that starts without data: the time until the edge has acknowledged everything in Redis.
@@ -48,11 +49,11 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// changes is the number of changes that the sidecar misses in catchup.
-const changes = 1000
+// missedChanges is the number of changes missed by the sidecar in catchup.
+const missedChanges = 1000
 
-// catchup measures a sidecar that has missed changes: it is paused until Redis has closed its subscription, and then
-// catches up.
+// catchup measures a sidecar after missed changes: the sidecar is paused until Redis has closed the subscription, and
+// then catches up.
 func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := startFilled(ctx, "catchup", o.Objects)
 	if err != nil {
@@ -64,25 +65,25 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 		if err := b.SignalSidecar(syscall.SIGSTOP); err != nil {
 			return err
 		}
-		// Its connections are closed before it can read the changes.
+		// The sidecar's connections are closed before the sidecar can read the changes.
 		for _, kind := range []string{"pubsub", "normal"} {
 			if err := b.client.ClientKillByFilter(ctx, "TYPE", kind, "SKIPME", "yes").Err(); err != nil {
 				return err
 			}
 		}
-		if err := fill(ctx, b.publisher, changes); err != nil {
+		if err := publishObjects(ctx, b.publisher, missedChanges); err != nil {
 			return err
 		}
 		if err := b.SignalSidecar(syscall.SIGCONT); err != nil {
 			return err
 		}
 		begin := time.Now()
-		if err := b.applied(ctx); err != nil {
+		if err := b.awaitApplied(ctx); err != nil {
 			return err
 		}
 		took = append(took, time.Since(begin).Round(time.Millisecond))
 	}
 	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting "+
-		"included)\n", changes, o.Objects, took)
+		"included)\n", missedChanges, o.Objects, took)
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// conn is one keep-alive HTTP/1.1 connection that sends requests of a device at a small cost: the client shares the
-// machine with the servers that it measures.
+// conn is a keep-alive HTTP/1.1 connection for a device's requests, at a small cost: the client shares the machine with
+// the measured servers.
 type conn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -20,7 +20,7 @@ type conn struct {
 	buf    []byte
 }
 
-func dial(ctx context.Context, url string) (*conn, error) {
+func dialEdge(ctx context.Context, url string) (*conn, error) {
 	host := strings.TrimPrefix(url, "http://")
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", host)
 	if err != nil {
@@ -29,7 +29,7 @@ func dial(ctx context.Context, url string) (*conn, error) {
 	return &conn{Conn: c, reader: bufio.NewReaderSize(c, 16<<10), host: host}, nil
 }
 
-// send sends a request as it is and returns the status and the body of the response.
+// send sends a complete request, and returns status and body of the response.
 func (c *conn) send(request []byte) (int, []byte, error) {
 	if _, err := c.Write(request); err != nil {
 		return 0, nil, err

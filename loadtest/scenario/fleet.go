@@ -23,9 +23,9 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
-// register publishes n devices, named after prefix, with one hash of one secret, so that the publisher hashes once.
-// Each device has its own record, so each costs the sidecar a run of bcrypt.
-func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost int) error {
+// registerDevices publishes n devices, named after prefix, with one hash of one secret, so that the publisher hashes
+// once. Each device has its own record, and so costs the sidecar a run of bcrypt.
+func registerDevices(ctx context.Context, p *publish.Publisher, prefix string, n, cost int) error {
 	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), cost)
 	if err != nil {
 		return err
@@ -43,9 +43,9 @@ func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost 
 	return group.Wait()
 }
 
-// registerShared publishes n devices of the fleet with the read permission. Their one hash has the lowest allowed cost;
-// it returns the hash.
-func registerShared(ctx context.Context, b *bench, n int) (hash string, err error) {
+// registerFleet publishes n devices of the fleet with the read permission and one hash of the lowest allowed cost, and
+// returns the hash.
+func registerFleet(ctx context.Context, b *bench, n int) (hash string, err error) {
 	made, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost)
 	if err != nil {
 		return "", err
@@ -68,9 +68,9 @@ func registerShared(ctx context.Context, b *bench, n int) (hash string, err erro
 	return string(made), group.Wait()
 }
 
-// share publishes shared verdicts for sidecars with the fleet's secret: the secret of n devices matches the hash of
-// their records' first version.
-func share(ctx context.Context, redisURL, secretFile string, n int, hash string) error {
+// shareVerdicts publishes shared verdicts for sidecars with the fleet's secret: the secret of each of n devices matches
+// the hash in version 1 of the device's record.
+func shareVerdicts(ctx context.Context, redisURL, secretFile string, n int, hash string) error {
 	var devices strings.Builder
 	for i := range n {
 		fmt.Fprintln(&devices, workload.FleetDevice(i), workload.Secret)
@@ -83,56 +83,57 @@ func share(ctx context.Context, redisURL, secretFile string, n int, hash string)
 	return nil
 }
 
-// host127 returns a loopback address: 127.network.x.y for host number i.
-func host127(network byte, i int) [4]byte {
+// loopbackAddress returns a loopback address: 127.network.x.y for host number i.
+func loopbackAddress(network byte, i int) [4]byte {
 	return [4]byte{127, network, byte(i / 250), byte(1 + i%250)}
 }
 
-// show posts telemetry with a credential and returns the response's status.
-func (c *conn) show(id, secret string) (int, error) {
-	c.buf = telemetry(c.buf[:0], c.host, id, secret)
+// postTelemetry posts telemetry with a credential and returns the response's status.
+func (c *conn) postTelemetry(id, secret string) (int, error) {
+	c.buf = appendTelemetry(c.buf[:0], c.host, id, secret)
 	status, _, err := c.send(c.buf)
 	return status, err
 }
 
-// telemetry appends a request that posts telemetry with a credential.
-func telemetry(dst []byte, host, id, secret string) []byte {
+// appendTelemetry appends a request that posts telemetry with a credential.
+func appendTelemetry(dst []byte, host, id, secret string) []byte {
 	return fmt.Appendf(dst, "POST /v1/telemetry HTTP/1.1\r\nHost: %s\r\nx-device-id: %s\r\nx-device-token: "+
 		"%s\r\nContent-Length: 0\r\n\r\n", host, id, secret)
 }
 
 // sample is one request of a device.
 type sample struct {
-	at     time.Time // when it was due
+	at     time.Time // due time
 	took   time.Duration
 	status int
 }
 
 // fleet is the devices at work: each sends a request a second, on its own connection and from its own address, evenly
-// spread over the second. A device that still waits for a response skips a second.
+// spread over the second. A device skips a second while a response is outstanding.
 type fleet struct {
 	cancel context.CancelFunc
 	done   chan error
 
 	mu      sync.Mutex // protects the fields below
 	samples []sample
-	in      map[int64]time.Time // when a device got its first 200
+	firstOK map[int64]time.Time // time of a device's first 200
 }
 
-// startFleet starts the devices, which are registered as good0, good1, ….
+// startFleet starts the devices, registered as good0, good1, ….
 func startFleet(ctx context.Context, url string) *fleet {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &fleet{cancel: cancel, done: make(chan error, 1), in: make(map[int64]time.Time)}
+	f := &fleet{cancel: cancel, done: make(chan error, 1), firstOK: make(map[int64]time.Time)}
 	host := strings.TrimPrefix(url, "http://")
 	next := func(dst []byte, i int64) []byte {
-		return telemetry(dst, host, fmt.Sprint("good", i%atWork), workload.Secret)
+		return appendTelemetry(dst, host, fmt.Sprint("good", i%workingDevices), workload.Secret)
 	}
 	go func() {
 		result, err := openloop.Run(ctx, url, next, openloop.Load{
-			Rate: atWork, Duration: time.Hour, Connections: atWork, Own: true, From: func(i int) [4]byte {
-				return host127(1, i)
+			Rate: workingDevices, Duration: time.Hour, Connections: workingDevices, OwnConnections: true,
+			From: func(i int) [4]byte {
+				return loopbackAddress(1, i)
 			},
-			Answered: func(a openloop.Answer) { f.add(a.Request%atWork, sample{a.Due, a.Took, a.Status}) },
+			Answered: func(a openloop.Answer) { f.addSample(a.Request%workingDevices, sample{a.Due, a.Took, a.Status}) },
 		})
 		if errors.Is(err, context.Canceled) {
 			err = nil
@@ -145,30 +146,30 @@ func startFleet(ctx context.Context, url string) *fleet {
 	return f
 }
 
-func (f *fleet) add(device int64, s sample) {
+func (f *fleet) addSample(device int64, s sample) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.samples = append(f.samples, s)
-	if s.status == http.StatusOK && f.in[device].IsZero() {
-		f.in[device] = s.at.Add(s.took)
+	if s.status == http.StatusOK && f.firstOK[device].IsZero() {
+		f.firstOK[device] = s.at.Add(s.took)
 	}
 }
 
-// awaitIn waits until all devices have been authenticated, and returns the time of the last one's first 200.
-func (f *fleet) awaitIn(ctx context.Context) (time.Time, error) {
+// awaitAuthenticated waits until all devices are authenticated, and returns the time of the last device's first 200.
+func (f *fleet) awaitAuthenticated(ctx context.Context) (time.Time, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		f.mu.Lock()
-		in := len(f.in)
+		in := len(f.firstOK)
 		var last time.Time
-		for _, t := range f.in {
+		for _, t := range f.firstOK {
 			if t.After(last) {
 				last = t
 			}
 		}
 		f.mu.Unlock()
-		if in == atWork {
+		if in == workingDevices {
 			return last, nil
 		}
 		select {
@@ -176,14 +177,14 @@ func (f *fleet) awaitIn(ctx context.Context) (time.Time, error) {
 			f.done <- err
 			return last, errors.Join(errors.New("the devices have stopped"), err)
 		case <-ctx.Done():
-			return last, fmt.Errorf("%d of %d devices were let in: %w", in, atWork, ctx.Err())
+			return last, fmt.Errorf("%d of %d devices were let in: %w", in, workingDevices, ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
-// take returns the samples so far and removes them.
-func (f *fleet) take() []sample {
+// takeSamples removes and returns the samples so far.
+func (f *fleet) takeSamples() []sample {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.samples
@@ -196,19 +197,19 @@ func (f *fleet) stop() error {
 	return <-f.done
 }
 
-// row measures the fleet on t for d. The client's CPU is this process's.
-func (f *fleet) row(
+// measureRow measures the fleet on t for d. The client's CPU is the CPU of the loadtest process.
+func (f *fleet) measureRow(
 	ctx context.Context, t target, name string, d time.Duration,
 ) (row report.Row, samples []sample, err error) {
-	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: atWork, Asked: atWork}
-	row, err = measured(ctx, t, row, func(row *report.Row) (client, error) {
-		f.take()
+	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: workingDevices, Asked: workingDevices}
+	row, err = measureRow(ctx, t, row, func(row *report.Row) (client, error) {
+		f.takeSamples()
 		begin, cpu := time.Now(), ownCPU()
-		if err := wait(ctx, d); err != nil {
+		if err := sleep(ctx, d); err != nil {
 			return client{}, err
 		}
 		row.Seconds = time.Since(begin).Seconds()
-		samples = f.take()
+		samples = f.takeSamples()
 		var h stats.Histogram
 		row.Errors = map[string]int64{}
 		for _, s := range samples {
@@ -217,7 +218,7 @@ func (f *fleet) row(
 				row.Errors[fmt.Sprint(s.status)]++
 			}
 		}
-		row.Achieved, row.Latency = float64(len(samples))/row.Seconds, report.Points(&h)
+		row.Achieved, row.Latency = float64(len(samples))/row.Seconds, report.LatencyPoints(&h)
 		cores := (ownCPU() - cpu) / row.Seconds
 		return client{answers: int64(len(samples)), cores: cores, busy: cores / float64(runtime.NumCPU()),
 			held: row.Achieved >= 0.99*row.Asked}, nil
@@ -225,17 +226,17 @@ func (f *fleet) row(
 	return row, samples, err
 }
 
-// quantiles returns latencies at some shares of all and the longest, as text.
-func quantiles(h *stats.Histogram, shares ...float64) string {
+// formatQuantiles returns the latencies at shares, and the maximum, as text.
+func formatQuantiles(h *stats.Histogram, shares ...float64) string {
 	var text strings.Builder
 	for _, q := range shares {
-		fmt.Fprintf(&text, "p%g %s, ", 100*q, h.At(q).Round(time.Microsecond))
+		fmt.Fprintf(&text, "p%g %s, ", 100*q, h.Quantile(q).Round(time.Microsecond))
 	}
-	return text.String() + "max " + h.At(1).Round(time.Microsecond).String()
+	return text.String() + "max " + h.Quantile(1).Round(time.Microsecond).String()
 }
 
-// wait waits for d or until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -14,48 +14,49 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// flood measures authenticated devices without and with a flood, and then a restarted sidecar, to which every device is
-// new, under the same flood.
+// flood measures authenticated devices without and with a flood of wrong credentials. Under the same flood, a restarted
+// sidecar then authenticates every device again.
 func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const cost = 8 // at 12 all devices on one worker would take more than five minutes
-	w, err := startWorld(ctx, o, worldOptions{name: "flood", workers: 2, sidecar: []string{"--bcrypt.workers=1"},
+	w, err := startWorld(ctx, o, worldOptions{name: "flood", workers: 2, sidecarArgs: []string{"--bcrypt.workers=1"},
 		seed: func(ctx context.Context, p *publish.Publisher) error {
-			return errors.Join(register(ctx, p, "good", atWork, cost), register(ctx, p, "idle", atWork, cost))
+			return errors.Join(registerDevices(ctx, p, "good", workingDevices, cost),
+				registerDevices(ctx, p, "idle", workingDevices, cost))
 		}})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
 	fleet := startFleet(ctx, w.EdgeURL())
-	if _, err := fleet.awaitIn(ctx); err != nil {
+	if _, err := fleet.awaitAuthenticated(ctx); err != nil {
 		return errors.Join(err, fleet.stop())
 	}
 	fmt.Fprintf(out, "flood: %d devices, 1 request/s each; flood of %d/s asked, from %d addresses; cost %d, 1 worker\n",
-		atWork, floodRate, flooders, cost)
-	if err := errors.Join(w.inTurn(ctx, o, fleet, out), fleet.stop()); err != nil {
+		workingDevices, floodRate, flooders, cost)
+	if err := errors.Join(w.compareWithFlood(ctx, o, fleet, out), fleet.stop()); err != nil {
 		return err
 	}
-	return w.underFlood(o, out, func(*flooding) error { return w.coldFlood(ctx, o, out) })
+	return w.runUnderFlood(o, out, func(*runningFlood) error { return w.coldFlood(ctx, o, out) })
 }
 
 // floodRounds is how often the fleet is measured without and with the flood, in turn.
 const floodRounds = 5
 
-// inTurn measures the fleet without and with the flood, in turn.
-func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder) error {
+// compareWithFlood measures the fleet without and with the flood, in turn.
+func (w *world) compareWithFlood(ctx context.Context, o *Options, f *fleet, out *Recorder) error {
 	var p50, p99 stats.Pairs
 	for range floodRounds {
-		without, err := w.phase(ctx, o, f, out, w.edge(), "without")
+		without, err := w.measurePhase(ctx, o, f, out, w.edgeWithUpstream(), "without")
 		if err != nil {
 			return err
 		}
-		if err := w.underFlood(o, out, func(storm *flooding) error {
-			t := w.edge()
-			t.clients = []proc.Server{storm.client()}
-			with, err := w.phase(ctx, o, f, out, t, "with")
+		if err := w.runUnderFlood(o, out, func(storm *runningFlood) error {
+			t := w.edgeWithUpstream()
+			t.clients = []proc.Server{storm.cpuServer()}
+			with, err := w.measurePhase(ctx, o, f, out, t, "with")
 			if err == nil {
-				p50.Add(with.At(50), without.At(50))
-				p99.Add(with.At(99), without.At(99))
+				p50.Add(with.LatencyAt(50), without.LatencyAt(50))
+				p99.Add(with.LatencyAt(99), without.LatencyAt(99))
 			}
 			return err
 		}); err != nil {
@@ -69,8 +70,8 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 	return nil
 }
 
-// underFlood runs a function under a flood, and prints the flood's results.
-func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) error {
+// runUnderFlood runs a function under a flood, and prints the flood's results.
+func (w *world) runUnderFlood(o *Options, out *Recorder, do func(*runningFlood) error) error {
 	storm, err := startFlood(w.dir, w.EdgeURL())
 	if err != nil {
 		return err
@@ -89,26 +90,26 @@ func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) 
 	return nil
 }
 
-// phase waits, and prints the figures of that time.
-func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, t target,
+// measurePhase waits for a steady state, measures the fleet, and prints the sidecar's figures.
+func (w *world) measurePhase(ctx context.Context, o *Options, f *fleet, out *Recorder, t target,
 	name string) (report.Row, error) {
-	if err := wait(ctx, 2*time.Second); err != nil { // until the state is steady
+	if err := sleep(ctx, 2*time.Second); err != nil { // until the state is steady
 		return report.Row{}, err
 	}
-	before, err := w.figures(ctx)
+	before, err := w.readFigures(ctx)
 	if err != nil {
 		return report.Row{}, err
 	}
-	row, _, err := f.row(ctx, t, "telemetry "+name+" the flood", o.seconds(120)/12)
-	if err := out.row(row, err); err != nil {
+	row, _, err := f.measureRow(ctx, t, "telemetry "+name+" the flood", o.measurementTime(120)/12)
+	if err := out.addRow(row, err); err != nil {
 		return row, err
 	}
-	after, err := w.figures(ctx)
+	after, err := w.readFigures(ctx)
 	if err != nil {
 		return row, err
 	}
 	fmt.Fprintf(out, "%s the flood: p99 %.2f ms, calls %.0f/s, bcrypt %.1f/s, push operations %.0f/s, sidecar's RSS "+
-		"%.0f → %.0f MiB\n", name, row.At(99)/1000,
+		"%.0f → %.0f MiB\n", name, row.LatencyAt(99)/1000,
 		(after.calls-before.calls)/row.Seconds, (after.runs-before.runs)/row.Seconds, (after.ops-before.ops)/row.Seconds,
 		before.rss/(1<<20), after.rss/(1<<20))
 	return row, nil
@@ -117,7 +118,7 @@ func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, 
 // figures are some of the sidecar's metrics.
 type figures struct{ calls, runs, seconds, ops, rss float64 }
 
-func (w *world) figures(ctx context.Context) (f figures, err error) {
+func (w *world) readFigures(ctx context.Context) (f figures, err error) {
 	for _, m := range []struct {
 		name string
 		to   *float64
@@ -136,27 +137,27 @@ func (w *world) figures(ctx context.Context) (f figures, err error) {
 
 // coldFlood restarts the sidecar during a flood.
 //
-// Then every device is new. Each run of bcrypt that isn't for a good device finds an address of the flood, which is a
-// suspect from then on, and of four runs at most one is for suspects while others wait: all devices are authenticated
-// after (devices + addresses) × 4/3 runs.
+// Every device is new to the sidecar. Each run of bcrypt that isn't for a good device makes an address of the flood a
+// suspect, and while others wait, at most one of four runs is for suspects: all devices are authenticated after
+// (devices + addresses) × 4/3 runs.
 func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error {
 	if err := errors.Join(w.KillSidecar(), w.StartSidecar(ctx)); err != nil {
 		return err
 	}
 	begin := time.Now()
 	f := startFleet(ctx, w.EdgeURL())
-	last, err := f.awaitIn(ctx)
+	last, err := f.awaitAuthenticated(ctx)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err
 	}
-	now, err := w.figures(ctx)
+	now, err := w.readFigures(ctx)
 	if err != nil {
 		return err
 	}
 	each := now.seconds / now.runs
-	computed := float64(atWork+flooders) * 4 / 3 * each
+	computed := float64(workingDevices+flooders) * 4 / 3 * each
 	fmt.Fprintf(out, "sidecar just started, every device new: all %d in after %.1f s; computed at most (%d + %d "+
 		"addresses) × 4/3 × %.1f ms = %.1f s; %.0f runs, RSS %.0f MiB\n",
-		atWork, last.Sub(begin).Seconds(), atWork, flooders, 1000*each, computed, now.runs, now.rss/(1<<20))
+		workingDevices, last.Sub(begin).Seconds(), workingDevices, flooders, 1000*each, computed, now.runs, now.rss/(1<<20))
 	return nil
 }

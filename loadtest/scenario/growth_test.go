@@ -23,7 +23,7 @@ func TestDoubles(t *testing.T) {
 			1000 * math.Pow(10, math.Log(200./150)/math.Log(400./150)), true},
 		{"not at the end", []float64{100, 110, 220, 100}, 0, false},
 	} {
-		if got, found := doubles(x, test.y); found != test.found || math.Abs(got-test.want) > 1e-6*test.want {
+		if got, found := findDoubling(x, test.y); found != test.found || math.Abs(got-test.want) > 1e-6*test.want {
 			t.Errorf("%s: got %v, %v; want %v, %v", test.name, got, found, test.want, test.found)
 		}
 	}

@@ -26,30 +26,30 @@ import (
 type target struct {
 	name    string
 	url     string
-	servers []proc.Server // every process that a request passes
+	servers []proc.Server // every process on a request's way
 	counted *bench        // the stack whose counters give the hits, or nil
-	clients []proc.Server // other clients than the measured one
+	clients []proc.Server // clients beside the measured client
 }
 
-// gatehouse returns the edge of a stack as a target; more are the upstream's processes.
-func (b *bench) gatehouse(more ...proc.Server) target {
-	return target{name: "gatehouse", url: b.EdgeURL(), servers: append(b.servers(), more...), counted: b}
+// edgeTarget returns the edge of a stack as a target; more are the upstream's processes.
+func (b *bench) edgeTarget(more ...proc.Server) target {
+	return target{name: "gatehouse", url: b.EdgeURL(), servers: append(b.gatehouseServers(), more...), counted: b}
 }
 
 // client is the report of a load generator.
 type client struct {
 	answers int64
-	cores   float64 // that it used
-	busy    float64 // share of the cores that it can use
-	held    bool    // it sent at a fixed rate, and got responses at that rate
+	cores   float64 // cores used
+	busy    float64 // share of the usable cores
+	held    bool    // responses arrived at the fixed rate of requests
 }
 
-// measured sets the row's fields about the machine, while load runs.
-func measured(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (
+// measureRow runs load, and sets the row's fields about processes and machine.
+func measureRow(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (
 	report.Row, error) {
 	row.Server = t.name
 	row.Cores = map[string]float64{}
-	before, hits, err := begin(ctx, t)
+	before, hits, err := beginMeasurement(ctx, t)
 	if err != nil {
 		return row, err
 	}
@@ -90,8 +90,8 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	return row, err
 }
 
-// begin reads the usage and the counters so far; it measures the share of hits since then.
-func begin(ctx context.Context, t target) (before proc.Reading,
+// beginMeasurement reads usage and counters so far. hits returns the share of hits since begin.
+func beginMeasurement(ctx context.Context, t target) (before proc.Reading,
 	hits func(context.Context) (float64, error), err error) {
 	hits = func(context.Context) (float64, error) { return -1, nil }
 	if t.counted != nil {
@@ -104,7 +104,7 @@ func begin(ctx context.Context, t target) (before proc.Reading,
 			if err != nil {
 				return 0, err
 			}
-			return last.ratio(first), nil
+			return last.hitRatio(first), nil
 		}
 	}
 	before, err = proc.ReadUsage(t.servers)
@@ -114,17 +114,17 @@ func begin(ctx context.Context, t target) (before proc.Reading,
 // cacheCounts are Gatehouse's counters of cacheable requests.
 type cacheCounts struct{ hits, all int }
 
-// ratio returns the share of hits since first, -1 without cacheable requests.
-func (c cacheCounts) ratio(first cacheCounts) float64 {
+// hitRatio returns the share of hits since first, -1 without cacheable requests.
+func (c cacheCounts) hitRatio(first cacheCounts) float64 {
 	if c.all == first.all {
 		return -1
 	}
 	return float64(c.hits-first.hits) / float64(c.all-first.all)
 }
 
-// cacheCounters waits until Envoy has flushed the filter's counters, at most 200 ms.
+// cacheCounters reads the counters after Envoy's flush, which takes at most 200 ms.
 func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
-	if err := wait(ctx, 300*time.Millisecond); err != nil {
+	if err := sleep(ctx, 300*time.Millisecond); err != nil {
 		return c, err
 	}
 	for _, outcome := range []string{"hit", "not_modified", "stale_served"} {
@@ -138,11 +138,11 @@ func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 	return c, err
 }
 
-// closed loads t as fast as it responds.
-func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l wrk.Load,
+// closedLoop loads t as fast as t responds.
+func (o *Options) closedLoop(ctx context.Context, t target, w workload.Workload, l wrk.Load,
 	dir string) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Closed, Bytes: w.Bytes, Connections: l.Connections}
-	return measured(ctx, t, row, func(row *report.Row) (client, error) {
+	return measureRow(ctx, t, row, func(row *report.Row) (client, error) {
 		r, err := wrk.Run(ctx, t.url, w, l, dir)
 		if err != nil {
 			return client{}, err
@@ -160,11 +160,11 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 	})
 }
 
-// badStatuses returns the status codes of wrk's bad statuses, by a short run of its own: counting them in wrk would
-// cost up to half of its rate.
+// badStatuses returns the status codes behind wrk's errors, by a short open loop: counting codes in wrk would cost up
+// to half of wrk's rate.
 func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	const asked = "≥400"
-	r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))),
+	r, err := openloop.Run(ctx, t.url, openloop.RepeatRequests(w.Requests(strings.TrimPrefix(t.url, "http://"))),
 		openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
 	if err != nil {
 		return asked
@@ -181,17 +181,17 @@ func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	return strings.Join(codes, "/")
 }
 
-// open loads t at a constant rate.
-func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate float64,
+// openLoop loads t at a constant rate.
+func (o *Options) openLoop(ctx context.Context, t target, w workload.Workload, rate float64,
 	d time.Duration) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Open, Bytes: w.Bytes, Connections: o.Connections, Asked: rate}
-	return measured(ctx, t, row, func(row *report.Row) (client, error) {
-		r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))),
+	return measureRow(ctx, t, row, func(row *report.Row) (client, error) {
+		r, err := openloop.Run(ctx, t.url, openloop.RepeatRequests(w.Requests(strings.TrimPrefix(t.url, "http://"))),
 			openloop.Load{Rate: rate, Duration: d, Connections: o.Connections})
 		if err != nil {
 			return client{}, err
 		}
-		row.Seconds, row.Achieved, row.Latency = r.Seconds, float64(r.Answered)/r.Seconds, report.Points(&r.Latency)
+		row.Seconds, row.Achieved, row.Latency = r.Seconds, float64(r.Answered)/r.Seconds, report.LatencyPoints(&r.Latency)
 		row.Errors, row.ClientLate = r.Errors, float64(r.Late)/float64(time.Microsecond)
 		for status, n := range r.Statuses {
 			if w.Status != 0 && status != w.Status || w.Status == 0 && status >= http.StatusBadRequest {
@@ -208,20 +208,20 @@ func (o *Options) wrkLoad(d time.Duration) wrk.Load {
 	return wrk.Load{Threads: max(1, runtime.NumCPU()-o.Workers), Connections: o.Connections, Duration: d}
 }
 
-// warm sends one request to each target, and checks the response.
-func warm(ctx context.Context, w workload.Workload, targets ...target) error {
+// checkResponses sends one request to each target, and checks the response.
+func checkResponses(ctx context.Context, w workload.Workload, targets ...target) error {
 	if w.Count > 0 {
-		w = w.At(w.Count - 1)
+		w = w.RequestAt(w.Count - 1)
 	}
 	for _, t := range targets {
-		if err := peers.Probe(ctx, t.url, w); err != nil {
+		if err := peers.CheckResponse(ctx, t.url, w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ownCPU returns the CPU time that this process has used so far.
+// ownCPU returns the CPU time of the loadtest process so far, s.
 func ownCPU() float64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

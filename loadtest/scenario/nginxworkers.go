@@ -18,8 +18,8 @@ import (
 // workerCounts are the numbers of nginx's workers that nginx-workers compares.
 var workerCounts = []int{1, 2, 4}
 
-// sharing is a run of nginx-workers with its results so far.
-type sharing struct {
+// workersRun is a run of nginx-workers with its results so far.
+type workersRun struct {
 	*Options
 	*Recorder
 	use []workerMemory
@@ -29,42 +29,42 @@ type sharing struct {
 type workerMemory struct {
 	workers int
 	when    string
-	// Of a worker on average: its proportional set size and what it has alone; and of its proportional set size the
-	// memory file, the library, Go's heap and all else.
+	// Averages of a worker: proportional set size (PSS) and private memory; parts of the PSS: memory file, library,
+	// Go's heap, and the rest.
 	pss, private, file, library, heap, other int64
 	all                                      int64 // proportional set size of the master and all workers
 }
 
 // nginxWorkers measures Gatehouse in nginx, with several numbers of workers on one memory file: the closed loop, and
-// the memory at the start, with objects, and after all of them were read.
+// the memory at the start, with objects, and after a read of each object.
 func nginxWorkers(ctx context.Context, o *Options, out *Recorder) error {
-	s := &sharing{Options: o, Recorder: out}
+	s := &workersRun{Options: o, Recorder: out}
 	for _, n := range workerCounts {
-		if err := s.measure(ctx, n); err != nil {
+		if err := s.measureWorkers(ctx, n); err != nil {
 			return fmt.Errorf("%d workers: %w", n, err)
 		}
 	}
-	s.table()
+	s.printTable()
 	return nil
 }
 
-func (s *sharing) measure(ctx context.Context, workers int) (err error) {
+func (s *workersRun) measureWorkers(ctx context.Context, workers int) (err error) {
 	w, err := startWorld(ctx, s.Options, worldOptions{name: "nginx-workers", workers: workers,
-		binding: string(stack.NginxEdge), room: room{objects: s.Objects}})
+		binding: string(stack.NginxEdge), capacity: capacity{objects: s.Objects}})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	edge := w.edge()
+	edge := w.edgeWithUpstream()
 	edge.name = fmt.Sprintf("nginx, %d", workers)
 	closed := func(load workload.Workload) error {
-		s.doing("%s, %s", load.Name, edge.name)
-		if err := warm(ctx, load, edge); err != nil {
+		s.printProgress("%s, %s", load.Name, edge.name)
+		if err := checkResponses(ctx, load, edge); err != nil {
 			return err
 		}
-		return s.row(s.Options.closed(ctx, edge, load, s.wrkLoad(s.seconds(5)), w.dir))
+		return s.addRow(s.Options.closedLoop(ctx, edge, load, s.wrkLoad(s.measurementTime(5)), w.dir))
 	}
-	if err := s.memory(w, "at the start"); err != nil {
+	if err := s.addMemory(w, "at the start"); err != nil {
 		return err
 	}
 	all := ratioWorkloads()
@@ -73,25 +73,25 @@ func (s *sharing) measure(ctx context.Context, workers int) (err error) {
 			return err
 		}
 	}
-	if err := fill(ctx, w.publisher, s.Objects); err != nil {
+	if err := publishObjects(ctx, w.publisher, s.Objects); err != nil {
 		return err
 	}
-	if err := w.await(ctx, "gatehouse_edge_memory_objects", s.Objects+len(workload.Sizes)); err != nil {
+	if err := w.awaitMetric(ctx, "gatehouse_edge_memory_objects", s.Objects+len(workload.Sizes)); err != nil {
 		return err
 	}
-	if err := s.memory(w, "filled"); err != nil {
+	if err := s.addMemory(w, "filled"); err != nil {
 		return err
 	}
-	load := workload.Objects(s.Objects, false)
+	load := workload.ObjectReads(s.Objects, false)
 	load.Name = fmt.Sprintf("200 1 KiB, %d objects", s.Objects)
 	if err := closed(load); err != nil {
 		return err
 	}
-	return s.memory(w, "read")
+	return s.addMemory(w, "read")
 }
 
-// memory adds the memory of nginx's workers now.
-func (s *sharing) memory(w *world, when string) error {
+// addMemory adds the memory of nginx's workers now.
+func (s *workersRun) addMemory(w *world, when string) error {
 	master, workers, err := w.nginxMemory()
 	if err != nil {
 		return err
@@ -142,14 +142,14 @@ func memoryOf(mappings []proc.Mapping) (m workerMemory) {
 	return m
 }
 
-// goHeap returns the bytes of Go's heap, with those that C has allocated on Go's threads: both reserve blocks of 64 MiB
-// at multiples of it (heapArenaBytes of package runtime, HEAP_MAX_SIZE of glibc).
+// goHeap returns the bytes of Go's heap, with C's allocations on Go's threads: both reserve blocks of 64 MiB at
+// multiples of 64 MiB (heapArenaBytes of package runtime, HEAP_MAX_SIZE of glibc).
 func goHeap(mappings []proc.Mapping) (heap int64) {
 	const block = 64 << 20
-	var begin, run int64 // of what follows without a gap
+	var begin, run int64 // of adjacent mappings
 	last := uint64(0)
 	for _, m := range mappings {
-		if m.Name != "" && !strings.HasPrefix(m.Name, "[anon: Go:") { // newer kernels name it
+		if m.Name != "" && !strings.HasPrefix(m.Name, "[anon: Go:") { // newer kernels name Go's heap
 			continue
 		}
 		if m.Start != last {
@@ -163,16 +163,16 @@ func goHeap(mappings []proc.Mapping) (heap int64) {
 	return heap
 }
 
-// table prints the use of memory.
-func (s *sharing) table() {
+// printTable prints the use of memory.
+func (s *workersRun) printTable() {
 	fmt.Fprintf(s, "nginx-workers: memory of a worker on average, MiB, %d objects of 1 KiB: PSS divides shared pages by "+
 		"their processes, private is what no other process has; file, library, Go's heap and other are parts of PSS\n",
 		s.Objects)
 	t := tabwriter.NewWriter(s, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "workers\t\tPSS\tprivate\tfile\tlibrary\tGo's heap\tother\tPSS of all with the master\t")
 	for _, m := range s.use {
-		fmt.Fprintf(t, "%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", m.workers, m.when, mib(m.pss), mib(m.private),
-			mib(m.file), mib(m.library), mib(m.heap), mib(m.other), mib(m.all))
+		fmt.Fprintf(t, "%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", m.workers, m.when,
+			toMiB(m.pss), toMiB(m.private), toMiB(m.file), toMiB(m.library), toMiB(m.heap), toMiB(m.other), toMiB(m.all))
 	}
 	_ = t.Flush() // a Recorder never fails
 }

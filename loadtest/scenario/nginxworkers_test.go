@@ -17,7 +17,7 @@ func TestMemoryOf(t *testing.T) {
 		{Start: 64 * mib, End: 70 * mib},
 		{Start: 70 * mib, End: 80 * mib, PSS: 9, Private: 9},
 		{Start: 80 * mib, End: 128 * mib, Name: "[anon: Go: heap reservation]"},
-		// Not Go's: it does not begin at a block, or does not end there, or has a gap.
+		// Not Go's: a mapping with a gap, or with a begin or end inside a block.
 		{Start: 200 * mib, End: 256 * mib, PSS: 10, Private: 10},
 		{Start: 320 * mib, End: 370 * mib, PSS: 20, Private: 20},
 		{Start: 448 * mib, End: 450 * mib, PSS: 30},
@@ -32,7 +32,7 @@ func TestMemoryOf(t *testing.T) {
 	}
 }
 
-// TestGoHeapIsFound fails with a Go whose heap has another layout.
+// TestGoHeapIsFound fails if Go changes the layout of the heap.
 func TestGoHeapIsFound(t *testing.T) {
 	const size = 100 << 20
 	block := make([]byte, size)

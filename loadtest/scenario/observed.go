@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	unobserved = "nothing logged"
-	shipped    = "as shipped"
-	observedIs = "all logged and traced"
-	hostedIs   = "100 virtual hosts"
-	// maxObserved and maxHosted bound what the shipped access log and the virtual hosts may cost a request, in
-	// direct_responses.
+	unobserved  = "nothing logged"
+	shipped     = "as shipped"
+	fullyLogged = "all logged and traced"
+	manyHosts   = "100 virtual hosts"
+	// maxObserved and maxHosted are the highest allowed costs of the shipped access log and of the virtual hosts per
+	// request, in direct_responses.
 	maxObserved, maxHosted = 0.04, 0.03
 )
 
-// observed measures what it costs to look: an edge without access log, one as shipped, and one that logs every request
-// (log_hits) and gets a sampled traceparent, in turn, slice by slice, in one Envoy, against direct_response; and
-// likewise an edge as shipped with 100 virtual hosts, each with ten domains and the rules of the others.
-func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
+// measureObserved measures the cost of logs and traces against direct_response, in alternating slices in one Envoy: an
+// edge without access log, an edge as shipped, and an edge that logs every request (log_hits) and gets a sampled
+// traceparent. A fourth edge, as shipped, has 100 virtual hosts, each with ten domains and the same rules.
+func measureObserved(ctx context.Context, o *Options, out *Recorder) (err error) {
 	var nothing, everything, hosted string
 	for _, address := range []*string{&nothing, &everything, &hosted} {
 		if *address, err = freeport.FindAddress(); err != nil {
@@ -37,8 +37,10 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 		}
 	}
 	w, err := startWorld(ctx, o, worldOptions{
-		name: "observed", direct: true, sidecar: []string{"--trace.endpoint=http://127.0.0.1:1", "--trace.ratio=1"},
-		modify: func(c *stack.Config) error { return errors.Join(observe(c, nothing, everything), addHosts(c, hosted)) },
+		name: "observed", direct: true, sidecarArgs: []string{"--trace.endpoint=http://127.0.0.1:1", "--trace.ratio=1"},
+		modify: func(c *stack.Config) error {
+			return errors.Join(addObserved(c, nothing, everything), addHosts(c, hosted))
+		},
 		seed: func(ctx context.Context, p *publish.Publisher) error {
 			return seedObjects(ctx, p, func(path string) string { return publish.KeyOfVirtualHost(hostedName, "", path) })
 		},
@@ -47,42 +49,43 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	together, err := w.apart()
+	unpin, err := w.pinWorker()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, together()) }()
+	defer func() { err = errors.Join(err, unpin()) }()
 	listener := func(name, url string) target {
 		return target{name: name, url: url, servers: []proc.Server{w.proxy()}}
 	}
-	off, on := listener(unobserved, "http://"+nothing), listener(observedIs, "http://"+everything)
-	asShipped, hosting := listener(shipped, w.EdgeURL()), listener(hostedIs, "http://"+hosted)
+	off, on := listener(unobserved, "http://"+nothing), listener(fullyLogged, "http://"+everything)
+	asShipped, hosting := listener(shipped, w.EdgeURL()), listener(manyHosts, "http://"+hosted)
 	var failed []error
 	for _, load := range ratioWorkloads()[1:4] { // 304, auth + 304, 200 1 KiB
 		traced := load
 		traced.Headers = append(slices.Clone(load.Headers),
 			"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		of := load
-		of.Headers = append(slices.Clone(load.Headers), "Host: a.b."+hostedName+".example") // the third lookup finds it
-		out.doing("%s", load.Name)
-		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
-			{off, load}, {asShipped, load}, {on, traced}, {hosting, of}, {w.beside(directResponse, "direct"), oneKiB()},
+		of.Headers = append(slices.Clone(load.Headers), "Host: a.b."+hostedName+".example") // found by the third lookup
+		out.printProgress("%s", load.Name)
+		failed = append(failed, o.compareObserved(ctx, out, w.dir, load, []loaded{
+			{off, load}, {asShipped, load}, {on, traced}, {hosting, of},
+			{w.besideTarget(directResponse, "direct"), fullOneKiB()},
 		}))
 	}
 	return errors.Join(failed...)
 }
 
-// observe measures five targets: unobserved, as shipped, all observed, with virtual hosts, and direct_response.
-func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload,
+// compareObserved measures five targets: unobserved, as shipped, all observed, with virtual hosts, and direct_response.
+func (o *Options) compareObserved(ctx context.Context, out *Recorder, dir string, load workload.Workload,
 	targets []loaded) error {
 	for _, t := range targets[:4] {
-		if err := warm(ctx, t.load, t.target); err != nil {
+		if err := checkResponses(ctx, t.load, t.target); err != nil {
 			return err
 		}
 	}
 	costs := make([][]float64, len(targets)) // µs, by target
 	for range o.Pairs {
-		micros, err := o.round(ctx, dir, targets...)
+		micros, err := o.loadInTurns(ctx, dir, targets...)
 		if err != nil {
 			return err
 		}
@@ -105,13 +108,13 @@ func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load w
 		most          float64
 	}{
 		{"the shipped access log costs", costs[1], costs[0], maxObserved},
-		{hostedIs + " cost", costs[3], costs[1], maxHosted},
+		{manyHosts + " cost", costs[3], costs[1], maxHosted},
 	} {
 		var more []float64 // in direct_responses
 		for i := range direct {
 			more = append(more, (part.with[i]-part.without[i])/direct[i])
 		}
-		low, high := stats.Bounds(more)
+		low, high := stats.MedianBounds(more)
 		fmt.Fprintf(out, "%s: %s %+.3f of a direct_response, with 95 %% confidence at least %+.3f, and at most %+.3f\n",
 			load.Name, part.name, stats.SpreadOf(more).Median, low, high)
 		if low > part.most {
@@ -122,27 +125,27 @@ func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load w
 	return errors.Join(failed...)
 }
 
-// observe adds two copies of the edge listener: one logs nothing, the other one everything.
-func observe(c *stack.Config, nothing, everything string) error {
+// addObserved adds two copies of the edge listener: the first logs nothing, the second everything.
+func addObserved(c *stack.Config, nothing, everything string) error {
 	all := map[string]any{"not_health_check_filter": map[string]any{}}
 	return errors.Join(
 		copyEdge(c, "unobserved", nothing), copyEdge(c, "observed", everything),
-		c.Set([]any{}, manager("unobserved", "access_log")...),
-		c.Set(all, manager("observed", "access_log", "0", "filter")...),
-		c.Set(true, rulesOf("observed", "log_hits")...),
+		c.Set([]any{}, managerPath("unobserved", "access_log")...),
+		c.Set(all, managerPath("observed", "access_log", "0", "filter")...),
+		c.Set(true, rulesPath("observed", "log_hits")...),
 	)
 }
 
-// hostedName is one of the virtual hosts that addHosts adds.
+// hostedName is the name of a virtual host of addHosts.
 const hostedName = "team-50"
 
-// addHosts adds a copy of the edge listener that has its rules for each of 100 virtual hosts, too.
+// addHosts adds a copy of the edge listener, with the edge's rules also in each of 100 virtual hosts.
 func addHosts(c *stack.Config, address string) error {
 	err := copyEdge(c, "hosted", address)
 	if err != nil {
 		return err
 	}
-	rules, err := c.Find(rulesOf("hosted", "rules")...)
+	rules, err := c.Find(rulesPath("hosted", "rules")...)
 	if err != nil {
 		return err
 	}
@@ -155,11 +158,11 @@ func addHosts(c *stack.Config, address string) error {
 		}
 		hosts[name] = map[string]any{"domains": domains, "rules": rules}
 	}
-	return c.Set(hosts, rulesOf("hosted", "virtual_hosts")...)
+	return c.Set(hosts, rulesPath("hosted", "virtual_hosts")...)
 }
 
-// rulesOf returns the path of a part of the rules of a listener.
-func rulesOf(listener, part string) []string {
-	return manager(listener, "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value",
-		part)
+// rulesPath returns the path of a part of a listener's rules.
+func rulesPath(listener, part string) []string {
+	return managerPath(listener, "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration",
+		"value", part)
 }

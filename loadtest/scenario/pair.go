@@ -19,21 +19,21 @@ import (
 const (
 	// sideTime is the total time for which each side of a pair is loaded.
 	sideTime = time.Second
-	// turnTime is the length of a turn. Noise from other users of a shared machine lasts longer, so it affects both
-	// sides alike.
+	// turnTime is the length of a turn. Noise from users of a shared machine lasts longer, and so affects both sides
+	// alike.
 	turnTime = 50 * time.Millisecond
-	// settleTime is how long after a turn the responses to its last requests still count as the side's own.
+	// settleTime is how long after a turn CPU still counts for the side, because of responses to the last requests.
 	settleTime = 2 * time.Millisecond
-	// slowTime is the length of a closed loop of slow requests. The CPU of requests under way at its end counts, though
-	// they have no answer: they must be few.
+	// slowTime is the length of a closed loop of slow requests. The CPU of unfinished requests counts at the end, but
+	// no answer, so unfinished requests must be few.
 	slowTime = 10 * time.Second
 )
 
-// pair measures the CPU of subject and reference per request in n pairs.
-func (o *Options) pair(ctx context.Context, dir string, n int, subject, reference loaded) (report.Pair, error) {
+// measurePair measures the CPU of subject and reference per request in n pairs.
+func (o *Options) measurePair(ctx context.Context, dir string, n int, subject, reference loaded) (report.Pair, error) {
 	var pairs stats.Pairs
 	for range n {
-		micros, err := o.round(ctx, dir, subject, reference)
+		micros, err := o.loadInTurns(ctx, dir, subject, reference)
 		if err != nil {
 			return report.Pair{}, err
 		}
@@ -42,16 +42,17 @@ func (o *Options) pair(ctx context.Context, dir string, n int, subject, referenc
 	return pairOf(subject.load.Name, subject.name, reference.name, pairs)
 }
 
-// pairOfLoops is [Options.pair] for a subject whose requests last longer than a turn: the closed loops of subject and
-// reference alternate, and each ends before the next one begins.
-func (o *Options) pairOfLoops(ctx context.Context, dir string, n int, subject, reference loaded) (report.Pair, error) {
+// measureLoopPair is [Options.measurePair] for a subject with requests longer than a turn: whole closed loops of
+// subject and reference alternate.
+func (o *Options) measureLoopPair(ctx context.Context, dir string, n int,
+	subject, reference loaded) (report.Pair, error) {
 	var pairs stats.Pairs
 	for range n {
-		slow, err := o.closed(ctx, subject.target, subject.load, o.wrkLoad(slowTime), dir)
+		slow, err := o.closedLoop(ctx, subject.target, subject.load, o.wrkLoad(slowTime), dir)
 		if err != nil {
 			return report.Pair{}, err
 		}
-		fast, err := o.closed(ctx, reference.target, reference.load, o.wrkLoad(sideTime), dir)
+		fast, err := o.closedLoop(ctx, reference.target, reference.load, o.wrkLoad(sideTime), dir)
 		if err != nil {
 			return report.Pair{}, err
 		}
@@ -77,8 +78,8 @@ type loaded struct {
 	load workload.Workload
 }
 
-// round loads all in turns, and returns the CPU that each took per request, µs.
-func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros []float64, err error) {
+// loadInTurns loads all targets in turns, and returns each target's CPU per request, µs.
+func (o *Options) loadInTurns(ctx context.Context, dir string, all ...loaded) (micros []float64, err error) {
 	sides := make([]*side, len(all))
 	for i, l := range all {
 		clock, err := proc.NewClock(l.servers)
@@ -96,14 +97,14 @@ func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros 
 	return micros, nil
 }
 
-// side is one side of a pair, or one of several that take turns.
+// side is a target that is loaded in turns, with the CPU used.
 type side struct {
 	loaded
 	clock  proc.Clock
-	wrk    *wrk.Process  // nil before its first turn
-	used   time.Duration // by its servers in its turns
+	wrk    *wrk.Process  // nil before the first turn
+	used   time.Duration // CPU of the servers in the side's turns
 	over   bool
-	micros float64 // of CPU per request, when it is over
+	micros float64 // CPU per request, when over
 }
 
 // takeTurns loads sides in closed loops, one at a time, until all are over.
@@ -115,7 +116,7 @@ func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) err
 			if s.over {
 				continue
 			}
-			if err := s.turn(ctx, o.wrkLoad(time.Duration(len(sides))*sideTime), dir); err != nil {
+			if err := s.takeTurn(ctx, o.wrkLoad(time.Duration(len(sides))*sideTime), dir); err != nil {
 				return fmt.Errorf("%s on %s: %w", s.load.Name, s.name, err)
 			}
 		}
@@ -123,8 +124,8 @@ func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) err
 	return nil
 }
 
-// turn loads a side for one turn; the last turn lasts until the side is over.
-func (s *side) turn(ctx context.Context, l wrk.Load, dir string) error {
+// takeTurn loads a side for one turn; the last turn lasts until the side is over.
+func (s *side) takeTurn(ctx context.Context, l wrk.Load, dir string) error {
 	before, err := s.clock.Read()
 	if err != nil {
 		return err
@@ -145,7 +146,7 @@ func (s *side) turn(ctx context.Context, l wrk.Load, dir string) error {
 	case <-end.C:
 		err = s.wrk.Hold()
 	}
-	if err = errors.Join(err, wait(ctx, settleTime)); err != nil {
+	if err = errors.Join(err, sleep(ctx, settleTime)); err != nil {
 		return err
 	}
 	after, err := s.clock.Read()

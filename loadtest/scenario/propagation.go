@@ -18,11 +18,11 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// propagation measures how long after the return of a publish the edge responds with the new version for the first
-// time: one update at a time, of 100 keys in turn, under a constant rate of reads of all of them.
+// propagation measures the time from the return of a publish to the edge's first response with the new version: one
+// update at a time, of 100 keys in turn, under a constant rate of reads of all keys.
 func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 	const keys, updates, reads, readers = 100, 10_000, 5000, 16
-	b, err := start(ctx, stack.Options{Name: "propagation"}, func(ctx context.Context, p *publish.Publisher) error {
+	b, err := startBench(ctx, stack.Options{Name: "propagation"}, func(ctx context.Context, p *publish.Publisher) error {
 		for i := range keys {
 			if err := publishVersion(ctx, p, i, 0); err != nil {
 				return err
@@ -37,17 +37,17 @@ func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 
 	readCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	requests := workload.Objects(keys, false).Requests(strings.TrimPrefix(b.EdgeURL(), "http://"))
+	requests := workload.ObjectReads(keys, false).Requests(strings.TrimPrefix(b.EdgeURL(), "http://"))
 	var read openloop.Result
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		read, err = openloop.Run(readCtx, b.EdgeURL(), openloop.InTurn(requests),
+		read, err = openloop.Run(readCtx, b.EdgeURL(), openloop.RepeatRequests(requests),
 			openloop.Load{Rate: reads, Duration: time.Hour, Connections: readers})
 		done <- err
 	}()
 	begin := time.Now()
-	took, err := b.update(ctx, updates, requests)
+	took, err := b.measureVisibility(ctx, updates, requests)
 	seconds := time.Since(begin).Seconds()
 	cancel()
 	if ended := <-done; !errors.Is(ended, context.Canceled) || read.Statuses[http.StatusOK] != read.Answered ||
@@ -61,7 +61,7 @@ func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 	fmt.Fprintf(out,
 		"propagation: %d updates of 1 KiB, one at a time, over 2 workers, %d connections reading %.0f/s of %d/s asked\n",
 		took.Total(), readers, float64(read.Answered)/seconds, reads)
-	fmt.Fprintf(out, "publish returned → first new answer: %s\n", quantiles(took, .5, .9, .99, .999))
+	fmt.Fprintf(out, "publish returned → first new answer: %s\n", formatQuantiles(took, .5, .9, .99, .999))
 	return nil
 }
 
@@ -73,9 +73,10 @@ func publishVersion(ctx context.Context, p *publish.Publisher, i, n int) error {
 	return err
 }
 
-// update publishes n versions of the requested objects, in turn, and returns how long each took to be visible.
-func (b *bench) update(ctx context.Context, n int, requests [][]byte) (*stats.Histogram, error) {
-	c, err := dial(ctx, b.EdgeURL())
+// measureVisibility publishes n versions of the requested objects, in turn, and returns the times until each version
+// was visible.
+func (b *bench) measureVisibility(ctx context.Context, n int, requests [][]byte) (*stats.Histogram, error) {
+	c, err := dialEdge(ctx, b.EdgeURL())
 	if err != nil {
 		return nil, err
 	}

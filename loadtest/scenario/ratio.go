@@ -19,8 +19,8 @@ import (
 type Limits struct {
 	// Tolerance allows for noise, as a share: a ratio fails above its bound × (1 + Tolerance).
 	Tolerance float64 `json:"tolerance"`
-	// Pairs is the number of pairs at first. A workload that would fail is measured again with RetryPairs, and that result
-	// counts.
+	// Pairs is the number of pairs at first. A workload above a limit is measured again with RetryPairs, and the second
+	// result counts.
 	Pairs      int     `json:"pairs"`
 	RetryPairs int     `json:"retry_pairs"`
 	Limits     []Limit `json:"limits"`
@@ -30,10 +30,10 @@ type Limits struct {
 type Limit struct {
 	Workload string  `json:"workload"`
 	Wasm     float64 `json:"wasm"` // the Wasm module against direct_response
-	// Native is for the dynamic module against direct_response. 0: no limit, because the copies of a large body, which
-	// the floor makes, too, cost more than the filter.
+	// Native is the bound of the dynamic module against direct_response. 0: no limit, because copying a large body, as
+	// the floor does too, costs more than the filter.
 	Native float64 `json:"native"`
-	// NativeToFloor is for the dynamic module against one that decides nothing: it varies least.
+	// NativeToFloor is the bound of the dynamic module against a module without decisions, the ratio that varies least.
 	NativeToFloor float64 `json:"native_to_floor"`
 }
 
@@ -61,18 +61,18 @@ func ParseLimits(text []byte) (Limits, error) {
 	return l, nil
 }
 
-// ratioWorkloads returns the workloads of ratio, in its order.
+// ratioWorkloads returns the workloads of ratio, in order.
 func ratioWorkloads() []workload.Workload {
-	all := workload.Singles(nil)
+	all := workload.SingleRequests(nil)
 	full := all["200"]
 	return []workload.Workload{all["pass"][0], all["304"][0], all["auth-304"][0], full[0], all["auth-200"][0], full[4]}
 }
 
-// oneKiB returns the 200 of 1 KiB, which direct_response answers, too.
-func oneKiB() workload.Workload { return ratioWorkloads()[3] }
+// fullOneKiB returns the 200 of 1 KiB, also for direct_response.
+func fullOneKiB() workload.Workload { return ratioWorkloads()[3] }
 
-// authorized is a credential and a 304, the most expensive response of Gatehouse.
-func authorized() workload.Workload { return ratioWorkloads()[2] }
+// authorized304 is a credential and a 304, the most expensive response of Gatehouse.
+func authorized304() workload.Workload { return ratioWorkloads()[2] }
 
 func ratioWorkload(name string) (workload.Workload, error) {
 	for _, w := range ratioWorkloads() {
@@ -83,22 +83,22 @@ func ratioWorkload(name string) (workload.Workload, error) {
 	return workload.Workload{}, fmt.Errorf("no ratio is measured of %q", name)
 }
 
-// pairsOfEnvoy is how many pairs one Envoy process measures. The cost of the same module differs by some hundredths
-// between processes.
+// pairsOfEnvoy is the number of pairs per Envoy process. The cost of the same module differs by some hundredths between
+// processes.
 const pairsOfEnvoy = 2
 
-// costs are what a module costs with one load, in pairs.
+// costs are a module's costs under one load, in pairs.
 type costs struct {
 	direct stats.Pairs // against a direct_response
 	floor  stats.Pairs // against the floor, in the same turns; of the dynamic module only
 }
 
-// ratios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
+// measureRatios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
 // response of Envoy, and of the dynamic module also against the floor; the result is by binding and load. Only Envoy's
 // CPU counts: no other process handles these requests, and the constant work of sidecar and Redis would weigh more with
 // fewer requests. A direct_response also answers requests that are passed on, so that the upstream costs nothing.
 // Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in turn.
-func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding,
+func (o *Options) measureRatios(ctx context.Context, n int, loads []workload.Workload, bindings []binding,
 	out *Recorder) ([][]costs, error) {
 	all := make([][]costs, len(bindings))
 	for i := range all {
@@ -106,7 +106,7 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 	}
 	for done := 0; done < n; done += pairsOfEnvoy {
 		for i, b := range bindings {
-			out.doing("%s: pairs %d of %d", b.subject, done+1, n)
+			out.printProgress("%s: pairs %d of %d", b.subject, done+1, n)
 			if err := o.addRatios(ctx, all[i], min(n-done, pairsOfEnvoy), loads, b); err != nil {
 				return nil, err
 			}
@@ -119,7 +119,7 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 type binding struct{ name, subject string }
 
 var (
-	usual  = binding{"", "gatehouse"} // the users', or the one that the environment selects
+	usual  = binding{"", "gatehouse"} // the users' binding, or the environment's
 	wasm   = binding{"own", "gatehouse"}
 	native = binding{"native", "gatehouse, dynamic module"}
 )
@@ -131,26 +131,26 @@ func (o *Options) addRatios(ctx context.Context, all []costs, n int, loads []wor
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	together, err := w.apart()
+	unpin, err := w.pinWorker()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, together()) }()
+	defer func() { err = errors.Join(err, unpin()) }()
 	for i, load := range loads {
 		sides := []loaded{
 			{target{name: b.subject, url: w.EdgeURL(), servers: []proc.Server{w.proxy()}}, load},
-			{w.beside(directResponse, "direct"), oneKiB()},
+			{w.besideTarget(directResponse, "direct"), fullOneKiB()},
 		}
 		if b == native {
-			sides = append(sides, loaded{w.beside(floor, "floor"), load})
+			sides = append(sides, loaded{w.besideTarget(floor, "floor"), load})
 		}
 		for _, s := range sides {
-			if err := warm(ctx, s.load, s.target); err != nil {
+			if err := checkResponses(ctx, s.load, s.target); err != nil {
 				return err
 			}
 		}
 		for range n {
-			micros, err := o.round(ctx, w.dir, sides...)
+			micros, err := o.loadInTurns(ctx, w.dir, sides...)
 			if err != nil {
 				return err
 			}
@@ -169,8 +169,8 @@ const (
 	floor = "module that decides nothing"
 )
 
-// ofFloor returns the pairs of the floor against a direct_response.
-func (c costs) ofFloor() stats.Pairs {
+// floorPairs returns the pairs of the floor against a direct_response.
+func (c costs) floorPairs() stats.Pairs {
 	return stats.Pairs{Subject: c.floor.Reference, Reference: c.direct.Reference}
 }
 
@@ -179,7 +179,7 @@ func ratio(ctx context.Context, o *Options, out *Recorder) error {
 	if o.Peers > 0 {
 		bindings = []binding{wasm, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}, native}
 	}
-	all, err := o.ratios(ctx, o.Pairs, loads, bindings, out)
+	all, err := o.measureRatios(ctx, o.Pairs, loads, bindings, out)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func ratio(ctx context.Context, o *Options, out *Recorder) error {
 			comparisons := []comparison{{b.subject, directResponse, all[j][i].direct, 0}}
 			if b == native {
 				comparisons = append(comparisons, comparison{b.subject, floor, all[j][i].floor, 0},
-					comparison{floor, directResponse, all[j][i].ofFloor(), 0})
+					comparison{floor, directResponse, all[j][i].floorPairs(), 0})
 			}
 			for _, c := range comparisons {
 				pair, err := pairOf(load.Name, c.subject, c.reference, c.pairs)
@@ -202,26 +202,26 @@ func ratio(ctx context.Context, o *Options, out *Recorder) error {
 	return nil
 }
 
-// comparison is what was measured of two targets with one load.
+// comparison is the pairs of two targets under one load.
 type comparison struct {
 	subject, reference string
 	pairs              stats.Pairs
-	bound              float64 // of the ratio; 0: there is none
+	bound              float64 // of the ratio; 0: none
 }
 
-// check measures the ratios that limits.json bounds. It measures workloads above a limit again with more pairs, and
-// fails if they still are.
+// check measures the ratios with limits in limits.json. Workloads above a limit are measured again with more pairs; a
+// second excess is an error.
 func check(ctx context.Context, o *Options, out *Recorder) error {
-	beyond, err := o.within(ctx, o.limits.Limits, o.limits.Pairs, out)
+	beyond, err := o.splitByLimits(ctx, o.limits.Limits, o.limits.Pairs, out)
 	if err != nil || len(beyond) == 0 {
 		return err
 	}
 	var again []Limit
 	for _, b := range beyond {
-		out.doing("%s", b.why)
+		out.printProgress("%s", b.why)
 		again = append(again, b.limit)
 	}
-	if beyond, err = o.within(ctx, again, o.limits.RetryPairs, out); err != nil {
+	if beyond, err = o.splitByLimits(ctx, again, o.limits.RetryPairs, out); err != nil {
 		return err
 	}
 	var failed []error
@@ -232,36 +232,37 @@ func check(ctx context.Context, o *Options, out *Recorder) error {
 	return errors.Join(failed...)
 }
 
-// exceeded is a workload above a limit.
-type exceeded struct {
+// excess is a workload above a limit.
+type excess struct {
 	limit Limit
 	pairs []report.Pair
 	why   error
 }
 
-// within measures n pairs for each of limits and both modules, in turn, records what is within its limits, and returns
-// the rest. It records without a limit how the dynamic module and the floor compare with the Wasm module: that depends
-// on the processor more than on either module.
-func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
+// splitByLimits measures n pairs for each of limits and both modules, in turn, records workloads within the limits, and
+// returns the rest. The ratios of dynamic module and floor to the Wasm module are recorded without a limit: both depend
+// on the processor more than on a module.
+func (o *Options) splitByLimits(ctx context.Context, limits []Limit, n int,
+	out *Recorder) (beyond []excess, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {
 		if loads[i], err = ratioWorkload(limit.Workload); err != nil {
 			return nil, err
 		}
 	}
-	all, err := o.ratios(ctx, n, loads, []binding{wasm, native}, out)
+	all, err := o.measureRatios(ctx, n, loads, []binding{wasm, native}, out)
 	if err != nil {
 		return nil, err
 	}
 	for i, limit := range limits {
-		e, theirs, ours := exceeded{limit: limit}, all[0][i].direct, all[1][i]
-		least := ours.ofFloor()
+		e, theirs, ours := excess{limit: limit}, all[0][i].direct, all[1][i]
+		least := ours.floorPairs()
 		for _, c := range []comparison{
 			{wasm.subject, directResponse, theirs, limit.Wasm},
 			{native.subject, directResponse, ours.direct, limit.Native},
-			{native.subject, wasm.subject, ours.direct.Against(theirs), 0},
+			{native.subject, wasm.subject, ours.direct.ScaleTo(theirs), 0},
 			{native.subject, floor, ours.floor, limit.NativeToFloor},
-			{floor, wasm.subject, least.Against(theirs), 0},
+			{floor, wasm.subject, least.ScaleTo(theirs), 0},
 		} {
 			pair, err := pairOf(limit.Workload, c.subject, c.reference, c.pairs)
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/report"
 )
 
-// Recorder records the results of a scenario. It prints lines at once, and tables at the end of the scenario.
+// Recorder records the results of a scenario. Lines are printed at once, tables at the end of the scenario.
 type Recorder struct {
 	report.Section
 	out, progress io.Writer
@@ -31,13 +31,13 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return r.out.Write(p)
 }
 
-// doing prints progress on the terminal.
-func (r *Recorder) doing(format string, args ...any) {
+// printProgress prints progress on the terminal.
+func (r *Recorder) printProgress(format string, args ...any) {
 	fmt.Fprintf(r.progress, "loadtest: "+r.Scenario+": "+format+"\n", args...)
 }
 
-// row records a row, unless err is set; it returns err.
-func (r *Recorder) row(row report.Row, err error) error {
+// addRow records a row, unless err is set, and returns err.
+func (r *Recorder) addRow(row report.Row, err error) error {
 	if err == nil {
 		r.Rows = append(r.Rows, row)
 	}

@@ -19,13 +19,13 @@ import (
 // revoked is how many devices revocation revokes, one after the other.
 const revoked = 200
 
-// revocation measures how long after the return of a revocation its device is refused for the first time. The device
-// sends 200 requests a second on four connections, to both workers, and after the revocation also continuously on two
-// more. It counts later responses of 200.
+// revocation measures the time from the return of a revocation to the device's first 401. The device sends 200 requests
+// a second on four connections, to both workers, and after the revocation also continuously on two more. Later
+// responses of 200 are counted.
 func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}},
+	b, err := startBench(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}},
 		func(ctx context.Context, p *publish.Publisher) error {
-			return register(ctx, p, "good", revoked, 4)
+			return registerDevices(ctx, p, "good", revoked, 4)
 		})
 	if err != nil {
 		return err
@@ -35,25 +35,25 @@ func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 	var later, requests int
 	for i := range revoked {
 		s := &stream{id: fmt.Sprint("good", i)}
-		if err := s.run(ctx, b); err != nil {
+		if err := s.revokeWhileSending(ctx, b); err != nil {
 			return fmt.Errorf("device %d: %w", i, err)
 		}
 		took.Add(s.first.Sub(s.returned))
-		later, requests = later+s.later(), requests+len(s.samples)
+		later, requests = later+s.countLateOK(), requests+len(s.samples)
 	}
 	fmt.Fprintf(out, "revocation: %d devices one by one, 200 requests/s each on 4 connections, then without a pause on "+
 		"2 more until refused, %d requests\n", revoked, requests)
 	fmt.Fprintf(out, "revocation returned → first 401: %s; answers of 200 to requests sent after it: %d\n",
-		quantiles(&took, .5, .9, .99), later)
+		formatQuantiles(&took, .5, .9, .99), later)
 	return b.revokeAll(ctx, o, out)
 }
 
 // revokeAll measures one operation that revokes many devices, until the sidecar has applied the last event.
 func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error {
-	if err := register(ctx, b.publisher, "many", o.Objects, 4); err != nil {
+	if err := registerDevices(ctx, b.publisher, "many", o.Objects, 4); err != nil {
 		return err
 	}
-	if err := b.applied(ctx); err != nil {
+	if err := b.awaitApplied(ctx); err != nil {
 		return err
 	}
 	begin := time.Now()
@@ -62,7 +62,7 @@ func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error 
 		return err
 	}
 	returned := time.Since(begin)
-	if err := b.applied(ctx); err != nil {
+	if err := b.awaitApplied(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "all: %d devices revoked in %.1f s; the sidecar had applied all %.0f ms later\n",
@@ -79,19 +79,19 @@ type stream struct {
 	samples []sample
 }
 
-// run has the device authenticated, revokes it and goes on sending for some time.
-func (s *stream) run(ctx context.Context, b *bench) error {
+// revokeWhileSending authenticates and revokes the device, and goes on sending for some time.
+func (s *stream) revokeWhileSending(ctx context.Context, b *bench) error {
 	const conns, pollers, interval = 4, 2, 20 * time.Millisecond // of one connection: 200/s together
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := make(chan struct{}, conns)
 	errs := make(chan error, conns+pollers)
 	for i := range conns {
-		go func() { errs <- s.send(ctx, b.EdgeURL(), interval, interval*time.Duration(i)/conns, in) }()
+		go func() { errs <- s.sendAtInterval(ctx, b.EdgeURL(), interval, interval*time.Duration(i)/conns, in) }()
 	}
 	revoked := make(chan struct{})
 	for range pollers {
-		go func() { errs <- s.poll(ctx, b.EdgeURL(), revoked) }()
+		go func() { errs <- s.sendUntilRefused(ctx, b.EdgeURL(), revoked) }()
 	}
 	for range conns {
 		select {
@@ -103,7 +103,7 @@ func (s *stream) run(ctx context.Context, b *bench) error {
 	_, err := b.publisher.RevokeDevice(ctx, s.id)
 	s.returned = time.Now()
 	close(revoked)
-	if err = errors.Join(err, wait(ctx, 150*time.Millisecond)); err != nil {
+	if err = errors.Join(err, sleep(ctx, 150*time.Millisecond)); err != nil {
 		return err
 	}
 	cancel()
@@ -118,9 +118,10 @@ func (s *stream) run(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// send sends a request each interval on one connection. It signals in after its second response.
-func (s *stream) send(ctx context.Context, url string, interval, offset time.Duration, in chan<- struct{}) error {
-	c, err := dial(ctx, url)
+// sendAtInterval sends a request each interval on one connection, and signals in after the second response.
+func (s *stream) sendAtInterval(ctx context.Context, url string, interval, offset time.Duration,
+	in chan<- struct{}) error {
+	c, err := dialEdge(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (s *stream) send(ctx context.Context, url string, interval, offset time.Dur
 			return nil
 		case <-timer.C:
 		}
-		if _, err := s.show(c); err != nil {
+		if _, err := s.sendOne(c); err != nil {
 			return err
 		}
 		if let++; let == 2 {
@@ -142,10 +143,10 @@ func (s *stream) send(ctx context.Context, url string, interval, offset time.Dur
 	}
 }
 
-// poll sends requests continuously from a revocation on until one is refused, so that the measured time doesn't depend
-// on when send's next request is due.
-func (s *stream) poll(ctx context.Context, url string, revoked <-chan struct{}) error {
-	c, err := dial(ctx, url)
+// sendUntilRefused sends requests continuously from a revocation to the first refusal, so that the measured time
+// doesn't depend on when the next request of sendAtInterval is due.
+func (s *stream) sendUntilRefused(ctx context.Context, url string, revoked <-chan struct{}) error {
+	c, err := dialEdge(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -156,17 +157,17 @@ func (s *stream) poll(ctx context.Context, url string, revoked <-chan struct{}) 
 	case <-revoked:
 	}
 	for ctx.Err() == nil {
-		if status, err := s.show(c); err != nil || status == http.StatusUnauthorized {
+		if status, err := s.sendOne(c); err != nil || status == http.StatusUnauthorized {
 			return err
 		}
 	}
 	return nil
 }
 
-// show sends one request.
-func (s *stream) show(c *conn) (status int, err error) {
+// sendOne sends one request.
+func (s *stream) sendOne(c *conn) (status int, err error) {
 	begin := time.Now()
-	if status, err = c.show(s.id, workload.Secret); err != nil {
+	if status, err = c.postTelemetry(s.id, workload.Secret); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
@@ -178,8 +179,8 @@ func (s *stream) show(c *conn) (status int, err error) {
 	return status, nil
 }
 
-// later counts responses of 200 to requests that were sent after the first 401.
-func (s *stream) later() int {
+// countLateOK counts responses of 200 to requests that were sent after the first 401.
+func (s *stream) countLateOK() int {
 	n := 0
 	for _, r := range s.samples {
 		if r.status == http.StatusOK && r.at.After(s.first) {

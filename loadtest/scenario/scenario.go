@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package scenario has the load test's scenarios. Each starts whole stacks with a real Envoy or nginx and a real
-// redis-server, loads them and records the results.
+// Package scenario has the load test's scenarios. Each scenario starts whole stacks with a real Envoy or nginx and a
+// real redis-server, loads the stacks and records the results.
 package scenario
 
 import (
@@ -33,15 +33,15 @@ type Options struct {
 	limits Limits
 }
 
-// atWork is how many devices steady and flood have, each of which sends a request a second.
-const atWork = 1000
+// workingDevices is the number of devices in steady and flood. Each device sends a request a second.
+const workingDevices = 1000
 
 // scenario measures one thing.
 type scenario struct {
-	name    string
-	about   string
-	measure func(ctx context.Context, o *Options, out *Recorder) error
-	apart   bool // not part of all
+	name     string
+	about    string
+	measure  func(ctx context.Context, o *Options, out *Recorder) error
+	notInAll bool // not part of all
 }
 
 // scenarios are all scenarios, in the order of all.
@@ -55,7 +55,7 @@ var scenarios = []scenario{
 	{"pass", "no rule: the upstream answers", single, false},
 	{"ramp", "throughput by connections", ramp, false},
 	{"ratio", "Envoy's CPU per request against direct_response", ratio, false},
-	{"observed", "what the access log, a traced request and virtual hosts cost", observed, false},
+	{"observed", "what the access log, a traced request and virtual hosts cost", measureObserved, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
 	{"propagation", "publish to first new answer", propagation, false},
@@ -78,8 +78,8 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// List returns a line for each scenario.
-func List() string {
+// ListScenarios returns a line for each scenario.
+func ListScenarios() string {
 	var b strings.Builder
 	for _, s := range scenarios {
 		fmt.Fprintf(&b, "  %-13s %s\n", s.name, s.about)
@@ -112,12 +112,12 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Run runs the scenarios of o, prints results to out as they come, and adds them to r after each scenario. Progress
-// goes to progress.
+// Run runs the scenarios of o, prints results to out at once, and adds each scenario's section to r. Progress goes to
+// progress.
 func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, progress io.Writer) error {
 	o.limits = limits
 	for _, s := range scenarios {
-		if !o.wants(s) {
+		if !o.includesScenario(s) {
 			continue
 		}
 		rec := &Recorder{Section: report.Section{Scenario: s.name}, out: out, progress: progress}
@@ -125,7 +125,7 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 		err := s.measure(ctx, o, rec)
 		r.Sections = append(r.Sections, rec.Section)
 		shown := rec.Section
-		shown.Notes = nil // they have been printed
+		shown.Notes = nil // already printed
 		fmt.Fprintf(out, "%s(%s took %.0f s)\n\n", shown.Text(), s.name, time.Since(begin).Seconds())
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -134,14 +134,14 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 	return nil
 }
 
-// wants reports whether the run includes a scenario.
-func (o *Options) wants(s scenario) bool {
+// includesScenario reports whether the run includes a scenario.
+func (o *Options) includesScenario(s scenario) bool {
 	names := strings.Split(o.Scenario, ",")
-	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.apart
+	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.notInAll
 }
 
-// Flags returns the options that aren't the default, each with its variable.
-func (o *Options) Flags() string {
+// ChangedFlags returns the options that differ from the default, each with the environment variable.
+func (o *Options) ChangedFlags() string {
 	var flags []string
 	value := reflect.ValueOf(*o)
 	for _, field := range reflect.VisibleFields(value.Type()) {
@@ -153,8 +153,8 @@ func (o *Options) Flags() string {
 	return strings.Join(flags, " ")
 }
 
-// seconds returns the length of a measurement that takes d seconds by default.
-func (o *Options) seconds(d float64) time.Duration {
+// measurementTime returns the length of a measurement that takes d seconds by default.
+func (o *Options) measurementTime(d float64) time.Duration {
 	if o.Seconds > 0 {
 		d = o.Seconds
 	}

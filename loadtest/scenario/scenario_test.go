@@ -41,7 +41,7 @@ func TestHitRatioIsOfWhatWasAskedSince(t *testing.T) {
 		last cacheCounts
 		want float64
 	}{{first, -1}, {cacheCounts{hits: 13, all: 24}, .75}, {cacheCounts{hits: 10, all: 24}, 0}} {
-		if got := test.last.ratio(first); got != test.want {
+		if got := test.last.hitRatio(first); got != test.want {
 			t.Errorf("%v: got %v, want %v", test.last, got, test.want)
 		}
 	}
@@ -49,14 +49,14 @@ func TestHitRatioIsOfWhatWasAskedSince(t *testing.T) {
 
 func TestPeerThatIsNotInstalledIsReported(t *testing.T) {
 	rec, w := &Recorder{}, &world{}
-	if err := w.started(nil, &peers.MissingError{Program: "nginx"}, rec); err != nil || len(w.others) != 0 {
+	if err := w.keepStarted(nil, &peers.MissingError{Program: "nginx"}, rec); err != nil || len(w.others) != 0 {
 		t.Errorf("got %v and %d programs, want the run to continue without it", err, len(w.others))
 	}
 	if text := rec.Text(); !strings.Contains(text, "not run: nginx is not installed") {
 		t.Errorf("got %q, want the missing program", text)
 	}
 	broken := errors.New("broken")
-	if err := w.started(nil, broken, rec); !errors.Is(err, broken) {
+	if err := w.keepStarted(nil, broken, rec); !errors.Is(err, broken) {
 		t.Errorf("got %v, want the error of the installed program", err)
 	}
 }

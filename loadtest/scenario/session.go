@@ -22,9 +22,8 @@ import (
 const sessionRules = `{credentials: {id_header: x-device-id, secret_header: x-device-token}, session: {metadata: gatehouse}, rules: [
 	{match: {path: /v1/session, methods: [POST]}, session: issue}, {match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}}]}`
 
-// session measures the CPU per request that is authenticated by a token, against the same request with the device's
-// credential: auth and a 304, in turn, slice by slice. In both, the lines of the shipped envoy.yaml for sessions are
-// enabled.
+// session compares the CPU per request with a token and with the device's credential: auth and a 304, in alternating
+// slices. For both, the lines of the shipped envoy.yaml for sessions are enabled.
 func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	root, err := stack.Root()
 	if err != nil {
@@ -43,26 +42,26 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(shipped), "#session ", "")), 0o600); err != nil {
 		return err
 	}
-	b, err := start(ctx, stack.Options{
+	b, err := startBench(ctx, stack.Options{
 		Name: "session", Concurrency: o.Workers, ConfigPath: config, Rules: sessionRules,
 	}, seedSingles)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	token, err := b.token(ctx)
+	token, err := b.sessionToken(ctx)
 	if err != nil {
 		return err
 	}
-	credential := authorized()
+	credential := authorized304()
 	tokened := credential
 	tokened.Name = "auth by token + 304"
 	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool {
 		return strings.HasPrefix(h, "x-device-")
 	}), "Authorization: Bearer "+token)
-	subject, reference := b.gatehouse(), b.gatehouse()
+	subject, reference := b.edgeTarget(), b.edgeTarget()
 	reference.name = "credential"
-	pair, err := o.pair(ctx, dir, o.Pairs, loaded{subject, tokened}, loaded{reference, credential})
+	pair, err := o.measurePair(ctx, dir, o.Pairs, loaded{subject, tokened}, loaded{reference, credential})
 	if err != nil {
 		return err
 	}
@@ -70,33 +69,33 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// token returns a token that Envoy accepts: Envoy may first have to fetch the keys.
-func (b *bench) token(ctx context.Context) (string, error) {
+// sessionToken returns a token that Envoy accepts: Envoy may first have to fetch the keys.
+func (b *bench) sessionToken(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var answer struct{ Token string }
 	for {
 		if answer.Token == "" {
-			body, err := b.ask(ctx, http.MethodPost, "/v1/session", "x-device-id", workload.Device,
+			body, err := b.fetchBody(ctx, http.MethodPost, "/v1/session", "x-device-id", workload.Device,
 				"x-device-token", workload.Secret)
 			if err != nil {
 				return "", err
 			}
-			_ = json.Unmarshal(body, &answer) // not yet: the device may be unknown
-		} else if body, err := b.ask(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+
+			_ = json.Unmarshal(body, &answer) // no token yet: the device may be unknown
+		} else if body, err := b.fetchBody(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+
 			answer.Token); err != nil {
 			return "", err
 		} else if len(body) == workload.Sizes[workload.Private1K] {
 			return answer.Token, nil
 		}
-		if err := wait(ctx, 20*time.Millisecond); err != nil {
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
 			return "", err
 		}
 	}
 }
 
-// ask sends a request with headers, names and values in turn, and reads the response's body.
-func (b *bench) ask(ctx context.Context, method, path string, headers ...string) ([]byte, error) {
+// fetchBody sends a request with headers, names and values in turn, and reads the response's body.
+func (b *bench) fetchBody(ctx context.Context, method, path string, headers ...string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, b.EdgeURL()+path, nil)
 	if err != nil {
 		return nil, err

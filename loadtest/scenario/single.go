@@ -29,7 +29,7 @@ func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	gzipped, err := w.gzipped(ctx)
+	gzipped, err := w.gzippedSizes(ctx)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 			return err
 		}
 	}
-	for _, load := range workload.Singles(gzipped)[out.Scenario] {
+	for _, load := range workload.SingleRequests(gzipped)[out.Scenario] {
 		if err := o.singleRows(ctx, w, load, out); err != nil {
 			return err
 		}
@@ -52,28 +52,28 @@ func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 
 // singleRows measures the rows of Gatehouse itself: the closed loop, and then a constant rate.
 func (o *Options) singleRows(ctx context.Context, w *world, load workload.Workload, out *Recorder) error {
-	t := w.edge()
-	if err := warm(ctx, load, t); err != nil {
+	t := w.edgeWithUpstream()
+	if err := checkResponses(ctx, load, t); err != nil {
 		return err
 	}
-	out.doing("%s, closed loop", load.Name)
-	row, err := o.closed(ctx, t, load, o.wrkLoad(o.seconds(5)), w.dir)
-	if out.row(row, err) != nil {
+	out.printProgress("%s, closed loop", load.Name)
+	row, err := o.closedLoop(ctx, t, load, o.wrkLoad(o.measurementTime(5)), w.dir)
+	if out.addRow(row, err) != nil {
 		return err
 	}
 	rate := o.Rate
 	if rate == 0 {
 		rate = row.Achieved / 2
 	}
-	out.doing("%s, %.0f/s", load.Name, rate)
-	return out.row(o.open(ctx, t, load, rate, o.seconds(5)))
+	out.printProgress("%s, %.0f/s", load.Name, rate)
+	return out.addRow(o.openLoop(ctx, t, load, rate, o.measurementTime(5)))
 }
 
 // peer is a target with the workloads that it supports.
 type peer struct {
 	target
 	serves []string // names of workloads
-	loose  bool     // its responses differ from Gatehouse's: a lower bound, not an alternative
+	loose  bool     // responses differ from Gatehouse's: a lower bound, not an alternative
 	slow   bool     // requests last longer than a turn: whole closed loops are compared
 }
 
@@ -83,54 +83,54 @@ const (
 	nginxAlone  = "nginx alone"
 )
 
-// startPeers starts the installed programs, and notes the others.
+// startPeers starts the installed programs, and notes the missing programs.
 func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]peer, error) {
 	origin, auth, cached := w.services[service.Origin], w.services[service.Auth], w.services[service.Cached]
 	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
 	private := []string{"auth + 304", "auth + 200 1 KiB"}
 	all := []peer{
-		{target: w.beside("Envoy direct_response", "direct"), loose: true,
+		{target: w.besideTarget("Envoy direct_response", "direct"), loose: true,
 			serves: []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"}},
-		{target: w.beside("Envoy → Go service", "origin", service.Origin),
+		{target: w.besideTarget("Envoy → Go service", "origin", service.Origin),
 			serves: slices.Concat(public, []string{"pass", "miss"})},
-		{target: w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth),
+		{target: w.besideTarget("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth),
 			serves: slices.Concat(private, []string{"auth"})},
-		{target: w.beside("Envoy → Go service, bcrypt for each request", "bcrypt", service.Bcrypt), slow: true,
+		{target: w.besideTarget("Envoy → Go service, bcrypt for each request", "bcrypt", service.Bcrypt), slow: true,
 			serves: []string{"auth"}},
-		{target: w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), loose: true,
+		{target: w.besideTarget("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), loose: true,
 			serves: []string{"auth + 200 1 KiB"}},
-		{target: alone("Go alone", origin), serves: public},
-		{target: alone("Go alone, verdict cached", cached), serves: private},
+		{target: aloneTarget("Go alone", origin), serves: public},
+		{target: aloneTarget("Go alone, verdict cached", cached), serves: private},
 	}
 	nginx, err := peers.StartNginx(ctx, w.dir, o.Workers, origin.Address, auth.Address)
-	if err = w.started(nginx, err, out); err != nil {
+	if err = w.keepStarted(nginx, err, out); err != nil {
 		return nil, err
 	}
 	if nginx != nil {
-		all = append(all, peer{target: alone(nginxAlone+", proxy_cache", nginx, origin), serves: public},
-			peer{target: alone(nginxAlone+", auth_request", nginx, origin, auth), serves: private},
-			peer{target: alone(nginxAlone+", proxy_pass", nginx, origin), serves: []string{"pass"}})
+		all = append(all, peer{target: aloneTarget(nginxAlone+", proxy_cache", nginx, origin), serves: public},
+			peer{target: aloneTarget(nginxAlone+", auth_request", nginx, origin, auth), serves: private},
+			peer{target: aloneTarget(nginxAlone+", proxy_pass", nginx, origin), serves: []string{"pass"}})
 	}
-	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
+	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // not installed
 		out.NotRun = append(out.NotRun, err.Error())
 	} else if err != nil {
 		return nil, err
 	} else {
-		t := target{name: edgeInNginx, url: w.nginx.EdgeURL(), servers: append(w.nginx.servers(), origin.Server())}
+		t := target{name: edgeInNginx, url: w.nginx.EdgeURL(), servers: append(w.nginx.gatehouseServers(), origin.Server())}
 		all = append(all, peer{target: t, serves: slices.Concat(public, private, []string{"pass", "auth"})})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)
-	if err = w.started(varnish, err, out); err != nil {
+	if err = w.keepStarted(varnish, err, out); err != nil {
 		return nil, err
 	}
 	if varnish != nil {
-		all = append(all, peer{target: alone("Varnish alone", varnish, origin), serves: public})
+		all = append(all, peer{target: aloneTarget("Varnish alone", varnish, origin), serves: public})
 	}
 	return all, nil
 }
 
-// started keeps a running program, or notes one that isn't installed.
-func (w *world) started(r *peers.Running, err error, out *Recorder) error {
+// keepStarted keeps a running program, or notes a missing program.
+func (w *world) keepStarted(r *peers.Running, err error, out *Recorder) error {
 	if _, missing := errors.AsType[*peers.MissingError](err); missing {
 		out.NotRun = append(out.NotRun, err.Error())
 		return nil
@@ -150,20 +150,20 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 			continue
 		}
 		if !p.loose {
-			if err := warm(ctx, load, p.target); err != nil {
+			if err := checkResponses(ctx, load, p.target); err != nil {
 				return err
 			}
 		}
-		out.doing("%s, %s", load.Name, p.name)
-		length, compare := o.seconds(3), o.pair
+		out.printProgress("%s, %s", load.Name, p.name)
+		length, compare := o.measurementTime(3), o.measurePair
 		if p.slow {
-			length, compare = slowTime, o.pairOfLoops
+			length, compare = slowTime, o.measureLoopPair
 		}
-		row, err := o.closed(ctx, p.target, load, o.wrkLoad(length), w.dir)
-		if out.row(row, err) != nil {
+		row, err := o.closedLoop(ctx, p.target, load, o.wrkLoad(length), w.dir)
+		if out.addRow(row, err) != nil {
 			return err
 		}
-		pair, err := compare(ctx, w.dir, max(o.Pairs/2, 1), loaded{p.target, load}, loaded{w.edge(), load})
+		pair, err := compare(ctx, w.dir, max(o.Pairs/2, 1), loaded{p.target, load}, loaded{w.edgeWithUpstream(), load})
 		if err != nil {
 			return err
 		}
@@ -171,11 +171,11 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 		if p.name != edgeInNginx {
 			continue
 		}
-		for _, other := range compared { // what nginx itself costs
+		for _, other := range compared { // the cost of nginx itself
 			if !strings.HasPrefix(other.name, nginxAlone) || !slices.Contains(other.serves, load.Name) {
 				continue
 			}
-			if pair, err = o.pair(ctx, w.dir, o.Pairs, loaded{p.target, load}, loaded{other.target, load}); err != nil {
+			if pair, err = o.measurePair(ctx, w.dir, o.Pairs, loaded{p.target, load}, loaded{other.target, load}); err != nil {
 				return err
 			}
 			out.Pairs = append(out.Pairs, pair)

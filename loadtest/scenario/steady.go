@@ -13,18 +13,17 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// steady measures authenticated devices over several lives of their verdicts: bcrypt runs once for each, and no
-// response waits for the renewal of a verdict. It restarts Envoy when all devices are authenticated, so that many
-// verdicts are renewed at about the same time: all are made again within a second, by pins, with the same life, ± 10
-// %.
+// steady measures authenticated devices over several lives of verdicts: bcrypt runs once for each device, and no
+// response waits for the renewal of a verdict. Envoy restarts when all devices are authenticated, so that many renewals
+// fall together: pins make all verdicts again within a second, with the same life, ± 10 %.
 func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const (
 		life = 30 // of a verdict, s
 		cost = 12 // of bcrypt
 	)
-	w, err := startWorld(ctx, o, worldOptions{name: "steady", workers: 2, sidecar: []string{"--bcrypt.workers=2"},
+	w, err := startWorld(ctx, o, worldOptions{name: "steady", workers: 2, sidecarArgs: []string{"--bcrypt.workers=2"},
 		seed: func(ctx context.Context, p *publish.Publisher) error {
-			return register(ctx, p, "good", atWork, cost)
+			return registerDevices(ctx, p, "good", workingDevices, cost)
 		}})
 	if err != nil {
 		return err
@@ -32,7 +31,7 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	defer func() { err = errors.Join(err, w.stop()) }()
 	begin := time.Now()
 	f := startFleet(ctx, w.EdgeURL())
-	last, err := f.awaitIn(ctx)
+	last, err := f.awaitAuthenticated(ctx)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err
 	}
@@ -45,19 +44,19 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	f = startFleet(ctx, w.EdgeURL())
-	if begin, err = f.awaitIn(ctx); err != nil {
+	if begin, err = f.awaitAuthenticated(ctx); err != nil {
 		return errors.Join(err, f.stop())
 	}
-	if err := wait(ctx, time.Second); err != nil { // Envoy's counters are late
+	if err := sleep(ctx, time.Second); err != nil { // Envoy's counters are late
 		return errors.Join(err, f.stop())
 	}
 	waited, err := w.EdgeMetric(ctx, "gatehouse_calls_total", `call="verify"`)
 	if err != nil {
 		return errors.Join(err, f.stop())
 	}
-	out.doing("%s", o.seconds(120))
-	row, samples, err := f.row(ctx, w.edge(), "telemetry of devices", o.seconds(120))
-	if err = errors.Join(err, f.stop()); out.row(row, err) != nil {
+	out.printProgress("%s", o.measurementTime(120))
+	row, samples, err := f.measureRow(ctx, w.edgeWithUpstream(), "telemetry of devices", o.measurementTime(120))
+	if err = errors.Join(err, f.stop()); out.addRow(row, err) != nil {
 		return err
 	}
 	again, err := w.Metric(ctx, "gatehouse_bcrypt_total")
@@ -69,17 +68,17 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %.0f s, verdicts of %d s ± 10 %%, cost %d; all in after "+
-		"%.0f s\n", atWork, row.Seconds, life, cost, warm.Seconds())
+		"%.0f s\n", workingDevices, row.Seconds, life, cost, warm.Seconds())
 	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d waited for a verification\n",
 		runs, again, len(samples), waitedNow-waited)
 	printWindows(out, samples, begin, life)
 	return nil
 }
 
-// printWindows prints how long requests took in the times when verdicts of life seconds, made at begin, are renewed or
-// would expire, and in all other times.
+// printWindows prints the latencies of requests around renewals, around expiries and at all other times, for verdicts
+// of life seconds, made at begin.
 func printWindows(out *Recorder, samples []sample, begin time.Time, life float64) {
-	// The k-th renewal is after k × 2/3 of a life, ± 10 %; a verdict without a renewal expires after a whole one.
+	// The k-th renewal is after k × 2/3 of a life, ± 10 %; a verdict without a renewal expires after a whole life.
 	within := func(s sample, first float64) bool {
 		t := s.at.Sub(begin).Seconds()
 		k := math.Max(1, math.Round(t/first))
@@ -98,6 +97,6 @@ func printWindows(out *Recorder, samples []sample, begin time.Time, life float64
 				took.Add(s.took)
 			}
 		}
-		fmt.Fprintf(out, "%-16s %s\n", w.name, quantiles(&took, .5, .99, .999))
+		fmt.Fprintf(out, "%-16s %s\n", w.name, formatQuantiles(&took, .5, .99, .999))
 	}
 }

@@ -34,27 +34,28 @@ const worldRules = `{credentials: {id_header: x-device-id, secret_header: x-devi
 	{match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}},
 	{match: {prefix: /v1/}, cache: {}}]}`
 
-// world is a stack whose upstream is a Go service in its own process, with everything that a scenario compares it with.
+// world is a stack with a Go service in its own process as upstream, and with all alternatives that a scenario
+// compares.
 type world struct {
 	*bench
 	services map[string]*peers.Running // by kind
 	// listeners are listeners of the same Envoy or nginx without Gatehouse, by name.
 	listeners map[string]peers.Listener
 	others    []*peers.Running // nginx, varnish
-	nginx     *bench           // Gatehouse in nginx, nil if it wasn't started
+	nginx     *bench           // Gatehouse in nginx, nil unless started
 	logs      string           // directory of the services' logs
 }
 
 // worldOptions are a scenario's options for its world.
 type worldOptions struct {
-	name     string
-	workers  int      // of the edge, 0 for the run's
-	binding  string   // of the module, or native or nginx; "" for the environment's
-	sidecar  []string // its arguments
-	room     room
-	services []string // kinds, in addition to the origin
-	direct   bool     // a direct_response answers requests that match no rule
-	floor    bool     // a listener like the edge, with the module of loadtest/floor
+	name        string
+	workers     int      // of the edge, 0 for the run's
+	binding     string   // of the module, or native or nginx; "" for the environment's
+	sidecarArgs []string // arguments
+	capacity    capacity
+	services    []string // kinds, in addition to the origin
+	direct      bool     // a direct_response answers requests that match no rule
+	floor       bool     // a listener like the edge, with the module of loadtest/floor
 	// listeners are added to Envoy: names, and the kinds of services behind them.
 	listeners []worldListener
 	modify    func(c *stack.Config) error // after everything else, may be nil
@@ -63,7 +64,7 @@ type worldOptions struct {
 
 type worldListener struct{ name, upstream, auth string }
 
-// startWorld starts a world. If a part fails, it stops the others.
+// startWorld starts a world. If a part fails, the parts started before are stopped.
 func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err error) {
 	w = &world{services: map[string]*peers.Running{}, listeners: map[string]peers.Listener{}}
 	defer func() {
@@ -82,7 +83,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	}
 	var listeners []peers.Listener
 	for _, l := range append([]worldListener{{name: "direct"}}, wo.listeners...) {
-		listener, err := w.listener(l)
+		listener, err := w.newListener(l)
 		if err != nil {
 			return w, err
 		}
@@ -96,16 +97,16 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	case binding != "":
 		kind = stack.EnvoyEdge
 	}
-	if kind == stack.NginxEdge && wo.onEnvoy() {
+	if kind == stack.NginxEdge && wo.needsEnvoy() {
 		return w, fmt.Errorf("%w: EDGE_KIND=nginx: this scenario changes Envoy's configuration", stack.ErrUsage)
 	}
-	w.bench, err = start(ctx, stack.Options{
+	w.bench, err = startBench(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules,
-		SidecarArgs:  append(wo.room.sidecar(), wo.sidecar...),
+		SidecarArgs:  append(wo.capacity.sidecarArgs(), wo.sidecarArgs...),
 		ReadyTimeout: time.Minute, EdgeKind: kind, Binding: binding,
-		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
+		ModifyConfig: func(c *stack.Config) error { return w.modifyEnvoy(c, listeners, wo) },
 		ModifyNginx: func(config string) string {
-			return strings.Replace(wo.room.nginx(w.modifyNginx(config)), "http {\n", w.returnListener(), 1)
+			return strings.Replace(wo.capacity.limitNginx(w.modifyNginx(config)), "http {\n", w.returnListener(), 1)
 		},
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
@@ -116,12 +117,12 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	return w, err
 }
 
-// onEnvoy reports whether only Envoy can be the edge.
-func (wo worldOptions) onEnvoy() bool {
+// needsEnvoy reports whether only Envoy can be the edge.
+func (wo worldOptions) needsEnvoy() bool {
 	return wo.direct || wo.floor || len(wo.listeners) > 0 || wo.modify != nil
 }
 
-func (w *world) listener(l worldListener) (peers.Listener, error) {
+func (w *world) newListener(l worldListener) (peers.Listener, error) {
 	address, err := freeport.FindAddress()
 	if err != nil {
 		return peers.Listener{}, err
@@ -136,14 +137,14 @@ func (w *world) listener(l worldListener) (peers.Listener, error) {
 	return listener, nil
 }
 
-func (w *world) modify(c *stack.Config, listeners []peers.Listener, wo worldOptions) error {
+func (w *world) modifyEnvoy(c *stack.Config, listeners []peers.Listener, wo worldOptions) error {
 	err := c.SetAddress(w.services[service.Origin].Address, "static_resources", "clusters", "upstream",
 		"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 	if err != nil {
 		return err
 	}
 	if wo.direct {
-		if err := peers.DirectElsewhere(c); err != nil {
+		if err := peers.AnswerUnmatchedDirectly(c); err != nil {
 			return err
 		}
 	}
@@ -164,7 +165,7 @@ func (w *world) addFloor(c *stack.Config) error {
 	if err != nil {
 		return err
 	}
-	l, err := w.listener(worldListener{name: "floor"})
+	l, err := w.newListener(worldListener{name: "floor"})
 	if err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (w *world) addFloor(c *stack.Config) error {
 	return errors.Join(
 		copyEdge(c, l.Name, l.Address),
 		c.Set(stack.DynamicModule(filepath.Join(root, "build", "libfloor.so")),
-			manager(l.Name, "http_filters", "gatehouse", "typed_config")...),
+			managerPath(l.Name, "http_filters", "gatehouse", "typed_config")...),
 	)
 }
 
@@ -182,8 +183,8 @@ func copyEdge(c *stack.Config, name, address string) error {
 	return errors.Join(c.Copy("edge", name, listeners...), c.SetAddress(address, append(listeners, name)...))
 }
 
-// manager returns the path of a part of a listener's connection manager.
-func manager(listener string, part ...string) []string {
+// managerPath returns the path of a part of a listener's connection manager.
+func managerPath(listener string, part ...string) []string {
 	return append([]string{"static_resources", "listeners", listener, "filter_chains", "0", "filters",
 		"0", "typed_config"}, part...)
 }
@@ -207,12 +208,12 @@ func (w *world) stop() error {
 	return errors.Join(errs...)
 }
 
-// edge returns Gatehouse with its upstream as a target.
-func (w *world) edge() target { return w.gatehouse(w.services[service.Origin].Server()) }
+// edgeWithUpstream returns Gatehouse with its upstream as a target.
+func (w *world) edgeWithUpstream() target { return w.edgeTarget(w.services[service.Origin].Server()) }
 
-// apart gives the worker of a one-worker edge its own core, and restricts all other processes of the load test to the
-// other cores, until together is called.
-func (w *world) apart() (together func() error, err error) {
+// pinWorker gives the worker of a one-worker edge its own core, and restricts all other processes of the load test to
+// the other cores, until unpin is called.
+func (w *world) pinWorker() (unpin func() error, err error) {
 	if w.workers > 1 {
 		return func() error { return nil }, nil
 	}
@@ -223,8 +224,8 @@ func (w *world) apart() (together func() error, err error) {
 	return proc.PinServingThreads(w.proxy(), rest...)
 }
 
-// beside returns a listener of the same Envoy or nginx as a target, with the services behind it.
-func (w *world) beside(name, listener string, kinds ...string) target {
+// besideTarget returns a listener of the same Envoy or nginx as a target, with the services behind it.
+func (w *world) besideTarget(name, listener string, kinds ...string) target {
 	servers := []proc.Server{w.proxy()}
 	for _, kind := range kinds {
 		servers = append(servers, w.services[kind].Server())
@@ -232,8 +233,8 @@ func (w *world) beside(name, listener string, kinds ...string) target {
 	return target{name: name, url: w.listeners[listener].URL(), servers: servers}
 }
 
-// alone returns a program as a target, with the programs that it calls.
-func alone(name string, r *peers.Running, more ...*peers.Running) target {
+// aloneTarget returns a program as a target, with the programs that it calls.
+func aloneTarget(name string, r *peers.Running, more ...*peers.Running) target {
 	servers := []proc.Server{r.Server()}
 	for _, m := range more {
 		servers = append(servers, m.Server())
@@ -243,7 +244,7 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 
 // startNginx starts Gatehouse in nginx, with the same rules, objects and device, in front of the same upstream.
 func (w *world) startNginx(ctx context.Context, o *Options) (*bench, error) {
-	return start(ctx, stack.Options{
+	return startBench(ctx, stack.Options{
 		Name: "nginx", EdgeKind: stack.NginxEdge, Concurrency: o.Workers, Rules: worldRules,
 		ModifyNginx: w.modifyNginx,
 	}, seedSingles)
@@ -275,7 +276,7 @@ func seedSingles(ctx context.Context, p *publish.Publisher) error {
 // seedObjects publishes an object for each path of [workload.Sizes].
 func seedObjects(ctx context.Context, p *publish.Publisher, key func(path string) string) error {
 	for path, size := range workload.Sizes {
-		if _, err := p.Put(ctx, publish.Object{Key: key(path), Body: workload.Body(size),
+		if _, err := p.Put(ctx, publish.Object{Key: key(path), Body: workload.JSONBody(size),
 			ContentType: workload.ContentType}); err != nil {
 			return err
 		}
@@ -283,8 +284,8 @@ func seedObjects(ctx context.Context, p *publish.Publisher, key func(path string
 	return nil
 }
 
-// gzipped asks the edge for the length of each object's gzip encoding, which the publisher made.
-func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
+// gzippedSizes asks the edge for the length of each object's gzip encoding, made by the publisher.
+func (w *world) gzippedSizes(ctx context.Context) (map[string]int, error) {
 	sizes := map[string]int{}
 	for path := range workload.Sizes {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.EdgeURL()+path, nil)
@@ -301,8 +302,8 @@ func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 		if err = errors.Join(err, response.Body.Close()); err != nil {
 			return nil, err
 		}
-		plain, err := gunzip(body)
-		if err != nil || !bytes.Equal(plain, workload.Body(workload.Sizes[path])) {
+		plain, err := decompressGzip(body)
+		if err != nil || !bytes.Equal(plain, workload.JSONBody(workload.Sizes[path])) {
 			return nil, fmt.Errorf("gzip form of %s: status %d, %d bytes that are not the object's (%v)",
 				path, response.StatusCode, len(body), err)
 		}
@@ -311,7 +312,7 @@ func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 	return sizes, nil
 }
 
-func gunzip(body []byte) ([]byte, error) {
+func decompressGzip(body []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -24,22 +24,22 @@ type verdict struct {
 	until time.Time
 }
 
-// cached runs bcrypt once for each credential and life of a verdict, for any number of concurrent requests.
-func (c *checker) cached(id, secret string) bool {
+// allowsCached runs bcrypt once for each credential and life of a verdict, for any number of concurrent requests.
+func (c *checker) allowsCached(id, secret string) bool {
 	key := sha256.Sum256([]byte(id + "\x00" + secret))
 	if v, ok := c.verdicts.Load(key); ok && time.Now().Before(v.(verdict).until) {
 		return v.(verdict).allow
 	}
 	allow, _, _ := c.flight.Do(string(key[:]), func() (any, error) {
-		allow := c.compare(id, secret)
+		allow := c.allowsByBcrypt(id, secret)
 		c.verdicts.Store(key, verdict{allow, time.Now().Add(verdictLife)})
 		return allow, nil
 	})
 	return allow.(bool)
 }
 
-// compare runs bcrypt.
-func (c *checker) compare(id, secret string) bool {
+// allowsByBcrypt runs bcrypt.
+func (c *checker) allowsByBcrypt(id, secret string) bool {
 	hash := c.hashes[id]
 	return hash != nil && bcrypt.CompareHashAndPassword(hash, []byte(secret)) == nil
 }

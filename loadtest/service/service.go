@@ -1,5 +1,5 @@
-// Package service has the Go services that users have instead of Gatehouse, and the origin behind all of them. Each
-// runs in its own process: `loadtest serve KIND`.
+// Package service has the Go services that users run instead of Gatehouse, and the origin behind all services. Each
+// service runs in its own process: `loadtest serve KIND`.
 package service
 
 import (
@@ -37,7 +37,7 @@ type Command struct {
 
 // Run serves until ctx ends.
 func (c Command) Run(ctx context.Context) error {
-	handler, err := Handler(c.Kind)
+	handler, err := NewHandler(c.Kind)
 	if err != nil {
 		return err
 	}
@@ -54,8 +54,8 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler returns a service of a kind. It has one device.
-func Handler(kind string) (http.Handler, error) {
+// NewHandler returns a service of a kind, with one device.
+func NewHandler(kind string) (http.Handler, error) {
 	objects, err := newObjects()
 	if err != nil {
 		return nil, err
@@ -74,9 +74,9 @@ func Handler(kind string) (http.Handler, error) {
 		return nil, err
 	}
 	checker := &checker{hashes: map[string][]byte{workload.Device: hash}}
-	verify := checker.cached
+	verify := checker.allowsCached
 	if kind == Bcrypt {
-		verify = checker.compare
+		verify = checker.allowsByBcrypt
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if !verify(r.Header.Get("x-device-id"), r.Header.Get("x-device-token")) {
@@ -84,7 +84,7 @@ func Handler(kind string) (http.Handler, error) {
 			return
 		}
 		if kind == Auth {
-			// By this, nginx caches a verdict for the service's own verdict life.
+			// nginx caches a verdict as long as the service.
 			w.Header().Set("Cache-Control", "max-age=30")
 			return
 		}
@@ -104,7 +104,7 @@ type object struct {
 func newObjects() (*objects, error) {
 	o := &objects{map[string]object{}}
 	for path, size := range workload.Sizes {
-		body := workload.Body(size)
+		body := workload.JSONBody(size)
 		var b bytes.Buffer
 		w := gzip.NewWriter(&b)
 		_, err := w.Write(body)
@@ -116,16 +116,16 @@ func newObjects() (*objects, error) {
 	return o, nil
 }
 
-// elsewhere is the response on any other path.
-var elsewhere = []byte(`{"ok":true}`)
+// otherBody is the response on an unknown path.
+var otherBody = []byte(`{"ok":true}`)
 
 func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header["Content-Type"] = []string{workload.ContentType}
 	found, ok := o.byPath[r.URL.Path]
 	if !ok {
-		header["Content-Length"] = []string{strconv.Itoa(len(elsewhere))}
-		_, _ = w.Write(elsewhere) // an error means that the client has gone
+		header["Content-Length"] = []string{strconv.Itoa(len(otherBody))}
+		_, _ = w.Write(otherBody) // an error means that the client has gone
 		return
 	}
 	header["Etag"] = []string{found.etag}

@@ -10,14 +10,14 @@ import (
 func TestBucketsHoldTheirValues(t *testing.T) {
 	for _, v := range []time.Duration{0, 1, 127, 128, 255, 256, 257, 511, 512, 1000, 12345, time.Millisecond,
 		time.Second, time.Hour, 1<<62 + 12345} {
-		i := bucket(v)
-		if got := upper(i); got < v || float64(got-v) > float64(v)/128+1 {
+		i := bucketOf(v)
+		if got := upperBound(i); got < v || float64(got-v) > float64(v)/128+1 {
 			t.Errorf("%d is in bucket %d, which ends at %d; want at most 1/128 above", v, i, got)
 		}
-		if got := bucket(upper(i)); got != i {
+		if got := bucketOf(upperBound(i)); got != i {
 			t.Errorf("the end of bucket %d is in bucket %d", i, got)
 		}
-		if got := bucket(upper(i) + 1); got != i+1 {
+		if got := bucketOf(upperBound(i) + 1); got != i+1 {
 			t.Errorf("what follows bucket %d is in bucket %d", i, got)
 		}
 	}
@@ -35,18 +35,18 @@ func TestQuantilesAreThoseOfTheValues(t *testing.T) {
 	slices.Sort(values)
 	for _, q := range []float64{.01, .5, .9, .99, .999, 1} {
 		want := values[int(q*float64(len(values)))-1]
-		if got := h.At(q); got < want || float64(got-want) > float64(want)/128+1 {
+		if got := h.Quantile(q); got < want || float64(got-want) > float64(want)/128+1 {
 			t.Errorf("at %v: got %s, want %s", q, got, want)
 		}
 	}
-	if got := h.At(1); got != values[len(values)-1] {
+	if got := h.Quantile(1); got != values[len(values)-1] {
 		t.Errorf("at 1: got %s, want the maximum, exactly: %s", got, values[len(values)-1])
 	}
 }
 
 func TestFewValues(t *testing.T) {
 	var h Histogram
-	if got := h.At(.5); got != 0 {
+	if got := h.Quantile(.5); got != 0 {
 		t.Errorf("of none: got %s, want 0", got)
 	}
 	h.Add(10)
@@ -56,7 +56,7 @@ func TestFewValues(t *testing.T) {
 		q    float64
 		want time.Duration
 	}{{0, 10}, {.33, 10}, {.34, 20}, {.5, 20}, {.67, 30}, {.999, 30}, {1, 30}} {
-		if got := h.At(test.q); got != test.want {
+		if got := h.Quantile(test.q); got != test.want {
 			t.Errorf("at %v: got %d, want %d", test.q, got, test.want)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Pairs has the costs of alternating slices of a subject and of a reference. Noise that lasts longer than a slice
-// affects both sides of a pair, so the ratio of a pair is steadier than either side.
+// Pairs has the costs of alternating slices of a subject and of a reference. Noise longer than a slice affects both
+// sides of a pair, so the ratio is steadier than both costs.
 type Pairs struct {
 	Subject, Reference []float64 // of each slice, in one unit
 }
@@ -25,9 +25,9 @@ func (p *Pairs) Ratio() Spread {
 	return SpreadOf(ratios)
 }
 
-// Against returns pairs of p's subject and q's, which were measured at other times, at the speed at which their
-// references cost as much as q's at the median. Both have equally many pairs.
-func (p *Pairs) Against(q Pairs) (r Pairs) {
+// ScaleTo pairs p's subject with q's subject, although measured at different times: each cost is scaled by the
+// reference of the same pair to the median cost of q's reference. p and q have equally many pairs.
+func (p *Pairs) ScaleTo(q Pairs) (r Pairs) {
 	usual := SpreadOf(q.Reference).Median
 	for i, s := range p.Subject {
 		r.Add(s/p.Reference[i]*usual, q.Subject[i]/q.Reference[i]*usual)
@@ -43,8 +43,8 @@ type Spread struct {
 	N      int     `json:"n"`
 }
 
-// SpreadOf returns the spread of values; the zero Spread if there are none. The median of an even number is the mean of
-// the two in the middle.
+// SpreadOf returns the spread of values, the zero Spread without values. The median of an even number of values is the
+// mean of the middle two.
 func SpreadOf(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}
@@ -54,14 +54,15 @@ func SpreadOf(values []float64) Spread {
 	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
 }
 
-// Bounds returns the bounds of the median of what the values are a sample of, whatever its distribution: each holds
-// with 95 % confidence. They are two of the values, or -Inf and +Inf if there are fewer than 5.
+// MedianBounds returns bounds of the median of the distribution that the values are a sample of, without assumptions
+// about the distribution. Each bound holds with 95 % confidence. The bounds are two of the values, or -Inf and +Inf for
+// fewer than 5 values.
 //
-// The number of values below that median is binomial with p = 1/2 (Conover, Practical Nonparametric Statistics, 3.2).
-func Bounds(values []float64) (low, high float64) {
+// The number of values below the median is binomial with p = 1/2 (Conover, Practical Nonparametric Statistics, 3.2).
+func MedianBounds(values []float64) (low, high float64) {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
-	chance, below := math.Pow(0.5, float64(n)), 0.0 // that exactly, and at most, i values are below the median
+	chance, below := math.Pow(0.5, float64(n)), 0.0 // chances of exactly, and of at most, i values below the median
 	for i := range n {
 		if below += chance; below >= 0.95 {
 			return v[n-1-i], v[i]

@@ -20,7 +20,7 @@ func TestRatioIsOfPairsNotOfMedians(t *testing.T) {
 // TestAgainst: the machine was half as fast for the second pair of the first subject.
 func TestAgainst(t *testing.T) {
 	p := Pairs{Subject: []float64{12, 24}, Reference: []float64{10, 20}}
-	got := p.Against(Pairs{Subject: []float64{16, 32}, Reference: []float64{20, 40}})
+	got := p.ScaleTo(Pairs{Subject: []float64{16, 32}, Reference: []float64{20, 40}})
 	want := Pairs{Subject: []float64{36, 36}, Reference: []float64{24, 24}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -54,7 +54,7 @@ func TestBounds(t *testing.T) {
 		for i := range n {
 			values = append(values, float64(n-i))
 		}
-		if low, high := Bounds(values); low != want[0] || high != want[1] {
+		if low, high := MedianBounds(values); low != want[0] || high != want[1] {
 			t.Errorf("%d values: got %v and %v, want %v", n, low, high, want)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package traffic sends a little of every kind of request to a stack with the demo's data, and publishes to it, for
-// `make observe`: `loadtest traffic`. It measures nothing.
+// Package traffic sends a few requests of every kind to a stack with the demo's data, and publishes an object every
+// second, for `make observe`: `loadtest traffic`. Nothing is measured.
 package traffic
 
 import (
@@ -28,14 +28,14 @@ type Command struct {
 	Redis string `required:"" help:"URL of its Redis."`
 }
 
-// request is one kind of request; %d in its path is the number of the request.
+// request is a kind of request; %d in the path stands for the number of the request.
 type request struct {
 	method, path, id, secret string
 	validator                string // If-None-Match
 }
 
-// kinds are sent in turn. The data is that of gatehouse-demo.
-var kinds = []request{
+// requestKinds are sent in turn, and use the data of gatehouse-demo.
+var requestKinds = []request{
 	{method: "GET", path: "/v1/products/1"},
 	{method: "GET", path: "/v1/products/1", validator: "*"},
 	{method: "GET", path: "/v1/products/2", validator: `"another"`},
@@ -49,7 +49,7 @@ var kinds = []request{
 	{method: "GET", path: "/elsewhere"}, // no rule
 }
 
-// Run sends and publishes until ctx ends. Parts of the stack may be away meanwhile.
+// Run sends and publishes until ctx ends. Parts of the stack may be down meanwhile.
 func (c Command) Run(ctx context.Context) error {
 	client, err := redisurl.Connect(c.Redis)
 	if err != nil {
@@ -59,10 +59,10 @@ func (c Command) Run(ctx context.Context) error {
 	publisher := publish.New(client)
 	var running sync.WaitGroup
 	running.Go(func() {
-		every(ctx, sendEvery, func(i int) { send(ctx, c.URL, kinds[i%len(kinds)], i) })
+		repeatEvery(ctx, sendEvery, func(i int) { sendRequest(ctx, c.URL, requestKinds[i%len(requestKinds)], i) })
 	})
 	running.Go(func() {
-		every(ctx, publishEvery, func(i int) {
+		repeatEvery(ctx, publishEvery, func(i int) {
 			body := fmt.Appendf(nil, "{\"id\": 1, \"publication\": %d}\n", i)
 			_, _ = publisher.Put(ctx, publish.Object{Key: "/v1/products/1", Body: body, ContentType: "application/json"})
 		})
@@ -71,8 +71,8 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// every calls do at this interval until ctx ends, never twice at a time.
-func every(ctx context.Context, interval time.Duration, do func(i int)) {
+// repeatEvery calls do at an interval until ctx ends. Calls never overlap.
+func repeatEvery(ctx context.Context, interval time.Duration, do func(i int)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for i := 0; ; i++ {
@@ -85,8 +85,8 @@ func every(ctx context.Context, interval time.Duration, do func(i int)) {
 	}
 }
 
-// send sends one request. Its result is for the metrics of the edge to show.
-func send(ctx context.Context, url string, kind request, i int) {
+// sendRequest sends one request, and ignores the response: the edge's metrics show the result.
+func sendRequest(ctx context.Context, url string, kind request, i int) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	path := strings.ReplaceAll(kind.path, "%d", fmt.Sprint(i))

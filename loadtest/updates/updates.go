@@ -1,5 +1,5 @@
-// Package updates publishes at a constant rate, in its own process: `loadtest update`. In the process of a client it
-// would delay the client's responses.
+// Package updates publishes at a constant rate, in its own process: `loadtest update`. In a client's process,
+// publishing would delay the client's responses.
 package updates
 
 import (
@@ -37,7 +37,7 @@ func (c Command) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
-			if err := c.write(ctx, p, i); err != nil && ctx.Err() == nil {
+			if err := c.publishEvery(ctx, p, i); err != nil && ctx.Err() == nil {
 				cancel(err)
 			}
 		})
@@ -49,8 +49,8 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// write publishes updates i, i+writers, … when they are due, or as soon as it can.
-func (c Command) write(ctx context.Context, p *publish.Publisher, i int) error {
+// publishEvery publishes updates i, i+writers, …, each when due or, if late, at once.
+func (c Command) publishEvery(ctx context.Context, p *publish.Publisher, i int) error {
 	random := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
 	body := make([]byte, c.Bytes)
 	begin := time.Now()

@@ -29,7 +29,7 @@ func TestRateAndObjects(t *testing.T) {
 			if err == nil && (len(o.Bodies) != 1 || len(o.Bodies[0].Bytes) != 1024) {
 				t.Fatalf("object %d: %+v; want 1 KiB in one encoding", i, o)
 			}
-			sum += o.Version // 0 until it is published
+			sum += o.Version // 0 before publication
 		}
 		return sum
 	}

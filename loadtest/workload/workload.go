@@ -24,24 +24,24 @@ type Workload struct {
 	Name   string
 	Method string
 	Path   string
-	// Headers are "Name: value" each.
+	// Headers are lines "Name: value".
 	Headers []string
-	// Status is the expected status, and Bytes the expected length of the body, -1 if it varies.
+	// Status is the expected status, and Bytes the expected length of the body, -1 if lengths vary.
 	Status, Bytes int
-	// Count is the number of requests that differ only by a number, sent in turn: 0 to Count-1, wherever Path and
-	// Headers have [Number]. 0: there is one request.
+	// Count is the number of requests, sent in turn. Requests differ only by the number, 0 to Count-1, in place of
+	// [NumberPlaceholder] in Path and Headers. Count 0: one request.
 	Count int
 }
 
-// Number is the placeholder of a request's number.
-const Number = "{n}"
+// NumberPlaceholder is the placeholder of a request's number.
+const NumberPlaceholder = "{n}"
 
-// At returns request i.
-func (w Workload) At(i int) Workload {
+// RequestAt returns request i.
+func (w Workload) RequestAt(i int) Workload {
 	number := strconv.Itoa(i)
-	w.Path, w.Headers, w.Count = strings.ReplaceAll(w.Path, Number, number), slices.Clone(w.Headers), 0
+	w.Path, w.Headers, w.Count = strings.ReplaceAll(w.Path, NumberPlaceholder, number), slices.Clone(w.Headers), 0
 	for j := range w.Headers {
-		w.Headers[j] = strings.ReplaceAll(w.Headers[j], Number, number)
+		w.Headers[j] = strings.ReplaceAll(w.Headers[j], NumberPlaceholder, number)
 	}
 	return w
 }
@@ -54,7 +54,7 @@ func (w Workload) Requests(host string) [][]byte {
 		pattern := one.Requests(host)[0]
 		requests := make([][]byte, w.Count)
 		for i := range requests {
-			requests[i] = bytes.ReplaceAll(pattern, []byte(Number), strconv.AppendInt(nil, int64(i), 10))
+			requests[i] = bytes.ReplaceAll(pattern, []byte(NumberPlaceholder), strconv.AppendInt(nil, int64(i), 10))
 		}
 		return requests
 	}
@@ -68,8 +68,8 @@ func (w Workload) Requests(host string) [][]byte {
 	return [][]byte{append(b, '\r', '\n')}
 }
 
-// Body returns n bytes of JSON that compress as configurations do, the same at every call.
-func Body(n int) []byte {
+// JSONBody returns n bytes of JSON that compress as configurations do, the same at every call.
+func JSONBody(n int) []byte {
 	random := rand.New(rand.NewPCG(uint64(n), 42))
 	b := []byte(`{"items":[`)
 	for i := 0; len(b) < n; i++ {
@@ -79,13 +79,13 @@ func Body(n int) []byte {
 	return b[:n]
 }
 
-// headers returns the headers that every device sends, and more.
-func headers(more ...string) []string {
+// deviceHeaders returns the headers of every device, and more.
+func deviceHeaders(more ...string) []string {
 	return append([]string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + Device,
 		"x-device-token: " + Secret}, more...)
 }
 
-// Paths. Those under /v1/private/ need a credential.
+// Paths. Paths under /v1/private/ need a credential.
 const (
 	Public1K  = "/v1/products/1k"
 	Public4K  = "/v1/products/4k5"
@@ -97,23 +97,24 @@ const (
 // Sizes of the objects, by path.
 var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 10, Private1K: 1 << 10}
 
-// Singles returns the workloads of one request, by scenario; gzipped has the lengths of the gzip encodings of bodies,
-// by path. Without it, their workloads have a length of 0.
-func Singles(gzipped map[string]int) map[string][]Workload {
+// SingleRequests returns the workloads of one request, by scenario. gzipped has the lengths of gzip encodings by path;
+// without gzipped, workloads of gzip have a length of 0.
+func SingleRequests(gzipped map[string]int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
-		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...),
+		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: deviceHeaders(more...),
 			Status: status, Bytes: size}
 	}
-	conditional := "If-None-Match: " + ETag(Body(Sizes[Public1K]))
+	conditional := "If-None-Match: " + ETag(JSONBody(Sizes[Public1K]))
 	var full []Workload
 	for _, o := range []struct{ name, path string }{{"1 KiB", Public1K}, {"4.5 KiB", Public4K}, {"48 KiB", Public48K}} {
 		full = append(full, get("200 "+o.name, o.path, 200, Sizes[o.path]),
 			get("200 "+o.name+" gzip", o.path, 200, gzipped[o.path], "Accept-Encoding: gzip"))
 	}
 	return map[string][]Workload{
-		"304":      {get("304", Public1K, 304, 0, conditional)},
-		"200":      full,
-		"auth":     {{Name: "auth", Method: http.MethodPost, Path: Telemetry, Headers: headers(), Status: 200, Bytes: -1}},
+		"304": {get("304", Public1K, 304, 0, conditional)},
+		"200": full,
+		"auth": {{Name: "auth", Method: http.MethodPost, Path: Telemetry, Headers: deviceHeaders(),
+			Status: 200, Bytes: -1}},
 		"auth-304": {get("auth + 304", Private1K, 304, 0, conditional)},
 		"auth-200": {get("auth + 200 1 KiB", Private1K, 200, Sizes[Private1K])},
 		"miss":     {get("miss", "/v1/products/none", 200, -1)},
@@ -132,31 +133,33 @@ const fleetPrefix = "fleet"
 // FleetDevice returns the id of device i of a fleet.
 func FleetDevice(i int) string { return fmt.Sprint(fleetPrefix, i) }
 
-// ObjectBytes is the size of each of many objects.
+// ObjectBytes is the size of each object of [ObjectReads].
 const ObjectBytes = 1 << 10
 
-// objectETag is the entity-tag of one of many objects, as long as the publisher's.
-const objectETag = `"9f86d081884c7d659a2feaa0c5` + Number + `"`
+// objectETag is the pattern of the entity-tags of [ObjectReads], as long as the publisher's entity-tags.
+const objectETag = `"9f86d081884c7d659a2feaa0c5` + NumberPlaceholder + `"`
 
-// ObjectPath returns the path of one of many objects, ObjectETag its entity-tag.
+// ObjectPath returns the path of object i of [ObjectReads].
 func ObjectPath(i int) string { return fmt.Sprint("/v1/products/", i) }
 
-// ObjectETag returns the entity-tag of object i. It isn't a hash, so that a client can compute it.
-func ObjectETag(i int) string { return strings.ReplaceAll(objectETag, Number, strconv.Itoa(i)) }
+// ObjectETag returns the entity-tag of object i: no hash, so that a client can compute the tag.
+func ObjectETag(i int) string {
+	return strings.ReplaceAll(objectETag, NumberPlaceholder, strconv.Itoa(i))
+}
 
-// Objects returns reads of n objects, in turn, each with the current version if conditional.
-func Objects(n int, conditional bool) Workload {
-	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(),
+// ObjectReads returns reads of n objects, in turn; conditional reads have the current entity-tag.
+func ObjectReads(n int, conditional bool) Workload {
+	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + NumberPlaceholder, Headers: deviceHeaders(),
 		Status: 200, Bytes: ObjectBytes, Count: n}
 	if conditional {
-		w.Name, w.Headers, w.Status, w.Bytes = "304", headers("If-None-Match: "+objectETag), 304, 0
+		w.Name, w.Headers, w.Status, w.Bytes = "304", deviceHeaders("If-None-Match: "+objectETag), 304, 0
 	}
 	return w
 }
 
-// Devices returns conditional reads of one object, by each of n devices of a fleet in turn.
-func Devices(n int) Workload {
+// DeviceReads returns conditional reads of one object, by n devices of a fleet in turn.
+func DeviceReads(n int) Workload {
 	return Workload{Name: "auth + 304", Method: http.MethodGet, Path: Private1K, Status: 304, Count: n, Headers: []string{
-		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number,
-		"x-device-token: " + Secret, "If-None-Match: " + ETag(Body(Sizes[Private1K]))}}
+		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + NumberPlaceholder,
+		"x-device-token: " + Secret, "If-None-Match: " + ETag(JSONBody(Sizes[Private1K]))}}
 }

@@ -1,6 +1,6 @@
-// Package wrk runs wrk, a closed loop: each of its connections sends a request as soon as it has the response to the
-// last one. It finds the maximum throughput of a server. Its latencies are those at that load, and omit requests that
-// slow responses delayed.
+// Package wrk runs wrk, a closed loop: each connection sends a request as soon as the previous response has arrived.
+// wrk finds a server's maximum throughput. Latencies are measured at maximum load, and omit requests delayed by slow
+// responses.
 package wrk
 
 import (
@@ -35,17 +35,17 @@ type Result struct {
 	Percentiles []float64
 	// Errors by kind: connect, read, write, timeout, status (400 and above).
 	Errors map[string]int64
-	// CPU is the time that wrk itself used.
+	// CPU is wrk's CPU time.
 	CPU time.Duration
 }
 
-// marker begins the line of results that report.lua prints.
-const marker = "gatehouse-result "
+// resultMarker begins the line of results that report.lua prints.
+const resultMarker = "gatehouse-result "
 
 //go:embed report.lua
 var reportLua string
 
-// Run loads url with w. It writes the script to dir.
+// Run loads url with w, and writes the script to dir.
 func Run(ctx context.Context, url string, w workload.Workload, l Load, dir string) (Result, error) {
 	p, err := Start(ctx, url, w, l, dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func Run(ctx context.Context, url string, w workload.Workload, l Load, dir strin
 	return p.Result()
 }
 
-// Process is a running wrk. It ends by itself, or when its context ends, also while it is held.
+// Process is a running wrk. wrk ends after Load.Duration, or with the context, also while on hold.
 type Process struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
@@ -66,7 +66,7 @@ type Process struct {
 func Start(ctx context.Context, url string, w workload.Workload, l Load, dir string) (*Process, error) {
 	script, err := os.CreateTemp(dir, "wrk-*.lua")
 	if err == nil {
-		_, err = script.WriteString(Script(w, strings.TrimPrefix(url, "http://")))
+		_, err = script.WriteString(LuaScript(w, strings.TrimPrefix(url, "http://")))
 		err = errors.Join(err, script.Close())
 	}
 	if err != nil {
@@ -97,63 +97,63 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 	return p, nil
 }
 
-// Hold pauses it: outstanding requests get their responses, and it sends no others until Resume.
-func (p *Process) Hold() error { return p.signal(syscall.SIGSTOP) }
+// Hold pauses wrk: outstanding requests get responses, and wrk sends no requests until Resume.
+func (p *Process) Hold() error { return p.sendSignal(syscall.SIGSTOP) }
 
-// Resume continues it.
-func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
+// Resume continues wrk.
+func (p *Process) Resume() error { return p.sendSignal(syscall.SIGCONT) }
 
-func (p *Process) signal(s syscall.Signal) error {
+func (p *Process) sendSignal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	return nil
 }
 
-// Done returns a channel that is closed when it has ended.
+// Done returns a channel that is closed when wrk has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Result returns the result, after it has ended. The rate and latencies have no meaning if it was held.
+// Result waits for wrk's end and returns the result. Rate and latencies have no meaning after a Hold.
 func (p *Process) Result() (Result, error) {
 	<-p.done
 	if p.err != nil {
 		return Result{}, fmt.Errorf("wrk: %w: %s", p.err, &p.output)
 	}
-	result, err := Parse(p.output.String())
+	result, err := ParseOutput(p.output.String())
 	result.CPU = p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 	return result, err
 }
 
-// Script returns the Lua script for a workload: one request as wrk makes it, which costs the client least, or several
+// LuaScript returns the Lua script for a workload: one request made by wrk, which costs the client least, or several
 // requests in turn.
-func Script(w workload.Workload, host string) string {
+func LuaScript(w workload.Workload, host string) string {
 	var b strings.Builder
 	if w.Count > 0 {
 		count := w.Count
 		w.Count = 0
-		parts := strings.Split(string(w.Requests(host)[0]), workload.Number)
+		parts := strings.Split(string(w.Requests(host)[0]), workload.NumberPlaceholder)
 		for i := range parts {
-			parts[i] = quote(parts[i])
+			parts[i] = quoteLua(parts[i])
 		}
 		// Threads and runs begin at different requests, spread by the golden ratio: short runs must not all send the
-		// same.
+		// same requests.
 		fmt.Fprintf(&b, "local count, next, threads = %d, 0, 0\n"+
 			"function setup(thread) thread:set(\"number\", threads); threads = threads + 1 end\n"+
 			"function init() next = math.floor((os.time() * 0.6180339887 + number * 0.41) %% 1 * count) end\n"+
 			"function request() next = (next + 1) %% count; return %s end\n", count, strings.Join(parts, " .. next .. "))
 	} else {
-		fmt.Fprintf(&b, "wrk.method = %s\n", quote(w.Method))
+		fmt.Fprintf(&b, "wrk.method = %s\n", quoteLua(w.Method))
 	}
 	percents := make([]string, len(stats.Percents))
 	for i, p := range stats.Percents {
 		percents[i] = fmt.Sprint(p)
 	}
-	return b.String() + "local marker, percents = " + quote(marker) + ", {" +
+	return b.String() + "local marker, percents = " + quoteLua(resultMarker) + ", {" +
 		strings.Join(percents, ",") + "}\n" + reportLua
 }
 
-// quote returns s as a Lua string literal.
-func quote(s string) string {
+// quoteLua returns s as a Lua string literal.
+func quoteLua(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, c := range []byte(s) {
@@ -166,9 +166,9 @@ func quote(s string) string {
 	return b.String() + `"`
 }
 
-// Parse parses the output of wrk and report.lua.
-func Parse(text string) (Result, error) {
-	_, line, found := strings.Cut(text, marker)
+// ParseOutput parses the output of wrk and report.lua.
+func ParseOutput(text string) (Result, error) {
+	_, line, found := strings.Cut(text, resultMarker)
 	if !found {
 		return Result{}, fmt.Errorf("wrk printed no result: %q", text)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	const good = "Running 1s test @ http://127.0.0.1\n  2 threads and 10 connections\n" + marker +
+	const good = "Running 1s test @ http://127.0.0.1\n  2 threads and 10 connections\n" + resultMarker +
 		`{"requests":1000,"durationUS":2000000,"percentiles":[1,2,3,4,5],"errors":{"connect":0,"read":2,"write":0,"timeout":0,"status":7}}` + "\n"
 	for _, test := range []struct {
 		name, text string
@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{"too few percentiles", strings.Replace(good, "[1,2", "[2", 1), false},
 		{"no time", strings.Replace(good, "2000000", "0", 1), false},
 	} {
-		got, err := Parse(test.text)
+		got, err := ParseOutput(test.text)
 		if (err == nil) != test.ok {
 			t.Errorf("%s: got error %v", test.name, err)
 		}
@@ -82,7 +82,7 @@ func TestRunSendsTheWorkload(t *testing.T) {
 	}
 }
 
-// TestHold pauses wrk between two requests, and continues it.
+// TestHold pauses and resumes wrk between two requests.
 func TestHold(t *testing.T) {
 	var requests atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
@@ -108,7 +108,7 @@ func TestHold(t *testing.T) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		return err == nil && strings.Contains(string(stat), ") T ")
 	})
-	before := requests.Load() + 2 // the outstanding ones
+	before := requests.Load() + 2 // outstanding requests
 	if err := p.Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestHold(t *testing.T) {
 	if r, err := p.Result(); err != nil || len(r.Errors) > 0 || r.Requests > requests.Load() {
 		t.Errorf("got %+v, %v after %d requests", r, err, requests.Load())
 	}
-	if err := p.Hold(); err != nil { // it may end just before it is held
+	if err := p.Hold(); err != nil { // wrk may end just before the hold
 		t.Errorf("when it has ended: %v", err)
 	}
 }

@@ -1,9 +1,9 @@
 // Envoy-native writes envoy/envoy-native.yaml, the configuration with the filter as a dynamic module, from
-// envoy/envoy.yaml, the one with the Wasm module, so that all else is the same in both:
+// envoy/envoy.yaml, the configuration with the Wasm module, so that all else is the same in both:
 //
 //	go run ./scripts/envoy-native >envoy/envoy-native.yaml
 //
-// A test fails if the file isn't what this writes, or isn't what the tests of the native edge run with.
+// A test fails if the file differs from the program's output, or from the configuration in the native edge's tests.
 package main
 
 import (
@@ -16,7 +16,7 @@ func main() {
 	text, err := os.ReadFile("envoy/envoy.yaml")
 	if err == nil {
 		var out string
-		if out, err = native(string(text)); err == nil {
+		if out, err = toNative(string(text)); err == nil {
 			_, err = os.Stdout.WriteString(out)
 		}
 	}
@@ -92,38 +92,38 @@ const heap = `# Size these for the machine. The heap is Envoy's, with its buffer
 # more often near a limit. At rest, the heap must be well below three quarters full.
 `
 
-// native returns envoy-native.yaml for envoy.yaml.
-func native(text string) (string, error) {
+// toNative returns envoy-native.yaml for envoy.yaml.
+func toNative(text string) (string, error) {
 	e := editor{rest: text}
 	e.skipTo("static_resources:\n")
-	e.add(head)
+	e.appendText(head)
 	e.copyTo("          #source - name: envoy.filters.http.set_filter_state\n")
-	e.add(claims)
+	e.appendText(claims)
 	for _, name := range []string{"sub", "ver"} {
-		e.add(fmt.Sprintf(claim, name))
+		e.appendText(fmt.Sprintf(claim, name))
 	}
 	wasm := `              "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm` + "\n"
 	e.copyTo(wasm)
 	e.skipTo("                  # Here, not in the plugin's own configuration")
 	e.skipTo("                      # ---- the rules ")
-	e.add(fmt.Sprintf(module, anchored))
+	e.appendText(fmt.Sprintf(module, anchored))
 	rules := e.cutTo("                # After a trap the worker gets a new VM")
-	e.add(strings.ReplaceAll("\n"+rules, "\n                      ", "\n                  ")[1:])
+	e.appendText(strings.ReplaceAll("\n"+rules, "\n                      ", "\n                  ")[1:])
 	e.skipTo("          - &router\n")
 	e.copyTo("          # Limits. A stream that waits in a VM when that VM traps")
-	e.add("          # Limits. The route's timeout doesn't run yet while a stream waits for the sidecar.\n")
+	e.appendText("          # Limits. The route's timeout doesn't run yet while a stream waits for the sidecar.\n")
 	e.skipTo("          stream_idle_timeout: 20s")
 	e.copyTo(wasm)
-	e.add(fmt.Sprintf(module, alias))
+	e.appendText(fmt.Sprintf(module, alias))
 	e.skipTo("                      push_listener: true\n")
-	e.add("                  push_listener: true\n")
+	e.appendText("                  push_listener: true\n")
 	e.skipTo("          - *router\n")
 	e.copyTo("# Labels of Gatehouse's counters")
-	e.add(runtime)
+	e.appendText(runtime)
 	e.copyTo("# Size these for the machine.")
-	e.add(heap)
+	e.appendText(heap)
 	e.skipTo("overload_manager:\n")
-	e.add(e.rest)
+	e.appendText(e.rest)
 	return e.out.String(), e.err
 }
 
@@ -134,7 +134,7 @@ type editor struct {
 	err  error // the first one
 }
 
-func (e *editor) add(text string) { e.out.WriteString(text) }
+func (e *editor) appendText(text string) { e.out.WriteString(text) }
 
 // cutTo removes and returns the rest up to mark.
 func (e *editor) cutTo(mark string) string {
@@ -149,6 +149,6 @@ func (e *editor) cutTo(mark string) string {
 	return before
 }
 
-func (e *editor) copyTo(mark string) { e.add(e.cutTo(mark)) }
+func (e *editor) copyTo(mark string) { e.appendText(e.cutTo(mark)) }
 
 func (e *editor) skipTo(mark string) { e.cutTo(mark) }

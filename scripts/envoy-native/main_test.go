@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-func read(t *testing.T, name string) string {
+func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../envoy", name))
 	if err != nil {
@@ -20,25 +20,25 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestGenerated compares envoy-native.yaml with what is made of envoy.yaml.
+// TestGenerated compares envoy-native.yaml with the conversion of envoy.yaml.
 func TestGenerated(t *testing.T) {
-	want, err := native(read(t, "envoy.yaml"))
+	want, err := toNative(readFile(t, "envoy.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if read(t, "envoy-native.yaml") != want {
+	if readFile(t, "envoy-native.yaml") != want {
 		t.Error("envoy-native.yaml is outdated: go run ./scripts/envoy-native >envoy/envoy-native.yaml")
 	}
 }
 
-// TestTested compares it with what the tests of the native edge make of envoy.yaml, also with session tokens and with
-// another source.
+// TestTested compares envoy-native.yaml with the native edge's configuration in tests, made of envoy.yaml, also with
+// session tokens and with a different source.
 func TestTested(t *testing.T) {
 	for _, remove := range []string{"#nothing", "#session ", "#source "} {
 		t.Run(strings.TrimSpace(remove), func(t *testing.T) {
 			variant := func(name string) string {
 				path := filepath.Join(t.TempDir(), name)
-				if err := os.WriteFile(path, []byte(strings.ReplaceAll(read(t, name), remove, "")), 0o600); err != nil {
+				if err := os.WriteFile(path, []byte(strings.ReplaceAll(readFile(t, name), remove, "")), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				return path
@@ -54,15 +54,15 @@ func TestTested(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, want := values(t, shipped), values(t, tested); got != want {
+			if got, want := sortedValues(t, shipped), sortedValues(t, tested); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})
 	}
 }
 
-// values returns a configuration without comments and aliases, with sorted names.
-func values(t *testing.T, c *stack.Config) string {
+// sortedValues returns a configuration without comments and aliases, with sorted names.
+func sortedValues(t *testing.T, c *stack.Config) string {
 	t.Helper()
 	text, err := c.Bytes()
 	if err != nil {

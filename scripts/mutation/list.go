@@ -21,15 +21,15 @@ type mutant struct {
 	pkg      string // directory of the package that has the test
 	test     string
 	function string // NAME, or TYPE.NAME of a method
-	code     string // what is replaced
-	nth      int    // of several such in the function, from 1; 0: the only one
-	with     string // what replaces it; deleted: the statement is removed
+	code     string // replaced code
+	nth      int    // occurrence in the function, from 1; 0: the only occurrence
+	with     string // replacement; deleted: the statement is removed
 }
 
 const deleted = "deleted"
 
-// read returns the mutants of a list.
-func read(name, list string) (mutants []mutant, err error) {
+// parseList returns the mutants of a list.
+func parseList(name, list string) (mutants []mutant, err error) {
 	function := ""
 	for i, line := range strings.Split(list, "\n") {
 		switch {
@@ -63,9 +63,9 @@ type edit struct {
 	text string
 }
 
-// build returns those of a package's sources, by name, that the mutants change, with all mutants built in, each of them
-// off unless mutantOn(id) returns otherwise. It keeps the lines, so that positions in errors and panics are right.
-func build(sources map[string][]byte, mutants []mutant) (pkg string, out map[string][]byte, err error) {
+// buildMutants returns the changed sources of a package, by name, with all mutants built in, and each mutant off unless
+// mutantOn(id) is true. Lines are kept, so that positions in errors and panics are right.
+func buildMutants(sources map[string][]byte, mutants []mutant) (pkg string, out map[string][]byte, err error) {
 	edits := make(map[string][]edit)
 	chosen, times := make([]int, len(mutants)), make([]int, len(mutants))
 	for name, src := range sources {
@@ -80,17 +80,17 @@ func build(sources map[string][]byte, mutants []mutant) (pkg string, out map[str
 				continue
 			}
 			for i, m := range mutants {
-				if nameOf(d) != m.function {
+				if functionName(d) != m.function {
 					continue
 				}
-				nodes := m.nodes(files, src, d.Body)
+				nodes := m.findNodes(files, src, d.Body)
 				times[i] += len(nodes)
-				node := m.pick(nodes)
+				node := m.pickNode(nodes)
 				if node == nil {
 					continue
 				}
 				chosen[i]++
-				before, after := m.around()
+				before, after := m.surroundingCode()
 				begin, end := files.Position(node.Pos()).Offset, files.Position(node.End()).Offset
 				edits[name] = append(edits[name], edit{begin, before}, edit{end, after})
 			}
@@ -106,7 +106,7 @@ func build(sources map[string][]byte, mutants []mutant) (pkg string, out map[str
 	}
 	out = make(map[string][]byte)
 	for name, list := range edits {
-		out[name] = apply(sources[name], list)
+		out[name] = applyEdits(sources[name], list)
 		if _, err := parser.ParseFile(token.NewFileSet(), name, out[name], parser.SkipObjectResolution); err != nil {
 			return "", nil, fmt.Errorf("two mutants in one place, or a statement deleted from the head of an if: %w", err)
 		}
@@ -114,7 +114,7 @@ func build(sources map[string][]byte, mutants []mutant) (pkg string, out map[str
 	return pkg, out, nil
 }
 
-func nameOf(f *ast.FuncDecl) string {
+func functionName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name
 	}
@@ -128,9 +128,9 @@ func nameOf(f *ast.FuncDecl) string {
 	return t.(*ast.Ident).Name + "." + f.Name.Name
 }
 
-// around returns the code before and after the original that chooses between it and its mutant at run time. A mutant
-// that is true or false doesn't evaluate the original, others do.
-func (m *mutant) around() (before, after string) {
+// surroundingCode returns the code before and after the original, which chooses between original and mutant at run
+// time. A mutant of true or false doesn't evaluate the original; all other mutants do.
+func (m *mutant) surroundingCode() (before, after string) {
 	switch m.with {
 	case deleted:
 		return fmt.Sprintf("if !mutantOn(%q) { ", m.id), " }"
@@ -143,22 +143,22 @@ func (m *mutant) around() (before, after string) {
 	}
 }
 
-// nodes returns where a function has the code: statements for deleted, otherwise expressions. With a keyword before it,
-// only such as follow the keyword count.
-func (m *mutant) nodes(files *token.FileSet, src []byte, body *ast.BlockStmt) (found []ast.Node) {
+// findNodes returns the occurrences of the code in a function: statements for deleted, otherwise expressions. After a
+// keyword in the mutant's code, only expressions behind the keyword count.
+func (m *mutant) findNodes(files *token.FileSet, src []byte, body *ast.BlockStmt) (found []ast.Node) {
 	keyword, code, want := "", m.code, ""
 	for _, k := range []string{"if", "case", "return"} {
 		if rest, ok := strings.CutPrefix(code, k+" "); ok {
 			keyword, code = k, rest
 		}
 	}
-	want = words([]byte(code))
+	want = joinTokens([]byte(code))
 	check := func(n ast.Node) {
-		if n != nil && words(src[files.Position(n.Pos()).Offset:files.Position(n.End()).Offset]) == want {
+		if n != nil && joinTokens(src[files.Position(n.Pos()).Offset:files.Position(n.End()).Offset]) == want {
 			found = append(found, n)
 		}
 	}
-	assigned := make(map[ast.Expr]bool) // what isn't a value
+	assigned := make(map[ast.Expr]bool) // expressions that are no values
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
@@ -205,8 +205,8 @@ func (m *mutant) nodes(files *token.FileSet, src []byte, body *ast.BlockStmt) (f
 	return found
 }
 
-// pick returns the one that is meant, or nil.
-func (m *mutant) pick(nodes []ast.Node) ast.Node {
+// pickNode returns the node that the mutant replaces, or nil.
+func (m *mutant) pickNode(nodes []ast.Node) ast.Node {
 	switch {
 	case m.nth == 0 && len(nodes) == 1:
 		return nodes[0]
@@ -216,8 +216,8 @@ func (m *mutant) pick(nodes []ast.Node) ast.Node {
 	return nil
 }
 
-// words returns code without its blanks, line breaks and comments.
-func words(code []byte) string {
+// joinTokens returns code without blanks, line breaks and comments.
+func joinTokens(code []byte) string {
 	files := token.NewFileSet()
 	var s scanner.Scanner
 	s.Init(files.AddFile("", -1, len(code)), code, nil, 0)
@@ -235,7 +235,7 @@ func words(code []byte) string {
 	}
 }
 
-func apply(src []byte, edits []edit) []byte {
+func applyEdits(src []byte, edits []edit) []byte {
 	slices.SortStableFunc(edits, func(a, b edit) int { return cmp.Compare(a.at, b.at) })
 	var out bytes.Buffer
 	done := 0

@@ -29,12 +29,12 @@ func TestBuild(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			mutants, err := read("d/mutants.txt", "T.f\n\tTestX: "+tt.line+"\n")
+			mutants, err := parseList("d/mutants.txt", "T.f\n\tTestX: "+tt.line+"\n")
 			if err != nil || len(mutants) != 1 {
 				t.Fatalf("got %v, %v, want one mutant", mutants, err)
 			}
 			src := before + tt.body + after
-			pkg, out, err := build(map[string][]byte{"d/f.go": []byte(src), "d/g.go": []byte("package p\n")}, mutants)
+			pkg, out, err := buildMutants(map[string][]byte{"d/f.go": []byte(src), "d/g.go": []byte("package p\n")}, mutants)
 			if err != nil || pkg != "p" || len(out) != 1 {
 				t.Fatalf("got package %q, %q, %v, want another d/f.go", pkg, out, err)
 			}
@@ -53,7 +53,7 @@ func TestBuild(t *testing.T) {
 }
 
 func TestBuildSeveral(t *testing.T) {
-	mutants, err := read("mutants.txt",
+	mutants, err := parseList("mutants.txt",
 		"# what this is\n\nf\n\tTestX: g(a && b) -> deleted\n\tother/dir/TestY: b -> false\n")
 	if err != nil || len(mutants) != 2 {
 		t.Fatalf("got %v, %v, want two mutants", mutants, err)
@@ -61,7 +61,8 @@ func TestBuildSeveral(t *testing.T) {
 	if m := mutants[1]; m.pkg != "other/dir" || m.test != "TestY" || m.function != "f" || m.id != "mutants.txt:5" {
 		t.Errorf("got %+v, want TestY of other/dir for f", m)
 	}
-	_, out, err := build(map[string][]byte{"f.go": []byte("package p\nfunc f(a, b bool) {\ng(a && b)\n}\n")}, mutants)
+	source := []byte("package p\nfunc f(a, b bool) {\ng(a && b)\n}\n")
+	_, out, err := buildMutants(map[string][]byte{"f.go": source}, mutants)
 	want := `if !mutantOn("mutants.txt:4") { g(a && (!mutantOn("mutants.txt:5") && (b))) }`
 	if err != nil || !strings.Contains(string(out["f.go"]), want) {
 		t.Errorf("got\n%s\n%v, want\n%s", out["f.go"], err, want)
@@ -74,7 +75,7 @@ func TestBadLists(t *testing.T) {
 		"f\n\ta -> false",
 		"f\n\tTestX a -> false",
 		"\tTestX: a -> false",
-		"f\n\tTestX: b -> false", // not there
+		"f\n\tTestX: b -> false", // missing
 		"f\n\tTestX: a -> false", // twice
 		"f\n\tTestX: a #3 -> false",
 		"f\n\tTestX: c #2 -> false", // once
@@ -83,9 +84,9 @@ func TestBadLists(t *testing.T) {
 		"f\n\tTestX: a || c -> false\n\tTestX: a || c -> c",
 		"f\n\tTestX: g() -> deleted", // in the head of an if
 	} {
-		mutants, err := read("mutants.txt", list)
+		mutants, err := parseList("mutants.txt", list)
 		if err == nil {
-			_, _, err = build(map[string][]byte{"f.go": []byte("package p\nfunc f(a, c bool) {\n_ = a && (a || c)\n" +
+			_, _, err = buildMutants(map[string][]byte{"f.go": []byte("package p\nfunc f(a, c bool) {\n_ = a && (a || c)\n" +
 				"if g(); true {\n}\n}\n")}, mutants)
 		}
 		if err == nil {
@@ -94,10 +95,10 @@ func TestBadLists(t *testing.T) {
 	}
 }
 
-// TestLists finds the code of every mutant that a list of this repository has.
+// TestLists finds the code of every mutant in the repository's lists.
 func TestLists(t *testing.T) {
 	t.Chdir("../..")
-	if mutants, _, err := find(t.TempDir(), ""); err != nil || len(mutants) == 0 {
+	if mutants, _, err := findMutants(t.TempDir(), ""); err != nil || len(mutants) == 0 {
 		t.Errorf("got %d mutants, %v", len(mutants), err)
 	}
 }

@@ -1,8 +1,8 @@
-// Mutation tests that the tests notice the loss of important checks: it removes each check that is listed, one at a
-// time, and a named test must fail.
+// Mutation tests that the tests notice the loss of important checks: each listed check is removed, one at a time, and a
+// named test must fail.
 //
-// A package has its list in mutants.txt, beside its tests: functions, and below each one its mutants, with the test,
-// the code, and what replaces it:
+// A package's list is mutants.txt, beside the tests: functions, and below each function the mutants, with test, code
+// and replacement:
 //
 //	Follower.judgeEvent
 //		TestHole: e.Seq > f.seq+1 -> false
@@ -12,9 +12,9 @@
 //		TestReadings: r.add(&r.live, s) #2 -> deleted
 //
 // The function must have the code once, as an expression; "deleted" removes a statement. Blanks and line breaks don't
-// count. If it has the code several times, a keyword before it (if, case, return) or a number behind it says which. The
-// test is in the same package, or in the one whose directory precedes its name. If a mutant is neither true nor false,
-// the expression that it replaces is evaluated, too.
+// count. If the function has the code several times, a keyword before the code (if, case, return) or a number behind
+// the code chooses. The test is in the same package, or in the package of the directory before the test's name. Unless
+// the replacement is true or false, the replaced expression is evaluated, too.
 //
 // Each test binary is built once, with all mutants off; GATEHOUSE_MUTANT, the list and line of a mutant, turns it on.
 // Sources are replaced for the compiler only (go build -overlay).
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if *dir != "" {
-		return write(*dir, flags.Arg(0))
+		return writeOverlay(*dir, flags.Arg(0))
 	}
 	begin := time.Now()
 	work, err := os.MkdirTemp("", "mutation-")
@@ -62,21 +62,21 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	mutants, overlay, err := find(work, "")
+	mutants, overlay, err := findMutants(work, "")
 	if err != nil {
 		return err
 	}
 	all := len(mutants)
-	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !m.chosen(flags.Args()) })
+	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !m.isChosen(flags.Args()) })
 	if len(mutants) == 0 {
 		return fmt.Errorf("none of %d mutants is of %q", all, flags.Args())
 	}
 	r := &runner{dir: work, overlay: overlay}
-	if err := r.build(ctx, mutants); err != nil {
+	if err := r.buildTests(ctx, mutants); err != nil {
 		return err
 	}
 	fmt.Printf("mutation: built in %.0f s\n", time.Since(begin).Seconds())
-	if missed := r.all(ctx, mutants); len(missed) > 0 {
+	if missed := r.runAll(ctx, mutants); len(missed) > 0 {
 		return fmt.Errorf("%d of %d checks are missed by no test:\n%w", len(missed), len(mutants), errors.Join(missed...))
 	}
 	fmt.Printf("mutation: ok: each of %d checks of %d, taken out, is missed by its test (%.0f s)\n",
@@ -84,8 +84,8 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-func write(dir, id string) error {
-	mutants, overlay, err := find(dir, id)
+func writeOverlay(dir, id string) error {
+	mutants, overlay, err := findMutants(dir, id)
 	if err != nil {
 		return err
 	}
@@ -96,9 +96,9 @@ func write(dir, id string) error {
 	return nil
 }
 
-// chosen reports whether the place, function or test of the mutant contains one of the strings; without strings, all
-// are chosen.
-func (m *mutant) chosen(by []string) bool {
+// isChosen reports whether place, function or test of the mutant contains one of the strings; without strings, every
+// mutant is chosen.
+func (m *mutant) isChosen(by []string) bool {
 	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool {
 		return strings.Contains(m.id+" "+m.function+" "+m.test, s)
 	})

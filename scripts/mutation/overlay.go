@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// switches is added to each package that has mutants. An environment variable at run time, or find's argument, selects
-// the mutant that is on, if any.
-const switches = `package %s
+// switchSource is added to each package with mutants. An environment variable at run time, or findMutants's argument,
+// selects the active mutant, if any.
+const switchSource = `package %s
 
 import "os"
 
@@ -32,9 +32,9 @@ var _ = os.LookupEnv
 
 const variable = "GATEHOUSE_MUTANT"
 
-// find returns the mutants of all packages below the current directory, and writes an overlay for go build into dir
-// with all of them built in. In it, the mutant on is on; if that is "", GATEHOUSE_MUTANT selects one.
-func find(dir, on string) (mutants []mutant, overlay string, err error) {
+// findMutants returns the mutants of all packages below the current directory, and writes an overlay for go build into
+// dir, with all mutants built in. The mutant on is active; if on is "", GATEHOUSE_MUTANT selects the active mutant.
+func findMutants(dir, on string) (mutants []mutant, overlay string, err error) {
 	chosen := fmt.Sprintf("os.LookupEnv(%q)", variable)
 	if on != "" {
 		chosen = fmt.Sprintf("%q, 0", on)
@@ -59,15 +59,15 @@ func find(dir, on string) (mutants []mutant, overlay string, err error) {
 		if err != nil {
 			return err
 		}
-		found, err := read(filepath.ToSlash(name), string(list))
+		found, err := parseList(filepath.ToSlash(name), string(list))
 		if err != nil {
 			return err
 		}
-		sources, err := sourcesOf(filepath.Dir(name))
+		sources, err := readSources(filepath.Dir(name))
 		if err != nil {
 			return err
 		}
-		pkg, mutated, err := build(sources, found)
+		pkg, mutated, err := buildMutants(sources, found)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func find(dir, on string) (mutants []mutant, overlay string, err error) {
 			err = errors.Join(err, add(source, content))
 		}
 		return errors.Join(err, add(filepath.Join(filepath.Dir(name), "gatehouse_mutants.go"),
-			fmt.Appendf(nil, switches, pkg, chosen)))
+			fmt.Appendf(nil, switchSource, pkg, chosen)))
 	})
 	if err != nil {
 		return nil, "", err
@@ -86,8 +86,8 @@ func find(dir, on string) (mutants []mutant, overlay string, err error) {
 	return mutants, overlay, errors.Join(err, os.WriteFile(overlay, content, 0o600))
 }
 
-// sourcesOf returns the Go files of a directory but its tests, by name.
-func sourcesOf(dir string) (map[string][]byte, error) {
+// readSources returns the Go files of a directory without tests, by name.
+func readSources(dir string) (map[string][]byte, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	sources := make(map[string][]byte)
 	for _, name := range names {

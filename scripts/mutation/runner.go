@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	enough   = time.Minute     // for a test as it is, on a busy machine
-	patience = 5 * time.Second // for a test that waits for what never occurs with the mutant, besides twice its usual time
+	unmutatedTimeout = time.Minute     // for a test without a mutant, on a busy machine
+	patience         = 5 * time.Second // besides twice the usual time: a mutant may prevent an awaited event
 )
 
 // runner builds the test binaries and runs tests of them.
 type runner struct {
 	dir, overlay string
-	asItIs       sync.Map // package and test → func() (time.Duration, error): how long it takes without a mutant
+	baselines    sync.Map // package and test → func() (time.Duration, error): duration without a mutant
 }
 
-// build compiles each package's tests once.
-func (r *runner) build(ctx context.Context, mutants []mutant) error {
+// buildTests compiles each package's tests once.
+func (r *runner) buildTests(ctx context.Context, mutants []mutant) error {
 	args := []string{"test", "-c", "-overlay", r.overlay, "-o", r.dir + string(filepath.Separator)}
 	packages := make(map[string]bool)
 	for _, m := range mutants {
@@ -46,15 +46,15 @@ func (r *runner) build(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// all returns the mutants that no test notices. It prints each result as soon as it is known. Many tests run at once,
-// so one that fails for lack of a processor, or wins a race that it should lose, runs once more by itself.
-func (r *runner) all(ctx context.Context, mutants []mutant) (missed []error) {
+// runAll returns the mutants that no test notices, and prints each result at once. Many tests run at the same time: a
+// test that fails for lack of a processor, or wins a race by chance, runs once more alone.
+func (r *runner) runAll(ctx context.Context, mutants []mutant) (missed []error) {
 	var again []mutant
-	for _, err := range r.each(ctx, mutants, 2*runtime.GOMAXPROCS(0)) {
+	for _, err := range r.runTests(ctx, mutants, 2*runtime.GOMAXPROCS(0)) {
 		again = append(again, err.mutant)
-		r.asItIs.Delete(err.mutant.pkg + " " + err.mutant.test)
+		r.baselines.Delete(err.mutant.pkg + " " + err.mutant.test)
 	}
-	for _, err := range r.each(ctx, again, 1) {
+	for _, err := range r.runTests(ctx, again, 1) {
 		missed = append(missed, err)
 	}
 	return missed
@@ -70,9 +70,9 @@ func (e *missedError) Error() string {
 	return fmt.Sprintf("%s %s: %v", e.mutant.id, e.mutant.test, e.why)
 }
 
-// each runs the tests of mutants, at most limit at a time: tests mostly wait, for deadlines, and with mutants for
+// runTests runs the tests of mutants, at most limit at a time: tests mostly wait, for deadlines, and with mutants for
 // events that don't occur.
-func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed []*missedError) {
+func (r *runner) runTests(ctx context.Context, mutants []mutant, limit int) (missed []*missedError) {
 	var done int
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -80,7 +80,7 @@ func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed 
 	for _, m := range mutants {
 		group.Go(func() error {
 			begin := time.Now()
-			err := r.red(ctx, &m)
+			err := r.checkNoticed(ctx, &m)
 			mu.Lock()
 			defer mu.Unlock()
 			done++
@@ -98,11 +98,11 @@ func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed 
 	return missed
 }
 
-// red returns an error unless the mutant's test passes without and fails with the mutant.
-func (r *runner) red(ctx context.Context, m *mutant) error {
-	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValues(func() (time.Duration, error) {
+// checkNoticed returns an error unless the mutant's test passes without and fails with the mutant.
+func (r *runner) checkNoticed(ctx context.Context, m *mutant) error {
+	once, _ := r.baselines.LoadOrStore(m.pkg+" "+m.test, sync.OnceValues(func() (time.Duration, error) {
 		begin := time.Now()
-		out, err := r.test(ctx, m, "", enough)
+		out, err := r.runTest(ctx, m, "", unmutatedTimeout)
 		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+m.test+" ")) {
 			return 0, errors.Join(fmt.Errorf("%s of %s doesn't pass as it is: %s", m.test, m.pkg, out), err)
 		}
@@ -112,15 +112,15 @@ func (r *runner) red(ctx context.Context, m *mutant) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.test(ctx, m, m.id, patience+2*usual); err == nil {
+	if _, err := r.runTest(ctx, m, m.id, patience+2*usual); err == nil {
 		return fmt.Errorf("%s of %s passes with %s for %s", m.test, m.pkg, m.with, m.code)
 	}
 	return ctx.Err()
 }
 
-// test runs the mutant's test with a mutant, or without one, and ends it after the time. Servers that it started end
-// with it.
-func (r *runner) test(ctx context.Context, m *mutant, mutant string, most time.Duration) ([]byte, error) {
+// runTest runs the mutant's test with a mutant, or with none, and ends the test and all servers started by the test
+// after the time.
+func (r *runner) runTest(ctx context.Context, m *mutant, mutant string, most time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	binary := filepath.Join(r.dir, path.Base(m.pkg)+".test")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Ended is the error of a stream or connection that the server ended with an error code of RFC 9113, section 7.
+// Ended is the error of a stream or connection ended by the server with an error code of RFC 9113, section 7.
 type Ended struct {
 	Frame string // RST_STREAM or GOAWAY
 	Code  http2.ErrCode
@@ -47,7 +47,7 @@ type Conn struct {
 	block   bytes.Buffer
 	coder   *hpack.Encoder
 	answers map[uint32]*Answer // by stream
-	ended   map[uint32]bool    // streams that the server has ended
+	ended   map[uint32]bool    // streams ended by the server
 }
 
 // Dial connects. patience bounds all use of the connection, unless the caller sets another deadline.

@@ -81,7 +81,7 @@ func (l *Link) Heal() error {
 	return nil
 }
 
-// Hang drops all data of existing and new connections until Clear, which closes the connections: a partition that ends
+// Hang drops all data of existing and new connections until Clear. Clear closes the connections: a partition that ends
 // with a reset.
 func (l *Link) Hang() { l.hanging.Store(true) }
 

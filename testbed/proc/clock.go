@@ -32,8 +32,8 @@ func NewClock(servers []Server) (Clock, error) {
 	return c, nil
 }
 
-// Read returns the CPU time that the processes have used so far. For a process that has ended, as nginx's cache loader
-// does after a minute, the last reading counts.
+// Read returns the CPU time used by the processes so far. The last reading counts for an ended process, for example
+// nginx's cache loader, which ends after a minute.
 func (c Clock) Read() (sum time.Duration, err error) {
 	for i, pid := range c.pids {
 		var t unix.Timespec

@@ -17,7 +17,7 @@ func TestRSSGrowsByWhatIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	const size = 64 << 20
-	// Not in Go's heap, of which the race detector keeps a shadow.
+	// Not in Go's heap: the race detector keeps a shadow of the heap.
 	block, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestRSSGrowsByWhatIsWritten(t *testing.T) {
 	}
 }
 
-// TestMappings maps a file twice, and reads it once.
+// TestMappings maps a file twice, and reads one mapping.
 func TestMappings(t *testing.T) {
 	const size = 16 << 20
 	path := filepath.Join(t.TempDir(), "a file")

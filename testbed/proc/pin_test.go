@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestApart has two children: one serves, one does not.
+// TestApart has a serving child and an idle child.
 func TestApart(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		if _, err := PinServingThreads(Server{PID: os.Getpid()}); err == nil {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU times in /proc, on every Linux that Go runs on (USER_HZ).
+// tick is the unit of CPU times in /proc (USER_HZ), the same on every Linux with Go.
 const tick = 10 * time.Millisecond
 
 // Server is a measured program, with all descendants.
 type Server struct {
 	Name string // in reports
 	PID  int
-	// Cores is the number of cores that the server can use, 0 for all.
+	// Cores is the number of cores usable by the server, 0 for all.
 	Cores int
 	// Workers is the prefix of the names of the serving threads; empty if all threads serve.
 	Workers string
@@ -29,7 +29,7 @@ type Server struct {
 	Forks bool
 }
 
-// hasServingThreads reports whether some threads of a server serve, and others don't.
+// hasServingThreads reports whether only some threads of a server serve.
 func (s Server) hasServingThreads() bool { return s.Workers != "" || s.Forks }
 
 // servingThreads returns the paths of the serving threads of a server with hasServingThreads.
@@ -51,7 +51,7 @@ func (s Server) servingThreads() ([]string, error) {
 	return tasks, nil
 }
 
-// Reading is the resources used by servers and the machine until now.
+// Reading has the resources used by servers and machine so far.
 type Reading struct {
 	at      time.Time
 	servers []Server
@@ -61,7 +61,7 @@ type Reading struct {
 	lost    int             // retransmitted segments and refused connections on this host
 }
 
-// ReadUsage reads the resources that servers have used so far.
+// ReadUsage reads the resources used by servers so far.
 func ReadUsage(servers []Server) (Reading, error) {
 	r := Reading{at: time.Now(), servers: servers}
 	children, err := childrenOf()
@@ -95,7 +95,7 @@ type Usage struct {
 	CPU map[string]float64
 	// Busy is the share, 0 to 1, that a server's serving threads used of the server's cores.
 	Busy map[string]float64
-	// Machine is how many cores were busy in total.
+	// Machine is the number of busy cores.
 	Machine float64
 	// Lost is the number of retransmitted TCP segments and refused connections on this host.
 	Lost int

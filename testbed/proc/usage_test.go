@@ -29,7 +29,7 @@ func TestUsageOfOneselfGrows(t *testing.T) {
 	}
 }
 
-// TestChildrenCount runs a shell whose child does the work.
+// TestChildrenCount runs a shell that leaves the work to a child.
 func TestChildrenCount(t *testing.T) {
 	p := exec.Command("/bin/sh", "-c", "(while :; do :; done) & wait")
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -43,7 +43,7 @@ func TestChildrenCount(t *testing.T) {
 	servers := []Server{{Name: "shell", PID: p.Process.Pid, Cores: 1, Forks: true}}
 	deadline := time.Now().Add(20 * time.Second)
 	before, err := ReadUsage(servers)
-	for err != nil && time.Now().Before(deadline) { // until it has its child
+	for err != nil && time.Now().Before(deadline) { // until the shell has a child
 		before, err = ReadUsage(servers)
 	}
 	if err != nil {
@@ -90,7 +90,7 @@ func checkClock(t *testing.T, servers []Server) {
 		last, end, ended := read()
 		ticked, least, most = time.Duration(last.Since(first).Total()*float64(time.Second)), end-began, ended-begin
 	}
-	const ticks = 100 * time.Millisecond // by which both may be wrong
+	const ticks = 100 * time.Millisecond // possible error of both
 	if least < 200*time.Millisecond || ticked < least-ticks || ticked > most+ticks {
 		t.Errorf("got %v to %v by the clock, %v by ticks", least, most, ticked)
 	}

@@ -25,7 +25,7 @@ func (s *Stack) SidecarAdminURL() string { return "http://" + dialAddress(s.opts
 // UpstreamURL returns the URL of the demo upstream, without Envoy in between.
 func (s *Stack) UpstreamURL() string { return "http://" + dialAddress(s.opts.Upstream) }
 
-// UpstreamRequests returns how many requests the demo upstream has received.
+// UpstreamRequests returns the number of requests received by the demo upstream.
 func (s *Stack) UpstreamRequests() int64 { return s.upstream.Requests() }
 
 // RedisURL returns the URL of the stack's Redis, for package redisurl or `gatehousectl --redis`.

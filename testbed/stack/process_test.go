@@ -122,7 +122,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 			if err := parent.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			_ = parent.Wait() // it was killed
+			_ = parent.Wait() // killed
 			waitForListener(t, address, false)
 		})
 	}

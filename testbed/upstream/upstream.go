@@ -1,5 +1,5 @@
 // Package upstream is the demo upstream. Every answer describes the request as received. The upstream counts requests,
-// so that a test can tell which requests Envoy answered itself.
+// to show which requests Envoy answered alone.
 package upstream
 
 import (
@@ -44,7 +44,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.requests.Add(1)
-	// Read the whole body, whatever the size, so that the connection can be reused.
+	// Read the whole body of any size: the connection can be reused.
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		http.Error(w, "read body: "+err.Error(), http.StatusBadRequest)
 		return
@@ -67,6 +67,6 @@ const contentType = "application/json"
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", contentType)
-	// An error means that the client has gone.
+	// On an error the client has gone.
 	_ = json.NewEncoder(w).Encode(v)
 }

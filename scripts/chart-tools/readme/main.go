@@ -1,6 +1,6 @@
-// Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from
-// the comments in its values.yaml, and the list of values that can't be null. The schema gets the $defs of the rules'
-// schema. Usage: readme [-check] CHART RULES.SCHEMA.JSON
+// Command readme writes the table of values in the chart's README, the descriptions in values.schema.json, and the list
+// of values that can't be null, from values.yaml and its comments. The schema gets the $defs of the rules' schema.
+// Usage: readme [-check] CHART RULES.SCHEMA.JSON
 package main
 
 import (
@@ -34,7 +34,7 @@ func run(chart, rules string, check bool) error {
 	if err != nil {
 		return err
 	}
-	t, err := describe(values)
+	t, err := describeValues(values)
 	if err != nil {
 		return err
 	}
@@ -44,14 +44,14 @@ func run(chart, rules string, check bool) error {
 	}
 	schema := func(old []byte) (string, error) { return describeSchema(old, ofRules, t.comments) }
 	return errors.Join(
-		update(filepath.Join(chart, "README.md"), check, t.replace),
-		update(filepath.Join(chart, "values.schema.json"), check, schema),
-		update(filepath.Join(chart, "templates", "_required.tpl"), check, t.list),
+		updateFile(filepath.Join(chart, "README.md"), check, t.replaceTable),
+		updateFile(filepath.Join(chart, "values.schema.json"), check, schema),
+		updateFile(filepath.Join(chart, "templates", "_required.tpl"), check, t.listRequired),
 	)
 }
 
-// update writes what change makes of the file, or fails if that is another text and check is set.
-func update(name string, check bool, change func(old []byte) (string, error)) error {
+// updateFile rewrites the file by change. With check, a difference is an error.
+func updateFile(name string, check bool, change func(old []byte) (string, error)) error {
 	old, err := os.ReadFile(name)
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func update(name string, check bool, change func(old []byte) (string, error)) er
 	return os.WriteFile(name, []byte(written), 0o644)
 }
 
-// replace returns the README with this table.
-func (t *table) replace(readme []byte) (string, error) {
+// replaceTable returns the README with the table.
+func (t *table) replaceTable(readme []byte) (string, error) {
 	head, rest, found := bytes.Cut(readme, []byte(begin))
 	_, tail, ended := bytes.Cut(rest, []byte(end))
 	if !found || !ended {
@@ -78,20 +78,20 @@ func (t *table) replace(readme []byte) (string, error) {
 	return string(head) + begin + t.text.String() + end + string(tail), nil
 }
 
-// list returns the template with the paths of the values that have a default: null would remove it.
-func (t *table) list([]byte) (string, error) {
+// listRequired returns the template with the paths of values with a default: null would remove the value.
+func (t *table) listRequired([]byte) (string, error) {
 	return "{{/* Paths of the values that null would remove; from values.yaml, by make chart-readme. */}}\n" +
 		"{{- define \"gatehouse.required\" -}}\n" + strings.Join(t.required, "\n") + "\n{{- end }}\n", nil
 }
 
-// describe returns a table for each section of the values.
-func describe(values []byte) (*table, error) {
+// describeValues returns a table for each section of the values.
+func describeValues(values []byte) (*table, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(values, &document); err != nil {
 		return nil, err
 	}
 	t := &table{comments: map[string]string{}}
-	t.rows(document.Content[0], "")
+	t.addRows(document.Content[0], "")
 	return t, errors.Join(t.errs...)
 }
 
@@ -103,11 +103,12 @@ type table struct {
 	errs     []error
 }
 
-// rows describes the keys of a mapping. A key with a comment is a value, and a key without one is a mapping of values.
-func (t *table) rows(mapping *yaml.Node, prefix string) {
+// addRows describes the keys of a mapping. A key with a comment is a value, and a key without one is a mapping of
+// values.
+func (t *table) addRows(mapping *yaml.Node, prefix string) {
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
-		section, comment := parts(key.HeadComment)
+		section, comment := parseComment(key.HeadComment)
 		if value.Tag != "!!null" && (value.Value != "" || len(value.Content) > 0) {
 			t.required = append(t.required, prefix+key.Value)
 		}
@@ -122,18 +123,18 @@ func (t *table) rows(mapping *yaml.Node, prefix string) {
 				t.open = true
 			}
 			t.comments[prefix+key.Value] = comment
-			fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", prefix+key.Value, inline(value),
+			fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", prefix+key.Value, inlineYAML(value),
 				strings.ReplaceAll(comment, "|", "\\|"))
 		case value.Kind == yaml.MappingNode && len(value.Content) > 0:
-			t.rows(value, prefix+key.Value+".")
+			t.addRows(value, prefix+key.Value+".")
 		default:
 			t.errs = append(t.errs, fmt.Errorf("values.yaml:%d: %s has no comment", key.Line, prefix+key.Value))
 		}
 	}
 }
 
-// parts parses the comment before a key: a line of dashes names a section.
-func parts(comment string) (section, text string) {
+// parseComment parses the comment before a key: a line of dashes names a section.
+func parseComment(comment string) (section, text string) {
 	var words []string
 	for line := range strings.Lines(comment) {
 		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "#"))
@@ -150,8 +151,8 @@ func parts(comment string) (section, text string) {
 	return section, strings.Join(words, " ")
 }
 
-// inline returns the value on one line.
-func inline(value *yaml.Node) string {
+// inlineYAML returns the value on one line.
+func inlineYAML(value *yaml.Node) string {
 	var flow func(*yaml.Node)
 	flow = func(n *yaml.Node) {
 		n.HeadComment, n.LineComment, n.FootComment = "", "", ""
@@ -165,7 +166,7 @@ func inline(value *yaml.Node) string {
 	flow(value)
 	text, err := yaml.Marshal(value)
 	if err != nil {
-		panic(err) // it was parsed from YAML
+		panic(err) // parsed from YAML
 	}
 	return strings.Join(strings.Fields(string(text)), " ")
 }

@@ -11,17 +11,17 @@ import (
 )
 
 // describeSchema returns the schema with the comments of values.yaml as descriptions, and with the $defs of the rules'
-// schema, whose virtual hosts also have an upstream. Properties that values.yaml has no comment for keep theirs, and it
-// is an error if one has none. What several values share, in $defs, is described there.
+// schema, whose virtual hosts also have an upstream. A property without a comment in values.yaml keeps its description;
+// a property without both is an error. Types shared by several values are described in $defs.
 func describeSchema(schema, rules []byte, comments map[string]string) (string, error) {
 	var document, ofRules yaml.Node // JSON is YAML, and a node keeps the order of keys
 	if err := errors.Join(yaml.Unmarshal(schema, &document), yaml.Unmarshal(rules, &ofRules)); err != nil {
 		return "", err
 	}
 	root := document.Content[0]
-	own, theirs := get(root, "$defs"), get(ofRules.Content[0], "$defs")
+	own, theirs := valueOf(root, "$defs"), valueOf(ofRules.Content[0], "$defs")
 	for i := 0; i < len(theirs.Content); i += 2 {
-		if old := get(own, theirs.Content[i].Value); old != nil {
+		if old := valueOf(own, theirs.Content[i].Value); old != nil {
 			*old = *theirs.Content[i+1]
 		} else {
 			own.Content = append(own.Content, theirs.Content[i], theirs.Content[i+1])
@@ -31,10 +31,10 @@ func describeSchema(schema, rules []byte, comments map[string]string) (string, e
 		return "", err
 	}
 	s := describer{comments: comments}
-	s.schema(root, "")
+	s.describeProperties(root, "")
 	s.comments = nil
 	for i := 0; i < len(own.Content); i += 2 {
-		s.schema(own.Content[i+1], "$defs."+own.Content[i].Value)
+		s.describeProperties(own.Content[i+1], "$defs."+own.Content[i].Value)
 	}
 	var compact, indented bytes.Buffer
 	if err := errors.Join(append(s.errs, writeJSON(&compact, root))...); err != nil {
@@ -46,11 +46,11 @@ func describeSchema(schema, rules []byte, comments map[string]string) (string, e
 	return indented.String() + "\n", nil
 }
 
-// addUpstream adds to virtual hosts of the rules what only the chart's have: where their requests go.
+// addUpstream adds a property of the chart's virtual hosts to the virtual hosts of the rules: the upstream of requests.
 func addUpstream(defs *yaml.Node) error {
 	properties := defs
 	for _, name := range []string{"virtual_hosts", "additionalProperties", "properties"} {
-		if properties = get(properties, name); properties == nil {
+		if properties = valueOf(properties, name); properties == nil {
 			return fmt.Errorf("the rules' schema describes no virtual hosts: $defs.virtual_hosts has no %s", name)
 		}
 	}
@@ -68,25 +68,25 @@ type describer struct {
 	errs     []error
 }
 
-// schema describes the properties in a schema of the value at a path, also in its items and alternatives.
-func (d *describer) schema(schema *yaml.Node, path string) {
-	if properties := get(schema, "properties"); properties != nil {
+// describeProperties describes the properties in a schema of the value at a path, also in its items and alternatives.
+func (d *describer) describeProperties(schema *yaml.Node, path string) {
+	if properties := valueOf(schema, "properties"); properties != nil {
 		for i := 0; i < len(properties.Content); i += 2 {
-			d.property(properties.Content[i+1], strings.TrimPrefix(path+"."+properties.Content[i].Value, "."))
+			d.describeProperty(properties.Content[i+1], strings.TrimPrefix(path+"."+properties.Content[i].Value, "."))
 		}
 	}
-	if items := get(schema, "items"); items != nil && items.Kind == yaml.MappingNode {
-		d.schema(items, path+"[]")
+	if items := valueOf(schema, "items"); items != nil && items.Kind == yaml.MappingNode {
+		d.describeProperties(items, path+"[]")
 	}
-	if alternatives := get(schema, "anyOf"); alternatives != nil {
+	if alternatives := valueOf(schema, "anyOf"); alternatives != nil {
 		for _, alternative := range alternatives.Content {
-			d.schema(alternative, path)
+			d.describeProperties(alternative, path)
 		}
 	}
 }
 
-func (d *describer) property(schema *yaml.Node, path string) {
-	old := get(schema, "description")
+func (d *describer) describeProperty(schema *yaml.Node, path string) {
+	old := valueOf(schema, "description")
 	switch comment := d.comments[path]; {
 	case comment != "" && old != nil:
 		old.SetString(comment)
@@ -95,14 +95,14 @@ func (d *describer) property(schema *yaml.Node, path string) {
 		key.SetString("description")
 		value.SetString(comment)
 		schema.Content = append([]*yaml.Node{&key, &value}, schema.Content...)
-	case old == nil && get(schema, "$ref") == nil:
+	case old == nil && valueOf(schema, "$ref") == nil:
 		d.errs = append(d.errs, fmt.Errorf("%s has no description, and values.yaml no comment", path))
 	}
-	d.schema(schema, path)
+	d.describeProperties(schema, path)
 }
 
-// get returns the value of a key of a mapping, or nil.
-func get(mapping *yaml.Node, key string) *yaml.Node {
+// valueOf returns the value of a key of a mapping, or nil.
+func valueOf(mapping *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		if mapping.Content[i].Value == key {
 			return mapping.Content[i+1]

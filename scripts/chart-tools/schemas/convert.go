@@ -19,7 +19,7 @@ func fromOpenAPI(file []byte) (schemas, error) {
 		case strings.HasSuffix(name, ".IntOrString"), strings.HasSuffix(name, ".Quantity"):
 			definition["type"] = []string{"string", "number"}
 		}
-		strict(definition)
+		refuseUnknown(definition)
 		kinds, _ := definition["x-kubernetes-group-version-kind"].([]any)
 		for _, item := range kinds {
 			kind := item.(map[string]any)
@@ -52,8 +52,8 @@ func fromCRDs(file []byte) (schemas, error) {
 		}
 		for _, version := range crd.Spec.Versions {
 			schema := version.Schema.OpenAPIV3Schema
-			strict(schema)
-			for _, field := range []string{"apiVersion", "kind", "metadata"} { // Istio's definitions omit them
+			refuseUnknown(schema)
+			for _, field := range []string{"apiVersion", "kind", "metadata"} { // missing in Istio's definitions
 				if properties, ok := schema["properties"].(map[string]any); ok && properties[field] == nil {
 					properties[field] = map[string]any{}
 				}
@@ -64,12 +64,12 @@ func fromCRDs(file []byte) (schemas, error) {
 	return s, nil
 }
 
-// strict makes v and the schemas below refuse fields that they don't name, as the API server warns of them.
-func strict(v any) {
+// refuseUnknown makes v and the schemas below refuse unknown fields, as the API server warns of unknown fields.
+func refuseUnknown(v any) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			strict(item)
+			refuseUnknown(item)
 		}
 	case map[string]any:
 		_, named := v["properties"].(map[string]any)
@@ -81,11 +81,11 @@ func strict(v any) {
 		for key, item := range v {
 			if properties, ok := item.(map[string]any); ok && key == "properties" {
 				for _, property := range properties { // names of fields, not keywords
-					strict(property)
+					refuseUnknown(property)
 				}
 				continue
 			}
-			strict(item)
+			refuseUnknown(item)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Command schemas writes the JSON schemas for kubeconform's checks of the chart's manifests: of Kubernetes, from its
-// OpenAPI document, and of the custom resources that the chart uses, whose definitions it copies for a cluster. All
-// come from Go modules, pinned by their sums. Usage: schemas SCHEMAS DEFINITIONS
+// Command schemas writes the JSON schemas for kubeconform's checks of the chart's manifests: of Kubernetes, from the
+// OpenAPI document, and of the chart's custom resources. The resources' definitions are copied, too, for a cluster. All
+// sources are Go modules, pinned by sums. Usage: schemas SCHEMAS DEFINITIONS
 package main
 
 import (
@@ -39,17 +39,17 @@ func main() {
 		os.Exit(2)
 	}
 	for _, s := range sources {
-		if err := s.write(os.Args[1], os.Args[2]); err != nil {
+		if err := s.writeSchemas(os.Args[1], os.Args[2]); err != nil {
 			fmt.Fprintf(os.Stderr, "schemas: %s: %v\n", s.module, err)
 			os.Exit(1)
 		}
 	}
 }
 
-// write writes the schemas of all files of the module into directory, and the files that
-// define custom resources into definitions.
-func (s source) write(directory, definitions string) error {
-	root, err := s.download()
+// writeSchemas writes the schemas of all files of the module into directory, and files of custom resource definitions
+// into definitions.
+func (s source) writeSchemas(directory, definitions string) error {
+	root, err := s.downloadModule()
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s source) write(directory, definitions string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if err := converted.write(directory); err != nil {
+		if err := converted.writeFiles(directory); err != nil {
 			return err
 		}
 		if !s.defines {
@@ -82,8 +82,8 @@ func (s source) write(directory, definitions string) error {
 	return nil
 }
 
-// download returns the directory of the module, whose content has the sum.
-func (s source) download() (string, error) {
+// downloadModule returns the directory of the module, after a check of the sum.
+func (s source) downloadModule() (string, error) {
 	command := exec.Command("go", "mod", "download", "-json", s.module)
 	command.Dir = os.TempDir() // outside of any module
 	command.Stderr = os.Stderr
@@ -104,7 +104,7 @@ func (s source) download() (string, error) {
 // schemas are the schemas of kinds, by file name.
 type schemas map[string]any
 
-func (s schemas) write(directory string) error {
+func (s schemas) writeFiles(directory string) error {
 	for name, schema := range s {
 		content, err := json.Marshal(schema)
 		if err != nil {

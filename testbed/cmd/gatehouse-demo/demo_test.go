@@ -51,7 +51,7 @@ func TestInTheBackground(t *testing.T) {
 	const runs = "echo gatehouse ready; echo banner; "
 	script(true, "not running", "stop")
 	script(false, "what went wrong", "start", "sh", "-c", "echo what went wrong; exit 3")
-	script(true, "not running", "stop") // although a pid file is left
+	script(true, "not running", "stop") // despite a pid file left behind
 	script(true, "banner", "start", "sh", "-c", runs+"exec sleep 60")
 	script(false, "runs already (pid ", "start", "sh", "-c", runs)
 	script(false, "runs already (pid ", "run", "sh", "-c", runs)
