@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// askedDevices have no record: the authority decides about them. Each is changed about every eight seconds: a next
-	// invalidation would repair what went wrong with the last one.
+	// askedDevices is the number of devices without a record, about which the authority decides. Each device changes
+	// about every eight seconds: a sooner invalidation would repair what went wrong with the last.
 	askedDevices = 32
 	askedWriters = 4
 	askedEvery   = time.Second
@@ -31,7 +31,7 @@ const (
 	askedToken = "a token of thirty-two bytes or more"
 )
 
-// mood is how the authority answers. In each it decides first, then waits.
+// mood is how the authority answers. In every mood the authority decides first, then waits.
 type mood int32
 
 const (
@@ -44,12 +44,12 @@ const (
 )
 
 // authority is a service that decides about devices. Its database is the history of its changes: a write is in force
-// from its beginning, and is acknowledged once an invalidation is.
+// from its beginning, and is acknowledged once its invalidation is.
 type authority struct {
 	*ledger
 	writing *sync.RWMutex // see writer
 	address string
-	// invalidates is the address of the second sidecar that takes invalidations by HTTP.
+	// invalidates is the address at which the second sidecar accepts invalidations by HTTP.
 	invalidates string
 
 	mood atomic.Int32
@@ -161,9 +161,9 @@ func (a *authority) decide(id, secret string, now mood) []byte {
 		device%fleets)
 }
 
-// change writes to the database, and invalidates until that is acknowledged or ctx ends.
+// change writes to the database, then invalidates until the invalidation is acknowledged or ctx ends.
 func (a *authority) change(ctx context.Context, publisher *publish.Publisher, device int) {
-	// So that a question is on its way when the change comes:
+	// A question should be on its way when the change comes:
 	a.writing.RLock()
 	_, _ = publisher.InvalidateDevice(ctx, askedID(device))
 	a.writing.RUnlock()
@@ -180,7 +180,8 @@ func (a *authority) change(ctx context.Context, publisher *publish.Publisher, de
 	}
 }
 
-// invalidate ends what the authority said about a device, in one of the ways, and reports whether that is acknowledged.
+// invalidate revokes the authority's answers about a device, in a random way, and reports whether the invalidation is
+// acknowledged.
 func (a *authority) invalidate(ctx context.Context, publisher *publish.Publisher, device int, version uint64) bool {
 	a.writing.RLock()
 	defer a.writing.RUnlock()
@@ -227,7 +228,7 @@ func (a *authority) post(ctx context.Context, device int) error {
 	return nil
 }
 
-// unsure makes acknowledgements since then count no more: Redis may have lost them.
+// unsure forgets acknowledgements from since on: Redis may have lost the writes.
 func (a *authority) unsure(since time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -252,7 +253,7 @@ func (a *authority) load(writing, reading context.Context, publisher *publish.Pu
 	}
 }
 
-// summary describes what was done.
+// summary describes the run's questions and changes.
 func (a *authority) summary() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -125,7 +125,7 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 	return fmt.Errorf("unknown fault %q", kind)
 }
 
-// limitMemory sets the memory that Redis may use, in bytes; 0: any.
+// limitMemory sets Redis's maxmemory in bytes; 0: no limit.
 func (b *breaker) limitMemory(bytes string) error {
 	client, err := newRedis(b.stack.RedisURL())
 	if err != nil {
@@ -138,16 +138,16 @@ func (b *breaker) limitMemory(bytes string) error {
 	return nil
 }
 
-// killWorker kills a worker of nginx. If it was applying a batch, the sidecar pushes everything again.
+// killWorker kills a worker of nginx. If the worker was applying a batch, the sidecar pushes everything again.
 func (b *breaker) killWorker() error {
 	set(&b.world.refills, true)
 	set(&b.world.traps, true)
 	return b.stack.KillWorker()
 }
 
-// heal ends a fault and returns when everything is as before. It calls ended with the time from which the edge has to
-// catch up: at once if a process or a link only has to continue, and for the sidecar, whose start is part of catching
-// up; for Redis and Envoy, when they answer again.
+// heal ends a fault and returns when everything is as before. heal calls ended with the time from which the edge has to
+// catch up: for Redis and Envoy, when they answer again; for a process or a link that only has to continue, at once; at
+// once also for the sidecar, whose start is part of catching up.
 func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
 	var act func() error
 	answering := false // call ended when act has returned, not before

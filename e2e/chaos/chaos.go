@@ -90,7 +90,7 @@ import (
 	"time"
 )
 
-// overdue returns the violation of a read that has not caught up with target, if it began more than limit after since.
+// overdue returns the violation of a read that has not caught up with target and began more than limit after since.
 func overdue(r Read, target uint64, since, limit time.Duration) (Violation, bool) {
 	if r.Start <= since+limit {
 		return Violation{}, false

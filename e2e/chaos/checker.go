@@ -17,12 +17,13 @@ type Limits struct {
 	Converge time.Duration
 	// Hold is how long cached answers must continue after Redis has become unreachable.
 	Hold time.Duration
-	// Announced is how soon a write counts that the sidecar's subscription announces, however slowly Redis answers: an old
-	// secret counts no longer, but a new one may be unknown yet. 0: it may wait for the answers.
+	// Announced is how soon a write that the sidecar's subscription announces counts, however slowly Redis answers: an
+	// old secret is refused by then, though the new secret may still be unknown. 0: the write may wait for Redis's
+	// answers.
 	Announced time.Duration
 }
 
-// Answer is the kind of answer that a read got.
+// Answer is the kind of a read's answer.
 type Answer uint8
 
 // The answers.
@@ -44,21 +45,21 @@ type Read struct {
 	Start, End time.Duration
 	// Place is the index of the edge.
 	Place int
-	// Edge numbers the Envoy process that answered; 0 if it isn't certain which one.
+	// Edge numbers the Envoy process that answered; 0: uncertain.
 	Edge int
-	// Era numbers the periods in which Redis lost nothing; BetweenEras: it isn't certain which one it was, so an older
-	// version may follow.
+	// Era numbers the periods in which Redis lost nothing. BetweenEras: the era is uncertain, so an older version may
+	// follow.
 	Era         int
 	BetweenEras bool
 	// Refilling: the edge's memory may have been emptied and not yet refilled, so a miss has no meaning.
 	Refilling bool
-	// Trapped: there may have been no VM to answer.
+	// Trapped: perhaps no VM could answer.
 	Trapped bool
 	Answer  Answer
 	Version uint64 // of a hit; of a device: the version of its secret
 	Token   bool   // the device sent a token
-	// Newest: the device sent its newest secret, from its own address. Wrong secrets come from another one, where the
-	// sidecar throttles a former secret, too, that a loss of Redis makes the right one again.
+	// Newest: the device sent its newest secret, from its own address. Wrong secrets come from another address, where the
+	// sidecar also throttles a former secret that a loss of Redis makes valid again.
 	Newest bool
 	Detail string // Cache-Status, or the error
 }
@@ -92,7 +93,7 @@ func (v Violation) name() string {
 	return path(v.Key)
 }
 
-// wroteAfterLoss: a sidecar has written to the emptied Redis, so that all believe the loss.
+// wroteAfterLoss: a sidecar has written to the emptied Redis, so that all sidecars believe the loss.
 const wroteAfterLoss = "wrote after a loss"
 
 // ofDevices begins the names of the rules about devices.
@@ -108,20 +109,20 @@ type Checker struct {
 	seen      [places][]seen // by key
 	lost      []int          // by key: consecutive answers that should have been hits
 	faults    []fault
-	// by device: consecutive answers that it can't be verified, though it should be
+	// by device: consecutive 503s of a credential that should be verifiable
 	unverified []int
 	oldest     time.Duration
 	inert      int // answers of an uncertain edge
 }
 
-// routeTimeout is that of envoy.yaml's route. An Envoy that is paused for longer, as beside a slow failover, ends its
-// requests with a 504 when it goes on.
+// routeTimeout is the timeout of envoy.yaml's route. An Envoy that is paused for longer, as beside a slow failover,
+// ends its requests with a 504 when it goes on.
 const routeTimeout = 15 * time.Second
 
 // places is the number of edges.
 const places = 2
 
-// seen is what was seen of a key through one edge.
+// seen is the reads of a key through one edge.
 type seen struct {
 	edge, era int
 	floor
@@ -145,7 +146,7 @@ func NewChecker(keys int, limits Limits) *Checker {
 	return c
 }
 
-// Newest returns the last write to key that may have happened, and false if there is none.
+// Newest returns the kind of the last write to key that may have happened, and false if there is none.
 func (c *Checker) Newest(key int) (Kind, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,8 +160,8 @@ func (c *Checker) Registered(device int, version uint64) bool {
 	return c.histories[device].registered(version)
 }
 
-// Secret returns a device's newest version that is a secret, or with former the secret before it; 0 if there is none.
-// newest: it is the newest of all versions.
+// Secret returns the version of a device's newest secret, or with former of the secret before; 0 if there is none.
+// newest: no later version exists.
 func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,8 +179,7 @@ func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) 
 	return 0, false
 }
 
-// Resembling returns the newest version of a device whose permission is the one of version modulo permissionNames, 0 if
-// there is none.
+// Resembling returns a device's newest version whose permission is number modulo, 0 if there is none.
 func (c *Checker) Resembling(device int, modulo uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,19 +192,19 @@ func (c *Checker) Resembling(device int, modulo uint64) uint64 {
 	return 0
 }
 
-// Begin records a write that is about to be sent and returns its version. Other writes of the key may be under way.
+// Begin records a write before it is sent and returns its version. Other writes of the key may be under way.
 func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
 	return c.BeginFor(key, kind, at, 0)
 }
 
-// BeginFor is Begin for what is valid for a time, 0 for ever.
+// BeginFor is Begin for a value that is valid for a time, 0 for ever.
 func (c *Checker) BeginFor(key int, kind Kind, at, life time.Duration) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.histories[key].begin(kind, at, life)
 }
 
-// BeginRotation is Begin for a new secret of a device that lets the one before count for an overlap.
+// BeginRotation is Begin for a new secret of a device; the former secret stays valid for an overlap.
 func (c *Checker) BeginRotation(device int, at, overlap time.Duration) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *Checker) Emptied(at time.Duration) {
 	}
 }
 
-// BeginRevoking begins a revocation of every device that may be registered, and returns their versions.
+// BeginRevoking begins a revocation of every device that may be registered, and returns the versions by device.
 func (c *Checker) BeginRevoking(at time.Duration) map[int]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,8 +257,8 @@ func (c *Checker) BeginRevoking(at time.Duration) map[int]uint64 {
 	return versions
 }
 
-// BeginPurge begins a purge of all keys of which of returns true, and returns their versions, 0 of those that have no
-// object. A purge counts as a write of each other one, though Redis stores no version of it.
+// BeginPurge begins a purge of all keys that match of, and returns the versions by key, 0 for keys without an object. A
+// purge counts as a write of each key with an object, though Redis stores no version of it.
 func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration) map[int]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,8 +280,8 @@ func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration)
 // latePurge is how long a purge of unknown outcome may still happen: longer than any fault.
 const latePurge = 20 * time.Second
 
-// EndPurge records the outcome of a purge. Unlike a deletion it doesn't refuse a write of an earlier version that comes
-// later, so after one of unknown outcome the purge is unknown, too; and no later write refuses it.
+// EndPurge records the outcome of a purge. Unlike a deletion, a purge doesn't refuse a late write of an earlier
+// version: after a write of unknown outcome the purge's outcome is unknown, too, and no later write refuses the purge.
 func (c *Checker) EndPurge(versions map[int]uint64, outcome Outcome, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,7 +300,8 @@ func (c *Checker) EndPurge(versions map[int]uint64, outcome Outcome, at time.Dur
 	}
 }
 
-// Unsure revokes all acknowledgements from since on, because Redis may have lost these writes. It returns their keys.
+// Unsure revokes all acknowledgements from since on, because Redis may have lost the writes. It returns the keys of
+// these writes.
 func (c *Checker) Unsure(since time.Duration) (keys []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +313,7 @@ func (c *Checker) Unsure(since time.Duration) (keys []int) {
 	return keys
 }
 
-// AckedSince returns, by key, the newest version that was acknowledged from since on.
+// AckedSince returns, by key, the newest version acknowledged from since on.
 func (c *Checker) AckedSince(since time.Duration) map[int]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,7 +326,7 @@ func (c *Checker) AckedSince(since time.Duration) map[int]uint64 {
 	return acked
 }
 
-// BeginFault records the beginning of a fault. redisDown: it breaks Redis, or the link to it, and nothing else.
+// BeginFault records the beginning of a fault. redisDown: the fault breaks only Redis, or the link to Redis.
 func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,7 +334,8 @@ func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
 	clear(c.lost)
 }
 
-// ClockStepped records that the last fault steps a clock. onlyRedis: that of Redis, and it does nothing else.
+// ClockStepped records that the last fault steps a clock. onlyRedis: the fault steps Redis's clock and does nothing
+// else.
 func (c *Checker) ClockStepped(onlyRedis bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -341,7 +343,7 @@ func (c *Checker) ClockStepped(onlyRedis bool) {
 	last.clock, last.redisClock = true, onlyRedis
 }
 
-// OnlySlow records that since a time the last fault makes answers of Redis slow, and does nothing else.
+// OnlySlow records that from since on the last fault only makes Redis's answers slow.
 func (c *Checker) OnlySlow(since time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -366,7 +368,7 @@ func (c *Checker) Targets(t time.Duration) []uint64 {
 	return targets
 }
 
-// Reached reports whether r shows that target, a version of its key, is in force.
+// Reached reports whether r shows that target, a version of r's key, is in force.
 func (c *Checker) Reached(target uint64, r Read) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -409,7 +411,7 @@ func (c *Checker) Read(r Read) []Violation {
 	case Unverified:
 		if r.Newest && r.Edge != 0 && c.wasGood(&r) && c.quietFor(r.Start, r.End) &&
 			!c.starvation.heavy(r.Start-c.limits.Converge, r.End) {
-			// One may be due to a slow machine: the sidecar answers so when it is overloaded.
+			// A single 503 may be due to a slow machine: an overloaded sidecar answers 503.
 			if c.unverified[r.Key]++; c.unverified[r.Key] == 2 {
 				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken",
 					r.Version, r.Start.Seconds())
@@ -425,7 +427,7 @@ func (c *Checker) Read(r Read) []Violation {
 	return found
 }
 
-// hit compares the version of a hit with what was published and seen.
+// hit compares the version of a hit with the versions published and seen.
 func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	h := &c.histories[r.Key]
 	if !h.published(r.Version, r.End) {
@@ -475,15 +477,15 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	f.add(step{end: r.End, version: r.Version})
 }
 
-// announced reports whether the sidecar's subscription has announced what was acknowledged at a time, although answers
-// of Redis were slow: by then it was there again.
+// announced reports whether the sidecar's subscription announced the write acknowledged at a time, although Redis
+// answered slowly: the subscription was restored by then.
 func (c *Checker) announced(at time.Duration) bool {
 	i := slices.IndexFunc(c.faults, func(f fault) bool { return f.end == 0 || f.end >= at })
 	return i >= 0 && c.faults[i].onlySlow > 0 && at > c.faults[i].onlySlow+c.limits.Slack
 }
 
-// miss reports a violation if the edge should have answered from its memory. A miss shows that an object that was seen
-// is gone, or replaced by one whose body was no longer readable: it ends all versions seen before.
+// miss reports a violation if the edge should have answered from its memory. A miss shows that an object seen before is
+// gone, or was replaced by an object whose body was no longer readable: the miss ends all versions seen before.
 func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss &&
 		(!c.quietFor(r.Start, r.End) || c.starvation.heavy(r.Start-c.limits.MaxStaleness, r.End)) {
@@ -509,8 +511,8 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 	}
 }
 
-// refused compares a 401 with the writes, and records what it shows: a secret that was accepted before is no longer
-// valid. Tokens are also refused while Envoy has no keys, which it fetches from the sidecar.
+// refused compares a 401 with the writes, and records that a secret accepted before is no longer valid. Tokens are also
+// refused while Envoy has no keys, which Envoy fetches from the sidecar.
 func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)) {
 	if c.wasGood(r) && (!r.Token || c.quietFor(r.Start, r.End)) {
 		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came",
@@ -526,7 +528,7 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 	}
 }
 
-// wasGood reports whether the edge had the secret that was sent, and no write that ends it has begun.
+// wasGood reports whether the edge had the request's secret, and no write that ends the secret has begun.
 func (c *Checker) wasGood(r *Read) bool {
 	h := &c.histories[r.Key]
 	at, found := h.ackOf(r.Version)
@@ -542,8 +544,8 @@ func (c *Checker) clockWrong(from, to time.Duration) bool {
 	})
 }
 
-// settled reports whether a write that was acknowledged at from has reached the edge by end: nothing was broken for
-// long enough since then.
+// settled reports whether a write acknowledged at from has reached the edge by end: nothing was broken for long enough
+// since from.
 func (c *Checker) settled(from, end time.Duration) bool {
 	first := sort.Search(len(c.faults), func(i int) bool { return c.faults[i].end == 0 || c.faults[i].end >= from })
 	for _, f := range c.faults[first:] {
@@ -558,8 +560,8 @@ func (c *Checker) settled(from, end time.Duration) bool {
 	return c.starvation.passed(from, end, c.limits.Converge)
 }
 
-// hold requires hits after Redis has become unreachable, which must change nothing. A write that was under way can
-// cause one other answer, but not two consecutive ones.
+// hold requires hits after Redis has become unreachable, because a lost Redis must change nothing. A write under way
+// can cause one answer without a hit, but not two in a row.
 func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 	if len(c.faults) == 0 || r.Edge == 0 || r.Refilling {
 		return
@@ -582,7 +584,7 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 	}
 }
 
-// floor returns what was seen through r's edge. It forgets what was seen through an earlier one.
+// floor returns the versions seen through r's edge process, and forgets those of an earlier process.
 func (c *Checker) floor(r *Read) *floor {
 	s := &c.seen[r.Place][r.Key]
 	if s.edge != r.Edge || s.era != r.Era {
@@ -591,8 +593,8 @@ func (c *Checker) floor(r *Read) *floor {
 	return &s.floor
 }
 
-// mustHaveEnded reports whether the life of w was over when r was asked: all clocks were right since the write, or only
-// that of Redis was wrong, and the sidecar has the write since it converged.
+// mustHaveEnded reports whether the life of w was over when r began: all clocks were right since the write, or only
+// Redis's clock was wrong, and the sidecar has the write since it converged.
 func (c *Checker) mustHaveEnded(w *write, r *Read) bool {
 	end := w.ended + w.life + c.limits.Slack
 	redisClock, other := false, false
@@ -631,13 +633,13 @@ func quiet(faults []fault, begin, end time.Duration) bool {
 
 // Summary summarizes the answers.
 type Summary struct {
-	// Oldest is the age of the oldest answer: how long before it was replaced.
+	// Oldest is the age of the oldest answer: the time from its replacement to the request.
 	Oldest time.Duration
-	// Inert counts answers for which it isn't certain which Envoy gave them.
+	// Inert counts answers whose Envoy process is uncertain.
 	Inert int
 }
 
-// Summary returns the summary of all answers so far.
+// Summary summarizes all answers so far.
 func (c *Checker) Summary() Summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()

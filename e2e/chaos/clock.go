@@ -13,8 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// Clock is the clock of one machine, which can be stepped: its programs add to the real time the offset in a file,
-// which they have mapped into memory.
+// Clock is the clock of one machine, which can be stepped: the machine's programs map a file into memory and add the
+// offset in the file to the real time.
 type Clock struct{ file *os.File }
 
 // NewClock returns a clock that equals the real time.
@@ -35,8 +35,8 @@ func (c *Clock) Step(by time.Duration) error {
 	return nil
 }
 
-// Environment returns the variables that make programs in C use the clock, by a library; a program in Go is built for
-// it.
+// Environment returns the variables that make C programs use the clock, through a preloaded library. Go programs are
+// built to use the clock.
 func (c *Clock) Environment(library string) []string {
 	return []string{"CHAOS_CLOCK=" + c.file.Name(), "LD_PRELOAD=" + library}
 }
@@ -70,7 +70,7 @@ func (c *clocks) close() {
 	_ = c.redis.file.Close()
 }
 
-// verify steps the clocks of a stack and returns an error unless its programs follow them.
+// verify steps the clocks of a stack and returns an error unless the programs follow.
 func (c *clocks) verify(ctx context.Context, s *stack.Stack) error {
 	const step = time.Minute
 	for _, part := range []struct {

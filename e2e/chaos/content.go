@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// sizes of bodies in bytes. There are few on purpose: the contents must reveal a body of another object, not its
-// length.
+// sizes of bodies in bytes. There are few on purpose: the content, not the length, must reveal a body of another
+// object.
 var sizes = [...]int{256, 1024, 1024, 4096}
 
 // large is the size of one body in sixtyFour, more than a connection's window or a buffer of 64 KiB.
@@ -21,11 +21,11 @@ const (
 	headerSize = 64
 )
 
-// Content makes the bodies: every version of every key has one, which names both, so that a reader can tell from the
-// bytes alone whether they are right.
+// Content makes the bodies. Each body names its key and version, so that a reader can tell from the bytes alone whether
+// they are right.
 type Content struct {
 	Seed uint64
-	// Bulk is the first of the keys with bulky bodies, 0 if there are none.
+	// Bulk is the first key with a bulky body, 0 if there is none.
 	Bulk int
 }
 
@@ -45,10 +45,10 @@ func path(key int) string {
 	return fmt.Sprintf("/chaos/fetch/%03d", key)
 }
 
-// owners is the number of devices that have objects of their own.
+// owners is the number of devices with objects of their own.
 const owners = 2
 
-// ownerOf returns the owner of a key, and false if all clients share its object.
+// ownerOf returns the owner of a key, and false if all clients share the key's object.
 func ownerOf(key int) (owner int, owned bool) { return key / 20 % owners, key%20 == 7 }
 
 // ownerID returns the device id of an owner.
@@ -62,8 +62,8 @@ func stored(key int) string {
 	return path(key)
 }
 
-// contentType returns the content type of the key's bodies. Every tenth key has text, which is published in all
-// encodings; an image is published as it is.
+// contentType returns the content type of the key's bodies. Every tenth key has text, published in all encodings; an
+// image is published as it is.
 func contentType(key int) string {
 	if key%10 == 0 && key < 1000 {
 		return "text/plain"
@@ -79,7 +79,7 @@ func ttlOf(key int) time.Duration {
 	return 0
 }
 
-// etag returns the entity-tag, which names key and version, for answers without a body.
+// etag returns the entity-tag, which names key and version: answers without a body need it.
 func etag(key int, version uint64) string { return fmt.Sprintf(`"k%03d.v%d"`, key, version) }
 
 // parseETag returns the version in an entity-tag of key, strong or weak.
@@ -91,7 +91,7 @@ func parseETag(key int, tag string) (uint64, error) {
 	return 0, fmt.Errorf("entity-tag %.80q is not of %s", tag, path(key))
 }
 
-// size returns the size of a version's body, and the generator of its bytes.
+// size returns the size of a version's body, and the generator of the bytes.
 func (c Content) size(key int, version uint64) (*rand.Rand, int) {
 	random := rand.New(rand.NewPCG(c.Seed^uint64(key), version))
 	size := sizes[random.IntN(len(sizes))]
@@ -132,7 +132,7 @@ func (c Content) Body(key int, version uint64) []byte {
 	return append(append(body, '\n'), fill...)
 }
 
-// Parse returns the version of a body that was published under key, or an error if there is none.
+// Parse returns the version of a body that was published under key, and an error for any other body.
 func (c Content) Parse(key int, body []byte) (uint64, error) {
 	var where string
 	var version, sum uint64

@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// probes is the number of connections that check after a fault; each must see every key.
+	// probes is the number of connections that check the edge after a fault; each must see every key.
 	probes = 4
-	// giveUp bounds how long the probes wait for a late key, to know how late it is.
+	// giveUp bounds how long the probes wait for a late key, to measure the delay.
 	giveUp = 15 * time.Second
-	// giveUpAnyway bounds it also if the parts can't run.
+	// giveUpAnyway bounds the wait also if the parts can't run.
 	giveUpAnyway = time.Minute
 )
 
 // convergence describes how the edge caught up after a fault.
 type convergence struct {
-	// took is the time from the end of the fault to the end of the last answer without the last write acknowledged by
-	// then, 0 if there was no such answer.
+	// took is the time from the end of the fault to the end of the last answer without the last write acknowledged at the
+	// fault's end, 0 if there was no such answer.
 	took time.Duration
 	// never counts keys that did not catch up before the probes gave up.
 	never int
 }
 
-// converge requests every key until it has the last write acknowledged at since, when the fault ended.
+// converge requests every key until it has the last write acknowledged at since, the end of the fault.
 func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	targets := r.checker.Targets(since)
 	var running sync.WaitGroup
@@ -58,7 +58,7 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	return total
 }
 
-// probeAll requests all keys over one connection, beginning with one of them.
+// probeAll requests all keys over one connection, beginning with the key first.
 func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []uint64, since time.Duration,
 	late func(Violation)) convergence {
 	var got convergence

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// counterKey is the object that counter writers increment by compare-and-set; purges of others don't reach it.
+	// counterKey is the object that counter writers increment by compare-and-set. Purges of other keys don't reach it.
 	counterKey = "//chaos/counter"
 	// wrongCount is the rule: no increment is lost or counted twice.
 	wrongCount = "wrong count"
-	// counterWriters increment every countEvery each.
+	// counterWriters is the number of writers; each increments every countEvery.
 	counterWriters = 2
 	countEvery     = 40 * time.Millisecond
 )
 
-// counter increments its own of the numbers in the counter object. Its fields are written while writing is held.
+// counter is a writer of the counter object, which has one number for each writer. The fields are written while writing
+// is held.
 type counter struct {
 	index     int // of its number
 	world     *world
@@ -30,12 +31,13 @@ type counter struct {
 	counts    *counts
 	report    func(Violation)
 	repeats   bool // see writer
-	// The number is at least the acknowledged increments that Redis has kept, and at most all that may have happened.
+	// The number is at least the acknowledged increments that Redis has kept, and at most all increments that may have
+	// happened.
 	acked []time.Duration // when they were
 	begun int
 }
 
-// increment reads the counter, checks its number, and writes the next one if nobody else has written meanwhile.
+// increment reads the counter, checks its number, and writes the next number if nobody else has written meanwhile.
 func (c *counter) increment() {
 	c.writing.RLock()
 	defer c.writing.RUnlock()
@@ -80,11 +82,11 @@ func (c *counter) wrong(format string, args ...any) {
 	c.report(Violation{wrongCount, 0, c.world.now(), fmt.Sprintf(format, args...)})
 }
 
-// unsure forgets the acknowledgements from since on, because Redis may have lost these increments.
+// unsure forgets the acknowledgements from since on, because Redis may have lost the increments.
 func (c *counter) unsure(since time.Duration) {
 	i, _ := slices.BinarySearch(c.acked, since)
 	c.acked = c.acked[:i]
 }
 
-// emptied begins anew. No write was under way.
+// emptied restarts from zero after Redis was emptied. No write was under way.
 func (c *counter) emptied() { c.begun, c.acked = 0, nil }

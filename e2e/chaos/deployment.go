@@ -19,12 +19,12 @@ type Deployment string
 
 // The deployments.
 const (
-	// Single is one server behind a link that can be broken. It keeps all acknowledged writes after kill -9, but not
-	// after a loss of power.
+	// Single is one server behind a link that can be broken. The server keeps all acknowledged writes after kill -9, but
+	// not after a loss of power.
 	Single Deployment = "single"
-	// Sentinel is a master with a replica that may lack the last writes when it is promoted.
+	// Sentinel is a master with a replica, which may lack the last writes when promoted.
 	Sentinel Deployment = "sentinel"
-	// Cluster is three masters, between which slots move.
+	// Cluster is three masters; slots move between masters.
 	Cluster Deployment = "cluster"
 )
 
@@ -34,8 +34,8 @@ var Deployments = []Deployment{Single, Sentinel, Cluster}
 // clusterShards is the number of shards in a Cluster.
 const clusterShards contract.Shards = 8
 
-// lag bounds how far a replica is behind when it is promoted, and the disk when power is lost: writes that were
-// acknowledged within this time before may be lost.
+// lag bounds how far a replica is behind when promoted, and how far the disk is behind when power is lost: writes
+// acknowledged during the last lag may be lost.
 const lag = time.Second
 
 // servers are the servers of a Sentinel or Cluster deployment.
@@ -66,7 +66,7 @@ func (s *servers) url() string {
 	return s.sentinels.URL
 }
 
-// moveSlot moves the slot of a shard to another master, slowly, so that its keys are at two masters for a while.
+// moveSlot moves the slot of a shard to another master, slowly, so that the slot's keys are at two masters for a while.
 func (s *servers) moveSlot(ctx context.Context) error {
 	slot, from, err := s.slotOf(contract.Keys{Shard: s.random(int(clusterShards))}.SeqKey())
 	if err != nil {

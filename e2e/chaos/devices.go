@@ -20,11 +20,11 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
-// A device's writes are numbered like an object's: version n is its n-th write, a new secret (Put) or a revocation
-// (Delete). An accepted secret of version n shows that n was in force; a refused one shows that it was not, or no
-// longer.
+// A device's writes are numbered like an object's: version n is the n-th write, a new secret (Put) or a revocation
+// (Delete). An accepted secret of version n shows that n was in force; a refused secret shows that n was not in force,
+// or no longer.
 
-// deviceID returns the id of a device. Every third one does handshakes and sends a token.
+// deviceID returns the id of a device. Every third device does handshakes and sends a token.
 func deviceID(device int) string { return fmt.Sprintf("chaos-%03d", device) }
 
 func showsToken(device int) bool { return device%3 == 0 }
@@ -35,18 +35,18 @@ type class uint8
 const (
 	// changing devices get new secrets and are revoked, often.
 	changing class = iota
-	// steady ones keep their secrets, and get other permissions, are revoked, deleted and registered again, each so
-	// seldom that the last write stands for seconds.
+	// steady devices keep their secrets. They get other permissions, are revoked, deleted and registered again, so seldom
+	// that the last write stands for seconds.
 	steady
-	// racing ones are revoked while bcrypt runs for them.
+	// racing devices are revoked while bcrypt runs for them.
 	racing
-	// mortal ones get new secrets that are valid until a not-after.
+	// mortal devices get new secrets that are valid until a not-after.
 	mortal
-	// rotating ones get new secrets, and those before stay valid for an overlap.
+	// rotating devices get new secrets; the former secret stays valid for an overlap.
 	rotating
 )
 
-// How many places the classes have, besides the changing ones.
+// Number of places of each class except changing.
 const (
 	steadyPlaces   = 24
 	racingPlaces   = 3
@@ -55,7 +55,7 @@ const (
 	otherPlaces    = steadyPlaces + racingPlaces + mortalPlaces + rotatingPlaces
 )
 
-// classOf returns the class of a place of so many, and so of its devices.
+// classOf returns the class of a place, given the number of places, and of the place's devices.
 func classOf(place, places int) class {
 	switch n := places - place; {
 	case n <= mortalPlaces:
@@ -70,8 +70,8 @@ func classOf(place, places int) class {
 	return changing
 }
 
-// permissionNames is the number of the permissions of steady devices. Each version has the next one, which shows in an
-// answer which version was in force.
+// permissionNames is the number of permissions of steady devices. Each version has the next permission, so that an
+// answer shows the version in force.
 const permissionNames = 8
 
 func permissionOf(version uint64) string { return fmt.Sprintf("chaos.%d", version%permissionNames) }
@@ -79,12 +79,12 @@ func permissionOf(version uint64) string { return fmt.Sprintf("chaos.%d", versio
 const (
 	// lifeOf is how long secrets of mortal devices are valid.
 	lifeOf = 2 * time.Second
-	// overlapOf is how long a rotating device's secret before stays valid: longer than changes take to settle.
+	// overlapOf is how long a rotating device's former secret stays valid: longer than changes take to settle.
 	overlapOf = 4 * time.Second
 )
 
-// The secrets of steady devices, and their hashes; every second device has only the first one. The secret of racing
-// ones takes bcrypt long, so that a revocation can come meanwhile.
+// The secrets of steady devices, and the hashes; only every second device has both secrets. bcrypt takes long for the
+// secret of racing devices, so that a revocation can come meanwhile.
 var (
 	steadySecrets = [2]string{"a steady secret", "another steady secret"}
 	steadyHashes  = sync.OnceValue(func() []string { return hashesOf(secretCost, steadySecrets[:]...) })
@@ -112,10 +112,10 @@ func secretOf(device int, version uint64) string {
 	return fmt.Sprintf("secret of %d, %d", device, version)
 }
 
-// secretCost is the cost of the bcrypt hashes: their duration isn't tested.
+// secretCost is the cost of the bcrypt hashes: bcrypt's duration isn't tested.
 const secretCost = 4
 
-// deviceWriter gives devices new secrets, and revokes them.
+// deviceWriter gives devices new secrets, and revokes devices.
 type deviceWriter struct {
 	world     *world
 	checker   *Checker
@@ -129,10 +129,10 @@ type deviceWriter struct {
 	repeats   bool // see writer
 }
 
-// place is one of the devices that exist at a time.
+// place is one of the devices that exist at a time: when a device ends, the next device takes the place.
 type place struct {
 	atomic.Int64 // the device that has it
-	// order is locked for a revocation, whose version Redis counts; new secrets have versions, and may be written
+	// order is locked for a revocation, whose version Redis counts. New secrets have versions, and may be written
 	// concurrently.
 	order sync.RWMutex
 }
@@ -145,7 +145,7 @@ func (w *deviceWriter) class(device int) class {
 	return classOf(device%len(w.places), len(w.places))
 }
 
-// one returns the place of a random one of the class.
+// one returns a random place of the class.
 func (w *deviceWriter) one(of class) *place {
 	for {
 		if i := rand.IntN(len(w.places)); w.class(i) == of {
@@ -167,8 +167,8 @@ func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 }
 
 // write makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another
-// writer. Redis counts a revocation's version, so a write of unknown outcome could be applied after a later one: then
-// another device takes the place.
+// writer. Redis counts the version of a revocation, so Redis could apply a write of unknown outcome after a later
+// write: after a write of unknown outcome another device takes the place.
 func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
@@ -217,7 +217,7 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	}
 }
 
-// keep registers the owners of objects, again whenever a fault has removed or revoked them, until ctx ends.
+// keep registers the owners of objects, again whenever a fault has removed or revoked an owner, until ctx ends.
 func (w *deviceWriter) keep(ctx context.Context) {
 	for wait(ctx, keepEvery) {
 		w.writing.RLock()
@@ -226,7 +226,7 @@ func (w *deviceWriter) keep(ctx context.Context) {
 	}
 }
 
-// register registers the owners that aren't.
+// register registers the owners that are not registered.
 func (w *deviceWriter) register(ctx context.Context) error {
 	for owner := range owners {
 		id := ownerID(owner)
@@ -245,8 +245,8 @@ func (w *deviceWriter) register(ctx context.Context) error {
 // keepEvery is how long an owner may be missing after a fault.
 const keepEvery = 500 * time.Millisecond
 
-// race registers new devices of a place, and revokes each while it is verified for the first time, until ctx ends. Then
-// it shows the secret for some time: the verification must not let it in.
+// race registers new devices of a place and revokes each during its first verification, until ctx ends. Then race shows
+// the secret for some time: the verification must not let the device in.
 func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(device int) *login,
 	show func(l *login, version uint64, newest bool)) {
 	for wait(ctx, 50*time.Millisecond) {
@@ -279,8 +279,8 @@ func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(dev
 	}
 }
 
-// send sends the next version of a device. Only changing devices have concurrent writers, and so give the version;
-// otherwise Redis counts, which goes on from a tombstone.
+// send sends the next version of a device. Only changing devices have concurrent writers, and give the version; for
+// other devices Redis counts, and goes on from a tombstone.
 func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 	ctx := context.Background() // it ends by the client's timeouts
 	d, life := publish.Device{ID: deviceID(device)}, time.Duration(0)
@@ -288,7 +288,7 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 	if kind == Put && of == mortal {
 		life = lifeOf
 	}
-	// The not-after comes first: it is at most life after the acknowledgement.
+	// The not-after comes before the acknowledgement: the secret ends at most life after the acknowledgement.
 	d.NotAfter = time.Now().Add(life)
 	if life == 0 {
 		d.NotAfter = time.Time{}
@@ -314,7 +314,7 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 	case kind == Put:
 		_, err = w.publisher.PutDevice(ctx, d)
 	case of == steady && rand.IntN(2) == 0:
-		// As an eviction or a writer in another language does: a record that is gone is revoked by a tombstone.
+		// As an eviction or a writer in another language does: a tombstone revokes a device whose record is gone.
 		if err = w.client.Del(ctx, contract.Keyspace{Shards: w.shards}.KeysOf(d.ID).CredentialKey(d.ID)).Err(); err != nil {
 			break
 		}
@@ -327,9 +327,9 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 	return version, err
 }
 
-// login sends one device's secrets to any of the edges: the newest one from its own address, so that wrong secrets
-// don't count against it, and earlier ones from another address. A newest one that is refused, because it isn't in
-// force yet, counts as wrong: the next one has another address.
+// login sends one device's secrets to any of the edges. The newest secret comes from its own address, so that wrong
+// secrets don't count against it; earlier secrets come from another address. A newest secret that is refused, because
+// it isn't in force yet, counts as wrong: the next secret has another address.
 type login struct {
 	world   *world
 	checker *Checker
@@ -370,7 +370,7 @@ func (l *login) close() {
 	}
 }
 
-// show sends the secret of a version, or the token that was issued for it.
+// show sends the secret of a version, or the token issued for the secret.
 func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 	got := Read{Key: l.device, Version: version, Newest: newest, Place: rand.IntN(places)}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
@@ -423,7 +423,8 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 	return got
 }
 
-// resembles sets the version of an answer to the one whose permission it has, and reports whether there is one.
+// resembles sets the version of an answer to the version with the answer's permission, and reports whether there is
+// one.
 func (l *login) resembles(got *Read, permissions []string) bool {
 	for n := range uint64(permissionNames) {
 		if len(permissions) == 1 && permissions[0] == permissionOf(n) {
@@ -446,7 +447,7 @@ func (l *login) credential(request *http.Request, version uint64) {
 	request.Header.Set("x-device-token", secret)
 }
 
-// tokenOf returns the token that was issued for a version's secret, "" if there is none. Sometimes it drops the token.
+// tokenOf returns the token issued for a version's secret, "" if there is none. Sometimes it drops the token.
 func (l *login) tokenOf(version uint64) string {
 	if l.issued != version || rand.IntN(16) == 0 {
 		l.token = ""
@@ -454,7 +455,7 @@ func (l *login) tokenOf(version uint64) string {
 	return l.token
 }
 
-// handshake gets a token; without one the next request sends the secret again.
+// handshake gets a token. Without a token the next request sends the secret again.
 func (l *login) handshake(ctx context.Context, client *http.Client, place int, version uint64) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.urls[place]+"/chaos/session", nil)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// evidence writes what the sidecars and Redis have at the first violation of a rule beside the logs, which tell only
-// what was worth a line.
+// evidence writes the state of the sidecars and Redis at the first violation of a rule: the logs have only part of it.
 func (r *run) evidence(v Violation) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s %v\n", time.Now().Format(time.RFC3339Nano), v, r.world.moment())
@@ -43,7 +42,7 @@ func (r *run) evidence(v Violation) {
 	}
 }
 
-// answer is what a sidecar answers to a GET, or to a POST of a question, or why it doesn't.
+// answer returns a sidecar's answer to a GET, or to a POST of a question, or the reason why there is none.
 func answer(url, question string) string {
 	client, ask := http.Client{Timeout: time.Second}, (*http.Client).Get
 	if question != "" {

@@ -43,7 +43,7 @@ var FaultKinds = []FaultKind{
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
 }
 
-// In these, the sidecar can't reach Redis, or finds it empty, and everything else works.
+// redisDown are the faults in which the sidecar can't reach Redis, or finds Redis empty, and everything else works.
 var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true, EmptyRedis: true}
 
 // harmless are the faults that only writers may notice.
@@ -52,18 +52,18 @@ var harmless = map[FaultKind]bool{FullRedis: true}
 // stepping are the faults in which a clock is wrong.
 var stepping = map[FaultKind]bool{StepEdge: true, StepRedis: true}
 
-// In these, writers reach Redis, but not the edge.
+// behind are the faults in which writers reach Redis, but not the edge.
 var behind = map[FaultKind]bool{CutLink: true, HangLink: true, PauseSidecar: true, PauseEnvoy: true}
 
-// losing are the faults in which Redis loses writes that it has just acknowledged.
+// losing are the faults in which Redis loses writes acknowledged just before.
 var losing = map[FaultKind]bool{LosePower: true, Failover: true}
 
 // Fault is one period in which something is broken.
 type Fault struct {
 	Kinds []FaultKind // one, or two of different parts
-	// Wait is the time without faults before it.
+	// Wait is the time without faults before this fault.
 	Wait time.Duration
-	// Last is how long it lasts, from when everything is broken.
+	// Last is how long the fault lasts, from when everything is broken.
 	Last time.Duration
 	// Between is how long after the first kind the second begins, and ends.
 	Between time.Duration

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// floor is what was seen of one key through one edge: the version below which it may not fall again. Answers overlap,
-// and the order of two decisions is known only if one answer began after the other had ended. So it is a step function
-// of the times at which answers ended.
+// floor is the versions seen of one key through one edge: later answers must not be older. Answers overlap, and the
+// order of two decisions is known only if one answer began after the other had ended. So floor is a step function of
+// the times at which answers ended.
 type floor struct {
 	steps []step // ascending in both
 }
@@ -18,7 +18,7 @@ type step struct {
 	gone    bool // the version before this one was seen to be gone
 }
 
-// keep bounds the steps: steps that ended that long before the newest are dropped, since no request takes so long.
+// keep bounds the steps: steps that ended keep before the newest are dropped, since no request takes so long.
 const keep = time.Minute
 
 // before returns the highest step that ended before start.

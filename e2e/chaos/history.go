@@ -18,17 +18,17 @@ const (
 // String returns the kind's name.
 func (k Kind) String() string { return [...]string{"put", "delete"}[k] }
 
-// Outcome is what the writer knows of a write.
+// Outcome is what the writer knows about a write.
 type Outcome uint8
 
 // The outcomes.
 const (
-	// Unknown: the write is under way, or its acknowledgement was lost. It may have happened, or may happen until a
-	// later one is acknowledged.
+	// Unknown: the write is under way, or its acknowledgement was lost. The write may have happened, or may happen until
+	// a later write is acknowledged.
 	Unknown Outcome = iota
 	// Acked: the write happened.
 	Acked
-	// Failed: the write was never sent, or was refused because Redis had a newer one.
+	// Failed: the write was never sent, or was refused because Redis had a newer version.
 	Failed
 )
 
@@ -38,12 +38,12 @@ func (o Outcome) String() string {
 }
 
 // history is all writes of one key. The versions of writes are 1, 2, 3 and so on. Concurrent writes may arrive at Redis
-// in any order, but Redis applies none that arrives after one with a greater version, so an acknowledgement means that
-// the key has at least that version. Times are since the start of the run.
+// in any order, but Redis refuses a write that arrives after a greater version, so an acknowledgement means that the
+// key has at least the acknowledged version. Times are since the start of the run.
 type history struct {
 	writes []write // by version-1
 	acks   []ack   // ascending in both
-	// purgedUntil: a purge of unknown outcome may happen until then, also after later writes.
+	// purgedUntil: until this time a purge of unknown outcome may happen, also after later writes.
 	purgedUntil time.Duration
 }
 
@@ -52,12 +52,12 @@ type write struct {
 	begun   time.Duration
 	ended   time.Duration // 0: it is under way
 	outcome Outcome
-	// life is how long what was written is valid: the ttl of an object, or the time until a device's not-after. 0: for
-	// ever. By a clock that is ahead it may end at any time, so it need not be there.
+	// life is how long the written value is valid: the ttl of an object, or the time until a device's not-after. 0: for
+	// ever. By a clock that is ahead the life may end at any time, so the value may be absent.
 	life time.Duration
-	// overlap is how long the secret before stays valid beside this one, if this is a rotation.
+	// overlap is how long the former secret stays valid beside the new secret, if the write is a rotation.
 	overlap time.Duration
-	// soft: it is a soft purge, after which what the edge has counts as expired.
+	// soft: the write is a soft purge, after which the edge's object counts as expired.
 	soft bool
 }
 
@@ -66,13 +66,14 @@ type ack struct {
 	at      time.Duration
 }
 
-// begin records a write that is about to be sent, and returns its version.
+// begin records a write before it is sent, and returns its version.
 func (h *history) begin(kind Kind, at, life time.Duration) uint64 {
 	h.writes = append(h.writes, write{kind: kind, begun: at, life: life})
 	return uint64(len(h.writes))
 }
 
-// end records the outcome of a write. An acknowledgement after that of a newer version adds nothing to acks.
+// end records the outcome of a write. An acknowledgement after the acknowledgement of a newer version adds nothing to
+// acks.
 func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
 	h.writes[version-1].outcome, h.writes[version-1].ended = outcome, at
 	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) {
@@ -80,8 +81,7 @@ func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
 	}
 }
 
-// unsure makes the outcome of all writes that were acknowledged from since on unknown, and reports whether there were
-// any.
+// unsure makes the outcome of all writes acknowledged from since on unknown, and reports whether there were any.
 func (h *history) unsure(since time.Duration) bool {
 	last := len(h.acks)
 	for last > 0 && h.acks[last-1].at >= since {
@@ -93,7 +93,8 @@ func (h *history) unsure(since time.Duration) bool {
 	return taken
 }
 
-// uncertain reports whether a write before version may still happen: it wasn't acknowledged, nor a later one.
+// uncertain reports whether a write before version may still happen: neither that write nor a later one was
+// acknowledged.
 func (h *history) uncertain(version uint64) bool {
 	from := uint64(0)
 	if last := len(h.acks); last > 0 {
@@ -102,7 +103,7 @@ func (h *history) uncertain(version uint64) bool {
 	return slices.ContainsFunc(h.writes[from:version-1], func(w write) bool { return w.outcome == Unknown })
 }
 
-// newest returns the last write that may have happened, and false if there is none.
+// newest returns the kind of the last write that may have happened, and false if there is none.
 func (h *history) newest() (Kind, bool) {
 	for _, w := range slices.Backward(h.writes) {
 		if w.outcome != Failed {
@@ -112,7 +113,7 @@ func (h *history) newest() (Kind, bool) {
 	return Put, false
 }
 
-// mayHaveObject reports whether the key may have an object, which a soft purge leaves there, and one of unknown outcome
+// mayHaveObject reports whether the key may have an object. A soft purge leaves the object, a purge of unknown outcome
 // perhaps.
 func (h *history) mayHaveObject() bool {
 	for _, w := range slices.Backward(h.writes) {
@@ -156,7 +157,7 @@ func (h *history) ackedAt(t time.Duration) uint64 {
 	return h.acks[i-1].version
 }
 
-// ackOf returns when version was acknowledged, and false if it was not.
+// ackOf returns when version was acknowledged, and false if version was not acknowledged.
 func (h *history) ackOf(version uint64) (time.Duration, bool) {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version >= version })
 	if i == len(h.acks) || h.acks[i].version != version {
@@ -165,7 +166,7 @@ func (h *history) ackOf(version uint64) (time.Duration, bool) {
 	return h.acks[i].at, true
 }
 
-// overtaken reports whether a newer write may have ended this one by t.
+// overtaken reports whether a newer write may have ended version by t.
 func (h *history) overtaken(version uint64, t time.Duration) bool {
 	for i, w := range h.writes[version:] {
 		if i == 0 {
@@ -178,7 +179,7 @@ func (h *history) overtaken(version uint64, t time.Duration) bool {
 	return false
 }
 
-// rotation returns the next write if it lets this one's secret count for an overlap, else nil.
+// rotation returns the write after version if it keeps version's secret valid for an overlap, else nil.
 func (h *history) rotation(version uint64) *write {
 	if version < uint64(len(h.writes)) && h.writes[version].overlap > 0 {
 		return &h.writes[version]
@@ -186,8 +187,8 @@ func (h *history) rotation(version uint64) *write {
 	return nil
 }
 
-// age returns how long before t a version newer than this one was acknowledged, or its overlap ended: the age of an
-// answer with this version. It is negative if there was none.
+// age returns the age at t of an answer with version: the time since a newer version was acknowledged, or since the
+// newer version's overlap ended. The age is negative if there is no newer version.
 func (h *history) age(version uint64, t time.Duration) time.Duration {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version > version })
 	if i == len(h.acks) {
@@ -213,7 +214,7 @@ func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
 	return false
 }
 
-// mayHaveExpired reports whether what the key has at t may be past its life, if version from or a later one is in
+// mayHaveExpired reports whether the key's value at t may be past its life, if version from or a later version is in
 // force.
 func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
 	return slices.ContainsFunc(h.writes[max(from, 1)-1:], func(w write) bool {
@@ -221,8 +222,8 @@ func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
 	})
 }
 
-// reached reports whether an answer shows that the write target is in force: version is the answer's, 0 if it has no
-// object; t is when it ended.
+// reached reports whether an answer that ended at t shows that the write target is in force. version is the answer's, 0
+// if the answer has no object.
 func (h *history) reached(target, version uint64, t time.Duration) bool {
 	if version != 0 {
 		return version >= target

@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	// importBatch devices are imported at once; there may be importBatches.
+	// importBatch devices are imported at once, in at most importBatches batches.
 	importBatch   = 12
 	importBatches = 128
 	// importedLife is how long a batch shows its secrets after a change: longer than the change takes to reach the edges.
 	importedLife = 4 * time.Second
 	// ofImports begins the names of the rules about imported devices.
 	ofImports = "imported: "
-	// importedPermission is what they may do.
+	// importedPermission is the permission of imported devices.
 	importedPermission = "telemetry.write"
 )
 
 // imports imports devices with generated secrets, whose hashes the sidecars upgrade when the devices first
-// authenticate. Then each gets another secret, about when the upgrade is written. After that the devices are left
-// alone.
+// authenticate. Each device gets another secret at about the time of the upgrade. Later nothing changes the devices.
 type imports struct {
 	*ledger
 	secrets [][2]string // of versions 1 and 2, by device
-	// lost counts how often Redis has lost something, or all devices were revoked: nothing is known of the devices then.
-	// The ledger's lock protects it.
+	// lost counts how often Redis lost something, or all devices were revoked: the devices' state is unknown afterwards.
+	// The ledger's lock protects lost.
 	lost              int
 	imported, rotated int
 }
@@ -75,7 +74,7 @@ func (m *imports) load(writing, reading context.Context, publisher *publish.Publ
 	})
 }
 
-// batch imports the devices from first on, and lets them live.
+// batch imports the devices from first on, and tests each.
 func (m *imports) batch(writing, reading context.Context, publisher *publish.Publisher, first int) {
 	devices := make([]publish.Device, importBatch)
 	for i := range devices {
@@ -97,7 +96,7 @@ func (m *imports) batch(writing, reading context.Context, publisher *publish.Pub
 	living.Wait()
 }
 
-// add imports devices, again until all are acknowledged. It reports whether they are.
+// add imports devices, again until all are acknowledged, and reports whether all are.
 func (m *imports) add(ctx context.Context, publisher *publish.Publisher, devices []publish.Device, first int) (lost int,
 	ok bool) {
 	for wait(ctx, 100*time.Millisecond) {
@@ -131,7 +130,8 @@ func (m *imports) add(ctx context.Context, publisher *publish.Publisher, devices
 	return lost, false
 }
 
-// live shows a device's first secret, so that its hash is upgraded, changes the secret meanwhile, and shows both.
+// live shows a device's first secret, so that its hash is upgraded, changes the secret meanwhile, and shows both
+// secrets.
 func (m *imports) live(ctx context.Context, publisher *publish.Publisher, device, lost int) {
 	s := m.newShower(device)
 	defer s.close()
@@ -148,7 +148,7 @@ func (m *imports) live(ctx context.Context, publisher *publish.Publisher, device
 	m.devices[device] = history{}
 }
 
-// rotate gives a device its second secret, and reports whether that is acknowledged.
+// rotate gives a device its second secret, and reports whether the secret is acknowledged.
 func (m *imports) rotate(publisher *publish.Publisher, device, lost int) bool {
 	m.run.writing.RLock()
 	defer m.run.writing.RUnlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
-// ledger has the writes of devices and judges the answers to them. Each version has a secret of its own. It is safe for
-// concurrent use.
+// ledger records the writes of devices and judges the answers to the devices. Each version has its own secret. ledger
+// is safe for concurrent use.
 type ledger struct {
 	run        *run
 	rule       string // begins the names of its rules
@@ -38,7 +38,8 @@ func newLedger(r *run, rule string, devices int, id func(int) string, secretOf f
 		devices: make([]history, devices), unverified: make([]int, devices)}
 }
 
-// secret returns the newest secret of a device, or the one before, and whether it is in force; 0 if there is none.
+// secret returns the version of a device's newest secret, or of the former secret, and whether the secret is in force;
+// 0 if there is none.
 func (l *ledger) secret(device int, former bool) (version uint64, newest bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +56,7 @@ func (l *ledger) secret(device int, former bool) (version uint64, newest bool) {
 	return 0, false
 }
 
-// shower sends a device's secrets: the newest from its own address, others from another one.
+// shower sends a device's secrets: the newest from its own address, former secrets from another address.
 type shower struct {
 	*ledger
 	device  int
@@ -76,14 +77,14 @@ func (s *shower) close() {
 	}
 }
 
-// loginAll has a device send its secrets until ctx ends, as [login] does.
+// loginAll has a device send its secrets until ctx ends, like [login].
 func (l *ledger) loginAll(ctx context.Context, device int, every time.Duration) {
 	s := l.newShower(device)
 	defer s.close()
 	repeat(ctx, every, func() { s.show(ctx, rand.IntN(3) == 0) })
 }
 
-// show sends the newest secret, or the one before, and judges the answer.
+// show sends the newest or the former secret, and judges the answer.
 func (s *shower) show(ctx context.Context, former bool) {
 	version, newest := s.secret(s.device, former)
 	if version == 0 {
@@ -131,8 +132,8 @@ func (s *shower) show(ctx context.Context, former bool) {
 	}
 }
 
-// judge returns the rules that an answer violates, each with a text. An edge may let a device in by what was
-// right before a write, until the write is acknowledged, and as long after that as after any other one.
+// judge returns the rules that an answer violates, each with a text. An edge may let a device in by the state before a
+// write until the write is acknowledged, and as long afterwards as with any write.
 func (l *ledger) judge(r *Read) (found [][2]string) {
 	quiet := func() bool {
 		l.run.devices.mu.Lock()

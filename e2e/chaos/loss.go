@@ -13,9 +13,9 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
 
-// losePower ends Redis like a loss of power with appendfsync everysec. Killing it is not enough, because its writes
-// remain in the kernel's memory. So losePower truncates its log to the length of up to lag before, which the disk may
-// have had.
+// losePower ends Redis like a loss of power with appendfsync everysec. After a kill alone, Redis's writes remain in the
+// kernel's memory. So losePower also truncates Redis's log to its length of up to lag before, which the disk may have
+// had.
 func (b *breaker) losePower() error {
 	client, err := newRedis(b.stack.RedisURL())
 	if err != nil {
@@ -55,8 +55,8 @@ func (b *breaker) appendOnlyFile() (name string, size int64, err error) {
 	return name, size, err
 }
 
-// takeBack revokes the acknowledgements from since on, and begins to count the writes that are lost. A device whose
-// write may be lost gets no more writes, because Redis counts its versions differently then.
+// takeBack revokes the acknowledgements from since on, and begins to count the lost writes. A device whose write may be
+// lost gets no more writes, because Redis counts the device's versions differently afterwards.
 func (r *run) takeBack(ctx context.Context, since time.Duration) {
 	r.writing.Lock() // all acknowledgements have been recorded
 	defer r.writing.Unlock()

@@ -23,7 +23,7 @@ type losses struct {
 	slow     atomic.Bool // answers, not messages
 }
 
-// filter copies replies and drops some of the messages among them.
+// filter copies replies and drops some of the messages.
 func (l *losses) filter(dst io.Writer, src io.Reader) error {
 	in := bufio.NewReaderSize(src, 64<<10)
 	out := bufio.NewWriterSize(dst, 64<<10)
@@ -67,7 +67,7 @@ func isMessage(reply []byte) bool {
 	return false
 }
 
-// readReply appends the next whole reply to dst as it is.
+// readReply appends the next whole reply to dst, unchanged.
 func readReply(r *bufio.Reader, dst []byte) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	// purgeEvery is the interval between purges, each of a part of the objects.
 	purgeEvery = 500 * time.Millisecond
-	// groups is the number of tags, of which each object has one.
+	// groups is the number of tags; each object has one tag.
 	groups = 8
 )
 
@@ -27,13 +27,13 @@ const (
 func tagOf(key int) string { return fmt.Sprint("group-", key%groups) }
 
 const (
-	// beside is how many objects are published beside a purge that concerns them.
+	// beside is how many affected objects are published beside a purge.
 	beside = 8
-	// pause is how long Redis collects these writes; then it does all of them within a few milliseconds.
+	// pause is how long Redis collects these writes before it does all within a few milliseconds.
 	pause = 20 * time.Millisecond
 )
 
-// purger purges while no other write is under way: otherwise nobody could tell which of the two came first.
+// purger purges while no other write is under way: otherwise the order of purge and write would be unknown.
 type purger struct {
 	*writer
 	redis  redis.UniversalClient
@@ -61,8 +61,8 @@ func (p *purger) purge() {
 	})
 }
 
-// apply applies u, which concerns the keys of which of returns true, and publishes some of these at the same time. The
-// receipts tell which came first, so for each of them a purge before its write begins and one after it.
+// apply applies u, which affects the keys that match of, and publishes some of these keys at the same time. The
+// receipts tell the order, so for each published key two purges begin: before its write and after it.
 func (p *purger) apply(u publish.Purge, of func(key int) bool) {
 	keys := slices.DeleteFunc(slices.Clone(p.keys), func(key int) bool { return !of(key) })
 	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })

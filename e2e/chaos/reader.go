@@ -43,7 +43,7 @@ func newReader(w *world, content Content, place int, url string) *reader {
 
 func (r *reader) close() { r.client.CloseIdleConnections() }
 
-// read requests a key, in one of the ways in which clients do.
+// read requests a key, in a random way in which clients do.
 func (r *reader) read(ctx context.Context, key int) Read {
 	got := Read{Key: key, Place: r.place}
 	method := http.MethodGet
@@ -124,7 +124,8 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 	}
 }
 
-// unverified reports whether an owner's request was refused: it may not be registered, or not be verified now.
+// unverified reports whether an owner's request was refused: perhaps the owner isn't registered, or can't be verified
+// now.
 func unverified(key int, response *http.Response) bool {
 	_, owned := ownerOf(key)
 	return owned && (response.StatusCode == http.StatusUnauthorized ||
@@ -134,7 +135,7 @@ func unverified(key int, response *http.Response) bool {
 // codings are the content codings that readers ask for.
 var codings = []string{"gzip", "br", "zstd"}
 
-// decode returns the content of a body that was asked for in a coding, and sent in this or none.
+// decode returns the content of a body. The body's coding must be none or the requested coding.
 func decode(asked, coding string, body []byte) ([]byte, error) {
 	var from io.Reader = bytes.NewReader(body)
 	switch {

@@ -28,11 +28,11 @@ import (
 type Config struct {
 	// Seed determines the schedule of faults and the bodies.
 	Seed uint64
-	// Duration is how long faults begin; the run ends after the last one.
+	// Duration is how long faults begin. The run ends after the last fault.
 	Duration time.Duration
 	// Keys are written at Writes a second by Writers, and read at Reads a second by Readers.
 	Keys, Writes, Writers, Reads, Readers int
-	// Devices get new secrets and are revoked, one of them every DeviceWrite, and send their secrets every Login.
+	// Devices get new secrets and are revoked, one device every DeviceWrite, and send their secrets every Login.
 	Devices            int
 	DeviceWrite, Login time.Duration
 	// RedisServerPath is the redis-server to run.
@@ -43,7 +43,7 @@ type Config struct {
 	ClockPath string
 	// Redis is the deployment.
 	Redis Deployment
-	// Only limits the faults to these kinds, alone and in pairs; empty: all.
+	// Only limits the faults to these kinds, alone and in pairs; empty: all kinds.
 	Only []FaultKind
 	// FailFast ends the run at the first violation.
 	FailFast bool
@@ -79,21 +79,20 @@ rules:
 	tightMemory = "2MiB"
 	// bulkKeys is the number of keys with bulky bodies.
 	bulkKeys = 12
-	// maxPrinted bounds the violations that are printed; all are counted.
+	// maxPrinted bounds the printed violations; all violations are counted.
 	maxPrinted = 20
 )
 
-// promised are the README's promises. The sidecar asks for Redis's position once a second, which then has to reach the
-// edge, so Hold leaves that much of max_staleness.
+// promised are the README's promises. The sidecar asks for Redis's position once a second, and the position has to
+// reach the edge, so Hold is shorter than max_staleness by that time.
 var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second,
 	Hold: maxStaleness - 1800*time.Millisecond}
 
 // run is a running run.
 type run struct {
 	Config
-	limits Limits
-	world  *world
-	// starvation is that of the machine.
+	limits     Limits
+	world      *world
 	starvation *starvation
 	content    Content
 	checker    *Checker
@@ -217,7 +216,7 @@ func (r *run) start(ctx context.Context) (*stack.Stack, error) {
 	return running, err
 }
 
-// startSecond starts another edge with the same Redis, which has no other faults. The sidecars share verdicts.
+// startSecond starts another edge with the same Redis and no other faults. The sidecars share verdicts.
 func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
 	opts.Name, opts.Dir, opts.Rules = opts.Name+"-2", filepath.Join(opts.Dir, "second"), r.rules
@@ -239,8 +238,8 @@ func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	return stack.Start(ctx, opts)
 }
 
-// deploy makes the stack use the deployment's Redis. A single server keeps its acknowledged writes after kill -9, and
-// the sidecar has its own link to it.
+// deploy makes the stack use the deployment's Redis. A single server keeps acknowledged writes after kill -9, and the
+// sidecar has its own link to the server.
 func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 	if r.Redis != Single {
 		random := rand.New(rand.NewPCG(r.Seed, 1))
@@ -394,10 +393,9 @@ func (r *run) load(ctx context.Context) error {
 }
 
 const (
-	// Each steady device is written about every six seconds: what isn't repaired by a next write must have been right.
+	// Each steady device is written about every six seconds: between writes, a mistake stays visible.
 	steadyEvery = 250 * time.Millisecond
-	// Each mortal or rotating device gets a secret about every six seconds, and so has none, or one, that is valid for
-	// some seconds.
+	// Each mortal or rotating device gets a secret about every six seconds, which is valid for some seconds.
 	mortalEvery = 1500 * time.Millisecond
 )
 
@@ -417,7 +415,7 @@ func (r *run) writeBulk() {
 // writersOfKey is how many writers each key has.
 const writersOfKey = 2
 
-// writers share the keys among them.
+// writers returns the writers, which share the keys.
 func (r *run) writers(publisher *publish.Publisher) []*writer {
 	writers := make([]*writer, r.Writers)
 	for i := range writers {
@@ -446,7 +444,7 @@ func (r *run) readAll(ctx context.Context, place int) {
 	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() { r.read(ctx, reader, r.pick()) })
 }
 
-// loginAll has a place's device send its secrets until ctx ends: mostly the newest, sometimes an earlier one.
+// loginAll has a place's device send its secrets until ctx ends: mostly the newest, sometimes an earlier secret.
 func (r *run) loginAll(ctx context.Context, place *place, newLogin func(device int) *login) {
 	login := newLogin(int(place.Load()))
 	defer func() { login.close() }()
@@ -476,7 +474,7 @@ func (r *run) show(ctx context.Context, login *login, version uint64, newest boo
 	}
 }
 
-// pick returns a random key: every second time one of the writers' last ones, every eighth time a bulky one.
+// pick returns a random key: every second time a last key of a writer, every eighth time a bulky key.
 func (r *run) pick() int {
 	if rand.IntN(8) == 0 {
 		return r.Keys + rand.IntN(bulkKeys)
@@ -553,8 +551,8 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// empty empties Redis while no write is under way, and for long enough that the sidecars notice. Until then nothing may
-// change at the edges. Then either the loss is accepted, or only the next writes come, at once.
+// empty empties Redis while no write is under way, and for long enough that the sidecars notice. Meanwhile nothing may
+// change at the edges. Afterwards either the loss is accepted, or the next writes come at once.
 func (r *run) empty(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
@@ -608,7 +606,7 @@ func (r *run) revokeAll() error {
 	return nil
 }
 
-// healAll ends all kinds of a fault, concurrently because a part may need the other one to become ready, and waits for
+// healAll ends all kinds of a fault, concurrently because a part may need another part to become ready, and waits for
 // the edge to catch up after the last.
 func (r *run) healAll(ctx context.Context, f Fault) error {
 	if slices.Contains(f.Kinds, LoseLast) { // silence, so that no next write shows that one was missed

@@ -13,8 +13,8 @@ const (
 	longPause FaultKind = "longPause" // Envoy is paused for longer than max_staleness
 )
 
-// decks are the faults of one round, in any order. Where Redis goes on without the sidecar, answers get old, so that
-// fault is there twice: once for longer than max_staleness.
+// decks are the faults of one round, in any order. CutLink, where Redis goes on without the sidecar and answers get
+// old, is there twice: once for longer than max_staleness.
 var decks = map[Deployment][]FaultKind{
 	Single: {
 		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, SlowAnswers, LoseMessages, LoseLast,
@@ -29,11 +29,11 @@ var decks = map[Deployment][]FaultKind{
 }
 
 // shortRound is the duration below which a run of a single server begins with a dense round: each kind of fault once,
-// most of them in pairs, so that they fit into a minute.
+// most in pairs, so that all fit into a minute.
 const shortRound = 2 * time.Minute
 
-// The dense round. Each of the first kinds breaks Redis or the link to it together with one of the second kinds, which
-// break other parts.
+// The dense round. Each of the first kinds breaks Redis or its link, together with one of the second kinds, which break
+// other parts.
 var (
 	densePairs = [2][]FaultKind{
 		{KillRedis, LosePower, PauseRedis, HangLink, DelayLink, LoseMessages, StepRedis},
@@ -42,7 +42,7 @@ var (
 	denseSingles = []FaultKind{CutLink, longPause, SlowAnswers, LoseLast, FullRedis, EmptyRedis, RevokeAll, setBack}
 )
 
-// ofRedis are the faults of Redis and of the link to it that occur in a pair.
+// ofRedis are the faults of Redis and its link that occur in a pair.
 var ofRedis = map[Deployment][]FaultKind{
 	Single:   {KillRedis, LosePower, PauseRedis, CutLink, DelayLink, LoseMessages},
 	Sentinel: {Failover},
@@ -59,13 +59,12 @@ type Schedule struct {
 	dense  []Fault
 }
 
-// NewSchedule returns a schedule of faults of the kinds in only, or of all kinds if it is empty.
+// NewSchedule returns a schedule of faults of the kinds in only, or of all kinds if only is empty.
 func NewSchedule(seed uint64, redis Deployment, only []FaultKind) *Schedule {
 	return &Schedule{random: rand.New(rand.NewPCG(seed, 0)), redis: redis, only: only}
 }
 
-// NewScheduleFor is [NewSchedule] for a run of that duration: if it is short, it begins with all kinds of faults, each
-// once.
+// NewScheduleFor is [NewSchedule] for a run of a duration: a short run begins with all kinds of faults, each once.
 func NewScheduleFor(duration time.Duration, seed uint64, redis Deployment, only []FaultKind) *Schedule {
 	s := NewSchedule(seed, redis, only)
 	if redis == Single && len(only) == 0 && duration < shortRound {
@@ -169,7 +168,7 @@ func (s *Schedule) fault(kind FaultKind) Fault {
 	return f
 }
 
-// step returns the step of a clock: every second time about max_staleness, with which old data can look new.
+// step returns the step of a clock: every second time about max_staleness, so that old data can look new.
 func (s *Schedule) step() time.Duration {
 	step := s.between(1500*time.Millisecond, 30*time.Second)
 	if s.random.IntN(2) == 0 {

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// sampleEvery is the interval at which the processors' times are read. Linux counts them in ticks of 10 ms.
+	// sampleEvery is the interval at which the processors' times are read. Linux counts in ticks of 10 ms.
 	sampleEvery = 500 * time.Millisecond
 	clockTick   = 10 * time.Millisecond
-	// An interval is full if processors were idle for less than 1/rest of it, and others took more than 1/share.
+	// An interval is full if processors were idle for less than 1/rest of it, and other programs took more than 1/share.
 	rest, share = 20, 10
-	// searched bounds the steps of a search for a time, which ends when one is shorter than near.
+	// searched bounds the steps of a search for a time. The search ends when a step is shorter than near.
 	searched = 20
 	near     = 10 * time.Millisecond
 )
 
-// starvation is how long other programs, or other guests of the host, have kept this machine's processors from the
-// run, this program and what it has started: the processors' busy time without the run's, over the number of
-// processors. In an interval in which processors were busy all the time, and others took a [share] of it, each
-// process of the run may have waited, so the whole interval counts. As long, what the run owes may take more than its
-// bound. Without Linux it is 0. A nil starvation is 0, too.
+// starvation is how long other programs, or other guests of the host, have kept this machine's processors from the run
+// (this program and its children): the processors' busy time without the run's, over the number of processors. If
+// processors were busy during a whole interval, and other programs took a [share] of it, each process of the run may
+// have waited, so the whole interval counts. The run may exceed its bounds by the starvation. Without Linux, and for a
+// nil starvation, it is 0.
 type starvation struct {
 	mu      sync.Mutex
 	samples []starved
@@ -59,7 +59,7 @@ func (s *starvation) measure(ctx context.Context, now func() time.Duration) {
 	repeat(ctx, sampleEvery, add)
 }
 
-// add appends the sum at a time. It doesn't fall, and rises no faster than the time.
+// add appends the sum at a time. The sum doesn't fall, and rises no faster than the time.
 func (s *starvation) add(at, sum time.Duration) {
 	if n := len(s.samples); n > 0 {
 		last := s.samples[n-1]
@@ -68,7 +68,7 @@ func (s *starvation) add(at, sum time.Duration) {
 	s.samples = append(s.samples, starved{at, sum})
 }
 
-// between returns the starvation from one time to another. After the last sample it goes on as in the interval before.
+// between returns the starvation between two times. After the last sample, starvation goes on as in the last interval.
 func (s *starvation) between(from, to time.Duration) time.Duration {
 	if s == nil || to <= from {
 		return 0
@@ -92,10 +92,10 @@ func (s *starvation) sum(at time.Duration) time.Duration {
 	return a.sum + time.Duration(float64(b.sum-a.sum)*float64(at-a.at)/float64(b.at-a.at))
 }
 
-// passed reports whether more than d has passed from one time to another in which the parts could run.
+// passed reports whether the parts could run for more than d between two times.
 func (s *starvation) passed(from, to, d time.Duration) bool { return to-from-s.between(from, to) > d }
 
-// before returns a time from which d has passed until at, in which the parts could run.
+// before returns a time such that the parts could run for d from then to at.
 func (s *starvation) before(at, d time.Duration) time.Duration {
 	from := at - d
 	for range searched {
@@ -108,7 +108,7 @@ func (s *starvation) before(at, d time.Duration) time.Duration {
 	return -1 // the run began later
 }
 
-// heavy reports whether others took more than half of a time.
+// heavy reports whether other programs took more than half of a time.
 func (s *starvation) heavy(from, to time.Duration) bool { return 2*s.between(from, to) > to-from }
 
 // String returns the sum.
@@ -122,10 +122,10 @@ func (s *starvation) String() string {
 	return fmt.Sprintf("%.1f of %.1f s", last.sum.Seconds(), last.at.Seconds())
 }
 
-// processors is what all processors have done since the machine started.
+// processors is the time that all processors have spent since the machine started.
 type processors struct{ others, all, idle time.Duration }
 
-// starved returns the starvation since then.
+// starved returns the starvation since an earlier reading.
 func (p processors) starved(then processors) time.Duration {
 	others, all, idle := p.others-then.others, p.all-then.all, p.idle-then.idle
 	if rest*idle < all && share*others > all {
@@ -137,7 +137,7 @@ func (p processors) starved(then processors) time.Duration {
 // readProcessors reads the times of the processors.
 func readProcessors() (p processors, ok bool) {
 	text, err := os.ReadFile("/proc/stat")
-	// cpu user nice system idle iowait irq softirq steal guest guest_nice; user and nice have those of guests
+	// cpu user nice system idle iowait irq softirq steal guest guest_nice; user and nice include guest and guest_nice
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	fields := bytes.Fields(line)
 	if err != nil || len(fields) < 9 || string(fields[0]) != "cpu" {
@@ -154,8 +154,7 @@ func readProcessors() (p processors, ok bool) {
 	return p, true
 }
 
-// takenByRun returns the time that processors have spent on this process and on its descendants, with those that have
-// ended.
+// takenByRun returns the processor time of this process and its descendants, including ended ones.
 func takenByRun() time.Duration {
 	ticks, children := map[string]int{}, map[string][]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")

@@ -2,7 +2,7 @@ package chaos
 
 import "net/http"
 
-// trapAsks is the number of connections that ask for a trap, so that each worker traps.
+// trapAsks is the number of connections that ask for a trap: enough for each worker to trap.
 const trapAsks = 8
 
 // Trap makes the module at url trap.

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// world is the state of the faults that judging an answer needs, and the run's clock.
+// world is the run's clock, and the state of the faults by which answers are judged.
 type world struct {
 	began time.Time
 	// edges is odd while Envoy is down or starting, and changes twice at each restart.
 	edges atomic.Int64
-	// refills is odd while the edge's memory may be empty or incomplete; it changes twice, too.
+	// refills is odd while the edge's memory may be empty or incomplete, and changes twice, too.
 	refills atomic.Int64
-	// traps is odd while a worker may have no VM; it changes twice, too.
+	// traps is odd while a worker may have no VM, and changes twice, too.
 	traps atomic.Int64
-	// eras is odd while a server without the last writes takes Redis's place; it changes twice, too.
+	// eras is odd while a server without the last writes takes Redis's place, and changes twice, too.
 	eras atomic.Int64
-	// tight: the second edge's sidecar has too little memory, so that a miss there means nothing.
+	// tight: the second edge's sidecar has too little memory, so a miss at that edge has no meaning.
 	tight bool
 }
 
@@ -36,7 +36,7 @@ func (w *world) moment() moment {
 		eras: w.eras.Load(), at: w.now()}
 }
 
-// stamp sets the fields of a read that depend on the state from before, when it began, until now.
+// stamp sets the fields of a read that depend on the state from before, when the read began, until now.
 func (w *world) stamp(r *Read, before moment) {
 	r.Start, r.End = before.at, w.now()
 	eras := w.eras.Load()

@@ -17,20 +17,19 @@ import (
 )
 
 const (
-	// deletes is how many of 100 writes to an object delete it.
+	// deletes is how many of 100 writes delete the object.
 	deletes = 10
-	// cold is how many of 100 writes go to one half of a writer's keys: not every lost update may be repaired by the
-	// next.
+	// cold is how many of 100 writes go to one half of a writer's keys: the next write must not repair every lost update.
 	cold = 4
-	// hot is how many go to its last key, which readers request most, so that they see the short times in which a
-	// version could go backwards.
+	// hot is how many of 100 writes go to the writer's last key, which readers request most: readers see the short times
+	// in which a version could go backwards.
 	hot = 40
 )
 
-// newRedis returns a client for writers. It never retries: the outcome of a write must be known, or known to be
+// newRedis returns a client for writers. The client never retries: a write's outcome must be known, or known to be
 // unknown.
 func newRedis(url string) (redis.UniversalClient, error) {
-	// A Cluster's client follows the slots; it sends each server a write only once all the same.
+	// A Cluster's client follows the slots, but sends each server a write only once.
 	client, err := redisurl.Settings{URL: url, Once: !strings.Contains(url, "+cluster"), PoolSize: 64}.Connect()
 	if err != nil {
 		return nil, fmt.Errorf("address of Redis: %w", err)
@@ -38,13 +37,13 @@ func newRedis(url string) (redis.UniversalClient, error) {
 	return client, nil
 }
 
-// quietLogger drops the client's logs of failed dials: the calls return these errors, too.
+// quietLogger drops the client's logs of failed dials: the calls return the errors, too.
 type quietLogger struct{}
 
 // Printf implements the client's logger.
 func (quietLogger) Printf(context.Context, string, ...any) {}
 
-// writer writes to keys to which other writers write concurrently.
+// writer writes to keys concurrently with other writers of the keys.
 type writer struct {
 	world     *world
 	checker   *Checker
@@ -54,12 +53,12 @@ type writer struct {
 	keys      []int
 	counts    *counts
 	report    func(Violation)
-	// repeats: a Cluster's client may send a write again, which Redis refuses if it applied the first one.
+	// repeats: a Cluster's client may send a write again, which Redis refuses if the first was applied.
 	repeats bool
 }
 
 const (
-	// batches is how many of 100 writes are batches: they must not repair every lost update either.
+	// batches is how many of 100 writes are batches, few for the same reason as cold.
 	batches = 1
 	// inBatch is how many objects a batch puts.
 	inBatch = 4
@@ -99,7 +98,7 @@ func (w *writer) write(key int) {
 func (w *writer) writeKind(key int, kind Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
-	// It ends by the client's timeouts, not with the run: it may happen in any case.
+	// The client's timeouts end the write, not the end of the run: the write may happen in any case.
 	ctx := context.Background()
 	if kind == Delete {
 		version := w.checker.BeginFor(key, kind, w.world.now(), 0)
@@ -128,7 +127,7 @@ func (w *writer) putAll() {
 	w.counts.batches.Add(1)
 }
 
-// next begins a put of key, and returns it.
+// next begins a put of key, and returns the object.
 func (w *writer) next(key int) publish.Object {
 	life := ttlOf(key)
 	version := w.checker.BeginFor(key, Put, w.world.now(), life)
