@@ -72,7 +72,7 @@ func (n *node) startRest() error {
 			"--cert-dir=" + n.path("certs", "kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + Gateway},
 		{"proxy", "kube-proxy", kubeconfig, "--proxy-mode=iptables", "--hostname-override=" + nodeName,
 			"--metrics-bind-address=127.0.0.1:10249", "--healthz-bind-address=127.0.0.1:10256", "--cluster-cidr=10.244.0.0/16",
-			// The kernel's table is global, not the namespace's: don't change it.
+			// The kernel's conntrack table is global, not the namespace's: don't change it.
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"},
 	} {
 		if err := n.start(p[0], p[1:]...); err != nil {
@@ -82,7 +82,7 @@ func (n *node) startRest() error {
 	return nil
 }
 
-// load imports the images, and makes images of programs of this machine: the pause program and Redis.
+// load imports the images, and makes images of two programs of this machine: the pause program and Redis.
 func (n *node) load(ctx context.Context, images []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -113,7 +113,7 @@ func (n *node) load(ctx context.Context, images []string) error {
 	return nil
 }
 
-// start runs a program until the namespaces end, with its log in Dir.
+// start runs a program until the namespaces end. The program's log is in Dir.
 func (n *node) start(name string, command ...string) error {
 	log, err := os.Create(n.path("log", name+".log"))
 	if err != nil {
@@ -131,7 +131,7 @@ func (n *node) start(name string, command ...string) error {
 	return nil
 }
 
-// die ends the cluster for this reason, unless it is ending already.
+// die ends the cluster for this reason, unless the cluster is already ending.
 func (n *node) die(reason error) {
 	select {
 	case n.died <- reason:
@@ -139,7 +139,7 @@ func (n *node) die(reason error) {
 	}
 }
 
-// command runs a program; an error has its output.
+// command runs a program; an error has the program's output.
 func (n *node) command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, n.find(name), args...)
 	cmd.Env = n.environment()
@@ -149,7 +149,7 @@ func (n *node) command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// find returns the program's path in Bin if it is there, otherwise its name, for PATH.
+// find returns the program's path in Bin if it is there, otherwise the name alone, for PATH.
 func (n *node) find(name string) string {
 	path := filepath.Join(n.bin, name)
 	if _, err := os.Stat(path); err != nil {
@@ -177,7 +177,7 @@ func (n *node) await(ctx context.Context, what string, check func(context.Contex
 	}
 }
 
-// apiReady requests the API server's readiness. Its certificate is self-signed.
+// apiReady requests the API server's readiness. The server's certificate is self-signed.
 func (n *node) apiReady(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+Gateway+":6443/readyz", nil)
 	if err != nil {

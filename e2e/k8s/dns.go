@@ -16,7 +16,7 @@ import (
 // zone is the suffix of the names of services.
 const zone = "cluster.local"
 
-// startDNS serves the names of services to pods, like a cluster's DNS, and no others.
+// startDNS serves the names of services to pods, like a cluster's DNS, and no other names.
 func (n *node) startDNS(ctx context.Context) error {
 	err := n.start("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=",
 		"--user=root", "--log-facility=-",
@@ -48,7 +48,7 @@ func (n *node) startDNS(ctx context.Context) error {
 	return nil
 }
 
-// addName adds a service to the DNS, a line of its address and its name. Names are never removed: that of a deleted
+// addName adds a service to the DNS: a line with address and name. Names are never removed: the name of a deleted
 // service resolves to an address without a listener.
 func (n *node) addName(service string) error {
 	address, name, _ := strings.Cut(service, " ")

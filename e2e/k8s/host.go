@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// removeCgroups removes kubelet's cgroups. A cgroup can be removed after its last process has been reaped, soon after
-// it was killed.
+// removeCgroups removes kubelet's cgroups. A cgroup can be removed once its last process has been reaped, soon after
+// the kill.
 func removeCgroups() error {
 	roots, err := filepath.Glob("/sys/fs/cgroup/*/kubepods") // version 1
 	if err != nil {
@@ -34,7 +34,7 @@ func removeCgroups() error {
 	return nil
 }
 
-// removeDirs removes root and the directories below it: a cgroup's files can't be removed.
+// removeDirs removes root and the directories below it, but no files: a cgroup's files can't be removed.
 func removeDirs(root string) error {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -53,8 +53,8 @@ func removeDirs(root string) error {
 	return err
 }
 
-// onOneThread runs f on a locked thread: the kernel sends a child's parent-death signal when the thread that started it
-// ends, not the process.
+// onOneThread runs f on a locked thread: the kernel sends a child's parent-death signal when the starting thread ends,
+// not the process.
 func onOneThread(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -24,7 +24,7 @@ import (
 )
 
 // WriteImage writes an archive of an image with files of this machine, by their paths in the image, and the libraries
-// that they need. One of the paths is its entry point.
+// of these files. One path is the entry point.
 func WriteImage(path, reference, entrypoint string, files map[string]string) error {
 	all := maps.Clone(files)
 	for _, file := range files {
@@ -61,7 +61,8 @@ func WriteImage(path, reference, entrypoint string, files map[string]string) err
 
 var libraryPath = regexp.MustCompile(`/[^ ]+`)
 
-// librariesOf returns the libraries of a program, its loader included: none if it is static, or no program.
+// librariesOf returns the libraries of a program, its loader included: none if the program is static, or the file is no
+// program.
 func librariesOf(program string) ([]string, error) {
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if exit, ended := errors.AsType[*exec.ExitError](err); ended &&
@@ -75,7 +76,7 @@ func librariesOf(program string) ([]string, error) {
 	return libraryPath.FindAllString(string(out), -1), nil
 }
 
-// layerOf returns a layer with files of this machine, by their paths in it, and /tmp.
+// layerOf returns a layer with /tmp and with files of this machine, by their paths in the layer.
 func layerOf(files map[string]string) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

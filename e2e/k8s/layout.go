@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// Gateway is the machine's address for pods. It exists only inside the namespaces.
+	// Gateway is the machine's address for pods. The address exists only inside the namespaces.
 	Gateway = "10.244.0.1"
 
 	podNet     = "10.244.0.0/24"

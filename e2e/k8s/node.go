@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Node runs as the first process of the namespaces: it starts the cluster, runs the command and returns its exit
-// status. When it ends, the kernel ends everything else. Orphans that end before, a shim for each pod, stay zombies
-// until then: they are few.
+// Node runs as the first process of the namespaces: it starts the cluster, runs the command and returns the command's
+// exit status. When Node ends, the kernel ends everything else. Orphans that end before Node stay zombies: they are
+// few, a shim for each pod.
 func Node(ctx context.Context, dir string, o Options) (status int, err error) {
 	begin := time.Now()
 	n := &node{layout: layout{dir}, bin: o.Bin, died: make(chan error, 1)}
@@ -39,7 +39,7 @@ type node struct {
 	died chan error // the first exit of a program of the cluster
 }
 
-// run runs the command, and stops waiting for it if a part of the cluster ends.
+// run runs the command, and stops waiting for the command if a part of the cluster ends.
 func (n *node) run(ctx context.Context, command []string) (status int, err error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -57,7 +57,7 @@ func (n *node) run(ctx context.Context, command []string) (status int, err error
 	return 0, err
 }
 
-// environment returns the environment that a command needs to use the cluster.
+// environment returns the environment in which a command can use the cluster.
 func (n *node) environment() []string {
 	return append(os.Environ(), "KUBECONFIG="+n.kubeconfig(), "PATH="+n.bin+":"+os.Getenv("PATH"),
 		"CONTAINERD_ADDRESS="+n.Containerd(), "CONTAINERD_NAMESPACE=k8s.io")
@@ -86,13 +86,13 @@ func (n *node) mounts() error {
 	return n.hideSysctls()
 }
 
-// sysctls are the kernel settings that kubelet changes and that no namespace isolates.
+// sysctls are the kernel settings that kubelet changes and no namespace isolates.
 var sysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// hideSysctls mounts files in their places, to which kubelet can write.
+// hideSysctls mounts writable files over the sysctls, for kubelet.
 func (n *node) hideSysctls() error {
 	for _, name := range sysctls {
 		file, setting := n.path("sysctl", filepath.Base(name)), "/proc/sys/"+name

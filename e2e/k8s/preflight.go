@@ -12,12 +12,11 @@ import (
 	"syscall"
 )
 
-// probeVerb is the argument with which [Preflight] runs this program again, in new namespaces; it must then call
-// [Probe].
+// probeVerb is the argument with which [Preflight] runs this program again, in new namespaces, to call [Probe].
 const probeVerb = "probe"
 
-// Preflight returns what this machine lacks to run a cluster, nothing if it can. It tries what can't be determined
-// otherwise.
+// Preflight returns what this machine lacks to run a cluster, nothing if the machine can. It tries in new namespaces
+// what it can't determine otherwise.
 func Preflight() (missing []string) {
 	if os.Geteuid() != 0 {
 		return []string{"not root: containers need namespaces, mounts and cgroups"}

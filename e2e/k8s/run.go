@@ -19,11 +19,11 @@ type Options struct {
 	Command []string // runs once the node is ready, with KUBECONFIG, PATH and CONTAINERD_ADDRESS set
 }
 
-// nodeVerb is the argument with which [Run] runs this program again; it must then call [Node].
+// nodeVerb is the argument with which [Run] runs this program again, to call [Node].
 const nodeVerb = "node"
 
-// Run runs a command in a cluster that lives as long as the command, and returns its exit status. The command has the
-// caller's output. On an error the logs stay, and the error names their directory.
+// Run runs a command in a cluster that lives as long as the command, and returns the command's exit status. The command
+// has the caller's output. On an error the logs stay, and the error names their directory.
 func Run(ctx context.Context, o Options) (status int, err error) {
 	unlock, err := lock()
 	if err != nil {
@@ -61,8 +61,8 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	return 0, os.RemoveAll(dir)
 }
 
-// namespaces returns the attributes of a node's process: its namespaces, and that it ends with the thread that started
-// it.
+// namespaces returns the attributes of a node's process: new namespaces, and an end together with the thread that
+// started the process.
 func namespaces() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC |
@@ -71,7 +71,7 @@ func namespaces() *syscall.SysProcAttr {
 	}
 }
 
-// keepLogsOnly removes images and volumes, which are large.
+// keepLogsOnly removes images and volumes, because they are large.
 func keepLogsOnly(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Dashboard is the part of Grafana's model that is checked.
+// Dashboard is the checked part of Grafana's model.
 type Dashboard struct {
 	UID           string `json:"uid"`
 	Title         string `json:"title"`

@@ -17,10 +17,10 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// insensitive is the router for which /V1 is /v1. It is behind an edge with default: deny.
+// insensitive is the router for which /V1 is /v1, behind an edge with default: deny.
 const insensitive = "express-insensitive"
 
-// routerNames are all routers. The first one gets each request first: see fuzzer.try.
+// routerNames are all routers. The first router gets each request first: see fuzzer.try.
 var routerNames = []string{
 	"servemux", "rewrite", "gorilla", "chi", "nginx", "express", insensitive, "fastapi", "flask", "django", "spring",
 }
@@ -101,7 +101,7 @@ type program struct {
 	command []string
 }
 
-// programs returns the routers that run as processes, as in production except for their sizes.
+// programs returns the routers that run as processes: as in production, but smaller.
 func (a *apps) programs(root, build, dir string) []program {
 	python := filepath.Join(root, ".venv", "bin", "python")
 	return []program{
@@ -135,7 +135,7 @@ func configureNginx(source, dir, port string) error {
 	return nil
 }
 
-// freePorts returns loopback ports on which nothing listens.
+// freePorts returns loopback ports without a listener.
 func freePorts(n int) (ports []string, err error) {
 	for range n {
 		address, err := freeport.FindAddress()

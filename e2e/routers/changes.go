@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// bits are inserted into paths: some servers cut, drop, decode, fold or resolve them.
+// bits are inserted into paths: some servers cut, drop, decode, fold or resolve a bit.
 var bits = []string{
 	// Control characters, blanks, and characters that end a path.
 	"%00", "%01", "%08", "%09", "%0a", "%0b", "%0c", "%0d", "%0d%0a", "%0a%0a", "%1b", "%1f", "%20",
 	"%20%20", "+", "%7f", "%80", "%85", "%a0",
 	"%3F", "%3f.css", "%23", "%23x", "?", "?x", "?x=/../y", "?a=1&lang=b", "?rev=1", "#", "#x", "%3F%0a",
 	"??", "%26", "&", "%3d",
-	// Dots, slashes and characters that some servers treat as such.
+	// Dots, slashes and characters that some servers read as dots or slashes.
 	".", "..", "...", "%2e", "%2E", "%2e%2e", ".%2e", "%252e", "%252e%252e", "%2e%00", ".%20", ".%0a",
 	"..%00", "..%0a", "..%20", "%20..",
 	"/", "//", "/.", "/./", "/..", "/../", "/x/..", "/x/../", "/.//", "%2f", "%2F", "%252f", "%255c",
@@ -38,7 +38,7 @@ var bits = []string{
 	"\t", " ", "\x00", "\x0b", "\x0c", "\x7f", "\x80", "\xa0", "\xff", "é", "\r", "\n",
 }
 
-// fronts are inserted before a path: some servers resolve, merge or drop them, or take them for something else.
+// fronts are inserted before a path: some servers resolve, merge, drop or misread a front.
 var fronts = []string{
 	"/x/..", "/.", "/", "//", "/;", "/;x", "/.;", "/x;/..", "/%2e", "/%2e%2e", "/x/%2e%2e", "/x/..;", "/x/..%3b",
 	"/x/%2e%2e%3b", "/%20", "/%0a", "/%00", "/%09", `/\`, "/%5c",
@@ -88,7 +88,7 @@ func changePath(r *rand.Rand, path string) string {
 
 func insert(path string, at int, text string) string { return path[:at] + text + path[at:] }
 
-// atSlash inserts text before or after one of the slashes.
+// atSlash inserts text before or after a random slash.
 func atSlash(r *rand.Rand, path, text string) string {
 	at := slashes(path)
 	if len(at) == 0 {
@@ -106,7 +106,7 @@ func slashes(path string) (at []int) {
 	return at
 }
 
-// replaceOne replaces one occurrence of before by after.
+// replaceOne replaces one random occurrence of before by after.
 func replaceOne(r *rand.Rand, path, before, after string) string {
 	parts := strings.Split(path, before)
 	if len(parts) < 2 {
@@ -148,7 +148,7 @@ var folds = map[byte][]string{
 	'a': {"%d0%b0", "%ef%bd%81"}, '/': {"%ef%bc%8f"}, 'u': {"u%cc%88"},
 }
 
-// fold changes the case of letters, or replaces a letter by one of folds.
+// fold changes the case of letters, or replaces a letter by a letter of folds.
 func fold(r *rand.Rand, path string) string {
 	if at := r.IntN(len(path)); r.IntN(2) == 0 && folds[path[at]] != nil {
 		return path[:at] + pick(r, folds[path[at]]) + path[at+1:]
@@ -188,7 +188,7 @@ func mapBytes(text string, f func(byte) string) string {
 var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND",
 	"QUERY", "CONNECT", "PRI", "X"}
 
-// spellMethod returns the method in other case, or another method.
+// spellMethod returns the method in different case, or a different method.
 func spellMethod(r *rand.Rand, method string) string {
 	switch r.IntN(6) {
 	case 0, 1:
@@ -207,7 +207,7 @@ func spellMethod(r *rand.Rand, method string) string {
 	}
 }
 
-// Headers by which some upstreams process a request as another one.
+// Headers that replace a request's method, path or prefix at some upstreams.
 var (
 	methodOverrides = []string{"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "x-http-method-override",
 		"X_HTTP_METHOD_OVERRIDE", "X-Http-Method_Override"}
@@ -222,7 +222,7 @@ var (
 	innocent = []string{"/", "/files/a", "/v1/admin/health", "/v1/products/42", "/v1/devices/7", "/none"}
 )
 
-// disguise sends the request as another one, with a header that names the intended one.
+// disguise moves the intended method, path or prefix into a header and changes the request itself.
 func disguise(r *rand.Rand, s *spelling) {
 	switch r.IntN(3) {
 	case 0:
@@ -257,7 +257,7 @@ func visible(c rune) rune {
 	return c
 }
 
-// sideHeaders are headers that forge an identity, remove one from the request, or control a cache.
+// sideHeaders are headers that forge an identity, remove a header from the request, or control a cache.
 var sideHeaders = []header{
 	{"x-gatehouse-device", "root"}, {"X-Gatehouse-Device", "reader"}, {"x_gatehouse_device", "root"},
 	{"x-gatehouse_device", "root"}, {"x-gatehouse-permissions", "admin,config.read"},

@@ -23,16 +23,16 @@ const patience = 10 * time.Second
 var errNoAnswer = errors.New("no answer")
 
 const (
-	// routerHeader of a request names its router: the edge's routes match it.
+	// routerHeader names a request's router: the edge's routes match it.
 	routerHeader = "x-router"
-	// upstreamHeader is on every answer of a router, and on none of the edge's own. Its name is Envoy's.
+	// upstreamHeader is on every answer of a router, and on no answer of the edge itself. Envoy defines the name.
 	upstreamHeader = "x-envoy-upstream-service-time"
-	// servedBody begins the body of every answer that has a resource, whose name follows.
+	// servedBody begins the body of every answer that has a resource; the resource's name follows.
 	servedBody = "served "
 )
 
-// A Client sends spellings to one edge, one at a time over connections that it keeps open: one of HTTP/1, in raw bytes,
-// and one of HTTP/2, in frames. It sends what no HTTP library would. It is not safe for concurrent use.
+// A Client sends spellings to one edge, one at a time over two kept connections: HTTP/1 in raw bytes, HTTP/2 in frames.
+// It sends requests that no HTTP library would. It is not safe for concurrent use.
 type client struct {
 	address  string // HOST:PORT
 	address2 string // for HTTP/2, with prior knowledge
@@ -57,7 +57,7 @@ func (c *client) drop(p protocol) {
 }
 
 // send sends s for a router. The edge may have closed a connection that was used before, so send repeats the request
-// once if such a connection gives no answer. It returns errNoAnswer, with the part of an answer that came, or an error
+// once if a used connection gives no answer. send returns errNoAnswer, with the received part of an answer, or an error
 // if the edge can't be reached.
 func (c *client) send(s spelling, router string) (answer, error) {
 	for {
@@ -85,7 +85,7 @@ func (c *client) exchange(s spelling, router string) (a answer, keep bool, err e
 	return c.one.exchange(s, router)
 }
 
-// connect makes sure that there is a connection, and reports whether it is a new one.
+// connect connects unless there is a connection, and reports whether the connection is new.
 func (c *client) connect(p protocol) (fresh bool, err error) {
 	if p == http2 && c.two != nil || p != http2 && c.one != nil {
 		return false, nil
@@ -132,8 +132,8 @@ func (c *connection1) exchange(s spelling, router string) (answer, bool, error) 
 	return newAnswer(response.StatusCode, response.Header.Get, body), !response.Close && !upgraded, err
 }
 
-// readHTTP09 reads an answer in HTTP/0.9, which is a body alone: nginx gives it to a request line without a version.
-// The body tells what was served, and such a request has no credential.
+// readHTTP09 reads an answer in HTTP/0.9, a body alone: nginx gives it to a request line without a version. The body
+// names the resource, and an HTTP/0.9 request has no credential.
 func (c *connection1) readHTTP09() (answer, bool, error) {
 	body, err := io.ReadAll(c.reader)
 	a := newAnswer(0, func(string) string { return "" }, body)
@@ -193,7 +193,7 @@ func newAnswer(status int, get func(name string) string, body []byte) answer {
 		saw: get("x-saw"), sawDevice: get("x-saw-device"), body: string(body[:min(len(body), 200)]),
 	}
 	if name, found := strings.CutPrefix(a.body, servedBody); found && a.served == "" {
-		// The rest of another answer, which a router sent after its end, or the edge in HTTP/0.9.
+		// The rest of an earlier answer, which a router sent after that answer's end, or the edge in HTTP/0.9.
 		a.byRouter, a.served = true, strings.TrimSuffix(name, "\n")
 	}
 	if tag, cached := strings.CutPrefix(strings.TrimPrefix(get("etag"), "W/"), `"`+cachedTag); cached {

@@ -27,7 +27,7 @@ type edge struct {
 }
 
 // startEdge starts an edge with the given default. The configuration is the repository's envoy.yaml or nginx.conf with
-// other rules, and with routes that match routerHeader. The filter's decisions don't depend on that header.
+// the test's rules, and with routes that match routerHeader. The filter's decisions don't depend on routerHeader.
 func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string,
 	address map[string]string) (*edge, error) {
 	opts.Name, opts.Dir = "routers-"+fallback, filepath.Join(opts.Dir, fallback)
@@ -41,7 +41,7 @@ func startEdge(ctx context.Context, opts stack.Options, fallback string, names [
 		if err := setRoutes(c, names); err != nil {
 			return err
 		}
-		// The delayed close of a connection that Envoy can't continue: no client waits for it here.
+		// The delayed close of a connection that Envoy can't continue: no client waits for the close here.
 		return c.Set("0.02s", append(manager, "delayed_close_timeout")...)
 	}
 	opts.ModifyNginx = func(config string) string { return routesOfNginx(config, names, address) }
@@ -134,7 +134,7 @@ var (
 )
 
 // routesOfNginx returns nginx.conf with the routers. A request in HTTP/0.9 has no headers: the first router gets it.
-// nginx 1.22 has no listener for HTTP/1 and HTTP/2 with prior knowledge, so the latter has another address.
+// nginx 1.22 has no listener for both HTTP/1 and HTTP/2 with prior knowledge, so HTTP/2 has its own address.
 func routesOfNginx(config string, names []string, address map[string]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  map $%s $router {\n    \"\" %s;\n", "http_"+strings.ReplaceAll(routerHeader, "-", "_"), names[0])
@@ -145,7 +145,7 @@ func routesOfNginx(config string, names []string, address map[string]string) str
 	for _, name := range names {
 		fmt.Fprintf(&b, "  upstream %s { server %s max_fails=0; keepalive 16; }\n", name, address[name])
 	}
-	// The time in which the router sent a header: "-" for each attempt without one.
+	// The time in which the router sent a header: "-" for each attempt without a header.
 	b.WriteString("  map $upstream_header_time $by_router { default $upstream_header_time; ~^[-,:\\s]*$ \"\"; }\n")
 	config = strings.Replace(config, "  upstream service {", b.String()+"  upstream service {", 1)
 	config = nginxListen.ReplaceAllString(config,

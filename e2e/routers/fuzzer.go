@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// sample: one of this many spellings goes to all routers, even if the edge answers it.
+// sample: one of sample spellings goes to all routers, even if the edge answers the spelling.
 const sample = 64
 
 // progress is the number of spellings between two lines of progress.
@@ -60,7 +60,7 @@ func (f *fuzzer) all(ctx context.Context) error {
 	return f.ordinary(ctx)
 }
 
-// stopped returns why the run can't continue, nil if it can.
+// stopped returns the reason why the run can't continue, nil if it can.
 func (f *fuzzer) stopped(ctx context.Context) error {
 	select {
 	case err := <-f.died:
@@ -72,7 +72,7 @@ func (f *fuzzer) stopped(ctx context.Context) error {
 	}
 }
 
-// try sends s for the edge's first router, and for the others if that one answered.
+// try sends s for the edge's first router, and for the other routers if the first router answered.
 func (f *fuzzer) try(c *client, e *edge, s spelling) error {
 	for i, router := range e.routers {
 		a, err := c.send(s, router)

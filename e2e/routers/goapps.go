@@ -28,7 +28,7 @@ func serve(name string) http.HandlerFunc {
 	}
 }
 
-// routes are patterns with the methods that they serve; none means all.
+// routes are patterns with the methods served; none means all.
 var routes = []struct {
 	name, path string
 	methods    []string

@@ -18,12 +18,12 @@ type answer struct {
 	body      string // its beginning
 }
 
-// judge is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is. It does not
-// depend on rules and on how paths are parsed, only on what was served:
+// judge is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is. judge does not
+// depend on rules or on the parsing of paths, only on what was served:
 //
 //   - a protected resource only to a device that has its permission,
-//   - by a router only if the edge has checked the request, which it shows by naming the device,
-//   - by the edge only what was published,
+//   - by a router only if the edge has checked the request, as the device's name shows,
+//   - by the edge only published objects,
 //   - and no router ever gets the name of a device whose credential the request doesn't have.
 func judge(who *identity, a answer) string {
 	if a.cached != "" {

@@ -52,8 +52,8 @@ var fixed = []request{
 // drawnNames is the number of random names in addition.
 const drawnNames = 40
 
-// ordinaryRequests returns the fixed ones, some with random names, and the protected paths without a credential, which
-// must get a 401: otherwise the suite would test nothing.
+// ordinaryRequests returns the fixed requests, requests with random names, and the protected paths without a
+// credential, which must get a 401: otherwise the suite would test nothing.
 func ordinaryRequests(seed uint64) []request {
 	r := rand.New(rand.NewPCG(seed, ^uint64(0)))
 	requests := slices.Clone(fixed)
@@ -87,8 +87,8 @@ func drawName(r *rand.Rand) string {
 
 var anEscape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// ordinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports those that are not served as
-// expected.
+// ordinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports requests that are not served
+// as expected.
 func (f *fuzzer) ordinary(ctx context.Context) error {
 	clients := f.clients()
 	defer clients.close()
@@ -109,7 +109,7 @@ func (f *fuzzer) ordinary(ctx context.Context) error {
 	return f.stopped(ctx)
 }
 
-// expect reports an answer that is not the expected one.
+// expect reports an answer other than the expected answer.
 func (r *report) expect(fallback, router string, s spelling, want string, a answer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

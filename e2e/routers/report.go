@@ -57,7 +57,7 @@ func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 		cmp.Or(os.Getenv("EDGE_KIND"), string(stack.EnvoyEdge))))
 }
 
-// violation counts one and prints it, unless it has printed enough of its kind. r.mu must be held.
+// violation counts a violation and prints it, unless enough of its kind were printed. r.mu must be held.
 func (r *report) violation(kind, text string) {
 	r.violations++
 	r.kinds[kind]++

@@ -2,8 +2,8 @@ package routers
 
 import "slices"
 
-// A resource is served by every router under some paths and methods. Those with a permission are protected: only a
-// device that has it may reach them.
+// A resource is served by every router under some paths and methods. A resource with a permission is protected: only a
+// device with the permission may reach it.
 type resource struct {
 	name       string
 	permission string
@@ -48,8 +48,8 @@ func find(name string) (resource, bool) {
 	return resources[i], true
 }
 
-// rules are the edge's rules for these resources: exact paths and prefixes, with and without methods, open ones before
-// protected ones, three permissions, all kinds of cache.
+// rules are the edge's rules for the resources: exact paths and prefixes, with and without methods, open rules before
+// protected rules, three permissions, all kinds of cache.
 const rules = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {id_header: x-device-id, secret_header: x-device-token}
@@ -72,8 +72,8 @@ rules:
   auth: {permissions: [admin]}
 `
 
-// rulesOf adds the default for requests that no rule matches. If that denies, it adds rules that allow the open
-// resources.
+// rulesOf adds the default for requests that no rule matches. With default deny, rulesOf also adds rules that allow the
+// open resources.
 func rulesOf(fallback string) string {
 	open := ""
 	if fallback == "deny" {
@@ -111,8 +111,7 @@ func identityOf(name string) *identity {
 	return identities[slices.IndexFunc(identities, func(i *identity) bool { return i.name == name })]
 }
 
-// published are objects that the edge answers itself. Their entity-tags name them, so that an answer without a body
-// does, too.
+// published are objects that the edge answers itself. The entity-tag names the object also in answers without a body.
 var published = []struct{ key, tag string }{
 	{"/v1/products/published", cachedTag + "products"},
 	{"/v1/fleet/config?rev=1", cachedTag + "fleet-config"},

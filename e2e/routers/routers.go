@@ -1,30 +1,30 @@
 // Package routers tests Gatehouse as a black box: widely used routers run behind the edge, and a fuzzer spells the
-// paths of protected resources in every way that one of them might understand.
+// paths of protected resources in every way that a router might understand.
 //
 // # What is checked
 //
-// All routers serve the same resources, each with its own way of declaring routes. Each answer names the resource that
-// served it, and the method and path that the router received. The oracle (judge) uses only that, so it shares no
-// interpretation of paths with the filter:
+// All routers serve the same resources, each with its own way of declaring routes. Each answer names the served
+// resource, and the method and path that the router received. The oracle (judge) uses only these names, so the oracle
+// shares no interpretation of paths with the filter:
 //
-//   - No protected resource is served without its permission: not without a credential, to a wrong one, or to
-//     a device with another permission. The same holds for the edge's own answers.
+//   - No protected resource is served without its permission: not without a credential, to a wrong credential, or to a
+//     device with another permission. The same holds for the edge's own answers.
 //   - If a router serves a protected resource, the edge has judged the request: the router sees a device.
-//   - No router sees a device without its credential in the request.
+//   - No router sees a device without the device's credential in the request.
 //
 // An edge that refuses everything would pass these checks. So ordinary requests are sent before and after, in the same
 // way, and must be served: see ordinary.
 //
 // # The spellings
 //
-// The number of a spelling and the seed determine it, so that it can be repeated. The first ones (systematicCount) are
-// the same for all seeds: each byte at some places of each protected path, escaped, escaped twice, and raw. The others
+// Number and seed determine a spelling, so that a spelling can be repeated. The first spellings (systematicCount) are
+// the same for all seeds: each byte at some places of each protected path, escaped, escaped twice, and raw. The rest
 // are random: one to four changes of a path that some servers undo, methods in other case, headers that override path,
-// method, prefix, host or identity. Each is sent unchanged, as bytes of HTTP/1 or frames of HTTP/2.
+// method, prefix, host or identity. Each spelling is sent unchanged, as bytes of HTTP/1 or frames of HTTP/2.
 //
-// A spelling goes to one router first. If the edge itself answers it, it would for the others, too: the filter's
-// decision doesn't depend on the upstream. Only spellings that it forwards go to all routers, and one in 64 in any
-// case.
+// A spelling goes to one router first. If the edge itself answers the spelling, the edge would answer for every router:
+// the filter's decision doesn't depend on the upstream. Only forwarded spellings go to all routers, and one in 64 in
+// any case.
 package routers
 
 import (
@@ -44,19 +44,19 @@ import (
 type Config struct {
 	// Seed and Spellings determine the spellings: the numbers from 0.
 	Seed, Spellings uint64
-	// Only is the number of the one to send, with all answers printed; nil: all.
+	// Only is the number of the single spelling to send, with all answers printed; nil: all spellings.
 	Only *uint64
-	// Workers send concurrently, each on its own connections.
+	// Workers send concurrently, each over its own connections.
 	Workers int
-	// Build is the directory where scripts/routers.sh has put the routers that must be built.
+	// Build is the directory where scripts/routers.sh has put the built routers.
 	Build string
-	// Stack is the template of each edge. Its Dir gets the logs.
+	// Stack is the template of each edge. Stack.Dir gets the logs.
 	Stack stack.Options
 	// Out gets the report.
 	Out io.Writer
 }
 
-// Run runs the suite, prints the violations and returns their number. On an error, it has not checked everything.
+// Run runs the suite, prints the violations and returns their number. After an error, not everything was checked.
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	root, err := stack.Root()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A version of HTTP by which a request is sent.
+// protocol is the version of HTTP by which a request is sent.
 type protocol string
 
 const (
@@ -15,7 +15,7 @@ const (
 	http2  protocol = "HTTP/2"
 )
 
-// A spelling is one request, exactly as it is sent.
+// A spelling is one request, exactly as sent.
 type spelling struct {
 	number    uint64
 	protocol  protocol
@@ -28,7 +28,7 @@ type spelling struct {
 
 type header struct{ name, value string }
 
-// String returns the request as it is sent, HTTP/2 in text form.
+// String returns the request as sent, HTTP/2 in text form.
 func (s spelling) String() string {
 	var b strings.Builder
 	if s.protocol == http2 {
@@ -47,8 +47,8 @@ func (s spelling) splits() bool {
 	return s.protocol != http2 && strings.ContainsAny(s.method+s.path+s.authority, "\r\n")
 }
 
-// newSpelling returns spelling number of a seed. The first ones are the same for all seeds: each byte at some places of
-// each protected path. The others are random.
+// newSpelling returns spelling number of a seed. The first spellings are the same for all seeds: each byte at some
+// places of each protected path. The rest are random.
 func newSpelling(seed, number uint64) spelling {
 	s, drawn := systematic(number)
 	if drawn {
@@ -69,7 +69,7 @@ func (s *spelling) showCredential() {
 	}
 }
 
-// places are where systematic inserts a byte, and how it is written.
+// places are the places where systematic inserts a byte, and the byte's encoding.
 var places = []struct {
 	protocol protocol
 	put      func(path string, b byte) string
@@ -88,8 +88,8 @@ var places = []struct {
 // systematicCount is the number of spellings that don't depend on the seed.
 var systematicCount = uint64(256 * len(places) * len(protected))
 
-// systematic returns one of these spellings. All bytes at one place of one path come before the next place, in the
-// order of resources. It returns true for greater numbers.
+// systematic returns the spelling of a number below systematicCount, and true for greater numbers. All bytes at one
+// place of one path come before the next place, in the order of resources.
 func systematic(number uint64) (s spelling, beyond bool) {
 	if number >= systematicCount {
 		return spelling{}, true
@@ -110,8 +110,8 @@ func beforeLast(path, text string) string {
 	return path[:i] + text + path[i:]
 }
 
-// random returns a random spelling: a target, usually a protected one, and one to four changes of its path, rarely of
-// other parts.
+// random returns a random spelling: a target, usually a protected resource, with one to four changes of its path,
+// rarely of method, headers or host.
 func random(r *rand.Rand) spelling {
 	target := pick(r, protected)
 	if r.IntN(8) == 0 {

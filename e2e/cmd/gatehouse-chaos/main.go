@@ -48,7 +48,6 @@ type commandLine struct {
 	NginxLibrary string `default:"build/chaos/libgatehouse-nginx.so" help:"The library of EDGE_KIND=nginx, likewise."`
 }
 
-// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var cli commandLine
 	exited := -1 // set by --help
@@ -142,8 +141,8 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	return 0, os.RemoveAll(dir)
 }
 
-// makeDir makes the run's directory, in memory if the system has such a file system: Redis runs with appendfsync
-// always, so it would answer only as fast as the disk.
+// makeDir makes the run's directory, in memory if the system has a file system for it: Redis runs with appendfsync
+// always, so on disk Redis would answer only as fast as the disk.
 func makeDir() (string, error) {
 	if dir, err := os.MkdirTemp("/dev/shm", "gatehouse-chaos-"); err == nil {
 		return dir, nil

@@ -44,7 +44,6 @@ type commandLine struct {
 	} `cmd:"" hidden:""`
 }
 
-// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var cli commandLine
 	exited := -1 // set by --help

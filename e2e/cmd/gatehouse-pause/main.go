@@ -1,5 +1,5 @@
 // Command gatehouse-pause waits for a signal to end. It holds the namespaces of the pods of package k8s, like the pause
-// image of every Kubernetes. It must be static, so it imports nothing that needs the C library.
+// image of every Kubernetes. The binary must be static, so no import may need the C library.
 package main
 
 import (

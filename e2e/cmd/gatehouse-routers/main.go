@@ -1,5 +1,5 @@
-// Command gatehouse-routers sends spellings of protected paths to routers behind the edge and checks what they serve.
-// `make routers` calls it. See package routers.
+// Command gatehouse-routers sends spellings of protected paths to routers behind the edge and checks the answers. `make
+// routers` calls it. See package routers.
 //
 // Exit status: 0 without a violation, 1 with one or on a failure, 2 on wrong usage.
 package main
@@ -39,7 +39,6 @@ type commandLine struct {
 	Wasm      string `help:"The filter (default: build/gatehouse.wasm)."`
 }
 
-// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var cli commandLine
 	exited := -1 // set by --help
@@ -75,7 +74,7 @@ func fail(stderr io.Writer, err error) int {
 	return 1
 }
 
-// config returns the configuration from the command line. It draws a seed if there is none.
+// config returns the configuration from the command line, with a random seed if the command line has none.
 func (c *commandLine) config() (routers.Config, error) {
 	config := routers.Config{Spellings: c.Spellings, Workers: c.Workers, Seed: rand.Uint64N(1 << 32)}
 	if c.Workers < 1 || c.Workers > 256 {
@@ -106,7 +105,7 @@ func (c *commandLine) config() (routers.Config, error) {
 	return config, nil
 }
 
-// run runs the suite. It keeps the logs after a violation or failure.
+// run runs the suite, and keeps the logs after a violation or failure.
 func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int, err error) {
 	config, err := c.config()
 	if err != nil {
