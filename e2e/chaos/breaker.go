@@ -21,13 +21,13 @@ type breaker struct {
 	*servers              // of the other deployments
 	moved      chan error // the result of moving a slot
 	endCorrupt func()
-	empty      func(context.Context) error
+	emptyRedis func(context.Context) error
 	revokeAll  func() error
-	bulk       func() // writes much
+	writeBulk  func() // writes much
 }
 
-// compared is how long the sidecar may take to see twice that Redis is ahead.
-const compared = 2 * time.Second
+// comparisonTime is how long the sidecar may take to see twice that Redis is ahead.
+const comparisonTime = 2 * time.Second
 
 // close closes the link, the clocks and the servers.
 func (b *breaker) close() {
@@ -42,13 +42,13 @@ func (b *breaker) close() {
 	}
 }
 
-// breakIt begins a fault of one kind.
-func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
+// beginFault begins a fault of one kind.
+func (b *breaker) beginFault(kind FaultKind, f *Fault) error {
 	switch kind {
 	case KillRedis:
 		return b.stack.KillRedis()
 	case LosePower:
-		set(&b.world.eras, true)
+		setOdd(&b.world.eras, true)
 		return b.losePower()
 	case PauseRedis:
 		return b.stack.SignalRedis(syscall.SIGSTOP)
@@ -64,7 +64,7 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		return nil
 	case SlowAnswers: // the sidecar connects again, and has much to read
 		b.link.Cut()
-		b.bulk()
+		b.writeBulk()
 		b.losses.slow.Store(true)
 		return b.link.Heal()
 	case LoseMessages:
@@ -78,18 +78,18 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 	case RevokeAll:
 		return b.revokeAll()
 	case Failover:
-		set(&b.world.eras, true)
-		return b.try(func() { b.sentinels.Failover(b, func() { wait(b.ctx, lag/2) }) })
+		setOdd(&b.world.eras, true)
+		return b.catchFatal(func() { b.sentinels.Failover(b, func() { wait(b.ctx, lag/2) }) })
 	case MoveSlot:
 		b.moved = make(chan error, 1)
 		go func() { b.moved <- b.moveSlot(b.ctx) }()
 		return nil
 	case EmptyRedis:
-		return b.empty(context.Background())
+		return b.emptyRedis(context.Background())
 	case BadBatches:
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
-		go func() { defer close(done); corrupt(ctx, b.stack.PushSocket()) }()
+		go func() { defer close(done); sendCorruptBatches(ctx, b.stack.PushSocket()) }()
 		b.endCorrupt = func() { cancel(); <-done }
 		return nil
 	case StepEdge:
@@ -100,24 +100,24 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		if b.stack.EdgeKind() == stack.NginxEdge { // its code can't trap
 			return b.killWorker()
 		}
-		set(&b.world.traps, true)
-		Trap(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
+		setOdd(&b.world.traps, true)
+		TrapModule(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
 		return nil
 	case TrapPush:
 		if b.stack.EdgeKind() == stack.NginxEdge {
 			return b.killWorker()
 		}
-		set(&b.world.refills, true)
-		Trap(overSocket(b.stack.PushSocket()), pushURL)
+		setOdd(&b.world.refills, true)
+		TrapModule(overSocket(b.stack.PushSocket()), pushURL)
 		return nil
 	case KillSidecar:
-		set(&b.world.refills, true)
+		setOdd(&b.world.refills, true)
 		return b.stack.KillSidecar()
 	case PauseSidecar:
 		return b.stack.SignalSidecar(syscall.SIGSTOP)
 	case KillEnvoy:
-		set(&b.world.refills, true)
-		set(&b.world.edges, true)
+		setOdd(&b.world.refills, true)
+		setOdd(&b.world.edges, true)
 		return b.stack.KillEdge()
 	case PauseEnvoy:
 		return b.stack.SignalEdge(syscall.SIGSTOP)
@@ -140,15 +140,15 @@ func (b *breaker) limitMemory(bytes string) error {
 
 // killWorker kills a worker of nginx. If the worker was applying a batch, the sidecar pushes everything again.
 func (b *breaker) killWorker() error {
-	set(&b.world.refills, true)
-	set(&b.world.traps, true)
+	setOdd(&b.world.refills, true)
+	setOdd(&b.world.traps, true)
 	return b.stack.KillWorker()
 }
 
-// heal ends a fault and returns when everything is as before. heal calls ended with the time from which the edge has to
+// endFault ends a fault and returns when everything is as before. heal calls ended with the time from which the edge has to
 // catch up: for Redis and Envoy, when they answer again; for a process or a link that only has to continue, at once; at
 // once also for the sidecar, whose start is part of catching up.
-func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
+func (b *breaker) endFault(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
 	var act func() error
 	answering := false // call ended when act has returned, not before
 	switch kind {
@@ -161,7 +161,7 @@ func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.D
 	case HangLink, DelayLink:
 		act, answering = func() error { b.link.Clear(); return nil }, true
 	case LoseLast: // no other write follows, so only the comparison can find it, twice in a row
-		act, answering = func() error { b.losses.perMille.Store(0); wait(ctx, compared); return nil }, true
+		act, answering = func() error { b.losses.perMille.Store(0); wait(ctx, comparisonTime); return nil }, true
 	case FullRedis:
 		act = func() error { return b.limitMemory("0") }
 	case SlowAnswers:
@@ -169,7 +169,7 @@ func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.D
 	case LoseMessages:
 		act = func() error { b.losses.perMille.Store(0); return nil }
 	case Failover:
-		act, answering = func() error { return b.try(func() { b.sentinels.Rejoin(b) }) }, true
+		act, answering = func() error { return b.catchFatal(func() { b.sentinels.Rejoin(b) }) }, true
 	case MoveSlot:
 		act, answering = func() error { return <-b.moved }, true
 	case EmptyRedis, RevokeAll, TrapEdge, TrapPush:
@@ -197,7 +197,7 @@ func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.D
 	}
 	err := act()
 	if kind == KillEnvoy {
-		set(&b.world.edges, false)
+		setOdd(&b.world.edges, false)
 	}
 	ended(b.world.now())
 	return err

@@ -91,8 +91,8 @@ import (
 	"time"
 )
 
-// overdue returns the violation of a read that has not caught up with target and began more than limit after since.
-func overdue(r Read, target uint64, since, limit time.Duration) (Violation, bool) {
+// checkOverdue returns the violation of a read that has not caught up with target and began more than limit after since.
+func checkOverdue(r Read, target uint64, since, limit time.Duration) (Violation, bool) {
 	if r.Start <= since+limit {
 		return Violation{}, false
 	}

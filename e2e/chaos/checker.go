@@ -44,9 +44,9 @@ type Read struct {
 	Key        int
 	Start, End time.Duration
 	// Place is the index of the edge.
-	Place int
+	EdgeIndex int
 	// Edge numbers the Envoy process that answered; 0: uncertain.
-	Edge int
+	Process int
 	// Era numbers the periods in which Redis lost nothing. BetweenEras: the era is uncertain, so an older version may
 	// follow.
 	Era         int
@@ -74,30 +74,30 @@ type Violation struct {
 
 // String returns the violation in one line.
 func (v Violation) String() string {
-	return fmt.Sprintf("%s: %s at %.3f s: %s", v.Rule, v.name(), v.At.Seconds(), v.Text)
+	return fmt.Sprintf("%s: %s at %.3f s: %s", v.Rule, v.keyName(), v.At.Seconds(), v.Text)
 }
 
-func (v Violation) name() string {
+func (v Violation) keyName() string {
 	switch {
 	case v.Rule == wrongCount:
 		return counterKey
 	case v.Rule == wroteAfterLoss:
 		return "redis"
-	case strings.HasPrefix(v.Rule, ofAsked):
-		return askedID(v.Key)
-	case strings.HasPrefix(v.Rule, ofImports):
+	case strings.HasPrefix(v.Rule, authorityRulePrefix):
+		return authorityDeviceID(v.Key)
+	case strings.HasPrefix(v.Rule, importRulePrefix):
 		return importedID(v.Key)
-	case strings.HasPrefix(v.Rule, ofDevices):
+	case strings.HasPrefix(v.Rule, deviceRulePrefix):
 		return deviceID(v.Key)
 	}
-	return path(v.Key)
+	return pathOf(v.Key)
 }
 
 // wroteAfterLoss: a sidecar has written to the emptied Redis, so that all sidecars believe the loss.
 const wroteAfterLoss = "wrote after a loss"
 
-// ofDevices begins the names of the rules about devices.
-const ofDevices = "device: "
+// deviceRulePrefix begins the names of the rules about devices.
+const deviceRulePrefix = "device: "
 
 // Checker records writes and judges reads. It is safe for concurrent use.
 type Checker struct {
@@ -106,8 +106,8 @@ type Checker struct {
 
 	mu        sync.Mutex // protects all below
 	histories []history
-	seen      [places][]seen // by key
-	lost      []int          // by key: consecutive answers that should have been hits
+	seen      [edgeCount][]seen // by key
+	lost      []int             // by key: consecutive answers that should have been hits
 	faults    []fault
 	// by device: consecutive 503s of a credential that should be verifiable
 	unverified []int
@@ -119,12 +119,12 @@ type Checker struct {
 // ends its requests with a 504 when it goes on.
 const routeTimeout = 15 * time.Second
 
-// places is the number of edges.
-const places = 2
+// edgeCount is the number of edges.
+const edgeCount = 2
 
 // seen is the reads of a key through one edge.
 type seen struct {
-	edge, era int
+	process, era int
 	floor
 }
 
@@ -146,23 +146,23 @@ func NewChecker(keys int, limits Limits) *Checker {
 	return c
 }
 
-// Newest returns the kind of the last write to key that may have happened, and false if there is none.
-func (c *Checker) Newest(key int) (Kind, bool) {
+// NewestKind returns the kind of the last write to key that may have happened, and false if there is none.
+func (c *Checker) NewestKind(key int) (Kind, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.histories[key].newest()
+	return c.histories[key].newestKind()
 }
 
-// Registered reports whether a device was certainly registered before a version was written.
-func (c *Checker) Registered(device int, version uint64) bool {
+// WasRegistered reports whether a device was certainly registered before a version was written.
+func (c *Checker) WasRegistered(device int, version uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.histories[device].registered(version)
+	return c.histories[device].wasRegistered(version)
 }
 
-// Secret returns the version of a device's newest secret, or with former of the secret before; 0 if there is none.
+// SecretVersion returns the version of a device's newest secret, or with former of the secret before; 0 if there is none.
 // newest: no later version exists.
-func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) {
+func (c *Checker) SecretVersion(device int, former bool) (version uint64, newest bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &c.histories[device]
@@ -179,8 +179,8 @@ func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) 
 	return 0, false
 }
 
-// Resembling returns a device's newest version whose permission is number modulo, 0 if there is none.
-func (c *Checker) Resembling(device int, modulo uint64) uint64 {
+// VersionWithPermission returns a device's newest version whose permission is number modulo, 0 if there is none.
+func (c *Checker) VersionWithPermission(device int, modulo uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	writes := c.histories[device].writes
@@ -201,7 +201,7 @@ func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
 func (c *Checker) BeginFor(key int, kind Kind, at, life time.Duration) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.histories[key].begin(kind, at, life)
+	return c.histories[key].beginWrite(kind, at, life)
 }
 
 // BeginRotation is Begin for a new secret of a device; the former secret stays valid for an overlap.
@@ -209,7 +209,7 @@ func (c *Checker) BeginRotation(device int, at, overlap time.Duration) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &c.histories[device]
-	version := h.begin(Put, at, 0)
+	version := h.beginWrite(Put, at, 0)
 	h.writes[version-1].overlap = overlap
 	return version
 }
@@ -219,27 +219,27 @@ func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &c.histories[key]
-	if h.end(version, outcome, at); at < h.purgedUntil && h.writes[version-1].kind == Put && outcome != Failed {
-		purge := h.begin(Delete, at, 0)
+	if h.endWrite(version, outcome, at); at < h.purgedUntil && h.writes[version-1].kind == Put && outcome != Failed {
+		purge := h.beginWrite(Delete, at, 0)
 		h.writes[purge-1].soft = true
-		h.end(purge, Unknown, at)
+		h.endWrite(purge, Unknown, at)
 	}
 }
 
-// Overtaken reports whether a newer write than version has begun and may be in force by at.
-func (c *Checker) Overtaken(key int, version uint64, at time.Duration) bool {
+// MayBeOvertaken reports whether a newer write than version has begun and may be in force by at.
+func (c *Checker) MayBeOvertaken(key int, version uint64, at time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.histories[key].overtaken(version, at)
+	return c.histories[key].mayBeOvertaken(version, at)
 }
 
-// Emptied records that all written keys are gone by at. No write was under way.
-func (c *Checker) Emptied(at time.Duration) {
+// RecordEmptied records that all written keys are gone by at. No write was under way.
+func (c *Checker) RecordEmptied(at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.histories {
 		if h := &c.histories[key]; len(h.writes) > 0 {
-			h.end(h.begin(Delete, at, 0), Acked, at)
+			h.endWrite(h.beginWrite(Delete, at, 0), Acked, at)
 		}
 	}
 }
@@ -250,8 +250,8 @@ func (c *Checker) BeginRevoking(at time.Duration) map[int]uint64 {
 	defer c.mu.Unlock()
 	versions := map[int]uint64{}
 	for key := range c.histories {
-		if kind, found := c.histories[key].newest(); found && kind == Put {
-			versions[key] = c.histories[key].begin(Delete, at, 0)
+		if kind, found := c.histories[key].newestKind(); found && kind == Put {
+			versions[key] = c.histories[key].beginWrite(Delete, at, 0)
 		}
 	}
 	return versions
@@ -270,7 +270,7 @@ func (c *Checker) BeginPurge(of func(key int) bool, soft bool, at time.Duration)
 		}
 		versions[key] = 0 // it has no object, but another one may come before a purge of unknown outcome
 		if h.mayHaveObject() {
-			versions[key] = h.begin(Delete, at, 0)
+			versions[key] = h.beginWrite(Delete, at, 0)
 			h.writes[versions[key]-1].soft = soft
 		}
 	}
@@ -293,20 +293,20 @@ func (c *Checker) EndPurge(versions map[int]uint64, outcome Outcome, at time.Dur
 		if version == 0 {
 			continue
 		}
-		if h.uncertain(version) {
+		if h.hasUncertain(version) {
 			outcome = Unknown
 		}
-		h.end(version, outcome, at)
+		h.endWrite(version, outcome, at)
 	}
 }
 
-// Unsure revokes all acknowledgements from since on, because Redis may have lost the writes. It returns the keys of
+// ForgetAcks revokes all acknowledgements from since on, because Redis may have lost the writes. It returns the keys of
 // these writes.
-func (c *Checker) Unsure(since time.Duration) (keys []int) {
+func (c *Checker) ForgetAcks(since time.Duration) (keys []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.histories {
-		if c.histories[key].unsure(since) {
+		if c.histories[key].forgetAcks(since) {
 			keys = append(keys, key)
 		}
 	}
@@ -357,8 +357,8 @@ func (c *Checker) EndFault(at time.Duration) {
 	c.faults[len(c.faults)-1].end = at
 }
 
-// Targets returns, by key, the newest versions acknowledged at t.
-func (c *Checker) Targets(t time.Duration) []uint64 {
+// TargetsAt returns, by key, the newest versions acknowledged at t.
+func (c *Checker) TargetsAt(t time.Duration) []uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	targets := make([]uint64, len(c.histories))
@@ -368,49 +368,49 @@ func (c *Checker) Targets(t time.Duration) []uint64 {
 	return targets
 }
 
-// Reached reports whether r shows that target, a version of r's key, is in force.
-func (c *Checker) Reached(target uint64, r Read) bool {
+// HasReached reports whether r shows that target, a version of r's key, is in force.
+func (c *Checker) HasReached(target uint64, r Read) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch r.Answer {
 	case Hit:
-		return c.histories[r.Key].reached(target, r.Version, r.End)
+		return c.histories[r.Key].hasReached(target, r.Version, r.End)
 	case Miss:
-		return c.histories[r.Key].reached(target, 0, r.End)
+		return c.histories[r.Key].hasReached(target, 0, r.End)
 	case Stale:
 		return c.histories[r.Key].mayHaveExpired(target, r.End)
 	}
 	return false
 }
 
-// Read judges one answer.
-func (c *Checker) Read(r Read) []Violation {
+// JudgeRead judges one answer.
+func (c *Checker) JudgeRead(r Read) []Violation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var found []Violation
 	report := func(rule, format string, args ...any) {
 		found = append(found, Violation{rule, r.Key, r.End, fmt.Sprintf(format, args...)})
 	}
-	if r.Edge == 0 {
+	if r.Process == 0 {
 		c.inert++
 	}
 	switch r.Answer {
 	case Hit:
-		c.hit(&r, report)
+		c.judgeHit(&r, report)
 	case Miss, Stale, Bypass:
-		c.miss(&r, report)
+		c.judgeMiss(&r, report)
 	case WrongBody:
 		report("wrong body", "%s", r.Detail)
 	case Unavailable:
-		timedOut := r.End-r.Start >= routeTimeout && !quiet(c.faults, r.Start, r.End)
-		if r.Edge != 0 && !r.Trapped && !timedOut {
+		timedOut := r.End-r.Start >= routeTimeout && !isQuiet(c.faults, r.Start, r.End)
+		if r.Process != 0 && !r.Trapped && !timedOut {
 			report("error", "%s", r.Detail)
 		}
 	case Refused:
-		c.refused(&r, report)
+		c.judgeRefusal(&r, report)
 	case Unverified:
-		if r.Newest && r.Edge != 0 && c.wasGood(&r) && c.quietFor(r.Start, r.End) &&
-			!c.starvation.heavy(r.Start-c.limits.Converge, r.End) {
+		if r.Newest && r.Process != 0 && c.wasGood(&r) && c.isQuietFor(r.Start, r.End) &&
+			!c.starvation.isHeavy(r.Start-c.limits.Converge, r.End) {
 			// A single 503 may be due to a slow machine: an overloaded sidecar answers 503.
 			if c.unverified[r.Key]++; c.unverified[r.Key] == 2 {
 				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken",
@@ -421,16 +421,16 @@ func (c *Checker) Read(r Read) []Violation {
 	if r.Answer != Unverified {
 		c.unverified[r.Key] = 0
 	}
-	if r.Answer < Refused && r.Place == 0 { // the other edge has its own link
-		c.hold(&r, report)
+	if r.Answer < Refused && r.EdgeIndex == 0 { // the other edge has its own link
+		c.requireHit(&r, report)
 	}
 	return found
 }
 
-// hit compares the version of a hit with the versions published and seen.
-func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
+// judgeHit compares the version of a hit with the versions published and seen.
+func (c *Checker) judgeHit(r *Read, report func(rule, format string, args ...any)) {
 	h := &c.histories[r.Key]
-	if !h.published(r.Version, r.End) {
+	if !h.mayBePublished(r.Version, r.End) {
 		report("wrong body", "version %d was never published", r.Version)
 		return
 	}
@@ -438,64 +438,64 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("expired", "version %d, asked for at %.3f s, was written by %.3f s for %v", r.Version,
 			r.Start.Seconds(), w.ended.Seconds(), w.life)
 	}
-	rotation := h.rotation(r.Version)
+	rotation := h.nextRotation(r.Version)
 	if rotation != nil && c.clockWrong(rotation.begun, r.End) {
 		return // the overlap may end at any time
 	}
-	if rotation != nil && rotation.outcome == Acked && c.settled(rotation.ended, r.Start) &&
+	if rotation != nil && rotation.outcome == Acked && c.hasSettled(rotation.ended, r.Start) &&
 		r.Start > rotation.ended+rotation.overlap+c.limits.Slack {
 		report("outlived its overlap", "version %d, asked for at %.3f s, was replaced by %.3f s with an overlap of %v",
 			r.Version, r.Start.Seconds(), rotation.ended.Seconds(), rotation.overlap)
 	}
-	age := h.age(r.Version, r.Start)
+	age := h.ageAt(r.Version, r.Start)
 	c.oldest = max(c.oldest, age)
 	switch newest := h.ackedAt(r.Start); {
 	case age > c.limits.MaxStaleness+c.limits.Slack:
 		report("too old", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; "+
 			"max_staleness is %v",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest, c.limits.MaxStaleness)
-	case c.limits.Announced > 0 && r.Place == 0 && c.starvation.passed(r.Start-age, r.Start, c.limits.Announced) &&
-		c.announced(r.Start-age):
+	case c.limits.Announced > 0 && r.EdgeIndex == 0 && c.starvation.hasPassed(r.Start-age, r.Start, c.limits.Announced) &&
+		c.wasAnnounced(r.Start-age):
 		report("late", "version %d was replaced %.3f s before the request at %.3f s; only answers of Redis were slow",
 			r.Version, age.Seconds(), r.Start.Seconds())
-	case c.starvation.passed(r.Start-age, r.Start, c.limits.Converge) && c.quietFor(r.Start, r.Start):
+	case c.starvation.hasPassed(r.Start-age, r.Start, c.limits.Converge) && c.isQuietFor(r.Start, r.Start):
 		report("late",
 			"version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest)
 	}
-	if r.Edge == 0 || r.BetweenEras {
+	if r.Process == 0 || r.BetweenEras {
 		return
 	}
-	f := c.floor(r)
-	if seen := f.before(r.Start); seen.gone && r.Version < seen.version {
+	f := c.floorOf(r)
+	if seen := f.lastBefore(r.Start); seen.gone && r.Version < seen.version {
 		report("came back", "version %d, asked for at %.3f s; at %.3f s it was seen to be gone", r.Version,
 			r.Start.Seconds(), seen.end.Seconds())
 	} else if r.Version < seen.version && (rotation == nil || seen.version > r.Version+1) {
 		report("backwards", "version %d, asked for at %.3f s; version %d was seen at %.3f s", r.Version,
 			r.Start.Seconds(), seen.version, seen.end.Seconds())
 	}
-	f.add(step{end: r.End, version: r.Version})
+	f.addStep(step{end: r.End, version: r.Version})
 }
 
-// announced reports whether the sidecar's subscription announced the write acknowledged at a time, although Redis
+// wasAnnounced reports whether the sidecar's subscription announced the write acknowledged at a time, although Redis
 // answered slowly: the subscription was restored by then.
-func (c *Checker) announced(at time.Duration) bool {
+func (c *Checker) wasAnnounced(at time.Duration) bool {
 	i := slices.IndexFunc(c.faults, func(f fault) bool { return f.end == 0 || f.end >= at })
 	return i >= 0 && c.faults[i].onlySlow > 0 && at > c.faults[i].onlySlow+c.limits.Slack
 }
 
-// miss reports a violation if the edge should have answered from its memory. A miss shows that an object seen before is
+// judgeMiss reports a violation if the edge should have answered from its memory. A miss shows that an object seen before is
 // gone, or was replaced by an object whose body was no longer readable: the miss ends all versions seen before.
-func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
-	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss &&
-		(!c.quietFor(r.Start, r.End) || c.starvation.heavy(r.Start-c.limits.MaxStaleness, r.End)) {
+func (c *Checker) judgeMiss(r *Read, report func(rule, format string, args ...any)) {
+	if r.Process == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss &&
+		(!c.isQuietFor(r.Start, r.End) || c.starvation.isHeavy(r.Start-c.limits.MaxStaleness, r.End)) {
 		return
 	}
-	h, f := &c.histories[r.Key], c.floor(r)
-	seen := f.before(r.Start)
+	h, f := &c.histories[r.Key], c.floorOf(r)
+	seen := f.lastBefore(r.Start)
 	has := uint64(0) // the version that the edge had, or must have by now
 	if acked := h.ackedAt(r.Start); acked > 0 {
-		if at, _ := h.ackOf(acked); c.settled(at, r.Start) {
+		if at, _ := h.ackOf(acked); c.hasSettled(at, r.Start) {
 			has = acked
 		}
 	}
@@ -503,28 +503,28 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 		has = max(has, seen.version)
 	}
 	switch {
-	case has > 0 && h.writes[has-1].kind == Put && h.writes[has-1].life == 0 && !h.overtaken(has, r.End):
+	case has > 0 && h.writes[has-1].kind == Put && h.writes[has-1].life == 0 && !h.mayBeOvertaken(has, r.End):
 		report("missed", "%q, asked for at %.3f s; the edge had version %d, and nothing was written since",
 			r.Detail, r.Start.Seconds(), has)
 	case r.Answer == Miss && seen.version > 0 && !seen.gone && h.writes[seen.version-1].life == 0:
-		f.add(step{end: r.End, version: seen.version + 1, gone: true})
+		f.addStep(step{end: r.End, version: seen.version + 1, gone: true})
 	}
 }
 
-// refused compares a 401 with the writes, and records that a secret accepted before is no longer valid. Tokens are also
+// judgeRefusal compares a 401 with the writes, and records that a secret accepted before is no longer valid. Tokens are also
 // refused while Envoy has no keys, which Envoy fetches from the sidecar.
-func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)) {
-	if c.wasGood(r) && (!r.Token || c.quietFor(r.Start, r.End)) {
+func (c *Checker) judgeRefusal(r *Read, report func(rule, format string, args ...any)) {
+	if c.wasGood(r) && (!r.Token || c.isQuietFor(r.Start, r.End)) {
 		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came",
 			r.Version, r.Start.Seconds())
 	}
-	if r.Edge == 0 || r.Token || r.BetweenEras {
+	if r.Process == 0 || r.Token || r.BetweenEras {
 		return
 	}
-	f := c.floor(r)
-	if seen := f.before(r.Start); seen.version == r.Version && !seen.gone &&
-		c.histories[r.Key].overtaken(r.Version, r.End) {
-		f.add(step{end: r.End, version: r.Version + 1, gone: true})
+	f := c.floorOf(r)
+	if seen := f.lastBefore(r.Start); seen.version == r.Version && !seen.gone &&
+		c.histories[r.Key].mayBeOvertaken(r.Version, r.End) {
+		f.addStep(step{end: r.End, version: r.Version + 1, gone: true})
 	}
 }
 
@@ -532,8 +532,8 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 func (c *Checker) wasGood(r *Read) bool {
 	h := &c.histories[r.Key]
 	at, found := h.ackOf(r.Version)
-	rotation := h.rotation(r.Version)
-	return found && h.writes[r.Version-1].life == 0 && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End) &&
+	rotation := h.nextRotation(r.Version)
+	return found && h.writes[r.Version-1].life == 0 && c.hasSettled(at, r.Start) && !h.mayBeOvertaken(r.Version, r.End) &&
 		(rotation == nil || !c.clockWrong(rotation.begun, r.End))
 }
 
@@ -544,12 +544,12 @@ func (c *Checker) clockWrong(from, to time.Duration) bool {
 	})
 }
 
-// settled reports whether a write acknowledged at from has reached the edge by end: nothing was broken for long enough
+// hasSettled reports whether a write acknowledged at from has reached the edge by end: nothing was broken for long enough
 // since from.
-func (c *Checker) settled(from, end time.Duration) bool {
+func (c *Checker) hasSettled(from, end time.Duration) bool {
 	first := sort.Search(len(c.faults), func(i int) bool { return c.faults[i].end == 0 || c.faults[i].end >= from })
 	for _, f := range c.faults[first:] {
-		if f.begin > end || c.starvation.passed(from, f.begin, c.limits.Converge) {
+		if f.begin > end || c.starvation.hasPassed(from, f.begin, c.limits.Converge) {
 			break
 		}
 		if f.end == 0 {
@@ -557,20 +557,20 @@ func (c *Checker) settled(from, end time.Duration) bool {
 		}
 		from = f.end
 	}
-	return c.starvation.passed(from, end, c.limits.Converge)
+	return c.starvation.hasPassed(from, end, c.limits.Converge)
 }
 
-// hold requires hits after Redis has become unreachable, because a lost Redis must change nothing. A write under way
+// requireHit requires hits after Redis has become unreachable, because a lost Redis must change nothing. A write under way
 // can cause one answer without a hit, but not two in a row.
-func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
-	if len(c.faults) == 0 || r.Edge == 0 || r.Refilling {
+func (c *Checker) requireHit(r *Read, report func(rule, format string, args ...any)) {
+	if len(c.faults) == 0 || r.Process == 0 || r.Refilling {
 		return
 	}
 	now := c.faults[len(c.faults)-1]
-	converged := c.starvation.before(now.begin, c.limits.Converge)
+	converged := c.starvation.timeBefore(now.begin, c.limits.Converge)
 	hold := c.limits.Hold - c.starvation.between(now.begin-c.limits.Converge, r.End)
 	if !now.redisDown || r.Start < now.begin || r.End > now.begin+hold || now.end != 0 && r.End > now.end ||
-		!quiet(c.faults[:len(c.faults)-1], converged, now.begin) {
+		!isQuiet(c.faults[:len(c.faults)-1], converged, now.begin) {
 		return
 	}
 	h := &c.histories[r.Key]
@@ -584,11 +584,11 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 	}
 }
 
-// floor returns the versions seen through r's edge process, and forgets those of an earlier process.
-func (c *Checker) floor(r *Read) *floor {
-	s := &c.seen[r.Place][r.Key]
-	if s.edge != r.Edge || s.era != r.Era {
-		*s = seen{edge: r.Edge, era: r.Era}
+// floorOf returns the versions seen through r's edge process, and forgets those of an earlier process.
+func (c *Checker) floorOf(r *Read) *floor {
+	s := &c.seen[r.EdgeIndex][r.Key]
+	if s.process != r.Process || s.era != r.Era {
+		*s = seen{process: r.Process, era: r.Era}
 	}
 	return &s.floor
 }
@@ -615,14 +615,14 @@ func (c *Checker) mustHaveEnded(w *write, r *Read) bool {
 	return r.Start > end && !(redisClock && other)
 }
 
-// quietFor reports whether nothing was broken from begin to end, and before that for as long as the parts need to
+// isQuietFor reports whether nothing was broken from begin to end, and before that for as long as the parts need to
 // converge.
-func (c *Checker) quietFor(begin, end time.Duration) bool {
-	return quiet(c.faults, c.starvation.before(begin, c.limits.Converge), end)
+func (c *Checker) isQuietFor(begin, end time.Duration) bool {
+	return isQuiet(c.faults, c.starvation.timeBefore(begin, c.limits.Converge), end)
 }
 
-// quiet reports whether nothing was broken from begin to end.
-func quiet(faults []fault, begin, end time.Duration) bool {
+// isQuiet reports whether nothing was broken from begin to end.
+func isQuiet(faults []fault, begin, end time.Duration) bool {
 	for i := len(faults) - 1; i >= 0; i-- {
 		if f := faults[i]; f.begin <= end && (f.end == 0 || f.end >= begin) {
 			return false

@@ -74,10 +74,10 @@ func ended(ms int) event {
 }
 
 func read(r Read) event {
-	if r.Edge == 0 {
-		r.Edge = 1
+	if r.Process == 0 {
+		r.Process = 1
 	}
-	return event{do: func(c *Checker) []Violation { return c.Read(r) }}
+	return event{do: func(c *Checker) []Violation { return c.JudgeRead(r) }}
 }
 
 func hit(version uint64, start, end int) event {
@@ -96,8 +96,8 @@ func but(e event, rule string) event {
 
 // through makes a read one through another edge; 0: an uncertain one.
 func through(edge int, answer Answer, version uint64, start, end int) event {
-	r := Read{Answer: answer, Version: version, Start: at(start), End: at(end), Edge: edge, Detail: "refused"}
-	return event{do: func(c *Checker) []Violation { return c.Read(r) }}
+	r := Read{Answer: answer, Version: version, Start: at(start), End: at(end), Process: edge, Detail: "refused"}
+	return event{do: func(c *Checker) []Violation { return c.JudgeRead(r) }}
 }
 
 var testLimits = Limits{MaxStaleness: 3 * time.Second, Slack: time.Second, Converge: 2 * time.Second,
@@ -328,7 +328,7 @@ func TestCheckerOfTwoWriters(t *testing.T) {
 			first := c.Begin(0, Put, at(0))
 			second := c.Begin(0, Put, at(1))
 			c.End(0, second, tt.second, at(2))
-			if !c.Overtaken(0, first, at(3)) || c.Overtaken(0, second, at(3)) {
+			if !c.MayBeOvertaken(0, first, at(3)) || c.MayBeOvertaken(0, second, at(3)) {
 				t.Error("want the first one overtaken, and only that")
 			}
 			c.End(0, first, tt.first, at(4))
@@ -342,12 +342,12 @@ func TestCheckerOfTwoWriters(t *testing.T) {
 func TestNewest(t *testing.T) {
 	c := NewChecker(1, testLimits)
 	for i, e := range []event{wrote(Put, 1, 0, 1, Failed), put(2, 2, 3), wrote(Delete, 3, 4, 5, Failed)} {
-		if got, found := c.Newest(0); i < 2 && found {
+		if got, found := c.NewestKind(0); i < 2 && found {
 			t.Errorf("before write %d: got %v, want none", i+1, got)
 		}
 		e.do(c)
 	}
-	if got, found := c.Newest(0); !found || got != Put {
+	if got, found := c.NewestKind(0); !found || got != Put {
 		t.Errorf("got %v %v, want the put, since the delete was never sent", got, found)
 	}
 }
@@ -359,11 +359,11 @@ func TestSecret(t *testing.T) {
 		newest, former uint64 // secrets
 	}{{put(1, 0, 1), 1, 0}, {put(2, 2, 3), 2, 1}, {del(3, 4, 5), 2, 1}, {put(4, 6, 7), 4, 2}} {
 		tt.next.do(c)
-		last, _ := c.Newest(0)
-		if got, newest := c.Secret(0, false); got != tt.newest || newest != (last == Put) {
+		last, _ := c.NewestKind(0)
+		if got, newest := c.SecretVersion(0, false); got != tt.newest || newest != (last == Put) {
 			t.Errorf("got %d, newest: %v; want %d", got, newest, tt.newest)
 		}
-		if got, newest := c.Secret(0, true); got != tt.former || newest {
+		if got, newest := c.SecretVersion(0, true); got != tt.former || newest {
 			t.Errorf("the former one: got %d, newest: %v; want %d", got, newest, tt.former)
 		}
 	}
@@ -376,7 +376,7 @@ func TestResembling(t *testing.T) {
 	}
 	del(permissionNames+3, 2, 3).do(c)
 	for modulo, want := range map[uint64]uint64{0: permissionNames, 1: permissionNames + 1, 2: permissionNames + 2, 3: 3} {
-		if got := c.Resembling(0, modulo); got != want {
+		if got := c.VersionWithPermission(0, modulo); got != want {
 			t.Errorf("permission %s: got version %d, want %d", permissionOf(modulo), got, want)
 		}
 	}
@@ -402,7 +402,7 @@ func TestUnsure(t *testing.T) {
 	if got := c.AckedSince(at(2000)); len(got) != 1 || got[0] != 2 {
 		t.Errorf("acknowledged since: got %v, want version 2 of key 0", got)
 	}
-	if got := c.Unsure(at(2000)); !slices.Equal(got, []int{0}) {
+	if got := c.ForgetAcks(at(2000)); !slices.Equal(got, []int{0}) {
 		t.Errorf("unsure are %v, want key 0", got)
 	}
 	checkEvent(t, c, 0, hit(1, 20000, 20001))
@@ -415,7 +415,7 @@ func TestUnsureRevocation(t *testing.T) {
 		c := NewChecker(1, testLimits)
 		checkEvent(t, c, 0, put(1, 0, 1))
 		checkEvent(t, c, 1, del(2, 5000, 5001))
-		c.Unsure(at(since))
+		c.ForgetAcks(at(since))
 		checkEvent(t, c, 2, but(shown(1, Hit, 7002, 7003), want))
 	}
 }
@@ -450,7 +450,7 @@ func TestReached(t *testing.T) {
 			for _, e := range history {
 				e.do(c)
 			}
-			if got := c.Reached(tt.target, tt.read); got != tt.want {
+			if got := c.HasReached(tt.target, tt.read); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
@@ -541,7 +541,7 @@ func TestReachedPurge(t *testing.T) {
 		c := NewChecker(1, testLimits)
 		put(1, 0, 1).do(c)
 		purged(2, tt.soft, 2, 3, Acked).do(c)
-		if got := c.Reached(2, tt.read); got != tt.want {
+		if got := c.HasReached(2, tt.read); got != tt.want {
 			t.Errorf("soft: %v, %+v: got %v", tt.soft, tt.read, got)
 		}
 	}
@@ -557,7 +557,7 @@ func TestTargetsAndSummary(t *testing.T) {
 		ms   int
 		want []uint64
 	}{{0, []uint64{0, 0}}, {1, []uint64{1, 0}}, {2, []uint64{1, 0}}, {9, []uint64{2, 0}}} {
-		if got := c.Targets(at(tt.ms)); !slices.Equal(got, tt.want) {
+		if got := c.TargetsAt(at(tt.ms)); !slices.Equal(got, tt.want) {
 			t.Errorf("at %d ms: got %v, want %v", tt.ms, got, tt.want)
 		}
 	}
@@ -571,7 +571,7 @@ func TestOverdue(t *testing.T) {
 		start int
 		want  bool
 	}{{100, false}, {2100, false}, {2101, true}} {
-		_, got := overdue(Read{Start: at(tt.start)}, 1, at(100), 2*time.Second)
+		_, got := checkOverdue(Read{Start: at(tt.start)}, 1, at(100), 2*time.Second)
 		if got != tt.want {
 			t.Errorf("asked at %d ms: got %v, want %v", tt.start, got, tt.want)
 		}

@@ -70,8 +70,8 @@ func (c *clocks) close() {
 	_ = c.redis.file.Close()
 }
 
-// verify steps the clocks of a stack and returns an error unless the programs follow.
-func (c *clocks) verify(ctx context.Context, s *stack.Stack) error {
+// verifyPrograms steps the clocks of a stack and returns an error unless the programs follow.
+func (c *clocks) verifyPrograms(ctx context.Context, s *stack.Stack) error {
 	const step = time.Minute
 	for _, part := range []struct {
 		name string

@@ -16,8 +16,8 @@ var sizes = [...]int{256, 1024, 1024, 4096}
 
 // large is the size of one body in sixtyFour, more than a connection's window or a buffer of 64 KiB.
 const (
-	large      = 96 << 10
-	sixtyFour  = 64
+	largeBody  = 96 << 10
+	largeEvery = 64
 	headerSize = 64
 )
 
@@ -29,13 +29,13 @@ type Content struct {
 	Bulk int
 }
 
-// bulk is the size of a bulky body: a few of them take longer to reach the edge than to be read from Redis.
-const bulk = 256 << 10
+// bulkBody is the size of a bulky body: a few of them take longer to reach the edge than to be read from Redis.
+const bulkBody = 256 << 10
 
-func (c Content) bulky(key int) bool { return c.Bulk > 0 && key >= c.Bulk }
+func (c Content) isBulky(key int) bool { return c.Bulk > 0 && key >= c.Bulk }
 
-// path returns the path of a key, 0 to 999. Every second key is under a rule with fetching.
-func path(key int) string {
+// pathOf returns the path of a key, 0 to 999. Every second key is under a rule with fetching.
+func pathOf(key int) string {
 	if _, owned := ownerOf(key); owned {
 		return fmt.Sprintf("/chaos/own/%03d", key)
 	}
@@ -54,12 +54,12 @@ func ownerOf(key int) (owner int, owned bool) { return key / 20 % owners, key%20
 // ownerID returns the device id of an owner.
 func ownerID(owner int) string { return fmt.Sprintf("chaos-owner-%d", owner) }
 
-// stored returns the name of a key in Redis.
-func stored(key int) string {
+// storedKey returns the name of a key in Redis.
+func storedKey(key int) string {
 	if owner, owned := ownerOf(key); owned {
-		return "@" + ownerID(owner) + path(key)
+		return "@" + ownerID(owner) + pathOf(key)
 	}
-	return path(key)
+	return pathOf(key)
 }
 
 // contentType returns the content type of the key's bodies. Every tenth key has text, published in all encodings; an
@@ -79,8 +79,8 @@ func ttlOf(key int) time.Duration {
 	return 0
 }
 
-// etag returns the entity-tag, which names key and version: answers without a body need it.
-func etag(key int, version uint64) string { return fmt.Sprintf(`"k%03d.v%d"`, key, version) }
+// etagOf returns the entity-tag, which names key and version: answers without a body need it.
+func etagOf(key int, version uint64) string { return fmt.Sprintf(`"k%03d.v%d"`, key, version) }
 
 // parseETag returns the version in an entity-tag of key, strong or weak.
 func parseETag(key int, tag string) (uint64, error) {
@@ -88,31 +88,31 @@ func parseETag(key int, tag string) (uint64, error) {
 	if version, err := strconv.ParseUint(strings.TrimSuffix(text, `"`), 10, 64); found && err == nil {
 		return version, nil
 	}
-	return 0, fmt.Errorf("entity-tag %.80q is not of %s", tag, path(key))
+	return 0, fmt.Errorf("entity-tag %.80q is not of %s", tag, pathOf(key))
 }
 
-// size returns the size of a version's body, and the generator of the bytes.
-func (c Content) size(key int, version uint64) (*rand.Rand, int) {
+// bodySize returns the size of a version's body, and the generator of the bytes.
+func (c Content) bodySize(key int, version uint64) (*rand.Rand, int) {
 	random := rand.New(rand.NewPCG(c.Seed^uint64(key), version))
 	size := sizes[random.IntN(len(sizes))]
-	if random.IntN(sixtyFour) == 0 {
-		size = large
+	if random.IntN(largeEvery) == 0 {
+		size = largeBody
 	}
-	if c.bulky(key) {
-		size = bulk
+	if c.isBulky(key) {
+		size = bulkBody
 	}
 	return random, size
 }
 
-// length returns the length of a version's body.
-func (c Content) length(key int, version uint64) int64 {
-	_, size := c.size(key, version)
+// bodyLength returns the length of a version's body.
+func (c Content) bodyLength(key int, version uint64) int64 {
+	_, size := c.bodySize(key, version)
 	return int64(size)
 }
 
 // Body returns the body of a version.
 func (c Content) Body(key int, version uint64) []byte {
-	random, size := c.size(key, version)
+	random, size := c.bodySize(key, version)
 	fill := make([]byte, 0, size-headerSize+8)
 	for len(fill) < size-headerSize {
 		word := random.Uint64()
@@ -125,7 +125,7 @@ func (c Content) Body(key int, version uint64) []byte {
 	sum := fnv.New64a()
 	sum.Write(fill)
 	body := make([]byte, 0, size)
-	body = fmt.Appendf(body, "%-20s %012d %016x", stored(key), version, sum.Sum64())
+	body = fmt.Appendf(body, "%-20s %012d %016x", storedKey(key), version, sum.Sum64())
 	for len(body) < headerSize-1 {
 		body = append(body, '.')
 	}
@@ -139,17 +139,17 @@ func (c Content) Parse(key int, body []byte) (uint64, error) {
 	if _, err := fmt.Sscanf(string(body[:min(len(body), headerSize)]), "%s %d %x", &where, &version, &sum); err != nil {
 		return 0, fmt.Errorf("a body of %d bytes that names no key and version: %.80q", len(body), body)
 	}
-	if where != stored(key) {
+	if where != storedKey(key) {
 		return 0, fmt.Errorf("the body of %s version %d", where, version)
 	}
 	if want := c.Body(key, version); !bytes.Equal(body, want) {
 		return 0, fmt.Errorf("not the body of version %d: %d bytes, want %d, the first difference is at %d",
-			version, len(body), len(want), difference(body, want))
+			version, len(body), len(want), firstDifference(body, want))
 	}
 	return version, nil
 }
 
-func difference(a, b []byte) int {
+func firstDifference(a, b []byte) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
 			return i

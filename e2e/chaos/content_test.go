@@ -18,7 +18,7 @@ func TestContent(t *testing.T) {
 			t.Fatalf("version %d: got %d, %v", version+1, got, err)
 		}
 	}
-	for _, size := range append([]int{large}, sizes[:]...) {
+	for _, size := range append([]int{largeBody}, sizes[:]...) {
 		if seen[size] == 0 {
 			t.Errorf("no body has %d bytes: %v", size, seen)
 		}
@@ -27,11 +27,11 @@ func TestContent(t *testing.T) {
 		t.Error("the same seed makes another body")
 	}
 	for key := range 20 {
-		if !limits.ValidKey(stored(key)) {
-			t.Errorf("%q is no key", stored(key))
+		if !limits.ValidKey(storedKey(key)) {
+			t.Errorf("%q is no key", storedKey(key))
 		}
 		if got, err := c.Parse(key, c.Body(key, 9)); err != nil || got != 9 {
-			t.Errorf("%s: got %d, %v", stored(key), got, err)
+			t.Errorf("%s: got %d, %v", storedKey(key), got, err)
 		}
 	}
 }
@@ -65,9 +65,9 @@ func TestETag(t *testing.T) {
 		tag  string
 		want uint64 // 0: refused
 	}{
-		{etag(3, 12), 12},
-		{"W/" + etag(3, 12), 12},
-		{etag(4, 12), 0},
+		{etagOf(3, 12), 12},
+		{"W/" + etagOf(3, 12), 12},
+		{etagOf(4, 12), 0},
 		{`"k003.v"`, 0},
 		{"", 0},
 	} {

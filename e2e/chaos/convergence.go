@@ -24,16 +24,16 @@ type convergence struct {
 	never int
 }
 
-// converge requests every key until it has the last write acknowledged at since, the end of the fault.
-func (r *run) converge(ctx context.Context, since time.Duration) convergence {
-	targets := r.checker.Targets(since)
+// probeConvergence requests every key until it has the last write acknowledged at since, the end of the fault.
+func (r *run) probeConvergence(ctx context.Context, since time.Duration) convergence {
+	targets := r.checker.TargetsAt(since)
 	var running sync.WaitGroup
 	var mu sync.Mutex // protects the rest
 	var total convergence
 	late := map[int]bool{} // already reported
 	for i := range probes {
 		running.Go(func() {
-			place := i % places
+			place := i % edgeCount
 			if r.world.tight {
 				place = 0
 			}
@@ -45,7 +45,7 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 				defer mu.Unlock()
 				if !late[v.Key] {
 					late[v.Key] = true
-					r.report(v)
+					r.reportViolation(v)
 				}
 			})
 			mu.Lock()
@@ -66,20 +66,20 @@ func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []u
 	for i := range waiting {
 		waiting[i] = (first + i) % len(targets)
 	}
-	for len(waiting) > 0 && ctx.Err() == nil && !r.starvation.passed(since, r.world.now(), giveUp) &&
+	for len(waiting) > 0 && ctx.Err() == nil && !r.starvation.hasPassed(since, r.world.now(), giveUp) &&
 		r.world.now() < since+giveUpAnyway {
 		left := waiting[:0]
 		for _, key := range waiting {
-			read := r.read(ctx, probe, key)
+			read := r.judgeRead(ctx, probe, key)
 			if ctx.Err() != nil {
 				return got // the run is over
 			}
-			if r.checker.Reached(targets[key], read) {
+			if r.checker.HasReached(targets[key], read) {
 				continue
 			}
 			left = append(left, key)
 			got.took = max(got.took, read.End-since)
-			if v, is := overdue(read, targets[key], since,
+			if v, is := checkOverdue(read, targets[key], since,
 				r.limits.Converge+r.starvation.between(since, read.Start)); is {
 				late(v)
 			}

@@ -49,7 +49,7 @@ func (c *counter) increment() {
 	var numbers [counterWriters]int
 	if err == nil {
 		if _, err := fmt.Sscan(string(o.Bodies[0].Bytes), &numbers[0], &numbers[1]); err != nil {
-			c.wrong("%q", o.Bodies[0].Bytes)
+			c.reportWrong("%q", o.Bodies[0].Bytes)
 			return
 		}
 	}
@@ -57,7 +57,7 @@ func (c *counter) increment() {
 		return // Redis may be about to lose what was read
 	}
 	if n := numbers[c.index]; n < len(c.acked) || n > c.begun {
-		c.wrong("version %d has %d increments of writer %d, who has %d acknowledged and began %d", o.Version, n, c.index,
+		c.reportWrong("version %d has %d increments of writer %d, who has %d acknowledged and began %d", o.Version, n, c.index,
 			len(c.acked), c.begun)
 		c.begun, c.acked = n, c.acked[:min(n, len(c.acked))]
 	}
@@ -78,15 +78,15 @@ func (c *counter) increment() {
 	}
 }
 
-func (c *counter) wrong(format string, args ...any) {
+func (c *counter) reportWrong(format string, args ...any) {
 	c.report(Violation{wrongCount, 0, c.world.now(), fmt.Sprintf(format, args...)})
 }
 
-// unsure forgets the acknowledgements from since on, because Redis may have lost the increments.
-func (c *counter) unsure(since time.Duration) {
+// forgetAcks forgets the acknowledgements from since on, because Redis may have lost the increments.
+func (c *counter) forgetAcks(since time.Duration) {
 	i, _ := slices.BinarySearch(c.acked, since)
 	c.acked = c.acked[:i]
 }
 
-// emptied restarts from zero after Redis was emptied. No write was under way.
-func (c *counter) emptied() { c.begun, c.acked = 0, nil }
+// reset restarts from zero after Redis was emptied. No write was under way.
+func (c *counter) reset() { c.begun, c.acked = 0, nil }

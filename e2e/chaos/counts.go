@@ -14,8 +14,8 @@ type counts struct {
 	logins    [answers]atomic.Int64 // the same, of devices
 }
 
-// sum returns the sum over all answers.
-func sum(counts *[answers]atomic.Int64) int64 {
+// sumAnswers returns the sum over all answers.
+func sumAnswers(counts *[answers]atomic.Int64) int64 {
 	sum := int64(0)
 	for i := range counts {
 		sum += counts[i].Load()

@@ -46,9 +46,9 @@ type servers struct {
 	random    func(n int) int
 }
 
-func (d Deployment) start(ctx context.Context, dir string, random func(n int) int) (s *servers, err error) {
+func (d Deployment) startServers(ctx context.Context, dir string, random func(n int) int) (s *servers, err error) {
 	s = &servers{host: &host{ctx: ctx, dir: dir}, random: random}
-	err = s.try(func() {
+	err = s.catchFatal(func() {
 		switch d {
 		case Sentinel:
 			s.sentinels = redistest.StartSentinels(s)
@@ -59,7 +59,7 @@ func (d Deployment) start(ctx context.Context, dir string, random func(n int) in
 	return s, err
 }
 
-func (s *servers) url() string {
+func (s *servers) redisURL() string {
 	if s.cluster != nil {
 		return s.cluster.URL
 	}
@@ -105,8 +105,8 @@ type host struct {
 // failure is the value with which Fatal panics.
 type failure string
 
-// try runs f, which may call Fatal, and returns the failure as an error.
-func (h *host) try(f func()) (err error) {
+// catchFatal runs f, which may call Fatal, and returns the failure as an error.
+func (h *host) catchFatal(f func()) (err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:

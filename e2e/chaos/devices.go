@@ -48,23 +48,23 @@ const (
 
 // Number of places of each class except changing.
 const (
-	steadyPlaces   = 24
-	racingPlaces   = 3
-	mortalPlaces   = 4
-	rotatingPlaces = 4
-	otherPlaces    = steadyPlaces + racingPlaces + mortalPlaces + rotatingPlaces
+	steadySlots   = 24
+	racingSlots   = 3
+	mortalSlots   = 4
+	rotatingSlots = 4
+	otherSlots    = steadySlots + racingSlots + mortalSlots + rotatingSlots
 )
 
 // classOf returns the class of a place, given the number of places, and of the place's devices.
 func classOf(place, places int) class {
 	switch n := places - place; {
-	case n <= mortalPlaces:
+	case n <= mortalSlots:
 		return mortal
-	case n <= mortalPlaces+racingPlaces:
+	case n <= mortalSlots+racingSlots:
 		return racing
-	case n <= mortalPlaces+racingPlaces+rotatingPlaces:
+	case n <= mortalSlots+racingSlots+rotatingSlots:
 		return rotating
-	case n <= otherPlaces:
+	case n <= otherSlots:
 		return steady
 	}
 	return changing
@@ -123,14 +123,14 @@ type deviceWriter struct {
 	publisher *publish.Publisher
 	client    redis.UniversalClient // deletes records
 	shards    contract.Shards
-	places    []place
+	slots     []deviceSlot
 	counts    *counts
 	report    func(Violation)
 	repeats   bool // see writer
 }
 
-// place is one of the devices that exist at a time: when a device ends, the next device takes the place.
-type place struct {
+// deviceSlot is one of the devices that exist at a time: when a device ends, the next device takes the place.
+type deviceSlot struct {
 	atomic.Int64 // the device that has it
 	// order is locked for a revocation, whose version Redis counts. New secrets have versions, and may be written
 	// concurrently.
@@ -140,16 +140,16 @@ type place struct {
 // generations is how many devices each place may have, one after the other.
 const generations = 128
 
-// class returns the class of a device.
-func (w *deviceWriter) class(device int) class {
-	return classOf(device%len(w.places), len(w.places))
+// deviceClass returns the class of a device.
+func (w *deviceWriter) deviceClass(device int) class {
+	return classOf(device%len(w.slots), len(w.slots))
 }
 
-// one returns a random place of the class.
-func (w *deviceWriter) one(of class) *place {
+// pickSlot returns a random place of the class.
+func (w *deviceWriter) pickSlot(of class) *deviceSlot {
 	for {
-		if i := rand.IntN(len(w.places)); w.class(i) == of {
-			return &w.places[i]
+		if i := rand.IntN(len(w.slots)); w.deviceClass(i) == of {
+			return &w.slots[i]
 		}
 	}
 }
@@ -157,24 +157,24 @@ func (w *deviceWriter) one(of class) *place {
 // run has two writers write to one device at every tick until ctx ends.
 func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 	repeat(ctx, every, func() {
-		place := w.one(changing)
+		place := w.pickSlot(changing)
 		var writers sync.WaitGroup
 		for range writersOfKey {
-			writers.Go(func() { w.write(place) })
+			writers.Go(func() { w.writeNext(place) })
 		}
 		writers.Wait()
 	})
 }
 
-// write makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another
+// writeNext makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another
 // writer. Redis counts the version of a revocation, so Redis could apply a write of unknown outcome after a later
 // write: after a write of unknown outcome another device takes the place.
-func (w *deviceWriter) write(place *place, kinds ...Kind) {
+func (w *deviceWriter) writeNext(place *deviceSlot, kinds ...Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
-	kind, alone := Put, w.class(int(place.Load())) != changing
-	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 &&
-		w.class(int(place.Load())) < mortal {
+	kind, alone := Put, w.deviceClass(int(place.Load())) != changing
+	if newest, found := w.checker.NewestKind(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 &&
+		w.deviceClass(int(place.Load())) < mortal {
 		kind = Delete
 	}
 	if len(kinds) > 0 {
@@ -188,46 +188,46 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 		defer place.order.RUnlock()
 	}
 	device := int(place.Load())
-	switch newest, found := w.checker.Newest(device); {
+	switch newest, found := w.checker.NewestKind(device); {
 	case !found:
 		kind = Put // it has just taken the place
 	case len(kinds) > 0 && kind == Delete && newest == Delete:
 		return // Redis was emptied, or all devices were revoked
 	}
-	version, err := w.send(device, kind)
+	version, err := w.sendWrite(device, kind)
 	outcome := outcomeOf(err)
 	now := w.world.now()
 	stale := errors.Is(err, publish.ErrStale)
-	overtaken := stale && w.checker.Overtaken(device, version, now)
+	overtaken := stale && w.checker.MayBeOvertaken(device, version, now)
 	if stale && !w.repeats {
 		outcome = Failed
 	}
 	w.checker.End(device, version, outcome, now)
 	w.counts.devices[outcome].Add(1)
-	if next := device + len(w.places); outcome == Unknown && next < len(w.places)*generations {
+	if next := device + len(w.slots); outcome == Unknown && next < len(w.slots)*generations {
 		place.CompareAndSwap(int64(device), int64(next))
 	}
 	if stale && !overtaken && !w.repeats && !alone {
-		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+		w.report(Violation{deviceRulePrefix + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 	between := w.world.eras.Load()%2 == 1 // Redis may have lost the device
-	missing := errors.Is(err, publish.ErrNotFound) && !between && w.checker.Registered(device, version)
+	missing := errors.Is(err, publish.ErrNotFound) && !between && w.checker.WasRegistered(device, version)
 	if errors.Is(err, publish.ErrInvalid) || missing {
-		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+		w.report(Violation{deviceRulePrefix + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 }
 
-// keep registers the owners of objects, again whenever a fault has removed or revoked an owner, until ctx ends.
-func (w *deviceWriter) keep(ctx context.Context) {
+// keepOwners registers the owners of objects, again whenever a fault has removed or revoked an owner, until ctx ends.
+func (w *deviceWriter) keepOwners(ctx context.Context) {
 	for wait(ctx, keepEvery) {
 		w.writing.RLock()
-		_ = w.register(context.Background()) // the next one comes soon
+		_ = w.registerOwners(context.Background()) // the next one comes soon
 		w.writing.RUnlock()
 	}
 }
 
-// register registers the owners that are not registered.
-func (w *deviceWriter) register(ctx context.Context) error {
+// registerOwners registers the owners that are not registered.
+func (w *deviceWriter) registerOwners(ctx context.Context) error {
 	for owner := range owners {
 		id := ownerID(owner)
 		got, err := w.client.HMGet(ctx, contract.Keyspace{Shards: w.shards}.KeysOf(id).CredentialKey(id), contract.FieldHash,
@@ -245,24 +245,24 @@ func (w *deviceWriter) register(ctx context.Context) error {
 // keepEvery is how long an owner may be missing after a fault.
 const keepEvery = 500 * time.Millisecond
 
-// race registers new devices of a place and revokes each during its first verification, until ctx ends. Then race shows
+// raceRevocations registers new devices of a place and revokes each during its first verification, until ctx ends. Then race shows
 // the secret for some time: the verification must not let the device in.
-func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(device int) *login,
+func (w *deviceWriter) raceRevocations(ctx context.Context, place *deviceSlot, newLogin func(device int) *login,
 	show func(l *login, version uint64, newest bool)) {
 	for wait(ctx, 50*time.Millisecond) {
 		device := int(place.Load())
-		w.write(place, Put)
-		if _, found := w.checker.Newest(device); !found {
+		w.writeNext(place, Put)
+		if _, found := w.checker.NewestKind(device); !found {
 			continue // it was refused
 		}
-		version, _ := w.checker.Secret(device, false)
+		version, _ := w.checker.SecretVersion(device, false)
 		login := newLogin(device)
 		wait(ctx, 20*time.Millisecond) // the sidecars have it
 		var showing sync.WaitGroup
 		showing.Go(func() { show(login, version, true) })
 		wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
 		if device == int(place.Load()) {
-			w.write(place, Delete)
+			w.writeNext(place, Delete)
 		}
 		showing.Wait()
 		for range 24 {
@@ -271,20 +271,20 @@ func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(dev
 			}
 		}
 		login.close()
-		next := device + len(w.places)
-		if next >= len(w.places)*generations {
+		next := device + len(w.slots)
+		if next >= len(w.slots)*generations {
 			return
 		}
 		place.CompareAndSwap(int64(device), int64(next))
 	}
 }
 
-// send sends the next version of a device. Only changing devices have concurrent writers, and give the version; for
+// sendWrite sends the next version of a device. Only changing devices have concurrent writers, and give the version; for
 // other devices Redis counts, and goes on from a tombstone.
-func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
+func (w *deviceWriter) sendWrite(device int, kind Kind) (version uint64, err error) {
 	ctx := context.Background() // it ends by the client's timeouts
 	d, life := publish.Device{ID: deviceID(device)}, time.Duration(0)
-	of := w.class(device)
+	of := w.deviceClass(device)
 	if kind == Put && of == mortal {
 		life = lifeOf
 	}
@@ -293,7 +293,7 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 	if life == 0 {
 		d.NotAfter = time.Time{}
 	}
-	if newest, found := w.checker.Newest(device); of == rotating && kind == Put && found && newest == Put {
+	if newest, found := w.checker.NewestKind(device); of == rotating && kind == Put && found && newest == Put {
 		version = w.checker.BeginRotation(device, w.world.now(), overlapOf)
 		_, err = w.publisher.RotateDevice(ctx, publish.Rotation{ID: d.ID, Secret: secretOf(device, version),
 			Overlap: overlapOf, Cost: secretCost})
@@ -335,7 +335,7 @@ type login struct {
 	checker *Checker
 	class   class
 	device  int
-	urls    [places]string
+	urls    [edgeCount]string
 	clients [2]http.Client // by whether the secret is the newest
 	moves   int            // of the newest secret's address
 
@@ -343,7 +343,7 @@ type login struct {
 	issued uint64 // the version of the secret for which it was issued
 }
 
-func newLogin(w *world, checker *Checker, of class, urls [places]string, device int) *login {
+func newLogin(w *world, checker *Checker, of class, urls [edgeCount]string, device int) *login {
 	l := &login{world: w, checker: checker, class: of, device: device, urls: urls}
 	for i := range l.clients {
 		l.clients[i] = clientOf(byte(1+i), device)
@@ -357,8 +357,8 @@ func clientOf(network byte, device int) http.Client {
 	return http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
 }
 
-// move gives the newest secret another address.
-func (l *login) move() {
+// changeAddress gives the newest secret another address.
+func (l *login) changeAddress() {
 	l.clients[1].CloseIdleConnections()
 	l.clients[1] = clientOf(byte(130+l.moves%120), l.device)
 	l.moves++
@@ -370,11 +370,11 @@ func (l *login) close() {
 	}
 }
 
-// show sends the secret of a version, or the token issued for the secret.
-func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
-	got := Read{Key: l.device, Version: version, Newest: newest, Place: rand.IntN(places)}
+// showSecret sends the secret of a version, or the token issued for the secret.
+func (l *login) showSecret(ctx context.Context, version uint64, newest bool) Read {
+	got := Read{Key: l.device, Version: version, Newest: newest, EdgeIndex: rand.IntN(edgeCount)}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		fmt.Sprintf("%s/chaos/device/%d", l.urls[got.Place], l.device), nil)
+		fmt.Sprintf("%s/chaos/device/%d", l.urls[got.EdgeIndex], l.device), nil)
 	if err != nil {
 		panic(err) // the URL is ours
 	}
@@ -382,7 +382,7 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 		request.Header.Set("Authorization", "Bearer "+token)
 		got.Token = true
 	} else {
-		l.credential(request, version)
+		l.setCredential(request, version)
 	}
 	client := &l.clients[0]
 	if newest {
@@ -397,14 +397,14 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 		}
 		_ = response.Body.Close()
 	}
-	l.world.stamp(&got, before)
+	l.world.stampRead(&got, before)
 	switch {
 	case err != nil:
 		got.Answer, got.Detail = Unavailable, err.Error()
 	case response.StatusCode == http.StatusUnauthorized:
 		got.Answer, got.Detail = Refused, "401"
 		if newest && !got.Token {
-			l.move()
+			l.changeAddress()
 		}
 	case response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "":
 		got.Answer, got.Detail = Unverified, "503 with Retry-After"
@@ -412,30 +412,30 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 		got.Answer, got.Detail = Unavailable, response.Status
 	case len(seen.Headers["x-gatehouse-device"]) != 1 || seen.Headers["x-gatehouse-device"][0] != deviceID(l.device):
 		got.Answer, got.Detail = WrongBody, fmt.Sprintf("let in as %q", seen.Headers["x-gatehouse-device"])
-	case l.class == steady && !l.resembles(&got, seen.Headers["x-gatehouse-permissions"]):
+	case l.class == steady && !l.matchPermission(&got, seen.Headers["x-gatehouse-permissions"]):
 		got.Answer, got.Detail = WrongBody, fmt.Sprintf("let in with permissions %q", seen.Headers["x-gatehouse-permissions"])
 	default:
 		got.Answer = Hit
 		if l.class == changing && newest && !got.Token && showsToken(l.device) {
-			l.handshake(ctx, client, got.Place, version)
+			l.handshake(ctx, client, got.EdgeIndex, version)
 		}
 	}
 	return got
 }
 
-// resembles sets the version of an answer to the version with the answer's permission, and reports whether there is
+// matchPermission sets the version of an answer to the version with the answer's permission, and reports whether there is
 // one.
-func (l *login) resembles(got *Read, permissions []string) bool {
+func (l *login) matchPermission(got *Read, permissions []string) bool {
 	for n := range uint64(permissionNames) {
 		if len(permissions) == 1 && permissions[0] == permissionOf(n) {
-			got.Version = l.checker.Resembling(l.device, n)
+			got.Version = l.checker.VersionWithPermission(l.device, n)
 			return got.Version > 0
 		}
 	}
 	return false
 }
 
-func (l *login) credential(request *http.Request, version uint64) {
+func (l *login) setCredential(request *http.Request, version uint64) {
 	secret := secretOf(l.device, version)
 	switch l.class {
 	case steady:
@@ -461,7 +461,7 @@ func (l *login) handshake(ctx context.Context, client *http.Client, place int, v
 	if err != nil {
 		panic(err)
 	}
-	l.credential(request, version)
+	l.setCredential(request, version)
 	response, err := client.Do(request)
 	if err != nil {
 		return

@@ -14,16 +14,16 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// evidence writes the state of the sidecars and Redis at the first violation of a rule: the logs have only part of it.
-func (r *run) evidence(v Violation) {
+// saveEvidence writes the state of the sidecars and Redis at the first violation of a rule: the logs have only part of it.
+func (r *run) saveEvidence(v Violation) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s %v\n", time.Now().Format(time.RFC3339Nano), v, r.world.moment())
 	for _, s := range []*stack.Stack{r.breaker.stack, r.second} {
-		question := fmt.Sprintf(`{"method": "GET", "url": %q}`, path(v.Key))
+		question := fmt.Sprintf(`{"method": "GET", "url": %q}`, pathOf(v.Key))
 		for _, of := range [][2]string{{"/v1/explain", question}, {"/v1/status"}, {"/metrics"},
 			{"/debug/pprof/goroutine?debug=1"}} {
 			url := s.SidecarAdminURL() + of[0]
-			fmt.Fprintf(&b, "\n# %s\n%s\n", url, answer(url, of[1]))
+			fmt.Fprintf(&b, "\n# %s\n%s\n", url, queryAdmin(url, of[1]))
 		}
 	}
 	if client, err := newRedis(r.redisURL); err == nil {
@@ -42,8 +42,8 @@ func (r *run) evidence(v Violation) {
 	}
 }
 
-// answer returns a sidecar's answer to a GET, or to a POST of a question, or the reason why there is none.
-func answer(url, question string) string {
+// queryAdmin returns a sidecar's answer to a GET, or to a POST of a question, or the reason why there is none.
+func queryAdmin(url, question string) string {
 	client, ask := http.Client{Timeout: time.Second}, (*http.Client).Get
 	if question != "" {
 		ask = func(c *http.Client, url string) (*http.Response, error) {

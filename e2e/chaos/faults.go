@@ -86,5 +86,5 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s for %.1f s", strings.Join(kinds, " and "), f.Last.Seconds())
 }
 
-// harmless reports whether the edge goes on as if nothing were broken.
-func (f *Fault) harmless() bool { return len(f.Kinds) == 1 && harmless[f.Kinds[0]] }
+// isHarmless reports whether the edge goes on as if nothing were broken.
+func (f *Fault) isHarmless() bool { return len(f.Kinds) == 1 && harmless[f.Kinds[0]] }

@@ -18,11 +18,11 @@ type step struct {
 	gone    bool // the version before this one was seen to be gone
 }
 
-// keep bounds the steps: steps that ended keep before the newest are dropped, since no request takes so long.
-const keep = time.Minute
+// maxStepAge bounds the steps: steps that ended keep before the newest are dropped, since no request takes so long.
+const maxStepAge = time.Minute
 
-// before returns the highest step that ended before start.
-func (f *floor) before(start time.Duration) step {
+// lastBefore returns the highest step that ended before start.
+func (f *floor) lastBefore(start time.Duration) step {
 	for i := len(f.steps) - 1; i >= 0; i-- {
 		if f.steps[i].end < start {
 			return f.steps[i]
@@ -31,8 +31,8 @@ func (f *floor) before(start time.Duration) step {
 	return step{}
 }
 
-// add records an answer. Answers are added about in the order of their ends.
-func (f *floor) add(s step) {
+// addStep records an answer. Answers are added about in the order of their ends.
+func (f *floor) addStep(s step) {
 	at := len(f.steps)
 	for at > 0 && f.steps[at-1].end > s.end {
 		at--
@@ -46,7 +46,7 @@ func (f *floor) add(s step) {
 	}
 	f.steps = slices.Replace(f.steps, at, after, s)
 	old := 0
-	for old+1 < len(f.steps) && f.steps[old+1].end < s.end-keep {
+	for old+1 < len(f.steps) && f.steps[old+1].end < s.end-maxStepAge {
 		old++
 	}
 	f.steps = slices.Delete(f.steps, 0, old)

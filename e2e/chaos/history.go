@@ -66,23 +66,23 @@ type ack struct {
 	at      time.Duration
 }
 
-// begin records a write before it is sent, and returns its version.
-func (h *history) begin(kind Kind, at, life time.Duration) uint64 {
+// beginWrite records a write before it is sent, and returns its version.
+func (h *history) beginWrite(kind Kind, at, life time.Duration) uint64 {
 	h.writes = append(h.writes, write{kind: kind, begun: at, life: life})
 	return uint64(len(h.writes))
 }
 
-// end records the outcome of a write. An acknowledgement after the acknowledgement of a newer version adds nothing to
+// endWrite records the outcome of a write. An acknowledgement after the acknowledgement of a newer version adds nothing to
 // acks.
-func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
+func (h *history) endWrite(version uint64, outcome Outcome, at time.Duration) {
 	h.writes[version-1].outcome, h.writes[version-1].ended = outcome, at
 	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) {
 		h.acks = append(h.acks, ack{version, at})
 	}
 }
 
-// unsure makes the outcome of all writes acknowledged from since on unknown, and reports whether there were any.
-func (h *history) unsure(since time.Duration) bool {
+// forgetAcks makes the outcome of all writes acknowledged from since on unknown, and reports whether there were any.
+func (h *history) forgetAcks(since time.Duration) bool {
 	last := len(h.acks)
 	for last > 0 && h.acks[last-1].at >= since {
 		last--
@@ -93,9 +93,9 @@ func (h *history) unsure(since time.Duration) bool {
 	return taken
 }
 
-// uncertain reports whether a write before version may still happen: neither that write nor a later one was
+// hasUncertain reports whether a write before version may still happen: neither that write nor a later one was
 // acknowledged.
-func (h *history) uncertain(version uint64) bool {
+func (h *history) hasUncertain(version uint64) bool {
 	from := uint64(0)
 	if last := len(h.acks); last > 0 {
 		from = h.acks[last-1].version
@@ -103,8 +103,8 @@ func (h *history) uncertain(version uint64) bool {
 	return slices.ContainsFunc(h.writes[from:version-1], func(w write) bool { return w.outcome == Unknown })
 }
 
-// newest returns the kind of the last write that may have happened, and false if there is none.
-func (h *history) newest() (Kind, bool) {
+// newestKind returns the kind of the last write that may have happened, and false if there is none.
+func (h *history) newestKind() (Kind, bool) {
 	for _, w := range slices.Backward(h.writes) {
 		if w.outcome != Failed {
 			return w.kind, true
@@ -128,9 +128,9 @@ func (h *history) mayHaveObject() bool {
 	return false
 }
 
-// registered reports whether the key certainly had a value before a version was written: the last write that may have
+// wasRegistered reports whether the key certainly had a value before a version was written: the last write that may have
 // happened is an acknowledged put, which Redis hasn't lost.
-func (h *history) registered(version uint64) bool {
+func (h *history) wasRegistered(version uint64) bool {
 	for _, w := range slices.Backward(h.writes[:version-1]) {
 		if w.outcome != Failed {
 			return w.kind == Put && w.outcome == Acked
@@ -139,8 +139,8 @@ func (h *history) registered(version uint64) bool {
 	return false
 }
 
-// published reports whether an answer that ended at t can have the body of version.
-func (h *history) published(version uint64, t time.Duration) bool {
+// mayBePublished reports whether an answer that ended at t can have the body of version.
+func (h *history) mayBePublished(version uint64, t time.Duration) bool {
 	if version < 1 || version > uint64(len(h.writes)) {
 		return false
 	}
@@ -166,8 +166,8 @@ func (h *history) ackOf(version uint64) (time.Duration, bool) {
 	return h.acks[i].at, true
 }
 
-// overtaken reports whether a newer write may have ended version by t.
-func (h *history) overtaken(version uint64, t time.Duration) bool {
+// mayBeOvertaken reports whether a newer write may have ended version by t.
+func (h *history) mayBeOvertaken(version uint64, t time.Duration) bool {
 	for i, w := range h.writes[version:] {
 		if i == 0 {
 			w.begun += w.overlap
@@ -179,17 +179,17 @@ func (h *history) overtaken(version uint64, t time.Duration) bool {
 	return false
 }
 
-// rotation returns the write after version if it keeps version's secret valid for an overlap, else nil.
-func (h *history) rotation(version uint64) *write {
+// nextRotation returns the write after version if it keeps version's secret valid for an overlap, else nil.
+func (h *history) nextRotation(version uint64) *write {
 	if version < uint64(len(h.writes)) && h.writes[version].overlap > 0 {
 		return &h.writes[version]
 	}
 	return nil
 }
 
-// age returns the age at t of an answer with version: the time since a newer version was acknowledged, or since the
+// ageAt returns the age at t of an answer with version: the time since a newer version was acknowledged, or since the
 // newer version's overlap ended. The age is negative if there is no newer version.
-func (h *history) age(version uint64, t time.Duration) time.Duration {
+func (h *history) ageAt(version uint64, t time.Duration) time.Duration {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version > version })
 	if i == len(h.acks) {
 		return -1
@@ -222,9 +222,9 @@ func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
 	})
 }
 
-// reached reports whether an answer that ended at t shows that the write target is in force. version is the answer's, 0
+// hasReached reports whether an answer that ended at t shows that the write target is in force. version is the answer's, 0
 // if the answer has no object.
-func (h *history) reached(target, version uint64, t time.Duration) bool {
+func (h *history) hasReached(target, version uint64, t time.Duration) bool {
 	if version != 0 {
 		return version >= target
 	}

@@ -19,7 +19,7 @@ const (
 	// importedLife is how long a batch shows its secrets after a change: longer than the change takes to reach the edges.
 	importedLife = 4 * time.Second
 	// ofImports begins the names of the rules about imported devices.
-	ofImports = "imported: "
+	importRulePrefix = "imported: "
 	// importedPermission is the permission of imported devices.
 	importedPermission = "telemetry.write"
 )
@@ -42,21 +42,21 @@ func newImports(r *run) *imports {
 	for i := range m.secrets {
 		m.secrets[i] = [2]string{contract.NewSecret(), contract.NewSecret()}
 	}
-	m.ledger = newLedger(r, ofImports, len(m.secrets), importedID, func(device int, version uint64) string {
+	m.ledger = newLedger(r, importRulePrefix, len(m.secrets), importedID, func(device int, version uint64) string {
 		return m.secrets[device][version-1]
 	}, func(uint64) string { return importedPermission })
 	m.good = func(h *history, read *Read) bool {
 		at, acked := h.ackOf(read.Version)
 		m.run.devices.mu.Lock()
 		defer m.run.devices.mu.Unlock()
-		return acked && !h.overtaken(read.Version, read.End) && m.run.devices.settled(at, read.Start)
+		return acked && !h.mayBeOvertaken(read.Version, read.End) && m.run.devices.hasSettled(at, read.Start)
 	}
 	m.steady = func(time.Duration) bool { return true }
 	return m
 }
 
-// forget makes the answers about all devices count no more.
-func (m *imports) forget() {
+// forgetDevices makes the answers about all devices count no more.
+func (m *imports) forgetDevices() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lost++
@@ -65,17 +65,17 @@ func (m *imports) forget() {
 	}
 }
 
-// load imports batches until writing ends.
-func (m *imports) load(writing, reading context.Context, publisher *publish.Publisher, writers *sync.WaitGroup) {
+// startImports imports batches until writing ends.
+func (m *imports) startImports(writing, reading context.Context, publisher *publish.Publisher, writers *sync.WaitGroup) {
 	writers.Go(func() {
 		for batch := 0; batch < importBatches && writing.Err() == nil; batch++ {
-			m.batch(writing, reading, publisher, batch*importBatch)
+			m.runBatch(writing, reading, publisher, batch*importBatch)
 		}
 	})
 }
 
-// batch imports the devices from first on, and tests each.
-func (m *imports) batch(writing, reading context.Context, publisher *publish.Publisher, first int) {
+// runBatch imports the devices from first on, and tests each.
+func (m *imports) runBatch(writing, reading context.Context, publisher *publish.Publisher, first int) {
 	devices := make([]publish.Device, importBatch)
 	for i := range devices {
 		hash, err := publish.HashSecret(m.secrets[first+i][0], secretCost, nil)
@@ -85,19 +85,19 @@ func (m *imports) batch(writing, reading context.Context, publisher *publish.Pub
 		devices[i] = publish.Device{ID: importedID(first + i), Hashes: []string{hash},
 			Permissions: []string{importedPermission}}
 	}
-	lost, ok := m.add(writing, publisher, devices, first)
+	lost, ok := m.addDevices(writing, publisher, devices, first)
 	if !ok || !wait(writing, 500*time.Millisecond) { // the sidecars have them
 		return
 	}
 	var living sync.WaitGroup
 	for i := range devices {
-		living.Go(func() { m.live(reading, publisher, first+i, lost) })
+		living.Go(func() { m.testDevice(reading, publisher, first+i, lost) })
 	}
 	living.Wait()
 }
 
-// add imports devices, again until all are acknowledged, and reports whether all are.
-func (m *imports) add(ctx context.Context, publisher *publish.Publisher, devices []publish.Device, first int) (lost int,
+// addDevices imports devices, again until all are acknowledged, and reports whether all are.
+func (m *imports) addDevices(ctx context.Context, publisher *publish.Publisher, devices []publish.Device, first int) (lost int,
 	ok bool) {
 	for wait(ctx, 100*time.Millisecond) {
 		m.run.writing.RLock()
@@ -114,7 +114,7 @@ func (m *imports) add(ctx context.Context, publisher *publish.Publisher, devices
 			m.mu.Lock()
 			for i := range devices {
 				h := &m.devices[first+i]
-				h.end(h.begin(Put, begun, 0), Acked, m.run.world.now())
+				h.endWrite(h.beginWrite(Put, begun, 0), Acked, m.run.world.now())
 			}
 			m.imported += len(devices)
 			m.mu.Unlock()
@@ -130,26 +130,26 @@ func (m *imports) add(ctx context.Context, publisher *publish.Publisher, devices
 	return lost, false
 }
 
-// live shows a device's first secret, so that its hash is upgraded, changes the secret meanwhile, and shows both
+// testDevice shows a device's first secret, so that its hash is upgraded, changes the secret meanwhile, and shows both
 // secrets.
-func (m *imports) live(ctx context.Context, publisher *publish.Publisher, device, lost int) {
-	s := m.newShower(device)
+func (m *imports) testDevice(ctx context.Context, publisher *publish.Publisher, device, lost int) {
+	s := m.newSecretClient(device)
 	defer s.close()
 	var first sync.WaitGroup
-	first.Go(func() { s.show(ctx, false) })
+	first.Go(func() { s.showSecret(ctx, false) })
 	wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-	rotated := m.rotate(publisher, device, lost)
+	rotated := m.rotateSecret(publisher, device, lost)
 	first.Wait()
 	for end := m.run.world.now() + importedLife; rotated && m.run.world.now() < end && wait(ctx, 200*time.Millisecond); {
-		s.show(ctx, rand.IntN(3) == 0)
+		s.showSecret(ctx, rand.IntN(3) == 0)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.devices[device] = history{}
 }
 
-// rotate gives a device its second secret, and reports whether the secret is acknowledged.
-func (m *imports) rotate(publisher *publish.Publisher, device, lost int) bool {
+// rotateSecret gives a device its second secret, and reports whether the secret is acknowledged.
+func (m *imports) rotateSecret(publisher *publish.Publisher, device, lost int) bool {
 	m.run.writing.RLock()
 	defer m.run.writing.RUnlock()
 	m.mu.Lock()
@@ -158,7 +158,7 @@ func (m *imports) rotate(publisher *publish.Publisher, device, lost int) bool {
 		m.mu.Unlock()
 		return false
 	}
-	version := h.begin(Put, m.run.world.now(), 0)
+	version := h.beginWrite(Put, m.run.world.now(), 0)
 	m.mu.Unlock()
 	_, err := publisher.RotateDevice(context.Background(), publish.Rotation{ID: importedID(device),
 		Secret: m.secrets[device][version-1], Cost: secretCost})
@@ -168,7 +168,7 @@ func (m *imports) rotate(publisher *publish.Publisher, device, lost int) bool {
 		return false
 	}
 	if err == nil {
-		h.end(version, Acked, m.run.world.now())
+		h.endWrite(version, Acked, m.run.world.now())
 		m.rotated++
 	}
 	return err == nil

@@ -38,9 +38,9 @@ func newLedger(r *run, rule string, devices int, id func(int) string, secretOf f
 		devices: make([]history, devices), unverified: make([]int, devices)}
 }
 
-// secret returns the version of a device's newest secret, or of the former secret, and whether the secret is in force;
+// secretVersion returns the version of a device's newest secret, or of the former secret, and whether the secret is in force;
 // 0 if there is none.
-func (l *ledger) secret(device int, former bool) (version uint64, newest bool) {
+func (l *ledger) secretVersion(device int, former bool) (version uint64, newest bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	writes := l.devices[device].writes
@@ -56,22 +56,22 @@ func (l *ledger) secret(device int, former bool) (version uint64, newest bool) {
 	return 0, false
 }
 
-// shower sends a device's secrets: the newest from its own address, former secrets from another address.
-type shower struct {
+// secretClient sends a device's secrets: the newest from its own address, former secrets from another address.
+type secretClient struct {
 	*ledger
 	device  int
 	clients [2]http.Client // by whether the secret is the newest
 }
 
-func (l *ledger) newShower(device int) *shower {
-	s := &shower{ledger: l, device: device}
+func (l *ledger) newSecretClient(device int) *secretClient {
+	s := &secretClient{ledger: l, device: device}
 	for i := range s.clients {
 		s.clients[i] = clientOf(l.rule[0]+byte(i), device)
 	}
 	return s
 }
 
-func (s *shower) close() {
+func (s *secretClient) close() {
 	for i := range s.clients {
 		s.clients[i].CloseIdleConnections()
 	}
@@ -79,14 +79,14 @@ func (s *shower) close() {
 
 // loginAll has a device send its secrets until ctx ends, like [login].
 func (l *ledger) loginAll(ctx context.Context, device int, every time.Duration) {
-	s := l.newShower(device)
+	s := l.newSecretClient(device)
 	defer s.close()
-	repeat(ctx, every, func() { s.show(ctx, rand.IntN(3) == 0) })
+	repeat(ctx, every, func() { s.showSecret(ctx, rand.IntN(3) == 0) })
 }
 
-// show sends the newest or the former secret, and judges the answer.
-func (s *shower) show(ctx context.Context, former bool) {
-	version, newest := s.secret(s.device, former)
+// showSecret sends the newest or the former secret, and judges the answer.
+func (s *secretClient) showSecret(ctx context.Context, former bool) {
+	version, newest := s.secretVersion(s.device, former)
 	if version == 0 {
 		return
 	}
@@ -94,8 +94,8 @@ func (s *shower) show(ctx context.Context, former bool) {
 	if newest {
 		client = &s.clients[1]
 	}
-	r := Read{Key: s.device, Version: version, Newest: newest, Place: rand.IntN(places)}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.run.urls[r.Place]+"/chaos/device/ledger", nil)
+	r := Read{Key: s.device, Version: version, Newest: newest, EdgeIndex: rand.IntN(edgeCount)}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.run.urls[r.EdgeIndex]+"/chaos/device/ledger", nil)
 	if err != nil {
 		panic(err) // the URL is ours
 	}
@@ -110,7 +110,7 @@ func (s *shower) show(ctx context.Context, former bool) {
 		}
 		_ = response.Body.Close()
 	}
-	s.run.world.stamp(&r, before)
+	s.run.world.stampRead(&r, before)
 	r.Answer = Hit
 	switch {
 	case ctx.Err() != nil:
@@ -127,18 +127,18 @@ func (s *shower) show(ctx context.Context, former bool) {
 		r.Answer, r.Detail = WrongBody, fmt.Sprintf("let in as %q with %q", seen.Headers["x-gatehouse-device"],
 			seen.Headers["x-gatehouse-permissions"])
 	}
-	for _, text := range s.judge(&r) {
-		s.run.report(Violation{s.rule + text[0], s.device, r.End, text[1]})
+	for _, text := range s.judgeAnswer(&r) {
+		s.run.reportViolation(Violation{s.rule + text[0], s.device, r.End, text[1]})
 	}
 }
 
-// judge returns the rules that an answer violates, each with a text. An edge may let a device in by the state before a
+// judgeAnswer returns the rules that an answer violates, each with a text. An edge may let a device in by the state before a
 // write until the write is acknowledged, and as long afterwards as with any write.
-func (l *ledger) judge(r *Read) (found [][2]string) {
+func (l *ledger) judgeAnswer(r *Read) (found [][2]string) {
 	quiet := func() bool {
 		l.run.devices.mu.Lock()
 		defer l.run.devices.mu.Unlock()
-		return l.run.devices.quietFor(r.Start, r.End)
+		return l.run.devices.isQuietFor(r.Start, r.End)
 	}
 	starvation := l.run.devices.starvation
 	l.mu.Lock()
@@ -155,7 +155,7 @@ func (l *ledger) judge(r *Read) (found [][2]string) {
 	if r.Answer != Unverified {
 		l.unverified[r.Key] = 0
 	}
-	switch age := h.age(r.Version, r.Start); r.Answer {
+	switch age := h.ageAt(r.Version, r.Start); r.Answer {
 	case WrongBody:
 		report("wrong body", "%s", r.Detail)
 	case Hit:
@@ -163,7 +163,7 @@ func (l *ledger) judge(r *Read) (found [][2]string) {
 		case age > limits.MaxStaleness+limits.Slack:
 			report("too old", "version %d was invalidated %.3f s before the request at %.3f s", r.Version, age.Seconds(),
 				r.Start.Seconds())
-		case starvation.passed(r.Start-age, r.Start, limits.Converge) && quiet():
+		case starvation.hasPassed(r.Start-age, r.Start, limits.Converge) && quiet():
 			report("late", "version %d was invalidated %.3f s before the request at %.3f s; nothing was broken", r.Version,
 				age.Seconds(), r.Start.Seconds())
 		}
@@ -173,8 +173,8 @@ func (l *ledger) judge(r *Read) (found [][2]string) {
 		}
 	case Unverified:
 		at, acked := h.ackOf(r.Version)
-		if r.Newest && good && acked && starvation.passed(at, r.Start, limits.Converge) && l.steady(r.Start) &&
-			!starvation.heavy(r.Start-limits.Converge, r.End) && quiet() {
+		if r.Newest && good && acked && starvation.hasPassed(at, r.Start, limits.Converge) && l.steady(r.Start) &&
+			!starvation.isHeavy(r.Start-limits.Converge, r.End) && quiet() {
 			if l.unverified[r.Key]++; l.unverified[r.Key] == 2 {
 				report("not verified", "version %d, shown at %.3f s, and once before; nothing was broken", r.Version,
 					r.Start.Seconds())

@@ -44,19 +44,19 @@ func TestLedger(t *testing.T) {
 			{Answer: Unverified, Version: 2, Newest: true, Start: at(4200), End: at(4300)}}},
 	} {
 		r := &run{devices: NewChecker(1, limits)}
-		l := newLedger(r, ofAsked, 1, askedID, askedSecret, permissionOf)
-		l.good = func(h *history, read *Read) bool { return !h.overtaken(read.Version, read.End) }
+		l := newLedger(r, authorityRulePrefix, 1, authorityDeviceID, authoritySecret, permissionOf)
+		l.good = func(h *history, read *Read) bool { return !h.mayBeOvertaken(read.Version, read.End) }
 		l.steady = func(time.Duration) bool { return !test.sick }
 		h := &l.devices[0]
-		h.end(h.begin(Put, at(100), 0), Acked, at(200))
-		h.end(h.begin(Put, at(1000), 0), Acked, at(1200))
+		h.endWrite(h.beginWrite(Put, at(100), 0), Acked, at(200))
+		h.endWrite(h.beginWrite(Put, at(1000), 0), Acked, at(1200))
 		if test.fault[0] > 0 {
 			r.devices.BeginFault(at(test.fault[0]), false)
 			r.devices.EndFault(at(test.fault[1]))
 		}
 		var got []string
 		for _, read := range test.answers {
-			for _, violation := range l.judge(&read) {
+			for _, violation := range l.judgeAnswer(&read) {
 				got = append(got, violation[0])
 			}
 		}

@@ -62,25 +62,25 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 	defer r.writing.Unlock()
 	objects, devices := r.checker.AckedSince(since), r.devices.AckedSince(since)
 	for device := range devices {
-		if kind, _ := r.devices.Newest(device); kind != Delete {
+		if kind, _ := r.devices.NewestKind(device); kind != Delete {
 			delete(devices, device)
 		}
 	}
-	r.checker.Unsure(since)
+	r.checker.ForgetAcks(since)
 	for _, c := range r.counters {
-		c.unsure(since)
+		c.forgetAcks(since)
 	}
-	r.authority.unsure(since)
-	r.imports.forget()
-	for _, device := range r.devices.Unsure(since) {
-		for i := range r.places {
-			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))
+	r.authority.forgetAcks(since)
+	r.imports.forgetDevices()
+	for _, device := range r.devices.ForgetAcks(since) {
+		for i := range r.deviceSlots {
+			r.deviceSlots[i].CompareAndSwap(int64(device), int64(device+len(r.deviceSlots)))
 		}
 	}
 	r.counting.Go(func() {
 		writes, revocations, err := 0, 0, error(nil)
 		for begun := r.world.now(); r.world.now() < begun+giveUp && wait(ctx, 20*time.Millisecond); {
-			if writes, revocations, err = r.lost(ctx, objects, devices); err == nil {
+			if writes, revocations, err = r.countLost(ctx, objects, devices); err == nil {
 				break
 			}
 		}
@@ -92,8 +92,8 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 	})
 }
 
-// lost counts the acknowledged writes that Redis has lost: versions of objects, and revocations of devices.
-func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes, revocations int, err error) {
+// countLost counts the acknowledged writes that Redis has lost: versions of objects, and revocations of devices.
+func (r *run) countLost(ctx context.Context, objects, devices map[int]uint64) (writes, revocations int, err error) {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
 		return 0, 0, err
@@ -101,7 +101,7 @@ func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes
 	defer func() { _ = client.Close() }()
 	keys := contract.Keys{}
 	for key, version := range objects {
-		stored, err := client.HGet(ctx, keys.ObjectKey(stored(key)), contract.FieldVersion).Uint64()
+		stored, err := client.HGet(ctx, keys.ObjectKey(storedKey(key)), contract.FieldVersion).Uint64()
 		if err != nil && err != redis.Nil {
 			return 0, 0, fmt.Errorf("look for what was lost: %w", err)
 		}

@@ -23,8 +23,8 @@ type losses struct {
 	slow     atomic.Bool // answers, not messages
 }
 
-// filter copies replies and drops some of the messages.
-func (l *losses) filter(dst io.Writer, src io.Reader) error {
+// filterReplies copies replies and drops some of the messages.
+func (l *losses) filterReplies(dst io.Writer, src io.Reader) error {
 	in := bufio.NewReaderSize(src, 64<<10)
 	out := bufio.NewWriterSize(dst, 64<<10)
 	var value []byte

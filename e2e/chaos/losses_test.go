@@ -62,7 +62,7 @@ func TestFilterLosesMessagesOnly(t *testing.T) {
 		var l losses
 		l.perMille.Store(tt.rate)
 		var out bytes.Buffer
-		if err := l.filter(&out, strings.NewReader(tt.replies)); err == nil ||
+		if err := l.filterReplies(&out, strings.NewReader(tt.replies)); err == nil ||
 			!strings.Contains(err.Error(), io.EOF.Error()) {
 			t.Errorf("got %v, want the end", err)
 		}
@@ -82,7 +82,7 @@ func TestFilterSlowsAnswersOnly(t *testing.T) {
 			l.slow.Store(true)
 			var out bytes.Buffer
 			begun := time.Now()
-			_ = l.filter(&out, strings.NewReader(reply))
+			_ = l.filterReplies(&out, strings.NewReader(reply))
 			if took := time.Since(begun); out.String() != reply || took != most {
 				t.Errorf("%.20q: %d bytes after %v, want %d after %v", reply, out.Len(), took, len(reply), most)
 			}

@@ -28,9 +28,9 @@ func tagOf(key int) string { return fmt.Sprint("group-", key%groups) }
 
 const (
 	// beside is how many affected objects are published beside a purge.
-	beside = 8
-	// pause is how long Redis collects these writes before it does all within a few milliseconds.
-	pause = 20 * time.Millisecond
+	besidePurge = 8
+	// redisPause is how long Redis collects these writes before it does all within a few milliseconds.
+	redisPause = 20 * time.Millisecond
 )
 
 // purger purges while no other write is under way: otherwise the order of purge and write would be unknown.
@@ -42,38 +42,38 @@ type purger struct {
 }
 
 // run purges at every tick until ctx ends.
-func (p *purger) run(ctx context.Context) { repeat(ctx, purgeEvery, p.purge) }
+func (p *purger) run(ctx context.Context) { repeat(ctx, purgeEvery, p.purgeRandom) }
 
-// purge purges a tag, a path or all.
-func (p *purger) purge() {
+// purgeRandom purges a tag, a path or all.
+func (p *purger) purgeRandom() {
 	key := p.keys[rand.IntN(len(p.keys))]
 	u := publish.Purge{Soft: rand.IntN(4) == 0}
 	switch rand.IntN(16) {
 	case 0:
 		u.Prefix = "/"
 	case 1:
-		u.Prefix = path(key)[:strings.LastIndex(path(key), "/")+1]
+		u.Prefix = pathOf(key)[:strings.LastIndex(pathOf(key), "/")+1]
 	default:
 		u.Tag = tagOf(key)
 	}
-	p.apply(u, func(key int) bool {
-		return u.Tag == tagOf(key) || u.Prefix != "" && strings.HasPrefix(path(key), u.Prefix)
+	p.applyPurge(u, func(key int) bool {
+		return u.Tag == tagOf(key) || u.Prefix != "" && strings.HasPrefix(pathOf(key), u.Prefix)
 	})
 }
 
-// apply applies u, which affects the keys that match of, and publishes some of these keys at the same time. The
+// applyPurge applies u, which affects the keys that match of, and publishes some of these keys at the same time. The
 // receipts tell the order, so for each published key two purges begin: before its write and after it.
-func (p *purger) apply(u publish.Purge, of func(key int) bool) {
+func (p *purger) applyPurge(u publish.Purge, of func(key int) bool) {
 	keys := slices.DeleteFunc(slices.Clone(p.keys), func(key int) bool { return !of(key) })
 	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-	keys = keys[:min(len(keys), beside)]
+	keys = keys[:min(len(keys), besidePurge)]
 	p.writing.Lock()
 	defer p.writing.Unlock()
 	begin := func(of func(key int) bool) map[int]uint64 { return p.checker.BeginPurge(of, u.Soft, p.world.now()) }
 	before := begin(of)
 	objects, results := make([]publish.Object, len(keys)), make([]publish.Result, len(keys))
 	for i, key := range keys {
-		objects[i] = p.next(key)
+		objects[i] = p.beginPut(key)
 	}
 	after := begin(func(key int) bool { return slices.Contains(keys, key) })
 	ctx := context.Background()
@@ -81,11 +81,11 @@ func (p *purger) apply(u publish.Purge, of func(key int) bool) {
 	put := func(i int) {
 		puts.Go(func() { results[i].Receipt, results[i].Err = p.publisher.Put(ctx, objects[i]) })
 	}
-	_ = p.redis.Do(ctx, "CLIENT", "PAUSE", pause.Milliseconds(), "WRITE") // without it they are further apart
+	_ = p.redis.Do(ctx, "CLIENT", "PAUSE", redisPause.Milliseconds(), "WRITE") // without it they are further apart
 	for i := range keys[:len(keys)/2] {
 		put(i)
 	}
-	<-time.After(pause / 2) // they have come to Redis
+	<-time.After(redisPause / 2) // they have come to Redis
 	for i := len(keys) / 2; i < len(keys); i++ {
 		put(i)
 	}
@@ -101,8 +101,8 @@ func (p *purger) apply(u publish.Purge, of func(key int) bool) {
 	notAfter := map[int]uint64{}
 	for i, key := range keys {
 		r := results[i]
-		p.end(key, Put, objects[i].Version, r.Err)
-		shard := contract.Keyspace{Shards: p.shards}.KeysOf(stored(key)).Shard
+		p.endWrite(key, Put, objects[i].Version, r.Err)
+		shard := contract.Keyspace{Shards: p.shards}.KeysOf(storedKey(key)).Shard
 		if err == nil && r.Err == nil && r.Seq > receipts[shard].Seq {
 			notAfter[key] = after[key]
 			delete(after, key)

@@ -21,19 +21,19 @@ const requestTimeout = 20 * time.Second
 
 // reader sends requests to the edge over one connection, which it keeps open.
 type reader struct {
-	world   *world
-	content Content
-	client  http.Client
-	place   int
-	url     string
-	tags    map[int]string // the last entity-tag, by key
-	dates   map[int]string // the last Last-Modified, by key
-	probes  bool           // it never asks as another device
+	world     *world
+	content   Content
+	client    http.Client
+	edgeIndex int
+	url       string
+	tags      map[int]string // the last entity-tag, by key
+	dates     map[int]string // the last Last-Modified, by key
+	probes    bool           // it never asks as another device
 }
 
 func newReader(w *world, content Content, place int, url string) *reader {
 	return &reader{
-		world: w, content: content, place: place, url: url, tags: map[int]string{}, dates: map[int]string{},
+		world: w, content: content, edgeIndex: place, url: url, tags: map[int]string{}, dates: map[int]string{},
 		client: http.Client{
 			Transport: &http.Transport{DisableCompression: true, MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1},
 			Timeout:   requestTimeout,
@@ -43,14 +43,14 @@ func newReader(w *world, content Content, place int, url string) *reader {
 
 func (r *reader) close() { r.client.CloseIdleConnections() }
 
-// read requests a key, in a random way in which clients do.
-func (r *reader) read(ctx context.Context, key int) Read {
-	got := Read{Key: key, Place: r.place}
+// readKey requests a key, in a random way in which clients do.
+func (r *reader) readKey(ctx context.Context, key int) Read {
+	got := Read{Key: key, EdgeIndex: r.edgeIndex}
 	method := http.MethodGet
-	if r.content.bulky(key) || rand.IntN(16) == 0 {
+	if r.content.isBulky(key) || rand.IntN(16) == 0 {
 		method = http.MethodHead
 	}
-	request, err := http.NewRequestWithContext(ctx, method, r.url+path(key), nil)
+	request, err := http.NewRequestWithContext(ctx, method, r.url+pathOf(key), nil)
 	if err != nil {
 		panic(err) // the URL is ours
 	}
@@ -82,37 +82,37 @@ func (r *reader) read(ctx context.Context, key int) Read {
 		body, err = io.ReadAll(response.Body)
 		_ = response.Body.Close()
 	}
-	r.world.stamp(&got, before)
+	r.world.stampRead(&got, before)
 	if err != nil {
 		got.Answer, got.Detail = Unavailable, err.Error()
 		return got
 	}
-	if r.judge(&got, response, body); foreign {
+	if r.classifyResponse(&got, response, body); foreign {
 		if got.Answer == Hit || got.Answer == WrongBody {
 			got.Answer, got.Detail = WrongBody, fmt.Sprintf("%d, %s for another device", response.StatusCode,
 				response.Header.Get("ETag"))
 		} else {
-			got.Answer, got.Edge = Bypass, 0 // it shows nothing
+			got.Answer, got.Process = Bypass, 0 // it shows nothing
 		}
 	}
 	return got
 }
 
-// judge classifies a response.
-func (r *reader) judge(got *Read, response *http.Response, body []byte) {
+// classifyResponse classifies a response.
+func (r *reader) classifyResponse(got *Read, response *http.Response, body []byte) {
 	got.Detail = response.Header.Get("Cache-Status")
 	tag := response.Header.Get("ETag")
 	switch {
 	case strings.HasPrefix(got.Detail, "gatehouse; hit"):
-		version, err := r.version(got.Key, response, body)
+		version, err := r.versionOf(got.Key, response, body)
 		if err != nil {
 			got.Answer, got.Detail = WrongBody, fmt.Sprintf("%d, %s: %v", response.StatusCode, tag, err)
 			return
 		}
 		got.Answer, got.Version = Hit, version
 		r.tags[got.Key], r.dates[got.Key] = tag, response.Header.Get("Last-Modified")
-	case unverified(got.Key, response):
-		got.Answer, got.Edge, got.Detail = Bypass, 0, response.Status // logins judge that
+	case isUnverifiedOwner(got.Key, response):
+		got.Answer, got.Process, got.Detail = Bypass, 0, response.Status // logins judge that
 	case response.StatusCode != http.StatusOK:
 		got.Answer, got.Detail = Unavailable, fmt.Sprintf("%d %q %.200q", response.StatusCode, got.Detail, body)
 	case strings.HasPrefix(got.Detail, "gatehouse; fwd=uri-miss"):
@@ -124,9 +124,9 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 	}
 }
 
-// unverified reports whether an owner's request was refused: perhaps the owner isn't registered, or can't be verified
+// isUnverifiedOwner reports whether an owner's request was refused: perhaps the owner isn't registered, or can't be verified
 // now.
-func unverified(key int, response *http.Response) bool {
+func isUnverifiedOwner(key int, response *http.Response) bool {
 	_, owned := ownerOf(key)
 	return owned && (response.StatusCode == http.StatusUnauthorized ||
 		response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "")
@@ -135,8 +135,8 @@ func unverified(key int, response *http.Response) bool {
 // codings are the content codings that readers ask for.
 var codings = []string{"gzip", "br", "zstd"}
 
-// decode returns the content of a body. The body's coding must be none or the requested coding.
-func decode(asked, coding string, body []byte) ([]byte, error) {
+// decodeBody returns the content of a body. The body's coding must be none or the requested coding.
+func decodeBody(asked, coding string, body []byte) ([]byte, error) {
 	var from io.Reader = bytes.NewReader(body)
 	switch {
 	case coding == "":
@@ -166,8 +166,8 @@ func decode(asked, coding string, body []byte) ([]byte, error) {
 	return decoded, nil
 }
 
-// version returns the version in a hit's body or entity-tag.
-func (r *reader) version(key int, response *http.Response, body []byte) (uint64, error) {
+// versionOf returns the version in a hit's body or entity-tag.
+func (r *reader) versionOf(key int, response *http.Response, body []byte) (uint64, error) {
 	tagged, err := parseETag(key, response.Header.Get("ETag"))
 	if err != nil {
 		return 0, err
@@ -188,12 +188,12 @@ func (r *reader) version(key int, response *http.Response, body []byte) (uint64,
 	}
 	coding := response.Header.Get("Content-Encoding")
 	if response.Request.Method == http.MethodHead {
-		if coding == "" && response.ContentLength >= 0 && r.content.length(key, tagged) != response.ContentLength {
-			return 0, fmt.Errorf("HEAD: %d bytes, want %d", response.ContentLength, r.content.length(key, tagged))
+		if coding == "" && response.ContentLength >= 0 && r.content.bodyLength(key, tagged) != response.ContentLength {
+			return 0, fmt.Errorf("HEAD: %d bytes, want %d", response.ContentLength, r.content.bodyLength(key, tagged))
 		}
 		return tagged, nil
 	}
-	if body, err = decode(response.Request.Header.Get("Accept-Encoding"), coding, body); err != nil {
+	if body, err = decodeBody(response.Request.Header.Get("Accept-Encoding"), coding, body); err != nil {
 		return 0, err
 	}
 	version, err := r.content.Parse(key, body)

@@ -33,21 +33,21 @@ func TestDecode(t *testing.T) {
 	}
 	for _, coding := range codings {
 		body := bodies[coding]
-		if got, err := decode(coding, coding, body); err != nil || string(got) != want {
+		if got, err := decodeBody(coding, coding, body); err != nil || string(got) != want {
 			t.Errorf("%s: got %q, %v", coding, got, err)
 		}
-		if got, err := decode(coding, "", []byte(want)); err != nil || string(got) != want {
+		if got, err := decodeBody(coding, "", []byte(want)); err != nil || string(got) != want {
 			t.Errorf("%s was asked for, and none sent: got %q, %v", coding, got, err)
 		}
-		if _, err := decode("", coding, body); err == nil {
+		if _, err := decodeBody("", coding, body); err == nil {
 			t.Errorf("%s was not asked for: no error", coding)
 		}
 		for _, wrong := range codings {
-			if _, err := decode(coding, coding, bodies[wrong]); (err == nil) != (coding == wrong) {
+			if _, err := decodeBody(coding, coding, bodies[wrong]); (err == nil) != (coding == wrong) {
 				t.Errorf("%s, and really %s: %v", coding, wrong, err)
 			}
 		}
-		if _, err := decode(coding, coding, body[:len(body)-1]); err == nil {
+		if _, err := decodeBody(coding, coding, body[:len(body)-1]); err == nil {
 			t.Errorf("%s, cut: no error", coding)
 		}
 	}

@@ -91,26 +91,26 @@ var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 
 // run is a running run.
 type run struct {
 	Config
-	limits     Limits
-	world      *world
-	starvation *starvation
-	content    Content
-	checker    *Checker
-	devices    *Checker // of devices
-	authority  *authority
-	imports    *imports
-	breaker    breaker
-	urls       [places]string // of the edges
-	second     *stack.Stack
-	writing    sync.RWMutex // see writer
-	failed     func()       // ends the run
-	redisURL   string
-	rules      string
-	bulk       *writer // of bulky objects
-	purger     *purger
-	registrar  *deviceWriter
-	counters   [counterWriters]*counter
-	places     []place // of devices
+	limits      Limits
+	world       *world
+	starvation  *starvation
+	content     Content
+	checker     *Checker
+	devices     *Checker // of devices
+	authority   *authority
+	imports     *imports
+	breaker     breaker
+	urls        [edgeCount]string // of the edges
+	second      *stack.Stack
+	writing     sync.RWMutex // see writer
+	failed      func()       // ends the run
+	redisURL    string
+	rules       string
+	bulk        *writer // of bulky objects
+	purger      *purger
+	registrar   *deviceWriter
+	counters    [counterWriters]*counter
+	deviceSlots []deviceSlot // of devices
 	// acknowledged writes that Redis has lost
 	lostWrites, lostRevocations int
 	counting                    sync.WaitGroup // counts them
@@ -134,7 +134,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
 		Config: c, limits: promised, content: Content{Seed: c.Seed, Bulk: c.Keys},
 		checker: NewChecker(c.Keys+bulkKeys, promised), faults: map[FaultKind]int{}, violated: map[string]bool{},
-		places: make([]place, c.Devices+otherPlaces),
+		deviceSlots: make([]deviceSlot, c.Devices+otherSlots),
 	}
 	r.rules = rules
 	ofDevices := promised
@@ -143,13 +143,13 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 		r.rules = strings.Replace(rules, "max_auth_staleness: 3s\n", "", 1)
 		ofDevices.MaxStaleness = forEver
 	}
-	r.devices = NewChecker(len(r.places)*generations, ofDevices)
+	r.devices = NewChecker(len(r.deviceSlots)*generations, ofDevices)
 	redis.SetLogger(quietLogger{})
 	r.imports = newImports(r)
 	if r.authority, err = newAuthority(r); err != nil {
 		return 0, err
 	}
-	running, err := r.start(ctx)
+	running, err := r.startStack(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -158,19 +158,19 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r.checker.starvation, r.devices.starvation = r.starvation, r.starvation
 	r.world.tight = c.Seed/4%2 == 0
 	r.breaker.stack, r.breaker.world = running, r.world
-	r.breaker.empty = r.empty
+	r.breaker.emptyRedis = r.emptyRedis
 	r.breaker.revokeAll = r.revokeAll
-	r.breaker.bulk = r.writeBulk
+	r.breaker.writeBulk = r.writeBulk
 	r.redisURL = running.RedisURL()
 	if r.second, err = r.startSecond(ctx); err != nil {
 		r.breaker.close()
 		return 0, errors.Join(err, running.Stop())
 	}
-	r.urls = [places]string{running.EdgeURL(), r.second.EdgeURL()}
+	r.urls = [edgeCount]string{running.EdgeURL(), r.second.EdgeURL()}
 	ctx, cancel := context.WithCancelCause(ctx)
 	r.failed = func() { cancel(errFailed) }
 	var watching sync.WaitGroup
-	watching.Go(func() { r.starvation.measure(ctx, r.world.now) })
+	watching.Go(func() { r.starvation.takeSamples(ctx, r.world.now) })
 	for _, s := range []*stack.Stack{running, r.second} {
 		watching.Go(func() { // a part that exits by itself ends the run
 			if err := s.Wait(ctx); err != nil {
@@ -178,7 +178,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 			}
 		})
 	}
-	err = r.load(ctx)
+	err = r.runLoad(ctx)
 	if cause := context.Cause(ctx); err == nil && cause != nil && cause != errFailed {
 		err = cause
 	}
@@ -188,25 +188,25 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	err = errors.Join(err, r.second.Stop(), running.Stop())
 	r.breaker.close()
 	if err == nil {
-		r.summary()
+		r.printSummary()
 	}
 	return r.violations, err
 }
 
-// start starts the stack and its Redis.
-func (r *run) start(ctx context.Context) (*stack.Stack, error) {
+// startStack starts the stack and its Redis.
+func (r *run) startStack(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
 	opts.Rules = r.rules
-	if err := r.secrets(&opts); err != nil {
+	if err := r.configureSecrets(&opts); err != nil {
 		return nil, err
 	}
-	err := r.deploy(ctx, &opts)
+	err := r.deployRedis(ctx, &opts)
 	var running *stack.Stack
 	if err == nil {
 		running, err = stack.Start(ctx, opts)
 	}
 	if err == nil && r.breaker.clocks != nil {
-		if err = r.breaker.clocks.verify(ctx, running); err != nil {
+		if err = r.breaker.clocks.verifyPrograms(ctx, running); err != nil {
 			err = errors.Join(err, running.Stop())
 		}
 	}
@@ -227,27 +227,27 @@ func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	if err := os.Mkdir(opts.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the second edge: %w", err)
 	}
-	if err := r.secrets(&opts); err != nil {
+	if err := r.configureSecrets(&opts); err != nil {
 		return nil, err
 	}
-	opts.SidecarArgs = append(opts.SidecarArgs, "--authority.invalidate-address="+r.authority.invalidates,
+	opts.SidecarArgs = append(opts.SidecarArgs, "--authority.invalidate-address="+r.authority.invalidationAddress,
 		"--authority.invalidate-token-file="+filepath.Join(opts.Dir, "token"))
-	if err := os.WriteFile(filepath.Join(opts.Dir, "token"), []byte(askedToken), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(opts.Dir, "token"), []byte(invalidationToken), 0o600); err != nil {
 		return nil, fmt.Errorf("token of invalidations: %w", err)
 	}
 	return stack.Start(ctx, opts)
 }
 
-// deploy makes the stack use the deployment's Redis. A single server keeps acknowledged writes after kill -9, and the
+// deployRedis makes the stack use the deployment's Redis. A single server keeps acknowledged writes after kill -9, and the
 // sidecar has its own link to the server.
-func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
+func (r *run) deployRedis(ctx context.Context, opts *stack.Options) (err error) {
 	if r.Redis != Single {
 		random := rand.New(rand.NewPCG(r.Seed, 1))
-		r.breaker.servers, err = r.Redis.start(ctx, opts.Dir, random.IntN)
+		r.breaker.servers, err = r.Redis.startServers(ctx, opts.Dir, random.IntN)
 		if err != nil {
 			return err
 		}
-		opts.RedisURL = r.breaker.url()
+		opts.RedisURL = r.breaker.redisURL()
 		return nil
 	}
 	redisAddress, err := freeport.FindAddress()
@@ -261,7 +261,7 @@ func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 	if r.breaker.link, err = link.New(linkAddress, redisAddress); err != nil {
 		return err
 	}
-	r.breaker.link.SetFilter(r.breaker.losses.filter)
+	r.breaker.link.SetFilter(r.breaker.losses.filterReplies)
 	opts.Redis, opts.SidecarRedisURL = redisAddress, "redis://"+linkAddress
 	opts.RedisServerPath = r.RedisServerPath
 	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")
@@ -277,8 +277,8 @@ func (r *run) shards() contract.Shards {
 	return 1
 }
 
-// secrets enables sessions in the shipped configuration, and shared verdicts, with secrets that outlive the sidecar.
-func (r *run) secrets(opts *stack.Options) error {
+// configureSecrets enables sessions in the shipped configuration, and shared verdicts, with secrets that outlive the sidecar.
+func (r *run) configureSecrets(opts *stack.Options) error {
 	root, err := stack.Root()
 	if err != nil {
 		return err
@@ -298,9 +298,9 @@ func (r *run) secrets(opts *stack.Options) error {
 		os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
 }
 
-// load writes, reads and breaks things until the time is over, and then waits until the edge has the last write to
+// runLoad writes, reads and breaks things until the time is over, and then waits until the edge has the last write to
 // every key.
-func (r *run) load(ctx context.Context) error {
+func (r *run) runLoad(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
 		return err
@@ -314,25 +314,25 @@ func (r *run) load(ctx context.Context) error {
 	var writers, readers sync.WaitGroup
 	registrar := &deviceWriter{
 		client: client, shards: r.shards(),
-		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places,
-		counts: &r.counts, report: r.report, repeats: r.Redis == Cluster,
+		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, slots: r.deviceSlots,
+		counts: &r.counts, report: r.reportViolation, repeats: r.Redis == Cluster,
 	}
 	r.registrar = registrar
-	if err := registrar.register(ctx); err != nil { // readers need the owners
+	if err := registrar.registerOwners(ctx); err != nil { // readers need the owners
 		return err
 	}
-	readers.Go(func() { registrar.keep(reading) })
-	for i, w := range r.writers(publisher) {
+	readers.Go(func() { registrar.keepOwners(reading) })
+	for i, w := range r.newWriters(publisher) {
 		for _, key := range w.keys {
 			if i%writersOfKey == 0 {
-				w.write(key)
+				w.writeNext(key)
 			}
 		}
 		writers.Go(func() { w.run(writing, time.Duration(r.Writers)*time.Second/time.Duration(r.Writes)) })
 	}
 	for i := range r.counters {
 		c := &counter{index: i, world: r.world, writing: &r.writing, publisher: publisher, counts: &r.counts,
-			report: r.report, repeats: r.Redis == Cluster}
+			report: r.reportViolation, repeats: r.Redis == Cluster}
 		r.counters[i] = c
 		writers.Go(func() { repeat(writing, countEvery, c.increment) })
 	}
@@ -350,34 +350,34 @@ func (r *run) load(ctx context.Context) error {
 	}
 	writers.Go(func() { r.purger.run(writing) })
 	newLogin := func(device int) *login {
-		return newLogin(r.world, r.devices, registrar.class(device), r.urls, device)
+		return newLogin(r.world, r.devices, registrar.deviceClass(device), r.urls, device)
 	}
-	for i := range r.places {
-		place := &r.places[i]
+	for i := range r.deviceSlots {
+		place := &r.deviceSlots[i]
 		place.Store(int64(i))
-		if registrar.class(i) == racing {
+		if registrar.deviceClass(i) == racing {
 			writers.Go(func() {
-				registrar.race(writing, place, newLogin, func(l *login, version uint64, newest bool) {
-					r.show(reading, l, version, newest)
+				registrar.raceRevocations(writing, place, newLogin, func(l *login, version uint64, newest bool) {
+					r.judgeLogin(reading, l, version, newest)
 				})
 			})
 			continue
 		}
-		registrar.write(place)
+		registrar.writeNext(place)
 		readers.Go(func() { r.loginAll(reading, place, newLogin) })
 	}
 	writers.Go(func() {
-		repeat(writing, steadyEvery, func() { registrar.write(registrar.one(steady)) })
+		repeat(writing, steadyEvery, func() { registrar.writeNext(registrar.pickSlot(steady)) })
 	})
 	writers.Go(func() {
-		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(mortal)) })
+		repeat(writing, mortalEvery, func() { registrar.writeNext(registrar.pickSlot(mortal)) })
 	})
 	writers.Go(func() {
-		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(rotating)) })
+		repeat(writing, mortalEvery, func() { registrar.writeNext(registrar.pickSlot(rotating)) })
 	})
 	writers.Go(func() { registrar.run(writing, writersOfKey*r.DeviceWrite) })
-	r.authority.load(writing, reading, publisher, &writers, &readers)
-	r.imports.load(writing, reading, publisher, &writers)
+	r.authority.startLoad(writing, reading, publisher, &writers, &readers)
+	r.imports.startImports(writing, reading, publisher, &writers)
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
 	writers.Wait()
@@ -385,7 +385,7 @@ func (r *run) load(ctx context.Context) error {
 		for _, c := range r.counters {
 			c.increment() // checks the last one
 		}
-		r.settle(ctx, "the end", r.world.now())
+		r.awaitConvergence(ctx, "the end", r.world.now())
 	}
 	stopReading()
 	readers.Wait()
@@ -415,8 +415,8 @@ func (r *run) writeBulk() {
 // writersOfKey is how many writers each key has.
 const writersOfKey = 2
 
-// writers returns the writers, which share the keys.
-func (r *run) writers(publisher *publish.Publisher) []*writer {
+// newWriters returns the writers, which share the keys.
+func (r *run) newWriters(publisher *publish.Publisher) []*writer {
 	writers := make([]*writer, r.Writers)
 	for i := range writers {
 		writers[i] = r.newWriter(publisher)
@@ -433,7 +433,7 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 func (r *run) newWriter(publisher *publish.Publisher) *writer {
 	return &writer{
 		world: r.world, checker: r.checker, writing: &r.writing, content: r.content, publisher: publisher,
-		counts: &r.counts, report: r.report, repeats: r.Redis == Cluster,
+		counts: &r.counts, report: r.reportViolation, repeats: r.Redis == Cluster,
 	}
 }
 
@@ -441,11 +441,11 @@ func (r *run) newWriter(publisher *publish.Publisher) *writer {
 func (r *run) readAll(ctx context.Context, place int) {
 	reader := newReader(r.world, r.content, place, r.urls[place])
 	defer reader.close()
-	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() { r.read(ctx, reader, r.pick()) })
+	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() { r.judgeRead(ctx, reader, r.pickKey()) })
 }
 
 // loginAll has a place's device send its secrets until ctx ends: mostly the newest, sometimes an earlier secret.
-func (r *run) loginAll(ctx context.Context, place *place, newLogin func(device int) *login) {
+func (r *run) loginAll(ctx context.Context, place *deviceSlot, newLogin func(device int) *login) {
 	login := newLogin(int(place.Load()))
 	defer func() { login.close() }()
 	repeat(ctx, r.Login, func() {
@@ -454,28 +454,28 @@ func (r *run) loginAll(ctx context.Context, place *place, newLogin func(device i
 			login = newLogin(device)
 		}
 		former := login.class == changing && rand.IntN(4) == 0 || login.class == rotating && rand.IntN(2) == 0
-		version, newest := r.devices.Secret(login.device, former)
+		version, newest := r.devices.SecretVersion(login.device, former)
 		if version > 0 {
-			r.show(ctx, login, version, newest)
+			r.judgeLogin(ctx, login, version, newest)
 		}
 	})
 }
 
-// show sends a device's secret and has the checker judge the answer.
-func (r *run) show(ctx context.Context, login *login, version uint64, newest bool) {
-	got := login.show(ctx, version, newest)
+// judgeLogin sends a device's secret and has the checker judge the answer.
+func (r *run) judgeLogin(ctx context.Context, login *login, version uint64, newest bool) {
+	got := login.showSecret(ctx, version, newest)
 	if ctx.Err() != nil {
 		return
 	}
 	r.counts.logins[got.Answer].Add(1)
-	for _, v := range r.devices.Read(got) {
-		v.Rule = ofDevices + v.Rule
-		r.report(v)
+	for _, v := range r.devices.JudgeRead(got) {
+		v.Rule = deviceRulePrefix + v.Rule
+		r.reportViolation(v)
 	}
 }
 
-// pick returns a random key: every second time a last key of a writer, every eighth time a bulky key.
-func (r *run) pick() int {
+// pickKey returns a random key: every second time a last key of a writer, every eighth time a bulky key.
+func (r *run) pickKey() int {
 	if rand.IntN(8) == 0 {
 		return r.Keys + rand.IntN(bulkKeys)
 	}
@@ -485,31 +485,31 @@ func (r *run) pick() int {
 	return rand.IntN(r.Keys)
 }
 
-// read sends one request and has the checker judge the answer.
-func (r *run) read(ctx context.Context, through *reader, key int) Read {
-	got := through.read(ctx, key)
+// judgeRead sends one request and has the checker judge the answer.
+func (r *run) judgeRead(ctx context.Context, through *reader, key int) Read {
+	got := through.readKey(ctx, key)
 	if ctx.Err() != nil {
 		return got // the run is over
 	}
 	r.counts.answers[got.Answer].Add(1)
-	for _, v := range r.checker.Read(got) {
-		r.report(v)
+	for _, v := range r.checker.JudgeRead(got) {
+		r.reportViolation(v)
 	}
 	return got
 }
 
 // faultsUntil breaks and restores things by the schedule.
 func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
-	r.settle(ctx, "the start", r.world.now())
+	r.awaitConvergence(ctx, "the start", r.world.now())
 	schedule := NewScheduleFor(r.Duration, r.Seed, r.Redis, r.Only)
 	for {
-		all := schedule.Dense() && r.Duration >= time.Minute // each kind once, also on a slow machine
+		all := schedule.IsDense() && r.Duration >= time.Minute // each kind once, also on a slow machine
 		f := schedule.Next()
 		if !all && r.world.now()+f.Wait > end || !wait(ctx, f.Wait) {
 			return nil
 		}
 		now := r.world.now()
-		if !f.harmless() {
+		if !f.isHarmless() {
 			r.checker.BeginFault(now, len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
 			r.devices.BeginFault(now, false)
 		}
@@ -533,7 +533,7 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 		}
 		r.faults[kind]++
 		begin := r.world.now()
-		if err := r.breaker.breakIt(kind, &f); err != nil {
+		if err := r.breaker.beginFault(kind, &f); err != nil {
 			return err
 		}
 		if losing[kind] {
@@ -551,9 +551,9 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// empty empties Redis while no write is under way, and for long enough that the sidecars notice. Meanwhile nothing may
+// emptyRedis empties Redis while no write is under way, and for long enough that the sidecars notice. Meanwhile nothing may
 // change at the edges. Afterwards either the loss is accepted, or the next writes come at once.
-func (r *run) empty(ctx context.Context) error {
+func (r *run) emptyRedis(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
 		return err
@@ -561,11 +561,11 @@ func (r *run) empty(ctx context.Context) error {
 	defer func() { _ = client.Close() }()
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	r.imports.forget()
+	r.imports.forgetDevices()
 	if err := client.FlushAll(ctx).Err(); err != nil {
 		return fmt.Errorf("empty Redis: %w", err)
 	}
-	wait(ctx, compared)
+	wait(ctx, comparisonTime)
 	for shard := range int(r.shards()) {
 		keys := contract.Keyspace{Shards: r.shards()}.Keys(shard)
 		n, err := client.Exists(ctx, keys.DataEpochKey(), keys.SeqKey()).Result()
@@ -573,15 +573,15 @@ func (r *run) empty(ctx context.Context) error {
 			return fmt.Errorf("look for writes to the emptied Redis: %w", err)
 		}
 		if n > 0 {
-			r.report(Violation{wroteAfterLoss, 0, r.world.now(), fmt.Sprint(client.ZRange(ctx, keys.LogKey(), 0, -1))})
+			r.reportViolation(Violation{wroteAfterLoss, 0, r.world.now(), fmt.Sprint(client.ZRange(ctx, keys.LogKey(), 0, -1))})
 		}
 	}
 	now := r.world.now()
-	r.checker.Emptied(now)
+	r.checker.RecordEmptied(now)
 	for _, c := range r.counters {
-		c.emptied()
+		c.reset()
 	}
-	r.devices.Emptied(now)
+	r.devices.RecordEmptied(now)
 	if rand.IntN(2) == 0 {
 		if _, err := r.registrar.publisher.AcceptLoss(ctx); err != nil {
 			return fmt.Errorf("accept the loss: %w", err)
@@ -594,7 +594,7 @@ func (r *run) empty(ctx context.Context) error {
 func (r *run) revokeAll() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	r.imports.forget()
+	r.imports.forgetDevices()
 	versions := r.devices.BeginRevoking(r.world.now())
 	_, err := r.registrar.publisher.RevokeAll(context.Background())
 	for device, version := range versions {
@@ -622,7 +622,7 @@ func (r *run) healAll(ctx context.Context, f Fault) error {
 		}
 		ending.Add(1)
 		healing.Go(func() {
-			errs[i] = r.breaker.heal(ctx, kind, func(at time.Duration) {
+			errs[i] = r.breaker.endFault(ctx, kind, func(at time.Duration) {
 				ended[i] = at
 				ending.Done()
 			})
@@ -630,29 +630,29 @@ func (r *run) healAll(ctx context.Context, f Fault) error {
 	}
 	ending.Wait()
 	latest := slices.Max(ended)
-	if !f.harmless() {
+	if !f.isHarmless() {
 		r.checker.EndFault(latest)
 		r.devices.EndFault(latest)
 	}
 	if ctx.Err() == nil {
-		r.settle(ctx, f.String(), latest)
+		r.awaitConvergence(ctx, f.String(), latest)
 	}
 	healing.Wait()
 	r.counting.Wait()
 	return errors.Join(errs...)
 }
 
-// settle waits until the edge has caught up with the writes acknowledged at since.
-func (r *run) settle(ctx context.Context, after string, since time.Duration) {
-	got := r.converge(ctx, since)
+// awaitConvergence waits until the edge has caught up with the writes acknowledged at since.
+func (r *run) awaitConvergence(ctx context.Context, after string, since time.Duration) {
+	got := r.probeConvergence(ctx, since)
 	if ctx.Err() != nil {
 		return
 	}
-	set(&r.world.refills, false)
-	set(&r.world.traps, false)
+	setOdd(&r.world.refills, false)
+	setOdd(&r.world.traps, false)
 	if r.world.eras.Load()%2 == 1 { // the edge may still have newer, lost versions
 		wait(ctx, since+r.limits.Converge+r.starvation.between(since, r.world.now())-r.world.now())
-		set(&r.world.eras, false)
+		setOdd(&r.world.eras, false)
 	}
 	text := fmt.Sprintf("caught up in %.3f s", got.took.Seconds())
 	if got.never > 0 {
@@ -664,8 +664,8 @@ func (r *run) settle(ctx context.Context, after string, since time.Duration) {
 	r.printf("%8.3f s  %s: %s\n", since.Seconds(), after, text)
 }
 
-// report prints a violation and counts it.
-func (r *run) report(v Violation) {
+// reportViolation prints a violation and counts it.
+func (r *run) reportViolation(v Violation) {
 	r.mu.Lock()
 	r.violations++
 	print, first := r.violations <= maxPrinted, !r.violated[v.Rule]
@@ -675,7 +675,7 @@ func (r *run) report(v Violation) {
 		r.printf("VIOLATION %s (seed %d)\n", v, r.Seed)
 	}
 	if first {
-		r.gathering.Go(func() { r.evidence(v) })
+		r.gathering.Go(func() { r.saveEvidence(v) })
 	}
 	if r.FailFast {
 		r.failed()
@@ -688,8 +688,8 @@ func (r *run) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.Out, format, args...)
 }
 
-// summary prints the end of the report.
-func (r *run) summary() {
+// printSummary prints the end of the report.
+func (r *run) printSummary() {
 	var faults []string
 	for _, kind := range FaultKinds {
 		if r.faults[kind] == 0 {
@@ -716,12 +716,12 @@ func (r *run) summary() {
 	}
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer "+
 		"while Envoy or a VM was down; %d answers of no certain Envoy\n",
-		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),
+		sumAnswers(a), float64(sumAnswers(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),
 		count(&a[Unavailable]), s.Inert)
 	d, l := &r.counts.devices, &r.counts.logins
 	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d "+
 		"refused, %d not verified, %d without an answer while Envoy or a VM was down\n",
-		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]),
+		count(&d[Acked]), count(&d[Unknown]), sumAnswers(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]),
 		count(&l[Unavailable]))
 	r.printf("%s%s", r.authority.summary(), r.imports.summary())
 	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n",

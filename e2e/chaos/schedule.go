@@ -78,33 +78,33 @@ func (s *Schedule) denseRound() (faults []Fault) {
 	with := slices.Clone(densePairs[1])
 	s.random.Shuffle(len(with), func(i, j int) { with[i], with[j] = with[j], with[i] })
 	for i, kind := range densePairs[0] {
-		f := s.fault(kind)
+		f := s.newFault(kind)
 		f.Kinds = []FaultKind{kind, with[i]}
-		f.Between = s.between(0, 300*time.Millisecond)
+		f.Between = s.drawTime(0, 300*time.Millisecond)
 		faults = append(faults, f)
 	}
 	for i := range faults {
-		faults[i].Last = s.between(200*time.Millisecond, 800*time.Millisecond)
+		faults[i].Last = s.drawTime(200*time.Millisecond, 800*time.Millisecond)
 		if slices.Contains(faults[i].Kinds, TrapPush) {
 			faults[i].Last = time.Second // the module is armed for as long
 		}
 	}
 	for _, kind := range denseSingles {
-		f := s.fault(kind)
+		f := s.newFault(kind)
 		if kind != setBack && kind != longPause && kind != FullRedis && kind != SlowAnswers {
-			f.Last = s.between(200*time.Millisecond, 800*time.Millisecond)
+			f.Last = s.drawTime(200*time.Millisecond, 800*time.Millisecond)
 		}
 		faults = append(faults, f)
 	}
 	for i := range faults {
-		faults[i].Wait = s.between(200*time.Millisecond, 800*time.Millisecond)
+		faults[i].Wait = s.drawTime(200*time.Millisecond, 800*time.Millisecond)
 	}
 	s.random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 	return faults
 }
 
-// Dense reports whether the next fault belongs to the dense round.
-func (s *Schedule) Dense() bool { return len(s.dense) > 0 }
+// IsDense reports whether the next fault belongs to the dense round.
+func (s *Schedule) IsDense() bool { return len(s.dense) > 0 }
 
 // Next returns the next fault.
 func (s *Schedule) Next() Fault {
@@ -114,31 +114,31 @@ func (s *Schedule) Next() Fault {
 		return f
 	}
 	for {
-		f := s.next()
+		f := s.drawFault()
 		if len(s.only) == 0 || !slices.ContainsFunc(f.Kinds, func(k FaultKind) bool { return !slices.Contains(s.only, k) }) {
 			return f
 		}
 	}
 }
 
-func (s *Schedule) next() Fault {
+func (s *Schedule) drawFault() Fault {
 	if len(s.round) == 0 {
 		s.round = append(s.round, decks[s.redis]...)
 		s.random.Shuffle(len(s.round), func(i, j int) { s.round[i], s.round[j] = s.round[j], s.round[i] })
 	}
 	kind := s.round[0]
 	s.round = s.round[1:]
-	return s.fault(kind)
+	return s.newFault(kind)
 }
 
-// fault returns a fault of a card.
-func (s *Schedule) fault(kind FaultKind) Fault {
+// newFault returns a fault of a card.
+func (s *Schedule) newFault(kind FaultKind) Fault {
 	f := Fault{
 		Kinds: []FaultKind{kind},
-		Wait:  s.between(500*time.Millisecond, 3*time.Second),
-		Last:  s.between(200*time.Millisecond, 2*time.Second),
+		Wait:  s.drawTime(500*time.Millisecond, 3*time.Second),
+		Last:  s.drawTime(200*time.Millisecond, 2*time.Second),
 		Rate:  100 + s.random.Int64N(200),
-		Step:  s.step(),
+		Step:  s.drawStep(),
 	}
 	long := s.random.IntN(8) == 0
 	if kind == CutLink {
@@ -146,33 +146,33 @@ func (s *Schedule) fault(kind FaultKind) Fault {
 		long = s.long
 	}
 	if long {
-		f.Last = s.between(4500*time.Millisecond, 6*time.Second)
+		f.Last = s.drawTime(4500*time.Millisecond, 6*time.Second)
 	}
 	switch kind {
 	case longPause:
-		f.Kinds, f.Last = []FaultKind{PauseEnvoy}, s.between(4500*time.Millisecond, 5500*time.Millisecond)
+		f.Kinds, f.Last = []FaultKind{PauseEnvoy}, s.drawTime(4500*time.Millisecond, 5500*time.Millisecond)
 	case FullRedis:
-		f.Last = s.between(4500*time.Millisecond, 5500*time.Millisecond) // answers may not get old
+		f.Last = s.drawTime(4500*time.Millisecond, 5500*time.Millisecond) // answers may not get old
 	case SlowAnswers:
-		f.Last = s.between(4*time.Second, 5*time.Second) // until devices aren't authenticated any more
+		f.Last = s.drawTime(4*time.Second, 5*time.Second) // until devices aren't authenticated any more
 	case TrapPush:
 		f.Last = max(f.Last, time.Second) // the module is armed for as long
 	case both:
-		f.Kinds = s.pair()
-		f.Between = s.between(0, 500*time.Millisecond)
+		f.Kinds = s.drawPair()
+		f.Between = s.drawTime(0, 500*time.Millisecond)
 	case setBack:
 		f.Kinds, f.Step = []FaultKind{CutLink, StepEdge}, -f.Step.Abs()
-		f.Between = s.between(0, 4*time.Second)
+		f.Between = s.drawTime(0, 4*time.Second)
 		f.Last = 6*time.Second - f.Between
 	}
 	return f
 }
 
-// step returns the step of a clock: every second time about max_staleness, so that old data can look new.
-func (s *Schedule) step() time.Duration {
-	step := s.between(1500*time.Millisecond, 30*time.Second)
+// drawStep returns the step of a clock: every second time about max_staleness, so that old data can look new.
+func (s *Schedule) drawStep() time.Duration {
+	step := s.drawTime(1500*time.Millisecond, 30*time.Second)
 	if s.random.IntN(2) == 0 {
-		step = s.between(1500*time.Millisecond, 6*time.Second)
+		step = s.drawTime(1500*time.Millisecond, 6*time.Second)
 	}
 	if s.random.IntN(2) == 0 {
 		return -step
@@ -180,8 +180,8 @@ func (s *Schedule) step() time.Duration {
 	return step
 }
 
-// pair returns two kinds of faults of different parts.
-func (s *Schedule) pair() []FaultKind {
+// drawPair returns two kinds of faults of different parts.
+func (s *Schedule) drawPair() []FaultKind {
 	parts := [][]FaultKind{
 		ofRedis[s.redis],
 		{KillSidecar, PauseSidecar},
@@ -191,12 +191,12 @@ func (s *Schedule) pair() []FaultKind {
 		parts = append(parts, []FaultKind{StepEdge, StepRedis})
 	}
 	s.random.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
-	return []FaultKind{s.one(parts[0]), s.one(parts[1])}
+	return []FaultKind{s.pickKind(parts[0]), s.pickKind(parts[1])}
 }
 
-func (s *Schedule) one(kinds []FaultKind) FaultKind { return kinds[s.random.IntN(len(kinds))] }
+func (s *Schedule) pickKind(kinds []FaultKind) FaultKind { return kinds[s.random.IntN(len(kinds))] }
 
-// between returns a random time from low to high.
-func (s *Schedule) between(low, high time.Duration) time.Duration {
+// drawTime returns a random time from low to high.
+func (s *Schedule) drawTime(low, high time.Duration) time.Duration {
 	return low + time.Duration(s.random.Int64N(int64(high-low)+1))
 }

@@ -74,7 +74,7 @@ func TestDenseRound(t *testing.T) {
 	for seed := range uint64(50) {
 		s := NewScheduleFor(time.Minute, seed, Single, nil)
 		seen, took, long := map[FaultKind]bool{}, time.Duration(0), map[FaultKind]bool{}
-		for s.Dense() {
+		for s.IsDense() {
 			f := s.Next()
 			took += f.Wait + f.Last + f.Between
 			for _, kind := range f.Kinds {
@@ -91,10 +91,10 @@ func TestDenseRound(t *testing.T) {
 			t.Errorf("seed %d: took %v, long %v", seed, took, long)
 		}
 	}
-	if s := NewScheduleFor(10*time.Minute, 1, Single, nil); s.Dense() {
+	if s := NewScheduleFor(10*time.Minute, 1, Single, nil); s.IsDense() {
 		t.Error("a long run is dense")
 	}
-	if s := NewScheduleFor(time.Minute, 1, Single, []FaultKind{CutLink}); s.Dense() {
+	if s := NewScheduleFor(time.Minute, 1, Single, []FaultKind{CutLink}); s.IsDense() {
 		t.Error("a run of one kind is dense")
 	}
 }

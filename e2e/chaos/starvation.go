@@ -18,10 +18,10 @@ const (
 	sampleEvery = 500 * time.Millisecond
 	clockTick   = 10 * time.Millisecond
 	// An interval is full if processors were idle for less than 1/rest of it, and other programs took more than 1/share.
-	rest, share = 20, 10
+	idleDivisor, takenDivisor = 20, 10
 	// searched bounds the steps of a search for a time. The search ends when a step is shorter than near.
-	searched = 20
-	near     = 10 * time.Millisecond
+	maxSearchSteps  = 20
+	searchPrecision = 10 * time.Millisecond
 )
 
 // starvation is how long other programs, or other guests of the host, have kept this machine's processors from the run
@@ -31,14 +31,14 @@ const (
 // nil starvation, it is 0.
 type starvation struct {
 	mu      sync.Mutex
-	samples []starved
+	samples []starvationSample
 }
 
-// starved is the sum at a time.
-type starved struct{ at, sum time.Duration }
+// starvationSample is the sum at a time.
+type starvationSample struct{ at, sum time.Duration }
 
-// measure takes samples until ctx ends.
-func (s *starvation) measure(ctx context.Context, now func() time.Duration) {
+// takeSamples takes samples until ctx ends.
+func (s *starvation) takeSamples(ctx context.Context, now func() time.Duration) {
 	before, ok := readProcessors()
 	if !ok {
 		return
@@ -49,23 +49,23 @@ func (s *starvation) measure(ctx context.Context, now func() time.Duration) {
 		if !ok {
 			return
 		}
-		sum += since.starved(before)
+		sum += since.starvedSince(before)
 		before = since
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.add(now(), sum)
+		s.addSample(now(), sum)
 	}
 	add()
 	repeat(ctx, sampleEvery, add)
 }
 
-// add appends the sum at a time. The sum doesn't fall, and rises no faster than the time.
-func (s *starvation) add(at, sum time.Duration) {
+// addSample appends the sum at a time. The sum doesn't fall, and rises no faster than the time.
+func (s *starvation) addSample(at, sum time.Duration) {
 	if n := len(s.samples); n > 0 {
 		last := s.samples[n-1]
 		sum = min(max(sum, last.sum), last.sum+at-last.at)
 	}
-	s.samples = append(s.samples, starved{at, sum})
+	s.samples = append(s.samples, starvationSample{at, sum})
 }
 
 // between returns the starvation between two times. After the last sample, starvation goes on as in the last interval.
@@ -75,11 +75,11 @@ func (s *starvation) between(from, to time.Duration) time.Duration {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sum(to) - s.sum(from)
+	return s.sumAt(to) - s.sumAt(from)
 }
 
-// sum returns the sum at a time, interpolated.
-func (s *starvation) sum(at time.Duration) time.Duration {
+// sumAt returns the sum at a time, interpolated.
+func (s *starvation) sumAt(at time.Duration) time.Duration {
 	n := len(s.samples)
 	if n < 2 || at <= s.samples[0].at {
 		return 0
@@ -92,15 +92,17 @@ func (s *starvation) sum(at time.Duration) time.Duration {
 	return a.sum + time.Duration(float64(b.sum-a.sum)*float64(at-a.at)/float64(b.at-a.at))
 }
 
-// passed reports whether the parts could run for more than d between two times.
-func (s *starvation) passed(from, to, d time.Duration) bool { return to-from-s.between(from, to) > d }
+// hasPassed reports whether the parts could run for more than d between two times.
+func (s *starvation) hasPassed(from, to, d time.Duration) bool {
+	return to-from-s.between(from, to) > d
+}
 
-// before returns a time such that the parts could run for d from then to at.
-func (s *starvation) before(at, d time.Duration) time.Duration {
+// timeBefore returns a time such that the parts could run for d from then to at.
+func (s *starvation) timeBefore(at, d time.Duration) time.Duration {
 	from := at - d
-	for range searched {
+	for range maxSearchSteps {
 		next := at - d - s.between(from, at)
-		if from-next < near {
+		if from-next < searchPrecision {
 			return next
 		}
 		from = next
@@ -108,8 +110,8 @@ func (s *starvation) before(at, d time.Duration) time.Duration {
 	return -1 // the run began later
 }
 
-// heavy reports whether other programs took more than half of a time.
-func (s *starvation) heavy(from, to time.Duration) bool { return 2*s.between(from, to) > to-from }
+// isHeavy reports whether other programs took more than half of a time.
+func (s *starvation) isHeavy(from, to time.Duration) bool { return 2*s.between(from, to) > to-from }
 
 // String returns the sum.
 func (s *starvation) String() string {
@@ -125,10 +127,10 @@ func (s *starvation) String() string {
 // processors is the time that all processors have spent since the machine started.
 type processors struct{ others, all, idle time.Duration }
 
-// starved returns the starvation since an earlier reading.
-func (p processors) starved(then processors) time.Duration {
+// starvedSince returns the starvation since an earlier reading.
+func (p processors) starvedSince(then processors) time.Duration {
 	others, all, idle := p.others-then.others, p.all-then.all, p.idle-then.idle
-	if rest*idle < all && share*others > all {
+	if idleDivisor*idle < all && takenDivisor*others > all {
 		others = all
 	}
 	return others / time.Duration(runtime.NumCPU())

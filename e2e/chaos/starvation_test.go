@@ -14,7 +14,7 @@ import (
 func waiting(percent int) *starvation {
 	s := new(starvation)
 	for ms := 0; ms <= 60_000; ms += 100 {
-		s.samples = append(s.samples, starved{at(ms), at(ms * percent / 100)})
+		s.samples = append(s.samples, starvationSample{at(ms), at(ms * percent / 100)})
 	}
 	return s
 }
@@ -27,7 +27,7 @@ func TestStarvation(t *testing.T) {
 		if got := s.between(at(10_000), at(14_000)); got != at(tt.between) {
 			t.Errorf("%d %%: got %v between, want %d ms", tt.percent, got, tt.between)
 		}
-		got, want := s.before(at(30_000), at(2000)), at(tt.before)
+		got, want := s.timeBefore(at(30_000), at(2000)), at(tt.before)
 		if tt.before < 0 && got > 0 || tt.before >= 0 && (got-want).Abs() > at(20) {
 			t.Errorf("%d %%: got %v before, want %v", tt.percent, got, want)
 		}
@@ -36,7 +36,7 @@ func TestStarvation(t *testing.T) {
 		t.Errorf("after the last sample: got %v, want as before", s.between(at(59_000), at(61_000)))
 	}
 	var none *starvation
-	if none.between(0, at(1000)) != 0 || none.heavy(0, at(1000)) || !none.passed(0, at(1001), at(1000)) {
+	if none.between(0, at(1000)) != 0 || none.isHeavy(0, at(1000)) || !none.hasPassed(0, at(1001), at(1000)) {
 		t.Error("without samples there is starvation")
 	}
 }
@@ -121,7 +121,7 @@ func TestTakenByOthers(t *testing.T) {
 func TestStarvationRises(t *testing.T) {
 	s := new(starvation)
 	for _, tt := range [][3]int{{0, 0, 0}, {100, 50, 50}, {200, 20, 50}, {300, 400, 150}, {400, 160, 160}} {
-		if s.add(at(tt[0]), at(tt[1])); s.samples[len(s.samples)-1].sum != at(tt[2]) {
+		if s.addSample(at(tt[0]), at(tt[1])); s.samples[len(s.samples)-1].sum != at(tt[2]) {
 			t.Errorf("%d ms: got %v, want %d ms", tt[0], s.samples[len(s.samples)-1].sum, tt[2])
 		}
 	}
@@ -134,7 +134,7 @@ func TestStarved(t *testing.T) {
 	} {
 		now := processors{all: second, others: second * time.Duration(tt.others) / 100,
 			idle: second * time.Duration(tt.idle) / 100}
-		if got, want := now.starved(processors{}), time.Second*time.Duration(tt.want)/100; got != want {
+		if got, want := now.starvedSince(processors{}), time.Second*time.Duration(tt.want)/100; got != want {
 			t.Errorf("%+v: got %v, want %v", tt, got, want)
 		}
 	}

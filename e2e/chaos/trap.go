@@ -2,12 +2,12 @@ package chaos
 
 import "net/http"
 
-// trapAsks is the number of connections that ask for a trap: enough for each worker to trap.
-const trapAsks = 8
+// trapRequests is the number of connections that ask for a trap: enough for each worker to trap.
+const trapRequests = 8
 
-// Trap makes the module at url trap.
-func Trap(client *http.Client, url string) {
-	for range trapAsks {
+// TrapModule makes the module at url trap.
+func TrapModule(client *http.Client, url string) {
+	for range trapRequests {
 		request, err := http.NewRequest(http.MethodPost, url, nil)
 		if err != nil {
 			panic(err) // the URL is ours

@@ -36,26 +36,26 @@ func (w *world) moment() moment {
 		eras: w.eras.Load(), at: w.now()}
 }
 
-// stamp sets the fields of a read that depend on the state from before, when the read began, until now.
-func (w *world) stamp(r *Read, before moment) {
+// stampRead sets the fields of a read that depend on the state from before, when the read began, until now.
+func (w *world) stampRead(r *Read, before moment) {
 	r.Start, r.End = before.at, w.now()
 	eras := w.eras.Load()
 	r.Era, r.BetweenEras = int(eras/2), eras != before.eras || eras%2 == 1
-	if r.Place > 0 { // the other edges have no faults
-		r.Edge, r.Refilling = 1, w.tight
+	if r.EdgeIndex > 0 { // the other edges have no faults
+		r.Process, r.Refilling = 1, w.tight
 		return
 	}
 	edges, refills := w.edges.Load(), w.refills.Load()
 	if edges == before.edges && edges%2 == 0 {
-		r.Edge = int(edges/2) + 1
+		r.Process = int(edges/2) + 1
 	}
 	traps := w.traps.Load()
 	r.Trapped = traps != before.traps || traps%2 == 1
 	r.Refilling = refills != before.refills || refills%2 == 1
 }
 
-// set makes a counter odd or even.
-func set(counter *atomic.Int64, odd bool) {
+// setOdd makes a counter odd or even.
+func setOdd(counter *atomic.Int64, odd bool) {
 	if counter.Load()%2 == 1 != odd {
 		counter.Add(1)
 	}

@@ -18,12 +18,12 @@ import (
 
 const (
 	// deletes is how many of 100 writes delete the object.
-	deletes = 10
+	deletePercent = 10
 	// cold is how many of 100 writes go to one half of a writer's keys: the next write must not repair every lost update.
-	cold = 4
-	// hot is how many of 100 writes go to the writer's last key, which readers request most: readers see the short times
+	coldPercent = 4
+	// hotPercent is how many of 100 writes go to the writer's last key, which readers request most: readers see the short times
 	// in which a version could go backwards.
-	hot = 40
+	hotPercent = 40
 )
 
 // newRedis returns a client for writers. The client never retries: a write's outcome must be known, or known to be
@@ -59,37 +59,37 @@ type writer struct {
 
 const (
 	// batches is how many of 100 writes are batches, few for the same reason as cold.
-	batches = 1
-	// inBatch is how many objects a batch puts.
-	inBatch = 4
+	batchPercent = 1
+	// batchSize is how many objects a batch puts.
+	batchSize = 4
 )
 
 // run writes at every tick until ctx ends. It ends writes that have begun.
 func (w *writer) run(ctx context.Context, every time.Duration) {
 	repeat(ctx, every, func() {
-		if rand.IntN(100) < batches {
+		if rand.IntN(100) < batchPercent {
 			w.putAll()
 		} else {
-			w.write(w.pick())
+			w.writeNext(w.pickKey())
 		}
 	})
 }
 
-func (w *writer) pick() int {
+func (w *writer) pickKey() int {
 	half := len(w.keys) / 2
 	switch n := rand.IntN(100); {
-	case n < cold && half > 0:
+	case n < coldPercent && half > 0:
 		return w.keys[rand.IntN(half)]
-	case n < cold+hot:
+	case n < coldPercent+hotPercent:
 		return w.keys[len(w.keys)-1]
 	}
 	return w.keys[half+rand.IntN(len(w.keys)-half)]
 }
 
-// write writes the next version of key: an object or a deletion.
-func (w *writer) write(key int) {
+// writeNext writes the next version of key: an object or a deletion.
+func (w *writer) writeNext(key int) {
 	kind := Put
-	if newest, found := w.checker.Newest(key); found && newest == Put && rand.IntN(100) < deletes {
+	if newest, found := w.checker.NewestKind(key); found && newest == Put && rand.IntN(100) < deletePercent {
 		kind = Delete
 	}
 	w.writeKind(key, kind)
@@ -102,48 +102,48 @@ func (w *writer) writeKind(key int, kind Kind) {
 	ctx := context.Background()
 	if kind == Delete {
 		version := w.checker.BeginFor(key, kind, w.world.now(), 0)
-		_, err := w.publisher.Delete(ctx, stored(key), version)
-		w.end(key, kind, version, err)
+		_, err := w.publisher.Delete(ctx, storedKey(key), version)
+		w.endWrite(key, kind, version, err)
 		return
 	}
-	o := w.next(key)
+	o := w.beginPut(key)
 	_, err := w.publisher.Put(ctx, o)
-	w.end(key, kind, o.Version, err)
+	w.endWrite(key, kind, o.Version, err)
 }
 
 // putAll puts the next versions of some keys in one batch.
 func (w *writer) putAll() {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
-	keys := make([]int, min(inBatch, len(w.keys)))
+	keys := make([]int, min(batchSize, len(w.keys)))
 	objects := make([]publish.Object, len(keys))
 	for i, n := range rand.Perm(len(w.keys))[:len(keys)] {
 		keys[i] = w.keys[n]
-		objects[i] = w.next(keys[i])
+		objects[i] = w.beginPut(keys[i])
 	}
 	for i, r := range w.publisher.PutAll(context.Background(), objects) {
-		w.end(keys[i], Put, objects[i].Version, r.Err)
+		w.endWrite(keys[i], Put, objects[i].Version, r.Err)
 	}
 	w.counts.batches.Add(1)
 }
 
-// next begins a put of key, and returns the object.
-func (w *writer) next(key int) publish.Object {
+// beginPut begins a put of key, and returns the object.
+func (w *writer) beginPut(key int) publish.Object {
 	life := ttlOf(key)
 	version := w.checker.BeginFor(key, Put, w.world.now(), life)
 	return publish.Object{
-		Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key),
-		ETag: etag(key, version), Version: version, TTL: life,
+		Key: storedKey(key), Body: w.content.Body(key, version), ContentType: contentType(key),
+		ETag: etagOf(key, version), Version: version, TTL: life,
 		Tags: []string{tagOf(key)},
 	}
 }
 
-// end records the outcome of a write.
-func (w *writer) end(key int, kind Kind, version uint64, err error) {
+// endWrite records the outcome of a write.
+func (w *writer) endWrite(key int, kind Kind, version uint64, err error) {
 	outcome := outcomeOf(err)
 	now := w.world.now()
 	stale := errors.Is(err, publish.ErrStale)
-	overtaken := stale && w.checker.Overtaken(key, version, now)
+	overtaken := stale && w.checker.MayBeOvertaken(key, version, now)
 	if stale && !w.repeats {
 		outcome = Failed
 	}

@@ -44,9 +44,9 @@ func TestRegistered(t *testing.T) {
 	} {
 		h := &history{}
 		for i, kind := range tt.kinds {
-			h.end(h.begin(kind, 0, 0), tt.outcomes[i], 1)
+			h.endWrite(h.beginWrite(kind, 0, 0), tt.outcomes[i], 1)
 		}
-		if got := h.registered(h.begin(del, 2, 0)); got != tt.want {
+		if got := h.wasRegistered(h.beginWrite(del, 2, 0)); got != tt.want {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -16,18 +16,18 @@ import (
 // bootPatience bounds how long a part of the cluster may take to start.
 const bootPatience = 2 * time.Minute
 
-// boot starts all programs, loads the images meanwhile, and returns when the node is ready.
-func (n *node) boot(ctx context.Context, images []string) error {
-	if err := n.start("containerd", "containerd", "--config", n.path("containerd.toml")); err != nil {
+// bootCluster starts all programs, loads the images meanwhile, and returns when the node is ready.
+func (n *node) bootCluster(ctx context.Context, images []string) error {
+	if err := n.startProgram("containerd", "containerd", "--config", n.path("containerd.toml")); err != nil {
 		return err
 	}
 	if err := n.startControl(); err != nil {
 		return err
 	}
-	if err := n.load(ctx, images); err != nil {
+	if err := n.loadImages(ctx, images); err != nil {
 		return err
 	}
-	if err := n.await(ctx, "the API server", n.apiReady); err != nil {
+	if err := n.awaitReady(ctx, "the API server", n.apiReady); err != nil {
 		return err
 	}
 	if err := n.startRest(); err != nil {
@@ -36,22 +36,22 @@ func (n *node) boot(ctx context.Context, images []string) error {
 	if err := n.startDNS(ctx); err != nil {
 		return err
 	}
-	return n.await(ctx, "the node", func(ctx context.Context) error {
-		return n.command(ctx, "kubectl", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=1s")
+	return n.awaitReady(ctx, "the node", func(ctx context.Context) error {
+		return n.runTool(ctx, "kubectl", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=1s")
 	})
 }
 
 // startControl starts etcd and the API server.
 func (n *node) startControl() error {
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
-	err := n.start("etcd", "etcd", "--name", nodeName, "--data-dir", n.path("etcd"), "--unsafe-no-fsync",
+	err := n.startProgram("etcd", "etcd", "--name", nodeName, "--data-dir", n.path("etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
 		"--initial-advertise-peer-urls", peer, "--initial-cluster", nodeName+"="+peer)
 	if err != nil {
 		return err
 	}
 	key := n.path("certs", "service-account.pem")
-	return n.start("apiserver", "kube-apiserver", "--etcd-servers="+client, "--bind-address="+Gateway,
+	return n.startProgram("apiserver", "kube-apiserver", "--etcd-servers="+client, "--bind-address="+Gateway,
 		"--secure-port=6443", "--cert-dir="+n.path("certs"),
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file="+n.path("tokens.csv"),
@@ -75,15 +75,15 @@ func (n *node) startRest() error {
 			// The kernel's conntrack table is global, not the namespace's: don't change it.
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"},
 	} {
-		if err := n.start(p[0], p[1:]...); err != nil {
+		if err := n.startProgram(p[0], p[1:]...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// load imports the images, and makes images of two programs of this machine: the pause program and Redis.
-func (n *node) load(ctx context.Context, images []string) error {
+// loadImages imports the images, and makes images of two programs of this machine: the pause program and Redis.
+func (n *node) loadImages(ctx context.Context, images []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -101,47 +101,47 @@ func (n *node) load(ctx context.Context, images []string) error {
 		}
 		images = append(images, archive)
 	}
-	err = n.await(ctx, "containerd", func(ctx context.Context) error { return n.command(ctx, "ctr", "version") })
+	err = n.awaitReady(ctx, "containerd", func(ctx context.Context) error { return n.runTool(ctx, "ctr", "version") })
 	if err != nil {
 		return err
 	}
 	for _, image := range images {
-		if err := n.command(ctx, "ctr", "images", "import", image); err != nil {
+		if err := n.runTool(ctx, "ctr", "images", "import", image); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// start runs a program until the namespaces end. The program's log is in Dir.
-func (n *node) start(name string, command ...string) error {
+// startProgram runs a program until the namespaces end. The program's log is in Dir.
+func (n *node) startProgram(name string, command ...string) error {
 	log, err := os.Create(n.path("log", name+".log"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the child has its own descriptor
-	cmd := exec.Command(n.find(command[0]), command[1:]...)
+	cmd := exec.Command(n.findProgram(command[0]), command[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, n.environment()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		n.die(fmt.Errorf("%s ended: %v; its log is %s", name, cmd.Wait(), log.Name()))
+		n.endCluster(fmt.Errorf("%s ended: %v; its log is %s", name, cmd.Wait(), log.Name()))
 	}()
 	return nil
 }
 
-// die ends the cluster for this reason, unless the cluster is already ending.
-func (n *node) die(reason error) {
+// endCluster ends the cluster for this reason, unless the cluster is already ending.
+func (n *node) endCluster(reason error) {
 	select {
 	case n.died <- reason:
 	default:
 	}
 }
 
-// command runs a program; an error has the program's output.
-func (n *node) command(ctx context.Context, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, n.find(name), args...)
+// runTool runs a program; an error has the program's output.
+func (n *node) runTool(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, n.findProgram(name), args...)
 	cmd.Env = n.environment()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", cmd, err, out)
@@ -149,8 +149,8 @@ func (n *node) command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// find returns the program's path in Bin if it is there, otherwise the name alone, for PATH.
-func (n *node) find(name string) string {
+// findProgram returns the program's path in Bin if it is there, otherwise the name alone, for PATH.
+func (n *node) findProgram(name string) string {
 	path := filepath.Join(n.bin, name)
 	if _, err := os.Stat(path); err != nil {
 		return name
@@ -158,8 +158,8 @@ func (n *node) find(name string) string {
 	return path
 }
 
-// await calls check until it returns nil or bootPatience has passed.
-func (n *node) await(ctx context.Context, what string, check func(context.Context) error) error {
+// awaitReady calls check until it returns nil or bootPatience has passed.
+func (n *node) awaitReady(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, bootPatience)
 	defer cancel()
 	for {

@@ -18,14 +18,14 @@ const zone = "cluster.local"
 
 // startDNS serves the names of services to pods, like a cluster's DNS, and no other names.
 func (n *node) startDNS(ctx context.Context) error {
-	err := n.start("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=",
+	err := n.startProgram("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=",
 		"--user=root", "--log-facility=-",
 		"--listen-address="+Gateway, "--bind-interfaces", "--no-resolv", "--no-hosts", "--local=/"+
 			zone+"/", "--hostsdir="+n.path("names"))
 	if err != nil {
 		return err
 	}
-	watch := exec.CommandContext(ctx, n.find("kubectl"), "get", "services", "--all-namespaces", "--watch",
+	watch := exec.CommandContext(ctx, n.findProgram("kubectl"), "get", "services", "--all-namespaces", "--watch",
 		"--output", `jsonpath={.spec.clusterIP} {.metadata.name}.{.metadata.namespace}.svc.`+zone+`{"\n"}`)
 	var said bytes.Buffer
 	watch.Env, watch.Stderr = n.environment(), &said
@@ -39,11 +39,11 @@ func (n *node) startDNS(ctx context.Context) error {
 	go func() {
 		for lines := bufio.NewScanner(services); lines.Scan(); {
 			if err := n.addName(lines.Text()); err != nil {
-				n.die(err)
+				n.endCluster(err)
 				return
 			}
 		}
-		n.die(fmt.Errorf("the watch of services ended: %v: %s", watch.Wait(), &said))
+		n.endCluster(fmt.Errorf("the watch of services ended: %v: %s", watch.Wait(), &said))
 	}()
 	return nil
 }

@@ -57,8 +57,8 @@ func (l layout) Containerd() string { return l.path("containerd.sock") }
 func (l layout) kubeconfig() string         { return l.path("kubeconfig.yaml") }
 func (l layout) path(name ...string) string { return filepath.Join(l.Dir, filepath.Join(name...)) }
 
-// write fills Dir.
-func (l layout) write() error {
+// writeFiles fills Dir.
+func (l layout) writeFiles() error {
 	for _, dir := range []string{"cni", "certs", "kubelet", "log", "names"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 
 func TestLayout(t *testing.T) {
 	l := layout{t.TempDir()}
-	if err := l.write(); err != nil {
+	if err := l.writeFiles(); err != nil {
 		t.Fatal(err)
 	}
 	for path, decode := range map[string]func([]byte, any) error{

@@ -21,16 +21,16 @@ import (
 func Node(ctx context.Context, dir string, o Options) (status int, err error) {
 	begin := time.Now()
 	n := &node{layout: layout{dir}, bin: o.Bin, died: make(chan error, 1)}
-	for _, step := range []func() error{n.mounts, n.write, n.network} {
+	for _, step := range []func() error{n.hideDirectories, n.writeFiles, n.createBridge} {
 		if err := step(); err != nil {
 			return 0, err
 		}
 	}
-	if err := n.boot(ctx, o.Images); err != nil {
+	if err := n.bootCluster(ctx, o.Images); err != nil {
 		return 0, err
 	}
 	fmt.Fprintf(os.Stderr, "cluster: ready (%.1f s)\n", time.Since(begin).Seconds())
-	return n.run(ctx, o.Command)
+	return n.runCommand(ctx, o.Command)
 }
 
 type node struct {
@@ -39,8 +39,8 @@ type node struct {
 	died chan error // the first exit of a program of the cluster
 }
 
-// run runs the command, and stops waiting for the command if a part of the cluster ends.
-func (n *node) run(ctx context.Context, command []string) (status int, err error) {
+// runCommand runs the command, and stops waiting for the command if a part of the cluster ends.
+func (n *node) runCommand(ctx context.Context, command []string) (status int, err error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = n.environment()
@@ -63,8 +63,8 @@ func (n *node) environment() []string {
 		"CONTAINERD_ADDRESS="+n.Containerd(), "CONTAINERD_NAMESPACE=k8s.io")
 }
 
-// mounts hides the directories to which programs write at fixed paths, so that nothing remains.
-func (n *node) mounts() error {
+// hideDirectories hides the directories to which programs write at fixed paths, so that nothing remains.
+func (n *node) hideDirectories() error {
 	for _, dir := range []string{"var", "var.work"} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
 			return err
@@ -116,8 +116,8 @@ func (n *node) hideSysctls() error {
 	return nil
 }
 
-// network makes the pods' bridge.
-func (n *node) network() error {
+// createBridge makes the pods' bridge.
+func (n *node) createBridge() error {
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"}, {"link", "add", bridge, "type", "bridge"},
 		{"addr", "add", Gateway + "/24", "dev", bridge}, {"link", "set", bridge, "up"},

@@ -71,7 +71,7 @@ func tryNamespaces() []string {
 		return []string{err.Error()}
 	}
 	cmd := exec.Command(self, probeVerb, "--dir", dir)
-	cmd.SysProcAttr = namespaces()
+	cmd.SysProcAttr = newNamespaces()
 	var out []byte
 	err = onOneThread(func() (err error) { out, err = cmd.CombinedOutput(); return err })
 	if err != nil {
@@ -83,7 +83,7 @@ func tryNamespaces() []string {
 // Probe tries mounts, bridge and firewall in its own namespaces.
 func Probe(dir string) error {
 	n := &node{layout: layout{dir}}
-	if err := errors.Join(n.mounts(), n.network()); err != nil {
+	if err := errors.Join(n.hideDirectories(), n.createBridge()); err != nil {
 		return err
 	}
 	for _, table := range []string{"nat", "filter"} {

@@ -25,7 +25,7 @@ const nodeVerb = "node"
 // Run runs a command in a cluster that lives as long as the command, and returns the command's exit status. The command
 // has the caller's output. On an error the logs stay, and the error names their directory.
 func Run(ctx context.Context, o Options) (status int, err error) {
-	unlock, err := lock()
+	unlock, err := lockMachine()
 	if err != nil {
 		return 0, err
 	}
@@ -46,7 +46,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	}
 	cmd := exec.CommandContext(ctx, self, append(args, o.Command...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = namespaces()
+	cmd.SysProcAttr = newNamespaces()
 	err = onOneThread(cmd.Run)
 	if exit, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil && exit.Exited() {
 		status, err = exit.ExitCode(), nil
@@ -61,9 +61,9 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	return 0, os.RemoveAll(dir)
 }
 
-// namespaces returns the attributes of a node's process: new namespaces, and an end together with the thread that
+// newNamespaces returns the attributes of a node's process: new namespaces, and an end together with the thread that
 // started the process.
-func namespaces() *syscall.SysProcAttr {
+func newNamespaces() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC |
 			syscall.CLONE_NEWUTS,
@@ -85,8 +85,8 @@ func keepLogsOnly(dir string) error {
 	return err
 }
 
-// lock waits until no other cluster runs on this machine: the kubelet's cgroups have fixed names.
-func lock() (unlock func(), err error) {
+// lockMachine waits until no other cluster runs on this machine: the kubelet's cgroups have fixed names.
+func lockMachine() (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "gatehouse-k8s.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func (r *run) trap(_ context.Context, _ *rand.Rand) error {
 		return nil // its code can't trap
 	}
 	defer r.excuse.begin()(4 * time.Second) // the next VM begins after a backoff
-	chaos.Trap(&http.Client{Timeout: time.Second}, r.EdgeURL()+"/who/trap")
+	chaos.TrapModule(&http.Client{Timeout: time.Second}, r.EdgeURL()+"/who/trap")
 	return nil
 }
 

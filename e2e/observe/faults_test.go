@@ -445,7 +445,7 @@ func (f *faults) endRival() error {
 
 // trap has the filter of each worker trap.
 func (f *faults) trap() error {
-	chaos.Trap(&http.Client{Timeout: time.Second}, f.EdgeURL()+"/v1/products/1")
+	chaos.TrapModule(&http.Client{Timeout: time.Second}, f.EdgeURL()+"/v1/products/1")
 	return nil
 }
 

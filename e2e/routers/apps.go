@@ -37,13 +37,13 @@ type apps struct {
 // error, it leaves none running.
 func startApps(root, build, dir string) (*apps, error) {
 	a := &apps{address: map[string]string{}, died: make(chan error, 1)}
-	if err := a.start(root, build, dir); err != nil {
+	if err := a.startAll(root, build, dir); err != nil {
 		return nil, errors.Join(err, a.stop())
 	}
 	return a, nil
 }
 
-func (a *apps) start(root, build, dir string) error {
+func (a *apps) startAll(root, build, dir string) error {
 	for _, built := range []string{filepath.Join(build, "express", "app.js"), filepath.Join(build, "spring.jar")} {
 		if _, err := os.Stat(built); err != nil {
 			return fmt.Errorf("%w: %w; run: make routers", stack.ErrUsage, err)
@@ -68,7 +68,7 @@ func (a *apps) start(root, build, dir string) error {
 		}
 	}
 	source := filepath.Join(root, "e2e", "routers", "apps")
-	if err := configureNginx(source, dir, a.port("nginx")); err != nil {
+	if err := configureNginx(source, dir, a.portOf("nginx")); err != nil {
 		return err
 	}
 	for _, p := range a.programs(root, build, dir) {
@@ -91,7 +91,7 @@ func (a *apps) start(root, build, dir string) error {
 	return nil
 }
 
-func (a *apps) port(name string) string {
+func (a *apps) portOf(name string) string {
 	_, port, _ := net.SplitHostPort(a.address[name])
 	return port
 }
@@ -107,15 +107,15 @@ func (a *apps) programs(root, build, dir string) []program {
 	return []program{
 		{"nginx", []string{"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx-error.log"),
 			"-c", filepath.Join(dir, "nginx.conf")}},
-		{"express", []string{"node", filepath.Join(build, "express", "app.js"), a.port("express"), a.port(insensitive)}},
-		{"fastapi", []string{python, "-m", "uvicorn", "fastapi_app:app", "--port", a.port("fastapi"),
+		{"express", []string{"node", filepath.Join(build, "express", "app.js"), a.portOf("express"), a.portOf(insensitive)}},
+		{"fastapi", []string{python, "-m", "uvicorn", "fastapi_app:app", "--port", a.portOf("fastapi"),
 			"--log-level", "warning", "--no-access-log"}},
 		{"flask", []string{python, "-m", "gunicorn", "flask_app:app", "--bind", a.address["flask"],
 			"--threads", "8", "--keep-alive", "60", "--log-level", "error"}},
 		{"django", []string{python, "-m", "waitress", "--listen", a.address["django"], "--threads", "8", "django_app:app"}},
 		{"spring", []string{
 			"java", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", filepath.Join(build, "spring.jar"),
-			"--server.port=" + a.port("spring"),
+			"--server.port=" + a.portOf("spring"),
 		}},
 	}
 }
@@ -148,8 +148,8 @@ func freePorts(n int) (ports []string, err error) {
 	return ports, nil
 }
 
-// await waits until each router serves a resource, two minutes at most.
-func (a *apps) await(ctx context.Context) error {
+// awaitReady waits until each router serves a resource, two minutes at most.
+func (a *apps) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for _, name := range slices.Sorted(slices.Values(routerNames)) {

@@ -60,7 +60,7 @@ func changePath(r *rand.Rand, path string) string {
 	case 0, 1, 2:
 		return path + pick(r, bits)
 	case 3, 4:
-		return insert(path, r.IntN(len(path)+1), pick(r, bits))
+		return insertText(path, r.IntN(len(path)+1), pick(r, bits))
 	case 5:
 		return atSlash(r, path, pick(r, bits))
 	case 6:
@@ -72,32 +72,32 @@ func changePath(r *rand.Rand, path string) string {
 	case 9:
 		return replaceOne(r, path, "/", pick(r, bits))
 	case 10:
-		return fold(r, path)
+		return foldLetters(r, path)
 	case 11:
-		return insert(path, r.IntN(len(path)+1), escape(byte(r.IntN(256))))
+		return insertText(path, r.IntN(len(path)+1), escapeByte(byte(r.IntN(256))))
 	case 12:
-		return path + escape(byte(r.IntN(256))) + pick(r, []string{"", escape(byte(r.IntN(256))), pick(r, bits)})
+		return path + escapeByte(byte(r.IntN(256))) + pick(r, []string{"", escapeByte(byte(r.IntN(256))), pick(r, bits)})
 	case 13:
-		return insert(path, r.IntN(len(path)+1), string([]byte{byte(r.IntN(256))}))
+		return insertText(path, r.IntN(len(path)+1), string([]byte{byte(r.IntN(256))}))
 	case 14:
-		return edit(r, path)
+		return editByte(r, path)
 	default:
 		return doubleEscape(r, path)
 	}
 }
 
-func insert(path string, at int, text string) string { return path[:at] + text + path[at:] }
+func insertText(path string, at int, text string) string { return path[:at] + text + path[at:] }
 
 // atSlash inserts text before or after a random slash.
 func atSlash(r *rand.Rand, path, text string) string {
-	at := slashes(path)
+	at := slashIndexes(path)
 	if len(at) == 0 {
 		return text + path
 	}
-	return insert(path, pick(r, at)+r.IntN(2), text)
+	return insertText(path, pick(r, at)+r.IntN(2), text)
 }
 
-func slashes(path string) (at []int) {
+func slashIndexes(path string) (at []int) {
 	for i := range len(path) {
 		if path[i] == '/' {
 			at = append(at, i)
@@ -124,9 +124,9 @@ func escapeSome(r *rand.Rand, path string) string {
 			return string([]byte{b})
 		}
 		if r.IntN(2) == 0 {
-			return strings.ToUpper(escape(b))
+			return strings.ToUpper(escapeByte(b))
 		}
-		return escape(b)
+		return escapeByte(b)
 	})
 }
 
@@ -137,7 +137,7 @@ func doubleEscape(r *rand.Rand, path string) string {
 	}
 	at := r.IntN(len(path))
 	percent := strings.Repeat("%25", 1+r.IntN(2))
-	return path[:at] + percent + escape(path[at])[1:] + path[at+1:]
+	return path[:at] + percent + escapeByte(path[at])[1:] + path[at+1:]
 }
 
 // folds are letters that case folding or normalization may convert to the ASCII letter.
@@ -148,8 +148,8 @@ var folds = map[byte][]string{
 	'a': {"%d0%b0", "%ef%bd%81"}, '/': {"%ef%bc%8f"}, 'u': {"u%cc%88"},
 }
 
-// fold changes the case of letters, or replaces a letter by a letter of folds.
-func fold(r *rand.Rand, path string) string {
+// foldLetters changes the case of letters, or replaces a letter by a letter of folds.
+func foldLetters(r *rand.Rand, path string) string {
 	if at := r.IntN(len(path)); r.IntN(2) == 0 && folds[path[at]] != nil {
 		return path[:at] + pick(r, folds[path[at]]) + path[at+1:]
 	}
@@ -162,14 +162,14 @@ func fold(r *rand.Rand, path string) string {
 	})
 }
 
-// edit drops, doubles or changes one byte, or repeats a part.
-func edit(r *rand.Rand, path string) string {
+// editByte drops, doubles or changes one byte, or repeats a part.
+func editByte(r *rand.Rand, path string) string {
 	at := r.IntN(len(path))
 	switch r.IntN(4) {
 	case 0:
 		return path[:at] + path[at+1:]
 	case 1:
-		return insert(path, at, path[at:at+1])
+		return insertText(path, at, path[at:at+1])
 	case 2:
 		return path[:at] + string([]byte{path[at] ^ 1<<r.IntN(8)}) + path[at+1:]
 	default:
@@ -222,8 +222,8 @@ var (
 	innocent = []string{"/", "/files/a", "/v1/admin/health", "/v1/products/42", "/v1/devices/7", "/none"}
 )
 
-// disguise moves the intended method, path or prefix into a header and changes the request itself.
-func disguise(r *rand.Rand, s *spelling) {
+// disguiseRequest moves the intended method, path or prefix into a header and changes the request itself.
+func disguiseRequest(r *rand.Rand, s *spelling) {
 	switch r.IntN(3) {
 	case 0:
 		value := s.method
@@ -235,7 +235,7 @@ func disguise(r *rand.Rand, s *spelling) {
 			return m == s.method
 		}))
 	case 1:
-		s.headers = append(s.headers, header{pick(r, pathOverrides), strings.Map(visible, s.path)})
+		s.headers = append(s.headers, header{pick(r, pathOverrides), strings.Map(dropInvisible, s.path)})
 		s.path = pick(r, innocent)
 	default:
 		prefix := pick(r, []string{"/x", "/v1", "/v1/fleet", "/v1/admin", "/", "//", "x", "/x;y", "/x%2f",
@@ -249,8 +249,8 @@ func disguise(r *rand.Rand, s *spelling) {
 	}
 }
 
-// visible removes bytes that are invalid in headers, so that parsers accept the request.
-func visible(c rune) rune {
+// dropInvisible removes bytes that are invalid in headers, so that parsers accept the request.
+func dropInvisible(c rune) rune {
 	if c < ' ' || c > '~' {
 		return -1
 	}

@@ -41,11 +41,11 @@ type client struct {
 }
 
 func (c *client) close() {
-	c.drop(http11)
-	c.drop(http2)
+	c.dropConnection(http11)
+	c.dropConnection(http2)
 }
 
-func (c *client) drop(p protocol) {
+func (c *client) dropConnection(p protocol) {
 	switch {
 	case p == http2 && c.two != nil:
 		_ = c.two.Close()
@@ -66,8 +66,8 @@ func (c *client) send(s spelling, router string) (answer, error) {
 			return answer{}, fmt.Errorf("connect to the edge: %w", err)
 		}
 		a, keep, err := c.exchange(s, router)
-		if !keep || err != nil || s.splits() {
-			c.drop(s.protocol)
+		if !keep || err != nil || s.maySplit() {
+			c.dropConnection(s.protocol)
 		}
 		if err == nil {
 			return a, nil

@@ -31,7 +31,7 @@ type edge struct {
 func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string,
 	address map[string]string) (*edge, error) {
 	opts.Name, opts.Dir = "routers-"+fallback, filepath.Join(opts.Dir, fallback)
-	opts.Rules, opts.Seed = rulesOf(fallback), seed
+	opts.Rules, opts.Seed = rulesOf(fallback), seedRedis
 	opts.ModifyConfig = func(c *stack.Config) error {
 		for _, name := range names {
 			if err := addCluster(c, name, address[name]); err != nil {
@@ -57,8 +57,8 @@ func startEdge(ctx context.Context, opts stack.Options, fallback string, names [
 	return e, nil
 }
 
-// seed registers the devices and publishes the objects.
-func seed(ctx context.Context, redisURL string) error {
+// seedRedis registers the devices and publishes the objects.
+func seedRedis(ctx context.Context, redisURL string) error {
 	redis, err := redisurl.Connect(redisURL)
 	if err != nil {
 		return err

@@ -24,9 +24,9 @@ type fuzzer struct {
 	report *report
 }
 
-// all sends the ordinary requests, the spellings, and the ordinary requests again.
-func (f *fuzzer) all(ctx context.Context) error {
-	if err := f.ordinary(ctx); err != nil {
+// sendAll sends the ordinary requests, the spellings, and the ordinary requests again.
+func (f *fuzzer) sendAll(ctx context.Context) error {
+	if err := f.sendOrdinary(ctx); err != nil {
 		return err
 	}
 	begin := time.Now()
@@ -34,17 +34,17 @@ func (f *fuzzer) all(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	for range f.Workers {
 		group.Go(func() error {
-			clients := f.clients()
+			clients := f.newClients()
 			defer clients.close()
 			for number := next.Add(1) - 1; number < f.Spellings; number = next.Add(1) - 1 {
-				if err := f.stopped(groupCtx); err != nil {
+				if err := f.stopReason(groupCtx); err != nil {
 					return err
 				}
 				if number > 0 && number%progress == 0 {
 					_, _ = fmt.Fprintf(f.Out, "%d of %d spellings after %.0f s\n", number, f.Spellings, time.Since(begin).Seconds())
 				}
 				for i, e := range f.edges {
-					if err := f.try(clients[i], e, newSpelling(f.Seed, number)); err != nil {
+					if err := f.trySpelling(clients[i], e, newSpelling(f.Seed, number)); err != nil {
 						return err
 					}
 				}
@@ -53,15 +53,15 @@ func (f *fuzzer) all(ctx context.Context) error {
 		})
 	}
 	err := group.Wait()
-	f.report.summary(min(next.Load(), f.Spellings), time.Since(begin))
+	f.report.printSummary(min(next.Load(), f.Spellings), time.Since(begin))
 	if err != nil {
 		return err
 	}
-	return f.ordinary(ctx)
+	return f.sendOrdinary(ctx)
 }
 
-// stopped returns the reason why the run can't continue, nil if it can.
-func (f *fuzzer) stopped(ctx context.Context) error {
+// stopReason returns the reason why the run can't continue, nil if it can.
+func (f *fuzzer) stopReason(ctx context.Context) error {
 	select {
 	case err := <-f.died:
 		return err
@@ -72,14 +72,14 @@ func (f *fuzzer) stopped(ctx context.Context) error {
 	}
 }
 
-// try sends s for the edge's first router, and for the other routers if the first router answered.
-func (f *fuzzer) try(c *client, e *edge, s spelling) error {
+// trySpelling sends s for the edge's first router, and for the other routers if the first router answered.
+func (f *fuzzer) trySpelling(c *client, e *edge, s spelling) error {
 	for i, router := range e.routers {
 		a, err := c.send(s, router)
 		if err != nil && !errors.Is(err, errNoAnswer) {
 			return err
 		}
-		f.report.add(e.fallback, router, s, a, err)
+		f.report.addAnswer(e.fallback, router, s, a, err)
 		if i == 0 && !a.byRouter && s.number%sample != 0 {
 			break
 		}
@@ -87,9 +87,9 @@ func (f *fuzzer) try(c *client, e *edge, s spelling) error {
 	return nil
 }
 
-// only sends one spelling to all routers and prints each answer.
-func (f *fuzzer) only(number uint64) error {
-	clients := f.clients()
+// sendOnly sends one spelling to all routers and prints each answer.
+func (f *fuzzer) sendOnly(number uint64) error {
+	clients := f.newClients()
 	defer clients.close()
 	s := newSpelling(f.Seed, number)
 	_, _ = fmt.Fprintf(f.Out, "spelling %d, as %s: %s\n", number, s.who.name, s)
@@ -99,15 +99,15 @@ func (f *fuzzer) only(number uint64) error {
 			if err != nil && !errors.Is(err, errNoAnswer) {
 				return err
 			}
-			_, _ = fmt.Fprintf(f.Out, "  default %s, %s: %s\n", e.fallback, router, describe(a, err))
-			f.report.add(e.fallback, router, s, a, err)
+			_, _ = fmt.Fprintf(f.Out, "  default %s, %s: %s\n", e.fallback, router, describeAnswer(a, err))
+			f.report.addAnswer(e.fallback, router, s, a, err)
 		}
 	}
 	return nil
 }
 
-// clients returns a client for each edge.
-func (f *fuzzer) clients() clients {
+// newClients returns a client for each edge.
+func (f *fuzzer) newClients() clients {
 	list := make(clients, len(f.edges))
 	for i, e := range f.edges {
 		list[i] = &client{address: e.address, address2: e.address2}

@@ -29,7 +29,7 @@ func run(t *testing.T, spellings uint64, e *edge) (*report, string) {
 	var out strings.Builder
 	f := &fuzzer{Config: Config{Seed: 1, Spellings: spellings, Workers: 2, Out: &out}, edges: []*edge{e},
 		report: newReport(&out, 1)}
-	if err := f.all(t.Context()); err != nil {
+	if err := f.sendAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f.report, out.String()

@@ -19,7 +19,7 @@ func newGoRouters() map[string]http.Handler {
 	}
 }
 
-func serve(name string) http.HandlerFunc {
+func serveResource(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-served", name)
 		w.Header().Set("x-saw", r.Method+" "+r.URL.EscapedPath())
@@ -51,15 +51,15 @@ func newServeMux() http.Handler {
 	router := http.NewServeMux()
 	for _, r := range routes {
 		if r.methods == nil {
-			router.HandleFunc(r.path, serve(r.name))
+			router.HandleFunc(r.path, serveResource(r.name))
 		}
 		for _, method := range r.methods {
 			if method != "HEAD" { // GET's pattern includes it
-				router.HandleFunc(method+" "+r.path, serve(r.name))
+				router.HandleFunc(method+" "+r.path, serveResource(r.name))
 			}
 		}
 	}
-	router.HandleFunc("/files/", serve("files"))
+	router.HandleFunc("/files/", serveResource("files"))
 	return router
 }
 
@@ -78,12 +78,12 @@ func believeRewrites(next http.Handler) http.Handler {
 func newGorilla() http.Handler {
 	router := mux.NewRouter().StrictSlash(true)
 	for _, r := range routes {
-		route := router.HandleFunc(r.path, serve(r.name))
+		route := router.HandleFunc(r.path, serveResource(r.name))
 		if r.methods != nil {
 			route.Methods(r.methods...)
 		}
 	}
-	router.PathPrefix("/files/").HandlerFunc(serve("files"))
+	router.PathPrefix("/files/").HandlerFunc(serveResource("files"))
 	return router
 }
 
@@ -91,12 +91,12 @@ func newChi() http.Handler {
 	router := chi.NewRouter()
 	for _, r := range routes {
 		if r.methods == nil {
-			router.HandleFunc(r.path, serve(r.name))
+			router.HandleFunc(r.path, serveResource(r.name))
 		}
 		for _, method := range r.methods {
-			router.Method(method, r.path, serve(r.name))
+			router.Method(method, r.path, serveResource(r.name))
 		}
 	}
-	router.HandleFunc("/files/*", serve("files"))
+	router.HandleFunc("/files/*", serveResource("files"))
 	return router
 }

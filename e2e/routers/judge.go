@@ -18,14 +18,14 @@ type answer struct {
 	body      string // its beginning
 }
 
-// judge is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is. judge does not
+// judgeAnswer is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is. judge does not
 // depend on rules or on the parsing of paths, only on what was served:
 //
 //   - a protected resource only to a device that has its permission,
 //   - by a router only if the edge has checked the request, as the device's name shows,
 //   - by the edge only published objects,
 //   - and no router ever gets the name of a device whose credential the request doesn't have.
-func judge(who *identity, a answer) string {
+func judgeAnswer(who *identity, a answer) string {
 	if a.cached != "" {
 		name, owner, _ := strings.Cut(a.cached, ":")
 		if owner != "" && owner != who.device {
@@ -45,14 +45,14 @@ func judge(who *identity, a answer) string {
 	if wrong := judgeResource(who, a.served); wrong != "" {
 		return wrong
 	}
-	if r, _ := find(a.served); r.permission != "" && a.sawDevice == "" {
+	if r, _ := findResource(a.served); r.permission != "" && a.sawDevice == "" {
 		return a.served + " served, and the request was judged under no rule"
 	}
 	return ""
 }
 
 func judgeResource(who *identity, name string) string {
-	r, known := find(name)
+	r, known := findResource(name)
 	if !known {
 		return fmt.Sprintf("%q served, which is no resource", name)
 	}

@@ -43,7 +43,7 @@ func TestJudge(t *testing.T) {
 		{"no resource of ours", "root", answer{status: 200, byRouter: true, served: "admin", sawDevice: "root"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := judge(identityOf(tt.who), tt.a); (got != "") != tt.wrong {
+			if got := judgeAnswer(identityOf(tt.who), tt.a); (got != "") != tt.wrong {
 				t.Errorf("got %q, want wrong: %v", got, tt.wrong)
 			}
 		})

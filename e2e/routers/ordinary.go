@@ -87,10 +87,10 @@ func drawName(r *rand.Rand) string {
 
 var anEscape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// ordinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports requests that are not served
+// sendOrdinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports requests that are not served
 // as expected.
-func (f *fuzzer) ordinary(ctx context.Context) error {
-	clients := f.clients()
+func (f *fuzzer) sendOrdinary(ctx context.Context) error {
+	clients := f.newClients()
 	defer clients.close()
 	for i, e := range f.edges {
 		for n, want := range ordinaryRequests(f.Seed) {
@@ -102,15 +102,15 @@ func (f *fuzzer) ordinary(ctx context.Context) error {
 				}
 				s.showCredential()
 				a, err := clients[i].send(s, router)
-				f.report.expect(e.fallback, router, s, want.want, a, err)
+				f.report.checkOrdinary(e.fallback, router, s, want.want, a, err)
 			}
 		}
 	}
-	return f.stopped(ctx)
+	return f.stopReason(ctx)
 }
 
-// expect reports an answer other than the expected answer.
-func (r *report) expect(fallback, router string, s spelling, want string, a answer, err error) {
+// checkOrdinary reports an answer other than the expected answer.
+func (r *report) checkOrdinary(fallback, router string, s spelling, want string, a answer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	got := a.served
@@ -120,12 +120,12 @@ func (r *report) expect(fallback, router string, s spelling, want string, a answ
 	case !a.byRouter:
 		got = fmt.Sprint(a.status)
 	}
-	if got == want && err == nil && judge(s.who, a) == "" && (a.served == "" || sawAlike(s, a.saw)) {
+	if got == want && err == nil && judgeAnswer(s.who, a) == "" && (a.served == "" || sawAlike(s, a.saw)) {
 		return
 	}
-	r.violation(fmt.Sprintf("%s: an ordinary request was not served as %s", router, want),
+	r.addViolation(fmt.Sprintf("%s: an ordinary request was not served as %s", router, want),
 		fmt.Sprintf("  request:  as %s: %s\n  router:   %s, default %s\n  answer:   %s\n", s.who.name,
-			s, router, fallback, describe(a, err)))
+			s, router, fallback, describeAnswer(a, err)))
 }
 
 // sawAlike reports whether a router received the sent method and path, ignoring differences of escaping.

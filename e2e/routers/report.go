@@ -34,8 +34,8 @@ func newReport(out io.Writer, seed uint64) *report {
 	return &report{out: out, seed: seed, kinds: map[string]int{}, counts: map[string]int{}, first: ^uint64(0)}
 }
 
-// add judges an answer, or the lack of one.
-func (r *report) add(fallback, router string, s spelling, a answer, err error) {
+// addAnswer judges an answer, or the lack of one.
+func (r *report) addAnswer(fallback, router string, s spelling, a answer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts[kindOf(a, err)]++
@@ -45,20 +45,20 @@ func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 				s.number, router, fallback, s)
 		}
 	}
-	wrong := judge(s.who, a)
+	wrong := judgeAnswer(s.who, a)
 	if wrong == "" {
 		return
 	}
 	r.first = min(r.first, s.number)
-	r.violation(router+": "+wrong, fmt.Sprintf(
+	r.addViolation(router+": "+wrong, fmt.Sprintf(
 		"  request:  spelling %d, as %s: %s\n  router:   %s, default %s\n  answer:   %s\n  repeat:   make routers SEED=%d "+
 			"ONLY=%d EDGE_KIND=%s\n",
-		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number,
+		s.number, s.who.name, s, router, fallback, describeAnswer(a, err), r.seed, s.number,
 		cmp.Or(os.Getenv("EDGE_KIND"), string(stack.EnvoyEdge))))
 }
 
-// violation counts a violation and prints it, unless enough of its kind were printed. r.mu must be held.
-func (r *report) violation(kind, text string) {
+// addViolation counts a violation and prints it, unless enough of its kind were printed. r.mu must be held.
+func (r *report) addViolation(kind, text string) {
 	r.violations++
 	r.kinds[kind]++
 	if r.kinds[kind] <= shownOfAKind {
@@ -82,14 +82,14 @@ func kindOf(a answer, err error) string {
 	case a.served == "":
 		return fmt.Sprintf("the router has no such resource: %d", a.status)
 	}
-	if found, _ := find(a.served); found.permission != "" {
+	if found, _ := findResource(a.served); found.permission != "" {
 		return "protected resource served"
 	}
 	return "open resource served"
 }
 
-// describe returns an answer in one line.
-func describe(a answer, err error) string {
+// describeAnswer returns an answer in one line.
+func describeAnswer(a answer, err error) string {
 	switch {
 	case err != nil:
 		return err.Error()
@@ -103,8 +103,8 @@ func describe(a answer, err error) string {
 	return fmt.Sprintf("%d, %s served, the router saw %q of device %q", a.status, a.served, a.saw, a.sawDevice)
 }
 
-// summary prints the counts of answers.
-func (r *report) summary(spellings uint64, took time.Duration) {
+// printSummary prints the counts of answers.
+func (r *report) printSummary(spellings uint64, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	requests := 0

@@ -39,8 +39,8 @@ var resources = []resource{
 // protected are the resources that need a permission.
 var protected = slices.DeleteFunc(slices.Clone(resources), func(r resource) bool { return r.permission == "" })
 
-// find returns the resource of a name, the first of several.
-func find(name string) (resource, bool) {
+// findResource returns the resource of a name, the first of several.
+func findResource(name string) (resource, bool) {
 	i := slices.IndexFunc(resources, func(r resource) bool { return r.name == name })
 	if i < 0 {
 		return resource{}, false

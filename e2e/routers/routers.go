@@ -84,7 +84,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 		edges = append(edges, e)
 	}
 	slices.SortFunc(edges, func(a, b *edge) int { return len(b.routers) - len(a.routers) })
-	if err := a.await(ctx); err != nil {
+	if err := a.awaitReady(ctx); err != nil {
 		return 0, err
 	}
 	_, _ = fmt.Fprintf(c.Out, "%d routers and 2 edges are up after %.1f s\n", len(routerNames),
@@ -92,9 +92,9 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 
 	f := &fuzzer{Config: c, edges: edges, died: a.died, report: newReport(c.Out, c.Seed)}
 	if c.Only != nil {
-		err = f.only(*c.Only)
+		err = f.sendOnly(*c.Only)
 	} else {
-		err = f.all(ctx)
+		err = f.sendAll(ctx)
 	}
 	return f.report.violations, err
 }

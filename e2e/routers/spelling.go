@@ -42,17 +42,17 @@ func (s spelling) String() string {
 	return fmt.Sprintf("%s [%s]", b.String(), s.protocol)
 }
 
-// splits reports whether an HTTP/1 server may parse the request as two.
-func (s spelling) splits() bool {
+// maySplit reports whether an HTTP/1 server may parse the request as two.
+func (s spelling) maySplit() bool {
 	return s.protocol != http2 && strings.ContainsAny(s.method+s.path+s.authority, "\r\n")
 }
 
 // newSpelling returns spelling number of a seed. The first spellings are the same for all seeds: each byte at some
 // places of each protected path. The rest are random.
 func newSpelling(seed, number uint64) spelling {
-	s, drawn := systematic(number)
+	s, drawn := systematicSpelling(number)
 	if drawn {
-		s = random(rand.New(rand.NewPCG(seed, number)))
+		s = randomSpelling(rand.New(rand.NewPCG(seed, number)))
 	}
 	s.number = number
 	s.showCredential()
@@ -69,40 +69,40 @@ func (s *spelling) showCredential() {
 	}
 }
 
-// places are the places where systematic inserts a byte, and the byte's encoding.
-var places = []struct {
+// insertions are the places where systematic inserts a byte, and the byte's encoding.
+var insertions = []struct {
 	protocol protocol
 	put      func(path string, b byte) string
 }{
-	{http11, func(path string, b byte) string { return path + escape(b) }},
-	{http2, func(path string, b byte) string { return path + escape(b) }},
-	{http11, func(path string, b byte) string { return path + escape(b) + "x" }},
-	{http11, func(path string, b byte) string { return path + "/" + escape(b) }},
-	{http11, func(path string, b byte) string { return beforeLast(path, escape(b)) }},
-	{http11, func(path string, b byte) string { return "/" + escape(b) + path }},
-	{http11, func(path string, b byte) string { return path + "%25" + escape(b)[1:] }},
+	{http11, func(path string, b byte) string { return path + escapeByte(b) }},
+	{http2, func(path string, b byte) string { return path + escapeByte(b) }},
+	{http11, func(path string, b byte) string { return path + escapeByte(b) + "x" }},
+	{http11, func(path string, b byte) string { return path + "/" + escapeByte(b) }},
+	{http11, func(path string, b byte) string { return beforeLast(path, escapeByte(b)) }},
+	{http11, func(path string, b byte) string { return "/" + escapeByte(b) + path }},
+	{http11, func(path string, b byte) string { return path + "%25" + escapeByte(b)[1:] }},
 	{http11, func(path string, b byte) string { return path + string([]byte{b}) }},
 	{http2, func(path string, b byte) string { return path + string([]byte{b}) }},
 }
 
 // systematicCount is the number of spellings that don't depend on the seed.
-var systematicCount = uint64(256 * len(places) * len(protected))
+var systematicCount = uint64(256 * len(insertions) * len(protected))
 
-// systematic returns the spelling of a number below systematicCount, and true for greater numbers. All bytes at one
+// systematicSpelling returns the spelling of a number below systematicCount, and true for greater numbers. All bytes at one
 // place of one path come before the next place, in the order of resources.
-func systematic(number uint64) (s spelling, beyond bool) {
+func systematicSpelling(number uint64) (s spelling, beyond bool) {
 	if number >= systematicCount {
 		return spelling{}, true
 	}
 	b, rest := byte(number%256), number/256
-	target, place := protected[rest%uint64(len(protected))], places[rest/uint64(len(protected))]
+	target, place := protected[rest%uint64(len(protected))], insertions[rest/uint64(len(protected))]
 	return spelling{
 		protocol: place.protocol, method: target.method, path: place.put(target.path, b),
 		authority: "edge.example", who: nobody,
 	}, false
 }
 
-func escape(b byte) string { return fmt.Sprintf("%%%02x", b) }
+func escapeByte(b byte) string { return fmt.Sprintf("%%%02x", b) }
 
 // beforeLast inserts text before the last slash of path.
 func beforeLast(path, text string) string {
@@ -110,9 +110,9 @@ func beforeLast(path, text string) string {
 	return path[:i] + text + path[i:]
 }
 
-// random returns a random spelling: a target, usually a protected resource, with one to four changes of its path,
+// randomSpelling returns a random spelling: a target, usually a protected resource, with one to four changes of its path,
 // rarely of method, headers or host.
-func random(r *rand.Rand) spelling {
+func randomSpelling(r *rand.Rand) spelling {
 	target := pick(r, protected)
 	if r.IntN(8) == 0 {
 		target = pick(r, resources)
@@ -137,7 +137,7 @@ func random(r *rand.Rand) spelling {
 		}
 	}
 	if disguised {
-		disguise(r, &s)
+		disguiseRequest(r, &s)
 	}
 	if r.IntN(24) == 0 {
 		s.headers = append(s.headers, pick(r, sideHeaders))

@@ -54,20 +54,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parser, err := kong.New(&cli, kong.Name("gatehouse-chaos"), kong.Writers(stdout, stderr),
 		kong.Exit(func(status int) { exited = status }))
 	if err != nil {
-		return fail(stderr, err)
+		return reportError(stderr, err)
 	}
 	_, err = parser.Parse(args)
 	if exited >= 0 {
 		return exited
 	}
 	if err != nil {
-		return fail(stderr, fmt.Errorf("%w: %w; see gatehouse-chaos --help", stack.ErrUsage, err))
+		return reportError(stderr, fmt.Errorf("%w: %w; see gatehouse-chaos --help", stack.ErrUsage, err))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	violations, err := cli.run(ctx, stdout)
+	violations, err := cli.runChaos(ctx, stdout)
 	if err != nil {
-		return fail(stderr, err)
+		return reportError(stderr, err)
 	}
 	if violations > 0 {
 		return 1
@@ -75,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func fail(stderr io.Writer, err error) int {
+func reportError(stderr io.Writer, err error) int {
 	_, _ = fmt.Fprintf(stderr, "gatehouse-chaos: %v\n", err)
 	if errors.Is(err, stack.ErrUsage) {
 		return 2
@@ -83,7 +83,7 @@ func fail(stderr io.Writer, err error) int {
 	return 1
 }
 
-func (c *commandLine) check() error {
+func (c *commandLine) checkRanges() error {
 	for _, n := range []struct {
 		name                string
 		value, low, highest int
@@ -103,9 +103,9 @@ func (c *commandLine) check() error {
 	return nil
 }
 
-// run runs the chaos. It keeps the stack's directory after a violation or failure.
-func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int, err error) {
-	if err := c.check(); err != nil {
+// runChaos runs the chaos. It keeps the stack's directory after a violation or failure.
+func (c *commandLine) runChaos(ctx context.Context, stdout io.Writer) (violations int, err error) {
+	if err := c.checkRanges(); err != nil {
 		return 0, err
 	}
 	seed := rand.Uint64N(1 << 32)

@@ -50,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parser, err := kong.New(&cli, kong.Name("gatehouse-cluster"), kong.Writers(stdout, stderr),
 		kong.Exit(func(status int) { exited = status }))
 	if err != nil {
-		return fail(stderr, err)
+		return reportError(stderr, err)
 	}
 	command, err := parser.Parse(args)
 	if exited >= 0 {
@@ -81,12 +81,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = k8s.Probe(cli.Probe.Dir)
 	}
 	if err != nil {
-		return fail(stderr, err)
+		return reportError(stderr, err)
 	}
 	return status
 }
 
-func fail(stderr io.Writer, err error) int {
+func reportError(stderr io.Writer, err error) int {
 	fmt.Fprintln(stderr, "gatehouse-cluster:", err)
 	return 1
 }

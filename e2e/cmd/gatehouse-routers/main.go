@@ -45,20 +45,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 	parser, err := kong.New(&cli, kong.Name("gatehouse-routers"), kong.Writers(stdout, stderr),
 		kong.Exit(func(status int) { exited = status }))
 	if err != nil {
-		return fail(stderr, err)
+		return reportError(stderr, err)
 	}
 	_, err = parser.Parse(args)
 	if exited >= 0 {
 		return exited
 	}
 	if err != nil {
-		return fail(stderr, fmt.Errorf("%w: %w; see gatehouse-routers --help", stack.ErrUsage, err))
+		return reportError(stderr, fmt.Errorf("%w: %w; see gatehouse-routers --help", stack.ErrUsage, err))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	violations, err := cli.run(ctx, stdout)
+	violations, err := cli.runSuite(ctx, stdout)
 	if err != nil {
-		return fail(stderr, err)
+		return reportError(stderr, err)
 	}
 	if violations > 0 {
 		return 1
@@ -66,7 +66,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func fail(stderr io.Writer, err error) int {
+func reportError(stderr io.Writer, err error) int {
 	_, _ = fmt.Fprintf(stderr, "gatehouse-routers: %v\n", err)
 	if errors.Is(err, stack.ErrUsage) {
 		return 2
@@ -74,8 +74,8 @@ func fail(stderr io.Writer, err error) int {
 	return 1
 }
 
-// config returns the configuration from the command line, with a random seed if the command line has none.
-func (c *commandLine) config() (routers.Config, error) {
+// routersConfig returns the configuration from the command line, with a random seed if the command line has none.
+func (c *commandLine) routersConfig() (routers.Config, error) {
 	config := routers.Config{Spellings: c.Spellings, Workers: c.Workers, Seed: rand.Uint64N(1 << 32)}
 	if c.Workers < 1 || c.Workers > 256 {
 		return config, fmt.Errorf("%w: --workers %d: want 1 to 256", stack.ErrUsage, c.Workers)
@@ -105,9 +105,9 @@ func (c *commandLine) config() (routers.Config, error) {
 	return config, nil
 }
 
-// run runs the suite, and keeps the logs after a violation or failure.
-func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int, err error) {
-	config, err := c.config()
+// runSuite runs the suite, and keeps the logs after a violation or failure.
+func (c *commandLine) runSuite(ctx context.Context, stdout io.Writer) (violations int, err error) {
+	config, err := c.routersConfig()
 	if err != nil {
 		return 0, err
 	}
