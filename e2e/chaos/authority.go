@@ -25,7 +25,7 @@ const (
 	authorityInterval = time.Second
 	authorityLogin    = 250 * time.Millisecond
 	fleets            = 4
-	// recovered is how long after a failure the authority may be asked seldom.
+	// authorityRecovery is how long after a failure the sidecar may ask the authority seldom.
 	authorityRecovery = 3 * time.Second
 	// invalidationToken is the token of invalidations by HTTP.
 	invalidationToken = "a token of thirty-two bytes or more"
@@ -180,9 +180,10 @@ func (a *authority) changeDevice(ctx context.Context, publisher *publish.Publish
 	}
 }
 
-// invalidateDevice revokes the authority's answers about a device, in a random way, and reports whether the invalidation is
-// acknowledged.
-func (a *authority) invalidateDevice(ctx context.Context, publisher *publish.Publisher, device int, version uint64) bool {
+// invalidateDevice revokes the authority's answers about a device, in a random way, and reports whether the
+// invalidation is acknowledged.
+func (a *authority) invalidateDevice(ctx context.Context, publisher *publish.Publisher, device int,
+	version uint64) bool {
 	a.writing.RLock()
 	defer a.writing.RUnlock()
 	var err error
@@ -258,6 +259,6 @@ func (a *authority) summary() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return fmt.Sprintf("authority: asked %d times, also %d while slow, %d hanging, %d wrong; %d changes whose "+
-		"invalidation was acknowledged; devices shown %d let in, %d refused, %d not verified\n", a.questions[well], a.questions[slow],
-		a.questions[hanging], a.questions[wrong], a.acknowledged, a.answers[Hit], a.answers[Refused], a.answers[Unverified])
+		"invalidation was acknowledged; devices shown %d let in, %d refused, %d not verified\n", a.questions[well],
+		a.questions[slow], a.questions[hanging], a.questions[wrong], a.acknowledged, a.answers[Hit], a.answers[Refused], a.answers[Unverified])
 }

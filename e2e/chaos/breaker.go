@@ -145,9 +145,9 @@ func (b *breaker) killWorker() error {
 	return b.stack.KillWorker()
 }
 
-// endFault ends a fault and returns when everything is as before. heal calls ended with the time from which the edge has to
-// catch up: for Redis and Envoy, when they answer again; for a process or a link that only has to continue, at once; at
-// once also for the sidecar, whose start is part of catching up.
+// endFault ends a fault and returns when everything is as before. heal calls ended with the time from which the edge
+// has to catch up: for Redis and Envoy, when they answer again; for a process or a link that only has to continue, at
+// once; at once also for the sidecar, whose start is part of catching up.
 func (b *breaker) endFault(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
 	var act func() error
 	answering := false // call ended when act has returned, not before

@@ -91,7 +91,8 @@ import (
 	"time"
 )
 
-// checkOverdue returns the violation of a read that has not caught up with target and began more than limit after since.
+// checkOverdue returns the violation of a read that has not caught up with target and began more than limit after
+// since.
 func checkOverdue(r Read, target uint64, since, limit time.Duration) (Violation, bool) {
 	if r.Start <= since+limit {
 		return Violation{}, false

@@ -43,9 +43,9 @@ const (
 type Read struct {
 	Key        int
 	Start, End time.Duration
-	// Place is the index of the edge.
+	// EdgeIndex is the index of the edge.
 	EdgeIndex int
-	// Edge numbers the Envoy process that answered; 0: uncertain.
+	// Process numbers the Envoy process that answered; 0: uncertain.
 	Process int
 	// Era numbers the periods in which Redis lost nothing. BetweenEras: the era is uncertain, so an older version may
 	// follow.
@@ -160,8 +160,8 @@ func (c *Checker) WasRegistered(device int, version uint64) bool {
 	return c.histories[device].wasRegistered(version)
 }
 
-// SecretVersion returns the version of a device's newest secret, or with former of the secret before; 0 if there is none.
-// newest: no later version exists.
+// SecretVersion returns the version of a device's newest secret, or with former of the secret before; 0 if there is
+// none. newest: no later version exists.
 func (c *Checker) SecretVersion(device int, former bool) (version uint64, newest bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -484,8 +484,9 @@ func (c *Checker) wasAnnounced(at time.Duration) bool {
 	return i >= 0 && c.faults[i].onlySlow > 0 && at > c.faults[i].onlySlow+c.limits.Slack
 }
 
-// judgeMiss reports a violation if the edge should have answered from its memory. A miss shows that an object seen before is
-// gone, or was replaced by an object whose body was no longer readable: the miss ends all versions seen before.
+// judgeMiss reports a violation if the edge should have answered from its memory. A miss shows that an object seen
+// before is gone, or was replaced by an object whose body was no longer readable: the miss ends all versions seen
+// before.
 func (c *Checker) judgeMiss(r *Read, report func(rule, format string, args ...any)) {
 	if r.Process == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss &&
 		(!c.isQuietFor(r.Start, r.End) || c.starvation.isHeavy(r.Start-c.limits.MaxStaleness, r.End)) {
@@ -511,8 +512,8 @@ func (c *Checker) judgeMiss(r *Read, report func(rule, format string, args ...an
 	}
 }
 
-// judgeRefusal compares a 401 with the writes, and records that a secret accepted before is no longer valid. Tokens are also
-// refused while Envoy has no keys, which Envoy fetches from the sidecar.
+// judgeRefusal compares a 401 with the writes, and records that a secret accepted before is no longer valid. Tokens are
+// also refused while Envoy has no keys, which Envoy fetches from the sidecar.
 func (c *Checker) judgeRefusal(r *Read, report func(rule, format string, args ...any)) {
 	if c.wasGood(r) && (!r.Token || c.isQuietFor(r.Start, r.End)) {
 		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came",
@@ -544,8 +545,8 @@ func (c *Checker) clockWrong(from, to time.Duration) bool {
 	})
 }
 
-// hasSettled reports whether a write acknowledged at from has reached the edge by end: nothing was broken for long enough
-// since from.
+// hasSettled reports whether a write acknowledged at from has reached the edge by end: nothing was broken for long
+// enough since from.
 func (c *Checker) hasSettled(from, end time.Duration) bool {
 	first := sort.Search(len(c.faults), func(i int) bool { return c.faults[i].end == 0 || c.faults[i].end >= from })
 	for _, f := range c.faults[first:] {
@@ -560,8 +561,8 @@ func (c *Checker) hasSettled(from, end time.Duration) bool {
 	return c.starvation.hasPassed(from, end, c.limits.Converge)
 }
 
-// requireHit requires hits after Redis has become unreachable, because a lost Redis must change nothing. A write under way
-// can cause one answer without a hit, but not two in a row.
+// requireHit requires hits after Redis has become unreachable, because a lost Redis must change nothing. A write under
+// way can cause one answer without a hit, but not two in a row.
 func (c *Checker) requireHit(r *Read, report func(rule, format string, args ...any)) {
 	if len(c.faults) == 0 || r.Process == 0 || r.Refilling {
 		return

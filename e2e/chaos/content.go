@@ -14,7 +14,7 @@ import (
 // object.
 var sizes = [...]int{256, 1024, 1024, 4096}
 
-// large is the size of one body in sixtyFour, more than a connection's window or a buffer of 64 KiB.
+// largeBody is the size of one body in largeEvery, more than a connection's window or a buffer of 64 KiB.
 const (
 	largeBody  = 96 << 10
 	largeEvery = 64

@@ -33,11 +33,11 @@ func (r *run) probeConvergence(ctx context.Context, since time.Duration) converg
 	late := map[int]bool{} // already reported
 	for i := range probes {
 		running.Go(func() {
-			place := i % edgeCount
+			edge := i % edgeCount
 			if r.world.tight {
-				place = 0
+				edge = 0
 			}
-			probe := newReader(r.world, r.content, place, r.urls[place])
+			probe := newReader(r.world, r.content, edge, r.urls[edge])
 			probe.probes = true
 			defer probe.close()
 			got := probeAll(ctx, r, probe, i*len(targets)/probes, targets, since, func(v Violation) {

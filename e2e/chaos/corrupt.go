@@ -14,8 +14,8 @@ import (
 // corruptEvery is the interval of batches that the push listener must refuse.
 const corruptEvery = 5 * time.Millisecond
 
-// sendCorruptBatches sends invalid batches to the push listener at socket until ctx ends: random bytes, truncated batches, and
-// whole batches of another epoch, which would clear objects and verdicts. The listener must refuse all.
+// sendCorruptBatches sends invalid batches to the push listener at socket until ctx ends: random bytes, truncated
+// batches, and whole batches of another epoch, which would clear objects and verdicts. The listener must refuse all.
 func sendCorruptBatches(ctx context.Context, socket string) {
 	client := overSocket(socket)
 	defer client.CloseIdleConnections()

@@ -57,8 +57,8 @@ func (c *counter) increment() {
 		return // Redis may be about to lose what was read
 	}
 	if n := numbers[c.index]; n < len(c.acked) || n > c.begun {
-		c.reportWrong("version %d has %d increments of writer %d, who has %d acknowledged and began %d", o.Version, n, c.index,
-			len(c.acked), c.begun)
+		c.reportWrong("version %d has %d increments of writer %d, who has %d acknowledged and began %d", o.Version, n,
+			c.index, len(c.acked), c.begun)
 		c.begun, c.acked = n, c.acked[:min(n, len(c.acked))]
 	}
 	numbers[c.index]++

@@ -29,7 +29,7 @@ func deviceID(device int) string { return fmt.Sprintf("chaos-%03d", device) }
 
 func showsToken(device int) bool { return device%3 == 0 }
 
-// class is a kind of device. Each place has devices of one class.
+// class is a kind of device. Each slot has devices of one class.
 type class uint8
 
 const (
@@ -46,7 +46,7 @@ const (
 	rotating
 )
 
-// Number of places of each class except changing.
+// Number of slots of each class except changing.
 const (
 	steadySlots   = 24
 	racingSlots   = 3
@@ -55,9 +55,9 @@ const (
 	otherSlots    = steadySlots + racingSlots + mortalSlots + rotatingSlots
 )
 
-// classOf returns the class of a place, given the number of places, and of the place's devices.
-func classOf(place, places int) class {
-	switch n := places - place; {
+// classOf returns the class of a slot, given the number of slots, and of the slot's devices.
+func classOf(slot, slots int) class {
+	switch n := slots - slot; {
 	case n <= mortalSlots:
 		return mortal
 	case n <= mortalSlots+racingSlots:
@@ -129,7 +129,7 @@ type deviceWriter struct {
 	repeats   bool // see writer
 }
 
-// deviceSlot is one of the devices that exist at a time: when a device ends, the next device takes the place.
+// deviceSlot is one of the devices that exist at a time: when a device ends, the next device takes the slot.
 type deviceSlot struct {
 	atomic.Int64 // the device that has it
 	// order is locked for a revocation, whose version Redis counts. New secrets have versions, and may be written
@@ -137,7 +137,7 @@ type deviceSlot struct {
 	order sync.RWMutex
 }
 
-// generations is how many devices each place may have, one after the other.
+// generations is how many devices each slot may have, one after the other.
 const generations = 128
 
 // deviceClass returns the class of a device.
@@ -145,7 +145,7 @@ func (w *deviceWriter) deviceClass(device int) class {
 	return classOf(device%len(w.slots), len(w.slots))
 }
 
-// pickSlot returns a random place of the class.
+// pickSlot returns a random slot of the class.
 func (w *deviceWriter) pickSlot(of class) *deviceSlot {
 	for {
 		if i := rand.IntN(len(w.slots)); w.deviceClass(i) == of {
@@ -157,40 +157,40 @@ func (w *deviceWriter) pickSlot(of class) *deviceSlot {
 // run has two writers write to one device at every tick until ctx ends.
 func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 	repeat(ctx, every, func() {
-		place := w.pickSlot(changing)
+		slot := w.pickSlot(changing)
 		var writers sync.WaitGroup
 		for range writersOfKey {
-			writers.Go(func() { w.writeNext(place) })
+			writers.Go(func() { w.writeNext(slot) })
 		}
 		writers.Wait()
 	})
 }
 
-// writeNext makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another
+// writeNext makes the next version of a slot's device, of the kind if one is given, perhaps concurrently with another
 // writer. Redis counts the version of a revocation, so Redis could apply a write of unknown outcome after a later
-// write: after a write of unknown outcome another device takes the place.
-func (w *deviceWriter) writeNext(place *deviceSlot, kinds ...Kind) {
+// write: after a write of unknown outcome another device takes the slot.
+func (w *deviceWriter) writeNext(slot *deviceSlot, kinds ...Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
-	kind, alone := Put, w.deviceClass(int(place.Load())) != changing
-	if newest, found := w.checker.NewestKind(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 &&
-		w.deviceClass(int(place.Load())) < mortal {
+	kind, alone := Put, w.deviceClass(int(slot.Load())) != changing
+	if newest, found := w.checker.NewestKind(int(slot.Load())); found && newest == Put && rand.IntN(2) == 0 &&
+		w.deviceClass(int(slot.Load())) < mortal {
 		kind = Delete
 	}
 	if len(kinds) > 0 {
 		kind = kinds[0]
 	}
 	if alone || kind == Delete {
-		place.order.Lock()
-		defer place.order.Unlock()
+		slot.order.Lock()
+		defer slot.order.Unlock()
 	} else {
-		place.order.RLock()
-		defer place.order.RUnlock()
+		slot.order.RLock()
+		defer slot.order.RUnlock()
 	}
-	device := int(place.Load())
+	device := int(slot.Load())
 	switch newest, found := w.checker.NewestKind(device); {
 	case !found:
-		kind = Put // it has just taken the place
+		kind = Put // it has just taken the slot
 	case len(kinds) > 0 && kind == Delete && newest == Delete:
 		return // Redis was emptied, or all devices were revoked
 	}
@@ -205,15 +205,17 @@ func (w *deviceWriter) writeNext(place *deviceSlot, kinds ...Kind) {
 	w.checker.End(device, version, outcome, now)
 	w.counts.devices[outcome].Add(1)
 	if next := device + len(w.slots); outcome == Unknown && next < len(w.slots)*generations {
-		place.CompareAndSwap(int64(device), int64(next))
+		slot.CompareAndSwap(int64(device), int64(next))
 	}
 	if stale && !overtaken && !w.repeats && !alone {
-		w.report(Violation{deviceRulePrefix + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+		w.report(Violation{deviceRulePrefix + "write refused", device, now,
+			fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 	between := w.world.eras.Load()%2 == 1 // Redis may have lost the device
 	missing := errors.Is(err, publish.ErrNotFound) && !between && w.checker.WasRegistered(device, version)
 	if errors.Is(err, publish.ErrInvalid) || missing {
-		w.report(Violation{deviceRulePrefix + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+		w.report(Violation{deviceRulePrefix + "write refused", device, now,
+			fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 }
 
@@ -245,13 +247,13 @@ func (w *deviceWriter) registerOwners(ctx context.Context) error {
 // keepEvery is how long an owner may be missing after a fault.
 const keepEvery = 500 * time.Millisecond
 
-// raceRevocations registers new devices of a place and revokes each during its first verification, until ctx ends. Then race shows
-// the secret for some time: the verification must not let the device in.
-func (w *deviceWriter) raceRevocations(ctx context.Context, place *deviceSlot, newLogin func(device int) *login,
+// raceRevocations registers new devices of a slot and revokes each during its first verification, until ctx ends. Then
+// it shows the secret for some time: the verification must not let the device in.
+func (w *deviceWriter) raceRevocations(ctx context.Context, slot *deviceSlot, newLogin func(device int) *login,
 	show func(l *login, version uint64, newest bool)) {
 	for wait(ctx, 50*time.Millisecond) {
-		device := int(place.Load())
-		w.writeNext(place, Put)
+		device := int(slot.Load())
+		w.writeNext(slot, Put)
 		if _, found := w.checker.NewestKind(device); !found {
 			continue // it was refused
 		}
@@ -261,8 +263,8 @@ func (w *deviceWriter) raceRevocations(ctx context.Context, place *deviceSlot, n
 		var showing sync.WaitGroup
 		showing.Go(func() { show(login, version, true) })
 		wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-		if device == int(place.Load()) {
-			w.writeNext(place, Delete)
+		if device == int(slot.Load()) {
+			w.writeNext(slot, Delete)
 		}
 		showing.Wait()
 		for range 24 {
@@ -275,12 +277,12 @@ func (w *deviceWriter) raceRevocations(ctx context.Context, place *deviceSlot, n
 		if next >= len(w.slots)*generations {
 			return
 		}
-		place.CompareAndSwap(int64(device), int64(next))
+		slot.CompareAndSwap(int64(device), int64(next))
 	}
 }
 
-// sendWrite sends the next version of a device. Only changing devices have concurrent writers, and give the version; for
-// other devices Redis counts, and goes on from a tombstone.
+// sendWrite sends the next version of a device. Only changing devices have concurrent writers, and give the version;
+// for other devices Redis counts, and goes on from a tombstone.
 func (w *deviceWriter) sendWrite(device int, kind Kind) (version uint64, err error) {
 	ctx := context.Background() // it ends by the client's timeouts
 	d, life := publish.Device{ID: deviceID(device)}, time.Duration(0)
@@ -423,8 +425,8 @@ func (l *login) showSecret(ctx context.Context, version uint64, newest bool) Rea
 	return got
 }
 
-// matchPermission sets the version of an answer to the version with the answer's permission, and reports whether there is
-// one.
+// matchPermission sets the version of an answer to the version with the answer's permission, and reports whether there
+// is one.
 func (l *login) matchPermission(got *Read, permissions []string) bool {
 	for n := range uint64(permissionNames) {
 		if len(permissions) == 1 && permissions[0] == permissionOf(n) {
@@ -456,8 +458,8 @@ func (l *login) tokenOf(version uint64) string {
 }
 
 // handshake gets a token. Without a token the next request sends the secret again.
-func (l *login) handshake(ctx context.Context, client *http.Client, place int, version uint64) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.urls[place]+"/chaos/session", nil)
+func (l *login) handshake(ctx context.Context, client *http.Client, edge int, version uint64) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.urls[edge]+"/chaos/session", nil)
 	if err != nil {
 		panic(err)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// saveEvidence writes the state of the sidecars and Redis at the first violation of a rule: the logs have only part of it.
+// saveEvidence writes the state of the sidecars and Redis at the first violation of a rule: the logs have only part of
+// it.
 func (r *run) saveEvidence(v Violation) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s %v\n", time.Now().Format(time.RFC3339Nano), v, r.world.moment())

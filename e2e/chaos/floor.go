@@ -18,7 +18,8 @@ type step struct {
 	gone    bool // the version before this one was seen to be gone
 }
 
-// maxStepAge bounds the steps: steps that ended keep before the newest are dropped, since no request takes so long.
+// maxStepAge bounds the steps: steps that ended maxStepAge before the newest are dropped, since no request takes so
+// long.
 const maxStepAge = time.Minute
 
 // lastBefore returns the highest step that ended before start.

@@ -72,8 +72,8 @@ func (h *history) beginWrite(kind Kind, at, life time.Duration) uint64 {
 	return uint64(len(h.writes))
 }
 
-// endWrite records the outcome of a write. An acknowledgement after the acknowledgement of a newer version adds nothing to
-// acks.
+// endWrite records the outcome of a write. An acknowledgement after the acknowledgement of a newer version adds nothing
+// to acks.
 func (h *history) endWrite(version uint64, outcome Outcome, at time.Duration) {
 	h.writes[version-1].outcome, h.writes[version-1].ended = outcome, at
 	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) {
@@ -128,8 +128,8 @@ func (h *history) mayHaveObject() bool {
 	return false
 }
 
-// wasRegistered reports whether the key certainly had a value before a version was written: the last write that may have
-// happened is an acknowledged put, which Redis hasn't lost.
+// wasRegistered reports whether the key certainly had a value before a version was written: the last write that may
+// have happened is an acknowledged put, which Redis hasn't lost.
 func (h *history) wasRegistered(version uint64) bool {
 	for _, w := range slices.Backward(h.writes[:version-1]) {
 		if w.outcome != Failed {
@@ -222,8 +222,8 @@ func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
 	})
 }
 
-// hasReached reports whether an answer that ended at t shows that the write target is in force. version is the answer's, 0
-// if the answer has no object.
+// hasReached reports whether an answer that ended at t shows that the write target is in force. version is the
+// answer's, 0 if the answer has no object.
 func (h *history) hasReached(target, version uint64, t time.Duration) bool {
 	if version != 0 {
 		return version >= target

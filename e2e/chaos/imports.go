@@ -66,7 +66,8 @@ func (m *imports) forgetDevices() {
 }
 
 // startImports imports batches until writing ends.
-func (m *imports) startImports(writing, reading context.Context, publisher *publish.Publisher, writers *sync.WaitGroup) {
+func (m *imports) startImports(writing, reading context.Context, publisher *publish.Publisher,
+	writers *sync.WaitGroup) {
 	writers.Go(func() {
 		for batch := 0; batch < importBatches && writing.Err() == nil; batch++ {
 			m.runBatch(writing, reading, publisher, batch*importBatch)
@@ -97,8 +98,8 @@ func (m *imports) runBatch(writing, reading context.Context, publisher *publish.
 }
 
 // addDevices imports devices, again until all are acknowledged, and reports whether all are.
-func (m *imports) addDevices(ctx context.Context, publisher *publish.Publisher, devices []publish.Device, first int) (lost int,
-	ok bool) {
+func (m *imports) addDevices(ctx context.Context, publisher *publish.Publisher, devices []publish.Device,
+	first int) (lost int, ok bool) {
 	for wait(ctx, 100*time.Millisecond) {
 		m.run.writing.RLock()
 		m.mu.Lock()

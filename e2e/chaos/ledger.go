@@ -38,8 +38,8 @@ func newLedger(r *run, rule string, devices int, id func(int) string, secretOf f
 		devices: make([]history, devices), unverified: make([]int, devices)}
 }
 
-// secretVersion returns the version of a device's newest secret, or of the former secret, and whether the secret is in force;
-// 0 if there is none.
+// secretVersion returns the version of a device's newest secret, or of the former secret, and whether the secret is in
+// force; 0 if there is none.
 func (l *ledger) secretVersion(device int, former bool) (version uint64, newest bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,8 +132,8 @@ func (s *secretClient) showSecret(ctx context.Context, former bool) {
 	}
 }
 
-// judgeAnswer returns the rules that an answer violates, each with a text. An edge may let a device in by the state before a
-// write until the write is acknowledged, and as long afterwards as with any write.
+// judgeAnswer returns the rules that an answer violates, each with a text. An edge may let a device in by the state
+// before a write until the write is acknowledged, and as long afterwards as with any write.
 func (l *ledger) judgeAnswer(r *Read) (found [][2]string) {
 	quiet := func() bool {
 		l.run.devices.mu.Lock()

@@ -27,7 +27,7 @@ const (
 func tagOf(key int) string { return fmt.Sprint("group-", key%groups) }
 
 const (
-	// beside is how many affected objects are published beside a purge.
+	// besidePurge is how many affected objects are published beside a purge.
 	besidePurge = 8
 	// redisPause is how long Redis collects these writes before it does all within a few milliseconds.
 	redisPause = 20 * time.Millisecond

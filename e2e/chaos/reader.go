@@ -31,9 +31,9 @@ type reader struct {
 	probes    bool           // it never asks as another device
 }
 
-func newReader(w *world, content Content, place int, url string) *reader {
+func newReader(w *world, content Content, edge int, url string) *reader {
 	return &reader{
-		world: w, content: content, edgeIndex: place, url: url, tags: map[int]string{}, dates: map[int]string{},
+		world: w, content: content, edgeIndex: edge, url: url, tags: map[int]string{}, dates: map[int]string{},
 		client: http.Client{
 			Transport: &http.Transport{DisableCompression: true, MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1},
 			Timeout:   requestTimeout,
@@ -124,8 +124,8 @@ func (r *reader) classifyResponse(got *Read, response *http.Response, body []byt
 	}
 }
 
-// isUnverifiedOwner reports whether an owner's request was refused: perhaps the owner isn't registered, or can't be verified
-// now.
+// isUnverifiedOwner reports whether an owner's request was refused: perhaps the owner isn't registered, or can't be
+// verified now.
 func isUnverifiedOwner(key int, response *http.Response) bool {
 	_, owned := ownerOf(key)
 	return owned && (response.StatusCode == http.StatusUnauthorized ||

@@ -238,8 +238,8 @@ func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	return stack.Start(ctx, opts)
 }
 
-// deployRedis makes the stack use the deployment's Redis. A single server keeps acknowledged writes after kill -9, and the
-// sidecar has its own link to the server.
+// deployRedis makes the stack use the deployment's Redis. A single server keeps acknowledged writes after kill -9, and
+// the sidecar has its own link to the server.
 func (r *run) deployRedis(ctx context.Context, opts *stack.Options) (err error) {
 	if r.Redis != Single {
 		random := rand.New(rand.NewPCG(r.Seed, 1))
@@ -277,7 +277,8 @@ func (r *run) shards() contract.Shards {
 	return 1
 }
 
-// configureSecrets enables sessions in the shipped configuration, and shared verdicts, with secrets that outlive the sidecar.
+// configureSecrets enables sessions in the shipped configuration, and shared verdicts, with secrets that outlive the
+// sidecar.
 func (r *run) configureSecrets(opts *stack.Options) error {
 	root, err := stack.Root()
 	if err != nil {
@@ -353,18 +354,18 @@ func (r *run) runLoad(ctx context.Context) error {
 		return newLogin(r.world, r.devices, registrar.deviceClass(device), r.urls, device)
 	}
 	for i := range r.deviceSlots {
-		place := &r.deviceSlots[i]
-		place.Store(int64(i))
+		slot := &r.deviceSlots[i]
+		slot.Store(int64(i))
 		if registrar.deviceClass(i) == racing {
 			writers.Go(func() {
-				registrar.raceRevocations(writing, place, newLogin, func(l *login, version uint64, newest bool) {
+				registrar.raceRevocations(writing, slot, newLogin, func(l *login, version uint64, newest bool) {
 					r.judgeLogin(reading, l, version, newest)
 				})
 			})
 			continue
 		}
-		registrar.writeNext(place)
-		readers.Go(func() { r.loginAll(reading, place, newLogin) })
+		registrar.writeNext(slot)
+		readers.Go(func() { r.loginAll(reading, slot, newLogin) })
 	}
 	writers.Go(func() {
 		repeat(writing, steadyEvery, func() { registrar.writeNext(registrar.pickSlot(steady)) })
@@ -438,18 +439,20 @@ func (r *run) newWriter(publisher *publish.Publisher) *writer {
 }
 
 // readAll requests random keys until ctx ends.
-func (r *run) readAll(ctx context.Context, place int) {
-	reader := newReader(r.world, r.content, place, r.urls[place])
+func (r *run) readAll(ctx context.Context, edge int) {
+	reader := newReader(r.world, r.content, edge, r.urls[edge])
 	defer reader.close()
-	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() { r.judgeRead(ctx, reader, r.pickKey()) })
+	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() {
+		r.judgeRead(ctx, reader, r.pickKey())
+	})
 }
 
-// loginAll has a place's device send its secrets until ctx ends: mostly the newest, sometimes an earlier secret.
-func (r *run) loginAll(ctx context.Context, place *deviceSlot, newLogin func(device int) *login) {
-	login := newLogin(int(place.Load()))
+// loginAll has a slot's device send its secrets until ctx ends: mostly the newest, sometimes an earlier secret.
+func (r *run) loginAll(ctx context.Context, slot *deviceSlot, newLogin func(device int) *login) {
+	login := newLogin(int(slot.Load()))
 	defer func() { login.close() }()
 	repeat(ctx, r.Login, func() {
-		if device := int(place.Load()); device != login.device {
+		if device := int(slot.Load()); device != login.device {
 			login.close()
 			login = newLogin(device)
 		}
@@ -551,8 +554,8 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// emptyRedis empties Redis while no write is under way, and for long enough that the sidecars notice. Meanwhile nothing may
-// change at the edges. Afterwards either the loss is accepted, or the next writes come at once.
+// emptyRedis empties Redis while no write is under way, and for long enough that the sidecars notice. Meanwhile nothing
+// may change at the edges. Afterwards either the loss is accepted, or the next writes come at once.
 func (r *run) emptyRedis(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {

@@ -17,18 +17,20 @@ const (
 	// sampleEvery is the interval at which the processors' times are read. Linux counts in ticks of 10 ms.
 	sampleEvery = 500 * time.Millisecond
 	clockTick   = 10 * time.Millisecond
-	// An interval is full if processors were idle for less than 1/rest of it, and other programs took more than 1/share.
+	// An interval is full if processors were idle for less than 1/idleDivisor of it, and other programs took more than
+	// 1/takenDivisor.
 	idleDivisor, takenDivisor = 20, 10
-	// searched bounds the steps of a search for a time. The search ends when a step is shorter than near.
+	// maxSearchSteps bounds the steps of a search for a time. The search ends when a step is shorter than
+	// searchPrecision.
 	maxSearchSteps  = 20
 	searchPrecision = 10 * time.Millisecond
 )
 
 // starvation is how long other programs, or other guests of the host, have kept this machine's processors from the run
 // (this program and its children): the processors' busy time without the run's, over the number of processors. If
-// processors were busy during a whole interval, and other programs took a [share] of it, each process of the run may
-// have waited, so the whole interval counts. The run may exceed its bounds by the starvation. Without Linux, and for a
-// nil starvation, it is 0.
+// processors were busy during a whole interval, and other programs took 1/[takenDivisor] of it, each process of the run
+// may have waited, so the whole interval counts. The run may exceed its bounds by the starvation. Without Linux, and
+// for a nil starvation, it is 0.
 type starvation struct {
 	mu      sync.Mutex
 	samples []starvationSample
@@ -97,7 +99,7 @@ func (s *starvation) hasPassed(from, to, d time.Duration) bool {
 	return to-from-s.between(from, to) > d
 }
 
-// timeBefore returns a time such that the parts could run for d from then to at.
+// timeBefore returns the start of a period up to at in which the parts could run for d.
 func (s *starvation) timeBefore(at, d time.Duration) time.Duration {
 	from := at - d
 	for range maxSearchSteps {
@@ -156,7 +158,7 @@ func readProcessors() (p processors, ok bool) {
 	return p, true
 }
 
-// takenByRun returns the processor time of this process and its descendants, including ended ones.
+// takenByRun returns the processor time of this process and its descendants, including descendants that have ended.
 func takenByRun() time.Duration {
 	ticks, children := map[string]int{}, map[string][]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")

@@ -17,12 +17,13 @@ import (
 )
 
 const (
-	// deletes is how many of 100 writes delete the object.
+	// deletePercent is how many of 100 writes delete the object.
 	deletePercent = 10
-	// cold is how many of 100 writes go to one half of a writer's keys: the next write must not repair every lost update.
+	// coldPercent is how many of 100 writes go to one half of a writer's keys: the next write must not repair every lost
+	// update.
 	coldPercent = 4
-	// hotPercent is how many of 100 writes go to the writer's last key, which readers request most: readers see the short times
-	// in which a version could go backwards.
+	// hotPercent is how many of 100 writes go to the writer's last key, which readers request most: readers see the short
+	// times in which a version could go backwards.
 	hotPercent = 40
 )
 
@@ -58,7 +59,7 @@ type writer struct {
 }
 
 const (
-	// batches is how many of 100 writes are batches, few for the same reason as cold.
+	// batchPercent is how many of 100 writes are batches, few for the same reason as coldPercent.
 	batchPercent = 1
 	// batchSize is how many objects a batch puts.
 	batchSize = 4

@@ -15,7 +15,7 @@ import (
 // probeVerb is the argument with which [Preflight] runs this program again, in new namespaces, to call [Probe].
 const probeVerb = "probe"
 
-// Preflight returns what this machine lacks to run a cluster, nothing if the machine can. It tries in new namespaces
+// Preflight returns the missing prerequisites of a cluster on this machine. It tries in new namespaces
 // what it can't determine otherwise.
 func Preflight() (missing []string) {
 	if os.Geteuid() != 0 {

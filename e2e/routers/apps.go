@@ -20,7 +20,7 @@ import (
 // insensitive is the router for which /V1 is /v1, behind an edge with default: deny.
 const insensitive = "express-insensitive"
 
-// routerNames are all routers. The first router gets each request first: see fuzzer.try.
+// routerNames are all routers. The first router gets each request first: see fuzzer.trySpelling.
 var routerNames = []string{
 	"servemux", "rewrite", "gorilla", "chi", "nginx", "express", insensitive, "fastapi", "flask", "django", "spring",
 }
@@ -33,7 +33,7 @@ type apps struct {
 	servers  []*http.Server
 }
 
-// startApps starts all routers; see await. dir gets their logs; build has the results of scripts/routers.sh. On an
+// startApps starts all routers; see awaitReady. dir gets their logs; build has the results of scripts/routers.sh. On an
 // error, it leaves none running.
 func startApps(root, build, dir string) (*apps, error) {
 	a := &apps{address: map[string]string{}, died: make(chan error, 1)}

@@ -249,7 +249,7 @@ func disguiseRequest(r *rand.Rand, s *spelling) {
 	}
 }
 
-// dropInvisible removes bytes that are invalid in headers, so that parsers accept the request.
+// dropInvisible removes bytes that are invalid in headers: otherwise parsers would refuse the request.
 func dropInvisible(c rune) rune {
 	if c < ' ' || c > '~' {
 		return -1

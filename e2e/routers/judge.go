@@ -18,8 +18,8 @@ type answer struct {
 	body      string // its beginning
 }
 
-// judgeAnswer is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is. judge does not
-// depend on rules or on the parsing of paths, only on what was served:
+// judgeAnswer is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is.
+// judgeAnswer does not depend on rules or on the parsing of paths, only on what was served:
 //
 //   - a protected resource only to a device that has its permission,
 //   - by a router only if the edge has checked the request, as the device's name shows,

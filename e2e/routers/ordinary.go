@@ -87,8 +87,8 @@ func drawName(r *rand.Rand) string {
 
 var anEscape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// sendOrdinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports requests that are not served
-// as expected.
+// sendOrdinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports requests that are not
+// served as expected.
 func (f *fuzzer) sendOrdinary(ctx context.Context) error {
 	clients := f.newClients()
 	defer clients.close()

@@ -4,8 +4,8 @@
 // # What is checked
 //
 // All routers serve the same resources, each with its own way of declaring routes. Each answer names the served
-// resource, and the method and path that the router received. The oracle (judge) uses only these names, so the oracle
-// shares no interpretation of paths with the filter:
+// resource, and the method and path that the router received. The oracle (judgeAnswer) uses only these names, so the
+// oracle shares no interpretation of paths with the filter:
 //
 //   - No protected resource is served without its permission: not without a credential, to a wrong credential, or to a
 //     device with another permission. The same holds for the edge's own answers.
@@ -13,7 +13,7 @@
 //   - No router sees a device without the device's credential in the request.
 //
 // An edge that refuses everything would pass these checks. So ordinary requests are sent before and after, in the same
-// way, and must be served: see ordinary.
+// way, and must be served: see sendOrdinary.
 //
 // # The spellings
 //

@@ -69,7 +69,7 @@ func (s *spelling) showCredential() {
 	}
 }
 
-// insertions are the places where systematic inserts a byte, and the byte's encoding.
+// insertions are the places where systematicSpelling inserts a byte, and the byte's encoding.
 var insertions = []struct {
 	protocol protocol
 	put      func(path string, b byte) string
@@ -88,8 +88,8 @@ var insertions = []struct {
 // systematicCount is the number of spellings that don't depend on the seed.
 var systematicCount = uint64(256 * len(insertions) * len(protected))
 
-// systematicSpelling returns the spelling of a number below systematicCount, and true for greater numbers. All bytes at one
-// place of one path come before the next place, in the order of resources.
+// systematicSpelling returns the spelling of a number below systematicCount, and true for greater numbers. All bytes at
+// one place of one path come before the next place, in the order of resources.
 func systematicSpelling(number uint64) (s spelling, beyond bool) {
 	if number >= systematicCount {
 		return spelling{}, true
@@ -110,8 +110,8 @@ func beforeLast(path, text string) string {
 	return path[:i] + text + path[i:]
 }
 
-// randomSpelling returns a random spelling: a target, usually a protected resource, with one to four changes of its path,
-// rarely of method, headers or host.
+// randomSpelling returns a random spelling: a target, usually a protected resource, with one to four changes of its
+// path, rarely of method, headers or host.
 func randomSpelling(r *rand.Rand) spelling {
 	target := pick(r, protected)
 	if r.IntN(8) == 0 {
