@@ -260,5 +260,6 @@ func (a *authority) summary() string {
 	defer a.mu.Unlock()
 	return fmt.Sprintf("authority: asked %d times, also %d while slow, %d hanging, %d wrong; %d changes whose "+
 		"invalidation was acknowledged; devices shown %d let in, %d refused, %d not verified\n", a.questions[well],
-		a.questions[slow], a.questions[hanging], a.questions[wrong], a.acknowledged, a.answers[Hit], a.answers[Refused], a.answers[Unverified])
+		a.questions[slow], a.questions[hanging], a.questions[wrong], a.acknowledged, a.answers[Hit],
+		a.answers[Refused], a.answers[Unverified])
 }

@@ -63,7 +63,8 @@ func (n *node) environment() []string {
 		"CONTAINERD_ADDRESS="+n.Containerd(), "CONTAINERD_NAMESPACE=k8s.io")
 }
 
-// hideDirectories hides directories with fixed paths, such as /run and /var, from programs that write there; no file remains.
+// hideDirectories hides directories with fixed paths, such as /run and /var, from programs that write there; no file
+// remains.
 func (n *node) hideDirectories() error {
 	for _, dir := range []string{"var", "var.work"} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {

@@ -15,8 +15,8 @@ import (
 // probeVerb is the argument with which [Preflight] runs this program again, in new namespaces, to call [Probe].
 const probeVerb = "probe"
 
-// Preflight returns the missing prerequisites of a cluster on this machine. It tries in new namespaces
-// what it can't determine otherwise.
+// Preflight returns the missing prerequisites of a cluster on this machine. It tries in new namespaces what it can't
+// determine otherwise.
 func Preflight() (missing []string) {
 	if os.Geteuid() != 0 {
 		return []string{"not root: containers need namespaces, mounts and cgroups"}
