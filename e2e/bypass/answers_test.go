@@ -19,11 +19,11 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// alterations are the findings of check about what changes the edge's answers.
+// alterations are check's findings about changes of the edge's answers.
 var alterations = []string{"GH0312", "GH0321", "GH0322", "GH0323", "GH0324", "GH0612"}
 
-// TestAnswersOnEnvoy runs an edge with each setting that acts on responses. Whenever an answer differs from that of the
-// same Envoy without the setting, check must report one of alterations, and else none.
+// TestAnswersOnEnvoy runs an edge with each setting that acts on responses. Whenever an answer differs from the answer
+// of the same Envoy without the setting, check must report an alteration, and else none.
 func TestAnswersOnEnvoy(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []stack.EdgeKind{stack.EnvoyEdge, stack.NativeEdge} {
@@ -46,13 +46,13 @@ func TestAnswersOnEnvoy(t *testing.T) {
 type setting struct {
 	name  string
 	apply func(g *gen) // in Envoy's configuration
-	// uncertain says that requests other than those of forms decide what the setting changes.
+	// uncertain: the setting's effect depends on requests beyond forms.
 	uncertain bool
-	// pair says that it consists of two, which Envoy may refuse together.
+	// pair: the setting consists of two settings, which Envoy may refuse together.
 	pair bool
 }
 
-// pairs combines settings at random. One may undo what the other changes.
+// pairs combines settings at random. One setting may undo the change of the second.
 func pairs(r *rand.Rand, of []setting, n int) (all []setting) {
 	for range n {
 		a, b := of[r.IntN(len(of))], of[r.IntN(len(of))]
@@ -61,7 +61,7 @@ func pairs(r *rand.Rand, of []setting, n int) (all []setting) {
 	return all
 }
 
-// compare runs an edge for each setting, and compares answers with those of an edge without one.
+// compare runs an edge for each setting, and compares the answers with answers of an edge without a setting.
 func (w *world) compare(settings []setting) {
 	n := 0
 	var plain []reply
@@ -91,8 +91,8 @@ func (w *world) compare(settings []setting) {
 	w.reportAnswers(len(settings))
 }
 
-// judgeAnswer compares the answers of an edge with a setting with those without, which are nil for the first edge, and
-// with the findings of check. It returns those without.
+// judgeAnswer compares the answers of an edge with a setting with check's findings and with plain, the answers without
+// a setting, which are nil for the first edge. It returns plain.
 func (w *world) judgeAnswer(s setting, port int, plain []reply, found []finding) []reply {
 	w.t.Helper()
 	if !listens(port) {
@@ -268,11 +268,11 @@ func ask(t *testing.T, port int) (all []reply) {
 	return all
 }
 
-// describes matches lines that say something about content or its caching (RFC 9110 and 9111), or that carry it.
+// describes matches header lines that describe or carry content or its caching (RFC 9110 and 9111).
 var describes = regexp.MustCompile(`^(content-.*|etag|last-modified|age|cache-control|expires|pragma|location|retry-after|` +
 	`accept-ranges|www-authenticate|transfer-encoding|trailer|cache-status):`)
 
-// changes tells how another reply differs. Other headers may be added: that is what settings are for. A refusal may
+// changes describes how another reply differs. Added headers are no difference: settings may add headers. A refusal may
 // have another text.
 func (r *reply) changes(other reply) (all []string) {
 	refusal := strings.HasPrefix(r.form, "refused")

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// bypass is a change of a configuration by which clients get to what needs a credential, forge an identity, or reach
-// what is Gatehouse's or Envoy's own.
+// bypass is a change of a configuration by which clients reach a resource without its credential, forge an identity, or
+// reach Gatehouse's or Envoy's internal addresses.
 type bypass struct {
 	name string
 	open func(*gen)
@@ -18,7 +18,7 @@ func off() tree {
 
 var rootHeader = `{"header": {"key": "X-Gatehouse-Device", "value": "root"}}`
 
-// protect adds a resource, so that a bypass has something to reach.
+// protect adds a resource, so that a bypass has a target.
 func (g *gen) protect(r resource) tree {
 	match := tree{"path": r.path}
 	if r.below {
@@ -40,7 +40,7 @@ func (g *gen) toUpstream(match string, fields ...string) string {
 	return fmt.Sprintf(`{"match": %s, "route": %s}`, match, g.to("upstream", fields...))
 }
 
-// wrap replaces the filter by one with a matcher around it.
+// wrap replaces the filter by a matcher around the filter.
 func (g *gen) wrap(matcher string) {
 	i := g.filterAt()
 	filter := g.hcm["http_filters"].([]any)[i].(tree)

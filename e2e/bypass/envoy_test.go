@@ -1,6 +1,6 @@
-// Package bypass checks gatehousectl check from outside. It makes configurations at random, of which it knows what they
-// are meant to protect, runs each in a real proxy, and asks for all of that without a credential, and with forged
-// identities, in all ways that it knows. Whenever something gets through, check must have reported an error.
+// Package bypass checks gatehousectl check by black-box attacks. It makes random configurations with known protected
+// resources, runs each in a real proxy, and asks for all protected resources without a credential, and with forged
+// identities, in all known ways. Whenever a request gets through, check must have reported an error.
 package bypass
 
 import (
@@ -25,7 +25,7 @@ var (
 	checker = flag.String("check", "../../build/gatehousectl", "path of gatehousectl")
 )
 
-// hints are warnings about configurations that are a bypass or not, depending on what the operator means.
+// hints are warnings about configurations that are a bypass or not, depending on the operator's intent.
 var hints = []string{"GH0105", "GH0504", "GH0603", "GH0607", "GH0610", "GH1209", "GH1303"}
 
 type finding struct {
@@ -43,7 +43,7 @@ func findings(t *testing.T, path string) (all []finding) {
 	return report.Findings
 }
 
-// tally counts what a run has seen.
+// tally counts the results of a run.
 type tally struct {
 	clean, alarms, refused, asked int
 	open, missed                  map[string]int // by bypass
@@ -65,7 +65,7 @@ func (n *tally) report(t *testing.T) {
 	}
 }
 
-// seedAndNumbers are those of the run.
+// seedAndNumbers returns the run's seed and numbers.
 func seedAndNumbers(t *testing.T) (seed uint64, numbers []int) {
 	t.Helper()
 	seed = runseed.Of(t)
@@ -105,7 +105,7 @@ func TestEnvoy(t *testing.T) {
 	n.report(t)
 }
 
-// judge checks a configuration, and what gets through it.
+// judge checks a configuration, and the requests that get through it.
 func (w *world) judge(c *config, n *tally) {
 	path := filepath.Join(w.dir, fmt.Sprintf("%d.conf", c.n))
 	check(w.t, os.WriteFile(path, []byte(c.text), 0o600))
@@ -147,7 +147,7 @@ func (n *tally) count(t *testing.T, c *config, leak string, found []finding) {
 	}
 }
 
-// keep copies a configuration to where it survives the test.
+// keep copies a configuration to a path that survives the test.
 func keep(t *testing.T, path string) string {
 	dir := filepath.Join("..", "..", "build", "bypass")
 	check(t, os.MkdirAll(dir, 0o700))
@@ -158,7 +158,7 @@ func keep(t *testing.T, path string) string {
 	return kept
 }
 
-// attack returns the first thing that gets through, and the probe that did it.
+// attack returns the first leak of a configuration, and the probe that found it.
 func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
 	refused := 0
 	asked := map[string]probe{}
@@ -205,7 +205,7 @@ func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
 	return "", nil
 }
 
-// send sends probes, and returns the first thing that gets through, and its probe.
+// send sends probes, and returns the first leak, and its probe.
 func (w *world) send(c *config, n *tally, client *prober, probes []probe, asked map[string]probe) (string, *probe) {
 	defer client.close()
 	if client.tls != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// resource is what the generator means to protect at the service.
+// resource is a resource of the service that the generator means to protect.
 type resource struct {
 	path    string
 	below   bool     // path is a prefix
@@ -68,7 +68,7 @@ type gen struct {
 	hcm   tree
 	host  tree // the virtual host
 	rules tree // the filter's configuration
-	// hidden says that the edge is to be an internal listener.
+	// hidden: the edge is to be an internal listener.
 	hidden bool
 	free   []int
 }
@@ -83,7 +83,7 @@ func empty(w *world, seed uint64, n int, ports []int) *gen {
 	return &gen{config: c, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w, free: ports}
 }
 
-// generate makes the configuration of a number, always the same for a seed. bypasses are those to build in.
+// generate makes the configuration of a number, always the same for a seed, with the bypasses built in.
 func generate(w *world, seed uint64, n int, ports []int) *config {
 	g := empty(w, seed, n, ports)
 	g.base()
@@ -103,7 +103,8 @@ func generate(w *world, seed uint64, n int, ports []int) *config {
 	return g.done()
 }
 
-// nth is the bypass of a configuration: a run has each equally often, and another run begins with another one.
+// nth is the bypass of a configuration: a run has each bypass equally often, and each run begins with a different
+// bypass.
 func nth[T any](bypasses []T, seed uint64, n int) T {
 	return bypasses[(seed%uint64(len(bypasses))+uint64(n/3))%uint64(len(bypasses))]
 }
@@ -123,7 +124,7 @@ func (g *gen) port() int {
 	return port
 }
 
-// base builds an edge whose rules protect what they are meant to.
+// base builds an edge whose rules protect all protected resources.
 func (g *gen) base() {
 	g.edge = copied(g.w.edge)
 	g.edge["name"] = g.name("edge")
@@ -160,7 +161,7 @@ func ruleTree(hcm tree) tree {
 	panic("the edge has no filter")
 }
 
-// intend chooses what is protected, and writes rules for it.
+// intend chooses the protected resources, and writes their rules.
 func (g *gen) intend() {
 	for _, i := range g.Perm(len(resources))[:1+g.IntN(4)] {
 		if r := resources[i]; !slices.ContainsFunc(g.protected, func(other resource) bool { return other.path == r.path }) {
@@ -210,7 +211,7 @@ func (g *gen) intend() {
 	}
 }
 
-// done closes the configuration: the file that is checked, and its parts for Envoy.
+// done closes the configuration: the checked file, and its parts for Envoy.
 func (g *gen) done() *config {
 	if slices.Contains(g.others, "b.example") { // static.example may have what is cached for it
 		g.others = []string{"b.example"}
@@ -231,7 +232,7 @@ func (g *gen) done() *config {
 
 func (g *gen) before(listener tree) { g.file = append([]any{listener}, g.file...) }
 
-// cluster adds one with an endpoint: an address, or the path of a socket.
+// cluster adds a cluster with an endpoint: an address, or the path of a socket.
 func (g *gen) cluster(name, endpoint string, fields ...string) string {
 	address := parse(`{"pipe": {"path": %q}}`, endpoint)
 	if host, port, found := strings.Cut(endpoint, ":"); found {
@@ -249,7 +250,7 @@ func (g *gen) cluster(name, endpoint string, fields ...string) string {
 	return g.name(name)
 }
 
-// route puts a route before the others.
+// route puts a route before the existing routes.
 func (g *gen) route(match, action string) tree {
 	r := tree{"match": parse("%s", match), "route": parse("%s", action)}
 	before(g.host, "routes", r)
@@ -262,7 +263,7 @@ func (g *gen) to(cluster string, fields ...string) string {
 		strings.Join(append([]string{fmt.Sprintf(`"cluster": %q`, g.name(cluster))}, fields...), ", "))
 }
 
-// lastRoute is the one for /.
+// lastRoute is the route for /.
 func (g *gen) lastRoute() tree {
 	routes := g.host["routes"].([]any)
 	return routes[len(routes)-1].(tree)
@@ -270,7 +271,7 @@ func (g *gen) lastRoute() tree {
 
 const router = `{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}`
 
-// manager is a network filter without Gatehouse's, with these routes.
+// manager is a connection manager without Gatehouse's filter, with the given routes.
 func (g *gen) manager(routes ...string) tree {
 	return parse(`{"name": "hcm", "typed_config": {
 		"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -299,7 +300,7 @@ func (g *gen) loopback() (tree, int) {
 	return parse(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, port), port
 }
 
-// filterAt returns the place of Gatehouse's filter, or behind it.
+// filterAt returns the index of Gatehouse's filter, or the index behind it.
 func (g *gen) filterAt() int {
 	filters := g.hcm["http_filters"].([]any)
 	return slices.IndexFunc(filters, func(f any) bool { return at(f, "name") == "gatehouse" })
@@ -330,13 +331,13 @@ func filterState(name, key, factory, format string) tree {
 		name, key, factory, format)
 }
 
-// judges gives hosts a virtual host of the rules that lets all pass.
+// judges gives hosts a virtual host of the rules that lets all requests pass.
 func (g *gen) judges(domains ...any) {
 	g.rules["virtual_hosts"].(tree)["pub"] = tree{"domains": domains, "rules": []any{parse(`{"match": {"prefix": "/"}}`)}}
 	g.routes()["ignore_port_in_host_matching"] = true
 }
 
-// sameRules gives the virtual host app of the rules those of the top level.
+// sameRules gives the virtual host app of the rules the top level's rules.
 func (g *gen) sameRules() {
 	if app, found := g.rules["virtual_hosts"].(tree)["app"].(tree); found {
 		delete(app, "default")
@@ -365,7 +366,7 @@ func (g *gen) domains(route string, domains ...any) {
 	join(config, "virtual_hosts", tree{"name": "pub", "domains": domains, "routes": []any{parse("%s", route)}})
 }
 
-// toOther is a route of all paths to the service that isn't protected.
+// toOther is a route of all paths to the unprotected service.
 func (g *gen) toOther() string {
 	return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Ways by which nginx itself asks for another path than the client's: internal redirects, subrequests, and Lua.
+// Ways by which nginx itself requests another path than the client's: internal redirects, subrequests, and Lua.
 
 const judge = `require("gatehouse.edge").access()`
 
@@ -27,7 +27,7 @@ func (g *ngen) copies(path string) string {
 	return name
 }
 
-// redirects are lines of a location by which requests that it takes become requests for a path.
+// redirects are lines of a location that turn the location's requests into requests for a path.
 var redirects = []func(g *ngen, path string) string{
 	func(g *ngen, path string) string { return "root DIR; error_page 404 = " + path + ";" },
 	func(g *ngen, path string) string { return "root DIR; set $to " + path + "; error_page 404 = $to;" },
@@ -193,7 +193,7 @@ var insideVariations = []func(*ngen){
 	func(g *ngen) { g.location("/dir/ { alias DIR/; index none.html /open/x; }") },
 }
 
-// wildInside adds a redirect of which only the real nginx knows what comes of it.
+// wildInside adds a redirect whose effect only the real nginx knows.
 func (g *ngen) wildInside() {
 	g.inside(pick(g.gen, "/secret/x", "/v1/me/config", "/v1/admin/health", "/v1/orders", "/none", "/secret",
 		"/missing/y"), pick(g.gen, redirects...))

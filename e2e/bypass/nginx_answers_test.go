@@ -70,7 +70,7 @@ func nginxSettings() (all []setting) {
 	return all
 }
 
-// nginxDirectives are those of a server; behind a bar, of its location.
+// nginxDirectives are directives of a server; behind a bar, of its location.
 const nginxDirectives = ` | gzip on; gzip_types *; gzip_min_length 1; gzip_proxied any;
  | gzip on;
  | gzip off;

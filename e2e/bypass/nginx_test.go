@@ -48,7 +48,7 @@ type ngen struct {
 	pub                         string // the server of the same port for the open host
 }
 
-// location adds one, unless there is one of its name.
+// location adds a location, unless its name exists.
 func (g *ngen) location(format string, args ...any) {
 	text := "location " + fmt.Sprintf(format, args...) + "\n"
 	if name, _, _ := strings.Cut(text, "{"); !strings.Contains("\n"+g.locations, "\n"+name+"{") {
@@ -56,12 +56,12 @@ func (g *ngen) location(format string, args ...any) {
 	}
 }
 
-// server adds a server of the network, and one of the same port for the open host.
+// server adds a server of the network, and a server on the same port for the open host.
 func (g *ngen) server(format string, args ...any) {
 	g.serve(named("pub.example *.Pub.example", "location / { proxy_pass http://other; }"), fmt.Sprintf(format, args...))
 }
 
-// serve adds a server of the network, and another one of the same port, "" for none.
+// serve adds a server of the network, and a second server on the same port, "" for none.
 func (g *ngen) serve(named, text string) {
 	port := g.port()
 	g.ports = append(g.ports, port)
@@ -136,7 +136,7 @@ func (w *world) root() string {
 	return root
 }
 
-// fill replaces the words that stand for what this machine has.
+// fill replaces placeholders by this machine's values.
 func (w *world) fill(text string) string {
 	host, port, _ := strings.Cut(w.service, ":")
 	return strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICEHOST", host,
@@ -363,7 +363,7 @@ func newNginx(t *testing.T) *nginx {
 	return w
 }
 
-// deploy makes nginx serve these configurations, and no other.
+// deploy makes nginx serve these configurations only.
 func (w *nginx) deploy(configs []*config) {
 	w.deployed = configs
 	check(w.t, w.KillEdge())

@@ -23,7 +23,7 @@ import (
 // patience bounds a request.
 const patience = 10 * time.Second
 
-// probe is a request of somebody who wants in.
+// probe is a request of an attacker.
 type probe struct {
 	version2     bool // HTTP/2
 	method, path string
@@ -167,7 +167,7 @@ func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
 	return string(text), true
 }
 
-// through asks for the path in the protocol that was agreed on.
+// through asks for the path in the negotiated protocol.
 func (c *prober) through(p *probe, ask string) string {
 	inner := &probe{method: p.method, path: p.path, host: p.host, headers: p.headers}
 	if p.upgrade == "h2c" {
@@ -237,7 +237,8 @@ func (c *prober) send2(p *probe, ask string) string {
 	return string(answer.Content)
 }
 
-// reader is what somebody who wants in reads in a configuration: whoever runs it is no secret.
+// reader collects the paths, regexes and domains that an attacker knows from a configuration: configurations are no
+// secret.
 type reader struct {
 	heads   []string // beginnings of paths
 	regexes []string
@@ -307,7 +308,7 @@ func (r *reader) hosts() (all []string) {
 	return slices.Compact(all)
 }
 
-// spellings of a path that some servers take for it.
+// spellings of a path that some servers take for the path.
 func spellings(path string) []string {
 	at := strings.LastIndexByte(path, '/') + 1
 	return []string{"/" + path, "/." + path, "/open/.." + path, path[:at] + "%" + fmt.Sprintf("%02x", path[at]) +
@@ -316,7 +317,7 @@ func spellings(path string) []string {
 
 var forged = [][2]string{{"X-Gatehouse-Device", "root"}, {"x-gatehouse-permissions", "admin"}}
 
-// probes are what is tried at each port of a configuration.
+// probes are the requests tried at each port of a configuration.
 func (w *world) probes(c *config) (all []probe) {
 	r := &c.read
 	slices.Sort(r.heads)
@@ -387,7 +388,7 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 	}
 }
 
-// innerProbes ask for what is Gatehouse's own, or Envoy's.
+// innerProbes ask for Gatehouse's and Envoy's internal resources.
 func (w *world) innerProbes(c *config, r *reader, add func(probe)) {
 	for _, head := range append(slices.Clone(r.heads), "/") {
 		head = strings.TrimSuffix(head, "/")
@@ -400,7 +401,7 @@ func (w *world) innerProbes(c *config, r *reader, add func(probe)) {
 	}
 }
 
-// leak tells what a probe got that it must not get, "" for nothing.
+// leak describes what a probe got but must not get, "" for nothing.
 func (w *world) leak(c *config, p *probe, ask, answer string) string {
 	for _, got := range w.requests.take(ask) {
 		if got.device != "" && p.as != "d1" && got.device != p.as {

@@ -20,7 +20,7 @@ func ordered[V any](m map[string]V) iter.Seq2[string, V] {
 	}
 }
 
-// settings are all that are compared: each mechanism with each place or condition, and headers by chance.
+// settings are all compared settings: each mechanism with each place or condition, and headers by chance.
 func settings(r *rand.Rand) (all []setting) {
 	for _, list := range [][]setting{localReplies(), headerSettings(r), customResponses(), compressions(), caches(),
 		neighbours(), managerFields()} {
@@ -42,7 +42,8 @@ func statusFilter(op string, status int) string {
 		op, status)
 }
 
-// localReplies are settings of local_reply_config: each kind of a mapper's filter with each of its other fields.
+// localReplies are settings of local_reply_config: each kind of a mapper's filter with each of the mapper's further
+// fields.
 func localReplies() (all []setting) {
 	add := func(name, text string, uncertain bool) {
 		all = append(all, setting{"local_reply_config: " + name,
@@ -130,8 +131,8 @@ var (
 		"OVERWRITE_IF_EXISTS"}
 )
 
-// headerSettings are all ways to add and remove headers, each for the entity-tag, a header that describes content by
-// chance, and another one.
+// headerSettings are all ways to add and remove headers, each for the entity-tag, a random header that describes
+// content, and an unrelated header.
 func headerSettings(r *rand.Rand) (all []setting) {
 	names := func() []string {
 		list := []string{"etag"}
@@ -281,7 +282,7 @@ func headerSettings(r *rand.Rand) (all []setting) {
 
 const disabled = `{"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}`
 
-// positions are those of a filter, as seen by requests.
+// positions are the positions of a filter, in the order of requests.
 var positions = map[string]func(g *gen) int{
 	"before": func(*gen) int { return 0 },
 	"behind": func(g *gen) int { return g.filterAt() + 1 },
@@ -397,7 +398,7 @@ func caches() (all []setting) {
 	return all
 }
 
-// neighbours are other filters.
+// neighbours are filters beside Gatehouse's.
 func neighbours() (all []setting) {
 	percent := `{"numerator": 100, "denominator": "HUNDRED"}`
 	runtime := `{"default_value": ` + percent + `, "runtime_key": "none"}`
@@ -449,8 +450,8 @@ func neighbours() (all []setting) {
 	return all
 }
 
-// managerFields are those of the connection manager, the route configuration and routes that act on responses, or
-// sound as if they did.
+// managerFields are fields of the connection manager, the route configuration and routes that act on responses, or
+// whose names suggest an effect on responses.
 func managerFields() (all []setting) {
 	for _, text := range []string{
 		`{"server_name": "other"}`, `{"server_header_transformation": "APPEND_IF_ABSENT", "server_name": "other"}`,

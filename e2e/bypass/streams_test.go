@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// network returns an address of the network for a stream. With names, the prober asks for them by TLS.
+// network returns a network address for a stream. If names are given, the prober asks for the names by TLS.
 func (g *ngen) network(names ...string) string {
 	port := g.port()
 	g.ports, g.streamed[port] = append(g.ports, port), true
@@ -50,7 +50,7 @@ func (g *ngen) include(text string) string {
 	return "include DIR/" + pick(g.gen, name, strings.Replace(name, ".", "*.", 1)) + ";"
 }
 
-// lead returns lines of a server of stream by which it leads to an address.
+// lead returns lines of a stream server that leads to an address.
 func (g *ngen) lead(to string) string {
 	name := g.unique("to")
 	by := func(format string, args ...any) string {
@@ -166,7 +166,7 @@ var streamVariations = []func(*ngen){
 	},
 }
 
-// wildStream adds streams of which only the real nginx knows where they lead.
+// wildStream adds streams whose destination only the real nginx knows.
 func (g *ngen) wildStream() {
 	to := pick(g.gen, "SERVICE", "ELSEWHERE", "127.0.0.1:1", "unix:PUSHSOCK")
 	for range g.IntN(3) {

@@ -17,8 +17,8 @@ func (g *gen) secure() tree {
 		typeURL, g.w.certificate, g.w.key)
 }
 
-// chains adds a listener with filter chains of TLS, for which the prober asks by these names. A chain is its match and
-// its filters.
+// chains adds a listener with filter chains of TLS, each with a match and filters. The prober asks for the listener by
+// the given names.
 func (g *gen) chains(names []string, chains ...[]tree) tree {
 	address := g.everywhere()
 	g.names[g.ports[len(g.ports)-1]] = names
@@ -68,7 +68,7 @@ func (g *gen) weighted(clusters ...string) tree {
 	return filter
 }
 
-// internal adds an internal listener with a filter, and returns a cluster that leads to it.
+// internal adds an internal listener with a filter, and returns a cluster that leads to the listener.
 func (g *gen) internal(filter tree) string {
 	name := fmt.Sprintf("internal%d", g.IntN(1_000_000))
 	g.file = append(g.file, tree{"name": g.name(name), "internal_listener": tree{},
@@ -76,7 +76,7 @@ func (g *gen) internal(filter tree) string {
 	return g.toInternal(name)
 }
 
-// toInternal adds a cluster of the name of an internal listener that leads to it.
+// toInternal adds a cluster, named like an internal listener, that leads to the listener.
 func (g *gen) toInternal(name string) string {
 	g.cluster(name, "127.0.0.1:1")
 	endpoint := at(g.clusters[len(g.clusters)-1], "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint").(tree)
@@ -91,7 +91,7 @@ func (g *gen) hide() {
 	g.edge["internal_listener"] = tree{}
 }
 
-// hops returns a cluster from which up to two listeners of this machine lead to another one.
+// hops returns a cluster from which up to two listeners of this machine lead to another cluster.
 func (g *gen) hops(to string) string {
 	for range 1 + g.IntN(2) {
 		filter := g.tcp(to)
@@ -115,7 +115,7 @@ func (g *gen) hops(to string) string {
 	return to
 }
 
-// aggregate adds a cluster of others.
+// aggregate adds a cluster of clusters.
 func (g *gen) aggregate(names ...string) string {
 	for i := range names {
 		names[i] = g.name(names[i])
@@ -132,7 +132,7 @@ func (g *gen) destination() string {
 	return "any"
 }
 
-// mirrored is a field of an action by which copies go to a cluster.
+// mirrored is a field of an action that copies requests to a cluster.
 func (g *gen) mirrored(to string) string {
 	return fmt.Sprintf(`"request_mirror_policies": [{"cluster": %q}]`, g.name(to))
 }
@@ -292,7 +292,7 @@ var tcpVariations = []func(*gen){
 	},
 }
 
-// wildTCP draws chains of which only the real Envoy knows where they lead.
+// wildTCP draws chains whose destination only the real Envoy knows.
 func (g *gen) wildTCP() {
 	var chains [][]tree
 	for i := range 1 + g.IntN(3) {

@@ -33,13 +33,13 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// askHeader numbers what a prober sends.
+// askHeader numbers a prober's requests.
 const askHeader = "X-Ask"
 
 const (
 	secret     = "a-good-secret"
 	privateKey = "@d1/v1/me/config"
-	// Texts by which an answer shows where it comes from.
+	// Texts by which an answer shows its source.
 	privateText  = "private object of d1"
 	sharedText   = "object of the service"
 	deviceText   = "answered to d1"
@@ -54,7 +54,7 @@ type seen struct {
 	device       string // an identity header, in any spelling
 }
 
-// service is the upstream that is protected. It says what it got.
+// service is the protected upstream. It names its requests in its answers.
 type service struct {
 	mu   sync.Mutex
 	seen map[string][]seen
@@ -87,7 +87,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// upgrade goes on in HTTP/2 (RFC 7540, section 3.2), and notes what it is asked there.
+// upgrade goes on in HTTP/2 (RFC 7540, section 3.2), and notes the requests there.
 func (s *service) upgrade(w http.ResponseWriter) {
 	conn, buffer, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *service) take(ask string) []seen {
 	return s.seen[ask]
 }
 
-// world is one Envoy for all configurations, with what it calls.
+// world is one Envoy for all configurations, with its upstreams and sidecar.
 type world struct {
 	*stack.Stack
 	requests       *service
@@ -184,7 +184,7 @@ func (w *world) certify() {
 	}
 }
 
-// newWorld starts it, with what seed publishes.
+// newWorld starts the world, with the objects that seed publishes.
 func newWorld(t *testing.T, kind stack.EdgeKind, seed func(ctx context.Context, redisURL string) error) *world {
 	t.Helper()
 	w := upstreams(t)
@@ -281,7 +281,7 @@ func (w *world) write(name string, version int, resources []any) {
 	check(w.t, os.Rename(path+".new", path))
 }
 
-// deploy makes Envoy serve these configurations, and no other.
+// deploy makes Envoy serve these configurations only.
 func (w *world) deploy(version int, configs []*config) {
 	var listeners, clusters []any
 	for _, c := range configs {
@@ -300,10 +300,10 @@ func (w *world) deploy(version int, configs []*config) {
 	w.update("lds", "listener_manager.lds", "listener_manager.total_listeners_warming", version, listeners)
 }
 
-// networkAddress stands for an address of another machine's network, as 127.0.0.1 does for the machine.
+// networkAddress stands for an address of another machine's network, like 127.0.0.1 for the machine itself.
 const networkAddress = "127.0.0.2"
 
-// update writes resources, and waits until Envoy has read them.
+// update writes resources, and waits until Envoy has read the resources.
 func (w *world) update(file, prefix, warming string, version int, resources []any) {
 	attempts := func() int {
 		n := 0

@@ -29,7 +29,7 @@ func wrote(kind Kind, version uint64, begun, ended int, outcome Outcome) event {
 	}}
 }
 
-// forASecond is a put of what is valid for a second.
+// forASecond is a put of a value that is valid for a second.
 func forASecond(version uint64, begun, acked int) event {
 	return event{do: func(c *Checker) []Violation {
 		if got := c.BeginFor(0, Put, at(begun), time.Second); got != version {
@@ -40,7 +40,7 @@ func forASecond(version uint64, begun, acked int) event {
 	}}
 }
 
-// rotated is a new secret; the one before counts for another second.
+// rotated is a new secret; the former secret counts for another second.
 func rotated(version uint64, begun, acked int) event {
 	return event{do: func(c *Checker) []Violation {
 		if got := c.BeginRotation(0, at(begun), time.Second); got != version {
@@ -94,7 +94,7 @@ func but(e event, rule string) event {
 	return e
 }
 
-// through makes a read one through another edge; 0: an uncertain one.
+// through makes a read come through another edge process; 0: uncertain.
 func through(edge int, answer Answer, version uint64, start, end int) event {
 	r := Read{Answer: answer, Version: version, Start: at(start), End: at(end), Process: edge, Detail: "refused"}
 	return event{do: func(c *Checker) []Violation { return c.JudgeRead(r) }}
@@ -252,7 +252,7 @@ func TestCheckerHold(t *testing.T) {
 	}
 }
 
-// shown makes a read one of a device: the version of the secret that was sent, its newest one, and the answer.
+// shown makes a read of a device: the version of the secret sent, which is the newest, and the answer.
 func shown(version uint64, got Answer, start, end int) event {
 	return read(Read{Answer: got, Version: version, Newest: true, Start: at(start), End: at(end)})
 }
@@ -309,8 +309,8 @@ func TestCheckerOfDevices(t *testing.T) {
 	}
 }
 
-// Two writers of one key: the write that begins first may be acknowledged last, and be refused because the other was
-// first.
+// Two writers of one key: the write that begins first may be acknowledged last, or be refused because the second write
+// was first.
 func TestCheckerOfTwoWriters(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
@@ -393,7 +393,7 @@ func TestBeginRevoking(t *testing.T) {
 	checkEvent(t, c, 0, shown(1, Refused, 5000, 5001))
 }
 
-// A write that was acknowledged just before a failover may be lost: then the version before it is not too old.
+// A write acknowledged just before a failover may be lost: the version before it is not too old.
 func TestUnsure(t *testing.T) {
 	c := NewChecker(2, testLimits)
 	for i, e := range []event{began(0, false), put(1, 0, 1), put(2, 5000, 5001)} {
@@ -409,7 +409,7 @@ func TestUnsure(t *testing.T) {
 	checkEvent(t, c, 1, hit(2, 20002, 20003)) // or it is not lost
 }
 
-// A lost revocation is excused; one that was acknowledged earlier is not.
+// A lost revocation is excused; an earlier acknowledged revocation is not.
 func TestUnsureRevocation(t *testing.T) {
 	for since, want := range map[int]string{5001: "", 5002: "late"} {
 		c := NewChecker(1, testLimits)
@@ -457,7 +457,7 @@ func TestReached(t *testing.T) {
 	}
 }
 
-// purged is a purge of key 0 with that version, 0 if it concerns no object.
+// purged is a purge of key 0 with the given version, 0 if the purge affects no object.
 func purged(version uint64, soft bool, begun, ended int, outcome Outcome) event {
 	return event{do: func(c *Checker) []Violation {
 		versions := c.BeginPurge(func(key int) bool { return key == 0 }, soft, at(begun))
@@ -523,7 +523,7 @@ func TestCheckerOfPurges(t *testing.T) {
 	}
 }
 
-// TestReachedPurge: a purge is in force once there is no object, and a soft one also once it counts as expired.
+// TestReachedPurge: a purge is in force once there is no object; a soft purge also once the object counts as expired.
 func TestReachedPurge(t *testing.T) {
 	for _, tt := range []struct {
 		soft bool

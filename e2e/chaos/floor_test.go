@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestFloor compares floor with a scan of all steps that were added.
+// TestFloor compares floor with a scan of all added steps.
 func TestFloor(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var f floor

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
-// waiting returns the starvation by others that take a share of the processors, in percent.
+// waiting returns the starvation by other programs that take a share of the processors, in percent.
 func waiting(percent int) *starvation {
 	s := new(starvation)
 	for ms := 0; ms <= 60_000; ms += 100 {
@@ -41,8 +41,8 @@ func TestStarvation(t *testing.T) {
 	}
 }
 
-// TestCheckerOnABusyMachine: what others took may be late by as much. All that isn't a bound of time,
-// and the age of an answer, is judged as on an idle machine.
+// TestCheckerOnABusyMachine: an answer may be late by the time that other programs took. Everything except bounds of
+// time, and the age of an answer, is judged as on an idle machine.
 func TestCheckerOnABusyMachine(t *testing.T) {
 	const second = 1000
 	stale := func(start int) event { return read(Read{Answer: Stale, Start: at(start), End: at(start + 1)}) }
@@ -117,7 +117,7 @@ func TestTakenByOthers(t *testing.T) {
 	})
 }
 
-// TestStarvationRises: times of processes that end between two reads are missing from one of them.
+// TestStarvationRises: times of processes that end between two reads are missing from the second.
 func TestStarvationRises(t *testing.T) {
 	s := new(starvation)
 	for _, tt := range [][3]int{{0, 0, 0}, {100, 50, 50}, {200, 20, 50}, {300, 400, 150}, {400, 160, 160}} {

@@ -66,8 +66,8 @@ func TestFindsWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestBytesAsTheyAre sends bytes that net/http would not, and parses them like the edge. The resource also shows in
-// what is no whole answer: a body in HTTP/0.9, one without the router's header, one that is cut.
+// TestBytesAsTheyAre sends bytes that net/http would not send, and parses them like the edge. The resource also shows
+// in incomplete answers: a body in HTTP/0.9, an answer without the router's header, an answer cut short.
 func TestBytesAsTheyAre(t *testing.T) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nx-served: users\r\nx-envoy-upstream-service-time: 0\r\ncontent-length: 0\r\nconnection: " +
@@ -126,7 +126,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestOrdinaryNames: no name has an escape in it, also not of a seed whose names had one.
+// TestOrdinaryNames: no name contains an escape, also not for a seed that once drew escapes.
 func TestOrdinaryNames(t *testing.T) {
 	for _, r := range ordinaryRequests(3790758946) {
 		if strings.Contains(r.path, "%250A") {
