@@ -17,7 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/http2conn"
 )
 
-// waiting bounds how long a client waits for its answers: longer than the edge's stream_idle_timeout.
+// waiting bounds how long a client waits for answers: longer than the edge's stream_idle_timeout.
 const waiting = 3 * time.Second
 
 // client opens connections, one after the other, until ctx ends.
@@ -75,7 +75,7 @@ func reset(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// took counts a stream, and judges its answer, if there is one.
+// took counts a stream, and judges its answer, if any.
 func (r *run) took(q *request, status int, body string) {
 	r.seen.streams.Add(1)
 	r.seen.answer(status)
@@ -93,7 +93,7 @@ type sent struct {
 	await bool
 }
 
-// http2Streams sends requests on one connection, and ends each in its own way.
+// http2Streams sends requests on one connection, and ends each stream in a random way.
 func (r *run) http2Streams(ctx context.Context, draw *rand.Rand) {
 	conn := r.dial(r.http2, draw)
 	if conn == nil {
@@ -183,7 +183,7 @@ func (r *run) http2Answer(c *http2conn.Conn, s sent) {
 	r.took(s.request, a.Status, string(a.Content))
 }
 
-// http1 sends requests on one connection: one after the other, or at once.
+// http1 sends requests on one connection, sequentially or at once.
 func (r *run) http1(ctx context.Context, draw *rand.Rand) {
 	conn := r.dial(r.address(), draw)
 	if conn == nil {
@@ -244,7 +244,7 @@ func (r *run) http1(ctx context.Context, draw *rand.Rand) {
 	}
 }
 
-// http1Answers reads the answers, and returns the requests that get none.
+// http1Answers reads the answers, and returns the unanswered requests.
 func (r *run) http1Answers(in *bufio.Reader, to []*request) []*request {
 	for i, q := range to {
 		status := 100

@@ -38,7 +38,7 @@ func (r *run) faults(ctx context.Context, draw *rand.Rand) {
 	}
 }
 
-// pauseEdge stops the edge, so that it sees much at once: ends of streams, and answers to them.
+// pauseEdge stops the edge, so that ends of streams and answers to these streams reach the edge together.
 func (r *run) pauseEdge(ctx context.Context, draw *rand.Rand) error {
 	err := r.SignalEdge(syscall.SIGSTOP)
 	pause(ctx, time.Duration(20+draw.IntN(100))*time.Millisecond)
@@ -79,7 +79,7 @@ func (r *run) configure(_ context.Context, draw *rand.Rand) error {
 	return r.lds.write(draw.IntN(1000))
 }
 
-// discovered is the listener of Envoy's edge, which it discovers from a file.
+// discovered is the listener that Envoy's edge discovers from a file.
 type discovered struct {
 	file, library string
 	static        struct {
@@ -151,14 +151,13 @@ func (d *discovered) write(version int) error {
 	return errors.Join(err, os.WriteFile(next, text, 0o600), os.Rename(next, d.file)) // Envoy watches for this
 }
 
-// withHTTP2 has the edge listen for HTTP/2, which this version of nginx has on ports of its own.
+// withHTTP2 has the edge listen for HTTP/2. This version of nginx needs separate ports for HTTP/2.
 func withHTTP2(config, address string) string {
 	first, rest, _ := strings.Cut(config, " reuseport;")
 	return first + " reuseport;\n    listen " + address + " http2 reuseport;" + rest
 }
 
-// freePlaces checks that requests can wait in all places of a worker, once the last ones of the load have their
-// answers.
+// freePlaces checks that requests can wait in all places of a worker, once the load's last requests have answers.
 func (r *run) freePlaces() {
 	if err := r.AwaitReady(r.t.Context()); err != nil {
 		r.t.Fatal(err)

@@ -36,7 +36,7 @@ func deviceName(i int) string { return fmt.Sprintf("device-%d", i) }
 
 func bodyOf(key string) string { return "the object of " + key }
 
-// refusals are the statuses of answers that have nothing of a request: by the filter (401, 403, 503), and by the proxy.
+// refusals are the statuses of answers without data of a request: by the filter (401, 403, 503), and by the proxy.
 var refusals = []int{400, 401, 403, 408, 413, 426, 499, 502, 503, 504}
 
 // judge returns what is wrong with an answer.
@@ -133,7 +133,7 @@ type excuse struct {
 	until time.Time
 }
 
-// begin begins a fault. The function that it returns ends it; the edge may refuse for some time after that.
+// begin begins a fault. The returned function ends the fault; afterwards the edge may refuse for some time.
 func (e *excuse) begin() (end func(after time.Duration)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

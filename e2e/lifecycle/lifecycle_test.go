@@ -1,6 +1,6 @@
 // Package lifecycle ends streams in every way while they wait for the sidecar, at a real edge, under faults, and judges
-// the edge from outside: it lives, each answer is that of its own request, a client that behaves well gets the right
-// answers, and afterwards all places are free. `make lifecycle` runs it.
+// the edge by its answers: the edge lives, each answer belongs to its request, a well-behaved client gets the right
+// answers, and afterwards all places are free. `make lifecycle` runs the package.
 package lifecycle
 
 import (
@@ -35,7 +35,7 @@ const (
 	slowest = 100
 )
 
-// unused are devices of freePlaces: there are no verdicts on them.
+// unused are devices of freePlaces, without verdicts.
 var unused = func() (names [64]string) {
 	for i := range names {
 		names[i] = fmt.Sprintf("unused-%d", i)
@@ -81,8 +81,8 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestLifecycle runs until LIFECYCLE_STREAMS streams have ended. SEED repeats what clients and faults do, but
-// not when the edge does what.
+// TestLifecycle runs until LIFECYCLE_STREAMS streams have ended. SEED repeats the actions of clients and faults, but
+// not the edge's timing.
 func TestLifecycle(t *testing.T) {
 	streams := number(t, "LIFECYCLE_STREAMS", 20000)
 	r := &run{t: t, seed: seed.Of(t)}
@@ -206,7 +206,7 @@ func (r *run) fill(ctx context.Context, url string) error {
 	return nil
 }
 
-// put publishes an object, whose body doesn't change.
+// put publishes an object with a constant body.
 func (r *run) put(ctx context.Context, i int) error {
 	for _, key := range []string{fmt.Sprintf("/fetched/%d", i), fmt.Sprintf("/both/%d", i)} {
 		if _, err := r.publisher.Put(ctx, publish.Object{Key: key, Body: []byte(bodyOf(key)),
@@ -244,7 +244,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// broken are parts of lines in the edge's log that tell of a fault of its own: not of a trap, which is ours.
+// broken are parts of lines in the edge's log that show a defect of the edge, not one of the injected traps.
 var broken = []string{"assert failure", "envoy bug", "segmentation fault", "exited on signal", "[alert]", "[emerg]",
 	"lua entry thread aborted"}
 

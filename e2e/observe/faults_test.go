@@ -29,7 +29,7 @@ import (
 
 const notEnforced = "the stack enforces its rules; promtool's tests have such a rule"
 
-// noFault has the alerts that no fault is injected for, with the reason.
+// noFault has the alerts without an injected fault, with the reason.
 var noFault = map[stack.EdgeKind]map[string]string{
 	stack.EnvoyEdge: {"GatehouseRuleNotEnforced": notEnforced},
 	stack.NativeEdge: {
@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// fault is a fault with what tells it.
+// fault is a fault and the alerts and messages that reveal the fault.
 type fault struct {
 	alert  string
 	inject func() error // again and again until everything has told it
@@ -102,7 +102,7 @@ type fault struct {
 	cause  string // regular expression of the first line of page and status
 }
 
-// drill injects a fault, waits, and logs what told it.
+// drill injects a fault, waits, and logs how the fault was revealed.
 func (f *faults) drill(t *testing.T, fault fault) {
 	t.Helper()
 	if f.firing(t)[fault.alert] {
@@ -298,7 +298,7 @@ func (f *faults) corrupt() error {
 	return f.client.Publish(f.t.Context(), shard.EventsChannel(), "not an event").Err()
 }
 
-// empty empties Redis, which is full from then on, so that the load's publications don't end that.
+// empty empties Redis, which is full afterwards, so that the load's publications don't end the emptiness.
 func (f *faults) empty() error {
 	return errors.Join(f.maxMemory("1")(), f.client.FlushAll(f.t.Context()).Err())
 }
@@ -308,7 +308,7 @@ func (f *faults) acceptLoss() error {
 	return err
 }
 
-// forge publishes an event with the digest of another one.
+// forge publishes an event with the digest of a different event.
 func (f *faults) forge() error {
 	ctx := f.t.Context()
 	f.wrote++
@@ -372,7 +372,7 @@ func (f *faults) tooMuch() error {
 	return nil
 }
 
-// guess sends wrong secrets of a device that is at work, more than the limit.
+// guess sends more wrong secrets of an active device than the limit allows.
 func (f *faults) guess() error {
 	if !f.guessed {
 		if _, err := f.publisher.PutDevice(f.t.Context(),
@@ -463,7 +463,7 @@ func (f *faults) renderParts() (program string, err error) {
 		f.built("gatehousectl"), f.parts, envoy, f.parts), 0o700)
 }
 
-// refusedRules replaces the part with the rules by one that has an unknown field.
+// refusedRules replaces the part with the rules by a part with an unknown field.
 func (f *faults) refusedRules() (err error) {
 	if f.rules == nil {
 		if f.rules, err = os.ReadFile(filepath.Join(f.parts, "gatehouse.yaml")); err != nil {
@@ -495,7 +495,7 @@ func (f *faults) heap(c *stack.Config) error {
 		"typed_config", "max_heap_size_bytes")
 }
 
-// shrinkHeap starts Envoy again with a heap that is little more than what it takes at rest, 85 to 90 MiB.
+// shrinkHeap starts Envoy again with a heap slightly above the use at rest, 85 to 90 MiB.
 func (f *faults) shrinkHeap() error {
 	f.maxHeap = 108 << 20
 	return errors.Join(f.KillEdge(), f.StartEdge(f.t.Context()))

@@ -108,8 +108,8 @@ func start(t *testing.T) server {
 	return server("http://" + observe(t, given)["PROMETHEUS"])
 }
 
-// observe runs scripts/observe.sh with these variables, and free addresses, which it returns, of what it runs beside
-// the stack, until the test ends. program runs instead of the stack.
+// observe runs scripts/observe.sh with these variables until the test ends, and returns the addresses of the programs
+// beside the stack, which are free ports. program runs instead of the stack.
 func observe(t *testing.T, variables map[string]string, program ...string) map[string]string {
 	t.Helper()
 	root, err := stack.Root()
@@ -245,7 +245,7 @@ func chartAlerts(t *testing.T) (names []string) {
 	return names
 }
 
-// noAlert waits until Prometheus has evaluated every alert of the chart, and fails if one is not inactive.
+// noAlert waits until Prometheus has evaluated every alert of the chart, and fails unless all are inactive.
 func (s server) noAlert(t *testing.T) {
 	t.Helper()
 	want := chartAlerts(t)
