@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
 // MoveSlot moves a slot to master to of c, key by key, as redis-cli --cluster reshard does. After each key, pause
@@ -17,18 +21,16 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot, to int, pause func(moved i
 	for i, server := range c.Masters {
 		clients[i] = redis.NewClient(&redis.Options{Addr: server.Address, MaxRetries: -1})
 		defer clients[i].Close()
-		shards, err := clients[i].ClusterShards(ctx).Result()
+		id, err := clients[i].Do(ctx, "CLUSTER", "MYID").Text()
 		if err != nil {
 			return err
 		}
-		ids[i] = clients[i].Do(ctx, "CLUSTER", "MYID").Val().(string)
-		for _, s := range shards {
-			ours := slices.ContainsFunc(s.Nodes, func(n redis.Node) bool { return n.ID == ids[i] })
-			if ours && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool {
-				return r.Start <= int64(slot) && int64(slot) <= r.End
-			}) {
-				from = i
-			}
+		owner, _, err := slotOwner(ctx, clients[i], slot)
+		if err != nil {
+			return err
+		}
+		if ids[i] = id; owner == id {
+			from = i
 		}
 	}
 	if from < 0 || from == to {
@@ -63,16 +65,59 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot, to int, pause func(moved i
 			}
 		}
 	}
-	// The new owner first: as soon as the new owner serves the slot, the old owner may redirect.
-	if err := do(to, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]); err != nil {
-		return err
-	}
+	return c.giveSlot(ctx, clients, slot, to, ids)
+}
+
+// giveSlot makes a master the owner of a slot without keys elsewhere, and waits until all masters agree. The new owner
+// comes first: as soon as the new owner serves the slot, the old owner may redirect. Masters must also agree on the
+// epoch before the next move: a master that takes a slot with an epoch already in use can lose the slot to a late
+// message of the former owner, and then no master has the slot.
+func (c *Cluster) giveSlot(ctx context.Context, clients []*redis.Client, slot, to int, ids []string) error {
+	order := []int{to}
 	for i := range clients {
 		if i != to {
-			if err := do(i, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]); err != nil {
-				return err
-			}
+			order = append(order, i)
 		}
 	}
-	return nil
+	var views []string
+	for end := time.Now().Add(await.Deadline); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+		views = nil
+		for _, i := range order {
+			owner, epoch, err := slotOwner(ctx, clients[i], slot)
+			if err != nil {
+				return err
+			}
+			if owner != ids[to] {
+				if err := clients[i].Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]).Err(); err != nil {
+					return fmt.Errorf("set the owner of slot %d at %s: %w", slot, c.Masters[i].Address, err)
+				}
+			}
+			views = append(views, owner+" "+epoch)
+		}
+		if strings.HasPrefix(views[0], ids[to]) && len(slices.Compact(slices.Clone(views))) == 1 {
+			return nil
+		}
+	}
+	return fmt.Errorf("slot %d: masters have different owners and epochs: %q", slot, views)
+}
+
+// slotOwner returns the id of the master that has a slot, and the cluster's epoch, both as a node knows them.
+func slotOwner(ctx context.Context, client *redis.Client, slot int) (id, epoch string, err error) {
+	//lint:ignore SA1019 CLUSTER SHARDS lists the nodes of a shard, and doesn't say which node has the slots.
+	slots, err := client.ClusterSlots(ctx).Result()
+	if err != nil {
+		return "", "", err
+	}
+	for _, s := range slots {
+		if s.Start <= slot && slot <= s.End {
+			id = s.Nodes[0].ID
+		}
+	}
+	info, err := client.ClusterInfo(ctx).Result()
+	if err != nil {
+		return "", "", err
+	}
+	_, rest, _ := strings.Cut(info, "cluster_current_epoch:")
+	epoch, _, _ = strings.Cut(rest, "\r")
+	return id, epoch, nil
 }
