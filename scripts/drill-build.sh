@@ -6,18 +6,18 @@ source scripts/overlay.sh
 out=$1 file=native-filter/filter.go
 # at PLACE LINE: panics before LINE
 at() { replace "$file" "$2" "drill(\"$1\"); $2"; }
-replace "$file" 'return w.result(s, w.vm.RequestHeaders(s.ID(), endOfStream))' \
-  'drill("headers"); arm(w.proxy); return w.result(s, w.vm.RequestHeaders(s.ID(), endOfStream))'
+replace "$file" 'return w.applyAction(s, w.vm.RequestHeaders(s.ID(), endOfStream))' \
+  'drill("headers"); arm(w.proxy); return w.applyAction(s, w.vm.RequestHeaders(s.ID(), endOfStream))'
 at body 'w.vm.RequestBody(s.ID(), s.BodySize(), endOfStream)'
-at woken 'action := w.result(s, h.goOn())'
-at destroyed 'w.vm.Ended(s.ID())'
+at woken 'action := w.applyAction(s, h.goOn())'
+at destroyed 'w.vm.EndStream(s.ID())'
 at answer 'w.vm.CallResponse(token, body)'
-at dispatch 'return f.config.Callout('
+at dispatch 'return f.config.StartCallout('
 at callout 'if status != "200" {'
 at tick 'w.vm.Tick()'
 at ticks 'for i := range f.workers {
 		if w := f.workers[i].Load(); w != nil {
-			w.safely('
+			w.runSafely('
 replace "$file" 'f := &filter{config: c' 'drillStart(); f := &filter{config: c'
 add "$PWD/native-filter/drill.go" "$PWD/e2e/testdata/drill/drill.go"
 scripts/build-library.sh native "$out" -overlay "$(write_overlay)"

@@ -79,6 +79,17 @@ func (c *Cluster) giveSlot(ctx context.Context, clients []*redis.Client, slot, t
 			order = append(order, i)
 		}
 	}
+	set := func(i int) error {
+		if err := clients[i].Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]).Err(); err != nil {
+			return fmt.Errorf("set the owner of slot %d at %s: %w", slot, c.Masters[i].Address, err)
+		}
+		return nil
+	}
+	for _, i := range order { // each, as this also ends the states IMPORTING and MIGRATING
+		if err := set(i); err != nil {
+			return err
+		}
+	}
 	var views []string
 	for end := time.Now().Add(await.Deadline); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 		views = nil
@@ -88,8 +99,8 @@ func (c *Cluster) giveSlot(ctx context.Context, clients []*redis.Client, slot, t
 				return err
 			}
 			if owner != ids[to] {
-				if err := clients[i].Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[to]).Err(); err != nil {
-					return fmt.Errorf("set the owner of slot %d at %s: %w", slot, c.Masters[i].Address, err)
+				if err := set(i); err != nil {
+					return err
 				}
 			}
 			views = append(views, owner+" "+epoch)
