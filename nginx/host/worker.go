@@ -147,7 +147,7 @@ func (w *worker) deliverAnswer(token uint32, body []byte) {
 	}
 }
 
-// hasTask reports whether next has something.
+// hasTask reports whether a task waits for nextTask.
 func (w *worker) hasTask() bool {
 	return len(w.woken) > 0 || len(w.calls) > 0 || len(w.counters.changed) > 0
 }

@@ -35,6 +35,9 @@ func (c *call) identifyWrite(line int, content string) (r publish.Request, found
 
 // withRequest returns ctx with the request's identity, if the request has an Idempotency-Key.
 func (c *call) withRequest(ctx context.Context, operation, key string, body []byte) context.Context {
+	if c.r.Header.Get(idempotencyHeader) == "" { // the body is neither copied nor hashed
+		return ctx
+	}
 	var lines []string
 	for name, values := range c.r.Header {
 		condition := slices.Contains([]string{"Content-Type", "If-Match", "If-None-Match"}, name)
@@ -44,10 +47,7 @@ func (c *call) withRequest(ctx context.Context, operation, key string, body []by
 	}
 	slices.Sort(lines)
 	content := strings.Join(append(lines, operation+" "+key, string(body)), "\n")
-	r, found := c.identifyWrite(0, content)
-	if !found {
-		return ctx
-	}
+	r, _ := c.identifyWrite(0, content)
 	return publish.WithRequests(ctx, r)
 }
 
