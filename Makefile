@@ -24,18 +24,18 @@ export EDGE_KIND
 # The seed of random cases, to repeat a run. Empty: a random one, which is printed.
 SEED ?=
 export SEED
-# For make chaos: the duration, and the Redis deployment: single, sentinel or cluster.
+# For make chaos: the duration, and the Redis deployment: single, sentinel, cluster or replica.
 CHAOS_SECONDS ?= 60
 CHAOS_REDIS ?= single
-export CHAOS_SECONDS CHAOS_REDIS
+# CHAOS_AGENT=true puts two more edges on the first edge's sidecar.
+CHAOS_AGENT ?= false
+export CHAOS_SECONDS CHAOS_REDIS CHAOS_AGENT
 # For make lifecycle: the number of streams.
 LIFECYCLE_STREAMS ?= 20000
 export LIFECYCLE_STREAMS
-# For make routers: the number of spellings, the number of a single one to send, other builds.
+# For make routers: the number of spellings, the number of a single one to send.
 SPELLINGS ?=
 ONLY ?=
-WASM ?=
-SIDECAR ?=
 # For make bypass: the number of configurations of each proxy, another gatehousectl; also ONLY and RUN.
 CONFIGS ?=
 CHECK ?=
@@ -45,8 +45,12 @@ LONG ?=
 RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
-# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, plugins for rules in the plugins' own configurations, or
-# compare for trials of caches. For make wasm, and all that runs stacks with the filter.
+# For make fleet: numbers of followers, ascending.
+FOLLOWERS ?= 1,10,100,1000
+# VERBOSE=1: make install-check shows each command and its result.
+VERBOSE ?=
+# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, or plugins for rules in the plugins' own configurations. For
+# make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
 # For make release and publish: the version, the directory, the registry.
@@ -72,7 +76,7 @@ elsewhere := $(if $(race)$(filter nginx,$(EDGE_KIND)),^$$,/gatehouse/nginx$$|/ng
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help packages run observe observe-build stop build wasm native nginx floor test test-all unit e2e clients conformance matrix fuzz engines chaos routers bypass mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help packages run observe observe-build stop build wasm native nginx floor test test-all unit e2e clients install-check conformance matrix fuzz engines chaos routers bypass mutation lua-coverage observe-check lifecycle loadtest bench-check fleet check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -107,10 +111,10 @@ stop: ## stop what make run or make observe started
 
 build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the filter and the programs into build/; EDGE_KIND=native or nginx: also make native or nginx
 	$(build) -trimpath -ldflags "-X github.com/gatehouse/gatehouse/internal/version.checkout=$$(git describe --tags --always --dirty --abbrev=12 2>/dev/null)" \
-	  -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./ctl/cmd/... ./publisher/cmd/... ./testbed/cmd/...
+	  -o build/ ./sidecar/cmd/... ./verify/internal/cmd/... ./ctl/cmd/... ./publisher/cmd/... ./testbed/cmd/...
 
-wasm: packages ## build the filter; BINDING=sdk, plugins or compare, here and with run, e2e, chaos, conformance, loadtest: another build of it
-	@case $(BINDING) in own | sdk | plugins | compare) ;; *) echo "BINDING=$(BINDING): want own, sdk, plugins or compare" >&2; exit 2 ;; esac
+wasm: packages ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
+	@case $(BINDING) in own | sdk | plugins) ;; *) echo "BINDING=$(BINDING): want own, sdk or plugins" >&2; exit 2 ;; esac
 	@mkdir -p build
 	GO=$(GO) scripts/build-wasm.sh $(if $(filter own,$(BINDING)),build/gatehouse.wasm,build/gatehouse-$(BINDING).wasm -tags=$(BINDING))
 
@@ -134,14 +138,14 @@ test-all: ## make test and all long tests: whole suites, mutation, conformance, 
 
 unit: packages ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(unit) $$($(GO) list ./... | grep -vE '$(elsewhere)')
-	@cd clients/go && $(unit) ./...
+	@cd clients/go && GOWORK=off $(unit) ./...
 	@cd examples/postgres && $(unit) ./...
 	@cd release && $(unit) ./...
-	@cd e2e && $(unit) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/conformance$$' -e '/bypass$$' -e '/lifecycle$$' -e '/observe$$')
+	@cd e2e && $(unit) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/clients$$' -e '/install$$' -e '/conformance$$' -e '/bypass$$' -e '/lifecycle$$' -e '/observe$$')
 	@$(if $(race)$(filter native,$(EDGE_KIND)),CGO_ENABLED=1 $(GO) test $(race) -vet=off -tags=native ./native-filter/...)
 
 e2e: build ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
-	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
+	@$(if $(short),,scripts/install-jaeger.sh && scripts/install-ratelimit.sh && scripts/install-opa.sh && scripts/install-s3.sh && scripts/install-browser.sh && scripts/install-yaml-language-server.sh) >/dev/null
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
 clients: packages ## build the clients for Python, Node.js and Java, install their packages, test them against real servers
@@ -149,6 +153,9 @@ clients: packages ## build the clients for Python, Node.js and Java, install the
 
 fuzz: packages ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)
+
+install-check: packages ## run each command of the documentation that installs, from empty directories against registries on this machine
+	@GO=$(GO) scripts/install-check.sh $(if $(filter-out 0 no false,$(VERBOSE)),-v)
 
 conformance: build ## check the whole stack, octet by octet, against the specifications of HTTP: EDGE_KIND
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -timeout=3m ./conformance
@@ -161,7 +168,7 @@ engines: build ## tests of what rests on Redis, and 30 s of chaos, with each oth
 	@GO=$(GO) scripts/chaos-build.sh
 	@scripts/engines.sh
 
-chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, SEED, CHAOS_REDIS, EDGE_KIND
+chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, SEED, CHAOS_REDIS, CHAOS_AGENT=true, EDGE_KIND
 	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-chaos
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
@@ -172,7 +179,7 @@ lifecycle: build ## end streams in every way while they wait, under faults: LIFE
 
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
 	$(build) -C e2e -trimpath -o ../build/ ./cmd/gatehouse-routers
-	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
+	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
 bypass: build native nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./bypass $(foreach v,CONFIGS ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
@@ -190,6 +197,9 @@ loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see
 
 bench-check: build native nginx floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
 	@WORKERS=$${WORKERS:-1} scripts/loadtest.sh --scenario check,observed --out build/bench-check
+
+fleet: packages ## measure what 1, 10, 100 and 1,000 followers cost Redis, 3 minutes; Linux, two cores: FOLLOWERS=1,100
+	@cd sidecar/cmd/gatehouse-sidecar && $(GO) test -count=1 -timeout=10m -v -run '^TestFleet$$' . -fleet=$(FOLLOWERS)
 
 check: packages ## format, lint, module files, links
 	@scripts/check.sh

@@ -33,7 +33,7 @@ func (e *edge) accessLog() map[string]logged {
 	return lines
 }
 
-// TestAccessLog: the access log has the reason of each refusal, its rule and the device that it is about, and no hit.
+// TestAccessLog: the access log has the reason, the rule and the device of each refusal, and no hit.
 func TestAccessLog(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"}, Rules: `
@@ -52,9 +52,9 @@ rules:
 default: deny
 `})
 	e.put("/hit", "body")
-	e.device("dev", "secret", 4, "telemetry.write")
-	e.until("the object is at the edge", says("body"), "GET /hit")
-	e.until("the device is known", status(200), "GET /auth/first", credential("dev", "secret")...)
+	e.putDevice("dev", "secret", 4, "telemetry.write")
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /hit")
+	e.awaitAnswer("the device is known", hasStatus(200), "GET /auth/first", credential("dev", "secret")...)
 	forged := "x-gatehouse-device: forged"
 	for _, tt := range []struct {
 		path   string
@@ -83,7 +83,7 @@ default: deny
 		n := 0
 		await(t, tt.path, patience, func() error {
 			n++
-			e.send("GET "+tt.path, numbered(tt.header, n)...)
+			e.send("GET "+tt.path, numberLines(tt.header, n)...)
 			if got := e.accessLog()[tt.want.Path]; got != tt.want {
 				return fmt.Errorf("got %+v, want %+v in %v", got, tt.want, e.accessLog())
 			}
@@ -95,9 +95,9 @@ default: deny
 	}
 }
 
-// TestLogHits: with log_hits, the access log has what it has of other answers of hits, too.
+// TestLogHits: with log_hits, the access log has the same fields for hits as for all answers.
 func TestLogHits(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := start(t, stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
 		ModifyConfig: func(c *stack.Config) error {
@@ -122,10 +122,10 @@ log_hits: true
 `})
 	e.put("/hit", "body")
 	e.put("@dev/me", "mine")
-	e.device("dev", "secret", 4, "telemetry.write")
-	e.until("the object is at the edge", says("body"), "GET /hit")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /hit")
 	tag := e.send("GET /hit").header.Get("etag")
-	e.until("the device's object is at the edge", says("mine"), "GET /me", credential("dev", "secret")...)
+	e.awaitAnswer("the device's object is at the edge", hasBody("mine"), "GET /me", credential("dev", "secret")...)
 	for _, tt := range []struct {
 		path   string
 		header []string
@@ -146,29 +146,29 @@ log_hits: true
 	}
 }
 
-// numbered returns header lines with a number in place of %d.
-func numbered(lines []string, n int) (out []string) {
+// numberLines returns header lines with a number in place of %d.
+func numberLines(lines []string, n int) (out []string) {
 	for _, line := range lines {
 		out = append(out, strings.ReplaceAll(line, "%d", strconv.Itoa(n)))
 	}
 	return out
 }
 
-// TestQuietLog uses everything once: the edge has nothing to warn of. What it would log once for each push or request
-// looks like nothing, and may hide that something works only slowly.
+// TestQuietLog uses everything once: the edge has nothing to warn of. A line for each push or request looks harmless,
+// and may hide that something works only slowly.
 func TestQuietLog(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{})
-	e.device("dev", "secret", 4, "telemetry.write", "config.read")
+	e.putDevice("dev", "secret", 4, "telemetry.write", "config.read")
 	e.put("/v1/products/42", "body")
 	e.put("@dev/v1/me/config", "own")
-	e.until("an object", says("body"), "GET /v1/products/42")
-	e.until("a device's object", says("own"), "GET /v1/me/config", credential("dev", "secret")...)
-	e.until("a device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
-	e.until("a wrong secret", status(401), "POST /v1/telemetry", credential("dev", "wrong")...)
-	e.until("a miss", status(200), "GET /v1/products/none")
+	e.awaitAnswer("an object", hasBody("body"), "GET /v1/products/42")
+	e.awaitAnswer("a device's object", hasBody("own"), "GET /v1/me/config", credential("dev", "secret")...)
+	e.awaitAnswer("a device", hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	e.awaitAnswer("a wrong secret", hasStatus(401), "POST /v1/telemetry", credential("dev", "wrong")...)
+	e.awaitAnswer("a miss", hasStatus(200), "GET /v1/products/none")
 	e.put("/v1/products/42", "new")
-	e.until("an update", says("new"), "GET /v1/products/42")
+	e.awaitAnswer("an update", hasBody("new"), "GET /v1/products/42")
 	for line := range strings.Lines(e.edgeLog()) {
 		if strings.Contains(line, "gatehouse:") {
 			t.Errorf("the edge warns: %s", line)

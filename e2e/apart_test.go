@@ -34,15 +34,15 @@ import (
 )
 
 // TestVirtualHostsAreApart sends random requests, by HTTP/1 and HTTP/2, to edges with random virtual hosts, and
-// compares the answers with what the documentation says. Each object says for whom it is; another namespace of the same
-// Redis has objects of the same keys, and devices of the same ids with all permissions. On Envoy, requests that go
-// upstream also tell what Envoy's own route configuration with these virtual hosts takes for their virtual host.
+// compares the answers with the documentation. Each object names its virtual host; another namespace of the same Redis
+// has objects of the same keys, and devices of the same ids with all permissions. On Envoy, requests that go upstream
+// also tell the virtual host that Envoy's own route configuration selects.
 func TestVirtualHostsAreApart(t *testing.T) {
 	t.Parallel()
 	// Together a million in the whole suite, on three edges. Envoy compiles the Wasm module for each configuration.
-	configs, cases := sized(34, 4), sized(10_000, 3_000)
+	configs, cases := pickSize(34, 4), pickSize(10_000, 3_000)
 	if !onNginx() && !onNative() {
-		configs = sized(34, 1)
+		configs = pickSize(34, 1)
 	}
 	first := seed.Of(t)
 	var all tally
@@ -50,8 +50,8 @@ func TestVirtualHostsAreApart(t *testing.T) {
 	for i := range uint64(configs) {
 		seed := first + i
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := startApart(t, seed, stack.Options{})
-			if err := w.compare(t.Context(), cases, &all); err != nil {
+			w := startRandomHosts(t, seed, stack.Options{})
+			if err := w.compareRequests(t.Context(), cases, &all); err != nil {
 				t.Errorf("repeat: SEED=%d RUN='VirtualHostsAreApart/%d$': %s\n%v", seed, seed, w.config.Rules(), err)
 			}
 		})
@@ -67,7 +67,7 @@ func TestVirtualHostsAreApart(t *testing.T) {
 
 // TestApartFindsPlants builds the edge with each defect of testdata/plants, and fails unless random requests find it.
 func TestApartFindsPlants(t *testing.T) {
-	long(t, "TestVirtualHostsAreApart")
+	leaveToLongForm(t, "TestVirtualHostsAreApart")
 	if !onNginx() && !onNative() {
 		t.Skip("on the dynamic module and nginx, which start and build faster")
 	}
@@ -86,8 +86,8 @@ func TestApartFindsPlants(t *testing.T) {
 				t.Fatalf("%v: %s", err, text)
 			}
 			for range 10 {
-				w := startApart(t, rand.Uint64(), stack.Options{LibraryPath: library, NginxLibrary: library})
-				if err := w.compare(t.Context(), 2000, new(tally)); errors.Is(err, errDiffers) {
+				w := startRandomHosts(t, rand.Uint64(), stack.Options{LibraryPath: library, NginxLibrary: library})
+				if err := w.compareRequests(t.Context(), 2000, new(tally)); errors.Is(err, errDiffers) {
 					t.Logf("found: %.300v", err)
 					return
 				} else if err != nil {
@@ -99,7 +99,6 @@ func TestApartFindsPlants(t *testing.T) {
 	}
 }
 
-// tally counts outcomes.
 type tally struct {
 	mu     sync.Mutex
 	counts map[string]int
@@ -114,8 +113,8 @@ func (c *tally) add(outcome string) {
 	c.counts[outcome]++
 }
 
-// apartEdge is an edge with a random configuration.
-type apartEdge struct {
+// randomHostsEdge is an edge with a random configuration.
+type randomHostsEdge struct {
 	*edge
 	seed       uint64
 	config     *vhosts.Config
@@ -124,17 +123,17 @@ type apartEdge struct {
 	address2   string // for HTTP/2
 }
 
-// startApart starts an edge with the configuration of a seed.
-func startApart(t *testing.T, seed uint64, opts stack.Options) *apartEdge {
+// startRandomHosts starts an edge with the configuration of a seed.
+func startRandomHosts(t *testing.T, seed uint64, opts stack.Options) *randomHostsEdge {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 0))
-	w := &apartEdge{seed: seed, config: vhosts.NewConfig(r), namespaces: [2]string{"", "team"}}
+	w := &randomHostsEdge{seed: seed, config: vhosts.NewConfig(r), namespaces: [2]string{"", "team"}}
 	if r.IntN(2) == 0 {
 		w.namespaces = [2]string{"team", ""}
 	}
-	opts.Rules, opts.Concurrency, opts.Seed = w.config.Rules(), 1, w.fill
+	opts.Rules, opts.Concurrency, opts.Seed = w.config.Rules(), 1, w.seedRedis
 	opts.SidecarArgs = []string{"--redis.namespace=" + w.namespaces[0]}
-	opts.ModifyConfig = w.routes
+	opts.ModifyConfig = w.addVirtualHosts
 	opts.ModifyNginx = func(config string) string {
 		return regexp.MustCompile(`listen 127\.0\.0\.1(:[0-9]+) reuseport;`).ReplaceAllString(config,
 			"$0 listen 127.0.0.2$1 http2 reuseport; keepalive_requests 1000000;")
@@ -150,9 +149,9 @@ func startApart(t *testing.T, seed uint64, opts stack.Options) *apartEdge {
 // published is the body of an object.
 type published struct{ Key, Namespace string }
 
-// fill publishes the objects, and registers the devices. In the other namespace there are also objects that are looked
-// up and not published in this one.
-func (w *apartEdge) fill(ctx context.Context, url string) error {
+// seedRedis publishes the objects, and registers the devices. The second namespace also has objects that clients
+// request and the first one lacks.
+func (w *randomHostsEdge) seedRedis(ctx context.Context, url string) error {
 	client, err := redisurl.Connect(url)
 	if err != nil {
 		return err
@@ -194,8 +193,8 @@ type dict = map[string]any
 // ownHeader tells upstreams the virtual host of Envoy's route configuration.
 const ownHeader = "x-virtual-host"
 
-// routes gives Envoy's route configuration the same virtual hosts, and makes Envoy close connections at once.
-func (w *apartEdge) routes(c *stack.Config) error {
+// addVirtualHosts gives Envoy's route configuration the same virtual hosts, and makes Envoy close connections at once.
+func (w *randomHostsEdge) addVirtualHosts(c *stack.Config) error {
 	var hosts []any
 	for name, domains := range w.config.DomainsByHost() {
 		name = "(" + name + ")"
@@ -208,14 +207,14 @@ func (w *apartEdge) routes(c *stack.Config) error {
 		c.Set("0.02s", append(edgeManager, "delayed_close_timeout")...)) // no client here waits for it
 }
 
-// compare sends random requests by several clients, and returns the first difference to what is wanted.
-func (w *apartEdge) compare(ctx context.Context, cases int, all *tally) error {
+// compareRequests sends random requests by several clients, and returns the first difference from the expected outcome.
+func (w *randomHostsEdge) compareRequests(ctx context.Context, cases int, all *tally) error {
 	const clients = 16
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range clients {
 		group.Go(func() error {
 			r := rand.New(rand.NewPCG(w.seed, uint64(2+i)))
-			c := &apartClient{edge: w}
+			c := &randomHostsClient{edge: w}
 			defer c.close()
 			for n := i; n < cases && ctx.Err() == nil; n += clients {
 				q := w.config.RandomRequest(r)
@@ -223,7 +222,7 @@ func (w *apartEdge) compare(ctx context.Context, cases int, all *tally) error {
 				if f == absolute && (len(q.Hosts) == 0 || q.Hosts[0] == "" || strings.ContainsAny(q.Hosts[0], "/ \x01%")) {
 					f = usual // there the host would be no part of the target
 				}
-				outcome, err := c.check(q, f)
+				outcome, err := c.checkRequest(q, f)
 				if err != nil {
 					return fmt.Errorf("%s, hosts %q, %+v: %w", f, q.Hosts, q, err)
 				}
@@ -250,11 +249,11 @@ func (f form) String() string {
 	return [...]string{"HTTP/1", "HTTP/1 with an absolute target", "HTTP/2", "HTTP/2 with Host"}[f]
 }
 
-// lastDot is the dot at the end of a host, with what follows. nginx removes it.
+// lastDot is the dot at the end of a host, or before the port. nginx removes the dot.
 var lastDot = regexp.MustCompile(`\.(:.*)?$`)
 
-// read returns a request as the proxy reads it.
-func (w *apartEdge) read(q vhosts.Request, f form) vhosts.Request {
+// readAsProxy returns a request as the proxy reads the request.
+func (w *randomHostsEdge) readAsProxy(q vhosts.Request, f form) vhosts.Request {
 	hosts := slices.Clone(q.Hosts)
 	for i := range hosts {
 		hosts[i] = strings.Trim(hosts[i], " ")
@@ -276,16 +275,16 @@ func (w *apartEdge) read(q vhosts.Request, f form) vhosts.Request {
 	return q
 }
 
-// apartClient sends one request at a time over connections that it keeps open.
-type apartClient struct {
-	edge   *apartEdge
+// randomHostsClient sends one request at a time over persistent connections.
+type randomHostsClient struct {
+	edge   *randomHostsEdge
 	one    net.Conn
 	reader *bufio.Reader
 	two    *http2conn.Conn
 	stream uint32
 }
 
-func (c *apartClient) close() {
+func (c *randomHostsClient) close() {
 	if c.one != nil {
 		_ = c.one.Close()
 	}
@@ -294,13 +293,13 @@ func (c *apartClient) close() {
 	}
 }
 
-// errDiffers is the error for an answer of the edge that isn't what is wanted.
+// errDiffers is the error for an unexpected answer of the edge.
 var errDiffers = errors.New("the answer differs")
 
-// check sends a request, and returns its outcome, or an error if that isn't what is wanted.
-func (c *apartClient) check(q vhosts.Request, f form) (outcome string, err error) {
+// checkRequest sends a request, and returns its outcome, or an error for an unexpected one.
+func (c *randomHostsClient) checkRequest(q vhosts.Request, f form) (outcome string, err error) {
 	w := c.edge
-	want := w.config.JudgeRequest(w.read(q, f))
+	want := w.config.JudgeRequest(w.readAsProxy(q, f))
 	a, err := c.send(q, f)
 	if err != nil {
 		return "", err
@@ -328,7 +327,7 @@ func (c *apartClient) check(q vhosts.Request, f form) (outcome string, err error
 			got.Device = device[0]
 		}
 	}
-	// Proxies refuse some of these themselves, or end the connection.
+	// Proxies refuse some of these requests themselves, or end the connection.
 	plain := !want.Ambiguous && (len(q.Hosts) == 1 || f == absolute) && q.Hosts[0] != "" &&
 		!strings.ContainsAny(q.Hosts[0], " @") && !(f == absolute && strings.HasSuffix(q.Hosts[0], ":"))
 	if refused := a.status == 0 || a.status == 400 || a.status == 403; refused && !plain {
@@ -341,7 +340,7 @@ func (c *apartClient) check(q vhosts.Request, f form) (outcome string, err error
 }
 
 // send returns the answer; a status of 0 means that the edge ended the connection or stream.
-func (c *apartClient) send(q vhosts.Request, f form) (answer, error) {
+func (c *randomHostsClient) send(q vhosts.Request, f form) (answer, error) {
 	for {
 		fresh, err := c.connect(f)
 		if err != nil {
@@ -361,8 +360,8 @@ func (c *apartClient) send(q vhosts.Request, f form) (answer, error) {
 	}
 }
 
-// connect makes sure that there is a connection, and reports whether it is a new one.
-func (c *apartClient) connect(f form) (fresh bool, err error) {
+// connect opens a connection unless one is open, and reports whether the connection is new.
+func (c *randomHostsClient) connect(f form) (fresh bool, err error) {
 	switch {
 	case f < frames && c.one == nil:
 		if c.one, err = net.Dial("tcp", c.edge.address); err == nil {
@@ -378,9 +377,9 @@ func (c *apartClient) connect(f form) (fresh bool, err error) {
 }
 
 // exchange sends a request once, and reports whether the connection can be used again.
-func (c *apartClient) exchange(q vhosts.Request, f form) (a answer, keep bool, err error) {
+func (c *randomHostsClient) exchange(q vhosts.Request, f form) (a answer, keep bool, err error) {
 	if f >= frames {
-		return c.exchange2(q, f)
+		return c.exchangeHTTP2(q, f)
 	}
 	if err := c.one.SetDeadline(time.Now().Add(patience)); err != nil {
 		return a, false, err
@@ -412,7 +411,7 @@ func (c *apartClient) exchange(q vhosts.Request, f form) (a answer, keep bool, e
 	return answer{response.StatusCode, response.Header, string(body)}, err == nil && !response.Close, err
 }
 
-func (c *apartClient) exchange2(q vhosts.Request, f form) (a answer, keep bool, err error) {
+func (c *randomHostsClient) exchangeHTTP2(q vhosts.Request, f form) (a answer, keep bool, err error) {
 	if err := c.two.SetDeadline(time.Now().Add(patience)); err != nil {
 		return a, false, err
 	}

@@ -18,7 +18,7 @@ rules:
 - {name: trial, match: {prefix: /v1/trial}, auth: {enforce: false}}
 `
 
-// TestAuthAPIKey: an API key counts as the id and secret that it has, beside other credentials and tokens.
+// TestAuthAPIKey: an API key counts as its id and secret, beside credentials and tokens.
 func TestAuthAPIKey(t *testing.T) {
 	t.Parallel()
 	config, err := sessionConfig()
@@ -35,11 +35,11 @@ func TestAuthAPIKey(t *testing.T) {
 	key, other := generate("a_b"), generate("other")
 	secret := "gh_" + strings.TrimPrefix(key, "gh_a_b_")
 	header, bearer := "x-api-key: "+key, "authorization: Bearer "+key
-	e.until("a key", status(200), "POST /v1/telemetry", header)
-	k := e.letIn("tokens", "secret", "telemetry.write")
+	e.awaitAnswer("a key", hasStatus(200), "POST /v1/telemetry", header)
+	k := e.awaitToken("tokens", "secret", "telemetry.write")
 	for _, way := range [][]string{{header}, {bearer}, {"authorization: bearer " + key}, credential("a_b", secret)} {
 		seen := e.send("POST /v1/telemetry", append(slices.Clone(way), "x-gatehouse-device: forged",
-			"x-gatehouse-permissions: all")...).seen(t).Headers
+			"x-gatehouse-permissions: all")...).seenByUpstream(t).Headers
 		if !slices.Equal(seen["x-gatehouse-device"], []string{"a_b"}) ||
 			!slices.Equal(seen["x-gatehouse-permissions"], []string{"telemetry.write"}) {
 			t.Errorf("%.25s: the upstream saw %q", way, seen)
@@ -49,7 +49,7 @@ func TestAuthAPIKey(t *testing.T) {
 				t.Errorf("%.25s: the upstream saw the secret in %s", way, name)
 			}
 		}
-		got := e.send("POST /v1/trial", way...).seen(t).Headers["x-gatehouse-device"]
+		got := e.send("POST /v1/trial", way...).seenByUpstream(t).Headers["x-gatehouse-device"]
 		if !slices.Equal(got, []string{"a_b"}) {
 			t.Errorf("%.25s: in a trial the upstream saw device %q", way, got)
 		}
@@ -74,7 +74,7 @@ func TestAuthAPIKey(t *testing.T) {
 		"a key and a credential":       append(credential("a_b", secret), header),
 		"a key and an id":              {header, "x-device-id: a_b"},
 		"a bearer and an id":           {bearer, "x-device-id: a_b"},
-		"a bad key beside a token":     {"x-api-key: x", k.line()},
+		"a bad key beside a token":     {"x-api-key: x", k.headerLine()},
 		"another device's id":          {"x-api-key: gh_nobody_" + secret[3:]},
 		"no key but a forged identity": {"x-gatehouse-device: a_b", "authorization: Bearer gh_"},
 	} {
@@ -84,7 +84,7 @@ func TestAuthAPIKey(t *testing.T) {
 		}
 	}
 	for name, lines := range map[string][]string{
-		"a key and a token": {bearer, k.line()}, "a token and a key": {k.line(), "authorization: bearer " + key},
+		"a key and a token": {bearer, k.headerLine()}, "a token and a key": {k.headerLine(), "authorization: bearer " + key},
 		"the bearer twice": {bearer, bearer},
 	} {
 		want := 401
@@ -102,14 +102,14 @@ func TestAuthAPIKey(t *testing.T) {
 	if got := e.metric("gatehouse_bcrypt_total") - verified; got != 0 {
 		t.Errorf("got %v runs of bcrypt for %v calls, want none", got, e.metric("gatehouse_api_requests_total")-calls)
 	}
-	if got := e.send("POST /v1/trial", "x-api-key: "+typo).seen(t).Headers["x-gatehouse-device"]; got != nil {
+	if got := e.send("POST /v1/trial", "x-api-key: "+typo).seenByUpstream(t).Headers["x-gatehouse-device"]; got != nil {
 		t.Errorf("a wrong checksum in a trial: the upstream saw device %q, want none", got)
 	}
-	if a := e.send("POST /v1/telemetry", k.line()); a.status != 200 {
+	if a := e.send("POST /v1/telemetry", k.headerLine()); a.status != 200 {
 		t.Errorf("a token: got %d, want 200", a.status)
 	}
 	e.ctl("device", "revoke", "a_b")
 	for _, line := range []string{header, bearer} {
-		e.until("revocation", status(401), "POST /v1/telemetry", line)
+		e.awaitAnswer("revocation", hasStatus(401), "POST /v1/telemetry", line)
 	}
 }

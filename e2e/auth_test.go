@@ -9,22 +9,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func TestAuth(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
-	e.device("demo-device", "demo-secret", 4, "telemetry.write", "config.read")
-	e.device("read-only", "read-only-secret", 4, "config.read")
-	e.device("other", "other-secret", 4, "telemetry.write")
+	e.putDevice("demo-device", "demo-secret", 4, "telemetry.write", "config.read")
+	e.putDevice("read-only", "read-only-secret", 4, "config.read")
+	e.putDevice("other", "other-secret", 4, "telemetry.write")
 	e.put("@read-only/v1/me/config", "for read-only")
 	e.put("/v1/me/config", "for nobody")
 	good := credential("demo-device", "demo-secret")
-	e.until("device", status(200), "POST /v1/telemetry", good...)
+	e.awaitAnswer("device", hasStatus(200), "POST /v1/telemetry", good...)
 
 	seen := e.send("POST /v1/telemetry", append(good, "X-Gatehouse-Device: forged",
-		"x-gatehouse-permissions: all")...).seen(t)
+		"x-gatehouse-permissions: all")...).seenByUpstream(t)
 	if got := seen.Headers["x-gatehouse-device"]; !slices.Equal(got, []string{"demo-device"}) {
 		t.Errorf("the upstream saw devices %q, want demo-device", got)
 	}
@@ -33,7 +34,7 @@ func TestAuth(t *testing.T) {
 	if !slices.Equal(got, []string{"config.read", "telemetry.write"}) {
 		t.Errorf("the upstream saw permissions %q, want both", got)
 	}
-	open := e.send("GET /open", "x-gatehouse-device: forged", "x-gatehouse-permissions: all").seen(t)
+	open := e.send("GET /open", "x-gatehouse-device: forged", "x-gatehouse-permissions: all").seenByUpstream(t)
 	if len(open.Headers["x-gatehouse-device"])+len(open.Headers["x-gatehouse-permissions"]) != 0 {
 		t.Errorf("without a rule the upstream saw a forged identity: %v", open.Headers)
 	}
@@ -87,12 +88,12 @@ func TestAuth(t *testing.T) {
 	if got := e.UpstreamRequests() - before; got != 0 {
 		t.Errorf("the upstream saw %d requests, want none", got)
 	}
-	if a := e.send("GET /v1/me/config", good...); a.seen(t).Path != "/v1/me/config" {
+	if a := e.send("GET /v1/me/config", good...); a.seenByUpstream(t).Path != "/v1/me/config" {
 		t.Errorf("got %q, want the upstream: there is no payload for this device", a.body)
 	}
 }
 
-// TestManyHeaders sends more headers than usual, the ones that count at the end, to an edge that allows them.
+// TestManyHeaders sends more headers than usual, the credential last, to an edge that allows so many.
 func TestManyHeaders(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{}
@@ -102,8 +103,8 @@ func TestManyHeaders(t *testing.T) {
 		}
 	}
 	e := start(t, opts)
-	e.device("dev", "secret", 4, "telemetry.write")
-	e.until("device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	e.putDevice("dev", "secret", 4, "telemetry.write")
+	e.awaitAnswer("device", hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	for _, n := range []int{120, 130, 400} {
 		var lines []string
 		for i := range n {
@@ -116,7 +117,7 @@ func TestManyHeaders(t *testing.T) {
 		if got := with("wrong").status; got != 401 {
 			t.Errorf("%d headers, wrong secret: got %d, want 401", n, got)
 		}
-		if seen := with("secret").seen(t).Headers; !slices.Equal(seen["x-gatehouse-device"], []string{"dev"}) ||
+		if seen := with("secret").seenByUpstream(t).Headers; !slices.Equal(seen["x-gatehouse-device"], []string{"dev"}) ||
 			len(seen["x-filler-0"]) != 1 {
 			t.Errorf("%d headers: the upstream saw devices %q and %q, want dev and the filler", n, seen["x-gatehouse-device"],
 				seen["x-filler-0"])
@@ -124,14 +125,14 @@ func TestManyHeaders(t *testing.T) {
 	}
 }
 
-// TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets for it meanwhile.
+// TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets of the device meanwhile.
 func TestOneBcrypt(t *testing.T) {
 	t.Parallel()
 	const requests = 1000
-	cost := sized(12, 8) // the race detector makes hashing slow, and a request doesn't wait for ever
+	cost := pickSize(12, 8) // the race detector makes hashing slow, and a request doesn't wait for ever
 	e := reuse(t, stack.Options{})
-	e.device("first", "right", cost, "telemetry.write")
-	e.known(1)
+	e.putDevice("first", "right", cost, "telemetry.write")
+	e.awaitRecords(1)
 	burst := func(secret string, n int) map[int]int {
 		client := newClient()
 		client.Timeout = time.Minute
@@ -162,7 +163,7 @@ func TestOneBcrypt(t *testing.T) {
 		t.Errorf("got %v bcrypt runs, want 1", got)
 	}
 
-	e.device("first", "right again", cost, "telemetry.write")
+	e.putDevice("first", "right again", cost, "telemetry.write")
 	await(t, "device has a new secret", patience, func() error {
 		if a := e.send("POST /v1/telemetry", credential("first", "right")...); a.status != 401 {
 			return fmt.Errorf("got %d for the old secret", a.status)
@@ -184,18 +185,18 @@ func TestRevocation(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * time.Millisecond
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
-	clients := e.workers()
+	clients := e.workerClients()
 	const rounds = 7
 	var took []time.Duration
 	for i := range rounds {
 		id := fmt.Sprintf("device-%d", i)
-		e.device(id, "secret", 4, "telemetry.write")
+		e.putDevice(id, "secret", 4, "telemetry.write")
 		await(t, "device is authenticated", patience, func() error {
-			return e.everyone(clients, status(200), "POST /v1/telemetry", credential(id, "secret")...)
+			return e.sendFromAll(clients, hasStatus(200), "POST /v1/telemetry", credential(id, "secret")...)
 		})
 		e.ctl("device", "revoke", id)
 		took = append(took, await(t, "revocation", patience, func() error {
-			return e.everyone(clients, status(401), "POST /v1/telemetry", credential(id, "secret")...)
+			return e.sendFromAll(clients, hasStatus(401), "POST /v1/telemetry", credential(id, "secret")...)
 		}))
 	}
 	slices.Sort(took)
@@ -210,19 +211,15 @@ func TestRevocation(t *testing.T) {
 func TestLargeBodyWaitsForItsVerdict(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
-	e.device("uploader", "secret", 10, "telemetry.write")
-	e.known(1)
+	e.putDevice("uploader", "secret", 10, "telemetry.write")
+	e.awaitRecords(1)
 	body := strings.NewReader(strings.Repeat("x", 5<<20))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, e.EdgeURL()+"/v1/telemetry", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	request.Header.Set("x-device-id", "uploader")
 	request.Header.Set("x-device-token", "secret")
 	response, err := newClient().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = response.Body.Close()
 	if response.StatusCode != 200 {
 		t.Errorf("got %d, want 200", response.StatusCode)

@@ -21,10 +21,11 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// authority is a service that lets each device in with the secret "right", if it is well.
+// authority is a service that, unless broken, accepts each device with the secret "right".
 type authority struct {
 	url    string
 	calls  atomic.Int64
@@ -59,24 +60,20 @@ func startAuthority(t *testing.T) *authority {
 
 // TestAuthorityExample runs the service in docs/authority.md.
 func TestAuthorityExample(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	text, err := os.ReadFile("../docs/authority.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := redistest.FreeAddress(t)
-	service := exec.CommandContext(t.Context(), "python3", "-B", "-c", block(t, string(text), "python"),
+	service := exec.CommandContext(t.Context(), "python3", "-B", "-c", codeBlock(t, string(text), "python"),
 		address[strings.LastIndex(address, ":")+1:])
-	if err := service.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, service.Start())
 	t.Cleanup(func() {
 		_ = service.Process.Kill()
 		_ = service.Wait()
 	})
 	e := start(t, stack.Options{SidecarArgs: []string{"--authority.url=http://" + address}})
-	e.until("the device is let in", status(200), "POST /v1/telemetry", credential("truck-7", "s3cret")...)
+	e.awaitAnswer("the device is let in", hasStatus(200), "POST /v1/telemetry", credential("truck-7", "s3cret")...)
 	for _, wrong := range [][]string{credential("truck-7", "wrong"), credential("truck-8", "s3cret")} {
 		if a := e.send("POST /v1/telemetry", wrong...); a.status != 401 {
 			t.Errorf("%q: got %d, want 401", wrong, a.status)
@@ -84,7 +81,8 @@ func TestAuthorityExample(t *testing.T) {
 	}
 }
 
-// TestAuthority lets in devices that Redis doesn't know, through failures of the authority, until they are invalidated.
+// TestAuthority authenticates devices without a record in Redis, through failures of the authority, until the devices
+// are invalidated.
 func TestAuthority(t *testing.T) {
 	t.Parallel()
 	a := startAuthority(t)
@@ -94,12 +92,12 @@ func TestAuthority(t *testing.T) {
 			"{id_header: x-device-id, secret_header: x-device-token}"),
 	})
 	good := credential("theirs", "right")
-	e.until("the device is let in", status(200), "POST /v1/telemetry", good...)
+	e.awaitAnswer("the device is let in", hasStatus(200), "POST /v1/telemetry", good...)
 	if got := e.send("POST /v1/telemetry", credential("theirs", "wrong")...).status; got != 401 {
 		t.Errorf("wrong secret: got %d, want 401", got)
 	}
-	e.device("ours", "secret", 4, "telemetry.write")
-	e.until("a registered device is let in", status(200), "POST /v1/telemetry", credential("ours", "secret")...)
+	e.putDevice("ours", "secret", 4, "telemetry.write")
+	e.awaitAnswer("a registered device is let in", hasStatus(200), "POST /v1/telemetry", credential("ours", "secret")...)
 	if got := e.send("POST /v1/telemetry", credential("ours", "right")...).status; got != 401 {
 		t.Errorf("registered device, with what the authority would let in: got %d, want 401", got)
 	}
@@ -122,20 +120,20 @@ func TestAuthority(t *testing.T) {
 		}
 	}
 	e.ctl("device", "invalidate", "theirs")
-	e.until("grace is over", status(503), "POST /v1/telemetry", good...)
+	e.awaitAnswer("grace is over", hasStatus(503), "POST /v1/telemetry", good...)
 	a.answer.Store(letsIn)
-	e.until("the authority is asked again", status(200), "POST /v1/telemetry", good...)
-	e.device("theirs", "registered", 4, "telemetry.write")
-	e.until("a record decides", status(401), "POST /v1/telemetry", good...)
-	if log := e.log("sidecar"); strings.Contains(log, "right") || strings.Contains(log, "guess") {
+	e.awaitAnswer("the authority is asked again", hasStatus(200), "POST /v1/telemetry", good...)
+	e.putDevice("theirs", "registered", 4, "telemetry.write")
+	e.awaitAnswer("a record decides", hasStatus(401), "POST /v1/telemetry", good...)
+	if log := e.readLog("sidecar"); strings.Contains(log, "right") || strings.Contains(log, "guess") {
 		t.Error("the log has a secret")
 	}
 }
 
-// TestForgedLog: somebody who may write the log hides a revoked device there. A sidecar that starts, with a reader's
-// permissions, doesn't ask the authority, which would let the device in.
+// TestForgedLog: somebody who may write the log hides a revoked device there. A sidecar that starts with a reader's
+// permissions must not ask the authority, which would accept the device.
 func TestForgedLog(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	a := startAuthority(t)
 	server := redistest.StartServer(t)
@@ -154,11 +152,12 @@ func TestForgedLog(t *testing.T) {
 	}
 	e := start(t, stack.Options{RedisURL: "redis://" + server.Address, SidecarArgs: []string{"--authority.url=" + a.url,
 		"--redis.username=reader", "--redis.password-file=" + writeFile(t, "reader", "reader-password")}})
-	e.until("the device is refused", status(401), "POST /v1/telemetry", credential("ours", "right")...)
+	e.awaitAnswer("the device is refused", hasStatus(401), "POST /v1/telemetry", credential("ours", "right")...)
 	if calls := a.calls.Load(); calls != 0 {
 		t.Errorf("%d calls of the authority about a device with a record", calls)
 	}
-	e.until("a device without a record is let in", status(200), "POST /v1/telemetry", credential("theirs", "right")...)
+	e.awaitAnswer("a device without a record is let in", hasStatus(200), "POST /v1/telemetry",
+		credential("theirs", "right")...)
 }
 
 // TestInvalidation measures how long verdicts of an authority count after an invalidation.
@@ -167,19 +166,17 @@ func TestInvalidation(t *testing.T) {
 	const limit = 100 * time.Millisecond
 	a := startAuthority(t)
 	token, address := filepath.Join(t.TempDir(), "token"), redistest.FreeAddress(t)
-	if err := os.WriteFile(token, []byte(invalidateToken+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(token, []byte(invalidateToken+"\n"), 0o600))
 	e := start(t, stack.Options{SidecarArgs: []string{"--authority.url=" + a.url, "--verdict.allow-ttl=10m",
 		"--authority.invalidate-address=" + address, "--authority.invalidate-token-file=" + token}})
-	clients := e.workers()
+	clients := e.workerClients()
 	const rounds = 120
 	var took []time.Duration
 	for i := range rounds {
 		id := fmt.Sprint("device-", i)
 		a.answer.Store(letsIn)
 		await(t, "device is authenticated", patience, func() error {
-			return e.everyone(clients, status(200), "POST /v1/telemetry", credential(id, "right")...)
+			return e.sendFromAll(clients, hasStatus(200), "POST /v1/telemetry", credential(id, "right")...)
 		})
 		a.answer.Store(`{"allow": false}`)
 		invalidate := map[int]func() error{
@@ -188,9 +185,7 @@ func TestInvalidation(t *testing.T) {
 			2: func() error { _, err := e.publisher.InvalidateAll(t.Context()); return err },
 			3: func() error { return invalidateByHTTP(t, address, id) },
 		}[i%4]
-		if err := invalidate(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, invalidate())
 		began := time.Now()
 		for e.send("POST /v1/telemetry", credential(id, "right")...).status != 401 {
 			if time.Since(began) > patience {
@@ -199,7 +194,7 @@ func TestInvalidation(t *testing.T) {
 		}
 		took = append(took, time.Since(began))
 		await(t, "invalidation", patience, func() error {
-			return e.everyone(clients, status(401), "POST /v1/telemetry", credential(id, "right")...)
+			return e.sendFromAll(clients, hasStatus(401), "POST /v1/telemetry", credential(id, "right")...)
 		})
 	}
 	slices.Sort(took)
@@ -212,7 +207,6 @@ func TestInvalidation(t *testing.T) {
 
 const invalidateToken = "a token of thirty-two bytes or more"
 
-// invalidateByHTTP sends an invalidation to a sidecar.
 func invalidateByHTTP(t *testing.T, address, id string) error {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/invalidate",
 		strings.NewReader(fmt.Sprintf(`{"device": %q}`, id)))
@@ -232,7 +226,7 @@ func invalidateByHTTP(t *testing.T, address, id string) error {
 
 // TestOneCallOfTheAuthority sends the first thousand requests of a device at once to two edges of one Redis.
 func TestOneCallOfTheAuthority(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	const requests = 1000
 	a := startAuthority(t)
@@ -256,6 +250,6 @@ func TestOneCallOfTheAuthority(t *testing.T) {
 	f.edges[0].ctl("device", "invalidate", "--all")
 	a.answer.Store(`{"allow": false}`)
 	for _, e := range f.edges {
-		e.until("the device is refused", status(401), "POST /v1/telemetry", credential("theirs", "right")...)
+		e.awaitAnswer("the device is refused", hasStatus(401), "POST /v1/telemetry", credential("theirs", "right")...)
 	}
 }

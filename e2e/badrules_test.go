@@ -11,10 +11,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// badRules are rules with a mistake in a field, and what is said of it.
+// badRules are rules with a mistake in a field, and the expected message.
 func badRules() []struct{ rules, want string } {
 	list := func(n int, item string) string {
 		all := make([]string, n)
@@ -31,7 +32,7 @@ func badRules() []struct{ rules, want string } {
 		{fmt.Sprintf(rule, `"cache": {"scope": ["host", "host"]}`), `rules[0].cache.scope[1]: "host" is listed twice`},
 		{fmt.Sprintf(rule, `"cache": {"scope": []}`), "rules[0].cache.scope: is empty"},
 		{fmt.Sprintf(rule, `"cache": {"scope": {"host": true}}`), "rules[0].cache.scope: is an object"},
-		{fmt.Sprintf(rule, `"auth": null`), "rules[0].auth: is missing, want an object"},
+		{fmt.Sprintf(rule, `"auth": null`), "rules[0].auth: has no value, want an object"},
 		{`{"virtual_hosts": []}`, "virtual_hosts: is a list, want an object with a field for each virtual host"},
 		{`{"virtual_hosts": {"Shop": {"domains": ["x"]}}}`, "virtual_hosts.Shop: the name is not 1 to 64 of a-z"},
 		{`{"virtual_hosts": {"a": {}}}`, "virtual_hosts.a.domains: is missing"},
@@ -50,21 +51,19 @@ func badRules() []struct{ rules, want string } {
 	}
 }
 
-// TestBadRulesAreNotTaken gives a running edge rules with a mistake in each field for many hosts, teams and trials: it
-// refuses them, tells why, and keeps those that it has.
+// TestBadRulesAreNotTaken gives a running edge rules with a mistake in each field for many hosts, teams and trials: the
+// edge refuses the rules, says why, and keeps the old rules.
 func TestBadRulesAreNotTaken(t *testing.T) {
 	t.Parallel()
 	const before = `{"default": "deny"}`
 	tests := badRules()
-	tests = tests[:sized(len(tests), 3)]
+	tests = tests[:pickSize(len(tests), 3)]
 	if onNginx() {
 		e := start(t, stack.Options{Rules: before})
-		e.until("the rules before", status(403), "GET /open")
+		e.awaitAnswer("the rules before", hasStatus(403), "GET /open")
 		rendered := filepath.Join(e.Dir(), "rules.json")
 		good, err := os.ReadFile(rendered)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for i, tt := range tests {
 			file := writeFile(t, "rules.yaml", tt.rules)
 			if out, err := gatehousectl(t, "nginx", "render", file, "--output", rendered); err == nil ||
@@ -77,11 +76,9 @@ func TestBadRulesAreNotTaken(t *testing.T) {
 			if err := os.WriteFile(rendered, []byte(tt.rules), 0o600); err != nil { // past gatehousectl
 				t.Fatal(err)
 			}
-			if err := e.SignalEdge(syscall.SIGHUP); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.SignalEdge(syscall.SIGHUP))
 			await(t, "nginx refuses what wasn't rendered", patience, func() error {
-				if n := strings.Count(e.log("nginx"), "has format none, want 3"); n <= i {
+				if n := strings.Count(e.readLog("nginx"), "has format none, want 3"); n <= i {
 					return fmt.Errorf("it did %d times", n)
 				}
 				return nil
@@ -89,18 +86,14 @@ func TestBadRulesAreNotTaken(t *testing.T) {
 			if a := e.send("GET /open"); a.status != 403 {
 				t.Errorf("%.200s: got %d, want 403 by the rules before", tt.rules, a.status)
 			}
-			if err := os.WriteFile(rendered, good, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(rendered, good, 0o600))
 		}
 		open := writeFile(t, "rules.yaml", "{}")
 		if out, err := gatehousectl(t, "nginx", "render", open, "--output", rendered); err != nil {
 			t.Fatalf("%v %s", err, out)
 		}
-		if err := e.SignalEdge(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		e.until("the next rules", status(200), "GET /open")
+		require.NoError(t, e.SignalEdge(syscall.SIGHUP))
+		e.awaitAnswer("the next rules", hasStatus(200), "GET /open")
 		return
 	}
 	e, l := startTwo(t, stack.Options{}, before, before)
@@ -116,9 +109,9 @@ func TestBadRulesAreNotTaken(t *testing.T) {
 	}
 	await(t, "the rules before", patience, func() error { return second(http.StatusForbidden) })
 	for _, tt := range tests {
-		l.replace(before, tt.rules)
+		l.replaceRules(before, tt.rules)
 		await(t, "Envoy refuses the rules", patience, func() error {
-			if !strings.Contains(e.log("envoy"), tt.want) {
+			if !strings.Contains(e.readLog("envoy"), tt.want) {
 				return errors.New("its log has no " + tt.want)
 			}
 			return nil
@@ -127,6 +120,6 @@ func TestBadRulesAreNotTaken(t *testing.T) {
 			t.Errorf("%.200s: %v by the rules before", tt.rules, err)
 		}
 	}
-	l.replace(before, `{"default": "pass"}`)
+	l.replaceRules(before, `{"default": "pass"}`)
 	await(t, "the next rules", patience, func() error { return second(http.StatusOK) })
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // browser is a page in a headless Chromium.
@@ -37,15 +39,13 @@ func startBrowser(t *testing.T) *browser {
 		t.Fatalf("install-browser.sh: %v", err)
 	}
 	axe, err := os.ReadFile(strings.TrimSpace(string(path)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, end := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()),
 		append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
 			chromedp.ExecPath("chromium"), chromedp.DisableGPU, chromedp.NoSandbox)...) // tests run as root, in containers
 	ctx, _ := chromedp.NewContext(all)
 	b := &browser{t: t, axe: string(axe)}
-	if err := chromedp.Listen(ctx, b.listen); err != nil { // starts it
+	if err := chromedp.Listen(ctx, b.recordEvent); err != nil { // starts it
 		t.Fatalf("chromium: %v", err)
 	}
 	var stop context.CancelFunc
@@ -60,7 +60,7 @@ func startBrowser(t *testing.T) *browser {
 	return b
 }
 
-func (b *browser) listen(event any) {
+func (b *browser) recordEvent(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e := event.(type) {
@@ -73,8 +73,8 @@ func (b *browser) listen(event any) {
 	}
 }
 
-// quiet fails the test if the console has an entry.
-func (b *browser) quiet() {
+// wantEmptyConsole fails the test if the console has an entry.
+func (b *browser) wantEmptyConsole() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,13 +85,11 @@ func (b *browser) quiet() {
 
 func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, chromedp.Do(b.ctx, actions...))
 }
 
-// leave does what loads another page, and waits for that.
-func (b *browser) leave(actions ...chromedp.Action[chromedp.Void]) {
+// runUntilLoaded runs actions that load another page, and waits for the page.
+func (b *browser) runUntilLoaded(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	response, err := chromedp.RunResponse(b.ctx, actions...)
 	if err != nil || response.Status != 200 {
@@ -99,8 +97,8 @@ func (b *browser) leave(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// value evaluates an expression of JavaScript, also one of a promise.
-func value[T any](b *browser, expression string) T {
+// evaluate returns the value of a JavaScript expression, or of its promise.
+func evaluate[T any](b *browser, expression string) T {
 	b.t.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
@@ -109,8 +107,7 @@ func value[T any](b *browser, expression string) T {
 	return v
 }
 
-// call calls a command of the browser.
-func call[P any](b *browser, command cdp.Command[P, cdp.Empty], params P) {
+func callCommand[P any](b *browser, command cdp.Command[P, cdp.Empty], params P) {
 	b.t.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, command, params)
@@ -118,39 +115,38 @@ func call[P any](b *browser, command cdp.Command[P, cdp.Empty], params P) {
 	}))
 }
 
-// text returns the text of the first element that a selector matches, "" without one.
-func (b *browser) text(selector string) string {
+// textOf returns the text of the first element that a selector matches, or "".
+func (b *browser) textOf(selector string) string {
 	b.t.Helper()
-	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
+	return evaluate[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
 }
 
-// appears waits until the page has a text.
-func (b *browser) appears(text string) {
+func (b *browser) awaitText(text string) {
 	b.t.Helper()
 	await(b.t, fmt.Sprintf("%q on the page", text), patience, func() error {
-		if all := b.text("body"); !strings.Contains(all, text) {
+		if all := b.textOf("body"); !strings.Contains(all, text) {
 			return fmt.Errorf("the page says %s", all)
 		}
 		return nil
 	})
 }
 
-// look sets the width of the page, and light or dark.
-func (b *browser) look(width int64, scheme string) {
+// setAppearance sets the width of the page, and light or dark.
+func (b *browser) setAppearance(width int64, scheme string) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(width, 800))
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	callCommand(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 }
 
-// accessible fails the test for each fault that axe-core finds serious or critical.
-func (b *browser) accessible(what string) {
+// checkAccessibility fails the test for each fault that axe-core finds serious or critical.
+func (b *browser) checkAccessibility(what string) {
 	b.t.Helper()
-	if value[bool](b, "typeof axe === 'undefined'") {
+	if evaluate[bool](b, "typeof axe === 'undefined'") {
 		b.do(chromedp.Evaluate[chromedp.Void](b.axe))
 	}
-	text := value[string](b, `axe.run({resultTypes: ['violations']}).then(r => JSON.stringify({
+	text := evaluate[string](b, `axe.run({resultTypes: ['violations']}).then(r => JSON.stringify({
 		passes: r.passes.length,
 		faults: r.violations.filter(v => ['serious', 'critical'].includes(v.impact))
 			.map(v => v.id + ': ' + v.nodes.map(n => n.html + ' ' + n.failureSummary).join('; '))}))`)
@@ -166,11 +162,11 @@ func (b *browser) accessible(what string) {
 	}
 }
 
-// fits fails the test if the page has to be scrolled to the side, if a cell of a table is not wholly visible, or if it
+// checkLayout fails the test if the page is wider than the window, if a table's cell is partly hidden, or if a cell
 // stands neither under its header nor beside its name.
-func (b *browser) fits(what string) {
+func (b *browser) checkLayout(what string) {
 	b.t.Helper()
-	faults := value[[]string](b, `(() => {
+	faults := evaluate[[]string](b, `(() => {
 		const wide = document.documentElement.clientWidth, faults = [];
 		if (document.documentElement.scrollWidth > wide) faults.push('the page is ' + document.documentElement.scrollWidth + ' px wide');
 		const cells = [...document.querySelectorAll('th, td')], shown = c => c.getClientRects().length > 0;
@@ -192,29 +188,25 @@ func (b *browser) fits(what string) {
 	}
 }
 
-// picture writes the page to $GATEHOUSE_SCREENSHOTS/NAME.png, if that is set.
-func (b *browser) picture(name string) {
+// savePicture writes the page to $GATEHOUSE_SCREENSHOTS/NAME.png, if the variable is set.
+func (b *browser) savePicture(name string) {
 	b.t.Helper()
 	dir := os.Getenv("GATEHOUSE_SCREENSHOTS")
 	if dir == "" {
 		return
 	}
 	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
+	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600))
 }
 
-// tab presses the key until the focus has left the page, and returns where it was.
-func (b *browser) tab() (stops []string) {
+// tabStops presses Tab until the focus leaves the page, and returns the focused elements.
+func (b *browser) tabStops() (stops []string) {
 	b.t.Helper()
 	begun := false // after the end the focus begins at the top
 	for range 50 {
 		b.do(chromedp.KeyEvent("\t"))
-		stop := value[string](b, `(() => {
+		stop := evaluate[string](b, `(() => {
 			const at = document.activeElement;
 			if (at === document.body) return '';
 			const name = at.name || at.getAttribute('aria-label') || at.innerText;

@@ -14,18 +14,19 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestCache requests one object in every way; none of the requests may reach the upstream.
+// TestCache requests one object in every way; no request may reach the upstream.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
-	body := pretty(1024, "v1")
+	body := prettyJSON(1024, "v1")
 	e.put("/v1/products/42", body)
 	e.put("/v1/products/42?lang=de", `{"lang":"de"}`)
 	e.put("/v1/products/empty", "")
-	e.until("published", func(a answer) bool { return a.status == 200 && a.body == "" }, "GET /v1/products/empty")
+	e.awaitAnswer("published", func(a answer) bool { return a.status == 200 && a.body == "" }, "GET /v1/products/empty")
 	before := e.UpstreamRequests()
 
 	plain := e.send("GET /v1/products/42")
@@ -74,7 +75,7 @@ func TestCache(t *testing.T) {
 				t.Skip("not on nginx: it refuses a second line")
 			}
 			a := e.send(tt.request[0], tt.request[1:]...)
-			if got := decode(t, a); a.status != tt.status || got != tt.body {
+			if got := decodeBody(t, a); a.status != tt.status || got != tt.body {
 				t.Errorf("got %d %q, want %d %q", a.status, got, tt.status, tt.body)
 			}
 			for name, want := range tt.header {
@@ -87,9 +88,9 @@ func TestCache(t *testing.T) {
 	if got := e.UpstreamRequests() - before; got != 0 {
 		t.Errorf("the upstream saw %d requests, want none", got)
 	}
-	// Envoy would convert a filter's answer to one of gRPC, with the body in a header.
+	// Envoy would convert a filter's answer to a gRPC response, with the body in a header.
 	grpc := e.send("GET /v1/products/42", "content-type: application/grpc")
-	grpc.seen(t)
+	grpc.seenByUpstream(t)
 	if grpc.header.Get("Grpc-Message") != "" || grpc.header.Get("Cache-Status") != "gatehouse; fwd=bypass" {
 		t.Errorf("gRPC: got %v, want it to go upstream", grpc.header)
 	}
@@ -99,15 +100,14 @@ func TestCache(t *testing.T) {
 		"GET /other":            "",
 	} {
 		a := e.send(first)
-		a.seen(t)
+		a.seenByUpstream(t)
 		if got := a.header.Get("Cache-Status"); got != want {
 			t.Errorf("%s: got Cache-Status %q, want %q", first, got, want)
 		}
 	}
 }
 
-// decode decodes the content coding of an answer.
-func decode(t *testing.T, a answer) string {
+func decodeBody(t *testing.T, a answer) string {
 	t.Helper()
 	var r io.Reader = strings.NewReader(a.body)
 	var err error
@@ -122,13 +122,9 @@ func decode(t *testing.T, a answer) string {
 	default:
 		t.Fatalf("unknown coding %q", coding)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	body, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(body)
 }
 
@@ -138,14 +134,14 @@ func TestUpdateReachesEveryWorker(t *testing.T) {
 	const limit = 100 * time.Millisecond
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "v0")
-	clients := e.workers()
+	clients := e.workerClients()
 	const rounds = 11
 	var took []time.Duration
 	for i := range rounds {
-		body := pretty(1024, "v"+strconv.Itoa(i+1))
+		body := prettyJSON(1024, "v"+strconv.Itoa(i+1))
 		e.ctl("put", "/v1/products/42", "--file", writeFile(t, "new.json", body))
 		took = append(took, await(t, "update", patience, func() error {
-			return e.everyone(clients, says(body), "GET /v1/products/42")
+			return e.sendFromAll(clients, hasBody(body), "GET /v1/products/42")
 		}))
 	}
 	slices.Sort(took)
@@ -157,7 +153,7 @@ func TestUpdateReachesEveryWorker(t *testing.T) {
 
 	e.ctl("delete", "/v1/products/42")
 	gone := await(t, "delete", patience, func() error {
-		return e.everyone(clients, func(a answer) bool {
+		return e.sendFromAll(clients, func(a answer) bool {
 			return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
 		}, "GET /v1/products/42")
 	})
@@ -204,5 +200,5 @@ func TestFetchOnMiss(t *testing.T) {
 	if got := a.header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss" {
 		t.Errorf("got Cache-Status %q, want a miss", got)
 	}
-	a.seen(t)
+	a.seenByUpstream(t)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -24,8 +25,8 @@ func callRules(timeout string) string {
 		{"match": {"path": "/who"}, "auth": {}}, {"match": {"prefix": "/both/"}, "auth": {}, "cache": {"on_miss": "fetch"}}]}`, timeout)
 }
 
-// callOptions returns options for an Envoy with one worker, with devices that the edge knows from the start: it refuses
-// others without a call.
+// callOptions returns options for an Envoy with one worker, with devices that the edge knows from the start: the edge
+// refuses unknown devices without a call.
 func callOptions() stack.Options {
 	seed := func(ctx context.Context, url string) error {
 		client, err := redisurl.Connect(url)
@@ -47,8 +48,8 @@ func callOptions() stack.Options {
 	return stack.Options{Concurrency: 1, EnvoyArgs: []string{"--drain-time-s", "1"}, Seed: seed}
 }
 
-// ask sends a request of a device and returns the status of the answer, 0 if there is none.
-func (e *edge) ask(ctx context.Context, device, url string) <-chan int {
+// startRequest sends a request of a device, and returns the status of the answer, or 0 without an answer.
+func (e *edge) startRequest(ctx context.Context, device, url string) <-chan int {
 	status := make(chan int, 1)
 	go func() {
 		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -64,8 +65,9 @@ func (e *edge) ask(ctx context.Context, device, url string) <-chan int {
 	return status
 }
 
-// verifying waits until this many requests have waited for a verification. None of those asked may have an answer.
-func (e *edge) verifying(want int, asked ...<-chan int) {
+// awaitVerifications waits until this many requests have waited for a verification. No request in asked may have an
+// answer.
+func (e *edge) awaitVerifications(want int, asked ...<-chan int) {
 	e.t.Helper()
 	await(e.t, "requests wait", patience, func() error {
 		for _, status := range asked {
@@ -87,22 +89,20 @@ func TestCalls(t *testing.T) {
 	t.Parallel()
 	rules := callRules("10s")
 	e, l := startTwo(t, callOptions(), rules, rules)
-	t.Run("asker leaves", func(t *testing.T) { askerLeaves(t, e) })
+	t.Run("asker leaves", func(t *testing.T) { clientLeaves(t, e) })
 	t.Run("two listeners", func(t *testing.T) { callsOfTwoListeners(t, e, l) })
 	t.Run("reset then answered", func(t *testing.T) { resetThenAnswered(t, e) })
 	t.Run("resets leave places", func(t *testing.T) { resetsLeavePlaces(t, e) })
 }
 
-// askerLeaves: the client leaves whose request caused a call. Requests that wait for the same answer get it.
-func askerLeaves(t *testing.T, e *edge) {
-	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+// clientLeaves: the client whose request caused a call leaves. Requests that wait for the same answer get the answer.
+func clientLeaves(t *testing.T, e *edge) {
+	require.NoError(t, e.SignalSidecar(syscall.SIGSTOP))
 	ctx, leave := context.WithCancel(t.Context())
-	left := e.ask(ctx, "one", e.EdgeURL()+"/who")
-	e.verifying(1)
-	waits := e.ask(t.Context(), "one", e.EdgeURL()+"/who")
-	e.verifying(2)
+	left := e.startRequest(ctx, "one", e.EdgeURL()+"/who")
+	e.awaitVerifications(1)
+	waits := e.startRequest(t.Context(), "one", e.EdgeURL()+"/who")
+	e.awaitVerifications(2)
 	leave()
 	<-left
 	await(t, "the connection ends", patience, func() error {
@@ -113,29 +113,23 @@ func askerLeaves(t *testing.T, e *edge) {
 		return nil
 	})
 	begin := time.Now()
-	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 	if got := <-waits; got != 200 {
 		t.Errorf("got %d after %v, want 200", got, time.Since(begin))
 	}
 }
 
-// callsOfTwoListeners: a request waits for the answer to a call of another listener's request. Afterwards each needs
-// its own call.
+// callsOfTwoListeners: a request waits for the answer to a call of another listener's request. Afterwards each request
+// needs its own call.
 func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
 	before := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
-	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGSTOP))
 	var asked []<-chan int
 	for i, url := range []string{"http://" + l.second + "/both/1", e.EdgeURL() + "/both/2"} {
-		asked = append(asked, e.ask(t.Context(), "two", url))
-		e.verifying(before+i+1, asked...)
+		asked = append(asked, e.startRequest(t.Context(), "two", url))
+		e.awaitVerifications(before+i+1, asked...)
 	}
-	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 	for i, status := range asked {
 		if got := <-status; got != 200 {
 			t.Errorf("listener %d: got %d, want 200", i+1, got)
@@ -149,9 +143,9 @@ func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
 	})
 }
 
-// TestListenerGoes removes a listener during a call of one of its requests, while a request of another listener with
-// the same rules, and so in the same VM, waits for the same answer. With the dynamic module each listener has calls of
-// its own.
+// TestListenerGoes removes a listener during a call of one of its requests. Another listener with the same rules, and
+// therefore in the same VM, has a request that waits for the same answer. With the dynamic module each listener has its
+// own calls.
 func TestListenerGoes(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("BINDING") == "plugins" {
@@ -159,19 +153,17 @@ func TestListenerGoes(t *testing.T) {
 	}
 	rules := callRules("3s")
 	e, l := startTwo(t, callOptions(), rules, rules)
-	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGSTOP))
 	made := e.stat("cluster.gatehouse-sidecar.upstream_rq_total")
-	gone := e.ask(t.Context(), "one", "http://"+l.second+"/who")
+	gone := e.startRequest(t.Context(), "one", "http://"+l.second+"/who")
 	await(t, "the call", patience, func() error {
 		if e.stat("cluster.gatehouse-sidecar.upstream_rq_total") == made {
 			return errors.New("not made")
 		}
 		return nil
 	})
-	waits := e.ask(t.Context(), "one", e.EdgeURL()+"/who")
-	e.verifying(2)
+	waits := e.startRequest(t.Context(), "one", e.EdgeURL()+"/who")
+	e.awaitVerifications(2)
 	want, calls := 503, 1
 	if onNative() {
 		want, calls = 200, 2
@@ -182,14 +174,12 @@ func TestListenerGoes(t *testing.T) {
 		}
 		return nil
 	})
-	l.replace(rules)
+	l.replaceRules(rules)
 	if got := <-gone; got != 0 {
 		t.Fatalf("the listener that goes answered %d", got)
 	}
 	goOn := sync.OnceFunc(func() {
-		if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 	})
 	if onNative() {
 		goOn()
@@ -200,7 +190,7 @@ func TestListenerGoes(t *testing.T) {
 	}
 	goOn()
 	await(t, "the device is authenticated again", patience, func() error {
-		if got := <-e.ask(t.Context(), "one", e.EdgeURL()+"/who"); got != 200 {
+		if got := <-e.startRequest(t.Context(), "one", e.EdgeURL()+"/who"); got != 200 {
 			return fmt.Errorf("got %d", got)
 		}
 		return nil

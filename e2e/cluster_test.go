@@ -22,8 +22,8 @@ type clusterEdge struct {
 	bodies  map[string]string // by key
 }
 
-// set publishes objects, with retries until the Cluster accepts them: a failover may be under way.
-func (c *clusterEdge) set(key, body string) {
+// putObjects publishes objects, with retries until the Cluster accepts them: a failover may be under way.
+func (c *clusterEdge) putObjects(key, body string) {
 	c.t.Helper()
 	await(c.t, "published "+key, patience, func() error {
 		_, err := c.publisher.Put(c.t.Context(), publish.Object{Key: key, Body: []byte(body), ContentType: "text/plain"})
@@ -32,8 +32,8 @@ func (c *clusterEdge) set(key, body string) {
 	c.bodies[key] = body
 }
 
-// served waits until the edge answers all objects as published.
-func (c *clusterEdge) served(when string) {
+// awaitObjects waits until the edge answers all objects as published.
+func (c *clusterEdge) awaitObjects(when string) {
 	c.t.Helper()
 	took := await(c.t, when, patience, func() error {
 		for key, body := range c.bodies {
@@ -46,8 +46,8 @@ func (c *clusterEdge) served(when string) {
 	c.t.Logf("%s: all %d objects within %s", when, len(c.bodies), took)
 }
 
-// of returns the shards of a master, with a key of each.
-func (c *clusterEdge) of(master *redistest.Server) map[int]string {
+// shardsOf returns the shards of a master, with a key of each.
+func (c *clusterEdge) shardsOf(master *redistest.Server) map[int]string {
 	c.t.Helper()
 	keys := map[int]string{}
 	for key := range c.bodies {
@@ -66,10 +66,10 @@ func (c *clusterEdge) of(master *redistest.Server) map[int]string {
 	return keys
 }
 
-// TestCluster serves from all masters of a real Redis Cluster. One is killed and restarted, and another is killed and
+// TestCluster serves from all masters of a real Redis Cluster. One master is killed and restarted, and another one is
 // replaced by its replica.
 func TestCluster(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{
@@ -79,20 +79,20 @@ func TestCluster(t *testing.T) {
 	}
 	c.publisher = publish.New(c.redis, publish.Shards(int(c.shards)))
 	for i := range 48 {
-		c.set(fmt.Sprint("/v1/products/", i), fmt.Sprint("first ", i))
+		c.putObjects(fmt.Sprint("/v1/products/", i), fmt.Sprint("first ", i))
 	}
 	const devices = 16
 	allowed := func(i, status int) func() error {
 		return func() error {
-			return c.everyone([]*http.Client{shared}, func(a answer) bool {
+			return c.sendFromAll([]*http.Client{shared}, func(a answer) bool {
 				return a.status == status
 			}, "POST /v1/telemetry", credential(fmt.Sprint("dev-", i), "secret")...)
 		}
 	}
 	for i := range devices {
-		c.device(fmt.Sprint("dev-", i), "secret", 4, "telemetry.write")
+		c.putDevice(fmt.Sprint("dev-", i), "secret", 4, "telemetry.write")
 	}
-	c.served("first")
+	c.awaitObjects("first")
 	for i := range devices {
 		await(t, "devices of all shards", patience, allowed(i, 200))
 		if i%2 == 0 {
@@ -107,7 +107,7 @@ func TestCluster(t *testing.T) {
 	}
 	c.usesShardedPubSub()
 	c.takesGatehousectl()
-	c.restartedMaster(cluster.Masters[1])
+	c.restartMaster(cluster.Masters[1])
 	c.failover(cluster.Masters[0])
 }
 
@@ -116,7 +116,7 @@ func (c *clusterEdge) usesShardedPubSub() {
 	c.t.Helper()
 	for _, master := range c.cluster.Masters {
 		client := master.Client(c.t)
-		for shard := range c.of(master) {
+		for shard := range c.shardsOf(master) {
 			channel := contract.Keys{Shard: shard}.EventsChannel()
 			if n := client.PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {
 				c.t.Errorf("%s: %d subscribed to %s at its master, want the sidecar", master.Address, n, channel)
@@ -146,13 +146,13 @@ func (c *clusterEdge) takesGatehousectl() {
 	if err == nil || !strings.Contains(out, "is 8, this program is set to 1") {
 		c.t.Errorf("another number of shards: %v, %s", err, out)
 	}
-	c.served("by gatehousectl")
+	c.awaitObjects("by gatehousectl")
 }
 
-// restartedMaster kills a master and restarts it with its file.
-func (c *clusterEdge) restartedMaster(master *redistest.Server) {
+// restartMaster kills a master and restarts it with its file.
+func (c *clusterEdge) restartMaster(master *redistest.Server) {
 	c.t.Helper()
-	before, its := c.metric("gatehouse_full_resyncs_total"), c.of(master)
+	before, its := c.metric("gatehouse_full_resyncs_total"), c.shardsOf(master)
 	var gone string
 	for _, gone = range its {
 		break
@@ -164,10 +164,10 @@ func (c *clusterEdge) restartedMaster(master *redistest.Server) {
 	master.Kill()
 	for key := range c.bodies {
 		if _, down := its[c.shards.Of(key)]; !down {
-			c.set(key, "while one was down")
+			c.putObjects(key, "while one was down")
 		}
 	}
-	c.served("while a master is down")
+	c.awaitObjects("while a master is down")
 	master.Restart()
 	for shard, key := range its {
 		if key == gone {
@@ -176,9 +176,9 @@ func (c *clusterEdge) restartedMaster(master *redistest.Server) {
 				key = fmt.Sprint("/v1/products/again-", i)
 			}
 		}
-		c.set(key, "after the restart")
+		c.putObjects(key, "after the restart")
 	}
-	c.served("after a master was restarted")
+	c.awaitObjects("after a master was restarted")
 	if a := c.send("GET " + gone); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
 		c.t.Errorf("deleted before the restart: got %s", a.header.Get("Cache-Status"))
 	}
@@ -187,15 +187,15 @@ func (c *clusterEdge) restartedMaster(master *redistest.Server) {
 	}
 }
 
-// failover kills a master, and its replica takes over.
+// failover kills a master, and waits until the replica is master.
 func (c *clusterEdge) failover(master *redistest.Server) {
 	c.t.Helper()
-	its := c.of(master)
+	its := c.shardsOf(master)
 	master.Kill()
 	for _, key := range its {
-		c.set(key, "after the failover")
+		c.putObjects(key, "after the failover")
 	}
-	c.served("after the failover")
+	c.awaitObjects("after the failover")
 	for shard := range its {
 		channel := contract.Keys{Shard: shard}.EventsChannel()
 		if n := c.cluster.Replica.Client(c.t).PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {

@@ -14,11 +14,11 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestConnectionKeepsIdentity has clients name the identity headers in Connection. Between edge and service is another
-// proxy, which removes the headers that Connection names (RFC 9110, section 7.6.1): the service still learns the
-// device, and WebSocket still works.
+// TestConnectionKeepsIdentity has clients name the identity headers in Connection. Between edge and service, a second
+// proxy removes the headers that Connection names (RFC 9110, section 7.6.1): the service still learns the device, and
+// WebSocket still works.
 func TestConnectionKeepsIdentity(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(answerIdentity))
 	defer service.Close()
@@ -41,8 +41,8 @@ func TestConnectionKeepsIdentity(t *testing.T) {
 		return strings.Replace(config, "Connection $gatehouse_connection;",
 			"Connection $http_connection;\n      proxy_set_header Upgrade $http_upgrade;", 1)
 	}})
-	e.device("dev", "s3cret", 4, "telemetry.write")
-	e.until("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
+	e.putDevice("dev", "s3cret", 4, "telemetry.write")
+	e.awaitAnswer("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
 	var checks sync.WaitGroup
 	defer checks.Wait()
 	for _, connection := range [][]string{
@@ -80,7 +80,7 @@ func TestConnectionKeepsIdentity(t *testing.T) {
 	}
 }
 
-// answerIdentity answers with the identity that it sees, and accepts an upgrade.
+// answerIdentity answers with the received identity, and accepts an upgrade.
 func answerIdentity(w http.ResponseWriter, r *http.Request) {
 	upgrade := r.Header.Get("Upgrade")
 	saw := strings.TrimSpace(r.Header.Get("x-gatehouse-device") + " " + r.Header.Get("x-gatehouse-permissions") + " " +

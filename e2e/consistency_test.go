@@ -14,19 +14,20 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestTwoSidecars starts a second sidecar for the same Envoy: it wins; the first one logs that and waits, and takes
-// over again when the second one has exited.
+// TestTwoSidecars starts a second sidecar for the same Envoy: the second one wins; the first one logs a message, waits,
+// and takes over again when the second one has exited.
 func TestTwoSidecars(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "first")
 	body := func(want string) func() error {
 		return func() error {
-			return e.everyone([]*http.Client{shared}, says(want), "GET /v1/products/42")
+			return e.sendFromAll([]*http.Client{shared}, hasBody(want), "GET /v1/products/42")
 		}
 	}
 	await(t, "published", patience, body("first"))
@@ -35,16 +36,12 @@ func TestTwoSidecars(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "second.log")
 	for second == nil {
 		log, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		second = exec.Command("../build/gatehouse-sidecar", "--redis.url", e.RedisURL(),
 			"--push.socket", e.PushSocket(), "--api.socket", filepath.Join(t.TempDir(), "api.sock"),
 			"--admin.address", "127.0.0.1:0")
 		second.Stderr = log
-		if err := errors.Join(second.Start(), log.Close()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(second.Start(), log.Close()))
 		await(t, "one of the two logs that it was overtaken", patience, func() error {
 			said, err := os.ReadFile(path)
 			if err != nil {
@@ -54,7 +51,7 @@ func TestTwoSidecars(t *testing.T) {
 				_ = second.Process.Kill()
 				_ = second.Wait()
 				second = nil
-			} else if !strings.Contains(e.log("sidecar"), overtaken) {
+			} else if !strings.Contains(e.readLog("sidecar"), overtaken) {
 				return fmt.Errorf("not yet; the second one's log: %s", said)
 			}
 			return nil
@@ -73,9 +70,7 @@ func TestTwoSidecars(t *testing.T) {
 	if epochs := e.metric("gatehouse_epochs_total"); epochs != before {
 		t.Errorf("the first one began %v epochs more, want none: the two fight", epochs-before)
 	}
-	if err := second.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, second.Process.Kill())
 	e.put("/v1/products/42", "third")
 	took := await(t, "the first one takes over", patience, body("third"))
 	t.Logf("the first one took over %s after the second was gone", took)
@@ -95,43 +90,41 @@ func TestRedisLosesItsData(t *testing.T) {
 		e.put("/v1/products/kept", "old")
 	}
 	e.put("/v1/products/gone", "old")
-	e.device("dev", "secret", 4, "telemetry.write")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
 	await(t, "published", patience, func() error {
-		if err := e.everyone([]*http.Client{shared}, says("old"), "GET /v1/products/gone"); err != nil {
+		if err := e.sendFromAll([]*http.Client{shared}, hasBody("old"), "GET /v1/products/gone"); err != nil {
 			return err
 		}
-		return e.everyone([]*http.Client{shared}, status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+		return e.sendFromAll([]*http.Client{shared}, hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	})
-	if err := e.redis.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.redis.FlushAll(t.Context()).Err())
 	if _, err := e.publisher.Put(t.Context(), publish.Object{Key: "/v1/products/kept", Body: []byte("new"),
 		ContentType: "text/plain", Version: 1}); err != nil {
 		t.Fatal(err)
 	}
 	took := await(t, "the edge follows", patience, func() error {
-		if err := e.everyone([]*http.Client{shared}, says("new"), "GET /v1/products/kept"); err != nil {
+		if err := e.sendFromAll([]*http.Client{shared}, hasBody("new"), "GET /v1/products/kept"); err != nil {
 			return err
 		}
-		if err := e.everyone([]*http.Client{shared}, func(a answer) bool {
+		if err := e.sendFromAll([]*http.Client{shared}, func(a answer) bool {
 			return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
 		}, "GET /v1/products/gone"); err != nil {
 			return err
 		}
-		return e.everyone([]*http.Client{shared}, status(401), "POST /v1/telemetry", credential("dev", "secret")...)
+		return e.sendFromAll([]*http.Client{shared}, hasStatus(401), "POST /v1/telemetry", credential("dev", "secret")...)
 	})
 	t.Logf("the edge followed within %s", took)
 	started, lost := e.metric(`gatehouse_full_resyncs_total{reason="start"}`),
 		e.metric(`gatehouse_full_resyncs_total{reason="lost"}`)
-	if started != 1 || lost != 1 || !strings.Contains(e.log("sidecar"), "redis has lost data") {
+	if started != 1 || lost != 1 || !strings.Contains(e.readLog("sidecar"), "redis has lost data") {
 		t.Errorf("got %v full resyncs at start and %v after a loss, want 1 of each, and the loss logged", started, lost)
 	}
 }
 
-// TestRedisComesBackEmpty kills a Redis without persistence and starts it again: edges go on as if it were unreachable,
-// and no device is refused, also by a sidecar that starts then, until the loss is accepted.
+// TestRedisComesBackEmpty kills a Redis without persistence and restarts Redis: edges go on as if Redis were
+// unreachable, and no device is refused, even by a sidecar that starts meanwhile, until the loss is accepted.
 func TestRedisComesBackEmpty(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	const bound, slack = 4 * time.Second, time.Second
 	e := start(t, stack.Options{Concurrency: 1, SidecarArgs: []string{"--verdict.allow-ttl=10m"}, Rules: fmt.Sprintf(`{
@@ -142,14 +135,12 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	publish := func() {
 		t.Helper()
 		e.put("/v1/products/1", "body")
-		e.device("dev", "secret", 4)
-		e.until("the object", says("body"), "GET /v1/products/1")
-		e.until("the device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+		e.putDevice("dev", "secret", 4)
+		e.awaitAnswer("the object", hasBody("body"), "GET /v1/products/1")
+		e.awaitAnswer("the device", hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	}
 	publish()
-	if err := errors.Join(e.KillRedis(), e.StartRedis(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(e.KillRedis(), e.StartRedis(t.Context())))
 	began := time.Now()
 	unreachable := func() error {
 		device, object := e.send("POST /v1/telemetry", credential("dev", "secret")...), e.send("GET /v1/products/1")
@@ -169,9 +160,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 		t.Errorf("gatehousectl status: %s; want that Redis is empty", said)
 	}
 
-	if err := e.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.KillSidecar())
 	started := make(chan error, 1)
 	go func() { started <- e.StartSidecar(t.Context()) }()
 	await(t, "the new sidecar says why it isn't ready", patience, func() error {
@@ -185,20 +174,18 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	if said := e.ctl("accept-loss", "--shards", "1"); !strings.Contains(said, "1 of 1 shards were empty") {
 		t.Errorf("accept-loss: %s", said)
 	}
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	e.until("the object is gone", func(a answer) bool {
+	require.NoError(t, <-started)
+	e.awaitAnswer("the object is gone", func(a answer) bool {
 		return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
 	}, "GET /v1/products/1")
-	e.until("the device is refused", status(401), "POST /v1/telemetry", credential("dev", "secret")...)
+	e.awaitAnswer("the device is refused", hasStatus(401), "POST /v1/telemetry", credential("dev", "secret")...)
 	publish()
 }
 
 // TestBoundedStaleness stops Redis: cached answers continue until max_staleness, then the rules decide; afterwards
 // cached answers resume by themselves.
 func TestBoundedStaleness(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	const maxStaleness = 3 * time.Second
 	rules := func(stale string) string {
@@ -223,25 +210,21 @@ func TestBoundedStaleness(t *testing.T) {
 		}
 	}
 	await(t, "published", patience, both("gatehouse; hit", "gatehouse; hit"))
-	if err := e.SignalRedis(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalRedis(syscall.SIGSTOP))
 	stopped := time.Now()
 	await(t, "beyond max_staleness", patience, both("gatehouse; fwd=stale; detail=not-in-step",
 		"gatehouse; hit; detail=not-in-step"))
 	if took := time.Since(stopped); took < maxStaleness-2*time.Second || took > maxStaleness+time.Second {
 		t.Errorf("beyond max_staleness after %s, want about %s", took, maxStaleness)
 	}
-	if err := e.SignalRedis(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalRedis(syscall.SIGCONT))
 	await(t, "recovered", patience, both("gatehouse; hit", "gatehouse; hit"))
 }
 
 // TestEvictionFollowsUse reads some objects through the edge and publishes more than fit: the objects that are read
 // stay.
 func TestEvictionFollowsUse(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	const (
 		size, hot = 20 << 10, 10

@@ -13,6 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -23,7 +24,7 @@ const (
 
 // TestContractDocument compares the document with the code.
 func TestContractDocument(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	var err error
 	shared := map[string]int64{
@@ -41,7 +42,7 @@ func TestContractDocument(t *testing.T) {
 	}
 	documented := map[string]int64{}
 	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z -]+) \| (\d+) \|`).FindAllStringSubmatch(
-		section(t, "Limits"), -1) {
+		sectionOf(t, "Limits"), -1) {
 		if documented[row[1]], err = strconv.ParseInt(row[2], 10, 64); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +50,7 @@ func TestContractDocument(t *testing.T) {
 	if !maps.Equal(documented, shared) {
 		t.Errorf("limits: got  %v\nwant %v", documented, shared)
 	}
-	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; "+
+	out, err := runPython(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; "+
 		"print(MAX_KEY, MAX_PAIRS, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
 	if want := fmt.Sprint(shared["key"], shared["query"], shared["body"], shared["secret"],
 		shared["tombstone"]); err != nil || out != want {
@@ -60,10 +61,10 @@ func TestContractDocument(t *testing.T) {
 	documentedHeaders(t)
 }
 
-// documentedHeaders compares the list of headers that are refused with the check of the code.
+// documentedHeaders compares the list of refused headers with the check of the code.
 func documentedHeaders(t *testing.T) {
 	t.Helper()
-	_, list, _ := strings.Cut(section(t, "Records"), "### Headers")
+	_, list, _ := strings.Cut(sectionOf(t, "Records"), "### Headers")
 	_, list, _ = strings.Cut(list, "```text\n")
 	list, _, _ = strings.Cut(list, "```")
 	names := strings.Fields(list)
@@ -80,11 +81,9 @@ func documentedHeaders(t *testing.T) {
 // TestOriginHeadersDoc compares the list of headers that need a rule's permission with the check of the code.
 func TestOriginHeadersDoc(t *testing.T) {
 	text, err := os.ReadFile("../docs/rules.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, list, _ := strings.Cut(string(text), "## Headers of the origin")
-	names := strings.Fields(block(t, list, "text"))
+	names := strings.Fields(codeBlock(t, list, "text"))
 	for _, name := range names {
 		if !limits.OriginHeader(name) {
 			t.Errorf("%s is documented as a header of the origin, and isn't", name)
@@ -95,10 +94,10 @@ func TestOriginHeadersDoc(t *testing.T) {
 	}
 }
 
-// documentedFields compares the tables of fields with those that the parsers accept.
+// documentedFields compares the tables of fields with the fields that the parsers accept.
 func documentedFields(t *testing.T) {
 	t.Helper()
-	records := section(t, "Records")
+	records := sectionOf(t, "Records")
 	head, rest, _ := strings.Cut(records, "An object besides:")
 	object, rest, _ := strings.Cut(rest, "A credential besides:")
 	credential, purge, _ := strings.Cut(rest, "A purge besides")
@@ -120,9 +119,7 @@ func documentedFields(t *testing.T) {
 		}
 	}
 	source, err := os.ReadFile("../clients/go/contract/keys.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []string{contract.BodyField(wire.Gzip), contract.BodyField(wire.Brotli), contract.BodyField(wire.Zstd)}
 	for _, constant := range regexp.MustCompile(`Field\w+\s+= "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
 		want = append(want, constant[1])
@@ -191,7 +188,7 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 			[]string{"shop", "9-a", "-a", strings.Repeat("n", 32)}},
 		"number": {validNumber, []string{"0", "10", "9007199254740991", "9007199254740992"}},
 	}
-	text := block(t, section(t, "Records"), "text")
+	text := codeBlock(t, sectionOf(t, "Records"), "text")
 	text, end, _ := strings.Cut(text, "REST  ") // of hashes
 	end, after, _ := strings.Cut(strings.TrimSpace(end), "\n")
 	for line := range strings.Lines(strings.ReplaceAll(text+after, "REST", end)) {
@@ -203,7 +200,7 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		}
 		delete(forms, name)
 		re := regexp.MustCompile(`\A(?:` + strings.TrimSpace(expression) + `)\z`)
-		for _, s := range variants(form.samples) {
+		for _, s := range insertBytes(form.samples) {
 			matches := re.MatchString(s)
 			if n, err := strconv.ParseUint(s, 10, 64); name == "number" && err == nil {
 				matches = matches && n <= uint64(bounds[name])
@@ -223,8 +220,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 	}
 }
 
-// variants returns samples, and each of them with every byte inserted at three places.
-func variants(samples []string) []string {
+// insertBytes returns samples, and each sample with every byte inserted at three places.
+func insertBytes(samples []string) []string {
 	all := append([]string{""}, samples...)
 	for _, s := range samples {
 		for b := range 256 {
@@ -248,41 +245,35 @@ func longestEpoch() (n int64) {
 	return n
 }
 
-// TestDocumentedEvent makes the document's event and parses it.
+// TestDocumentedEvent makes the document's event and parses the event.
 func TestDocumentedEvent(t *testing.T) {
 	t.Parallel()
-	lines := block(t, section(t, "Events"), "text")
+	lines := codeBlock(t, sectionOf(t, "Events"), "text")
 	payload := strings.ReplaceAll(strings.ReplaceAll(lines, "\n", ""), `\n`, "\n")
-	if want := fmt.Sprintf("The message has %d bytes", len(payload)); !strings.Contains(section(t, "Events"), want) {
+	if want := fmt.Sprintf("The message has %d bytes", len(payload)); !strings.Contains(sectionOf(t, "Events"), want) {
 		t.Errorf("the document does not say: %s", want)
 	}
 
 	url := redistest.Start(t)
-	admin := client(t, url)
-	if err := admin.MSet(t.Context(), contract.Keys{}.DataEpochKey(), "beef", contract.Keys{}.SeqKey(),
-		"6").Err(); err != nil {
-		t.Fatal(err)
-	}
-	got := newWriter(t, url, admin, contract.Keys{}).write(contract.ObjectMember("/a"), "", "put", "/a",
+	admin := connectRedis(t, url)
+	require.NoError(t, admin.MSet(t.Context(), contract.Keys{}.DataEpochKey(), "beef", contract.Keys{}.SeqKey(),
+		"6").Err())
+	got := newWriter(t, url, admin, contract.Keys{}).runExample(contract.ObjectMember("/a"), "", "put", "/a",
 		writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
 	now := regexp.MustCompile(`9:published,13:\d{13},3:seq,1:7,$`) // from the clock of Redis
 	got = now.ReplaceAllString(got, "9:published,13:1735689600000,3:seq,1:7,")
 	digest, err := contract.Digest("", got)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got = got[:len("1:2,40:")] + digest + got[len("1:2,40:")+len(digest):]; got != payload {
 		t.Errorf("got  %q\nwant %q", got, payload)
 	}
 }
 
-// section returns the text of the document under a heading.
-func section(t *testing.T, heading string) string {
+// sectionOf returns the text of the document under a heading.
+func sectionOf(t *testing.T, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(contractDoc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, rest, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("no section %q in %s", heading, contractDoc)
@@ -291,8 +282,8 @@ func section(t *testing.T, heading string) string {
 	return rest
 }
 
-// block returns the first code block of a language in a section, without its last newline.
-func block(t *testing.T, section, language string) string {
+// codeBlock returns the first code block of a language in a section, without the last newline.
+func codeBlock(t *testing.T, section, language string) string {
 	t.Helper()
 	_, rest, _ := strings.Cut(section, "\n```"+language+"\n")
 	code, _, found := strings.Cut(rest, "\n```")
@@ -302,10 +293,10 @@ func block(t *testing.T, section, language string) string {
 	return code
 }
 
-// TestPythonRefuses passes invalid records to the example: it writes nothing, and fails.
+// TestPythonRefuses passes invalid records to the example, which writes nothing and fails.
 func TestPythonRefuses(t *testing.T) {
 	url := redistest.Start(t)
-	w := newWriter(t, url, client(t, url), contract.Keys{})
+	w := newWriter(t, url, connectRedis(t, url), contract.Keys{})
 	for says, args := range map[string][]string{
 		"permission 'a b'": {"register", "d", "a b"},
 		"looks up '/a'":    {"put", "/x/../%61", writeFile(t, "a.txt", "a"), "text/plain"},

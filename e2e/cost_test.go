@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/proc"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -35,9 +36,7 @@ type flooder struct {
 func newFlooder(t *testing.T, address string) *flooder {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	f := &flooder{conn: conn, out: bufio.NewWriter(conn), stream: 1}
 	f.framer = http2.NewFramer(f.out, bufio.NewReader(conn))
@@ -58,7 +57,8 @@ func newFlooder(t *testing.T, address string) *flooder {
 // together is the number of concurrent requests, fewer than Envoy allows.
 const together = 50
 
-// send sends a request n times, a multiple of together. It returns the bytes of an indexed one, and the status.
+// send sends a request n times; n is a multiple of together. Returned are the status, and the bytes of a request whose
+// headers are indexed.
 func (f *flooder) send(n int, headers [][2]string) (size int, status string, err error) {
 	if err := f.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return 0, "", err
@@ -135,8 +135,8 @@ func (f *flooder) awaitAnswers() error {
 	return nil
 }
 
-// withBare adds a listener that differs from the edge's in having no filter. It answers requests for the host "refused"
-// itself, as the filter answers requests that it refuses.
+// withBare adds a listener that equals the edge's, but without the filter. The listener itself answers requests for the
+// host "refused", as the filter answers refused requests.
 func withBare(address string, rules string) func(*stack.Config) error {
 	return func(c *stack.Config) error {
 		if err := c.SetRules(rules); err != nil {
@@ -182,8 +182,8 @@ func withBare(address string, rules string) func(*stack.Config) error {
 	}
 }
 
-// costly returns the requests that cost the filter most; see TestNothingCostsMuch of package main.
-func costly() map[string][][2]string {
+// costlyRequests returns the most expensive requests for the filter; see TestNothingCostsMuch of package main.
+func costlyRequests() map[string][][2]string {
 	request := func(method, path string, more ...[2]string) [][2]string {
 		return append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "refused"},
 			{":path", path}}, more...)
@@ -231,11 +231,9 @@ func costly() map[string][][2]string {
 // TestNothingCostsMuch: no request costs Envoy much more with the filter than without it, at most as much as two plain
 // refusals.
 func TestNothingCostsMuch(t *testing.T) {
-	long(t, "TestNothingCostsMuch of package edge")
+	leaveToLongForm(t, "TestNothingCostsMuch of package edge")
 	bare, err := freeport.FindAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const rules = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {id_header: x-device-id, secret_header: x-device-token}
@@ -265,17 +263,11 @@ rules:
 			t.Fatal(err)
 		}
 		before, err := proc.ReadUsage(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		size, status, err := f.send(n, headers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		after, err := proc.ReadUsage(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return time.Duration(after.Since(before).CPU["Envoy"] * float64(time.Second) / n), size, status
 	}
 	edge := strings.TrimPrefix(e.EdgeURL(), "http://")
@@ -284,7 +276,7 @@ rules:
 	if _, _, status := cost(edge, refusal); status != "401" {
 		t.Fatalf("a plain refusal: got %s, want 401", status)
 	}
-	for name, headers := range costly() {
+	for name, headers := range costlyRequests() {
 		for attempt := 1; ; attempt++ { // other load can disturb one attempt, but hardly three
 			plain, _, _ := cost(edge, refusal)
 			with, size, status := cost(edge, headers)

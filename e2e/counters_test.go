@@ -12,7 +12,7 @@ import (
 )
 
 // TestCounters sends requests of each kind, and compares the counters by rule as Prometheus reads them from the edge.
-// Those that count nothing exist, too.
+// Counters that are 0 exist, too.
 func TestCounters(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{Rules: `
@@ -27,10 +27,10 @@ rules:
 default: deny
 `})
 	good := credential("dev", "secret")
-	e.device("dev", "secret", 4, "telemetry.write")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
 	e.put("/products/1", "body")
 	e.put("/setup", "ready") // after that, so the edge has both
-	e.until("the object is at the edge", says("ready"), "GET /setup", good...)
+	e.awaitAnswer("the object is at the edge", hasBody("ready"), "GET /setup", good...)
 	for _, tt := range []struct {
 		request string
 		header  []string
@@ -52,7 +52,7 @@ default: deny
 			t.Errorf("%s: got %d, want %d", tt.request, got.status, tt.want)
 		}
 	}
-	// The verdict was mostly there by the time of /telemetry, so the calls are not compared.
+	// The verdict was mostly in memory by the time of /telemetry, so the calls are not compared.
 	want := []string{
 		`auth_requests_total outcome="allow" rule="3" 1`, `auth_requests_total outcome="allow" rule="fleet-config" 0`,
 		`auth_requests_total outcome="deny" rule="3" 1`, `auth_requests_total outcome="deny" rule="fleet-config" 0`,
@@ -77,7 +77,7 @@ default: deny
 		slices.Sort(want)
 	}
 	await(t, "counters", patience, func() error {
-		if got := e.series(); !slices.Equal(got, want) {
+		if got := e.counterSeries(); !slices.Equal(got, want) {
 			return fmt.Errorf("got %q, want %q", got, want)
 		}
 		return nil
@@ -92,9 +92,9 @@ default: deny
 
 var labels = regexp.MustCompile(`[a-z]+="[^"]*"`)
 
-// series returns the counters of the edge, with sorted labels, except those of the rule setup, of verifications and of
-// batches, of which the sidecar's first may be refused.
-func (e *edge) series() (all []string) {
+// counterSeries returns the counters of the edge, with sorted labels, except the counters of the rule setup, of
+// verifications and of batches, because the sidecar's first batch may be refused.
+func (e *edge) counterSeries() (all []string) {
 	e.t.Helper()
 	text, err := e.EdgeMetrics(e.t.Context())
 	if err != nil {

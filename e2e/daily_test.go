@@ -18,37 +18,32 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestRenewedCertificate follows docs/install/machine.md: it gives a second listener the lines of the page, and renews
-// the certificate with its command. New connections get the new one, and an open one goes on.
+// TestRenewedCertificate follows docs/install/machine.md: a second listener gets the lines of the page, and the page's
+// command renews the certificate. New connections get the new certificate, and an open connection goes on.
 func TestRenewedCertificate(t *testing.T) {
 	t.Parallel()
 	skipOnThisEdge(t)
-	behindEdge(t)
+	leaveToNative(t)
 	page, err := os.ReadFile("../docs/install/machine.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, section, found := strings.Cut(string(page), "\n## TLS\n")
 	blocks := regexp.MustCompile(`(?m)(^    .*\n)+`).FindAllString(section, -1)
 	if !found || len(blocks) != 3 {
 		t.Fatalf("docs/install/machine.md: want two files and a command, got %q", blocks)
 	}
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "tls"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "tls"), 0o700))
 	for i, block := range blocks {
 		blocks[i] = strings.ReplaceAll(regexp.MustCompile(`(?m)^    `).ReplaceAllString(block, ""), "/etc/envoy", dir)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "tls.yaml"), []byte(blocks[1]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.yaml"), []byte(blocks[1]), 0o600))
 	renew := func() *http.Client {
 		t.Helper()
-		pair := certificates(t)
+		pair := makeCertificates(t)
 		commands := exec.CommandContext(t.Context(), "bash", "-ec", "mv cert.pem new.crt && mv key.pem new.key\n"+
 			blocks[2])
 		commands.Dir = pair
@@ -56,9 +51,7 @@ func TestRenewedCertificate(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		ca, err := os.ReadFile(filepath.Join(pair, "ca.pem"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		client := newClient()
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(ca)
@@ -67,9 +60,7 @@ func TestRenewedCertificate(t *testing.T) {
 	}
 	first := renew()
 	address, err := freeport.FindAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := startReloading(t, stack.Options{ModifyConfig: func(c *stack.Config) error {
 		var chain struct {
 			Socket map[string]any `yaml:"transport_socket"`
@@ -88,7 +79,7 @@ func TestRenewedCertificate(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	asks := func(client *http.Client) error {
-		a, err := ask(t.Context(), client, "https://"+address, "", "GET /open")
+		a, err := sendTo(t.Context(), client, "https://"+address, "", "GET /open")
 		if err == nil && a.status != 200 {
 			err = fmt.Errorf("got %d", a.status)
 		}
@@ -101,11 +92,11 @@ func TestRenewedCertificate(t *testing.T) {
 	if err := asks(first); err != nil || dials != before {
 		t.Errorf("the open connection: got %v and %d new ones", err, dials-before)
 	}
-	// Both listeners have the filter of one name: one file is for both.
+	// The filters of both listeners have the same name, so one file is for both.
 	r.addRule("{match: {path: /open}, auth: {}}")
 	r.mustReload()
 	await(t, "the rule by TLS", patience, func() error {
-		a, err := ask(t.Context(), second, "https://"+address, "", "GET /open")
+		a, err := sendTo(t.Context(), second, "https://"+address, "", "GET /open")
 		if err == nil && a.status != 401 {
 			err = fmt.Errorf("got %d", a.status)
 		}
@@ -113,8 +104,8 @@ func TestRenewedCertificate(t *testing.T) {
 	})
 }
 
-// tested has, for each command of docs/operate.md#daily-tasks, the file with its test and the text by which that runs
-// the command.
+// tested has, for each command of docs/operate.md#daily-tasks, the file with its test and the text by which the test
+// runs the command.
 var tested = map[string][2]string{
 	"systemctl reload gatehouse-envoy": {"release/deb-test.sh", "values gatehouse-envoy ExecReload"},
 	"systemctl reload nginx":           {"scripts/nginx-install-test.sh", `"reload nginx"`},
@@ -124,22 +115,27 @@ var tested = map[string][2]string{
 	"apt-get install --allow-downgrades ./gatehouse_OLD.deb": {"release/deb-test.sh", "apt install --allow-downgrades"},
 	"systemctl restart gatehouse-envoy gatehouse-sidecar":    {"release/deb-test.sh", "stop_both\nstart_both"},
 	"apt-get remove gatehouse":                               {"release/deb-test.sh", "apt remove gatehouse"},
-	"gatehousectl nginx install DIRECTORY":                   {"docs/install/nginx.md", "gatehousectl nginx install"},
+	"gatehousectl nginx install /usr/share/gatehouse/nginx":  {"docs/install/nginx.md", "gatehousectl nginx install"},
+	"systemctl restart gatehouse-sidecar nginx":              {"scripts/nginx-install-test.sh", `"restart gatehouse-sidecar`},
 
-	"helm upgrade edge … --wait":         {"e2e/chart/gateway_test.go", `"upgrade", release, chartDir, "--wait"`},
-	"helm upgrade edge …":                {"e2e/chart/controlplane_test.go", `"upgrade", release, chartDir}`},
-	"helm rollback edge REVISION --wait": {"e2e/chart/gateway_test.go", `"rollback", release, "--wait"`},
-	"helm uninstall edge":                {"e2e/chart/gateway_test.go", `"uninstall", release, "--wait"`},
-	"kubectl apply -f secret.yaml":       {"e2e/chart/gateway_test.go", `"apply", "--filename", "-"`},
+	"gatehousectl device rotate ID --generate --overlap 24h": {"ctl/cmd/gatehousectl/device_test.go", `"d", "--overlap"`},
+	"gatehousectl device revoke ID":                          {"ctl/cmd/gatehousectl/run_test.go", `"device", "revoke", "nobody"`},
+	"gatehousectl device revoke --label fleet=eu":            {"ctl/cmd/gatehousectl/run_test.go", `"revoke", "--label", "fleet=eu"`},
+	"redis-cli -u URL --rdb gatehouse.rdb":                   {"e2e/backup_test.go", "redis-cli -u URL"},
+	"gatehousectl snapshot DESTINATION":                      {"ctl/cmd/gatehousectl/snapshot_test.go", `"snapshot", path`},
+	"gatehousectl trim":                                      {"ctl/cmd/gatehousectl/namespace_test.go", `with("trim")`},
+
+	"helm upgrade edge charts/gatehouse -f values.yaml --wait": {"e2e/chart/gateway_test.go", `"upgrade", release, chartDir, "--wait"`},
+	"helm rollback edge REVISION --wait":                       {"e2e/chart/gateway_test.go", `"rollback", release, "--wait"`},
+	"helm uninstall edge":                                      {"e2e/chart/gateway_test.go", `"uninstall", release, "--wait"`},
+	"kubectl apply -f secret.yaml":                             {"e2e/chart/gateway_test.go", `"apply", "--filename", "-"`},
 }
 
-// TestDailyTasks compares the commands of docs/operate.md#daily-tasks with those that tests run.
+// TestDailyTasks compares the commands of docs/operate.md#daily-tasks with the commands of tests.
 func TestDailyTasks(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/operate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "\n## Daily tasks\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	documented := map[string]bool{}

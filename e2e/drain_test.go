@@ -8,12 +8,13 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestDrain drains the edge as the end of a pod does: it answers on, and asks every client to close its connection.
+// TestDrain drains the edge as the end of a pod does: the edge still answers, and asks every client to close its
+// connection.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "body")
-	e.until("the object is at the edge", says("body"), "GET /v1/products/42")
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /v1/products/42")
 	closes := func(want bool) {
 		t.Helper()
 		for path, status := range map[string]int{

@@ -14,13 +14,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestEditor opens the shipped configurations in yaml-language-server, as they are and with mistakes, and completes a
 // field of a rule.
 func TestEditor(t *testing.T) {
 	t.Parallel()
-	long(t, "TestSchemaIsTheDecoder and TestEnvoy of package ruleschema")
+	leaveToLongForm(t, "TestSchemaIsTheDecoder and TestEnvoy of package ruleschema")
 	ls := startLanguageServer(t)
 	dir := t.TempDir()
 	for _, tt := range []struct {
@@ -43,17 +45,11 @@ func TestEditor(t *testing.T) {
 			[]string{"Property pathh is not allowed", `Missing property`}},
 	} {
 		schema, err := os.ReadFile("../" + tt.schema)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text, err := os.ReadFile("../" + tt.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(tt.schema)), schema, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		got := ls.open(filepath.Join(dir, fmt.Sprintf("%d.yaml", len(ls.opened))),
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(tt.schema)), schema, 0o600))
+		got := ls.openFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", len(ls.opened))),
 			strings.NewReplacer(tt.edits...).Replace(string(text)))
 		for _, want := range tt.want {
 			if !slices.ContainsFunc(got, func(text string) bool { return strings.Contains(text, want) }) {
@@ -68,14 +64,13 @@ func TestEditor(t *testing.T) {
 		line, indent := strings.Count(begin, "\n")+1, strings.Index(rest, "match")
 		changed := begin + rule + strings.Repeat(" ", indent) + "se\n" + rest
 		path := filepath.Join(dir, fmt.Sprintf("%d.yaml", len(ls.opened)))
-		ls.open(path, changed)
-		if labels := ls.complete(path, line, indent+2); !slices.Contains(labels, "session") {
+		ls.openFile(path, changed)
+		if labels := ls.completionsAt(path, line, indent+2); !slices.Contains(labels, "session") {
 			t.Errorf("%s: completes %q, want session", tt.file, labels)
 		}
 	}
 }
 
-// languageServer speaks the Language Server Protocol with a server.
 type languageServer struct {
 	t      *testing.T
 	in     io.Writer
@@ -83,7 +78,7 @@ type languageServer struct {
 	opened []string
 }
 
-// message is one of the protocol, as far as the test needs it.
+// message is a protocol message, with the fields that the test needs.
 type message struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -101,16 +96,10 @@ func startLanguageServer(t *testing.T) *languageServer {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 6*patience)
 	cmd := exec.CommandContext(ctx, "node", strings.TrimSpace(string(program)), "--stdio")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		stop()
 		_ = cmd.Wait() // killed
@@ -131,12 +120,10 @@ func (ls *languageServer) send(m message) {
 	if err == nil {
 		_, err = fmt.Fprintf(ls.in, "Content-Length: %d\r\n\r\n%s", len(text), text)
 	}
-	if err != nil {
-		ls.t.Fatal(err)
-	}
+	require.NoError(ls.t, err)
 }
 
-// receive returns the first message that is wanted, and answers the server's questions before it.
+// receive returns the first message that wanted accepts, and answers earlier questions of the server.
 func (ls *languageServer) receive(wanted func(message) bool) message {
 	ls.t.Helper()
 	for {
@@ -145,17 +132,13 @@ func (ls *languageServer) receive(wanted func(message) bool) message {
 			ls.t.Fatalf("yaml-language-server: %v", err)
 		}
 		length, err := strconv.Atoi(head.Get("Content-Length"))
-		if err != nil {
-			ls.t.Fatal(err)
-		}
+		require.NoError(ls.t, err)
 		text := make([]byte, length)
 		var m message
 		if _, err = io.ReadFull(ls.out, text); err == nil {
 			err = json.Unmarshal(text, &m)
 		}
-		if err != nil {
-			ls.t.Fatal(err)
-		}
+		require.NoError(ls.t, err)
 		if wanted(m) {
 			return m
 		}
@@ -177,8 +160,8 @@ func (ls *languageServer) receive(wanted func(message) bool) message {
 	}
 }
 
-// open opens a file with this text, and returns the findings.
-func (ls *languageServer) open(path, text string) (found []string) {
+// openFile opens a file with this text, and returns the findings.
+func (ls *languageServer) openFile(path, text string) (found []string) {
 	ls.t.Helper()
 	ls.opened = append(ls.opened, path)
 	ls.send(message{Method: "textDocument/didOpen", Params: map[string]any{"textDocument": map[string]any{
@@ -193,8 +176,8 @@ func (ls *languageServer) open(path, text string) (found []string) {
 	return found
 }
 
-// complete returns what may stand at a place of an open file.
-func (ls *languageServer) complete(path string, line, character int) (labels []string) {
+// completionsAt returns the completions at a position of an open file.
+func (ls *languageServer) completionsAt(path string, line, character int) (labels []string) {
 	ls.t.Helper()
 	ls.send(message{ID: json.RawMessage("1"), Method: "textDocument/completion", Params: map[string]any{
 		"textDocument": map[string]any{"uri": "file://" + path},

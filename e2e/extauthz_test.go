@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// opa is a running OPA with a policy.
 type opa struct {
 	t               *testing.T
 	binary, address string
@@ -30,27 +30,22 @@ func startOPA(t *testing.T, policy string) *opa {
 	}
 	o := &opa{t: t, binary: strings.TrimSpace(string(binary)), address: redistest.FreeAddress(t),
 		policy: filepath.Join(t.TempDir(), "devices.rego")}
-	o.change(policy)
+	o.writePolicy(policy)
 	o.start()
 	t.Cleanup(func() { o.kill() })
 	return o
 }
 
-func (o *opa) change(policy string) {
-	if err := os.WriteFile(o.policy, []byte(policy), 0o600); err != nil {
-		o.t.Fatal(err)
-	}
+func (o *opa) writePolicy(policy string) {
+	require.NoError(o.t, os.WriteFile(o.policy, []byte(policy), 0o600))
 }
 
-// start starts OPA and waits until it listens.
 func (o *opa) start() {
 	o.t.Helper()
 	child, err := stack.StartChild("opa", o.binary, []string{"run", "--server", "--addr=" + redistest.FreeAddress(o.t),
 		"--set=plugins.envoy_ext_authz_grpc.addr=" + o.address, "--set=plugins.envoy_ext_authz_grpc.path=devices/answer",
 		"--disable-telemetry", o.policy}, nil, o.policy+".log", func(error) {})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	require.NoError(o.t, err)
 	o.child = child
 	await(o.t, "OPA listens", patience, func() error {
 		conn, err := new(net.Dialer).DialContext(o.t.Context(), "tcp", o.address)
@@ -63,9 +58,7 @@ func (o *opa) start() {
 
 func (o *opa) signal(signal syscall.Signal) {
 	o.t.Helper()
-	if err := syscall.Kill(o.child.PID(), signal); err != nil {
-		o.t.Fatal(err)
-	}
+	require.NoError(o.t, syscall.Kill(o.child.PID(), signal))
 }
 
 func (o *opa) kill() {
@@ -73,15 +66,13 @@ func (o *opa) kill() {
 	_ = o.child.Stop() // it was killed
 }
 
-// TestExternalAuthorization lets in devices by the policy in docs/authority.md, which OPA judges, while OPA is well;
-// and before and after it hangs, is killed, or judges by a policy that gives no answer.
+// TestExternalAuthorization authenticates devices by the policy in docs/authority.md, which OPA evaluates: while OPA is
+// well, and before and after OPA hangs, is killed, or evaluates a policy that gives no answer.
 func TestExternalAuthorization(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/authority.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := block(t, string(text), "rego")
+	require.NoError(t, err)
+	policy := codeBlock(t, string(text), "rego")
 	o := startOPA(t, policy)
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--authority.url=grpc://" + o.address, "--verdict.allow-ttl=2s", "--verdict.deny-ttl=0s"},
@@ -89,11 +80,11 @@ func TestExternalAuthorization(t *testing.T) {
 			"{id_header: x-device-id, secret_header: x-device-token}"),
 	})
 	good := credential("truck-7", "s3cret")
-	e.until("the device is let in", status(200), "POST /v1/telemetry", good...)
+	e.awaitAnswer("the device is let in", hasStatus(200), "POST /v1/telemetry", good...)
 	denied := func() {
 		t.Helper()
 		for _, wrong := range [][]string{credential("truck-7", "wrong"), credential("truck-8", "s3cret")} {
-			e.until("OPA denies", status(401), "POST /v1/telemetry", wrong...)
+			e.awaitAnswer("OPA denies", hasStatus(401), "POST /v1/telemetry", wrong...)
 		}
 	}
 	denied()
@@ -121,7 +112,7 @@ func TestExternalAuthorization(t *testing.T) {
 	denied()
 	o.kill()
 	grace("OPA is killed")
-	o.change("package devices\n\nanswer := 7\n")
+	o.writePolicy("package devices\n\nanswer := 7\n")
 	o.start()
 	await(t, "OPA is asked", patience, func() error {
 		if got := e.send("POST /v1/telemetry", credential("truck-9", "s3cret")...); got.status != 503 {
@@ -133,11 +124,11 @@ func TestExternalAuthorization(t *testing.T) {
 		return nil
 	})
 	o.kill()
-	o.change(strings.Replace(policy, "s3cret", "new", 1))
+	o.writePolicy(strings.Replace(policy, "s3cret", "new", 1))
 	o.start()
-	e.until("OPA lets the new secret in", status(200), "POST /v1/telemetry", credential("truck-7", "new")...)
-	e.until("the former one is refused", status(401), "POST /v1/telemetry", good...)
-	if log := e.log("sidecar"); strings.Contains(log, "s3cret") || strings.Contains(log, "guess") {
+	e.awaitAnswer("OPA lets the new secret in", hasStatus(200), "POST /v1/telemetry", credential("truck-7", "new")...)
+	e.awaitAnswer("the former one is refused", hasStatus(401), "POST /v1/telemetry", good...)
+	if log := e.readLog("sidecar"); strings.Contains(log, "s3cret") || strings.Contains(log, "guess") {
 		t.Error("the log has a secret")
 	}
 }

@@ -13,31 +13,28 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestEnvoyRestart kills Envoy and starts it again, without any other action.
+// TestEnvoyRestart kills and restarts Envoy, without any further action.
 func TestEnvoyRestart(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
-	e.device("dev", "secret", 4, "telemetry.write")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
 	answers := func() error {
 		client := newClient()
-		if err := e.everyone([]*http.Client{client}, says("body"), "GET /v1/products/42"); err != nil {
+		if err := e.sendFromAll([]*http.Client{client}, hasBody("body"), "GET /v1/products/42"); err != nil {
 			return err
 		}
-		return e.everyone([]*http.Client{client}, status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+		return e.sendFromAll([]*http.Client{client}, hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	}
 	await(t, "first answers", patience, answers)
-	if err := e.KillEdge(); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.StartEdge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.KillEdge())
+	require.NoError(t, e.StartEdge(t.Context()))
 	took := await(t, "the same answers", patience, answers)
 	t.Logf("the same answers %s after Envoy accepted connections again", took)
 	if took > limit {
@@ -50,25 +47,23 @@ func TestSidecarAway(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
-	e.device("known", "secret", 4, "telemetry.write")
-	e.device("new", "secret", 4, "telemetry.write")
-	clients := e.workers()
-	hit := says("body")
-	let := status(200)
+	e.putDevice("known", "secret", 4, "telemetry.write")
+	e.putDevice("new", "secret", 4, "telemetry.write")
+	clients := e.workerClients()
+	hit := hasBody("body")
+	let := hasStatus(200)
 	await(t, "known", patience, func() error {
-		if err := e.everyone(clients, hit, "GET /v1/products/42"); err != nil {
+		if err := e.sendFromAll(clients, hit, "GET /v1/products/42"); err != nil {
 			return err
 		}
-		return e.everyone(clients, let, "POST /v1/telemetry", credential("known", "secret")...)
+		return e.sendFromAll(clients, let, "POST /v1/telemetry", credential("known", "secret")...)
 	})
 	awaitVerdict(t, e)
-	if err := e.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.everyone(clients, hit, "GET /v1/products/42"); err != nil {
+	require.NoError(t, e.KillSidecar())
+	if err := e.sendFromAll(clients, hit, "GET /v1/products/42"); err != nil {
 		t.Errorf("cached answer without the sidecar: %v", err)
 	}
-	if err := e.everyone(clients, let, "POST /v1/telemetry", credential("known", "secret")...); err != nil {
+	if err := e.sendFromAll(clients, let, "POST /v1/telemetry", credential("known", "secret")...); err != nil {
 		t.Errorf("unexpired verdict without the sidecar: %v", err)
 	}
 	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 ||
@@ -81,26 +76,24 @@ func TestSidecarAway(t *testing.T) {
 		}
 		return nil
 	})
-	if err := e.StartSidecar(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.StartSidecar(t.Context()))
 	await(t, "new device is authenticated", patience, func() error {
-		return e.everyone(clients, let, "POST /v1/telemetry", credential("new", "secret")...)
+		return e.sendFromAll(clients, let, "POST /v1/telemetry", credential("new", "secret")...)
 	})
 	e.put("/v1/products/42", "newer")
 	await(t, "updates arrive again", patience, func() error {
-		return e.everyone(clients, says("newer"), "GET /v1/products/42")
+		return e.sendFromAll(clients, hasBody("newer"), "GET /v1/products/42")
 	})
 }
 
-// awaitVerdict waits until the sidecar's pushes are acknowledged, so that the verdicts of earlier answers are in shared
-// memory.
+// awaitVerdict waits until the sidecar's pushes are acknowledged, so that shared memory has the verdicts of earlier
+// answers.
 func awaitVerdict(t *testing.T, e *edge) {
 	t.Helper()
 	before := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
 	await(t, "verdict in shared memory", patience, func() error {
-		clients := e.workers()
-		if err := e.everyone(clients, status(200), "POST /v1/telemetry", credential("known", "secret")...); err != nil {
+		clients := e.workerClients()
+		if err := e.sendFromAll(clients, hasStatus(200), "POST /v1/telemetry", credential("known", "secret")...); err != nil {
 			return err
 		}
 		if now := e.edgeMetric("gatehouse_calls_total", `call="verify"`); now != before {
@@ -111,13 +104,13 @@ func awaitVerdict(t *testing.T, e *edge) {
 	})
 }
 
-// TestCorruptRecords writes invalid hashes into Redis: the sidecar skips, counts and logs them, and everything else is
-// served.
+// TestCorruptRecords writes invalid hashes into Redis: the sidecar skips, counts and logs the hashes, and all other
+// objects are served.
 func TestCorruptRecords(t *testing.T) {
 	t.Parallel()
 	keys := contract.Keys{}
 	e := reuse(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
-	e.until("the good one", says("good"), "GET /v1/products/good")
+	e.awaitAnswer("the good one", hasBody("good"), "GET /v1/products/good")
 	for _, path := range []string{"/v1/products/bad", "/v1/products/%c3", "/v1/products/%C3"} {
 		if a := e.send("GET " + path); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
 			t.Errorf("%s: got %v, want a miss", path, a.header)
@@ -127,15 +120,13 @@ func TestCorruptRecords(t *testing.T) {
 		t.Errorf("got %d for a device with a corrupt record, want 401", a.status)
 	}
 	// A corrupt event, after the snapshot.
-	if err := e.redis.Publish(t.Context(), keys.EventsChannel(), "5:hello").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.redis.Publish(t.Context(), keys.EventsChannel(), "5:hello").Err())
 	e.put("/v1/products/after", "after")
-	e.until("events go on", says("after"), "GET /v1/products/after")
+	e.awaitAnswer("events go on", hasBody("after"), "GET /v1/products/after")
 	for _, want := range []string{"kind=object id=/v1/products/bad", "kind=credential id=bad", "kind=event",
 		"kind=member id=o:/v1/products/%c3"} {
-		if !strings.Contains(e.log("sidecar"), want) {
-			t.Errorf("the sidecar's log doesn't name %s:\n%s", want, e.log("sidecar"))
+		if !strings.Contains(e.readLog("sidecar"), want) {
+			t.Errorf("the sidecar's log doesn't name %s:\n%s", want, e.readLog("sidecar"))
 		}
 	}
 	if got := e.metric("gatehouse_corrupt_total"); got < 4 {
@@ -143,27 +134,23 @@ func TestCorruptRecords(t *testing.T) {
 	}
 }
 
-// TestPushSocket sends requests to the push listener as a client that is not this release's sidecar: nothing is lost,
+// TestPushSocket sends requests to the push listener as a client other than this release's sidecar: nothing is lost,
 // and the answer names the error.
 func TestPushSocket(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
-	e.until("published", says("body"), "GET /v1/products/42")
+	e.awaitAnswer("published", hasBody("body"), "GET /v1/products/42")
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
 		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", e.PushSocket())
 	}}}
 	push := func(path string, batch []byte) (int, string) {
 		response, err := client.Post("http://push"+path, "application/octet-stream", bytes.NewReader(batch))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = response.Body.Close() }()
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return response.StatusCode, string(body)
 	}
 	whole := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionState, 0, func(dst []byte) []byte {
@@ -179,7 +166,7 @@ func TestPushSocket(t *testing.T) {
 	}{
 		{"truncated", "/v1/apply", whole[:58], 400, "operation 0"},
 		{"another layout", "/v1/apply", foreign, 400,
-			`from "Go-http-client/1.1": batch of layout version 5, want 4: run sidecar and module of the same release`},
+			`from "Go-http-client/1.1": batch of layout version 6, want 5: run sidecar and module of the same release`},
 		{"empty", "/v1/apply", nil, 400, "batch of 0 bytes"},
 		{"another epoch", "/v1/apply", whole, 409, ""},
 		{"too large", "/v1/apply", make([]byte, 3<<20), 413, "batch of more than"},
@@ -210,5 +197,5 @@ func TestLimits(t *testing.T) {
 	}
 	body := strings.Repeat("0123456789abcdef", limits.MaxBody/16)
 	e.ctl("put", "/v1/products/largest", "--file", writeFile(t, "f.txt", body))
-	e.until("the largest body", says(body), "GET /v1/products/largest")
+	e.awaitAnswer("the largest body", hasBody(body), "GET /v1/products/largest")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -55,15 +56,13 @@ func startFleetOf(t *testing.T, url string, shards contract.Shards, args []strin
 	return f
 }
 
-// devices registers n more devices, "prefix-0" and so on, with the secret "right", and waits until all sidecars have
-// them.
-func (f *fleet) devices(prefix string, n, cost int) []string {
+// addDevices registers n more devices, "prefix-0" and so on, with the secret "right", and waits until all sidecars have
+// the records.
+func (f *fleet) addDevices(prefix string, n, cost int) []string {
 	f.t.Helper()
 	before := f.edges[0].metric("gatehouse_credentials")
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), cost) // one for all: the race detector makes hashing slow
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	var ids []string
 	for i := range n {
 		ids = append(ids, fmt.Sprintf("%s-%d", prefix, i))
@@ -73,14 +72,14 @@ func (f *fleet) devices(prefix string, n, cost int) []string {
 		}
 	}
 	for _, e := range f.edges {
-		e.known(int(before) + n)
+		e.awaitRecords(int(before) + n)
 	}
 	return ids
 }
 
-// letIn sends the first request of each device to each edge, all at once, and retries as a device does until it is
-// authenticated. That takes many runs of bcrypt, so its deadline is longer.
-func (f *fleet) letIn(edges []*edge, ids []string) time.Duration {
+// authenticateAll sends the first request of each device to each edge, all at once, and retries as a device does until
+// the edge accepts the credential. The many runs of bcrypt need a longer deadline.
+func (f *fleet) authenticateAll(edges []*edge, ids []string) time.Duration {
 	f.t.Helper()
 	const pause = 100 * time.Millisecond
 	began := time.Now()
@@ -106,8 +105,8 @@ func (f *fleet) letIn(edges []*edge, ids []string) time.Duration {
 	return time.Since(began)
 }
 
-// refused waits until no edge authenticates the device with the secret.
-func (f *fleet) refused(id, secret string) {
+// awaitRefusal waits until no edge authenticates the device with the secret.
+func (f *fleet) awaitRefusal(id, secret string) {
 	f.t.Helper()
 	await(f.t, id+" is refused", patience, func() error {
 		for i, e := range f.edges {
@@ -119,8 +118,8 @@ func (f *fleet) refused(id, secret string) {
 	})
 }
 
-// runs returns how often bcrypt has run, in each sidecar and in total.
-func (f *fleet) runs() (each []int, sum int) {
+// bcryptRuns returns how often bcrypt has run, in each sidecar and in total.
+func (f *fleet) bcryptRuns() (each []int, sum int) {
 	f.t.Helper()
 	for _, e := range f.edges {
 		n := int(e.metric("gatehouse_bcrypt_total"))
@@ -129,28 +128,26 @@ func (f *fleet) runs() (each []int, sum int) {
 	return each, sum
 }
 
-// result returns one sidecar's count of a result of shared verdicts.
-func (e *edge) result(result string) int {
+// sharedVerdictCount returns a sidecar's count of one result of shared verdicts.
+func (e *edge) sharedVerdictCount(result string) int {
 	e.t.Helper()
 	return int(e.metric(`gatehouse_shared_verdicts_total{result="` + result + `"}`))
 }
 
-// missed returns how many calls to Redis one sidecar failed to make in time, or skipped, because the machine was busy:
-// each may cost a run of bcrypt.
-func (e *edge) missed() int {
+// missedCalls returns how many calls to Redis one sidecar failed to make in time, or skipped, because the machine was
+// busy: each may cost a run of bcrypt.
+func (e *edge) missedCalls() int {
 	e.t.Helper()
-	return e.result("error") + e.result("skipped")
+	return e.sharedVerdictCount("error") + e.sharedVerdictCount("skipped")
 }
 
 var verdictKey = regexp.MustCompile(`^\{gatehouse:\d+\}:v:[0-9a-f]{64}$`)
 
-// verdicts returns the keys of shared verdicts in Redis, sorted. Locks expire by themselves.
-func (f *fleet) verdicts() []string {
+// sharedVerdicts returns the keys of shared verdicts in Redis, sorted. Locks expire by themselves.
+func (f *fleet) sharedVerdicts() []string {
 	f.t.Helper()
 	keys, err := f.admin.Keys(f.t.Context(), "{gatehouse:*}:v:*").Result()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":lock") })
 	for _, key := range keys {
 		if ttl := f.admin.PTTL(f.t.Context(), key).Val(); !verdictKey.MatchString(key) || ttl <= 0 || ttl > time.Hour {
@@ -164,88 +161,84 @@ func (f *fleet) verdicts() []string {
 // TestFleetSharesVerdicts sends requests of 300 devices to three edges at once: bcrypt runs once for each device. A
 // restarted sidecar has the verdicts again.
 func TestFleetSharesVerdicts(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
-	devices := sized(300, 60)
+	devices := pickSize(300, 60)
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret, fleetSecret)
-	ids := f.devices("dev", devices, 10)
-	took := f.letIn(f.edges, ids)
-	each, sum := f.runs()
+	ids := f.addDevices("dev", devices, 10)
+	took := f.authenticateAll(f.edges, ids)
+	each, sum := f.bcryptRuns()
 	t.Logf("%d devices at %d edges: authenticated everywhere after %v, runs of bcrypt %v, in all %d",
 		devices, len(f.edges), took.Round(time.Millisecond), each, sum)
 	missed := 0
 	for _, e := range f.edges {
-		missed += e.missed()
+		missed += e.missedCalls()
 	}
 	if sum < devices || sum > devices+missed {
 		t.Errorf("%d runs of bcrypt and %d calls to Redis that failed, want %d runs", sum, missed, devices)
 	}
-	if n := len(f.verdicts()); n != devices {
+	if n := len(f.sharedVerdicts()); n != devices {
 		t.Errorf("%d verdicts in Redis, want %d", n, devices)
 	}
 
-	if err := f.edges[0].KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.edges[0].StartSidecar(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	took = f.letIn(f.edges[:1], ids)
-	if n, missed := int(f.edges[0].metric("gatehouse_bcrypt_total")), f.edges[0].missed(); n > missed {
+	require.NoError(t, f.edges[0].KillSidecar())
+	require.NoError(t, f.edges[0].StartSidecar(t.Context()))
+	took = f.authenticateAll(f.edges[:1], ids)
+	if n, missed := int(f.edges[0].metric("gatehouse_bcrypt_total")), f.edges[0].missedCalls(); n > missed {
 		t.Errorf("%d runs of bcrypt in a sidecar that was killed, and %d calls to Redis that failed, want none", n, missed)
 	}
 	t.Logf("a sidecar that was killed: all authenticated after %v, %d by shared verdicts", took.Round(time.Millisecond),
-		f.edges[0].result("hit"))
+		f.edges[0].sharedVerdictCount("hit"))
 }
 
-// TestFleetFollowsRecords revokes and changes credentials with shared verdicts, and sends wrong ones.
+// TestFleetFollowsRecords revokes and changes credentials with shared verdicts, and sends wrong credentials.
 func TestFleetFollowsRecords(t *testing.T) {
-	long(t, "TestFleetSharesVerdicts")
+	leaveToLongForm(t, "TestFleetSharesVerdicts")
 	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
-	ids := f.devices("dev", 4, 6)
-	f.letIn(f.edges, ids)
-	known := f.verdicts()
+	ids := f.addDevices("dev", 4, 6)
+	f.authenticateAll(f.edges, ids)
+	known := f.sharedVerdicts()
 
 	e := f.edges[0]
 	if _, err := e.publisher.RevokeDevice(t.Context(), ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	f.refused(ids[0], "right")
-	e.device(ids[1], "another", 6, "telemetry.write")
-	f.refused(ids[1], "right")
-	e.device("new", "never shown", 6, "telemetry.write")
+	f.awaitRefusal(ids[0], "right")
+	e.putDevice(ids[1], "another", 6, "telemetry.write")
+	f.awaitRefusal(ids[1], "right")
+	e.putDevice("new", "never shown", 6, "telemetry.write")
 	for _, e := range f.edges {
-		e.known(5)
+		e.awaitRecords(5)
 	}
-	f.refused("new", "wrong")
-	f.refused(ids[2], "wrong")
-	if now := f.verdicts(); !slices.Equal(now, known) {
+	f.awaitRefusal("new", "wrong")
+	f.awaitRefusal(ids[2], "wrong")
+	if now := f.sharedVerdicts(); !slices.Equal(now, known) {
 		t.Errorf("wrong and revoked credentials have changed the verdicts in Redis: %d, were %d", len(now), len(known))
 	}
 
 	// A revoked record that is restored with the same content has another version.
-	_, before := f.runs()
-	e.device(ids[0], "right", 6, "telemetry.write")
+	_, before := f.bcryptRuns()
+	e.putDevice(ids[0], "right", 6, "telemetry.write")
 	for _, e := range f.edges {
-		e.until("restored", let, "POST /v1/telemetry", credential(ids[0], "right")...)
+		e.awaitAnswer("restored", let, "POST /v1/telemetry", credential(ids[0], "right")...)
 	}
-	if _, after := f.runs(); after != before+1 {
+	if _, after := f.bcryptRuns(); after != before+1 {
 		t.Errorf("%d runs of bcrypt for a restored device at two edges, want 1", after-before)
 	}
-	if n := len(f.verdicts()); n != len(known)+1 {
+	if n := len(f.sharedVerdicts()); n != len(known)+1 {
 		t.Errorf("%d verdicts, want one more than %d", n, len(known))
 	}
 }
 
-// TestFleetIgnoresForgedVerdicts writes to Redis what an attacker without the secret can write.
+// TestFleetIgnoresForgedVerdicts writes to Redis everything that an attacker without the secret can write.
 func TestFleetIgnoresForgedVerdicts(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
-	ids := f.devices("dev", 8, 6)
-	f.letIn(f.edges[:1], ids)
-	keys := f.verdicts()
+	ids := f.addDevices("dev", 8, 6)
+	f.authenticateAll(f.edges[:1], ids)
+	keys := f.sharedVerdicts()
 	values, err := f.admin.MGet(t.Context(), keys...).Result()
 	if err != nil || len(values) != len(ids) {
 		t.Fatalf("%d verdicts, %v", len(values), err)
@@ -254,16 +247,14 @@ func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 		// Another device's verdict, a later expiry, garbage, nothing.
 		forged := []string{values[(i+1)%len(values)].(string), "\x00\xff" + values[i].(string)[2:],
 			strings.Repeat("1", 41), ""}[i%4]
-		if err := f.admin.Set(t.Context(), key, forged, time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.admin.Set(t.Context(), key, forged, time.Hour).Err())
 	}
-	f.letIn(f.edges[1:], ids)
-	each, _ := f.runs()
-	if n := f.edges[1].result("invalid"); each[1] != len(ids) || n < len(ids) {
+	f.authenticateAll(f.edges[1:], ids)
+	each, _ := f.bcryptRuns()
+	if n := f.edges[1].sharedVerdictCount("invalid"); each[1] != len(ids) || n < len(ids) {
 		t.Errorf("%d runs of bcrypt and %d verdicts not believed, want %d each", each[1], n, len(ids))
 	}
-	f.refused(ids[0], "wrong")
+	f.awaitRefusal(ids[0], "wrong")
 	for i, value := range f.admin.MGet(t.Context(), keys...).Val() {
 		if text, _ := value.(string); len(text) != 41 || text == values[i] {
 			t.Errorf("%s: %q, want the second sidecar's verdict", keys[i], text)
@@ -273,18 +264,18 @@ func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 
 // TestFleetsOfTwoSecrets: sidecars with two secrets share nothing, and don't disturb each other.
 func TestFleetsOfTwoSecrets(t *testing.T) {
-	long(t, "TestFleetIgnoresForgedVerdicts")
+	leaveToLongForm(t, "TestFleetIgnoresForgedVerdicts")
 	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, anotherSecret, strings.TrimSpace(fleetSecret))
-	ids := f.devices("dev", 6, 6)
-	f.letIn(f.edges, ids)
-	each, _ := f.runs()
+	ids := f.addDevices("dev", 6, 6)
+	f.authenticateAll(f.edges, ids)
+	each, _ := f.bcryptRuns()
 	if each[1] != len(ids) || each[0]+each[2] != len(ids) {
 		t.Errorf("runs of bcrypt %v, want %d of the second and as many of the others together", each, len(ids))
 	}
 	for i, e := range f.edges {
-		if e.result("invalid") != 0 || e.result("error") != 0 {
-			t.Errorf("sidecar %d: %d invalid, %d errors", i, e.result("invalid"), e.result("error"))
+		if e.sharedVerdictCount("invalid") != 0 || e.sharedVerdictCount("error") != 0 {
+			t.Errorf("sidecar %d: %d invalid, %d errors", i, e.sharedVerdictCount("invalid"), e.sharedVerdictCount("error"))
 		}
 	}
 }
@@ -292,11 +283,11 @@ func TestFleetsOfTwoSecrets(t *testing.T) {
 // TestFleetWithoutRedis pauses Redis and kills it: each sidecar verifies known credentials alone, not much later than
 // without a fleet.
 func TestFleetWithoutRedis(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	server := redistest.StartServer(t)
 	f := startFleet(t, "redis://"+server.Address, nil, fleetSecret, fleetSecret)
-	first, second := f.devices("first", 20, 6), f.devices("second", 20, 6)
+	first, second := f.addDevices("first", 20, 6), f.addDevices("second", 20, 6)
 	const limit = 5 * time.Second // 20 runs of bcrypt, and a few times 200 ms
 	for _, trouble := range []struct {
 		what string
@@ -306,10 +297,10 @@ func TestFleetWithoutRedis(t *testing.T) {
 		{"paused", first, func() { server.Signal(syscall.SIGSTOP) }},
 		{"killed", second, server.Kill},
 	} {
-		_, before := f.runs()
+		_, before := f.bcryptRuns()
 		trouble.make()
-		took := f.letIn(f.edges, trouble.ids)
-		_, after := f.runs()
+		took := f.authenticateAll(f.edges, trouble.ids)
+		_, after := f.bcryptRuns()
 		t.Logf("redis %s: %d devices authenticated at both edges after %v, %d runs of bcrypt", trouble.what,
 			len(trouble.ids), took.Round(time.Millisecond), after-before)
 		if after-before != 2*len(trouble.ids) || took > limit {
@@ -318,16 +309,16 @@ func TestFleetWithoutRedis(t *testing.T) {
 		}
 	}
 	for _, e := range f.edges {
-		if n := strings.Count(e.log("sidecar"), "shared verdicts are unavailable"); n != 2 {
+		if n := strings.Count(e.readLog("sidecar"), "shared verdicts are unavailable"); n != 2 {
 			t.Errorf("logged %d times that Redis can't be reached, want once for each kind of call", n)
 		}
 	}
 }
 
-// TestFleetPermissions shares verdicts as a user with just the documented permissions, and then without those that only
-// sharing needs.
+// TestFleetPermissions shares verdicts as a user with just the documented permissions, and then without the permissions
+// that only sharing needs.
 func TestFleetPermissions(t *testing.T) {
-	long(t, "TestFleetSharesVerdicts")
+	leaveToLongForm(t, "TestFleetSharesVerdicts")
 	t.Parallel()
 	server := redistest.StartServer(t)
 	admin := server.Client(t)
@@ -340,28 +331,27 @@ func TestFleetPermissions(t *testing.T) {
 			SidecarArgs: append([]string{"--verdict.secret-file=" + writeFile(t, "fleet", text)}, args...), Concurrency: 1,
 		}))
 	}
-	first := f.devices("first", 5, 6)
-	f.letIn(f.edges, first)
-	if _, sum := f.runs(); sum != 2*len(first) {
+	first := f.addDevices("first", 5, 6)
+	f.authenticateAll(f.edges, first)
+	if _, sum := f.bcryptRuns(); sum != 2*len(first) {
 		t.Errorf("%d runs of bcrypt without permission to share, want %d", sum, 2*len(first))
 	}
-	if warned := strings.Count(f.edges[0].log("sidecar"), "shared verdicts are unavailable"); warned != 1 {
+	if warned := strings.Count(f.edges[0].readLog("sidecar"), "shared verdicts are unavailable"); warned != 1 {
 		t.Errorf("warned %d times, want once: reading is permitted", warned)
 	}
 
-	acl(t, admin, strings.Fields(strings.TrimPrefix(block(t, section(t, "Shared verdicts"), "text"), "ACL SETUSER "))...)
+	setUser(t, admin, strings.Fields(strings.TrimPrefix(
+		codeBlock(t, sectionOf(t, "Shared verdicts"), "text"), "ACL SETUSER "))...)
 	await(t, "verdicts are shared", patience, func() error {
-		ids := f.devices(fmt.Sprint("more-", time.Now().UnixNano()), 1, 6)
-		f.letIn(f.edges[:1], ids)
-		if len(f.verdicts()) == 0 {
+		ids := f.addDevices(fmt.Sprint("more-", time.Now().UnixNano()), 1, 6)
+		f.authenticateAll(f.edges[:1], ids)
+		if len(f.sharedVerdicts()) == 0 {
 			return fmt.Errorf("none in Redis")
 		}
 		return nil
 	})
 	reader, err := redisurl.Connect("redis://reader:reader-password@" + server.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer reader.Close()
 	for key, permitted := range map[string]bool{
 		"{gatehouse:0}:v:x": true, "{gatehouse:63}:v:x": true, "{gatehouse:0}:o:/x}:v:y": false,
@@ -375,7 +365,7 @@ func TestFleetPermissions(t *testing.T) {
 
 // TestFleetOfCluster shares verdicts through the masters of a real Redis Cluster.
 func TestFleetOfCluster(t *testing.T) {
-	long(t, "TestFleetSharesVerdicts, TestCluster")
+	leaveToLongForm(t, "TestFleetSharesVerdicts, TestCluster")
 	t.Parallel()
 	const shards = 8
 	cluster := redistest.StartCluster(t)
@@ -383,9 +373,9 @@ func TestFleetOfCluster(t *testing.T) {
 	for _, e := range f.edges {
 		e.publisher = publish.New(e.redis, publish.Shards(shards))
 	}
-	ids := f.devices("dev", 40, 6)
-	f.letIn(f.edges, ids)
-	if each, sum := f.runs(); sum != len(ids) {
+	ids := f.addDevices("dev", 40, 6)
+	f.authenticateAll(f.edges, ids)
+	if each, sum := f.bcryptRuns(); sum != len(ids) {
 		t.Errorf("runs of bcrypt %v, want %d", each, len(ids))
 	}
 	var mu sync.Mutex

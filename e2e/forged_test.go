@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // rotate is the maximum, so that a period rarely ends during the test.
@@ -24,14 +26,12 @@ func signingKey(t *testing.T, at time.Time, rotate time.Duration) ed25519.Privat
 	length := int64(rotate / time.Second)
 	info := fmt.Sprintf("gatehouse session key %d %d", at.Unix()/length*length, length)
 	seed, err := hkdf.Key(sha256.New, []byte(sessionSecret), nil, info, ed25519.SeedSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return ed25519.NewKeyFromSeed(seed)
 }
 
-// with returns m with one field added or changed; nil removes it.
-func with(m map[string]any, name string, value any) map[string]any {
+// withField returns m with one field added or changed; nil removes the field.
+func withField(m map[string]any, name string, value any) map[string]any {
 	m = maps.Clone(m)
 	m[name] = value
 	if value == nil {
@@ -40,29 +40,27 @@ func with(m map[string]any, name string, value any) map[string]any {
 	return m
 }
 
-// forge makes a token of any header and claims.
-func forge(t *testing.T, header, claims map[string]any, sign func([]byte) []byte) string {
+// forgeToken makes a token of any header and claims.
+func forgeToken(t *testing.T, header, claims map[string]any, sign func([]byte) []byte) string {
 	t.Helper()
 	var parts []string
 	for _, part := range []map[string]any{header, claims} {
 		text, err := json.Marshal(part)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		parts = append(parts, base64.RawURLEncoding.EncodeToString(text))
 	}
 	signed := strings.Join(parts, ".")
 	return signed + "." + base64.RawURLEncoding.EncodeToString(sign([]byte(signed)))
 }
 
-// TestForgedTokens sends tokens that were never issued: some are signed with the right key, which an attacker doesn't
-// have, to test each check separately.
+// TestForgedTokens sends tokens that were never issued: some are signed with the right key, which no attacker has, to
+// test each check separately.
 func TestForgedTokens(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := withSessions(t)
-	good := e.letIn("dev", "secret", "telemetry.write")
-	for _, tt := range slices.Concat(signatures(t, good), contents(t, good)) {
+	good := e.awaitToken("dev", "secret", "telemetry.write")
+	for _, tt := range slices.Concat(forgedSignatures(t, good), forgedContents(t, good)) {
 		if a := e.send("POST /v1/telemetry", "authorization: Bearer "+tt.token); a.status != tt.status {
 			t.Errorf("%s: got %d %q, want %d", tt.name, a.status, a.body, tt.status)
 		}
@@ -77,14 +75,12 @@ type forgery struct {
 	status      int
 }
 
-// signatures returns forgeries with valid claims.
-func signatures(t *testing.T, good token) []forgery {
+// forgedSignatures returns forgeries with valid claims.
+func forgedSignatures(t *testing.T, good token) []forgery {
 	t.Helper()
 	key := signingKey(t, time.Now(), rotate)
 	_, other, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	by := func(k ed25519.PrivateKey) func([]byte) []byte {
 		return func(b []byte) []byte { return ed25519.Sign(k, b) }
 	}
@@ -97,62 +93,64 @@ func signatures(t *testing.T, good token) []forgery {
 	}
 	public := key.Public().(ed25519.PublicKey)
 	parts := strings.Split(good.text, ".")
-	sub := forge(t, good.header, with(good.claims, "sub", "other"), by(other))
+	sub := forgeToken(t, good.header, withField(good.claims, "sub", "other"), by(other))
 	none := func([]byte) []byte { return nil }
 	named := func(k ed25519.PrivateKey) string {
 		name := sha256.Sum256(fmt.Appendf(nil, `{"crv":"Ed25519","kty":"OKP","x":%q}`,
 			base64.RawURLEncoding.EncodeToString(k.Public().(ed25519.PublicKey)))) // RFC 7638
-		return forge(t, with(good.header, "kid", base64.RawURLEncoding.EncodeToString(name[:])), good.claims, by(k))
+		return forgeToken(t, withField(good.header, "kid", base64.RawURLEncoding.EncodeToString(name[:])), good.claims, by(k))
 	}
 	ofPeriod := func(n int) string {
 		return named(signingKey(t, time.Now().Add(time.Duration(n)*rotate), rotate))
 	}
 	return []forgery{
-		{"made by the same key", ours(t, good, "jti", "another"), 200},
-		{"no key named", forge(t, with(good.header, "kid", nil), good.claims, by(key)), byEdge(200, 401)},
+		{"made by the same key", signClaim(t, good, "jti", "another"), 200},
+		{"no key named", forgeToken(t, withField(good.header, "kid", nil), good.claims, by(key)), byEdge(200, 401)},
 		{"claims of another", strings.Split(sub, ".")[0] + "." + strings.Split(sub, ".")[1] + "." + parts[2], 401},
-		{"a bit of the signature", parts[0] + "." + parts[1] + "." + flip(parts[2]), 401},
+		{"a bit of the signature", parts[0] + "." + parts[1] + "." + flipFirst(parts[2]), 401},
 		{"no signature", parts[0] + "." + parts[1] + ".", 401},
 		{"two parts", parts[0] + "." + parts[1], 401},
-		{"another key of that name", forge(t, good.header, good.claims, by(other)), 401},
-		{"a key that isn't published", forge(t, with(good.header, "kid", "x"), good.claims, by(other)), 401},
+		{"another key of that name", forgeToken(t, good.header, good.claims, by(other)), 401},
+		{"a key that isn't published", forgeToken(t, withField(good.header, "kid", "x"), good.claims, by(other)), 401},
 		{"the key of the period before", ofPeriod(-1), 200},
 		{"the key of the next period, of a sidecar whose clock is ahead", ofPeriod(+1), 200},
 		{"the key of the period before that", ofPeriod(-2), 401},
 		{"the key of the period after that", ofPeriod(+2), 401},
 		{"the key of a period of another length", named(signingKey(t, time.Now(), 24*time.Hour)), 401},
-		{"alg none", forge(t, map[string]any{"alg": "none", "typ": "JWT"}, good.claims, none), 401},
-		{"alg none with the key's name", forge(t, with(good.header, "alg", "none"), good.claims, none), 401},
-		{"alg None", forge(t, with(good.header, "alg", "None"), good.claims, none), 401},
-		{"alg none with a signature", forge(t, with(good.header, "alg", "none"), good.claims, by(key)), 401},
-		{"no alg", forge(t, with(good.header, "alg", nil), good.claims, by(key)), 401},
-		{"HS256 with the public key", forge(t, with(good.header, "alg", "HS256"), good.claims, hs256(public)), 401},
-		{"HS256 with the published text", forge(t, with(good.header, "alg", "HS256"), good.claims,
+		{"alg none", forgeToken(t, map[string]any{"alg": "none", "typ": "JWT"}, good.claims, none), 401},
+		{"alg none with the key's name", forgeToken(t, withField(good.header, "alg", "none"), good.claims, none), 401},
+		{"alg None", forgeToken(t, withField(good.header, "alg", "None"), good.claims, none), 401},
+		{"alg none with a signature", forgeToken(t, withField(good.header, "alg", "none"), good.claims, by(key)), 401},
+		{"no alg", forgeToken(t, withField(good.header, "alg", nil), good.claims, by(key)), 401},
+		{"HS256 with the public key", forgeToken(t, withField(good.header, "alg", "HS256"), good.claims, hs256(public)), 401},
+		{"HS256 with the published text", forgeToken(t, withField(good.header, "alg", "HS256"), good.claims,
 			hs256([]byte(base64.RawURLEncoding.EncodeToString(public)))), 401},
-		{"its own key in its header", forge(t, with(good.header, "jwk", map[string]any{"kty": "OKP", "crv": "Ed25519",
+		{"its own key in its header", forgeToken(t, withField(good.header, "jwk", map[string]any{
+			"kty": "OKP", "crv": "Ed25519",
 			"x": base64.RawURLEncoding.EncodeToString(other.Public().(ed25519.PublicKey))}), good.claims, by(other)), 401},
 	}
 }
 
-// ours returns good with another claim, signed by the current key.
-func ours(t *testing.T, good token, name string, value any) string {
+// signClaim returns good with another claim, signed by the current key.
+func signClaim(t *testing.T, good token, name string, value any) string {
 	t.Helper()
 	key := signingKey(t, time.Now(), rotate)
-	return forge(t, good.header, with(good.claims, name, value), func(b []byte) []byte { return ed25519.Sign(key, b) })
+	return forgeToken(t, good.header, withField(good.claims, name, value),
+		func(b []byte) []byte { return ed25519.Sign(key, b) })
 }
 
-func seconds(d time.Duration) int64 { return time.Now().Add(d).Unix() }
+func unixIn(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 
-// contents returns forgeries with a valid signature, and texts that are no tokens.
-func contents(t *testing.T, good token) []forgery {
+// forgedContents returns forgeries with a valid signature, and texts that are no tokens.
+func forgedContents(t *testing.T, good token) []forgery {
 	t.Helper()
-	ours := func(name string, value any) string { return ours(t, good, name, value) }
+	ours := func(name string, value any) string { return signClaim(t, good, name, value) }
 	return []forgery{
-		{"expired", ours("exp", seconds(-11*time.Second)), 401},
+		{"expired", ours("exp", unixIn(-11*time.Second)), 401},
 		{"expired long ago", ours("exp", 1), 401},
 		{"without an end", ours("exp", nil), 401},
 		{"an end that is no number", ours("exp", "never"), 401},
-		{"not yet good", ours("nbf", seconds(time.Hour)), 401},
+		{"not yet good", ours("nbf", unixIn(time.Hour)), 401},
 		{"another issuer", ours("iss", "somebody"), 401},
 		{"no issuer", ours("iss", nil), 401},
 		{"another audience", ours("aud", "somebody"), byEdge(403, 401)},
@@ -180,13 +178,13 @@ func contents(t *testing.T, good token) []forgery {
 }
 
 func tokenEnds(t *testing.T, e *edge, good token) {
-	// Envoy caches tokens with a valid signature: it must not accept them after their end. It allows ten seconds for
-	// clocks that differ.
-	ending := "authorization: Bearer " + ours(t, good, "exp", seconds(-2*time.Second))
+	// Envoy caches tokens with a valid signature, but must not accept the tokens after their end. Envoy allows ten seconds
+	// for differences between clocks.
+	ending := "authorization: Bearer " + signClaim(t, good, "exp", unixIn(-2*time.Second))
 	if a := e.send("POST /v1/telemetry", ending); a.status != 200 {
 		t.Errorf("token within the difference of clocks: got %d, want 200", a.status)
 	}
-	e.until("the token's end", status(401), "POST /v1/telemetry", ending)
+	e.awaitAnswer("the token's end", hasStatus(401), "POST /v1/telemetry", ending)
 }
 
 // tokenInPlace sends tokens in the right and in wrong places.
@@ -201,11 +199,11 @@ func tokenInPlace(t *testing.T, e *edge, good token) {
 		{"token in a cookie", []string{"cookie: access_token=" + good.text}, "/v1/telemetry", 401},
 		{"token in another header", []string{"x-authorization: Bearer " + good.text}, "/v1/telemetry", 401},
 		{"token without its scheme", []string{"authorization: " + good.text}, "/v1/telemetry", 401},
-		{"two tokens, the first one good", []string{good.line(), "authorization: Bearer x"},
+		{"two tokens, the first one good", []string{good.headerLine(), "authorization: Bearer x"},
 			"/v1/telemetry", byEdge(401, 400)},
-		{"two tokens, the second one good", []string{"authorization: Bearer x", good.line()},
+		{"two tokens, the second one good", []string{"authorization: Bearer x", good.headerLine()},
 			"/v1/telemetry", byEdge(401, 400)},
-		{"another scheme, then a good token", []string{"authorization: Basic eDp5", good.line()},
+		{"another scheme, then a good token", []string{"authorization: Basic eDp5", good.headerLine()},
 			"/v1/telemetry", byEdge(200, 400)},
 		{"bad token on an open path", []string{"authorization: Bearer x"}, "/open", 401},
 		{"bad token beside a good credential", append(credential("dev", "secret"), "authorization: Bearer x"),
@@ -219,8 +217,8 @@ func tokenInPlace(t *testing.T, e *edge, good token) {
 	}
 }
 
-// flip changes the first character of base64.
-func flip(text string) string {
+// flipFirst changes the first character of base64.
+func flipFirst(text string) string {
 	if text[0] == 'A' {
 		return "B" + text[1:]
 	}

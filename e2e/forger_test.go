@@ -13,10 +13,11 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// forger publishes events, and has no other permission.
+// forger publishes events, and has no further permission.
 type forger struct {
 	*edge
 	epoch string
@@ -33,14 +34,14 @@ func (f *forger) send(ahead int, m contract.Member, fields map[string]string) er
 // TestForgedEvents forges events with the numbers of the next writes, one by one and then as a flood: a device that is
 // revoked meanwhile is refused, and neither an invented device nor an invented secret is ever authenticated.
 func TestForgedEvents(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	e := reuse(t, stack.Options{})
 	for i := range 5 {
-		e.device(fmt.Sprint("dev", i), "secret", 4, "telemetry.write")
+		e.putDevice(fmt.Sprint("dev", i), "secret", 4, "telemetry.write")
 	}
 	status := func(id, secret string, want int) func() error {
 		return func() error {
-			return e.everyone([]*http.Client{shared}, func(a answer) bool {
+			return e.sendFromAll([]*http.Client{shared}, func(a answer) bool {
 				return a.status == want
 			}, "POST /v1/telemetry", credential(id, secret)...)
 		}
@@ -51,9 +52,7 @@ func TestForgedEvents(t *testing.T) {
 	f := &forger{edge: e, epoch: e.redis.Get(t.Context(), contract.Keys{}.DataEpochKey()).Val()}
 	f.keepUp()
 	hash, err := bcrypt.GenerateFromPassword([]byte("forged"), 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	grant := contract.Credential{Version: 99, PublishedMS: time.Now().UnixMilli(), Hashes: []string{string(hash)},
 		Permissions: []string{"telemetry.write"}}.Fields()
 
@@ -86,16 +85,14 @@ func TestForgedEvents(t *testing.T) {
 	for i := range 3 {
 		f.keepUp()
 		for _, id := range []string{"dev4", "nobody"} {
-			if err := f.send(1, contract.CredentialMember(id), grant); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, f.send(1, contract.CredentialMember(id), grant))
 		}
 		revoke(fmt.Sprint("dev", i), 2*time.Second)
 	}
 	await(t, "it is counted and logged", patience, func() error {
 		if n := e.metric("gatehouse_chain_breaks_total"); n < 3 ||
-			!strings.Contains(e.log("sidecar"), "not of the history that redis had") {
-			return fmt.Errorf("got %v breaks, and %s", n, e.log("sidecar"))
+			!strings.Contains(e.readLog("sidecar"), "not of the history that redis had") {
+			return fmt.Errorf("got %v breaks, and %s", n, e.readLog("sidecar"))
 		}
 		return nil
 	})
@@ -133,7 +130,7 @@ func TestForgedEvents(t *testing.T) {
 	await(t, "the good secret still is", patience, status("dev4", "secret", 200))
 }
 
-// keepUp reads the last number, so that the next event is forged as by an attacker who knows it.
+// keepUp reads the last number, like an attacker who can read, before the next event is forged.
 func (f *forger) keepUp() {
 	seq, err := f.redis.Get(context.WithoutCancel(f.t.Context()), contract.Keys{}.SeqKey()).Uint64()
 	if err == nil {

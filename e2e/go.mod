@@ -16,7 +16,7 @@ require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/gatehouse/gatehouse v0.0.0
-	github.com/gatehouse/gatehouse/clients/go v0.0.0
+	github.com/gatehouse/gatehouse/clients/go v0.1.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/gorilla/mux v1.8.1

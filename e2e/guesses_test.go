@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// TestGuesses has somebody try the secrets of a device that is at work, one after the other, on many connections: for
-// requests, and for tokens. The limit of one device and network holds: some are refused, and all others, with the right
-// one, get a 503. The device itself, at another address, is always let in.
+// TestGuesses has somebody try the secrets of an active device, one after the other, on many connections: for requests,
+// and for tokens. The limit of one device and network holds: some guesses are refused, and all further credentials,
+// even the right one, get a 503. The device itself, at another address, always gets through.
 func TestGuesses(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	const limit, window, connections, workers = 5, time.Minute, 8, 2 // limit and window by default
 	e := withSessions(t, "--verdict.allow-ttl=10m")
 	const right = 1294
-	k := e.letIn("dev", fmt.Sprintf("%04d", right), "telemetry.write")
-	e.pushed()
+	k := e.awaitToken("dev", fmt.Sprintf("%04d", right), "telemetry.write")
+	e.awaitPushed()
 	good := credential("dev", fmt.Sprintf("%04d", right))
-	own := from(10)
-	stop := meanwhile(t, func() error {
-		if err := e.everyone([]*http.Client{own, shared}, let, "POST /v1/telemetry", good...); err != nil {
+	own := clientFrom(10)
+	stop := keepCalling(t, func() error {
+		if err := e.sendFromAll([]*http.Client{own, shared}, let, "POST /v1/telemetry", good...); err != nil {
 			return fmt.Errorf("the device itself: %w", err)
 		}
-		return e.everyone([]*http.Client{from(2)}, let, "POST /v1/telemetry", k.line())
+		return e.sendFromAll([]*http.Client{clientFrom(2)}, let, "POST /v1/telemetry", k.headerLine())
 	})
 	for i, what := range []string{"POST /v1/telemetry", "POST /v1/session"} {
 		address := 20 + i
 		var next, judged, refused atomic.Int64
-		all := int64(sized(10_000, 2_000))
+		all := int64(pickSize(10_000, 2_000))
 		begin := time.Now()
 		var wg sync.WaitGroup
 		for range connections {
-			client := from(address)
+			client := clientFrom(address)
 			wg.Go(func() {
 				for n := next.Add(1) - 1; n < all; n = next.Add(1) - 1 {
 					secret := fmt.Sprintf("%04d", (n+100*int64(i))%all) // one that was judged before doesn't count again
@@ -55,7 +55,8 @@ func TestGuesses(t *testing.T) {
 		}
 		wg.Wait()
 		took := time.Since(begin)
-		// Each worker refuses one by itself before it asks, and one is forgiven in each part of the window.
+		// Each worker refuses one guess by itself before the first call, and one guess is forgiven in each part of the
+		// window.
 		most := int64(limit + workers + int(took/(window/limit)) + 1)
 		if n := judged.Load(); n < limit || n > most {
 			t.Errorf("%s: %d wrong secrets were judged in %v, want %d to %d", what, n, took, limit, most)
@@ -67,7 +68,7 @@ func TestGuesses(t *testing.T) {
 			Own             bool
 			WaitS           float64 `json:"wait_s"`
 		}
-		e.operate(&held, "held")
+		e.decodeCtl(&held, "held")
 		listed := false
 		for _, h := range held {
 			listed = listed || h.Device == "dev" && h.Network == network && h.WaitS > 0 && !h.Own
@@ -83,12 +84,12 @@ func TestGuesses(t *testing.T) {
 		t.Errorf("%v guesses were beyond the limit, want at least those before the throttles", n)
 	}
 	await(t, "the edge counts what it has refused by itself", patience, func() error {
-		if n := e.edgeMetric("gatehouse_auth_requests_total", `outcome="throttled"`); n < sized(10_000, 2_000) {
+		if n := e.edgeMetric("gatehouse_auth_requests_total", `outcome="throttled"`); n < pickSize(10_000, 2_000) {
 			return fmt.Errorf("%d", n)
 		}
 		return nil
 	})
-	// At the device's own address nothing tells its right secret from a right guess: it is let in.
+	// At the device's own address the right secret is accepted, even among wrong guesses.
 	for i := range 100 {
 		if a := e.send("POST /v1/telemetry", credential("dev", fmt.Sprint("wrong", i))...); a.status != 401 {
 			t.Errorf("wrong secret from the device's own address: got %d, want 401", a.status)

@@ -12,16 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// hashers returns the processes of a sidecar that run bcrypt: its children of that name.
-func (e *edge) hashers(priority string) (pids []int) {
+// hasherPIDs returns the processes that run bcrypt for a sidecar: its children of this name.
+func (e *edge) hasherPIDs(priority string) (pids []int) {
 	e.t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	for _, path := range paths {
 		stat, err := os.ReadFile(path)
 		if err != nil {
@@ -37,8 +36,8 @@ func (e *edge) hashers(priority string) (pids []int) {
 	return pids
 }
 
-// gone waits until a process has exited. It may still be a zombie.
-func gone(t *testing.T, pid int) {
+// awaitExit waits until a process has exited. A zombie counts as exited.
+func awaitExit(t *testing.T, pid int) {
 	t.Helper()
 	await(t, "the hasher is gone", patience, func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -49,74 +48,67 @@ func gone(t *testing.T, pid int) {
 	})
 }
 
-// TestStuckHasher stops the only process that runs bcrypt: it is killed at its deadline, and devices are authenticated.
+// TestStuckHasher stops the only process that runs bcrypt: the process is killed at its deadline, and devices are
+// authenticated.
 func TestStuckHasher(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range 3 {
-		e.device(fmt.Sprint("dev", i), "right", 8, "telemetry.write")
+		e.putDevice(fmt.Sprint("dev", i), "right", 8, "telemetry.write")
 	}
-	e.known(3)
+	e.awaitRecords(3)
 	in := func(i int) time.Duration {
 		t.Helper()
 		return await(t, "device is authenticated", 2*patience, func() error {
-			return e.everyone(e.workers()[:1], let, "POST /v1/telemetry", credential(fmt.Sprint("dev", i), "right")...)
+			return e.sendFromAll(e.workerClients()[:1], let, "POST /v1/telemetry", credential(fmt.Sprint("dev", i), "right")...)
 		})
 	}
 	in(0)
-	pids := e.hashers("bcrypt")
+	pids := e.hasherPIDs("bcrypt")
 	if len(pids) != 1 {
 		t.Fatalf("hashers %v, want one", pids)
 	}
-	if err := syscall.Kill(pids[0], syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(pids[0], syscall.SIGSTOP))
 	t.Logf("in after %v beside a hasher that was stopped, and then after %v", in(1), in(2))
-	gone(t, pids[0])
+	awaitExit(t, pids[0])
 	if n := e.metric("gatehouse_hashers_killed_total"); n < 1 ||
-		!strings.Contains(e.log("sidecar"), "a hasher gave no answer in time") {
+		!strings.Contains(e.readLog("sidecar"), "a hasher gave no answer in time") {
 		t.Errorf("%v killed, want it counted and logged", n)
 	}
-	if now := e.hashers("bcrypt"); len(now) != 1 || now[0] == pids[0] {
+	if now := e.hasherPIDs("bcrypt"); len(now) != 1 || now[0] == pids[0] {
 		t.Errorf("hashers %v, want another one", now)
 	}
 	// A stopped one doesn't outlive the sidecar.
-	now := e.hashers("bcrypt")
-	if err := syscall.Kill(now[0], syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
-	gone(t, now[0])
+	now := e.hasherPIDs("bcrypt")
+	require.NoError(t, syscall.Kill(now[0], syscall.SIGSTOP))
+	require.NoError(t, e.KillSidecar())
+	awaitExit(t, now[0])
 }
 
 // TestSuspectsOnBusyProcessors has one worker, all processors busy, and a suspect's run of bcrypt that gets no CPU:
 // clean devices are authenticated meanwhile.
 func TestSuspectsOnBusyProcessors(t *testing.T) {
-	long(t, "TestSuspectsHoldNobodyUp of package credential")
+	leaveToLongForm(t, "TestSuspectsHoldNobodyUp of package credential")
 	const limit = 10 * time.Second
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
-	e.device("victim", "right", 14, "telemetry.write")
+	e.putDevice("victim", "right", 14, "telemetry.write")
 	for i := range 3 {
-		e.device(fmt.Sprint("clean", i), "right", 6, "telemetry.write")
+		e.putDevice(fmt.Sprint("clean", i), "right", 6, "telemetry.write")
 	}
-	e.device("cheap", "right", 6, "telemetry.write")
-	e.known(5)
-	bad, good := from(2), from(3)
+	e.putDevice("cheap", "right", 6, "telemetry.write")
+	e.awaitRecords(5)
+	bad, good := clientFrom(2), clientFrom(3)
 	if a, err := e.try(bad, "POST /v1/telemetry", credential("cheap", "wrong")...); err != nil || a.status != 401 {
 		t.Fatalf("got %d, %v", a.status, err)
 	}
 	for range 2 * runtime.NumCPU() {
 		busy := exec.Command("sh", "-c", "while :; do :; done")
-		if err := busy.Start(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, busy.Start())
 		t.Cleanup(func() { _ = busy.Process.Kill(); _ = busy.Wait() })
 	}
 	await(t, "the suspect's bcrypt runs", patience, func() error {
 		_, _ = e.try(bad, "POST /v1/telemetry", credential("victim", "wrong")...)
-		if len(e.hashers("bcrypt-idle")) == 0 {
+		if len(e.hasherPIDs("bcrypt-idle")) == 0 {
 			return fmt.Errorf("it doesn't")
 		}
 		return nil

@@ -10,18 +10,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestHotRestart replaces Envoy by a process that inherits its listeners, as an operator does who upgrades Envoy on a
-// machine, under requests: each is answered, and no client sees an end. The new process begins with an empty memory,
-// which the sidecar fills when its connection to the old one ends: until then devices are refused.
+// TestHotRestart replaces Envoy by a process that inherits the listeners, as an operator does who upgrades Envoy on a
+// machine, under requests: each is answered, and no client's connection fails. The new process begins with an empty
+// memory, which the sidecar fills when the connection to the old process ends: until then devices are refused.
 func TestHotRestart(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{})
-	e.device("dev", "secret", 4, "telemetry.write")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
 	e.put("/v1/products/42", "body")
-	e.known(1)
+	e.awaitRecords(1)
 	if err := e.KillEdge(); err != nil { // it was started without an id, so nothing can replace it
 		t.Fatal(err)
 	}
@@ -34,9 +35,7 @@ func TestHotRestart(t *testing.T) {
 		child, err := stack.StartChild("envoy", envoyPath(t), args, nil, filepath.Join(dir, "envoy.log"), func(err error) {
 			exit <- err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = child.Stop() })
 		return exit
 	}
@@ -45,20 +44,18 @@ func TestHotRestart(t *testing.T) {
 	ask := func(body string) error {
 		client := newClient()
 		defer client.CloseIdleConnections()
-		return errors.Join(e.everyone([]*http.Client{client}, says(body), "GET /v1/products/42"),
-			e.everyone([]*http.Client{client}, status(200), "POST /v1/telemetry", credential("dev", "secret")...))
+		return errors.Join(e.sendFromAll([]*http.Client{client}, hasBody(body), "GET /v1/products/42"),
+			e.sendFromAll([]*http.Client{client}, hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...))
 	}
 	await(t, "the first process answers", patience, func() error { return ask("body") })
 	id, err := os.ReadFile(idFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Envoy leaves its shared memory, whose name ends with ten times the id.
 	t.Cleanup(func() { _ = os.Remove("/dev/shm/envoy_shared_memory_" + string(id) + "0") })
 
 	n, since := 0, time.Now()
 	var refused time.Duration // since a device was let in
-	stop := meanwhile(t, func() error {
+	stop := keepCalling(t, func() error {
 		n++
 		client := newClient()
 		defer client.CloseIdleConnections()

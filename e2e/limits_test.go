@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -21,9 +22,7 @@ import (
 func limitBlocks(t *testing.T, language string) (blocks []string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/devices.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, part, _ := strings.Cut(string(text), "\n## Limit each device\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	for _, found := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(part, -1) {
@@ -37,7 +36,7 @@ func limitBlocks(t *testing.T, language string) (blocks []string) {
 
 // TestLimitByDevice follows docs/devices.md and the comments of envoy.yaml: each device has 60 requests at once.
 func TestLimitByDevice(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	opts := stack.Options{}
 	if onNginx() {
@@ -48,25 +47,23 @@ func TestLimitByDevice(t *testing.T) {
 		}
 	} else {
 		shipped, err := os.ReadFile("../envoy/envoy.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		opts.ConfigPath = writeFile(t, "envoy.yaml", strings.ReplaceAll(string(shipped), "#limit ", ""))
 	}
 	e := start(t, opts)
 	limitsEachDevice(t, e)
 }
 
-// limitsEachDevice sends more than 60 requests of a device, and others.
+// limitsEachDevice sends more than 60 requests of a device, and requests of a second device.
 func limitsEachDevice(t *testing.T, e *edge) {
 	t.Helper()
 	for _, id := range []string{"busy", "other"} {
-		e.device(id, "secret", 4, "telemetry.write", "config.read")
+		e.putDevice(id, "secret", 4, "telemetry.write", "config.read")
 	}
 	e.put("/v1/products/1", "hit")
 	e.put("@busy/v1/me/config", "hit")
 	busy, other := credential("busy", "secret"), credential("other", "secret")
-	e.until("the object", says("hit"), "GET /v1/products/1")
+	e.awaitAnswer("the object", hasBody("hit"), "GET /v1/products/1")
 	for range 200 { // from one client that claims to be the device
 		if a := e.send("GET /open", "x-gatehouse-device: busy"); a.status != 200 {
 			t.Fatalf("without a rule: got %d, want 200", a.status)
@@ -106,12 +103,12 @@ func limitsEachDevice(t *testing.T, e *edge) {
 	}
 }
 
-// TestLimitOverInstances follows docs/devices.md with Envoy's rate limit service, in whose Redis all instances count.
+// TestLimitOverInstances follows docs/devices.md with Envoy's rate limit service, whose Redis counts for all instances.
 func TestLimitOverInstances(t *testing.T) {
 	if onNginx() {
 		t.Skip("Envoy's")
 	}
-	long(t, "TestLimitByDevice")
+	leaveToLongForm(t, "TestLimitByDevice")
 	t.Parallel()
 	blocks, address := limitBlocks(t, "yaml"), redistest.FreeAddress(t)
 	add := func(c *stack.Config, block string, path ...string) error {
@@ -144,27 +141,19 @@ func startRateLimit(t *testing.T, e *edge, address, config string) {
 		t.Fatalf("install-ratelimit.sh: %v", err)
 	}
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "app", "config"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(root, "app", "config", "gatehouse.yaml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "app", "config"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "app", "config", "gatehouse.yaml"), []byte(config), 0o600))
 	env := []string{"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=app", "RUNTIME_WATCH_ROOT=false", "USE_STATSD=false",
 		"LOG_LEVEL=warn", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + strings.TrimPrefix(e.RedisURL(), "redis://")}
 	http, debug := redistest.FreeAddress(t), redistest.FreeAddress(t)
 	for prefix, at := range map[string]string{"GRPC_": address, "": http, "DEBUG_": debug} {
 		host, port, err := net.SplitHostPort(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		env = append(env, prefix+"HOST="+host, prefix+"PORT="+port)
 	}
 	service, err := stack.StartChild("ratelimit", strings.TrimSpace(string(binary)), nil, env,
 		filepath.Join(e.Dir(), "ratelimit.log"), func(err error) { t.Errorf("the rate limit service: %v", err) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := service.Stop(); err != nil {
 			t.Error(err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
@@ -29,27 +30,27 @@ import (
 // patience bounds every wait.
 const patience = 20 * time.Second
 
-// long skips a test in the short form of the suite, which make test runs; make test-all runs it, too. Another test in
-// the short form must cover its subject.
-func long(t *testing.T, others string) {
+// leaveToLongForm skips a test in the short form of the suite, which make test runs; make test-all runs all tests.
+// Tests of the short form, named in others, must cover the subject.
+func leaveToLongForm(t *testing.T, others string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("long; in short: ", others)
 	}
 }
 
-// anyEdge skips, in the whole suite's short form on Wasm, a test that is about no edge in particular: each start of
-// Envoy takes 8 s of a processor there. The short forms on the dynamic module and on nginx have it.
-func anyEdge(t *testing.T) {
+// leaveToOtherEdges skips, in the whole suite's short form on Wasm, a test about no edge in particular: each start of
+// Envoy takes 8 s of a processor there. The short forms on the dynamic module and on nginx have the test.
+func leaveToOtherEdges(t *testing.T) {
 	t.Helper()
 	if wholeShortSuite() && !onNative() && !onNginx() {
 		t.Skip("not about this edge; in short on the dynamic module and nginx; or by its name, or LONG=1")
 	}
 }
 
-// behindEdge skips, in the whole suite's short form, a test of the sidecar, of Redis or of gatehousectl, except on the
-// dynamic module, which starts at once.
-func behindEdge(t *testing.T) {
+// leaveToNative skips, in the whole suite's short form, a test of the sidecar, of Redis or of gatehousectl, except on
+// the dynamic module, which starts at once.
+func leaveToNative(t *testing.T) {
 	t.Helper()
 	if wholeShortSuite() && !onNative() {
 		t.Skip("not about the edge; in short on the dynamic module; or by its name, or LONG=1")
@@ -58,8 +59,8 @@ func behindEdge(t *testing.T) {
 
 func wholeShortSuite() bool { return testing.Short() && flag.Lookup("test.run").Value.String() == "" }
 
-// sized returns whole in the whole suite, and short in its short form.
-func sized(whole, short int) int {
+// pickSize returns whole in the long form of the suite, and short in the short form.
+func pickSize(whole, short int) int {
 	if testing.Short() {
 		return short
 	}
@@ -74,7 +75,7 @@ type edge struct {
 	publisher *publish.Publisher
 }
 
-// withRedis returns opts with the stack's own redis-server, unless they name a running one.
+// withRedis returns opts with the stack's own redis-server, unless opts name a running one.
 func withRedis(t *testing.T, opts stack.Options) stack.Options {
 	t.Helper()
 	if opts.RedisURL == "" && opts.RedisServerPath == "" {
@@ -94,9 +95,7 @@ func start(t *testing.T, opts stack.Options) *edge {
 	opts = withRedis(t, opts)
 	opts.Dir = t.TempDir()
 	s, err := stack.Start(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -108,13 +107,10 @@ func start(t *testing.T, opts stack.Options) *edge {
 	return edgeOf(t, s)
 }
 
-// edgeOf returns an edge of a running stack.
 func edgeOf(t *testing.T, s *stack.Stack) *edge {
 	t.Helper()
 	client, err := redisurl.Connect(s.RedisURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return &edge{Stack: s, t: t, redis: client, publisher: publish.New(client)}
 }
@@ -131,17 +127,14 @@ func showLogs(t *testing.T, dir string) {
 	}
 }
 
-// log returns the log of a part so far: "envoy" or "sidecar".
-func (e *edge) log(part string) string {
+// readLog returns the log of "envoy" or "sidecar" so far.
+func (e *edge) readLog(part string) string {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join(e.Dir(), part+".log"))
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return string(text)
 }
 
-// put publishes an object.
 func (e *edge) put(key, body string) {
 	e.t.Helper()
 	if _, err := e.publisher.Put(e.t.Context(), publish.Object{Key: key, Body: []byte(body),
@@ -150,8 +143,8 @@ func (e *edge) put(key, body string) {
 	}
 }
 
-// device registers a device. Cost 4 keeps tests fast where bcrypt is not their subject.
-func (e *edge) device(id, secret string, cost int, permissions ...string) {
+// putDevice registers a device. Cost 4 keeps tests fast where bcrypt is not their subject.
+func (e *edge) putDevice(id, secret string, cost int, permissions ...string) {
 	e.t.Helper()
 	if _, err := e.publisher.PutDevice(e.t.Context(), publish.Device{ID: id, Secret: secret, Permissions: permissions,
 		Cost: cost}); err != nil {
@@ -182,8 +175,8 @@ type answer struct {
 	body   string
 }
 
-// seen returns what the upstream received, if the upstream answered.
-func (a answer) seen(t *testing.T) upstream.Seen {
+// seenByUpstream returns the request as the upstream received it; the test fails unless the upstream answered.
+func (a answer) seenByUpstream(t *testing.T) upstream.Seen {
 	t.Helper()
 	var s upstream.Seen
 	if err := json.Unmarshal([]byte(a.body), &s); err != nil || s.Method == "" {
@@ -192,7 +185,7 @@ func (a answer) seen(t *testing.T) upstream.Seen {
 	return s
 }
 
-// newClient returns a client with its own connections that adds nothing to a request.
+// newClient returns a client with its own connections, which adds nothing to a request.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 1024},
@@ -202,14 +195,13 @@ func newClient() *http.Client {
 
 var shared = newClient()
 
-// try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat. It sends the path as it is
-// written.
+// try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat. The path is sent as written.
 func (e *edge) try(client *http.Client, first string, lines ...string) (answer, error) {
-	return ask(e.t.Context(), client, e.EdgeURL(), "", first, lines...)
+	return sendTo(e.t.Context(), client, e.EdgeURL(), "", first, lines...)
 }
 
-// ask sends a request as [edge.try] does, with a body, to the server at url.
-func ask(ctx context.Context, client *http.Client, url, body, first string, lines ...string) (answer, error) {
+// sendTo sends a request as [edge.try] does, with a body, to the server at url.
+func sendTo(ctx context.Context, client *http.Client, url, body, first string, lines ...string) (answer, error) {
 	method, path, _ := strings.Cut(first, " ")
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -230,7 +222,7 @@ func ask(ctx context.Context, client *http.Client, url, body, first string, line
 	return answer{response.StatusCode, response.Header, string(got)}, err
 }
 
-// send calls try with the shared client, and fails the test if there is no answer.
+// send calls try with the shared client, and fails the test without an answer.
 func (e *edge) send(first string, lines ...string) answer {
 	e.t.Helper()
 	a, err := e.try(shared, first, lines...)
@@ -266,9 +258,7 @@ func await(t *testing.T, what string, limit time.Duration, check func() error) t
 func (e *edge) metric(name string) float64 {
 	e.t.Helper()
 	v, err := e.Metric(e.t.Context(), name)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return v
 }
 
@@ -276,9 +266,7 @@ func (e *edge) metric(name string) float64 {
 func (e *edge) stat(name string) int {
 	e.t.Helper()
 	v, err := e.Stat(e.t.Context(), name)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return v
 }
 
@@ -286,23 +274,19 @@ func (e *edge) stat(name string) int {
 func (e *edge) edgeMetric(name string, labels ...string) int {
 	e.t.Helper()
 	v, err := e.EdgeMetric(e.t.Context(), name, labels...)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return v
 }
 
 func (e *edge) fetch(url string) string {
 	e.t.Helper()
 	v, err := stack.Fetch(e.t.Context(), url)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return v
 }
 
-// workers returns enough clients with one connection each that every worker of Envoy serves some.
-func (e *edge) workers() []*http.Client {
+// workerClients returns clients with one connection each, enough that every worker of Envoy serves some.
+func (e *edge) workerClients() []*http.Client {
 	e.t.Helper()
 	clients := make([]*http.Client, 16)
 	for i := range clients {
@@ -324,8 +308,8 @@ func (e *edge) workers() []*http.Client {
 	return clients
 }
 
-// everyone sends the request from all clients and returns an error unless ok accepts each answer.
-func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first string, lines ...string) error {
+// sendFromAll sends the request from all clients and returns an error unless ok accepts each answer.
+func (e *edge) sendFromAll(clients []*http.Client, ok func(answer) bool, first string, lines ...string) error {
 	for i, client := range clients {
 		a, err := e.try(client, first, lines...)
 		if err != nil {
@@ -338,9 +322,8 @@ func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first stri
 	return nil
 }
 
-// meanwhile calls f again and again, until it fails or stop is called, which returns its error. The test's end stops
-// it, too.
-func meanwhile(t *testing.T, f func() error) (stop func() error) {
+// keepCalling calls f repeatedly until f fails, the test ends, or stop is called. stop returns f's error.
+func keepCalling(t *testing.T, f func() error) (stop func() error) {
 	t.Helper()
 	done, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -365,27 +348,25 @@ func meanwhile(t *testing.T, f func() error) (stop func() error) {
 	return stop
 }
 
-// until waits until a request, in the format of send, gets an answer that ok accepts.
-func (e *edge) until(what string, ok func(answer) bool, first string, lines ...string) {
+// awaitAnswer waits until a request, in the format of send, gets an answer that ok accepts.
+func (e *edge) awaitAnswer(what string, ok func(answer) bool, first string, lines ...string) {
 	e.t.Helper()
-	await(e.t, what, patience, func() error { return e.everyone([]*http.Client{shared}, ok, first, lines...) })
+	await(e.t, what, patience, func() error { return e.sendFromAll([]*http.Client{shared}, ok, first, lines...) })
 }
 
-func status(want int) func(answer) bool { return func(a answer) bool { return a.status == want } }
+func hasStatus(want int) func(answer) bool { return func(a answer) bool { return a.status == want } }
 
-func says(body string) func(answer) bool { return func(a answer) bool { return a.body == body } }
+func hasBody(body string) func(answer) bool { return func(a answer) bool { return a.body == body } }
 
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
-// pretty returns about n bytes of JSON that compress well.
-func pretty(n int, mark string) string {
+// prettyJSON returns about n bytes of JSON that compress well.
+func prettyJSON(n int, mark string) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"mark":%q,"text":"`, mark)
 	for b.Len() < n {

@@ -13,13 +13,14 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 
 	"context"
 )
 
-// seedCorrupt publishes a good object, and an object and a device that it corrupts afterwards. It stores an object at a
-// key that isn't canonical.
+// seedCorrupt publishes a good object, and an object and a device that are corrupted afterwards, and stores an object
+// at a key that isn't canonical.
 func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	options, err := redis.ParseURL(url)
 	if err != nil {
@@ -52,19 +53,19 @@ func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	return client.HSet(ctx, keys.CredentialKey("bad"), "hash", "$2y$99$nonsense").Err()
 }
 
-// TestUnknownLeavesNoTrace sends 50,000 unknown credentials and 50,000 unknown paths. A key of shared data can't be
-// deleted, so they must not add any.
+// TestUnknownLeavesNoTrace sends 50,000 unknown credentials and 50,000 unknown paths. Neither may add a key of shared
+// data, because such a key can't be deleted.
 func TestUnknownLeavesNoTrace(t *testing.T) {
-	long(t, "TestRefusedWithoutACall")
+	leaveToLongForm(t, "TestRefusedWithoutACall")
 	const (
 		requests = 50_000
 		limit    = 20 << 20 // bytes
 	)
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "body")
-	e.device("dev", "secret", 4, "telemetry.write")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
 	await(t, "ready", patience, func() error {
-		return e.everyone(e.workers(), status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+		return e.sendFromAll(e.workerClients(), hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	})
 	flood := func(from, n int) {
 		client := newClient()
@@ -108,35 +109,29 @@ func TestUnknownLeavesNoTrace(t *testing.T) {
 // placesWritten returns how many keys of shared data the sidecar has ever written.
 func (e *edge) placesWritten() int { return int(e.metric("gatehouse_edge_memory_places")) }
 
-// rss returns the memory of the edge in bytes: Envoy's resident set, or of nginx's processes what they don't share.
+// rss returns the memory of the edge in bytes: Envoy's resident set, or the unshared memory of nginx's processes.
 func (e *edge) rss() (sum int) {
 	e.t.Helper()
 	if !onNginx() {
-		return e.memory(e.EdgePID(), "VmRSS:")
+		return e.processMemory(e.EdgePID(), "VmRSS:")
 	}
 	workers, err := stack.NginxWorkers(e.EdgePID())
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	for _, pid := range workers {
-		sum += e.memory(pid, "RssAnon:")
+		sum += e.processMemory(pid, "RssAnon:")
 	}
 	return sum
 }
 
-// memory returns a line of /proc/PID/status in bytes.
-func (e *edge) memory(pid int, name string) int {
+// processMemory returns a line of /proc/PID/status in bytes.
+func (e *edge) processMemory(pid int, name string) int {
 	e.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
 			kib, err := strconv.Atoi(strings.Fields(rest)[0])
-			if err != nil {
-				e.t.Fatal(err)
-			}
+			require.NoError(e.t, err)
 			return kib << 10
 		}
 	}

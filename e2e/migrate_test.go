@@ -22,10 +22,11 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// guides is the directory of the guides. Each has its configurations in a directory of its name.
+// guides is the directory of the guides. Each guide has its configurations in a directory of its name.
 const guides = "../docs/migrate"
 
 // migration follows one guide in a copy of its directory, with a service, an auth service and Redis.
@@ -44,37 +45,29 @@ func newMigration(t *testing.T, guide, devices string) *migration {
 	t.Helper()
 	m := &migration{t: t, dir: t.TempDir(), service: newMigratedService(t), auth: newAuthService(t),
 		device: migratedDevice, id: "sensor-7"}
-	if err := os.CopyFS(m.dir, os.DirFS(filepath.Join(guides, guide))); err != nil {
-		t.Fatal(err)
-	}
-	m.write("devices.csv", devices)
+	require.NoError(t, os.CopyFS(m.dir, os.DirFS(filepath.Join(guides, guide))))
+	m.writeFile("devices.csv", devices)
 	m.redis = strings.TrimPrefix(redistest.Start(t), "redis://")
 	return m
 }
 
-func (m *migration) write(name, text string) {
+func (m *migration) writeFile(name, text string) {
 	m.t.Helper()
-	if err := os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600))
 }
 
-func (m *migration) read(name string) string {
+func (m *migration) readFile(name string) string {
 	m.t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.dir, name))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, err)
 	return string(text)
 }
 
-// follow runs the commands of a page, which are its indented lines, and returns what they print.
-func (m *migration) follow(page string) string {
+// followPage runs the commands of a page, which are the indented lines, and returns their output.
+func (m *migration) followPage(page string) string {
 	m.t.Helper()
 	text, err := os.ReadFile(filepath.Join(guides, page))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, err)
 	var script strings.Builder
 	for line := range strings.Lines(string(text)) {
 		if command, found := strings.CutPrefix(line, "    "); found {
@@ -82,9 +75,7 @@ func (m *migration) follow(page string) string {
 		}
 	}
 	build, err := filepath.Abs("../build")
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, err)
 	commands := exec.CommandContext(m.t.Context(), "bash", "-euo", "pipefail", "-c", strings.NewReplacer(
 		"127.0.0.1:6379", m.redis, "127.0.0.1:8081", m.service.address).Replace(script.String()))
 	commands.Dir = m.dir
@@ -96,12 +87,12 @@ func (m *migration) follow(page string) string {
 	return string(out)
 }
 
-// before runs a proxy with a file of the guide, which names the service on port 8081 and the auth service on 8082, and
-// returns its URL. Its output, or nginx's log, is in access.log.
-func (m *migration) before(file, service string) string {
+// startProxy runs a proxy with a file of the guide, which names the service on port 8081 and the auth service on 8082,
+// and returns the proxy's URL. The proxy's output, or nginx's log, is in access.log.
+func (m *migration) startProxy(file, service string) string {
 	m.t.Helper()
 	edge, admin := redistest.FreeAddress(m.t), redistest.FreeAddress(m.t)
-	config, dir := m.read(file), m.t.TempDir()
+	config, dir := m.readFile(file), m.t.TempDir()
 	path := filepath.Join(dir, file)
 	program, args := "", []string{"-p", dir, "-c", path, "-e", "stderr", "-g", "daemon off;"}
 	var err error
@@ -117,18 +108,12 @@ func (m *migration) before(file, service string) string {
 		config = ownNginx(dir, strings.NewReplacer("127.0.0.1:8080", edge, "127.0.0.1:8081", service, "127.0.0.1:8082",
 			m.auth.address, "/var/log/nginx", m.dir, "/run/nginx.pid", dir+"/nginx.pid").Replace(config))
 	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, err)
+	require.NoError(m.t, os.WriteFile(path, []byte(config), 0o600))
 	child, err := stack.StartChild(file, program, args, nil, filepath.Join(m.dir, "access.log"), func(err error) {
 		m.t.Errorf("%s: %v", file, err)
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, err)
 	m.t.Cleanup(func() {
 		if err := child.Stop(); err != nil {
 			m.t.Error(err)
@@ -189,7 +174,7 @@ func (m *migration) start(opts stack.Options) *edge {
 			m.auth.address).Replace(config))
 	}
 	e := start(m.t, opts)
-	e.pushed()
+	e.awaitPushed()
 	return e
 }
 
@@ -210,7 +195,7 @@ func newMigratedService(t *testing.T) *migratedService {
 	return s
 }
 
-// serve answers requests at the address that it returns, until the test ends.
+// serve answers requests at the returned address until the test ends.
 func serve(t *testing.T, answer http.HandlerFunc) (address string) {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -310,7 +295,7 @@ func (s *authService) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// exchange is a request and its status, which may be another one after the migration.
+// exchange is a request and its status, which may differ after the migration.
 type exchange struct {
 	first, body string
 	lines       []string
@@ -318,12 +303,11 @@ type exchange struct {
 	after       int // 0: as before
 }
 
-// forgedDevice is a header that no client may set.
 const forgedDevice = "X-Auth-Device: forged"
 
-// exchanges are those of an API whose products are public, with the credentials of a device, of one without
-// permissions, and a wrong one.
-func exchanges(device, poor, wrong []string, differing ...exchange) []exchange {
+// listExchanges returns exchanges of an API whose products are public, with the credentials of a device and of a device
+// without permissions, and with a wrong credential.
+func listExchanges(device, poor, wrong []string, differing ...exchange) []exchange {
 	all := []exchange{
 		{first: "GET /v1/products/42", status: 200},
 		{first: "HEAD /v1/products/42", status: 200},
@@ -345,11 +329,12 @@ func exchanges(device, poor, wrong []string, differing ...exchange) []exchange {
 	return append(all, differing...)
 }
 
-// ask sends a request, as its client would again while the answer is a 503: bcrypt takes its time on a busy machine.
-func (m *migration) ask(url, body, first string, lines ...string) (a answer) {
+// sendRetrying sends a request, again while the answer is a 503, as a client would: bcrypt takes its time on a busy
+// machine.
+func (m *migration) sendRetrying(url, body, first string, lines ...string) (a answer) {
 	m.t.Helper()
 	await(m.t, first+": an answer", patience, func() (err error) {
-		a, err = ask(m.t.Context(), shared, url, body, first, lines...)
+		a, err = sendTo(m.t.Context(), shared, url, body, first, lines...)
 		if err == nil && a.status == http.StatusServiceUnavailable {
 			err = fmt.Errorf("got %d %s", a.status, a.body)
 		}
@@ -358,16 +343,16 @@ func (m *migration) ask(url, body, first string, lines ...string) (a answer) {
 	return a
 }
 
-// answers sends all exchanges, and each GET with an entity-tag again with If-None-Match. It returns the bodies of
-// answers with 200, which the proxy doesn't write itself.
-func (m *migration) answers(url string, all []exchange, after bool) (bodies []string) {
+// sendExchanges sends all exchanges, and each GET with an entity-tag again with If-None-Match, and returns the bodies
+// of answers with 200, which come from the service.
+func (m *migration) sendExchanges(url string, all []exchange, after bool) (bodies []string) {
 	m.t.Helper()
 	for _, x := range all {
 		want := x.status
 		if after && x.after != 0 {
 			want = x.after
 		}
-		a := m.ask(url, x.body, x.first, x.lines...)
+		a := m.sendRetrying(url, x.body, x.first, x.lines...)
 		if a.status != want {
 			m.t.Errorf("%s, %q, after: %v: got %d %s, want %d", x.first, x.lines, after, a.status, a.body, want)
 		}
@@ -376,7 +361,7 @@ func (m *migration) answers(url string, all []exchange, after bool) (bodies []st
 		}
 		bodies = append(bodies, a.body)
 		if tag := a.header.Get("ETag"); a.status == http.StatusOK && strings.HasPrefix(x.first, "GET ") {
-			again := m.ask(url, "", x.first, append(x.lines[:len(x.lines):len(x.lines)], "If-None-Match: "+tag)...)
+			again := m.sendRetrying(url, "", x.first, append(x.lines[:len(x.lines):len(x.lines)], "If-None-Match: "+tag)...)
 			if again.status != http.StatusNotModified || again.body != "" {
 				m.t.Errorf("%s with the entity-tag, after: %v: got %d %s, want 304", x.first, after, again.status, again.body)
 			}
@@ -385,20 +370,19 @@ func (m *migration) answers(url string, all []exchange, after bool) (bodies []st
 	return bodies
 }
 
-// sameAnswers sends all exchanges to the proxy after another one, and compares the bodies.
-func (m *migration) sameAnswers(url string, all []exchange, after bool, want []string) {
+// compareAnswers sends all exchanges to the proxy under test, and compares the bodies with the earlier proxy's.
+func (m *migration) compareAnswers(url string, all []exchange, after bool, want []string) {
 	m.t.Helper()
-	for i, got := range m.answers(url, all, after) {
+	for i, got := range m.sendExchanges(url, all, after) {
 		if got != want[i] && !(after && all[i].after != 0) {
 			m.t.Errorf("%s, %q, after: %v: got %s, want %s as before", all[i].first, all[i].lines, after, got, want[i])
 		}
 	}
 }
 
-// status sends a request and checks its status.
-func (m *migration) status(url string, want int, first string, lines ...string) answer {
+func (m *migration) wantStatus(url string, want int, first string, lines ...string) answer {
 	m.t.Helper()
-	a := m.ask(url, "", first, lines...)
+	a := m.sendRetrying(url, "", first, lines...)
 	if a.status != want {
 		m.t.Errorf("%s, %q: got %d %s, want %d", first, lines, a.status, a.body, want)
 	}
@@ -410,13 +394,13 @@ func (m *migration) callsOf(url string) int64 {
 	m.t.Helper()
 	before := m.auth.calls.Load()
 	for range 10 {
-		m.status(url, 200, "GET /v1/fleet/config", m.device...)
+		m.wantStatus(url, 200, "GET /v1/fleet/config", m.device...)
 	}
 	return m.auth.calls.Load() - before
 }
 
-// rehearsed checks what rehearse says about the requests so far.
-func rehearsed(t *testing.T, out string) {
+// checkRehearsal checks rehearse's report about the requests so far.
+func checkRehearsal(t *testing.T, out string) {
 	t.Helper()
 	rows := strings.Join(strings.Fields(out), " ")
 	for _, row := range []string{"becomes protected none telemetry /v1/telemetry",
@@ -427,10 +411,10 @@ func rehearsed(t *testing.T, out string) {
 	}
 }
 
-// trial checks that a device which was forgotten in devices.csv is counted, and not refused.
-func (m *migration) trial(url string, e *edge) {
+// checkTrial checks that a device which was forgotten in devices.csv is counted, and not refused.
+func (m *migration) checkTrial(url string, e *edge) {
 	m.t.Helper()
-	m.status(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
+	m.wantStatus(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
 	await(m.t, "the device is counted", patience, func() error {
 		if n := e.edgeMetric("gatehouse_would_deny_requests_total", `rule="fleet"`, `outcome="deny"`); n == 0 {
 			return fmt.Errorf("%d requests would be denied", n)
@@ -439,8 +423,8 @@ func (m *migration) trial(url string, e *edge) {
 	})
 }
 
-// enforced begins the last step: from now on the auth service is not asked, and the service gets no secret.
-func (m *migration) enforced() {
+// beginEnforcement begins the last step: from now on the auth service gets no call, and the service no secret.
+func (m *migration) beginEnforcement() {
 	m.t.Helper()
 	if m.service.secrets.Swap(0) == 0 {
 		m.t.Error("the service got no secret so far")
@@ -449,9 +433,9 @@ func (m *migration) enforced() {
 	m.auth.down.Store(true)
 }
 
-// after checks what is true only with Gatehouse: no auth service, one bcrypt run for the credential, and writes that
-// count at once.
-func (m *migration) after(url string, e *edge) {
+// checkEnforced checks what is true only with Gatehouse: no auth service, one bcrypt run for the credential, and writes
+// that take effect at once.
+func (m *migration) checkEnforced(url string, e *edge) {
 	m.t.Helper()
 	if calls := m.auth.calls.Load(); calls != 0 {
 		m.t.Errorf("the auth service was asked %d times", calls)
@@ -461,10 +445,10 @@ func (m *migration) after(url string, e *edge) {
 		m.t.Errorf("two good credentials in many requests: %v runs of bcrypt", runs)
 	}
 	const product = "GET /v1/products/42?lang=de"
-	tag := m.status("http://"+m.service.address, 200, product).header.Get("ETag")
+	tag := m.wantStatus("http://"+m.service.address, 200, product).header.Get("ETag")
 	asked := m.service.products.Load()
-	m.status(url, 200, product, "If-None-Match: "+tag)
-	m.status(url, 200, product+"&utm=x")
+	m.wantStatus(url, 200, product, "If-None-Match: "+tag)
+	m.wantStatus(url, 200, product+"&utm=x")
 	if got := m.service.products.Load() - asked; got != 0 {
 		m.t.Errorf("the service was asked %d times for what is published", got)
 	}
@@ -472,17 +456,17 @@ func (m *migration) after(url string, e *edge) {
 		m.t.Errorf("the service got %d secrets", got)
 	}
 	e.put("/v1/products/42", `{"id":"42","lang":"","version":1}`)
-	m.until("the new product", url, func(a answer) bool { return strings.Contains(a.body, `"version":1`) },
+	m.awaitAnswer("the new product", url, func(a answer) bool { return strings.Contains(a.body, `"version":1`) },
 		"GET /v1/products/42")
 	e.ctl("device", "revoke", m.id)
-	m.until("a 401 for the revoked device", url, status(401), "GET /v1/fleet/config", m.device...)
+	m.awaitAnswer("a 401 for the revoked device", url, hasStatus(401), "GET /v1/fleet/config", m.device...)
 }
 
-// until waits until a request gets an answer that ok accepts. Nothing else makes it so: not the end of a cache's time.
-func (m *migration) until(what, url string, ok func(answer) bool, first string, lines ...string) {
+// awaitAnswer waits until a request gets an answer that ok accepts. No cached answer expires meanwhile.
+func (m *migration) awaitAnswer(what, url string, ok func(answer) bool, first string, lines ...string) {
 	m.t.Helper()
 	await(m.t, what, patience, func() error {
-		a, err := ask(m.t.Context(), shared, url, "", first, lines...)
+		a, err := sendTo(m.t.Context(), shared, url, "", first, lines...)
 		if err == nil && !ok(a) {
 			err = fmt.Errorf("got %d %s", a.status, a.body)
 		}
@@ -504,37 +488,37 @@ const migratedDevices = "\ufeffID;Secret;Hash;Permissions\r\nsensor-7;s3cret;;te
 // TestMigrateExtAuthz follows the guide for Envoy's ext_authz.
 func TestMigrateExtAuthz(t *testing.T) {
 	t.Parallel()
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	skipOnThisEdge(t)
 	m := newMigration(t, "envoy-ext-authz", migratedDevices)
-	all := exchanges(migratedDevice, poorDevice, wrongSecret,
+	all := listExchanges(migratedDevice, poorDevice, wrongSecret,
 		exchange{first: "GET /v1/%66leet/config", status: 200, after: 401}, // another route, without normalize_path
 		exchange{first: "GET /v1/products/42", lines: []string{forgedDevice}, status: 200})
-	before := m.before("before.yaml", m.service.address)
-	want := m.answers(before, all, false)
+	before := m.startProxy("before.yaml", m.service.address)
+	want := m.sendExchanges(before, all, false)
 	if calls := m.callsOf(before); calls != 10 {
 		t.Errorf("before: ten requests make %d calls of the auth service", calls)
 	}
 	m.auth.down.Store(true)
-	m.status(before, 403, "GET /v1/fleet/config", m.device...)
+	m.wantStatus(before, 403, "GET /v1/fleet/config", m.device...)
 	m.auth.down.Store(false)
 	restore := m.auth.revoke("sensor-7")
-	m.status(before, 401, "GET /v1/fleet/config", m.device...)
+	m.wantStatus(before, 401, "GET /v1/fleet/config", m.device...)
 	restore()
-	m.follow("README.md")
-	rehearsed(t, m.follow("envoy-ext-authz.md"))
+	m.followPage("README.md")
+	checkRehearsal(t, m.followPage("envoy-ext-authz.md"))
 
 	options := func(config string) stack.Options {
 		return stack.Options{ConfigPath: filepath.Join(m.dir, config)}
 	}
 	trial := m.start(options("trial.yaml"))
-	m.sameAnswers(trial.EdgeURL(), all, true, want)
-	m.trial(trial.EdgeURL(), trial)
+	m.compareAnswers(trial.EdgeURL(), all, true, want)
+	m.checkTrial(trial.EdgeURL(), trial)
 
-	m.enforced()
+	m.beginEnforcement()
 	after := m.start(options("after.yaml"))
-	m.sameAnswers(after.EdgeURL(), all, true, want)
-	m.after(after.EdgeURL(), after)
+	m.compareAnswers(after.EdgeURL(), all, true, want)
+	m.checkEnforced(after.EdgeURL(), after)
 }
 
 // TestMigrateNginx follows the guide for nginx's proxy_cache and auth_request.
@@ -544,45 +528,45 @@ func TestMigrateNginx(t *testing.T) {
 		t.Skip("the edge of this guide is nginx")
 	}
 	m := newMigration(t, "nginx", migratedDevices)
-	all := exchanges(migratedDevice, poorDevice, wrongSecret, exchange{first: "GET /v1/%66leet/config", status: 401})
-	before := m.before("before.conf", m.service.address)
-	want := m.answers(before, all, false)
-	m.staysCached(before)
+	all := listExchanges(migratedDevice, poorDevice, wrongSecret, exchange{first: "GET /v1/%66leet/config", status: 401})
+	before := m.startProxy("before.conf", m.service.address)
+	want := m.sendExchanges(before, all, false)
+	m.checkCachedVerdict(before)
 	m.service.version.Store(1)
-	if a := m.status(before, 200, "GET /v1/products/42"); !strings.Contains(a.body, `"version":0`) {
+	if a := m.wantStatus(before, 200, "GET /v1/products/42"); !strings.Contains(a.body, `"version":0`) {
 		t.Errorf("a changed product, before: got %s", a.body)
 	}
 	m.service.version.Store(0)
-	m.follow("README.md")
-	rehearsed(t, m.follow("nginx.md"))
+	m.followPage("README.md")
+	checkRehearsal(t, m.followPage("nginx.md"))
 
 	options := func(config, rules string) stack.Options {
-		return stack.Options{NginxConfigPath: filepath.Join(m.dir, config), Rules: m.read(rules)}
+		return stack.Options{NginxConfigPath: filepath.Join(m.dir, config), Rules: m.readFile(rules)}
 	}
 	trial := m.start(options("trial.conf", "trial.yaml"))
-	m.sameAnswers(trial.EdgeURL(), all, false, want)
-	m.trial(trial.EdgeURL(), trial)
+	m.compareAnswers(trial.EdgeURL(), all, false, want)
+	m.checkTrial(trial.EdgeURL(), trial)
 
-	m.enforced()
+	m.beginEnforcement()
 	after := m.start(options("after.conf", "rules.yaml"))
-	m.sameAnswers(after.EdgeURL(), all, true, want)
+	m.compareAnswers(after.EdgeURL(), all, true, want)
 	asked := m.service.products.Load()
-	if a := m.status(after.EdgeURL(), 200, "GET /v1/products/7"); m.service.products.Load() != asked {
+	if a := m.wantStatus(after.EdgeURL(), 200, "GET /v1/products/7"); m.service.products.Load() != asked {
 		t.Errorf("nginx doesn't cache what isn't published: %v", a.header)
 	}
-	m.after(after.EdgeURL(), after)
+	m.checkEnforced(after.EdgeURL(), after)
 }
 
-// staysCached checks that nginx asks the auth service once, and then gives a revoked device the old answer.
-func (m *migration) staysCached(url string) {
+// checkCachedVerdict checks that nginx asks the auth service once, and then gives a revoked device the old answer.
+func (m *migration) checkCachedVerdict(url string) {
 	m.t.Helper()
 	if calls := m.callsOf(url); calls != 0 {
 		m.t.Errorf("ten requests that were judged make %d calls of the auth service", calls)
 	}
-	m.status(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
+	m.wantStatus(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
 	restore := m.auth.revoke("late-9")
-	m.status(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
-	m.status(url, 401, "GET /v1/fleet/config?new", credential("late-9", "l8")...)
+	m.wantStatus(url, 200, "GET /v1/fleet/config", credential("late-9", "l8")...)
+	m.wantStatus(url, 401, "GET /v1/fleet/config?new", credential("late-9", "l8")...)
 	restore()
 }
 
@@ -590,44 +574,42 @@ func (m *migration) staysCached(url string) {
 // renders, and is before Gatehouse on any edge.
 func TestMigrateIngressNginx(t *testing.T) {
 	t.Parallel()
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	m := newMigration(t, "ingress-nginx", migratedDevices)
-	all := exchanges(migratedDevice, poorDevice, wrongSecret, exchange{first: "GET /v1/%66leet/config", status: 401})
+	all := listExchanges(migratedDevice, poorDevice, wrongSecret, exchange{first: "GET /v1/%66leet/config", status: 401})
 	var ingress struct {
 		Metadata struct{ Annotations map[string]string }
 	}
-	if err := yaml.Unmarshal([]byte(m.read("before.yaml")), &ingress); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(m.readFile("before.yaml")), &ingress))
 	key := ingress.Metadata.Annotations["nginx.ingress.kubernetes.io/auth-cache-key"]
-	if n := strings.Count(m.read("before.conf"), key+"';"); key == "" || n != 3 {
+	if n := strings.Count(m.readFile("before.conf"), key+"';"); key == "" || n != 3 {
 		t.Errorf("before.conf has %d keys of before.yaml, %q", n, key)
 	}
-	before := m.before("before.conf", m.service.address)
-	want := m.answers(before, all, false)
-	m.staysCached(before)
-	m.follow("README.md")
-	rehearsed(t, m.follow("ingress-nginx.md"))
+	before := m.startProxy("before.conf", m.service.address)
+	want := m.sendExchanges(before, all, false)
+	m.checkCachedVerdict(before)
+	m.followPage("README.md")
+	checkRehearsal(t, m.followPage("ingress-nginx.md"))
 
 	// The service of Kubernetes is the edge, whose rules are the chart's values.
-	trial := m.start(stack.Options{Rules: m.read("trial.yaml")})
-	url := m.before("before.conf", strings.TrimPrefix(trial.EdgeURL(), "http://"))
-	m.sameAnswers(url, all, false, want)
-	m.trial(url, trial)
+	trial := m.start(stack.Options{Rules: m.readFile("trial.yaml")})
+	url := m.startProxy("before.conf", strings.TrimPrefix(trial.EdgeURL(), "http://"))
+	m.compareAnswers(url, all, false, want)
+	m.checkTrial(url, trial)
 
-	m.enforced()
+	m.beginEnforcement()
 	m.service.identity.Store("X-Gatehouse-Device")
-	after := m.start(stack.Options{Rules: m.read("rules.yaml")})
-	url = m.before("after.conf", strings.TrimPrefix(after.EdgeURL(), "http://"))
-	m.sameAnswers(url, all, true, want)
-	m.after(url, after)
+	after := m.start(stack.Options{Rules: m.readFile("rules.yaml")})
+	url = m.startProxy("after.conf", strings.TrimPrefix(after.EdgeURL(), "http://"))
+	m.compareAnswers(url, all, true, want)
+	m.checkEnforced(url, after)
 }
 
-// TestMigrateKong follows the guide for Kong, which no registry has: only what comes after it runs. Clients don't
+// TestMigrateKong follows the guide for Kong, which no registry has: only the steps after Kong run. Clients don't
 // change: they send their key.
 func TestMigrateKong(t *testing.T) {
 	t.Parallel()
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	skipOnThisEdge(t)
 	m := newMigration(t, "kong", "")
 	var before struct {
@@ -637,9 +619,7 @@ func TestMigrateKong(t *testing.T) {
 			Groups   []struct{ Group string } `yaml:"acls"`
 		} `yaml:"consumers"`
 	}
-	if err := yaml.Unmarshal([]byte(m.read("before.yaml")), &before); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(m.readFile("before.yaml")), &before))
 	var keys strings.Builder
 	header := map[string][]string{}
 	for _, c := range before.Consumers {
@@ -650,20 +630,18 @@ func TestMigrateKong(t *testing.T) {
 		fmt.Fprintln(&keys, c.Keys[0].Key, strings.Join(groups, ","))
 		header[c.Username] = []string{"apikey: " + c.Keys[0].Key}
 	}
-	m.write("keys.txt", keys.String())
-	m.write("access.log", `::1 - - [27/Nov/2026:10:08:06 +0000] "GET /v1/products/42 HTTP/1.1" 200 6 "-" "-" kong_request_id: "1"
+	m.writeFile("keys.txt", keys.String())
+	m.writeFile("access.log", `::1 - - [27/Nov/2026:10:08:06 +0000] "GET /v1/products/42 HTTP/1.1" 200 6 "-" "-" kong_request_id: "1"
 ::1 - - [27/Nov/2026:10:08:06 +0000] "GET /v1/fleet/config HTTP/1.1" 200 6 "-" "-" kong_request_id: "2"
 ::1 - - [27/Nov/2026:10:08:06 +0000] "POST /v1/telemetry HTTP/1.1" 200 6 "-" "-" kong_request_id: "3"
 `)
-	rehearsed(t, m.follow("kong.md"))
-	m.follow("README.md")
+	checkRehearsal(t, m.followPage("kong.md"))
+	m.followPage("README.md")
 
 	var filter yaml.Node
-	if err := yaml.Unmarshal([]byte(m.read("filter.yaml")), &filter); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(m.readFile("filter.yaml")), &filter))
 	options := func(rules string) stack.Options {
-		return stack.Options{Rules: m.read(rules),
+		return stack.Options{Rules: m.readFile(rules),
 			ModifyConfig: func(c *stack.Config) error {
 				filters, err := c.Find(append(edgeManager, "http_filters")...)
 				if err == nil {
@@ -675,23 +653,23 @@ func TestMigrateKong(t *testing.T) {
 	sensor, poor := header["sensor-7"], header["gauge-1"]
 	wrong := []string{sensor[0][:len("apikey: ")+8] + "not the rest of it"}
 	m.service.identity.Store("X-Gatehouse-Device")
-	all := exchanges(sensor, poor, wrong, exchange{first: "GET /v1/%66leet/config", status: 401},
+	all := listExchanges(sensor, poor, wrong, exchange{first: "GET /v1/%66leet/config", status: 401},
 		// The id is the key's, whatever the client says.
 		exchange{first: "GET /v1/fleet/config", lines: append(poor[:1:1], "x-device-id: "+sensor[0][8:16]), status: 403},
 		exchange{first: "GET /v1/fleet/config", lines: []string{"x-device-id: " + sensor[0][8:16]}, status: 401},
 		exchange{first: "GET /v1/fleet/config", lines: append(sensor[:1:1], poor...), status: 401})
 	m.device, m.id = sensor, sensor[0][8:16]
 	trial := m.start(options("trial.yaml"))
-	m.status(trial.EdgeURL(), 200, "POST /v1/telemetry", wrong...)
+	m.wantStatus(trial.EdgeURL(), 200, "POST /v1/telemetry", wrong...)
 
-	m.enforced()
+	m.beginEnforcement()
 	after := m.start(options("rules.yaml"))
 	if out, err := gatehousectl(t, "check", after.ConfigPath()); err != nil {
 		t.Errorf("check: %v\n%s", err, out)
 	}
-	bodies := m.answers(after.EdgeURL(), all, true)
+	bodies := m.sendExchanges(after.EdgeURL(), all, true)
 	if !slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, `"device":"`+m.id+`"`) }) {
 		t.Errorf("the service sees %q, want device %s in them", bodies, m.id)
 	}
-	m.after(after.EdgeURL(), after)
+	m.checkEnforced(after.EdgeURL(), after)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestMisses checks answers of an upstream that is a cache itself.
+// TestMisses checks answers of an upstream that is a cache, too.
 func TestMisses(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("x-says") != "" {
@@ -40,15 +40,15 @@ rules:
 		return regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config,
 			"server "+strings.TrimPrefix(origin.URL, "http://")+";")
 	}})
-	e.device("dev", "s3cret", 4, "telemetry.write")
+	e.putDevice("dev", "s3cret", 4, "telemetry.write")
 	e.put("/v1/products/there", "there")
-	e.until("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
-	e.until("published", says("there"), "GET /v1/products/there")
+	e.awaitAnswer("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
+	e.awaitAnswer("published", hasBody("there"), "GET /v1/products/there")
 	t.Run("private", func(t *testing.T) { missesArePrivate(t, e) })
 	t.Run("Cache-Status", func(t *testing.T) { cacheStatus(t, e) })
 }
 
-// missesArePrivate: a shared cache may not give an upstream's answer to one device to another.
+// missesArePrivate: a shared cache may not give a device an upstream's answer to another device.
 func missesArePrivate(t *testing.T, e *edge) {
 	for _, tt := range []struct {
 		first, says string
@@ -85,8 +85,8 @@ func missesArePrivate(t *testing.T, e *edge) {
 	}
 }
 
-// cacheStatus checks all members of Cache-Status: the upstream's members come first and stay, ours is there once, and
-// no member replaces a missing one. It ends the sidecar.
+// cacheStatus checks all members of Cache-Status: the upstream's members come first and stay, Gatehouse's is present
+// once, and no member replaces a missing one. The sidecar is killed.
 func cacheStatus(t *testing.T, e *edge) {
 	for request, want := range map[string][]string{
 		"GET /v1/products/there":         {"gatehouse; hit"},

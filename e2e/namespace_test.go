@@ -29,7 +29,7 @@ func namespacedUsers(t *testing.T, admin redis.UniversalClient, k contract.Keysp
 		if k.Database != 0 {
 			rules = strings.Replace(rules, ":events ", fmt.Sprintf(":events:%d ", k.Database), 1) + " +select"
 		}
-		acl(t, admin, append([]string{line[1] + k.Namespace}, strings.Fields(rules)...)...)
+		setUser(t, admin, append([]string{line[1] + k.Namespace}, strings.Fields(rules)...)...)
 	}
 }
 
@@ -52,8 +52,8 @@ func userURL(server *redistest.Server, user, namespace string) string {
 	return fmt.Sprintf("redis://%s%s:%s-password@%s", user, namespace, user, server.Address)
 }
 
-// TestNamespaces runs two edges at one Redis, each with its own namespace and with users who may use only that. They
-// have the same keys and device ids.
+// TestNamespaces runs two edges at one Redis, each with its own namespace and with users who may use only this
+// namespace. Both namespaces have the same keys and device ids.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartServer(t)
@@ -68,30 +68,30 @@ func TestNamespaces(t *testing.T) {
 				"--verdict.secret-file=" + writeFile(t, "fleet", fleetSecret)},
 			Seed: stack.AcceptLoss(k), Concurrency: 1,
 		})
-		edges[i].publisher = publish.New(client(t, userURL(server, "writer", namespace)), publish.Namespace(namespace))
+		edges[i].publisher = publish.New(connectRedis(t, userURL(server, "writer", namespace)), publish.Namespace(namespace))
 	}
 	secret := func(i int) string { return "secret-of-" + fmt.Sprint(i) }
 	for i, e := range edges {
 		e.put("/v1/products/1", "of "+namespaces[i])
-		e.device("dev", secret(i), 4, "telemetry.write")
-		e.device("kept", secret(i), 4, "telemetry.write")
+		e.putDevice("dev", secret(i), 4, "telemetry.write")
+		e.putDevice("kept", secret(i), 4, "telemetry.write")
 	}
 	for i, e := range edges {
-		e.until("its own object", says("of "+namespaces[i]), "GET /v1/products/1")
+		e.awaitAnswer("its own object", hasBody("of "+namespaces[i]), "GET /v1/products/1")
 		for _, id := range []string{"dev", "kept"} {
-			e.until("its own device", status(200), "POST /v1/telemetry", credential(id, secret(i))...)
-			e.until("the other's secret is wrong", status(401), "POST /v1/telemetry", credential(id, secret(1-i))...)
+			e.awaitAnswer("its own device", hasStatus(200), "POST /v1/telemetry", credential(id, secret(i))...)
+			e.awaitAnswer("the other's secret is wrong", hasStatus(401), "POST /v1/telemetry", credential(id, secret(1-i))...)
 		}
 	}
 	edges[1].put("/v1/products/2", "of shop only")
-	edges[1].until("an object of one", says("of shop only"), "GET /v1/products/2")
+	edges[1].awaitAnswer("an object of one", hasBody("of shop only"), "GET /v1/products/2")
 	if a := edges[0].send("GET /v1/products/2"); a.body == "of shop only" {
 		t.Error("the other namespace's object is served")
 	}
 	if _, err := edges[1].publisher.RevokeDevice(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	edges[1].until("the revoked device", status(401), "POST /v1/telemetry", credential("dev", secret(1))...)
+	edges[1].awaitAnswer("the revoked device", hasStatus(401), "POST /v1/telemetry", credential("dev", secret(1))...)
 	for _, id := range []string{"dev", "kept"} {
 		for range 20 {
 			if a := edges[0].send("POST /v1/telemetry", credential(id, secret(0))...); a.status != 200 {
@@ -105,11 +105,11 @@ func TestNamespaces(t *testing.T) {
 				t.Errorf("edge %d: %v events %s, want none", i, n, result)
 			}
 		}
-		if log := e.log("sidecar"); strings.Contains(log, "NOPERM") {
+		if log := e.readLog("sidecar"); strings.Contains(log, "NOPERM") {
 			t.Errorf("edge %d: the documented permissions are not enough:\n%s", i, log)
 		}
 		out, err := gatehousectl(t, "status", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
-		named := strings.Contains(out, "namespace shop, ") && strings.Contains(e.log("sidecar"), "namespace=shop")
+		named := strings.Contains(out, "namespace shop, ") && strings.Contains(e.readLog("sidecar"), "namespace=shop")
 		if err != nil || named != (i == 1) {
 			t.Errorf("edge %d: status %v: %s; named %v", i, err, out, named)
 		}
@@ -120,10 +120,10 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestNamespacePermissions: with the documented permissions for one namespace, each command on keys and channels of
-// another is refused.
+// TestNamespacePermissions: with the documented permissions for one namespace, Redis refuses each command on keys and
+// channels of another.
 func TestNamespacePermissions(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	server := redistest.StartServer(t)
 	keyspaces := []contract.Keyspace{{}, {Namespace: "shop"}, {Namespace: "shop-a"}, {Namespace: "db", Database: 3}}
@@ -185,7 +185,7 @@ func TestNamespacePermissions(t *testing.T) {
 		}
 	}
 	// The channels of a namespace's databases differ, too.
-	c := client(t, userURL(server, "writer", ""))
+	c := connectRedis(t, userURL(server, "writer", ""))
 	channel := contract.Keyspace{Database: 1}.Keys(0).EventsChannel()
 	if err := c.Publish(t.Context(), channel, "m").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Errorf("publish on %s: %v, want NOPERM", channel, err)

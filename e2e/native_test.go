@@ -19,11 +19,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// drilled returns an edge whose module panics where a request asks for it.
-func drilled(t *testing.T) *edge {
+// startDrilled returns an edge whose module panics where a request asks for a panic.
+func startDrilled(t *testing.T) *edge {
 	t.Helper()
 	if !onNative() {
 		t.Skip("with a dynamic module only: EDGE_KIND=native")
@@ -35,13 +36,13 @@ func drilled(t *testing.T) *edge {
 	return start(t, stack.Options{LibraryPath: library, Concurrency: 1})
 }
 
-// TestPanics has the module panic in each callback and goroutine: Envoy lives, the request in it is refused and never
-// let in, and everything goes on afterwards. There is one worker, so each panic takes the VM of all requests.
+// TestPanics has the module panic in each callback and goroutine: Envoy survives, the panicking request is refused and
+// never accepted, and everything goes on afterwards. With one worker, each panic takes the VM of all requests.
 func TestPanics(t *testing.T) {
 	t.Parallel()
-	e := drilled(t)
+	e := startDrilled(t)
 	e.put("/v1/products/42", "body")
-	e.until("the object is at the edge", says("body"), "GET /v1/products/42")
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /v1/products/42")
 	pid, panics, devices := e.EdgePID(), 0, 0
 
 	arm := func(place string) { e.send("GET /arm", "x-drill: "+place) }
@@ -59,8 +60,8 @@ func TestPanics(t *testing.T) {
 	newDevice := func() (string, []string) {
 		devices++
 		id := fmt.Sprintf("device%d", devices)
-		e.device(id, "secret", 4, "telemetry.write")
-		e.known(devices)
+		e.putDevice(id, "secret", 4, "telemetry.write")
+		e.awaitRecords(devices)
 		return id, credential(id, "secret")
 	}
 	goesOn := func(place string) {
@@ -69,9 +70,9 @@ func TestPanics(t *testing.T) {
 			t.Fatalf("%s: Envoy has ended", place)
 		}
 		_, shown := newDevice()
-		e.until("a device is let in after a panic in "+place, status(200), "POST /v1/telemetry", shown...)
+		e.awaitAnswer("a device is let in after a panic in "+place, hasStatus(200), "POST /v1/telemetry", shown...)
 		e.put("/v1/products/42", "after "+place)
-		e.until("an object arrives after a panic in "+place, says("after "+place), "GET /v1/products/42")
+		e.awaitAnswer("an object arrives after a panic in "+place, hasBody("after "+place), "GET /v1/products/42")
 	}
 
 	for _, place := range []string{"headers", "woken", "answer", "dispatch", "callout"} {
@@ -100,11 +101,9 @@ func TestPanics(t *testing.T) {
 	arm("ticks") // of all workers, outside of one
 	goesOn("ticks")
 
-	// A push has half arrived when the panic of another one takes the VM.
+	// A push has half arrived when the panic of another push takes the VM.
 	half, err := net.Dial("unix", e.PushSocket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = half.Close() }()
 	if _, err := io.WriteString(half,
 		"POST /v1/apply HTTP/1.1\r\nHost: push\r\nContent-Length: 100\r\n\r\nhalf"); err != nil {
@@ -121,9 +120,7 @@ func TestPanics(t *testing.T) {
 	if _, err := io.WriteString(half, strings.Repeat("x", 96)); err != nil {
 		t.Fatal(err)
 	}
-	if err := half.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, half.SetReadDeadline(time.Now().Add(patience)))
 	if response, err := http.ReadResponse(bufio.NewReader(half), nil); err != nil || response.StatusCode != 503 {
 		t.Errorf("the rest of a push after a panic: got %v %v, want 503", response, err)
 	}
@@ -131,9 +128,7 @@ func TestPanics(t *testing.T) {
 
 	// A stream ends that waits for an answer.
 	id, _ := newDevice()
-	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGSTOP))
 	waiting := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan struct{})
@@ -153,9 +148,7 @@ func TestPanics(t *testing.T) {
 	leave()
 	<-left
 	counted("destroyed")
-	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 	goesOn("destroyed")
 
 	if log := e.edgeLog(); !strings.Contains(log, "gatehouse: panic in callback: drill: headers\n") ||
@@ -167,11 +160,11 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestPanicOfConfiguration has the module panic while it reads its configuration: Envoy refuses that, and ends by
-// itself.
+// TestPanicOfConfiguration has the module panic while reading the configuration: Envoy refuses the configuration, and
+// exits.
 func TestPanicOfConfiguration(t *testing.T) {
 	t.Parallel()
-	e := drilled(t)
+	e := startDrilled(t)
 	check := exec.CommandContext(t.Context(), envoyPath(t), "--mode", "validate", "-c", e.ConfigPath())
 	check.Env = append(check.Environ(), "GATEHOUSE_DRILL=configuration")
 	out, err := check.CombinedOutput()
@@ -189,38 +182,32 @@ func TestPanicOfConfiguration(t *testing.T) {
 func envoyPath(t *testing.T) string {
 	t.Helper()
 	path, err := stack.FindEnvoy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return path
 }
 
-// TestSignals: Go's runtime in the process changes nothing about the signals that Envoy handles.
+// TestSignals: Go's runtime in the process changes nothing about Envoy's handling of signals.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	if !onNative() {
 		t.Skip("with a dynamic module only: EDGE_KIND=native")
 	}
 	e := start(t, stack.Options{})
-	e.until("Envoy answers", status(200), "GET /open")
+	e.awaitAnswer("Envoy answers", hasStatus(200), "GET /open")
 	for signal, logs := range map[syscall.Signal]string{
 		syscall.SIGHUP:  "caught and eating SIGHUP",
 		syscall.SIGUSR1: "", // opens its logs again
 	} {
-		if err := e.SignalEdge(signal); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.SignalEdge(signal))
 		await(t, signal.String()+" is in the log", patience, func() error {
 			if !strings.Contains(e.edgeLog(), logs) {
 				return errors.New("not yet")
 			}
 			return nil
 		})
-		e.until("Envoy answers after "+signal.String(), status(200), "GET /open")
+		e.awaitAnswer("Envoy answers after "+signal.String(), hasStatus(200), "GET /open")
 	}
-	if err := e.SignalEdge(syscall.SIGSEGV); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalEdge(syscall.SIGSEGV))
 	await(t, "Envoy's own trace of a crash", patience, func() error {
 		if log := e.edgeLog(); !strings.Contains(log, "Caught Segmentation fault") || !strings.Contains(log, "Backtrace") {
 			return errors.New("not yet")
@@ -241,15 +228,15 @@ func TestManyConfigurations(t *testing.T) {
 	wanted := [2]int{403, 200}
 	client := newClient()
 	client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
-	stop := meanwhile(t, func() error {
+	stop := keepCalling(t, func() error {
 		if a, err := e.try(client, "GET /open"); err != nil || a.status != 200 && a.status != 403 {
 			return fmt.Errorf("got %d, %v", a.status, err)
 		}
 		return nil
 	})
 	threads := 0
-	for i := range sized(200, 40) {
-		l.replace(rules[i%2], rules[i%2])
+	for i := range pickSize(200, 40) {
+		l.replaceRules(rules[i%2], rules[i%2])
 		fresh := newClient()
 		await(t, "the rules change", patience, func() error {
 			fresh.CloseIdleConnections()
@@ -274,24 +261,20 @@ func TestManyConfigurations(t *testing.T) {
 func threadsOf(t *testing.T, pid int) int {
 	t.Helper()
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return len(tasks)
 }
 
-// TestDiscoveredRules gets the rules by discovery (ECDS), and new ones while requests wait for the sidecar. Their
-// clients leave at once, so the earlier configuration ends with the last of them, on a worker, while Envoy's main
-// thread ends the calls.
+// TestDiscoveredRules gets the rules by discovery (ECDS), and new ones while requests wait for the sidecar. The clients
+// leave at once, so the earlier configuration ends with the last request, on a worker, while Envoy's main thread ends
+// the calls.
 func TestDiscoveredRules(t *testing.T) {
 	t.Parallel()
 	if !onNative() {
 		t.Skip("with a dynamic module only: EDGE_KIND=native; Istio's way to the Wasm module is in make mesh-e2e")
 	}
 	library, err := stack.Library()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "rules.json")
 	write := func(version int) error {
 		text, err := json.Marshal(map[string]any{"version_info": strconv.Itoa(version), "resources": []any{map[string]any{
@@ -327,25 +310,23 @@ func TestDiscoveredRules(t *testing.T) {
 				"0", "typed_config", "http_filters", "gatehouse"))
 	}})
 	const waiting = 120
-	rounds := sized(20, 5)
-	e.device("dev", "secret", 4)
+	rounds := pickSize(20, 5)
+	e.putDevice("dev", "secret", 4)
 	for i := range rounds * waiting { // a request of each one waits: there is no verdict on it
-		e.device(fmt.Sprintf("dev-%d", i), "secret", 4)
+		e.putDevice(fmt.Sprintf("dev-%d", i), "secret", 4)
 	}
-	e.known(rounds*waiting + 1)
+	e.awaitRecords(rounds*waiting + 1)
 	pid := e.EdgePID()
 	for round := range rounds {
-		e.until("the device is let in", status(200), "GET /who", credential("dev", "secret")...)
-		if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		e.awaitAnswer("the device is let in", hasStatus(200), "GET /who", credential("dev", "secret")...)
+		require.NoError(t, e.SignalSidecar(syscall.SIGSTOP))
 		made := e.stat("cluster.gatehouse-sidecar.upstream_rq_total")
 		ctx, leave := context.WithCancel(t.Context())
 		var clients sync.WaitGroup
 		var once sync.Once
 		first := make(chan struct{}) // answer
 		for i := range waiting {
-			answer := e.ask(ctx, fmt.Sprintf("dev-%d", round*waiting+i), e.EdgeURL()+"/who")
+			answer := e.startRequest(ctx, fmt.Sprintf("dev-%d", round*waiting+i), e.EdgeURL()+"/who")
 			clients.Go(func() {
 				<-answer
 				once.Do(func() { close(first) })
@@ -357,23 +338,19 @@ func TestDiscoveredRules(t *testing.T) {
 			}
 			return nil
 		})
-		if err := write(round + 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, write(round+1))
 		await(t, "other rules", patience, func() error {
 			if got := e.stat("extension_config_discovery.http_filter.gatehouse.config_reload"); got < round+2 {
 				return fmt.Errorf("%d", got)
 			}
 			return nil
 		})
-		if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 		<-first
 		leave()
 		clients.Wait()
 	}
-	e.until("the device is let in", status(200), "GET /who", credential("dev", "secret")...)
+	e.awaitAnswer("the device is let in", hasStatus(200), "GET /who", credential("dev", "secret")...)
 	if e.EdgePID() != pid {
 		t.Error("Envoy has ended")
 	}

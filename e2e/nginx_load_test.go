@@ -18,7 +18,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// onlyOnNginx skips a test of what only nginx has.
+// onlyOnNginx skips a test about a feature of nginx alone.
 func onlyOnNginx(t *testing.T) {
 	t.Helper()
 	if !onNginx() {
@@ -28,8 +28,8 @@ func onlyOnNginx(t *testing.T) {
 
 // TestReload reloads nginx and kills workers under 2,000 requests a second, while the object changes: no request fails,
 // each gets the object from memory, and after an answer no later request gets an older one. The client repeats a
-// request when the connection that it reused is closed without an answer, as clients do (RFC 9110, section 9.2.2):
-// nginx closes idle connections when it reloads.
+// request when a reused connection is closed without an answer, as clients do (RFC 9110, section 9.2.2): nginx closes
+// idle connections when it reloads.
 func TestReload(t *testing.T) {
 	onlyOnNginx(t)
 	const (
@@ -38,9 +38,9 @@ func TestReload(t *testing.T) {
 	)
 	e := start(t, stack.Options{Concurrency: 2})
 	e.put(key, "1")
-	e.device("dev", "secret", 4, "telemetry.write")
-	e.until("the object is at the edge", says("1"), "GET "+key)
-	e.until("the device is known", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	e.putDevice("dev", "secret", 4, "telemetry.write")
+	e.awaitAnswer("the object is at the edge", hasBody("1"), "GET "+key)
+	e.awaitAnswer("the device is known", hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 
 	ctx, stop := context.WithCancel(t.Context())
 	var newest, sent, failed atomic.Int64
@@ -84,7 +84,7 @@ func TestReload(t *testing.T) {
 		})
 	}
 	begin, version := time.Now(), 1
-	for i := range sized(20, 6) {
+	for i := range pickSize(20, 6) {
 		version++
 		e.put(key, strconv.Itoa(version))
 		want := int64(version)
@@ -94,7 +94,7 @@ func TestReload(t *testing.T) {
 			}
 			return nil
 		})
-		// Each client has a connection that it reuses.
+		// Each client has a persistent connection.
 		soon := sent.Load() + 10*clients
 		await(t, "more requests", patience, func() error {
 			if sent.Load() < soon {
@@ -113,7 +113,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 	await(t, "enough requests", patience, func() error {
-		if n := sent.Load(); n < int64(sized(20_000, 4_000)) {
+		if n := sent.Load(); n < int64(pickSize(20_000, 4_000)) {
 			return fmt.Errorf("sent %d", n)
 		}
 		return nil
@@ -152,7 +152,7 @@ func TestMemoryFile(t *testing.T) {
 			})
 			t.Logf("%d bytes: %.0f objects in %.1f MiB of the budget", size, e.metric("gatehouse_edge_memory_objects"),
 				e.metric("gatehouse_object_cache_bytes")/(1<<20))
-			if log := e.log("sidecar") + e.log("nginx"); strings.Contains(log, "push failed") ||
+			if log := e.readLog("sidecar") + e.readLog("nginx"); strings.Contains(log, "push failed") ||
 				strings.Contains(log, "push refused") {
 				t.Errorf("a batch was refused: %s", log)
 			}

@@ -14,7 +14,7 @@ func onNginx() bool { return os.Getenv("EDGE_KIND") == string(stack.NginxEdge) }
 // onNative reports whether the edge is Envoy with the filter as a dynamic module: EDGE_KIND=native.
 func onNative() bool { return os.Getenv("EDGE_KIND") == string(stack.NativeEdge) }
 
-// notOnNginx has the tests that can't hold on nginx, and why.
+// notOnNginx has the tests that can't pass on nginx, with the reasons.
 var notOnNginx = map[string]string{
 	"TestRenewedCertificate":  "the lines are Envoy's; scripts/nginx-install-test.sh reloads nginx",
 	"TestEnvoyReload":         "nginx reloads by a signal; TestReload",
@@ -33,7 +33,7 @@ var notOnNginx = map[string]string{
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
 }
 
-// byEdge returns what this edge does where nginx itself differs from Envoy; nginx/README.md has these cases.
+// byEdge returns the value for this edge where nginx itself differs from Envoy; nginx/README.md has these cases.
 func byEdge[T any](envoy, nginx T) T {
 	if onNginx() {
 		return nginx
@@ -44,10 +44,10 @@ func byEdge[T any](envoy, nginx T) T {
 // edgeLog returns the log of Envoy or nginx so far.
 func (e *edge) edgeLog() string {
 	e.t.Helper()
-	return e.log(byEdge("envoy", "nginx"))
+	return e.readLog(byEdge("envoy", "nginx"))
 }
 
-// skipOnThisEdge skips a test that can't hold on this edge.
+// skipOnThisEdge skips a test that can't pass on this edge.
 func skipOnThisEdge(t *testing.T) {
 	t.Helper()
 	name, _, _ := strings.Cut(t.Name(), "/")

@@ -13,10 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// explained is what the test reads of an explanation.
+// explained is the part of an explanation that the test reads.
 type explained struct {
 	Rule   *struct{ Index int }
 	Answer struct {
@@ -42,8 +43,8 @@ type explained struct {
 	}
 }
 
-// operate runs gatehousectl with the edge's addresses and decodes its answer.
-func (e *edge) operate(v any, args ...string) {
+// decodeCtl runs gatehousectl with the edge's addresses and decodes the output into v.
+func (e *edge) decodeCtl(v any, args ...string) {
 	e.t.Helper()
 	args = append(args, "--json", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
 	text := e.ctl(args...)
@@ -55,7 +56,6 @@ func (e *edge) operate(v any, args ...string) {
 	}
 }
 
-// listOf returns lines of JSON as a list.
 func listOf(lines string) string {
 	return "[" + strings.Join(strings.Split(strings.TrimSpace(lines), "\n"), ",") + "]"
 }
@@ -77,26 +77,24 @@ rules:
 default: deny
 `
 
-// TestExplain compares each explanation with what the edge then answers.
+// TestExplain compares each explanation with the edge's next answer.
 func TestExplain(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := start(t, stack.Options{Rules: operatorRules})
 	e.put("/hit", "body")
 	e.put("@dev/me", "mine")
-	e.device("dev", "secret", 4, "write")
-	e.device("root", "secret", 4, "admin")
-	e.device("new", "secret", 4, "admin")
-	e.device("gone", "secret", 4, "admin")
+	e.putDevice("dev", "secret", 4, "write")
+	e.putDevice("root", "secret", 4, "admin")
+	e.putDevice("new", "secret", 4, "admin")
+	e.putDevice("gone", "secret", 4, "admin")
 	e.ctl("device", "revoke", "gone")
-	e.until("the object is at the edge", says("body"), "GET /hit")
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /hit")
 	tag := e.send("GET /hit").header.Get("etag")
-	e.until("the device is known", status(200), "GET /admin", credential("root", "secret")...)
-	e.until("the device's object is at the edge", says("mine"), "GET /me", credential("dev", "secret")...)
+	e.awaitAnswer("the device is known", hasStatus(200), "GET /admin", credential("root", "secret")...)
+	e.awaitAnswer("the device's object is at the edge", hasBody("mine"), "GET /me", credential("dev", "secret")...)
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(rules, []byte(operatorRules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(rules, []byte(operatorRules), 0o600))
 	from := []string{"--rules", rules}
 	if !onNginx() { // Envoy tells its rules
 		from = nil
@@ -141,7 +139,7 @@ func TestExplain(t *testing.T) {
 			sent = credential(tt.device, "secret")
 		}
 		var got explained
-		e.operate(&got, args...)
+		e.decodeCtl(&got, args...)
 		rule := -1
 		if got.Rule != nil {
 			rule = got.Rule.Index
@@ -162,13 +160,13 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	var got explained
-	e.operate(&got, append([]string{"explain", "/hit"}, from...)...)
+	e.decodeCtl(&got, append([]string{"explain", "/hit"}, from...)...)
 	if o := got.Object; got.Key != "/hit" || o == nil || o.Redis.Version != 1 || o.Sidecar.Version != 1 ||
 		o.Edge.Version != 1 {
 		t.Errorf("got key %q, object %+v, want version 1 everywhere", got.Key, o)
 	}
 	got = explained{}
-	e.operate(&got, append([]string{"explain", "/admin", "--device", "gone"}, from...)...)
+	e.decodeCtl(&got, append([]string{"explain", "/admin", "--device", "gone"}, from...)...)
 	if d := got.Device; d == nil || d.Sidecar.Refusal != "revoked" {
 		t.Errorf("got device %+v, want a revoked one", d)
 	}
@@ -176,7 +174,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("got %q, want that and when the device was revoked", got.Answer.Text)
 	}
 	got = explained{}
-	e.operate(&got, append([]string{"explain", "/admin", "--device", "new"}, from...)...)
+	e.decodeCtl(&got, append([]string{"explain", "/admin", "--device", "new"}, from...)...)
 	if d := got.Device; d == nil || d.Sidecar.Refused.Reason != "bcrypt" || d.Sidecar.Refused.From != "127.0.0.1" {
 		t.Errorf("got device %+v, want a wrong secret to be its last refusal", d)
 	}
@@ -184,17 +182,17 @@ func TestExplain(t *testing.T) {
 
 // TestOperator asks for status, held and top, releases a network, and reads the page.
 func TestOperator(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	e := start(t, stack.Options{SidecarArgs: []string{"--admin.actions", "--limit.device", "1"}})
-	e.device("dev", "secret", 4, "telemetry.write")
+	e.putDevice("dev", "secret", 4, "telemetry.write")
 	var state struct {
 		Problems []struct{ Severity, Text string }
 		Redis    struct{ Connected bool }
 		Devices  struct{ Records, Held int }
 	}
 	await(t, "the status", patience, func() error {
-		e.operate(&state, "status")
+		e.decodeCtl(&state, "status")
 		if len(state.Problems) > 0 || !state.Redis.Connected || state.Devices.Records != 1 {
 			return fmt.Errorf("got %+v", state)
 		}
@@ -204,9 +202,7 @@ func TestOperator(t *testing.T) {
 		var edges []struct {
 			Ready, Gone bool
 		}
-		if err := json.Unmarshal([]byte(listOf(e.ctl("edges", "--json"))), &edges); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(listOf(e.ctl("edges", "--json"))), &edges))
 		if len(edges) != 1 || !edges[0].Ready || edges[0].Gone {
 			return fmt.Errorf("got %+v, want one that is ready", edges)
 		}
@@ -214,9 +210,7 @@ func TestOperator(t *testing.T) {
 	})
 	page := func() string {
 		r, err := http.Get(e.SidecarAdminURL() + "/?" + url.Values{"device": {"dev"}, "url": {"/v1/products/1<b>"}}.Encode())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = r.Body.Close() }()
 		text, err := io.ReadAll(r.Body)
 		if err != nil || r.StatusCode != http.StatusOK ||
@@ -237,7 +231,7 @@ func TestOperator(t *testing.T) {
 			var list []struct {
 				Network, Device string
 			}
-			e.operate(&list, "held")
+			e.decodeCtl(&list, "held")
 			if len(list) != want {
 				return fmt.Errorf("got %+v, want %d", list, want)
 			}
@@ -250,7 +244,7 @@ func TestOperator(t *testing.T) {
 		Rates   map[string]float64
 	}
 	await(t, "the edge's counters", patience, func() error {
-		e.operate(&top, "top", "--once")
+		e.decodeCtl(&top, "top", "--once")
 		if len(top.Rates) == 0 {
 			return errors.New("none")
 		}
@@ -270,9 +264,7 @@ func TestOperator(t *testing.T) {
 		t.Error("the page has an unescaped name, a secret or an inline style")
 	}
 	alone, err := http.Get(e.SidecarAdminURL() + "/?device=dev&url=")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	body, err := io.ReadAll(alone.Body)
 	if _ = alone.Body.Close(); err != nil || !strings.Contains(string(body), "May authenticate") ||
 		strings.Contains(string(body), "malformed") {
@@ -280,20 +272,18 @@ func TestOperator(t *testing.T) {
 	}
 	form := url.Values{"network": {"127.0.0.1/32"}, "device": {""}}
 	r, err := http.PostForm(e.SidecarAdminURL()+"/release", form)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = r.Body.Close()
 	held(0)
-	if !strings.Contains(e.log("sidecar"), "an operator released") {
+	if !strings.Contains(e.readLog("sidecar"), "an operator released") {
 		t.Error("the release is not logged")
 	}
 	var level struct{ Level string }
-	if e.operate(&level, "log-level", "debug"); level.Level != "DEBUG" {
+	if e.decodeCtl(&level, "log-level", "debug"); level.Level != "DEBUG" {
 		t.Errorf("got level %q, want DEBUG", level.Level)
 	}
-	e.until("the device authenticates", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
-	if !strings.Contains(e.log("sidecar"), "level=DEBUG msg=\"call answered\"") {
+	e.awaitAnswer("the device authenticates", hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	if !strings.Contains(e.readLog("sidecar"), "level=DEBUG msg=\"call answered\"") {
 		t.Error("the answer is not logged at level debug")
 	}
 	for _, strange := range []struct {
@@ -302,9 +292,7 @@ func TestOperator(t *testing.T) {
 		{"/debug/pprof/symbol", "gatehouse.example", ""}, {"/release", "", "http://other.example"},
 		{"/v1/release", "", "null"}} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.SidecarAdminURL()+strange.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if strange.host != "" {
 			request.Host = strange.host
 		}
@@ -313,19 +301,15 @@ func TestOperator(t *testing.T) {
 			request.Header.Set("Origin", strange.origin)
 		}
 		r, err := shared.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_ = r.Body.Close()
 		if r.StatusCode != http.StatusForbidden {
 			t.Errorf("%+v: got %d, want 403", strange, r.StatusCode)
 		}
 	}
-	if err := e.KillRedis(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.KillRedis())
 	await(t, "the status without Redis", patience, func() error {
-		e.operate(&state, "status")
+		e.decodeCtl(&state, "status")
 		if len(state.Problems) == 0 || state.Problems[0].Severity != "critical" ||
 			!strings.HasPrefix(state.Problems[0].Text, "Redis is not followed") {
 			return fmt.Errorf("got %+v", state.Problems)
@@ -337,34 +321,32 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestExplainTokens compares each explanation of a token with what the edge then answers.
+// TestExplainTokens compares each explanation of a token with the edge's next answer.
 func TestExplainTokens(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	e := withSessions(t)
-	k := e.letIn("dev", "secret", "telemetry.write")
-	old := e.letIn("gone", "secret", "telemetry.write")
+	k := e.awaitToken("dev", "secret", "telemetry.write")
+	old := e.awaitToken("gone", "secret", "telemetry.write")
 	e.ctl("device", "revoke", "gone")
-	e.until("the token's device is revoked", status(401), "POST /v1/telemetry", old.line())
+	e.awaitAnswer("the token's device is revoked", hasStatus(401), "POST /v1/telemetry", old.headerLine())
 	for _, tt := range []struct {
 		name, line, action string
 		status             int
 		device             string
 	}{
-		{"good", k.line(), "pass", 200, "dev"},
-		{"of a revoked device", old.line(), "reply", 401, "gone"},
-		{"forged", k.line() + "x", "reply", 401, ""},
+		{"good", k.headerLine(), "pass", 200, "dev"},
+		{"of a revoked device", old.headerLine(), "reply", 401, "gone"},
+		{"forged", k.headerLine() + "x", "reply", 401, ""},
 	} {
 		args := []string{"explain", "/v1/telemetry", "--method", "POST", "--header", tt.line}
 		if onNginx() {
 			config, err := sessionConfig()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			args = append(args, "--rules", config)
 		}
 		var got explained
-		e.operate(&got, args...)
+		e.decodeCtl(&got, args...)
 		device := ""
 		if got.Device != nil {
 			device = got.Device.ID

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -30,61 +31,61 @@ rules:
 default: deny
 `
 
-// fill publishes what the page shows, and has a device held back.
-func (e *edge) fill() {
+// preparePage publishes what the page shows, and has a device held back.
+func (e *edge) preparePage() {
 	e.t.Helper()
 	e.put("/v1/products/1", "body")
 	e.put("@sensor-1/v1/me/config", "mine")
 	for id, permission := range map[string]string{"sensor-1": "telemetry.write", "new": "telemetry.write",
 		"reader": "config.read", "gone": "telemetry.write", "held": "telemetry.write"} {
-		e.device(id, "secret", 4, permission)
+		e.putDevice(id, "secret", 4, permission)
 	}
 	e.ctl("device", "revoke", "gone")
-	e.until("the object is at the edge", says("body"), "GET /v1/products/1")
-	e.until("the device's object is at the edge", says("mine"), "GET /v1/me/config", credential("sensor-1", "secret")...)
-	e.until("the revocation", status(401), "GET /v1/telemetry", credential("gone", "secret")...)
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /v1/products/1")
+	e.awaitAnswer("the device's object is at the edge", hasBody("mine"), "GET /v1/me/config",
+		credential("sensor-1", "secret")...)
+	e.awaitAnswer("the revocation", hasStatus(401), "GET /v1/telemetry", credential("gone", "secret")...)
 	for n := range 3 { // the first costs bcrypt, and then the limit holds the device back
 		e.send("POST /v1/telemetry", credential("held", fmt.Sprint("wrong", n))...)
 	}
 }
 
-// TestPage uses the operator's page in a browser.
 func TestPage(t *testing.T) {
-	long(t, "TestOperator, TestExplain")
+	leaveToLongForm(t, "TestOperator, TestExplain")
 	skipOnThisEdge(t) // before Chromium starts
 	t.Parallel()
 	b := startBrowser(t)
 	e := start(t, stack.Options{Name: "page", Rules: pageRules, EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
 		SidecarArgs: []string{"--admin.actions", "--limit.device=1"}})
-	b.look(1000, "light")
-	b.leave(chromedp.Navigate(e.SidecarAdminURL() + "/"))
-	b.appears("All is well")
-	e.fill()
-	b.appears("2 verifications got a 503, most of them because of limited")
+	b.setAppearance(1000, "light")
+	b.runUntilLoaded(chromedp.Navigate(e.SidecarAdminURL() + "/"))
+	b.awaitText("All is well")
+	e.preparePage()
+	b.awaitText("2 verifications got a 503, most of them because of limited")
 	e.goesLive(b)
 
-	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-	b.leave(chromedp.Reload())
+	callCommand(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.runUntilLoaded(chromedp.Reload())
 	for _, want := range []string{"2 verifications got a 503", "Objects at the edge\n2",
 		"products", "telemetry", "those that never authenticated there"} {
-		if all := b.text("body"); !strings.Contains(all, want) {
+		if all := b.textOf("body"); !strings.Contains(all, want) {
 			t.Errorf("without JavaScript the page has no %q: %s", want, all)
 		}
 	}
-	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: false})
-	b.leave(chromedp.Reload())
+	callCommand(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: false})
+	b.runUntilLoaded(chromedp.Reload())
 
-	e.explains(b)
+	e.checkExplanations(b)
 	e.looksWell(b)
-	e.acts(b)
+	e.clickActions(b)
 	e.showsOutage(b)
 	e.onlyShows(b)
 }
 
-// rate returns the number in a column of a rule's row.
-func (b *browser) rate(rule string, column int) float64 {
+// rateOf returns the number in a column of a rule's row.
+func (b *browser) rateOf(rule string, column int) float64 {
 	b.t.Helper()
-	text := value[string](b,
+	text := evaluate[string](b,
 		fmt.Sprintf("[...document.querySelectorAll('#live tr')].find(r => r.cells[0].innerText === "+
 			"%q)?.cells[%d].innerText ?? ''", rule, column))
 	n, _ := strconv.ParseFloat(text, 64)
@@ -94,21 +95,21 @@ func (b *browser) rate(rule string, column int) float64 {
 // goesLive: requests change the rates without a reload.
 func (e *edge) goesLive(b *browser) {
 	e.t.Helper()
-	value[bool](b, "window.same = true")
+	evaluate[bool](b, "window.same = true")
 	await(e.t, "rates of both rules", patience, func() error {
 		e.send("GET /v1/products/1")
 		e.send("POST /v1/telemetry")
-		if hits, refused := b.rate("products", 1), b.rate("telemetry", 4); hits == 0 || refused == 0 {
-			return fmt.Errorf("got %v, %v: %s", hits, refused, b.text("#live"))
+		if hits, refused := b.rateOf("products", 1), b.rateOf("telemetry", 4); hits == 0 || refused == 0 {
+			return fmt.Errorf("got %v, %v: %s", hits, refused, b.textOf("#live"))
 		}
 		return nil
 	})
-	if !value[bool](b, "window.same === true") {
+	if !evaluate[bool](b, "window.same === true") {
 		e.t.Error("the page was loaded again")
 	}
 }
 
-// question is a request to explain, and what the page must say of it.
+// question is a request to explain, and the explanation that the page must show.
 type question struct {
 	request      string
 	header       []string
@@ -117,23 +118,24 @@ type question struct {
 	answer, rule string
 }
 
-// ask fills the form and returns the answer, and the rule.
-func (b *browser) ask(q question) (answer, rule string) {
+// explainOnPage fills the form and returns the answer, and the rule.
+func (b *browser) explainOnPage(q question) (answer, rule string) {
 	b.t.Helper()
 	method, path, _ := strings.Cut(q.request, " ")
 	for name, text := range map[string]string{"method": method, "url": path, "device": q.device,
 		"headers": strings.Join(q.header, "\n")} {
-		value[string](b, fmt.Sprintf("document.forms[document.forms.length - 1].elements[%q].value = %q", name, text))
+		evaluate[string](b, fmt.Sprintf("document.forms[document.forms.length - 1].elements[%q].value = %q", name, text))
 	}
-	b.leave(chromedp.Click(chromedp.CSS("form[action^='/#explain'] button")))
-	return b.text("#answer td"), b.text("#answer tr:last-child td")
+	b.runUntilLoaded(chromedp.Click(chromedp.CSS("form[action^='/#explain'] button")))
+	return b.textOf("#answer td"), b.textOf("#answer tr:last-child td")
 }
 
-// compare asks each question on the page, and then the edge itself: its answer, and the reason in its access log.
-func (e *edge) compare(b *browser, questions []question) {
+// compareExplanations enters each question on the page, sends the request to the edge, and compares the page with the
+// answer and the reason in the access log.
+func (e *edge) compareExplanations(b *browser, questions []question) {
 	e.t.Helper()
 	for n, q := range questions {
-		answer, rule := b.ask(q)
+		answer, rule := b.explainOnPage(q)
 		if !strings.HasPrefix(answer, q.answer) || !strings.HasPrefix(rule, q.rule) {
 			e.t.Errorf("%s %q %s: got %q of rule %q, want %q of %q", q.request, q.header, q.device, answer,
 				rule, q.answer, q.rule)
@@ -158,12 +160,12 @@ func (e *edge) compare(b *browser, questions []question) {
 	}
 }
 
-// explains compares explanations of each kind of answer with the answers.
-func (e *edge) explains(b *browser) {
+// checkExplanations compares explanations of each kind of answer with the answers.
+func (e *edge) checkExplanations(b *browser) {
 	e.t.Helper()
 	tag := e.send("GET /v1/products/1").header.Get("etag")
-	e.until("a verdict of the device", status(200), "POST /v1/telemetry", credential("sensor-1", "secret")...)
-	e.compare(b, []question{
+	e.awaitAnswer("a verdict of the device", hasStatus(200), "POST /v1/telemetry", credential("sensor-1", "secret")...)
+	e.compareExplanations(b, []question{
 		{"GET /v1/products/1", nil, "", 200, "reply 200 gatehouse_hit ", "products: prefix /v1/products/"},
 		{"GET /v1/products/1", []string{"If-None-Match: " + tag}, "", 304, "reply 304 gatehouse_not_modified", "products"},
 		{"GET /v1/products/2", nil, "", 200, "pass The request goes upstream: the edge lacks the object", "products"},
@@ -185,12 +187,12 @@ func (e *edge) explains(b *browser) {
 		{"GET /other", nil, "", 403, "reply 403 gatehouse_forbidden_default", "none"},
 		{"GET /open/..%20/v1/telemetry", nil, "", 403, "reply 403 gatehouse_forbidden_ambiguous_path", "none"},
 	})
-	right, _ := b.ask(question{request: "GET /v1/telemetry", header: credential("sensor-1", "secret")})
-	if wrong, _ := b.ask(question{request: "GET /v1/telemetry",
+	right, _ := b.explainOnPage(question{request: "GET /v1/telemetry", header: credential("sensor-1", "secret")})
+	if wrong, _ := b.explainOnPage(question{request: "GET /v1/telemetry",
 		header: credential("sensor-1", "s3cr3t")}); wrong != right {
 		e.t.Errorf("the page tells a right secret from a wrong one: %q, %q", right, wrong)
 	}
-	if page := value[string](b, "document.documentElement.outerHTML + location"); strings.Contains(page, "s3cr3t") {
+	if page := evaluate[string](b, "document.documentElement.outerHTML + location"); strings.Contains(page, "s3cr3t") {
 		e.t.Error("the page or its address has the secret that was asked with")
 	}
 }
@@ -198,50 +200,50 @@ func (e *edge) explains(b *browser) {
 // looksWell: the page has no serious fault, light or dark, wide or narrow, and can be used by the keyboard alone.
 func (e *edge) looksWell(b *browser) {
 	e.t.Helper()
-	b.ask(question{request: "GET /v1/me/config", device: "sensor-1"})
+	b.explainOnPage(question{request: "GET /v1/me/config", device: "sensor-1"})
 	for width := int64(320); width <= 1000; width += 40 {
-		b.look(width, "light")
-		b.fits(fmt.Sprintf("%d px", width))
+		b.setAppearance(width, "light")
+		b.checkLayout(fmt.Sprintf("%d px", width))
 	}
 	for _, width := range []int64{1000, 400, 360} {
 		for _, scheme := range []string{"light", "dark"} {
 			what := fmt.Sprintf("%s-%d", scheme, width)
-			b.look(width, scheme)
-			b.accessible(what)
-			b.picture("operator-page-" + what)
+			b.setAppearance(width, scheme)
+			b.checkAccessibility(what)
+			b.savePicture("operator-page-" + what)
 		}
 	}
 	want := []string{"Resync", "Release", "Release", "method", "url", "device", "headers", "Explain"}
-	if got := b.tab(); !slices.Equal(got, want) {
+	if got := b.tabStops(); !slices.Equal(got, want) {
 		e.t.Errorf("the key Tab leads to %q, want %q", got, want)
 	}
-	b.look(1000, "light")
-	b.leave(chromedp.Focus(chromedp.CSS("[name=url]")), chromedp.KeyEvent(kb.End+"?x\r"))
-	if got := value[string](b, "document.querySelector('[name=url]').value"); got != "/v1/me/config?x" ||
-		b.text("#answer td") == "" {
+	b.setAppearance(1000, "light")
+	b.runUntilLoaded(chromedp.Focus(chromedp.CSS("[name=url]")), chromedp.KeyEvent(kb.End+"?x\r"))
+	if got := evaluate[string](b, "document.querySelector('[name=url]').value"); got != "/v1/me/config?x" ||
+		b.textOf("#answer td") == "" {
 		e.t.Errorf("the key Enter does not explain, but leads to %q", got)
 	}
 }
 
-// epoch returns the epoch and layout that the page shows.
-func (b *browser) epoch() string {
+// shownEpoch returns the epoch and layout on the page.
+func (b *browser) shownEpoch() string {
 	b.t.Helper()
-	_, after, _ := strings.Cut(b.text("#live"), "Epoch, layout\n")
+	_, after, _ := strings.Cut(b.textOf("#live"), "Epoch, layout\n")
 	epoch, _, _ := strings.Cut(after, "\n")
 	return epoch
 }
 
-// acts releases what is held back, and makes the sidecar resync, by clicks.
-func (e *edge) acts(b *browser) {
+// clickActions releases the held device, and makes the sidecar resync, by clicks.
+func (e *edge) clickActions(b *browser) {
 	e.t.Helper()
 	for range 2 {
-		b.leave(chromedp.Click(chromedp.CSS("form[action='/release'] button")))
+		b.runUntilLoaded(chromedp.Click(chromedp.CSS("form[action='/release'] button")))
 	}
-	b.appears("No address and no device is held back")
-	epoch := b.epoch()
-	b.leave(chromedp.Click(chromedp.CSS("form[action='/resync'] button")))
+	b.awaitText("No address and no device is held back")
+	epoch := b.shownEpoch()
+	b.runUntilLoaded(chromedp.Click(chromedp.CSS("form[action='/resync'] button")))
 	await(e.t, "everything is pushed again", patience, func() error {
-		if log := e.log("sidecar"); !strings.Contains(log, "resync ended") {
+		if log := e.readLog("sidecar"); !strings.Contains(log, "resync ended") {
 			return fmt.Errorf("%s", log)
 		}
 		return nil
@@ -253,66 +255,59 @@ func (e *edge) acts(b *browser) {
 		}
 	}
 	for _, line := range []string{"an operator released", "an operator asked for a resync"} {
-		if !strings.Contains(e.log("sidecar"), line) {
+		if !strings.Contains(e.readLog("sidecar"), line) {
 			e.t.Errorf("the log has no %q", line)
 		}
 	}
 	await(e.t, "another epoch on the page", patience, func() error {
-		if now := b.epoch(); now == epoch || strings.Contains(b.text("#live"), "A resync runs") {
+		if now := b.shownEpoch(); now == epoch || strings.Contains(b.textOf("#live"), "A resync runs") {
 			return fmt.Errorf("got %q after %q", now, epoch)
 		}
 		return nil
 	})
-	e.until("the object is at the edge", says("body"), "GET /v1/products/1")
-	e.until("the device is verified again", status(200), "GET /v1/telemetry", credential("sensor-1", "secret")...)
+	e.awaitAnswer("the object is at the edge", hasBody("body"), "GET /v1/products/1")
+	e.awaitAnswer("the device is verified again", hasStatus(200), "GET /v1/telemetry", credential("sensor-1", "secret")...)
 }
 
-// showsOutage: without Redis the page says so first, and explains stale answers; without the sidecar it says that.
+// showsOutage: without Redis the page says so first, and explains stale answers; without the sidecar the page says that
+// the sidecar is missing.
 func (e *edge) showsOutage(b *browser) {
 	e.t.Helper()
-	if err := e.KillRedis(); err != nil {
-		e.t.Fatal(err)
-	}
-	b.appears("Redis is not followed")
+	require.NoError(e.t, e.KillRedis())
+	b.awaitText("Redis is not followed")
 	await(e.t, "a stale answer", patience, func() error {
 		if got := e.send("GET /v1/products/1").header.Get("cache-status"); !strings.Contains(got, "not-in-step") {
 			return fmt.Errorf("got %q", got)
 		}
 		return nil
 	})
-	e.compare(b, []question{
+	e.compareExplanations(b, []question{
 		{"GET /v1/products/1", nil, "", 200, "reply 200 gatehouse_hit_stale", "products"},
 		{"GET /v1/telemetry/late", nil, "sensor-1", 503, "reply 503 gatehouse_unavailable_not_in_step", "telemetry"},
 	})
-	if first := b.text("#live li"); !strings.HasPrefix(first, "Critical: Redis is not followed") {
+	if first := b.textOf("#live li"); !strings.HasPrefix(first, "Critical: Redis is not followed") {
 		e.t.Errorf("the page begins with %q", first)
 	}
-	b.accessible("without Redis")
-	b.quiet()
-	if err := e.KillSidecar(); err != nil {
-		e.t.Fatal(err)
-	}
-	b.appears("The sidecar doesn't answer")
+	b.checkAccessibility("without Redis")
+	b.wantEmptyConsole()
+	require.NoError(e.t, e.KillSidecar())
+	b.awaitText("The sidecar doesn't answer")
 }
 
 // onlyShows: without permission the page has no buttons for actions, and their calls are refused.
 func (e *edge) onlyShows(b *browser) {
 	e.t.Helper()
-	if err := e.Renew(e.t.Context(),
-		withRedis(e.t, stack.Options{SidecarArgs: []string{"--limit.device=1"}})); err != nil {
-		e.t.Fatal(err)
-	}
-	e.fill()
-	b.leave(chromedp.Navigate(e.SidecarAdminURL() + "/"))
-	b.appears("those that never authenticated there")
-	if n := value[int](b, "document.querySelectorAll('#live form, #live button').length"); n != 0 {
+	require.NoError(e.t, e.Renew(e.t.Context(),
+		withRedis(e.t, stack.Options{SidecarArgs: []string{"--limit.device=1"}})))
+	e.preparePage()
+	b.runUntilLoaded(chromedp.Navigate(e.SidecarAdminURL() + "/"))
+	b.awaitText("those that never authenticated there")
+	if n := evaluate[int](b, "document.querySelectorAll('#live form, #live button').length"); n != 0 {
 		e.t.Errorf("the page has %d forms for actions", n)
 	}
 	for _, path := range []string{"/release", "/resync", "/v1/release", "/v1/resync"} {
 		r, err := http.Post(e.SidecarAdminURL()+path, "", nil)
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, err)
 		_ = r.Body.Close()
 		if r.StatusCode != http.StatusForbidden {
 			e.t.Errorf("%s: got %d, want 403", path, r.StatusCode)

@@ -22,14 +22,15 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// notPublished are headers that a publisher must not set, as the specifications have them: fields of one connection
-// (RFC 9110, sections 6.6.2, 7.6.1, and 11.7), fields that frame and describe the content (8.3, 8.4, 8.6, 8.8.3,
-// 12.5.5, 14.3, 14.4), a cache's own (RFC 9111, section 5.1, RFC 9209, 9211), cookies (RFC 6265, 2965), commands to
-// nginx and Envoy in front of the edge, and what the edge says of devices.
+// notPublished are headers that a publisher must not set, by the specifications: fields of one connection (RFC 9110,
+// sections 6.6.2, 7.6.1, and 11.7), fields that frame and describe the content (8.3, 8.4, 8.6, 8.8.3, 12.5.5, 14.3,
+// 14.4), a cache's own (RFC 9111, section 5.1, RFC 9209, 9211), cookies (RFC 6265, 2965), commands to nginx and Envoy
+// in front of the edge, and the edge's headers about devices.
 var notPublished = strings.Fields(`
 	Connection Keep-Alive Proxy-Connection TE Trailer Transfer-Encoding Upgrade
 	Proxy-Authenticate Proxy-Authentication-Info
@@ -40,19 +41,19 @@ var notPublished = strings.Fields(`
 	X-Gatehouse-Device X-Gatehouse-Permissions Gatehouse-Version
 	E-Tag`) // another name of ETag for lua-nginx-module
 
-// actOnOrigin are headers with which a page acts on its whole origin, from their specifications: RFC 6797, 7469, 7838,
-// 8942, 9163, 9842, W3C's Clear Site Data, Service Workers, Reporting and Network Error Logging, FedCM, Device Bound
-// Session Credentials, and HTML.
+// actOnOrigin are headers with which a page acts on the page's whole origin, from their specifications: RFC 6797, 7469,
+// 7838, 8942, 9163, 9842, W3C's Clear Site Data, Service Workers, Reporting and Network Error Logging, FedCM, Device
+// Bound Session Credentials, and HTML.
 var actOnOrigin = strings.Fields(`
 	strict-transport-security public-key-pins alt-svc accept-ch expect-ct use-as-dictionary clear-site-data
 	service-worker-allowed report-to nel set-login secure-session-registration sec-session-registration
 	origin-agent-cluster`)
 
-// tokenMarks are the characters of a token (RFC 9110, section 5.6.2) that are neither letters nor digits, without "-".
+// tokenMarks are the characters of a token (RFC 9110, section 5.6.2) that are no letters, digits or "-".
 const tokenMarks = "!#$%&'*+.^_`|~"
 
-// asCGI returns a header's name as programs read it that don't distinguish what isn't a letter or digit: "_" for nginx
-// and WSGI, all of them for CGI.
+// asCGI returns a header's name as read by programs that don't distinguish marks: nginx and WSGI read "_" and "-"
+// alike, CGI reads all marks alike.
 func asCGI(name string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune(tokenMarks, r) {
@@ -62,9 +63,9 @@ func asCGI(name string) string {
 	}, strings.ToLower(name))
 }
 
-// spellings returns all spellings of a header's name to publish: each "-" as each other mark and as random ones, in
-// lower, upper and mixed case.
-func spellings(name string, random *rand.Rand) (all []string) {
+// spellingsOf returns all spellings of a header's name to publish: each "-" replaced by each mark and by random marks,
+// in lower, upper and mixed case.
+func spellingsOf(name string, random *rand.Rand) (all []string) {
 	forms := []string{name}
 	if strings.Contains(name, "-") {
 		mark := func() string { return string(tokenMarks[random.IntN(len(tokenMarks))]) }
@@ -79,26 +80,24 @@ func spellings(name string, random *rand.Rand) (all []string) {
 	return all
 }
 
-// publishedHeader is a header under a refused name, and what writers say.
+// publishedHeader is a header under a refused name, with the value that writers publish.
 type publishedHeader struct{ name, value string }
 
-// TestRefusedHeaders publishes each refused header in each spelling by each writer: none of it gets into Redis. Where
-// an older writer, which has no such check, has put it there, no edge sends it in any spelling.
+// TestRefusedHeaders publishes each refused header in each spelling by each writer: none gets into Redis. Where an
+// older writer, which has no such check, has published a refused header, no edge sends the header in any spelling.
 func TestRefusedHeaders(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	random := rand.New(rand.NewPCG(seed.Of(t), 0))
 	var headers []publishedHeader
 	for _, name := range notPublished {
-		for _, spelling := range spellings(name, random) {
+		for _, spelling := range spellingsOf(name, random) {
 			value := map[string]string{"transfer-encoding": "chunked", "content-length": "3"}[asCGI(spelling)]
 			headers = append(headers, publishedHeader{spelling, cmp.Or(value, "forged")})
 		}
 	}
 	script, err := os.ReadFile("../clients/go/publish/write.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lax := strings.Replace(string(script), "headers = { 4096, headers }", "headers = { 4096 }", 1)
 	if lax == string(script) {
 		t.Fatal("write.lua checks headers elsewhere")
@@ -121,7 +120,7 @@ func TestRefusedHeaders(t *testing.T) {
 		prefix := "/v1/products/" + regexp.MustCompile(`\W`).ReplaceAllString(writer, "")
 		write(prefix, append(headers, publishedHeader{"x-frame-options", "deny"}))
 		last := fmt.Sprint(prefix, len(headers))
-		e.until("published", func(a answer) bool { return a.header.Get("X-Frame-Options") == "deny" }, "GET "+last)
+		e.awaitAnswer("published", func(a answer) bool { return a.header.Get("X-Frame-Options") == "deny" }, "GET "+last)
 		for i, h := range headers {
 			key := fmt.Sprint(prefix, i)
 			if stored, _ := e.redis.HGet(t.Context(), contract.Keys{}.RecordKey(contract.ObjectMember(key)),
@@ -133,7 +132,7 @@ func TestRefusedHeaders(t *testing.T) {
 			} else if writer != "older" {
 				continue
 			}
-			if got := e.forged(key); got != "" {
+			if got := e.findForgedHeader(key); got != "" {
 				report("%s, %s: got %s", writer, h.name, got)
 			}
 		}
@@ -145,10 +144,10 @@ func same(name string) func(string) bool {
 	return func(other string) bool { return asCGI(other) == asCGI(name) }
 }
 
-// forged returns what is wrong with the edge's answer, octet by octet: a header of a publisher's in any spelling, or a
-// length beside Transfer-Encoding.
-func (e *edge) forged(key string) string {
-	head, body, _ := strings.Cut(e.whole("GET "+key+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), "\r\n\r\n")
+// findForgedHeader returns the fault of the edge's answer, octet by octet: a header of a publisher's in any spelling,
+// or a length beside Transfer-Encoding.
+func (e *edge) findForgedHeader(key string) string {
+	head, body, _ := strings.Cut(e.readOctets("GET "+key+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), "\r\n\r\n")
 	seen := map[string]int{}
 	for line := range strings.SplitSeq(head, "\r\n") {
 		name, value, _ := strings.Cut(line, ":")
@@ -165,22 +164,18 @@ func (e *edge) forged(key string) string {
 	return ""
 }
 
-// whole sends a request over a new connection and returns all octets of the answer.
-func (e *edge) whole(request string) string {
+// readOctets sends a request over a new connection and returns all octets of the answer.
+func (e *edge) readOctets(request string) string {
 	e.t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(e.EdgeURL(), "http://"))
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := io.WriteString(c, request); err != nil {
 		e.t.Fatal(err)
 	}
 	text, err := io.ReadAll(c)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	return string(text)
 }
 
@@ -196,9 +191,7 @@ func (e *edge) writeHeaders(script, prefix string, headers []publishedHeader) {
 			"content-type", "text/plain", "body", "0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", "headers", h.name+": "+h.value)
 	}
 	results, _ := pipe.Exec(e.t.Context())
-	if err := results[len(results)-1].Err(); err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, results[len(results)-1].Err())
 }
 
 func (h publishedHeader) object(key string) publish.Object {
@@ -213,14 +206,11 @@ func (e *edge) putHeaders(prefix string, headers []publishedHeader) {
 		all = append(all, h.object(fmt.Sprint(prefix, i)))
 	}
 	results := e.publisher.PutAll(e.t.Context(), all)
-	if err := results[len(results)-1].Err; err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, results[len(results)-1].Err)
 }
 
 const publisherToken = "0123456789abcdef0123456789abcdef"
 
-// httpPublisher is a running gatehouse-publisher.
 type httpPublisher struct {
 	t   *testing.T
 	url string
@@ -235,9 +225,7 @@ func (e *edge) publisherOf(t *testing.T, prefix string) httpPublisher {
 	program := exec.Command("../build/gatehouse-publisher", "--teams.file="+teams, "--redis.url="+e.RedisURL(),
 		"--listen.address="+strings.TrimPrefix(p.url, "http://"), "--admin.address="+redistest.FreeAddress(t))
 	program.Stderr = new(bytes.Buffer)
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, program.Start())
 	t.Cleanup(func() {
 		_ = program.Process.Kill()
 		_ = program.Wait()
@@ -260,18 +248,14 @@ func (e *edge) publisherOf(t *testing.T, prefix string) httpPublisher {
 func (p httpPublisher) send(method, path, contentType, body string, headers map[string]string) int {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	r.Header.Set("Content-Type", contentType)
 	r.Header.Set("Authorization", "Bearer "+publisherToken)
 	for name, value := range headers {
 		r.Header[name] = []string{value} // as it is
 	}
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	defer func() { _ = response.Body.Close() }()
 	_, _ = io.Copy(io.Discard, response.Body)
 	return response.StatusCode
@@ -304,8 +288,8 @@ func (p httpPublisher) putHeaders(prefix string, headers []publishedHeader) {
 	}
 }
 
-// TestOriginHeaders: what acts on the whole origin is not sent without the rule's origin_headers; the rest of the
-// object is. TestHeadersStayAtTheEdge has a rule that sends it.
+// TestOriginHeaders: without the rule's origin_headers, headers that act on the whole origin are not sent; the rest of
+// the object is. TestHeadersStayAtTheEdge has a rule that permits origin_headers.
 func TestOriginHeaders(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
@@ -326,18 +310,18 @@ func TestOriginHeaders(t *testing.T) {
 	}
 }
 
-// wantNotSent checks which headers of an object explain names as left out of answers.
+// wantNotSent compares the headers of an object that explain lists as omitted with names.
 func (e *edge) wantNotSent(key string, names []string) {
 	e.t.Helper()
 	var got explained
-	e.operate(&got, "explain", key)
+	e.decodeCtl(&got, "explain", key)
 	if got.Object == nil || !slices.Equal(slices.Sorted(slices.Values(got.Object.NotSent)),
 		slices.Sorted(slices.Values(names))) {
 		e.t.Errorf("explain %s: got %+v, want %q not to be sent", key, got.Object, names)
 	}
 }
 
-// putOriginHeaders publishes an object with all of actOnOrigin, and waits until the edge serves it.
+// putOriginHeaders publishes an object with all of actOnOrigin, and waits until the edge serves the object.
 func (e *edge) putOriginHeaders(key string) {
 	e.t.Helper()
 	o := publish.Object{Key: key, ContentType: "text/javascript", Body: []byte("abc"),
@@ -348,5 +332,5 @@ func (e *edge) putOriginHeaders(key string) {
 	if _, err := e.publisher.Put(e.t.Context(), o); err != nil {
 		e.t.Fatal(err)
 	}
-	e.until("published", func(a answer) bool { return a.header.Get("X-Frame-Options") == "deny" }, "GET "+key)
+	e.awaitAnswer("published", func(a answer) bool { return a.header.Get("X-Frame-Options") == "deny" }, "GET "+key)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -26,16 +27,15 @@ func (e *edge) putAll(n int, object func(i int) publish.Object) {
 		}()
 	}
 	for range cap(failed) {
-		if err := <-failed; err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, <-failed)
 	}
 }
 
-// TestPurgePropagation purges a tenth of many objects by their tag, again and again, under 1,000 requests/s for each of
-// two of them, and measures until the end of the last answer with one. After an answer without it, none has it.
+// TestPurgePropagation purges a tenth of many objects by tag, again and again, under 1,000 requests/s for each of two
+// purged objects, and measures until the end of the last answer with an object. After an answer without the object, no
+// answer has the object.
 func TestPurgePropagation(t *testing.T) {
-	objects, rounds := sized(100000, 10000), sized(100, 5)
+	objects, rounds := pickSize(100000, 10000), pickSize(100, 5)
 	e := start(t, stack.Options{SidecarArgs: []string{"--memory.objects=200000"}})
 	tagged := objects / 10
 	body := []byte(strings.Repeat("x", 256))
@@ -47,14 +47,14 @@ func TestPurgePropagation(t *testing.T) {
 		return o
 	}
 	e.putAll(objects, at)
-	clients := e.workers()
+	clients := e.workerClients()
 	hit := func(a answer) bool { return strings.HasPrefix(a.header.Get("Cache-Status"), "gatehouse; hit") }
 	gone := func(a answer) bool { return strings.HasPrefix(a.header.Get("Cache-Status"), "gatehouse; fwd=uri-miss") }
 	var took, acked []time.Duration
 	for round := range rounds {
 		samples := []string{fmt.Sprint("GET /v1/products/", round*10), fmt.Sprint("GET /v1/products/", (tagged-1)*10)}
 		for _, sample := range samples {
-			await(t, "the objects are there", patience, func() error { return e.everyone(clients, hit, sample) })
+			await(t, "the objects are there", patience, func() error { return e.sendFromAll(clients, hit, sample) })
 		}
 		before := e.metric("gatehouse_propagation_seconds_sum")
 		acks := make(chan struct{}) // closed when the edge has acknowledged all
@@ -105,9 +105,7 @@ func TestPurgePropagation(t *testing.T) {
 		})
 		close(acks)
 		for range samples {
-			if err := <-failed; err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, <-failed)
 		}
 		if a := e.send("GET /v1/products/1"); !hit(a) {
 			t.Errorf("an object without the tag: %s", a.header.Get("Cache-Status"))
@@ -127,8 +125,8 @@ func TestPurgePropagation(t *testing.T) {
 	}
 }
 
-// TestPurgeIsApart purges in one virtual host, by the command and as a soft purge: another virtual host, requests of
-// none, and another namespace keep theirs.
+// TestPurgeIsApart purges in one virtual host, by the command and as a soft purge: the second virtual host, requests of
+// none, and the second namespace keep their objects.
 func TestPurgeIsApart(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{Rules: "sidecar: {cluster: gatehouse-sidecar, timeout: 1s}\nstale: serve\n" +

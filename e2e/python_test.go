@@ -17,11 +17,12 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// python runs the interpreter of .venv, with the packages of testdata/requirements.txt.
-func python(t *testing.T, stdin string, args ...string) (string, error) {
+// runPython runs the interpreter of .venv, with the packages of testdata/requirements.txt.
+func runPython(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
 	const interpreter = "../.venv/bin/python"
 	if out, err := exec.CommandContext(t.Context(), interpreter, "-c", "import redis, bcrypt").
@@ -57,21 +58,19 @@ func newWriter(t *testing.T, url string, admin *redis.Client, keys contract.Keys
 
 func (w *writer) run(stdin string, args ...string) (string, error) {
 	w.t.Helper()
-	return python(w.t, stdin, append([]string{pythonExample, w.url}, args...)...)
+	return runPython(w.t, stdin, append([]string{pythonExample, w.url}, args...)...)
 }
 
-// write runs the example and returns the payload of its event, after comparing the event with the example's output and
-// with Redis.
-func (w *writer) write(m contract.Member, stdin string, args ...string) string {
+// runExample runs the example and returns the payload of its event, after comparing the event with the example's output
+// and with Redis.
+func (w *writer) runExample(m contract.Member, stdin string, args ...string) string {
 	w.t.Helper()
 	out, err := w.run(stdin, args...)
 	if err != nil {
 		w.t.Fatalf("%s %s: %v: %s", pythonExample, args[0], err, out)
 	}
 	message, err := w.sub.ReceiveMessage(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	e, err := contract.ParseEvent(message.Payload)
 	if err != nil {
 		w.t.Fatalf("%s: event %q: %v", args[0], message.Payload, err)
@@ -98,10 +97,10 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 
 // TestPythonWriter publishes with the documented example to a real edge. Both have just the documented permissions.
 func TestPythonWriter(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	url := redistest.Start(t)
-	admin := client(t, url)
+	admin := connectRedis(t, url)
 	documentedUsers(t, admin)
 	as := func(user string) string {
 		return strings.Replace(url, "redis://", "redis://"+user+":"+user+"-password@", 1)
@@ -113,14 +112,14 @@ func TestPythonWriter(t *testing.T) {
 	one := []*http.Client{shared}
 
 	const key = "/v1/products/42?lang=de"
-	object, body := contract.ObjectMember(key), pretty(1024, "python")
+	object, body := contract.ObjectMember(key), prettyJSON(1024, "python")
 	file := writeFile(t, "body.json", body)
-	w.write(object, "", "put", key, file, "application/json", "41")
+	w.runExample(object, "", "put", key, file, "application/json", "41")
 	await(t, "published", patience, func() error {
-		return e.everyone(one, says(body), "GET "+key)
+		return e.sendFromAll(one, hasBody(body), "GET "+key)
 	})
 	zipped := e.send("GET /v1/products/42?b=2&lang=de", "accept-encoding: gzip")
-	if zipped.status != 200 || zipped.header.Get("Content-Encoding") != "gzip" || decode(t, zipped) != body {
+	if zipped.status != 200 || zipped.header.Get("Content-Encoding") != "gzip" || decodeBody(t, zipped) != body {
 		t.Errorf("got %d %v, want the object in gzip", zipped.status, zipped.header)
 	}
 	if got, want := zipped.header.Get("ETag"), "W/"+publish.ETag("application/json", []byte(body)); got != want {
@@ -129,9 +128,9 @@ func TestPythonWriter(t *testing.T) {
 	if out, err := w.run("", "put", key, file, "application/json", "41"); err == nil || !strings.Contains(out, "STALE") {
 		t.Errorf("the same version again: got %v: %s, want STALE", err, out)
 	}
-	w.write(object, "", "delete", key)
+	w.runExample(object, "", "delete", key)
 	await(t, "deleted", patience, func() error {
-		return e.everyone(one, func(a answer) bool {
+		return e.sendFromAll(one, func(a answer) bool {
 			return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
 		}, "GET "+key)
 	})
@@ -141,13 +140,13 @@ func TestPythonWriter(t *testing.T) {
 	if a := e.send("POST /v1/telemetry", shows...); a.status != 401 {
 		t.Errorf("unknown: got %d, want 401", a.status)
 	}
-	w.write(member, secret+"\n", "register", device, "telemetry.write", "config.read")
+	w.runExample(member, secret+"\n", "register", device, "telemetry.write", "config.read")
 	await(t, "authenticated", patience, func() error {
-		return e.everyone(one, status(200), "POST /v1/telemetry", shows...)
+		return e.sendFromAll(one, hasStatus(200), "POST /v1/telemetry", shows...)
 	})
-	w.write(member, "", "revoke", device)
+	w.runExample(member, "", "revoke", device)
 	await(t, "refused", patience, func() error {
-		return e.everyone(one, status(401), "POST /v1/telemetry", shows...)
+		return e.sendFromAll(one, hasStatus(401), "POST /v1/telemetry", shows...)
 	})
 	if got := e.metric("gatehouse_corrupt_total"); got != 0 {
 		t.Errorf("the sidecar refused %v records", got)
@@ -155,24 +154,24 @@ func TestPythonWriter(t *testing.T) {
 }
 
 // TestPythonWriterInKeyspaces publishes with the example in another database and in a namespace: the events are in the
-// channel of its readers.
+// channel of the keyspace.
 func TestPythonWriterInKeyspaces(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	url := redistest.Start(t)
 	for _, keys := range []contract.Keys{{Namespace: "shop"}, {Database: 1}, {Namespace: "shop", Database: 12}} {
 		t.Setenv("GATEHOUSE_REDIS_NAMESPACE", keys.Namespace)
 		at := fmt.Sprint(url, "/", keys.Database)
-		w := newWriter(t, at, client(t, at), keys)
-		w.write(contract.ObjectMember("/a"), "", "put", "/a", writeFile(t, "a.txt", "a"), "text/plain", "3")
-		w.write(contract.CredentialMember("d"), "secret\n", "register", "d")
-		w.write(contract.CredentialMember("d"), "", "revoke", "d")
+		w := newWriter(t, at, connectRedis(t, at), keys)
+		w.runExample(contract.ObjectMember("/a"), "", "put", "/a", writeFile(t, "a.txt", "a"), "text/plain", "3")
+		w.runExample(contract.CredentialMember("d"), "secret\n", "register", "d")
+		w.runExample(contract.CredentialMember("d"), "", "revoke", "d")
 	}
 	t.Setenv("GATEHOUSE_REDIS_NAMESPACE", "a.b")
-	if out, err := python(t, "", pythonExample, url, "delete", "/a"); err == nil ||
+	if out, err := runPython(t, "", pythonExample, url, "delete", "/a"); err == nil ||
 		!strings.Contains(out, "namespace 'a.b'") {
 		t.Errorf("got %v, %s; want the namespace refused", err, out)
 	}
-	if n := client(t, url).Exists(t.Context(), contract.Keys{}.SeqKey()).Val(); n != 0 {
+	if n := connectRedis(t, url).Exists(t.Context(), contract.Keys{}.SeqKey()).Val(); n != 0 {
 		t.Error("something was written in the default namespace")
 	}
 }
@@ -182,10 +181,8 @@ func TestPythonWriterInKeyspaces(t *testing.T) {
 func TestWriteScriptRefusesSlips(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../clients/go/publish/write.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin := client(t, redistest.Start(t))
+	require.NoError(t, err)
+	admin := connectRedis(t, redistest.Start(t))
 	write := func(keys []string, args ...any) error {
 		return admin.Eval(t.Context(), string(source), keys, args...).Err()
 	}
@@ -193,9 +190,7 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		"{gatehouse:0}:chain"}
 	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "PUBLISH", "", "etag",
 		`""`, "content-type", "a", "body", ""}
-	if err := write(keys, good...); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, write(keys, good...))
 	with := func(i int, value string) []any {
 		args := slices.Clone(good)
 		args[i] = value
@@ -252,13 +247,11 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 	}
 }
 
-// client connects to url until the test ends.
-func client(t *testing.T, url string) *redis.Client {
+// connectRedis connects to url until the test ends.
+func connectRedis(t *testing.T, url string) *redis.Client {
 	t.Helper()
 	options, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := redis.NewClient(options)
 	t.Cleanup(func() { _ = c.Close() })
 	return c

@@ -13,11 +13,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// letters returns random letters, whose compressed forms are hardly smaller.
-func letters(seed, size int) string {
+// randomLetters returns random letters, which hardly compress.
+func randomLetters(seed, size int) string {
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
 	b := make([]byte, size)
 	for i := range b {
@@ -31,15 +32,13 @@ func TestDownloadResumes(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	const path, size, have = "/v1/products/firmware", 1 << 20, 300_000
-	body := letters(1, size)
+	body := randomLetters(1, size)
 	e.put(path, body)
-	e.until("published", func(a answer) bool { return a.body == body }, "GET "+path)
+	e.awaitAnswer("published", func(a answer) bool { return a.body == body }, "GET "+path)
 	before := e.UpstreamRequests()
 
 	c, err := net.Dial("tcp", strings.TrimPrefix(e.EdgeURL(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.0\r\nHost: edge\r\n\r\n", path); err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +49,7 @@ func TestDownloadResumes(t *testing.T) {
 		t.Fatalf("got %d bytes: %v", len(content), err)
 	}
 	file := filepath.Join(t.TempDir(), "firmware")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	curl := func() string {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), "curl", "-s", "-C", "-", "-o", file,
@@ -72,8 +69,8 @@ func TestDownloadResumes(t *testing.T) {
 		t.Errorf("of a whole file: got %s, want 416", got)
 	}
 	etag := e.send("HEAD " + path).header.Get("ETag")
-	e.put(path, letters(2, size))
-	e.until("published again", func(a answer) bool { return a.header.Get("ETag") != etag }, "GET "+path)
+	e.put(path, randomLetters(2, size))
+	e.awaitAnswer("published again", func(a answer) bool { return a.header.Get("ETag") != etag }, "GET "+path)
 	a := e.send("GET "+path, "range: bytes=300000-", "if-range: "+etag)
 	if a.status != http.StatusOK || len(a.body) != size {
 		t.Errorf("the rest of an earlier version: got %d, %d bytes, want all of the new one", a.status, len(a.body))
@@ -94,20 +91,18 @@ func TestLanguages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "german")
 	for i := range objects {
 		key := "/v1/" + strconv.Itoa(i)
-		e.put(key, letters(i, 100<<10))
+		e.put(key, randomLetters(i, 100<<10))
 		if i%2 == 0 {
-			if err := os.WriteFile(file, []byte(letters(100+i, 100<<10)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(file, []byte(randomLetters(100+i, 100<<10)), 0o600))
 			e.ctl("put", key, "--language", "DE", "--file", file)
 		}
 	}
 	await(t, "each in its language", patience, func() error {
 		for i := range objects {
 			for accept, want := range map[string]string{"fr, de-AT;q=0.5": "de", "en-GB": ""} {
-				body := letters(i, 100<<10)
+				body := randomLetters(i, 100<<10)
 				if want != "" && i%2 == 0 {
-					body = letters(100+i, 100<<10)
+					body = randomLetters(100+i, 100<<10)
 				} else {
 					want = ""
 				}
@@ -130,5 +125,5 @@ func TestLanguages(t *testing.T) {
 	if got := a.header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss" {
 		t.Errorf("got Cache-Status %q, want a miss", got)
 	}
-	a.seen(t)
+	a.seenByUpstream(t)
 }

@@ -10,32 +10,32 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestRefusedWithoutACall checks what the edge refuses by itself, and that valid credentials are authenticated
-// meanwhile: of a device that is new, rotates, or has another secret, and of all devices after the sidecar was killed.
+// TestRefusedWithoutACall checks the edge's refusals without a call, while valid credentials are authenticated: of a
+// device that is new, rotates, or has a second secret, and of all devices after the sidecar was killed.
 func TestRefusedWithoutACall(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which would be a call
-	clients := e.workers()
+	clients := e.workerClients()
 	calls := func() float64 { return e.metric("gatehouse_api_requests_total") }
 	in := func(id, secret string) {
 		t.Helper()
 		await(t, id+" is authenticated with "+secret, patience, func() error {
-			return e.everyone(clients, let, "POST /v1/telemetry", credential(id, secret)...)
+			return e.sendFromAll(clients, let, "POST /v1/telemetry", credential(id, secret)...)
 		})
 	}
-	// free sends wrong credentials to both workers: they are refused, and after both have read the newest state, there
-	// are no calls.
+	// free sends wrong credentials to both workers: both refuse, and make no calls after they have read the newest state.
 	free := func(what string, wrong func(i int) []string) {
 		t.Helper()
-		e.pushed()
+		e.awaitPushed()
 		await(t, what+" cost no call", patience, func() error {
 			before := calls()
 			for i := range 20 {
-				if err := e.everyone(clients, refused, "POST /v1/telemetry", wrong(i)...); err != nil {
+				if err := e.sendFromAll(clients, refused, "POST /v1/telemetry", wrong(i)...); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -57,52 +57,45 @@ func TestRefusedWithoutACall(t *testing.T) {
 		free(when+", a revoked device", func(int) []string { return credential("revoked", "right") })
 	}
 
-	e.device("in", "right", 4, "telemetry.write")
-	e.device("changed", "before", 4, "telemetry.write")
-	e.device("revoked", "right", 4, "telemetry.write")
+	e.putDevice("in", "right", 4, "telemetry.write")
+	e.putDevice("changed", "before", 4, "telemetry.write")
+	e.putDevice("revoked", "right", 4, "telemetry.write")
 	for id, secret := range map[string]string{"in": "right", "changed": "before", "revoked": "right"} {
 		in(id, secret)
 	}
 	free("at first, unknown devices", unknown)
 	free("at first, wrong secrets", random("in"))
-	e.device("changed", "after", 4, "telemetry.write")
+	e.putDevice("changed", "after", 4, "telemetry.write")
 	in("changed", "after")
-	e.device("new", "right", 4, "telemetry.write")
+	e.putDevice("new", "right", 4, "telemetry.write")
 	in("new", "right")
 	free("wrong secrets of the new device", random("new"))
 	e.ctl("device", "revoke", "revoked")
-	e.rotate("rotated", "old", "next")
+	e.putTwoSecrets("rotated", "old", "next")
 	in("rotated", "old")
 	in("rotated", "next")
 	all("before")
 
-	if err := e.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.StartSidecar(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.KillSidecar())
+	require.NoError(t, e.StartSidecar(t.Context()))
 	for _, c := range [][2]string{{"in", "right"}, {"changed", "after"}, {"new", "right"}, {"rotated", "old"},
 		{"rotated", "next"}} {
 		in(c[0], c[1])
 	}
 	all("after the sidecar was killed")
 	free("the same, wrong secrets of the new device", random("new"))
-	if err := e.everyone([]*http.Client{shared}, refused, "POST /v1/telemetry",
+	if err := e.sendFromAll([]*http.Client{shared}, refused, "POST /v1/telemetry",
 		credential("rotated", "wrong")...); err != nil {
 		t.Error(err)
 	}
 }
 
-// rotate gives a device two valid secrets.
-func (e *edge) rotate(id string, secrets ...string) {
+func (e *edge) putTwoSecrets(id string, secrets ...string) {
 	e.t.Helper()
 	d := publish.Device{ID: id, Permissions: []string{"telemetry.write"}}
 	for _, secret := range secrets {
 		hash, err := bcrypt.GenerateFromPassword([]byte(secret), 4)
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, err)
 		d.Hashes = append(d.Hashes, string(hash))
 	}
 	if _, err := e.publisher.PutDevice(e.t.Context(), d); err != nil {
@@ -110,17 +103,17 @@ func (e *edge) rotate(id string, secrets ...string) {
 	}
 }
 
-// TestHeldSource sends wrong secrets from an address until the sidecar throttles it: then the edge refuses credentials
-// from that address by itself, for devices that were never authenticated. The state ends with the sidecar.
+// TestHeldSource sends wrong secrets from an address until the sidecar throttles the address: then the edge itself
+// refuses the address's credentials for devices that were never authenticated. The state ends with the sidecar.
 func TestHeldSource(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m", "--limit.source=3", "--limit.window=1h"}})
 	const devices = 8
 	for i := range devices {
-		e.device(fmt.Sprint("new", i), "right", 4, "telemetry.write")
+		e.putDevice(fmt.Sprint("new", i), "right", 4, "telemetry.write")
 	}
-	e.known(devices)
-	bad, good := from(9), from(10) // each has one connection, and so one worker
+	e.awaitRecords(devices)
+	bad, good := clientFrom(9), clientFrom(10) // each has one connection, and so one worker
 	show := func(client *http.Client, device, secret string, status int) answer {
 		t.Helper()
 		a, err := e.try(client, "POST /v1/telemetry", credential(device, secret)...)
@@ -147,14 +140,12 @@ func TestHeldSource(t *testing.T) {
 	}
 	show(bad, "new5", "right", 503)
 	show(good, "new5", "right", 200) // other addresses are not throttled
-	e.pushed()
+	e.awaitPushed()
 	show(bad, "new5", "right", 200)
 	show(bad, "new5", "wrong", 401)
 	show(bad, "new6", "right", 503)
-	if err := errors.Join(e.KillSidecar(), e.StartSidecar(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(e.KillSidecar(), e.StartSidecar(t.Context())))
 	await(t, "the address is listened to again", patience, func() error {
-		return e.everyone([]*http.Client{bad}, let, "POST /v1/telemetry", credential("new6", "right")...)
+		return e.sendFromAll([]*http.Client{bad}, let, "POST /v1/telemetry", credential("new6", "right")...)
 	})
 }

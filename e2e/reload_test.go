@@ -16,76 +16,64 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// reloading is an edge that runs as docs/systemd starts Envoy: with the parts of its configuration.
+// reloading is an edge that runs as docs/systemd starts Envoy: with the parts of the configuration.
 type reloading struct {
 	*edge
 	dir   string // of the parts
 	admin string
 }
 
-// startReloading starts one. Instead of Envoy the stack runs what renders the parts first, like ExecStartPre.
+// startReloading starts an edge. Instead of Envoy the stack runs the command that renders the parts first, like
+// ExecStartPre.
 func startReloading(t *testing.T, opts stack.Options) *reloading {
 	t.Helper()
 	envoy, err := stack.FindEnvoy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctl, err := filepath.Abs("../build/gatehousectl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "parts")
 	script := fmt.Sprintf("#!/bin/sh -e\n[ \"$1\" = --config-path ]\n%s envoy render \"$2\" --dir %s\nshift 2\n"+
 		"exec %s --config-path %s/envoy.yaml \"$@\"\n", ctl, dir, envoy, dir)
 	path := filepath.Join(t.TempDir(), "envoy")
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(script), 0o700))
 	opts.EnvoyPath = path
 	e := start(t, opts)
 	return &reloading{e, dir, strings.TrimPrefix(e.EnvoyAdminURL(), "http://")}
 }
 
-// edit replaces a text of the configuration, as an operator's editor does, where it is first.
-func (r *reloading) edit(before, after string) {
+// editFirst replaces the first occurrence of a text in the configuration, as an operator's editor does.
+func (r *reloading) editFirst(before, after string) {
 	r.t.Helper()
 	r.editAt(strings.Index, before, after)
 }
 
-// editAt replaces a text where index finds it.
+// editAt replaces a text at the position that index returns.
 func (r *reloading) editAt(index func(text, part string) int, before, after string) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.ConfigPath())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	at := index(string(text), before)
 	if at < 0 {
 		r.t.Fatalf("%s has no %q", r.ConfigPath(), before)
 	}
 	changed := string(text[:at]) + after + string(text[at+len(before):])
-	if err := os.WriteFile(r.ConfigPath(), []byte(changed), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, os.WriteFile(r.ConfigPath(), []byte(changed), 0o600))
 }
 
-// addRule adds a rule before the others of each listener.
+// addRule adds a first rule to each listener.
 func (r *reloading) addRule(rule string) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.ConfigPath())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	first := regexp.MustCompile(`(?m)^( *)- name: telemetry`)
 	if !first.Match(text) {
 		r.t.Fatalf("%s has no rule telemetry", r.ConfigPath())
 	}
-	if err := os.WriteFile(r.ConfigPath(), first.ReplaceAll(text, []byte("$1- "+rule+"\n$0")), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, os.WriteFile(r.ConfigPath(), first.ReplaceAll(text, []byte("$1- "+rule+"\n$0")), 0o600))
 }
 
 func (r *reloading) reload() (string, error) {
@@ -102,9 +90,7 @@ func (r *reloading) mustReload() (ms int) {
 		r.t.Fatalf("reload: got %v %s", err, out)
 	}
 	ms, err = strconv.Atoi(found[1])
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return ms
 }
 
@@ -116,8 +102,8 @@ type traffic struct {
 	group    sync.WaitGroup
 }
 
-// run repeats the requests on a connection of its own, each with the statuses that it may get.
-func (tr *traffic) run(e *edge, ask func(n int) (first string, lines []string, want int)) {
+// repeatRequests repeats the requests on its own connection, each with the allowed statuses.
+func (tr *traffic) repeatRequests(e *edge, ask func(n int) (first string, lines []string, want int)) {
 	client := newClient()
 	client.Transport.(*http.Transport).MaxConnsPerHost = 1
 	tr.group.Go(func() {
@@ -138,12 +124,13 @@ func (tr *traffic) run(e *edge, ask func(n int) (first string, lines []string, w
 }
 
 // TestEnvoyReload changes rules while requests of each kind come on connections that stay open: hits, 304s, credentials
-// that wait for the sidecar, that are known and that are wrong, and what no rule matches. None may fail, and no
-// connection may be closed.
+// that wait for the sidecar, known credentials, wrong credentials, and requests without a rule. None may fail, and no
+// connection may be closed. Each new rule asks for a permission that no rule asked for before: a device that has had it
+// all the time is never refused, and a device without it is from the first request under the rule on.
 func TestEnvoyReload(t *testing.T) {
 	t.Parallel()
 	skipOnThisEdge(t)
-	// No verification is given up on a slow machine; one that a reload loses ends the test.
+	// No verification is given up on a slow machine; a verification that a reload loses ends the test.
 	r := startReloading(t, stack.Options{SidecarArgs: []string{"--bcrypt.wait", "15s"},
 		ModifyConfig: func(c *stack.Config) error {
 			listeners, second := filterPath[:2:2], slices.Clone(filterPath)
@@ -154,14 +141,19 @@ func TestEnvoyReload(t *testing.T) {
 				c.Set([]any{}, append(second, "vm_config", "configuration", "value", "rules")...),
 				c.Set("second", append(second[:len(second)-2:len(second)-2], "name")...))
 		}})
-	changes := sized(20, 6)
+	changes := pickSize(20, 6)
 	r.put("/v1/products/1", `{"id":1}`)
-	r.device("d", "s", 4, "telemetry.write")
+	asked := []string{"telemetry.write"}
+	for i := range changes {
+		asked = append(asked, fmt.Sprint("asked.", i))
+	}
+	r.putDevice("d", "s", 4, asked...)
+	r.putDevice("other", "s", 4, "telemetry.write")
 	const fresh = 50
 	for i := range fresh {
-		r.device(fmt.Sprint("fresh-", i), "s", 8, "telemetry.write")
+		r.putDevice(fmt.Sprint("fresh-", i), "s", 8, "telemetry.write")
 	}
-	r.until("the object", func(a answer) bool {
+	r.awaitAnswer("the object", func(a answer) bool {
 		return a.status == 200 && a.header.Get("Cache-Status") != "" &&
 			strings.Contains(a.header.Get("Cache-Status"), "hit")
 	}, "GET /v1/products/1")
@@ -172,14 +164,17 @@ func TestEnvoyReload(t *testing.T) {
 	}
 	before := r.UpstreamRequests()
 	for range 2 { // each worker
-		tr.run(r.edge, same(200, "GET /v1/products/1"))
-		tr.run(r.edge, same(304, "GET /v1/products/1", "if-none-match: "+etag))
-		tr.run(r.edge, same(200, "POST /v1/telemetry", credential("d", "s")...))
-		tr.run(r.edge, same(401, "POST /v1/telemetry"))
-		tr.run(r.edge, func(n int) (string, []string, int) { // the first one of each waits for a verdict
+		tr.repeatRequests(r.edge, same(200, "GET /v1/products/1"))
+		tr.repeatRequests(r.edge, same(304, "GET /v1/products/1", "if-none-match: "+etag))
+		tr.repeatRequests(r.edge, same(200, "POST /v1/telemetry", credential("d", "s")...))
+		tr.repeatRequests(r.edge, func(n int) (string, []string, int) {
+			return fmt.Sprint("POST /n/", n%changes), credential("d", "s"), 200
+		})
+		tr.repeatRequests(r.edge, same(401, "POST /v1/telemetry"))
+		tr.repeatRequests(r.edge, func(n int) (string, []string, int) { // the first one of each waits for a verdict
 			return "POST /v1/telemetry", credential(fmt.Sprint("fresh-", n%fresh), "s"), 200
 		})
-		tr.run(r.edge, same(200, "GET /unruled"))
+		tr.repeatRequests(r.edge, same(200, "GET /unruled"))
 	}
 	client := newClient()
 	var longest time.Duration
@@ -189,7 +184,7 @@ func TestEnvoyReload(t *testing.T) {
 		if a, err := r.try(client, "POST "+path); err != nil || a.status != 200 {
 			t.Fatalf("before the change: got %d, %v", a.status, err)
 		}
-		r.addRule(fmt.Sprintf("{match: {path: %s}, auth: {}}", path))
+		r.addRule(fmt.Sprintf("{match: {path: %s}, auth: {permissions: [asked.%d]}}", path, i))
 		slowest = max(slowest, r.mustReload())
 		took := await(t, "the new rule", patience, func() error {
 			if a, err := r.try(client, "POST "+path); err != nil || a.status != 401 {
@@ -198,11 +193,16 @@ func TestEnvoyReload(t *testing.T) {
 			return nil
 		})
 		longest = max(longest, took)
+		for id, want := range map[string]int{"d": 200, "other": 403} {
+			if a, err := r.try(client, "POST "+path, credential(id, "s")...); err != nil || a.status != want {
+				t.Errorf("%s: %s under the new rule: got %d, %v, want %d", path, id, a.status, err, want)
+			}
+		}
 	}
 	close(tr.done)
 	tr.group.Wait()
 	tr.failures.Range(func(failure, _ any) bool { t.Error(failure); return true })
-	t.Logf("%d requests on 12 connections during %d changes, which took %d ms at most, and %v until they were seen",
+	t.Logf("%d requests on 14 connections during %d changes, which took %d ms at most, and %v until they were seen",
 		tr.requests.Load(), changes, slowest, longest)
 	for _, closed := range []string{"destroy_local", "drain_close"} { // by Envoy
 		if n := r.stat("http.edge.downstream_cx_" + closed); n != 0 {
@@ -218,11 +218,11 @@ func TestEnvoyReload(t *testing.T) {
 	if r.UpstreamRequests() == before {
 		t.Error("the upstream saw nothing")
 	}
-	r.refuses(t)
+	r.checkRefusedRules(t)
 }
 
-// refuses has Envoy go on with its rules where others can't be applied.
-func (r *reloading) refuses(t *testing.T) {
+// checkRefusedRules has Envoy go on with its rules where new ones can't be applied.
+func (r *reloading) checkRefusedRules(t *testing.T) {
 	t.Helper()
 	still := func(what string) {
 		t.Helper()
@@ -241,22 +241,20 @@ func (r *reloading) refuses(t *testing.T) {
 		}
 		still(what)
 	}
-	r.edit("path: /n/0}", "pathh: /n/0}")
+	r.editFirst("path: /n/0}", "pathh: /n/0}")
 	fails("an unknown field", "unknown field")
-	r.edit("pathh: /n/0}", "path: /n/0}")
+	r.editFirst("pathh: /n/0}", "path: /n/0}")
 
-	r.edit("stat_prefix: edge", "stat_prefix: other")
-	r.edit("path: /n/0}", "path: /gone}")
+	r.editFirst("stat_prefix: edge", "stat_prefix: other")
+	r.editFirst("path: /n/0}", "path: /gone}")
 	fails("a change beside the rules", `first "stat_prefix: other"; restart Envoy`)
-	r.edit("stat_prefix: other", "stat_prefix: edge")
-	r.edit("path: /gone}", "path: /n/0}")
+	r.editFirst("stat_prefix: other", "stat_prefix: edge")
+	r.editFirst("path: /gone}", "path: /n/0}")
 
-	// What check can't see: a module or a runtime that this Envoy doesn't have.
+	// An error that check can't see: a module or a runtime that this Envoy doesn't have.
 	file := filepath.Join(r.dir, "gatehouse.yaml")
 	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	has, hasNot := "envoy.wasm.runtime.v8", "envoy.wasm.runtime.wamr"
 	if onNative() {
 		has, hasNot = "libgatehouse.so", "none/libgatehouse.so"
@@ -269,21 +267,19 @@ func (r *reloading) refuses(t *testing.T) {
 		{"second", strings.LastIndex}, // gatehouse has been applied before
 	} {
 		r.editAt(tt.index, has, hasNot)
-		r.edit("path: /n/0}", "path: /gone}")
+		r.editFirst("path: /n/0}", "path: /gone}")
 		fails("a module that Envoy can't run", tt.filter+": Envoy refuses it and goes on as before")
 		if text, err := os.ReadFile(file); err != nil || string(text) != string(whole) {
 			t.Errorf("%s is refused: the file of gatehouse is not as before: %v", tt.filter, err)
 		}
 		r.editAt(tt.index, hasNot, has)
-		r.edit("path: /gone}", "path: /n/0}")
+		r.editFirst("path: /gone}", "path: /n/0}")
 	}
 
 	// A file that another program replaced, as kubelet does.
 	replace := func(text string) {
 		t.Helper()
-		if err := errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file)))
 	}
 	const rejected = "extension_config_discovery.http_filter.gatehouse.update_rejected"
 	count := r.stat(rejected)
@@ -307,7 +303,7 @@ func (r *reloading) refuses(t *testing.T) {
 		!strings.Contains(out, "Envoy refused those that it read last") {
 		t.Errorf("explain: got %v %s", err, out)
 	}
-	r.edit("path: /n/0}", "path: /n/new}")
+	r.editFirst("path: /n/0}", "path: /n/new}")
 	r.mustReload()
 	if a := r.send("POST /n/new"); a.status != 401 {
 		t.Errorf("after a file that Envoy rejected: got %d", a.status)

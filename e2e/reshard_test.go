@@ -14,6 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // acknowledged is the last acknowledged write of a record.
@@ -24,10 +25,10 @@ type acknowledged struct {
 }
 
 // TestReshardUnderWrites moves the slots of shards between the servers of a Cluster while records are written: all
-// acknowledged writes are there, complete, and a revocation never gets the answer that the device doesn't exist.
+// acknowledged writes are present and complete, and a revocation never gets the answer that the device doesn't exist.
 func TestReshardUnderWrites(t *testing.T) {
 	t.Parallel()
-	behindEdge(t)
+	leaveToNative(t)
 	const (
 		shards, writers, records = 2, 4, 10
 		moves                    = 12
@@ -37,9 +38,7 @@ func TestReshardUnderWrites(t *testing.T) {
 	defer stop()
 	connect := func() *publish.Publisher {
 		client, err := redisurl.Settings{URL: c.URL, Once: true}.Connect()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { client.Close() })
 		return publish.New(client, publish.Shards(shards))
 	}
@@ -86,7 +85,7 @@ func TestReshardUnderWrites(t *testing.T) {
 			}
 		})
 	}
-	// Writers continue between two moved keys, except those that wait for the slot.
+	// Writers continue between two moved keys, except writers that wait for the slot.
 	between := func(int) {
 		for until, begin := writes.Load()+2, time.Now(); writes.Load() < until && time.Since(begin) < 10*time.Millisecond; {
 			runtime.Gosched()
@@ -94,17 +93,13 @@ func TestReshardUnderWrites(t *testing.T) {
 	}
 	reader := connect()
 	client, err := redisurl.Connect(c.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	for move := range moves {
 		shard := contract.Keys{Shard: move % shards}
 		slot := int(client.ClusterKeySlot(ctx, shard.SeqKey()).Val())
 		to := (slot*3/16384 + 1 + move/shards) % 3 // the next master after the current one
-		if err := c.MoveSlot(ctx, slot, to, between); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.MoveSlot(ctx, slot, to, between))
 	}
 	stop()
 	wg.Wait()

@@ -58,7 +58,7 @@ func reuse(t *testing.T, opts stack.Options) *edge {
 		return start(t, opts) // nginx starts at once
 	}
 	opts = withRedis(t, opts)
-	s, err := renewed(t.Context(), opts)
+	s, err := renewIdle(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func reuse(t *testing.T, opts stack.Options) *edge {
 	return edgeOf(t, s)
 }
 
-// renewed returns an idle stack, renewed with opts, or a new one.
-func renewed(ctx context.Context, opts stack.Options) (*stack.Stack, error) {
+// renewIdle returns an idle stack, renewed with opts, or a new stack.
+func renewIdle(ctx context.Context, opts stack.Options) (*stack.Stack, error) {
 	idle.mu.Lock()
 	var s *stack.Stack
 	k := kind{opts.Concurrency, opts.ConfigPath}

@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // TestRotation rotates devices one after another while clients send the old and the new secret of each, five times a
-// second: none is refused in the overlap, and 20 ms after its end each edge refuses every old secret. The new secrets
-// stay, and no bcrypt runs again for the old ones.
+// second: none is refused in the overlap, and 20 ms after the overlap's end each edge refuses every old secret. The new
+// secrets stay, and no bcrypt runs again for the old ones.
 func TestRotation(t *testing.T) {
 	e := reuse(t, stack.Options{})
-	devices, overlap := sized(1000, 20), time.Duration(sized(5, 2))*time.Second
+	devices, overlap := pickSize(1000, 20), time.Duration(pickSize(5, 2))*time.Second
 	id := func(i int) string { return fmt.Sprint("rotated-", i) }
 	for i := range devices {
-		e.device(id(i), "old", 4, "telemetry.write")
+		e.putDevice(id(i), "old", 4, "telemetry.write")
 	}
 	send := func(client *http.Client, i int, secret string) (status int, began, ended time.Time) {
 		began = time.Now()
@@ -29,9 +30,9 @@ func TestRotation(t *testing.T) {
 		}
 		return a.status, began, time.Now()
 	}
-	// follow sends both secrets of a device until its overlap is over, and the old one at once when it ends.
+	// follow sends both secrets of a device until the overlap is over, and then at once the old secret.
 	follow := func(i int, end time.Time) {
-		client := from(2 + i%200)
+		client := clientFrom(2 + i%200)
 		defer client.CloseIdleConnections()
 		var wg sync.WaitGroup
 		for _, secret := range []string{"old", "new"} {
@@ -61,11 +62,9 @@ func TestRotation(t *testing.T) {
 		})
 		wg.Wait()
 	}
-	clients := e.workers()
+	clients := e.workerClients()
 	for i := range devices {
-		if err := e.everyone(clients, status(200), "POST /v1/telemetry", credential(id(i), "old")...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.sendFromAll(clients, hasStatus(200), "POST /v1/telemetry", credential(id(i), "old")...))
 	}
 	before := e.metric("gatehouse_bcrypt_total")
 	var following sync.WaitGroup
@@ -75,10 +74,8 @@ func TestRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 		device, err := e.publisher.GetDevice(t.Context(), id(i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.until("the new secret is valid", status(200), "POST /v1/telemetry", credential(id(i), "new")...)
+		require.NoError(t, err)
+		e.awaitAnswer("the new secret is valid", hasStatus(200), "POST /v1/telemetry", credential(id(i), "new")...)
 		following.Go(func() { follow(i, time.UnixMilli(device.OldUntilMS)) })
 	}
 	following.Wait()

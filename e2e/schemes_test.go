@@ -14,7 +14,6 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// newPepper returns a pepper and its file.
 func newPepper(t *testing.T, content string) (*contract.Pepper, string) {
 	t.Helper()
 	pepper, err := contract.NewPepper([]byte(content))
@@ -24,8 +23,8 @@ func newPepper(t *testing.T, content string) (*contract.Pepper, string) {
 	return &pepper, writeFile(t, "pepper", content+"\n")
 }
 
-// concurrently calls f for 0 to n-1, from 32 goroutines, and returns how long that took.
-func concurrently(t *testing.T, n int, f func(i int) error) time.Duration {
+// callConcurrently calls f for 0 to n-1, from 32 goroutines, and returns the duration.
+func callConcurrently(t *testing.T, n int, f func(i int) error) time.Duration {
 	t.Helper()
 	began := time.Now()
 	var next atomic.Int64
@@ -43,24 +42,24 @@ func concurrently(t *testing.T, n int, f func(i int) error) time.Duration {
 	return time.Since(began)
 }
 
-// TestColdFleet sends the first request of 100,000 gh1 devices: all are verified within 30 s, by one sidecar.
+// TestColdFleet sends the first request of 100,000 gh1 devices: one sidecar verifies all within 30 s.
 func TestColdFleet(t *testing.T) {
 	pepper, file := newPepper(t, strings.Repeat("p", 64))
 	e := start(t, stack.Options{SidecarArgs: []string{"--credential.pepper-file=" + file}})
-	n := sized(100_000, 500)
+	n := pickSize(100_000, 500)
 	e.put("/v1/fleet/config", "{}")
 	secrets := make([]string, n)
 	id := func(i int) string { return fmt.Sprint("cold-", i) }
 	known := int(e.metric("gatehouse_credentials"))
-	took := concurrently(t, n, func(i int) error {
+	took := callConcurrently(t, n, func(i int) error {
 		secrets[i] = contract.NewSecret()
 		_, err := e.publisher.PutDevice(t.Context(), publish.Device{ID: id(i), Secret: secrets[i], Pepper: pepper,
 			Permissions: []string{"config.read"}})
 		return err
 	})
 	t.Logf("%d devices registered in %v", n, took)
-	e.known(known + n)
-	took = concurrently(t, n, func(i int) error {
+	e.awaitRecords(known + n)
+	took = callConcurrently(t, n, func(i int) error {
 		a, err := e.try(shared, "GET /v1/fleet/config", credential(id(i), secrets[i])...)
 		if err == nil && a.status != 200 {
 			err = fmt.Errorf("got %d", a.status)
@@ -81,9 +80,9 @@ func TestColdFleet(t *testing.T) {
 	}
 }
 
-// TestSchemes verifies hashes that other programs made, and refuses wrong secrets.
+// TestSchemes verifies hashes of other programs, and refuses wrong secrets.
 func TestSchemes(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	e := reuse(t, stack.Options{})
 	hashes := map[string]string{ // as in clients/go/passhash/testdata
 		"argon2id": "$argon2id$v=19$m=19456,t=2,p=1$AAECAwQFBgcICQoLDA0ODw$k6lIBczu9u2RPdUnNGWKsw9YKqDARM+VQdxxzhLuAb4",
@@ -95,17 +94,17 @@ func TestSchemes(t *testing.T) {
 		if _, err := e.publisher.PutDevice(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
-		e.until(id, status(200), "POST /v1/telemetry", credential(id, "correct horse é")...)
+		e.awaitAnswer(id, hasStatus(200), "POST /v1/telemetry", credential(id, "correct horse é")...)
 		if a := e.send("POST /v1/telemetry", credential(id, "wrong")...); a.status != 401 {
 			t.Errorf("%s: a wrong secret: got %d", id, a.status)
 		}
 	}
 }
 
-// TestUpgradeToGH1 hashes a generated secret again when its device authenticates. The device is never refused
+// TestUpgradeToGH1 hashes a generated secret again when the secret's device authenticates. The device is never refused
 // meanwhile.
 func TestUpgradeToGH1(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	pepper, file := newPepper(t, strings.Repeat("n", 64))
 	e := start(t, stack.Options{SidecarArgs: []string{"--credential.pepper-file=" + file, "--credential.upgrade"}})
 	secret := contract.NewSecret()
@@ -113,7 +112,7 @@ func TestUpgradeToGH1(t *testing.T) {
 	if _, err := e.publisher.PutDevice(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	e.until("the device is known", status(200), "POST /v1/telemetry", credential("d", secret)...)
+	e.awaitAnswer("the device is known", hasStatus(200), "POST /v1/telemetry", credential("d", secret)...)
 	await(t, "the upgrade", patience, func() error {
 		if a := e.send("POST /v1/telemetry", credential("d", secret)...); a.status != 200 {
 			t.Fatalf("got %d", a.status)

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -29,13 +30,12 @@ func init() { logging.Disable() }
 // documentedUsers creates the users of the document, writer and reader.
 func documentedUsers(t *testing.T, admin redis.UniversalClient) {
 	t.Helper()
-	for _, line := range strings.Split(block(t, section(t, "Redis itself"), "text"), "\n") {
-		acl(t, admin, strings.Fields(strings.TrimPrefix(line, "ACL SETUSER "))...)
+	for _, line := range strings.Split(codeBlock(t, sectionOf(t, "Redis itself"), "text"), "\n") {
+		setUser(t, admin, strings.Fields(strings.TrimPrefix(line, "ACL SETUSER "))...)
 	}
 }
 
-// acl changes a user.
-func acl(t *testing.T, admin redis.UniversalClient, user ...string) {
+func setUser(t *testing.T, admin redis.UniversalClient, user ...string) {
 	t.Helper()
 	args := []any{"ACL", "SETUSER"}
 	for _, arg := range user {
@@ -46,9 +46,9 @@ func acl(t *testing.T, admin redis.UniversalClient, user ...string) {
 	}
 }
 
-// certificates makes an authority and a certificate for 127.0.0.1 for servers and clients, and returns the directory of
-// ca.pem, cert.pem and key.pem.
-func certificates(t *testing.T) string {
+// makeCertificates makes an authority and a certificate for 127.0.0.1 for servers and clients, and returns the
+// directory of ca.pem, cert.pem and key.pem.
+func makeCertificates(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	save := func(name, kind string, der []byte, err error) {
@@ -56,14 +56,10 @@ func certificates(t *testing.T) string {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -97,8 +93,8 @@ func (s secureEdge) ctl(args ...string) string {
 	return out
 }
 
-// served publishes body with gatehousectl, and waits until the edge answers it.
-func (s secureEdge) served(body string) {
+// putAndAwait publishes body with gatehousectl, and waits until the edge answers with body.
+func (s secureEdge) putAndAwait(body string) {
 	s.t.Helper()
 	s.ctl("put", "/v1/products/1", "--file", writeFile(s.t, "body.txt", body))
 	await(s.t, body, patience, func() error {
@@ -115,7 +111,7 @@ func (s secureEdge) served(body string) {
 // TestTLSAndACL reads over TLS as a user with just the documented permissions, whose password is in a file and changes.
 func TestTLSAndACL(t *testing.T) {
 	t.Parallel()
-	certs, address := certificates(t), redistest.FreeAddress(t)
+	certs, address := makeCertificates(t), redistest.FreeAddress(t)
 	ca, cert, key := filepath.Join(certs, "ca.pem"), filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
 	_, port, _ := net.SplitHostPort(address)
 	server := redistest.StartServer(t, "--tls-port", port, "--tls-ca-cert-file", ca, "--tls-cert-file", cert,
@@ -135,35 +131,31 @@ func TestTLSAndACL(t *testing.T) {
 			writeFile(t, "writer", "writer-password"),
 		"--redis-tls-ca-file=" + ca, "--redis-tls-cert-file=" + cert, "--redis-tls-key-file=" + key,
 	}}
-	s.served("with the first password")
+	s.putAndAwait("with the first password")
 	clients := func() string { return admin.ClientList(t.Context()).Val() }
 	if list := clients(); !strings.Contains(list, "name=gatehouse-sidecar") || !strings.Contains(list, "user=reader") {
 		t.Errorf("clients:\n%s\nwant the sidecar by its name, as reader", list)
 	}
-	if strings.Contains(e.log("sidecar"), "level=WARN") {
-		t.Errorf("the documented permissions are not enough:\n%s", e.log("sidecar"))
+	if strings.Contains(e.readLog("sidecar"), "level=WARN") {
+		t.Errorf("the documented permissions are not enough:\n%s", e.readLog("sidecar"))
 	}
 
-	// The file changes first, then Redis, which keeps existing connections; they are closed, too. This user lacks the
-	// permissions that are optional.
-	if err := os.WriteFile(password, []byte("another-password\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	acl(t, admin, "reader", ">another-password", "<reader-password", "-client|setname", "-info")
+	// The file changes first, then Redis; Redis keeps existing connections, which the test closes. This user lacks the
+	// optional permissions.
+	require.NoError(t, os.WriteFile(password, []byte("another-password\n"), 0o600))
+	setUser(t, admin, "reader", ">another-password", "<reader-password", "-client|setname", "-info")
 	reconnect := func() {
 		t.Helper()
-		if err := admin.Do(t.Context(), "CLIENT", "KILL", "USER", "reader").Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, admin.Do(t.Context(), "CLIENT", "KILL", "USER", "reader").Err())
 	}
 	reconnect()
-	s.served("with the second password")
+	s.putAndAwait("with the second password")
 	if list := clients(); strings.Contains(list, "name=gatehouse-sidecar") {
 		t.Errorf("clients:\n%s\nwant none that has set its name without permission", list)
 	}
 	reconnect()
-	s.served("and again")
-	if n := strings.Count(e.log("sidecar"), "no permission to read the role and history of redis"); n != 1 {
+	s.putAndAwait("and again")
+	if n := strings.Count(e.readLog("sidecar"), "no permission to read the role and history of redis"); n != 1 {
 		t.Errorf("logged %d times that INFO is not permitted, want once", n)
 	}
 }

@@ -19,20 +19,20 @@ rules:
   auth: {permissions: [telemetry.write]}
 `
 
-func basic(credential string) string {
+func basicAuth(credential string) string {
 	return "authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(credential))
 }
 
 // TestBasic sends credentials as HTTP Basic, in many forms.
 func TestBasic(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := start(t, stack.Options{Rules: basicRules})
-	e.device("dev", "a:b::c", 4, "telemetry.write")
-	e.device("empty", ":", 4, "telemetry.write")
-	e.device("bytes", "\xff\xfe", 4, "telemetry.write")
-	e.until("device", status(200), "POST /v1/telemetry", basic("dev:a:b::c"))
-	good := basic("dev:a:b::c")
+	e.putDevice("dev", "a:b::c", 4, "telemetry.write")
+	e.putDevice("empty", ":", 4, "telemetry.write")
+	e.putDevice("bytes", "\xff\xfe", 4, "telemetry.write")
+	e.awaitAnswer("device", hasStatus(200), "POST /v1/telemetry", basicAuth("dev:a:b::c"))
+	good := basicAuth("dev:a:b::c")
 	encoded := strings.TrimPrefix(good, "authorization: Basic ")
 	tests := []struct {
 		name   string
@@ -40,29 +40,29 @@ func TestBasic(t *testing.T) {
 		status int
 	}{
 		{"colons in the secret", []string{good}, 200},
-		{"the secret is a colon", []string{basic("empty::")}, 200},
-		{"secret that is not UTF-8", []string{basic("bytes:\xff\xfe")}, 200},
+		{"the secret is a colon", []string{basicAuth("empty::")}, 200},
+		{"secret that is not UTF-8", []string{basicAuth("bytes:\xff\xfe")}, 200},
 		{"scheme in upper case", []string{"authorization: BASIC " + encoded}, 200},
 		{"two spaces", []string{"authorization: Basic  " + encoded}, 200},
 		{"headers of the other kind beside it", append(credential("dev", "wrong"), good), 200},
-		{"secret cut at its colon", []string{basic("dev:a")}, 401},
-		{"secret after its first colon", []string{basic("dev:b::c")}, 401},
-		{"wrong", []string{basic("dev:wrong")}, 401},
-		{"another byte that is not UTF-8", []string{basic("bytes:\xff\xff")}, 401},
-		{"NUL at the end", []string{basic("dev:a:b::c\x00")}, 401},
-		{"NUL in the id", []string{basic("dev\x00:a:b::c")}, 401},
-		{"line end", []string{basic("dev:a:b::c\n")}, 401},
-		{"empty secret", []string{basic("dev:")}, 401},
-		{"empty id", []string{basic(":a:b::c")}, 401},
-		{"no colon", []string{basic("dev")}, 401},
-		{"nothing", []string{basic("")}, 401},
-		{"over-long secret", []string{basic("dev:" + strings.Repeat("x", 73))}, 401},
-		{"over-long id", []string{basic(strings.Repeat("x", 129) + ":s")}, 401},
+		{"secret cut at its colon", []string{basicAuth("dev:a")}, 401},
+		{"secret after its first colon", []string{basicAuth("dev:b::c")}, 401},
+		{"wrong", []string{basicAuth("dev:wrong")}, 401},
+		{"another byte that is not UTF-8", []string{basicAuth("bytes:\xff\xff")}, 401},
+		{"NUL at the end", []string{basicAuth("dev:a:b::c\x00")}, 401},
+		{"NUL in the id", []string{basicAuth("dev\x00:a:b::c")}, 401},
+		{"line end", []string{basicAuth("dev:a:b::c\n")}, 401},
+		{"empty secret", []string{basicAuth("dev:")}, 401},
+		{"empty id", []string{basicAuth(":a:b::c")}, 401},
+		{"no colon", []string{basicAuth("dev")}, 401},
+		{"nothing", []string{basicAuth("")}, 401},
+		{"over-long secret", []string{basicAuth("dev:" + strings.Repeat("x", 73))}, 401},
+		{"over-long id", []string{basicAuth(strings.Repeat("x", 129) + ":s")}, 401},
 		{"twice", []string{good, good}, byEdge(401, 400)},
 		{"folded", []string{good + ", Basic " + encoded}, 401},
 		{"no base64", []string{"authorization: Basic dev:a:b::c"}, 401},
 		{"base64 for URLs", []string{"authorization: Basic " + strings.TrimRight(encoded, "=") + "_-"}, 401},
-		{"base64 with bits to spare", []string{"authorization: Basic " + spare(encoded)}, 401},
+		{"base64 with bits to spare", []string{"authorization: Basic " + flipSpareBit(encoded)}, 401},
 		{"no credential", []string{"authorization: Basic"}, 401},
 		{"another scheme", []string{"authorization: Bearer " + encoded}, 401},
 		{"headers of the other kind only", credential("dev", "a:b::c"), 401},
@@ -78,14 +78,14 @@ func TestBasic(t *testing.T) {
 	}
 	// The edge removes credentials that an auth rule has checked.
 	for first, want := range map[string]bool{"POST /v1/telemetry": false, "GET /open": true} {
-		if _, kept := e.send(first, good).seen(t).Headers["authorization"]; kept != want {
+		if _, kept := e.send(first, good).seenByUpstream(t).Headers["authorization"]; kept != want {
 			t.Errorf("%s: the upstream saw Authorization: %v, want %v", first, kept, want)
 		}
 	}
 }
 
-// spare sets a bit of the last character that decoding ignores: another text for the same bytes.
-func spare(encoded string) string {
+// flipSpareBit sets a bit of the last character that decoding ignores: another text for the same bytes.
+func flipSpareBit(encoded string) string {
 	n := len(strings.TrimRight(encoded, "="))
 	return encoded[:n-1] + string(encoded[n-1]+1) + encoded[n:]
 }
@@ -94,8 +94,8 @@ func spare(encoded string) string {
 func TestRawHeaders(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
-	e.device("dev", "secret", 4, "telemetry.write")
-	e.until("device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	e.putDevice("dev", "secret", 4, "telemetry.write")
+	e.awaitAnswer("device", hasStatus(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	before := e.UpstreamRequests()
 	for _, tt := range []struct {
 		name, lines string
@@ -115,7 +115,7 @@ func TestRawHeaders(t *testing.T) {
 			"x-device-id: dev\r\nx-device-token:\r\n secret\r\nx: y\r\n", byEdge(200, 400)},
 		{"a tab around", "x-device-id:\tdev\t\r\nx-device-token:\tsecret\t\r\n", 200},
 	} {
-		if got := e.raw("POST /v1/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n" + tt.lines +
+		if got := e.rawStatus("POST /v1/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n" + tt.lines +
 			"\r\n"); got != tt.status {
 			t.Errorf("%s: got %d, want %d", tt.name, got, tt.status)
 		}
@@ -125,8 +125,8 @@ func TestRawHeaders(t *testing.T) {
 	}
 }
 
-// TestRawTargets sends targets that no HTTP client would send, and bodies that are no bodies, to a resource whose every
-// path needs a credential: nothing reaches the upstream.
+// TestRawTargets sends targets that no HTTP client would send, and malformed bodies, to a resource whose every path
+// needs a credential: nothing reaches the upstream.
 func TestRawTargets(t *testing.T) {
 	t.Parallel()
 	e := start(t,
@@ -138,7 +138,7 @@ func TestRawTargets(t *testing.T) {
 		"GET ?x HTTP/1.1", "GET * HTTP/1.1", "OPTIONS * HTTP/1.1", "GET h:80 HTTP/1.1", "GET x HTTP/1.1",
 		"GET //h?x HTTP/1.1", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZZ",
 	} {
-		if got := e.raw(first + "\r\nHost: x\r\n\r\n"); got != 400 && got != 401 && got != 403 && got != 404 {
+		if got := e.rawStatus(first + "\r\nHost: x\r\n\r\n"); got != 400 && got != 401 && got != 403 && got != 404 {
 			t.Errorf("%q: got %d, want 401, or it refused", first, got)
 		}
 	}
@@ -147,22 +147,23 @@ func TestRawTargets(t *testing.T) {
 	}
 }
 
-// raw sends a request as it is, and returns the status of the answer.
-func (e *edge) raw(request string) int {
+// rawStatus sends the octets of a request, and returns the status of the answer.
+func (e *edge) rawStatus(request string) int {
 	e.t.Helper()
-	return e.octets(request).status
+	return e.sendOctets(request).status
 }
 
-// TestTimingOfRefusals logs how long refusals take. The edge refuses an unknown device by itself, so that a flood costs
-// nothing; by timing, a client can tell it from a registered device that was never authenticated. Which devices are
-// registered is no secret, as documented. A wrong secret of an authenticated device takes as long as an unknown device.
+// TestTimingOfRefusals logs how long refusals take. The edge itself refuses an unknown device, so that a flood costs
+// nothing; by timing, a client can distinguish an unknown device from a registered device that was never authenticated.
+// The documentation says that the ids of registered devices are no secret. A wrong secret of an authenticated device
+// takes as long as an unknown device.
 func TestTimingOfRefusals(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	const tries = 60
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--limit.device=0", "--limit.source=0"}})
-	e.device("resolved", "secret", 8, "telemetry.write")
-	e.device("new", "secret", 8, "telemetry.write")
-	e.until("device", status(200), "POST /v1/telemetry", credential("resolved", "secret")...)
+	e.putDevice("resolved", "secret", 8, "telemetry.write")
+	e.putDevice("new", "secret", 8, "telemetry.write")
+	e.awaitAnswer("device", hasStatus(200), "POST /v1/telemetry", credential("resolved", "secret")...)
 	median := map[string]time.Duration{}
 	for _, id := range []string{"unknown", "resolved", "new"} {
 		var took []time.Duration

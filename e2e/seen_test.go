@@ -11,13 +11,14 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestSeen: with the documented permissions, what devices did at one edge is shown by gatehousectl, and so is who
-// registered them.
+// TestSeen: with the documented permissions, gatehousectl shows what devices did at one edge, and who registered the
+// devices.
 func TestSeen(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	server := redistest.StartServer(t)
 	namespacedUsers(t, server.Client(t), contract.Keyspace{})
@@ -29,8 +30,8 @@ func TestSeen(t *testing.T) {
 			t.Fatal(err, out)
 		}
 	}
-	e.until("allowed", status(200), "POST /v1/telemetry", credential("here", "secret")...)
-	e.until("refused", status(401), "POST /v1/telemetry", credential("away", "wrong")...)
+	e.awaitAnswer("allowed", hasStatus(200), "POST /v1/telemetry", credential("here", "secret")...)
+	e.awaitAnswer("refused", hasStatus(401), "POST /v1/telemetry", credential("away", "wrong")...)
 	if err := e.SignalSidecar(syscall.SIGTERM); err != nil { // it writes the last batch
 		t.Fatal(err)
 	}
@@ -62,12 +63,8 @@ func TestSeen(t *testing.T) {
 		t.Errorf("the audit: %s", out)
 	}
 	_ = e.KillSidecar()
-	if err := e.StartSidecar(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.AwaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.StartSidecar(t.Context()))
+	require.NoError(t, e.AwaitReady(t.Context()))
 	out, err := gatehousectl(t, "explain", "http://127.0.0.1/v1/telemetry", "--method", "POST", "--device", "here",
 		"--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
 	if err != nil || !strings.Contains(out, "  last seen") {
@@ -79,14 +76,12 @@ func TestSeen(t *testing.T) {
 		t.Errorf("explain of wrong secrets: %v, %s", err, out)
 	}
 	response, err := shared.Get(e.SidecarAdminURL() + "/?device=away")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	if page, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(page), " from 127.0.0.1/32</td>") {
 		t.Errorf("the page lacks wrong secrets: %v", err)
 	}
-	if log := e.log("sidecar"); strings.Contains(log, "does not permit to write") || strings.Contains(log, "NOPERM") {
+	if log := e.readLog("sidecar"); strings.Contains(log, "does not permit to write") || strings.Contains(log, "NOPERM") {
 		t.Errorf("the documented permissions are not enough:\n%s", log)
 	}
 }

@@ -16,11 +16,12 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// written are keys that are written continuously, each by one writer.
+// written are keys of a continuous load, each with one writer.
 type written struct {
 	*edge
 	keys   []string
@@ -29,8 +30,8 @@ type written struct {
 	stop   func()
 }
 
-// write starts writing at about 500 a second, and continues after errors.
-func (e *edge) write(url string) *written {
+// startWriting starts writing at about 500 a second, and continues after errors.
+func (e *edge) startWriting(url string) *written {
 	e.t.Helper()
 	const keys, writers, interval = 40, 4, 8 * time.Millisecond
 	w := &written{edge: e, acked: make([]atomic.Uint64, keys)}
@@ -38,9 +39,7 @@ func (e *edge) write(url string) *written {
 		w.keys = append(w.keys, fmt.Sprint("/v1/products/", i))
 	}
 	client, err := redisurl.Settings{URL: url, Once: true}.Connect()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	ctx, cancel := context.WithCancel(e.t.Context())
 	var running sync.WaitGroup
 	w.stop = sync.OnceFunc(func() { cancel(); running.Wait(); _ = client.Close() })
@@ -89,10 +88,10 @@ func (w *written) inStep(when string) {
 	w.t.Logf("%s: within %s, after %d writes", when, took, w.writes.Load())
 }
 
-// TestSentinel kills a master whose replica is behind: the edge removes what only the old master had, although the new
-// one's numbers have passed those that the edge knew.
+// TestSentinel kills a master whose replica is behind: the edge removes records that only the old master had, although
+// the new master's numbers have passed the numbers that the edge knew.
 func TestSentinel(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	deployment := redistest.StartSentinels(t)
 	e := reuse(t, stack.Options{RedisURL: deployment.URL})
@@ -101,7 +100,7 @@ func TestSentinel(t *testing.T) {
 	if got := e.ctl("get", "/v1/products/kept"); got != "kept" {
 		t.Errorf("gatehousectl get: %q", got)
 	}
-	w := e.write(deployment.URL)
+	w := e.startWriting(deployment.URL)
 	await(t, "writes", patience, func() error {
 		if n := w.writes.Load(); n < 300 {
 			return fmt.Errorf("%d", n)
@@ -109,7 +108,7 @@ func TestSentinel(t *testing.T) {
 		return nil
 	})
 
-	w.lose(deployment)
+	w.loseWrites(deployment)
 	w.stop()
 	w.inStep("after the failover")
 	if a := e.send("GET /v1/products/kept"); a.body != "kept" {
@@ -124,18 +123,17 @@ func TestSentinel(t *testing.T) {
 	})
 }
 
-// lose kills the master after writes that its replica does not have, and waits until the edge has removed them.
-func (w *written) lose(deployment *redistest.Sentinels) {
+// loseWrites kills the master after writes that its replica does not have, and waits until the edge has removed the
+// lost records.
+func (w *written) loseWrites(deployment *redistest.Sentinels) {
 	w.t.Helper()
 	t, e := w.t, w.edge
 	old, replica := deployment.Master.Client(t), deployment.Replica.Client(t)
 	await(t, "the replica has it", patience, func() error {
 		return replica.HGet(t.Context(), contract.Keys{}.ObjectKey("/v1/products/kept"), "version").Err()
 	})
-	// From now on the replica receives nothing: it connects to an address without a master.
-	if err := replica.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	// From now on the replica receives nothing: the replica connects to an address without a master.
+	require.NoError(t, replica.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
 	e.put("/v1/products/lost", "lost")
 	await(t, "the edge has it", patience, func() error {
 		if a := e.send("GET /v1/products/lost"); a.body != "lost" {
@@ -154,9 +152,7 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 		t.Fatal(err)
 	}
 	seq, err := old.Get(t.Context(), contract.Keys{}.SeqKey()).Uint64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	deployment.Master.Kill()
 	for i := range w.acked {
 		w.acked[i].Store(0) // the lost write was acknowledged
@@ -170,9 +166,7 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 		return nil
 	})
 	t.Logf("the new master passed number %d after %s", seq, time.Since(began))
-	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 	await(t, "the edge removes the lost objects", patience, func() error {
 		if got := e.send("GET /v1/products/lost").header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss" {
 			return fmt.Errorf("got %s", got)
@@ -192,9 +186,7 @@ func refusesReplica(t *testing.T, replica *redistest.Server) {
 		"--push.socket="+filepath.Join(dir, "push.sock"), "--api.socket="+filepath.Join(dir, "api.sock"),
 		"--admin.address=127.0.0.1:0")
 	sidecar.Stderr = &log
-	if err := sidecar.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sidecar.Start())
 	defer func() { _ = sidecar.Process.Kill(); _ = sidecar.Wait() }()
 	await(t, "a replica is refused", patience, func() error {
 		for _, want := range []string{replica.Address + " is a replica (role slave", "redis+sentinel://"} {

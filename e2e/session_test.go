@@ -13,12 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 const sessionSecret = "a secret of thirty-two bytes or more"
 
-// sessionConfig is the path of the shipped configuration with the lines for sessions enabled, as its comment describes.
+// sessionConfig is the path of the shipped configuration with the lines for sessions enabled, as the configuration's
+// comment describes.
 var sessionConfig = sync.OnceValues(func() (string, error) {
 	shipped, err := os.ReadFile("../envoy/envoy.yaml")
 	if err == nil && strings.Count(string(shipped), "#session ") < 20 {
@@ -33,9 +35,7 @@ var sessionConfig = sync.OnceValues(func() (string, error) {
 func withSessions(t *testing.T, args ...string) *edge {
 	t.Helper()
 	config, err := sessionConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	args = append(args, "--session.rotate="+rotate.String(), "--session.secret-file",
 		writeFile(t, "secret", sessionSecret+"\n"))
 	return reuse(t, stack.Options{ConfigPath: config, SidecarArgs: args})
@@ -47,9 +47,8 @@ type token struct {
 	header, claims map[string]any
 }
 
-func (k token) line() string { return "authorization: Bearer " + k.text }
+func (k token) headerLine() string { return "authorization: Bearer " + k.text }
 
-// handshake exchanges a credential for a token.
 func (e *edge) handshake(id, secret string) token {
 	e.t.Helper()
 	a := e.send("POST /v1/session", credential(id, secret)...)
@@ -68,34 +67,33 @@ func (e *edge) handshake(id, secret string) token {
 	k := token{text: answer.Token}
 	for i, part := range strings.Split(answer.Token, ".")[:2] {
 		text, err := base64.RawURLEncoding.DecodeString(part)
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		if err := json.Unmarshal(text, []*map[string]any{&k.header, &k.claims}[i]); err != nil {
-			e.t.Fatal(err)
-		}
+		require.NoError(e.t, err)
+		require.NoError(e.t, json.Unmarshal(text, []*map[string]any{&k.header, &k.claims}[i]))
 	}
 	return k
 }
 
-// letIn registers a device and waits until each worker accepts its token: the edge needs the keys, which it can't fetch
+// awaitToken registers a device and waits until each worker accepts the device's token: the edge can't fetch the keys
 // before the sidecar has started.
-func (e *edge) letIn(id, secret string, permissions ...string) token {
+func (e *edge) awaitToken(id, secret string, permissions ...string) token {
 	e.t.Helper()
-	e.device(id, secret, 4, permissions...)
-	e.until("device", status(200), "POST /v1/session", credential(id, secret)...)
+	e.putDevice(id, secret, 4, permissions...)
+	e.awaitAnswer("device", hasStatus(200), "POST /v1/session", credential(id, secret)...)
 	k := e.handshake(id, secret)
-	clients := e.workers() // each worker of nginx fetches the keys by itself
-	await(e.t, "token", patience, func() error { return e.everyone(clients, status(200), "POST /v1/telemetry", k.line()) })
+	clients := e.workerClients() // each worker of nginx fetches the keys by itself
+	await(e.t, "token", patience, func() error {
+		return e.sendFromAll(clients, hasStatus(200), "POST /v1/telemetry", k.headerLine())
+	})
 	return k
 }
 
 func TestSession(t *testing.T) {
 	t.Parallel()
 	e := withSessions(t)
-	k := e.letIn("dev", "secret", "telemetry.write", "config.read")
+	k := e.awaitToken("dev", "secret", "telemetry.write", "config.read")
 	runs := e.metric("gatehouse_bcrypt_total")
-	seen := e.send("POST /v1/telemetry", k.line(), "x-gatehouse-device: forged", "x-gatehouse-permissions: all").seen(t)
+	seen := e.send("POST /v1/telemetry", k.headerLine(), "x-gatehouse-device: forged",
+		"x-gatehouse-permissions: all").seenByUpstream(t)
 	if got := seen.Headers["x-gatehouse-device"]; !slices.Equal(got, []string{"dev"}) {
 		t.Errorf("the upstream saw devices %q, want dev", got)
 	}
@@ -109,23 +107,23 @@ func TestSession(t *testing.T) {
 			t.Errorf("the upstream saw the token: %s: %q", name, values)
 		}
 	}
-	open := e.send("GET /open", k.line()).seen(t)
+	open := e.send("GET /open", k.headerLine()).seenByUpstream(t)
 	if len(open.Headers["authorization"])+len(open.Headers["x-gatehouse-device"]) != 0 {
 		t.Errorf("without a rule the upstream saw %v, want neither token nor device", open.Headers)
 	}
 	e.put("@dev/v1/me/config", "for dev")
-	e.until("payload", says("for dev"), "GET /v1/me/config", k.line())
+	e.awaitAnswer("payload", hasBody("for dev"), "GET /v1/me/config", k.headerLine())
 	if got := e.metric("gatehouse_bcrypt_total") - runs; got != 0 {
 		t.Errorf("got %v runs of bcrypt for a token, want none", got)
 	}
-	t.Run("refusals", func(t *testing.T) { refusals(t, e, k) })
+	t.Run("refusals", func(t *testing.T) { checkRefusals(t, e, k) })
 	t.Run("sidecar", func(t *testing.T) { sidecarIsNotReachable(t, e) })
 }
 
-// refusals sends requests of which none may reach the upstream; k is a token of dev.
-func refusals(t *testing.T, e *edge, k token) {
-	e.device("reader", "secret", 4, "config.read")
-	e.until("reader", status(200), "POST /v1/session", credential("reader", "secret")...)
+// checkRefusals sends requests of which none may reach the upstream; k is a token of dev.
+func checkRefusals(t *testing.T, e *edge, k token) {
+	e.putDevice("reader", "secret", 4, "config.read")
+	e.awaitAnswer("reader", hasStatus(200), "POST /v1/session", credential("reader", "secret")...)
 	reader := e.handshake("reader", "secret")
 	before := e.UpstreamRequests()
 	for _, tt := range []struct {
@@ -137,16 +135,16 @@ func refusals(t *testing.T, e *edge, k token) {
 		{"unknown device", "POST /v1/session", credential("nobody", "secret"), 401},
 		{"no credential", "POST /v1/session", nil, 401},
 		{"forged identity", "POST /v1/session", []string{"x-gatehouse-device: dev"}, 401},
-		{"a token for a token", "POST /v1/session", []string{k.line()}, 401},
+		{"a token for a token", "POST /v1/session", []string{k.headerLine()}, 401},
 		{"a token for a token, with a forged identity", "POST /v1/session",
-			[]string{k.line(), "x-gatehouse-device: dev"}, 401},
-		{"a token and its device id", "POST /v1/session", []string{k.line(), "x-device-id: dev"}, 401},
+			[]string{k.headerLine(), "x-gatehouse-device: dev"}, 401},
+		{"a token and its device id", "POST /v1/session", []string{k.headerLine(), "x-device-id: dev"}, 401},
 		{"a token as the secret", "POST /v1/session", credential("dev", k.text[:72]), 401},
-		{"a token and a wrong secret", "POST /v1/session", append(credential("dev", "wrong"), k.line()), 401},
-		{"a token where a permission is missing", "POST /v1/telemetry", []string{reader.line()}, 403},
-		{"a token and half a credential", "POST /v1/telemetry", []string{k.line(), "x-device-id: dev"}, 401},
+		{"a token and a wrong secret", "POST /v1/session", append(credential("dev", "wrong"), k.headerLine()), 401},
+		{"a token where a permission is missing", "POST /v1/telemetry", []string{reader.headerLine()}, 403},
+		{"a token and half a credential", "POST /v1/telemetry", []string{k.headerLine(), "x-device-id: dev"}, 401},
 		{"a token and another device's credential without the permission", "POST /v1/telemetry",
-			append(credential("reader", "secret"), k.line()), 403},
+			append(credential("reader", "secret"), k.headerLine()), 403},
 		{"nothing but a forged identity", "POST /v1/telemetry",
 			[]string{"x-gatehouse-device: dev", "x-gatehouse-permissions: telemetry.write"}, 401},
 		{"the token's record as a secret", "POST /v1/telemetry", credential("dev", fmt.Sprint(k.claims["ver"])), 401},
@@ -160,14 +158,14 @@ func refusals(t *testing.T, e *edge, k token) {
 	}
 }
 
-// sidecarIsNotReachable requests at the edge what the sidecar's socket serves: the edge has no route for it, so the
-// upstream gets it.
+// sidecarIsNotReachable requests paths of the sidecar's socket at the edge: the edge has no route for the paths, so the
+// upstream gets the requests.
 func sidecarIsNotReachable(t *testing.T, e *edge) {
 	calls := e.metric("gatehouse_api_requests_total")
 	for _, first := range []string{"POST /v1/verify", "POST /v1/fetch", "POST /v1/hits", "POST /v1/apply",
 		"GET /v1/session/jwks", "GET /v1/session", "PUT /v1/session", "POST /v1/session/x"} {
 		method, path, _ := strings.Cut(first, " ")
-		if got := e.send(first).seen(t); got.Method != method || got.Path != path {
+		if got := e.send(first).seenByUpstream(t); got.Method != method || got.Path != path {
 			t.Errorf("%s: the upstream saw %+v", first, got)
 		}
 	}
@@ -178,24 +176,22 @@ func sidecarIsNotReachable(t *testing.T, e *edge) {
 }
 
 // TestTokenOfChangedDevice changes the record of a device whose token and verdict have a long life: the edge refuses
-// the token after the event, although Envoy finds it valid.
+// the token after the event, although Envoy finds the token valid.
 func TestTokenOfChangedDevice(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := withSessions(t, "--verdict.allow-ttl=10m")
-	clients := e.workers()
+	clients := e.workerClients()
 	denied := func() int { return e.stat("http.edge.jwt_authn.denied") }
 	var took []time.Duration
 	for i := range 5 {
 		id := fmt.Sprintf("device-%d", i)
-		k := e.letIn(id, "secret", "telemetry.write")
-		if err := e.everyone(clients, status(200), "POST /v1/telemetry", k.line()); err != nil {
-			t.Fatal(err)
-		}
+		k := e.awaitToken(id, "secret", "telemetry.write")
+		require.NoError(t, e.sendFromAll(clients, hasStatus(200), "POST /v1/telemetry", k.headerLine()))
 		before := denied()
 		e.ctl("device", "revoke", id)
 		took = append(took, await(t, "revocation", patience, func() error {
-			return e.everyone(clients, status(401), "POST /v1/telemetry", k.line())
+			return e.sendFromAll(clients, hasStatus(401), "POST /v1/telemetry", k.headerLine())
 		}))
 		if got := denied() - before; got != 0 {
 			t.Errorf("jwt_authn has refused %d, want Gatehouse to", got)
@@ -211,51 +207,43 @@ func TestTokenOfChangedDevice(t *testing.T) {
 		t.Errorf("median: got %s, want at most 100ms", took[2])
 	}
 
-	k := e.letIn("changed", "secret", "telemetry.write")
-	e.device("changed", "secret", 4, "config.read")
+	k := e.awaitToken("changed", "secret", "telemetry.write")
+	e.putDevice("changed", "secret", 4, "config.read")
 	await(t, "other permissions", patience, func() error {
-		return e.everyone(clients, status(401), "POST /v1/telemetry", k.line())
+		return e.sendFromAll(clients, hasStatus(401), "POST /v1/telemetry", k.headerLine())
 	})
 	k = e.handshake("changed", "secret")
-	if err := e.everyone(clients, status(403), "POST /v1/telemetry", k.line()); err != nil {
+	if err := e.sendFromAll(clients, hasStatus(403), "POST /v1/telemetry", k.headerLine()); err != nil {
 		t.Errorf("a new token: %v", err)
 	}
-	if a := e.send("GET /v1/me/config", k.line()); a.status != 200 {
+	if a := e.send("GET /v1/me/config", k.headerLine()); a.status != 200 {
 		t.Errorf("a new token under its new permission: got %d, want 200", a.status)
 	}
 }
 
 // TestTokenOutlivesItsSidecar kills the sidecar that issued a token.
 func TestTokenOutlivesItsSidecar(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	e := withSessions(t)
-	k := e.letIn("dev", "secret", "telemetry.write")
-	e.pushed() // its verdict has reached the edge
-	if err := e.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
-	if a := e.send("POST /v1/telemetry", k.line()); a.status != 200 {
+	k := e.awaitToken("dev", "secret", "telemetry.write")
+	e.awaitPushed() // its verdict has reached the edge
+	require.NoError(t, e.KillSidecar())
+	if a := e.send("POST /v1/telemetry", k.headerLine()); a.status != 200 {
 		t.Errorf("without a sidecar: got %d, want 200 by the verdict", a.status)
 	}
 	if a := e.send("POST /v1/session", credential("dev", "secret")...); a.status != 503 ||
 		a.header.Get("Retry-After") == "" {
 		t.Errorf("handshake without a sidecar: got %d %v, want 503 with Retry-After", a.status, a.header)
 	}
-	if err := e.StartSidecar(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if a := e.send("POST /v1/telemetry", k.line()); a.status != 200 {
+	require.NoError(t, e.StartSidecar(t.Context()))
+	if a := e.send("POST /v1/telemetry", k.headerLine()); a.status != 200 {
 		t.Errorf("with another sidecar: got %d, want 200", a.status)
 	}
 	if again := e.handshake("dev", "secret"); again.header["kid"] != k.header["kid"] {
 		t.Errorf("got key %v after the restart, want %v", again.header["kid"], k.header["kid"])
 	}
-	if err := e.KillEdge(); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.StartEdge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	e.until("token at a new Envoy", status(200), "POST /v1/telemetry", k.line())
+	require.NoError(t, e.KillEdge())
+	require.NoError(t, e.StartEdge(t.Context()))
+	e.awaitAnswer("token at a new Envoy", hasStatus(200), "POST /v1/telemetry", k.headerLine())
 }

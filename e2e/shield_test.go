@@ -11,15 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-var let, refused = status(200), status(401)
+var let, refused = hasStatus(200), hasStatus(401)
 
-// known waits until the sidecar has n credential records, and the edge has their devices.
-func (e *edge) known(n int) {
+// awaitRecords waits until the sidecar has n credential records, and the edge has their devices.
+func (e *edge) awaitRecords(n int) {
 	e.t.Helper()
-	defer e.pushed()
+	defer e.awaitPushed()
 	await(e.t, "devices are known", patience, func() error {
 		if got := e.metric("gatehouse_credentials"); got != float64(n) {
 			return fmt.Errorf("%v credentials", got)
@@ -28,8 +29,8 @@ func (e *edge) known(n int) {
 	})
 }
 
-// pushed waits until the edge has acknowledged everything that the sidecar has now.
-func (e *edge) pushed() {
+// awaitPushed waits until the edge has acknowledged all changes that the sidecar has now.
+func (e *edge) awaitPushed() {
 	e.t.Helper()
 	await(e.t, "nothing waits to be pushed", patience, func() error {
 		if n := e.metric("gatehouse_edge_memory_dirty_buckets"); n != 0 {
@@ -46,22 +47,22 @@ func (e *edge) pushed() {
 	})
 }
 
-// from returns a client whose address is 127.0.0.n.
-func from(n int) *http.Client {
+// clientFrom returns a client whose address is 127.0.0.n.
+func clientFrom(n int) *http.Client {
 	c := newClient()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(n))}}
 	c.Transport.(*http.Transport).DialContext = dialer.DialContext
 	return c
 }
 
-// flood sends wrong credentials from 127.0.0.2 and up, on this many connections from each address, until stop is
-// called, which returns how many it sent. None may be authenticated.
-func (e *edge) flood(addresses, connections int, next func() []string) (stop func() int) {
+// startFlood sends wrong credentials from 127.0.0.2 and up, on this many connections from each address, until stop is
+// called, which returns the number of requests. None may be authenticated.
+func (e *edge) startFlood(addresses, connections int, next func() []string) (stop func() int) {
 	var done atomic.Bool
 	var sent atomic.Int64
 	var wg sync.WaitGroup
 	for i := range addresses * connections {
-		client := from(2 + i%addresses)
+		client := clientFrom(2 + i%addresses)
 		wg.Go(func() {
 			for !done.Load() {
 				a, err := e.try(client, "POST /v1/telemetry", next()...)
@@ -79,17 +80,17 @@ func (e *edge) flood(addresses, connections int, next func() []string) (stop fun
 	}
 }
 
-func random() string { return fmt.Sprint("wrong", rand.Uint64()) }
+func randomSecret() string { return fmt.Sprint("wrong", rand.Uint64()) }
 
 // TestLockout sends wrong secrets for a device's id from many addresses. The device, which was never authenticated,
 // succeeds; also with a new secret.
 func TestLockout(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	const addresses, limit = 24, 10 * time.Second
 	e := reuse(t, stack.Options{})
-	e.device("target", "right", 8, "telemetry.write")
-	e.known(1)
-	stop := e.flood(addresses, 2, func() []string { return credential("target", random()) })
+	e.putDevice("target", "right", 8, "telemetry.write")
+	e.awaitRecords(1)
+	stop := e.startFlood(addresses, 2, func() []string { return credential("target", randomSecret()) })
 	await(t, "the flood is here", patience, func() error {
 		if n := e.metric("gatehouse_bcrypt_total"); n < 3 {
 			return fmt.Errorf("%v runs of bcrypt", n)
@@ -99,7 +100,7 @@ func TestLockout(t *testing.T) {
 	in := func(what, secret string) {
 		t.Helper()
 		took := await(t, what, limit, func() error {
-			return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", credential("target", secret)...)
+			return e.sendFromAll([]*http.Client{shared}, let, "POST /v1/telemetry", credential("target", secret)...)
 		})
 		t.Logf("%s: %s, after %v runs of bcrypt", what, took, e.metric("gatehouse_bcrypt_total"))
 	}
@@ -109,7 +110,7 @@ func TestLockout(t *testing.T) {
 			t.Fatalf("an authenticated device: got %d", a.status)
 		}
 	}
-	e.device("target", "changed", 8, "telemetry.write")
+	e.putDevice("target", "changed", 8, "telemetry.write")
 	in("device with a new secret is let in", "changed")
 	t.Logf("%d wrong secrets meanwhile", stop())
 }
@@ -117,7 +118,7 @@ func TestLockout(t *testing.T) {
 // TestFlood sends random credentials for known and unknown devices from many addresses while good devices send
 // requests.
 func TestFlood(t *testing.T) {
-	long(t, "TestLockout")
+	leaveToLongForm(t, "TestLockout")
 	const (
 		devices, addresses = 20, 40
 		enough             = 5000     // wrong credentials
@@ -125,10 +126,10 @@ func TestFlood(t *testing.T) {
 	)
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range devices {
-		e.device(fmt.Sprint("good", i), "right", 6, "telemetry.write")
-		e.device(fmt.Sprint("idle", i), "right", 10, "telemetry.write") // never sends a request
+		e.putDevice(fmt.Sprint("good", i), "right", 6, "telemetry.write")
+		e.putDevice(fmt.Sprint("idle", i), "right", 10, "telemetry.write") // never sends a request
 	}
-	e.known(2 * devices)
+	e.awaitRecords(2 * devices)
 	round := func() {
 		for i := range devices {
 			if a := e.send("POST /v1/telemetry", credential(fmt.Sprint("good", i), "right")...); !let(a) {
@@ -140,15 +141,15 @@ func TestFlood(t *testing.T) {
 	before, pushed := e.sidecarRSS(), e.metric("gatehouse_push_operations_total")
 	begin := time.Now()
 	var tries atomic.Int64
-	stop := e.flood(addresses, 2, func() []string {
+	stop := e.startFlood(addresses, 2, func() []string {
 		tries.Add(1)
 		switch n := rand.IntN(20); {
 		case n < 10:
-			return credential(random(), random())
+			return credential(randomSecret(), randomSecret())
 		case n < 19:
-			return credential(fmt.Sprint("good", rand.IntN(devices)), random())
+			return credential(fmt.Sprint("good", rand.IntN(devices)), randomSecret())
 		default: // only these need bcrypt, and wait
-			return credential(fmt.Sprint("idle", rand.IntN(devices)), random())
+			return credential(fmt.Sprint("idle", rand.IntN(devices)), randomSecret())
 		}
 	})
 	for tries.Load() < enough {
@@ -170,12 +171,12 @@ func TestFlood(t *testing.T) {
 // sidecarRSS returns the sidecar's resident set in bytes.
 func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_bytes")) }
 
-// TestRevocationDuringVerification revokes a device while bcrypt runs for it.
+// TestRevocationDuringVerification revokes a device while bcrypt runs for the device.
 func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run of cost 13 must end within a call's 2 s
-	behindEdge(t)
+	leaveToNative(t)
 	e := reuse(t, stack.Options{})
-	e.device("dev", "right", 13, "telemetry.write")
-	e.known(1)
+	e.putDevice("dev", "right", 13, "telemetry.write")
+	e.awaitRecords(1)
 	status := make(chan int, 1)
 	go func() {
 		a, err := e.try(newClient(), "POST /v1/telemetry", credential("dev", "right")...)
@@ -198,80 +199,76 @@ func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run 
 	if running == 0 {
 		t.Error("bcrypt ended before the revocation was there: nothing was shown")
 	}
-	if err := e.everyone(e.workers(), refused, "POST /v1/telemetry", credential("dev", "right")...); err != nil {
+	if err := e.sendFromAll(e.workerClients(), refused, "POST /v1/telemetry", credential("dev", "right")...); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestRevokeAll revokes all devices with one command.
 func TestRevokeAll(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	const devices = 300
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	for i := range devices {
-		e.device(fmt.Sprint("dev", i), "right", 4, "telemetry.write")
+		e.putDevice(fmt.Sprint("dev", i), "right", 4, "telemetry.write")
 	}
-	e.known(devices)
+	e.awaitRecords(devices)
 	each := func(ok func(answer) bool) error {
 		for i := range devices {
-			if err := e.everyone([]*http.Client{shared}, ok, "POST /v1/telemetry",
+			if err := e.sendFromAll([]*http.Client{shared}, ok, "POST /v1/telemetry",
 				credential(fmt.Sprint("dev", i), "right")...); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if err := each(let); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, each(let))
 	if out := e.ctl("device", "revoke", "--all"); out != "all devices: 300 revoked\n" {
 		t.Errorf("got %q, want the count", out)
 	}
 	await(t, "every device is refused", patience, func() error { return each(refused) })
 }
 
-// TestPermissionChange removes a permission, and restores it, while a verdict with it has a long life.
+// TestPermissionChange removes a permission, and restores the permission, while a verdict with a long life exists.
 func TestPermissionChange(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
-	clients := e.workers()
+	clients := e.workerClients()
 	all := func(status int) func() error {
 		return func() error {
-			return e.everyone(clients, func(a answer) bool {
+			return e.sendFromAll(clients, func(a answer) bool {
 				return a.status == status
 			}, "POST /v1/telemetry", credential("dev", "right")...)
 		}
 	}
-	e.device("dev", "right", 4, "telemetry.write", "config.read")
+	e.putDevice("dev", "right", 4, "telemetry.write", "config.read")
 	await(t, "device is authenticated", patience, all(200))
 	for range 3 {
-		e.device("dev", "right", 4, "config.read")
+		e.putDevice("dev", "right", 4, "config.read")
 		t.Logf("permission taken away: 403 everywhere after %s", await(t, "permission is gone", limit, all(403)))
-		e.device("dev", "right", 4, "telemetry.write", "brand.new")
+		e.putDevice("dev", "right", 4, "telemetry.write", "brand.new")
 		t.Logf("permission given: 200 everywhere after %s", await(t, "permission is back", limit, all(200)))
 	}
 }
 
 // TestVerdictGrace kills the sidecar: verdict_grace keeps an expired verdict valid, and nothing else.
 func TestVerdictGrace(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--verdict.allow-ttl=1s"},
 		Rules: "verdict_grace: 60s\nmax_staleness: 1s\n" + strings.ReplaceAll(basicRules, "{basic: true}",
 			"{id_header: x-device-id, secret_header: x-device-token}"),
 	})
-	e.device("known", "secret", 4, "telemetry.write")
-	e.device("new", "secret", 4, "telemetry.write")
-	e.known(2)
+	e.putDevice("known", "secret", 4, "telemetry.write")
+	e.putDevice("new", "secret", 4, "telemetry.write")
+	e.awaitRecords(2)
 	good := credential("known", "secret")
-	e.until("device is authenticated", let, "POST /v1/telemetry", good...)
+	e.awaitAnswer("device is authenticated", let, "POST /v1/telemetry", good...)
 	awaitVerdict(t, e)
-	if err := e.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.KillSidecar())
 	await(t, "the verdict has expired and stands", patience, func() error {
 		if a := e.send("POST /v1/telemetry", good...); a.status != 200 {
 			t.Fatalf("got %d %q, want 200 by verdict_grace", a.status, a.body)
@@ -285,8 +282,8 @@ func TestVerdictGrace(t *testing.T) {
 		a.header.Get("Retry-After") == "" {
 		t.Errorf("new device without the sidecar: got %d, want 503 with Retry-After", a.status)
 	}
-	other := from(9) // who guesses while there is no sidecar gets no secret accepted
-	// What the edge refuses by itself may change after the sidecar was silent for max_staleness.
+	other := clientFrom(9) // who guesses while there is no sidecar gets no secret accepted
+	// The edge's own refusals may change after the sidecar was silent for max_staleness.
 	for name, lines := range map[string][]string{"wrong secret": credential("known", "wrong"),
 		"unknown device": credential("nobody", "secret")} {
 		await(t, name+" is not refused any more", patience, func() error {
@@ -304,35 +301,31 @@ func TestVerdictGrace(t *testing.T) {
 	if a := e.send("POST /v1/telemetry", good...); a.status != 200 {
 		t.Errorf("revoked while the sidecar is away: got %d; the docs say that its verdict stays valid", a.status)
 	}
-	if err := e.StartSidecar(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.StartSidecar(t.Context()))
 	await(t, "the revocation holds", patience, func() error {
-		return e.everyone(e.workers(), refused, "POST /v1/telemetry", good...)
+		return e.sendFromAll(e.workerClients(), refused, "POST /v1/telemetry", good...)
 	})
 }
 
 // TestRefreshAhead covers several lives of a verdict: no request waits for the next one.
 func TestRefreshAhead(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	const lives = 3
 	for _, pin := range []string{"1h", "0s"} {
 		t.Run("pin "+pin, func(t *testing.T) {
 			e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=3s", "--verdict.pin-ttl=" + pin}})
-			e.device("known", "secret", 8, "telemetry.write")
-			e.known(1)
+			e.putDevice("known", "secret", 8, "telemetry.write")
+			e.awaitRecords(1)
 			good := credential("known", "secret")
-			e.until("device is authenticated", let, "POST /v1/telemetry", good...)
+			e.awaitAnswer("device is authenticated", let, "POST /v1/telemetry", good...)
 			awaitVerdict(t, e)
-			clients := e.workers()
+			clients := e.workerClients()
 			verified := e.metric("gatehouse_verifications_total")
 			renewed := func(times float64) {
 				t.Helper()
 				await(t, "verdict is renewed", patience, func() error {
-					if err := e.everyone(clients, let, "POST /v1/telemetry", good...); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, e.sendFromAll(clients, let, "POST /v1/telemetry", good...))
 					if got := e.metric("gatehouse_verifications_total") - verified; got < times {
 						return fmt.Errorf("%v verifications", got)
 					}

@@ -10,8 +10,9 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestSourceBehindProxies has a listener that trusts X-Forwarded-For, like those of a mesh, and a client that sends it.
-// With envoy.yaml's lines for that, the client neither evades the limits nor uses up those of another address.
+// TestSourceBehindProxies has a listener that trusts X-Forwarded-For, like a mesh's listeners, and a client that forges
+// the header. With envoy.yaml's lines for proxies, the client neither evades the limits nor uses up the limits of
+// another address.
 func TestSourceBehindProxies(t *testing.T) {
 	t.Parallel()
 	const limit = 5
@@ -28,9 +29,9 @@ func TestSourceBehindProxies(t *testing.T) {
 		SidecarArgs: []string{fmt.Sprintf("--limit.source=%d", limit), "--limit.device=0"}})
 	const devices = 4 * limit
 	for i := range devices {
-		e.device(fmt.Sprintf("dev-%d", i), "secret", 4, "telemetry.write")
+		e.putDevice(fmt.Sprintf("dev-%d", i), "secret", 4, "telemetry.write")
 	}
-	e.known(devices)
+	e.awaitRecords(devices)
 	// Wrong secrets, each with another claimed address.
 	refused := 0
 	for i := range devices {
@@ -45,9 +46,9 @@ func TestSourceBehindProxies(t *testing.T) {
 	}
 }
 
-// TestSourceIsNotWhatAClientSays: a client can't lock out another one by claiming its address.
+// TestSourceIsNotWhatAClientSays: a client can't lock out a second client by claiming the second one's address.
 func TestSourceIsNotWhatAClientSays(t *testing.T) {
-	anyEdge(t)
+	leaveToOtherEdges(t)
 	t.Parallel()
 	const victim = "x-real-ip: 203.0.113.9"
 	e := start(t, stack.Options{
@@ -61,9 +62,9 @@ rules:
 		SidecarArgs: []string{"--limit.source=5", "--limit.device=0"}})
 	const devices = 20
 	for i := range devices + 1 {
-		e.device(fmt.Sprintf("dev-%d", i), "secret", 4, "telemetry.write")
+		e.putDevice(fmt.Sprintf("dev-%d", i), "secret", 4, "telemetry.write")
 	}
-	e.known(devices + 1)
+	e.awaitRecords(devices + 1)
 	limited := 0
 	for i := range devices {
 		lines := append(credential(fmt.Sprintf("dev-%d", i), "wrong"), "x-real-ip: 203.0.113.9, 198.51.100.1",
@@ -76,7 +77,8 @@ rules:
 		t.Errorf("%d wrong secrets from one address met no limit", devices)
 	}
 	last := credential(fmt.Sprintf("dev-%d", devices), "secret")
-	if err := e.everyone([]*http.Client{shared}, status(200), "POST /v1/telemetry", append(last, victim)...); err != nil {
+	if err := e.sendFromAll([]*http.Client{shared}, hasStatus(200), "POST /v1/telemetry",
+		append(last, victim)...); err != nil {
 		t.Errorf("a new device at the address that the others wrote: %v", err)
 	}
 }

@@ -15,13 +15,12 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// jaeger is a running Jaeger.
 type jaeger struct{ api, otlp string } // URLs
 
-// startJaeger runs Jaeger until the test ends.
 func startJaeger(t *testing.T) jaeger {
 	t.Helper()
 	binary, err := exec.CommandContext(t.Context(), "../scripts/install-jaeger.sh").Output()
@@ -30,16 +29,12 @@ func startJaeger(t *testing.T) jaeger {
 	}
 	api, otlp := redistest.FreeAddress(t), redistest.FreeAddress(t)
 	log, err := os.Create(filepath.Join(t.TempDir(), "jaeger.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd := exec.Command(strings.TrimSpace(string(binary)), "--config", "../scripts/jaeger.yaml")
 	// It would trace itself.
 	cmd.Env = append(os.Environ(), "JAEGER_API="+api, "JAEGER_OTLP="+otlp, "OTEL_TRACES_SAMPLER=always_off")
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -49,13 +44,13 @@ func startJaeger(t *testing.T) jaeger {
 	})
 	j := jaeger{"http://" + api, "http://" + otlp}
 	await(t, "Jaeger answers", patience, func() error {
-		_, err := j.trace(t.Context(), strings.Repeat("1", 32))
+		_, err := j.spansOf(t.Context(), strings.Repeat("1", 32))
 		return err
 	})
 	return j
 }
 
-// span is a span as Jaeger's API tells it.
+// span is a span in the form of Jaeger's API.
 type span struct {
 	Name string `json:"operationName"`
 	ID   string `json:"spanID"`
@@ -74,8 +69,8 @@ func (s *span) tag(key string) string {
 	return ""
 }
 
-// trace returns the spans of a trace by name; none if Jaeger has no such trace.
-func (j jaeger) trace(ctx context.Context, id string) (map[string]*span, error) {
+// spansOf returns the spans of a trace by name; none if Jaeger doesn't have the trace.
+func (j jaeger) spansOf(ctx context.Context, id string) (map[string]*span, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, j.api+"/api/traces/"+id, nil)
 	if err != nil {
 		return nil, err
@@ -105,11 +100,11 @@ func (j jaeger) trace(ctx context.Context, id string) (map[string]*span, error) 
 	return spans, nil
 }
 
-// awaits waits until a trace has these spans, and returns all of its spans.
-func (j jaeger) awaits(t *testing.T, id string, want ...string) (spans map[string]*span) {
+// awaitSpans waits until a trace has these spans, and returns all spans of the trace.
+func (j jaeger) awaitSpans(t *testing.T, id string, want ...string) (spans map[string]*span) {
 	t.Helper()
 	await(t, fmt.Sprintf("the spans %q", want), patience, func() (err error) {
-		spans, err = j.trace(t.Context(), id)
+		spans, err = j.spansOf(t.Context(), id)
 		for _, name := range want {
 			if spans[name] == nil {
 				return fmt.Errorf("no %s among %v: %v", name, slices.Collect(maps.Keys(spans)), err)
@@ -122,8 +117,8 @@ func (j jaeger) awaits(t *testing.T, id string, want ...string) (spans map[strin
 
 // TestTraces sends requests and writes with a sampled traceparent, and finds their traces in Jaeger.
 func TestTraces(t *testing.T) {
-	long(t, "TestTrace of packages api, credential, follow, push; TestCallsHaveAnOrigin, testEdgeOrigin. .ci/run has a "+
-		"stage for it, for Jaeger takes minutes to build")
+	leaveToLongForm(t, "TestTrace of packages api, credential, follow, push; TestCallsHaveAnOrigin, testEdgeOrigin. "+
+		".ci/run has a stage for it, for Jaeger takes minutes to build")
 	t.Parallel()
 	j := startJaeger(t)
 	e := start(t, stack.Options{Name: "traces", EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
@@ -135,8 +130,8 @@ func TestTraces(t *testing.T) {
 	parent := func(id string) string { return "traceparent: 00-" + id + "-00f067aa0ba902b7-01" }
 
 	e.put("/v1/products/1", `{}`)
-	e.device("traced", "right", 4, "telemetry.write", "config.read")
-	e.until("a hit", says(`{}`), "GET /v1/products/1")
+	e.putDevice("traced", "right", 4, "telemetry.write", "config.read")
+	e.awaitAnswer("a hit", hasBody(`{}`), "GET /v1/products/1")
 	await(t, "the device", patience, func() error {
 		if got := e.metric("gatehouse_credentials"); got != 1 {
 			return fmt.Errorf("got %v", got)
@@ -148,9 +143,9 @@ func TestTraces(t *testing.T) {
 	if a := e.send("POST /v1/telemetry", append(credential("traced", "wrong"), parent(refusal))...); a.status != 401 {
 		t.Fatalf("got %d, want 401", a.status)
 	}
-	requestID := j.awaits(t, refusal, "verify")["verify"].tag("gatehouse.request_id")
+	requestID := j.awaitSpans(t, refusal, "verify")["verify"].tag("gatehouse.request_id")
 	for name, log := range map[string]func() string{"access log": e.edgeLog, "sidecar's log": func() string {
-		return e.log("sidecar")
+		return e.readLog("sidecar")
 	}} {
 		await(t, "the request in the "+name, patience, func() error {
 			if requestID == "" || !strings.Contains(log(), requestID) {
@@ -165,13 +160,13 @@ func TestTraces(t *testing.T) {
 	if answer.status != 200 {
 		t.Fatalf("got %d, want the upstream's answer", answer.status)
 	}
-	spans := j.awaits(t, verified, "verify", "verification", "queue", "bcrypt", "redis PIPELINE")
+	spans := j.awaitSpans(t, verified, "verify", "verification", "queue", "bcrypt", "redis PIPELINE")
 	verify := spans["verify"]
 	if verify.tag("gatehouse.outcome") != "allow" || verify.tag("gatehouse.reason") != "bcrypt" {
 		t.Errorf("got the tags %v", verify.Tags)
 	}
 	// The upstream gets Envoy's id; nginx has its own.
-	if got, sent := verify.tag("gatehouse.request_id"), answer.seen(t).Headers["x-request-id"]; got == "" ||
+	if got, sent := verify.tag("gatehouse.request_id"), answer.seenByUpstream(t).Headers["x-request-id"]; got == "" ||
 		!onNginx() && !slices.Equal(sent, []string{got}) {
 		t.Errorf("got the request id %q, want %q", got, sent)
 	}
@@ -183,7 +178,7 @@ func TestTraces(t *testing.T) {
 
 	fetched := id(2)
 	e.send("GET /v1/fleet/config", append(credential("traced", "right"), parent(fetched))...)
-	if got := j.awaits(t, fetched, "fetch", "redis PIPELINE")["fetch"].tag("gatehouse.found_in"); got != "absent" {
+	if got := j.awaitSpans(t, fetched, "fetch", "redis PIPELINE")["fetch"].tag("gatehouse.found_in"); got != "absent" {
 		t.Errorf("found in %q, want absent", got)
 	}
 
@@ -194,14 +189,14 @@ func TestTraces(t *testing.T) {
 	if out, err := ctl.CombinedOutput(); err != nil {
 		t.Fatalf("gatehousectl put: %v: %s", err, out)
 	}
-	j.awaits(t, written, "apply", "push")
+	j.awaitSpans(t, written, "apply", "push")
 
 	hit, refused := id(4), id(5)
-	e.until("the new version", says("new"), "GET /v1/products/1", parent(hit))
+	e.awaitAnswer("the new version", hasBody("new"), "GET /v1/products/1", parent(hit))
 	e.send("POST /v1/telemetry", append(credential("traced", "right"), "traceparent: 00-"+refused+
 		"-00f067aa0ba902b7-00")...)
 	for _, none := range []string{hit, refused} {
-		if spans, err := j.trace(t.Context(), none); len(spans) != 0 || err != nil {
+		if spans, err := j.spansOf(t.Context(), none); len(spans) != 0 || err != nil {
 			t.Errorf("got spans %v (%v) of a hit or an unsampled request, want none", spans, err)
 		}
 	}
@@ -209,17 +204,13 @@ func TestTraces(t *testing.T) {
 
 // TestTraceOfTrial sends a request that an enforced rule would refuse, and finds why in Envoy's own span in Jaeger.
 func TestTraceOfTrial(t *testing.T) {
-	long(t, "TestTrialUpstream of package edge, TestTrials. .ci/run has a stage for it, as for TestTraces")
+	leaveToLongForm(t, "TestTrialUpstream of package edge, TestTrials. .ci/run has a stage for it, as for TestTraces")
 	t.Parallel()
 	j := startJaeger(t)
 	shipped, err := os.ReadFile("../envoy/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(j.otlp, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config := strings.NewReplacer("#spans ", "", "port_value: 4318", "port_value: "+port,
 		"random_sampling: {value: 1}", "random_sampling: {value: 100}").Replace(string(shipped))
 	e := start(t, stack.Options{Name: "trial-traces", ConfigPath: writeFile(t, "envoy.yaml", config),
@@ -232,7 +223,7 @@ func TestTraceOfTrial(t *testing.T) {
 		if a := e.send("GET "+path, "traceparent: 00-"+id+"-00f067aa0ba902b7-01"); a.status != 200 {
 			t.Fatalf("%s: got %d, want the upstream's answer", path, a.status)
 		}
-		span := j.awaits(t, id, "ingress")["ingress"]
+		span := j.awaitSpans(t, id, "ingress")["ingress"]
 		if got := [2]string{span.tag("gatehouse.rule"), span.tag("gatehouse.trial")}; got != want {
 			t.Errorf("%s: got %q, want %q, among %v", path, got, want, span.Tags)
 		}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -41,17 +42,16 @@ virtual_hosts:
   basic: {domains: [basic.example], credentials: {basic: true}, rules: [{match: {prefix: /in/}, auth: {%[2]s}}]}
 `
 
-// judged is what the rules say of a request: the rule that counts it, and the outcome; none if nothing counts it.
+// judged is the rule that counts a request, and the outcome; empty if nothing counts the request.
 type judged struct{ rule, outcome string }
 
-// identity is a kind of credential.
 type identity struct {
 	lines, basic []string // in headers, and for a host with basic credentials
 	permissions  []string // of its device; unless it is bad
 	bad          bool
 }
 
-// target is a kind of request: host and path, the rule, and what that asks for.
+// target is a kind of request: host and path, the rule, and the rule's requirements.
 type target struct {
 	host, path, rule string
 	permissions      []string
@@ -60,8 +60,8 @@ type target struct {
 	always           string   // outcome whatever the credential
 }
 
-// want is the oracle: what enforced rules make of a request.
-func (t *target) want(method string, i *identity) judged {
+// expected is the oracle: the outcome under enforced rules.
+func (t *target) expected(method string, i *identity) judged {
 	if t.methods != nil && !slices.Contains(t.methods, method) {
 		return judged{"none", "forbidden"}
 	}
@@ -78,7 +78,7 @@ func (t *target) want(method string, i *identity) judged {
 	return judged{t.rule, "allow"}
 }
 
-// askHost sends a request for a host and returns the status of its answer.
+// askHost sends a request for a host and returns the status of the answer.
 func askHost(client *http.Client, url, method, host, path, body string, lines []string) (int, error) {
 	request, err := http.NewRequest(method, url, nil)
 	if err != nil {
@@ -102,14 +102,13 @@ func askHost(client *http.Client, url, method, host, path, body string, lines []
 	return response.StatusCode, err
 }
 
-// TestTrialOfMany sends 10,000 mixed requests to the upstream, to an edge that enforces its rules and to one that tries
-// them. The latter answers each like the upstream, and counts by rule and outcome exactly what the other one refuses.
+// TestTrialOfMany sends 10,000 mixed requests to the upstream, to an edge that enforces its rules and to an edge with
+// the same rules in a trial. The latter answers each request like the upstream, and counts, by rule and outcome,
+// exactly the refusals of the former.
 func TestTrialOfMany(t *testing.T) {
 	t.Parallel()
 	shipped, err := os.ReadFile("../envoy/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	opts := stack.Options{ConfigPath: writeFile(t, "envoy.yaml", strings.ReplaceAll(string(shipped), "#session ", "")),
 		Rules: fmt.Sprintf(manyRules, "", "", "deny"), SidecarArgs: []string{"--limit.device=0", "--limit.source=0",
 			"--session.secret-file=" + writeFile(t, "secret", sessionSecret+"\n")}}
@@ -121,19 +120,19 @@ func TestTrialOfMany(t *testing.T) {
 	identities := manyIdentities(enforced)
 	for _, e := range []*edge{enforced, trial} {
 		good, gone := identities[len(identities)-2].lines, identities[len(identities)-1].lines
-		e.pushed()
-		clients := e.workers()
+		e.awaitPushed()
+		clients := e.workerClients()
 		await(t, "the keys of tokens", patience, func() error {
-			return e.everyone(clients, func(a answer) bool { return a.status == 200 }, "GET /warm", good...)
+			return e.sendFromAll(clients, func(a answer) bool { return a.status == 200 }, "GET /warm", good...)
 		})
 		await(t, "the revocation", patience, func() error {
-			return e.everyone(clients, func(a answer) bool { return a.status == 401 || e == trial }, "GET /warm", gone...)
+			return e.sendFromAll(clients, func(a answer) bool { return a.status == 401 || e == trial }, "GET /warm", gone...)
 		})
 	}
 
 	seed := seed.Of(t)
 	const senders = 16
-	many := sized(10_000, 2_000)
+	many := pickSize(10_000, 2_000)
 	var mu sync.Mutex
 	want := map[judged]int{}
 	var wg sync.WaitGroup
@@ -162,9 +161,9 @@ func TestTrialOfMany(t *testing.T) {
 		t.Errorf("only %d kinds of outcomes: %v", len(want), want)
 	}
 	await(t, "the counters", patience, func() error {
-		refused := enforced.outcomes(t, "auth")
-		passed := trial.outcomes(t, "auth")
-		maps.Copy(passed, trial.outcomes(t, "would_deny")) // a rule or default on trial refuses nothing itself
+		refused := enforced.countOutcomes(t, "auth")
+		passed := trial.countOutcomes(t, "auth")
+		maps.Copy(passed, trial.countOutcomes(t, "would_deny")) // a rule or default on trial refuses nothing itself
 		for kind, got := range map[string]map[judged]int{"enforced": refused, "trial": passed} {
 			if fmt.Sprint(got) != fmt.Sprint(want) { // maps are printed in the order of their keys
 				return fmt.Errorf("%s: got %v, want %v", kind, got, want)
@@ -186,17 +185,18 @@ func manyIdentities(e *edge) (all []identity) {
 	const devices = 8
 	for i := range devices {
 		rich, poor := fmt.Sprint("rich", i), fmt.Sprint("poor", i)
-		e.device(rich, "secret", 4, "read", "write")
-		e.device(poor, "secret", 4, "read")
+		e.putDevice(rich, "secret", 4, "read", "write")
+		e.putDevice(poor, "secret", 4, "read")
 		add(rich, "secret", false, "read", "write")
 		add(poor, "secret", false, "read")
 		add(rich, fmt.Sprint("wrong", i), true)
 		add(fmt.Sprint("unknown", i), "secret", true)
 	}
-	e.device("gone", "secret", 4, "read", "write")
-	e.until("a device", status(200), "POST /v1/session", credential("gone", "secret")...)
-	e.until("a device", status(200), "POST /v1/session", credential("rich0", "secret")...)
-	good, gone := []string{e.handshake("rich0", "secret").line()}, []string{e.handshake("gone", "secret").line()}
+	e.putDevice("gone", "secret", 4, "read", "write")
+	e.awaitAnswer("a device", hasStatus(200), "POST /v1/session", credential("gone", "secret")...)
+	e.awaitAnswer("a device", hasStatus(200), "POST /v1/session", credential("rich0", "secret")...)
+	good := []string{e.handshake("rich0", "secret").headerLine()}
+	gone := []string{e.handshake("gone", "secret").headerLine()}
 	e.ctl("device", "revoke", "gone")
 	add("gone", "secret", true)
 	add("", "", true)
@@ -215,7 +215,8 @@ func manyIdentities(e *edge) (all []identity) {
 	return append(all, identity{good, good, []string{"read", "write"}, false}, identity{gone, gone, nil, true})
 }
 
-// askAll sends one random request to the upstream, the trial and the enforcing edge, and adds what the rules say of it.
+// askAll sends one random request to the upstream, the trial and the enforcing edge, and adds the rules' outcome to
+// want.
 func askAll(client *http.Client, random *rand.Rand, identities []identity, urls [3]string, want map[judged]int) error {
 	targets := []target{
 		{path: "/write/a", rule: "write", permissions: []string{"write"}},
@@ -258,7 +259,7 @@ func askAll(client *http.Client, random *rand.Rand, identities []identity, urls 
 			return err
 		}
 	}
-	j := at.want(method, &who)
+	j := at.expected(method, &who)
 	want[j]++
 	refused := map[string]int{"deny": 401, "forbidden": 403}[j.outcome]
 	if got[1] != got[0] || refused == 0 && got[2] != got[0] || refused != 0 && got[2] != refused {
@@ -268,14 +269,12 @@ func askAll(client *http.Client, random *rand.Rand, identities []identity, urls 
 	return nil
 }
 
-// outcomes returns the counters of requests of the edge: auth or would_deny, by rule and outcome, without those of the
-// test's preparations.
-func (e *edge) outcomes(t *testing.T, kind string) map[judged]int {
+// countOutcomes returns the counters of requests of the edge: auth or would_deny, by rule and outcome, without those of
+// the test's preparations.
+func (e *edge) countOutcomes(t *testing.T, kind string) map[judged]int {
 	t.Helper()
 	text, err := e.EdgeMetrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := map[judged]int{}
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "gatehouse_"+kind+"_requests_total{") {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -31,14 +32,12 @@ default: %[3]s
 // logsTrials returns the configuration that logs what would be refused.
 func logsTrials(t *testing.T) string {
 	shipped, err := os.ReadFile("../envoy/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return writeFile(t, "envoy.yaml", strings.ReplaceAll(string(shipped), "#trial ", ""))
 }
 
-// TestTrials sends the same requests to two stacks, one of which doesn't enforce its rules. That one gives the
-// upstream's answer to each, and counts what the other one refuses.
+// TestTrials sends the same requests to two stacks with the same rules, one in a trial. The trial gives the upstream's
+// answer to each request, and counts the refusals of the enforced rules.
 func TestTrials(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"}, Concurrency: 1,
@@ -52,20 +51,20 @@ func TestTrials(t *testing.T) {
 	both := []*edge{enforced, trial}
 	good := credential("dev", "secret")
 	for _, e := range both {
-		e.device("dev", "secret", 4, "telemetry.write")
-		e.device("poor", "secret", 4)
-		e.device("gone", "secret", 4)
-		e.device("new", "secret", 4)
+		e.putDevice("dev", "secret", 4, "telemetry.write")
+		e.putDevice("poor", "secret", 4)
+		e.putDevice("gone", "secret", 4)
+		e.putDevice("new", "secret", 4)
 		e.ctl("device", "revoke", "gone")
 		for i := range waiting {
-			e.device(fmt.Sprint("device", i), "secret", 4)
+			e.putDevice(fmt.Sprint("device", i), "secret", 4)
 		}
 		e.put("/ready", "ready")
 		e.put("/fetch/there", "public")
 		e.put("@dev/own/x", "dev's")
-		e.until("the objects are at the edge", says("ready"), "GET /ready")
-		e.until("the device is known", status(200), "GET /write", good...)
-		e.pushed()
+		e.awaitAnswer("the objects are at the edge", hasBody("ready"), "GET /ready")
+		e.awaitAnswer("the device is known", hasStatus(200), "GET /write", good...)
+		e.awaitPushed()
 	}
 	forged := []string{"x-gatehouse-device: forged", "x_gatehouse_permissions: forged"}
 	requests := []struct {
@@ -99,12 +98,10 @@ func TestTrials(t *testing.T) {
 		requests[len(requests)-1].lines = credential("dev", fmt.Sprint("wrong", i))
 	}
 	refusals := 0
-	client := from(30)
+	client := clientFrom(30)
 	for _, r := range requests {
 		want, err := enforced.try(client, r.first, r.lines...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if want.status >= 400 {
 			refusals++
 		}
@@ -119,7 +116,7 @@ func TestTrials(t *testing.T) {
 				t.Errorf("%s %q: got %s, want %s", r.first, r.lines, got.body, r.body)
 			}
 		default:
-			seen := got.seen(t)
+			seen := got.seenByUpstream(t)
 			if device := strings.Join(seen.Headers["x-gatehouse-device"], ","); device != r.device {
 				t.Errorf("%s %q: the upstream sees device %q, want %q", r.first, r.lines, device, r.device)
 			}
@@ -147,7 +144,7 @@ func TestTrials(t *testing.T) {
 		Enforced       *shown
 	}
 	var explained struct{ Answer shown }
-	trial.operate(&explained, args...)
+	trial.decodeCtl(&explained, args...)
 	if a, then := explained.Answer, explained.Answer.Enforced; a.Action != "pass" || then == nil || then.Status != 401 ||
 		a.Reason != "gatehouse_would_deny_no_credential" || then.Reason != "gatehouse_denied_no_credential" {
 		t.Errorf("gatehousectl explain: got %+v, %+v", a, then)
@@ -162,15 +159,13 @@ func TestTrials(t *testing.T) {
 		})
 	}
 
-	// Nobody is refused because the sidecar doesn't answer, or waits for longer than it may.
+	// Nobody is refused because the sidecar doesn't answer, or waits for longer than allowed.
 	for what, stop := range map[string]func(e *edge) error{
 		"paused": func(e *edge) error { return e.SignalSidecar(syscall.SIGSTOP) },
 		"away":   func(e *edge) error { return e.KillSidecar() },
 	} {
 		for _, e := range both {
-			if err := stop(e); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, stop(e))
 		}
 		var wg sync.WaitGroup
 		for i := range waiting {
@@ -192,21 +187,17 @@ func TestTrials(t *testing.T) {
 		sameRefusals(t, enforced, trial)
 		if what == "paused" {
 			for _, e := range both {
-				if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, e.SignalSidecar(syscall.SIGCONT))
 			}
 		} else {
 			for _, e := range both {
-				if err := e.StartSidecar(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, e.StartSidecar(t.Context()))
 			}
 		}
 	}
 }
 
-// sameRefusals waits until one edge has counted as many refusals of each kind and rule as the other one would have.
+// sameRefusals waits until the trial has counted as many refusals of each kind and rule as the enforced edge.
 func sameRefusals(t *testing.T, enforced, trial *edge) {
 	t.Helper()
 	await(t, "the counters", patience, func() error {

@@ -13,12 +13,13 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // trimmer is the user who trims, with the permissions in the contract's page.
 const trimmer = "trimmer"
 
-// documentedTrimmer creates it on each server, and returns its permissions beyond a writer's.
+// documentedTrimmer creates the trimmer on each server, and returns the permissions beyond a writer's.
 func documentedTrimmer(t *testing.T, cluster bool, servers ...*redistest.Server) (extra []string) {
 	t.Helper()
 	named := func(of, text string) []string {
@@ -28,27 +29,27 @@ func documentedTrimmer(t *testing.T, cluster bool, servers ...*redistest.Server)
 		}
 		return strings.Fields(found[1])
 	}
-	users := section(t, "Redis itself")
-	writer, _, _ := strings.Cut(block(t, users, "text"), "\n")
+	users := sectionOf(t, "Redis itself")
+	writer, _, _ := strings.Cut(codeBlock(t, users, "text"), "\n")
 	user := append([]string{trimmer}, strings.Fields(writer)[3:]...) // ACL SETUSER writer …
-	extra = named(`permissions,`, section(t, "Trimming"))
+	extra = named(`permissions,`, sectionOf(t, "Trimming"))
 	if user = append(user, extra...); cluster {
 		user = append(user, named("Clients of a Cluster need", users)...)
 	}
 	for _, server := range servers {
-		acl(t, server.Client(t), user...)
+		setUser(t, server.Client(t), user...)
 	}
 	return extra
 }
 
-// as returns url with another user, who has the documented writer's password.
-func as(user, url string) string {
-	return strings.Replace(url, "://", "://"+user+":writer-password@", 1)
+// asTrimmer returns url with the user trimmer, who has the documented writer's password.
+func asTrimmer(url string) string {
+	return strings.Replace(url, "://", "://"+trimmer+":writer-password@", 1)
 }
 
-// worn returns keys of all shards. The change log has entries of deleted records, of objects that expired over a day
-// ago, and of others.
-func worn(t *testing.T, client redis.UniversalClient, k contract.Keyspace) (gone, expired, kept []string) {
+// fillWornLog returns keys of all shards. The change log has entries of deleted records, of objects that expired over a
+// day ago, and of present records.
+func fillWornLog(t *testing.T, client redis.UniversalClient, k contract.Keyspace) (gone, expired, kept []string) {
 	t.Helper()
 	p := publish.New(client, publish.Shards(k.Count()))
 	for i := range 48 {
@@ -69,9 +70,7 @@ func worn(t *testing.T, client redis.UniversalClient, k contract.Keyspace) (gone
 		default:
 			kept = append(kept, key)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	return gone, expired, kept
 }
@@ -79,18 +78,16 @@ func worn(t *testing.T, client redis.UniversalClient, k contract.Keyspace) (gone
 // TestTrimOfACluster trims the shards of a real Redis Cluster with several masters, with just the documented
 // permissions.
 func TestTrimOfACluster(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	k := contract.Keyspace{Shards: 8}
 	cluster := redistest.StartCluster(t)
 	documentedTrimmer(t, true, append(cluster.Masters, cluster.Replica)...)
 	client, err := redisurl.Connect(cluster.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	gone, expired, kept := worn(t, client, k)
-	out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL))
+	gone, expired, kept := fillWornLog(t, client, k)
+	out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", asTrimmer(cluster.URL))
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -120,10 +117,8 @@ func TestTrimOfACluster(t *testing.T) {
 	}
 
 	// One master that evicts is enough to refuse.
-	if err := cluster.Masters[2].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL)); err == nil ||
+	require.NoError(t, cluster.Masters[2].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	if out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", asTrimmer(cluster.URL)); err == nil ||
 		!strings.Contains(out, "allkeys-lru") {
 		t.Errorf("a master evicts: got %v: %s", err, out)
 	}
@@ -131,7 +126,7 @@ func TestTrimOfACluster(t *testing.T) {
 
 // TestTrimPermissions: the documented permissions are sufficient and necessary.
 func TestTrimPermissions(t *testing.T) {
-	behindEdge(t)
+	leaveToNative(t)
 	t.Parallel()
 	server := redistest.StartServer(t)
 	admin := server.Client(t)
@@ -140,14 +135,14 @@ func TestTrimPermissions(t *testing.T) {
 		t.Errorf("documented: %v", extra)
 	}
 	for _, permission := range extra {
-		worn(t, admin, contract.Keyspace{})
-		acl(t, admin, trimmer, strings.Replace(permission, "+", "-", 1))
-		if out, err := gatehousectl(t, "trim", "--redis", as(trimmer, "redis://"+server.Address)); err == nil {
+		fillWornLog(t, admin, contract.Keyspace{})
+		setUser(t, admin, trimmer, strings.Replace(permission, "+", "-", 1))
+		if out, err := gatehousectl(t, "trim", "--redis", asTrimmer("redis://"+server.Address)); err == nil {
 			t.Errorf("without %s: %s; want an error, or it isn't needed", permission, out)
 		}
-		acl(t, admin, trimmer, permission)
+		setUser(t, admin, trimmer, permission)
 	}
-	out, err := gatehousectl(t, "trim", "--redis", as(trimmer, "redis://"+server.Address))
+	out, err := gatehousectl(t, "trim", "--redis", asTrimmer("redis://"+server.Address))
 	if err != nil {
 		t.Errorf("with the documented permissions: %v: %s", err, out)
 	}

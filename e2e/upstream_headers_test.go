@@ -26,7 +26,8 @@ rules:
 var edgeManager = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters",
 	"0", "typed_config"}
 
-// TestHeadersStayAtTheEdge checks what upstreams receive, by default and with the two settings that keep everything.
+// TestHeadersStayAtTheEdge checks the headers that upstreams receive, by default and with the two settings that keep
+// everything.
 func TestHeadersStayAtTheEdge(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []bool{false, true} {
@@ -41,8 +42,8 @@ func TestHeadersStayAtTheEdge(t *testing.T) {
 		}, ModifyNginx: func(config string) string {
 			return strings.Replace(config, "http {", "http {\n  underscores_in_headers on;", 1)
 		}})
-		e.device("dev", "s3cret", 4, "telemetry.write")
-		e.until("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
+		e.putDevice("dev", "s3cret", 4, "telemetry.write")
+		e.awaitAnswer("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
 		t.Run(fmt.Sprint("secret, kept: ", keep), func(t *testing.T) { secretStays(t, e, keep) })
 		t.Run(fmt.Sprint("overrides, kept: ", keep), func(t *testing.T) { overridesStay(t, e, keep) })
 		e.putOriginHeaders("/v1/site/sw.js") // TestOriginHeaders has another rule
@@ -58,8 +59,8 @@ func TestHeadersStayAtTheEdge(t *testing.T) {
 	}
 }
 
-// secretStays sends a credential: where an auth rule has checked it, nothing of it reaches the upstream that could be
-// replayed.
+// secretStays sends a credential: where an auth rule has checked the credential, the upstream receives nothing that
+// could be replayed.
 func secretStays(t *testing.T, e *edge, forward bool) {
 	for _, tt := range []struct {
 		first string
@@ -72,7 +73,7 @@ func secretStays(t *testing.T, e *edge, forward bool) {
 		{"GET /v1/products/1", true},
 		{"GET /open", true},
 	} {
-		seen := e.send(tt.first, append(credential("dev", "s3cret"), "x_device_token: s3cret")...).seen(t).Headers
+		seen := e.send(tt.first, append(credential("dev", "s3cret"), "x_device_token: s3cret")...).seenByUpstream(t).Headers
 		_, kept := seen["x-device-token"]
 		_, spelled := seen["x_device_token"]
 		if kept != tt.kept || spelled != tt.kept || seen["x-device-id"][0] != "dev" {
@@ -81,7 +82,7 @@ func secretStays(t *testing.T, e *edge, forward bool) {
 	}
 }
 
-// overridesStay sends headers that some frameworks take for another method or path than the request's.
+// overridesStay sends headers that some frameworks take for the request's method or path.
 func overridesStay(t *testing.T, e *edge, kept bool) {
 	overrides := []string{"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE",
 		"X-Original-URL: /v1/telemetry",
@@ -90,7 +91,7 @@ func overridesStay(t *testing.T, e *edge, kept bool) {
 		for _, line := range overrides {
 			name, value, _ := strings.Cut(line, ": ")
 			for _, name := range []string{name, strings.ReplaceAll(name, "-", "_")} {
-				seen := e.send(first, append(credential("dev", "s3cret"), name+": "+value)...).seen(t).Headers
+				seen := e.send(first, append(credential("dev", "s3cret"), name+": "+value)...).seenByUpstream(t).Headers
 				if _, got := seen[strings.ToLower(name)]; got != kept {
 					t.Errorf("%s: the upstream saw %s: %v, want %v", first, name, got, kept)
 				}
@@ -99,8 +100,7 @@ func overridesStay(t *testing.T, e *edge, kept bool) {
 	}
 }
 
-// TestRoutesByIdentity routes by the header that names the device: by what the filter has added, not by what a client
-// forged.
+// TestRoutesByIdentity routes by the header that names the device: by the filter's value, not by a client's forged one.
 func TestRoutesByIdentity(t *testing.T) {
 	t.Parallel()
 	const device = 222
@@ -118,8 +118,8 @@ func TestRoutesByIdentity(t *testing.T) {
 		routes = append([]any{map[string]any{"match": match, "direct_response": map[string]any{"status": device}}}, routes...)
 		return c.Set(routes, append(edgeManager, "route_config", "virtual_hosts", "upstream", "routes")...)
 	}})
-	e.device("dev", "s3cret", 4, "telemetry.write")
-	e.until("a device has its route", status(device), "POST /v1/telemetry", credential("dev", "s3cret")...)
+	e.putDevice("dev", "s3cret", 4, "telemetry.write")
+	e.awaitAnswer("a device has its route", hasStatus(device), "POST /v1/telemetry", credential("dev", "s3cret")...)
 	// Now from memory; before, after a call of the sidecar.
 	for _, tt := range []struct {
 		request string

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/http2conn"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -33,8 +34,8 @@ virtual_hosts:
   shut: {domains: [shut.example], credentials: {basic: true}, default: deny, rules: [{match: {prefix: /v1/}, auth: {}}]}
 `
 
-// TestVirtualHosts: each host gets the objects of its own virtual host, and its rules protect it however a client
-// spells it.
+// TestVirtualHosts: each host gets the objects of its own virtual host, and the host's rules protect every spelling of
+// the host.
 func TestVirtualHosts(t *testing.T) {
 	t.Parallel()
 	// nginx 1.22 has no listener for HTTP/1 and HTTP/2 with prior knowledge.
@@ -42,7 +43,7 @@ func TestVirtualHosts(t *testing.T) {
 		return regexp.MustCompile(`listen 127\.0\.0\.1(:[0-9]+) reuseport;`).ReplaceAllString(config,
 			"$0 listen 127.0.0.2$1 http2 reuseport;")
 	}})
-	e.device("dev", "secret", 4)
+	e.putDevice("dev", "secret", 4)
 	for key, body := range map[string]string{
 		"/v1/x": "top", "//a/v1/x": "a", "//b/v1/x": "b", "//b:c.b.example/v1/host/x": "c.b",
 		"//b:b.example/v1/host/x":     "b.b",
@@ -51,7 +52,7 @@ func TestVirtualHosts(t *testing.T) {
 		e.put(key, body)
 	}
 	e.put("/open/ready", "ready")
-	e.until("the objects are at the edge", says("ready"), "GET /open/ready")
+	e.awaitAnswer("the objects are at the edge", hasBody("ready"), "GET /open/ready")
 	own, basic := credential("dev", "secret"), []string{"authorization: Basic ZGV2OnNlY3JldA=="}
 	dotted := "top"
 	if onNginx() {
@@ -88,10 +89,10 @@ func TestVirtualHosts(t *testing.T) {
 					tt.body)
 			}
 		}
-		check("HTTP/1.1", e.octets("GET "+tt.path+" HTTP/1.1\r\n"+head))
-		check("absolute", e.octets("GET http://"+tt.host+tt.path+" HTTP/1.1\r\n"+head))
-		check("HTTP/2", e.http2(tt.path, tt.more, [2]string{":authority", tt.host}))
-		check("HTTP/2, Host", e.http2(tt.path, tt.more, [2]string{"host", tt.host}))
+		check("HTTP/1.1", e.sendOctets("GET "+tt.path+" HTTP/1.1\r\n"+head))
+		check("absolute", e.sendOctets("GET http://"+tt.host+tt.path+" HTTP/1.1\r\n"+head))
+		check("HTTP/2", e.getHTTP2(tt.path, tt.more, [2]string{":authority", tt.host}))
+		check("HTTP/2, Host", e.getHTTP2(tt.path, tt.more, [2]string{"host", tt.host}))
 	}
 	for name, request := range map[string]string{
 		"two":      "GET /v1/x HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n",
@@ -103,20 +104,20 @@ func TestVirtualHosts(t *testing.T) {
 		"ports":    "GET /v1/x HTTP/1.1\r\nHost: a.example.:1:1\r\n\r\n",
 		"slash":    "GET /v1/x HTTP/1.1\r\nHost: a.example/b\r\n\r\n",
 	} {
-		if got := e.octets(request); got.status != 403 && got.status != 400 {
+		if got := e.sendOctets(request); got.status != 403 && got.status != 400 {
 			t.Errorf("%s: got %d %s, want 403, or 400 by the proxy", name, got.status, got.body)
 		}
 	}
-	// Of an absolute target Envoy removes userinfo, and it takes its authority; nginx has two hosts then.
-	if got := e.octets("GET http://u@a.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n"); got.status != 400 &&
+	// Of an absolute target Envoy removes userinfo and takes the authority; nginx has two hosts then.
+	if got := e.sendOctets("GET http://u@a.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n"); got.status != 400 &&
 		got.body != "a" {
 		t.Errorf("userinfo of an absolute target: got %d %s", got.status, got.body)
 	}
-	got := e.octets("GET http://b.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n")
+	got := e.sendOctets("GET http://b.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n")
 	if onNginx() && got.status != 403 || !onNginx() && got.body != "b" {
 		t.Errorf("an absolute target with another Host: got %d %s", got.status, got.body)
 	}
-	got = e.http2("/v1/x", nil, [2]string{":authority", "a.example"}, [2]string{"host", "b.example"})
+	got = e.getHTTP2("/v1/x", nil, [2]string{":authority", "a.example"}, [2]string{"host", "b.example"})
 	if got.status == 200 && got.body != "a" {
 		t.Errorf("HTTP/2 with another Host: got %d %s", got.status, got.body)
 	}
@@ -131,13 +132,11 @@ func TestVirtualHosts(t *testing.T) {
 	}
 }
 
-// octets sends a request as it is over a new connection.
-func (e *edge) octets(request string) answer {
+// sendOctets sends the octets of a request over a new connection.
+func (e *edge) sendOctets(request string) answer {
 	e.t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(e.EdgeURL(), "http://"))
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write([]byte(request)); err != nil {
@@ -155,8 +154,8 @@ func (e *edge) octets(request string) answer {
 	return answer{response.StatusCode, response.Header, string(body)}
 }
 
-// http2 sends a GET by HTTP/2 over a new connection, with header lines; no answer is one of status 0.
-func (e *edge) http2(path string, lines []string, hosts ...[2]string) answer {
+// getHTTP2 sends a GET by HTTP/2 over a new connection, with header lines; no answer is one of status 0.
+func (e *edge) getHTTP2(path string, lines []string, hosts ...[2]string) answer {
 	e.t.Helper()
 	fields := append([][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", path}}, hosts...)
 	for _, line := range lines {
@@ -168,13 +167,9 @@ func (e *edge) http2(path string, lines []string, hosts ...[2]string) answer {
 		address = strings.Replace(address, "127.0.0.1:", "127.0.0.2:", 1)
 	}
 	c, err := http2conn.Dial(address, patience)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	defer func() { _ = c.Close() }()
-	if err := c.SendHeaders(1, true, fields...); err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, c.SendHeaders(1, true, fields...))
 	got, err := c.ReadAnswer(1)
 	if err != nil {
 		return answer{body: err.Error()}

@@ -47,7 +47,7 @@ type call struct {
 
 // joinCall makes a request wait for an answer of the sidecar. It returns false if the sidecar can't or needn't be
 // called; the request's answers have the result.
-func (c *calls) joinCall(s *stream, d *policy.Decision, nowMS int64) bool {
+func (c *calls) joinCall(s *stream, d *policy.Decision, from *policy.Source, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := MaxWaiting
 	if d.Action == policy.Fetch {
@@ -59,7 +59,7 @@ func (c *calls) joinCall(s *stream, d *policy.Decision, nowMS int64) bool {
 		return false
 	}
 	if pending == nil {
-		source := c.vm.clientAddress()
+		source := c.vm.clientAddress(from)
 		if s.answers.ThrottledS = c.throttledS(d, source, nowMS); s.answers.ThrottledS > 0 {
 			return false
 		}
@@ -116,9 +116,9 @@ func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint1
 }
 
 // refreshVerdict verifies a credential in the background of an authenticated request of a rule.
-func (c *calls) refreshVerdict(d *policy.Decision, rule int) {
+func (c *calls) refreshVerdict(d *policy.Decision, from *policy.Source, rule int) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest, Hint: d.Hint}
-	if c.inFlight[callKey(&verify)] == nil && c.dispatchCall(c.newCall(&verify, c.vm.clientAddress())) {
+	if c.inFlight[callKey(&verify)] == nil && c.dispatchCall(c.newCall(&verify, c.vm.clientAddress(from))) {
 		c.vm.count(rule, policy.CallRefresh)
 	}
 }

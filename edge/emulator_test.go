@@ -85,8 +85,7 @@ const pluginID = 1
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
 	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config),
-		records: map[string][]byte{},
-		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[string]uint64{}}
+		records: map[string][]byte{}, streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[string]uint64{}}
 	e.start(t)
 	if !e.vm.engine.Config().PushListener {
 		s := state

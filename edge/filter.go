@@ -30,8 +30,8 @@ func (s *stream) handleHeaders(headers []byte) Action {
 	if at.Passes {
 		return Continue
 	}
-	request := v.engine.Read(fields, v)
-	if !v.engine.Govern(&request, &at) {
+	request := at.Read(v)
+	if !request.Governed() {
 		s.removeForged(&request)
 		return Continue
 	}
@@ -65,12 +65,13 @@ func (s *stream) decideRequest(request *policy.Request) Action {
 	var d policy.Decision
 	for {
 		now := v.host.Now()
-		v.engine.Decide(&d, now, request, v, &s.answers)
+		request.Decide(&d, now, v, &s.answers)
 		if d.ReloadState && v.readState() {
 			now = v.host.Now() // not before the state was read
-			v.engine.Decide(&d, now, request, v, &s.answers)
+			request.Decide(&d, now, v, &s.answers)
 		}
-		if d.Hint != policy.NoHint && (d.Hint == policy.Wrong || v.calls.guesses.count > 0) && v.calls.mustAsk(s, &d, now) {
+		if d.Hint != policy.NoHint && (d.Hint == policy.Wrong || v.calls.guesses.count > 0) &&
+			v.calls.mustAsk(s, &d, request.Source(), now) {
 			continue
 		}
 		if v.isCrowded(len(d.Body)) {
@@ -81,7 +82,7 @@ func (s *stream) decideRequest(request *policy.Request) Action {
 		}
 		v.count(rule, d.Cache)
 		if d.Refresh {
-			v.calls.refreshVerdict(&d, rule)
+			v.calls.refreshVerdict(&d, request.Source(), rule)
 		}
 		switch d.Action {
 		case policy.Reply:
@@ -99,7 +100,7 @@ func (s *stream) decideRequest(request *policy.Request) Action {
 			return Continue
 		case policy.Verify, policy.Fetch, policy.Exchange:
 			s.answers.Refused = d.Refusal()
-			if v.calls.joinCall(s, &d, now) {
+			if v.calls.joinCall(s, &d, request.Source(), now) {
 				return Pause
 			}
 		}
@@ -150,15 +151,15 @@ func (s *stream) passUpstream(d *policy.Decision, r *policy.Request) {
 	}
 	s.removeForged(r)
 	if d.Device != "" {
-		for _, name := range v.engine.SecretHeaders(r) {
+		for _, name := range r.SecretHeaders() {
 			v.host.RemoveRequestHeader(name)
 		}
 		if r.MayHaveConnection {
 			s.cleanConnection()
 		}
 		v.host.AddRequestHeader(policy.DeviceHeader, d.Device)
-		v.host.AddRequestHeader(policy.PermissionsHeader, v.engine.PermissionNames(d.Permissions))
-		if vary := v.engine.UpstreamVary(r); vary != "" {
+		v.host.AddRequestHeader(policy.PermissionsHeader, d.Permissions)
+		if vary := r.UpstreamVary(); vary != "" {
 			v.host.SetNote(policy.NoteVary, vary)
 			v.host.SetNote(policy.NoteCacheControl, "private")
 			if vary == policy.VaryAll {

@@ -159,12 +159,12 @@ func (g *guesses) recordAnswer(p deviceNetwork, nowMS int64, outcome wire.Outcom
 // the request must be decided again.
 //
 //go:noinline
-func (c *calls) mustAsk(s *stream, d *policy.Decision, nowMS int64) bool {
+func (c *calls) mustAsk(s *stream, d *policy.Decision, from *policy.Source, nowMS int64) bool {
 	if d.Action > policy.Reply && !d.WouldBeRefused() || s.answers.Suspect ||
 		d.Hint == policy.Right && c.guesses.devices[d.Credential.ID] == nil {
 		return false
 	}
-	network, ok := wire.Network(c.vm.clientAddress())
+	network, ok := wire.Network(c.vm.clientAddress(from))
 	if !ok {
 		return false // all devices may share an unknown source
 	}

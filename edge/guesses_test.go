@@ -20,7 +20,7 @@ func guessedEdge(t *testing.T, rules string) *emulator {
 	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
 	e.tick()
 	_, tag := s.Keys.Device("dev", 1)
-	right := wire.Verdict{Digest: s.Keys.Digest("dev", "right"), Outcome: wire.Allow, Permissions: 1,
+	right := wire.Verdict{Digest: s.Keys.Digest("dev", "right"), Outcome: wire.Allow, Permissions: "telemetry.write",
 		ExpiresMS: e.clock + 1_000_000}
 	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, []wire.Verdict{right},
 		[]wire.Device{{Tag: tag, Closed: true}})
@@ -35,7 +35,7 @@ func (e *emulator) sidecarSays(n int, outcome wire.Outcome, throttleMS uint32) {
 				ThrottleMS: throttleMS}))
 			continue
 		}
-		e.answered(c, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome, Permissions: 1,
+		e.answered(c, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome, Permissions: "telemetry.write",
 			RetryAfterS: 12, ThrottleMS: throttleMS, Epoch: state.Epoch}))
 	}
 }

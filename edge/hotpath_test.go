@@ -39,14 +39,13 @@ func putVerdictOf(e *emulator, secret string, expires int64) {
 	digest := state.Keys.Digest("dev", secret)
 	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
 	e.records[place(wire.RegionVerdicts, bucket)] = wire.AppendVerdicts(nil, state.Epoch,
-		[]wire.Verdict{{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: expires}}, nil)
+		[]wire.Verdict{{Digest: digest, Outcome: wire.Allow, Permissions: "telemetry.write", ExpiresMS: expires}}, nil)
 }
 
 // device returns a device's headers, and the headers that Envoy adds.
 func device(path string, more ...[2]string) [][2]string {
 	return append([][2]string{{":authority", "edge.example.com"}, {":path", path}, {":method", "GET"},
-		{":scheme", "https"},
-		{"user-agent", "device/1.0"}, {"accept", "application/json"}, {"accept-encoding", "gzip, br"},
+		{":scheme", "https"}, {"user-agent", "device/1.0"}, {"accept", "application/json"}, {"accept-encoding", "gzip, br"},
 		{"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"x-forwarded-for", "203.0.113.7"},
 		{"x-forwarded-proto", "https"}, {"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}}, more...)
 }

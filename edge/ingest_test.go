@@ -53,7 +53,7 @@ func TestIngest(t *testing.T) {
 		{"takeover from none", "POST", "/v1/apply", batch(8, 0), 409, "", false},
 		{"truncated", "POST", "/v1/apply", truncated, 400, "operation 0", false},
 		{"another layout", "POST", "/v1/apply", foreign, 400,
-			`module unknown, from "gatehouse-sidecar/9": batch of layout version 5, want 4`, false},
+			`module unknown, from "gatehouse-sidecar/9": batch of layout version 6, want 5`, false},
 		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
 		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
 		{"too large", "POST", "/v1/apply", make([]byte, 2*limits.MaxBatch+2), 413, "batch of more than", false},

@@ -3,6 +3,7 @@ package edge
 import (
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
@@ -117,9 +118,7 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateKept(t, key)
 	for range 2 { // two concurrent batches
-		if err := (&guardWriter{host: e}).raise(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, (&guardWriter{host: e}).raise())
 	}
 	for i, want := range []string{`"v1"`, `"v2"`, `"v3"`} {
 		if i == 2 { // one has ended
@@ -142,9 +141,7 @@ func TestAbandonedGuard(t *testing.T) {
 	other := guardWriter{host: e}
 	pushes := func(each func()) {
 		for range 2 * abandonedAfter {
-			if err := other.raise(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, other.raise())
 			pushObject(t, e, state, version("/v1/products/2", `"other"`))
 			each()
 		}

@@ -28,12 +28,6 @@ func (s *stream) tryHit(d *policy.Decision, rule int) {
 	v.trials[s.id] = pendingTrial{rule, strings.Clone(d.WouldHit), d.WouldBeRefused()}
 }
 
-// AwaitsResponse reports whether the response to a stream is awaited; hosts need not read other responses.
-func (v *VM) AwaitsResponse(id uint32) bool {
-	_, ok := v.trials[id]
-	return ok
-}
-
 // CompareResponse compares the response to a stream, by entity-tag, "" for none, in another callback of the stream.
 func (v *VM) CompareResponse(id uint32, etag string) {
 	t, ok := v.trials[id]

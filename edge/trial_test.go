@@ -38,8 +38,9 @@ func TestTrialJudgesAlike(t *testing.T) {
 			}
 			var body []byte
 			if outcome := wire.Outcome(random.Intn(5)); outcome > 0 {
-				body = wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome, Permissions: uint64(random.Intn(2)),
-					RetryAfterS: 1, ThrottleMS: uint32(random.Intn(2) * 20_000), Epoch: state.Epoch})
+				body = wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome,
+					Permissions: []string{"", "telemetry.write"}[random.Intn(2)], RetryAfterS: 1,
+					ThrottleMS: uint32(random.Intn(2) * 20_000), Epoch: state.Epoch})
 			}
 			for _, e := range both {
 				e.answered(e.calls[answered], body)

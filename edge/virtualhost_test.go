@@ -28,8 +28,7 @@ func TestVirtualHostsWait(t *testing.T) {
 	}
 	headers := func(i int) [][2]string {
 		return [][2]string{{":method", "GET"}, {":authority", tests[i].host}, {":path", "/p"}, {"x-id", "top"},
-			{"x-secret", "s"},
-			{"authorization", "Basic YTpz"}, {"x-top", "192.0.2.1"}, {"x-a", "192.0.2.2"}}
+			{"x-secret", "s"}, {"authorization", "Basic YTpz"}, {"x-top", "192.0.2.1"}, {"x-a", "192.0.2.2"}}
 	}
 	var streams []*exchange
 	for i := range tests {

@@ -115,8 +115,8 @@ func (v *VM) readState() bool {
 		return false // none yet, or of another release: keep the earlier state
 	}
 	before := v.engine.State()
-	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
-	if state.Epoch != before.Epoch {
+	changed := state.Epoch != before.Epoch
+	if changed {
 		clear(v.calls.throttles) // set by the sidecar of the old epoch
 		v.calls.guesses = newGuesses()
 	}
@@ -190,7 +190,7 @@ func (v *VM) SetUnread(bytes int) { v.unread = bytes }
 // RefuseToken answers a new stream with 401: the host has found a bad token. The rules don't matter. Without keys the
 // host can't judge tokens yet, and the answer is 503.
 func (v *VM) RefuseToken(id uint32, hasKeys bool) Action {
-	d := v.engine.RefuseToken(hasKeys)
+	d := policy.RefuseToken(hasKeys)
 	v.stream = stream{vm: v, id: id}
 	v.count(policy.NoRule, d.Auth)
 	v.stream.noteRequest(policy.NoRule, "")
@@ -272,8 +272,8 @@ func (v *VM) failLateCalls() {
 }
 
 // clientAddress returns the client's address of the current context, without port; "" if unknown.
-func (v *VM) clientAddress() string {
-	switch from := v.engine.Source(); {
+func (v *VM) clientAddress(from *policy.Source) string {
+	switch {
 	case from.Header != "":
 		return policy.HeaderAddress(v.host.RequestHeaders(), from.Header)
 	case from.FilterState != "":

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/native-filter/dynmod/fakeenvoy"
@@ -65,7 +66,7 @@ func begin(c *fakeenvoy.Config, w *fakeenvoy.Worker, headers [][2]string) (r *fa
 	return r
 }
 
-// run runs what was scheduled for a request, and fails the test if nothing was.
+// run runs the scheduled work of a request, and fails the test if none was scheduled.
 func run(t *testing.T, w *fakeenvoy.Worker, r *fakeenvoy.Request) {
 	t.Helper()
 	ran := false
@@ -159,8 +160,8 @@ func fetchedObject(key, body string) []byte {
 	return wire.AppendFetchResponse(nil, nativeEpoch, &o, [][]byte{[]byte(body)})
 }
 
-// TestNativeJoinedFetch: a worker's request joins an earlier fetch of another worker. The answer may be older than an
-// object that the client has, so it is not used: memory is read again, and then a second call is made.
+// TestNativeJoinedFetch: a worker's request joins an earlier fetch of a second worker. The answer may be older than the
+// client's object, so the answer is dropped: memory is read again, and then a second call is made.
 func TestNativeJoinedFetch(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	first, second := begin(c, w[0], nativeRequest("/fetched/1")), begin(c, w[1], nativeRequest("/fetched/1"))
@@ -190,7 +191,7 @@ func TestNativeJoinedFetch(t *testing.T) {
 	w[1].Do(second.End)
 }
 
-// TestNativeCallsKeepTheirHeaders begins another request, which overwrites the memory of the first one's headers,
+// TestNativeCallsKeepTheirHeaders begins a second request, which overwrites the memory of the first one's headers,
 // before the main thread makes the call.
 func TestNativeCallsKeepTheirHeaders(t *testing.T) {
 	c, w := onFakeEnvoy(t)
@@ -323,9 +324,7 @@ func TestNativeAnswersAreKept(t *testing.T) {
 		return status
 	}
 	write := func(record []byte) {
-		if err := shared.SetRecord(wire.RegionObjects, bucket, record); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, shared.SetRecord(wire.RegionObjects, bucket, record))
 	}
 	kept := false
 	for deadline := time.Now().Add(await.Deadline); !kept && time.Now().Before(deadline); {
@@ -438,9 +437,7 @@ func TestNativeEndsDuringATick(t *testing.T) {
 	}
 	const key = "/fetched/tick"
 	bucket, record := objects(&nativeState, version(key, `"1"`))
-	if err := shared.SetRecord(wire.RegionObjects, bucket, record); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, shared.SetRecord(wire.RegionObjects, bucket, record))
 	c.EndAtCommit()
 	w := fakeenvoy.NewWorker()
 	defer w.Stop()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -21,7 +22,7 @@ func (e *testEdge) answerCalls(t *testing.T, answer func(net.Conn)) {
 	_ = e.servers["api.sock"].Close() // its connections, too
 	_ = os.Remove(e.socket("api.sock"))
 	listener, err := net.Listen("unix", e.socket("api.sock"))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -46,8 +47,8 @@ func (e *testEdge) statusOf(t *testing.T, id string) int {
 	return res.StatusCode
 }
 
-// statusAndOutcome is statusOf, with what the sidecar sends to outcomes about the call. A worker of a busy machine may
-// not send the call in time; then it is made again.
+// statusAndOutcome is statusOf, with the call's outcome from the sidecar. A worker of a busy machine may not send the
+// call in time; then the call is made again.
 func statusAndOutcome[T any](t *testing.T, e *testEdge, id string, outcomes <-chan T) (status int, outcome T) {
 	t.Helper()
 	for range 10 {
@@ -62,7 +63,8 @@ func statusAndOutcome[T any](t *testing.T, e *testEdge, id string, outcomes <-ch
 	return status, outcome
 }
 
-var allowed = string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: testEpoch}))
+var allowed = string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: testEpoch,
+	Permissions: "read"}))
 
 // TestCalls gives right answers, and hostile answers.
 func TestCalls(t *testing.T) {

@@ -37,7 +37,7 @@ func startCoverage() string {
 	return fmt.Sprintf("require(%q).start(%q, %q) ", "coverage", coverageFile, root)
 }
 
-// reportCoverage prints the lines of each module that haven't run. It fails if a module has too many.
+// reportCoverage prints the lines of each module that haven't run, and fails if a module has too many.
 func reportCoverage(out io.Writer) error {
 	text, err := os.ReadFile(coverageFile)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -83,15 +84,15 @@ func startEdge(t *testing.T, changes ...string) *testEdge {
 	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}}
 	e.changes = strings.NewReplacer(changes...)
 	rules, _, err := nginx.Render([]byte(edgeRules))
-	mustBeNil(t, err)
-	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
 	e.serve(t, "upstream.sock", http.HandlerFunc(echo))
 	e.serve(t, "api.sock", e.sidecar)
 	// nginx must start after a killed nginx.
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: e.socket("push.sock"), Net: "unix"})
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	stale.SetUnlinkOnClose(false)
-	mustBeNil(t, stale.Close())
+	require.NoError(t, stale.Close())
 
 	e.start(t)
 	t.Cleanup(func() {
@@ -107,7 +108,7 @@ func startEdge(t *testing.T, changes ...string) *testEdge {
 func (e *testEdge) start(t *testing.T) {
 	t.Helper()
 	e.running, e.ended = e.command(t), make(chan error, 1)
-	mustBeNil(t, e.running.Start())
+	require.NoError(t, e.running.Start())
 	go func(cmd *exec.Cmd, ended chan<- error) { ended <- cmd.Wait() }(e.running, e.ended)
 	await.Until(t, "nginx listens", func() bool {
 		conn, err := net.Dial("unix", e.socket("admin.sock"))
@@ -129,9 +130,9 @@ func (e *testEdge) stop(signal os.Signal) {
 func (e *testEdge) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	path, err := stack.FindNginx()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	config := filepath.Join(e.dir, "nginx.conf")
-	mustBeNil(t, os.WriteFile(config, []byte(e.changes.Replace(configOf(t, edgeConfig, e.dir))), 0o600))
+	require.NoError(t, os.WriteFile(config, []byte(e.changes.Replace(configOf(t, edgeConfig, e.dir))), 0o600))
 	return exec.Command(path, "-p", e.dir, "-c", config, "-e", filepath.Join(e.dir, "error.log"))
 }
 
@@ -140,7 +141,7 @@ func (e *testEdge) socket(name string) string { return filepath.Join(e.dir, name
 func (e *testEdge) serve(t *testing.T, socket string, handler http.Handler) {
 	t.Helper()
 	listener, err := net.Listen("unix", e.socket(socket))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	server := &http.Server{Handler: handler}
 	e.servers[socket] = server
 	go func() { _ = server.Serve(listener) }()
@@ -168,7 +169,7 @@ func (e *testEdge) send(t *testing.T, socket, request string) (res *http.Respons
 		t.Fatalf("%q: %v", request, err)
 	}
 	text, err := io.ReadAll(res.Body)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	return res, string(text)
 }
 
@@ -188,10 +189,10 @@ func (e *testEdge) exchange(t *testing.T, socket, requests string) string {
 func (e *testEdge) write(t *testing.T, socket, requests string) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", e.socket(socket))
-	mustBeNil(t, err)
-	mustBeNil(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	_, err = io.WriteString(conn, requests)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	return conn
 }
 
@@ -218,7 +219,7 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 	t.Helper()
 	now := time.Now().UnixMilli()
 	s := wire.State{Epoch: epoch, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 1, VerdictBuckets: 1,
-		DevicesComplete: devicesComplete, Permissions: []string{"admin"}}
+		DevicesComplete: devicesComplete}
 	_, tag := s.Keys.Place(key, s.ObjectBuckets)
 	o := wire.Object{Key: key, Version: 1, PublishedMS: now - 5000, ETag: `"v1"`, ContentType: "text/plain"}
 	o.AddVariant(wire.Variant{Length: 5, Stamp: 1})
@@ -240,10 +241,10 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 	})
 	c := e.client("push.sock")
 	res, err := c.Post("http://push/v1/apply", "", bytes.NewReader(batch))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	answer, err := io.ReadAll(res.Body)
-	mustBeNil(t, err)
-	mustBeNil(t, res.Body.Close())
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
 	if res.StatusCode != http.StatusOK {
 		t.Fatalf("push: %s %q", res.Status, answer)
 	}
@@ -319,7 +320,7 @@ func (s *testSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			v.RetryAfterS, v.ThrottleMS = 3, 60_000
 		}
 		if request.Secret == "admin" {
-			v.Permissions = 1
+			v.Permissions = "admin"
 		}
 		_, _ = w.Write(wire.AppendVerifyResponse(nil, &v))
 	case "/v1/session":

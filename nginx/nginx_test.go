@@ -11,10 +11,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// configHead begins a configuration of one process: of a directory, this directory, and the modules' directory.
+// configHead begins a configuration of one process: %[1]s is its directory, %[2]s this directory, and %[3]s the
+// modules' directory.
 const configHead = `
 daemon off;
 master_process off;
@@ -80,32 +82,25 @@ func buildLibrary(name string, flags ...string) (path string, err error) {
 func configOf(t *testing.T, text, dir string, more ...any) string {
 	t.Helper()
 	here, err := filepath.Abs(".")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	built, err := library()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	return fmt.Sprintf(text, append([]any{dir, here, stack.NginxModules, startCoverage(), built}, more...)...)
-}
-
-func mustBeNil(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // replaceIn returns the overlay of go build for a file of the repository in which a part is replaced.
 func replaceIn(t *testing.T, file, from, to string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", file))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	text, err := os.ReadFile(path)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	if bytes.Count(text, []byte(from)) != 1 {
 		t.Fatalf("%s has not one %q", file, from)
 	}
 	changed := filepath.Join(t.TempDir(), filepath.Base(file))
-	mustBeNil(t, os.WriteFile(changed, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
+	require.NoError(t, os.WriteFile(changed, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
 	overlay := filepath.Join(t.TempDir(), "overlay.json")
-	mustBeNil(t, os.WriteFile(overlay, fmt.Appendf(nil, `{"Replace": {%q: %q}}`, path, changed), 0o600))
+	require.NoError(t, os.WriteFile(overlay, fmt.Appendf(nil, `{"Replace": {%q: %q}}`, path, changed), 0o600))
 	return overlay
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 const testEpoch = 7
@@ -39,7 +40,7 @@ func token(t *testing.T, header, claims map[string]any) string {
 	t.Helper()
 	encode := func(v any) string {
 		text, err := json.Marshal(v)
-		mustBeNil(t, err)
+		require.NoError(t, err)
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
 	text := encode(header) + "." + encode(claims)
@@ -185,7 +186,7 @@ func testEdgeTargets(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusOK, "GET /v1/me", "GET", "/fails")
 }
 
-// testEdgeBodies: what follows a refused request's body is the next request, and no part of it is.
+// testEdgeBodies: the octets behind a refused request's body are the next request, and no part of the body is.
 func testEdgeBodies(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/me", "Content-Length: 5\r\n\r\nhello")
 	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/me", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0")
@@ -269,7 +270,8 @@ func testEdgeTokens(t *testing.T, e *testEdge) {
 	}
 }
 
-// testEdgeThrottle: the sidecar refuses credentials of new devices from this source, so the edge doesn't ask again.
+// testEdgeThrottle: after the sidecar has refused credentials of new devices from this source, the edge doesn't ask
+// again.
 func testEdgeThrottle(t *testing.T, e *testEdge) {
 	e.push(t, testEpoch, testEpoch, "/v1/products/1", true)
 	id := 0
@@ -376,5 +378,5 @@ func TestSocketInUse(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the socket of the first nginx: %v", err)
 	}
-	mustBeNil(t, conn.Close())
+	require.NoError(t, conn.Close())
 }

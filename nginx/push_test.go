@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -43,12 +44,12 @@ func TestPush(t *testing.T) {
 				body = io.MultiReader(body)
 			}
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://push"+tt.path, body)
-			mustBeNil(t, err)
+			require.NoError(t, err)
 			res, err := e.client("push.sock").Do(req)
-			mustBeNil(t, err)
+			require.NoError(t, err)
 			defer res.Body.Close()
 			answer, err := io.ReadAll(res.Body)
-			mustBeNil(t, err)
+			require.NoError(t, err)
 			if res.StatusCode != tt.status || !strings.Contains(string(answer), tt.want) {
 				t.Errorf("got %d %.200q, want %d with %q", res.StatusCode, answer, tt.status, tt.want)
 			}

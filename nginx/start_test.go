@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -15,13 +16,13 @@ import (
 // TestRender renders the shipped rules, and refuses what Envoy refuses or nginx can't do.
 func TestRender(t *testing.T) {
 	shipped, err := os.ReadFile("rules.yaml")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	file, n, err := nginx.Render(shipped)
 	if err != nil || n != 4 || !bytes.Contains(file, []byte(`"permissions": [`)) {
 		t.Errorf("the shipped rules: got %s, %d rules, %v", file, n, err)
 	}
 	envoy, err := os.ReadFile("../envoy/envoy.yaml")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	for line := range strings.Lines(string(shipped)) {
 		rule := strings.TrimSpace(line)
 		if strings.HasPrefix(rule, "#") || rule == "" || strings.HasPrefix(rule, "sidecar:") {
@@ -47,12 +48,12 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestStart starts nginx with files that are no rules, or without the library: it must not start.
+// TestStart starts nginx with files that are no rules, or without the library: nginx must not start.
 func TestStart(t *testing.T) {
 	path, err := stack.FindNginx()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	rendered, _, err := nginx.Render([]byte(edgeRules))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	good := string(rendered)
 	for _, tt := range []struct{ name, rules, from, to, want string }{
 		{"no file",
@@ -73,17 +74,17 @@ func TestStart(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			if tt.rules != "" {
-				mustBeNil(t, os.WriteFile(filepath.Join(dir, "rules.json"), []byte(tt.rules), 0o600))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "rules.json"), []byte(tt.rules), 0o600))
 			}
 			http, err := os.ReadFile("http.conf")
-			mustBeNil(t, err)
+			require.NoError(t, err)
 			config := strings.Replace(configOf(t, configHead+initBlock+"}", dir), "include "+filepath.Join(here(t), "http.conf")+
 				";", string(http), 1)
 			if !strings.Contains(config, tt.from) {
 				t.Fatalf("nginx.conf has no %q", tt.from)
 			}
 			file := filepath.Join(dir, "nginx.conf")
-			mustBeNil(t, os.WriteFile(file, []byte(strings.ReplaceAll(config, tt.from, tt.to)), 0o600))
+			require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(config, tt.from, tt.to)), 0o600))
 			want := strings.ReplaceAll(tt.want, "DIR", dir)
 			out, err := exec.CommandContext(t.Context(), path, "-p", dir, "-c", file, "-e", "stderr").CombinedOutput()
 			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
@@ -97,6 +98,6 @@ func TestStart(t *testing.T) {
 func here(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(".")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	return dir
 }

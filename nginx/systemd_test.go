@@ -17,11 +17,12 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// unit runs what docs/systemd/nginx.service.d/gatehouse.conf says, without systemd: with gatehousectl, nginx.conf and
-// rules.yaml of this repository in a directory of the test.
+// unit runs the commands of docs/systemd/nginx.service.d/gatehouse.conf, without systemd: with gatehousectl, nginx.conf
+// and rules.yaml of this repository in a directory of the test.
 type unit struct {
 	dir, edge string
 	nginx     []string // the command, as far as all uses have the same
@@ -33,7 +34,7 @@ type unit struct {
 func newUnit(t *testing.T) *unit {
 	t.Helper()
 	path, err := stack.FindNginx()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	u := &unit{dir: t.TempDir(), lines: map[string][]string{}}
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", u.dir,
 		"../ctl/cmd/gatehousectl").CombinedOutput()
@@ -41,7 +42,7 @@ func newUnit(t *testing.T) *unit {
 		t.Fatalf("build gatehousectl: %v: %s", err, out)
 	}
 	built, err := library()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	out, err = exec.CommandContext(t.Context(), filepath.Join(u.dir, "gatehousectl"),
 		"nginx", "install", "--library", built, filepath.Join(u.dir, "plugin")).CombinedOutput()
 	if err != nil {
@@ -49,13 +50,13 @@ func newUnit(t *testing.T) *unit {
 	}
 	u.writeConfig(t)
 	rules, err := os.ReadFile("rules.yaml")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	u.write(t, "rules.yaml", string(rules))
 
 	config := filepath.Join(u.dir, "nginx.conf")
 	u.nginx = []string{path, "-p", u.dir, "-c", config, "-e", filepath.Join(u.dir, "error.log")}
 	text, err := os.ReadFile("../docs/systemd/nginx.service.d/gatehouse.conf")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	place := strings.NewReplacer("/usr/local/bin/", u.dir+"/", "/etc/gatehouse/", u.dir+"/",
 		"/etc/nginx/nginx.conf", config, "/usr/sbin/nginx", strings.Join(u.nginx, " "))
 	for line := range strings.Lines(string(text)) {
@@ -82,7 +83,7 @@ func newUnit(t *testing.T) *unit {
 func (u *unit) writeConfig(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile("nginx.conf")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(upstream.Close)
 	u.edge = freeAddress(t)
@@ -116,21 +117,21 @@ func (u *unit) writeConfig(t *testing.T) {
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	mustBeNil(t, err)
-	mustBeNil(t, listener.Close())
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
 	return listener.Addr().String()
 }
 
 func (u *unit) write(t *testing.T, name, text string) {
 	t.Helper()
-	mustBeNil(t, os.WriteFile(filepath.Join(u.dir, name), []byte(text), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(u.dir, name), []byte(text), 0o600))
 }
 
 // change replaces a part of a file.
 func (u *unit) change(t *testing.T, name, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(u.dir, name))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	if !strings.Contains(string(text), from) {
 		t.Fatalf("%s has no %q", name, from)
 	}
@@ -156,11 +157,11 @@ func (u *unit) run(t *testing.T, name string) (done int, err error) {
 func (u *unit) start(t *testing.T, status int) {
 	t.Helper()
 	_, err := u.run(t, "ExecStartPre")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	// Debian's ExecStart has "daemon on", which would outlive a killed test.
 	u.master = exec.Command(u.nginx[0], append(u.nginx[1:], "-g", "daemon off; master_process on;")...)
 	u.master.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	mustBeNil(t, u.master.Start())
+	require.NoError(t, u.master.Start())
 	u.ended = make(chan error, 1)
 	go func(master *exec.Cmd, ended chan<- error) { ended <- master.Wait() }(u.master, u.ended)
 	u.awaitStatus(t, status)
@@ -170,14 +171,14 @@ func (u *unit) start(t *testing.T, status int) {
 func (u *unit) workers(t *testing.T) []int {
 	t.Helper()
 	pids, err := stack.NginxWorkers(u.master.Process.Pid)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	return pids
 }
 
 // kill ends the master and its workers by SIGKILL, and returns when nobody listens any more.
 func (u *unit) kill(t *testing.T) {
 	t.Helper()
-	mustBeNil(t, syscall.Kill(-u.master.Process.Pid, syscall.SIGKILL))
+	require.NoError(t, syscall.Kill(-u.master.Process.Pid, syscall.SIGKILL))
 	<-u.ended
 	u.master = nil
 	await.Until(t, "nobody listens", func() bool {
@@ -193,7 +194,7 @@ func (u *unit) kill(t *testing.T) {
 func (u *unit) status(t *testing.T) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+u.edge+"/elsewhere", nil)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	request.Close = true
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -230,7 +231,7 @@ func TestUnit(t *testing.T) {
 	}
 	old := u.workers(t)
 	_, err := u.run(t, "ExecReload")
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	await.Until(t, "the old workers are gone", func() bool {
 		now := u.workers(t)
 		return len(now) > 0 && !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) })
@@ -238,7 +239,7 @@ func TestUnit(t *testing.T) {
 	u.awaitStatus(t, denied)
 
 	rendered, err := os.ReadFile(filepath.Join(u.dir, "rules.json"))
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	u.change(t, "rules.yaml", "default: deny", "defualt: pass")
 	if done, err := u.run(t, "ExecReload"); done != 0 || err == nil ||
 		!strings.Contains(err.Error(), "defualt: unknown field") {
@@ -264,6 +265,6 @@ func TestUnit(t *testing.T) {
 	}
 	u.start(t, passed)
 	conn, err := net.Dial("unix", push)
-	mustBeNil(t, err)
-	mustBeNil(t, conn.Close())
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/testbed/proc"
@@ -62,23 +63,22 @@ func newUnreadEdge(t *testing.T) *unreadEdge {
 	e := &unreadEdge{t: t, dir: t.TempDir(), large: bytes.Repeat([]byte("0123456789abcdef"), limits.MaxBody/16),
 		fetch: make(chan struct{})}
 	nginxPath, err := stack.FindNginx()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "upstream")
 	}))
 	t.Cleanup(upstream.Close)
 	e.serveFetches()
 	rules, _, err := nginx.Render([]byte(unreadRules))
-	mustBeNil(t, err)
-	mustBeNil(t, os.WriteFile(e.path("rules.json"), rules, 0o600))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(e.path("rules.json"), rules, 0o600))
 	config := configOf(t, unreadConfig, e.dir, strings.TrimPrefix(upstream.URL, "http://"))
-	mustBeNil(t, os.WriteFile(e.path("nginx.conf"), []byte(config), 0o600))
+	require.NoError(t, os.WriteFile(e.path("nginx.conf"), []byte(config), 0o600))
 	e.process, err = stack.StartChild("nginx", nginxPath, []string{"-p", e.dir, "-c", e.path("nginx.conf"),
-		"-e", e.path("error.log")},
-		nil, e.path("output"), func(err error) { t.Error(err) })
-	mustBeNil(t, err)
+		"-e", e.path("error.log")}, nil, e.path("output"), func(err error) { t.Error(err) })
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		mustBeNil(t, e.process.Stop())
+		require.NoError(t, e.process.Stop())
 		if log, err := os.ReadFile(e.path("error.log")); err == nil && t.Failed() {
 			t.Logf("the end of error.log:\n%s", log[max(0, len(log)-4000):])
 		}
@@ -92,7 +92,7 @@ func (e *unreadEdge) path(name string) string { return filepath.Join(e.dir, name
 // serveFetches answers fetches like a sidecar.
 func (e *unreadEdge) serveFetches() {
 	listener, err := net.Listen("unix", e.path("api.sock"))
-	mustBeNil(e.t, err)
+	require.NoError(e.t, err)
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			key, err := io.ReadAll(r.Body)
@@ -180,7 +180,7 @@ func (e *unreadEdge) await(what string, check func() error) {
 func (e *unreadEdge) rss() int {
 	e.t.Helper()
 	size, err := proc.RSS(e.process.PID())
-	mustBeNil(e.t, err)
+	require.NoError(e.t, err)
 	return int(size)
 }
 
@@ -197,7 +197,7 @@ func (e *unreadEdge) holdsAbout(more, before int) {
 func (e *unreadEdge) files() int {
 	e.t.Helper()
 	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", e.process.PID()))
-	mustBeNil(e.t, err)
+	require.NoError(e.t, err)
 	return len(list)
 }
 
@@ -227,11 +227,11 @@ func (e *unreadEdge) ask(socket, target string, n int) []*slowReader {
 	readers := make([]*slowReader, n)
 	for i := range readers {
 		conn, err := net.Dial("unix", e.path(socket))
-		mustBeNil(e.t, err)
+		require.NoError(e.t, err)
 		e.t.Cleanup(func() { _ = conn.Close() })
-		mustBeNil(e.t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+		require.NoError(e.t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 		_, err = io.WriteString(conn, "GET "+target+" HTTP/1.1\r\nHost: edge\r\n\r\n")
-		mustBeNil(e.t, err)
+		require.NoError(e.t, err)
 		readers[i] = &slowReader{Conn: conn, reader: bufio.NewReaderSize(conn, 512)}
 	}
 	return readers
@@ -244,13 +244,13 @@ func (e *unreadEdge) heads(readers []*slowReader) map[string]int {
 	for _, r := range readers {
 		var err error
 		r.answer, err = http.ReadResponse(r.reader, nil)
-		mustBeNil(e.t, err)
+		require.NoError(e.t, err)
 		got[r.answer.Header.Get("Cache-Status")]++
 	}
 	return got
 }
 
-// full has as many slow readers as there is room for, and one more.
+// full has as many slow readers as fit, and one more.
 func (e *unreadEdge) full(socket string) []*slowReader {
 	e.t.Helper()
 	const room = maxUnread / limits.MaxBody
@@ -359,13 +359,13 @@ func TestFetchedIsReleased(t *testing.T) {
 	}()
 	for range fetches {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://edge/fetched/encoded", nil)
-		mustBeNil(t, err)
+		require.NoError(t, err)
 		req.Header.Set("Accept-Encoding", "gzip")
 		res, err := client.Do(req)
-		mustBeNil(t, err)
+		require.NoError(t, err)
 		body, err := io.ReadAll(res.Body)
-		mustBeNil(t, err)
-		mustBeNil(t, res.Body.Close())
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
 		if res.Header.Get("Content-Encoding") != "gzip" || len(body) != 1024 {
 			t.Fatalf("got %s %v, %d bytes", res.Status, res.Header, len(body))
 		}
@@ -379,10 +379,10 @@ func TestHeadOfLargeBody(t *testing.T) {
 	conn := e.ask("edge.sock", "/stored/small", 1)[0]
 	e.heads([]*slowReader{conn})
 	_, err := io.Copy(io.Discard, conn.answer.Body)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	for range 2 {
 		_, err := io.WriteString(conn, "HEAD /stored/large HTTP/1.1\r\nHost: edge\r\n\r\n")
-		mustBeNil(t, err)
+		require.NoError(t, err)
 		res, err := http.ReadResponse(conn.reader, &http.Request{Method: http.MethodHead})
 		if err != nil || res.StatusCode != http.StatusOK || res.ContentLength != limits.MaxBody || res.Close {
 			t.Fatalf("got %+v, %v", res, err)

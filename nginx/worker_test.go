@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -51,18 +52,19 @@ func (e *testEdge) hit(t *testing.T) bool {
 func (e *testEdge) workers(t *testing.T) []int {
 	t.Helper()
 	pids, err := stack.NginxWorkers(e.running.Process.Pid)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	return pids
 }
 
-// TestRestart: the memory survives workers; after a restart of nginx it counts once the sidecar has confirmed it.
+// TestRestart: the memory survives workers; after a restart of nginx the records count once the sidecar has confirmed
+// them.
 func TestRestart(t *testing.T) {
 	e := startWorkers(t)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answer from memory", func() bool { return e.hit(t) })
 
 	for _, pid := range e.workers(t)[:1] {
-		mustBeNil(t, syscall.Kill(pid, syscall.SIGKILL))
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
 	await.Until(t, "another worker runs", func() bool { return len(e.workers(t)) == 2 })
 	await.Until(t, "all answer from memory", func() bool {
@@ -100,8 +102,8 @@ func TestMemoryFileRemoved(t *testing.T) {
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answers from memory", func() bool { return hits() == 40 })
 
-	mustBeNil(t, os.Remove(e.socket("memory")))
-	mustBeNil(t, syscall.Kill(e.workers(t)[0], syscall.SIGKILL))
+	require.NoError(t, os.Remove(e.socket("memory")))
+	require.NoError(t, syscall.Kill(e.workers(t)[0], syscall.SIGKILL))
 	e.awaitMemory(t)
 	if n := hits(); n != 0 {
 		t.Errorf("%d answers from a file that nobody has confirmed", n)
@@ -109,10 +111,10 @@ func TestMemoryFileRemoved(t *testing.T) {
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answers from the new file", func() bool { return hits() == 40 })
 
-	mustBeNil(t, os.Remove(e.socket("memory")))
-	mustBeNil(t, os.Mkdir(e.socket("memory"), 0o700)) // no file can be opened
+	require.NoError(t, os.Remove(e.socket("memory")))
+	require.NoError(t, os.Mkdir(e.socket("memory"), 0o700)) // no file can be opened
 	await.Until(t, "no answer without a file", func() bool { return hits() == 0 })
-	mustBeNil(t, os.Remove(e.socket("memory")))
+	require.NoError(t, os.Remove(e.socket("memory")))
 	e.awaitMemory(t)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answers from the third file", func() bool { return hits() == 40 })
@@ -125,12 +127,12 @@ func TestSignals(t *testing.T) {
 	await.Until(t, "answer from memory", func() bool { return e.hit(t) })
 	log := e.socket("error.log")
 
-	mustBeNil(t, os.Rename(log, log+".1"))
-	mustBeNil(t, e.running.Process.Signal(syscall.SIGUSR1))
+	require.NoError(t, os.Rename(log, log+".1"))
+	require.NoError(t, e.running.Process.Signal(syscall.SIGUSR1))
 	await.Until(t, "the log is opened again", func() bool { _, err := os.Stat(log); return err == nil && e.hit(t) })
 
 	before := e.workers(t)
-	mustBeNil(t, e.running.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, e.running.Process.Signal(syscall.SIGHUP))
 	await.Until(t, "new workers have taken over", func() bool {
 		for _, pid := range e.workers(t) {
 			for _, old := range before {
@@ -160,7 +162,7 @@ func TestSignals(t *testing.T) {
 	}
 	for _, name := range []string{log, log + ".1"} {
 		text, err := os.ReadFile(name)
-		mustBeNil(t, err)
+		require.NoError(t, err)
 		if strings.Contains(string(text), "exited on signal") || strings.Contains(string(text), "[alert]") {
 			t.Errorf("%s:\n%s", name, text)
 		}
@@ -180,9 +182,9 @@ func TestPanics(t *testing.T) {
 	}
 `)
 	planted, err := buildLibrary("planted.so", "-overlay", overlay)
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	built, err := library()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	e := startWorkers(t, built, planted)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answer from memory", func() bool { return e.hit(t) })
@@ -227,14 +229,14 @@ func TestPanics(t *testing.T) {
 // TestNotLoaded: a worker without the policy lets nothing in, and isn't ready.
 func TestNotLoaded(t *testing.T) {
 	built, err := library()
-	mustBeNil(t, err)
+	require.NoError(t, err)
 	for _, tt := range []struct{ name, from, to, want string }{
 		{"no library", built, filepath.Join(t.TempDir(), "library.so"), "invalid ELF header"},
 		{"no directory for the memory", `/memory"`, `/nowhere/memory"`, "/nowhere/memory: no such file or directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if filepath.Ext(tt.to) == ".so" {
-				mustBeNil(t, os.WriteFile(tt.to, []byte(strings.Repeat("no library ", 100)), 0o600))
+				require.NoError(t, os.WriteFile(tt.to, []byte(strings.Repeat("no library ", 100)), 0o600))
 			}
 			e := startEdge(t, tt.from, tt.to)
 			for _, target := range []string{"/open", "/v1/me", "/v1/products/1"} {

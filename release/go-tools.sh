@@ -4,6 +4,7 @@
 set -euo pipefail
 name=$1
 cd "$(dirname "$0")/$name"
+export GOWORK=off # a module that is not in go.work
 
 key=$({ go env GOVERSION; cat go.mod go.sum ../go-tools.sh; } | sha256sum | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gatehouse

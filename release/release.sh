@@ -13,7 +13,7 @@ VERSION=${1:-} out=${2:-}
   exit 2
 }
 # The caller's settings of Go would change the programs.
-unset GOFLAGS GOEXPERIMENT
+unset GOFLAGS GOEXPERIMENT GOWORK
 export GOAMD64=v1 GOARM64=v8.0
 REVISION=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain) ]] || REVISION+=-dirty

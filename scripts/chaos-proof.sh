@@ -16,9 +16,7 @@ finds() {
   eval "arguments=($(sed -n 's/^# chaos: //p' "$plant"))"
   scripts/chaos-build.sh "$work/build" "$plant"
   [[ ! -e $work/build/gatehouse-chaos ]] || chaos=$work/build/gatehouse-chaos
-  "$chaos" --sidecar "$work/build/gatehouse-sidecar" --wasm "$work/build/gatehouse.wasm" \
-    --library "$work/build/libgatehouse.so" --nginx-library "$work/build/libgatehouse-nginx.so" --clock "$work/build/clock.so" --fail-fast \
-    "${arguments[@]}" >"$log" 2>&1 || status=$?
+  "$chaos" --build "$work/build" --fail-fast "${arguments[@]}" >"$log" 2>&1 || status=$?
   if ((status != 1)) || ! grep -q '^VIOLATION' "$log"; then
     cat "$log" >&2
     echo "chaos-proof: $1 ($EDGE_KIND): status $status, want violations" >&2

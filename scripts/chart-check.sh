@@ -156,7 +156,7 @@ nginx_accepts() {
   build/gatehousectl nginx install --rules "$work/rules.yaml" "$work/plugin" 2>/dev/null || return
   content 'nginx\.conf' <"$work/config.yaml" >"$work/nginx.conf"
   # nginx runs as root here, and then sets the owner of these directories.
-  sed -i -e "1i user root;" -e "s#/usr/share/gatehouse/nginx#$work/plugin#" -e "s#/run/gatehouse#$work#" "$work/nginx.conf"
+  sed -i -e "1i user root;" -e "s#/usr/share/gatehouse/nginx#$work/plugin#" -e "s#/run/gatehouse\(/edge\)\?#$work#" "$work/nginx.conf"
   build/gatehousectl check --rules "$work/rules.yaml" "$work/nginx.conf" || return
   "$nginx_binary" -t -q -e stderr -c "$work/nginx.conf"
 }
@@ -165,7 +165,7 @@ nginx() {
   local missing teams pem=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -keyout "$work/tls.key" -out "$work/tls.crt")
   openssl req -x509 -nodes -subj /CN=edge "${pem[@]}" 2>/dev/null || return
   two_teams shop fleet
-  nginx_accepts "${teams[@]}" && nginx_accepts || return
+  nginx_accepts "${teams[@]}" && nginx_accepts --set agent=node,sessions.existingSecret= && nginx_accepts || return
   # It has each setting of nginx/nginx.conf. The addresses, sizes and paths are values, and pods need no other socket.
   settings() { sed -e 's/ *#.*//' -e 's/^ *//' -e '/^$/d' | sort -u; }
   missing=$(comm -13 <(content 'nginx\.conf' <"$work/config.yaml" | settings) <(settings <nginx/nginx.conf | grep -v -E \
@@ -203,6 +203,7 @@ sidecar() {
     echo "a secret of $section that is as long as one is" >"$work/secrets/$section/secret"
   done
   for values in "$chart"/ci/*-values.yaml; do
+    grep -q '^agent: node' "$values" && continue # the agent's release has it
     render "$values" --show-only templates/sidecar-config.yaml | content 'sidecar\.yaml' |
       sed "s#/etc/gatehouse/secrets/#$work/secrets/#" >"$work/sidecar.yaml"
     build/gatehouse-sidecar --config "$work/sidecar.yaml" --check-config >/dev/null || return

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
 shift
-declare -A tests=([chart]='^Test(Gateway|Native|Nginx|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$')
+declare -A tests=([chart]='^Test(Gateway|Native|Nginx|Agent|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$')
 case $kind in
   chart | mesh) parts=("$kind") ;;
   all) parts=(chart mesh) ;;

@@ -4,6 +4,7 @@
 # and of the custom resources that the chart uses, and ../definitions those resources' definitions.
 set -euo pipefail
 cd "$(dirname "$0")/chart-tools"
+export GOWORK=off # a module that is not in go.work
 
 key=$(cat go.mod go.sum schemas/*.go readme/*.go ../chart-tools.sh | sha256sum | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gatehouse

@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+checklocks=gvisor.dev/gvisor/tools/checklocks/cmd/checklocks@v0.0.0-20260905035102-160fafc42237
 
 stage() {
   local name=$1 begin=$SECONDS
@@ -49,7 +50,8 @@ wasm-filter edge|clients/go
 nginx edge|clients/go
 internal clients/go|edge/policy
 check clients/go|edge/policy|edge/headermap|nginx|internal
-sidecar clients/go|edge/wire|edge/policy|edge/headermap|internal
+verify clients/go|edge/wire|internal
+sidecar clients/go|edge/wire|edge/policy|edge/headermap|internal|verify
 ctl clients/go|edge/policy|nginx|internal|check
 publisher clients/go|edge/entitytag|internal
 testbed clients/go|nginx
@@ -64,13 +66,35 @@ all() {
   for dir in . clients/go e2e release examples/postgres; do (cd "$dir" && "$@") || return; done
 }
 
+# A field with the comment +checklocks:mu needs the lock mu, and so does a call of a function with such a comment. The
+# tool takes closures to run without locks, counts fields by lines, so wants one name on each, and tests need no locks.
+locks() {
+  local bin dir packages
+  bin=$(mktemp -d)
+  GOBIN=$bin go install "$checklocks" || return
+  for dir in . e2e; do
+    mapfile -t packages < <(git -C "$dir" grep -lF '// +checklocks:' -- '*.go' ':!e2e' | xargs dirname | sort -u)
+    go vet -C "$dir" -vettool="$bin/checklocks" -inferred=false -wrappers=false "${packages[@]/#/./}" 2>&1 || true
+  done | { ! grep -vE '^#|_test\.go:'; } || return
+  rm -rf "$bin"
+}
+
 # Provenance names the Go that builds release/images as the one that builds the product.
 toolchains() {
-  local dir
-  for dir in e2e release examples/postgres; do
-    diff <(grep -E '^(go|toolchain) ' go.mod) <(grep -E '^(go|toolchain) ' "$dir/go.mod") ||
-      { echo "go.mod (<) and $dir/go.mod (>) have other versions of Go" >&2; return 1; }
+  local file
+  for file in {e2e,release,examples/postgres}/go.mod go.work; do
+    diff <(grep -E '^(go|toolchain) ' go.mod) <(grep -E '^(go|toolchain) ' "$file") ||
+      { echo "go.mod (<) and $file (>) have other versions of Go" >&2; return 1; }
   done
+}
+
+# What another module of go.work requires does not raise versions of the product.
+workspace() {
+  diff <(GOWORK=off go mod edit -json | python3 -c 'import json, sys
+for r in json.load(sys.stdin)["Require"]: print(r["Path"], r["Version"])' | grep -v gatehouse/clients | sort) \
+    <(go list -m -f '{{.Path}} {{.Version}}' all | sort) | grep '^<' || return 0
+  echo "go.mod has other versions (above) than what is built by go.work: go list -m all" >&2
+  return 1
 }
 
 # The filter is built for another platform.
@@ -93,6 +117,7 @@ units() {
 # Planted defects replace text of sources, which other changes move.
 plants() {
   local plant status=0
+  scripts/drill-build.sh || status=1
   for plant in e2e/testdata/plants/* e2e/chaos/testdata/plants/*; do
     # shellcheck disable=SC1090 # any plant
     (source scripts/overlay.sh && source "$plant") || { echo "$plant does not apply" >&2; status=1; }
@@ -144,12 +169,29 @@ glossary() {
   return "$unused"
 }
 
+# Cells of tables have at most 30 words, and pages 2,500, unless they are references. A link counts by its text.
+# shellcheck disable=SC2016 # $0 is awk's
+short_pages() {
+  ! git ls-files -z '*.md' ':!CHANGELOG.md' ':!DEVELOPER.md' | xargs -0 awk '
+    FNR == 1 { code = total = 0 }
+    /^ *```/ { code = !code }
+    (total += NF) > 2500 && total - NF <= 2500 && FILENAME !~ /redis-contract|runbooks|charts/ {
+      print FILENAME ": more than 2500 words: split the page"
+    }
+    /^\|/ && !code {
+      gsub(/\]\([^)]*\)|^\| | \|$/, "")
+      for (i = split($0, cells, / \| /); i; i--)
+        if ((n = split(cells[i], words, " ")) > 30) print FILENAME ":" FNR ": a cell of " n " words: " cells[i]
+    }' | grep .
+}
+
 stage gofmt formatted
 stage "120 columns" narrow
 stage "no conflicts" merged
 stage imports imports
-stage "go mod tidy" all go mod tidy -diff
+stage "go mod tidy" scripts/tidy.sh -diff
 stage "versions of Go" toolchains
+stage "versions of modules" workspace
 stage "go vet" all go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/...
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
@@ -159,6 +201,7 @@ stage "go vet, nginx" env CGO_ENABLED=1 go vet -tags=nginx ./nginx/host
 stage staticcheck all go run "$staticcheck" ./...
 stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/...
 stage "staticcheck, nginx" env CGO_ENABLED=1 go run "$staticcheck" -tags=nginx ./nginx/host
+stage locks locks
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'cd nginx && luacheck -q .'
 stage "planted defects" plants
@@ -167,6 +210,7 @@ stage "tested versions" scripts/versions.sh
 stage links links
 stage wording scripts/wording.py
 stage glossary glossary
+stage "length of pages" short_pages
 stage "names of pages" mentions
 stage "packages of targets" packages
 stage actionlint go run "$actionlint"

@@ -3,6 +3,7 @@
 # otherwise one that it builds once, in about a minute, and keeps in the user's cache.
 set -euo pipefail
 cd "$(dirname "$0")/opa"
+export GOWORK=off # a module that is not in go.work
 
 if [[ -n ${OPA:-} ]]; then
   [[ -x $OPA && ! -d $OPA ]] || { echo "install-opa: OPA=$OPA is not an executable file" >&2; exit 1; }

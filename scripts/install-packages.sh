@@ -14,15 +14,16 @@ declare -A needs=(
   [unit]='cgo lua redis-server wrk postgresql zsh fish mandoc man-db'
   [e2e]='venv unit curl'
   [test]='run unit e2e' [mutation]=test [engines]=test [matrix]=test
-  [test-all]='test clients routers conformance bypass chaos observe-check bench-check check docs chart-check release deb-test
+  [test-all]='test clients routers conformance bypass chaos observe-check bench-check check docs install-check chart-check release deb-test
     nginx-install-test fresh-machine chromium'
   [lua-coverage]='cgo lua'
   [observe]='stack prometheus prometheus-alertmanager' [observe-check]='observe cgo redis-server'
   [conformance]='e2e nginx-light' [lifecycle]='stack cgo redis-server' [chaos]='stack cgo redis-server'
-  [clients]='venv cgo node java redis-server'
+  [clients]='venv cgo node java redis-server' [install-check]='clients'
   [routers]='venv node java redis-server nginx-light'
   [bypass]='venv nginx lua libnginx-mod-stream'
   [loadtest]='stack cgo lua redis-server wrk' [bench-check]=loadtest
+  [fleet]=redis-server
   [check]='venv cgo node lua-check shellcheck systemd' [docs]='venv node'
   [chart-check]='venv cgo lua prometheus' [chart-readme]=''
   [chart-e2e]='images cgo redis-server' [mesh-e2e]=chart-e2e

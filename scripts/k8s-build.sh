@@ -4,6 +4,7 @@
 # file or Go changes. `make clean` does not remove it.
 set -euo pipefail
 cd "$(dirname "$0")/../e2e/k8s/tools"
+export GOWORK=off # a module that is not in go.work
 
 kept=${XDG_CACHE_HOME:-$HOME/.cache}/gatehouse
 hash=$({ go env GOVERSION; cat go.mod go.sum; } | sha256sum | cut -c1-16)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # readme-test.sh: runs README.md's first commands, word by word, in this clone, in which nothing was built: make run, its
-# curls, which must print what README.md says, and what it publishes, without a warning in a log; then make test.
+# curls, which must print what README.md says, and what it publishes, without a warning in a log; then make test,
+# and the tutorial.
 # scripts/fresh-machine.sh gives it a machine on which nothing else was installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,12 +25,14 @@ run=$(sed -n '1s/^\$ \(make run\) .*/\1/p' "$work/first")
 [[ $(grep -c '^\$ curl' "$work/first") == 3 && -s $work/publish && -n $run && -n $test ]] ||
   fail "README.md's first commands aren't where this looks for them"
 
-# The line that installs everything has all that the two commands need.
-install=$(sed -n '/^    sudo apt-get install /,/[^\\]$/ {s/^ *\(sudo apt-get install \)*//; s/ *\\$//; p}' README.md | tr '\n' ' ')
-[[ -n $install ]] || fail "README.md has no line with apt-get"
-diff <(tr ' ' '\n' <<<"$install" | grep . | grep -vx -e curl -e git -e make | sort) \
-  <(scripts/install-packages.sh --list run test | grep -vx curl) ||
+# The first line that installs packages has what make run needs, both lines have what make test needs, too.
+sed -n '/^    sudo apt-get install /{:more;/\\$/{N;bmore};s/^ *sudo apt-get install //;s/\\\n//g;p}' README.md >"$work/install"
+[[ $(wc -l <"$work/install") == 2 ]] || fail "README.md has no two lines with apt-get"
+needs() { diff <(tr ' ' '\n' | grep . | grep -vx -e curl -e git -e make | sort) \
+  <(scripts/install-packages.sh --list "$@" | grep -vx curl); }
+if ! head -1 "$work/install" | needs run || ! needs run test <"$work/install"; then
   fail "README.md's apt-get installs something else (<) than scripts/install-packages.sh (>)"
+fi
 
 # Who isn't root is told at once what is missing, by a command that installs it.
 for command in "$run" "$test"; do
@@ -71,3 +74,8 @@ SECONDS=0
 $test
 times >"$work/times"
 echo "readme-test: $test took $SECONDS s; CPU of all, user and system: $(sed -n '2s/ /, /p' "$work/times")"
+
+# It needs packages that make test has installed.
+SECONDS=0
+scripts/tutorial-test.py
+echo "readme-test: the tutorial took $SECONDS s"

@@ -24,6 +24,7 @@ floor
 test           -n
 test-all       -n
 unit
+install-check
 e2e            RUN=^TestCache$
 e2e            RUN=^TestCache$ BINDING=plugins
 e2e            RUN=^TestCache$ EDGE_KIND=native
@@ -46,6 +47,7 @@ lua-coverage
 loadtest       SCENARIO=304 SECONDS=1
 loadtest       SCENARIO=304 SECONDS=1 PEERS=1
 bench-check    -n
+fleet          FOLLOWERS=1
 check
 docs
 images

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [all]: builds, and runs the unit tests and the end-to-end suite against a real Envoy and redis-server: in the
-# short form, which skips tests that call long(), or with all in the long form with all other long checks.
+# short form, which skips tests that call leaveToLongForm(), or with all in the long form with all other long checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,6 +35,8 @@ fuzz      must  make --no-print-directory fuzz
 chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600
 sentinel  must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=sentinel
 cluster   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=cluster
+edges     must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_AGENT=true && make --no-print-directory e2e LONG=1 RUN='^TestManyEdges$$'
+replica   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=replica
 lifecycle must  for edge in envoy native nginx; do make --no-print-directory lifecycle EDGE_KIND=$edge LIFECYCLE_STREAMS=100000 || exit; done
 bindings  must  for binding in sdk plugins; do make --no-print-directory lifecycle BINDING=$binding LIFECYCLE_STREAMS=100000 || exit; done
 proof     must  scripts/chaos-proof.sh
@@ -42,6 +44,7 @@ images    must  release/images-again.sh
 release   must  release/release-again.sh
 deb       can   release/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
 install   can   scripts/nginx-install-test.sh
+agent     can   scripts/agent-install-test.sh
 publish   must  release/publish-test.sh build/release
 targets   must  scripts/targets-test.sh
 trixie    can   scripts/fresh-machine.sh trixie scripts/readme-test.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that README, docs and chart name the versions of envoy/versions.txt and clients/go/testbed/redistest/versions.txt as the
-# tested ones.
+# tested ones, and that the modules require clients/go in the version of CHANGELOG.md's first section.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -30,4 +30,9 @@ for file in README.md docs/install/README.md docs/redis-contract.md charts/gateh
 done
 redis=$(awk '$1 == "Redis" {print $2}' clients/go/testbed/redistest/versions.txt | sort -V | tail -1)
 has charts/gatehouse/values.yaml "tag: $redis-alpine" clients/go/testbed/redistest/versions.txt
+
+next=$(sed -n 's/^## \([0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1)
+for file in {.,e2e,examples/postgres}/go.mod; do
+  has "$file" "gatehouse/clients/go v$next" "CHANGELOG.md; run: release/version.sh set $next"
+done
 exit $status

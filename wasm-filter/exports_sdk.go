@@ -61,19 +61,5 @@ func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action
 	return types.Action(module.RequestBody(c.id, size, endOfStream))
 }
 
-// OnHttpResponseHeaders implements types.HttpContext. The SDK always exports it.
-func (c *httpContext) OnHttpResponseHeaders(int, bool) types.Action {
-	if !module.AwaitsResponse(c.id) {
-		return types.ActionContinue
-	}
-	sdk.beginCallback(&c.caller)
-	etag, err := proxywasm.GetHttpResponseHeader("etag")
-	if err != nil {
-		etag = ""
-	}
-	module.CompareResponse(c.id, etag)
-	return types.ActionContinue
-}
-
 // OnHttpStreamDone implements types.HttpContext.
 func (c *httpContext) OnHttpStreamDone() { sdk.endStream(&c.caller) }

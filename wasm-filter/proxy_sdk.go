@@ -113,7 +113,7 @@ func (*proxy) SetNote(n policy.Note, value string) {
 	logFailure(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
 }
 
-func (*proxy) AwaitResponse() bool { return true }
+func (*proxy) AwaitResponse() bool { return false }
 
 // Reply ignores the details, which the SDK can't send.
 func (*proxy) Reply(status int, _ string, headers, body []byte) {

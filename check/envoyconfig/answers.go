@@ -22,7 +22,7 @@ func (a *analysis) checkPrivateAnswers(p *plugin) {
 	}
 	tokens := a.tokenHeaders(p)
 	for _, rt := range a.judgedRoutes(p) {
-		if !rt.sendsUpstream() || rt.protectedPaths() == nil {
+		if !rt.sendsUpstream() || rt.ProtectedPaths() == nil {
 			continue
 		}
 		for _, note := range notes {

@@ -118,8 +118,7 @@ func innerListener(where, cluster string) string {
 // binding; the edge is public.
 func meshListeners(address, bound, to string) []string {
 	return appendAll(listener(anywhere, tcp+"app}"), shippedPush, innerListener(bound, to), shippedClusters,
-		cluster("app", address), shippedClusters,
-		cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}"),
+		cluster("app", address), shippedClusters, cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}"),
 		"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}")
 }
 
@@ -293,6 +292,8 @@ func bypasses() []analyzeTest {
 			[]string{toPrivate.Code}, "routes[0]"},
 		{"a route to the sidecar's keys",
 			routeFirst("{match: {path: /v1/session/jwks}, route: {cluster: gatehouse-sidecar}}"), nil, ""},
+		{"a probe of the edge",
+			routeFirst("{match: {path: /readyz}, route: {cluster: gatehouse-sidecar}}"), nil, ""},
 		{"a mirror to the sidecar",
 			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: " +
 				"gatehouse-sidecar}]}}"), []string{toPrivate.Code}, "routes[0]"},
@@ -461,6 +462,13 @@ func bypasses() []analyzeTest {
 			appendAll(appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
 				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
 				filters(storeFilter(destination, "%REQ(x-to)%"), "")...), []string{clientsChoose.Code}, "routes[0]"},
+		{"an address that a filter stores, for a listener behind",
+			appendAll(appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: inner}}"), shippedPush,
+				innerListener("internal_listener: {}", "any"), shippedClusters,
+				cluster("inner", "envoy_internal_address: {server_listener_name: inner-listener}")+
+					"  - {name: any, type: ORIGINAL_DST}\n"),
+				filters(storeFilter(destination, "%REQ(x-to)%"), "")...), []string{clientsChoose.Code},
+			"listener edge: virtual host upstream: routes[0]"},
 		{"an address that a route stores",
 			appendAll(appendAll(routeFirst("{match: {prefix: /x/}, route: {cluster: any}, typed_per_filter_config: {s: {"+
 				storeConfig(destination, "%REQ(x-to)%")+"}}}"), shippedClusters,

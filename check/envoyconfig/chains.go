@@ -2,34 +2,23 @@ package envoyconfig
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
-)
-
-// reach is the set of clients that can connect to a listener, from the smallest.
-type reach uint8
-
-const (
-	reachListeners reach = iota // only other listeners of the same Envoy
-	reachUser                   // programs of the same user, by a unix socket
-	reachMachine                // programs of the same machine, by loopback
-	reachNetwork
 )
 
 // chain is a filter chain of a listener.
 type chain struct {
+	resources *resources
+
 	listener object
 	at       string // position within the listener
 	match    object // the connections that the chain takes, nil if unknown
-	reach    reach
 	manager  object // the HTTP connection manager, nil if absent
 	filters  []object
 	edge     *plugin // the plugin that judges the requests, nil if absent
 	stored   []storedValue
-	targets  targets // targets of the chain's requests
 }
 
 // collectChains returns the filter chains of all listeners below v.
@@ -54,9 +43,8 @@ func (a *analysis) collectChains(v any) (all []chain) {
 }
 
 func (a *analysis) listenerChains(listener object) (all []chain) {
-	reach := listenerReach(listener)
 	add := func(at string, c, match object) {
-		one := chain{listener: listener, at: at, match: match, reach: reach, filters: c.List("filters")}
+		one := chain{resources: &a.resources, listener: listener, at: at, match: match, filters: c.List("filters")}
 		for _, filter := range one.filters {
 			if kind, inner := filter.Object("typed_config").Typed(); envoyrules.IsType(kind, envoyrules.ManagerType) {
 				one.manager = inner
@@ -89,12 +77,12 @@ func (a *analysis) findEdge(manager object) *plugin {
 	return nil
 }
 
-func listenerReach(listener object) reach {
+func listenerReach(listener object) topology.Reach {
 	if listener.Has("internal_listener") {
-		return reachListeners
+		return topology.ReachProxy
 	}
 	if !bindsPort(listener) && listener.Text("traffic_direction") == "OUTBOUND" {
-		return reachMachine // a mesh's listener, for the programs of the same pod
+		return topology.ReachMachine // a mesh's listener, for the programs of the same pod
 	}
 	most := addressReach(listener.Object("address"))
 	for _, more := range listener.List("additional_addresses") {
@@ -108,18 +96,17 @@ func bindsPort(listener object) bool {
 	return listener.Field("bind_to_port") != false && listener.Object("deprecated_v1").Field("bind_to_port") != false
 }
 
-func addressReach(address object) reach {
+func addressReach(address object) topology.Reach {
 	if pipe := address.Object("pipe"); pipe != nil {
 		if int(pipe.Number("mode", 0))&0o022 != 0 { // write permission on a socket is permission to connect
-			return reachMachine
+			return topology.ReachMachine
 		}
-		return reachUser
+		return topology.ReachUser
 	}
-	name := address.Object("socket_address").Text("address")
-	if ip, err := netip.ParseAddr(name); name == "localhost" || err == nil && ip.Unmap().IsLoopback() {
-		return reachMachine
+	if topology.IsLoopback(address.Object("socket_address").Text("address")) {
+		return topology.ReachMachine
 	}
-	return reachNetwork
+	return topology.ReachNetwork
 }
 
 // addressKey names an address, "" for none.
@@ -136,22 +123,17 @@ func addressKey(address object) string {
 	}
 	port := fmt.Sprint(socket.Field("port_value"))
 	host := socket.Text("address")
-	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
+	if topology.IsLoopback(host) {
 		host = "loopback"
 	}
 	return host + ":" + port
 }
 
-// targets are the destinations of requests to a cluster: the cluster's name, and the addresses of endpoints.
-type targets []string
-
-func (t targets) intersects(other targets) bool {
-	return slices.ContainsFunc(t, func(name string) bool { return slices.Contains(other, name) })
+func (r *resources) clusterTargets(name string) (all topology.Targets) {
+	return r.clusterTargetsWithin(name, 0)
 }
 
-func (r *resources) clusterTargets(name string) (all targets) { return r.clusterTargetsWithin(name, 0) }
-
-func (r *resources) clusterTargetsWithin(name string, depth int) (all targets) {
+func (r *resources) clusterTargetsWithin(name string, depth int) (all topology.Targets) {
 	if name == "" || depth > 8 {
 		return nil
 	}
@@ -201,13 +183,13 @@ func (r *resources) clusterClientChoice(name string) string {
 }
 
 // networkTargets returns the targets of a network filter other than a connection manager.
-func (r *resources) networkTargets(filter object) (all targets) {
+func (r *resources) networkTargets(filter object) (all topology.Targets) {
 	_, config := filter.Object("typed_config").Typed()
 	return r.namedTargets(map[string]any(config))
 }
 
 // namedTargets returns the targets of the clusters that a configuration names.
-func (r *resources) namedTargets(config any) (all targets) {
+func (r *resources) namedTargets(config any) (all topology.Targets) {
 	var walk func(v any)
 	walk = func(v any) {
 		switch v := v.(type) {

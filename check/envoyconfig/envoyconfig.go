@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
@@ -22,10 +23,10 @@ type analysis struct {
 	resources
 	*envoyrules.Configuration
 	report  findings.Report
-	source  findings.Source
-	entries map[uintptr]findings.Entry // position of each object in the source
+	lines   positions
 	plugins []*plugin
 	chains  []chain
+	model   topology.Model
 }
 
 // Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or the output of
@@ -38,13 +39,16 @@ func Analyze(name string, file []byte) findings.Report {
 		return a.report
 	}
 	if m, _ := tree.(map[string]any); !object(m).Has("configs") { // a /config_dump has no file with lines
-		a.source, a.entries = findings.NewSource(file, root), map[uintptr]findings.Entry{}
-		a.indexEntries(tree, a.source.Root())
+		a.lines = positions{findings.NewSource(file, root), map[uintptr]findings.Entry{}}
+		a.lines.indexEntries(tree, a.lines.source.Root())
 	}
 	a.findPlugins(name, tree)
 	a.chains = a.collectChains(tree)
 	for i := range a.chains {
-		a.chains[i].targets = a.chainTargets(&a.chains[i])
+		a.addServer(&a.chains[i])
+	}
+	for i := range a.chains {
+		a.addStoredChoices(&a.chains[i], a.model.Servers[i])
 	}
 	if len(a.plugins) == 0 {
 		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in "+
@@ -75,11 +79,11 @@ func (a *analysis) findPlugins(name string, tree any) {
 	for _, unread := range a.Unread {
 		a.add(&noFile, "", "", "filter %s: its configuration is in another file: %s", unread.Filter, unread.Err)
 	}
-	sources := map[*envoyrules.Document]findings.Source{nil: a.source}
+	sources := map[*envoyrules.Document]findings.Source{nil: a.lines.source}
 	for _, d := range a.Documents {
 		sources[d] = findings.NewSource(d.Text, d.Root)
-		if a.entries != nil {
-			a.indexEntries(d.Tree, sources[d].Root())
+		if a.lines.entries != nil {
+			a.lines.indexEntries(d.Tree, sources[d].Root())
 		}
 	}
 	for _, bootstrap := range a.Bootstraps {
@@ -108,16 +112,9 @@ func (a *analysis) addPlugin(p *plugin, source findings.Source) {
 		a.add(&misplaced, p.ListenerName(), path, "%s", message)
 		return
 	}
-	p.source = findings.Rules{Source: source, At: a.rulesEntry(p), Tree: p.Tree}
+	p.source = findings.Rules{Source: source, At: a.lines.rulesEntry(p), Tree: p.Tree}
 	if p.RulesError != nil {
-		for line := range strings.Lines(p.RulesError.Error()) {
-			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-			if p.Raw == nil { // no field to name
-				a.add(&badRules, p.ListenerName(), p.Field, "%s", strings.TrimSuffix(line, "\n"))
-			} else {
-				a.addInRules(&badRules, p, path, "%s", message)
-			}
-		}
+		a.ruleChecks(p).ReportErrors(p.RulesError)
 		return
 	}
 	a.report.Rules += len(p.Rules.Rules)

@@ -4,52 +4,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/samples"
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// hostRules are the rules for a host's requests: those of a virtual host, or those of the top level.
-type hostRules struct {
-	*plugin
-	policy.HostRules
-	host int // index of the virtual host in the rules
-}
-
-func (p *plugin) hostRules(host int) hostRules { return hostRules{p, p.Rules.HostRules(host), host} }
-
-// allHostRules returns the rules of each host of an edge.
-func (p *plugin) allHostRules() (all []hostRules) {
-	for host := policy.NoVirtualHost; host < len(p.Rules.VirtualHosts); host++ {
-		all = append(all, p.hostRules(host))
-	}
-	return all
-}
-
-func (hr *hostRules) ownRules() []policy.Rule { return hr.Rules.Rules[hr.First:hr.End] }
-
-// needsCredential reports whether some rule needs a credential.
-func (hr *hostRules) needsCredential() bool {
-	return slices.ContainsFunc(hr.ownRules(), func(r policy.Rule) bool { return needsCredential(&r) })
-}
-
-func (hr *hostRules) needOf(method, path string) policy.Need {
-	return hr.Rules.NeedOf(hr.HostRules, method, path)
-}
-
-// displayName names the rules for messages.
-func (hr *hostRules) displayName() string {
-	if hr.host == policy.NoVirtualHost {
-		return "the top level of the rules"
-	}
-	return "virtual_hosts." + hr.Rules.VirtualHosts[hr.host].Name
-}
-
-func routeDomains(config object) (all []findings.Domain) {
+func routeDomains(config object) (all []samples.Domain) {
 	for i, host := range config.List("virtual_hosts") {
 		texts, _ := host.Field("domains").([]any)
 		for _, text := range texts {
 			text, _ := text.(string)
-			all = append(all, findings.Domain{Text: strings.ToLower(text), Owner: i})
+			all = append(all, samples.Domain{Text: strings.ToLower(text), Owner: i})
 		}
 	}
 	return all
@@ -67,8 +32,8 @@ func trimPort(host string) string {
 // requests. Spellings of a port don't count.
 func (p *plugin) judgingHosts(config object) map[int][]int {
 	domains, find, all := routeDomains(config), p.Rules.FindVirtualHost(), map[int][]int{}
-	for _, host := range findings.SampleHosts(domains, p.Rules) {
-		at, by := findings.FindOwner(domains, host), find(trimPort(host))
+	for _, host := range samples.Hosts(domains, p.Rules) {
+		at, by := samples.FindOwner(domains, host), find(trimPort(host))
 		if !slices.Contains(all[at], by) {
 			all[at] = append(all[at], by)
 		}
@@ -91,7 +56,7 @@ func (a *analysis) judgedRoutes(p *plugin) (all []httpRoute) {
 			hosts = p.judgingHosts(config)
 		}
 		for _, host := range hosts[rt.host] {
-			rt.hostRules = p.hostRules(host)
+			rt.Rules = topology.NewHostRules(p.Rules, host)
 			all = append(all, rt)
 		}
 	}
@@ -126,7 +91,7 @@ func (a *analysis) checkHosts(p *plugin) {
 				"no virtual host of Envoy has them: requests for %s get 404", strings.Join(host.Domains, ", "))
 		}
 	}
-	if top := p.hostRules(policy.NoVirtualHost); !used[policy.NoVirtualHost] && len(top.ownRules()) > 0 {
+	if top := topology.NewHostRules(p.Rules, policy.NoVirtualHost); !used[policy.NoVirtualHost] && len(top.Own()) > 0 {
 		a.addInRules(&noHost, p, "rules",
 			"judge no request: virtual_hosts have all hosts that Envoy's virtual hosts have")
 	}
@@ -150,10 +115,10 @@ func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
 	routes := slices.DeleteFunc(a.listRoutes(p.Manager), func(rt httpRoute) bool {
 		return !isSame(rt.levels[0].config, config)
 	})
-	for _, host := range findings.SampleHosts(domains, p.Rules) {
+	for _, host := range samples.Hosts(domains, p.Rules) {
 		for _, port := range portForms(p.Manager, config) {
 			host := trimPort(host) + port
-			at, by := findings.FindOwner(domains, host), find(trimPort(host))
+			at, by := samples.FindOwner(domains, host), find(trimPort(host))
 			if slices.Contains(hosts[at], by) {
 				continue
 			}
@@ -163,35 +128,15 @@ func (a *analysis) checkPorts(p *plugin, config object, hosts map[int][]int) {
 				}
 				for _, other := range hosts[at] {
 					stricter := rt
-					rt.hostRules, stricter.hostRules = p.hostRules(by), p.hostRules(other)
-					if method, path := rt.findWeaker(&protectedRoute{route: stricter, paths: stricter.protectedPaths()}); path != "" {
+					rt.Rules, stricter.Rules = topology.NewHostRules(p.Rules, by), topology.NewHostRules(p.Rules, other)
+					if w := rt.FindWeaker(topology.NewProtected(&stricter.Route), false); w != nil {
 						a.add(&otherPort, p.ListenerName(), "route_config.ignore_port_in_host_matching",
 							"is not true: Envoy sends requests for the host %q to %s, where %s asks more for %s %s than %s, which "+
-								"judges them by the host without its port", host, rt.levels[1].at, stricter.hostRules.displayName(),
-							method, path, rt.hostRules.displayName())
+								"judges them by the host without its port", host, rt.levels[1].at, stricter.Rules.DisplayName(),
+							w.Method, w.Path, rt.Rules.DisplayName())
 						return
 					}
 				}
-			}
-		}
-	}
-}
-
-// checkWeakerHosts reports a host by which clients reach an upstream with less than the rules ask for another host.
-// Hosts without rules protect nothing: their requests are refused or pass.
-func (a *analysis) checkWeakerHosts(c *chain, protected []protectedRoute) {
-	for _, rt := range a.judgedRoutes(c.edge) {
-		to := a.reachedTargets(&rt)
-		for _, pr := range protected {
-			other := &pr.route.hostRules
-			if pr.chain != c || other.First == other.End || other.host == rt.hostRules.host || !pr.targets.intersects(to) {
-				continue
-			}
-			if method, path := rt.findWeaker(&pr); path != "" {
-				a.add(&weakerHost, c.listener.Text("name"), rt.at,
-					"leads to an upstream that %s protects for other hosts, but here %s judges, and asks less for %s %s",
-					other.displayName(), rt.hostRules.displayName(), method, path)
-				return
 			}
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // routeLevel is a level of a route's configuration: route configuration, virtual host, route or weighted cluster.
@@ -17,13 +19,13 @@ type routeLevel struct {
 
 // httpRoute is a route of a connection manager.
 type httpRoute struct {
-	at        string
-	route     object
-	match     object
-	levels    []routeLevel // from the route configuration down to the weighted clusters
-	before    []object     // earlier routes of the same virtual host
-	host      int          // index of Envoy's virtual host
-	hostRules hostRules    // the rules that judge the requests, if the filter does
+	topology.Route
+	at     string
+	route  object
+	match  object
+	levels []routeLevel // from the route configuration down to the weighted clusters
+	before []object     // earlier routes of the same virtual host
+	host   int          // index of Envoy's virtual host
 }
 
 // listRoutes returns all known routes of a connection manager.
@@ -41,6 +43,7 @@ func (r *resources) listRoutes(manager object) (all []httpRoute) {
 				for j, cluster := range route.Object("route").Object("weighted_clusters").List("clusters") {
 					rt.levels = append(rt.levels, routeLevel{fmt.Sprintf("%s.route.weighted_clusters[%d]", rt.at, j), cluster})
 				}
+				rt.Paths = rt.readPaths()
 				all = append(all, rt)
 			}
 		}
@@ -49,23 +52,14 @@ func (r *resources) listRoutes(manager object) (all []httpRoute) {
 }
 
 // matcherRoutes returns the routes that are actions of a virtual host's matcher.
-func matcherRoutes(v any) (all []object) {
-	switch v := v.(type) {
-	case object:
-		return matcherRoutes(map[string]any(v))
-	case []any:
-		for _, item := range v {
-			all = append(all, matcherRoutes(item)...)
+func matcherRoutes(matcher object) (all []object) {
+	envoyrules.VisitObjects(map[string]any(matcher), func(o object) bool {
+		isRoute := o.Has("match") && (o.Has("route") || o.Has("direct_response") || o.Has("redirect"))
+		if isRoute {
+			all = append(all, o)
 		}
-	case map[string]any:
-		o := object(v)
-		if o.Has("match") && (o.Has("route") || o.Has("direct_response") || o.Has("redirect")) {
-			return []object{o}
-		}
-		for _, key := range o.Keys() {
-			all = append(all, matcherRoutes(o[key])...)
-		}
-	}
+		return !isRoute
+	})
 	return all
 }
 
@@ -74,7 +68,7 @@ func (rt *httpRoute) sendsUpstream() bool { return rt.route.Has("route") }
 
 // routeTargets returns the targets of a route's requests, with mirrors also those of mirrored requests. chosen
 // describes how clients choose the target, "" if clients can't.
-func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all targets, chosen string) {
+func (rt *httpRoute) routeTargets(r *resources, mirrors bool) (all topology.Targets, chosen string) {
 	action := rt.route.Object("route")
 	names := []string{action.Text("cluster")}
 	for _, cluster := range action.Object("weighted_clusters").List("clusters") {
@@ -193,6 +187,42 @@ func lowerField(match object, name string) any {
 
 var groupReference = regexp.MustCompile(`\\(\d)`)
 
+// readPaths returns the paths that the route takes and makes.
+func (rt httpRoute) readPaths() topology.Paths {
+	action := rt.route.Object("route")
+	rewrite := action.Object("regex_rewrite")
+	p := topology.Paths{Start: rt.pathStart(), Takes: rt.matchesPath, Substitution: rewrite.Text("substitution")}
+	p.Made, _, _ = strings.Cut(action.Text("prefix_rewrite")+p.Substitution, `\`)
+	if rt.rewritesPath() {
+		p.Rewrite, p.IsUnclear = rt.upstreamPath, rt.isUnclearRewrite
+		for _, text := range []string{rt.match.Object("safe_regex").Text("regex"), rewrite.Object("pattern").Text("regex")} {
+			if expression, err := regexp.Compile(strings.TrimPrefix(text, "^")); err == nil && text != "" {
+				head, _ := expression.LiteralPrefix()
+				p.Heads = append(p.Heads, head, head+"x/", strings.TrimSuffix(head, "/"))
+			}
+		}
+	}
+	p.UpstreamStart = rt.upstreamStart()
+	rt.Paths = p // of the copy that the functions use
+	return p
+}
+
+// upstreamStart returns the common start of all paths that the route sends upstream, "" if unknown.
+func (rt *httpRoute) upstreamStart() string {
+	from, action := rt.pathStart(), rt.route.Object("route")
+	if from == "" {
+		return action.Text("prefix_rewrite")
+	}
+	to, known := rt.upstreamPath(from)
+	if !known || action.Has("regex_rewrite") {
+		return ""
+	}
+	if rt.match.Text("path") == "" && !strings.HasPrefix(to, "/stats") {
+		return to + "/"
+	}
+	return to
+}
+
 // upstreamPath returns the path that the upstream gets for a client's path; false if unknown.
 func (rt *httpRoute) upstreamPath(path string) (string, bool) {
 	action := rt.route.Object("route")
@@ -224,127 +254,10 @@ func (rt *httpRoute) rewritesPath() bool {
 		action.Has("path_rewrite")
 }
 
-// clientPaths returns client paths that the route may rewrite to path, and path itself.
-func (rt *httpRoute) clientPaths(path string) (all []string) {
-	if !rt.rewritesPath() {
-		return []string{path}
-	}
-	heads := []string{"", "/", rt.match.Text("prefix"), rt.match.Text("path_separated_prefix"), rt.match.Text("path")}
-	rewrite := rt.route.Object("route").Object("regex_rewrite")
-	for _, text := range []string{rt.match.Object("safe_regex").Text("regex"), rewrite.Object("pattern").Text("regex")} {
-		if expression, err := regexp.Compile(strings.TrimPrefix(text, "^")); err == nil && text != "" {
-			head, _ := expression.LiteralPrefix()
-			heads = append(heads, head, head+"x/", strings.TrimSuffix(head, "/"))
-		}
-	}
-	for _, head := range slices.Compact(heads) {
-		for i := range len(path) + 1 {
-			all = append(all, head+path[i:], path[:i]+head+path[i:])
-		}
-		if to := rewrite.Text("substitution"); to != "" {
-			all = append(all, strings.Replace(path, to, head, 1))
-		}
-	}
-	return slices.DeleteFunc(append(all, path), func(p string) bool { return !strings.HasPrefix(p, "/") })
-}
-
-// routeSamples returns samples of the paths that a route takes and for which a rule refuses some requests.
-func (hr *hostRules) routeSamples(rt *httpRoute) []string {
-	from := rt.pathStart()
-	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
-		return !rt.matchesPath(path) || !slices.ContainsFunc(hr.Rules.SampleMethods(), func(method string) bool {
-			need := hr.needOf(method, path)
-			return need.Rule >= 0 && (policy.Need{}).Weaker(need)
-		})
-	})
-}
-
-// protectedSamples returns samples of paths for which the rules refuse some requests, also of paths that a route
-// produces by rewriting.
-func (hr *hostRules) protectedSamples(rt *httpRoute) (paths []string) {
-	action := rt.route.Object("route")
-	to, _, _ := strings.Cut(action.Text("prefix_rewrite")+action.Object("regex_rewrite").Text("substitution"), `\`)
-	candidates := []string{"/", to, to + "x"}
-	for _, r := range hr.ownRules() {
-		candidates = append(candidates, r.Match.Samples()...)
-	}
-	for _, path := range candidates {
-		if _, found := hr.findRefusingRule(path); found {
-			paths = append(paths, path)
-		}
-	}
-	return paths
-}
-
-// findRefusingRule reports whether the rules refuse some requests for a path, and returns the refusing rule, -1 for the
-// default.
-func (hr *hostRules) findRefusingRule(path string) (rule int, found bool) {
-	rule = -1
-	for _, method := range hr.Rules.SampleMethods() {
-		if need := hr.needOf(method, path); (policy.Need{}).Weaker(need) {
-			if found = true; rule < 0 {
-				rule = need.Rule
-			}
-		}
-	}
-	return rule, found
-}
-
-// findCarriedPath returns one of the paths that the upstream may get by the route; false for none.
-func (rt *httpRoute) findCarriedPath(paths []string) (path string, found bool) {
-	for _, path := range paths {
-		for _, client := range rt.clientPaths(path) {
-			if to, known := rt.upstreamPath(client); (to == path || !known) && rt.matchesPath(client) {
-				return path, true
-			}
-		}
-	}
-	return "", false
-}
-
-// openedPath is a client path, rewritten by a route to an upstream path for which the rules ask more.
-type openedPath struct {
-	method, client, upstream string
-	rule                     int // the evaded rule, -1 for the default
-}
-
-// findOpenedPath returns a client path whose rewriting evades the rule of the upstream path.
-func (rt *httpRoute) findOpenedPath() (o openedPath, found bool) {
-	hr := &rt.hostRules
-	for _, client := range hr.openableClientPaths(rt) {
-		to, known := rt.upstreamPath(client)
-		if !known || !rt.matchesPath(client) || !strings.HasPrefix(client, "/") {
-			continue
-		}
-		for _, method := range hr.Rules.SampleMethods() {
-			if asked := hr.needOf(method, to); hr.needOf(method, client).Weaker(asked) {
-				return openedPath{method, client, to, asked.Rule}, true
-			}
-		}
-	}
-	return openedPath{}, false
-}
-
-// openableClientPaths returns client paths that a route may open: paths rewritten to protected samples, the route's
-// own, and samples of each rule (rewriting may make a path longer than any sample).
-func (hr *hostRules) openableClientPaths(rt *httpRoute) (all []string) {
-	for _, path := range hr.protectedSamples(rt) {
-		all = append(all, slices.DeleteFunc(rt.clientPaths(path), func(client string) bool {
-			to, _ := rt.upstreamPath(client)
-			return to != path
-		})...)
-	}
-	all = append(all, rt.pathStart(), rt.pathStart()+"x")
-	for _, r := range hr.ownRules() {
-		all = append(all, r.Match.Samples()...)
-	}
-	return all
-}
-
 // isUnclearRewrite reports whether the analysis can't decide if rewriting opens a path, for example for an expression
 // with several groups.
-func (rt *httpRoute) isUnclearRewrite() bool {
-	if !rt.rewritesPath() || rt.route.Object("route").Text("prefix_rewrite") != "" {
+func (rt *httpRoute) isUnclearRewrite(hr *topology.HostRules) bool {
+	if rt.route.Object("route").Text("prefix_rewrite") != "" {
 		return false
 	}
 	rewrite := rt.route.Object("route").Object("regex_rewrite")
@@ -355,18 +268,7 @@ func (rt *httpRoute) isUnclearRewrite() bool {
 	if anchored := strings.HasPrefix(rewrite.Object("pattern").Text("regex"), "^"); !anchored || head == "" {
 		return true
 	}
-	return slices.ContainsFunc(rt.hostRules.protectedSamples(rt), func(path string) bool {
+	return slices.ContainsFunc(hr.ProtectedSamples(&rt.Paths), func(path string) bool {
 		return strings.HasPrefix(path, head) || strings.HasPrefix(head, path) && whole
 	})
-}
-
-// ruleName names a refusing rule, or the default.
-func (hr *hostRules) ruleName(rule int) string {
-	if rule < 0 {
-		if hr.host != policy.NoVirtualHost {
-			return hr.displayName() + ".default: deny"
-		}
-		return "default: deny"
-	}
-	return hr.Rules.RuleField(rule)
 }

@@ -5,15 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/check/topology"
 )
 
-// normalizeHeader returns a header's name as upstreams may read it.
-func normalizeHeader(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
-
-func isIdentityHeader(name string) bool {
-	return normalizeHeader(name) == policy.DeviceHeader || normalizeHeader(name) == policy.PermissionsHeader
-}
+func isIdentityHeader(name string) bool { return topology.IdentityHeader(name) != "" }
 
 // isJudgedHeader reports whether the filter judges or sets a header: later filters must not set it.
 func isJudgedHeader(name string) bool {
@@ -22,7 +17,8 @@ func isJudgedHeader(name string) bool {
 
 // affectsJudgement reports whether the filter judges or sets a header, or Envoy finds the judged host by it.
 func (p *plugin) affectsJudgement(name string) bool {
-	return isJudgedHeader(name) || p.Rules.DependsOnHost() && (name == ":authority" || normalizeHeader(name) == "host")
+	return isJudgedHeader(name) || p.Rules.DependsOnHost() &&
+		(name == ":authority" || topology.NormalizeHeader(name) == "host")
 }
 
 // checkHeaders checks that no filter behind Gatehouse's sets an identity header, method or path, and no filter before
@@ -40,8 +36,7 @@ func (a *analysis) checkHeaders(p *plugin) {
 		if !isIdentityHeader(header) {
 			a.add(&translated, p.ListenerName(), at, "sets %s behind the filter, which judged the client's", header)
 		} else {
-			a.add(&setsIdentity, p.ListenerName(), at,
-				"sets %s behind the filter: the upstream takes any client for that device", header)
+			a.add(&setsIdentity, p.ListenerName(), at, topology.SetsText, header)
 		}
 	}
 	clusters := map[string]bool{}
@@ -85,11 +80,11 @@ func (a *analysis) checkPerFilterConfig(p *plugin, l routeLevel, report func(at,
 // checkFilterHeaders checks the other filters of the connection manager.
 func (a *analysis) checkFilterHeaders(p *plugin, report func(at, header string)) {
 	credential := func(name string) bool {
-		return slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool {
+		return slices.ContainsFunc(topology.AllHostRules(p.Rules), func(hr topology.HostRules) bool {
 			c := &hr.Credentials
-			return normalizeHeader(name) == normalizeHeader(c.SecretHeader) && c.SecretHeader != "" ||
-				normalizeHeader(name) == normalizeHeader(c.APIKeyHeader) && c.APIKeyHeader != "" ||
-				(c.Basic || c.Bearer) && normalizeHeader(name) == "authorization"
+			return topology.NormalizeHeader(name) == topology.NormalizeHeader(c.SecretHeader) && c.SecretHeader != "" ||
+				topology.NormalizeHeader(name) == topology.NormalizeHeader(c.APIKeyHeader) && c.APIKeyHeader != "" ||
+				(c.Basic || c.Bearer) && topology.NormalizeHeader(name) == "authorization"
 		})
 	}
 	injected := func(at string, v any) {

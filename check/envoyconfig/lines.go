@@ -7,41 +7,47 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 )
 
+// positions are the positions of objects in a file; a /config_dump has none.
+type positions struct {
+	source  findings.Source
+	entries map[uintptr]findings.Entry // by object
+}
+
 // indexEntries records the source entry of each object of a tree.
-func (a *analysis) indexEntries(v any, at findings.Entry) {
+func (p *positions) indexEntries(v any, at findings.Entry) {
 	switch v := v.(type) {
 	case []any:
 		for i, item := range at.Items() {
-			a.indexEntries(v[i], item)
+			p.indexEntries(v[i], item)
 		}
 	case map[string]any:
-		a.entries[reflect.ValueOf(v).Pointer()] = at
+		p.entries[reflect.ValueOf(v).Pointer()] = at
 		for name, value := range v {
 			if child, found := at.Child(name); found {
-				a.indexEntries(value, child)
+				p.indexEntries(value, child)
 			}
 		}
 	}
 }
 
 // rulesEntry returns the entry of a plugin's rules, or of the text that contains the rules.
-func (a *analysis) rulesEntry(p *plugin) findings.Entry {
-	if p.Raw == nil || a.entries == nil {
+func (p *positions) rulesEntry(of *plugin) findings.Entry {
+	if of.Raw == nil || p.entries == nil {
 		return findings.Entry{}
 	}
-	if at, found := a.entries[reflect.ValueOf(p.Raw).Pointer()]; found {
+	if at, found := p.entries[reflect.ValueOf(of.Raw).Pointer()]; found {
 		return at
 	}
-	at, _ := a.entries[reflect.ValueOf(p.Config).Pointer()].At(p.Field + ".value")
+	at, _ := p.entries[reflect.ValueOf(of.Config).Pointer()].At(of.Field + ".value")
 	return at
 }
 
 // findLine returns the line of a finding's path or of the nearest enclosing entry, 0 for none.
-func (a *analysis) findLine(listener, path string) int {
-	if a.entries == nil {
+func (p *positions) findLine(listener, path string) int {
+	if p.entries == nil {
 		return 0
 	}
-	at, all := a.source.Root(), a.source.Root()
+	at, all := p.source.Root(), p.source.Root()
 	if listener != "" {
 		at = at.FindNamed(listener, "filter_chains")
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
@@ -64,22 +65,8 @@ func (p *plugin) httpFilter() object {
 
 // checkEdge checks a plugin with rules.
 func (a *analysis) checkEdge(p *plugin) {
-	for _, doubt := range p.Rules.Doubts() {
-		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
-			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
-		a.addInRules(kind, p, doubt.Field, "%s", doubt.Text)
-	}
-	for i, rule := range p.Rules.Rules {
-		p.auth = p.auth || needsCredential(&rule)
-		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
-			field := ".match.path"
-			if rule.Match.Prefix != "" {
-				field = ".match.prefix"
-			}
-			a.addInRules(&wildcard, p, p.Rules.RuleField(i)+field,
-				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
-		}
-	}
+	a.ruleChecks(p).Check(p.Rules)
+	p.auth = slices.ContainsFunc(p.Rules.Rules, func(r policy.Rule) bool { return r.NeedsCredential() })
 	if p.Config.Flag("allow_on_headers_stop_iteration") {
 		a.add(&edgeBuffers, p.ListenerName(), p.fieldPath("allow_on_headers_stop_iteration"),
 			"is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit "+
@@ -98,9 +85,6 @@ func (a *analysis) checkEdge(p *plugin) {
 		a.checkHosts(p)
 	}
 }
-
-// needsCredential reports whether a rule needs a credential.
-func needsCredential(r *policy.Rule) bool { return r.Auth != nil || r.IssueSession }
 
 func (a *analysis) checkSidecarCluster(p *plugin) {
 	name := p.Rules.SidecarCluster
@@ -150,9 +134,8 @@ func (a *analysis) checkManager(p *plugin) {
 		add(&underscores, "common_http_protocol_options.headers_with_underscores_action",
 			"is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
 	}
-	if !m.Flag("use_remote_address") && slices.ContainsFunc(p.allHostRules(), func(hr hostRules) bool {
-		return hr.needsCredential() && hr.Source == policy.Source{}
-	}) {
+	unset := func(hr topology.HostRules) bool { return hr.NeedsCredential() && hr.Source == policy.Source{} }
+	if !m.Flag("use_remote_address") && slices.ContainsFunc(topology.AllHostRules(p.Rules), unset) {
 		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the "+
 			"client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
 	}
@@ -179,7 +162,7 @@ func (a *analysis) checkFilterOrder(p *plugin) {
 	}
 	before := a.storedByFilters(p.Manager, p.Filters[:p.Index])
 	var sources []string
-	for _, hr := range p.allHostRules() {
+	for _, hr := range topology.AllHostRules(p.Rules) {
 		source := hr.Source.FilterState
 		if source == "" || slices.Contains(sources, source) {
 			continue
@@ -189,7 +172,7 @@ func (a *analysis) checkFilterOrder(p *plugin) {
 			return s.key == source && s.isClientChosen(p.Manager)
 		}); i >= 0 {
 			a.add(&forgedSource, p.ListenerName(), before[i].at,
-				"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
+				"stores what clients may choose: "+topology.NoLimitsText)
 		}
 		if !slices.Contains(states, source) {
 			a.addInRules(&noSource, p, "source.filter_state",
@@ -225,8 +208,7 @@ func (a *analysis) checkClaims(p *plugin, states []string, before []storedValue)
 		want := fmt.Sprintf("%%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:%s:%s)%%", p.Rules.SessionMetadata, claim)
 		if i := slices.IndexFunc(before, func(s storedValue) bool { return s.key == state && s.format != want }); i >= 0 {
 			a.add(&noClaims, p.ListenerName(), before[i].at,
-				"writes %s, but not the claim of a token, %s: any client may be any device",
-				state, want)
+				"writes %s, but not the claim of a token, %s: any client may be any device", state, want)
 		}
 	}
 }
@@ -249,10 +231,10 @@ func (a *analysis) checkPush(p *plugin) {
 	}
 	for _, address := range addresses {
 		if pipe := address.Object("pipe"); pipe == nil {
-			add(&openPush, "address", "is no unix socket: anyone who can reach it can write the cache and the verdicts")
-		} else if pipe.Number("mode", 0) != 0o600 {
+			add(&openPush, "address", topology.OpenPushText)
+		} else if mode := pipe.Number("mode", 0); mode != 0o600 && mode != 0o660 { // 0660: for the group of an agent
 			add(&pushMode, "address.pipe.mode",
-				"is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
+				"is not 384 (0600), or 432 (0660) for an agent: whoever may open the socket can write the cache and the verdicts")
 		}
 	}
 	if limit := p.Listener.Number("per_connection_buffer_limit_bytes", defaultBuffer); limit < limits.MaxBatch {
@@ -260,7 +242,8 @@ func (a *analysis) checkPush(p *plugin) {
 			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, limits.MaxBatch)
 	}
 	if p.Manager != nil {
-		a.checkLocalReplies(p, []answer{{200, true, false}, {409, true, false}}) // the sidecar reads these bodies
+		replies := []answer{{200, true, false}, {409, true, false}} // the sidecar reads these bodies
+		(&answerChecks{a, p, replies}).checkLocalReplies()
 	}
 	if !p.Listener.Flag("ignore_global_conn_limit") || !p.Listener.Flag("bypass_overload_manager") {
 		add(&pushLimited, "ignore_global_conn_limit",
@@ -281,8 +264,7 @@ func (a *analysis) checkPluginPairs() {
 	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.Rules.PushListener })
 	pushes := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return !p.Rules.PushListener })
 	if len(edges) > 0 && len(pushes) == 0 && a.complete {
-		a.add(&noPush, "", "", "has no push listener: the sidecar can't bring anything to the edge, so every request goes "+
-			"upstream or is answered 503")
+		a.add(&noPush, "", "", topology.NoPushText)
 	}
 	for _, push := range pushes {
 		for _, edge := range edges {

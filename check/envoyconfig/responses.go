@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/samples"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
@@ -19,7 +20,8 @@ func (a *analysis) checkResponses(p *plugin) {
 	if answers == nil {
 		return
 	}
-	a.checkLocalReplies(p, answers)
+	checks := answerChecks{a, p, answers}
+	checks.checkLocalReplies()
 	levels := map[string]bool{}
 	for _, rt := range a.answeredRoutes(p) {
 		for _, l := range rt.levels {
@@ -32,9 +34,16 @@ func (a *analysis) checkResponses(p *plugin) {
 	}
 	for i, filter := range p.Filters {
 		if i != p.Index {
-			a.checkOtherFilter(p, i, a.WithDiscovered(filter), answers)
+			checks.checkOtherFilter(i, a.WithDiscovered(filter))
 		}
 	}
+}
+
+// answerChecks checks what the configuration does to the answers of an edge.
+type answerChecks struct {
+	*analysis
+	p       *plugin
+	answers []answer
 }
 
 // answer is a possible answer of an edge.
@@ -67,8 +76,8 @@ func (p *plugin) hasCacheRules() bool {
 // answeredRoutes returns the routes of requests that the edge may answer.
 func (a *analysis) answeredRoutes(p *plugin) []httpRoute {
 	return slices.DeleteFunc(a.judgedRoutes(p), func(rt httpRoute) bool {
-		return !slices.ContainsFunc(rt.hostRules.ownRules(), func(r policy.Rule) bool {
-			return (r.Cache != nil || needsCredential(&r)) && slices.ContainsFunc(r.Match.Samples(), rt.matchesPath)
+		return !slices.ContainsFunc(rt.Rules.Own(), func(r policy.Rule) bool {
+			return (r.Cache != nil || r.NeedsCredential()) && slices.ContainsFunc(samples.PathsOf(&r.Match), rt.Takes)
 		})
 	})
 }
@@ -98,18 +107,18 @@ func headerAddedBy(level object) string {
 }
 
 // checkLocalReplies checks that local_reply_config leaves answers unchanged.
-func (a *analysis) checkLocalReplies(p *plugin, answers []answer) {
-	config := p.Manager.Object("local_reply_config")
+func (c *answerChecks) checkLocalReplies() {
+	config := c.p.Manager.Object("local_reply_config")
 	seen := map[string]bool{}
 	report := func(at, what string, reply answer) {
 		if !seen[at] {
 			seen[at] = true
-			a.add(&rewrites, p.ListenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
+			c.add(&rewrites, c.p.ListenerName(), "local_reply_config."+at, "%s of Gatehouse's answers, such as a %d", what,
 				reply.status)
 		}
 	}
 	mappers := config.List("mappers")
-	for _, reply := range answers {
+	for _, reply := range c.answers {
 		formatted := config.Has("body_format") && !keepsBody(config.Object("body_format"))
 		for i, mapper := range mappers {
 			takes := matchReply(mapper.Object("filter"), reply)
@@ -221,13 +230,13 @@ func matchExpression(expression string, reply answer) certainty {
 }
 
 // checkOtherFilter checks a filter of the connection manager other than Gatehouse's.
-func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []answer) {
-	routes := a.answeredRoutes(p)
+func (c *answerChecks) checkOtherFilter(i int, filter object) {
+	routes := c.answeredRoutes(c.p)
 	_, base := filter.Object("typed_config").Typed()
 	at := fmt.Sprintf("http_filters[%d]", i)
 	off := filter.Flag("disabled")
 	if len(routes) == 0 && !off {
-		a.reportAlterations(p, i, at, filter.Field("typed_config"), answers)
+		c.reportAlterations(i, at, filter.Field("typed_config"))
 		return
 	}
 	name := filter.Text("name")
@@ -252,11 +261,11 @@ func (a *analysis) checkOtherFilter(p *plugin, i int, filter object, answers []a
 		kind, _ := own.Typed()
 		if !seen[at] && (own == nil || !strings.HasSuffix(kind, "LuaPerRoute")) {
 			seen[at] = true
-			a.reportAlterations(p, i, at, map[string]any(base), answers)
+			c.reportAlterations(i, at, map[string]any(base))
 		}
 		if own != nil && !seen[ownAt] {
 			seen[ownAt] = true
-			a.reportAlterations(p, i, ownAt, map[string]any(own), answers)
+			c.reportAlterations(i, ownAt, map[string]any(own))
 		}
 	}
 }
@@ -268,33 +277,23 @@ const (
 )
 
 // reportAlterations reports answers that a filter's configuration, or a nested filter's, changes.
-func (a *analysis) reportAlterations(p *plugin, i int, at string, v any, answers []answer) {
-	switch v := v.(type) {
-	case []any:
-		for _, item := range v {
-			a.reportAlterations(p, i, at, item, answers)
-		}
-	case map[string]any:
-		kind, o := object(v).Typed()
+func (c *answerChecks) reportAlterations(i int, at string, v any) {
+	envoyrules.VisitObjects(v, func(o object) bool {
+		kind, message := o.Typed()
 		if name, found := strings.CutPrefix(kind[strings.LastIndexByte(kind, '/')+1:], filterTypes); found {
-			a.reportAlteration(p, name, i < p.Index, at, o, answers)
+			c.reportAlteration(name, i < c.p.Index, at, message)
 		}
-		if envoyrules.IsType(kind, customType) {
-			return
-		}
-		for _, key := range o.Keys() {
-			a.reportAlterations(p, i, at, o[key], answers)
-		}
-	}
+		return !envoyrules.IsType(kind, customType)
+	})
 }
 
-func (a *analysis) reportAlteration(p *plugin, name string, before bool, at string, o object, answers []answer) {
+func (c *answerChecks) reportAlteration(name string, before bool, at string, o object) {
 	content := func(format string, args ...any) {
-		a.add(&changesAnswer, p.ListenerName(), at, format, args...)
+		c.add(&changesAnswer, c.p.ListenerName(), at, format, args...)
 	}
 	header := func(name string) {
 		if name != "" {
-			a.add(&changesHeader, p.ListenerName(), at, "changes %s of Gatehouse's answers", name)
+			c.add(&changesHeader, c.p.ListenerName(), at, "changes %s of Gatehouse's answers", name)
 		}
 	}
 	switch name {
@@ -306,21 +305,21 @@ func (a *analysis) reportAlteration(p *plugin, name string, before bool, at stri
 		if isOff(direction) {
 			return
 		}
-		if direction.Flag("remove_accept_encoding_header") && before && p.hasCacheRules() {
-			a.add(&losesEncodings, p.ListenerName(), at+".response_direction_config.remove_accept_encoding_header",
+		if direction.Flag("remove_accept_encoding_header") && before && c.p.hasCacheRules() {
+			c.add(&losesEncodings, c.p.ListenerName(), at+".response_direction_config.remove_accept_encoding_header",
 				"is true: Gatehouse doesn't see what clients accept, and sends no cached answer compressed")
 		}
 		keeps := direction.Flag("disable_on_etag_header") || o.Flag("disable_on_etag_header")
 		keeps = keeps && !direction.Flag("weaken_etag_on_compress")
-		if name == "compressor.v3.Compressor" && before && !keeps && p.hasCacheRules() {
+		if name == "compressor.v3.Compressor" && before && !keeps && c.p.hasCacheRules() {
 			content("compresses Gatehouse's answers: a 206 gets parts of other bytes, others lose their entity-tags")
 		}
 	case "decompressor.v3.Decompressor":
-		if !isOff(o.Object("response_direction_config")) && p.hasCacheRules() {
+		if !isOff(o.Object("response_direction_config")) && c.p.hasCacheRules() {
 			content("decompresses cached answers: clients get more bytes than they ask for, without a strong entity-tag")
 		}
 	case "custom_response.v3.CustomResponse":
-		if status := customResponseStatus(o, answers); status != 0 {
+		if status := customResponseStatus(o, c.answers); status != 0 {
 			content("replaces answers such as Gatehouse's %d", status)
 		}
 	case "header_mutation.v3.HeaderMutation", "header_mutation.v3.HeaderMutationPerRoute":
@@ -339,7 +338,7 @@ func (a *analysis) reportAlteration(p *plugin, name string, before bool, at stri
 			header(name)
 		}
 	case "cache.v3.CacheConfig", "cache_v2.v3.CacheV2Config":
-		if before && p.hasCacheRules() && !p.auth && !o.Flag("disabled") { // with auth GH0312 says more
+		if before && c.p.hasCacheRules() && !c.p.auth && !o.Flag("disabled") { // with auth GH0312 says more
 			content("keeps Gatehouse's answers: clients get them after they have been replaced or deleted")
 		}
 	}
@@ -389,42 +388,31 @@ func matchesText(m object, text string) bool {
 
 // customResponseStatus returns the status of an answer that a custom_response matcher may select, 0 for none.
 func customResponseStatus(o object, answers []answer) int {
-	status := 0
-	var walk func(v any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, item := range v {
-				walk(item)
-			}
-		case map[string]any:
-			o := object(v)
-			if o.Has("on_match") || o.Has("on_no_match") {
-				predicate := o.Object("predicate").Object("single_predicate")
-				kind, _ := predicate.Object("input").Object("typed_config").Typed()
-				value := predicate.Object("value_match").Text("exact")
-				for _, reply := range answers {
-					text := fmt.Sprint(reply.status)
-					if strings.HasSuffix(kind, "HttpResponseStatusCodeClassMatchInput") {
-						text = text[:1] + "xx"
-					} else if !strings.HasSuffix(kind, "HttpResponseStatusCodeMatchInput") {
-						text = value
-					}
-					if text == value || !predicate.Has("value_match") {
-						status = reply.status
-					}
-				}
-				return
-			}
-			for _, key := range o.Keys() {
-				walk(o[key])
-			}
-		}
-	}
-	if o.Object("custom_response_matcher").Has("matcher_tree") {
+	matcher := o.Object("custom_response_matcher")
+	if matcher.Has("matcher_tree") {
 		return answers[0].status // the matcher may select any answer
 	}
-	walk(map[string]any(o.Object("custom_response_matcher")))
+	status := 0
+	envoyrules.VisitObjects(map[string]any(matcher), func(o object) bool {
+		if !o.Has("on_match") && !o.Has("on_no_match") {
+			return true
+		}
+		predicate := o.Object("predicate").Object("single_predicate")
+		kind, _ := predicate.Object("input").Object("typed_config").Typed()
+		value := predicate.Object("value_match").Text("exact")
+		for _, reply := range answers {
+			text := fmt.Sprint(reply.status)
+			if strings.HasSuffix(kind, "HttpResponseStatusCodeClassMatchInput") {
+				text = text[:1] + "xx"
+			} else if !strings.HasSuffix(kind, "HttpResponseStatusCodeMatchInput") {
+				text = value
+			}
+			if text == value || !predicate.Has("value_match") {
+				status = reply.status
+			}
+		}
+		return false
+	})
 	return status
 }
 

@@ -1,31 +1,10 @@
 package envoyconfig
 
-// checkRoutes checks that no route takes a protected path past the filter.
+// checkRoutes checks that no route switches the filter off.
 func (a *analysis) checkRoutes(p *plugin) {
-	off, seen := map[string]bool{}, map[string]bool{}
-	var protectedTargets targets
+	seen := map[string]bool{}
 	for _, rt := range a.judgedRoutes(p) {
-		if to, _ := rt.routeTargets(&a.resources, false); rt.protectedPaths() != nil {
-			protectedTargets = append(protectedTargets, a.followListeners(to, rt.protectedPaths())...)
-		}
-	}
-	for _, rt := range a.judgedRoutes(p) {
-		a.checkSwitchedOff(p, &rt, off)
-		if protectedTargets != nil && !protectedTargets.intersects(a.reachedTargets(&rt)) {
-			continue // another service: its paths mean something else
-		}
-		if seen[rt.at] {
-			continue
-		}
-		if o, found := rt.findOpenedPath(); found {
-			seen[rt.at] = true
-			a.add(&rewriteIn, p.ListenerName(), rt.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there",
-				o.upstream, o.client, rt.hostRules.ruleName(o.rule), o.method)
-		} else if rt.isUnclearRewrite() && p.auth {
-			seen[rt.at] = true
-			a.add(&unclear, p.ListenerName(), rt.at+".route",
-				"rewrites paths behind the filter, maybe to ones that a rule protects")
-		}
+		a.checkSwitchedOff(p, &rt, seen)
 	}
 }
 
@@ -38,16 +17,25 @@ func (a *analysis) checkSwitchedOff(p *plugin, rt *httpRoute, seen map[string]bo
 			continue
 		}
 		at := l.at + ": typed_per_filter_config." + name
-		samples := append(rt.hostRules.protectedSamples(rt), rt.hostRules.routeSamples(rt)...)
-		if path, found := rt.findCarriedPath(samples); found {
+		samples := append(rt.Rules.ProtectedSamples(&rt.Paths), rt.Rules.RouteSamples(&rt.Paths)...)
+		if path, found := rt.FindCarriedPath(samples); found {
 			seen[l.at] = true
-			rule, _ := rt.hostRules.findRefusingRule(path)
+			rule, _ := rt.Rules.FindRefusingRule(path)
 			a.add(&routeOff, p.ListenerName(), at,
-				"is disabled, but %s asks for a credential for %s: requests go upstream without one",
-				rt.hostRules.ruleName(rule), path)
+				"is disabled, but %s asks for a credential for %s: requests go upstream without one", rt.Rules.RuleName(rule), path)
 		} else if p.auth && !rt.clearsIdentity(p.Manager) {
 			seen[l.at] = true
 			a.add(&routeOff, p.ListenerName(), at, "is disabled: clients' identity headers get to the upstream")
 		}
 	}
+}
+
+// isSwitchedOff reports whether a route switches the filter of a name off.
+func (rt *httpRoute) isSwitchedOff(name string) (off bool) {
+	for _, l := range rt.levels[:3] { // the most specific level decides
+		if own := l.config.Object("typed_per_filter_config").Object(name); own != nil {
+			off = own.Flag("disabled")
+		}
+	}
+	return off
 }

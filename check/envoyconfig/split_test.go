@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
@@ -38,9 +39,7 @@ func (s *Split) write(t *testing.T, dir string) (bootstrap string) {
 		files[filepath.Join(dir, f.File())] = f.Text
 	}
 	for name, text := range files {
-		if err := os.WriteFile(name, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(name, text, 0o600))
 	}
 	return bootstrap
 }
@@ -78,9 +77,7 @@ func TestSplit(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var names []string
 			for _, f := range split.Filters {
 				names = append(names, f.Name)
@@ -102,9 +99,7 @@ func TestSplit(t *testing.T) {
 					continue // not in the rules
 				}
 				text, err := os.ReadFile(filepath.Join(dir, "gatehouse.yaml"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				line := func(text []byte, n int) string { // ignores comments: Split doesn't copy comments
 					line, _, _ := strings.Cut(strings.Split(string(text), "\n")[n-1], " #")
 					return strings.TrimSpace(line)
@@ -114,13 +109,9 @@ func TestSplit(t *testing.T) {
 				}
 			}
 			all, err := envoyrules.RulesOf(bootstrap, split.Bootstrap)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			whole, err := envoyrules.RulesOf("whole.yaml", tt.file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for i := range whole {
 				if string(all[i].JSON) != string(whole[i].JSON) || all[i].Listener != whole[i].Listener {
 					t.Errorf("got rules %s, want %s", all[i].JSON, whole[i].JSON)
@@ -138,9 +129,7 @@ func TestSplit(t *testing.T) {
 func TestScalarsAsWritten(t *testing.T) {
 	t.Parallel()
 	split, err := SplitFilters(append(shippedConfig(t), "flags_path: yes\nhidden_envoy_deprecated: 0o17\n"...), "/d")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, want := range []string{"\nflags_path: yes\n", "\nhidden_envoy_deprecated: 0o17\n"} {
 		if !strings.Contains(string(split.Bootstrap), want) {
 			t.Errorf("no %q in %s", want, split.Bootstrap)
@@ -156,9 +145,7 @@ func TestFilterFile(t *testing.T) {
 	t.Parallel()
 	dir, away := t.TempDir(), t.TempDir()
 	split, err := SplitFilters(shippedConfig(t), away)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	check := func(what string, rules int, codes ...string) {
 		t.Helper()
 		report := Analyze(filepath.Join(dir, "envoy.yaml"), split.Bootstrap)
@@ -173,9 +160,7 @@ func TestFilterFile(t *testing.T) {
 	file := filepath.Join(away, "gatehouse.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	// A push listener without an edge.
 	check("no file", 0, noFile.Code)
@@ -190,8 +175,6 @@ func TestFilterFile(t *testing.T) {
 	file = filepath.Join(dir, "gatehouse.yaml")
 	write(string(split.Filters[0].Text))
 	check("another one beside the configuration", 0, noFile.Code)
-	if err := os.Remove(filepath.Join(away, "gatehouse.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(filepath.Join(away, "gatehouse.yaml")))
 	check("beside the configuration", 4)
 }

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/internal/envoyrules"
 )
 
 // storedValue is a value that a filter stores in filter state.
@@ -35,13 +37,7 @@ func (a *analysis) storedByFilters(manager object, filters []object) (all []stor
 
 // storedByConfig returns the values that set_filter_state filters in a configuration store.
 func storedByConfig(at string, v any) (all []storedValue) {
-	switch v := v.(type) {
-	case []any:
-		for _, item := range v {
-			all = append(all, storedByConfig(at, item)...)
-		}
-	case map[string]any:
-		o := object(v)
+	envoyrules.VisitObjects(v, func(o object) bool {
 		for _, event := range []string{"on_request_headers", "on_new_connection"} {
 			for _, state := range o.List(event) {
 				format := state.Object("format_string")
@@ -49,10 +45,8 @@ func storedByConfig(at string, v any) (all []storedValue) {
 					format.Object("text_format_source").Text("inline_string") + format.Text("text_format")})
 			}
 		}
-		for _, key := range o.Keys() {
-			all = append(all, storedByConfig(at, o[key])...)
-		}
-	}
+		return true
+	})
 	return all
 }
 

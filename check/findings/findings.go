@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/internal/yamltext"
 )
 
@@ -36,6 +37,15 @@ func ErrorKind(code, fix string) Kind { return Kind{code, Error, fix} }
 
 // WarningKind returns a kind of warnings.
 func WarningKind(code, fix string) Kind { return Kind{code, Warning, fix} }
+
+// Proxy is a proxy whose configuration is analysed.
+type Proxy uint8
+
+// The proxies.
+const (
+	Envoy Proxy = iota
+	Nginx
+)
 
 // Place is the place of a finding in the configuration.
 type Place struct {
@@ -117,14 +127,14 @@ func (r *Report) AddSyntax(k *Kind, at Place, err error) {
 
 // AddInRules adds a finding about a field of rules, once for rules that YAML aliases repeat.
 func (r *Report) AddInRules(k *Kind, at Place, rules *Rules, field, format string, args ...any) {
-	message := fmt.Sprintf(format, args...)
+	message, advice, _ := strings.Cut(fmt.Sprintf(format, args...), policy.FixMark)
 	at = rules.Locate(at, field)
 	if at.Line > 0 && slices.ContainsFunc(r.Findings, func(f Finding) bool {
 		return f.Code == k.Code && f.File == at.File && f.Line == at.Line && f.Path == at.Path && f.Message == message
 	}) {
 		return
 	}
-	corrected, fix := "", k.Fix
+	corrected, fix := "", cmp.Or(advice, k.Fix)
 	if len(r.Findings) < maxCorrected {
 		if corrected = rules.Correct(field); corrected == "" {
 			fix = cmp.Or(rules.Advise(field), fix)

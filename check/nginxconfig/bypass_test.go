@@ -13,6 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -152,6 +153,8 @@ var bypasses = []struct {
 		"/open device=\n", nil},
 	{"error_page of an expression", plain + "location ~ ^/open/(a|b)$ { root DIR; error_page 404 = /v1/secret; }",
 		"GET", "/open/a", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"rewrite by an expression that isn't Go's", plain + "location /open/ { rewrite ^/open/(?!x)(.*)$ /v1/$1 break; " +
+		"proxy_pass http://service; }", "GET", "/open/secret", nil, "GET /v1/secret", []string{unclear.Code}},
 	{"error_page of an expression without a beginning",
 		plain + "location ~ \\.(gif|jpg)$ { root DIR; error_page 404 = /v1/secret; }", "GET", "/a.gif", nil,
 		"GET /v1/secret", []string{rewriteIn.Code}},
@@ -471,7 +474,7 @@ var setups = []struct {
 // TestSetup: nginx doesn't start, or gives wrong answers.
 func TestSetup(t *testing.T) {
 	httpConf, err := os.ReadFile("../../nginx/http.conf")
-	check(t, err)
+	require.NoError(t, err)
 	for _, c := range setups {
 		t.Run(c.name, func(t *testing.T) {
 			e := newEdge(t, replaceOnce(t, edgeConfig, c.old, c.new), []string{plain})
@@ -497,14 +500,14 @@ func TestSetup(t *testing.T) {
 func TestDump(t *testing.T) {
 	e := newEdge(t, edgeConfig, []string{plain, bypasses[3].server})
 	path, err := stack.FindNginx()
-	check(t, err)
+	require.NoError(t, err)
 	dump, err := exec.Command(path, "-T", "-q", "-p", e.dir, "-c", filepath.Join(e.dir, "nginx.conf"),
 		"-e", filepath.Join(e.dir, "error.log")).Output()
-	check(t, err)
+	require.NoError(t, err)
 	if !Is(dump) {
 		t.Error("isn't taken for nginx's")
 	}
-	check(t, os.Remove(filepath.Join(e.dir, "nginx.conf")))
+	require.NoError(t, os.Remove(filepath.Join(e.dir, "nginx.conf")))
 	wantCodes(t, Analyze("-", dump, "rules", []byte(edgeRules)), []string{ownAccess.Code})
 	wantCodes(t, Analyze("-", dump, "", nil), []string{ownAccess.Code, rulesUnread.Code})
 }

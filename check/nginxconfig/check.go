@@ -4,54 +4,29 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/check/topology"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // isJudged reports whether requests in a scope run the plugin's access_by_lua.
 func (a *analysis) isJudged(s *scope) bool {
-	_, calls, _ := a.findCall(s, "access_by_lua", edgeModule, callAccess)
+	_, calls, _ := a.reader.findCall(s, "access_by_lua", edgeModule, callAccess)
 	return calls
-}
-
-// collectProtectedUpstreams records the upstreams behind rules with auth; if no rule has auth, all upstreams behind the
-// plugin.
-func (a *analysis) collectProtectedUpstreams() {
-	judged := map[string]bool{}
-	for _, server := range a.http.inner {
-		server.each(func(s *scope) {
-			pass := s.pass()
-			if pass == nil || !a.isJudged(s) {
-				return
-			}
-			for _, name := range a.passAddresses(s, pass) {
-				judged[name] = true
-				if a.mayGovern(s, (*rule).needsCredential) {
-					a.protectedUpstreams[name] = true
-				}
-			}
-		})
-	}
-	if len(a.protectedUpstreams) == 0 {
-		a.protectedUpstreams = judged
-	}
 }
 
 // isUnprotectedPass reports whether a pass leads to unprotected upstreams only.
 func (a *analysis) isUnprotectedPass(s *scope, pass *directive) bool {
-	return len(a.protectedUpstreams) > 0 && !slices.ContainsFunc(a.passAddresses(s, pass), func(name string) bool {
-		return a.protectedUpstreams[name]
+	to := a.passAddresses(s, pass)
+	return len(a.model.Protected()) > 0 && !slices.ContainsFunc(a.model.Protected(), func(pr topology.Protected) bool {
+		return pr.Reached.Intersects(to)
 	})
 }
 
 // passAddresses returns the names and addresses (in normalizeAddress's form) to which a pass may lead, also through
 // other servers.
-func (a *analysis) passAddresses(s *scope, pass *directive) []string {
-	at := scopePass{s, pass}
-	all, found := a.passTargets[at]
-	if !found {
-		all = a.followServers(a.directAddresses(s, pass))
-		a.passTargets[at] = all
-	}
-	return all
+func (a *analysis) passAddresses(s *scope, pass *directive) topology.Targets {
+	return a.model.Follow(a.directAddresses(s, pass), nil)
 }
 
 // tlsScheme matches the schemes whose default port is 443.
@@ -83,7 +58,7 @@ func (a *analysis) hostAddresses(host string, block *scope) []string {
 				if d.name == "server" {
 					names = append(names, normalizeAddress(d.arg(0)))
 				} else if strings.HasPrefix(d.name, "balancer_by_lua") {
-					names = append(names, a.balancerAddresses(d)...)
+					names = append(names, a.reader.balancerAddresses(d)...)
 				}
 			}
 		}
@@ -93,7 +68,6 @@ func (a *analysis) hostAddresses(host string, block *scope) []string {
 
 // checkScope checks that a scope takes no request past the plugin, and changes nothing that the plugin judged.
 func (a *analysis) checkScope(s *scope) {
-	a.checkDestination(s)
 	if !a.isJudged(s) {
 		a.checkUnjudged(s)
 		return
@@ -112,66 +86,24 @@ func (a *analysis) checkScope(s *scope) {
 	a.checkAnswers(s)
 }
 
-// checkUnjudged reports requests that the plugin doesn't judge: in a part of a judged server, or elsewhere but to the
-// same upstream. Clients choose the identity headers of unjudged requests.
+// checkUnjudged reports a part of a judged server whose requests the plugin doesn't judge. Clients choose the identity
+// headers of unjudged requests.
 func (a *analysis) checkUnjudged(s *scope) {
-	if a.isJudged(s.parent) {
-		own := s.own("access_by_lua", "access_by_lua_block", "access_by_lua_file")[0]
-		passes := false
-		s.each(func(inner *scope) { passes = passes || inner.pass() != nil })
-		if passes || a.mayGovern(s, (*rule).needsCredential) {
-			const why = "takes the place of the plugin's: no request is judged, and forged identity headers get to the upstream"
-			if _, known := a.directiveLua(own); !known {
-				a.addOnce(&ownAccess, s, own, "can't be read here; unless it calls the plugin, it %s", why)
-			} else {
-				a.addOnce(&ownAccess, s, own, "%s", why)
-			}
-		}
+	if !a.isJudged(s.parent) {
 		return
 	}
-	for outer := s.parent; outer != nil; outer = outer.parent {
-		if a.isJudged(outer) {
-			return // reported for the outer scope
-		}
-	}
-	pass := s.own(passDirectives...)
-	if pass == nil || a.isLessReachable(s.server()) || s.isRestricted() {
+	own := s.own("access_by_lua", "access_by_lua_block", "access_by_lua_file")[0]
+	passes := false
+	s.each(func(inner *scope) { passes = passes || inner.pass() != nil })
+	if !passes && !a.mayGovern(s, (*policy.Rule).NeedsCredential) {
 		return
 	}
-	if !slices.ContainsFunc(a.directAddresses(s, pass[0]), func(name string) bool { return a.protectedUpstreams[name] }) {
-		return
+	const why = "takes the place of the plugin's: no request is judged, and forged identity headers get to the upstream"
+	if _, known := a.reader.directiveLua(own); !known {
+		a.addOnce(&ownAccess, s, own, "can't be read here; unless it calls the plugin, it %s", why)
+	} else {
+		a.addOnce(&ownAccess, s, own, "%s", why)
 	}
-	if !a.clearsIdentity(s) {
-		a.addOnce(&unjudged, s, pass[0],
-			"%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get "+
-				"to it", pass[0].arg(0))
-	} else if a.rules == nil || a.leadsToProtectedPath(s, pass[0]) {
-		a.addOnce(&unjudged, s, pass[0],
-			"%s: is an upstream that is protected elsewhere, but here no request is judged, also for paths that need a "+
-				"credential", pass[0].arg(0))
-	}
-}
-
-// isLessReachable reports whether fewer clients can connect to a server than to the judged servers.
-func (a *analysis) isLessReachable(server *scope) bool {
-	if !server.isLocal() || a.exposed[server] {
-		return false
-	}
-	return !a.machineOnly || !slices.ContainsFunc(server.own("listen"), func(d *directive) bool {
-		return !strings.HasPrefix(d.arg(0), "unix:")
-	})
-}
-
-// leadsToProtectedPath reports whether an unjudged scope sends requests upstream for a path that needs a credential.
-func (a *analysis) leadsToProtectedPath(s *scope, pass *directive) bool {
-	_, to := splitTarget(pass.arg(0))
-	if to == "" && s.own("rewrite") == nil {
-		return a.mayGovern(s, (*rule).needsCredential)
-	}
-	return strings.Contains(to, "$") || s.own("rewrite") != nil || slices.ContainsFunc(a.rules.all, func(r rule) bool {
-		return r.needsCredential() &&
-			(strings.HasPrefix(r.pathOrPrefix(), to) || r.Prefix != "" && strings.HasPrefix(to, r.Prefix))
-	})
 }
 
 // checkSatisfyAny reports another check that may let a request pass before the plugin judges the request.
@@ -194,7 +126,7 @@ func (a *analysis) checkSatisfyAny(s *scope) bool {
 // answers disclose nothing.
 func (a *analysis) checkReturns(s *scope) {
 	for _, d := range s.own("return") {
-		if len(d.args) == 2 && strings.HasPrefix(d.arg(0), "2") && a.mayGovern(s, (*rule).needsCredential) {
+		if len(d.args) == 2 && strings.HasPrefix(d.arg(0), "2") && a.mayGovern(s, (*policy.Rule).NeedsCredential) {
 			a.addOnce(&returnFirst, s, d,
 				"answers before the plugin judges, and a rule wants a credential for paths of this place")
 		}
@@ -217,24 +149,22 @@ func (a *analysis) checkAuthRequest(s *scope) {
 
 // checkClientAddress reports that clients choose their own address.
 func (a *analysis) checkClientAddress(s *scope) {
-	if a.rules != nil && !slices.ContainsFunc(a.hostRulesOf(s), func(hr hostRules) bool {
-		return hr.Source.Header == "" && slices.ContainsFunc(a.rules.all[hr.First:hr.End],
-			func(r rule) bool { return r.needsCredential() })
+	if !slices.ContainsFunc(a.hostRulesOf(s), func(hr topology.HostRules) bool {
+		return hr.Source.Header == "" && hr.NeedsCredential()
 	}) {
 		return
 	}
 	for _, d := range s.effective("set_real_ip_from") {
 		if isBroad(d) {
 			a.addOnce(&anySource, s, d,
-				"%s: clients there may write their address: they can evade limits of wrong secrets, and have others limited",
-				d.arg(0))
+				"%s: clients there may write their address: "+topology.NoLimitsText, d.arg(0))
 		}
 	}
 }
 
 // checkAnswers checks that nginx doesn't share or change answers to devices.
 func (a *analysis) checkAnswers(s *scope) {
-	if pass := s.pass(); pass != nil && a.mayGovern(s, (*rule).needsCredential) {
+	if pass := s.pass(); pass != nil && a.mayGovern(s, (*policy.Rule).NeedsCredential) {
 		a.checkSharedCache(s, strings.TrimSuffix(pass.name, "_pass"))
 		if store := s.value("proxy_store"); store != "" && store != "off" {
 			a.addOnce(&sharedCache, s, s.effective("proxy_store")[0],

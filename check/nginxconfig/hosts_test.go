@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
@@ -28,8 +29,8 @@ var hostCases = []struct {
 	at                   string // part of the first finding's place and message
 }{
 	{"one server", shop, "", "", "", []string{weakerHost.Code},
-		`proxy_pass: http://service: is an upstream that virtual_hosts.shop protects, but ` +
-			`here the top level of the rules judges the host "", and asks less for DELETE /me/`},
+		`proxy_pass: http://service: leads to an upstream that virtual_hosts.shop protects for other hosts, but ` +
+			`here the top level of the rules judges the host "", and asks less for GET /me/`},
 	{"one server, others are refused", denied + shop, "", "", "", nil, ""},
 	{"one server, others ask the same", shop + "rules: [{match: {prefix: /me/}, auth: {}}]\n", "", "", "", nil, ""},
 	{"a server and an upstream for each", shop, forShop, "server { LISTEN default_server; PLUGIN PASS/other; } }", "",
@@ -47,6 +48,9 @@ var hostCases = []struct {
 	{"names by an expression that has more", shop, `server_name "~^(shop|www[0-9])\.example$" ~^web\d\.example$;`,
 		"server { LISTEN default_server; PLUGIN PASS/other; } }", "", []string{weakerHost.Code, weakerHost.Code},
 		`judges the host "web1.example"`},
+	{"a name by an expression that isn't Go's", shop, `server_name "~^(?!shop)[.]example$" .shop.example;`,
+		"server { LISTEN default_server; PLUGIN PASS/other; } }", "", []string{unclear.Code},
+		"server_name: \"^(?!shop)[.]example$\": can't be read here"},
 	{"another address of the same upstream", shop, forShop, "server { LISTEN default_server; PLUGIN PASS/other; } }",
 		"server { listen 81; PLUGIN PASS/service; } }", []string{weakerHost.Code}, ""},
 	{"another path of the same upstream", open, "server_name open.example;",
@@ -57,7 +61,7 @@ var hostCases = []struct {
 	{"an open host of another path", open, "",
 		"server { LISTEN; server_name open.example; PLUGIN location /you/ { proxy_pass http://service; } }", "", nil, ""},
 	{"an open host, rewriting", open, "", "server { LISTEN; server_name open.example; PLUGIN location /you/ { " +
-		"proxy_pass http://service/me/; } }", "", []string{rewriteIn.Code}, "server open.example: location /you/"},
+		"proxy_pass http://service/me/; } }", "", []string{weakerHost.Code}, "server open.example: location /you/"},
 	{"an open host, rewriting what it captures", open, "", "server { LISTEN; server_name open.example; PLUGIN location " +
 		"/you/ { rewrite ^/y(o)u/(?<rest>.*)$ /me/$rest break; proxy_pass http://service; } }", "",
 		[]string{rewriteIn.Code}, ""},
@@ -74,7 +78,7 @@ func TestHosted(t *testing.T) {
 	for _, c := range hostCases {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "rules")
-			check(t, os.WriteFile(file, []byte("credentials: {basic: true}\n"+c.rules), 0o600))
+			require.NoError(t, os.WriteFile(file, []byte("credentials: {basic: true}\n"+c.rules), 0o600))
 			more := strings.NewReplacer("LISTEN", listen[:7]+"8080", "PLUGIN", "include /usr/share/gatehouse/nginx/server.conf;",
 				"PASS/", "location / { proxy_pass http://").Replace(c.others + c.servers)
 			report := analyzeShipped(t, file, listen, "listen 8080", inServer, "    "+c.own+"\n"+inServer, anyServer,
@@ -99,7 +103,7 @@ virtual_hosts: {shop: {domains: [shop.example], rules: [{match: {path: /v1/secre
 		include + "location / { return 404; }"
 	e := newEdge(t, edgeConfig, []string{plain, servers})
 	rendered, _, err := nginx.Render([]byte(rules))
-	check(t, err)
+	require.NoError(t, err)
 	e.write("rules.json", string(rendered))
 	e.ready()
 	for host, want := range map[string]string{"shop.example": "401", "SHOP.example:80": "401",

@@ -5,6 +5,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/check/samples"
+	"github.com/gatehouse/gatehouse/check/topology"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // luaCode is Lua without comments. In masked, quoted indexes replace the texts.
@@ -20,16 +24,16 @@ type parsedLua struct {
 }
 
 // directiveLua returns a directive's Lua; false if the file can't be read.
-func (a *analysis) directiveLua(d *directive) (l luaCode, known bool) {
-	p, found := a.luaByDirective[d]
+func (r *reader) directiveLua(d *directive) (l luaCode, known bool) {
+	p, found := r.lua[d]
 	if !found {
-		p.luaCode, p.known = a.readDirectiveLua(d)
-		a.luaByDirective[d] = p
+		p.luaCode, p.known = r.readDirectiveLua(d)
+		r.lua[d] = p
 	}
 	return p.luaCode, p.known
 }
 
-func (a *analysis) readDirectiveLua(d *directive) (l luaCode, known bool) {
+func (r *reader) readDirectiveLua(d *directive) (l luaCode, known bool) {
 	if len(d.args) == 0 {
 		return luaCode{}, true
 	}
@@ -38,7 +42,7 @@ func (a *analysis) readDirectiveLua(d *directive) (l luaCode, known bool) {
 		code = d.arg(1) // arguments may follow
 	}
 	if strings.HasSuffix(d.name, "_by_lua_file") {
-		text, err := a.reader.readAbsolute(code)
+		text, err := r.readAbsolute(code)
 		if err != nil {
 			return luaCode{}, false
 		}
@@ -49,10 +53,10 @@ func (a *analysis) readDirectiveLua(d *directive) (l luaCode, known bool) {
 
 // findCall reports whether a directive with this name, in any form (block, file), calls a function of a module in a
 // scope. known is false if some file can't be read.
-func (a *analysis) findCall(s *scope, name, module string, call *regexp.Regexp) (code string, calls, known bool) {
+func (r *reader) findCall(s *scope, name, module string, call *regexp.Regexp) (code string, calls, known bool) {
 	known = true
 	for _, d := range s.effective(name, name+"_block", name+"_file") {
-		l, read := a.directiveLua(d)
+		l, read := r.directiveLua(d)
 		if slices.Contains(l.texts, module) && call.MatchString(l.masked) {
 			return l.code, true, true
 		}
@@ -61,8 +65,8 @@ func (a *analysis) findCall(s *scope, name, module string, call *regexp.Regexp) 
 	return "", false, known
 }
 
-// routingLua returns the directives with Lua that may redirect a scope's requests; servers inherit those of http.
-func (a *analysis) routingLua(s *scope) (all []*directive) {
+// routingLua returns the directives with Lua that may redirect the scope's requests; servers inherit those of http.
+func (s *scope) routingLua() (all []*directive) {
 	for _, phase := range []string{"server_rewrite", "rewrite", "access", "precontent", "content"} {
 		name := phase + "_by_lua"
 		all = append(all, s.ownOrOfHTTP(name, name+"_block", name+"_file")...)
@@ -131,11 +135,11 @@ func (l *luaCode) luaTargets() (all []luaTarget) {
 // checkLua checks Lua that changes requests after the plugin judged the requests.
 func (a *analysis) checkLua(s *scope) {
 	for _, d := range s.own("access_by_lua", "access_by_lua_block", "access_by_lua_file") {
-		l, _ := a.directiveLua(d)
+		l, _ := a.reader.directiveLua(d)
 		for _, m := range setsHeader.FindAllStringSubmatch(l.masked, -1) {
 			name := identityHeader(&directive{args: []string{l.textOf(m[1])}})
 			if empty := m[2] == "nil" || m[2] != "" && l.textOf(strings.Trim(m[2], `"`)) == ""; name != "" && !empty {
-				a.addOnce(&forgedIdentity, s, d, "sets %s by ngx.req.set_header: the upstream takes clients for that device", name)
+				a.addOnce(&forgedIdentity, s, d, topology.SetsText, name+" by ngx.req.set_header")
 			}
 		}
 		for _, m := range setsMethod.FindAllStringSubmatch(l.masked, -1) {
@@ -145,13 +149,13 @@ func (a *analysis) checkLua(s *scope) {
 }
 
 // addLuaVariables adds the texts that Lua assigns to variables in a server.
-func (a *analysis) addLuaVariables(server *scope, define func(name, text string)) {
+func (r *reader) addLuaVariables(server *scope, define func(name, text string)) {
 	server.each(func(s *scope) {
 		for _, d := range s.block {
 			if !strings.Contains(d.name, "_by_lua") {
 				continue
 			}
-			l, _ := a.directiveLua(d)
+			l, _ := r.directiveLua(d)
 			var names []string // variables that may have any of the texts
 			if strings.HasPrefix(d.name, "set_by_lua") {
 				names = []string{strings.TrimPrefix(d.arg(0), "$")}
@@ -181,8 +185,8 @@ func (a *analysis) addLuaVariables(server *scope, define func(name, text string)
 
 // balancerAddresses returns the addresses that a balancer may choose: all pairs of its texts and numbers as hosts and
 // ports. A number directly behind a text is the text's only port.
-func (a *analysis) balancerAddresses(d *directive) (all []string) {
-	l, _ := a.directiveLua(d)
+func (r *reader) balancerAddresses(d *directive) (all []string) {
+	l, _ := r.directiveLua(d)
 	ports := numeral.FindAllString(quotedNumber.ReplaceAllLiteralString(l.masked, ""), -1)
 	for _, at := range quotedNumber.FindAllStringSubmatchIndex(l.masked, -1) {
 		text, own := l.textOf(l.masked[at[2]:at[3]]), ports
@@ -202,22 +206,22 @@ func (a *analysis) balancerAddresses(d *directive) (all []string) {
 // checkMethodChange reports a directive by which the upstream gets a method for which a rule asks more than for the
 // judged one.
 func (a *analysis) checkMethodChange(s *scope, d *directive, method string) {
-	if pass := s.pass(); pass == nil || pass.name != "proxy_pass" || method == "" || a.rules == nil {
+	if pass := s.pass(); pass == nil || pass.name != "proxy_pass" || method == "" {
 		return
 	}
 	for _, hr := range a.hostRulesOf(s) {
-		for i := hr.First; i < hr.End; i++ {
-			a.checkMethodUnderRule(s, d, &hr, &a.rules.all[i], method)
+		for _, r := range hr.Own() {
+			a.checkMethodUnderRule(s, d, &hr, &r, method)
 		}
 	}
 }
 
 // checkMethodUnderRule is checkMethodChange for a single rule.
-func (a *analysis) checkMethodUnderRule(s *scope, d *directive, hr *hostRules, r *rule, method string) {
-	if r.needsCredential() && s.mayTake(r) {
-		for _, path := range r.Samples() {
-			for _, client := range a.rules.SampleMethods() {
-				if a.needOf(hr, client, path).Weaker(a.needOf(hr, method, path)) {
+func (a *analysis) checkMethodUnderRule(s *scope, d *directive, hr *topology.HostRules, r *policy.Rule, method string) {
+	if r.NeedsCredential() && s.mayTake(&r.Match) {
+		for _, path := range samples.PathsOf(&r.Match) {
+			for _, client := range hr.Methods {
+				if hr.NeedOf(client, path).Weaker(hr.NeedOf(method, path)) {
 					a.addOnce(&otherMethod, s, d, "sends %s %s upstream as %s, for which a rule asks more", client, path, method)
 					return
 				}

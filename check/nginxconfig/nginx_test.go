@@ -19,6 +19,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/check/findings"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -105,7 +106,7 @@ var buildLibrary = sync.OnceValues(func() (path string, err error) {
 func library(t *testing.T) string {
 	t.Helper()
 	path, err := buildLibrary()
-	check(t, err)
+	require.NoError(t, err)
 	return path
 }
 
@@ -113,10 +114,10 @@ func library(t *testing.T) string {
 func newEdge(t *testing.T, config string, servers []string) *edge {
 	t.Helper()
 	plugin, err := filepath.Abs("../../nginx")
-	check(t, err)
+	require.NoError(t, err)
 	e := &edge{t: t, dir: t.TempDir()}
 	rules, _, err := nginx.Render([]byte(edgeRules))
-	check(t, err)
+	require.NoError(t, err)
 	e.write("rules.json", string(rules))
 	e.write("page.html", "a page")
 	e.write("plugin.lua", `require("gatehouse.edge").access()`)
@@ -124,7 +125,7 @@ func newEdge(t *testing.T, config string, servers []string) *edge {
 	upstream := httptest.NewServer(http.HandlerFunc(e.upstream))
 	t.Cleanup(upstream.Close)
 	socket, err := net.Listen("unix", filepath.Join(e.dir, "api.sock"))
-	check(t, err)
+	require.NoError(t, err)
 	sidecar := &http.Server{Handler: http.HandlerFunc(e.verify)}
 	go func() { _ = sidecar.Serve(socket) }()
 	t.Cleanup(func() { _ = sidecar.Close() })
@@ -144,24 +145,24 @@ func (e *edge) analyze() findings.Report {
 	e.t.Helper()
 	file := filepath.Join(e.dir, "nginx.conf")
 	text, err := os.ReadFile(file)
-	check(e.t, err)
+	require.NoError(e.t, err)
 	return Analyze(file, text, "", nil)
 }
 
 func (e *edge) write(name, text string) {
 	e.t.Helper()
-	check(e.t, os.WriteFile(filepath.Join(e.dir, name), []byte(text), 0o600))
+	require.NoError(e.t, os.WriteFile(filepath.Join(e.dir, name), []byte(text), 0o600))
 }
 
 // start starts nginx, and stops nginx after the test.
 func (e *edge) start() {
 	e.t.Helper()
 	path, err := stack.FindNginx()
-	check(e.t, err)
+	require.NoError(e.t, err)
 	e.cmd = exec.Command(path, "-p", e.dir, "-c", filepath.Join(e.dir, "nginx.conf"),
 		"-e", filepath.Join(e.dir, "error.log"))
 	e.cmd.Stdout, e.cmd.Stderr = &e.out, &e.out
-	check(e.t, e.cmd.Start())
+	require.NoError(e.t, e.cmd.Start())
 	done := make(chan struct{})
 	go func() { _ = e.cmd.Wait(); close(done) }()
 	e.t.Cleanup(func() {
@@ -252,15 +253,15 @@ func (e *edge) ask(server int, method, target string, headers ...string) string 
 		return err.Error()
 	}
 	defer conn.Close()
-	check(e.t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(e.t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	lines := append([]string{method + " " + target + " HTTP/1.1", "Connection: close"}, headers...)
 	if !slices.ContainsFunc(headers, func(line string) bool { return strings.HasPrefix(line, "Host:") }) {
 		lines = append(lines, "Host: x")
 	}
 	_, err = io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\n\r\n")
-	check(e.t, err)
+	require.NoError(e.t, err)
 	answer, err := io.ReadAll(conn)
-	check(e.t, err)
+	require.NoError(e.t, err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return string(answer) + strings.Join(e.log, "\n")
@@ -283,12 +284,5 @@ func wantCodes(t testing.TB, report findings.Report, want []string) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("analysis: got %+v, want %q", report.Findings, want)
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -12,27 +12,25 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/nginx"
 )
 
 // analysis holds the state of one Analyze call.
 type analysis struct {
-	file               string // nginx.conf
-	report             findings.Report
-	reader             *reader
-	http               *scope
-	servers            []*scope               // servers of http and of the stream blocks
-	passTargets        map[scopePass][]string // addresses of passes, computed on demand
-	unjudgedTargets    map[senderKey][]string // results of unjudgedAddresses, computed on demand
-	rules              *rules                 // nil if the rules can't be read
-	protectedUpstreams map[string]bool        // names and addresses of protected upstreams
-	privateAddresses   map[string]string      // addresses that clients must not reach, with descriptions
-	exposed            map[*scope]bool        // local servers to which other servers lead
-	machineOnly        bool                   // other machines don't reach the judged servers
-	reported           map[findingKey]bool
-	luaByDirective     map[*directive]parsedLua
-	variables          map[*scope]variables   // variables by server of http, computed on demand
-	serverRules        map[*scope][]hostRules // rules by server
+	file             string // nginx.conf
+	report           findings.Report
+	reader           *reader
+	http             *scope
+	model            topology.Model
+	rules            *policy.Config    // unknownRules if the rules can't be read
+	privateAddresses map[string]string // addresses that clients must not reach, with descriptions
+	reported         map[findingKey]bool
+	variables        map[*scope]variables            // variables by server of http, computed on demand
+	serverRules      map[*scope][]topology.HostRules // rules by server
+	peerRules        map[*scope][]topology.HostRules // results of peerHostRules, by server
 }
 
 // findingKey identifies a finding of a directive: several locations may inherit the directive.
@@ -46,18 +44,14 @@ var nginxFile = regexp.MustCompile(`(?m)^\s*(events|http|server)\s*\{`)
 // Is reports whether text is nginx's: some line begins a block of every nginx.conf.
 func Is(text []byte) bool { return nginxFile.Match(text) }
 
-func newAnalysis(file string) *analysis {
-	return &analysis{file: file, protectedUpstreams: map[string]bool{}, reported: map[findingKey]bool{},
-		passTargets:     map[scopePass][]string{},
-		unjudgedTargets: map[senderKey][]string{}, exposed: map[*scope]bool{}, luaByDirective: map[*directive]parsedLua{},
-		variables: map[*scope]variables{}}
-}
-
-// Analyze reads the nginx.conf file, with content text, and the included files; or the output of nginx -T. rules are
-// the content of rulesFile, rendered or not; nil stands for the rules that nginx.conf names.
-func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
-	a := newAnalysis(file)
-	var tree []*directive
+// newAnalysis reads the nginx.conf file, with content text, and the included files.
+func newAnalysis(file string, text []byte) (a *analysis, tree []*directive) {
+	rules, err := nginx.Parse([]byte(unknownRules))
+	if err != nil {
+		panic(err)
+	}
+	a = &analysis{file: file, rules: rules, reported: map[findingKey]bool{},
+		peerRules: map[*scope][]topology.HostRules{}, variables: map[*scope]variables{}}
 	tree, a.reader = loadFiles(file, text)
 	for _, d := range tree {
 		if d.name == "http" {
@@ -67,6 +61,13 @@ func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.
 	if len(a.reader.problems) == 0 && a.http == nil {
 		a.reader.problems = []string{"has no http block: give nginx.conf itself, which includes the others"}
 	}
+	return a, tree
+}
+
+// Analyze reads the nginx.conf file, with content text, and the included files; or the output of nginx -T. rules are
+// the content of rulesFile, rendered or not; nil stands for the rules that nginx.conf names.
+func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.Report {
+	a, tree := newAnalysis(file, text)
 	for _, why := range a.reader.problems {
 		a.add(&unreadable, nil, "", "%s", why)
 	}
@@ -74,30 +75,19 @@ func Analyze(file string, text []byte, rulesFile string, rules []byte) findings.
 		return a.report // findings would be guesses
 	}
 	found := false
-	a.machineOnly = true
-	for _, server := range a.http.inner {
-		server.each(func(s *scope) {
-			if a.isJudged(s) {
-				found = true
-				a.machineOnly = a.machineOnly && server.isLocal()
-			}
-		})
-	}
+	a.http.each(func(s *scope) { found = found || s != a.http && a.isJudged(s) })
 	if !found {
 		a.add(&noPlugin, nil, "", "no server runs access_by_lua of Gatehouse: no request is judged")
 		return a.report // the proxy is not Gatehouse's
 	}
-	a.findServers(tree)
 	a.checkSetup(rulesFile, rules)
 	a.findServerRules()
 	a.checkPush()
-	a.collectProtectedUpstreams()
-	a.markExposed()
-	a.checkStreams()
+	a.addServers(tree)
+	a.model.Check()
 	for _, server := range a.http.inner {
 		server.each(a.checkScope)
 	}
-	a.checkHosts()
 	a.report.Sort()
 	return a.report
 }
@@ -155,7 +145,7 @@ const (
 
 // checkSetup checks the plugin's directives in the http block, and reads the rules.
 func (a *analysis) checkSetup(file string, rules []byte) {
-	code, calls, known := a.findCall(a.http, "init_by_lua", edgeModule, callInit)
+	code, calls, known := a.reader.findCall(a.http, "init_by_lua", edgeModule, callInit)
 	if !calls && known {
 		a.add(&noInit, a.http,
 			"http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 503")
@@ -169,9 +159,9 @@ func (a *analysis) checkSetup(file string, rules []byte) {
 	}
 	a.privateAddresses = map[string]string{}
 	for _, m := range ownSocket.FindAllStringSubmatch(code, -1) {
-		a.privateAddresses[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
+		a.privateAddresses[m[2]] = map[string]string{"socket": topology.SidecarAPI, "push": topology.PushListener}[m[1]]
 	}
-	if _, calls, known := a.findCall(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
+	if _, calls, known := a.reader.findCall(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
 		a.add(&noStart, a.http,
 			"http", "no init_worker_by_lua calls edge.start: workers don't load the library, and answer every request 503")
 	}
@@ -229,17 +219,17 @@ func (a *analysis) checkPush() {
 			if s.own("content_by_lua", "content_by_lua_block", "content_by_lua_file") == nil {
 				return
 			}
-			if _, drains, _ := a.findCall(s, "content_by_lua", edgeModule, callDrain); drains {
+			if _, drains, _ := a.reader.findCall(s, "content_by_lua", edgeModule, callDrain); drains {
 				for _, d := range server.own("listen") {
 					a.privateAddresses[normalizeAddress(d.arg(0))] = "the server for operators, by which nginx is drained"
 				}
 			}
-			if _, drains, _ := a.findCall(s, "content_by_lua", edgeModule, callDrain); drains && !server.isLocal() &&
+			if _, drains, _ := a.reader.findCall(s, "content_by_lua", edgeModule, callDrain); drains && !server.isLocal() &&
 				!s.isRestricted() {
 				a.add(&openAdmin, s, "content_by_lua",
 					"calls edge.drain, and other machines reach it: whoever does can drain nginx")
 			}
-			_, applies, known := a.findCall(s, "content_by_lua", pushModule, callApply)
+			_, applies, known := a.reader.findCall(s, "content_by_lua", pushModule, callApply)
 			found = found || applies || !known
 			if applies {
 				a.checkPushListener(server, s)
@@ -247,8 +237,7 @@ func (a *analysis) checkPush() {
 		})
 	}
 	if !found {
-		a.add(&noPush, a.http, "http", "has no push listener: the sidecar can't bring anything to the edge, so every "+
-			"request goes upstream or is answered 503")
+		a.add(&noPush, a.http, "http", topology.NoPushText)
 	}
 }
 
@@ -257,8 +246,7 @@ func (a *analysis) checkPushListener(server, s *scope) {
 	listens := server.own("listen")
 	for _, d := range listens {
 		if socket, found := strings.CutPrefix(d.arg(0), "unix:"); !found {
-			a.addOnce(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts",
-				d.arg(0))
+			a.addOnce(&openPush, server, d, "%s "+topology.OpenPushText, d.arg(0))
 		} else if anyoneCanEnter(filepath.Dir(socket)) {
 			a.addOnce(&openDir, server, d, "all users may enter %s, and nginx lets all users write to its sockets: they can "+
 				"write the cache and the verdicts", filepath.Dir(socket))

@@ -49,13 +49,14 @@ type reader struct {
 	dump     map[string]string // files of an output of nginx -T, nil for this machine's
 	files    int               // number of files read
 	problems []string          // unreadable files and syntax errors
+	lua      map[*directive]parsedLua
 }
 
 var dumpedFile = regexp.MustCompile(`(?m)^# configuration file (\S+):\n`)
 
 // loadFiles parses nginx.conf with content text, or the output of nginx -T.
 func loadFiles(file string, text []byte) (tree []*directive, r *reader) {
-	r = &reader{dir: filepath.Dir(file)}
+	r = &reader{dir: filepath.Dir(file), lua: map[*directive]parsedLua{}}
 	content := string(text)
 	if parts := dumpedFile.FindAllStringSubmatchIndex(content, -1); parts != nil &&
 		strings.TrimSpace(content[:parts[0][0]]) == "" {

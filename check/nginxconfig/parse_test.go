@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // printTree writes a tree, each directive as name[args]{block}.
@@ -61,12 +63,12 @@ func TestParse(t *testing.T) {
 // TestInclude: paths are relative to nginx.conf, also in included files; a pattern may match nothing.
 func TestInclude(t *testing.T) {
 	dir := t.TempDir()
-	check(t, os.Mkdir(filepath.Join(dir, "conf.d"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "conf.d"), 0o700))
 	for name, text := range map[string]string{
 		"conf.d/a.conf": "a;\ninclude conf.d/c.inc;", "conf.d/b.conf": "b;", "conf.d/c.inc": "c;",
 		"self.conf": "include self.conf; include self.conf;",
 	} {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	for _, c := range []struct{ text, want, wrong string }{
 		{"include conf.d/*.conf; include none/*; d;", `1:a[] 1:c[] 1:b[] 1:d[]`, ""},

@@ -17,7 +17,7 @@ var (
 // checkAlterations checks that nothing changes cached answers: nginx's filters apply to cached answers as to all
 // answers.
 func (a *analysis) checkAlterations(s *scope) {
-	if !a.mayGovern(s, (*rule).hasCache) {
+	if !a.mayGovern(s, hasCache) {
 		return
 	}
 	for _, name := range []string{"gzip", "brotli", "zstd"} {
@@ -51,7 +51,7 @@ func (a *analysis) checkAlterations(s *scope) {
 		}
 	}
 	for _, d := range s.effective("header_filter_by_lua", "header_filter_by_lua_block", "header_filter_by_lua_file") {
-		l, _ := a.directiveLua(d)
+		l, _ := a.reader.directiveLua(d)
 		if writesStatus.MatchString(l.code) {
 			a.addOnce(&changedBody, s, d, "changes the status of cached answers")
 		}
@@ -62,7 +62,7 @@ func (a *analysis) checkAlterations(s *scope) {
 		}
 	}
 	for _, d := range s.effective("body_filter_by_lua", "body_filter_by_lua_block", "body_filter_by_lua_file") {
-		if l, _ := a.directiveLua(d); writesBody.MatchString(l.code) {
+		if l, _ := a.reader.directiveLua(d); writesBody.MatchString(l.code) {
 			a.addOnce(&changedBody, s, d, "changes bodies of cached answers, but not their entity-tags")
 		}
 	}

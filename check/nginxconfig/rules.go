@@ -7,27 +7,15 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/check/findings"
+	"github.com/gatehouse/gatehouse/check/topology"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
-// rules are the rules that the edge reads.
-type rules struct {
-	*policy.Config
-	all []rule
-}
+// unknownRules stand for rules that can't be read: each path counts as one that needs a credential.
+const unknownRules = `{"credentials": {"basic": true}, "rules": [{"match": {"prefix": "/"}, "auth": {}, "cache": {}}]}`
 
-type rule struct {
-	policy.Match
-	of *policy.Rule
-}
-
-// needsCredential reports whether the rule needs a credential.
-func (r *rule) needsCredential() bool { return r.of.Auth != nil || r.of.IssueSession }
-
-func (r *rule) hasCache() bool { return r.of.Cache != nil }
-
-func (r *rule) pathOrPrefix() string { return r.Path + r.Prefix }
+func hasCache(r *policy.Rule) bool { return r.Cache != nil }
 
 // readRules reads the given rules, the content of file, or else the file that edge.init names. Without rules, each path
 // counts as needing a credential.
@@ -42,43 +30,43 @@ func (a *analysis) readRules(file string, given []byte, named string) {
 			return
 		}
 	}
-	in := findings.Place{File: file}
+	if c := checkRules(&a.report, findings.Place{File: file}, text, nginx.Parse); c != nil {
+		a.rules = c
+	}
+}
+
+// AnalyzeRules judges rules alone, rendered or not, of nginx or of Envoy.
+func AnalyzeRules(text []byte) (report findings.Report) {
+	checkRules(&report, findings.Place{}, text, func(text []byte) (*policy.Config, error) {
+		c, err := nginx.Parse(text)
+		if places, failed := rulesIn(text); err != nil && failed == nil {
+			if c, failed = policy.Parse(places.Tree); failed == nil {
+				return c, nil // a feature of Envoy's
+			}
+		}
+		return c, err
+	})
+	report.Sort()
+	return report
+}
+
+// checkRules adds the findings about rules to a report, and returns the rules; nil: the edge refuses the rules.
+func checkRules(report *findings.Report, in findings.Place, text []byte, parse func([]byte) (*policy.Config, error),
+) *policy.Config {
 	places, err := rulesIn(text)
 	if err != nil {
-		a.report.AddSyntax(&badRules, in, err)
-		return
+		report.AddSyntax(&badRules, in, err)
+		return nil
 	}
-	c, err := nginx.Parse(text)
+	checks := topology.RuleChecks{Report: report, Proxy: findings.Nginx, Place: in, Source: &places}
+	c, err := parse(text)
 	if err != nil {
-		for line := range strings.Lines(err.Error()) {
-			line = strings.TrimSuffix(line, "\n")
-			if field, message, found := strings.Cut(line, ": "); found && places.Tree != nil && !strings.Contains(field, " ") {
-				a.report.AddInRules(&badRules, in, &places, field, "%s", message)
-				continue
-			}
-			a.report.Add(&badRules, in, "%s", line)
-		}
-		return
+		checks.ReportErrors(err)
+		return nil
 	}
-	a.rules, a.report.Rules = &rules{Config: c}, len(c.Rules)
-	for i := range c.Rules {
-		a.rules.all = append(a.rules.all, rule{c.Rules[i].Match, &c.Rules[i]})
-	}
-	for i := range c.Rules {
-		field, path := ".match.path", c.Rules[i].Match.Path
-		if path == "" {
-			field, path = ".match.prefix", c.Rules[i].Match.Prefix
-		}
-		if strings.ContainsAny(path, "*{}") {
-			a.report.AddInRules(&wildcard, in, &places, c.RuleField(i)+field,
-				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
-		}
-	}
-	for _, doubt := range c.Doubts() {
-		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
-			policy.UnknownMethod: &unknownMethod, policy.NotEnforced: &notEnforced}[doubt.Kind]
-		a.report.AddInRules(kind, in, &places, doubt.Field, "%s", doubt.Text)
-	}
+	report.Rules = len(c.Rules)
+	checks.Check(c)
+	return c
 }
 
 // rulesIn returns the rules in a text, rendered or not, with their lines.
@@ -99,26 +87,16 @@ func rulesIn(text []byte) (findings.Rules, error) {
 
 // RulesOf returns the rules that an nginx.conf names. [Analyze] reads the same rules.
 func RulesOf(file string, text []byte) (*policy.Config, error) {
-	tree, reader := loadFiles(file, text)
-	if len(reader.problems) > 0 {
-		return nil, errors.New(reader.problems[0])
+	a, _ := newAnalysis(file, text)
+	if len(a.reader.problems) > 0 {
+		return nil, errors.New(a.reader.problems[0])
 	}
-	a := newAnalysis(file)
-	a.reader = reader
-	for _, d := range tree {
-		if d.name == "http" {
-			a.http = newScope(d, nil)
-		}
-	}
-	if a.http == nil {
-		return nil, errors.New("has no http block")
-	}
-	code, _, _ := a.findCall(a.http, "init_by_lua", edgeModule, callInit)
+	code, _, _ := a.reader.findCall(a.http, "init_by_lua", edgeModule, callInit)
 	named := rulesFile.FindStringSubmatch(code)
 	if named == nil {
 		return nil, errors.New("its init_by_lua names no rules")
 	}
-	given, err := reader.readAbsolute(named[1])
+	given, err := a.reader.readAbsolute(named[1])
 	if err != nil {
 		return nil, fmt.Errorf("rules %q: %w", named[1], err)
 	}
@@ -126,67 +104,32 @@ func RulesOf(file string, text []byte) (*policy.Config, error) {
 }
 
 // mayGovern reports whether requests under a rule of this kind may get to the scope.
-func (a *analysis) mayGovern(s *scope, kind func(*rule) bool) bool {
-	if a.rules == nil {
-		return true
-	}
-	return slices.ContainsFunc(a.rulesOf(s), func(r rule) bool { return kind(&r) && s.mayTake(&r) })
+func (a *analysis) mayGovern(s *scope, kind func(*policy.Rule) bool) bool {
+	return slices.ContainsFunc(a.rulesOf(s), func(r policy.Rule) bool { return kind(&r) && s.mayTake(&r.Match) })
 }
 
 // findOpenedPath looks for a rule that clients evade if the scope sends requests for the path from upstream as the path
-// to. below: the scope takes all paths below from, too. keeps: the text behind from follows to. The result is the
-// client's path and the rule's path.
-func (a *analysis) findOpenedPath(s *scope, from string, below bool, to string, keeps bool) (
-	client, path string, found bool) {
-	if a.rules == nil {
-		return "", "", false
-	}
-	for _, upstreamRules := range a.peerHostRules(s) {
-		if client, path, found = a.findOpenedPathOf(s, &upstreamRules, from, below, to, keeps); found {
-			return client, path, true
-		}
-	}
-	return "", "", false
-}
-
-// findOpenedPathOf is findOpenedPath for the rules upstreamRules of one host of the same upstream.
-func (a *analysis) findOpenedPathOf(s *scope, upstreamRules *hostRules, from string, below bool, to string,
-	keeps bool) (client, path string, found bool) {
-	for i := upstreamRules.First; i < upstreamRules.End; i++ {
-		r := &a.rules.all[i]
-		if !r.needsCredential() {
-			continue
-		}
-		client, upstream := from, to
-		switch {
-		case r.Prefix != "" && (strings.HasPrefix(to, r.Prefix) || !keeps && to+"/" == r.Prefix):
-			if below {
-				client += "x"
-			}
+// to; nil for none. below: the scope takes all paths below from, too. keeps: the text behind from follows to.
+func (a *analysis) findOpenedPath(s *scope, from string, below bool, to string, keeps bool) *topology.OpenedPath {
+	p := topology.Paths{Start: from, Made: to,
+		Takes: func(path string) bool { return path == from || below && strings.HasPrefix(path, from) },
+		Rewrite: func(path string) (string, bool) {
 			if keeps {
-				upstream += "x"
+				return to + strings.TrimPrefix(path, from), true
 			}
-		case !keeps && r.Path != "" && addSlash(to) == addSlash(r.Path):
-		case keeps && strings.HasPrefix(r.pathOrPrefix(), to):
-			client, upstream = from+r.pathOrPrefix()[len(to):], r.pathOrPrefix()
-			if r.Prefix != "" {
-				client, upstream = client+"x", upstream+"x"
-			}
-		default:
-			continue
-		}
-		if a.asksLess(s, client, upstreamRules, upstream) {
-			return client, r.pathOrPrefix(), true
-		}
-	}
-	return "", "", false
+			return to, true
+		}}
+	return a.findOpenedBy(s, &p)
 }
 
-// asksLess reports whether the scope's rules ask less for the client's path than upstreamRules for the upstream's path.
-func (a *analysis) asksLess(s *scope, client string, upstreamRules *hostRules, upstream string) bool {
-	return slices.ContainsFunc(a.hostRulesOf(s), func(by hostRules) bool {
-		return slices.ContainsFunc(a.rules.SampleMethods(), func(method string) bool {
-			return a.needOf(&by, method, client).Weaker(a.needOf(upstreamRules, method, upstream))
-		})
-	})
+// findOpenedBy is findOpenedPath for any paths.
+func (a *analysis) findOpenedBy(s *scope, p *topology.Paths) *topology.OpenedPath {
+	for _, by := range a.hostRulesOf(s) {
+		for _, rules := range a.peerHostRules(s) {
+			if o := p.FindOpenedPath(&by, &rules); o != nil {
+				return o
+			}
+		}
+	}
+	return nil
 }

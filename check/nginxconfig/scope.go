@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/check/topology"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // scope is a block in which directives apply; inner blocks inherit the directives.
@@ -118,10 +121,8 @@ func (s *scope) scopePath() string {
 func (s *scope) isLocal() bool {
 	listens := s.own("listen")
 	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool {
-		address := d.arg(0)
-		return !slices.ContainsFunc([]string{"unix:", "127.", "localhost", "[::1]"}, func(prefix string) bool {
-			return strings.HasPrefix(address, prefix)
-		})
+		host, _ := splitAddress(d.arg(0))
+		return !strings.HasPrefix(d.arg(0), "unix:") && !topology.IsLoopback(host)
 	})
 }
 
@@ -197,6 +198,15 @@ func normalizeAddress(text string) string {
 	if strings.HasPrefix(text, "unix:") {
 		return text
 	}
+	host, port := splitAddress(text)
+	if ip, _ := netip.ParseAddr(host); host == "" || host == "*" || topology.IsLoopback(host) || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// splitAddress returns the host of an address, "" for a port alone, and the port.
+func splitAddress(text string) (host, port string) {
 	if strings.Trim(text, "0123456789-") == "" { // in a listen directive
 		text = ":" + text
 	}
@@ -204,11 +214,7 @@ func normalizeAddress(text string) string {
 	if err != nil {
 		host, port = strings.Trim(text, "[]"), "80"
 	}
-	host = strings.ToLower(host)
-	if ip, _ := netip.ParseAddr(host); host == "" || host == "*" || ip.Unmap().IsLoopback() || ip.IsUnspecified() {
-		host = "localhost"
-	}
-	return net.JoinHostPort(host, port)
+	return strings.ToLower(host), port
 }
 
 // locationMatch returns the kind of a location's match, and the path or expression.
@@ -228,7 +234,7 @@ func (s *scope) locationMatch() (kind, path string) {
 }
 
 // mayTake reports whether requests under a rule may get to the scope. Regular expressions count as matching.
-func (s *scope) mayTake(r *rule) bool {
+func (s *scope) mayTake(r *policy.Match) bool {
 	l := s.location()
 	if l == nil {
 		return true
@@ -236,7 +242,7 @@ func (s *scope) mayTake(r *rule) bool {
 	return l.locationMatches(r) && l.parent.mayTake(r)
 }
 
-func (s *scope) locationMatches(r *rule) bool {
+func (s *scope) locationMatches(r *policy.Match) bool {
 	kind, path := s.locationMatch()
 	within := r.Prefix != "" && (strings.HasPrefix(path, r.Prefix) || path+"/" == r.Prefix) ||
 		r.Path != "" && addSlash(path) == addSlash(r.Path)
@@ -244,7 +250,7 @@ func (s *scope) locationMatches(r *rule) bool {
 	case "=":
 		return within
 	case "", "^~":
-		return within || strings.HasPrefix(r.pathOrPrefix(), path) &&
+		return within || strings.HasPrefix(r.Path+r.Prefix, path) &&
 			!slices.ContainsFunc(s.parent.inner, func(other *scope) bool {
 				return other.takesPrecedence(path, r)
 			})
@@ -256,10 +262,10 @@ func (s *scope) locationMatches(r *rule) bool {
 func addSlash(path string) string { return strings.TrimRight(path, "/") + "/" }
 
 // takesPrecedence reports whether a location takes all requests of a rule before a location with a shorter prefix.
-func (s *scope) takesPrecedence(prefix string, r *rule) bool {
+func (s *scope) takesPrecedence(prefix string, r *policy.Match) bool {
 	switch kind, path := s.locationMatch(); kind {
 	case "", "^~":
-		return len(path) > len(prefix) && strings.HasPrefix(r.pathOrPrefix(), path)
+		return len(path) > len(prefix) && strings.HasPrefix(r.Path+r.Prefix, path)
 	}
 	return false
 }

@@ -4,10 +4,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-)
 
-// identityHeaders name the device to the upstream.
-var identityHeaders = []string{"x-gatehouse-device", "x-gatehouse-permissions"}
+	"github.com/gatehouse/gatehouse/check/topology"
+	"github.com/gatehouse/gatehouse/edge/policy"
+)
 
 // headerDirectives set headers of the upstream's request.
 var headerDirectives = map[string]string{
@@ -17,14 +17,11 @@ var headerDirectives = map[string]string{
 
 // identityHeader returns the identity header that a directive sets, "" for none.
 func identityHeader(d *directive) string {
-	name := strings.ReplaceAll(strings.ToLower(d.arg(0)), "_", "-")
+	name := topology.NormalizeHeader(d.arg(0))
 	if strings.HasSuffix(d.name, "_param") {
 		name = strings.TrimPrefix(name, "http-")
 	}
-	if slices.Contains(identityHeaders, name) {
-		return name
-	}
-	return ""
+	return topology.IdentityHeader(name)
 }
 
 // clearsIdentity reports whether a scope removes the client's identity headers, in all spellings. The settings for
@@ -43,7 +40,7 @@ func (a *analysis) clearsIdentity(s *scope) bool {
 			set[name] = true
 		}
 	}
-	return len(set) == len(identityHeaders)
+	return len(set) == 2
 }
 
 // checkRequestHeaders checks the headers that nginx sends upstream.
@@ -57,7 +54,7 @@ func (a *analysis) checkRequestHeaders(s *scope) {
 		if name := identityHeader(d); name != "" && strings.Contains(d.arg(1), "$") {
 			a.addOnce(&forgedIdentity, s, d, "sets %s to %s: a variable may have what the client sent", name, d.arg(1))
 		} else if name != "" && d.arg(1) != "" {
-			a.addOnce(&forgedIdentity, s, d, "sets %s to %s: the upstream takes every client for that device", name, d.arg(1))
+			a.addOnce(&forgedIdentity, s, d, topology.SetsText, name+" to "+d.arg(1))
 		}
 	}
 	if pass.name != "proxy_pass" {
@@ -127,21 +124,21 @@ func (a *analysis) decodedVariables(s *scope) []string {
 
 // checkRewrites reports requests that get upstream with another path than the judged one, if clients evade a rule.
 func (a *analysis) checkRewrites(s *scope) {
-	report := func(d *directive, from string, below bool, to string, keeps bool) {
-		if client, path, found := a.findOpenedPath(s, from, below, to, keeps); found {
-			a.addOnce(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
+	reportOpened := func(d *directive, o *topology.OpenedPath) {
+		if o != nil {
+			a.addOnce(&rewriteIn, s, d, "%s", o)
 		}
+	}
+	report := func(d *directive, from string, below bool, to string, keeps bool) {
+		reportOpened(d, a.findOpenedPath(s, from, below, to, keeps))
 	}
 	variables := a.variablesOf(s)
 	byExpression := func(d *directive, expression, to string) {
-		if from, below, path, keeps, ok := simpleRewrite(expression, to); ok {
-			report(d, from, below, path, keeps)
-		} else if client, path, found := a.findCapturedPath(s, expression, to); found {
-			a.addOnce(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
-		} else if compiled, err := regexp.Compile(expression); err == nil && !strings.Contains(to, "$") {
-			if client := samplePath(expression, "", ""); compiled.MatchString(client) {
-				report(d, client, false, to, false)
-			}
+		compiled, err := regexp.Compile(expression)
+		if err != nil {
+			a.reportUnclear(s, d, expression)
+		} else if p, known := expressionPaths(compiled, expression, to); known {
+			reportOpened(d, a.findOpenedBy(s, &p))
 		}
 	}
 	for _, origin := range a.originScopes(s) {
@@ -150,6 +147,13 @@ func (a *analysis) checkRewrites(s *scope) {
 			kind, from = l.locationMatch()
 		}
 		a.checkRewritesFrom(s, kind, from, variables, report, byExpression)
+	}
+}
+
+// reportUnclear reports an expression that the analysis can't read.
+func (a *analysis) reportUnclear(s *scope, d *directive, expression string) {
+	if slices.ContainsFunc(a.rules.Rules, func(r policy.Rule) bool { return r.NeedsCredential() }) {
+		a.addOnce(&unclear, s, d, "%q: can't be read here, so it was not checked which requests it takes", expression)
 	}
 }
 
@@ -186,6 +190,9 @@ func (a *analysis) checkRewritesFrom(s *scope, kind, from string, variables vari
 		}
 	}
 	for _, d := range s.own("proxy_pass") {
+		if p := s.readPaths(d); p.IsKnown() {
+			continue // the model's check
+		}
 		for _, text := range variables.expand(d.arg(0)) {
 			switch _, path := splitTarget(text); {
 			case path == "", !strings.Contains(text, "$") && a.isUnprotectedPass(s, d):
@@ -206,8 +213,8 @@ func (a *analysis) checkRewritesFrom(s *scope, kind, from string, variables vari
 			}
 		}
 	}
-	for _, d := range a.routingLua(s) {
-		l, _ := a.directiveLua(d)
+	for _, d := range s.routingLua() {
+		l, _ := a.reader.directiveLua(d)
 		for _, target := range l.luaTargets() {
 			path, _, _ := strings.Cut(target.path, "?")
 			switch {
@@ -270,8 +277,8 @@ func (a *analysis) leadsToLocation(s *scope, name string) bool {
 			}
 		}
 	}
-	return slices.ContainsFunc(a.routingLua(s), func(d *directive) bool {
-		l, _ := a.directiveLua(d)
+	return slices.ContainsFunc(s.routingLua(), func(d *directive) bool {
+		l, _ := a.reader.directiveLua(d)
 		return slices.Contains(l.luaTargets(), luaTarget{name, false})
 	})
 }
@@ -307,25 +314,29 @@ func (a *analysis) pathMaps(text string) (all [][2]string) {
 	return all
 }
 
-var literalStart = regexp.MustCompile(`^\^((?:[\w/~%!@&=:,-]|\\[./_-])*)(.*)$`)
+// checkMethods reports that requests get upstream with another method than the judged one.
+func (a *analysis) checkMethods(s *scope) {
+	if d := s.effective("proxy_method"); d != nil {
+		a.checkMethodChange(s, d[0], strings.ToUpper(d[0].arg(0)))
+	}
+}
 
-// simpleRewrite returns the effect of an expression and replacement on paths, in the form of findOpenedPath's
-// arguments; ok is false for complex expressions.
-func simpleRewrite(expression, replacement string) (from string, below bool, to string, keeps, ok bool) {
-	m := literalStart.FindStringSubmatch(expression)
-	if m == nil || !strings.HasPrefix(m[1], "/") {
-		return "", false, "", false, false
+// checkUpgrades reports that clients may agree on h2c with the upstream: nobody judges the requests that follow.
+func (a *analysis) checkUpgrades(s *scope) {
+	pass := s.pass()
+	if pass == nil || pass.name != "proxy_pass" || !slices.ContainsFunc(a.rules.Rules, func(r policy.Rule) bool {
+		return r.NeedsCredential()
+	}) {
+		return
 	}
-	from, rest := strings.ReplaceAll(m[1], `\`, ""), m[2]
-	replacement, _, _ = strings.Cut(replacement, "?")
-	if !strings.Contains(replacement, "$") {
-		return from, rest != "$", replacement, false, !strings.HasPrefix(rest, "?") && !strings.HasPrefix(rest, "*") &&
-			!strings.HasPrefix(rest, "{")
+	for _, d := range s.effective("proxy_set_header") {
+		if strings.EqualFold(d.arg(0), "upgrade") &&
+			slices.ContainsFunc(a.variablesOf(s).expand(d.arg(1)), func(text string) bool {
+				return strings.Contains(text, "$http_upgrade") || strings.EqualFold(text, "h2c")
+			}) {
+			a.addOnce(&tunnel, s, d,
+				"passes on each protocol: with an upstream that takes h2c, clients ask further requests in "+
+					"the same connection, which nobody judges")
+		}
 	}
-	to, found := strings.CutSuffix(replacement, "$1")
-	if inner, slash := strings.CutPrefix(rest, "(/"); slash {
-		from, to, rest = from+"/", to+"/", "("+inner
-	}
-	all := rest == "(.*)" || rest == "(.*)$" || rest == "(.+)" || rest == "(.+)$"
-	return from, true, to, true, found && all && !strings.Contains(to, "$")
 }

@@ -3,7 +3,10 @@ package nginxconfig
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/check/topology"
 )
 
 // variables are the possible texts of a configuration's variables.
@@ -23,7 +26,7 @@ func (a *analysis) variablesOf(s *scope) variables {
 	all, found := a.variables[server]
 	if !found {
 		all = variablesIn(a.http, s)
-		a.addLuaVariables(server, func(name, text string) { all[name] = append(all[name], text) })
+		a.reader.addLuaVariables(server, func(name, text string) { all[name] = append(all[name], text) })
 		a.variables[server] = all
 	}
 	return all
@@ -177,46 +180,26 @@ func closingParenthesis(e string, i int) int {
 	return len(e)
 }
 
-var lastGroup = regexp.MustCompile(`^([^$]*)\$\{?(\w+)\}?$`)
-
-// findCapturedPath looks for a rule that clients evade if the last group of an expression becomes the end of the
-// upstream's path. The result is the client's path and the rule's path.
-func (a *analysis) findCapturedPath(s *scope, expression, to string) (client, path string, found bool) {
-	m := lastGroup.FindStringSubmatch(strings.TrimSuffix(to, "$is_args$args"))
-	compiled, err := regexp.Compile(expression)
-	if m == nil || err != nil || a.rules == nil {
-		return "", "", false
+// expressionPaths returns the paths that an expression takes, and makes by a replacement of texts and groups; false for
+// other replacements.
+func expressionPaths(compiled *regexp.Regexp, expression, replacement string) (p topology.Paths, known bool) {
+	replacement, _, _ = strings.Cut(strings.TrimSuffix(replacement, "$is_args$args"), "?")
+	known, last := true, ""
+	template := variableReference.ReplaceAllStringFunc(replacement, func(reference string) string {
+		last = strings.Trim(reference, "${}")
+		number, err := strconv.Atoi(last)
+		known = known && (err == nil && number <= compiled.NumSubexp() || compiled.SubexpIndex(last) >= 0)
+		return "${" + last + "}"
+	})
+	p.Made, _, _ = strings.Cut(replacement, "$")
+	p.Takes = compiled.MatchString
+	p.Rewrite = func(path string) (string, bool) {
+		at := compiled.FindStringSubmatchIndex(path)
+		return string(compiled.ExpandString(nil, template, path, at)), at != nil
 	}
-	for _, upstreamRules := range a.peerHostRules(s) {
-		if client, path, found = a.findCapturedPathOf(s, &upstreamRules, compiled, expression, m); found {
-			return client, path, true
-		}
+	p.Clients = func(path string) []string {
+		rest, _ := strings.CutPrefix(path, p.Made)
+		return []string{samplePath(expression, last, rest), samplePath(expression, "", "")}
 	}
-	return "", "", false
-}
-
-// findCapturedPathOf is findCapturedPath for the rules upstreamRules of one host of the same upstream; m is the last
-// group.
-func (a *analysis) findCapturedPathOf(s *scope, upstreamRules *hostRules, compiled *regexp.Regexp, expression string,
-	m []string) (client, path string, found bool) {
-	for i := upstreamRules.First; i < upstreamRules.End; i++ {
-		r := &a.rules.all[i]
-		path := r.pathOrPrefix()
-		if r.Prefix != "" {
-			path += "x"
-		}
-		rest, begins := strings.CutPrefix(path, m[1])
-		if !r.needsCredential() || !begins {
-			continue
-		}
-		client := samplePath(expression, m[2], rest)
-		if at := compiled.FindStringSubmatchIndex(client); at == nil ||
-			string(compiled.ExpandString(nil, "${"+m[2]+"}", client, at)) != rest {
-			continue
-		}
-		if a.asksLess(s, client, upstreamRules, path) {
-			return client, r.pathOrPrefix(), true
-		}
-	}
-	return "", "", false
+	return p, known
 }

@@ -44,18 +44,15 @@ func (e *evaluator) evaluate(r *Request) outcome {
 	e.raw = headermap.Append(e.raw[:0], headers[:n])
 	fields, _ := headermap.ParseFields(e.raw)
 	at := e.engine.Locate(fields)
+	request := at.Read(nil)
 	got := outcome{rule: -1, readMethod: r.Method == "GET" || r.Method == "HEAD"}
-	got.host, _ = e.engine.VirtualHost()
-	if at.Passes {
-		return got
-	}
-	request := e.engine.Read(fields, nil)
-	if !e.engine.Govern(&request, &at) {
+	got.host, _ = request.VirtualHost()
+	if !request.Governed() {
 		return got
 	}
 	if got.rule, _ = request.Rule(); got.rule < 0 {
 		var d policy.Decision
-		e.engine.Decide(&d, 0, &request, nil, &policy.Answers{}) // without a rule Decide reads no memory
+		request.Decide(&d, 0, nil, &policy.Answers{}) // without a rule Decide reads no memory
 		if d.Action == policy.Reply {
 			got.reason = d.Reason
 		}

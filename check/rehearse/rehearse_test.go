@@ -59,15 +59,13 @@ var changedRules = []struct {
 	{"a misspelt method", []string{"{path: /v1/orders, methods: [GET, POST]}", "{path: /v1/orders, methods: [GET, PSOT]}",
 		"{prefix: /v1/}", "{prefix: /v1/x/}"}, Request{"POST", "", "/v1/orders"}, Opens, "orders -> none"},
 	{"a narrower list of methods", []string{"methods: [PROPFIND, PUT]", "methods: [PUT]",
-		"{prefix: /v1/}", "{prefix: /v1/x/}"},
-		Request{"PROPFIND", "", "/v1/upload/1"}, Opens, "upload -> none"},
+		"{prefix: /v1/}", "{prefix: /v1/x/}"}, Request{"PROPFIND", "", "/v1/upload/1"}, Opens, "upload -> none"},
 	{"a narrower list of a rule with permissions", []string{"{prefix: /v1/}", "{prefix: /v1/, methods: [GET]}"},
 		Request{"POST", "", "/v1/x"}, Opens, "api -> none"},
 	{"a removed slash", []string{"{prefix: /v1/admin/}", "{prefix: /v1/admin}"},
 		Request{"GET", "", "/v1/administrators"}, NeedsOther, "api -> admin"},
 	{"an added slash", []string{"prefix: /v1/upload, methods: [PROPFIND, PUT]", "prefix: /v1/upload/",
-		"{prefix: /v1/}", "{prefix: /v1/x/}"},
-		Request{"PUT", "", "/v1/uploads"}, Opens, "upload -> none"},
+		"{prefix: /v1/}", "{prefix: /v1/x/}"}, Request{"PUT", "", "/v1/uploads"}, Opens, "upload -> none"},
 	{"another order", []string{"- {name: admin, match: {prefix: /v1/admin/}, auth: {permissions: [admin, write]}}\n", "",
 		"- {name: api, match: {prefix: /v1/}, auth: {permissions: [read]}}\n", "",
 		"- {name: orders", "- {name: api, match: {prefix: /v1/, methods: [GET]}, auth: {permissions: [read]}}\n" +
@@ -222,8 +220,7 @@ func TestWitness(t *testing.T) {
 			"GET /a/y"},
 		{"- {match: {prefix: /}, auth: {}}", "- {match: {prefix: /v1}, auth: {}}", "GET /"},
 		{"- {match: {path: /a}}\n- {match: {prefix: /}, auth: {}}",
-			"- {match: {prefix: /a/}}\n- {match: {prefix: /}, auth: {}}",
-			"GET /a/x"},
+			"- {match: {prefix: /a/}}\n- {match: {prefix: /}, auth: {}}", "GET /a/x"},
 	} {
 		const head = "credentials: {basic: true}\nrules:\n"
 		changes := Compare(mustParseRules(t, head+tt.from), mustParseRules(t, head+tt.to))

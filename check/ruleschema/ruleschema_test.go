@@ -15,6 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6" // used by Helm
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
@@ -51,17 +52,11 @@ var leftToDecoder = regexp.MustCompile(`want \S+ to \d\S+$|or 0s for no bound|wa
 func mustCompile(t *testing.T, text []byte) *jsonschema.Schema {
 	t.Helper()
 	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("schema.json", tree); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.AddResource("schema.json", tree))
 	s, err := c.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -69,9 +64,7 @@ func mustCompile(t *testing.T, text []byte) *jsonschema.Schema {
 func compareVerdicts(t *testing.T, s *jsonschema.Schema, text string) (accepted bool) {
 	t.Helper()
 	var tree any
-	if err := json.Unmarshal([]byte(text), &tree); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(text), &tree))
 	wrong := s.Validate(tree)
 	_, problems := policy.Parse(tree)
 	if wrong == nil && problems != nil {
@@ -169,18 +162,14 @@ func (p location) set(text string) {
 func mutate(t *testing.T, base string, at []int, texts []string) string {
 	t.Helper()
 	var tree any
-	if err := json.Unmarshal([]byte(base), &tree); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(base), &tree))
 	for i := range at {
 		if all := locations(tree); at[i] < len(all) {
 			all[at[i]].set(texts[i])
 		}
 	}
 	text, err := json.Marshal(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -246,9 +235,7 @@ func TestBounds(t *testing.T) {
 
 func fromYAML(t *testing.T, text string) (tree any) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &tree))
 	return tree
 }
 
@@ -297,9 +284,7 @@ func TestEnvoy(t *testing.T) {
 	s := mustCompile(t, Envoy())
 	for _, file := range []string{"envoy.yaml", "envoy-native.yaml"} {
 		text, err := os.ReadFile("../../envoy/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, tt := range []struct {
 			old, new string
 			accepted bool
@@ -330,15 +315,9 @@ func TestFiles(t *testing.T) {
 		Defs map[string]any `json:"$defs"`
 	}
 	text, err := os.ReadFile("../../charts/gatehouse/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &chart); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(Rules(), &rules); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &chart))
+	require.NoError(t, json.Unmarshal(Rules(), &rules))
 	// Virtual hosts of the chart also have an upstream.
 	hosts, _ := chart.Defs["virtual_hosts"].(map[string]any)
 	host, _ := hosts["additionalProperties"].(map[string]any)

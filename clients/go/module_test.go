@@ -9,18 +9,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestReadme: the README's example is package publish's tested example.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	example, err := os.ReadFile("publish/example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
 	if len(blocks) != 1 || !strings.HasSuffix(string(example), "\n\n"+string(blocks[0][1])) {
 		t.Error("README.md: want one example, the last function of publish/example_test.go")
@@ -31,17 +29,11 @@ func TestReadme(t *testing.T) {
 // by the modules here. The module graph has no module that only the product needs.
 func TestOutside(t *testing.T) {
 	module, err := os.ReadFile("go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	sums, err := os.ReadFile("go.sum")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	here, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	line := regexp.MustCompile(`(?m)^go (.*)$`).FindSubmatch(module)
 	dir := t.TempDir()
 	const name = "github.com/gatehouse/gatehouse/clients/go"
@@ -67,9 +59,7 @@ func main() {
 }
 `,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
 	run := func(args ...string) string {
 		t.Helper()
@@ -98,9 +88,7 @@ func main() {
 		t.Errorf("a writer compiles packages of %q, want %q", got, compiled)
 	}
 	product, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	graph := strings.Fields(run("list", "-m", "-f", "{{.Path}}", "all"))
 	ours := 0
 	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(product), -1) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -30,14 +31,14 @@ func TestAnswersOnEnvoy(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			seed, _ := seedAndNumbers(t)
 			r := rand.New(rand.NewPCG(seed, 0))
-			chosen := settings(r)
-			chosen = append(chosen, pairs(r, chosen, 100)...)
+			chosen := allSettings(r)
+			chosen = append(chosen, combineSettings(r, chosen, 100)...)
 			if kind == stack.EnvoyEdge { // a VM starts for each listener
 				r.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 				chosen = chosen[:100]
 			}
 			w := newWorld(t, kind, publishAnswers)
-			w.compare(chosen)
+			w.compareSettings(chosen)
 		})
 	}
 }
@@ -52,8 +53,8 @@ type setting struct {
 	pair bool
 }
 
-// pairs combines settings at random. One setting may undo the change of the second.
-func pairs(r *rand.Rand, of []setting, n int) (all []setting) {
+// combineSettings combines settings at random. One setting may undo the change of the second.
+func combineSettings(r *rand.Rand, of []setting, n int) (all []setting) {
 	for range n {
 		a, b := of[r.IntN(len(of))], of[r.IntN(len(of))]
 		all = append(all, setting{a.name + ", and " + b.name, func(g *gen) { a.apply(g); b.apply(g) }, true, true})
@@ -61,16 +62,16 @@ func pairs(r *rand.Rand, of []setting, n int) (all []setting) {
 	return all
 }
 
-// compare runs an edge for each setting, and compares the answers with answers of an edge without a setting.
-func (w *world) compare(settings []setting) {
+// compareSettings runs an edge for each setting, and compares the answers with answers of an edge without a setting.
+func (w *world) compareSettings(settings []setting) {
 	n := 0
 	var plain []reply
 	for some := range slices.Chunk(append([]setting{{}}, settings...), 100) { // Envoy stops to answer while it adds more
 		n++
 		ports, file := reservePorts(w.t, len(some)), &config{}
 		for i, s := range some {
-			g := empty(w, 1, 0, ports[i:i+1])
-			g.base()
+			g := newGen(w, 1, 0, ports[i:i+1])
+			g.buildEdge()
 			clear(g.rules)
 			for name, value := range parse("%s", answerRules) {
 				g.rules[name] = value
@@ -83,7 +84,7 @@ func (w *world) compare(settings []setting) {
 			file.file, file.clusters = append(file.file, g.edge), g.clusters
 		}
 		w.deploy(n, []*config{file})
-		found := w.alterations(file)
+		found := w.findAlterations(file)
 		for i, s := range some {
 			plain = w.judgeAnswer(s, ports[i], plain, found[fmt.Sprintf("%d.%d", n, i)])
 		}
@@ -95,13 +96,13 @@ func (w *world) compare(settings []setting) {
 // a setting, which are nil for the first edge. It returns plain.
 func (w *world) judgeAnswer(s setting, port int, plain []reply, found []finding) []reply {
 	w.t.Helper()
-	if !listens(port) {
+	if !isListening(port) {
 		if !s.pair {
 			w.t.Errorf("%s: the proxy refuses it", s.name)
 		}
 		return plain
 	}
-	got := ask(w.t, port)
+	got := requestAll(w.t, port)
 	var changes []string
 	for i, f := range forms {
 		if plain == nil {
@@ -110,7 +111,7 @@ func (w *world) judgeAnswer(s setting, port int, plain []reply, found []finding)
 			}
 			continue
 		}
-		for _, change := range plain[i].changes(got[i]) {
+		for _, change := range plain[i].describeChanges(got[i]) {
 			changes = append(changes, f.name+": "+change)
 		}
 	}
@@ -133,15 +134,15 @@ func (w *world) reportAnswers(settings int) {
 	w.t.Logf("%d settings × %d forms of an answer; %d settings change answers", settings, len(forms), w.differ)
 }
 
-// alterations returns the findings of check, by listener.
-func (w *world) alterations(c *config) map[string][]finding {
+// findAlterations returns the findings of check, by listener.
+func (w *world) findAlterations(c *config) map[string][]finding {
 	found := map[string][]finding{}
 	for listeners := range slices.Chunk(c.file, 12) { // check compares listeners with each other
 		path := filepath.Join(w.dir, "answers.json")
-		check(w.t, os.WriteFile(path, []byte(marshal(tree{"static_resources": tree{
+		require.NoError(w.t, os.WriteFile(path, []byte(marshal(tree{"static_resources": tree{
 			"listeners": append(slices.Clone(listeners), w.push), "clusters": append(slices.Clone(c.clusters), w.sidecar)},
 			"admin": w.admin, "stats_config": w.stats})), 0o600))
-		for _, f := range findings(w.t, path) {
+		for _, f := range runCheck(w.t, path) {
 			if slices.Contains(alterations, f.Code) {
 				found[f.Listener] = append(found[f.Listener], f)
 			}
@@ -228,18 +229,18 @@ type reply struct {
 	body         string
 }
 
-// ask sends all forms of requests to a port, each on its own connection.
-func ask(t *testing.T, port int) (all []reply) {
+// requestAll sends all forms of requests to a port, each on its own connection.
+func requestAll(t *testing.T, port int) (all []reply) {
 	for _, f := range forms {
 		conn, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", networkAddress, port), time.Second)
-		check(t, err)
-		check(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 		_, err = io.WriteString(conn, f.line+" HTTP/1.1\r\nhost: edge.example\r\nconnection: close\r\n"+
 			strings.Join(append(f.fields, "\r\n"), "\r\n"))
-		check(t, err)
+		require.NoError(t, err)
 		text, err := io.ReadAll(conn)
-		check(t, err)
-		check(t, conn.Close())
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
 		head, body, _ := strings.Cut(string(text), "\r\n\r\n")
 		status, rest, _ := strings.Cut(head, "\r\n")
 		r := reply{form: f.name, status: status, body: body}
@@ -272,9 +273,9 @@ func ask(t *testing.T, port int) (all []reply) {
 var describes = regexp.MustCompile(`^(content-.*|etag|last-modified|age|cache-control|expires|pragma|location|retry-after|` +
 	`accept-ranges|www-authenticate|transfer-encoding|trailer|cache-status):`)
 
-// changes describes how another reply differs. Added headers are no difference: settings may add headers. A refusal may
-// have another text.
-func (r *reply) changes(other reply) (all []string) {
+// describeChanges describes how another reply differs. Added headers are no difference: settings may add headers. A
+// refusal may have another text.
+func (r *reply) describeChanges(other reply) (all []string) {
 	refusal := strings.HasPrefix(r.form, "refused")
 	if r.status != other.status {
 		all = append(all, r.status+" becomes "+other.status)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	runseed "github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
@@ -32,8 +33,7 @@ type finding struct {
 	Code, Severity, Listener, Server, Message string
 }
 
-// findings runs gatehousectl check.
-func findings(t *testing.T, path string) (all []finding) {
+func runCheck(t *testing.T, path string) (all []finding) {
 	t.Helper()
 	out, err := exec.Command(*checker, "check", "--json", path).Output()
 	var report struct{ Findings []finding }
@@ -86,7 +86,7 @@ const batch, ports = 12, 16
 
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, onEnvoy(), seed)
+	w := newWorld(t, onEnvoy(), seedRedis)
 	seed, numbers := seedAndNumbers(t)
 	sets := [2][]int{reservePorts(t, batch*ports), reservePorts(t, batch*ports)}
 	n := newTally()
@@ -94,34 +94,34 @@ func TestEnvoy(t *testing.T) {
 		size := min(batch, len(numbers))
 		var all []*config
 		for j, number := range numbers[:size] {
-			all = append(all, generate(w, seed, number, sets[i%2][j*ports:(j+1)*ports]))
+			all = append(all, generateConfig(w, seed, number, sets[i%2][j*ports:(j+1)*ports]))
 		}
 		numbers = numbers[size:]
 		w.deploy(i+1, all)
 		for _, c := range all {
-			w.judge(c, n)
+			w.judgeConfig(c, n)
 		}
 	}
 	n.report(t)
 }
 
-// judge checks a configuration, and the requests that get through it.
-func (w *world) judge(c *config, n *tally) {
+// judgeConfig runs check on a configuration, and sends requests that try to bypass the rules.
+func (w *world) judgeConfig(c *config, n *tally) {
 	path := filepath.Join(w.dir, fmt.Sprintf("%d.conf", c.n))
-	check(w.t, os.WriteFile(path, []byte(c.text), 0o600))
-	found := findings(w.t, path)
+	require.NoError(w.t, os.WriteFile(path, []byte(c.text), 0o600))
+	found := runCheck(w.t, path)
 	errors := slices.DeleteFunc(slices.Clone(found), func(f finding) bool {
 		return f.Severity != "error" && !slices.Contains(hints, f.Code)
 	})
-	leak, p := w.attack(c, n)
-	n.count(w.t, c, leak, errors)
+	leak, p := w.findLeak(c, n)
+	n.countConfig(w.t, c, leak, errors)
 	if leak != "" && len(errors) == 0 {
-		kept := keep(w.t, path)
+		kept := keepFile(w.t, path)
 		w.t.Errorf("%d (%s %q): %s: %s, and check finds nothing in %s", c.n, c.kind, c.bypasses, p, leak, kept)
 	}
 }
 
-func (n *tally) count(t *testing.T, c *config, leak string, found []finding) {
+func (n *tally) countConfig(t *testing.T, c *config, leak string, found []finding) {
 	if c.kind == "clean" {
 		n.clean++
 		if slices.ContainsFunc(found, func(f finding) bool { return f.Severity == "error" }) {
@@ -147,27 +147,27 @@ func (n *tally) count(t *testing.T, c *config, leak string, found []finding) {
 	}
 }
 
-// keep copies a configuration to a path that survives the test.
-func keep(t *testing.T, path string) string {
+// keepFile copies a configuration to a path that survives the test.
+func keepFile(t *testing.T, path string) string {
 	dir := filepath.Join("..", "..", "build", "bypass")
-	check(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.MkdirAll(dir, 0o700))
 	text, err := os.ReadFile(path)
-	check(t, err)
+	require.NoError(t, err)
 	kept := filepath.Join(dir, filepath.Base(path))
-	check(t, os.WriteFile(kept, text, 0o600))
+	require.NoError(t, os.WriteFile(kept, text, 0o600))
 	return kept
 }
 
-// attack returns the first leak of a configuration, and the probe that found it.
-func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
+// findLeak returns the first leak of a configuration, and the probe that found it.
+func (w *world) findLeak(c *config, n *tally) (leak string, by *probe) {
 	refused := 0
 	asked := map[string]probe{}
 	for _, port := range c.ports {
-		if !listens(port) {
+		if !isListening(port) {
 			refused++
 			continue
 		}
-		probes := w.probes(c)
+		probes := w.probesFor(c)
 		clients := []*prober{{address: fmt.Sprintf("%s:%d", networkAddress, port)}}
 		for _, name := range c.names[port] {
 			name, protocol, _ := strings.Cut(name, "/")
@@ -186,7 +186,7 @@ func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
 			})
 		}
 		for _, client := range clients {
-			if leak, by = w.send(c, n, client, probes, asked); leak != "" {
+			if leak, by = w.sendAll(c, n, client, probes, asked); leak != "" {
 				return leak, by
 			}
 		}
@@ -194,19 +194,19 @@ func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
 	if refused > 0 {
 		n.refused++
 		if c.kind != "wild" {
-			w.t.Logf("%d (%s %q): the proxy refuses it: %s", c.n, c.kind, c.bypasses, w.refusals())
+			w.t.Logf("%d (%s %q): the proxy refuses it: %s", c.n, c.kind, c.bypasses, w.envoyLogEnd())
 		}
 	}
 	for ask, p := range asked { // what arrived later than the answer, as copies of requests
-		if leak = w.leak(c, &p, ask, ""); leak != "" {
+		if leak = w.describeLeak(c, &p, ask, ""); leak != "" {
 			return leak, &p
 		}
 	}
 	return "", nil
 }
 
-// send sends probes, and returns the first leak, and its probe.
-func (w *world) send(c *config, n *tally, client *prober, probes []probe, asked map[string]probe) (string, *probe) {
+// sendAll sends probes, and returns the first leak, and its probe.
+func (w *world) sendAll(c *config, n *tally, client *prober, probes []probe, asked map[string]probe) (string, *probe) {
 	defer client.close()
 	if client.tls != nil {
 		conn, err := client.dial()
@@ -220,15 +220,14 @@ func (w *world) send(c *config, n *tally, client *prober, probes []probe, asked 
 		n.asked++
 		ask := fmt.Sprintf("%d-%d", c.n, w.asks)
 		asked[ask] = p
-		if leak := w.leak(c, &p, ask, client.send(&p, ask)); leak != "" {
+		if leak := w.describeLeak(c, &p, ask, client.send(&p, ask)); leak != "" {
 			return leak, &p
 		}
 	}
 	return "", nil
 }
 
-// refusals is the end of Envoy's log.
-func (w *world) refusals() string {
+func (w *world) envoyLogEnd() string {
 	log, _ := os.ReadFile(filepath.Join(w.dir, "stack", string(w.EdgeKind())+".log"))
 	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
 	return strings.Join(lines[max(0, len(lines)-2):], "\n")

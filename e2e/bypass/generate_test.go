@@ -23,8 +23,7 @@ func (r *resource) covers(method, path string) bool {
 	return strings.TrimSuffix(path, "/") == strings.TrimSuffix(r.path, "/") || r.below && strings.HasPrefix(path, r.path)
 }
 
-// sample is a path of the resource.
-func (r *resource) sample() string {
+func (r *resource) samplePath() string {
 	if r.below {
 		return r.path + "x"
 	}
@@ -77,39 +76,39 @@ func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
 
 func (g *gen) chance(percent int) bool { return g.IntN(100) < percent }
 
-// empty is the beginning of the configuration of a number.
-func empty(w *world, seed uint64, n int, ports []int) *gen {
+// newGen begins the configuration with number n.
+func newGen(w *world, seed uint64, n int, ports []int) *gen {
 	c := &config{n: n, streamed: map[int]bool{}, names: map[int][]string{}}
 	return &gen{config: c, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w, free: ports}
 }
 
-// generate makes the configuration of a number, always the same for a seed, with the bypasses built in.
-func generate(w *world, seed uint64, n int, ports []int) *config {
-	g := empty(w, seed, n, ports)
-	g.base()
-	g.vary()
+// generateConfig makes the configuration of a number, always the same for a seed, with the bypasses built in.
+func generateConfig(w *world, seed uint64, n int, ports []int) *config {
+	g := newGen(w, seed, n, ports)
+	g.buildEdge()
+	g.addHarmless()
 	switch n % 3 {
 	case 0:
 		g.kind = "clean"
 	case 1:
 		g.kind = "bypass"
-		g.bypass(nth(bypasses, seed, n))
+		g.openBypass(nthBypass(bypasses, seed, n))
 	default:
 		g.kind = "wild"
 		for range 1 + g.IntN(3) {
-			g.wild()
+			g.addWild()
 		}
 	}
-	return g.done()
+	return g.closeConfig()
 }
 
-// nth is the bypass of a configuration: a run has each bypass equally often, and each run begins with a different
-// bypass.
-func nth[T any](bypasses []T, seed uint64, n int) T {
+// nthBypass returns the bypass of a configuration: a run has each bypass equally often, and each run begins with a
+// different bypass.
+func nthBypass[T any](bypasses []T, seed uint64, n int) T {
 	return bypasses[(seed%uint64(len(bypasses))+uint64(n/3))%uint64(len(bypasses))]
 }
 
-func (g *gen) bypass(d bypass) {
+func (g *gen) openBypass(d bypass) {
 	g.bypasses = append(g.bypasses, d.name)
 	delete(g.rules, "default") // deny would close it
 	d.open(g)
@@ -118,17 +117,17 @@ func (g *gen) bypass(d bypass) {
 // name makes a name unique among all configurations.
 func (g *gen) name(text string) string { return fmt.Sprintf("%s-%d", text, g.n) }
 
-func (g *gen) port() int {
+func (g *gen) takePort() int {
 	port := g.free[0]
 	g.free = g.free[1:]
 	return port
 }
 
-// base builds an edge whose rules protect all protected resources.
-func (g *gen) base() {
-	g.edge = copied(g.w.edge)
+// buildEdge builds an edge whose rules protect all protected resources.
+func (g *gen) buildEdge() {
+	g.edge = cloneTree(g.w.edge)
 	g.edge["name"] = g.name("edge")
-	g.edge["address"] = g.everywhere()
+	g.edge["address"] = g.anyAddress()
 	g.hcm = at(g.edge, "filter_chains", 0, "filters", 0, "typed_config").(tree)
 	delete(g.hcm, "access_log")
 	g.host = tree{"name": "service", "domains": []any{"*"},
@@ -137,12 +136,12 @@ func (g *gen) base() {
 	g.cluster("upstream", g.w.service)
 	g.cluster("other", g.w.other)
 	g.rules = ruleTree(g.hcm)
-	g.intend()
+	g.protectResources()
 }
 
-// everywhere is an address that the network reaches.
-func (g *gen) everywhere() tree {
-	port := g.port()
+// anyAddress returns an address that the network reaches.
+func (g *gen) anyAddress() tree {
+	port := g.takePort()
 	g.ports = append(g.ports, port)
 	return parse(`{"socket_address": {"address": "0.0.0.0", "port_value": %d}}`, port)
 }
@@ -161,8 +160,8 @@ func ruleTree(hcm tree) tree {
 	panic("the edge has no filter")
 }
 
-// intend chooses the protected resources, and writes their rules.
-func (g *gen) intend() {
+// protectResources chooses the protected resources, and writes their rules.
+func (g *gen) protectResources() {
 	for _, i := range g.Perm(len(resources))[:1+g.IntN(4)] {
 		if r := resources[i]; !slices.ContainsFunc(g.protected, func(other resource) bool { return other.path == r.path }) {
 			g.protected = append(g.protected, r)
@@ -211,16 +210,16 @@ func (g *gen) intend() {
 	}
 }
 
-// done closes the configuration: the checked file, and its parts for Envoy.
-func (g *gen) done() *config {
+// closeConfig closes the configuration: the checked file, and its parts for Envoy.
+func (g *gen) closeConfig() *config {
 	if slices.Contains(g.others, "b.example") { // static.example may have what is cached for it
 		g.others = []string{"b.example"}
 	}
 	g.sameRules()
 	if g.hidden {
-		g.hide()
+		g.hideEdge()
 	}
-	g.before(g.edge)
+	g.prependListener(g.edge)
 	g.read.read(g.file)
 	g.text = marshal(tree{
 		"static_resources": tree{"listeners": append(slices.Clone(g.file), g.w.push),
@@ -230,10 +229,10 @@ func (g *gen) done() *config {
 	return g.config
 }
 
-func (g *gen) before(listener tree) { g.file = append([]any{listener}, g.file...) }
+func (g *gen) prependListener(listener tree) { g.file = append([]any{listener}, g.file...) }
 
 // cluster adds a cluster with an endpoint: an address, or the path of a socket.
-func (g *gen) cluster(name, endpoint string, fields ...string) string {
+func (g *gen) cluster(name, endpoint string, fields ...string) {
 	address := parse(`{"pipe": {"path": %q}}`, endpoint)
 	if host, port, found := strings.Cut(endpoint, ":"); found {
 		address = parse(`{"socket_address": {"address": %q, "port_value": %s}}`, host, port)
@@ -247,13 +246,12 @@ func (g *gen) cluster(name, endpoint string, fields ...string) string {
 		}
 	}
 	g.clusters = append(g.clusters, c)
-	return g.name(name)
 }
 
 // route puts a route before the existing routes.
 func (g *gen) route(match, action string) tree {
 	r := tree{"match": parse("%s", match), "route": parse("%s", action)}
-	before(g.host, "routes", r)
+	prepend(g.host, "routes", r)
 	return r
 }
 
@@ -286,7 +284,6 @@ func (g *gen) tcp(cluster string) tree {
 		"stat_prefix": "tcp", "cluster": %q}}`, g.name(cluster))
 }
 
-// listen adds a listener.
 func (g *gen) listen(name string, address tree, filters ...tree) {
 	list := []any{}
 	for _, f := range filters {
@@ -295,8 +292,8 @@ func (g *gen) listen(name string, address tree, filters ...tree) {
 	g.file = append(g.file, tree{"name": g.name(name), "address": address, "filter_chains": []any{tree{"filters": list}}})
 }
 
-func (g *gen) loopback() (tree, int) {
-	port := g.port()
+func (g *gen) loopbackAddress() (tree, int) {
+	port := g.takePort()
 	return parse(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, port), port
 }
 
@@ -310,8 +307,8 @@ func (g *gen) insert(i int, filter tree) {
 	g.hcm["http_filters"] = slices.Insert(g.hcm["http_filters"].([]any), i, any(filter))
 }
 
-// mutation is a filter that appends to requests.
-func mutation(name, header, value string) tree {
+// mutationFilter returns a filter that appends to requests.
+func mutationFilter(name, header, value string) tree {
 	return parse(
 		`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
 		"mutations": {"request_mutations": [{"append": {"header": {"key": %q, "value": %q}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}]}}}`, name, header, value)
@@ -331,10 +328,10 @@ func filterState(name, key, factory, format string) tree {
 		name, key, factory, format)
 }
 
-// judges gives hosts a virtual host of the rules that lets all requests pass.
-func (g *gen) judges(domains ...any) {
+// passHosts gives hosts a virtual host of the rules that lets all requests pass.
+func (g *gen) passHosts(domains ...any) {
 	g.rules["virtual_hosts"].(tree)["pub"] = tree{"domains": domains, "rules": []any{parse(`{"match": {"prefix": "/"}}`)}}
-	g.routes()["ignore_port_in_host_matching"] = true
+	g.routeConfig()["ignore_port_in_host_matching"] = true
 }
 
 // sameRules gives the virtual host app of the rules the top level's rules.
@@ -349,17 +346,16 @@ func (g *gen) sameRules() {
 	}
 }
 
-// routes is the route configuration.
-func (g *gen) routes() tree {
+func (g *gen) routeConfig() tree {
 	if scopes, found := g.hcm["scoped_routes"].(tree); found {
 		return at(scopes, "scoped_route_configurations_list", "scoped_route_configurations", 0, "route_configuration").(tree)
 	}
 	return g.hcm["route_config"].(tree)
 }
 
-// domains gives hosts a virtual host of Envoy for these routes.
-func (g *gen) domains(route string, domains ...any) {
-	config := g.routes()
+// routeHosts gives hosts a virtual host of Envoy for these routes.
+func (g *gen) routeHosts(route string, domains ...any) {
+	config := g.routeConfig()
 	config["virtual_hosts"] = slices.DeleteFunc(config["virtual_hosts"].([]any), func(host any) bool {
 		return at(host, "name") == "pub"
 	})
@@ -371,14 +367,14 @@ func (g *gen) toOther() string {
 	return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))
 }
 
-// open is an open host of another service.
-func (g *gen) open() {
-	g.judges("pub.example", "*.pub.example")
-	g.domains(g.toOther(), "pub.example", "*.Pub.example")
+// addOpenHost adds an open host of another service.
+func (g *gen) addOpenHost() {
+	g.passHosts("pub.example", "*.pub.example")
+	g.routeHosts(g.toOther(), "pub.example", "*.Pub.example")
 }
 
-// vary makes changes that open nothing.
-func (g *gen) vary() {
+// addHarmless makes changes that open nothing.
+func (g *gen) addHarmless() {
 	for _, i := range g.Perm(len(variations))[:g.IntN(5)] {
 		variations[i](g)
 	}
@@ -399,12 +395,12 @@ var httpFilterVariations = []func(*gen){
 		g.route(`{"safe_regex": {"regex": "/img/[a-z]+"}}`, g.to("upstream", `"host_rewrite_literal": "images"`))
 	},
 	func(g *gen) {
-		before(g.host,
+		prepend(g.host,
 			"routes",
 			parse(`{"match": {"path": "/healthz"}, "direct_response": {"status": 200, "body": {"inline_string": "ok"}}}`))
 	},
 	func(g *gen) {
-		before(g.host, "routes", parse(`{"match": {"prefix": "/moved/"}, "redirect": {"prefix_rewrite": "/v1/"}}`))
+		prepend(g.host, "routes", parse(`{"match": {"prefix": "/moved/"}, "redirect": {"prefix_rewrite": "/v1/"}}`))
 	},
 	func(g *gen) {
 		g.lastRoute()["route"] = parse(
@@ -427,9 +423,9 @@ var httpFilterVariations = []func(*gen){
 		g.hcm["upgrade_configs"] = []any{parse(`{"upgrade_type": "websocket"}`)}
 		g.hcm["http2_protocol_options"] = parse(`{"allow_connect": true}`)
 	},
-	func(g *gen) { g.insert(0, mutation("first", "x-region", "eu")) },
-	func(g *gen) { g.insert(0, mutation("early", "x-gatehouse-device", "root")) },
-	func(g *gen) { g.insert(g.filterAt()+1, mutation("late", "x-zone", "%REQ(:authority)%")) },
+	func(g *gen) { g.insert(0, mutationFilter("first", "x-region", "eu")) },
+	func(g *gen) { g.insert(0, mutationFilter("early", "x-gatehouse-device", "root")) },
+	func(g *gen) { g.insert(g.filterAt()+1, mutationFilter("late", "x-zone", "%REQ(:authority)%")) },
 	func(g *gen) {
 		g.insert(0, lua("lua", "function envoy_on_request(h) h:headers():add('x-lua', '1') end"))
 	},
@@ -442,29 +438,29 @@ var httpFilterVariations = []func(*gen){
 			"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", "%DOWNSTREAM_LOCAL_ADDRESS%", "10.0.0.1")))
 	},
 	func(g *gen) {
-		here, _ := g.loopback()
+		here, _ := g.loopbackAddress()
 		g.listen("local", here, g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("upstream"))))
 	},
 	func(g *gen) {
-		g.listen("static", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))))
+		g.listen("static", g.anyAddress(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))))
 	},
-	func(g *gen) { g.listen("database", g.everywhere(), g.tcp("other")) },
+	func(g *gen) { g.listen("database", g.anyAddress(), g.tcp("other")) },
 	func(g *gen) {
 		g.cluster("prometheus", g.w.adminAddress)
-		g.listen("metrics", g.everywhere(),
+		g.listen("metrics", g.anyAddress(),
 			g.manager(fmt.Sprintf(`{"match": {"path": "/stats/prometheus"}, "route": %s}`, g.to("prometheus"))))
 	},
 	func(g *gen) {
-		g.listen("health", g.everywhere(), g.manager(`{"match": {"prefix": "/"}, "direct_response": {"status": 200}}`))
+		g.listen("health", g.anyAddress(), g.manager(`{"match": {"prefix": "/"}, "direct_response": {"status": 200}}`))
 	},
 	func(g *gen) {
-		second := copied(g.edge)
-		second["name"], second["address"] = g.name("second"), g.everywhere()
+		second := cloneTree(g.edge)
+		second["name"], second["address"] = g.name("second"), g.anyAddress()
 		g.file = append(g.file, second)
 	},
 	func(g *gen) { g.hcm["strip_any_host_port"] = true },
-	(*gen).open,
-	(*gen).open,
+	(*gen).addOpenHost,
+	(*gen).addOpenHost,
 	func(g *gen) { // the same rules, also those that others add
 		g.rules["virtual_hosts"].(tree)["app"] = tree{"domains": []any{"edge.example", "static.example"}}
 		g.sameRules()
@@ -473,15 +469,15 @@ var httpFilterVariations = []func(*gen){
 		route := g.toOther()
 		rule := `{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"%s}}`
 		if g.chance(50) {
-			before(g.rules, "rules", parse(rule, `, "scope": "host"`))
+			prepend(g.rules, "rules", parse(rule, `, "scope": "host"`))
 			route = strings.Replace(route, `"prefix": "/"`, `"path": "/shared"`, 1)
 		} else {
-			before(g.rules, "rules", parse(rule, ""))
+			prepend(g.rules, "rules", parse(rule, ""))
 			g.rules["virtual_hosts"].(tree)["b"] = tree{"domains": []any{"b.example"}, "rules": []any{parse(rule, "")}}
 		}
-		join(g.routes(), "virtual_hosts",
+		join(g.routeConfig(), "virtual_hosts",
 			tree{"name": "shared", "domains": []any{"b.example"}, "routes": []any{parse("%s", route)}})
-		g.routes()["ignore_port_in_host_matching"] = true
+		g.routeConfig()["ignore_port_in_host_matching"] = true
 		g.others = append(g.others, "b.example")
 	},
 	func(g *gen) {
@@ -491,16 +487,16 @@ var httpFilterVariations = []func(*gen){
 	},
 }
 
-// wild makes a change whose effect only the real Envoy knows.
-func (g *gen) wild() {
+// addWild makes a change whose effect only the real Envoy knows.
+func (g *gen) addWild() {
 	prefixes := []string{"/", "/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/v1/admin/health", "/a/b/", "/x"}
 	rules := g.rules["rules"].([]any)
 	switch g.IntN(13) {
 	case 12: // a redirect inside, which the upstream asks for, where the filter is off
 		r := g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, "/open/", "/open/bounce", "/")),
-			g.to(pick(g, "upstream", g.hops("upstream")), `"internal_redirect_policy": {"redirect_response_codes": [302]}`))
+			g.to(pick(g, "upstream", g.addHops("upstream")), `"internal_redirect_policy": {"redirect_response_codes": [302]}`))
 		r["request_headers_to_remove"] = []any{"x-gatehouse-device", "x-gatehouse-permissions"}
-		r["typed_per_filter_config"] = off()
+		r["typed_per_filter_config"] = withoutFilter()
 	case 10, 11:
 		g.wildTCP()
 	case 0:
@@ -540,11 +536,11 @@ func (g *gen) wild() {
 			at(partly, "typed_config").(tree)["common_http_protocol_options"] = parse(
 				`{"headers_with_underscores_action": "REJECT_REQUEST"}`)
 		}
-		g.listen("partly", g.everywhere(), partly)
+		g.listen("partly", g.anyAddress(), partly)
 	case 7, 8:
 		g.wildHosts()
 	default:
-		g.bypass(pick(g, bypasses...))
+		g.openBypass(pick(g, bypasses...))
 	}
 }
 
@@ -558,10 +554,10 @@ func (g *gen) wildHosts() {
 		return list
 	}
 	judged := some()
-	g.judges(judged...)
-	g.domains(fmt.Sprintf(`{"match": {"prefix": %q}, "route": %s}`, pick(g, "/", "/", "/v1/", "/open/"),
+	g.passHosts(judged...)
+	g.routeHosts(fmt.Sprintf(`{"match": {"prefix": %q}, "route": %s}`, pick(g, "/", "/", "/v1/", "/open/"),
 		g.to(pick(g, "upstream", "other", "other"))), some()...)
-	config := g.routes()
+	config := g.routeConfig()
 	config["ignore_port_in_host_matching"] = g.chance(60)
 	if !slices.Contains(judged, any("*.example")) && g.chance(30) { // else the rules say that edge.example is open
 		g.host["domains"] = []any{"edge.example", "*.test"}

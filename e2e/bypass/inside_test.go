@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // Ways by which nginx itself requests another path than the client's: internal redirects, subrequests, and Lua.
@@ -13,16 +15,16 @@ const judge = `require("gatehouse.edge").access()`
 
 // named makes a location of a name that asks upstream for a path.
 func (g *ngen) named(path string) string {
-	name := "@" + g.unique("inside")
+	name := "@" + g.uniqueWord("inside")
 	g.location("%s { %s }", name, pick(g.gen, fmt.Sprintf("rewrite ^ %s break; %s", path, pass),
 		fmt.Sprintf("set $path %s; proxy_pass http://service$path;", path),
 		fmt.Sprintf("try_files /none %s;", path), fmt.Sprintf("rewrite ^ %s last;", path)))
 	return name
 }
 
-// copies makes a location for subrequests that ask upstream for a path.
-func (g *ngen) copies(path string) string {
-	name := "/" + g.unique("copy")
+// copyLocation makes a location for subrequests that ask upstream for a path.
+func (g *ngen) copyLocation(path string) string {
+	name := "/" + g.uniqueWord("copy")
 	g.location("%s%s { internal; %s proxy_pass http://service%s; }", pick(g.gen, "= ", "", "^~ "), name, cleared, path)
 	return name
 }
@@ -60,20 +62,20 @@ var redirects = []func(g *ngen, path string) string{
 		return fmt.Sprintf(`rewrite_by_lua_block { ngx.req.set_uri("%s"%s) } %s`, path, pick(g.gen, "", ", true"), pass)
 	},
 	func(g *ngen, path string) string { return "mirror " + path + "; " + pass },
-	func(g *ngen, path string) string { return "mirror " + g.copies(path) + "; " + pass },
+	func(g *ngen, path string) string { return "mirror " + g.copyLocation(path) + "; " + pass },
 	func(g *ngen, path string) string { return "auth_request " + path + "; " + pass },
-	func(g *ngen, path string) string { return "auth_request " + g.copies(path) + "; " + pass },
+	func(g *ngen, path string) string { return "auth_request " + g.copyLocation(path) + "; " + pass },
 	func(g *ngen, path string) string { return "add_before_body " + path + "; addition_types *; " + pass },
 	func(g *ngen, path string) string {
 		return fmt.Sprintf(`if ($request_method = GET) { error_page 404 = %s; } root DIR;`, path)
 	},
 }
 
-// inside adds a location whose requests become requests for a path.
-func (g *ngen) inside(path string, redirect func(*ngen, string) string) {
+// addInside adds a location whose requests become requests for a path.
+func (g *ngen) addInside(path string, redirect func(*ngen, string) string) {
 	lines := redirect(g, path)
 	if g.chance(20) {
-		lines = g.include(lines)
+		lines = g.includeFile(lines)
 	}
 	location := pick(g.gen, "/missing/", "/missing", "= /missing/x", "^~ /missing/x", "~ ^/missing/",
 		"~* ^/Missing/(.*)$", "~ g/x$", "~ (missing|none)")
@@ -86,12 +88,12 @@ func (g *ngen) inside(path string, redirect func(*ngen, string) string) {
 // to is inside for lines with a path, for a list of bypasses.
 func to(format string) func(*ngen) {
 	return func(g *ngen) {
-		g.inside("/secret/x", func(_ *ngen, path string) string { return strings.ReplaceAll(format, "TO", path) })
+		g.addInside("/secret/x", func(_ *ngen, path string) string { return strings.ReplaceAll(format, "TO", path) })
 	}
 }
 
 var insideBypasses = []nginxBypass{
-	{"a redirect inside", func(g *ngen) { g.inside("/secret/x", pick(g.gen, redirects...)) }},
+	{"a redirect inside", func(g *ngen) { g.addInside("/secret/x", pick(g.gen, redirects...)) }},
 	{"ngx.exec", to(`content_by_lua_block { ngx.exec("TO") }`)},
 	{"ngx.location.capture", to(`content_by_lua_block { ngx.print(ngx.location.capture("TO").body) }`)},
 	{"ngx.location.capture in the access phase", to(`access_by_lua_block { ` + judge + ` ngx.location.capture("TO") } ` +
@@ -119,7 +121,7 @@ var insideBypasses = []nginxBypass{
 				"--[ "+judge+" ]]\n"), pass)
 	}},
 	{"balancer_by_lua", func(g *ngen) {
-		name := g.unique("by")
+		name := g.uniqueWord("by")
 		g.others += fmt.Sprintf(`upstream %s { server 0.0.0.1; balancer_by_lua_block { %s } }`+"\n", name,
 			pick(g.gen, `require("ngx.balancer").set_current_peer("SERVICEHOST", SERVICEPORT)`,
 				`local b = require "ngx.balancer" b.set_current_peer("SERVICEHOST:SERVICEPORT")`,
@@ -151,13 +153,13 @@ var insideBypasses = []nginxBypass{
 		g.server("location / { limit_except POST { proxy_pass http://service; } proxy_pass http://other; }")
 	}},
 	{"an included location", func(g *ngen) {
-		g.inServer += g.include("location /public/ { proxy_pass http://service/; }") + "\n"
+		g.inServer += g.includeFile("location /public/ { proxy_pass http://service/; }") + "\n"
 	}},
 	{"an included server", func(g *ngen) {
-		port := g.port()
+		port := g.takePort()
 		g.ports = append(g.ports, port)
 		g.others += fmt.Sprintf("server { listen 0.0.0.0:%d; %s }\n", port,
-			g.include("location / { proxy_pass http://service; }"))
+			g.includeFile("location / { proxy_pass http://service; }"))
 	}},
 	{"two redirects inside", func(g *ngen) {
 		g.location("/missing/ { rewrite ^/missing/(.*)$ /between/$1 last; }")
@@ -166,11 +168,11 @@ var insideBypasses = []nginxBypass{
 }
 
 var insideVariations = []func(*ngen){
-	func(g *ngen) { g.inside("/open/x", pick(g.gen, redirects...)) },
-	func(g *ngen) { g.inside("/open/y", pick(g.gen, redirects...)) },
+	func(g *ngen) { g.addInside("/open/x", pick(g.gen, redirects...)) },
+	func(g *ngen) { g.addInside("/open/y", pick(g.gen, redirects...)) },
 	func(g *ngen) { // nginx sends the client's target upstream
-		check(g.w.t, os.MkdirAll(filepath.Join(g.w.dir, "secret"), 0o700))
-		check(g.w.t, os.WriteFile(filepath.Join(g.w.dir, "secret", "x"), nil, 0o600))
+		require.NoError(g.w.t, os.MkdirAll(filepath.Join(g.w.dir, "secret"), 0o700))
+		require.NoError(g.w.t, os.WriteFile(filepath.Join(g.w.dir, "secret", "x"), nil, 0o600))
 		g.location("/tried/ { root DIR; try_files %s =404; %s }", pick(g.gen, "/secret/x", "/none /secret/x"), pass)
 	},
 	func(g *ngen) { g.location(`/said/ { content_by_lua_block { ngx.say("/secret/x") } }`) },
@@ -181,7 +183,7 @@ var insideVariations = []func(*ngen){
 		g.location(`/marked/ { access_by_lua_block { %s ngx.req.set_header("X-Path", "1") } %s }`, judge, pass)
 	},
 	func(g *ngen) {
-		name := g.unique("by")
+		name := g.uniqueWord("by")
 		g.others += fmt.Sprintf(`upstream %s { server 0.0.0.1; balancer_by_lua_block { `+
 			`require("ngx.balancer").set_current_peer("127.0.0.1", 1) } }`+"\n", name)
 		g.server("location / { proxy_pass http://%s; }", name)
@@ -189,12 +191,12 @@ var insideVariations = []func(*ngen){
 	func(g *ngen) {
 		g.server(`location / { set_by_lua_block $to { return "other" } proxy_pass http://$to; }`)
 	},
-	func(g *ngen) { g.inServer += g.include("location /part/ { "+pass+" }") + "\n" },
+	func(g *ngen) { g.inServer += g.includeFile("location /part/ { "+pass+" }") + "\n" },
 	func(g *ngen) { g.location("/dir/ { alias DIR/; index none.html /open/x; }") },
 }
 
 // wildInside adds a redirect whose effect only the real nginx knows.
 func (g *ngen) wildInside() {
-	g.inside(pick(g.gen, "/secret/x", "/v1/me/config", "/v1/admin/health", "/v1/orders", "/none", "/secret",
+	g.addInside(pick(g.gen, "/secret/x", "/v1/me/config", "/v1/admin/health", "/v1/orders", "/none", "/secret",
 		"/missing/y"), pick(g.gen, redirects...))
 }

@@ -6,13 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // TestAnswersOnNginx is TestAnswersOnEnvoy for nginx, with a server for each setting.
 func TestAnswersOnNginx(t *testing.T) {
 	t.Parallel()
-	w := upstreams(t)
+	w := startUpstreams(t)
 	settings := append([]setting{{}}, nginxSettings()...)
 	ports := reservePorts(t, len(settings))
 	var err error
@@ -32,16 +33,16 @@ func TestAnswersOnNginx(t *testing.T) {
     location / { proxy_pass http://service; proxy_set_header Host $gatehouse_host; %s }
     location = /open/page { access_by_lua_block { } return 200 "a page"; }
   }
-`, networkAddress, ports[i], i, root(t), directives, location)
+`, networkAddress, ports[i], i, repositoryRoot(t), directives, location)
 			}
 			at := strings.LastIndexByte(config, '}')
 			return config[:at] + servers + config[at:]
 		},
 	})
-	check(t, err)
-	t.Cleanup(func() { check(t, w.Stop()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Stop()) })
 	found := map[string][]finding{}
-	for _, f := range findings(t, filepath.Join(w.Dir(), "nginx.conf")) {
+	for _, f := range runCheck(t, filepath.Join(w.Dir(), "nginx.conf")) {
 		var i int
 		if _, err := fmt.Sscanf(f.Server, "s%d.example", &i); err == nil && strings.HasPrefix(f.Code, "GH14") &&
 			f.Code != "GH1401" && f.Code != "GH1402" { // those are about answers of the upstream
@@ -55,14 +56,13 @@ func TestAnswersOnNginx(t *testing.T) {
 	w.reportAnswers(len(settings) - 1)
 }
 
-func root(t *testing.T) string {
+func repositoryRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := stack.Root()
-	check(t, err)
+	require.NoError(t, err)
 	return dir
 }
 
-// nginxSettings returns a setting for each line of nginxDirectives.
 func nginxSettings() (all []setting) {
 	for line := range strings.Lines(nginxDirectives) {
 		all = append(all, setting{name: strings.TrimSuffix(line, "\n")})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -63,7 +64,7 @@ func (g *ngen) server(format string, args ...any) {
 
 // serve adds a server of the network, and a second server on the same port, "" for none.
 func (g *ngen) serve(named, text string) {
-	port := g.port()
+	port := g.takePort()
 	g.ports = append(g.ports, port)
 	servers := []string{fmt.Sprintf("server { listen 0.0.0.0:%d default_server;\n%s }\n", port, text)}
 	if named != "" {
@@ -79,7 +80,7 @@ func (g *ngen) serve(named, text string) {
 func named(names, text string) string { return "server_name " + names + ";\n" + serverConf + text }
 
 func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
-	g := &ngen{gen: empty(w.world, seed, n, ports)}
+	g := &ngen{gen: newGen(w.world, seed, n, ports)}
 	g.pub = named("pub.example *.pub.example", "location / { proxy_pass http://other; }")
 	for _, i := range []int{0, 2, 3, 4, 5, 6} {
 		g.protected = append(g.protected, resources[i])
@@ -92,21 +93,21 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 		g.kind = "clean"
 	case 1:
 		g.kind = "bypass"
-		bypass := nth(nginxBypasses, seed, n)
+		bypass := nthBypass(nginxBypasses, seed, n)
 		g.bypasses = []string{bypass.name}
 		bypass.open(g)
 	default:
 		g.kind = "wild"
 		for range 1 + g.IntN(3) {
-			g.wild()
+			g.addWild()
 		}
 	}
 	g.location("/ { %s }", pass)
 	others := g.others
 	g.serve(g.pub, g.inServer+serverConf+g.locations)
 	g.servers = strings.TrimPrefix(g.others, others) + others
-	g.servers, g.streams = w.fill(g.servers), w.fill(g.streams)
-	g.text = w.with(g.servers, g.streams)
+	g.servers, g.streams = w.fillPlaceholders(g.servers), w.fillPlaceholders(g.streams)
+	g.text = w.configWith(g.servers, g.streams)
 	g.read.readNginx(g.servers)
 	return g.config
 }
@@ -130,22 +131,22 @@ func (r *reader) readNginx(text string) {
 	}
 }
 
-func (w *world) root() string {
+func (w *world) repositoryRoot() string {
 	root, err := stack.Root()
-	check(w.t, err)
+	require.NoError(w.t, err)
 	return root
 }
 
-// fill replaces placeholders by this machine's values.
-func (w *world) fill(text string) string {
+// fillPlaceholders replaces placeholders by this machine's values.
+func (w *world) fillPlaceholders(text string) string {
 	host, port, _ := strings.Cut(w.service, ":")
-	return strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICEHOST", host,
+	return strings.NewReplacer("PLUGIN", filepath.Join(w.repositoryRoot(), "nginx"), "DIR", w.dir, "SERVICEHOST", host,
 		"SERVICEPORT", port, "SERVICE", w.service, "ELSEWHERE", w.other, "APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket,
 		"OPERATORS", w.adminAddress).Replace(text)
 }
 
-// with is the shipped configuration with these servers of http and stream.
-func (w *nginx) with(servers, streams string) string {
+// configWith returns the shipped configuration with these servers of http and stream.
+func (w *nginx) configWith(servers, streams string) string {
 	text := strings.Replace(w.base, "  # The push listener:", servers+"  # The push listener:", 1)
 	if streams != "" {
 		text = "load_module " + stack.NginxModules + "/ngx_stream_module.so;\n" +
@@ -194,7 +195,7 @@ var httpVariations = []func(*ngen){
 		g.location("= /copy { internal; proxy_pass http://other; }")
 	},
 	func(g *ngen) {
-		g.others += fmt.Sprintf("server { listen 127.0.0.1:%d; location / { proxy_pass http://service; } }\n", g.port())
+		g.others += fmt.Sprintf("server { listen 127.0.0.1:%d; location / { proxy_pass http://service; } }\n", g.takePort())
 	},
 	func(g *ngen) { g.server("location / { proxy_pass http://other; }") },
 	func(g *ngen) { g.server("location / { return 200 ok; }") },
@@ -306,7 +307,7 @@ var httpBypasses = []nginxBypass{
 	}},
 }
 
-func (g *ngen) wild() {
+func (g *ngen) addWild() {
 	prefixes := []string{"/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/a/b/", "/x"}
 	from, to := pick(g.gen, prefixes...), pick(g.gen, append(prefixes, "/")...)
 	switch g.IntN(12) {
@@ -339,11 +340,11 @@ func (g *ngen) wild() {
 
 func newNginx(t *testing.T) *nginx {
 	t.Helper()
-	w := &nginx{world: upstreams(t)}
+	w := &nginx{world: startUpstreams(t)}
 	service := regexp.MustCompile(`server 127[.0-9:]*;`)
 	var err error
 	w.Stack, err = stack.Start(t.Context(), stack.Options{
-		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: stack.NginxEdge, Rules: nginxRules,
+		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seedRedis, EdgeKind: stack.NginxEdge, Rules: nginxRules,
 		ModifyNginx: func(config string) string {
 			w.base = strings.Replace(service.ReplaceAllString(config, "server "+w.service+";"), "  upstream service {",
 				fmt.Sprintf("  map $http_host $by_host { pub.example other; default service; }\n"+
@@ -353,11 +354,11 @@ func newNginx(t *testing.T) *nginx {
 			for _, c := range w.deployed {
 				servers, streams = servers+c.servers, streams+c.streams
 			}
-			return strings.ReplaceAll(w.with(servers, streams), "listen 0.0.0.0:", "listen "+networkAddress+":")
+			return strings.ReplaceAll(w.configWith(servers, streams), "listen 0.0.0.0:", "listen "+networkAddress+":")
 		},
 	})
-	check(t, err)
-	t.Cleanup(func() { check(t, w.Stop()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Stop()) })
 	w.adminAddress = strings.TrimPrefix(w.EnvoyAdminURL(), "http://")
 	w.apiSocket, w.pushSocket = w.APISocket(), w.PushSocket()
 	return w
@@ -366,9 +367,9 @@ func newNginx(t *testing.T) *nginx {
 // deploy makes nginx serve these configurations only.
 func (w *nginx) deploy(configs []*config) {
 	w.deployed = configs
-	check(w.t, w.KillEdge())
-	check(w.t, w.StartEdge(w.t.Context()))
-	check(w.t, w.AwaitReady(w.t.Context()))
+	require.NoError(w.t, w.KillEdge())
+	require.NoError(w.t, w.StartEdge(w.t.Context()))
+	require.NoError(w.t, w.AwaitReady(w.t.Context()))
 }
 
 func TestNginx(t *testing.T) {
@@ -386,7 +387,7 @@ func TestNginx(t *testing.T) {
 		numbers = numbers[size:]
 		w.deploy(all)
 		for _, c := range all {
-			w.judge(c, n)
+			w.judgeConfig(c, n)
 		}
 	}
 	n.report(t)

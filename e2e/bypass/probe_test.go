@@ -90,17 +90,17 @@ func (c *prober) drop() {
 // send sends a probe with a number, and returns the body of the answer, "" if there is none.
 func (c *prober) send(p *probe, ask string) string {
 	if p.version2 {
-		return c.send2(p, ask)
+		return c.sendHTTP2(p, ask)
 	}
-	body, ok := c.send1(p, ask)
+	body, ok := c.sendHTTP1(p, ask)
 	if !ok && p.upgrade == "" { // a connection that was closed meanwhile
 		c.drop()
-		body, _ = c.send1(p, ask)
+		body, _ = c.sendHTTP1(p, ask)
 	}
 	return body
 }
 
-func (p *probe) fields(ask string) [][2]string {
+func (p *probe) headerFields(ask string) [][2]string {
 	fields := append([][2]string{{strings.ToLower(askHeader), ask}}, p.headers...)
 	if p.as != "" {
 		fields = append(fields, [2]string{"x-device-id", p.as}, [2]string{"x-device-token", secret})
@@ -108,8 +108,7 @@ func (p *probe) fields(ask string) [][2]string {
 	return fields
 }
 
-// request is the probe in HTTP/1.1.
-func (p *probe) request(ask string) string {
+func (p *probe) encodeHTTP1(ask string) string {
 	path, method := p.path, p.method
 	var b strings.Builder
 	if p.through {
@@ -119,7 +118,7 @@ func (p *probe) request(ask string) string {
 		path, method = "service:80", "CONNECT"
 	}
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nhost: %s\r\n", method, path, p.host)
-	for _, f := range p.fields(ask) {
+	for _, f := range p.headerFields(ask) {
 		fmt.Fprintf(&b, "%s: %s\r\n", f[0], f[1])
 	}
 	switch p.upgrade {
@@ -134,7 +133,7 @@ func (p *probe) request(ask string) string {
 	return b.String() + "\r\n" + p.body
 }
 
-func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
+func (c *prober) sendHTTP1(p *probe, ask string) (body string, ok bool) {
 	if p.upgrade != "" {
 		c.drop()
 		defer c.drop()
@@ -147,7 +146,7 @@ func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
 		c.conn, c.reader = conn, bufio.NewReader(conn)
 	}
 	_ = c.conn.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c.conn, p.request(ask)); err != nil {
+	if _, err := io.WriteString(c.conn, p.encodeHTTP1(ask)); err != nil {
 		return "", false
 	}
 	res, err := http.ReadResponse(c.reader, &http.Request{Method: p.method})
@@ -157,7 +156,8 @@ func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
 	}
 	if p.upgrade != "" && (res.StatusCode == http.StatusSwitchingProtocols || p.upgrade == "CONNECT" &&
 		res.StatusCode == http.StatusOK) {
-		return c.through(p, ask), true
+		c.sendNegotiated(p, ask)
+		return "", true
 	}
 	text, err := io.ReadAll(res.Body)
 	_ = res.Body.Close()
@@ -167,14 +167,14 @@ func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
 	return string(text), true
 }
 
-// through asks for the path in the negotiated protocol.
-func (c *prober) through(p *probe, ask string) string {
+// sendNegotiated requests the path in the negotiated protocol.
+func (c *prober) sendNegotiated(p *probe, ask string) {
 	inner := &probe{method: p.method, path: p.path, host: p.host, headers: p.headers}
 	if p.upgrade == "h2c" {
 		var block bytes.Buffer
 		coder := hpack.NewEncoder(&block)
 		for _, f := range append([][2]string{{":method", p.method}, {":scheme", "http"}, {":path", p.path},
-			{":authority", p.host}}, p.fields(ask)...) {
+			{":authority", p.host}}, p.headerFields(ask)...) {
 			_ = coder.WriteField(hpack.HeaderField{Name: strings.ToLower(f[0]), Value: f[1]})
 		}
 		framer := http2.NewFramer(c.conn, c.reader)
@@ -184,22 +184,19 @@ func (c *prober) through(p *probe, ask string) string {
 			EndStream: true, EndHeaders: true})
 		for {
 			if frame, err := framer.ReadFrame(); err != nil || frame.Header().StreamID == 3 {
-				return ""
+				return
 			}
 		}
 	}
-	if _, err := io.WriteString(c.conn, inner.request(ask)); err != nil {
-		return ""
+	if _, err := io.WriteString(c.conn, inner.encodeHTTP1(ask)); err != nil {
+		return
 	}
-	res, err := http.ReadResponse(c.reader, nil)
-	if err != nil {
-		return ""
+	if res, err := http.ReadResponse(c.reader, nil); err == nil {
+		_ = res.Body.Close()
 	}
-	_ = res.Body.Close()
-	return ""
 }
 
-func (c *prober) send2(p *probe, ask string) string {
+func (c *prober) sendHTTP2(p *probe, ask string) string {
 	if c.two == nil {
 		two, err := http2conn.Dial(c.address, patience)
 		if err != nil {
@@ -214,7 +211,7 @@ func (c *prober) send2(p *probe, ask string) string {
 		fields = [][2]string{{":method", "CONNECT"}, {":protocol", "websocket"}, {":scheme", "http"},
 			{":path", p.path}, {":authority", p.host}}
 	}
-	for _, f := range p.fields(ask) {
+	for _, f := range p.headerFields(ask) {
 		fields = append(fields, [2]string{strings.ToLower(f[0]), f[1]})
 	}
 	stream := c.stream
@@ -273,8 +270,8 @@ func (r *reader) read(v any) {
 
 var group = regexp.MustCompile(`\([^)]*\)`)
 
-// paths are paths that a proxy may make path of.
-func (r *reader) paths(path string) (all []string) {
+// pathVariants returns paths that a proxy may make of path.
+func (r *reader) pathVariants(path string) (all []string) {
 	all = append(all, path)
 	for i := range len(path) {
 		if path[i] != '/' {
@@ -298,8 +295,8 @@ func (r *reader) paths(path string) (all []string) {
 	return slices.Compact(all)
 }
 
-// hosts are spellings of those that a configuration names.
-func (r *reader) hosts() (all []string) {
+// hostSpellings returns spellings of the configuration's hosts.
+func (r *reader) hostSpellings() (all []string) {
 	for _, domain := range r.domains {
 		host := strings.ToLower(strings.TrimPrefix(strings.Replace(domain, "*", "some", 1), "."))
 		all = append(all, host, strings.ToUpper(host), host+":1", host+":", host+":99999", host+".", host+".:1", "b."+host)
@@ -308,8 +305,8 @@ func (r *reader) hosts() (all []string) {
 	return slices.Compact(all)
 }
 
-// spellings of a path that some servers take for the path.
-func spellings(path string) []string {
+// pathSpellings returns spellings that some servers take for the path.
+func pathSpellings(path string) []string {
 	at := strings.LastIndexByte(path, '/') + 1
 	return []string{"/" + path, "/." + path, "/open/.." + path, path[:at] + "%" + fmt.Sprintf("%02x", path[at]) +
 		path[at+1:], path + "/", path + "?x", path + "%20", path[:at-1] + "%2f" + path[at:]}
@@ -317,8 +314,8 @@ func spellings(path string) []string {
 
 var forged = [][2]string{{"X-Gatehouse-Device", "root"}, {"x-gatehouse-permissions", "admin"}}
 
-// probes are the requests tried at each port of a configuration.
-func (w *world) probes(c *config) (all []probe) {
+// probesFor returns the requests tried at each port of a configuration.
+func (w *world) probesFor(c *config) (all []probe) {
 	r := &c.read
 	slices.Sort(r.heads)
 	r.heads = append(slices.Compact(r.heads), "/any/")
@@ -338,7 +335,7 @@ func (w *world) probes(c *config) (all []probe) {
 		add(probe{method: "GET", path: path, headers: [][2]string{{"x-user", "root"}}})
 	}
 	add(probe{method: "GET", path: "/missing/%0d%0aX-Gatehouse-Device:%20root%0d%0aX-Rest:%20"})
-	w.innerProbes(c, r, add)
+	w.innerProbes(r, add)
 	for _, host := range c.others {
 		add(probe{method: "GET", path: "/shared", host: host})
 	}
@@ -350,7 +347,7 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 	if methods == nil {
 		methods = []string{"GET", "POST"}
 	}
-	path := r.sample()
+	path := r.samplePath()
 	if slices.Contains(methods, "GET") {
 		add(probe{method: "GET", path: path, as: "d1"}) // which a cache may keep
 		add(probe{method: "GET", path: path, as: "d2"})
@@ -363,16 +360,16 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 			add(probe{method: method, path: path, version2: two, host: "b.example"})
 			add(probe{method: method, path: path, version2: two, headers: [][2]string{{"x-internal", "1"}}})
 		}
-		for _, host := range read.hosts() {
+		for _, host := range read.hostSpellings() {
 			add(probe{method: method, path: path, host: host})
 			add(probe{method: method, path: path, host: host, version2: true})
 			add(probe{method: method, path: path, host: host, headers: [][2]string{{"host", "edge.example"}}})
 			add(probe{method: method, path: "/public" + path, host: host})
 		}
-		for _, spelled := range spellings(path) {
+		for _, spelled := range pathSpellings(path) {
 			add(probe{method: method, path: spelled})
 		}
-		for _, client := range read.paths(path) {
+		for _, client := range read.pathVariants(path) {
 			add(probe{method: method, path: client, headers: [][2]string{{"x-cluster", fmt.Sprintf("upstream-%d", c.n)},
 				{"x-envoy-original-dst-host", w.service}}})
 			if r.admin {
@@ -389,7 +386,7 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 }
 
 // innerProbes ask for Gatehouse's and Envoy's internal resources.
-func (w *world) innerProbes(c *config, r *reader, add func(probe)) {
+func (w *world) innerProbes(r *reader, add func(probe)) {
 	for _, head := range append(slices.Clone(r.heads), "/") {
 		head = strings.TrimSuffix(head, "/")
 		add(probe{method: "POST", path: head + "/v1/fetch", body: privateKey,
@@ -401,9 +398,9 @@ func (w *world) innerProbes(c *config, r *reader, add func(probe)) {
 	}
 }
 
-// leak describes what a probe got but must not get, "" for nothing.
-func (w *world) leak(c *config, p *probe, ask, answer string) string {
-	for _, got := range w.requests.take(ask) {
+// describeLeak describes what a probe got but must not get, "" for nothing.
+func (w *world) describeLeak(c *config, p *probe, ask, answer string) string {
+	for _, got := range w.requests.takeRequests(ask) {
 		if got.device != "" && p.as != "d1" && got.device != p.as {
 			return fmt.Sprintf("the upstream takes it for %s", got.device)
 		}

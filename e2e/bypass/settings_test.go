@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ordered yields a map's items by key, so that a seed always gives the same settings.
-func ordered[V any](m map[string]V) iter.Seq2[string, V] {
+// itemsByKey yields a map's items by key, so that a seed always gives the same settings.
+func itemsByKey[V any](m map[string]V) iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for _, key := range slices.Sorted(maps.Keys(m)) {
 			if !yield(key, m[key]) {
@@ -20,10 +20,10 @@ func ordered[V any](m map[string]V) iter.Seq2[string, V] {
 	}
 }
 
-// settings are all compared settings: each mechanism with each place or condition, and headers by chance.
-func settings(r *rand.Rand) (all []setting) {
-	for _, list := range [][]setting{localReplies(), headerSettings(r), customResponses(), compressions(), caches(),
-		neighbours(), managerFields()} {
+// allSettings returns all compared settings: each mechanism with each place or condition, and headers by chance.
+func allSettings(r *rand.Rand) (all []setting) {
+	for _, list := range [][]setting{localReplies(), headerSettings(r), customResponses(), compressionSettings(),
+		cacheSettings(), neighbourSettings(), managerFields()} {
 		all = append(all, list...)
 	}
 	return all
@@ -136,12 +136,12 @@ var (
 func headerSettings(r *rand.Rand) (all []setting) {
 	names := func() []string {
 		list := []string{"etag"}
-		for name := range ordered(described) {
+		for name := range itemsByKey(described) {
 			if name != "etag" && r.IntN(len(described)) == 0 {
 				list = append(list, name)
 			}
 		}
-		for name := range ordered(others) {
+		for name := range itemsByKey(others) {
 			if r.IntN(len(others)) == 0 {
 				list = append(list, name)
 			}
@@ -154,13 +154,13 @@ func headerSettings(r *rand.Rand) (all []setting) {
 		return fmt.Sprintf(`{"header": {"key": %q, "value": "%s"}, "append_action": %q}`, name, value(name), action)
 	}
 	levels := map[string]func(g *gen) tree{
-		"route_config": (*gen).routes, "virtual host": func(g *gen) tree { return g.host }, "route": (*gen).lastRoute,
+		"route_config": (*gen).routeConfig, "virtual host": func(g *gen) tree { return g.host }, "route": (*gen).lastRoute,
 		"weighted cluster": func(g *gen) tree {
 			g.lastRoute()["route"] = parse(`{"weighted_clusters": {"clusters": [{"name": %q, "weight": 1}]}}`, g.name("upstream"))
 			return at(g.lastRoute(), "route", "weighted_clusters", "clusters", 0).(tree)
 		},
 	}
-	for level, of := range ordered(levels) {
+	for level, of := range itemsByKey(levels) {
 		for _, action := range appendActions {
 			for _, name := range names() {
 				add(fmt.Sprintf("%s: response_headers_to_add %s: %s", level, name, action), func(g *gen) {
@@ -187,10 +187,10 @@ func headerSettings(r *rand.Rand) (all []setting) {
 		return parse(`{"name": "m", "typed_config": {"@type": "%sheader_mutation.v3.HeaderMutation", "mutations": {%q: [%s]}}}`,
 			filterTypes, field, text)
 	}
-	for what, mutation := range ordered(mutations) {
+	for what, mutation := range itemsByKey(mutations) {
 		for _, name := range names() {
 			text := mutation(name)
-			for where, position := range ordered(positions) {
+			for where, position := range itemsByKey(positions) {
 				add(fmt.Sprintf("header_mutation %s: %s %s", where, what, name), func(g *gen) {
 					g.insert(position(g), mutates("response_mutations", text))
 				})
@@ -236,11 +236,11 @@ func headerSettings(r *rand.Rand) (all []setting) {
 			})
 		}
 	}
-	for call, format := range ordered(map[string]string{"add": `h:headers():add('%s', '%s')`, "replace": `h:headers():replace("%s", "%s")`,
+	for call, format := range itemsByKey(map[string]string{"add": `h:headers():add('%s', '%s')`, "replace": `h:headers():replace("%s", "%s")`,
 		"remove": `h:headers():remove('%s') -- %s`}) {
 		for _, name := range names() {
 			code := fmt.Sprintf(format, name, strings.ReplaceAll(value(name), `\"`, ``))
-			for where, position := range ordered(positions) {
+			for where, position := range itemsByKey(positions) {
 				add(fmt.Sprintf("lua %s: %s %s", where, call, name), func(g *gen) {
 					g.insert(position(g), lua("l", "function envoy_on_response(h)\n  "+code+"\nend"))
 				})
@@ -288,7 +288,6 @@ var positions = map[string]func(g *gen) int{
 	"behind": func(g *gen) int { return g.filterAt() + 1 },
 }
 
-// customResponses are settings of custom_response.
 func customResponses() (all []setting) {
 	add := func(name string, apply func(g *gen)) { all = append(all, setting{name: name, apply: apply}) }
 	policies := map[string]string{
@@ -303,13 +302,13 @@ func customResponses() (all []setting) {
 		"2xx": {"HttpResponseStatusCodeClassMatchInput", "2xx"}, "404": {"HttpResponseStatusCodeMatchInput", "404"},
 		"503": {"HttpResponseStatusCodeMatchInput", "503"}, "401": {"HttpResponseStatusCodeMatchInput", "401"},
 	}
-	for status, input := range ordered(inputs) {
-		for what, policy := range ordered(policies) {
+	for status, input := range itemsByKey(inputs) {
+		for what, policy := range itemsByKey(policies) {
 			config := fmt.Sprintf(`{"@type": "%scustom_response.v3.CustomResponse", "custom_response_matcher": {"matcher_list": {"matchers": [{
 				"predicate": {"single_predicate": {"input": {"name": "i", "typed_config": {"@type": "type.googleapis.com/envoy.type.matcher.v3.%s"}}, "value_match": {"exact": %q}}},
 				"on_match": {"action": {"name": "a", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.custom_response.local_response_policy.v3.LocalResponsePolicy", %s}}}}]}}}`,
 				filterTypes, input[0], input[1], policy)
-			for where, position := range ordered(positions) {
+			for where, position := range itemsByKey(positions) {
 				add(fmt.Sprintf("custom_response %s: %s: %s", where, status, what), func(g *gen) {
 					g.insert(position(g), parse(`{"name": "c", "typed_config": %s}`, config))
 				})
@@ -323,8 +322,7 @@ func customResponses() (all []setting) {
 	return all
 }
 
-// compressions are settings of compressor and decompressor.
-func compressions() (all []setting) {
+func compressionSettings() (all []setting) {
 	library := func(kind, direction string) string {
 		name := strings.ToUpper(kind[:1]) + kind[1:]
 		return fmt.Sprintf(`{"name": "text_optimized", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.compression.%[1]s.%[3]s.v3.%[2]s"}}`,
@@ -335,7 +333,7 @@ func compressions() (all []setting) {
 			filterTypes, library(kind, "compressor"), fields)
 	}
 	const off = `{"enabled": {"default_value": false, "runtime_key": "none"}}`
-	for name, fields := range ordered(map[string]string{
+	for name, fields := range itemsByKey(map[string]string{
 		"": "", "disable_on_etag_header": `, "response_direction_config": {"disable_on_etag_header": true}`,
 		"weaken_etag_on_compress":           `, "response_direction_config": {"weaken_etag_on_compress": true, "disable_on_etag_header": true}`,
 		"another type":                      `, "response_direction_config": {"common_config": {"content_type": ["image/svg+xml"]}}`,
@@ -349,14 +347,14 @@ func compressions() (all []setting) {
 		"older fields":                      `, "content_type": ["text/plain"], "disable_on_etag_header": true`,
 	}) {
 		for _, kind := range []string{"gzip", "brotli", "zstd"} {
-			for where, position := range ordered(positions) {
+			for where, position := range itemsByKey(positions) {
 				all = append(all, setting{fmt.Sprintf("compressor %s %s: %s", kind, where, name), func(g *gen) {
 					g.insert(position(g), compressor(kind, fields))
 				}, slices.Contains([]string{"another type", "long", "uncompressible codes"}, name), false})
 			}
 		}
 	}
-	for name, config := range ordered(map[string]string{
+	for name, config := range itemsByKey(map[string]string{
 		"off": `{"@type": "` + filterTypes + `compressor.v3.CompressorPerRoute", "disabled": true}`, "disabled": disabled,
 		"overridden": `{"@type": "` + filterTypes + `compressor.v3.CompressorPerRoute", "overrides": {"response_direction_config": {"remove_accept_encoding_header": true}}}`,
 	}) {
@@ -365,13 +363,13 @@ func compressions() (all []setting) {
 			g.host["typed_per_filter_config"] = parse(`{"z": %s}`, config)
 		}})
 	}
-	for name, fields := range ordered(map[string]string{
+	for name, fields := range itemsByKey(map[string]string{
 		"": "", "off": `, "response_direction_config": {"common_config": ` + off + `}`,
 		"trailers": `, "response_direction_config": {"common_config": {"ignore_no_transform_header": true}}`,
 		"requests": `, "request_direction_config": {"advertise_accept_encoding": false}, "response_direction_config": {"common_config": ` + off + `}`,
 	}) {
 		for _, kind := range []string{"gzip", "brotli", "zstd"} {
-			for where, position := range ordered(positions) {
+			for where, position := range itemsByKey(positions) {
 				all = append(all, setting{name: fmt.Sprintf("decompressor %s %s: %s", kind, where, name), apply: func(g *gen) {
 					g.insert(position(g), parse(`{"name": "z", "typed_config": {"@type": "%sdecompressor.v3.Decompressor", "decompressor_library": %s%s}}`,
 						filterTypes, library(kind, "decompressor"), fields))
@@ -382,10 +380,10 @@ func compressions() (all []setting) {
 	return all
 }
 
-// caches are Envoy's own.
-func caches() (all []setting) {
-	for where, position := range ordered(positions) {
-		for name, config := range ordered(map[string]string{
+// cacheSettings returns settings of Envoy's own caches.
+func cacheSettings() (all []setting) {
+	for where, position := range itemsByKey(positions) {
+		for name, config := range itemsByKey(map[string]string{
 			"cache":    `{"@type": "` + filterTypes + `cache.v3.CacheConfig", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache.simple_http_cache.v3.SimpleHttpCacheConfig"}}`,
 			"cache_v2": `{"@type": "` + filterTypes + `cache_v2.v3.CacheV2Config", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache_v2.simple_http_cache.v3.SimpleHttpCacheV2Config"}}`,
 			"no cache": `{"@type": "` + filterTypes + `cache.v3.CacheConfig", "disabled": true}`,
@@ -398,11 +396,11 @@ func caches() (all []setting) {
 	return all
 }
 
-// neighbours are filters beside Gatehouse's.
-func neighbours() (all []setting) {
+// neighbourSettings returns filters beside Gatehouse's.
+func neighbourSettings() (all []setting) {
 	percent := `{"numerator": 100, "denominator": "HUNDRED"}`
 	runtime := `{"default_value": ` + percent + `, "runtime_key": "none"}`
-	for name, config := range ordered(map[string]string{
+	for name, config := range itemsByKey(map[string]string{
 		"adaptive_concurrency":          `"adaptive_concurrency.v3.AdaptiveConcurrency", "gradient_controller_config": {"concurrency_limit_params": {"concurrency_update_interval": "0.1s"}, "min_rtt_calc_params": {"interval": "60s", "request_count": 50}}`,
 		"admission_control":             `"admission_control.v3.AdmissionControl", "success_criteria": {"http_criteria": {"http_success_status": [{"start": 200, "end": 600}]}, "grpc_criteria": {"grpc_success_status": [0]}}`,
 		"bandwidth_limit":               `"bandwidth_limit.v3.BandwidthLimit", "stat_prefix": "b", "enable_mode": "REQUEST_AND_RESPONSE", "limit_kbps": 10000`,
@@ -433,7 +431,7 @@ func neighbours() (all []setting) {
 		"tap":                   `"tap.v3.Tap", "common_config": {"admin_config": {"config_id": "t"}}`,
 		"transform of requests": `"transform.v3.TransformConfig", "request_transformation": {"headers_mutations": [{"append": {"header": {"key": "x-a", "value": "b"}}}]}`,
 	}) {
-		for where, position := range ordered(positions) {
+		for where, position := range itemsByKey(positions) {
 			all = append(all, setting{name: name + " " + where, apply: func(g *gen) {
 				kind, fields, _ := strings.Cut(config, `"`+",")
 				kind = strings.TrimSuffix(kind, `"`)

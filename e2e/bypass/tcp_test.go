@@ -9,8 +9,8 @@ import (
 
 const typeURL = "type.googleapis.com/envoy.extensions."
 
-// secure is the transport socket of a chain that takes TLS.
-func (g *gen) secure() tree {
+// tlsSocket returns the transport socket of a chain for TLS.
+func (g *gen) tlsSocket() tree {
 	return parse(`{"name": "tls", "typed_config": {"@type": "%stransport_sockets.tls.v3.DownstreamTlsContext",
 		"common_tls_context": {"tls_certificates": [{"certificate_chain": {"filename": %q},
 		"private_key": {"filename": %q}}]}}}`,
@@ -20,13 +20,13 @@ func (g *gen) secure() tree {
 // chains adds a listener with filter chains of TLS, each with a match and filters. The prober asks for the listener by
 // the given names.
 func (g *gen) chains(names []string, chains ...[]tree) tree {
-	address := g.everywhere()
+	address := g.anyAddress()
 	g.names[g.ports[len(g.ports)-1]] = names
 	l := tree{"name": g.name(fmt.Sprintf("chains%d", g.IntN(1000))), "address": address,
 		"listener_filters": []any{parse(
 			`{"name": "tls", "typed_config": {"@type": "%sfilters.listener.tls_inspector.v3.TlsInspector"}}`, typeURL)}}
 	for i, c := range chains {
-		chain := tree{"name": fmt.Sprintf("chain-%d", i), "transport_socket": g.secure()}
+		chain := tree{"name": fmt.Sprintf("chain-%d", i), "transport_socket": g.tlsSocket()}
 		if c[0] != nil {
 			chain["filter_chain_match"] = c[0]
 		}
@@ -55,8 +55,8 @@ const (
 	storedAddress = "envoy.network.transport_socket.original_dst_address"
 )
 
-// weighted is a TCP proxy to several clusters.
-func (g *gen) weighted(clusters ...string) tree {
+// weightedProxy returns a TCP proxy to several clusters.
+func (g *gen) weightedProxy(clusters ...string) tree {
 	filter := g.tcp("")
 	config := at(filter, "typed_config").(tree)
 	delete(config, "cluster")
@@ -68,8 +68,8 @@ func (g *gen) weighted(clusters ...string) tree {
 	return filter
 }
 
-// internal adds an internal listener with a filter, and returns a cluster that leads to the listener.
-func (g *gen) internal(filter tree) string {
+// addInternal adds an internal listener with a filter, and returns a cluster that leads to the listener.
+func (g *gen) addInternal(filter tree) string {
 	name := fmt.Sprintf("internal%d", g.IntN(1_000_000))
 	g.file = append(g.file, tree{"name": g.name(name), "internal_listener": tree{},
 		"filter_chains": []any{tree{"filters": []any{filter}}}})
@@ -84,29 +84,29 @@ func (g *gen) toInternal(name string) string {
 	return name
 }
 
-// hide makes the edge an internal listener behind a TCP proxy.
-func (g *gen) hide() {
+// hideEdge makes the edge an internal listener behind a TCP proxy.
+func (g *gen) hideEdge() {
 	g.listen("front", g.edge["address"].(tree), g.tcp(g.toInternal("edge")))
 	delete(g.edge, "address")
 	g.edge["internal_listener"] = tree{}
 }
 
-// hops returns a cluster from which up to two listeners of this machine lead to another cluster.
-func (g *gen) hops(to string) string {
+// addHops returns a cluster from which up to two listeners of this machine lead to another cluster.
+func (g *gen) addHops(to string) string {
 	for range 1 + g.IntN(2) {
 		filter := g.tcp(to)
 		if g.chance(40) {
 			filter = g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": {"cluster": %q}}`, g.name(to)))
 		}
 		if g.chance(50) {
-			to = g.internal(filter)
+			to = g.addInternal(filter)
 			continue
 		}
-		here, port := g.loopback()
+		here, port := g.loopbackAddress()
 		to = fmt.Sprintf("hop%d", port)
 		g.listen(to, here, filter)
 		if g.chance(30) { // leads to another address of the listener
-			second, another := g.loopback()
+			second, another := g.loopbackAddress()
 			g.file[len(g.file)-1].(tree)["additional_addresses"] = []any{tree{"address": second}}
 			port = another
 		}
@@ -115,8 +115,8 @@ func (g *gen) hops(to string) string {
 	return to
 }
 
-// aggregate adds a cluster of clusters.
-func (g *gen) aggregate(names ...string) string {
+// aggregateCluster adds a cluster of clusters.
+func (g *gen) aggregateCluster(names ...string) string {
 	for i := range names {
 		names[i] = g.name(names[i])
 	}
@@ -126,47 +126,47 @@ func (g *gen) aggregate(names ...string) string {
 	return "all"
 }
 
-// destination adds a cluster that connects to a stored address.
-func (g *gen) destination() string {
+// storedDestination adds a cluster that connects to a stored address.
+func (g *gen) storedDestination() string {
 	g.cluster("any", "127.0.0.1:1", `{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "load_assignment": null}`)
 	return "any"
 }
 
-// mirrored is a field of an action that copies requests to a cluster.
-func (g *gen) mirrored(to string) string {
+// mirrorField returns a field of an action that copies requests to a cluster.
+func (g *gen) mirrorField(to string) string {
 	return fmt.Sprintf(`"request_mirror_policies": [{"cluster": %q}]`, g.name(to))
 }
 
 func names(list ...string) tree { return parse(`{"server_names": %s}`, marshal(list)) }
 
 var tcpBypasses = []bypass{
-	{"tcp_proxy to parts", func(g *gen) { g.listen("bypass", g.everywhere(), g.weighted("other", "upstream")) }},
+	{"tcp_proxy to parts", func(g *gen) { g.listen("bypass", g.anyAddress(), g.weightedProxy("other", "upstream")) }},
 	{"tcp_proxy to an aggregate", func(g *gen) {
-		g.listen("bypass", g.everywhere(), g.tcp(g.aggregate("upstream", "other")))
+		g.listen("bypass", g.anyAddress(), g.tcp(g.aggregateCluster("upstream", "other")))
 	}},
-	{"tcp_proxy through listeners", func(g *gen) { g.listen("bypass", g.everywhere(), g.tcp(g.hops("upstream"))) }},
+	{"tcp_proxy through listeners", func(g *gen) { g.listen("bypass", g.anyAddress(), g.tcp(g.addHops("upstream"))) }},
 	{"a second listener through listeners", func(g *gen) {
-		g.listen("bypass", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
-			g.to(g.hops("upstream")))))
+		g.listen("bypass", g.anyAddress(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
+			g.to(g.addHops("upstream")))))
 	}},
 	{"listeners behind the filter, and a way around all", func(g *gen) {
-		g.lastRoute()["route"] = parse("%s", g.to(g.hops("upstream")))
-		g.listen("bypass", g.everywhere(), g.tcp("upstream"))
+		g.lastRoute()["route"] = parse("%s", g.to(g.addHops("upstream")))
+		g.listen("bypass", g.anyAddress(), g.tcp("upstream"))
 	}},
 	{"an open host of the same service, by listeners", func(g *gen) {
-		g.open()
-		g.domains(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.hops("upstream"))), "pub.example")
+		g.addOpenHost()
+		g.routeHosts(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.addHops("upstream"))), "pub.example")
 	}},
 	{"the filter off on an open route, by listeners", func(g *gen) {
-		g.route(`{"prefix": "/img/"}`, g.to(g.hops("upstream")))["typed_per_filter_config"] = off()
+		g.route(`{"prefix": "/img/"}`, g.to(g.addHops("upstream")))["typed_per_filter_config"] = withoutFilter()
 	}},
 	{"tcp_proxy by listeners to the sidecar", func(g *gen) {
 		g.cluster("side", g.w.apiSocket)
-		g.listen("bypass", g.everywhere(), g.tcp(g.hops("side")))
+		g.listen("bypass", g.anyAddress(), g.tcp(g.addHops("side")))
 	}},
 	{"a route by listeners to the sidecar", func(g *gen) {
 		g.cluster("side", g.w.apiSocket)
-		g.route(`{"prefix": "/side/"}`, g.to(g.hops("side"), `"prefix_rewrite": "/"`))
+		g.route(`{"prefix": "/side/"}`, g.to(g.addHops("side"), `"prefix_rewrite": "/"`))
 	}},
 	{"a chain by the server name", func(g *gen) {
 		g.chains([]string{"bypass.example"}, []tree{names("a.example", "*.a.example"), g.tcp("other")},
@@ -178,7 +178,7 @@ var tcpBypasses = []bypass{
 	}},
 	{"a chain by the port", func(g *gen) {
 		l := g.chains([]string{"a.example"}, []tree{nil, g.tcp("upstream")})
-		l["default_filter_chain"] = copied(at(l, "filter_chains", 0).(tree))
+		l["default_filter_chain"] = cloneTree(at(l, "filter_chains", 0).(tree))
 		l["default_filter_chain"].(tree)["filters"] = []any{g.tcp("other")}
 		at(l, "filter_chains", 0).(tree)["filter_chain_match"] = parse(`{"destination_port": %v}`,
 			at(l, "address", "socket_address", "port_value"))
@@ -205,22 +205,22 @@ var tcpBypasses = []bypass{
 		g.chains([]string{g.name("upstream")}, []tree{nil, stores(storedCluster, "%REQUESTED_SERVER_NAME%"), g.tcp("other")})
 	}},
 	{"a cluster in filter state", func(g *gen) {
-		g.listen("bypass", g.everywhere(), stores(storedCluster, g.name("upstream")), g.tcp("other"))
+		g.listen("bypass", g.anyAddress(), stores(storedCluster, g.name("upstream")), g.tcp("other"))
 	}},
 	{"the protected address in filter state, tcp_proxy", func(g *gen) {
-		g.listen("bypass", g.everywhere(), stores(storedAddress, g.w.service), g.tcp(g.destination()))
+		g.listen("bypass", g.anyAddress(), stores(storedAddress, g.w.service), g.tcp(g.storedDestination()))
 	}},
 	{"the protected address in filter state", func(g *gen) {
-		plain := g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.destination())))
-		before(at(plain, "typed_config").(tree), "http_filters", any(filterState("bypass", storedAddress, "", g.w.service)))
-		g.listen("bypass", g.everywhere(), plain)
+		plain := g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to(g.storedDestination())))
+		prepend(at(plain, "typed_config").(tree), "http_filters", any(filterState("bypass", storedAddress, "", g.w.service)))
+		g.listen("bypass", g.anyAddress(), plain)
 	}},
 	{"a copy of a second listener", func(g *gen) {
 		routes := func(fields ...string) string {
 			return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", fields...))
 		}
 		if g.chance(50) {
-			g.listen("bypass", g.everywhere(), g.manager(routes(g.mirrored("upstream"))))
+			g.listen("bypass", g.anyAddress(), g.manager(routes(g.mirrorField("upstream"))))
 			return
 		}
 		plain := g.manager(routes())
@@ -229,28 +229,28 @@ var tcpBypasses = []bypass{
 			config = at(config, "virtual_hosts", 0).(tree)
 		}
 		config["request_mirror_policies"] = []any{tree{"cluster": g.name("upstream")}}
-		g.listen("bypass", g.everywhere(), plain)
+		g.listen("bypass", g.anyAddress(), plain)
 	}},
 	{"a copy of an open host", func(g *gen) {
-		g.open()
-		g.domains(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", g.mirrored("upstream"))),
+		g.addOpenHost()
+		g.routeHosts(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other", g.mirrorField("upstream"))),
 			"pub.example")
 	}},
 	{"a copy where the filter is off", func(g *gen) {
-		g.route(`{"prefix": "/v1/"}`, g.to("other", g.mirrored("upstream")))["typed_per_filter_config"] = off()
+		g.route(`{"prefix": "/v1/"}`, g.to("other", g.mirrorField("upstream")))["typed_per_filter_config"] = withoutFilter()
 	}},
 	{"a copy of another path", func(g *gen) {
-		g.route(`{"prefix": "/public/"}`, g.to("other", `"prefix_rewrite": "/"`, g.mirrored("upstream")))
+		g.route(`{"prefix": "/public/"}`, g.to("other", `"prefix_rewrite": "/"`, g.mirrorField("upstream")))
 	}},
 	{"a copy to a cluster of the client's choice", func(g *gen) {
 		g.route(`{"prefix": "/any/"}`, g.to("other", `"request_mirror_policies": [{"cluster_header": "x-cluster"}]`,
 			`"prefix_rewrite": "/"`))
 	}},
-	{"the filter off on all routes", func(g *gen) { g.routes()["typed_per_filter_config"] = off() }},
+	{"the filter off on all routes", func(g *gen) { g.routeConfig()["typed_per_filter_config"] = withoutFilter() }},
 	{"a local listener with an address of the network", func(g *gen) {
-		here, _ := g.loopback()
+		here, _ := g.loopbackAddress()
 		g.listen("bypass", here, g.tcp("upstream"))
-		g.file[len(g.file)-1].(tree)["additional_addresses"] = []any{tree{"address": g.everywhere()}}
+		g.file[len(g.file)-1].(tree)["additional_addresses"] = []any{tree{"address": g.anyAddress()}}
 	}},
 }
 
@@ -261,16 +261,16 @@ func chosenChain(name string) string {
 
 var tcpVariations = []func(*gen){
 	func(g *gen) { g.hidden = true },
-	func(g *gen) { g.listen("away", g.everywhere(), g.weighted("other")) },
-	func(g *gen) { g.listen("through", g.everywhere(), g.tcp(g.hops("other"))) },
-	func(g *gen) { g.lastRoute()["route"] = parse("%s", g.to(g.hops("upstream"), `"timeout": "5s"`)) },
+	func(g *gen) { g.listen("away", g.anyAddress(), g.weightedProxy("other")) },
+	func(g *gen) { g.listen("through", g.anyAddress(), g.tcp(g.addHops("other"))) },
+	func(g *gen) { g.lastRoute()["route"] = parse("%s", g.to(g.addHops("upstream"), `"timeout": "5s"`)) },
 	func(g *gen) { // to the filter itself
-		second := copied(g.edge)
-		here, port := g.loopback()
+		second := cloneTree(g.edge)
+		here, port := g.loopbackAddress()
 		second["name"], second["address"] = g.name("behind"), here
 		g.file = append(g.file, second)
 		g.cluster("front", fmt.Sprintf("127.0.0.1:%d", port))
-		g.listen("front", g.everywhere(), g.tcp("front"))
+		g.listen("front", g.anyAddress(), g.tcp("front"))
 	},
 	func(g *gen) {
 		g.chains([]string{"a.example", "b.example"}, []tree{names("a.example"), g.tcp("other")}, []tree{nil, g.tcp("other")})
@@ -281,14 +281,14 @@ var tcpVariations = []func(*gen){
 			sniCluster(), g.tcp("other")})
 	},
 	func(g *gen) {
-		g.listen("stored", g.everywhere(), stores(storedCluster, g.name("other")), g.tcp("other"))
+		g.listen("stored", g.anyAddress(), stores(storedCluster, g.name("other")), g.tcp("other"))
 	},
 	func(g *gen) {
-		g.route(`{"prefix": "/static/"}`, g.to("other", g.mirrored("upstream")))
+		g.route(`{"prefix": "/static/"}`, g.to("other", g.mirrorField("upstream")))
 	},
 	func(g *gen) {
-		g.listen("copied", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
-			g.to("other", g.mirrored("other")))))
+		g.listen("copied", g.anyAddress(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`,
+			g.to("other", g.mirrorField("other")))))
 	},
 }
 
@@ -298,7 +298,7 @@ func (g *gen) wildTCP() {
 	for i := range 1 + g.IntN(3) {
 		to := pick(g, "upstream", "other", "other")
 		if g.chance(40) {
-			to = g.hops(to)
+			to = g.addHops(to)
 		}
 		filters := []tree{nil}
 		if i > 0 || g.chance(50) {
@@ -316,7 +316,7 @@ func (g *gen) wildTCP() {
 			filters = append(filters, stores(storedCluster, pick(g, g.name("upstream"), g.name("other"),
 				"%REQUESTED_SERVER_NAME%")))
 		}
-		chains = append(chains, append(filters, pick(g, g.tcp(to), g.weighted("other", to))))
+		chains = append(chains, append(filters, pick(g, g.tcp(to), g.weightedProxy("other", to))))
 	}
 	g.chains([]string{"c0.example", "x.c1.example/c1", "c2.example/c2", g.name("upstream"), g.name("other")}, chains...)
 }

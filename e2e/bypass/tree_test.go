@@ -44,10 +44,10 @@ func join(t tree, field string, items ...any) {
 	t[field] = append(list[:len(list):len(list)], items...)
 }
 
-// before puts items at the beginning of a list.
-func before(t tree, field string, items ...any) {
+// prepend puts items at the beginning of a list.
+func prepend(t tree, field string, items ...any) {
 	list, _ := t[field].([]any)
 	t[field] = append(items, list...)
 }
 
-func copied(t tree) tree { return parse("%s", marshal(t)) }
+func cloneTree(t tree) tree { return parse("%s", marshal(t)) }

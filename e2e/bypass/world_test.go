@@ -30,6 +30,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -68,7 +69,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			got.device += strings.Join(r.Header[name], ",")
 		}
 	}
-	s.note(r.Header.Get(askHeader), got)
+	s.noteRequest(r.Header.Get(askHeader), got)
 	switch strings.ToLower(r.Header.Get("Upgrade")) {
 	case "h2c":
 		s.upgrade(w)
@@ -113,20 +114,20 @@ func (s *service) upgrade(w http.ResponseWriter) {
 					ask = f.Value
 				}
 			}
-			s.note(ask, seen{method: headers.PseudoValue("method"), path: headers.PseudoValue("path")})
+			s.noteRequest(ask, seen{method: headers.PseudoValue("method"), path: headers.PseudoValue("path")})
 			_ = framer.WriteRSTStream(headers.StreamID, http2.ErrCodeNo)
 		}
 	}
 }
 
-func (s *service) note(ask string, got seen) {
+func (s *service) noteRequest(ask string, got seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[ask] = append(s.seen[ask], got)
 }
 
-// take returns what the service got of a request.
-func (s *service) take(ask string) []seen {
+// takeRequests returns the requests that the service received from a probe.
+func (s *service) takeRequests(ask string) []seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer delete(s.seen, ask)
@@ -153,8 +154,8 @@ type world struct {
 	differ int // settings that change answers
 }
 
-// upstreams is the world without a proxy.
-func upstreams(t *testing.T) *world {
+// startUpstreams returns the world without a proxy.
+func startUpstreams(t *testing.T) *world {
 	t.Helper()
 	recorder := &service{seen: map[string][]seen{}}
 	protected, other := httptest.NewServer(recorder),
@@ -163,33 +164,32 @@ func upstreams(t *testing.T) *world {
 	t.Cleanup(other.Close)
 	w := &world{requests: recorder, service: strings.TrimPrefix(protected.URL, "http://"),
 		other: strings.TrimPrefix(other.URL, "http://"), t: t, secret: secret, dir: t.TempDir()}
-	w.certify()
+	w.writeCertificate()
 	return w
 }
 
-// certify writes a certificate for TLS.
-func (w *world) certify() {
+func (w *world) writeCertificate() {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	check(w.t, err)
+	require.NoError(w.t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"*.example"},
 		NotAfter: time.Now().Add(24 * time.Hour)}
 	certificate, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
-	check(w.t, err)
+	require.NoError(w.t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	check(w.t, err)
+	require.NoError(w.t, err)
 	w.certificate, w.key = filepath.Join(w.dir, "cert.pem"), filepath.Join(w.dir, "key.pem")
 	for path, block := range map[string]*pem.Block{w.certificate: {Type: "CERTIFICATE", Bytes: certificate},
 		w.key: {Type: "PRIVATE KEY", Bytes: private}} {
-		check(w.t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
+		require.NoError(w.t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
 	}
 }
 
 // newWorld starts the world, with the objects that seed publishes.
 func newWorld(t *testing.T, kind stack.EdgeKind, seed func(ctx context.Context, redisURL string) error) *world {
 	t.Helper()
-	w := upstreams(t)
+	w := startUpstreams(t)
 	for _, name := range []string{"lds", "cds"} {
-		w.write(name, 0, nil)
+		w.writeResources(name, 0, nil)
 	}
 	var err error
 	w.Stack, err = stack.Start(t.Context(), stack.Options{
@@ -210,9 +210,9 @@ func newWorld(t *testing.T, kind stack.EdgeKind, seed func(ctx context.Context, 
 			return c.Set(map[string]any{"lds_config": source("lds"), "cds_config": source("cds")}, "dynamic_resources")
 		},
 	})
-	check(t, err)
-	t.Cleanup(func() { check(t, w.Stop()) })
-	w.read()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Stop()) })
+	w.readConfig()
 	return w
 }
 
@@ -224,8 +224,8 @@ func onEnvoy() stack.EdgeKind {
 	return stack.EnvoyEdge
 }
 
-// seed registers the devices and publishes the objects.
-func seed(ctx context.Context, redisURL string) error {
+// seedRedis registers the devices and publishes the objects.
+func seedRedis(ctx context.Context, redisURL string) error {
 	client, err := redisurl.Connect(redisURL)
 	if err != nil {
 		return err
@@ -246,12 +246,12 @@ func seed(ctx context.Context, redisURL string) error {
 	return nil
 }
 
-// read takes the parts of the shipped configuration.
-func (w *world) read() {
+// readConfig reads the parts of the shipped configuration.
+func (w *world) readConfig() {
 	text, err := os.ReadFile(w.ConfigPath())
-	check(w.t, err)
+	require.NoError(w.t, err)
 	var whole map[string]any
-	check(w.t, yaml.Unmarshal(text, &whole))
+	require.NoError(w.t, yaml.Unmarshal(text, &whole))
 	file := parse("%s", marshal(whole))
 	list := func(kind, name string) tree {
 		for _, item := range at(file, "static_resources", kind).([]any) {
@@ -269,16 +269,16 @@ func (w *world) read() {
 	w.apiSocket, w.pushSocket = w.APISocket(), w.PushSocket()
 }
 
-// write replaces the resources of a kind in one step.
-func (w *world) write(name string, version int, resources []any) {
+// writeResources replaces the resources of a kind in one step.
+func (w *world) writeResources(name string, version int, resources []any) {
 	if resources == nil {
 		resources = []any{}
 	}
 	path := filepath.Join(w.dir, name+".json")
-	check(w.t,
+	require.NoError(w.t,
 		os.WriteFile(path+".new", []byte(marshal(tree{"version_info": strconv.Itoa(version), "resources": resources})),
 			0o600))
-	check(w.t, os.Rename(path+".new", path))
+	require.NoError(w.t, os.Rename(path+".new", path))
 }
 
 // deploy makes Envoy serve these configurations only.
@@ -291,35 +291,35 @@ func (w *world) deploy(version int, configs []*config) {
 			listeners = append(listeners, l)
 		}
 		for _, cluster := range c.clusters {
-			cluster := copied(cluster.(tree))
+			cluster := cloneTree(cluster.(tree))
 			cluster["@type"] = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 			clusters = append(clusters, cluster)
 		}
 	}
-	w.update("cds", "cluster_manager.cds", "cluster_manager.warming_clusters", version, clusters)
-	w.update("lds", "listener_manager.lds", "listener_manager.total_listeners_warming", version, listeners)
+	w.updateResources("cds", "cluster_manager.cds", "cluster_manager.warming_clusters", version, clusters)
+	w.updateResources("lds", "listener_manager.lds", "listener_manager.total_listeners_warming", version, listeners)
 }
 
 // networkAddress stands for an address of another machine's network, like 127.0.0.1 for the machine itself.
 const networkAddress = "127.0.0.2"
 
-// update writes resources, and waits until Envoy has read the resources.
-func (w *world) update(file, prefix, warming string, version int, resources []any) {
+// updateResources writes resources, and waits until Envoy has read the resources.
+func (w *world) updateResources(file, prefix, warming string, version int, resources []any) {
 	attempts := func() int {
 		n := 0
 		for _, name := range []string{"update_success", "update_rejected"} {
 			v, err := w.Stat(w.t.Context(), prefix+"."+name)
-			check(w.t, err)
+			require.NoError(w.t, err)
 			n += v
 		}
 		return n
 	}
 	begin := attempts()
-	w.write(file, version, resources)
+	w.writeResources(file, version, resources)
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		busy, err := w.Stat(w.t.Context(), warming)
-		check(w.t, err)
+		require.NoError(w.t, err)
 		if busy == 0 && attempts() > begin {
 			return
 		}
@@ -330,8 +330,8 @@ func (w *world) update(file, prefix, warming string, version int, resources []an
 	}
 }
 
-// listens reports whether something accepts connections at a port of the network.
-func listens(port int) bool {
+// isListening reports whether something accepts connections at a port of the network.
+func isListening(port int) bool {
 	conn, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", networkAddress, port), time.Second)
 	if err != nil {
 		return false
@@ -340,24 +340,16 @@ func listens(port int) bool {
 	return true
 }
 
-// reservePorts returns loopback ports on which nothing listens.
 func reservePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {
 		address, err := freeport.FindAddress()
-		check(t, err)
+		require.NoError(t, err)
 		_, text, err := net.SplitHostPort(address)
-		check(t, err)
+		require.NoError(t, err)
 		port, err := strconv.Atoi(text)
-		check(t, err)
+		require.NoError(t, err)
 		ports = append(ports, port)
 	}
 	return ports
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -80,6 +80,8 @@ func (b *breaker) beginFault(kind FaultKind, f *Fault) error {
 	case Failover:
 		setOdd(&b.world.eras, true)
 		return b.catchFatal(func() { b.sentinels.Failover(b, func() { wait(b.ctx, lag/2) }) })
+	case CutReplica, HangReplica, DelayReplica, KillReplica, PromoteReplica:
+		return b.catchFatal(func() { b.replica.breakIt(b, kind, time.Duration(f.Rate)*time.Millisecond) })
 	case MoveSlot:
 		b.moved = make(chan error, 1)
 		go func() { b.moved <- b.moveSlot(b.ctx) }()
@@ -170,6 +172,8 @@ func (b *breaker) endFault(ctx context.Context, kind FaultKind, ended func(at ti
 		act = func() error { b.losses.perMille.Store(0); return nil }
 	case Failover:
 		act, answering = func() error { return b.catchFatal(func() { b.sentinels.Rejoin(b) }) }, true
+	case CutReplica, HangReplica, DelayReplica, KillReplica, PromoteReplica:
+		act, answering = func() error { return b.catchFatal(func() { b.replica.repair(b, kind) }) }, true
 	case MoveSlot:
 		act, answering = func() error { return <-b.moved }, true
 	case EmptyRedis, RevokeAll, TrapEdge, TrapPush:

@@ -67,6 +67,10 @@
 // have them; an older version may follow, until the edge has caught up. In a Cluster, slots move between masters under
 // writes, and nothing may be lost.
 //
+// With a replica, from which the sidecars read objects, the replica's link to the master is cut, hangs and is delayed.
+// The replica is killed, and comes back empty. It is promoted, gets writes of its own, which no edge may serve, and
+// becomes a replica again, at once or at the end of the fault.
+//
 // # What readers and writers know
 //
 // Each key and each device has two writers, who put some objects in batches. Redis refuses a version that isn't greater

@@ -106,8 +106,8 @@ type Checker struct {
 
 	mu        sync.Mutex // protects all below
 	histories []history
-	seen      [edgeCount][]seen // by key
-	lost      []int             // by key: consecutive answers that should have been hits
+	seen      [maxEdges][]seen // by key
+	lost      []int            // by key: consecutive answers that should have been hits
 	faults    []fault
 	// by device: consecutive 503s of a credential that should be verifiable
 	unverified []int
@@ -119,8 +119,8 @@ type Checker struct {
 // ends its requests with a 504 when it goes on.
 const routeTimeout = 15 * time.Second
 
-// edgeCount is the number of edges.
-const edgeCount = 2
+// maxEdges is the maximum number of edges.
+const maxEdges = 4
 
 // seen is the reads of a key through one edge.
 type seen struct {

@@ -33,8 +33,8 @@ func (r *run) probeConvergence(ctx context.Context, since time.Duration) converg
 	late := map[int]bool{} // already reported
 	for i := range probes {
 		running.Go(func() {
-			edge := i % edgeCount
-			if r.world.tight {
+			edge := i % len(r.urls)
+			if r.world.tight && edge == tightEdge {
 				edge = 0
 			}
 			probe := newReader(r.world, r.content, edge, r.urls[edge])

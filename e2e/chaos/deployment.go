@@ -26,10 +26,12 @@ const (
 	Sentinel Deployment = "sentinel"
 	// Cluster is three masters; slots move between masters.
 	Cluster Deployment = "cluster"
+	// Replica is a master with a replica, from which the sidecars read objects. The link between both can be broken.
+	Replica Deployment = "replica"
 )
 
 // Deployments are all deployments.
-var Deployments = []Deployment{Single, Sentinel, Cluster}
+var Deployments = []Deployment{Single, Sentinel, Cluster, Replica}
 
 // clusterShards is the number of shards in a Cluster.
 const clusterShards contract.Shards = 8
@@ -43,6 +45,7 @@ type servers struct {
 	*host
 	sentinels *redistest.Sentinels
 	cluster   *redistest.Cluster
+	replica   *replicated
 	random    func(n int) int
 }
 
@@ -54,14 +57,19 @@ func (d Deployment) startServers(ctx context.Context, dir string, random func(n 
 			s.sentinels = redistest.StartSentinels(s)
 		case Cluster:
 			s.cluster = redistest.StartCluster(s)
+		case Replica:
+			s.replica = startReplicated(s)
 		}
 	})
 	return s, err
 }
 
 func (s *servers) redisURL() string {
-	if s.cluster != nil {
+	switch {
+	case s.cluster != nil:
 		return s.cluster.URL
+	case s.replica != nil:
+		return "redis://" + s.replica.master.Address
 	}
 	return s.sentinels.URL
 }

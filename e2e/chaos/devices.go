@@ -337,7 +337,7 @@ type login struct {
 	checker *Checker
 	class   class
 	device  int
-	urls    [edgeCount]string
+	urls    []string
 	clients [2]http.Client // by whether the secret is the newest
 	moves   int            // of the newest secret's address
 
@@ -345,7 +345,7 @@ type login struct {
 	issued uint64 // the version of the secret for which it was issued
 }
 
-func newLogin(w *world, checker *Checker, of class, urls [edgeCount]string, device int) *login {
+func newLogin(w *world, checker *Checker, of class, urls []string, device int) *login {
 	l := &login{world: w, checker: checker, class: of, device: device, urls: urls}
 	for i := range l.clients {
 		l.clients[i] = clientOf(byte(1+i), device)
@@ -374,7 +374,7 @@ func (l *login) close() {
 
 // showSecret sends the secret of a version, or the token issued for the secret.
 func (l *login) showSecret(ctx context.Context, version uint64, newest bool) Read {
-	got := Read{Key: l.device, Version: version, Newest: newest, EdgeIndex: rand.IntN(edgeCount)}
+	got := Read{Key: l.device, Version: version, Newest: newest, EdgeIndex: rand.IntN(len(l.urls))}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		fmt.Sprintf("%s/chaos/device/%d", l.urls[got.EdgeIndex], l.device), nil)
 	if err != nil {

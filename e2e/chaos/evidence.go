@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // saveEvidence writes the state of the sidecars and Redis at the first violation of a rule: the logs have only part of
@@ -19,7 +18,7 @@ import (
 func (r *run) saveEvidence(v Violation) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s %v\n", time.Now().Format(time.RFC3339Nano), v, r.world.moment())
-	for _, s := range []*stack.Stack{r.breaker.stack, r.second} {
+	for _, s := range r.stacks {
 		question := fmt.Sprintf(`{"method": "GET", "url": %q}`, pathOf(v.Key))
 		for _, of := range [][2]string{{"/v1/explain", question}, {"/v1/status"}, {"/metrics"},
 			{"/debug/pprof/goroutine?debug=1"}} {

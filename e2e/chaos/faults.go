@@ -34,6 +34,12 @@ const (
 	StepRedis    FaultKind = "redis clock stepped"
 	TrapEdge     FaultKind = "edge trapped"
 	TrapPush     FaultKind = "push trapped"
+
+	CutReplica     FaultKind = "replica cut"
+	HangReplica    FaultKind = "replica hangs"
+	DelayReplica   FaultKind = "replica delayed"
+	KillReplica    FaultKind = "replica killed"
+	PromoteReplica FaultKind = "replica promoted"
 )
 
 // FaultKinds are all kinds.
@@ -41,10 +47,12 @@ var FaultKinds = []FaultKind{
 	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, SlowAnswers, LoseMessages, LoseLast, FullRedis,
 	RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
+	CutReplica, HangReplica, DelayReplica, KillReplica, PromoteReplica,
 }
 
 // redisDown are the faults in which the sidecar can't reach Redis, or finds Redis empty, and everything else works.
-var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true, EmptyRedis: true}
+var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true, EmptyRedis: true,
+	CutReplica: true, HangReplica: true, KillReplica: true, PromoteReplica: true}
 
 // harmless are the faults that only writers may notice.
 var harmless = map[FaultKind]bool{FullRedis: true}
@@ -53,7 +61,8 @@ var harmless = map[FaultKind]bool{FullRedis: true}
 var stepping = map[FaultKind]bool{StepEdge: true, StepRedis: true}
 
 // behind are the faults in which writers reach Redis, but not the edge.
-var behind = map[FaultKind]bool{CutLink: true, HangLink: true, PauseSidecar: true, PauseEnvoy: true}
+var behind = map[FaultKind]bool{CutLink: true, HangLink: true, PauseSidecar: true, PauseEnvoy: true,
+	CutReplica: true, HangReplica: true, KillReplica: true, PromoteReplica: true}
 
 // losing are the faults in which Redis loses writes acknowledged just before.
 var losing = map[FaultKind]bool{LosePower: true, Failover: true}

@@ -94,7 +94,7 @@ func (s *secretClient) showSecret(ctx context.Context, former bool) {
 	if newest {
 		client = &s.clients[1]
 	}
-	r := Read{Key: s.device, Version: version, Newest: newest, EdgeIndex: rand.IntN(edgeCount)}
+	r := Read{Key: s.device, Version: version, Newest: newest, EdgeIndex: rand.IntN(len(s.run.urls))}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.run.urls[r.EdgeIndex]+"/chaos/device/ledger", nil)
 	if err != nil {
 		panic(err) // the URL is ours

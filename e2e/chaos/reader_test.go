@@ -8,6 +8,8 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestDecode(t *testing.T) {
@@ -17,16 +19,12 @@ func TestDecode(t *testing.T) {
 		if err == nil {
 			err = w.Close()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return into.Bytes()
 	}
 	var zipped, brotlied, zstded bytes.Buffer
 	encoder, err := zstd.NewWriter(&zstded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	bodies := map[string][]byte{
 		"gzip": pack(gzip.NewWriter(&zipped), &zipped), "br": pack(brotli.NewWriter(&brotlied), &brotlied),
 		"zstd": pack(encoder, &zstded),

@@ -37,6 +37,8 @@ type Config struct {
 	DeviceWrite, Login time.Duration
 	// RedisServerPath is the redis-server to run.
 	RedisServerPath string
+	// Agent adds two edges to the first edge's sidecar.
+	Agent bool
 	// Stack has the paths of the tested programs; the run sets addresses and everything else.
 	Stack stack.Options
 	// ClockPath is the library that steps clocks.
@@ -100,10 +102,11 @@ type run struct {
 	authority   *authority
 	imports     *imports
 	breaker     breaker
-	urls        [edgeCount]string // of the edges
-	second      *stack.Stack
-	writing     sync.RWMutex // see writer
-	failed      func()       // ends the run
+	urls        []string // of the edges
+	stacks      []*stack.Stack
+	options     stack.Options // of the first
+	writing     sync.RWMutex  // see writer
+	failed      func()        // ends the run
 	redisURL    string
 	rules       string
 	bulk        *writer // of bulky objects
@@ -162,16 +165,20 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r.breaker.revokeAll = r.revokeAll
 	r.breaker.writeBulk = r.writeBulk
 	r.redisURL = running.RedisURL()
-	if r.second, err = r.startSecond(ctx); err != nil {
+	r.stacks = []*stack.Stack{running}
+	if err := r.startOthers(ctx); err != nil {
+		err = errors.Join(err, r.stop())
 		r.breaker.close()
-		return 0, errors.Join(err, running.Stop())
+		return 0, err
 	}
-	r.urls = [edgeCount]string{running.EdgeURL(), r.second.EdgeURL()}
+	for _, s := range r.stacks {
+		r.urls = append(r.urls, s.EdgeURL())
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	r.failed = func() { cancel(errFailed) }
 	var watching sync.WaitGroup
 	watching.Go(func() { r.starvation.takeSamples(ctx, r.world.now) })
-	for _, s := range []*stack.Stack{running, r.second} {
+	for _, s := range r.stacks {
 		watching.Go(func() { // a part that exits by itself ends the run
 			if err := s.Wait(ctx); err != nil {
 				cancel(err)
@@ -185,7 +192,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	cancel(nil)
 	watching.Wait()
 	r.gathering.Wait()
-	err = errors.Join(err, r.second.Stop(), running.Stop())
+	err = errors.Join(err, r.stop())
 	r.breaker.close()
 	if err == nil {
 		r.printSummary()
@@ -193,14 +200,51 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	return r.violations, err
 }
 
+// stop stops all stacks, the first one last.
+func (r *run) stop() error {
+	var errs []error
+	for _, s := range slices.Backward(r.stacks) {
+		errs = append(errs, s.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// startOthers starts the other edges.
+func (r *run) startOthers(ctx context.Context) error {
+	second, err := r.startSecond(ctx)
+	if err != nil {
+		return err
+	}
+	r.stacks = append(r.stacks, second)
+	if !r.Agent {
+		return nil
+	}
+	for i := len(r.stacks); i < maxEdges; i++ {
+		opts := r.options
+		opts.Name, opts.Agent = fmt.Sprint(opts.Name, "-", i+1), r.stacks[0]
+		opts.Dir = filepath.Join(opts.Dir, opts.Name)
+		opts.Redis, opts.RedisServerPath, opts.Concurrency = "", "", 1
+		s, err := stack.Start(ctx, opts)
+		if err != nil {
+			return err
+		}
+		r.stacks = append(r.stacks, s)
+	}
+	return nil
+}
+
 // startStack starts the stack and its Redis.
 func (r *run) startStack(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
 	opts.Rules = r.rules
+	if r.Agent {
+		opts.EdgesDir = filepath.Join(opts.Dir, "edges")
+	}
 	if err := r.configureSecrets(&opts); err != nil {
 		return nil, err
 	}
 	err := r.deployRedis(ctx, &opts)
+	r.options = opts
 	var running *stack.Stack
 	if err == nil {
 		running, err = stack.Start(ctx, opts)
@@ -221,6 +265,7 @@ func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
 	opts.Name, opts.Dir, opts.Rules = opts.Name+"-2", filepath.Join(opts.Dir, "second"), r.rules
 	opts.RedisURL, opts.Concurrency = r.redisURL, 1
+	opts.SidecarArgs = append(slices.Clone(opts.SidecarArgs), r.readArgs()...)
 	if r.world.tight {
 		opts.SidecarArgs = append(slices.Clone(opts.SidecarArgs), "--memory.bytes="+tightMemory)
 	}
@@ -248,6 +293,7 @@ func (r *run) deployRedis(ctx context.Context, opts *stack.Options) (err error) 
 			return err
 		}
 		opts.RedisURL = r.breaker.redisURL()
+		opts.SidecarArgs = append(opts.SidecarArgs, r.readArgs()...)
 		return nil
 	}
 	redisAddress, err := freeport.FindAddress()
@@ -267,6 +313,14 @@ func (r *run) deployRedis(ctx context.Context, opts *stack.Options) (err error) 
 	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")
 	r.breaker.clocks, err = newClocks(r.ClockPath, opts)
 	return err
+}
+
+// readArgs returns the sidecars' arguments for where they read objects.
+func (r *run) readArgs() []string {
+	if r.Redis != Replica {
+		return nil
+	}
+	return []string{"--redis.read=" + r.breaker.replica.replica.Address}
 }
 
 // shards returns the number of shards.
@@ -338,7 +392,11 @@ func (r *run) runLoad(ctx context.Context) error {
 		writers.Go(func() { repeat(writing, countEvery, c.increment) })
 	}
 	for i := range r.Readers {
-		readers.Go(func() { r.readAll(reading, min(i%4/3, 1)) }) // every fourth one at the other edge
+		edge := 0
+		if i%4 == 3 { // every fourth one at another edge
+			edge = 1 + i/4%(len(r.urls)-1)
+		}
+		readers.Go(func() { r.readAll(reading, edge) })
 	}
 	r.bulk = r.newWriter(publisher)
 	for key := range bulkKeys {

@@ -24,6 +24,8 @@ var decks = map[Deployment][]FaultKind{
 	},
 	Sentinel: {Failover, Failover, Failover, EmptyRedis, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy,
 		PauseEnvoy, both, both},
+	Replica: {CutReplica, CutReplica, HangReplica, DelayReplica, KillReplica, PromoteReplica, PromoteReplica, EmptyRedis,
+		RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
 	Cluster: {MoveSlot, MoveSlot, MoveSlot, MoveSlot, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy,
 		PauseEnvoy, both, both},
 }
@@ -47,6 +49,7 @@ var ofRedis = map[Deployment][]FaultKind{
 	Single:   {KillRedis, LosePower, PauseRedis, CutLink, DelayLink, LoseMessages},
 	Sentinel: {Failover},
 	Cluster:  {MoveSlot},
+	Replica:  {CutReplica, DelayReplica, KillReplica, PromoteReplica},
 }
 
 // Schedule is an endless sequence of faults, the same for the same seed.
@@ -141,7 +144,7 @@ func (s *Schedule) newFault(kind FaultKind) Fault {
 		Step:  s.drawStep(),
 	}
 	long := s.random.IntN(8) == 0
-	if kind == CutLink {
+	if kind == CutLink || kind == CutReplica {
 		s.long = !s.long
 		long = s.long
 	}

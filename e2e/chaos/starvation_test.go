@@ -62,7 +62,7 @@ func TestCheckerOnABusyMachine(t *testing.T) {
 		{"after a fault", []event{put(1, 0, 1), began(3000, false), ended(4000), stale(6100)},
 			map[int]string{0: "missed", 50: "", 90: ""}},
 		{"lost", again, map[int]string{0: "lost", 90: ""}},
-		{"refused", []event{put(1, 0, 1), refused(1, 2500, 2501)}, map[int]string{0: "good one refused", 50: ""}},
+		{"refused", []event{put(1, 0, 1), refused(2500, 2501)}, map[int]string{0: "good one refused", 50: ""}},
 		{"too old", []event{put(1, 0, 1), put(2, 3000, 3001), hit(1, 30_000, 30_001)},
 			map[int]string{0: "too old", 90: "too old"}},
 		{"expired", []event{forASecond(1, 0, 1), hit(1, 30_000, 30_001)}, map[int]string{0: "expired", 90: "expired"}},

@@ -16,9 +16,12 @@ type world struct {
 	traps atomic.Int64
 	// eras is odd while a server without the last writes takes Redis's place, and changes twice, too.
 	eras atomic.Int64
-	// tight: the second edge's sidecar has too little memory, so a miss at that edge has no meaning.
+	// tight: the sidecar of tightEdge has too little memory, so a miss at that edge has no meaning.
 	tight bool
 }
+
+// tightEdge is the index of the edge with a sidecar of its own, and without faults.
+const tightEdge = 1
 
 func newWorld() *world { return &world{began: time.Now()} }
 
@@ -41,17 +44,21 @@ func (w *world) stampRead(r *Read, before moment) {
 	r.Start, r.End = before.at, w.now()
 	eras := w.eras.Load()
 	r.Era, r.BetweenEras = int(eras/2), eras != before.eras || eras%2 == 1
-	if r.EdgeIndex > 0 { // the other edges have no faults
+	if r.EdgeIndex == tightEdge { // without faults
 		r.Process, r.Refilling = 1, w.tight
 		return
 	}
 	edges, refills := w.edges.Load(), w.refills.Load()
+	r.Refilling = refills != before.refills || refills%2 == 1
+	if r.EdgeIndex > tightEdge { // of the first edge's sidecar; only the sidecar has faults
+		r.Process = 1
+		return
+	}
 	if edges == before.edges && edges%2 == 0 {
 		r.Process = int(edges/2) + 1
 	}
 	traps := w.traps.Load()
 	r.Trapped = traps != before.traps || traps%2 == 1
-	r.Refilling = refills != before.refills || refills%2 == 1
 }
 
 // setOdd makes a counter odd or even.

@@ -4,8 +4,6 @@ package chart
 
 import (
 	"fmt"
-	"io"
-	"log"
 	"maps"
 	"net/http"
 	"os"
@@ -16,18 +14,17 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/e2e/k8s"
 )
 
 // Images in the test's registry.
 const (
-	registryAddress = k8s.Gateway + ":" + registryPort
-	moduleImage     = registryAddress + "/gatehouse-module:dev"
-	sidecarImage    = registryAddress + "/gatehouse-sidecar"
+	moduleImage  = registryAddress + "/gatehouse-module:dev"
+	sidecarImage = registryAddress + "/gatehouse-sidecar"
 )
 
 // meshDir returns the directory that scripts/mesh-build.sh printed.
@@ -40,7 +37,7 @@ func meshDir(t *testing.T) string {
 	return dir
 }
 
-// newMesh starts what a mode for a mesh needs beside the cluster.
+// newMesh starts everything that a mode for a mesh needs beside the cluster.
 func newMesh(t *testing.T, mode, selector string) *cluster {
 	c := newCluster(t, "wasm")
 	c.selector = selector
@@ -51,53 +48,40 @@ func newMesh(t *testing.T, mode, selector string) *cluster {
 	return c
 }
 
-// load imports an image of one of the programs in MESH/bin, with other files.
-func load(t *testing.T, reference, program string, files map[string]string) {
+// importImage imports an image with one of the programs in MESH/bin, and with further files.
+func importImage(t *testing.T, reference, program string, files map[string]string) {
 	t.Helper()
 	entrypoint := "/usr/local/bin/" + program
 	all := map[string]string{entrypoint: filepath.Join(meshDir(t), "bin", program)}
 	maps.Copy(all, files)
 	archive := filepath.Join(t.TempDir(), program+".tar")
-	if err := k8s.WriteImage(archive, reference, entrypoint, all); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k8s.WriteImage(archive, reference, entrypoint, all))
 	run(t, "", "ctr", "images", "import", archive)
 }
 
-// serveImage serves one of build/images from a registry.
-func (c *cluster) serveImage(t *testing.T, title, as string) {
+// pushImage pushes an image of build/images to the registry.
+func pushImage(t *testing.T, title, as string) {
 	dir := t.TempDir()
 	if out, err := exec.Command("tar", "-xf", "../../build/images/"+title+".tar", "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v: %s", err, out)
 	}
 	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	manifest, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	image, err := index.Image(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.serve(registryPort, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	require.NoError(t, err)
 	reference, err := name.ParseReference(as)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(reference, image); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, remote.Write(reference, image))
 }
 
-// forwards waits until the edge forwards requests: it doesn't answer any itself.
-func (c *cluster) forwards(t *testing.T) {
+// awaitForwarding waits until the edge forwards requests, and answers none itself.
+func (c *cluster) awaitForwarding(t *testing.T) {
 	t.Helper()
 	await(t, "requests go upstream", func() error {
 		upstream := c.upstream.Requests()
-		answer, err := http.Get("http://" + c.edge(t) + "/config")
+		answer, err := http.Get("http://" + c.edgeAddress(t) + "/config")
 		if err != nil {
 			return err
 		}
@@ -109,15 +93,15 @@ func (c *cluster) forwards(t *testing.T) {
 	})
 }
 
-// upgradeRules upgrades to other rules. The pods stay.
+// upgradeRules upgrades to new rules. The pods stay.
 func (c *cluster) upgradeRules(t *testing.T) {
-	before := c.pod(t)
-	c.load(t, func() {
+	before := c.onlyPod(t)
+	c.requestDuring(t, func() {
 		c.helm(t, append(append([]string{"upgrade", release, chartDir}, c.values...), "--values", "testdata/upgrade.yaml")...)
 		c.answersWith(t, "/reports", http.StatusUnauthorized)
 	})
-	c.same(t)
-	if got := c.pod(t); got != before {
+	c.checkSameAnswers(t)
+	if got := c.onlyPod(t); got != before {
 		t.Errorf("got another pod, %s for %s", got, before)
 	}
 }
@@ -129,10 +113,10 @@ func (c *cluster) answersWith(t *testing.T, path string, want int) {
 	c.answersTo(t, path, nil, want)
 }
 
-// answersTo is the same for a request with this header.
+// answersTo is answersWith for a request with this header.
 func (c *cluster) answersTo(t *testing.T, path string, header http.Header, want int) {
 	t.Helper()
-	address, row := c.edge(t), 0
+	address, row := c.edgeAddress(t), 0
 	await(t, fmt.Sprintf("%s%s is answered with %d", header.Get("Host"), path, want), func() error {
 		answer, _ := get(t, address, path, header)
 		if row++; answer.StatusCode != want {
@@ -145,8 +129,8 @@ func (c *cluster) answersTo(t *testing.T, path string, header http.Header, want 
 	})
 }
 
-// revoke revokes the device, whose credential was accepted until then.
-func (c *cluster) revoke(t *testing.T) {
+// revokeDevice revokes the device, whose credential was accepted before.
+func (c *cluster) revokeDevice(t *testing.T) {
 	c.ctl(t, "", "device", "revoke", device)
 	await(t, "the device is refused", func() error {
 		if answer, _ := c.get(t, "/config", credential); answer.StatusCode != http.StatusUnauthorized {
@@ -163,11 +147,11 @@ func (c *cluster) revoke(t *testing.T) {
 	})
 }
 
-// closed requests what needs a credential, without one, while f breaks something. An answer may fail to come, and none
-// may be other than a refusal.
-func (c *cluster) closed(t *testing.T, f func()) {
+// refuseDuring sends requests without a required credential while f breaks something. A request may stay without an
+// answer, but an answer must be a refusal.
+func (c *cluster) refuseDuring(t *testing.T, f func()) {
 	t.Helper()
-	url, upstream := "http://"+c.edge(t)+"/config", c.upstream.Requests()
+	url, upstream := "http://"+c.edgeAddress(t)+"/config", c.upstream.Requests()
 	done := make(chan struct{})
 	var group sync.WaitGroup
 	client := &http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install/envoy-gateway.md describes. Its steps
+// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install/envoy-gateway.md describes. The steps
 // build on each other.
 func TestEnvoyGateway(t *testing.T) {
 	c := newMesh(t, "envoy-gateway", "gateway.envoyproxy.io/owning-gateway-name=eg")
@@ -20,44 +20,45 @@ func TestEnvoyGateway(t *testing.T) {
 		namespace+"/eg/http,"+namespace+"/eg/second}",
 		"--set", "envoyGateway.wasm.image="+moduleImage)
 	steps := []step{
-		{"a gateway, and an edge behind it", c.gateway},
+		{"a gateway, and an edge behind it", c.installEnvoyGateway},
 		{"another team under traffic at that edge", c.teamsBehind},
 		{"install", c.installAtGateway},
-		{"publish and answer", c.answers},
-		{"another listener", c.second().same},
-		{"another team under traffic", func(t *testing.T) { c.addTeam(t); c.same(t) }},
-		{"both teams at another listener", c.second().bothTeams},
+		{"publish and answer", c.checkAnswers},
+		{"another listener", c.secondListener().checkSameAnswers},
+		{"another team under traffic", func(t *testing.T) { c.addTeam(t); c.checkSameAnswers(t) }},
+		{"both teams at another listener", c.secondListener().bothTeams},
 		{"the administrator's settings", c.keepsDefaults},
-		{"revocation", c.revoke},
+		{"revocation", c.revokeDevice},
 		{"other rules under traffic", c.upgradeRules},
 		{"another release under traffic", c.upgradeSidecar},
-		{"patches removed", c.unpatched},
-		{"rules removed", c.ruleless},
+		{"patches removed", c.removePatchPolicy},
+		{"rules removed", c.removeExtensionPolicy},
 		{"uninstall", c.uninstallFromGateway},
 	}
 	if !testing.Short() { // the policies and the sidecar are the same
 		steps = append(steps, []step{
 			{"install the dynamic module", c.installNative},
-			{"publish and answer with that", c.answers},
-			{"another listener with that", c.second().same},
+			{"publish and answer with that", c.checkAnswers},
+			{"another listener with that", c.secondListener().checkSameAnswers},
 			{"both teams with that", c.bothTeams},
-			{"revocation with that", c.revoke},
+			{"revocation with that", c.revokeDevice},
 			{"other rules under traffic with that", c.upgradeRules},
-			{"rules removed with that", c.ruleless},
+			{"rules removed with that", c.removeExtensionPolicy},
 			{"uninstall with that", c.uninstallFromGateway},
 		}...)
 	}
-	c.steps(t, steps)
+	c.runSteps(t, steps)
 }
 
-// gateway installs Envoy Gateway and a Gateway, which serves. The edge behind it starts meanwhile.
-func (c *cluster) gateway(t *testing.T) {
-	c.serveImage(t, "gatehouse-module", moduleImage)
-	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
+// installEnvoyGateway installs Envoy Gateway and a Gateway, and waits until the Gateway serves. The edge behind the
+// Gateway starts meanwhile.
+func (c *cluster) installEnvoyGateway(t *testing.T) {
+	pushImage(t, "gatehouse-module", moduleImage)
+	importImage(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
 	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"),
 		"--namespace", "envoy-gateway-system",
 		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
-	edge := c.behind()
+	edge := c.edgeBehindGateway()
 	edge.helm(t, append([]string{"install", release, chartDir}, edge.values...)...)
 	c.kubectl(t, "apply", "--filename", "testdata/gateway.yaml")
 	await(t, "the gateway's service", func() error {
@@ -66,67 +67,55 @@ func (c *cluster) gateway(t *testing.T) {
 		}
 		return nil
 	})
-	c.forwards(t)
+	c.awaitForwarding(t)
 }
 
 func (c *cluster) installAtGateway(t *testing.T) {
 	c.kubectl(t, "apply", "--filename", "testdata/team-routes.yaml")
 	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
-	c.refer(t)
+	c.referToEnvoyProxy(t)
 }
 
-// refer makes the Gateway use the chart's EnvoyProxy, and waits for the pod that it then gets.
-func (c *cluster) refer(t *testing.T) {
-	before := c.pod(t)
+// referToEnvoyProxy makes the Gateway use the chart's EnvoyProxy, and waits for the Gateway's new pod.
+func (c *cluster) referToEnvoyProxy(t *testing.T) {
+	before := c.onlyPod(t)
 	c.kubectl(t, "patch", "gateway", "eg", "--type", "merge", "--patch",
 		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+
 			release+`-gatehouse"}}}}`)
-	c.replaced(t, before)
+	c.awaitReplacement(t, before)
 }
 
-// installNative installs with the filter as a dynamic module, which comes with the sidecar's image. The Gateway must
-// not load it, nor serve without it, before it uses the EnvoyProxy that allows it.
+// installNative installs with the filter as a dynamic module, which comes with the sidecar's image. Before the Gateway
+// uses the EnvoyProxy that allows the module, the Gateway must neither load the module nor serve without the module.
 func (c *cluster) installNative(t *testing.T) {
 	c.values = append(c.values, "--set", "edge=native")
 	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
 	c.answersWith(t, "/unruled", http.StatusForbidden)
-	c.refer(t)
-	c.confined(t)
+	c.referToEnvoyProxy(t)
+	c.checkConfined(t)
 }
 
-// pushChart pushes the chart to the registry, and returns its address there.
-func (c *cluster) pushChart(t *testing.T) string {
-	dir := t.TempDir()
-	c.helm(t, "package", chartDir, "--destination", dir)
-	archives, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
-	if err != nil || len(archives) != 1 {
-		t.Fatalf("helm package: got %v, %v", archives, err)
-	}
-	c.helm(t, "push", archives[0], "oci://"+registryAddress+"/charts", "--plain-http")
-	return "oci://" + registryAddress + "/charts/gatehouse"
-}
-
-// second returns the cluster with requests to the Gateway's other listener.
-func (c *cluster) second() *cluster {
+// secondListener returns the cluster with requests to the Gateway's second listener.
+func (c *cluster) secondListener() *cluster {
 	other := *c
 	other.listener = 1
 	return &other
 }
 
-// replaced waits until another pod has taken the place of this one.
-func (c *cluster) replaced(t *testing.T, before string) {
+// awaitReplacement waits until a new pod has replaced the pod before.
+func (c *cluster) awaitReplacement(t *testing.T, before string) {
 	t.Helper()
-	c.gone(t, before)
+	c.awaitDeletion(t, before)
 	await(t, "the other pod is ready", func() error {
-		if pods := c.pods(t); len(pods) != 1 || !pods[0].ready() {
+		if pods := c.edgePods(t); len(pods) != 1 || !pods[0].ready() {
 			return fmt.Errorf("%d pods", len(pods))
 		}
 		return nil
 	})
 }
 
-// keepsDefaults checks that our EnvoyProxy is merged with the one that Envoy Gateway's administrator configured for all
-// proxies.
+// keepsDefaults checks that our EnvoyProxy is merged with the EnvoyProxy that Envoy Gateway's administrator configured
+// for all proxies.
 func (c *cluster) keepsDefaults(t *testing.T) {
 	for path, want := range map[string]string{
 		`pods={.items[0].spec.containers[?(@.name=="envoy")].image}`:                      "localhost/gatehouse-envoy:dev",
@@ -141,29 +130,29 @@ func (c *cluster) keepsDefaults(t *testing.T) {
 	}
 }
 
-// upgradeSidecar upgrades to other settings of the sidecar: Envoy Gateway replaces the pod.
+// upgradeSidecar upgrades to new settings of the sidecar: Envoy Gateway replaces the pod.
 func (c *cluster) upgradeSidecar(t *testing.T) {
-	before := c.pod(t)
+	before := c.onlyPod(t)
 	c.values = append(c.values, "--set", "sidecar.settings.log.level=debug")
-	c.load(t, func() {
+	c.requestDuring(t, func() {
 		c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
-		c.replaced(t, before)
+		c.awaitReplacement(t, before)
 	})
-	c.same(t)
+	c.checkSameAnswers(t)
 }
 
-// unpatched removes the EnvoyPatchPolicy: neither the running pod nor a new one, which has only the rules and so no
-// sidecar to ask, answers what needs a credential. The next upgrade brings it back.
-func (c *cluster) unpatched(t *testing.T) {
-	before := c.pod(t)
-	c.closed(t, func() {
+// removePatchPolicy removes the EnvoyPatchPolicy: neither the running pod nor a new one, which has only the rules and
+// therefore no sidecar to ask, answers requests that need a credential. The next upgrade restores the policy.
+func (c *cluster) removePatchPolicy(t *testing.T) {
+	before := c.onlyPod(t)
+	c.refuseDuring(t, func() {
 		c.kubectl(t, "delete", "envoypatchpolicy", release+"-gatehouse")
 		c.kubectl(t, "delete", "pod", before, "--grace-period=1")
-		c.gone(t, before)
+		c.awaitDeletion(t, before)
 		port := c.kubectl(t, "get", "service", "--selector", c.selector,
 			"--output", "jsonpath={.items[0].spec.ports[0].targetPort}")
 		await(t, "the new pod refuses a device", func() error {
-			// The service doesn't send requests there: the sidecar isn't ready.
+			// The service doesn't send requests to this pod: the sidecar isn't ready.
 			address := c.kubectl(t, "get", "pods", "--selector", c.selector, "--output", "jsonpath={.items[0].status.podIP}")
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 				"http://"+net.JoinHostPort(address, port)+"/config", nil)
@@ -183,31 +172,31 @@ func (c *cluster) unpatched(t *testing.T) {
 		})
 	})
 	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
-	c.settled(t)
-	c.same(t)
+	c.awaitSettled(t)
+	c.checkSameAnswers(t)
 }
 
-// ruleless removes the EnvoyExtensionPolicy: what has a route is denied, also without a rule. The next upgrade brings
-// it back.
-func (c *cluster) ruleless(t *testing.T) {
+// removeExtensionPolicy removes the EnvoyExtensionPolicy: every request with a route is denied, also without a rule.
+// The next upgrade restores the policy.
+func (c *cluster) removeExtensionPolicy(t *testing.T) {
 	c.answersWith(t, "/unruled", http.StatusOK)
-	c.closed(t, func() {
+	c.refuseDuring(t, func() {
 		c.kubectl(t, "delete", "envoyextensionpolicy", release+"-gatehouse")
 		c.answersWith(t, "/config", http.StatusForbidden)
 	})
 	c.answersWith(t, "/unruled", http.StatusForbidden)
-	c.second().answersWith(t, "/config", http.StatusForbidden)
+	c.secondListener().answersWith(t, "/config", http.StatusForbidden)
 	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
 	c.answersWith(t, "/unruled", http.StatusOK)
-	c.settled(t)
-	c.same(t)
+	c.awaitSettled(t)
+	c.checkSameAnswers(t)
 }
 
 func (c *cluster) uninstallFromGateway(t *testing.T) {
-	before := c.pod(t)
+	before := c.onlyPod(t)
 	c.kubectl(t, "patch", "gateway", "eg", "--type", "json", "--patch",
 		`[{"op": "remove", "path": "/spec/infrastructure"}]`)
 	c.uninstall(t)
-	c.replaced(t, before)
-	c.forwards(t)
+	c.awaitReplacement(t, before)
+	c.awaitForwarding(t)
 }

@@ -1,12 +1,14 @@
 //go:build linux
 
-// Package chart installs the chart in a real cluster and breaks parts of it. It runs inside the cluster that
-// scripts/chart-e2e.sh, which `make chart-e2e` calls, starts.
+// Package chart installs the chart in a real cluster and breaks parts of the cluster. The tests run inside the cluster
+// that scripts/chart-e2e.sh, which `make chart-e2e` calls, starts.
 package chart
 
 import (
 	"bytes"
 	"context"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/e2e/k8s"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
@@ -24,26 +29,29 @@ const (
 	release   = "edge"
 	chartDir  = "../../charts/gatehouse"
 
-	// Ports at the address that pods can reach: all are free in this network namespace. The manifests in testdata name
-	// the upstream's, too.
+	// Ports at the address that pods can reach: all are free in this network namespace. The manifests in testdata name the
+	// upstream's, too.
 	upstreamPort, redisPort, registryPort = "3000", "6379", "5000"
+
+	registryAddress = k8s.Gateway + ":" + registryPort
 
 	// patience bounds every wait.
 	patience = 60 * time.Second
 )
 
-// cluster is the cluster in which the test runs.
 type cluster struct {
 	t        *testing.T
 	edgeKind string // envoy or nginx: the name of its container, and of its values
 	selector string // of the edge's pods and service
 	entry    string // selector of another service that requests go to; empty: the edge's
 	listener int    // which of the service's ports requests go to
+	agent    bool   // whether the sidecar is the node's agent
 	upstream *upstream.Handler
 	values   []string // of helm, for every installation
 }
 
-// newCluster starts what the chart needs beside the cluster, for an edge of this kind: wasm, native or nginx.
+// newCluster starts everything that the chart needs beside the cluster, for an edge of this kind: wasm, native or
+// nginx.
 func newCluster(t *testing.T, edge string) *cluster {
 	if os.Getenv("KUBECONFIG") == "" || os.Getenv("CONTAINERD_ADDRESS") == "" {
 		t.Fatal("not in its own cluster: run make chart-e2e")
@@ -55,6 +63,7 @@ func newCluster(t *testing.T, edge string) *cluster {
 	c := &cluster{t: t, edgeKind: edgeKind, upstream: new(upstream.Handler),
 		selector: "app.kubernetes.io/component=gateway"}
 	c.serve(upstreamPort, c.upstream)
+	c.serve(registryPort, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	c.values = []string{
 		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + upstreamPort,
 		"--set", "redis.url=redis://" + c.startRedis(), "--set", "redis.acceptLossAfter=1s", "--set", "edge=" + edge,
@@ -65,9 +74,7 @@ func newCluster(t *testing.T, edge string) *cluster {
 // serve serves HTTP at the address that pods can reach.
 func (c *cluster) serve(port string, handler http.Handler) {
 	listener, err := net.Listen("tcp", k8s.Gateway+":"+port)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 	server := &http.Server{Handler: handler}
 	go server.Serve(listener)
 	c.t.Cleanup(func() { _ = server.Close() })
@@ -94,10 +101,8 @@ func (c *cluster) startRedis() string {
 // run runs a program and returns its standard output.
 func run(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
-	out, err := try(t.Context(), stdin, name, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out, err := runProgram(t.Context(), stdin, name, args...)
+	require.NoError(t, err)
 	return out
 }
 
@@ -111,12 +116,14 @@ func (c *cluster) helm(t *testing.T, args ...string) string {
 	return run(t, "", "helm", append([]string{"--namespace", namespace}, args...)...)
 }
 
-// ctl runs gatehousectl as an operator does, in the sidecar's container.
+// ctl runs gatehousectl as an operator does, in the container of the sidecar or the agent.
 func (c *cluster) ctl(t *testing.T, stdin string, args ...string) {
 	t.Helper()
-	exec := []string{"--namespace", namespace, "exec", "--stdin", c.pod(t), "--container", "gatehouse-sidecar",
-		"--", "gatehousectl"}
-	run(t, stdin, "kubectl", append(exec, args...)...)
+	at := []string{"--namespace", agentNamespace, "exec", "--stdin", agentSet}
+	if !c.agent {
+		at = []string{"--namespace", namespace, "exec", "--stdin", c.onlyPod(t)}
+	}
+	run(t, stdin, "kubectl", append(append(at, "--container", "gatehouse-sidecar", "--", "gatehousectl"), args...)...)
 }
 
 // failure returns an error with the program's output.
@@ -130,7 +137,7 @@ func (f *failure) Error() string {
 	return f.command + ": " + f.err.Error() + ": " + strings.TrimSpace(f.said)
 }
 
-func try(ctx context.Context, stdin, name string, args ...string) (string, error) {
+func runProgram(ctx context.Context, stdin, name string, args ...string) (string, error) {
 	var out, said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &said

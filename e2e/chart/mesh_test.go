@@ -18,7 +18,7 @@ type mesh struct {
 	mode string
 	// patch changes an Envoy's configuration as the mesh's control plane does with the manifests.
 	patch func(*testing.T, *envoyConfig, []manifest)
-	// valid is a part of the manifests; the CEL rules refuse the manifests when it is invalid.
+	// valid is a part of the manifests; the CEL rules refuse the manifests when this part is invalid.
 	valid, invalid, refusal string
 	values                  []string // in addition to the mode's example
 }
@@ -38,7 +38,7 @@ var definitions = []string{
 }
 
 // TestMesh tests these modes without the control planes: the API server accepts the manifests by the real definitions,
-// CEL rules included, and a real Envoy serves with its configuration patched by the manifests.
+// CEL rules included, and a real Envoy serves with the configuration as patched by the manifests.
 func TestMesh(t *testing.T) {
 	apply := []string{"apply", "--server-side"}
 	for _, name := range definitions {
@@ -49,14 +49,14 @@ func TestMesh(t *testing.T) {
 	run(t, "", "kubectl", "create", "namespace", meshNamespace)
 	for _, m := range meshes {
 		t.Run(m.mode, func(t *testing.T) {
-			t.Run("manifests", m.manifests)
-			t.Run("serves", m.serves)
+			t.Run("manifests", m.applyManifests)
+			t.Run("serves", m.checkServing)
 		})
 	}
 	t.Run("istio/workload", patchWorkload)
 }
 
-// toolsDir returns the directory of helm; the other results of scripts/chart-tools.sh are beside it.
+// toolsDir returns the directory of helm; the further results of scripts/chart-tools.sh are beside helm.
 func toolsDir(t *testing.T) string {
 	t.Helper()
 	helm, err := exec.LookPath("helm")
@@ -66,17 +66,16 @@ func toolsDir(t *testing.T) string {
 	return filepath.Dir(helm)
 }
 
-func (m mesh) example() string { return filepath.Join(chartDir, "ci", m.mode+"-values.yaml") }
+func (m mesh) exampleFile() string { return filepath.Join(chartDir, "ci", m.mode+"-values.yaml") }
 
-// template renders the chart.
-func (m mesh) template(t *testing.T, args ...string) string {
+func (m mesh) renderChart(t *testing.T, args ...string) string {
 	t.Helper()
 	return run(t, "", "helm", append([]string{"template", release, chartDir, "--namespace", meshNamespace}, args...)...)
 }
 
-// manifests applies the example, and an invalid one.
-func (m mesh) manifests(t *testing.T) {
-	text := m.template(t, "--values", m.example())
+// applyManifests applies the example, and an invalid manifest.
+func (m mesh) applyManifests(t *testing.T) {
+	text := m.renderChart(t, "--values", m.exampleFile())
 	apply := []string{"apply", "--server-side", "--validate=strict", "--namespace", meshNamespace, "--filename", "-"}
 	for line := range strings.Lines(run(t, text, "kubectl", apply...)) {
 		t.Log(strings.TrimSpace(line))
@@ -85,7 +84,7 @@ func (m mesh) manifests(t *testing.T) {
 		t.Fatalf("the manifests don't have %q", m.valid)
 	}
 	invalid := strings.ReplaceAll(text, m.valid, m.invalid)
-	if out, err := try(t.Context(), invalid, "kubectl", append(apply, "--dry-run=server")...); err == nil ||
+	if out, err := runProgram(t.Context(), invalid, "kubectl", append(apply, "--dry-run=server")...); err == nil ||
 		!strings.Contains(err.Error(), m.refusal) {
 		t.Errorf("%s for %s: got %q, %v, want a refusal with %q", m.invalid, m.valid, out, err, m.refusal)
 	}
@@ -93,8 +92,8 @@ func (m mesh) manifests(t *testing.T) {
 }
 
 // patchWorkload patches a Deployment as the notes of mode istio describe: a workload, to which Istio adds the
-// istio-proxy container, and an Istio gateway, which has such a container. Then it patches it again, for values that
-// need less.
+// istio-proxy container, and an Istio gateway, which has this container already. A second patch follows, for values
+// that need less.
 func patchWorkload(t *testing.T) {
 	for _, tt := range []struct{ context, container, get, want string }{
 		{"sidecar", "shop", `{.metadata.annotations.sidecar\.istio\.io/nativeSidecar}`, "false"},
@@ -110,12 +109,12 @@ func patchWorkload(t *testing.T) {
 		kubectl(deployment, "apply", "--filename", "-")
 		patch := func(values ...string) {
 			text := ""
-			for _, m := range parse(t,
-				meshes[0].template(t,
-					append([]string{"--values", meshes[0].example(), "--set", "istio.context=" + tt.context,
+			for _, m := range parseManifests(t,
+				meshes[0].renderChart(t,
+					append([]string{"--values", meshes[0].exampleFile(), "--set", "istio.context=" + tt.context,
 						"--set", "istio.module=pod"}, values...)...)) {
 				if strings.HasSuffix(m.name(), "-workload-patch") {
-					text = m.at("data")["patch.yaml"].(string)
+					text = m.mappingAt("data")["patch.yaml"].(string)
 				}
 			}
 			path := filepath.Join(t.TempDir(), "patch.yaml")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -32,10 +33,9 @@ const (
 // object is a mapping in YAML.
 type object = map[string]any
 
-// manifest is a Kubernetes object.
 type manifest object
 
-func parse(t *testing.T, text string) (manifests []manifest) {
+func parseManifests(t *testing.T, text string) (manifests []manifest) {
 	t.Helper()
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	for {
@@ -44,17 +44,14 @@ func parse(t *testing.T, text string) (manifests []manifest) {
 		if errors.Is(err, io.EOF) {
 			return manifests
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		manifests = append(manifests, m)
 	}
 }
 
-func (m manifest) name() string { return m.at("metadata")["name"].(string) }
+func (m manifest) name() string { return m.mappingAt("metadata")["name"].(string) }
 
-// at returns the mapping at a path.
-func (m manifest) at(path ...string) object {
+func (m manifest) mappingAt(path ...string) object {
 	o := object(m)
 	for _, step := range path {
 		o = o[step].(object)
@@ -78,7 +75,7 @@ func newEnvoyConfig() *envoyConfig {
 				"address": socketAddress("127.0.0.1", 8081)}}}}},
 		}}},
 		filters: []any{object{"name": routerFilter,
-			"typed_config": typed("extensions.filters.http.router.v3.Router", object{})}},
+			"typed_config": withTypeURL("extensions.filters.http.router.v3.Router", object{})}},
 		route:   object{"match": object{"prefix": "/"}, "route": object{"cluster": "upstream"}},
 		routes:  object{"name": "edge"},
 		manager: object{},
@@ -89,8 +86,8 @@ func socketAddress(host string, port int) object {
 	return object{"socket_address": object{"address": host, "port_value": port}}
 }
 
-// typed adds the type URL of an Envoy message.
-func typed(message string, fields object) object {
+// withTypeURL adds the type URL of an Envoy message.
+func withTypeURL(message string, fields object) object {
 	fields["@type"] = "type.googleapis.com/envoy." + message
 	return fields
 }
@@ -98,7 +95,7 @@ func typed(message string, fields object) object {
 func (c *envoyConfig) marshal(t *testing.T) []byte {
 	t.Helper()
 	c.routes["virtual_hosts"] = []any{object{"name": "all", "domains": []any{"*"}, "routes": []any{c.route}}}
-	manager := typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
+	manager := withTypeURL("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
 		"stat_prefix": "edge", "http_filters": c.filters, "route_config": c.routes,
 	})
 	maps.Copy(manager, c.manager)
@@ -109,9 +106,7 @@ func (c *envoyConfig) marshal(t *testing.T) []byte {
 		"static_resources": object{"listeners": append([]any{edge}, c.listeners...), "clusters": c.clusters},
 		"admin":            object{"address": socketAddress("127.0.0.1", 9901)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 
@@ -121,25 +116,25 @@ func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
 		if m["kind"] != "EnvoyFilter" {
 			continue
 		}
-		for _, p := range m.at("spec")["configPatches"].([]any) {
+		for _, p := range m.mappingAt("spec")["configPatches"].([]any) {
 			patch := manifest(p.(object))
-			value, operation := patch.at("patch")["value"], patch.at("patch")["operation"]
+			value, operation := patch.mappingAt("patch")["value"], patch.mappingAt("patch")["operation"]
 			switch to := fmt.Sprint(patch["applyTo"], " ", operation); to {
 			case "CLUSTER ADD":
 				c.clusters = append(c.clusters, value)
 			case "LISTENER ADD":
 				c.listeners = append(c.listeners, value)
 			case "HTTP_FILTER INSERT_BEFORE":
-				before := patch.at("match", "listener", "filterChain", "filter", "subFilter")["name"]
+				before := patch.mappingAt("match", "listener", "filterChain", "filter", "subFilter")["name"]
 				i := slices.IndexFunc(c.filters, func(f any) bool { return f.(object)["name"] == before })
 				if i < 0 {
 					t.Fatalf("no filter %v to insert before", before)
 				}
 				c.filters = slices.Insert(c.filters, i, value)
 			case "NETWORK_FILTER MERGE":
-				switch name := patch.at("match", "listener", "filterChain", "filter")["name"]; name {
+				switch name := patch.mappingAt("match", "listener", "filterChain", "filter")["name"]; name {
 				case "envoy.filters.network.http_connection_manager":
-					maps.Copy(c.manager, manifest(value.(object)).at("typed_config")) // it has none of these fields yet
+					maps.Copy(c.manager, manifest(value.(object)).mappingAt("typed_config")) // it has none of these fields yet
 				case "envoy.filters.network.tcp_proxy": // it has none
 				default:
 					t.Fatalf("no network filter %v to merge with", name)
@@ -160,18 +155,14 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 		if m["kind"] != "EnvoyExtensionPolicy" {
 			continue
 		}
-		wasm := manifest(m.at("spec")["wasm"].([]any)[0].(object))
+		wasm := manifest(m.mappingAt("spec")["wasm"].([]any)[0].(object))
 		configuration, err := json.Marshal(wasm["config"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		module, err := filepath.Abs("../../build/images/module/plugin.wasm")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		id := "envoyextensionpolicy/" + meshNamespace + "/" + m.name() + "/wasm/0"
 		name := "envoy.filters.http.wasm/" + id
-		filter := typed("extensions.filters.http.wasm.v3.Wasm", object{"config": object{
+		filter := withTypeURL("extensions.filters.http.wasm.v3.Wasm", object{"config": object{
 			"name":          wasm["name"],
 			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": string(configuration)},
 			"vm_config": object{"vm_id": id, "runtime": "envoy.wasm.runtime.v8",
@@ -179,20 +170,21 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 			"fail_open": wasm["failOpen"],
 		}})
 		c.filters = slices.Insert(c.filters, 0, any(object{"name": name, "disabled": true, "typed_config": filter}))
-		c.route["typed_per_filter_config"] = object{name: typed("config.route.v3.FilterConfig", object{"config": object{}})}
+		c.route["typed_per_filter_config"] = object{
+			name: withTypeURL("config.route.v3.FilterConfig", object{"config": object{}})}
 	}
 	for _, m := range manifests {
 		if m["kind"] != "EnvoyPatchPolicy" {
 			continue
 		}
-		for _, p := range m.at("spec")["jsonPatches"].([]any) {
+		for _, p := range m.mappingAt("spec")["jsonPatches"].([]any) {
 			c.jsonPatch(t, p.(object))
 		}
 	}
 }
 
-// jsonPatch applies the kinds of patches in the chart: it adds a whole resource, or a field of the edge listener's
-// filter of a name, of its connection manager, or of its route configuration.
+// jsonPatch applies the kinds of patches in the chart: a patch adds a whole resource, or a field of the edge listener's
+// filter of a name, of the connection manager, or of the route configuration.
 func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	t.Helper()
 	operation := patch["operation"].(object)
@@ -225,7 +217,7 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 			within, ok := strings.CutPrefix(operation["jsonPath"].(string),
 				fmt.Sprintf("..http_filters[?(@.name=='%s')].", filter["name"]))
 			if ok {
-				filter.at(strings.Split(within, ".")...)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
+				filter.mappingAt(strings.Split(within, ".")...)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 				return
 			}
 		}
@@ -235,38 +227,31 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	}
 }
 
-// serves runs Envoy with its configuration in the mode, and the image's sidecar beside it, and requests an object.
-func (m mesh) serves(t *testing.T) {
+// checkServing runs Envoy with the configuration in the mode, and the image's sidecar beside Envoy, and requests an
+// object.
+func (m mesh) checkServing(t *testing.T) {
 	values := []string{"--values", "testdata/values.yaml", "--set", "mode=" + m.mode,
 		"--set", "redis.url=redis://127.0.0.1"}
 	config := newEnvoyConfig()
-	m.patch(t, config, parse(t, m.template(t, append(values, m.values...)...)))
+	m.patch(t, config, parseManifests(t, m.renderChart(t, append(values, m.values...)...)))
 	path := filepath.Join(t.TempDir(), "envoy.yaml")
-	if err := os.WriteFile(path, config.marshal(t), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, config.marshal(t), 0o600))
 	server, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const files = "../../build/images"
 	s, err := stack.Start(t.Context(), stack.Options{
 		Name: "mesh", Dir: t.TempDir(), RedisServerPath: server, ConfigPath: path, EnvoyPath: files +
 			"/envoy/usr/local/bin/envoy",
 		SidecarPath: files + "/sidecar/usr/local/bin/gatehouse-sidecar", WasmPath: files + "/sidecar/plugin.wasm",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	client, err := redisurl.Connect(s.RedisURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	object := publish.Object{Key: "/products/1", Body: []byte(body), ContentType: "application/json"}
 	if _, err := publish.New(client).Put(t.Context(), object); err != nil {
@@ -279,15 +264,13 @@ func (m mesh) serves(t *testing.T) {
 		}
 		defer func() { _ = answer.Body.Close() }()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil || !hit(answer) || string(text) != body {
+		if err != nil || !isHit(answer) || string(text) != body {
 			return fmt.Errorf("got %s, Cache-Status %q, %q, %w", answer.Status, answer.Header.Get("Cache-Status"), text, err)
 		}
 		return nil
 	})
 	miss, err := http.Get(s.EdgeURL() + "/products/none")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = miss.Body.Close()
 	if got := miss.Header.Values("Cache-Status"); !slices.Equal(got, []string{"gatehouse; fwd=uri-miss"}) {
 		t.Errorf("an object that isn't there: got Cache-Status %q, want a miss", got)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // podList has the fields of pods that the tests need.
@@ -43,8 +45,8 @@ func (p *pod) ready() bool {
 	return false
 }
 
-// container returns the status of a container; the sidecar is an init container.
-func (p *pod) container(name string) (containerStatus, error) {
+// statusOf returns the status of a container; the sidecar is an init container.
+func (p *pod) statusOf(name string) (containerStatus, error) {
 	for _, c := range append(p.Status.ContainerStatuses, p.Status.InitContainerStatuses...) {
 		if c.Name == name {
 			return c, nil
@@ -53,14 +55,12 @@ func (p *pod) container(name string) (containerStatus, error) {
 	return containerStatus{}, fmt.Errorf("pod %s has no container %s", p.Metadata.Name, name)
 }
 
-// pods returns the edge's pods that are not terminating.
-func (c *cluster) pods(t *testing.T) []pod {
+// edgePods returns the edge's pods that are not terminating.
+func (c *cluster) edgePods(t *testing.T) []pod {
 	t.Helper()
 	var list podList
 	text := c.kubectl(t, "get", "pods", "--selector", c.selector, "--output", "json")
-	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(text), &list))
 	var pods []pod
 	for _, p := range list.Items {
 		if p.Metadata.DeletionTimestamp == "" {
@@ -70,23 +70,19 @@ func (c *cluster) pods(t *testing.T) []pod {
 	return pods
 }
 
-// pod returns the name of the only pod.
-func (c *cluster) pod(t *testing.T) string {
+func (c *cluster) onlyPod(t *testing.T) string {
 	t.Helper()
-	pods := c.pods(t)
+	pods := c.edgePods(t)
 	if len(pods) != 1 {
 		t.Fatalf("got %d pods, want one", len(pods))
 	}
 	return pods[0].Metadata.Name
 }
 
-// process returns the id of a container's first process.
-func (c *cluster) process(t *testing.T, container string) int {
+func (c *cluster) processID(t *testing.T, container string) int {
 	t.Helper()
-	status, err := c.pods(t)[0].container(container)
-	if err != nil {
-		t.Fatal(err)
-	}
+	status, err := c.edgePods(t)[0].statusOf(container)
+	require.NoError(t, err)
 	_, id, _ := strings.Cut(status.ContainerID, "://")
 	pid := 0
 	for line := range strings.Lines(run(t, "", "ctr", "tasks", "list")) {
@@ -98,20 +94,16 @@ func (c *cluster) process(t *testing.T, container string) int {
 	return pid
 }
 
-// kill kills a container's first process, like a crash or the kernel.
-func (c *cluster) kill(t *testing.T, container string) {
+// killContainer kills a container's first process, like a crash or the kernel.
+func (c *cluster) killContainer(t *testing.T, container string) {
 	t.Helper()
-	before, err := c.pods(t)[0].container(container)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid := c.process(t, container)
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	before, err := c.edgePods(t)[0].statusOf(container)
+	require.NoError(t, err)
+	pid := c.processID(t, container)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	await(t, container+" is there again", func() error {
-		pod := c.pods(t)[0]
-		after, err := pod.container(container)
+		pod := c.edgePods(t)[0]
+		after, err := pod.statusOf(container)
 		switch {
 		case err != nil:
 			return err
@@ -122,15 +114,15 @@ func (c *cluster) kill(t *testing.T, container string) {
 		}
 		return nil
 	})
-	c.settled(t)
+	c.awaitSettled(t)
 }
 
-// settled waits until the object was answered several times in a row. The node's rules for the service follow the pod's
-// readiness within about a second, and so does the sidecar that refills Envoy.
-func (c *cluster) settled(t *testing.T) {
+// awaitSettled waits until the object was answered several times in a row. The node's rules for the service follow the
+// pod's readiness within about a second, and so does the sidecar that refills Envoy.
+func (c *cluster) awaitSettled(t *testing.T) {
 	t.Helper()
 	const enough = 40 // two seconds
-	edge, row := c.edge(t), 0
+	edge, row := c.edgeAddress(t), 0
 	await(t, "the object is at the edge again", func() error {
 		answer, err := http.Get("http://" + edge + "/products/1")
 		if err != nil {
@@ -138,7 +130,7 @@ func (c *cluster) settled(t *testing.T) {
 			return err
 		}
 		_ = answer.Body.Close()
-		if row++; !hit(answer) {
+		if row++; !isHit(answer) {
 			row = 0
 		}
 		if row < enough {

@@ -16,10 +16,11 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
-// team has a virtual host of its name, by a file of values, and a device with the permission that its rules ask for.
+// team has a virtual host of the team's name, by a file of values, and a device with the permission that the rules
+// require.
 type team struct{ name, permission string }
 
-// Both have the same paths. What one protects, the other leaves open.
+// Both teams have the same paths. Each path is protected for one team, and open for the other.
 var (
 	shop  = team{"shop", "orders.read"}
 	fleet = team{"fleet", "telemetry.read"}
@@ -32,14 +33,14 @@ func (tm team) values() []string {
 	return []string{"--values", filepath.Join(chartDir, "ci", "team-"+tm.name+".yaml")}
 }
 
-// ownUpstream are the values for an upstream of its own, at the address that pods can reach.
+// ownUpstream are the values for the team's own upstream, at the address that pods can reach.
 func (tm team) ownUpstream(port string) []string {
 	at := "virtualHosts." + tm.name + ".upstream."
 	return []string{"--set", at + "host=" + k8s.Gateway, "--set", at + "port=" + port}
 }
 
-// to is the header of a request to a host by a device, if there is one.
-func to(host, device string) http.Header {
+// headerTo is the header of a request to a host, and by a device unless device is empty.
+func headerTo(host, device string) http.Header {
 	header := http.Header{"Host": {host}}
 	if device != "" {
 		header["X-Device-Id"], header["X-Device-Token"] = []string{device}, []string{secret}
@@ -47,7 +48,7 @@ func to(host, device string) http.Header {
 	return header
 }
 
-// publishTeams writes what the teams' services write: objects and devices.
+// publishTeams writes the objects and devices of the teams' services.
 func publishTeams(t *testing.T, redisURL string) {
 	client, err := redisurl.Connect(redisURL)
 	if err != nil {
@@ -72,34 +73,34 @@ func publishTeams(t *testing.T, redisURL string) {
 	}
 }
 
-// addTeam adds the second team's rules to what the first one uses, by one more file of values and these settings. The
-// first one's requests are answered as before, all the time.
+// addTeam adds the second team's rules to the first one's, by one more file of values and these settings. The first
+// team's requests are answered as before, all the time.
 func (c *cluster) addTeam(t *testing.T, settings ...string) {
 	orders := []ask{
-		{"/orders", to(shop.host(), ""), http.StatusUnauthorized},
-		{"/orders", to(shop.host(), shop.device()), http.StatusOK},
+		{"/orders", headerTo(shop.host(), ""), http.StatusUnauthorized},
+		{"/orders", headerTo(shop.host(), shop.device()), http.StatusOK},
 	}
 	for _, ask := range orders {
 		c.answersTo(t, ask.path, ask.header, ask.want)
 	}
-	c.answersTo(t, "/products/1", to(fleet.host(), ""), http.StatusOK)
-	answer, _ := c.get(t, "/products/1", to(shop.host(), ""))
-	known := to(shop.host(), "")
+	c.answersTo(t, "/products/1", headerTo(fleet.host(), ""), http.StatusOK)
+	answer, _ := c.get(t, "/products/1", headerTo(shop.host(), ""))
+	known := headerTo(shop.host(), "")
 	known["If-None-Match"] = answer.Header["Etag"] // answered with 304 for this object alone
-	before := c.pod(t)
+	before := c.onlyPod(t)
 	c.values = append(append(c.values, fleet.values()...), settings...)
-	during(t, c.edge(t), append(orders, ask{"/products/1", known, http.StatusNotModified}), func() {
+	sendDuring(t, c.edgeAddress(t), append(orders, ask{"/products/1", known, http.StatusNotModified}), func() {
 		c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
-		c.answersTo(t, "/products/1", to(fleet.host(), ""), http.StatusUnauthorized)
+		c.answersTo(t, "/products/1", headerTo(fleet.host(), ""), http.StatusUnauthorized)
 		if c.entry != "" { // edges of our own are replaced
-			c.gone(t, before)
+			c.awaitDeletion(t, before)
 		}
 	})
-	if got := c.pod(t); c.entry == "" && got != before {
+	if got := c.onlyPod(t); c.entry == "" && got != before {
 		t.Errorf("got another pod, %s for %s", got, before)
 	}
 	c.bothTeams(t)
-	said := c.kubectl(t, "exec", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl", "explain",
+	said := c.kubectl(t, "exec", c.onlyPod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl", "explain",
 		"http://truck.fleet.example/products/1")
 	if !strings.Contains(said, "fleet, by the domain *.fleet.example") {
 		t.Errorf("gatehousectl explain: got %s, want the second team's virtual host", said)
@@ -108,7 +109,7 @@ func (c *cluster) addTeam(t *testing.T, settings ...string) {
 
 // bothTeams sends requests for which the host decides.
 func (c *cluster) bothTeams(t *testing.T) {
-	address := c.edge(t)
+	address := c.edgeAddress(t)
 	for _, tt := range []struct {
 		host, path, device string
 		want               int
@@ -130,8 +131,8 @@ func (c *cluster) bothTeams(t *testing.T) {
 		{"fleet.example", "/products/only-shop", fleet.device(), http.StatusOK, ""},
 		{"fleet.example", "/orders", "", http.StatusOK, ""},
 	} {
-		answer, text := get(t, address, tt.path, to(tt.host, tt.device))
-		good := answer.StatusCode == tt.want && hit(answer) == (tt.object != "")
+		answer, text := get(t, address, tt.path, headerTo(tt.host, tt.device))
+		good := answer.StatusCode == tt.want && isHit(answer) == (tt.object != "")
 		if tt.object != "" {
 			good = good && text == tt.object
 		} else if tt.want == http.StatusOK {
@@ -144,8 +145,9 @@ func (c *cluster) bothTeams(t *testing.T) {
 	}
 }
 
-// behind returns the cluster with an edge of mode gateway, which the Gateway sends the teams' requests to.
-func (c *cluster) behind() *cluster {
+// edgeBehindGateway returns the cluster with an edge of mode gateway, which receives the teams' requests from the
+// Gateway.
+func (c *cluster) edgeBehindGateway() *cluster {
 	edge := *c
 	edge.entry, edge.selector = c.selector, "app.kubernetes.io/component=gateway"
 	edge.values = append(append([]string{}, c.values...), "--set", "mode=gateway", "--set", "envoy.trustedHops=1",
@@ -154,10 +156,10 @@ func (c *cluster) behind() *cluster {
 	return &edge
 }
 
-// teamsBehind adds a team to the edge behind the Gateway, with an upstream of its own.
+// teamsBehind adds a team, with its own upstream, to the edge behind the Gateway.
 func (c *cluster) teamsBehind(t *testing.T) {
 	const port = "3003"
-	edge, own := c.behind(), new(upstream.Handler)
+	edge, own := c.edgeBehindGateway(), new(upstream.Handler)
 	edge.serve(port, own)
 	edge.addTeam(t, fleet.ownUpstream(port)...)
 	if got := own.Requests(); got != 2 { // of bothTeams

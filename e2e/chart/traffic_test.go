@@ -29,7 +29,7 @@ type ask struct {
 	want   int
 }
 
-// traffic sends requests at a fixed rate until it is stopped, and counts failures.
+// traffic sends requests at a fixed rate until stopped, and counts failures.
 type traffic struct {
 	address string
 	asks    []ask
@@ -39,8 +39,8 @@ type traffic struct {
 	failures []string
 }
 
-// during sends requests while f runs. None may fail.
-func during(t *testing.T, address string, asks []ask, f func()) {
+// sendDuring sends requests while f runs. None may fail.
+func sendDuring(t *testing.T, address string, asks []ask, f func()) {
 	t.Helper()
 	tr := &traffic{address: address, asks: asks}
 	ctx, stop := context.WithCancel(t.Context())
@@ -62,8 +62,8 @@ func during(t *testing.T, address string, asks []ask, f func()) {
 	}
 }
 
-// send sends the requests of one connection. It implements HTTP over its own connection because net/http repeats a
-// request after its connection was closed: here that is a failure.
+// send sends the requests of one connection. send implements HTTP over its own connection because net/http repeats a
+// request after the connection was closed, which is a failure here.
 func (tr *traffic) send(ctx context.Context, worker int) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -99,7 +99,8 @@ func (c *connection) close() {
 	}
 }
 
-// do sends a request once. It returns the connection for the next one, nil if that needs a new one.
+// do sends a request once, and returns the connection for the next request, or nil if the next one needs a new
+// connection.
 func (c *connection) do(address string, ask ask) (*connection, error) {
 	if c == nil {
 		conn, err := net.DialTimeout("tcp", address, answerTimeout)

@@ -19,6 +19,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
 )
 
 // work is where scripts/clients.sh leaves the installed packages.
@@ -46,7 +48,7 @@ func (l language) run(t *testing.T, command []string, env ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
 	cmd.Dir = filepath.Join(work, l.name)
-	path := absolute(t, filepath.Join(work, "python")) + ":" + absolute(t, "../../.venv/clients")
+	path := absolutePath(t, filepath.Join(work, "python")) + ":" + absolutePath(t, "../../.venv/clients")
 	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+path), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -55,12 +57,10 @@ func (l language) run(t *testing.T, command []string, env ...string) string {
 	return string(out)
 }
 
-func absolute(t *testing.T, path string) string {
+func absolutePath(t *testing.T, path string) string {
 	t.Helper()
 	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return path
 }
 
@@ -77,8 +77,8 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestReadme runs the example of each client's README, which publishes to a database of its own with the documented
-// permissions. It receives what sidecars do.
+// TestReadme runs the example of each client's README, which publishes to its own database with the documented
+// permissions. The test receives the events as a sidecar does.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t)
@@ -89,16 +89,14 @@ func TestReadme(t *testing.T) {
 			keys := contract.Keys{Database: i + 1}
 			client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(url, "redis://"), DB: keys.Database})
 			t.Cleanup(func() { client.Close() })
-			permit(t, client, l.name)
+			permitWriter(t, client, l.name)
 			events := client.Subscribe(ctx, keys.EventsChannel())
 			t.Cleanup(func() { events.Close() })
 			if _, err := events.Receive(ctx); err != nil { // the acknowledgement
 				t.Fatal(err)
 			}
 			readme, err := os.ReadFile("../../clients/" + l.name + "/README.md")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			_, code, _ := strings.Cut(string(readme), "```"+l.fence+"\n")
 			code, _, found := strings.Cut(code, "```")
 			const address = "redis://127.0.0.1:6380"
@@ -107,25 +105,21 @@ func TestReadme(t *testing.T) {
 			}
 			own := strings.Replace(url, "redis://", "redis://"+l.name+":password@", 1)
 			code = strings.Replace(code, address, fmt.Sprint(own, "/", keys.Database), 1)
-			if err := os.WriteFile(filepath.Join(work, l.name, l.file), []byte(code), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(filepath.Join(work, l.name, l.file), []byte(code), 0o600))
 			if out := l.run(t, l.example); !strings.Contains(out, "no device") || !strings.Contains(out, "truck-8") {
 				t.Errorf("got %q, want that there is no truck-8", out)
 			}
-			published(t, client)
-			follow(t, client, events, keys)
+			checkPublished(t, client)
+			compareEvents(t, client, events, keys)
 		})
 	}
 }
 
-// permit gives user the writer's permissions of docs/redis-contract.md.
-func permit(t *testing.T, client *redis.Client, user string) {
+// permitWriter gives user the writer's permissions of docs/redis-contract.md.
+func permitWriter(t *testing.T, client *redis.Client, user string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/redis-contract.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, rule, _ := strings.Cut(string(page), "ACL SETUSER writer ")
 	rule, _, _ = strings.Cut(rule, "\n")
 	rule = strings.Replace(rule, "&{gatehouse:*}:events", "&{gatehouse:*}:events:*", 1)
@@ -134,13 +128,11 @@ func permit(t *testing.T, client *redis.Client, user string) {
 	for word := range strings.FieldsSeq(rule + " +select") {
 		args = append(args, word)
 	}
-	if err := client.Do(t.Context(), args...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Do(t.Context(), args...).Err())
 }
 
-// published checks what the examples leave.
-func published(t *testing.T, client *redis.Client) {
+// checkPublished checks what the examples leave.
+func checkPublished(t *testing.T, client *redis.Client) {
 	t.Helper()
 	ctx, p := t.Context(), publish.New(client)
 	if o, err := p.Get(ctx, "/v1/prices/999"); err != nil || string(o.Bodies[0].Bytes) != "1" {
@@ -156,15 +148,16 @@ func published(t *testing.T, client *redis.Client) {
 	if err != nil || !publish.Matches(device.Hashes[0], "a secret of yours", nil) {
 		t.Errorf("truck-7: %+v, %v", device, err)
 	}
-	for change, err := range p.Audit(ctx, time.Time{}) {
+	log := devicelog.Log{Client: client}
+	for change, err := range log.Audit(ctx, time.Time{}) {
 		if err != nil || change.Device != "truck-7" || !strings.Contains(change.Author, "@") {
 			t.Errorf("audit: %+v, %v, want a put of truck-7 by user@host", change, err)
 		}
 	}
 }
 
-// follow compares all events with what Redis has: numbers without a hole, digests of the chain, and records.
-func follow(t *testing.T, client *redis.Client, events *redis.PubSub, keys contract.Keys) {
+// compareEvents compares all events with Redis: numbers without a hole, digests of the chain, and records.
+func compareEvents(t *testing.T, client *redis.Client, events *redis.PubSub, keys contract.Keys) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

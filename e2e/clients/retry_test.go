@@ -26,11 +26,12 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/link"
 )
 
-// fault swallows one reply of a server, and then breaks the connection.
+// fault drops one reply of a server, and then breaks the connection.
 type fault struct {
 	mu        sync.Mutex
 	left      int // replies before the one that is swallowed; negative: none is
@@ -38,8 +39,7 @@ type fault struct {
 	resume    chan struct{}
 }
 
-// arm lets the reply after n others be swallowed. What is returned is closed then; the connection breaks once the
-// second channel is closed.
+// arm drops the reply after n further replies. The drop closes swallowed; the connection breaks once resume is closed.
 func (f *fault) arm(n int) (swallowed, resume chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,8 +53,8 @@ func (f *fault) disarm() {
 	f.left = -1
 }
 
-// take reports whether a reply is the one to swallow.
-func (f *fault) take() (resume chan struct{}, taken bool) {
+// takeReply reports whether a reply is the one to drop.
+func (f *fault) takeReply() (resume chan struct{}, taken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.left--; f.left != -1 {
@@ -65,7 +65,6 @@ func (f *fault) take() (resume chan struct{}, taken bool) {
 	return f.resume, true
 }
 
-// filter is for [link.Link].
 func (f *fault) filter(dst io.Writer, src io.Reader) error {
 	replies := bufio.NewReader(src)
 	for {
@@ -73,7 +72,7 @@ func (f *fault) filter(dst io.Writer, src io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if resume, taken := f.take(); taken {
+		if resume, taken := f.takeReply(); taken {
 			<-resume
 			return errors.New("the reply is lost")
 		}
@@ -106,7 +105,7 @@ func (c *faulty) Read(p []byte) (n int, err error) {
 		if c.reply, err = proto.Read(c.replies); err != nil {
 			return 0, err
 		}
-		if resume, taken := c.fault.take(); taken {
+		if resume, taken := c.fault.takeReply(); taken {
 			<-resume
 			c.Close()
 			return 0, io.ErrUnexpectedEOF
@@ -120,13 +119,13 @@ func (c *faulty) Read(p []byte) (n int, err error) {
 // caller runs operations over a link.
 type caller struct {
 	name string
-	// call returns what an operation's caller is told: "ok VERSION", "error KIND", or "lost ERROR".
+	// call returns the outcome of an operation for the caller: "ok VERSION", "error KIND", or "lost ERROR".
 	call func(op []string) string
 	only []string // operations; nil: all
 }
 
-// told returns the outcome of a call in Go.
-func told(r publish.Receipt, err error) string {
+// outcomeOf returns the outcome of a call in Go.
+func outcomeOf(r publish.Receipt, err error) string {
 	for kind, is := range map[string]error{"stale": publish.ErrStale, "not_found": publish.ErrNotFound,
 		"invalid": publish.ErrInvalid, "exists": publish.ErrExists} {
 		if errors.Is(err, is) {
@@ -139,7 +138,6 @@ func told(r publish.Receipt, err error) string {
 	return fmt.Sprint("ok ", r.Version)
 }
 
-// inGo returns the operations by package publish.
 func inGo(ctx context.Context, p *publish.Publisher) func(op []string) string {
 	return func(op []string) string {
 		id := op[1]
@@ -153,43 +151,43 @@ func inGo(ctx context.Context, p *publish.Publisher) func(op []string) string {
 		}
 		switch op[0] {
 		case "put", "put_version":
-			return told(object(func(*publish.Object) {}))
+			return outcomeOf(object(func(*publish.Object) {}))
 		case "put_if":
-			return told(object(func(o *publish.Object) { o.IfVersion, o.Version = o.Version, 0 }))
+			return outcomeOf(object(func(o *publish.Object) { o.IfVersion, o.Version = o.Version, 0 }))
 		case "put_absent":
-			return told(object(func(o *publish.Object) { o.IfAbsent = true }))
+			return outcomeOf(object(func(o *publish.Object) { o.IfAbsent = true }))
 		case "delete":
-			return told(p.Delete(ctx, id, 0))
+			return outcomeOf(p.Delete(ctx, id, 0))
 		case "purge":
 			_, err := p.Purge(ctx, publish.Purge{Tag: id})
-			return told(publish.Receipt{}, err)
+			return outcomeOf(publish.Receipt{}, err)
 		case "put_device":
-			return told(p.PutDevice(ctx, publish.Device{ID: id, Hashes: op[2:3]}))
+			return outcomeOf(p.PutDevice(ctx, publish.Device{ID: id, Hashes: op[2:3]}))
 		case "add_device":
 			r := p.AddDevices(ctx, []publish.Device{{ID: id, Hashes: op[2:3]}}, false)[0]
-			return told(r.Receipt, r.Err)
+			return outcomeOf(r.Receipt, r.Err)
 		case "set_device":
-			return told(p.ChangeDevice(ctx, id, 0, func(c *contract.Credential) error {
+			return outcomeOf(p.ChangeDevice(ctx, id, 0, func(c *contract.Credential) error {
 				c.Permissions = append(c.Permissions, op[2])
 				return nil
 			}))
 		case "rotate_device":
-			return told(p.RotateDevice(ctx, publish.Rotation{ID: id, Secret: op[2], Cost: 4}))
+			return outcomeOf(p.RotateDevice(ctx, publish.Rotation{ID: id, Secret: op[2], Cost: 4}))
 		case "revoke_device":
-			return told(p.RevokeDevice(ctx, id))
+			return outcomeOf(p.RevokeDevice(ctx, id))
 		case "force_revoke_device":
-			return told(p.ForceRevokeDevice(ctx, id))
+			return outcomeOf(p.ForceRevokeDevice(ctx, id))
 		case "delete_device", "force_delete_device":
-			return told(p.DeleteDevice(ctx, id, op[0] != "delete_device"))
+			return outcomeOf(p.DeleteDevice(ctx, id, op[0] != "delete_device"))
 		case "invalidate_device":
-			return told(p.InvalidateDevice(ctx, id))
+			return outcomeOf(p.InvalidateDevice(ctx, id))
 		}
 		panic(op[0])
 	}
 }
 
-// inScript returns the operations that are one run of the script, by EVALSHA of a client that repeats it, as a writer
-// in another language would.
+// inScript returns the operations that are one run of the script, by EVALSHA of a client that repeats a lost call, like
+// a writer in another language.
 func inScript(ctx context.Context, client redis.Scripter, by, namespace string) func(op []string) string {
 	source, err := os.ReadFile("../../clients/go/publish/write.lua")
 	if err != nil {
@@ -319,19 +317,13 @@ func inProcess(t *testing.T, language string, command ...string) func(op []strin
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = filepath.Join(work, language)
 	cmd.Env = append(os.Environ(),
-		"PYTHONPATH="+absolute(t, filepath.Join(work, "python"))+":"+absolute(t, "../../.venv/clients"))
+		"PYTHONPATH="+absolutePath(t, filepath.Join(work, "python"))+":"+absolutePath(t, "../../.venv/clients"))
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		in.Close()
 		cmd.Process.Kill()
@@ -347,16 +339,14 @@ func inProcess(t *testing.T, language string, command ...string) func(op []strin
 	}
 }
 
-// copied copies a driver to a project, and returns its name there.
-func copied(t *testing.T, language, file string) string {
+// copyDriver copies a driver to a project, and returns the driver's name there.
+func copyDriver(t *testing.T, language, file string) string {
 	t.Helper()
 	source, err := os.ReadFile("testdata/" + file)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(work, language, file), source, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return file
 }
 
@@ -373,22 +363,14 @@ func startPublisher(t *testing.T, redisURL, namespace string) string {
 	// The token's SHA-256.
 	text := "teams: [{name: all, tokens: [3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0], " +
 		"prefixes: [/v1/], tags: ['t:*'], rate: 100000}]\n"
-	if err := os.WriteFile(teams, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(teams, []byte(text), 0o600))
 	address, err := freeport.FindAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	admin, err := freeport.FindAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd := exec.Command(binary, "--redis.url", redisURL, "--redis.namespace", namespace, "--teams.file", teams,
 		"--listen.address", address, "--admin.address", admin, "--log.level", "error")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -403,7 +385,7 @@ func startPublisher(t *testing.T, redisURL, namespace string) string {
 	return "http://" + address
 }
 
-// model is the contract, as far as the operations go: what Redis has of one key, one device and one tag.
+// model is the contract of the operations: the contents of Redis for one key, one device and one tag.
 type model struct {
 	object, device, purge record
 	writes                int
@@ -422,9 +404,9 @@ type record struct {
 
 const now = 1 << 50
 
-func (r *record) live() bool { return r.version > 0 && !r.deleted }
+func (r *record) isLive() bool { return r.version > 0 && !r.deleted }
 
-// apply applies an operation and returns what its caller is told.
+// apply applies an operation and returns the caller's outcome.
 func (m *model) apply(op []string) string {
 	store := func(r *record, version int, next record) string {
 		m.writes++
@@ -454,7 +436,7 @@ func (m *model) apply(op []string) string {
 		}
 		return store(o, o.version+1, record{body: op[2]})
 	case "put_absent":
-		if o.live() && m.purge.written < o.written {
+		if o.isLive() && m.purge.written < o.written {
 			return "error exists"
 		}
 		return store(o, o.version+1, record{body: op[2]})
@@ -468,12 +450,12 @@ func (m *model) apply(op []string) string {
 		switch {
 		case d.version == 0:
 			return store(d, 1, record{hash: op[2]})
-		case d.live() && *d == record{version: d.version, written: d.written, hash: op[2]}:
+		case d.isLive() && *d == record{version: d.version, written: d.written, hash: op[2]}:
 			return fmt.Sprint("ok ", d.version)
 		}
 		return "error exists"
 	case "set_device", "rotate_device":
-		if !d.live() {
+		if !d.isLive() {
 			return "error not_found"
 		}
 		next := *d
@@ -490,18 +472,18 @@ func (m *model) apply(op []string) string {
 	case "revoke_device", "force_revoke_device", "delete_device", "force_delete_device":
 		verb, forced := strings.CutPrefix(op[0], "force_")
 		switch {
-		case d.live() && verb == "revoke_device":
+		case d.isLive() && verb == "revoke_device":
 			next := *d
 			next.disabled = true
 			return store(d, d.version+1, next)
-		case d.live():
+		case d.isLive():
 			return store(d, min(d.version+1, now), record{deleted: true})
 		case forced:
 			return store(d, now, record{deleted: true})
 		}
 		return "error not_found"
 	case "invalidate_device":
-		if d.live() {
+		if d.isLive() {
 			return "error invalid"
 		}
 		return store(d, min(d.version+1, now), record{deleted: true})
@@ -524,8 +506,9 @@ var hashed = func() (hashes [2]string) {
 	return hashes
 }()
 
-// operations are of writer number w. An operation's version is one more than what the setups leave, or what they leave.
-func (s scenario) operations(w int) [][]string {
+// operationsOf returns the operations of writer number w. An operation's version is the version that the setups leave,
+// or one more.
+func (s scenario) operationsOf(w int) [][]string {
 	text := fmt.Sprint("of ", w)
 	return [][]string{
 		{"put", s.key, text, s.tag}, {"put_version", s.key, text, s.tag, "7"}, {"put_if", s.key, text, s.tag, "1"},
@@ -537,22 +520,19 @@ func (s scenario) operations(w int) [][]string {
 	}
 }
 
-// setups are what was written before: nothing, or a record, or a tombstone.
-func (s scenario) setups() [][][]string {
+// listSetups returns the earlier writes: none, or records, or tombstones.
+func (s scenario) listSetups() [][][]string {
 	put := [][]string{{"put", s.key, "before", s.tag}, {"put_device", s.device, hashed[0]}}
 	gone := append(slices.Clone(put), []string{"delete", s.key}, []string{"delete_device", s.device})
 	return [][][]string{nil, put, gone}
 }
 
-// stored returns what Redis has.
-func (s scenario) stored(t *testing.T, client redis.UniversalClient, namespace string) model {
+func (s scenario) readModel(t *testing.T, client redis.UniversalClient, namespace string) model {
 	t.Helper()
 	ctx, shard := t.Context(), contract.Keyspace{Namespace: namespace}.Keys(0)
 	read := func(m contract.Member) (r record) {
 		fields, err := client.HGetAll(ctx, shard.RecordKey(m)).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.version, _ = strconv.Atoi(fields["version"])
 		if r.version > 1e12 {
 			r.version = now
@@ -581,8 +561,8 @@ func secretOf(hash string) string {
 	return strings.TrimPrefix(hash, "new ")
 }
 
-// comparable returns a model without what Redis doesn't have.
-func (m model) comparable() model {
+// withoutMissing returns a model without the fields that Redis lacks.
+func (m model) withoutMissing() model {
 	for _, r := range []*record{&m.object, &m.device, &m.purge} {
 		r.written = 0
 		if r.version > 1e12 {
@@ -593,31 +573,32 @@ func (m model) comparable() model {
 	return m
 }
 
-// rounded returns what a caller is told, without a version that is a time.
-func rounded(told string) string {
-	if version, found := strings.CutPrefix(told, "ok "); found && len(version) > 12 {
+// withoutTime returns an outcome, without a version that is a time.
+func withoutTime(outcome string) string {
+	if version, found := strings.CutPrefix(outcome, "ok "); found && len(version) > 12 {
 		return "ok now"
 	}
-	return told
+	return outcome
 }
 
-// explain returns an order of the calls, each applied once in its interval, that explains results and state; "" if
-// there is none. A lost call may be applied once or not at all.
-func explain(before, after model, first, other []string, firstTold, otherTold string) string {
-	lost := strings.HasPrefix(firstTold, "lost")
+// findOrder returns an order of the calls, each applied once in its interval, that explains results and state, or "". A
+// lost call may be applied once or not at all.
+func findOrder(before, after model, first, other []string, firstOutcome, otherOutcome string) string {
+	lost := strings.HasPrefix(firstOutcome, "lost")
 	for name, order := range map[string][2][]string{"first, other": {first, other}, "other, first": {other, first},
 		"other": {other, nil}} {
 		if order[1] == nil && !lost {
 			continue
 		}
-		m, told := before, map[*string]string{}
+		m, outcomes := before, map[*string]string{}
 		for _, op := range order {
 			if op == nil {
 				continue
 			}
-			told[&op[0]] = rounded(m.apply(op))
+			outcomes[&op[0]] = withoutTime(m.apply(op))
 		}
-		if m.comparable() == after.comparable() && told[&other[0]] == otherTold && (lost || told[&first[0]] == firstTold) {
+		if m.withoutMissing() == after.withoutMissing() && outcomes[&other[0]] == otherOutcome &&
+			(lost || outcomes[&first[0]] == firstOutcome) {
 			return name
 		}
 	}
@@ -632,18 +613,18 @@ type retries struct {
 	faults     *fault
 }
 
-// run runs cases: each reply of the client's calls is lost once.
-func (r retries) run(t *testing.T, c caller, namespace string, random *rand.Rand, most int) {
+// runCases runs cases: each reply of the client's calls is lost once.
+func (r retries) runCases(t *testing.T, c caller, namespace string, random *rand.Rand, most int) {
 	t.Helper()
 	direct := inGo(t.Context(), publish.New(r.client, publish.Namespace(namespace)))
 	type pair struct{ setup, first, other int }
 	var pairs []pair
-	for setup := range newScenario(0).setups() {
-		for i, first := range newScenario(0).operations(0) {
+	for setup := range newScenario(0).listSetups() {
+		for i, first := range newScenario(0).operationsOf(0) {
 			if c.only != nil && !slices.Contains(c.only, first[0]) {
 				continue
 			}
-			for k := range newScenario(0).operations(1) {
+			for k := range newScenario(0).operationsOf(1) {
 				if (i < 6) == (k < 6) { // of the same kind
 					pairs = append(pairs, pair{setup, i, k})
 				}
@@ -659,43 +640,43 @@ func (r retries) run(t *testing.T, c caller, namespace string, random *rand.Rand
 		for point := 0; point < 20; point++ {
 			number++
 			s := newScenario(number)
-			first, other := s.operations(0)[p.first], s.operations(1)[p.other]
+			first, other := s.operationsOf(0)[p.first], s.operationsOf(1)[p.other]
 			m := model{}
-			for _, op := range s.setups()[p.setup] {
+			for _, op := range s.listSetups()[p.setup] {
 				m.apply(op)
 				if got := direct(op); !strings.HasPrefix(got, "ok") {
 					t.Fatalf("%v: %s", op, got)
 				}
 			}
-			m.writes = s.stored(t, r.client, namespace).writes
+			m.writes = s.readModel(t, r.client, namespace).writes
 			swallowed, resume := r.faults.arm(point)
 			done := make(chan string, 1)
 			go func() { done <- c.call(first) }()
-			var firstTold, otherTold string
+			var firstOutcome, otherOutcome string
 			hit := true
 			select {
 			case <-swallowed:
-				otherTold = direct(other)
+				otherOutcome = direct(other)
 				close(resume)
-				firstTold = <-done
-			case firstTold = <-done:
+				firstOutcome = <-done
+			case firstOutcome = <-done:
 				hit = false
 				r.faults.disarm()
-				otherTold = direct(other)
+				otherOutcome = direct(other)
 			}
-			after := s.stored(t, r.client, namespace)
+			after := s.readModel(t, r.client, namespace)
 			cases++
-			if order := explain(m, after, first, other, rounded(firstTold), rounded(otherTold)); order == "" {
+			if order := findOrder(m, after, first, other, withoutTime(firstOutcome), withoutTime(otherOutcome)); order == "" {
 				if failed++; failed <= 10 {
 					t.Errorf("%s: after %v, the reply number %d of %v was lost: told %s; meanwhile %v: told %s; "+
 						"no order explains %+v",
-						c.name, s.setups()[p.setup], point, first, firstTold, other, otherTold, after)
+						c.name, s.listSetups()[p.setup], point, first, firstOutcome, other, otherOutcome, after)
 				}
 			}
 			if !hit {
 				break
 			}
-			if !strings.HasPrefix(firstTold, "lost") {
+			if !strings.HasPrefix(firstOutcome, "lost") {
 				repeated++
 			}
 		}
@@ -719,9 +700,9 @@ func maxPairs() int {
 	return 40
 }
 
-// TestLostReplies: each reply to each client is lost once, another writer writes meanwhile, and then the connection
-// breaks, so that the client's library repeats what it sent. Each call counts once, or, if its caller is told that it
-// failed, at most once. SEED repeats a run; the long form has every pair of operations.
+// TestLostReplies: each reply to each client is lost once, a second writer writes meanwhile, and then the connection
+// breaks, so that the client's library repeats the call. Each call takes effect once, or, if the caller got an error,
+// at most once. SEED repeats a run; the long form has every pair of operations.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	seed, most := seed.Of(t), maxPairs()
@@ -730,27 +711,27 @@ func TestLostReplies(t *testing.T) {
 	t.Cleanup(func() { client.Close() })
 	for name, start := range map[string]func(t *testing.T, address, namespace string) (func([]string) string, []string){
 		"go": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
-			return inGo(t.Context(), publish.New(repeating(t, address), publish.Namespace(namespace))), nil
+			return inGo(t.Context(), publish.New(connectRepeating(t, address), publish.Namespace(namespace))), nil
 		},
 		"script": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
-			return inScript(t.Context(), repeating(t, address), "PUBLISH", namespace), scriptOnly
+			return inScript(t.Context(), connectRepeating(t, address), "PUBLISH", namespace), scriptOnly
 		},
 		"http": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
 			return inHTTP(t.Context(), startPublisher(t, "redis://"+address, namespace)), objectsOnly
 		},
 		"python": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
-			return inProcess(t, "python", absolute(t, "../../.venv/bin/python"), "-B", copied(t, "python", "driver.py"),
+			return inProcess(t, "python", absolutePath(t, "../../.venv/bin/python"), "-B", copyDriver(t, "python", "driver.py"),
 				"blocking", "single", address, namespace), nil
 		},
 		"asyncio": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
-			return inProcess(t, "python", absolute(t, "../../.venv/bin/python"), "-B", copied(t, "python", "driver.py"),
+			return inProcess(t, "python", absolutePath(t, "../../.venv/bin/python"), "-B", copyDriver(t, "python", "driver.py"),
 				"asyncio", "single", address, namespace), nil
 		},
 		"node": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
-			return inProcess(t, "node", "node", copied(t, "node", "driver.mjs"), "single", address, namespace), nil
+			return inProcess(t, "node", "node", copyDriver(t, "node", "driver.mjs"), "single", address, namespace), nil
 		},
 		"java": func(t *testing.T, address, namespace string) (func(op []string) string, []string) {
-			return inProcess(t, "java", "java", "-cp", "gatehouse-client-0.1.0.jar:lib/*", copied(t, "java", "Driver.java"),
+			return inProcess(t, "java", "java", "-cp", "gatehouse-client-0.1.0.jar:lib/*", copyDriver(t, "java", "Driver.java"),
 				"single", address, namespace), nil
 		},
 	} {
@@ -758,20 +739,18 @@ func TestLostReplies(t *testing.T) {
 			t.Parallel()
 			faults := &fault{left: -1}
 			l, err := link.New("127.0.0.1:0", address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			l.SetFilter(faults.filter)
 			t.Cleanup(l.Close)
 			call, only := start(t, l.Address(), name)
 			r := retries{"single", client, "PUBLISH", faults}
-			r.run(t, caller{name, call, only}, name, rand.New(rand.NewPCG(seed, 54)), most)
+			r.runCases(t, caller{name, call, only}, name, rand.New(rand.NewPCG(seed, 54)), most)
 		})
 	}
 }
 
-// repeating returns a client that repeats what has no reply, as go-redis does by default.
-func repeating(t *testing.T, address string) *redis.Client {
+// connectRepeating returns a client that repeats a call without a reply, as go-redis does by default.
+func connectRepeating(t *testing.T, address string) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: address, MinRetryBackoff: -1, MaxRetryBackoff: -1})
 	t.Cleanup(func() { client.Close() })
@@ -802,7 +781,7 @@ func TestLostRepliesOnCluster(t *testing.T) {
 				c.call, c.only = inScript(t.Context(), client, "SPUBLISH", name), scriptOnly
 			}
 			r := retries{"cluster", direct, "SPUBLISH", faults}
-			r.run(t, c, name, rand.New(rand.NewPCG(seed, 54)), most)
+			r.runCases(t, c, name, rand.New(rand.NewPCG(seed, 54)), most)
 		})
 	}
 }

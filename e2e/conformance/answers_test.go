@@ -54,7 +54,6 @@ var answers = []testCase{
 
 var longValue = strings.Repeat("v", 120)
 
-// publishAnswers publishes their objects.
 func (s *server) publishAnswers(t *testing.T) {
 	t.Helper()
 	location := func(uri string) []publish.Header { return []publish.Header{{Name: "Location", Value: uri}} }

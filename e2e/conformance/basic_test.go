@@ -2,7 +2,7 @@ package conformance
 
 import "testing"
 
-// guarded are rules that deny all other requests, with credentials as in RFC 7617, or API keys as in RFC 6750.
+// guarded are rules with credentials as in RFC 7617, or API keys as in RFC 6750; a request without a rule is denied.
 const guarded = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {basic: true, bearer: true}
@@ -16,7 +16,7 @@ rules:
 default: deny
 `
 
-// basic are cases of those rules. ZGV2OnNlY3JldA== is dev:secret.
+// basic are cases of the guarded rules. ZGV2OnNlY3JldA== is dev:secret.
 var basic = []testCase{
 	{"7617 2", "a challenge", "GET /a/doc", 401, "edge", "www-authenticate ~ Basic realm=\".+\".*"},
 	{"7617 2", "a good credential", "GET /a/doc\nauthorization: Basic ZGV2OnNlY3JldA==", 200,
@@ -62,5 +62,5 @@ var basic = []testCase{
 func TestGuarded(t *testing.T) {
 	s := start(t, guarded)
 	s.publishAll(t)
-	each(t, s, basic, func(c testCase) string { return c.name })
+	runCases(t, s, basic, func(c testCase) string { return c.name })
 }

@@ -1,7 +1,8 @@
 package conformance
 
 // caching are the rules for caches (RFC 9111), Cache-Status (RFC 9211), and methods. The edge answers for the origin,
-// which tells it what is current, so it ignores request directives, which are advisory (RFC 9111, section 5.2.1).
+// whose events keep the edge current, so the edge ignores request directives, which are advisory (RFC 9111, section
+// 5.2.1).
 var caching = []testCase{
 	{"9111 5.2.1.4", "no-cache: the edge is as good as the origin", "GET /p/42\ncache-control: no-cache", 200, "hit", ""},
 	{"9111 5.2.1.5", "no-store", "GET /p/42\ncache-control: no-store", 200, "hit", ""},
@@ -87,7 +88,7 @@ var caching = []testCase{
 		"content-range: bytes */10"},
 }
 
-// keys are spellings of targets: which have the same key, and which don't (RFC 3986, section 6; RFC 9110, section
+// keys are spellings of targets with the same key and with different keys (RFC 3986, section 6; RFC 9110, section
 // 4.2.3; RFC 9111, section 2). Entity-tags name the object in the answer.
 var keys = []testCase{
 	{"9111 2", "without a query", "GET /q/s", 200, "hit", `etag: "q"`},
@@ -144,8 +145,8 @@ var keys = []testCase{
 	{"9110 7.2", "an IPv6 host", "GET /q/s\nhost: [::1]:8080", 200, "hit", `etag: "q"`},
 	{"9111 2", "a key and its precondition", "GET /q/s?b=2&a=1\nif-none-match: \"q-a1b2\"", 304, "hit", ""},
 	{"9111 2", "another key's precondition", "GET /q/s?b=2&a=1\nif-none-match: \"q\"", 200, "hit", `etag: "q-a1b2"`},
-	{"9111 2", "a long query goes upstream", "GET /q/s?n=" + long(3000), 200, "fwd=bypass", ""},
-	{"9111 2", "a query of too many pairs goes upstream", "GET /q/s?" + pairs(65), 200, "fwd=bypass", ""},
-	{"9111 2", "a query of many pairs is a key", "GET /q/s?" + pairs(64), 200, "fwd=uri-miss", ""},
-	{"9110 4.1", "a target of 8,000 octets is passed on", "GET /elsewhere/" + long(7985), 200, "upstream", ""},
+	{"9111 2", "a long query goes upstream", "GET /q/s?n=" + longText(3000), 200, "fwd=bypass", ""},
+	{"9111 2", "a query of too many pairs goes upstream", "GET /q/s?" + queryPairs(65), 200, "fwd=bypass", ""},
+	{"9111 2", "a query of many pairs is a key", "GET /q/s?" + queryPairs(64), 200, "fwd=uri-miss", ""},
+	{"9110 4.1", "a target of 8,000 octets is passed on", "GET /elsewhere/" + longText(7985), 200, "upstream", ""},
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A testCase is one rule of HTTP, a request to which it applies, and the answer that it requires.
+// A testCase is one rule of HTTP, a request in the rule's scope, and the required answer.
 type testCase struct {
 	// section is the section with the rule: "9110 13.1.2" is section 13.1.2 of RFC 9110.
 	section string
@@ -16,15 +16,15 @@ type testCase struct {
 	// request is the request line without a version, field lines, and after an empty line the content.
 	request string
 	status  int
-	// from is where the answer comes from: "hit", the edge with a stored object; "fwd=…", the upstream, with that
-	// member of Cache-Status; "upstream", without such a member; "edge", the edge itself.
+	// from is the answer's source: "hit", the edge with a stored object; "fwd=…", the upstream, with this member of
+	// Cache-Status; "upstream", without such a member; "edge", the edge itself.
 	from string
 	// fields are lines that the answer must have ("name: value"), have in this form ("name ~ regexp"), or not have
-	// ("!name"). "content: text" is about its content, "trailer name: value" about a trailer field.
+	// ("!name"). "content: text" is about the content, "trailer name: value" about a trailer field.
 	fields string
 }
 
-// run sends the case in every version of HTTP that can express it, by its own method and, if that is GET, by HEAD.
+// run sends the case in every version of HTTP that can express the request, by its own method and, after GET, by HEAD.
 func (c testCase) run(t *testing.T, s *server) {
 	t.Helper()
 	if instead, found := nginxAnswers[c.name]; found && onNginx() {
@@ -33,15 +33,15 @@ func (c testCase) run(t *testing.T, s *server) {
 		}
 		c.status, c.from, c.fields = instead.status, instead.from, instead.fields
 	}
-	q := parse(c.request)
-	for _, version := range versions(q) {
+	q := parseRequest(c.request)
+	for _, version := range versionsFor(q) {
 		get, err := s.exchange(version, q)
 		if err != nil {
 			t.Errorf("RFC %s: %s %s: %v", c.section, version, q.method, err)
 			continue
 		}
-		c.check(t, version, q, get)
-		s.strict(t, version, q, get)
+		c.checkAnswer(t, version, q, get)
+		s.checkStrictly(t, version, q, get)
 		if get.status == 304 && c.from == "hit" {
 			s.notModified(t, version, q, get)
 		}
@@ -56,30 +56,30 @@ func (c testCase) run(t *testing.T, s *server) {
 			continue
 		}
 		if isPart(get) {
-			testCase{"9110 14.2", c.name, c.request, 200, "hit", "!content-range"}.check(t, version, h, head)
-			s.strict(t, version, h, head)
+			testCase{"9110 14.2", c.name, c.request, 200, "hit", "!content-range"}.checkAnswer(t, version, h, head)
+			s.checkStrictly(t, version, h, head)
 			continue
 		}
-		c.check(t, version, h, head)
-		s.strict(t, version, h, head)
-		parity(t, version, q, get, head)
+		c.checkAnswer(t, version, h, head)
+		s.checkStrictly(t, version, h, head)
+		compareHead(t, version, q, get, head)
 	}
 }
 
-// versions returns every version of HTTP in which q has the same meaning.
-func versions(q request) []string {
+// versionsFor returns every version of HTTP in which q has the same meaning.
+func versionsFor(q request) []string {
 	out := []string{"HTTP/1.1"}
-	if !q.has("connection") && !q.has("expect") && !q.has("te") && !q.has("transfer-encoding") {
+	if !q.hasField("connection") && !q.hasField("expect") && !q.hasField("te") && !q.hasField("transfer-encoding") {
 		out = append(out, "HTTP/1.0")
 	}
-	if _, ok := q.section2(); ok {
+	if _, ok := q.encodeHTTP2(); ok {
 		out = append(out, "HTTP/2")
 	}
 	return out
 }
 
-// check compares the answer with the case's expectations.
-func (c testCase) check(t *testing.T, version string, q request, r *response) {
+// checkAnswer compares the answer with the case's expectations.
+func (c testCase) checkAnswer(t *testing.T, version string, q request, r *response) {
 	t.Helper()
 	failed := func(format string, args ...any) {
 		t.Helper()
@@ -89,11 +89,11 @@ func (c testCase) check(t *testing.T, version string, q request, r *response) {
 		failed("got %d, want %d", r.status, c.status)
 		return
 	}
-	if got := r.from(); got != c.from {
+	if got := r.source(); got != c.from {
 		failed("got an answer of %q, want of %q", got, c.from)
 	}
 	for line := range strings.SplitSeq(c.fields, "\n") {
-		if why := r.lacks(line, q.method); why != "" {
+		if why := r.differsFrom(line, q.method); why != "" {
 			failed("%s", why)
 		}
 	}
@@ -102,11 +102,11 @@ func (c testCase) check(t *testing.T, version string, q request, r *response) {
 // ttl matches the Cache-Status of a hit with a lifetime (RFC 9211, section 2.5).
 var ttl = regexp.MustCompile(`; ttl=\d+$`)
 
-// from returns where the answer comes from, as in testCase.
-func (r *response) from() string {
+// source returns where the answer comes from, as in testCase.
+func (r *response) source() string {
 	upstream := r.get("x-upstream") != ""
 	own := ""
-	for _, member := range r.lines("cache-status") {
+	for _, member := range r.fieldLines("cache-status") {
 		if rest, ok := strings.CutPrefix(member, "gatehouse; "); ok {
 			own += strings.TrimSuffix(rest, ttl.FindString(rest))
 		}
@@ -122,8 +122,8 @@ func (r *response) from() string {
 	return "edge"
 }
 
-// lacks returns how the answer differs from an expectation's line, "" if it meets it.
-func (r *response) lacks(line, method string) string {
+// differsFrom returns the answer's difference from an expectation's line, or "".
+func (r *response) differsFrom(line, method string) string {
 	fields := r.fields
 	if rest, ok := strings.CutPrefix(line, "trailer "); ok {
 		fields, line = r.trailers, rest
@@ -151,32 +151,32 @@ func (r *response) lacks(line, method string) string {
 	return ""
 }
 
-// parity compares the answer to HEAD with that to GET (RFC 9110, section 9.3.2). HEAD may omit only fields that are
-// known after the content has been generated, and only for answers of an upstream.
-func parity(t *testing.T, version string, q request, get, head *response) {
+// compareHead compares the answer to HEAD with the answer to GET (RFC 9110, section 9.3.2). HEAD may omit only fields
+// that are known after the content has been generated, and only for answers of an upstream.
+func compareHead(t *testing.T, version string, q request, get, head *response) {
 	t.Helper()
 	drop := []string{"date", "x-envoy-upstream-service-time", "x-upstream", "connection"}
-	if get.from() != "hit" || len(get.content) == 0 { // for empty content, see the README
+	if get.source() != "hit" || len(get.content) == 0 { // for empty content, see the README
 
 		drop = append(drop, "content-length", "transfer-encoding", "trailer")
 	}
-	got, want := sorted(head.fields, drop), sorted(get.fields, drop)
+	got, want := sortedFields(head.fields, drop), sortedFields(get.fields, drop)
 	if get.status != head.status || !slices.Equal(got, want) {
 		t.Errorf("RFC 9110 9.3.2: %s %s: HEAD was answered\n%d %q, GET\n%d %q", version, q.target,
 			head.status, got, get.status, want)
 	}
 }
 
-// notModified compares a 304 with the 200 to the request without its preconditions (RFC 9110, section 15.4.5).
+// notModified compares a 304 with the 200 to the request without preconditions (RFC 9110, section 15.4.5).
 func (s *server) notModified(t *testing.T, version string, q request, got *response) {
 	t.Helper()
-	full, err := s.exchange(version, q.without("if-none-match", "if-modified-since", "range"))
+	full, err := s.exchange(version, q.withoutFields("if-none-match", "if-modified-since", "range"))
 	if err != nil || full.status != 200 {
 		t.Errorf("RFC 9110 15.4.5: %s: the same without preconditions: %v %v", q.target, full, err)
 		return
 	}
 	for _, name := range []string{"cache-control", "content-location", "etag", "expires", "vary"} {
-		if a, b := got.get(name), full.get(name); a != b && !lifetimes(a, b) {
+		if a, b := got.get(name), full.get(name); a != b && !differInSeconds(a, b) {
 			t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has %s: %q, the 200 %q", version, q.target, name, a, b)
 		}
 	}
@@ -198,16 +198,16 @@ func (s *server) notModified(t *testing.T, version string, q request, got *respo
 
 var maxAge = regexp.MustCompile(`max-age=[0-9]+`)
 
-// lifetimes reports whether two values of Cache-Control differ only in seconds, which depend on the time.
-func lifetimes(a, b string) bool {
+// differInSeconds reports whether two values of Cache-Control differ only in seconds, which depend on the time.
+func differInSeconds(a, b string) bool {
 	return maxAge.MatchString(a) && maxAge.ReplaceAllString(a, "") == maxAge.ReplaceAllString(b, "")
 }
 
 // seconds are numbers that depend on the time.
 var seconds = regexp.MustCompile(`(^age: |max-age=|ttl=)[0-9]+`)
 
-// sorted returns the fields except those to drop, in an order that doesn't depend on the order of lines.
-func sorted(fields []field, drop []string) []string {
+// sortedFields returns the fields except those in drop, in an order independent of the order of lines.
+func sortedFields(fields []field, drop []string) []string {
 	var lines []string
 	for _, f := range fields {
 		if name := strings.ToLower(f.name); !slices.Contains(drop, name) {

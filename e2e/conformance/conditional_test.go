@@ -73,7 +73,7 @@ var preconditions = []testCase{
 	{"9110 5.6.1.1", "a tag that the client has counts, though no comma is before it",
 		"GET /p/42\nif-none-match: \"a\" \"42\"", 304, "hit", ""},
 
-	// For a selected coding, the entity-tag is weak, also in its 304.
+	// For a selected coding, the entity-tag is weak, also in a 304.
 	{"9110 15.4.5", "304 of the gzip form has the tag that its 200 has",
 		"GET /p/42\naccept-encoding: gzip\nif-none-match: W/\"42\"", 304, "hit", `etag: W/"42"`},
 	{"9110 15.4.5", "304 of the br form", "GET /p/42\naccept-encoding: br\nif-none-match: \"42\"",

@@ -3,10 +3,13 @@ package conformance
 import (
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
-// A dialogue is what a client sends on one HTTP/1 connection before it reads, and the statuses of the answers. Each
-// answer is parsed by the method of its request. Bytes after the last answer show whether the connection stays open.
+// A dialogue is a client's octets on one HTTP/1 connection before the client reads, and the statuses of the answers.
+// Each answer is parsed by the method of its request. Bytes after the last answer show whether the connection stays
+// open.
 type dialogue struct {
 	section, name string
 	sends         []string
@@ -16,7 +19,7 @@ type dialogue struct {
 
 const get42, post = "GET /p/42 HTTP/1.1\r\nhost: edge\r\n", "POST /w HTTP/1.1\r\nhost: edge\r\n"
 
-// Requests whose content is a request, or the beginning of one.
+// Requests whose content is a request, or the beginning of a request.
 const (
 	contentOfHit     = get42 + "content-length: 32\r\n\r\nGET /a/doc HTTP/1.1\r\nhost: e\r\n\r\n"
 	chunksOfHit      = get42 + "transfer-encoding: chunked\r\n\r\n5\r\nGET /\r\n0\r\n\r\n"
@@ -56,7 +59,7 @@ var dialogues = []dialogue{
 	{"9112 9.3.2", "ten at once that the upstream answers",
 		[]string{strings.Repeat("GET /u HTTP/1.1\r\nhost: edge\r\n\r\n", 10)},
 		[]int{200, 200, 200, 200, 200, 200, 200, 200, 200, 200}, true},
-	// The edge answers before it has read the content, says that the connection ends, and reads no further request.
+	// The edge answers before the content is read, says that the connection ends, and reads no further request.
 	{"9112 9.6", "content of a hit is not the next request", []string{contentOfHit}, []int{200}, false},
 	{"9112 9.6", "chunks of a hit are not the next request", []string{chunksOfHit}, []int{200}, false},
 	{"9112 9.6", "content of a refusal is not the next request", []string{contentOfRefusal}, []int{401}, false},
@@ -75,7 +78,7 @@ var dialogues = []dialogue{
 		[]string{get42 + "expect: 100-continue\r\n\r\n", "", get42 + "\r\n"}, []int{100, 200, 200}, true},
 	{"9110 15.2", "100 Continue before a 304 without content",
 		[]string{get42 + "if-none-match: *\r\nexpect: 100-continue\r\n\r\n", "", get42 + "\r\n"}, []int{100, 304, 200}, true},
-	// The section says that a server must not. Envoy does for a client of HTTP/1.0 that asks for what HTTP/1.0 lacks.
+	// The section says that a server must not. Envoy does for a client of HTTP/1.0 that asks for a feature of HTTP/1.1.
 	{"9110 15.2", "100 Continue of HTTP/1.0",
 		[]string{"POST /w HTTP/1.0\r\n" + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"},
 		[]int{100, 200}, false},
@@ -86,16 +89,12 @@ func (d dialogue) run(t *testing.T, s *server) {
 		d.sends, d.statuses, d.stays = instead.sends, instead.statuses, instead.stays
 	}
 	c, err := dial(s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	for i, want := range d.statuses {
 		text := d.sends[min(i, len(d.sends)-1)]
 		if i < len(d.sends) && text != "" {
-			if err := c.send(text); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.send(text))
 		}
 		method, _, _ := strings.Cut(text, " ")
 		if len(d.sends) < len(d.statuses) && i > 0 {
@@ -110,32 +109,26 @@ func (d dialogue) run(t *testing.T, s *server) {
 		}
 	}
 	if !d.stays {
-		if err := c.ended(); err != nil {
+		if err := c.awaitEnd(); err != nil {
 			t.Errorf("RFC %s: %v", d.section, err)
 		}
 		return
 	}
-	if err := c.send(sentinel.text("HTTP/1.1")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.send(sentinel.encodeHTTP1("HTTP/1.1")))
 	if r, err := c.read("GET"); err != nil || string(r.content) != "sentinel" {
 		t.Errorf("RFC %s: the next answer: got %v %v, want the sentinel", d.section, r, err)
 	}
 }
 
-// pipelinedHits: Envoy closes a connection on which more than two of its own answers wait to be written, as after
-// requests that arrive together (its protection from clients that don't read; statistic http1.response_flood). The
-// client gets complete answers or none, and repeats the other requests (RFC 9112, section 9.3.2). docs/rules.md
-// documents this.
+// pipelinedHits: Envoy closes a connection on which more than two of Envoy's own answers wait to be written, as after
+// requests that arrive together (a protection from clients that don't read; statistic http1.response_flood). The client
+// gets complete answers or none, and repeats the remaining requests (RFC 9112, section 9.3.2). docs/rules.md documents
+// the limit.
 func pipelinedHits(t *testing.T, s *server) {
 	c, err := dial(s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
-	if err := c.send(strings.Repeat(get42+"\r\n", 6)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.send(strings.Repeat(get42+"\r\n", 6)))
 	whole := 0
 	for ; whole < 6; whole++ {
 		if r, err := c.read("GET"); err != nil || r.status != 200 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// dates returns the cases of datesOf for the object's date, which is known after its publication.
-func (s *server) dates(t *testing.T) []testCase {
+// dateCases returns the cases of datesOf for the object's date, which is known after the publication.
+func (s *server) dateCases(t *testing.T) []testCase {
 	t.Helper()
 	var date time.Time
 	s.await(t, "GET /p/42", func(r *response) (past bool) {

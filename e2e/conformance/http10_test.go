@@ -9,16 +9,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
-// olderClients sends requests by programs in wide use that speak HTTP/1.0, or begin with it.
+// olderClients sends requests by programs in wide use that speak HTTP/1.0, or begin with HTTP/1.0.
 func olderClients(t *testing.T, s *server) {
-	t.Run("curl -0", func(t *testing.T) { curl(t, s) })
-	t.Run("nginx", func(t *testing.T) { nginx(t, s) })
+	t.Run("curl -0", func(t *testing.T) { runCurl(t, s) })
+	t.Run("nginx", func(t *testing.T) { getThroughNginx(t, s) })
 }
 
-// curl sends requests as `curl -0` does.
-func curl(t *testing.T, s *server) {
+// runCurl sends requests as `curl -0` does.
+func runCurl(t *testing.T, s *server) {
 	for target, want := range map[string]string{"/p/plain": "plain 200", "/p/empty": " 200",
 		"/trailers": "with trailers 200", "/u": "GET /u  200", "/a/doc": "unauthorized\n 401"} {
 		out, err := exec.CommandContext(t.Context(), "curl", "-0", "-sS", "--max-time", "10",
@@ -29,7 +31,7 @@ func curl(t *testing.T, s *server) {
 	}
 }
 
-// front is nginx with its default settings: without proxy_http_version it sends HTTP/1.0 to upstreams.
+// front is nginx with default settings: without proxy_http_version, nginx sends HTTP/1.0 to upstreams.
 const front = `
 daemon off; master_process off; pid %[1]s/nginx.pid; error_log %[1]s/nginx.log;
 events {}
@@ -52,30 +54,22 @@ func (s *server) behindNginx(t *testing.T, settings string) *server {
 		}
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, listener.Close())
 	dir := t.TempDir()
 	config := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, front, dir, address, s.EdgeURL(), settings), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, front, dir, address, s.EdgeURL(), settings), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	process := exec.CommandContext(ctx, program, "-p", dir, "-c", config)
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, process.Start())
 	t.Cleanup(func() { cancel(); _ = process.Wait() })
 	behind := &server{Stack: s.Stack, address: address, objects: s.objects}
 	behind.await(t, "GET /p/plain", func(r *response) bool { return r.status == http.StatusOK })
 	return behind
 }
 
-func nginx(t *testing.T, s *server) {
+func getThroughNginx(t *testing.T, s *server) {
 	behind := s.behindNginx(t, "")
 	for _, c := range []testCase{
 		{"9110 7.7", "a hit", "GET /p/42", 200, "hit", `etag: "42"`},
@@ -88,18 +82,17 @@ func nginx(t *testing.T, s *server) {
 		{"9110 7.7", "a refusal", "GET /a/doc", 401, "edge", "www-authenticate ~ .+"},
 		{"9110 7.7", "a credential", "GET /a/doc\nx-device-id: dev\nx-device-token: secret", 200, "hit", `etag: "auth"`},
 	} {
-		q := parse(c.request)
-		r, err := behind.exchange("HTTP/1.1", q.plus(field{"connection", "close"}))
+		q := parseRequest(c.request)
+		r, err := behind.exchange("HTTP/1.1", q.withField(field{"connection", "close"}))
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		c.check(t, "nginx", q, r)
+		c.checkAnswer(t, "nginx", q, r)
 	}
 }
 
-// plus returns the request with an additional field.
-func (q request) plus(f field) request {
+func (q request) withField(f field) request {
 	q.fields = append(q.fields[:len(q.fields):len(q.fields)], f)
 	return q
 }

@@ -32,11 +32,11 @@ type response struct {
 
 // get returns the values of a field, joined as in RFC 9110, section 5.3.
 func (r *response) get(name string) string {
-	return strings.Join(r.lines(name), ", ")
+	return strings.Join(r.fieldLines(name), ", ")
 }
 
-// lines returns the values of a field, one for each line.
-func (r *response) lines(name string) []string { return valuesOf(r.fields, name) }
+// fieldLines returns the values of a field, one for each line.
+func (r *response) fieldLines(name string) []string { return valuesOf(r.fields, name) }
 
 func valuesOf(fields []field, name string) []string {
 	var values []string
@@ -76,8 +76,8 @@ var (
 		"\t]+[^\\x00-\\x20\\x7f])*)[ \t]*$")
 )
 
-// read parses the answer to a request with this method strictly by the grammar of RFC 9112. It counts an interim answer
-// and reads the next one.
+// read parses the answer to a request with this method strictly by the grammar of RFC 9112. An interim answer is
+// counted and skipped.
 func (c *conn) read(method string) (*response, error) {
 	var interim []int
 	for {
@@ -94,7 +94,7 @@ func (c *conn) read(method string) (*response, error) {
 }
 
 func (c *conn) readOne(method string) (*response, error) {
-	line, err := c.line()
+	line, err := c.readLine()
 	if err != nil {
 		return nil, err
 	}
@@ -104,17 +104,17 @@ func (c *conn) readOne(method string) (*response, error) {
 	}
 	r := &response{version: parts[1]}
 	r.status, _ = strconv.Atoi(parts[2])
-	if r.fields, err = c.section(); err != nil {
+	if r.fields, err = c.readFields(); err != nil {
 		return r, err
 	}
 	return r, c.readContent(r, method)
 }
 
-// section reads field lines up to the empty line.
-func (c *conn) section() ([]field, error) {
+// readFields reads field lines up to the empty line.
+func (c *conn) readFields() ([]field, error) {
 	var fields []field
 	for {
-		line, err := c.line()
+		line, err := c.readLine()
 		if err != nil || line == "" {
 			return fields, err
 		}
@@ -126,7 +126,7 @@ func (c *conn) section() ([]field, error) {
 	}
 }
 
-func (c *conn) line() (string, error) {
+func (c *conn) readLine() (string, error) {
 	line, err := c.r.ReadString('\n')
 	if err != nil {
 		return "", fmt.Errorf("after %q: %w", line, err)
@@ -140,7 +140,7 @@ func (c *conn) line() (string, error) {
 
 // readContent implements RFC 9112, section 6.3.
 func (c *conn) readContent(r *response, method string) error {
-	codings, lengths := r.lines("transfer-encoding"), r.lines("content-length")
+	codings, lengths := r.fieldLines("transfer-encoding"), r.fieldLines("content-length")
 	var err error
 	switch {
 	case r.status < 200 || r.status == 204:
@@ -173,7 +173,7 @@ func (c *conn) readContent(r *response, method string) error {
 
 func (c *conn) readChunks(r *response) error {
 	for {
-		line, err := c.line()
+		line, err := c.readLine()
 		if err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (c *conn) readChunks(r *response) error {
 			return fmt.Errorf("chunk size %q", line)
 		}
 		if n == 0 {
-			r.trailers, err = c.section()
+			r.trailers, err = c.readFields()
 			return err
 		}
 		chunk := make([]byte, n+2)
@@ -196,9 +196,9 @@ func (c *conn) readChunks(r *response) error {
 	}
 }
 
-// ended closes the client's side of the connection, and returns an error unless the server then closes it, too, and has
-// sent nothing more. A server that closes first may wait for the client (RFC 9112, section 9.6).
-func (c *conn) ended() error {
+// awaitEnd closes the client's side of the connection, and returns an error unless the server then closes, too, without
+// sending anything more. A server that closes first may wait for the client (RFC 9112, section 9.6).
+func (c *conn) awaitEnd() error {
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return nil // it has ended already
 	}
@@ -220,8 +220,9 @@ type request struct {
 	content        string
 }
 
-// parse parses a case's notation: request line without a version, field lines, and after an empty line the content.
-func parse(text string) request {
+// parseRequest parses a case's notation: request line without a version, field lines, and after an empty line the
+// content.
+func parseRequest(text string) request {
 	head, content, _ := strings.Cut(text, "\n\n")
 	lines := strings.Split(head, "\n")
 	method, target, _ := strings.Cut(lines[0], " ")
@@ -233,10 +234,10 @@ func parse(text string) request {
 	return q
 }
 
-func (q request) has(name string) bool { return len(valuesOf(q.fields, name)) > 0 }
+func (q request) hasField(name string) bool { return len(valuesOf(q.fields, name)) > 0 }
 
-// without returns the request without its fields of these names.
-func (q request) without(names ...string) request {
+// withoutFields returns the request without the fields of these names.
+func (q request) withoutFields(names ...string) request {
 	var fields []field
 	for _, f := range q.fields {
 		drop := false
@@ -251,34 +252,34 @@ func (q request) without(names ...string) request {
 	return q
 }
 
-// text returns the request as a message of this version.
-func (q request) text(version string, more ...field) string {
+// encodeHTTP1 returns the request as a message of this version.
+func (q request) encodeHTTP1(version string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\r\n", q.method, q.target, version)
-	if !q.has("host") {
+	if !q.hasField("host") {
 		b.WriteString("host: edge\r\n")
 	}
-	if q.content != "" && !q.has("content-length") && !q.has("transfer-encoding") {
+	if q.content != "" && !q.hasField("content-length") && !q.hasField("transfer-encoding") {
 		fmt.Fprintf(&b, "content-length: %d\r\n", len(q.content))
 	}
-	for _, f := range append(q.fields[:len(q.fields):len(q.fields)], more...) {
+	for _, f := range q.fields {
 		fmt.Fprintf(&b, "%s: %s\r\n", f.name, f.value)
 	}
 	return b.String() + "\r\n" + q.content
 }
 
-// sentinel is a request whose answer shows that the one before it was read to its end, and no further. No rule matches
-// it, so the upstream answers it in every state of the edge.
+// sentinel is a request whose answer shows that the previous request was read to its end, and no further. No rule
+// matches the sentinel, so the upstream answers in every state of the edge.
 var sentinel = request{method: "GET", target: "/sentinel", fields: []field{{"connection", "close"}}}
 
-// exchange1 sends q on its own connection, followed by the sentinel unless the server closes.
-func exchange1(address, version string, q request) (*response, error) {
+// exchangeHTTP1 sends q on its own connection, followed by the sentinel unless the server closes.
+func exchangeHTTP1(address, version string, q request) (*response, error) {
 	c, err := dial(address)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.send(q.text(version)); err != nil {
+	if err := c.send(q.encodeHTTP1(version)); err != nil {
 		return nil, err
 	}
 	r, err := c.read(q.method)
@@ -286,9 +287,9 @@ func exchange1(address, version string, q request) (*response, error) {
 		return r, err
 	}
 	if r.framing == "close" || strings.EqualFold(r.get("connection"), "close") || version == "HTTP/1.0" {
-		return r, c.ended()
+		return r, c.awaitEnd()
 	}
-	if err := c.send(sentinel.text("HTTP/1.1")); err != nil {
+	if err := c.send(sentinel.encodeHTTP1("HTTP/1.1")); err != nil {
 		return r, err
 	}
 	next, err := c.read(sentinel.method)
@@ -298,5 +299,5 @@ func exchange1(address, version string, q request) (*response, error) {
 	if string(next.content) != "sentinel" {
 		return r, fmt.Errorf("the next answer on the connection: got %d %.200q, want the sentinel", next.status, next.content)
 	}
-	return r, c.ended()
+	return r, c.awaitEnd()
 }

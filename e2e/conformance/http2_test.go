@@ -12,13 +12,12 @@ import (
 // conn2 is an HTTP/2 connection on which the test makes every frame.
 type conn2 struct{ *http2conn.Conn }
 
-func dial2(address string) (conn2, error) {
+func dialHTTP2(address string) (conn2, error) {
 	c, err := http2conn.Dial(address, patience)
 	return conn2{c}, err
 }
 
-// headers sends a field section on a stream.
-func (c conn2) headers(stream uint32, end bool, fields ...field) error {
+func (c conn2) sendHeaders(stream uint32, end bool, fields ...field) error {
 	var pairs [][2]string
 	for _, f := range fields {
 		pairs = append(pairs, [2]string{f.name, f.value})
@@ -39,8 +38,8 @@ func (c conn2) read(stream uint32) (*response, error) {
 	return r, err
 }
 
-// section2 returns the request's field section in HTTP/2; ok is false if only HTTP/1 can express the request.
-func (q request) section2() (fields []field, ok bool) {
+// encodeHTTP2 returns the request's field section in HTTP/2; ok is false if only HTTP/1 can express the request.
+func (q request) encodeHTTP2() (fields []field, ok bool) {
 	host := "edge"
 	var rest []field
 	for _, f := range q.fields {
@@ -57,18 +56,18 @@ func (q request) section2() (fields []field, ok bool) {
 	return append(fields, rest...), strings.HasPrefix(q.target, "/")
 }
 
-// exchange2 sends q on its own connection.
-func exchange2(address string, q request) (*response, error) {
-	fields, ok := q.section2()
+// exchangeHTTP2 sends q on its own connection.
+func exchangeHTTP2(address string, q request) (*response, error) {
+	fields, ok := q.encodeHTTP2()
 	if !ok {
 		return nil, errors.New("not a request of HTTP/2")
 	}
-	c, err := dial2(address)
+	c, err := dialHTTP2(address)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.headers(1, q.content == "", fields...); err != nil {
+	if err := c.sendHeaders(1, q.content == "", fields...); err != nil {
 		return nil, err
 	}
 	for stream := range uint32(2) { // of the connection, too

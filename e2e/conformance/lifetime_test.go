@@ -9,10 +9,10 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 )
 
-// represented publishes one body as several types, with entity-tags from our writers. A 304 doesn't repeat the type
-// (RFC 9110, section 15.4.5), so no two representations have the same tag (section 8.8.3): a client with an old tag
-// gets the new type, and so does a cache that revalidates.
-func (s *server) represented(t *testing.T) {
+// checkRepresentations publishes one body as several types, with entity-tags from Gatehouse's writers. A 304 doesn't
+// repeat the type (RFC 9110, section 15.4.5), so no two representations have the same tag (section 8.8.3): a client
+// with an old tag gets the new type, and so does a cache that revalidates.
+func (s *server) checkRepresentations(t *testing.T) {
 	const target = "GET /p/represented"
 	kinds := []string{"text/plain", "text/plain; charset=utf-8", "text/plain;charset=utf-8", "application/json"}
 	cache := s.behindNginx(t,
@@ -24,7 +24,7 @@ func (s *server) represented(t *testing.T) {
 		if _, err := s.publisher.Put(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		r := s.await(t, target, func(r *response) bool { return r.from() == "hit" && r.get("content-type") == kind })
+		r := s.await(t, target, func(r *response) bool { return r.source() == "hit" && r.get("content-type") == kind })
 		tag := r.get("etag")
 		if other, found := tags[tag]; found {
 			t.Errorf("RFC 9110 8.8.3: %q and %q have the entity-tag %s", other, kind, tag)
@@ -33,21 +33,21 @@ func (s *server) represented(t *testing.T) {
 			for _, coding := range []string{"", "\naccept-encoding: gzip", "\naccept-encoding: br"} {
 				testCase{"9110 15.4.5", "the tag of another type", target + "\nif-none-match: " + old + coding,
 					200, "hit", "content-type: " + kind}.
-					check(t, "HTTP/1.1", request{method: "GET"}, s.await(t, target+"\nif-none-match: "+old+coding,
+					checkAnswer(t, "HTTP/1.1", request{method: "GET"}, s.await(t, target+"\nif-none-match: "+old+coding,
 						func(*response) bool { return true }))
 			}
 		}
 		tags[tag] = kind
-		// The cache keeps it for a second and then validates it, for as long as there are requests.
+		// The cache keeps the object for a second and then revalidates, as long as requests arrive.
 		cache.await(t, target, func(r *response) bool {
 			return r.get("content-type") == kind && r.get("x-cache") == "REVALIDATED"
 		})
 	}
 }
 
-// lifetime requests an object until it has expired: no answer allows a client to keep it longer (RFC 9111, section
-// 4.2).
-func (s *server) lifetime(t *testing.T) {
+// checkLifetime requests an object until the object has expired: no answer allows a client a longer use (RFC 9111,
+// section 4.2).
+func (s *server) checkLifetime(t *testing.T) {
 	const life = 3500 * time.Millisecond
 	o := publish.Object{Key: "/p/short", ETag: `"short"`, Body: []byte("short"), ContentType: "text/plain", TTL: life}
 	if _, err := s.publisher.Put(t.Context(), o); err != nil {
@@ -63,8 +63,8 @@ func (s *server) lifetime(t *testing.T) {
 	s.await(t, "GET /p/short", func(r *response) bool {
 		before := asked
 		asked = time.Now()
-		if r.from() != "hit" {
-			return hits > 0 && strings.HasPrefix(r.from(), "fwd=")
+		if r.source() != "hit" {
+			return hits > 0 && strings.HasPrefix(r.source(), "fwd=")
 		}
 		hits++
 		text, _ := strings.CutPrefix(maxAge.FindString(r.get("cache-control")), "max-age=")

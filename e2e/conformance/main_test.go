@@ -1,7 +1,7 @@
 // Package conformance checks the whole stack, with a real Envoy and a real Redis, against the specifications of HTTP:
-// RFC 9110 (semantics), 9111 (caching), 9112 (HTTP/1), 9113 (HTTP/2) and 9211 (Cache-Status). It writes requests and
-// parses answers octet by octet, by the grammar. Each case names its section, and is sent in every version of HTTP that
-// can express it, by GET and by HEAD.
+// RFC 9110 (semantics), 9111 (caching), 9112 (HTTP/1), 9113 (HTTP/2) and 9211 (Cache-Status). The package writes
+// requests and parses answers octet by octet, by the grammar. Each case names its section, and is sent in every version
+// of HTTP that can express the request, by GET and by HEAD.
 package conformance
 
 import (
@@ -22,6 +22,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -33,7 +34,6 @@ type object struct {
 	until   time.Time // when it expires, zero if never
 }
 
-// server is a running stack, with its objects.
 type server struct {
 	*stack.Stack
 	address   string // HOST:PORT
@@ -49,7 +49,7 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 	if err != nil {
 		t.Fatalf("%v: these tests run against a real Redis; see scripts/install-packages.sh", err)
 	}
-	origin := httptest.NewServer(http.HandlerFunc(upstream))
+	origin := httptest.NewServer(http.HandlerFunc(serveOrigin))
 	t.Cleanup(origin.Close)
 	opts := stack.Options{
 		Dir: t.TempDir(), RedisServerPath: redisServer, Rules: rules, ReadyTimeout: time.Minute,
@@ -67,9 +67,7 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 		option(&opts)
 	}
 	s, err := stack.Start(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -81,15 +79,13 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 		}
 	})
 	client, err := redisurl.Connect(s.RedisURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	address := strings.TrimPrefix(s.EdgeURL(), "http://")
 	return &server{s, address, addressOfHTTP2(address), publish.New(client), map[string]object{}}
 }
 
-// put publishes an object, and stores it by its entity-tag.
+// put publishes an object, and stores the object by entity-tag.
 func (s *server) put(t *testing.T, o object) {
 	t.Helper()
 	if _, err := s.publisher.Put(t.Context(), o.Object); err != nil {
@@ -104,16 +100,16 @@ func (s *server) put(t *testing.T, o object) {
 // exchange sends q in a version of HTTP, on its own connection, and returns the answer.
 func (s *server) exchange(version string, q request) (*response, error) {
 	if version == "HTTP/2" {
-		return exchange2(s.address2, q)
+		return exchangeHTTP2(s.address2, q)
 	}
-	return exchange1(s.address, version, q)
+	return exchangeHTTP1(s.address, version, q)
 }
 
-// await waits until the request gets such an answer.
+// await waits until the request gets an answer that ok accepts.
 func (s *server) await(t *testing.T, text string, ok func(*response) bool) *response {
 	t.Helper()
 	for begin := time.Now(); ; {
-		r, err := s.exchange("HTTP/1.1", parse(text))
+		r, err := s.exchange("HTTP/1.1", parseRequest(text))
 		if err == nil && ok(r) {
 			return r
 		}
@@ -124,8 +120,8 @@ func (s *server) await(t *testing.T, text string, ok func(*response) bool) *resp
 	}
 }
 
-// upstream implements an origin server that marks its answers and supports everything that the tables need.
-func upstream(w http.ResponseWriter, r *http.Request) {
+// serveOrigin implements an origin server that marks its answers and supports everything that the tables need.
+func serveOrigin(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Upstream", "yes")
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	switch name {
@@ -182,7 +178,6 @@ func upstream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// rules are the rules that the tables need.
 const rules = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {id_header: x-device-id, secret_header: x-device-token}
@@ -229,7 +224,7 @@ func (s *server) publishAll(t *testing.T) {
 		{"/q/s?n=a=b", "q-equals", "q-equals", "text/plain"}, {"/q/s?n=?", "q-question", "q-question", "text/plain"},
 		{"/q/s?n=/../x", "q-dots", "q-dots", "text/plain"}, {"/q/%C3%A9", "path-escaped", "path-escaped", "text/plain"},
 		{"/q/~me", "tilde", "tilde", "text/plain"}, {"/q/a:b@c!$'()*+,=", "signs", "signs", "text/plain"},
-		{"/f/doc", "fetched", "fetched", "text/plain"}, {"/p/big", "big", big(), "application/octet-stream"},
+		{"/f/doc", "fetched", "fetched", "text/plain"}, {"/p/big", "big", bigBody(), "application/octet-stream"},
 		{"/l/doc", "any", "any language", "text/plain"}, {"/l/doc#de", "l-de", "Deutsch", "text/plain"},
 		{"/l/doc#en-gb", "l-gb", "British", "text/plain"}, {"/l/doc?a=1#sr-latn", "l-sr", "srpski", "text/plain"},
 		{"/l/german#de", "l-only", "nur Deutsch", "text/plain"},
@@ -246,10 +241,10 @@ func (s *server) publishAll(t *testing.T) {
 		}
 		s.put(t, object)
 	}
-	// The last object has its date when all have. The workers set it within 200 ms of each other.
+	// The last object has its date when all have. The workers set the date within 200 ms of each other.
 	dated := 0
 	s.await(t, "GET /p/last", func(r *response) bool {
-		if dated++; r.from() != "hit" || r.get("last-modified") == "" {
+		if dated++; r.source() != "hit" || r.get("last-modified") == "" {
 			dated = 0
 		}
 		return dated == 32
@@ -275,23 +270,24 @@ func TestConformance(t *testing.T) {
 	s := start(t, rules)
 	s.publishAll(t)
 	for topic, cases := range tables {
-		t.Run(topic, func(t *testing.T) { each(t, s, cases, func(c testCase) string { return c.name }) })
+		t.Run(topic, func(t *testing.T) { runCases(t, s, cases, func(c testCase) string { return c.name }) })
 	}
-	t.Run("dates", func(t *testing.T) { each(t, s, s.dates(t), func(c testCase) string { return c.name }) })
-	t.Run("messages", func(t *testing.T) { each(t, s, messages, func(m message) string { return m.name }) })
-	t.Run("messages of HTTP/2", func(t *testing.T) { each(t, s, messages2, func(m message2) string { return m.name }) })
-	t.Run("connections", func(t *testing.T) { each(t, s, dialogues, func(d dialogue) string { return d.name }) })
-	t.Run("another representation", func(t *testing.T) { s.represented(t) })
-	t.Run("a lifetime", func(t *testing.T) { s.lifetime(t) })
-	t.Run("streams", func(t *testing.T) { streams(t, s) })
+	t.Run("dates", func(t *testing.T) { runCases(t, s, s.dateCases(t), func(c testCase) string { return c.name }) })
+	t.Run("messages", func(t *testing.T) { runCases(t, s, messages, func(m message) string { return m.name }) })
+	t.Run("messages of HTTP/2", func(t *testing.T) {
+		runCases(t, s, messages2, func(m message2) string { return m.name })
+	})
+	t.Run("connections", func(t *testing.T) { runCases(t, s, dialogues, func(d dialogue) string { return d.name }) })
+	t.Run("another representation", func(t *testing.T) { s.checkRepresentations(t) })
+	t.Run("a lifetime", func(t *testing.T) { s.checkLifetime(t) })
+	t.Run("streams", func(t *testing.T) { checkStreams(t, s) })
 	t.Run("pipelined hits", func(t *testing.T) { pipelinedHits(t, s) })
 	t.Run("HEAD with a body", func(t *testing.T) { headWithBody(t, s) })
 	t.Run("older clients", func(t *testing.T) { olderClients(t, s) })
-	t.Run("without a sidecar", func(t *testing.T) { s.away(t) })
+	t.Run("without a sidecar", func(t *testing.T) { s.checkWithoutSidecar(t) })
 }
 
-// each runs the cases of a table.
-func each[C interface{ run(*testing.T, *server) }](t *testing.T, s *server, cases []C, name func(C) string) {
+func runCases[C interface{ run(*testing.T, *server) }](t *testing.T, s *server, cases []C, name func(C) string) {
 	for _, c := range cases {
 		t.Run(name(c), func(t *testing.T) { c.run(t, s) })
 	}
@@ -300,8 +296,8 @@ func each[C interface{ run(*testing.T, *server) }](t *testing.T, s *server, case
 // enough is the minimum number of cases.
 const enough = 250
 
-// TestCases: there are enough cases, each names a section, and no two are the same. What nginx answers instead is of a
-// case, and something else.
+// TestCases: the tables have enough cases, each case names a section, and no two cases are the same. Each of nginx's
+// answers belongs to a case, and differs from the case's answer.
 func TestCases(t *testing.T) {
 	section := regexp.MustCompile(
 		`^(3986|4647|6265|6749|6750|7617|9110|9111|9112|9113|9211|9213) [1-9][0-9]*(\.[1-9][0-9]*)*$`)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A message is what a client of HTTP/1 sends, octet by octet, and the statuses that its section allows; 0 is an end of
-// the connection without an answer. With several statuses, the section leaves the choice.
+// A message is the octets that a client of HTTP/1 sends, and the statuses that the section allows; 0 is an end of the
+// connection without an answer. With several statuses, the section leaves the choice.
 type message struct {
 	section, name, text string
 	statuses            []int
@@ -19,7 +19,7 @@ type message struct {
 const tail = "\r\nhost: edge\r\n\r\n"
 
 // messages are about the syntax of HTTP/1 (RFC 9112), mostly about messages that must be refused: a request that two
-// recipients parse differently evades the checks of one of them.
+// recipients parse differently evades the checks of one recipient.
 var messages = []message{
 	{"9112 2.1", "a request", "GET /p/42 HTTP/1.1\r\nhost: edge\r\n\r\n", []int{200}},
 	{"9112 2.2", "an empty line before it", "\r\nGET /p/42 HTTP/1.1" + tail, []int{200}},
@@ -45,8 +45,8 @@ var messages = []message{
 	{"9112 3.1", "a method that nobody knows", "FROBNICATE /p/42 HTTP/1.1" + tail, []int{200, 400, 501}},
 	{"9112 3.1", "a method that is no token", "G(T /p/42 HTTP/1.1" + tail, []int{400}},
 	{"9112 3.2", "no Host", "GET /p/42 HTTP/1.1\r\n\r\n", []int{400}},
-	// The section requires a 400. Envoy joins the Hosts with a comma and forwards that. Neither rules nor keys include
-	// the host.
+	// The section requires a 400. Envoy joins the Hosts with a comma and forwards the request. Neither rules nor keys
+	// include the host.
 	{"9112 3.2", "two Hosts", "GET /p/42 HTTP/1.1\r\nhost: edge\r\nhost: other\r\n\r\n", []int{200, 400}},
 	{"9112 3.2", "a Host with a path", "GET /p/42 HTTP/1.1\r\nhost: edge/x\r\n\r\n", []int{400}},
 	{"9112 3.2", "a Host with a space", "GET /p/42 HTTP/1.1\r\nhost: ed ge\r\n\r\n", []int{400}},
@@ -75,11 +75,11 @@ var messages = []message{
 	{"9110 5.5", "a NUL in a value", "GET /p/42 HTTP/1.1\r\nhost: edge\r\nx: a\x00b\r\n\r\n", []int{400}},
 	{"9110 5.1", "a name with an underscore: upstreams take it for '-'",
 		"GET /p/42 HTTP/1.1\r\nhost: edge\r\nx_y: a\r\n\r\n", []int{400}},
-	{"9110 5.4", "a field that is too long", "GET /p/42 HTTP/1.1\r\nhost: edge\r\nx: " + long(20000) +
+	{"9110 5.4", "a field that is too long", "GET /p/42 HTTP/1.1\r\nhost: edge\r\nx: " + longText(20000) +
 		"\r\n\r\n", []int{431}},
 	{"9110 5.4", "fields that are too many", "GET /p/42 HTTP/1.1\r\nhost: edge\r\n" + strings.Repeat("x: a\r\n", 200) +
 		"\r\n", []int{431}},
-	{"9110 15.5.15", "a target that is too long", "GET /p/" + long(20000) + " HTTP/1.1" + tail, []int{400, 414, 431}},
+	{"9110 15.5.15", "a target that is too long", "GET /p/" + longText(20000) + " HTTP/1.1" + tail, []int{400, 414, 431}},
 	{"9112 6.1", "both framings",
 		"POST /p/42 HTTP/1.1\r\nhost: edge\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", []int{400}},
 	{"9112 6.1", "a coding that nobody knows", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: foo\r\n\r\n",
@@ -109,7 +109,7 @@ var messages = []message{
 		"POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\n000A\r\n0123456789\r\n0\r\n\r\n", []int{200}},
 	{"9112 7.1", "a chunk's size that is no number",
 		"POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\nx\r\nabc\r\n0\r\n\r\n", []int{400}},
-	// Envoy omits the excess, and forwards the part that it has parsed as a message of its own.
+	// Envoy omits the excess, and forwards the parsed part as a message of its own.
 	{"9112 7.1", "a chunk longer than its size",
 		"POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", []int{200, 400}},
 	{"9112 7.1", "a chunk's size beyond 64 bits",
@@ -137,22 +137,22 @@ func (m message) run(t *testing.T, s *server) {
 	if instead, found := nginxStatuses[m.name]; found && onNginx() {
 		m.statuses = instead.statuses
 	}
-	status, err := s.message(t, m)
+	status, err := s.sendMessage(t, m)
 	if err != nil || !slices.Contains(m.statuses, status) {
 		t.Errorf("RFC %s: got %d %v, want one of %v", m.section, status, err, m.statuses)
 	}
 }
 
-// message sends m followed by the sentinel on one connection. It expects one answer to m and, unless that closes the
-// connection, one to the sentinel.
-func (s *server) message(t *testing.T, m message) (status int, err error) {
+// sendMessage sends m followed by the sentinel on one connection, and expects one answer to m and, unless m's answer
+// closes the connection, one to the sentinel.
+func (s *server) sendMessage(t *testing.T, m message) (status int, err error) {
 	c, err := dial(s.address)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = c.Close() }()
 	method, _, _ := strings.Cut(m.text, " ")
-	if err := c.send(m.text + sentinel.text("HTTP/1.1")); err != nil {
+	if err := c.send(m.text + sentinel.encodeHTTP1("HTTP/1.1")); err != nil {
 		return 0, err
 	}
 	r, err := c.read(method)
@@ -162,13 +162,13 @@ func (s *server) message(t *testing.T, m message) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	s.strict(t, "HTTP/1.1", request{method: method}, r)
+	s.checkStrictly(t, "HTTP/1.1", request{method: method}, r)
 	if r.get("connection") == "close" {
-		return r.status, c.ended()
+		return r.status, c.awaitEnd()
 	}
 	next, err := c.read("GET")
 	if err != nil || string(next.content) != "sentinel" {
 		return r.status, fmt.Errorf("the next answer: %v %w", next, err)
 	}
-	return r.status, c.ended()
+	return r.status, c.awaitEnd()
 }

@@ -121,7 +121,6 @@ var negotiation = []testCase{
 	{"9110 8.3", "the type that was published", "GET /p/plain", 200, "hit", "content-type: image/png"},
 	{"9110 8.3", "a type with parameters", "GET /p/AbC", 200, "hit", `content-type: text/plain; charset="utf-8"`},
 	{"9110 8.6", "the length of the identity form", "GET /p/plain", 200, "hit", "content-length: 5"},
-	// Envoy removes type and length from its own answer without content (envoyproxy/envoy#47506): the README documents
-	// it.
+	// Envoy removes type and length from its own answer without content (envoyproxy/envoy#47506), as the README documents.
 	{"9110 8.6", "nothing has no type", "GET /p/empty", 200, "hit", "content: \n!content-type"},
 }

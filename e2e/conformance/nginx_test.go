@@ -18,7 +18,7 @@ func alsoHTTP2(config string) string {
 		"$0 listen 127.0.0.2$1 http2 reuseport;")
 }
 
-// addressOfHTTP2 returns the address for HTTP/2 of an edge with this address.
+// addressOfHTTP2 returns an edge's address for HTTP/2; address is the edge's first address.
 func addressOfHTTP2(address string) string {
 	if onNginx() {
 		return strings.Replace(address, "127.0.0.1:", "127.0.0.2:", 1)
@@ -26,8 +26,8 @@ func addressOfHTTP2(address string) string {
 	return address
 }
 
-// These are the cases that nginx itself, not the plugin, answers otherwise than Envoy. TestCases fails for one that no
-// table has, or whose answer is the same. nginx/README.md lists what matters to operators.
+// The tables below have the cases in which nginx itself, not the plugin, differs from Envoy. TestCases fails for a case
+// that no table has, or whose answer is the same. nginx/README.md lists the differences that matter to operators.
 
 const (
 	twoLines  = "nginx refuses a second line of these fields"
@@ -36,7 +36,7 @@ const (
 	reads     = "nginx reads the content to its end and drops it, so the connection stays"
 )
 
-// nginxAnswers are what nginx answers to a testCase, by its name; without a status, nginx isn't asked.
+// nginxAnswers are nginx's answers to a testCase, by name; without a status, nginx gets no request.
 var nginxAnswers = map[string]struct {
 	why          string
 	status       int
@@ -60,7 +60,7 @@ var nginxAnswers = map[string]struct {
 		"proxy_read_timeout", 0, "", ""},
 }
 
-// nginxStatuses are the statuses for a message or message2, by its name.
+// nginxStatuses are the statuses for a message or message2, by name.
 var nginxStatuses = map[string]struct {
 	why      string
 	statuses []int
@@ -83,7 +83,7 @@ var nginxStatuses = map[string]struct {
 	"a pseudo-header field after others":                   {"nginx 1.22 accepts any order", []int{200}},
 }
 
-// nginxDialogues are the dialogues that go another way, by name.
+// nginxDialogues are the dialogues that differ on nginx, by name.
 var nginxDialogues = map[string]struct {
 	why      string
 	sends    []string

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// big returns the body of /p/big, 1 MiB of which no part repeats.
-func big() string {
+// bigBody returns the body of /p/big, 1 MiB of which no part repeats.
+func bigBody() string {
 	b := make([]byte, 1<<20)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range b {
@@ -119,10 +119,10 @@ var ranges = []testCase{
 }
 
 // isPart reports whether an answer from the cache is about a range; RFC 9110 defines Range only for GET.
-func isPart(r *response) bool { return r.from() == "hit" && (r.status == 206 || r.status == 416) }
+func isPart(r *response) bool { return r.source() == "hit" && (r.status == 206 || r.status == 416) }
 
-// part compares a 206 with what was published.
-func (s *server) part(failed func(section, format string, args ...any), o *object, r *response) {
+// checkPart compares a 206 with what was published.
+func (s *server) checkPart(failed func(section, format string, args ...any), o *object, r *response) {
 	var first, last, size int
 	text := r.get("content-range")
 	if n, err := fmt.Sscanf(text, "bytes %d-%d/%d", &first, &last, &size); n != 3 || err != nil ||
@@ -152,8 +152,7 @@ var spoken = []testCase{
 		"content: British\ncontent-language: en-gb"},
 	{"4647 3.4", "a longer range", "GET /l/doc\naccept-language: de-Latn-AT-1996", 200, "hit", "content: Deutsch"},
 	{"4647 3.4", "a subtag of one character is removed with the next", "GET /l/doc\naccept-language: de-x-mine", 200,
-		"hit",
-		"content: Deutsch"},
+		"hit", "content: Deutsch"},
 	{"4647 3.4", "a shorter range", "GET /l/doc\naccept-language: en", 200, "hit", "content: any language"},
 	{"4647 3.4", "a range that only begins alike", "GET /l/doc\naccept-language: deu", 200, "hit",
 		"content: any language"},
@@ -170,8 +169,7 @@ var spoken = []testCase{
 	{"9110 12.4.2", "a browser's", "GET /l/doc\naccept-language: en-US,en;q=0.9,de;q=0.8", 200, "hit", "content: Deutsch"},
 	{"9110 12.4.2", "weight 0 refuses", "GET /l/doc\naccept-language: de;q=0", 200, "hit", "content: any language"},
 	{"9110 12.4.2", "weight 0 refuses what a longer range becomes", "GET /l/doc\naccept-language: de-AT, de;q=0", 200,
-		"hit",
-		"content: any language"},
+		"hit", "content: any language"},
 	{"9110 12.4.2", "weight 0 of a star", "GET /l/doc\naccept-language: de, *;q=0", 200, "hit", "content: Deutsch"},
 	{"9110 12.4.2", "a malformed weight", "GET /l/doc\naccept-language: de;q=x, en-GB;q=0.1", 200, "hit",
 		"content: British"},
@@ -181,8 +179,7 @@ var spoken = []testCase{
 	{"4647 2.1", "malformed ranges", "GET /l/doc\naccept-language: de_AT, d\xe9, -, ;q=1", 200, "hit",
 		"content: any language"},
 	{"9110 12.5.4", "a very long one counts as none", "GET /l/doc\naccept-language: " + strings.Repeat("fr, ",
-		128) + "de", 200,
-		"hit", "content: any language"},
+		128) + "de", 200, "hit", "content: any language"},
 	{"9110 12.5.4", "there is none in that language", "GET /l/doc\naccept-language: sr-Latn", 200, "hit",
 		"content: any language\n!content-language"},
 	{"9110 12.5.4", "with a query", "GET /l/doc?a=1\naccept-language: sr-Latn-RS", 200, "hit",
@@ -199,6 +196,5 @@ var spoken = []testCase{
 	{"9110 14.2", "a range in a language", "GET /l/doc\naccept-language: de\nrange: bytes=0-3", 206, "hit",
 		"content: Deut\ncontent-language: de\nvary: accept-language"},
 	{"9110 13.1.5", "If-Range of another language",
-		"GET /l/doc\naccept-language: de\nrange: bytes=0-3\nif-range: \"l-gb\"",
-		200, "hit", "content: Deutsch"},
+		"GET /l/doc\naccept-language: de\nrange: bytes=0-3\nif-range: \"l-gb\"", 200, "hit", "content: Deutsch"},
 }

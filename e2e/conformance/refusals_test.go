@@ -2,9 +2,9 @@ package conformance
 
 import "strings"
 
-func long(n int) string { return strings.Repeat("x", n) }
+func longText(n int) string { return strings.Repeat("x", n) }
 
-func pairs(n int) string { return strings.TrimSuffix(strings.Repeat("a=1&", n), "&") }
+func queryPairs(n int) string { return strings.TrimSuffix(strings.Repeat("a=1&", n), "&") }
 
 // refusals are answers to requests that need a credential, or that a filter before the upstream must not change.
 var refusals = []testCase{

@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
-// The edge without a sidecar: at first it answers from its memory, then it no longer knows what is current, and after a
-// restart of Envoy its memory is empty. Requests that need a credential then get a 503.
+// The edge without a sidecar: at first the edge answers from memory; then the objects are too old; after a restart of
+// Envoy the memory is empty. Requests that need a credential then get a 503.
 var (
 	lately = []testCase{
 		{"9111 4", "what the edge has, it gives", "GET /p/42", 200, "hit", ""},
@@ -32,28 +33,22 @@ var (
 	}
 )
 
-// away kills the sidecar, and then restarts Envoy.
-func (s *server) away(t *testing.T) {
+// checkWithoutSidecar kills the sidecar, and then restarts Envoy.
+func (s *server) checkWithoutSidecar(t *testing.T) {
 	s.put(t, object{Object: publish.Object{Key: "/p/brief", ETag: `"brief"`, Body: []byte("brief"),
 		ContentType: "text/plain", TTL: time.Second}})
-	s.await(t, "GET /p/brief", func(r *response) bool { return r.from() == "hit" })
+	s.await(t, "GET /p/brief", func(r *response) bool { return r.source() == "hit" })
 	s.await(t, "GET /p/brief", func(r *response) bool {
-		return r.from() == "fwd=stale; detail=expired" || r.from() == "fwd=uri-miss"
+		return r.source() == "fwd=stale; detail=expired" || r.source() == "fwd=uri-miss"
 	})
-	if err := s.KillSidecar(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.KillSidecar())
 	once := func(name string, cases []testCase) {
-		t.Run(name, func(t *testing.T) { each(t, s, cases, func(c testCase) string { return c.name }) })
+		t.Run(name, func(t *testing.T) { runCases(t, s, cases, func(c testCase) string { return c.name }) })
 	}
 	once("lately", lately)
-	s.await(t, "GET /p/42", func(r *response) bool { return r.from() == "fwd=stale; detail=not-in-step" })
+	s.await(t, "GET /p/42", func(r *response) bool { return r.source() == "fwd=stale; detail=not-in-step" })
 	once("not in step", notInStep)
-	if err := s.KillEdge(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.StartEdge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.KillEdge())
+	require.NoError(t, s.StartEdge(t.Context()))
 	once("no state", noState)
 }

@@ -36,15 +36,14 @@ var singletons = []string{
 	"last-modified", "location", "retry-after", "server",
 }
 
-// strict checks the requirements for all answers.
-func (s *server) strict(t *testing.T, version string, q request, r *response) {
+func (s *server) checkStrictly(t *testing.T, version string, q request, r *response) {
 	t.Helper()
 	failed := func(section, format string, args ...any) {
 		t.Helper()
 		t.Errorf("RFC %s: %s %s %s: %s\n%s", section, version, q.method, q.target, fmt.Sprintf(format, args...), r)
 	}
 	for _, name := range singletons {
-		if lines := r.lines(name); len(lines) > 1 {
+		if lines := r.fieldLines(name); len(lines) > 1 {
 			failed("9110 5.3", "%s: %q", name, lines)
 		}
 	}
@@ -58,11 +57,11 @@ func (s *server) strict(t *testing.T, version string, q request, r *response) {
 		"etag": entityTag, "content-type": mediaType, "vary": tokens, "retry-after": delta, "age": delta,
 		"www-authenticate": challenges, "cache-control": directives,
 	} {
-		if value := r.get(name); len(r.lines(name)) > 0 && !grammar.MatchString(value) {
+		if value := r.get(name); len(r.fieldLines(name)) > 0 && !grammar.MatchString(value) {
 			failed("9110 5.5", "%s: %q", name, value)
 		}
 	}
-	for _, line := range r.lines("cache-status") {
+	for _, line := range r.fieldLines("cache-status") {
 		if !cacheStatus.MatchString(line) {
 			failed("9211 2", "cache-status: %q", line)
 		}
@@ -70,23 +69,23 @@ func (s *server) strict(t *testing.T, version string, q request, r *response) {
 	if (r.status == 401) != (r.get("www-authenticate") != "") {
 		failed("9110 11.6.1", "a %d with www-authenticate %q", r.status, r.get("www-authenticate"))
 	}
-	if r.status == 503 && r.from() == "edge" && r.get("retry-after") == "" {
+	if r.status == 503 && r.source() == "edge" && r.get("retry-after") == "" {
 		failed("9110 15.6.4", "no retry-after")
 	}
-	if r.get("accept-ranges") == "bytes" && r.from() == "hit" {
+	if r.get("accept-ranges") == "bytes" && r.source() == "hit" {
 		failed("9110 14.3", "ranges are announced, and not given")
 	}
 	if vary := strings.Split(strings.ToLower(r.get("vary")),
 		", "); len(slices.Compact(slices.Sorted(slices.Values(vary)))) != len(vary) {
 		failed("9110 12.5.5", "vary: %q names one field twice", r.get("vary"))
 	}
-	if r.from() == "hit" {
-		s.stored(failed, q, r)
+	if r.source() == "hit" {
+		s.compareStored(failed, q, r)
 	}
 }
 
-// stored compares a hit with the object that was published with its entity-tag.
-func (s *server) stored(failed func(section, format string, args ...any), q request, r *response) {
+// compareStored compares a hit with the published object of the same entity-tag.
+func (s *server) compareStored(failed func(section, format string, args ...any), q request, r *response) {
 	tag := strings.TrimPrefix(r.get("etag"), "W/")
 	o, ok := s.objects[tag]
 	if !ok {
@@ -142,17 +141,16 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		return
 	}
 	if r.status == 206 {
-		s.part(failed, &o, r)
+		s.checkPart(failed, &o, r)
 		return
 	}
-	body, err := decode(coding, r.content)
+	body, err := decodeContent(coding, r.content)
 	if err != nil || !bytes.Equal(body, o.Body) {
 		failed("9110 8.4", "%s: %v: the content isn't what was published", coding, err)
 	}
 }
 
-// decode decodes a content coding.
-func decode(coding string, content []byte) ([]byte, error) {
+func decodeContent(coding string, content []byte) ([]byte, error) {
 	var r io.Reader = bytes.NewReader(content)
 	var err error
 	switch coding {

@@ -10,21 +10,19 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestLayout(t *testing.T) {
 	l := layout{t.TempDir()}
-	if err := l.writeFiles(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.writeFiles())
 	for path, decode := range map[string]func([]byte, any) error{
 		"kubeconfig.yaml": yaml.Unmarshal, "kubelet.yaml": yaml.Unmarshal, "cni/10-bridge.conflist": json.Unmarshal,
 		"containerd.toml": nil,
 	} {
 		text, err := os.ReadFile(l.path(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if strings.Contains(string(text), "{{") || !strings.Contains(string(text), l.Dir) {
 			t.Errorf("%s: not filled in:\n%s", path, text)
 		}
@@ -46,9 +44,7 @@ func TestRemoveDirs(t *testing.T) {
 	if err := removeDirs(root); err != nil {
 		t.Errorf("what isn't there: %v", err)
 	}
-	if err := os.MkdirAll(filepath.Join(root, "a", "b"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "a", "b"), 0o755))
 	if err := removeDirs(root); err != nil {
 		t.Error(err)
 	}

@@ -20,8 +20,8 @@ import (
 // waiting bounds how long a client waits for answers: longer than the edge's stream_idle_timeout.
 const waiting = 3 * time.Second
 
-// client opens connections, one after the other, until ctx ends.
-func (r *run) client(ctx context.Context, draw *rand.Rand) {
+// runClient opens connections, one after the other, until ctx ends.
+func (r *run) runClient(ctx context.Context, draw *rand.Rand) {
 	for n := 0; ctx.Err() == nil; n++ {
 		if draw.IntN(3) == 0 {
 			r.http1(ctx, draw)
@@ -31,8 +31,7 @@ func (r *run) client(ctx context.Context, draw *rand.Rand) {
 	}
 }
 
-// draws draws a request.
-func (r *run) draw(draw *rand.Rand) *request {
+func (r *run) drawRequest(draw *rand.Rand) *request {
 	q := &request{method: "GET", id: fmt.Sprintf("%x", draw.Uint64())}
 	switch draw.IntN(10) {
 	case 0, 1:
@@ -67,16 +66,16 @@ func (r *run) dial(address string, draw *rand.Rand) net.Conn {
 	return conn
 }
 
-// reset ends a connection by a RST.
-func reset(conn net.Conn) {
+// resetConn ends a connection by a RST.
+func resetConn(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()
 }
 
-// took counts a stream, and judges its answer, if any.
-func (r *run) took(q *request, status int, body string) {
+// countStream counts a stream, and judges the answer, if any.
+func (r *run) countStream(q *request, status int, body string) {
 	r.seen.streams.Add(1)
 	r.seen.answer(status)
 	if status != 0 {
@@ -112,9 +111,9 @@ func (r *run) http2Streams(ctx context.Context, draw *rand.Rand) {
 	}
 	var streams []sent
 	for i := range uint32(1 + draw.IntN(40)) {
-		s := sent{r.draw(draw), 1 + 2*i, false}
+		s := sent{r.drawRequest(draw), 1 + 2*i, false}
 		if err = r.http2Stream(c, &s, draw); err != nil {
-			r.took(s.request, 0, "")
+			r.countStream(s.request, 0, "")
 			break
 		}
 		streams = append(streams, s)
@@ -124,7 +123,7 @@ func (r *run) http2Streams(ctx context.Context, draw *rand.Rand) {
 	}
 	switch draw.IntN(8) {
 	case 0:
-		reset(conn)
+		resetConn(conn)
 	case 1:
 		_ = conn.Close()
 	case 2:
@@ -168,7 +167,7 @@ func (r *run) http2Stream(c *http2conn.Conn, s *sent, draw *rand.Rand) error {
 // http2Answer reads the answer to a stream that waits for one.
 func (r *run) http2Answer(c *http2conn.Conn, s sent) {
 	if !s.await {
-		r.took(s.request, 0, "")
+		r.countStream(s.request, 0, "")
 		return
 	}
 	var a *http2conn.Answer
@@ -177,10 +176,10 @@ func (r *run) http2Answer(c *http2conn.Conn, s sent) {
 		a, err = c.ReadAnswer(s.id)
 	}
 	if err != nil {
-		r.took(s.request, 0, "")
+		r.countStream(s.request, 0, "")
 		return
 	}
-	r.took(s.request, a.Status, string(a.Content))
+	r.countStream(s.request, a.Status, string(a.Content))
 }
 
 // http1 sends requests on one connection, sequentially or at once.
@@ -195,7 +194,7 @@ func (r *run) http1(ctx context.Context, draw *rand.Rand) {
 	in := bufio.NewReader(conn)
 	var unanswered []*request
 	for range 1 + draw.IntN(5) {
-		q := r.draw(draw)
+		q := r.drawRequest(draw)
 		lines, more := "", ""
 		switch draw.IntN(8) {
 		case 0: // a body, a few of which are never whole
@@ -230,7 +229,7 @@ func (r *run) http1(ctx context.Context, draw *rand.Rand) {
 	time.Sleep(time.Duration(draw.IntN(6000)) * time.Microsecond)
 	switch draw.IntN(4) {
 	case 0:
-		reset(conn)
+		resetConn(conn)
 	case 1:
 		_ = conn.Close()
 	case 2:
@@ -240,7 +239,7 @@ func (r *run) http1(ctx context.Context, draw *rand.Rand) {
 		unanswered = r.http1Answers(in, unanswered)
 	}
 	for _, q := range unanswered {
-		r.took(q, 0, "")
+		r.countStream(q, 0, "")
 	}
 }
 
@@ -259,13 +258,13 @@ func (r *run) http1Answers(in *bufio.Reader, to []*request) []*request {
 				return to[i:]
 			}
 		}
-		r.took(q, status, string(body))
+		r.countStream(q, status, string(body))
 	}
 	return nil
 }
 
-// canary behaves well: it must get the right answers, unless a fault excuses a refusal.
-func (r *run) canary(ctx context.Context) {
+// runCanary behaves well: it must get the right answers, unless a fault excuses a refusal.
+func (r *run) runCanary(ctx context.Context) {
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: patience}
 	defer client.CloseIdleConnections()
 	for n := 0; ctx.Err() == nil; n++ {

@@ -13,19 +13,20 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/e2e/chaos"
 	"github.com/gatehouse/gatehouse/testbed/http2conn"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// faults breaks things until ctx ends, and heals them.
-func (r *run) faults(ctx context.Context, draw *rand.Rand) {
+// injectFaults breaks things until ctx ends, and heals them.
+func (r *run) injectFaults(ctx context.Context, draw *rand.Rand) {
 	kinds := []struct {
 		name string
 		do   func(context.Context, *rand.Rand) error
 	}{
-		{"edge paused", r.pauseEdge}, {"edge paused", r.pauseEdge}, {"new configuration", r.configure},
-		{"sidecar paused", r.pauseSidecar}, {"sidecar killed", r.killSidecar}, {"edge trapped", r.trap},
+		{"edge paused", r.pauseEdge}, {"edge paused", r.pauseEdge}, {"new configuration", r.changeConfig},
+		{"sidecar paused", r.pauseSidecar}, {"sidecar killed", r.killSidecar}, {"edge trapped", r.trapWorkers},
 	}
 	for ctx.Err() == nil {
 		k := kinds[draw.IntN(len(kinds))]
@@ -61,8 +62,8 @@ func (r *run) killSidecar(ctx context.Context, draw *rand.Rand) error {
 	return errors.Join(err, r.StartSidecar(r.whole))
 }
 
-// trap makes the VMs of some workers trap.
-func (r *run) trap(_ context.Context, _ *rand.Rand) error {
+// trapWorkers makes the VMs of some workers trap.
+func (r *run) trapWorkers(_ context.Context, _ *rand.Rand) error {
 	if r.EdgeKind() == stack.NginxEdge {
 		return nil // its code can't trap
 	}
@@ -71,12 +72,12 @@ func (r *run) trap(_ context.Context, _ *rand.Rand) error {
 	return nil
 }
 
-// configure gives the edge a new configuration.
-func (r *run) configure(_ context.Context, draw *rand.Rand) error {
+// changeConfig gives the edge a new configuration.
+func (r *run) changeConfig(_ context.Context, draw *rand.Rand) error {
 	if r.lds == nil {
 		return r.SignalEdge(syscall.SIGHUP)
 	}
-	return r.lds.write(draw.IntN(1000))
+	return r.lds.writeRules(draw.IntN(1000))
 }
 
 // discovered is the listener that Envoy's edge discovers from a file.
@@ -90,8 +91,8 @@ type discovered struct {
 // manager is the path of the settings of the edge's connections.
 var manager = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"}
 
-// modify moves the listener from a configuration to the file. Streams end soon, and connections are drained.
-func (d *discovered) modify(c *stack.Config) error {
+// moveListener moves the listener from a configuration to the file. Streams end soon, and connections are drained.
+func (d *discovered) moveListener(c *stack.Config) error {
 	set := func(value any, path ...string) error {
 		return c.Set(value, append(manager[:len(manager):len(manager)], path...)...)
 	}
@@ -106,7 +107,7 @@ func (d *discovered) modify(c *stack.Config) error {
 		err = static.Decode(&d.static)
 	}
 	if err == nil {
-		err = d.write(0)
+		err = d.writeRules(0)
 	}
 	return errors.Join(err,
 		c.Set(d.static.Listeners[1:], "static_resources", "listeners"),
@@ -115,8 +116,8 @@ func (d *discovered) modify(c *stack.Config) error {
 			"dynamic_resources"))
 }
 
-// write writes the file with the rules of a version.
-func (d *discovered) write(version int) error {
+// writeRules writes the file with the rules of a version.
+func (d *discovered) writeRules(version int) error {
 	raw, err := yaml.Marshal(map[string]any{"static_resources": map[string]any{"listeners": d.static.Listeners[:1]}})
 	if err != nil {
 		return err
@@ -159,9 +160,7 @@ func withHTTP2(config, address string) string {
 
 // freePlaces checks that requests can wait in all places of a worker, once the load's last requests have answers.
 func (r *run) freePlaces() {
-	if err := r.AwaitReady(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.AwaitReady(r.t.Context()))
 	refused := 0
 	begin := time.Now()
 	for attempt := 0; time.Since(begin) < patience; attempt++ {
@@ -177,9 +176,7 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 	const fetches, verifications, shared, streams = 250, 3500, 4000, 100 // of 256, 4096 in all, and 8192 that wait
 	sum := func(name string, labels ...string) int {
 		n, err := r.EdgeMetric(r.t.Context(), name, labels...)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, err)
 		return n
 	}
 	var all []*request
@@ -198,9 +195,7 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 		return sum("gatehouse_calls_total", `call="fetch"`) + sum("gatehouse_calls_total", `call="verify"`)
 	}
 	before, failed := asked(), sum("gatehouse_calls_failed_total")
-	if err := r.SignalSidecar(syscall.SIGSTOP); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.SignalSidecar(syscall.SIGSTOP))
 	draw := rand.New(rand.NewPCG(r.seed, clients+2))
 	var c *http2conn.Conn
 	for i, q := range all {
@@ -218,9 +213,7 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 		}
 		fields := append([][2]string{{":method", q.method}, {":scheme", "http"}, {":path", q.path},
 			{":authority", "edge"}}, q.headers()...)
-		if err := c.SendHeaders(stream, true, fields...); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, c.SendHeaders(stream, true, fields...))
 	}
 	// Before the calls fail, because the sidecar stands still.
 	for end := time.Now().Add(3 * time.Second); asked() < before+len(all) && time.Now().Before(end); {
@@ -229,9 +222,7 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 	silent, without := before+len(all)-asked(), sum("gatehouse_calls_failed_total")-failed
 	r.t.Logf("places, attempt %d: %d requests haven't asked, %d found none", attempt, silent, without)
 	refused = max(0, silent) + without // silent is negative if one of the load was counted late
-	if err := r.SignalSidecar(syscall.SIGCONT); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.SignalSidecar(syscall.SIGCONT))
 	client := &http.Client{Timeout: patience}
 	q := &request{method: "GET", path: "/who/last", device: "canary", secret: "the right one", right: true, id: "last"}
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

@@ -89,7 +89,6 @@ func (q *request) judgeToken(body string) error {
 	return nil
 }
 
-// seen counts what happened.
 type seen struct {
 	streams, canary, excused atomic.Uint64
 	mu                       sync.Mutex // protects the following
@@ -115,8 +114,8 @@ func (s *seen) fault(name string) {
 	s.faults[name]++
 }
 
-// statuses returns the number of answers by status, 0 for streams without one.
-func (s *seen) statuses() string {
+// listStatuses returns the number of answers by status, 0 for streams without one.
+func (s *seen) listStatuses() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string

@@ -21,6 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -54,7 +55,6 @@ func rules(version int) string {
 		{"match": {"prefix": "/fetched/"}, "cache": {"on_miss": "fetch"}}]}`, 60+version)
 }
 
-// run is a run of the fuzzer.
 type run struct {
 	*stack.Stack
 	t         *testing.T
@@ -67,8 +67,8 @@ type run struct {
 	seen      seen
 }
 
-// number returns the number in an environment variable.
-func number(t *testing.T, name string, fallback uint64) uint64 {
+// numberFrom returns the number in an environment variable.
+func numberFrom(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
@@ -84,7 +84,7 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 // TestLifecycle runs until LIFECYCLE_STREAMS streams have ended. SEED repeats the actions of clients and faults, but
 // not the edge's timing.
 func TestLifecycle(t *testing.T) {
-	streams := number(t, "LIFECYCLE_STREAMS", 20000)
+	streams := numberFrom(t, "LIFECYCLE_STREAMS", 20000)
 	r := &run{t: t, seed: seed.Of(t)}
 	workers := 1 + int(r.seed%2)
 	t.Logf("LIFECYCLE_STREAMS=%d, %d workers", streams, workers)
@@ -108,11 +108,11 @@ func TestLifecycle(t *testing.T) {
 	defer stop()
 	var loading, breaking sync.WaitGroup
 	for i := range uint64(clients) {
-		loading.Go(func() { r.client(load, rand.New(rand.NewPCG(r.seed, i))) })
+		loading.Go(func() { r.runClient(load, rand.New(rand.NewPCG(r.seed, i))) })
 	}
-	breaking.Go(func() { r.canary(load) })
-	breaking.Go(func() { r.write(load) })
-	breaking.Go(func() { r.faults(load, rand.New(rand.NewPCG(r.seed, clients))) })
+	breaking.Go(func() { r.runCanary(load) })
+	breaking.Go(func() { r.keepWriting(load) })
+	breaking.Go(func() { r.injectFaults(load, rand.New(rand.NewPCG(r.seed, clients))) })
 	for r.seen.streams.Load() < streams && ctx.Err() == nil && !t.Failed() {
 		time.Sleep(10 * time.Millisecond) // yields the processor
 	}
@@ -126,29 +126,22 @@ func TestLifecycle(t *testing.T) {
 	r.freePlaces()
 	r.checkLog()
 	t.Logf("%d streams in %v; answers: %v; canary: %d answers, %d of them excused; faults: %v",
-		r.seen.streams.Load(), took.Round(time.Second/10), r.seen.statuses(), r.seen.canary.Load(),
+		r.seen.streams.Load(), took.Round(time.Second/10), r.seen.listStatuses(), r.seen.canary.Load(),
 		r.seen.excused.Load(), r.seen.faults)
 }
 
-// start starts the stack.
 func (r *run) start(workers int) {
 	r.t.Helper()
 	server, err := exec.LookPath("redis-server")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	root, err := stack.Root()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	dir := r.t.TempDir()
 	secret := filepath.Join(dir, "secret")
-	if err := os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
 	opts := stack.Options{
 		Name: "lifecycle", Dir: filepath.Join(dir, "stack"), Concurrency: workers, RedisServerPath: server,
-		Rules: rules(0), Seed: r.fill, WasmPath: filepath.Join(root, "build", "chaos", "gatehouse.wasm"),
+		Rules: rules(0), Seed: r.seedRedis, WasmPath: filepath.Join(root, "build", "chaos", "gatehouse.wasm"),
 		LibraryPath: filepath.Join(root, "build", "chaos", "libgatehouse.so"),
 		EnvoyArgs:   []string{"--drain-time-s", "1"},
 		// Verdicts that end soon are refreshed, and asked for again, all the time.
@@ -158,11 +151,9 @@ func (r *run) start(workers int) {
 		opts.WasmPath = path
 	}
 	address, err := freeport.FindAddress()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	r.lds = &discovered{file: filepath.Join(dir, "listeners.yaml"), library: opts.LibraryPath}
-	opts.ModifyConfig = r.lds.modify
+	opts.ModifyConfig = r.lds.moveListener
 	opts.ModifyNginx = func(config string) string { return withHTTP2(config, address) }
 	if r.Stack, err = stack.Start(r.t.Context(), opts); err != nil {
 		r.t.Fatal(err)
@@ -180,8 +171,8 @@ func (r *run) start(workers int) {
 
 func secretOf(device int) string { return fmt.Sprintf("secret-%d", device) }
 
-// fill registers the devices and publishes the objects.
-func (r *run) fill(ctx context.Context, url string) error {
+// seedRedis registers the devices and publishes the objects.
+func (r *run) seedRedis(ctx context.Context, url string) error {
 	client, err := redisurl.Connect(url)
 	if err != nil {
 		return err
@@ -217,8 +208,8 @@ func (r *run) put(ctx context.Context, i int) error {
 	return nil
 }
 
-// write publishes and deletes objects, so that pushes never end and requests miss.
-func (r *run) write(ctx context.Context) {
+// keepWriting publishes and deletes objects, so that pushes never end and requests miss.
+func (r *run) keepWriting(ctx context.Context) {
 	draw := rand.New(rand.NewPCG(r.seed, clients+1))
 	for ctx.Err() == nil {
 		i := 1 + draw.IntN(objects-1) // the canary's stays

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 const dashboardFile = "../../charts/gatehouse/files/dashboard.json"
@@ -16,9 +18,7 @@ var units = []string{"percentunit", "percent", "reqps", "ops", "s", "bytes", "sh
 // TestDashboardFile checks what Grafana would show without an error, but wrong.
 func TestDashboardFile(t *testing.T) {
 	d, err := ReadDashboard(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d.UID != "gatehouse" || d.SchemaVersion != 39 {
 		t.Errorf("uid %q, schemaVersion %d, want gatehouse, 39", d.UID, d.SchemaVersion)
 	}
@@ -69,9 +69,7 @@ func TestDashboardFile(t *testing.T) {
 		}
 	}
 	runbooks, err := os.ReadFile("../../docs/runbooks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var sections []string
 	for _, section := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(runbooks), -1) {
 		sections = append(sections, "https://github.com/gatehouse/gatehouse/blob/main/docs/runbooks.md#"+

@@ -23,22 +23,28 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/e2e/chaos"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-const notEnforced = "the stack enforces its rules; promtool's tests have such a rule"
+const (
+	notEnforced = "the stack enforces its rules; promtool's tests have such a rule"
+	singleEdge  = "the stack has one edge; promtool's tests have an agent's"
+)
 
 // noFault has the alerts without an injected fault, with the reason.
 var noFault = map[stack.EdgeKind]map[string]string{
-	stack.EnvoyEdge: {"GatehouseRuleNotEnforced": notEnforced},
+	stack.EnvoyEdge: {"GatehouseRuleNotEnforced": notEnforced, "GatehouseEdgeNotReady": singleEdge},
 	stack.NativeEdge: {
 		"GatehouseRuleNotEnforced": notEnforced,
+		"GatehouseEdgeNotReady":    singleEdge,
 		"GatehouseTraps":           "nothing outside the dynamic module makes it panic",
 		"GatehouseHeapFull":        "the heap at rest is some 10 MiB, too little to fill it in part",
 	},
 	stack.NginxEdge: {
 		"GatehouseRuleNotEnforced": notEnforced,
+		"GatehouseEdgeNotReady":    singleEdge,
 		"GatehouseTraps":           "Lua has no VM that traps",
 		"GatehouseHeapFull":        "a metric of Envoy",
 		"GatehouseRulesRefused":    "nginx doesn't count them",
@@ -55,18 +61,18 @@ func TestFaults(t *testing.T) {
 	f := startFaults(t)
 	fired := map[string]bool{}
 	for _, fault := range []fault{
-		{"GatehouseCorruptRecords", f.corrupt, nil, `records or events in Redis are malformed`},
-		{"GatehouseChainBroken", f.forge, nil, `events don't match the writes`},
-		{"GatehouseDevicesRefused", f.expensive, nil, `records can't authenticate their device`},
-		{"GatehouseGuesses", f.guess, nil, `somebody guesses secrets`},
-		{"GatehouseVerificationsUnavailable", f.spray, nil, `got a 503, most of them because of limited`},
-		{"GatehouseRedisEmpty", once(f.empty), nil, `Redis is empty`},
+		{"GatehouseCorruptRecords", f.publishGarbage, nil, `records or events in Redis are malformed`},
+		{"GatehouseChainBroken", f.forgeEvent, nil, `events don't match the writes`},
+		{"GatehouseDevicesRefused", f.putExpensive, nil, `records can't authenticate their device`},
+		{"GatehouseGuesses", f.guessSecrets, nil, `somebody guesses secrets`},
+		{"GatehouseVerificationsUnavailable", f.spraySecrets, nil, `got a 503, most of them because of limited`},
+		{"GatehouseRedisEmpty", once(f.emptyRedis), nil, `Redis is empty`},
 		{"GatehouseRedisLostData", once(func() error {
 			return errors.Join(f.maxMemory("0")(), f.acceptLoss())
 		}), nil, `Redis lost data`},
 		{"GatehouseRulesRefused", f.refusedRules, f.repairRules, `Envoy refused \d+ changes of the rules`},
-		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
-		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
+		{"GatehouseTraps", f.trapWorkers, nil, `the filter trapped or panicked`},
+		{"GatehouseRival", f.runRival, f.endRival, `another sidecar has taken over`},
 		{"GatehouseNotInStep", once(f.KillRedis), func() error {
 			return errors.Join(f.StartRedis(t.Context()), f.acceptLoss())
 		}, `Redis is not followed`},
@@ -83,7 +89,7 @@ func TestFaults(t *testing.T) {
 		{"GatehouseHeapFull", once(f.shrinkHeap), nil, `Envoy's heap is \d+ % full`},
 	} {
 		if noFault[f.EdgeKind()][fault.alert] == "" {
-			f.drill(t, fault)
+			f.injectFault(t, fault)
 			fired[fault.alert] = true
 		}
 	}
@@ -102,10 +108,10 @@ type fault struct {
 	cause  string // regular expression of the first line of page and status
 }
 
-// drill injects a fault, waits, and logs how the fault was revealed.
-func (f *faults) drill(t *testing.T, fault fault) {
+// injectFault injects a fault, waits, and logs how the fault was revealed.
+func (f *faults) injectFault(t *testing.T, fault fault) {
 	t.Helper()
-	if f.firing(t)[fault.alert] {
+	if f.firingAlerts(t)[fault.alert] {
 		t.Errorf("%s fires before its fault", fault.alert)
 	}
 	cause := regexp.MustCompile(fault.cause)
@@ -116,12 +122,12 @@ func (f *faults) drill(t *testing.T, fault fault) {
 		if err := fault.inject(); err != nil {
 			t.Fatalf("%s: %v", fault.alert, err)
 		}
-		if alerted == 0 && f.firing(t)[fault.alert] {
+		if alerted == 0 && f.firingAlerts(t)[fault.alert] {
 			alerted = time.Since(begin)
 		}
 		if alerted != 0 {
-			if status = f.status(); !away {
-				page = f.page()
+			if status = f.statusLine(); !away {
+				page = f.pageLine()
 			}
 			if cause.MatchString(status) && (away || cause.MatchString(page)) {
 				break
@@ -129,7 +135,7 @@ func (f *faults) drill(t *testing.T, fault fault) {
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%s: alert after %v (0: never), page %q, status %q within %v; firing: %v", fault.alert,
-				alerted, page, status, deadline, f.firing(t))
+				alerted, page, status, deadline, f.firingAlerts(t))
 		}
 	}
 	t.Logf("%-34s %4.1f s, page and status %4.1f s | %s | %s", fault.alert, alerted.Seconds(),
@@ -141,10 +147,10 @@ func (f *faults) drill(t *testing.T, fault fault) {
 	}
 }
 
-// status returns the first line of gatehousectl status, or of its error.
-func (f *faults) status() string {
-	output, _ := exec.CommandContext(f.t.Context(), f.built("gatehousectl"), "status", "--sidecar",
-		host(f.SidecarAdminURL())).CombinedOutput()
+// statusLine returns the first line of gatehousectl status, or of its error.
+func (f *faults) statusLine() string {
+	output, _ := exec.CommandContext(f.t.Context(), f.builtPath("gatehousectl"), "status", "--sidecar",
+		hostOf(f.SidecarAdminURL())).CombinedOutput()
 	line, _, _ := strings.Cut(string(output), "\n")
 	return line
 }
@@ -152,8 +158,8 @@ func (f *faults) status() string {
 // firstProblem is the first line of the page, if something is wrong.
 var firstProblem = regexp.MustCompile(`<li class="(?:critical|warning)"><b>(.*)</b>(.*)</li>`)
 
-// page returns the first line of the operator's page, "" if there is no problem.
-func (f *faults) page() string {
+// pageLine returns the first line of the operator's page, "" if there is no problem.
+func (f *faults) pageLine() string {
 	client := http.Client{Timeout: 5 * time.Second}
 	answer, err := client.Get(f.SidecarAdminURL() + "/")
 	if err != nil {
@@ -171,7 +177,7 @@ func (f *faults) page() string {
 	return html.UnescapeString(string(line[1]) + string(line[2]))
 }
 
-func host(url string) string { return strings.TrimPrefix(url, "http://") }
+func hostOf(url string) string { return strings.TrimPrefix(url, "http://") }
 
 // once returns a function that calls f at its first call only.
 func once(f func() error) func() error {
@@ -204,8 +210,8 @@ type faults struct {
 	refusals     int    // parts with an error so far
 }
 
-// built returns the path of a program that make built.
-func (f *faults) built(name string) string { return filepath.Join(f.root, "build", name) }
+// builtPath returns the path of a program that make built.
+func (f *faults) builtPath(name string) string { return filepath.Join(f.root, "build", name) }
 
 func startFaults(t *testing.T) *faults {
 	t.Helper()
@@ -223,24 +229,20 @@ func startFaults(t *testing.T) *faults {
 	if f.redisClock, err = chaos.NewClock(filepath.Join(t.TempDir(), "clock")); err != nil {
 		t.Fatal(err)
 	}
-	library := f.built("chaos/clock.so")
+	library := f.builtPath("chaos/clock.so")
 	clock := f.clock.Environment(library)
 	envoy, err := f.renderParts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f.Stack, err = stack.Start(t.Context(), stack.Options{
-		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
+		ModifyConfig: f.limitHeap, ModifyNginx: func(config string) string { return config },
 		Dir: t.TempDir(), EnvoyPath: envoy, RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
 		RedisEnv:    f.redisClock.Environment(library),
-		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"),
+		SidecarPath: f.builtPath("chaos/gatehouse-sidecar"), WasmPath: f.builtPath("chaos/gatehouse.wasm"),
 		LibraryPath:  filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
 		NginxLibrary: filepath.Join(f.root, "build", "chaos", "libgatehouse-nginx.so"),
 		SidecarArgs:  []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1", "--limit.source=10"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(f.endRival(), f.Stop()); err != nil {
 			t.Error(err)
@@ -251,30 +253,26 @@ func startFaults(t *testing.T) *faults {
 	}
 	t.Cleanup(func() { _ = f.client.Close() })
 	f.publisher = publish.New(f.client, publish.Shards(1))
-	f.observe()
+	f.startObserving()
 	return f
 }
 
-// observe runs what make observe runs beside the stack.
-func (f *faults) observe() {
+// startObserving runs what make observe runs beside the stack.
+func (f *faults) startObserving() {
 	alerts, err := os.ReadFile(filepath.Join(f.root, "docs/prometheus/alerts.yaml"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	text := regexp.MustCompile(`for: \w+`).ReplaceAllString(string(alerts), "for: 0s")
 	path := filepath.Join(f.t.TempDir(), "alerts.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-	addresses := observe(f.t, map[string]string{
-		"EDGE": host(f.EdgeURL()), "ENVOY_ADMIN": host(f.EnvoyAdminURL()), "SIDECAR_ADMIN": host(f.SidecarAdminURL()),
+	require.NoError(f.t, os.WriteFile(path, []byte(text), 0o600))
+	addresses := runScript(f.t, map[string]string{
+		"EDGE": hostOf(f.EdgeURL()), "ENVOY_ADMIN": hostOf(f.EnvoyAdminURL()), "SIDECAR_ADMIN": hostOf(f.SidecarAdminURL()),
 		"REDIS_URL": f.RedisURL(), "ALERTS": path,
 	}, "sh", "-c", "echo gatehouse ready; exec sleep 600")
 	f.alertmanager = "http://" + addresses["ALERTMANAGER"]
 }
 
-// firing returns the alerts that fire, as Alertmanager got them.
-func (f *faults) firing(t *testing.T) map[string]bool {
+// firingAlerts returns the firing alerts as Alertmanager received them.
+func (f *faults) firingAlerts(t *testing.T) map[string]bool {
 	t.Helper()
 	firing := map[string]bool{}
 	answer, err := http.Get(f.alertmanager + "/api/v2/alerts")
@@ -283,9 +281,7 @@ func (f *faults) firing(t *testing.T) map[string]bool {
 	}
 	defer func() { _ = answer.Body.Close() }()
 	var alerts []struct{ Labels map[string]string }
-	if err := json.NewDecoder(answer.Body).Decode(&alerts); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.NewDecoder(answer.Body).Decode(&alerts))
 	for _, a := range alerts {
 		firing[a.Labels["alertname"]] = true
 	}
@@ -294,12 +290,12 @@ func (f *faults) firing(t *testing.T) map[string]bool {
 
 var shard = contract.Keys{}
 
-func (f *faults) corrupt() error {
+func (f *faults) publishGarbage() error {
 	return f.client.Publish(f.t.Context(), shard.EventsChannel(), "not an event").Err()
 }
 
-// empty empties Redis, which is full afterwards, so that the load's publications don't end the emptiness.
-func (f *faults) empty() error {
+// emptyRedis empties Redis, which is full afterwards, so that the load's publications don't end the emptiness.
+func (f *faults) emptyRedis() error {
 	return errors.Join(f.maxMemory("1")(), f.client.FlushAll(f.t.Context()).Err())
 }
 
@@ -308,8 +304,8 @@ func (f *faults) acceptLoss() error {
 	return err
 }
 
-// forge publishes an event with the digest of a different event.
-func (f *faults) forge() error {
+// forgeEvent publishes an event with the digest of a different event.
+func (f *faults) forgeEvent() error {
 	ctx := f.t.Context()
 	f.wrote++
 	if _, err := f.publisher.Put(ctx, publish.Object{Key: fmt.Sprint("/", f.wrote), Body: []byte("x"),
@@ -351,15 +347,14 @@ func (f *faults) maxMemory(bytes string) func() error {
 	return func() error { return f.client.ConfigSet(f.t.Context(), "maxmemory", bytes).Err() }
 }
 
-// expensive registers a device whose hash costs more than the sidecar permits.
-func (f *faults) expensive() error {
+// putExpensive registers a device whose hash costs more than the sidecar permits.
+func (f *faults) putExpensive() error {
 	f.wrote++
 	_, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: fmt.Sprint("expensive", f.wrote),
 		Secret: "secret", Cost: 6})
 	return err
 }
 
-// tooMuch publishes more than fits.
 func (f *faults) tooMuch() error {
 	for range 8 {
 		f.wrote++
@@ -372,8 +367,8 @@ func (f *faults) tooMuch() error {
 	return nil
 }
 
-// guess sends more wrong secrets of an active device than the limit allows.
-func (f *faults) guess() error {
+// guessSecrets sends more wrong secrets of an active device than the limit allows.
+func (f *faults) guessSecrets() error {
 	if !f.guessed {
 		if _, err := f.publisher.PutDevice(f.t.Context(),
 			publish.Device{ID: "guessed", Secret: "secret", Cost: 4}); err != nil {
@@ -381,16 +376,16 @@ func (f *faults) guess() error {
 		}
 		f.guessed = true
 	}
-	status, err := f.show("guessed", "secret")
+	status, err := f.showCredential("guessed", "secret")
 	for i := 0; i < 5 && err == nil && status == http.StatusForbidden; i++ { // it lacks a permission
 		f.wrote++
-		_, err = f.show("guessed", fmt.Sprint("wrong", f.wrote))
+		_, err = f.showCredential("guessed", fmt.Sprint("wrong", f.wrote))
 	}
 	return err
 }
 
-// spray sends a wrong secret for each of some devices, more than the limit of the address.
-func (f *faults) spray() error {
+// spraySecrets sends a wrong secret for each of some devices, more than the limit of the address.
+func (f *faults) spraySecrets() error {
 	const devices = 5
 	f.wrote += devices
 	for i := range devices {
@@ -400,15 +395,14 @@ func (f *faults) spray() error {
 		}
 	}
 	for i := range devices {
-		if _, err := f.show(fmt.Sprint("sprayed", f.wrote-i), "wrong"); err != nil {
+		if _, err := f.showCredential(fmt.Sprint("sprayed", f.wrote-i), "wrong"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// show sends a credential and returns the status.
-func (f *faults) show(id, secret string) (int, error) {
+func (f *faults) showCredential(id, secret string) (int, error) {
 	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.EdgeURL()+"/v1/telemetry", nil)
 	if err != nil {
 		return 0, err
@@ -422,12 +416,12 @@ func (f *faults) show(id, secret string) (int, error) {
 	return answer.StatusCode, answer.Body.Close()
 }
 
-// rival runs another sidecar for the same edge.
-func (f *faults) rival() error {
+// runRival runs another sidecar for the same edge.
+func (f *faults) runRival() error {
 	if f.second != nil {
 		return nil
 	}
-	f.second = exec.CommandContext(context.WithoutCancel(f.t.Context()), f.built("gatehouse-sidecar"),
+	f.second = exec.CommandContext(context.WithoutCancel(f.t.Context()), f.builtPath("gatehouse-sidecar"),
 		"--redis.url", f.RedisURL(), "--push.socket", f.PushSocket(), "--api.socket", f.APISocket()+
 			"2", "--admin.address", redistest.FreeAddress(f.t))
 	return f.second.Start()
@@ -443,8 +437,8 @@ func (f *faults) endRival() error {
 	return err
 }
 
-// trap has the filter of each worker trap.
-func (f *faults) trap() error {
+// trapWorkers has the filter of each worker trap.
+func (f *faults) trapWorkers() error {
 	chaos.TrapModule(&http.Client{Timeout: time.Second}, f.EdgeURL()+"/v1/products/1")
 	return nil
 }
@@ -460,7 +454,7 @@ func (f *faults) renderParts() (program string, err error) {
 	program = filepath.Join(f.t.TempDir(), "envoy")
 	return program, os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh -e\n[ \"$1\" = --config-path ]\n"+
 		"%s envoy render \"$2\" --dir %s\nshift 2\nexec %s --config-path %s/envoy.yaml \"$@\"\n",
-		f.built("gatehousectl"), f.parts, envoy, f.parts), 0o700)
+		f.builtPath("gatehousectl"), f.parts, envoy, f.parts), 0o700)
 }
 
 // refusedRules replaces the part with the rules by a part with an unknown field.
@@ -486,8 +480,8 @@ func (f *faults) replaceRules(text []byte) error {
 	return errors.Join(os.WriteFile(file+".new", text, 0o600), os.Rename(file+".new", file))
 }
 
-// heap gives Envoy the heap of shrinkHeap.
-func (f *faults) heap(c *stack.Config) error {
+// limitHeap gives Envoy the heap of shrinkHeap.
+func (f *faults) limitHeap(c *stack.Config) error {
 	if f.maxHeap == 0 {
 		return nil // the shipped one
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -29,17 +30,20 @@ var empty = map[stack.EdgeKind]map[string]string{
 	stack.EnvoyEdge: {
 		"gatehouse_would_deny_": notEnforced,
 		"gatehouse_would_hit_":  notEnforced,
+		"gatehouse_edge_ready":  singleEdge,
 		"_update_rejected":      oneFile,
 	},
 	stack.NativeEdge: {
 		"gatehouse_would_deny_": notEnforced,
 		"gatehouse_would_hit_":  notEnforced,
+		"gatehouse_edge_ready":  singleEdge,
 		"envoy_wasm_":           "a metric of Wasm modules",
 		"_update_rejected":      oneFile,
 	},
 	stack.NginxEdge: {
 		"gatehouse_would_deny_": notEnforced,
 		"gatehouse_would_hit_":  notEnforced,
+		"gatehouse_edge_ready":  singleEdge,
 		"envoy_overload_":       "a metric of Envoy",
 		"envoy_wasm_":           "a metric of Envoy",
 		"_update_rejected":      "a metric of Envoy",
@@ -65,7 +69,7 @@ func TestObserve(t *testing.T) {
 	missing := queries
 	for end := time.Now().Add(deadline); ; {
 		missing = slices.DeleteFunc(slices.Clone(missing), func(q string) bool {
-			return prometheus.returnsData(t, q) || expected(kind, q)
+			return prometheus.returnsData(t, q) || mayBeEmpty(kind, q)
 		})
 		if len(missing) == 0 {
 			break
@@ -85,8 +89,8 @@ func TestObserve(t *testing.T) {
 	prometheus.noAlert(t)
 }
 
-// expected reports whether the query may return nothing.
-func expected(kind stack.EdgeKind, query string) bool {
+// mayBeEmpty reports whether the query may return nothing.
+func mayBeEmpty(kind stack.EdgeKind, query string) bool {
 	for part := range empty[kind] {
 		if strings.Contains(query, part) {
 			return true
@@ -105,17 +109,15 @@ func start(t *testing.T) server {
 	for _, variable := range []string{"EDGE", "ENVOY_ADMIN", "SIDECAR_ADMIN", "UPSTREAM", "REDIS"} {
 		given[variable] = redistest.FreeAddress(t)
 	}
-	return server("http://" + observe(t, given)["PROMETHEUS"])
+	return server("http://" + runScript(t, given)["PROMETHEUS"])
 }
 
-// observe runs scripts/observe.sh with these variables until the test ends, and returns the addresses of the programs
+// runScript runs scripts/observe.sh with these variables until the test ends, and returns the addresses of the programs
 // beside the stack, which are free ports. program runs instead of the stack.
-func observe(t *testing.T, variables map[string]string, program ...string) map[string]string {
+func runScript(t *testing.T, variables map[string]string, program ...string) map[string]string {
 	t.Helper()
 	root, err := stack.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	name := fmt.Sprintf("observe-%d-%s", os.Getpid(), t.Name())
 	env := append(os.Environ(), "STACK="+name, "TRACE_ENDPOINT=")
 	addresses := map[string]string{}
@@ -149,9 +151,7 @@ func observe(t *testing.T, variables map[string]string, program ...string) map[s
 			_ = os.RemoveAll(filepath.Join(root, ".run", name))
 		}
 	})
-	if err := demo(t.Context(), append([]string{"start", "scripts/observe.sh"}, program...)...); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, demo(t.Context(), append([]string{"start", "scripts/observe.sh"}, program...)...))
 	return addresses
 }
 
@@ -162,18 +162,14 @@ var labelValues = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 func dashboardQueries(t *testing.T) []string {
 	t.Helper()
 	d, err := ReadDashboard(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var queries []string
 	for _, v := range d.Templating.List {
 		if v.Type != "query" {
 			continue
 		}
 		var query struct{ Query string }
-		if err := json.Unmarshal(v.Query, &query); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(v.Query, &query))
 		match := labelValues.FindStringSubmatch(query.Query)
 		if match == nil {
 			t.Fatalf("variable %s: %q is no label_values", v.Name, query.Query)
@@ -232,13 +228,10 @@ func (s server) returnsData(t *testing.T, query string) bool {
 	return false
 }
 
-// chartAlerts returns the names of the chart's alerts.
 func chartAlerts(t *testing.T) (names []string) {
 	t.Helper()
 	source, err := os.ReadFile("../../charts/gatehouse/templates/monitoring/prometheusrule.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(source), -1) {
 		names = append(names, alert[1])
 	}

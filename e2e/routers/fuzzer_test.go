@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // serveAs runs a handler as if it were an edge with routers behind it, by HTTP/1 and HTTP/2.
@@ -29,9 +31,7 @@ func run(t *testing.T, spellings uint64, e *edge) (*report, string) {
 	var out strings.Builder
 	f := &fuzzer{Config: Config{Seed: 1, Spellings: spellings, Workers: 2, Out: &out}, edges: []*edge{e},
 		report: newReport(&out, 1)}
-	if err := f.sendAll(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.sendAll(t.Context()))
 	return f.report, out.String()
 }
 
@@ -77,9 +77,7 @@ func TestBytesAsTheyAre(t *testing.T) {
 		"HTTP/1.1 200 OK\r\ncontent-length: 99\r\nconnection: close\r\n\r\nserved users\n",
 	} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		lines := make(chan string, 1)
 		go func() {
 			conn, err := listener.Accept()

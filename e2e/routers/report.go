@@ -22,7 +22,12 @@ type report struct {
 	out  io.Writer
 	seed uint64
 
-	mu         sync.Mutex     // protects all below
+	mu    sync.Mutex
+	tally // +checklocks:mu
+}
+
+// tally has the numbers of answers and violations.
+type tally struct {
 	violations int            // number of all
 	kinds      map[string]int // of each kind, by router
 	counts     map[string]int // number of answers of each kind
@@ -31,7 +36,8 @@ type report struct {
 }
 
 func newReport(out io.Writer, seed uint64) *report {
-	return &report{out: out, seed: seed, kinds: map[string]int{}, counts: map[string]int{}, first: ^uint64(0)}
+	return &report{out: out, seed: seed,
+		tally: tally{kinds: map[string]int{}, counts: map[string]int{}, first: ^uint64(0)}}
 }
 
 // addAnswer judges an answer, or the lack of one.
@@ -57,7 +63,8 @@ func (r *report) addAnswer(fallback, router string, s spelling, a answer, err er
 		cmp.Or(os.Getenv("EDGE_KIND"), string(stack.EnvoyEdge))))
 }
 
-// addViolation counts a violation and prints it, unless enough of its kind were printed. r.mu must be held.
+// addViolation counts a violation and prints it, unless enough of its kind were printed.
+// +checklocks:r.mu
 func (r *report) addViolation(kind, text string) {
 	r.violations++
 	r.kinds[kind]++

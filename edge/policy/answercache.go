@@ -20,7 +20,7 @@ type question struct {
 	hash           uint64
 	rule           int
 	target         string // the part on which the key depends
-	device         string // "", or for objects per device or host see [Engine.joinHost]
+	device         string // "", or for objects per device, host or language these parts
 	ifNoneMatch    string
 	acceptEncoding string
 	// ifModifiedSince is used without If-None-Match only. Its answer isn't cached.
@@ -50,8 +50,44 @@ func (q *question) computeHash() uint64 {
 	return h * odd
 }
 
-// cacheIndex returns the index of the question's answer.
-func (q *question) cacheIndex() int { return int(q.hash >> (64 - cachedAnswerBits)) }
+// answerCache has the cached answers of an edge, and the purges under way.
+type answerCache struct {
+	answers     [maxCachedAnswers]cachedAnswer
+	purges      []wire.Purge // under way when the guard was purgesGuard; 0: to be read again
+	purgesGuard uint64
+}
+
+// findEntry returns the entry for a question, with the answer to this question or another.
+func (c *answerCache) findEntry(q *question) *cachedAnswer {
+	return &c.answers[q.hash>>(64-cachedAnswerBits)]
+}
+
+// dropAnswers drops all answers, and the purges.
+func (c *answerCache) dropAnswers() {
+	c.purgesGuard = 0
+	for i := range c.answers {
+		c.answers[i].untilMS = 0
+	}
+}
+
+// readPurges returns the purges under way, for the guard's value before the call; [wire.ErrEpoch] if memory has another
+// epoch, with purges unknown to this state. Call it before the objects are read: a purge ends after the removal of the
+// purge's last object.
+func (c *answerCache) readPurges(guard, epoch uint64, mem Memory) ([]wire.Purge, error) {
+	if guard != 0 && guard == c.purgesGuard {
+		return c.purges, nil
+	}
+	record := mem.Record(wire.RegionState, 0)
+	switch found, err := wire.RecordEpoch(record, wire.RegionState); {
+	case err != nil: // what was known last counts
+	case found != epoch:
+		return nil, wire.ErrEpoch
+	default:
+		c.purges = wire.ParsePurges(record)
+	}
+	c.purgesGuard = guard
+	return c.purges, nil
+}
 
 // cachedAnswer is a cached answer to a question, far cheaper than a new answer. Of a question's first occurrence, only
 // the hash is stored.
@@ -117,20 +153,12 @@ func (k *cachedAnswer) copyText(s string) string {
 
 // unchangedUntil returns when the answer with an unchanged object would change, unix ms: when the age of the state or
 // the remaining lifetime has another number of seconds, the object expires, or the state becomes stale.
-func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
-	age := max(nowMS-e.state.InStepMS, 0) / 1000
-	until := min(e.state.InStepMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
+func (s *edgeState) unchangedUntil(nowMS int64, o *wire.Object) int64 {
+	age := max(nowMS-s.InStepMS, 0) / 1000
+	until := min(s.InStepMS+(age+1)*1000, s.InStepMS+s.config.MaxStaleness.Milliseconds()+1)
 	if o.TTLMS != 0 {
 		expires := o.PublishedMS + int64(o.TTLMS)
 		until = min(until, expires, expires-(expires-nowMS)/1000*1000+1)
 	}
 	return until
-}
-
-// DropCachedAnswers drops all cached answers, and the purges.
-func (e *Engine) DropCachedAnswers() {
-	e.purgesGuard = 0
-	for i := range e.cachedAnswers {
-		e.cachedAnswers[i].untilMS = 0
-	}
 }

@@ -47,11 +47,7 @@ type twins struct {
 
 func newTwins(t *testing.T) *twins {
 	t.Helper()
-	c, err := parseJSON(t, keptRules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &twins{&counted{memory: newMemory()}, NewEngine(c), NewEngine(c), nil}
+	return &twins{&counted{memory: newMemory()}, newEdge(t, keptRules), newEdge(t, keptRules), nil}
 }
 
 // ask returns both decisions as text, and the number of objects that the caching edge has read.
@@ -65,10 +61,10 @@ func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads 
 		}
 		w.headers = headermap.Append(w.headers[:0], request(lines...))
 		fields, _ := headermap.ParseFields(w.headers)
-		at, r := e.Locate(fields), e.Read(fields, nil)
-		e.Govern(&r, &at)
+		at := e.Locate(fields)
+		r := at.Read(nil)
 		var d Decision
-		e.Decide(&d, nowMS, &r, w, &Answers{})
+		r.Decide(&d, nowMS, w, &Answers{})
 		text := fmt.Sprintf("%d %d %q %q %q %q %x %v %v %q %q %q", d.Action, d.Status, fieldsOf(d),
 			d.Body, d.Key, d.Device, d.Permissions, d.Refresh, d.ReloadState, d.CacheStatus, d.Auth, d.Cache)
 		if w.guardUp = up; i == 1 {
@@ -185,19 +181,12 @@ func (w *written) Record(region wire.Region, index uint32) []byte {
 
 // TestGuardIsReadFirst: an answer read before a change must not be cached as if it had been read after it.
 func TestGuardIsReadFirst(t *testing.T) {
-	c, err := parseJSON(t, keptRules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, m := NewEngine(c), &written{memory: newMemory()}
+	e, m := newEdge(t, keptRules), &written{memory: newMemory()}
 	m.guard = 1 << 8
 	e.SetState(now, m.state)
 	m.putVersion("/a", now, 0, `"v1"`, false)
 	ask := func() string {
-		r := read(e, "GET /a")
-		var d Decision
-		e.Decide(&d, now, &r, m, &Answers{})
-		return fmt.Sprint(fieldsOf(d))
+		return fmt.Sprint(fieldsOf(decideRequest(m, read(e, "GET /a"))))
 	}
 	ask()
 	m.write = func() {
@@ -352,11 +341,12 @@ func TestHashSpreads(t *testing.T) {
 			return [2]question{{device: fmt.Sprint(i)}, {ifNoneMatch: fmt.Sprint(i)}}[i%2]
 		},
 	} {
-		entries := map[int]bool{}
+		var cache answerCache
+		entries := map[*cachedAnswer]bool{}
 		for i := range maxCachedAnswers {
 			q := ask(i)
 			q.hash = q.computeHash()
-			entries[q.cacheIndex()] = true
+			entries[cache.findEntry(&q)] = true
 		}
 		if len(entries) < maxCachedAnswers/2 { // 63 % for random numbers
 			t.Errorf("%s: %d questions have %d entries", name, maxCachedAnswers, len(entries))
@@ -379,7 +369,7 @@ func TestFetchedIsNotKept(t *testing.T) {
 		for _, answers := range []Answers{{}, {Fetch: &fetched}} {
 			r := read(w.keeps, "GET /fetch")
 			var d Decision
-			w.keeps.Decide(&d, now, &r, w, &answers)
+			r.Decide(&d, now, w, &answers)
 			if want := [...]Action{Fetch, Reply}; d.Action != want[0] && answers.Fetch == nil || d.Action != want[1] &&
 				answers.Fetch != nil {
 				t.Errorf("fetched %v: got action %d, want %v in turn", answers.Fetch != nil, d.Action, want)
@@ -412,10 +402,10 @@ func TestKeptInOneEntry(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
 	paths := []string{"/0"}
-	entry := func(target string) int {
+	entry := func(target string) *cachedAnswer {
 		q := question{rule: 6, target: target}
 		q.hash = q.computeHash()
-		return q.cacheIndex()
+		return w.keeps.responder.cache.findEntry(&q)
 	}
 	for i := 1; len(paths) < 2; i++ {
 		if path := fmt.Sprint("/", i); entry(path) == entry(paths[0]) {

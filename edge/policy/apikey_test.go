@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/apikey"
-	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -150,12 +149,7 @@ func TestAPIKeyOfHosts(t *testing.T) {
 		"a": {"domains": ["a"], "credentials": {"api_key_header": "x-api-key"},
 			"rules": [{"match": {"prefix": "/"}, "auth": {}}]},
 		"b": {"domains": ["b"], "credentials": {"bearer": true}, "rules": [{"match": {"prefix": "/"}, "auth": {}}]}}}`
-	c, err := parseJSON(t, rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := NewEngine(c)
-	m := newMemory()
+	e, m := newEdge(t, rules), newMemory()
 	m.verdict("dev", keySecret, wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1})
 	e.SetState(now, m.state)
 	ways := map[string][]string{"edge": {"x-id: dev", "x-secret: " + keySecret}, "a": {"x-api-key: " + apiKeyOf("dev")},
@@ -164,11 +158,7 @@ func TestAPIKeyOfHosts(t *testing.T) {
 		for of, lines := range ways {
 			all := request(append([]string{"GET /x"}, lines...)...)
 			all[2][1] = host
-			fields, _ := headermap.ParseFields(headermap.Append(nil, all))
-			at, r := e.Locate(fields), e.Read(fields, nil)
-			e.Govern(&r, &at)
-			var d Decision
-			e.Decide(&d, now, &r, m, &Answers{})
+			d := decideRequest(m, readHeaders(e, all))
 			if passed := d.Action == Pass && d.Device == "dev"; passed != (of == host) {
 				t.Errorf("the credential of %s at %s: got action %d, device %q", of, host, d.Action, d.Device)
 			}

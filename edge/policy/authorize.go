@@ -1,22 +1,27 @@
 package policy
 
 import (
-	"math/bits"
 	"strings"
-	"time"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
+// authorizer decides whether a request's device has what a rule requires.
+type authorizer struct {
+	config *Config
+	state  *edgeState
+	secret []byte // of the last request's API key
+}
+
 // authorizeDevice passes a device with the rule's permissions, and puts its identity into the decision.
-func (e *Engine) authorizeDevice(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+func (a *authorizer) authorizeDevice(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
-	if !e.readIdentity(cred, r) {
+	if !a.readIdentity(cred, r) {
 		*cred = Credential{}
-		e.setUnauthorized(d, NoCredential)
+		d.setUnauthorized(r, NoCredential)
 		return
 	}
-	if e.state.Epoch == 0 {
+	if a.state.Epoch == 0 {
 		d.setUnavailable(1, NoState)
 		d.ReloadState = true
 		return
@@ -24,61 +29,55 @@ func (e *Engine) authorizeDevice(d *Decision, nowMS int64, r *Request, mem Memor
 	if v := answers.Verify; v != nil {
 		switch {
 		case v.Outcome == wire.Away:
-			d.Digest = cred.verdictDigest(&e.state.Keys)
-			known, status, _ := e.findVerdict(cred.ID, &d.Digest, mem)
-			if !e.isInGrace(nowMS, status, &known) {
+			d.Digest = cred.verdictDigest(&a.state.Keys)
+			known, status, _ := a.state.findVerdict(cred.ID, &d.Digest, mem)
+			if !a.state.isInGrace(nowMS, status, &known) {
 				d.setUnavailable(v.RetryAfterS, NotVerified)
 				return
 			}
-			e.judgeInGrace(d, nowMS, r.rule, &known)
+			a.judgeInGrace(d, nowMS, r, &known)
 		case v.Outcome == wire.Unavailable, v.Outcome == wire.Throttled:
 			d.setUnavailable(v.RetryAfterS, NotVerified)
-		case v.Epoch != e.state.Epoch: // its bits have other names in this state
+		case v.Epoch != a.state.Epoch: // another sidecar fills this memory
 			d.setUnavailable(1, NoState)
 			d.ReloadState = true
 		default:
-			e.judgeVerdict(d, nowMS, r.rule, v.Outcome, v.Permissions)
+			a.judgeVerdict(d, nowMS, r, v.Outcome, v.Permissions)
 		}
 		return
 	}
-	d.Digest = cred.verdictDigest(&e.state.Keys)
-	v, status, err := e.findVerdict(cred.ID, &d.Digest, mem)
-	if status != wire.Found && e.hasWrongChecksum(cred, r) {
+	d.Digest = cred.verdictDigest(&a.state.Keys)
+	v, status, err := a.state.findVerdict(cred.ID, &d.Digest, mem)
+	if status != wire.Found && r.hasWrongChecksum(cred) {
 		*cred = Credential{}
-		e.setUnauthorized(d, NoCredential)
+		d.setUnauthorized(r, NoCredential)
 		return
 	}
 	d.Hint = secretHint(cred, status, v.Outcome)
 	switch {
 	case d.Hint != NoHint && answers.Suspect:
-		e.callSidecar(d, nowMS, answers, Verify)
-	case e.isRefuted(nowMS, cred, status):
-		e.denyCredential(d, nowMS, refutedReason(status))
+		a.callSidecar(d, nowMS, answers, Verify)
+	case a.state.isRefuted(nowMS, cred, status):
+		a.denyCredential(d, nowMS, r, refutedReason(status))
 	case status == wire.Found && nowMS < v.ExpiresMS:
-		e.judgeVerdict(d, nowMS, r.rule, v.Outcome, v.Permissions)
+		a.judgeVerdict(d, nowMS, r, v.Outcome, v.Permissions)
 		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
-	case !e.mayAllow(nowMS): // whatever the sidecar answers
+	case !a.state.mayAllow(nowMS): // whatever the sidecar answers
 		d.setUnavailable(1, NotInStep)
 	case !answers.Unreachable:
-		e.callSidecar(d, nowMS, answers, Verify)
+		a.callSidecar(d, nowMS, answers, Verify)
 		d.ReloadState = isOtherEpoch(err)
-		d.New = status == wire.New && e.hasHeartbeat(nowMS)
-	case e.isInGrace(nowMS, status, &v):
-		e.judgeInGrace(d, nowMS, r.rule, &v)
+		d.New = status == wire.New && a.state.hasHeartbeat(nowMS)
+	case a.state.isInGrace(nowMS, status, &v):
+		a.judgeInGrace(d, nowMS, r, &v)
 	default:
 		d.setUnavailable(1, NoAnswer)
 	}
 }
 
-// isInGrace reports whether a verdict found with a status counts within verdict_grace.
-func (e *Engine) isInGrace(nowMS int64, status wire.CredentialStatus, v *wire.Verdict) bool {
-	return status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
-		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS)
-}
-
 // judgeInGrace decides by a verdict within verdict_grace.
-func (e *Engine) judgeInGrace(d *Decision, nowMS int64, rule int, v *wire.Verdict) {
-	if e.judgeVerdict(d, nowMS, rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
+func (a *authorizer) judgeInGrace(d *Decision, nowMS int64, r *Request, v *wire.Verdict) {
+	if a.judgeVerdict(d, nowMS, r, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 		d.Auth = AuthGrace
 	}
 }
@@ -98,9 +97,9 @@ func secretHint(cred *Credential, status wire.CredentialStatus, outcome wire.Out
 }
 
 // callSidecar has the sidecar decide about the credential by a call, [Verify] or [Exchange].
-func (e *Engine) callSidecar(d *Decision, nowMS int64, answers *Answers, call Action) {
+func (a *authorizer) callSidecar(d *Decision, nowMS int64, answers *Answers, call Action) {
 	switch {
-	case !e.mayAllow(nowMS): // whatever the sidecar answers
+	case !a.state.mayAllow(nowMS): // whatever the sidecar answers
 		d.setUnavailable(1, NotInStep)
 	case answers.ThrottledS > 0:
 		d.setUnavailable(answers.ThrottledS, TooManyGuesses)
@@ -120,95 +119,37 @@ func refutedReason(status wire.CredentialStatus) Reason {
 	return UnknownDevice
 }
 
-// findVerdict looks up a credential in its device's bucket.
-func (e *Engine) findVerdict(id string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.CredentialStatus, error) {
-	bucket, tag := e.state.Keys.Device(id, e.state.VerdictBuckets)
-	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
-}
-
-// isRefuted reports whether shared memory shows, by this status, a wrong credential; for a token, another right secret
-// of the device doesn't matter. Without heartbeats of the sidecar, isRefuted returns false: otherwise the edge would
-// refuse new devices and secrets for ever.
-func (e *Engine) isRefuted(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
-	return e.hasHeartbeat(nowMS) && (status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
-		e.state.DevicesComplete)
-}
-
-// hasHeartbeat reports whether the last heartbeat of the sidecar was within max_staleness.
-func (e *Engine) hasHeartbeat(nowMS int64) bool {
-	return e.state.HeartbeatMS != e.distrusted.heartbeatMS && e.isWithin(nowMS, e.state.HeartbeatMS, e.config.MaxStaleness)
-}
-
-// isInStep reports whether the edge was in step with Redis at most limit ago.
-func (e *Engine) isInStep(nowMS int64, limit time.Duration) bool {
-	return e.state.InStepMS != e.distrusted.inStepMS && e.isWithin(nowMS, e.state.InStepMS, limit)
-}
-
-// mayAllow reports whether any device may be authenticated. With max_auth_staleness, the edge must have been in step
-// with Redis lately: without Redis, the edge misses revocations.
-func (e *Engine) mayAllow(nowMS int64) bool {
-	return e.config.MaxAuthStaleness == 0 || e.isInStep(nowMS, e.config.MaxAuthStaleness)
-}
-
-// sameClockMS bounds how far the sidecar's time may be ahead of the proxy's; both use the same clock.
-const sameClockMS = 1000
-
-// isWithin reports whether t, a time of the state, is at most limit ago; times are unix ms. A time in the future is
-// from before the clock was set back, and so are both times if the state was read later than now: they may have any
-// age.
-func (e *Engine) isWithin(nowMS, t int64, limit time.Duration) bool {
-	age := nowMS - t
-	return nowMS >= e.readMS && -sameClockMS <= age && age <= limit.Milliseconds()
-}
-
-// judgeVerdict decides by the verdict on the decision's credential, under a rule.
-func (e *Engine) judgeVerdict(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
+// judgeVerdict decides by the verdict on the decision's credential, under the request's rule.
+func (a *authorizer) judgeVerdict(d *Decision, nowMS int64, r *Request, outcome wire.Outcome,
+	permissions string) {
 	if outcome != wire.Allow {
-		e.denyCredential(d, nowMS, Denied)
+		a.denyCredential(d, nowMS, r, Denied)
 		return
 	}
-	if !e.mayAllow(nowMS) {
+	if !a.state.mayAllow(nowMS) {
 		d.setUnavailable(1, NotInStep)
 		return
 	}
-	if bits.Len64(permissions) > len(e.state.Permissions) { // a name is on its way: upstream would miss it
-		d.setUnavailable(1, NoState)
-		d.ReloadState = true
-		return
-	}
-	if e.requiresUnknown[rule] || permissions&e.requiredBits[rule] != e.requiredBits[rule] {
-		d.setForbidden(MissingPermission)
-		return
+	for _, name := range a.config.Rules[r.rule].Auth.Permissions {
+		if !hasName(permissions, name) {
+			d.setForbidden(MissingPermission)
+			return
+		}
 	}
 	d.Device, d.Permissions, d.Auth = d.Credential.ID, permissions, AuthAllow
 }
 
-// PermissionNames returns the names of a set of permissions, in the state's order, separated by commas.
-func (e *Engine) PermissionNames(permissions uint64) string {
-	if names, ok := e.permissionNames[permissions]; ok {
-		return names
-	}
-	var b strings.Builder
-	for i, name := range e.state.Permissions {
-		if permissions&(1<<i) != 0 {
-			if b.Len() > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(name)
+// hasName reports whether names, joined by commas, contain name.
+func hasName(names, name string) bool {
+	for len(names) > len(name) {
+		if names[len(name)] == ',' && names[:len(name)] == name {
+			return true
 		}
-	}
-	if len(e.permissionNames) == maxSets {
-		clear(e.permissionNames)
-	}
-	e.permissionNames[permissions] = b.String()
-	return b.String()
-}
-
-func indexOf(names []string, name string) int {
-	for i := range names {
-		if names[i] == name {
-			return i
+		comma := strings.IndexByte(names, ',')
+		if comma < 0 {
+			return false
 		}
+		names = names[comma+1:]
 	}
-	return -1
+	return names == name
 }

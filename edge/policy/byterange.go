@@ -84,32 +84,32 @@ type rangeAnswer struct {
 // identity. Range is ignored with methods except GET, with an If-Range that doesn't hold, and with answers except 200.
 //
 //go:noinline
-func (e *Engine) answerRange(r *Request, nowMS int64, o *wire.Object, acceptEncoding string) (p rangeAnswer) {
+func (p *responder) answerRange(r *Request, nowMS int64, o *wire.Object, acceptEncoding string) (part rangeAnswer) {
 	variants := o.Variants()
-	p.variant = slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
-	if r.method() != "GET" || r.fields[headerRange].lines > 1 || o.Status != 0 || p.variant < 0 ||
-		chooseVariant(variants[p.variant:p.variant+1], acceptEncoding) < 0 || !e.meetsIfRange(r, nowMS, o) {
+	part.variant = slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
+	if r.method() != "GET" || r.fields[headerRange].lines > 1 || o.Status != 0 || part.variant < 0 ||
+		chooseVariant(variants[part.variant:part.variant+1], acceptEncoding) < 0 || !p.meetsIfRange(r, nowMS, o) {
 		return rangeAnswer{}
 	}
-	size := int(variants[p.variant].Length)
-	p.from, p.end, p.extent = parseRange(r.fields[headerRange].value, size)
-	all := append(e.text, "bytes "...)
-	if p.extent == partial {
-		all = strconv.AppendInt(append(strconv.AppendInt(all, int64(p.from), 10), '-'), int64(p.end-1), 10)
+	size := int(variants[part.variant].Length)
+	part.from, part.end, part.extent = parseRange(r.fields[headerRange].value, size)
+	all := append(p.text, "bytes "...)
+	if part.extent == partial {
+		all = strconv.AppendInt(append(strconv.AppendInt(all, int64(part.from), 10), '-'), int64(part.end-1), 10)
 	} else {
 		all = append(all, '*')
 	}
-	p.contentRange = e.compose(strconv.AppendInt(append(all, '/'), int64(size), 10))
-	return p
+	part.contentRange = p.text.compose(strconv.AppendInt(append(all, '/'), int64(size), 10))
+	return part
 }
 
 // meetsIfRange reports whether the request has no If-Range, or an If-Range that holds: the strong entity-tag of the
 // identity encoding, or the Last-Modified, which is a strong validator after a second (RFC 9110, section 13.1.5).
-func (e *Engine) meetsIfRange(r *Request, nowMS int64, o *wire.Object) bool {
+func (p *responder) meetsIfRange(r *Request, nowMS int64, o *wire.Object) bool {
 	f := &r.fields[headerIfRange]
 	if f.lines != 1 || f.value == o.ETag {
 		return f.lines <= 1
 	}
 	date, err := time.Parse(imfFixdate, f.value)
-	return err == nil && f.value == e.lastModified(o) && date.UnixMilli()+1000+lagMS <= nowMS
+	return err == nil && f.value == p.lastModified(o) && date.UnixMilli()+1000+lagMS <= nowMS
 }

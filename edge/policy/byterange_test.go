@@ -172,9 +172,7 @@ func TestRange(t *testing.T) {
 			if !strings.HasPrefix(tt.lines, "range: ") {
 				lines = append(lines, "range: bytes=2-4")
 			}
-			r := read(e, append([]string{"GET /a"}, lines...)...)
-			var d Decision
-			e.Decide(&d, now, &r, m, &Answers{})
+			d := decideRequest(m, read(e, append([]string{"GET /a"}, lines...)...))
 			body := tt.body
 			if body == "" && (tt.status == 200 || tt.status == 301) {
 				body = `{"key":"/a"}`
@@ -192,12 +190,11 @@ func TestRange(t *testing.T) {
 					t.Errorf("%s: a 416 has %s: %s", tt.name, name, got)
 				}
 			}
-			plain := read(e, "GET /a")
-			if e.Decide(&d, now, &plain, m, &Answers{}); m.bodyGone == (d.Status != 0 && d.Status != 206) {
+			if d = decideRequest(m, read(e, "GET /a")); m.bodyGone == (d.Status != 0 && d.Status != 206) {
 				t.Fatalf("%s: without a range: %d", tt.name, d.Status)
 			}
-			head := read(e, append([]string{"HEAD /a"}, lines...)...)
-			if e.Decide(&d, now, &head, m, &Answers{}); d.Status == 206 || d.Status == 416 {
+			d = decideRequest(m, read(e, append([]string{"HEAD /a"}, lines...)...))
+			if d.Status == 206 || d.Status == 416 {
 				t.Errorf("%s: HEAD is answered with %d", tt.name, d.Status)
 			}
 		}
@@ -211,9 +208,7 @@ func checkPart(t *testing.T, name string, part *Decision, e *Engine, m *memory) 
 		return fmt.Sprintf("%q", slices.DeleteFunc(fieldsOf(*d), func(h [2]string) bool { return h[0] == "content-range" }))
 	}
 	got, body := fields(part), part.Body
-	r := read(e, "GET /a")
-	var d Decision
-	e.Decide(&d, now, &r, m, &Answers{})
+	d := decideRequest(m, read(e, "GET /a"))
 	if want := fields(&d); got != want {
 		t.Errorf("%s: the 206 has %s, the 200 %s", name, got, want)
 	}

@@ -14,25 +14,25 @@ func (r *Rule) isPrivate() bool { return r.Auth != nil && (!r.Auth.Trial || r.Ca
 // from max-age (RFC 9111, section 4.2.3) stores the answer for less time; no client stores the answer longer than the
 // object lives.
 //
-// A publisher's Cache-Control takes precedence, see [Engine.publishedControl], except for an object that was purged
+// A publisher's Cache-Control takes precedence, see publishedControl, except for an object that was purged
 // softly: clients must revalidate it.
-func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
-	computed := e.computedControl(nowMS, rule, o)
+func (p *responder) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
+	computed := p.computedControl(nowMS, rule, o)
 	if o.Headers != "" && !o.Stale {
 		if directives := publishedHeader(o, "cache-control"); directives != "" {
-			return e.publishedControl(directives, computed, rule.isPrivate(), o.TTLMS != 0)
+			return p.publishedControl(directives, computed, rule.isPrivate(), o.TTLMS != 0)
 		}
 	}
 	return computed
 }
 
-func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
+func (p *responder) computedControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
 	switch {
 	case o.TTLMS != 0 && rule.isPrivate():
-		return e.formatDecimal("private, max-age=", left)
+		return p.text.formatDecimal("private, max-age=", left)
 	case o.TTLMS != 0:
-		return e.formatDecimal("max-age=", left)
+		return p.text.formatDecimal("max-age=", left)
 	case rule.isPrivate():
 		return "private, no-cache"
 	default:
@@ -45,14 +45,14 @@ func (e *Engine) computedControl(nowMS int64, rule *Rule, o *wire.Object) string
 // malformed directive can hide it.
 //
 //go:noinline
-func (e *Engine) publishedControl(directives, computed string, private, ttl bool) string {
-	all := e.text
+func (p *responder) publishedControl(directives, computed string, private, ttl bool) string {
+	all := p.text
 	if private {
 		all = append(all, "private"...)
 		computed = strings.TrimPrefix(computed, "private, ")
 	}
 	add := func(directive string) {
-		if len(all) > len(e.text) {
+		if len(all) > len(p.text) {
 			all = append(all, ", "...)
 		}
 		all = append(all, directive...)
@@ -93,7 +93,7 @@ func (e *Engine) publishedControl(directives, computed string, private, ttl bool
 	default:
 		add(computed)
 	}
-	return e.compose(all)
+	return p.text.compose(all)
 }
 
 // nextDirective returns the first element of a list, and the rest. A comma in a quoted string doesn't separate.

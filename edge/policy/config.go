@@ -290,7 +290,8 @@ func (o *object) decodeRule() (r Rule) {
 		cache := o.readObject("cache")
 		r.Cache = cache.decodeCache()
 		if r.Cache.PerDevice && r.Auth == nil {
-			o.addProblem(cache.at+".scope", "device needs auth in the same rule: without it there is no device id")
+			o.addProblem(cache.at+".scope", "device needs auth in the same rule: without it there is no device id"+FixMark+
+				"add auth: {} to the rule, or remove scope: device")
 		}
 		if !r.Match.permitsRead() {
 			o.addProblem(cache.at, "needs GET or HEAD among the methods of its match: the cache answers nothing else")
@@ -363,6 +364,9 @@ func (c *Cache) addScope(scope string) {
 	c.PerHost = c.PerHost || scope == "host"
 }
 
+// FixMark stands in a problem before the advice how to correct the rules.
+const FixMark = "; fix: "
+
 // crossCheck finds problems between rules.
 func (d *decoder) crossCheck(c *Config) {
 	var lacking []string
@@ -370,7 +374,7 @@ func (d *decoder) crossCheck(c *Config) {
 		h := c.HostRules(host)
 		d.crossCheckHost(c, h)
 		for i := h.First; i < h.End && h.Credentials == (Credentials{}); i++ {
-			if c.Rules[i].needsCredential() {
+			if c.Rules[i].NeedsCredential() {
 				lacking = append(lacking, c.RuleTitle(i))
 			}
 		}
@@ -398,17 +402,19 @@ func (d *decoder) crossCheckHost(c *Config, h HostRules) {
 	for i := h.First; i < h.End; i++ {
 		if these := hidden[i]; len(these) == 1 {
 			d.addProblem(c.RuleField(these[0])+".match",
-				"is never reached: %s matches everything that it matches; move it up or remove it", c.RuleTitle(i))
+				"is never reached: %s matches everything that it matches"+FixMark+"put this rule above %[1]s, or remove it",
+				c.RuleTitle(i))
 		} else if len(these) > 1 {
 			d.addProblem(c.RuleField(i)+".match",
-				"matches everything that these match, which are never reached: %s; move it below them, or remove them",
-				c.ruleTitles(these))
+				"matches everything that these match, which are never reached: %s"+FixMark+
+					"put this rule below them, or remove them",
+				c.RuleTitles(these))
 		}
 	}
 }
 
-// ruleTitles returns the titles of rules.
-func (c *Config) ruleTitles(rules []int) string {
+// RuleTitles returns the titles of rules.
+func (c *Config) RuleTitles(rules []int) string {
 	all := make([]string, len(rules))
 	for i, rule := range rules {
 		all[i] = c.RuleTitle(rule)
@@ -416,19 +422,19 @@ func (c *Config) ruleTitles(rules []int) string {
 	return strings.Join(all, ", ")
 }
 
-// needsCredential reports whether a rule asks for a credential.
-func (r *Rule) needsCredential() bool { return r.Auth != nil || r.IssueSession }
+// NeedsCredential reports whether a rule asks for a credential.
+func (r *Rule) NeedsCredential() bool { return r.Auth != nil || r.IssueSession }
 
 // isAuthTrial reports whether a rule asks for a credential but passes requests without a credential.
 func (r *Rule) isAuthTrial() bool { return r.Auth != nil && r.Auth.Trial }
 
 // enforcesAuth reports whether a rule refuses requests without a credential.
-func (r *Rule) enforcesAuth() bool { return r.needsCredential() && !r.isAuthTrial() }
+func (r *Rule) enforcesAuth() bool { return r.NeedsCredential() && !r.isAuthTrial() }
 
 // hiddenBy returns the first rule, from first on, that matches every request of rule j; -1 for none.
 func (c *Config) hiddenBy(first, j int) int {
 	for i := first; i < j; i++ {
-		if c.Rules[i].Match.covers(&c.Rules[j].Match) {
+		if c.Rules[i].Match.Covers(&c.Rules[j].Match) {
 			return i
 		}
 	}

@@ -39,11 +39,18 @@ func parseJSON(t testing.TB, text string) (*Config, error) {
 	return Parse(tree)
 }
 
-func TestParse(t *testing.T) {
-	got, err := parseJSON(t, full)
+// mustParse is parseJSON of a valid configuration.
+func mustParse(t testing.TB, text string) *Config {
+	t.Helper()
+	c, err := parseJSON(t, text)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+func TestParse(t *testing.T) {
+	got := mustParse(t, full)
 	want := &Config{
 		SidecarCluster:   "side",
 		SidecarTimeout:   500 * time.Millisecond,
@@ -74,10 +81,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseDefaults(t *testing.T) {
-	got, err := parseJSON(t, `{}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := mustParse(t, `{}`)
 	want := &Config{SidecarCluster: "gatehouse-sidecar", SidecarTimeout: 2 * time.Second, MaxStaleness: 30 * time.Second}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -193,7 +197,7 @@ func TestParseRefuses(t *testing.T) {
 		{"hidden rules",
 			`{"rules": [{"match": {"prefix": "/"}}, {"match": {"path": "/a"}}, {"match": {"path": "/b"}}, {"match": {"prefix": "/c"}}]}`,
 			[]string{
-				`rules[0].match: matches everything that these match, which are never reached: rules[1], rules[2], rules[3]; move it below them`}},
+				`rules[0].match: matches everything that these match, which are never reached: rules[1], rules[2], rules[3]; fix: put this rule below them`}},
 		{"push listener with rules", `{"push_listener": true, "rules": []}`,
 			[]string{`push_listener: a push listener has no rules`}},
 		{"rules as an object", `{"rules": {"a": 1}}`, []string{`rules: is an object, want a list`}},

@@ -160,7 +160,7 @@ func (c *Config) ExpectsCounter(rule int, counter Counter) bool {
 	case AuthDeny, AuthUnavailable, AuthThrottled:
 		return r.enforcesAuth()
 	case CallVerify:
-		return r.needsCredential()
+		return r.NeedsCredential()
 	case SessionIssued:
 		return r.IssueSession
 	}

@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 
-	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -41,10 +40,9 @@ type Decision struct {
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
 	WouldHit    string // Pass: the entity-tag of a would-be hit of a cache on trial, "" for none
 	Device      string // Pass: the authenticated device, "" if no auth rule applies
-	Permissions uint64 // Pass: the device's permissions, see [Engine.PermissionNames]
+	Permissions string // Pass: the device's permission names, joined by commas
 
-	// ReloadState means that shared memory has another epoch, or a permission unknown to this state: read the state
-	// again and, after a change, decide again.
+	// ReloadState means that shared memory has another epoch: read the state again and, after a change, decide again.
 	ReloadState bool
 	Auth        Counter // counter of the request, 0 if none
 	Cache       Counter
@@ -97,56 +95,25 @@ const (
 	Wrong              // the device has another secret, the only right one
 )
 
-// Engine decides requests by one configuration and the VM's last state. It is not safe for concurrent use.
+// Engine decides requests by one configuration and the VM's last state. Each call leads to the next: [Engine.Locate],
+// [Location.Read], [Request.Decide]. Engine is not safe for concurrent use.
 type Engine struct {
-	config *Config
-	state  wire.State // Epoch 0: none yet
-	readMS int64      // when state was read, unix ms
-	// distrusted has the times of a state that was read before the clock was set back, or times in the future at the
-	// read. Their age is unknown, even when the clock has reached them.
-	distrusted struct{ heartbeatMS, inStepMS int64 }
-	// prefixes has, for each rule, the common prefix of all covered paths.
-	prefixes []string
-	// governor is the governor of the last request's host, see Locate.
-	governor  *governor
-	known     knownHeaders // of governor; here, because every request reads them
-	governors *governors   // nil if the host of a request doesn't matter
-	// removed are the client headers that no upstream gets, and removedBits the bits of the names.
-	removed     []string
-	removedBits uint64
-	// requiredBits has each rule's permission bits; requiresUnknown tells for each rule whether it requires a
-	// permission that no device has.
-	requiredBits    []uint64
-	requiresUnknown []bool
-	// permissionNames caches the names of sets of permissions, at most maxSets.
-	permissionNames map[uint64]string
-	purges          []wire.Purge // under way when the guard was purgesGuard; 0: to be read again
-	purgesGuard     uint64
-
-	cachedAnswers [maxCachedAnswers]cachedAnswer
-
-	// Buffers of the last decision.
-	fields  [8 + limits.MaxHeaderLines][2]string
-	headers []byte
-	text    []byte
-	secret  []byte // of the request's API key
+	config     *Config
+	hosts      *hosts
+	removed    removedHeaders
+	state      edgeState
+	authorizer authorizer
+	responder  responder
 }
-
-// maxSets is the maximum number of sets in permissionNames.
-const maxSets = 256
 
 // NewEngine returns an Engine without a state.
 func NewEngine(c *Config) *Engine {
-	e := &Engine{config: c, requiredBits: make([]uint64, len(c.Rules)), requiresUnknown: make([]bool, len(c.Rules)),
-		permissionNames: map[uint64]string{}}
-	e.setGovernor(newGovernor(c, "", c.HostRules(NoVirtualHost)))
-	e.governors = newGovernors(c, e.governor)
-	e.registerRemoved(identityHeaders)
+	e := &Engine{config: c, hosts: newHosts(c), state: edgeState{config: c}}
+	e.authorizer = authorizer{config: c, state: &e.state}
+	e.responder.config, e.responder.state = c, &e.state
+	e.removed.addNames(identityHeaders)
 	if !c.KeepOverrides {
-		e.registerRemoved(overrideHeaders)
-	}
-	for i := range c.Rules {
-		e.prefixes = append(e.prefixes, trimSlashes(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
+		e.removed.addNames(overrideHeaders)
 	}
 	return e
 }
@@ -157,64 +124,47 @@ const varyEncoding = "accept-encoding"
 func (e *Engine) Config() *Config { return e.config }
 
 // State returns the newest state; the epoch is 0 before the first.
-func (e *Engine) State() *wire.State { return &e.state }
+func (e *Engine) State() *wire.State { return &e.state.State }
 
 // SetState sets a state, read at nowMS, unix ms, and drops cached answers.
 func (e *Engine) SetState(nowMS int64, s wire.State) {
-	setBack := nowMS < e.readMS
-	e.state, e.readMS, e.purges = s, nowMS, s.Purges
-	if setBack || s.HeartbeatMS > nowMS+sameClockMS {
-		e.distrusted.heartbeatMS = s.HeartbeatMS
-	}
-	if setBack || s.InStepMS > nowMS+sameClockMS {
-		e.distrusted.inStepMS = s.InStepMS
-	}
+	e.state.setState(nowMS, s)
+	e.responder.cache.purges = s.Purges
 	e.DropCachedAnswers()
-	clear(e.permissionNames)
-	for i := range e.config.Rules {
-		e.requiredBits[i], e.requiresUnknown[i] = 0, false
-		if e.config.Rules[i].Auth == nil {
-			continue
-		}
-		for _, name := range e.config.Rules[i].Auth.Permissions {
-			bit := indexOf(s.Permissions, name)
-			if bit < 0 {
-				e.requiresUnknown[i] = true
-				continue
-			}
-			e.requiredBits[i] |= 1 << bit
-		}
-	}
 }
 
-// Decide sets d to the decision on one request at nowMS, unix ms; [Engine.Govern] reports whether a request needs a
+// DropCachedAnswers drops all cached answers, and the purges.
+func (e *Engine) DropCachedAnswers() { e.responder.cache.dropAnswers() }
+
+// Decide sets d to the decision on the request at nowMS, unix ms; [Request.Governed] reports whether a request needs a
 // decision. Decide is a function of its arguments and the edge's state: cached answers only save reads of mem. The
 // decision refers to the request, to results of mem and to the edge's memory, and is valid until the next decision. It
 // is large, and therefore set in place, here and below.
-func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+func (r *Request) Decide(d *Decision, nowMS int64, mem Memory, answers *Answers) {
 	*d = Decision{}
-	e.text = e.text[:0]
+	e := r.engine
+	e.responder.text = e.responder.text[:0]
 	if r.rule < 0 {
 		switch {
 		case r.ambiguous:
 			d.setForbidden(AmbiguousPath)
-		case e.governor.decidesUnmatched:
-			d.setForbidden(e.governor.refusal)
+		case r.governor.decidesUnmatched:
+			d.setForbidden(r.governor.refusal)
 		}
-		if r.tolerated || !r.ambiguous && e.governor.WouldDenyByDefault {
+		if r.tolerated || !r.ambiguous && r.governor.WouldDenyByDefault {
 			d.passUnenforced()
 		}
 		return
 	}
 	rule := &e.config.Rules[r.rule]
 	if rule.IssueSession {
-		e.issueToken(d, nowMS, r, mem, answers)
+		e.authorizer.issueToken(d, nowMS, r, mem, answers)
 		return
 	}
 	if rule.Auth != nil {
 		if answers.Refused.Auth != None {
-			e.recallRefusal(d, r, answers)
-		} else if e.authorizeDevice(d, nowMS, r, mem, answers); d.Action != Pass {
+			e.authorizer.recallRefusal(d, r, answers)
+		} else if e.authorizer.authorizeDevice(d, nowMS, r, mem, answers); d.Action != Pass {
 			if !rule.Auth.Trial || d.Action != Reply {
 				return
 			}
@@ -223,9 +173,9 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 	}
 	if rule.Cache != nil {
 		if rule.Cache.Trial {
-			e.tryCache(d, nowMS, rule, r, mem)
+			e.responder.tryCache(d, nowMS, rule, r, mem)
 		} else {
-			e.answerFromCache(d, nowMS, rule, r, mem, answers)
+			e.responder.answerFromCache(d, nowMS, rule, r, mem, answers)
 		}
 	}
 	if r.tolerated && !d.WouldBeRefused() && d.Action <= Reply {

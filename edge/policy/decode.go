@@ -67,6 +67,10 @@ func (o *object) field(name string) (f *Field, at string, v any) {
 // readObject returns the object in a field.
 func (o *object) readObject(name string) object {
 	f, at, v := o.field(name)
+	if v == nil && o.has(name) {
+		o.addProblem(at, "has no value, want an object with the fields %s", strings.Join(fieldNames(f.Fields), ", "))
+		return object{o.decoder, at, f.Fields, nil, len(o.problems) - 1}
+	}
 	return o.decodeObject(at, v, f.Fields)
 }
 
@@ -86,7 +90,11 @@ func (d *decoder) readItems(f *Field, at string, v any) []any {
 	list, ok := v.([]any)
 	switch {
 	case !ok:
-		d.addProblem(at, "is %s, want a list", describeValue(v))
+		want := "a list"
+		if text, is := v.(string); is {
+			want += ": [" + text + "]"
+		}
+		d.addProblem(at, "is %s, want %s", describeValue(v), want)
 	case len(list) == 0 && f.IfEmpty != "":
 		d.addProblem(at, "is empty: %s", f.IfEmpty)
 	case f.Max > 0 && len(list) > f.Max:
@@ -221,10 +229,10 @@ func headerProblem(name string) string {
 		return fmt.Sprintf("%q is not a header name (RFC 9110, section 5.1)", name)
 	}
 	if slices.Contains(identityHeaders, name) {
-		return fmt.Sprintf("%q is a header that Gatehouse sends upstream; use another", name)
+		return fmt.Sprintf("%q is a header that Gatehouse sends upstream"+FixMark+"use another", name)
 	}
 	if slices.Contains(messageHeaders, name) {
-		return fmt.Sprintf("%q belongs to the message or the connection, not to the client; use another", name)
+		return fmt.Sprintf("%q belongs to the message or the connection, not to the client"+FixMark+"use another", name)
 	}
 	return ""
 }

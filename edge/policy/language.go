@@ -1,10 +1,6 @@
 package policy
 
-import (
-	"strings"
-
-	"github.com/gatehouse/gatehouse/clients/go/limits"
-)
+import "strings"
 
 // maxAcceptLanguage bounds a parsed Accept-Language, in bytes; a longer header is ignored.
 const maxAcceptLanguage = 512
@@ -101,32 +97,16 @@ func (c *Cache) chooseLanguage(r *Request) string {
 	return ""
 }
 
-// languageKey returns the key of an object in a language, or key without a language or if the key would be too long;
-// valid until the next decision.
-func (e *Engine) languageKey(key, language string) string {
-	if language == "" || len(key)+1+len(language) > limits.MaxKey {
-		return key
-	}
-	return e.compose(append(append(append(e.text, key...), '#'), language...))
-}
-
-// joinLanguage returns a device, host or both and a language; it is valid until the next decision.
+// varyLanguage is answerVary for a rule with languages.
 //
 //go:noinline
-func (e *Engine) joinLanguage(device, language string) string {
-	return e.compose(append(append(append(e.text, device...), '#'), language...))
-}
-
-// varyLanguage is vary for a rule with languages.
-//
-//go:noinline
-func (e *Engine) varyLanguage(rule *Rule, encoded bool) string {
-	all := append(e.text, "accept-language"...)
+func (p *responder) varyLanguage(r *Request, rule *Rule, encoded bool) string {
+	all := append(p.text, "accept-language"...)
 	if encoded {
 		all = append(append(all, ", "...), varyEncoding...)
 	}
 	if rule.isPrivate() {
-		all = append(append(all, ", "...), e.governor.varyCredential...)
+		all = append(append(all, ", "...), r.governor.varyCredential...)
 	}
-	return e.compose(all)
+	return p.text.compose(all)
 }

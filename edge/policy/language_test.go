@@ -201,8 +201,8 @@ func TestLanguages(t *testing.T) {
 				if other {
 					r = read(e, append([]string{"GET " + tt.target, "accept-language: fr"}, device...)...)
 				}
-				var d Decision
-				if e.Decide(&d, now, &r, m, &Answers{}); other {
+				d := decideRequest(m, r)
+				if other {
 					continue
 				}
 				language, _ := headerOf(d, "content-language")

@@ -7,48 +7,56 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
-// Location is the place of a request's path among the rules' paths.
+// Location is the place of a request's path among the rules' paths, valid until the engine locates the next request.
 type Location struct {
 	// Passes means that the request certainly passes unchanged, with any method: no rule covers the path, and no header
 	// must be removed.
 	Passes bool
+
+	engine   *Engine
+	governor *governor
+	host     *recentHost
+	fields   headermap.Fields // all
 
 	path      string // without its query
 	plain     bool   // see plainPath
 	candidate int    // the first rule that may cover path, -1 for none
 }
 
-// Locate finds a request's path among the rules' paths. Most passing requests need only Locate, so the code is short:
-// see docs/decisions/module.md.
+// Locate finds a request's path among the rules' paths; names of fields must be in lower case. Most passing requests
+// need only Locate, so the code is short: see docs/decisions/module.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
-	if e.governors != nil {
-		e.setGovernor(e.governors.findGovernor(fields))
+	l.engine, l.fields, l.host = e, fields, &e.hosts.absent
+	if e.hosts.matter {
+		l.host = e.hosts.findHost(fields)
 	}
-	all := fields
+	g := l.host.governor
+	l.governor = g
 	for fields.HasMore() {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.plain = plainPath(value)
-			l.candidate = e.findCandidate(l.path, e.governor.First)
-			l.Passes = l.plain && l.candidate < 0 && !e.governor.decidesUnmatched &&
-				(all.NameBits&e.removedBits == 0 || e.findRemoved(all) == nil)
+			l.candidate = g.findCandidate(l.path, g.First)
+			l.Passes = l.plain && l.candidate < 0 && !g.decidesUnmatched &&
+				(l.fields.NameBits&e.removed.bits == 0 || e.removed.findNames(l.fields) == nil)
 			break
 		}
 	}
 	return l
 }
 
-// Govern finds the first rule for a request at a location. It returns false if no rule covers the request: the request
-// passes without a decision.
-func (e *Engine) Govern(r *Request, at *Location) bool {
-	if at.plain && isUpperCase(r.method()) {
-		r.rule = e.firstRule(r.method(), at.path, at.candidate)
+// findRule sets the first rule for the request.
+func (l *Location) findRule(r *Request) {
+	if l.plain && isUpperCase(r.method()) {
+		r.rule = l.governor.firstRule(r.method(), l.path, l.candidate)
 	} else {
-		e.governReadings(r, at)
+		l.findRuleOfReadings(r)
 	}
-	return r.rule >= 0 || r.ambiguous || e.governor.decidesUnmatched
 }
 
-// isUpperCase reports whether all upstreams read method alike, see ruleOf.
+// Governed reports whether the request needs a decision: otherwise no rule covers the request, which passes.
+func (r *Request) Governed() bool { return r.rule >= 0 || r.ambiguous || r.governor.decidesUnmatched }
+
+// isUpperCase reports whether all upstreams read method alike, see findRuleOfReadings.
 func isUpperCase(method string) bool {
 	for i := range len(method) {
 		if c := method[i]; c < 'A' || c > 'Z' {
@@ -61,41 +69,41 @@ func isUpperCase(method string) bool {
 // maxMethod bounds a method that isn't plain, in bytes: a longer method is ambiguous, and never in use.
 const maxMethod = 64
 
-// governReadings sets the rule that governs a request over all readings of path and method; -1 for none. Methods are
-// case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings methods in any case, but some upstreams read "post" as
+// findRuleOfReadings sets the rule that governs a request over all readings of path and method; -1 for none. Methods
+// are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings methods in any case, but some upstreams read "post" as
 // POST. All readings must be permitted: by the same rule, or some by a rule and the rest by the absence of rules.
 //
 //go:noinline
-func (e *Engine) governReadings(r *Request, at *Location) {
+func (l *Location) findRuleOfReadings(r *Request) {
 	method := r.method()
 	upper := strings.ToUpper(strings.TrimSpace(method))
-	all := metRules{governor: e.governor, rules: e.config.Rules, rule: -1}
+	g := l.governor
+	all := metRules{governor: g, rule: -1}
 	add := func(path string) bool {
-		candidate := e.findCandidate(path, e.governor.First)
-		all.addRule(e.firstRule(method, path, candidate))
+		candidate := g.findCandidate(path, g.First)
+		all.addRule(g.firstRule(method, path, candidate))
 		if upper != method && candidate >= 0 {
-			all.addRule(e.firstRule(upper, path, candidate))
+			all.addRule(g.firstRule(upper, path, candidate))
 		}
-		return !all.ambiguous || e.governor.hasTrial && !all.hasEnforced
+		return !all.ambiguous || g.hasTrial && !all.hasEnforced
 	}
 	if len(method) > maxMethod {
 		all.addUnknown()
-	} else if at.plain || at.path == "" || at.path == "*" { // "" and "*" are no path for any router
-		add(at.path)
-	} else if e.governor.readings.readPath(at.path) {
-		e.governor.readings.eachEnd(add)
+	} else if l.plain || l.path == "" || l.path == "*" { // "" and "*" are no path for any router
+		add(l.path)
+	} else if g.readings.readPath(l.path) {
+		g.readings.eachEnd(add)
 	} else {
 		all.addUnknown()
 	}
 	r.rule, r.ambiguous = all.rule, all.ambiguous
-	doubtful := e.governor.WouldDenyByDefault && all.hasUnmatched && all.rule >= 0 // ambiguous with an enforced default
+	doubtful := g.WouldDenyByDefault && all.hasUnmatched && all.rule >= 0 // ambiguous with an enforced default
 	r.tolerated = doubtful || all.ambiguous && all.hasTrial && !all.hasEnforced
 }
 
 // metRules has the rules of a request's readings so far.
 type metRules struct {
 	governor *governor
-	rules    []Rule
 
 	rule         int // the rule of all readings; -1: none, or ambiguous
 	ambiguous    bool
@@ -109,8 +117,8 @@ type metRules struct {
 func (m *metRules) addRule(rule int) {
 	switch {
 	case rule >= 0:
-		m.hasTrial = m.hasTrial || m.rules[rule].isAuthTrial()
-		m.hasEnforced = m.hasEnforced || m.rules[rule].enforcesAuth()
+		m.hasTrial = m.hasTrial || m.governor.rules[rule].isAuthTrial()
+		m.hasEnforced = m.hasEnforced || m.governor.rules[rule].enforcesAuth()
 	default:
 		m.hasUnmatched = true
 		m.hasTrial = m.hasTrial || m.governor.WouldDenyByDefault
@@ -132,9 +140,9 @@ func (m *metRules) addUnknown() {
 }
 
 // firstRule returns the first rule, from candidate on, that covers a path; -1 for none.
-func (e *Engine) firstRule(method, path string, candidate int) int {
-	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
-		candidate = e.findCandidate(path, candidate+1)
+func (g *governor) firstRule(method, path string, candidate int) int {
+	for candidate >= 0 && !g.rules[candidate].Match.matches(method, path) {
+		candidate = g.findCandidate(path, candidate+1)
 	}
 	return candidate
 }
@@ -143,9 +151,9 @@ func (e *Engine) firstRule(method, path string, candidate int) int {
 // none. Like matches it is not inlined, for a single copy of the code.
 //
 //go:noinline
-func (e *Engine) findCandidate(path string, from int) int {
-	for rule, end := from, e.governor.End; rule < end; rule++ {
-		begin, at := e.prefixes[rule], 0
+func (g *governor) findCandidate(path string, from int) int {
+	for rule, end := from, g.End; rule < end; rule++ {
+		begin, at := g.prefixes[rule], 0
 		for at < len(begin) && at < len(path) && begin[at] == path[at] {
 			at++
 		}
@@ -177,8 +185,8 @@ func (m *Match) permitsMethod(method string) bool {
 	return slices.Contains(m.Methods, method) || (method == "HEAD" && slices.Contains(m.Methods, "GET"))
 }
 
-// covers reports whether m matches all requests of other.
-func (m *Match) covers(other *Match) bool {
+// Covers reports whether m matches all requests of other.
+func (m *Match) Covers(other *Match) bool {
 	if m.Methods != nil {
 		if other.Methods == nil {
 			return false

@@ -78,11 +78,7 @@ func TestRuleOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for fallback, want := range map[string]int{"pass": tt.pass, "deny": tt.deny} {
-			config, err := ParseBytes([]byte(`{"default": "` + fallback + `", ` + rules + `}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := read(NewEngine(config), "GET "+tt.target)
+			r := read(newEdge(t, `{"default": "`+fallback+`", `+rules+`}`), "GET "+tt.target)
 			if r.ambiguous && r.rule == none {
 				r.rule = refused
 			}
@@ -117,11 +113,7 @@ func TestRuleOfMethod(t *testing.T) {
 		"post /t/..": {refused, refused},
 	} {
 		for i, fallback := range []string{"pass", "deny"} {
-			config, err := ParseBytes([]byte(`{"default": "` + fallback + `", ` + rules + `}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := read(NewEngine(config), request)
+			r := read(newEdge(t, `{"default": "`+fallback+`", `+rules+`}`), request)
 			if r.ambiguous && r.rule == none {
 				r.rule = refused
 			}
@@ -176,7 +168,7 @@ func TestMatches(t *testing.T) {
 		{"other method", Match{Prefix: "/", Methods: post}, "GET", "/x", false},
 		{"GET covers HEAD", Match{Prefix: "/", Methods: []string{"POST", "GET"}}, "HEAD", "/x", true},
 		{"HEAD doesn't cover GET", Match{Prefix: "/", Methods: []string{"HEAD"}}, "GET", "/x", false},
-		{"methods are case-sensitive; but see ruleOf", Match{Prefix: "/", Methods: post}, "post", "/x", false},
+		{"methods are case-sensitive; but see findRuleOfReadings", Match{Prefix: "/", Methods: post}, "post", "/x", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -217,19 +209,12 @@ func TestLocate(t *testing.T) {
 		{"/v2/..;/x", false},
 		{`/v2\x`, false},
 	}
-	pass, err := parseJSON(t, `{`+rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	deny, err := parseJSON(t, `{"default": "deny", `+rules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pass, deny := newEdge(t, `{`+rules), newEdge(t, `{"default": "deny", `+rules)
 	for _, tt := range tests {
-		if got := passes(NewEngine(pass), tt.target); got != tt.want {
+		if got := passes(pass, tt.target); got != tt.want {
 			t.Errorf("%s: got %v, want %v", tt.target, got, tt.want)
 		}
-		if passes(NewEngine(deny), tt.target) {
+		if passes(deny, tt.target) {
 			t.Errorf("%s: is said to pass where the default is to deny", tt.target)
 		}
 	}
@@ -254,7 +239,7 @@ func TestCovers(t *testing.T) {
 					want = want && (!b.matches(method, path) || a.matches(method, path))
 				}
 			}
-			if got := a.covers(&b); got != want {
+			if got := a.Covers(&b); got != want {
 				t.Errorf("%+v covers %+v: got %v, want %v", a, b, got, want)
 			}
 		}

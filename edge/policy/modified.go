@@ -19,17 +19,17 @@ const lagMS = 1000
 // second have the same date (RFC 9110, section 8.8.2.2), and earlier in the second, a client may have got the version
 // before o. Such a client may know its own date only, of the second of its request. So Last-Modified is sent once no
 // Date can be earlier.
-func (e *Engine) lastModified(o *wire.Object) string {
+func (p *responder) lastModified(o *wire.Object) string {
 	if o.Headers != "" {
 		if date := publishedHeader(o, "last-modified"); date != "" {
 			return date
 		}
 	}
 	unix := (o.PublishedMS+settleMS)/1000 + 1
-	if e.state.InStepMS < unix*1000+lagMS {
+	if p.state.InStepMS < unix*1000+lagMS {
 		return ""
 	}
-	return e.compose(time.Unix(unix, 0).UTC().AppendFormat(e.text, imfFixdate))
+	return p.text.compose(time.Unix(unix, 0).UTC().AppendFormat(p.text, imfFixdate))
 }
 
 // imfFixdate is the format of dates in headers (RFC 9110, section 5.6.7), in UTC.

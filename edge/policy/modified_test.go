@@ -48,9 +48,7 @@ func TestModifiedSince(t *testing.T) {
 					if with {
 						want, lines = tt.status, append(lines, tt.lines...)
 					}
-					r := read(e, lines...)
-					var d Decision
-					e.Decide(&d, now, &r, m, &Answers{})
+					d := decideRequest(m, read(e, lines...))
 					date := ""
 					if d.Status == 200 && tt.inStep >= 3000 {
 						date = modified
@@ -58,7 +56,8 @@ func TestModifiedSince(t *testing.T) {
 					if got, _ := headerOf(d, "last-modified"); d.Status != want || got != date {
 						t.Errorf("%q: got %d with Last-Modified %q; want %d, %q", lines, d.Status, got, want, date)
 					}
-					if slices.ContainsFunc(e.cachedAnswers[:], func(k cachedAnswer) bool { return k.ifModifiedSince != "" }) {
+					if slices.ContainsFunc(e.responder.cache.answers[:],
+						func(k cachedAnswer) bool { return k.ifModifiedSince != "" }) {
 						t.Error("what is kept refers to the header of a request")
 					}
 				}
@@ -99,6 +98,6 @@ func decideAt(t *testing.T, m *memory, nowMS int64, config string, lines ...stri
 	e := newEdge(t, config)
 	e.SetState(nowMS, m.state)
 	r := read(e, lines...)
-	e.Decide(&d, nowMS, &r, m, &Answers{})
+	r.Decide(&d, nowMS, m, &Answers{})
 	return d
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"slices"
-	"strings"
 )
 
 // Need is a request's requirements by the rules.
@@ -45,22 +44,4 @@ func (c *Config) NeedOfRule(index int) Need {
 func (n Need) Weaker(other Need) bool {
 	return !n.Refused && (other.Refused || other.Credential && !n.Credential ||
 		slices.ContainsFunc(other.Permissions, func(p string) bool { return !slices.Contains(n.Permissions, p) }))
-}
-
-// Samples returns sample paths that the match covers.
-func (m *Match) Samples() []string {
-	if m.Prefix != "" {
-		return []string{m.Prefix, strings.TrimSuffix(m.Prefix, "/") + "/x"}
-	}
-	return []string{m.Path}
-}
-
-// SampleMethods returns enough methods that, for every rule with methods, one is covered and one is not.
-func (c *Config) SampleMethods() []string {
-	methods := []string{"GET", "POST", "PUT", "DELETE", "PATCH"}
-	for i := range c.Rules {
-		methods = append(methods, c.Rules[i].Match.Methods...)
-	}
-	slices.Sort(methods)
-	return slices.Compact(methods)
 }

@@ -37,13 +37,13 @@ const VaryAll = "*"
 //
 // UpstreamVary returns "" for methods without cacheable answers, and under a rule on trial, which leaves the answer
 // unchanged.
-func (e *Engine) UpstreamVary(r *Request) string {
-	rule := &e.config.Rules[r.rule]
+func (r *Request) UpstreamVary() string {
+	rule := &r.governor.rules[r.rule]
 	if m := r.method(); m != "GET" && m != "HEAD" || rule.isAuthTrial() {
 		return ""
 	}
 	if rule.isServed() && rule.Cache.PerDevice {
 		return VaryAll
 	}
-	return e.governor.varyCredential
+	return r.governor.varyCredential
 }

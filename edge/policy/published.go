@@ -25,7 +25,7 @@ func publishedHeader(o *wire.Object, name string) string {
 	return ""
 }
 
-// appendPublished appends the publisher's headers, except headers that [Engine.serveObject] has added already, and
+// appendPublished appends the publisher's headers, except headers that [responder.serveObject] has added already, and
 // headers that readers of Redis refuse: an older sidecar may have filled the memory. A 304 has only the headers that a
 // 304 must repeat (RFC 9110, section 15.4.5). Private answers lack the headers by which some shared cache may store an
 // answer despite Cache-Control (RFC 9213). Headers with an effect on the whole origin need the rule's permission: a

@@ -27,8 +27,7 @@ func answerOf(t *testing.T, o wire.Object, lines ...string) Decision {
 	e.SetState(now, m.state)
 	var first, d Decision
 	for i := range 4 {
-		r := read(e, append(lines, "x-device-id: dev", "x-device-token: s")...)
-		e.Decide(&d, now, &r, m, &Answers{})
+		d = decideRequest(m, read(e, append(lines, "x-device-id: dev", "x-device-token: s")...))
 		if i == 0 {
 			first = d
 			first.Headers, first.Body = slices.Clone(d.Headers), slices.Clone(d.Body)

@@ -39,8 +39,7 @@ func TestPurgesUnderWay(t *testing.T) {
 			e := newEdge(t, tt.rules)
 			e.SetState(now, m.state)
 			ask := func() (status string, d Decision) {
-				r := read(e, "GET /a")
-				e.Decide(&d, now, &r, m, &Answers{})
+				d = decideRequest(m, read(e, "GET /a"))
 				if status = d.CacheStatus; status == "" {
 					status, _ = headerOf(d, "cache-status")
 				}
@@ -56,7 +55,7 @@ func TestPurgesUnderWay(t *testing.T) {
 			}
 			write := func(epoch uint64, purges []wire.Purge) {
 				m.records[[2]uint32{uint32(wire.RegionState), 0}] = wire.AppendState(nil,
-					&wire.State{Epoch: epoch, Permissions: m.state.Permissions, Purges: purges})
+					&wire.State{Epoch: epoch, Purges: purges})
 				m.guard += 1 << 8
 			}
 			expect("before", hit)
@@ -92,11 +91,9 @@ func TestPurgesAreReadOnce(t *testing.T) {
 	}
 	e := newEdge(t, `{"rules": [{"match": {"prefix": "/"}, "cache": {}}]}`)
 	e.SetState(now, m.state)
-	var d Decision
 	for range 3 {
 		for i := range 8 {
-			r := read(e, fmt.Sprintf("GET /%d", i))
-			e.Decide(&d, now, &r, m, &Answers{})
+			decideRequest(m, read(e, fmt.Sprintf("GET /%d", i)))
 		}
 	}
 	if m.states != 1 {
@@ -104,8 +101,7 @@ func TestPurgesAreReadOnce(t *testing.T) {
 	}
 	m.guard += 1 << 8
 	for range 2 {
-		r := read(e, "GET /1")
-		e.Decide(&d, now, &r, m, &Answers{})
+		decideRequest(m, read(e, "GET /1"))
 	}
 	if m.states != 2 {
 		t.Errorf("with another guard: the state was read %d times, want twice", m.states)

@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
-	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
 const (
@@ -27,24 +26,13 @@ const readingRules = `"credentials": {"basic": true}, "rules": [
 
 func readingEdge(t testing.TB, fallback string) *Engine {
 	t.Helper()
-	config, err := ParseBytes([]byte(`{"default": "` + fallback + `", ` + readingRules))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return NewEngine(config)
+	return newEdge(t, `{"default": "`+fallback+`", `+readingRules)
 }
 
 // ruled returns the rule of a request, none or refused.
 func ruled(e *Engine, method, target string) int {
-	fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", method}, {":path", target}}))
-	if !ok {
-		panic("malformed headers")
-	}
-	at, r := e.Locate(fields), e.Read(fields, nil)
-	if at.Passes {
-		return none
-	}
-	if !e.Govern(&r, &at) {
+	r := readHeaders(e, [][2]string{{":method", method}, {":path", target}})
+	if !r.Governed() {
 		return none
 	}
 	if r.rule < 0 {
@@ -373,7 +361,8 @@ func TestNoRouterGetsAround(t *testing.T) {
 	for range spellings {
 		target := spell(r, paths[r.IntN(len(paths))])
 		seen := pickRouter(r).read(target)
-		want := e.firstRule("POST", seen, e.findCandidate(seen, 0))
+		g := e.hosts.absent.governor
+		want := g.firstRule("POST", seen, g.findCandidate(seen, 0))
 		if want < 0 {
 			continue
 		}

@@ -8,23 +8,23 @@ import (
 
 // denyCredential refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have
 // become right in Redis, so the device gets a 503 instead, to try again.
-func (e *Engine) denyCredential(d *Decision, nowMS int64, why Reason) {
-	if !e.isInStep(nowMS, e.config.MaxStaleness) {
+func (a *authorizer) denyCredential(d *Decision, nowMS int64, r *Request, why Reason) {
+	if !a.state.isInStep(nowMS, a.config.MaxStaleness) {
 		d.setUnavailable(1, NotInStep)
 		return
 	}
-	e.setUnauthorized(d, why)
+	d.setUnauthorized(r, why)
 }
 
 // setForbidden sets d to a 403; the answer doesn't tell the reason.
 func (d *Decision) setForbidden(why Reason) { d.setProblem(403, AuthForbidden, why) }
 
 // setUnauthorized sets d to a 401; the answer doesn't tell the reason.
-func (e *Engine) setUnauthorized(d *Decision, why Reason) {
+func (d *Decision) setUnauthorized(r *Request, why Reason) {
 	challenge := `Device realm="gatehouse"`
-	if e.governor.Credentials.Basic {
+	if r.governor.Credentials.Basic {
 		challenge = `Basic realm="gatehouse", charset="UTF-8"`
-	} else if e.governor.Credentials.Bearer {
+	} else if r.governor.Credentials.Bearer {
 		challenge = `Bearer realm="gatehouse"`
 	}
 	d.setProblem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})
@@ -43,7 +43,7 @@ func RefuseUnreadable() (d Decision) {
 
 // RefuseToken returns the decision on a request with a bad token, where the host validates tokens; or on any token, if
 // the sidecar's keys haven't arrived yet.
-func (e *Engine) RefuseToken(hasKeys bool) (d Decision) {
+func RefuseToken(hasKeys bool) (d Decision) {
 	if !hasKeys {
 		d.setUnavailable(1, NoAnswer)
 		return d

@@ -19,20 +19,25 @@ var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-method-override",
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
 
-// registerRemoved registers names as client headers that no upstream gets, in any spelling and under any rule.
-func (e *Engine) registerRemoved(names []string) {
-	for _, name := range names {
-		e.removedBits |= headermap.NameBit(name)
-	}
-	e.removed = append(e.removed, names...)
+// removedHeaders are client headers that no upstream gets, in any spelling and under any rule.
+type removedHeaders struct {
+	names []string
+	bits  uint64 // of the names
 }
 
-// findRemoved returns the names among fields that no upstream may get.
+func (h *removedHeaders) addNames(names []string) {
+	for _, name := range names {
+		h.bits |= headermap.NameBit(name)
+	}
+	h.names = append(h.names, names...)
+}
+
+// findNames returns the names among fields that no upstream may get.
 //
 //go:noinline
-func (e *Engine) findRemoved(fields headermap.Fields) (names []string) {
+func (h *removedHeaders) findNames(fields headermap.Fields) (names []string) {
 	for fields.HasMore() {
-		if name, _ := fields.Next(); e.isRemoved(name) {
+		if name, _ := fields.Next(); h.isRemoved(name) {
 			names = append(names, name)
 		}
 	}
@@ -64,8 +69,8 @@ func ConnectionOptions(connection string) (kept string, changed bool) {
 }
 
 // isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
-func (e *Engine) isRemoved(name string) bool {
-	for _, removed := range e.removed {
+func (h *removedHeaders) isRemoved(name string) bool {
+	for _, removed := range h.names {
 		if len(removed) == len(name) && isSpelling(name, removed) {
 			return true
 		}
@@ -89,17 +94,17 @@ func (r *Request) HasDatedRange() bool {
 // SecretHeaders returns the headers with the secret or API key of an authenticated request, and their other spellings:
 // no upstream gets the secret. The proxy's JWT filter removes tokens. Under a rule on trial, the upstream may still
 // check the secret, and gets it.
-func (e *Engine) SecretHeaders(r *Request) (names []string) {
-	c := &e.governor.Credentials
-	if c.Forward || r.rule >= 0 && e.config.Rules[r.rule].isAuthTrial() {
+func (r *Request) SecretHeaders() (names []string) {
+	c := &r.governor.Credentials
+	if c.Forward || r.rule >= 0 && r.governor.rules[r.rule].isAuthTrial() {
 		return nil
 	}
 	switch {
 	case r.has(headerSecret):
-		names = e.governor.secret
+		names = r.governor.secret
 	case r.has(headerAPIKey):
-		names = e.governor.apiKey
-	case r.has(headerAuthorization) && e.hasCredential(r):
+		names = r.governor.apiKey
+	case r.has(headerAuthorization) && r.hasCredential():
 		names = authorization
 	}
 	if r.moreLines != nil {

@@ -24,12 +24,12 @@ const usualHeaders = `:authority :path :method :scheme :protocol accept accept-c
 func TestMarks(t *testing.T) {
 	e := newEdge(t, `{}`)
 	for name := range strings.FieldsSeq(usualHeaders) {
-		if headermap.NameBit(name)&(e.removedBits|connectionBit) != 0 {
+		if headermap.NameBit(name)&(e.removed.bits|connectionBit) != 0 {
 			t.Errorf("%s: has the mark of a header that is removed", name)
 		}
 		for _, short := range []string{"te", "via", "host", "dnt"} {
 			f, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", "/"}, {short, "trailers"}, {name, "x"}}))
-			if !ok || f.NameBits&e.removedBits != 0 {
+			if !ok || f.NameBits&e.removed.bits != 0 {
 				t.Errorf("%s, %s: have the mark of a header that is removed", short, name)
 			}
 		}
@@ -43,7 +43,7 @@ func TestMarks(t *testing.T) {
 		for _, spelled := range spellings {
 			for _, value := range []string{"", "x"} { // the last field is where a bit could be read beyond the map
 				f, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", "/"}, {spelled, value}}))
-				if !ok || f.NameBits&e.removedBits == 0 || !e.isRemoved(spelled) {
+				if !ok || f.NameBits&e.removed.bits == 0 || !e.removed.isRemoved(spelled) {
 					t.Errorf("%s: isn't found", spelled)
 				}
 			}
@@ -71,13 +71,9 @@ func TestConnectionOptions(t *testing.T) {
 	}
 }
 
-func newEdge(t *testing.T, config string) *Engine {
+func newEdge(t testing.TB, config string) *Engine {
 	t.Helper()
-	c, err := parseJSON(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return NewEngine(c)
+	return NewEngine(mustParse(t, config))
 }
 
 func TestRemoved(t *testing.T) {
@@ -127,7 +123,7 @@ func TestSecretHeaders(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEdge(t, tt.config)
 			r := read(e, append([]string{"GET /any"}, tt.lines...)...)
-			if got := e.SecretHeaders(&r); !slices.Equal(got, tt.want) {
+			if got := r.SecretHeaders(); !slices.Equal(got, tt.want) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

@@ -8,7 +8,6 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/apikey"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
-	"github.com/gatehouse/gatehouse/edge/headermap"
 )
 
 // Headers that tell the upstream the device. A client's headers with these names never go upstream.
@@ -41,12 +40,16 @@ const (
 	headerSpelled = headerCount
 )
 
-// Request is the part of a request that a decision needs.
+// Request is the part of a request that a decision needs, valid until the engine locates the next request.
 type Request struct {
 	fields    [headerCount]field
 	moreLines []line // of a header after its first, in order
 
-	rule int // the governing rule, -1 for none; see Govern
+	engine   *Engine
+	governor *governor
+	host     *recentHost
+
+	rule int // the governing rule, -1 for none
 	// ambiguous means that the readings of the path have different rules.
 	ambiguous bool
 	// tolerated means that the request passes although its readings have different rules: none of the rules is enforced
@@ -54,7 +57,7 @@ type Request struct {
 	tolerated bool
 	// MayHaveConnection means that the client may have sent Connection, see [ConnectionOptions].
 	MayHaveConnection bool
-	// Removed has the names of headers that the client sent and no upstream gets, see [Engine.registerRemoved].
+	// Removed has the names of headers that the client sent and no upstream gets, see [removedHeaders].
 	Removed []string
 	// Token has the claims of the request's token, and is read only if a rule needs the claims; nil is allowed without
 	// session metadata in the configuration.
@@ -76,8 +79,7 @@ func (r *Request) method() string { return r.fields[headerMethod].value }
 
 func (r *Request) target() string { return r.fields[headerTarget].value }
 
-// Rule returns the index of the rule that governs the request, -1 for none, and whether the path is ambiguous; see
-// [Engine.Govern].
+// Rule returns the index of the rule that governs the request, -1 for none, and whether the path is ambiguous.
 func (r *Request) Rule() (rule int, ambiguous bool) { return r.rule, r.ambiguous }
 
 // has reports whether a header is present, even if empty.
@@ -107,17 +109,18 @@ func (r *Request) joinLines(h header) string {
 	return strings.Join(lines, ", ")
 }
 
-// Read returns the parts of a request's headers that decisions need; names must be in lower case. The result refers to
-// fields. It is returned, not set in place: each string stored through a pointer needs a write barrier.
-func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
-	r.Token = token
+// Read returns the parts of the located request's headers that decisions need, and the request's rule. The result
+// refers to the headers. It is returned, not set in place: each string stored through a pointer needs a write barrier.
+func (l *Location) Read(token Claims) (r Request) {
+	r.engine, r.governor, r.host, r.Token = l.engine, l.governor, l.host, token
+	fields, all := l.fields, &l.governor.known
 	r.MayHaveConnection = fields.NameBits&connectionBit != 0
-	if fields.NameBits&e.removedBits != 0 {
-		r.Removed = e.findRemoved(fields)
+	if removed := &l.engine.removed; fields.NameBits&removed.bits != 0 {
+		r.Removed = removed.findNames(fields)
 	}
 	for fields.HasMore() {
 		name, value := fields.Next()
-		for _, known := range e.known[min(len(name), lastLength)] {
+		for _, known := range all[min(len(name), lastLength)] {
 			if known.name != name {
 				if known.header >= headerSecret {
 					r.addSpelled(name, known.name)
@@ -131,6 +134,7 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 			}
 		}
 	}
+	l.findRule(&r)
 	return r
 }
 
@@ -212,7 +216,7 @@ func isSpelling(name, header string) bool {
 
 // appendKey appends the cache key of the request for target under a rule; it returns false if the key would be too long
 // or another request's, or the target is too long to be parsed.
-func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
+func (r *Request) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
 	path, query, ok := splitTarget(target)
 	if !ok || path == "" || path[0] != '/' || strings.IndexByte(target, '#') >= 0 { // "#" precedes a language
 		return dst, false
@@ -221,11 +225,11 @@ func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) (
 	if c.PerDevice {
 		dst = objectkey.AppendOfDevice(dst, device, "")
 	}
-	if e.governor.name == "" && !c.PerHost {
+	if r.governor.name == "" && !c.PerHost {
 		if ok = len(path) < 2 || path[1] != '/'; !ok { // perhaps a virtual host's key
 			return dst, false
 		}
-	} else if dst, ok = e.appendKeySpace(dst, c); !ok {
+	} else if dst, ok = r.appendKeySpace(dst, c); !ok {
 		return dst, false
 	}
 	dst = append(dst, path...)
@@ -265,11 +269,11 @@ type Credential struct {
 
 // readCredential sets cred to the request's credential; false without a credential, with several, or if the credential
 // can't be valid.
-func (e *Engine) readCredential(cred *Credential, r *Request) bool {
-	c := &e.governor.Credentials
+func (a *authorizer) readCredential(cred *Credential, r *Request) bool {
+	c := &r.governor.Credentials
 	if c.takesAPIKeys() {
 		if key, shown := r.apiKey(c); shown > 0 {
-			return shown == 1 && e.parseAPIKey(cred, key)
+			return shown == 1 && a.parseAPIKey(cred, key)
 		}
 	}
 	if c.Basic {
@@ -348,15 +352,15 @@ func (r *Request) hasMoreBearerKeys() bool {
 	})
 }
 
-// parseAPIKey sets cred to the id and secret of an API key; false for any other form. [Engine.hasWrongChecksum] checks
+// parseAPIKey sets cred to the id and secret of an API key; false for any other form. [Request.hasWrongChecksum] checks
 // the checksum, unless a verdict makes the check needless.
-func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
+func (a *authorizer) parseAPIKey(cred *Credential, key string) bool {
 	id, tail, ok := apikey.Split(key)
 	if !ok {
 		return false
 	}
-	e.secret = append(append(e.secret[:0], apikey.Prefix...), tail...)
-	*cred = Credential{ID: id, Secret: asString(e.secret)}
+	a.secret = append(append(a.secret[:0], apikey.Prefix...), tail...)
+	*cred = Credential{ID: id, Secret: asString(a.secret)}
 	return true
 }
 
@@ -364,7 +368,7 @@ func (e *Engine) parseAPIKey(cred *Credential, key string) bool {
 // not judge.
 //
 //go:noinline
-func (e *Engine) hasWrongChecksum(cred *Credential, r *Request) bool {
-	_, shown := r.apiKey(&e.governor.Credentials)
+func (r *Request) hasWrongChecksum(cred *Credential) bool {
+	_, shown := r.apiKey(&r.governor.Credentials)
 	return shown > 0 && !apikey.IsSecret(cred.Secret)
 }

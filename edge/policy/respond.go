@@ -2,9 +2,7 @@ package policy
 
 import (
 	"errors"
-	"strconv"
 	"strings"
-	"unsafe"
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
@@ -37,8 +35,20 @@ const (
 // maxAcceptEncoding bounds a parsed Accept-Encoding, in bytes.
 const maxAcceptEncoding = 512
 
+// responder answers requests from the cache.
+type responder struct {
+	config *Config
+	state  *edgeState
+	cache  answerCache
+
+	// Buffers of the last decision.
+	fields  [8 + limits.MaxHeaderLines][2]string
+	headers []byte
+	text    textBuffer
+}
+
 // answerFromCache answers a request from the cache if possible; otherwise the request passes.
-func (e *Engine) answerFromCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
+func (p *responder) answerFromCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	if r.method() != "GET" && r.method() != "HEAD" {
 		d.passUpstream(CacheBypass, statusMethod)
 		return
@@ -60,43 +70,44 @@ func (e *Engine) answerFromCache(d *Decision, nowMS int64, rule *Rule, r *Reques
 		}
 	}
 	if rule.Cache.PerHost {
-		q.device = e.joinHost(q.device)
+		q.device = p.text.joinTexts(asString(r.host.name), ' ', q.device)
 	}
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.keyTarget(q.target)
 	}
 	if rule.Cache.Languages != nil {
-		q.device = e.joinLanguage(q.device, rule.Cache.chooseLanguage(r))
+		q.device = p.text.joinTexts(q.device, '#', rule.Cache.chooseLanguage(r))
 	}
 	if q.size() <= maxCachedBytes { // longer questions aren't cached
 		q.hash = q.computeHash()
 	}
-	k := &e.cachedAnswers[q.cacheIndex()]
+	k := p.cache.findEntry(&q)
 	if answers.Fetch == nil && !r.has(headerRange) && k.isAnswerTo(&q, nowMS, mem) {
 		k.fillDecision(d)
 		return
 	}
-	e.answerAnew(d, nowMS, rule, r, &q, k, mem, answers)
+	p.answerAnew(d, nowMS, rule, r, &q, k, mem, answers)
 }
 
-// answerAnew is answer for a question without a cached answer. If the question comes again, it caches the answer in k.
+// answerAnew is answerFromCache for a question without a cached answer. It caches the answer in k if the question comes
+// again.
 //
 //go:noinline
-func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *cachedAnswer,
+func (p *responder) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *cachedAnswer,
 	mem Memory, answers *Answers) {
-	key, ok := e.cacheKey(r, rule.Cache, d.Device)
+	key, ok := p.cacheKey(r, rule.Cache, d.Device)
 	if !ok {
 		d.passUpstream(CacheBypass, statusBypass)
 		return
 	}
-	if e.state.Epoch == 0 {
+	if p.state.Epoch == 0 {
 		d.ReloadState = true
 		d.passUpstream(CacheStale, statusNoState)
 		return
 	}
 	detail := ""
-	if !e.isInStep(nowMS, e.config.MaxStaleness) {
-		if !e.config.ServeStale {
+	if !p.state.isInStep(nowMS, p.config.MaxStaleness) {
+		if !p.config.ServeStale {
 			d.passUpstream(CacheStale, statusNotInStep)
 			return
 		}
@@ -106,7 +117,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	var guard uint64
 	if answers.Fetch == nil {
 		guard = mem.Guard() // before the object is read: a later change has another guard
-		finder.purges, finder.err = e.readPurges(guard, mem)
+		finder.purges, finder.err = p.cache.readPurges(guard, p.state.Epoch, mem)
 	}
 	if detail != "" || r.has(headerRange) || k.lastHash != q.hash && k.hash != q.hash {
 		guard = 0 // the answer isn't cached
@@ -114,17 +125,17 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	k.lastHash = q.hash
 	plain := key
 	if language := rule.Cache.chooseLanguage(r); language != "" {
-		key = e.languageKey(key, language)
+		key = p.text.languageKey(key, language)
 	}
-	o, err := finder.findObject(&e.state, key)
+	o, err := finder.findObject(p.state, key)
 	if err != nil && key != plain && (!rule.Cache.Fetch || answers.Fetch != nil) {
 		key = plain
-		o, err = finder.findObject(&e.state, key)
+		o, err = finder.findObject(p.state, key)
 	}
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
 	} else if err == nil && o.Stale {
-		if !e.config.ServeStale {
+		if !p.config.ServeStale {
 			err = errExpired
 		} else if o.TTLMS = 0; detail == "" { // clients must revalidate it
 			detail = purged
@@ -132,7 +143,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	}
 	var body *Body
 	if err == nil {
-		body, err = e.serveObject(d, nowMS, rule, r, q, &finder, &o, detail)
+		body, err = p.serveObject(d, nowMS, rule, r, q, &finder, &o, detail)
 	}
 	switch {
 	case err == nil && detail != "":
@@ -142,7 +153,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		if guard != 0 {
 			k.storeAnswer(q, d, body, validity{
 				guard,
-				nowMS, e.unchangedUntil(nowMS, &o),
+				nowMS, p.state.unchangedUntil(nowMS, &o),
 			})
 		}
 	case errors.Is(err, errNotAcceptable):
@@ -177,43 +188,43 @@ var (
 )
 
 // serveObject sets d to a 304 or the answer of o and returns the answer's body, or returns an error.
-func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder, o *wire.Object,
-	detail string) (*Body, error) {
+func (p *responder) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, f *finder,
+	o *wire.Object, detail string) (*Body, error) {
 	i := chooseVariant(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
 	}
-	var p rangeAnswer
+	var part rangeAnswer
 	if r.has(headerRange) {
-		if p = e.answerRange(r, nowMS, o, q.acceptEncoding); p.extent != whole {
-			i = p.variant
+		if part = p.answerRange(r, nowMS, o, q.acceptEncoding); part.extent != whole {
+			i = part.variant
 		}
 	}
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
 	if encoding != wire.Identity {
 		// One opaque tag for all encodings: strong only for the bytes from which the tag was made.
-		etag = e.compose(append(append(e.text, "W/"...), etag...))
+		etag = p.text.compose(append(append(p.text, "W/"...), etag...))
 	}
-	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, detail)}, [2]string{"etag", etag},
-		[2]string{"cache-control", e.cacheControl(nowMS, rule, o)},
-		[2]string{"age", e.formatDecimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
-	if vary := e.answerVary(rule, o); vary != "" {
+	headers := append(p.fields[:0], [2]string{"cache-status", p.cacheStatus(nowMS, o, detail)}, [2]string{"etag", etag},
+		[2]string{"cache-control", p.cacheControl(nowMS, rule, o)},
+		[2]string{"age", p.text.formatDecimal("", max(nowMS-p.state.InStepMS, 0)/1000)})
+	if vary := p.answerVary(r, rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
 	status := int(max(o.Status, 200))
 	// Preconditions count only where the answer would be a 200 (RFC 9110, section 13.2.1).
 	if status == 200 && (entitytag.InList(q.ifNoneMatch, o.ETag, true) ||
-		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o)) {
+		q.ifModifiedSince != "" && q.ifModifiedSince == p.lastModified(o)) {
 		if o.Headers != "" {
 			headers = appendPublished(headers, rule, o, true)
 		}
-		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
+		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, p.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
-	if p.extent == unsatisfiable { // without freshness or Cache-Control, no cache stores it
-		headers = append(headers[:2], [2]string{"content-range", p.contentRange})
-		d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 416, e.headerMap(headers), []byte{}, CacheHit
+	if part.extent == unsatisfiable { // without freshness or Cache-Control, no cache stores it
+		headers = append(headers[:2], [2]string{"content-range", part.contentRange})
+		d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 416, p.headerMap(headers), []byte{}, CacheHit
 		return nil, nil
 	}
 	body := f.findBody(o, i)
@@ -221,9 +232,9 @@ func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q
 		return nil, wire.ErrNotFound
 	}
 	bytes := body.Bytes
-	if p.extent == partial {
-		status, bytes = 206, bytes[p.from:p.end]
-		headers = append(headers, [2]string{"content-range", p.contentRange})
+	if part.extent == partial {
+		status, bytes = 206, bytes[part.from:part.end]
+		headers = append(headers, [2]string{"content-range", part.contentRange})
 	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
 	if rule.Cache.Languages != nil && publishedHeader(o, "content-language") == "" {
@@ -231,7 +242,7 @@ func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q
 			headers = append(headers, [2]string{"content-language", language})
 		}
 	}
-	if modified := e.lastModified(o); modified != "" {
+	if modified := p.lastModified(o); modified != "" {
 		headers = append(headers, [2]string{"last-modified", modified})
 	}
 	if encoding != wire.Identity {
@@ -240,14 +251,14 @@ func (e *Engine) serveObject(d *Decision, nowMS int64, rule *Rule, r *Request, q
 	if o.Headers != "" {
 		headers = appendPublished(headers, rule, o, false)
 	}
-	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, e.headerMap(headers), bytes, CacheHit
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, status, p.headerMap(headers), bytes, CacheHit
 	return body, nil
 }
 
 // headerMap returns headers as a header map, valid until the next decision.
-func (e *Engine) headerMap(headers [][2]string) []byte {
-	e.headers = headermap.Append(e.headers[:0], headers)
-	return e.headers
+func (p *responder) headerMap(headers [][2]string) []byte {
+	p.headers = headermap.Append(p.headers[:0], headers)
+	return p.headers
 }
 
 // finder finds an object in the sidecar's answer to a fetch, or otherwise in shared memory.
@@ -262,7 +273,7 @@ type finder struct {
 // fetchFailed reports whether the sidecar gave no answer to a fetch: whether the object exists is unknown.
 func (f *finder) fetchFailed() bool { return f.fetched != nil && f.fetched.Epoch == 0 }
 
-func (f *finder) findObject(state *wire.State, key string) (wire.Object, error) {
+func (f *finder) findObject(state *edgeState, key string) (wire.Object, error) {
 	if f.fetched != nil {
 		if f.fetchFailed() {
 			return wire.Object{}, wire.ErrNotFound
@@ -289,25 +300,6 @@ func (f *finder) findObject(state *wire.State, key string) (wire.Object, error) 
 	return o, nil
 }
 
-// readPurges returns the purges under way, for the guard's value before the call; [wire.ErrEpoch] if memory has another
-// epoch, with purges unknown to this state. Call it before the objects are read: a purge ends after the removal of the
-// purge's last object.
-func (e *Engine) readPurges(guard uint64, mem Memory) ([]wire.Purge, error) {
-	if guard != 0 && guard == e.purgesGuard {
-		return e.purges, nil
-	}
-	state := mem.Record(wire.RegionState, 0)
-	switch epoch, err := wire.RecordEpoch(state, wire.RegionState); {
-	case err != nil: // what was known last counts
-	case epoch != e.state.Epoch:
-		return nil, wire.ErrEpoch
-	default:
-		e.purges = wire.ParsePurges(state)
-	}
-	e.purgesGuard = guard
-	return e.purges, nil
-}
-
 func (f *finder) findBody(o *wire.Object, i int) *Body {
 	if f.fetched != nil {
 		if body := f.fetched.Body(o, i); body != nil {
@@ -320,64 +312,38 @@ func (f *finder) findBody(o *wire.Object, i int) *Body {
 
 // Key returns the cache key of a device's request under the governing rule, which must have Cache; "" for none. Key is
 // for explanations only; decisions don't use it.
-func (e *Engine) Key(r *Request, device string) string {
-	c := e.config.Rules[r.rule].Cache
-	if key, ok := e.cacheKey(r, c, device); ok && (!c.PerDevice || device != "") {
-		return strings.Clone(e.languageKey(key, c.chooseLanguage(r)))
+func (r *Request) Key(device string) string {
+	c := r.governor.rules[r.rule].Cache
+	p := &r.engine.responder
+	if key, ok := p.cacheKey(r, c, device); ok && (!c.PerDevice || device != "") {
+		return strings.Clone(p.text.languageKey(key, c.chooseLanguage(r)))
 	}
 	return ""
 }
 
 // cacheKey returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are
 // equal, also in a parameter's name, by which the query is sorted.
-func (e *Engine) cacheKey(r *Request, c *Cache, device string) (string, bool) {
+func (p *responder) cacheKey(r *Request, c *Cache, device string) (string, bool) {
 	target := r.target()
 	if strings.IndexByte(target, '%') >= 0 {
-		target = e.upperEscapes(target)
+		target = p.text.upperEscapes(target)
 	}
-	all, ok := e.appendKey(e.text, target, c, device)
-	return e.compose(all), ok
-}
-
-// joinHost returns the request's host, "" if ambiguous, joined with device; valid until the next decision.
-//
-//go:noinline
-func (e *Engine) joinHost(device string) string {
-	return e.compose(append(append(append(e.text, e.governors.host...), ' '), device...))
-}
-
-//go:noinline
-func (e *Engine) upperEscapes(target string) string {
-	if len(target) > 2*limits.MaxKey {
-		return target // too long for a key
-	}
-	return e.compose(objectkey.AppendUpperEscapes(e.text, target))
-}
-
-// formatDecimal returns prefix and n in decimal digits, valid until the next decision.
-func (e *Engine) formatDecimal(prefix string, n int64) string {
-	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
-}
-
-// compose returns the part of all appended to e.text, valid until the next decision overwrites the text.
-func (e *Engine) compose(all []byte) string {
-	added := all[len(e.text):]
-	e.text = all
-	return unsafe.String(unsafe.SliceData(added), len(added))
+	all, ok := r.appendKey(p.text, target, c, device)
+	return p.text.compose(all), ok
 }
 
 // answerVary returns the headers on which an answer depends: a client's cache may serve several devices, and must not
 // give one device's answer to another device (RFC 9110, section 12.5.5).
-func (e *Engine) answerVary(rule *Rule, o *wire.Object) string {
+func (p *responder) answerVary(r *Request, rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	if rule.Cache.Languages != nil {
-		return e.varyLanguage(rule, encoded)
+		return p.varyLanguage(r, rule, encoded)
 	}
 	switch {
 	case rule.isPrivate() && encoded:
-		return e.governor.varyEncodedCredential
+		return r.governor.varyEncodedCredential
 	case rule.isPrivate():
-		return e.governor.varyCredential
+		return r.governor.varyCredential
 	case encoded:
 		return varyEncoding
 	}
@@ -385,10 +351,10 @@ func (e *Engine) answerVary(rule *Rule, o *wire.Object) string {
 }
 
 // cacheStatus returns the Cache-Status of a hit; detail is why the object may be stale, "" if it isn't.
-func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, detail string) string {
+func (p *responder) cacheStatus(nowMS int64, o *wire.Object, detail string) string {
 	status := statusHit
 	if o.TTLMS != 0 {
-		status = e.formatDecimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
+		status = p.text.formatDecimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
 	}
 	if detail != "" {
 		status += "; detail=" + detail

@@ -63,18 +63,18 @@ func TestKeyHasUpperEscapes(t *testing.T) {
 	for target, want := range map[string]string{
 		"/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/abc%": "/abc%", "/a?%fb=1&%Fa=%ff": "/a?%FA=%FF&%FB=1",
 	} {
-		var r Request
+		r := Request{governor: &governor{}}
 		r.fields[headerTarget] = field{value: target, lines: 1}
-		if got, ok := e.cacheKey(&r, &Cache{}, ""); got != want || !ok {
+		if got, ok := e.responder.cacheKey(&r, &Cache{}, ""); got != want || !ok {
 			t.Errorf("%s: got %s, %v; want %s", target, got, ok, want)
 		}
-		if got, ok := e.cacheKey(&r, &Cache{PerDevice: true}, "d%aa"); got != "@d%aa"+want || !ok {
+		if got, ok := e.responder.cacheKey(&r, &Cache{PerDevice: true}, "d%aa"); got != "@d%aa"+want || !ok {
 			t.Errorf("%s of a device: got %s, %v", target, got, ok)
 		}
 	}
-	var r Request
+	r := Request{governor: &governor{}}
 	r.fields[headerTarget] = field{value: "/%aa" + strings.Repeat("a", 2*limits.MaxKey), lines: 1}
-	if _, ok := e.cacheKey(&r, &Cache{}, ""); ok {
+	if _, ok := e.responder.cacheKey(&r, &Cache{}, ""); ok {
 		t.Error("a target that is too long has a key")
 	}
 }

@@ -21,24 +21,24 @@ const (
 
 // readIdentity sets c to the request's credential or, without any part of a credential, to the session of the request's
 // token. It returns false for an invalid credential or session.
-func (e *Engine) readIdentity(c *Credential, r *Request) bool {
-	if e.config.SessionMetadata == "" || e.hasCredential(r) {
-		return e.readCredential(c, r)
+func (a *authorizer) readIdentity(c *Credential, r *Request) bool {
+	if a.config.SessionMetadata == "" || r.hasCredential() {
+		return a.readCredential(c, r)
 	}
-	c.ID = r.Token.Claim(e.config.SessionMetadata, SubjectClaim)
-	c.Session = r.Token.Claim(e.config.SessionMetadata, RecordClaim)
+	c.ID = r.Token.Claim(a.config.SessionMetadata, SubjectClaim)
+	c.Session = r.Token.Claim(a.config.SessionMetadata, RecordClaim)
 	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
 }
 
-// hasCredential reports whether a request has a credential, or a part of a credential.
-func (e *Engine) hasCredential(r *Request) bool {
+// hasCredential reports whether the request has a credential, or a part of a credential.
+func (r *Request) hasCredential() bool {
 	if r.has(headerID) || r.has(headerSecret) || r.has(headerAPIKey) {
 		return true
 	}
-	if !r.has(headerAuthorization) || e.governor.Credentials.Basic {
+	if !r.has(headerAuthorization) || r.governor.Credentials.Basic {
 		return r.has(headerAuthorization)
 	}
-	_, shown := r.apiKey(&e.governor.Credentials)
+	_, shown := r.apiKey(&r.governor.Credentials)
 	return shown > 0
 }
 
@@ -52,14 +52,14 @@ func (c *Credential) verdictDigest(k *wire.Keys) wire.Digest {
 
 // issueToken sets d to an answer with a token for the request's credential. It ignores tokens: a token can't be
 // exchanged for a token.
-func (e *Engine) issueToken(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+func (a *authorizer) issueToken(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
-	if !e.readCredential(cred, r) {
+	if !a.readCredential(cred, r) {
 		*cred = Credential{}
-		e.setUnauthorized(d, NoCredential)
+		d.setUnauthorized(r, NoCredential)
 		return
 	}
-	if e.state.Epoch == 0 {
+	if a.state.Epoch == 0 {
 		d.setUnavailable(1, NoState)
 		d.ReloadState = true
 		return
@@ -68,29 +68,29 @@ func (e *Engine) issueToken(d *Decision, nowMS int64, r *Request, mem Memory, an
 	switch {
 	case answers.Unreachable:
 		d.setUnavailable(1, NoAnswer)
-	case !e.mayAllow(nowMS):
+	case !a.state.mayAllow(nowMS):
 		d.setUnavailable(1, NotInStep)
 	case issued == nil:
-		d.Digest = cred.verdictDigest(&e.state.Keys)
-		v, status, _ := e.findVerdict(cred.ID, &d.Digest, mem)
-		if status != wire.Found && e.hasWrongChecksum(cred, r) {
+		d.Digest = cred.verdictDigest(&a.state.Keys)
+		v, status, _ := a.state.findVerdict(cred.ID, &d.Digest, mem)
+		if status != wire.Found && r.hasWrongChecksum(cred) {
 			*cred = Credential{}
-			e.setUnauthorized(d, NoCredential)
+			d.setUnauthorized(r, NoCredential)
 			return
 		}
 		d.Hint = secretHint(cred, status, v.Outcome)
-		if e.isRefuted(nowMS, cred, status) && !(d.Hint == Wrong && answers.Suspect) {
-			e.denyCredential(d, nowMS, refutedReason(status))
+		if a.state.isRefuted(nowMS, cred, status) && !(d.Hint == Wrong && answers.Suspect) {
+			a.denyCredential(d, nowMS, r, refutedReason(status))
 			return
 		}
 		if status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS {
-			e.denyCredential(d, nowMS, Denied)
+			a.denyCredential(d, nowMS, r, Denied)
 			return
 		}
-		e.callSidecar(d, nowMS, answers, Exchange)
-		d.New = status == wire.New && e.hasHeartbeat(nowMS)
+		a.callSidecar(d, nowMS, answers, Exchange)
+		d.New = status == wire.New && a.state.hasHeartbeat(nowMS)
 	case issued.Outcome == wire.Deny:
-		e.denyCredential(d, nowMS, Denied)
+		a.denyCredential(d, nowMS, r, Denied)
 	case issued.Outcome != wire.Allow:
 		d.setUnavailable(issued.RetryAfterS, NotVerified)
 	default:

@@ -30,19 +30,16 @@ const sessionRules = `{"credentials": {"id_header": "x-device-id", "secret_heade
 // decideToken is decide for a request whose token, nil for none, the proxy has validated.
 func decideToken(t *testing.T, m *memory, config string, token Claims, answers Answers, lines ...string) Decision {
 	t.Helper()
-	c, err := parseJSON(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := NewEngine(c)
+	e := newEdge(t, config)
 	if m.state.Epoch != 0 {
 		e.SetState(now, m.state)
 	}
 	r := read(e, lines...)
 	r.Token = token
 	var d Decision
-	e.Decide(&d, now, &r, m, &answers)
-	if !slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.isAuthTrial() }) && !c.WouldDenyByDefault {
+	r.Decide(&d, now, m, &answers)
+	if !slices.ContainsFunc(e.config.Rules, func(r Rule) bool { return r.isAuthTrial() }) &&
+		!e.config.WouldDenyByDefault {
 		checkTrial(t, config, &d, m, token, answers, lines...)
 	}
 	return d
@@ -55,22 +52,13 @@ func (m *memory) session(id, session string, v wire.Verdict) {
 }
 
 func TestDecideToken(t *testing.T) {
-	const write = 2
+	const write = "telemetry.write"
 	allow := wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1}
 	known := func(v wire.Verdict) func(m *memory) {
 		return func(m *memory) { m.session("dev", "7-1", v) }
 	}
 	good := claims{sub: "dev", ver: "7-1"}
-	tests := []struct {
-		name    string
-		setup   func(m *memory)
-		token   claims
-		request []string
-		action  Action
-		status  int
-		counter Counter
-		check   func(d Decision) bool
-	}{
+	tests := []authCase{
 		{name: "allow", setup: known(allow), token: good, request: []string{"POST /t"}, counter: AuthAllow,
 			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == write }},
 		{name: "a permission is missing", setup: known(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}),
@@ -132,20 +120,7 @@ func TestDecideToken(t *testing.T) {
 			action: Reply, status: 401, counter: AuthDeny},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			m := newMemory()
-			if tt.setup != nil {
-				tt.setup(m)
-			}
-			d := decideToken(t, m, sessionRules, &tt.token, Answers{}, tt.request...)
-			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter {
-				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action,
-					tt.status, tt.counter)
-			}
-			if tt.check != nil && !tt.check(d) {
-				t.Errorf("got %+v", d)
-			}
-		})
+		tt.run(t, sessionRules, &tt.token)
 	}
 }
 

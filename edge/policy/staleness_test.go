@@ -12,8 +12,8 @@ import (
 func TestMaxAuthStaleness(t *testing.T) {
 	const bound = 5000
 	bounded := strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", "verdict_grace": "5s", `, 1)
-	allow := wire.Verdict{Outcome: wire.Allow, Permissions: 2, ExpiresMS: now + 60_000}
-	said := Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: 2, Epoch: epoch}}
+	allow := wire.Verdict{Outcome: wire.Allow, Permissions: "telemetry.write", ExpiresMS: now + 60_000}
+	said := Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: "telemetry.write", Epoch: epoch}}
 	credential := []string{"x-device-id: dev", "x-device-token: s3cret"}
 	tests := []struct {
 		name    string
@@ -28,7 +28,8 @@ func TestMaxAuthStaleness(t *testing.T) {
 		{name: "a verdict of a token", token: true, request: "POST /t", within: 0, beyond: 503},
 		{name: "no verdict", request: "POST /t", within: -1, beyond: 503},
 		{name: "the sidecar's word", request: "POST /t", answers: said, within: 0, beyond: 503},
-		{name: "within verdict_grace", verdict: &wire.Verdict{Outcome: wire.Allow, Permissions: 2, ExpiresMS: now - 1},
+		{name: "within verdict_grace",
+			verdict: &wire.Verdict{Outcome: wire.Allow, Permissions: "telemetry.write", ExpiresMS: now - 1},
 			request: "POST /t", answers: Answers{Unreachable: true}, within: 0, beyond: 503},
 		{name: "a deny", verdict: &wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}, request: "POST /t",
 			within: 401, beyond: 401},
@@ -73,11 +74,8 @@ func TestMaxAuthStaleness(t *testing.T) {
 // for a time read before the clock was set back.
 func TestClockSetBack(t *testing.T) {
 	const back = 10_000
-	c, err := parseJSON(t, strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", `, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	allow := wire.Verdict{Outcome: wire.Allow, Permissions: 2, ExpiresMS: now + 60_000}
+	c := mustParse(t, strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", `, 1))
+	allow := wire.Verdict{Outcome: wire.Allow, Permissions: "telemetry.write", ExpiresMS: now + 60_000}
 	tests := []struct {
 		name, line        string
 		inStep, heartbeat bool // is written again after the clock was set back
@@ -93,7 +91,7 @@ func TestClockSetBack(t *testing.T) {
 	ask := func(e *Engine, m *memory, at int64, line string) int {
 		r := read(e, line, "x-device-id: dev", "x-device-token: s3cret")
 		var d Decision
-		e.Decide(&d, at, &r, m, &Answers{})
+		r.Decide(&d, at, m, &Answers{})
 		return map[Action]int{Pass: 0, Reply: d.Status, Verify: -1}[d.Action]
 	}
 	for _, tt := range tests {

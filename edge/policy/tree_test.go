@@ -8,31 +8,24 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // structBytes returns a JSON object in the form in which Envoy passes a Struct.
 func structBytes(t testing.TB, text string) []byte {
 	t.Helper()
 	var fields map[string]any
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(text), &fields))
 	s, err := structpb.NewStruct(fields)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b, err := proto.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return b
 }
 
 func TestParseBytes(t *testing.T) {
-	want, err := parseJSON(t, full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := mustParse(t, full)
 	for name, raw := range map[string][]byte{"JSON": []byte(full), "Struct": structBytes(t, full)} {
 		if got, err := ParseBytes(raw); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, want)

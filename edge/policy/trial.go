@@ -15,12 +15,12 @@ func (d *Decision) passUnenforced() {
 	d.Auth += WouldDeny - AuthDeny
 }
 
-// recallRefusal is [Engine.authorizeDevice] for a request whose refusal was recorded, on trial, before the request
+// recallRefusal is authorizeDevice for a request whose refusal was recorded, on trial, before the request
 // waited for an object.
 //
 //go:noinline
-func (e *Engine) recallRefusal(d *Decision, r *Request, answers *Answers) {
-	if !e.readIdentity(&d.Credential, r) {
+func (a *authorizer) recallRefusal(d *Decision, r *Request, answers *Answers) {
+	if !a.readIdentity(&d.Credential, r) {
 		d.Credential = Credential{}
 	}
 	d.Auth, d.Reason = answers.Refused.Auth, answers.Refused.Reason
@@ -63,9 +63,9 @@ func (r *Rule) isServed() bool { return r.Cache != nil && !r.Cache.Trial }
 // tryCache is answerFromCache for a cache on trial. The request passes as if the rule had no cache; nothing is fetched.
 //
 //go:noinline
-func (e *Engine) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory) {
+func (p *responder) tryCache(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory) {
 	would := Decision{Device: d.Device}
-	e.answerFromCache(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
+	p.answerFromCache(&would, nowMS, rule, r, mem, &Answers{Unreachable: true})
 	d.ReloadState = d.ReloadState || would.ReloadState
 	if would.Action != Reply {
 		d.Cache = would.Cache

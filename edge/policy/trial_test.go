@@ -19,10 +19,7 @@ func checkTrial(t *testing.T, config string, enforced *Decision, m *memory, toke
 		token = &unread
 	}
 	under := func(change func(c *Config)) (Decision, *Rule) {
-		c, err := parseJSON(t, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mustParse(t, config)
 		change(c)
 		e := NewEngine(c)
 		if m.state.Epoch != 0 {
@@ -31,7 +28,7 @@ func checkTrial(t *testing.T, config string, enforced *Decision, m *memory, toke
 		r := read(e, lines...)
 		r.Token = token
 		var d Decision
-		e.Decide(&d, now, &r, m, &answers)
+		r.Decide(&d, now, m, &answers)
 		d.Headers, d.Body = slices.Clone(d.Headers), slices.Clone(d.Body)
 		if r.rule < 0 {
 			return d, nil
@@ -203,12 +200,12 @@ func TestTrialHost(t *testing.T) {
 // TestWouldDenyNames: each reason has a unique name.
 func TestWouldDenyNames(t *testing.T) {
 	names := map[string]bool{}
-	for r := range reasons {
+	for r := range reasonHit {
 		if r != TokenIssued {
 			names[r.WouldDeny()] = true
 		}
 	}
-	if len(names) != int(reasons)-1 || !names["gatehouse_would_deny_wrong_secret"] {
+	if len(names) != int(reasonHit)-1 || !names["gatehouse_would_deny_wrong_secret"] {
 		t.Errorf("got %v", names)
 	}
 }
@@ -249,10 +246,7 @@ func TestTriedCache(t *testing.T) {
 			m.put("/expired", 1000)
 			m.verdict("dev", "s3cret", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
 			under := func(change func(r *Rule)) (d Decision, vary string) {
-				c, err := parseJSON(t, config)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := mustParse(t, config)
 				for i := range c.Rules {
 					change(&c.Rules[i])
 				}
@@ -260,14 +254,14 @@ func TestTriedCache(t *testing.T) {
 				e.SetState(now, m.state)
 				r := read(e, tt.request...)
 				for range 3 { // then answers are cached
-					e.Decide(&d, now, &r, m, &Answers{})
+					d = decideRequest(m, r)
 				}
 				if hits, tries := c.ExpectsCounter(r.rule, CacheHit), c.ExpectsCounter(r.rule, WouldHitSame); hits ||
 					tries != (c.Rules[r.rule].Cache != nil) {
 					t.Errorf("counts hits: %t, what would be one: %t", hits, tries)
 				}
 				d.WouldHit = strings.Clone(d.WouldHit)
-				return d, e.UpstreamVary(&r)
+				return d, r.UpstreamVary()
 			}
 			tried, vary := under(func(r *Rule) { r.Cache.Trial = true })
 			if tried.WouldHit != tt.etag || tried.Cache != tt.cache || (tried.Key != "") != (tt.etag != "") {

@@ -248,6 +248,10 @@ func (t *virtualHostTable) findDomain(host string) matchedDomain {
 // governor is an engine's data for the requests of one virtual host, or of all hosts without a virtual host.
 type governor struct {
 	HostRules
+	rules []Rule // all
+	// prefixes has, for each rule, the common prefix of all covered paths.
+	prefixes []string
+
 	name    string // of the virtual host, "" for none
 	refusal Reason // of requests without a matching rule, unless the default passes them
 	// decidesUnmatched means that requests without a matching rule need a decision.
@@ -263,8 +267,8 @@ type governor struct {
 	varyCredential, varyEncodedCredential string
 }
 
-func newGovernor(c *Config, name string, rules HostRules) *governor {
-	g := &governor{HostRules: rules, name: name, refusal: DefaultDeny}
+func newGovernor(c *Config, prefixes []string, rules HostRules) *governor {
+	g := &governor{HostRules: rules, rules: c.Rules, prefixes: prefixes, refusal: DefaultDeny}
 	g.decidesUnmatched = g.DenyByDefault || g.WouldDenyByDefault
 	g.hasTrial, g.hasEnforced = c.findEnforcement(rules)
 	g.readings = newReadings(c.Rules[g.First:g.End])
@@ -276,50 +280,61 @@ func newGovernor(c *Config, name string, rules HostRules) *governor {
 	return g
 }
 
-// governors finds the governor of each request.
-type governors struct {
-	table         *virtualHostTable
-	byVirtualHost []*governor    // by virtual host
-	topLevel      *governor      // for hosts without a virtual host
-	ambiguous     *governor      // for requests whose host is ambiguous
-	host          string         // of the last request, in recent; "" for no host, or an ambiguous one
-	matched       matchedDomain  // of the last request
-	recent        [64]recentHost // by the hash of the authority
-	last          *recentHost    // of the last request with a host, in recent
+// hosts finds the host of each request, with the host's governor.
+type hosts struct {
+	matter    bool // decisions may depend on hosts; otherwise all requests are as without a host
+	table     *virtualHostTable
+	governors []*governor    // by virtual host, beginning with NoVirtualHost
+	absent    recentHost     // of requests without a host
+	ambiguous recentHost     // of requests whose host is ambiguous; without a name
+	recent    [64]recentHost // by the hash of the authority
+	last      *recentHost    // of the last request with a host, in recent
 }
 
 // recentHost is the host of a valid authority. The slices are reused, so new hosts cost no garbage.
 type recentHost struct {
-	authority, host []byte
+	authority, name []byte
 	matched         matchedDomain
+	governor        *governor
 }
 
-// newGovernors returns nil if nothing depends on the host.
-func newGovernors(c *Config, none *governor) *governors {
-	if !c.DependsOnHost() {
-		return nil
+func newHosts(c *Config) *hosts {
+	var prefixes []string
+	for i := range c.Rules {
+		prefixes = append(prefixes, trimSlashes(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
 	}
-	h := &governors{table: newVirtualHostTable(c.VirtualHosts), topLevel: none, ambiguous: none}
+	h := &hosts{matter: c.DependsOnHost(), table: newVirtualHostTable(c.VirtualHosts)}
 	h.last = &h.recent[0]
-	tries, enforces := none.hasTrial, none.hasEnforced
-	for i := range c.VirtualHosts {
-		g := newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules)
-		h.byVirtualHost = append(h.byVirtualHost, g)
+	tries, enforces := false, false
+	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
+		g := newGovernor(c, prefixes, c.HostRules(host))
+		if host != NoVirtualHost {
+			g.name = c.VirtualHosts[host].Name
+		}
+		h.governors = append(h.governors, g)
 		tries = tries || g.hasTrial
 		enforces = enforces || g.hasEnforced
 	}
+	h.matchDomain(&h.absent)
+	h.ambiguous = recentHost{matched: matchedDomain{host: NoVirtualHost}, governor: h.governors[0]}
 	if len(c.VirtualHosts) > 0 {
-		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: enforces, WouldDenyByDefault: tries && !enforces})
-		h.ambiguous.refusal = AmbiguousHost
+		rules := HostRules{DenyByDefault: enforces, WouldDenyByDefault: tries && !enforces}
+		h.ambiguous.governor = newGovernor(c, prefixes, rules)
+		h.ambiguous.governor.refusal = AmbiguousHost
 	}
 	return h
 }
 
-// findGovernor returns the governor of a request with these headers.
+// matchDomain sets the domain that the host matches, and the governor.
+func (h *hosts) matchDomain(m *recentHost) {
+	m.matched = h.table.findDomain(asString(m.name))
+	m.governor = h.governors[m.matched.host+1]
+}
+
+// findHost returns the host of a request with these headers.
 //
 //go:noinline
-func (h *governors) findGovernor(fields headermap.Fields) *governor {
-	h.host, h.matched = "", matchedDomain{host: NoVirtualHost}
+func (h *hosts) findHost(fields headermap.Fields) *recentHost {
 	authority, lines := "", 0
 	for fields.HasMore() {
 		if name, value := fields.Next(); name == ":authority" || name == "host" {
@@ -329,25 +344,17 @@ func (h *governors) findGovernor(fields headermap.Fields) *governor {
 	}
 	switch {
 	case lines > 1:
-		return h.ambiguous
-	case authority != "" && !h.lookUpAuthority(authority):
-		return h.ambiguous
-	case authority != "":
-		h.host, h.matched = asString(h.last.host), h.last.matched
-	default:
-		h.matched = h.table.findDomain("")
+		return &h.ambiguous
+	case authority == "":
+		return &h.absent
 	}
-	if h.matched.host != NoVirtualHost {
-		return h.byVirtualHost[h.matched.host]
-	}
-	return h.topLevel
+	return h.lookUpAuthority(authority)
 }
 
-// lookUpAuthority makes last the entry of an authority. It returns false for an authority that proxies and upstreams
-// may read as different hosts.
-func (h *governors) lookUpAuthority(authority string) bool {
+// lookUpAuthority returns the host of an authority: ambiguous if proxies and upstreams may read different hosts.
+func (h *hosts) lookUpAuthority(authority string) *recentHost {
 	if string(h.last.authority) == authority {
-		return true
+		return h.last
 	}
 	hash := uint32(2166136261) // FNV-1a
 	for i := range len(authority) {
@@ -357,51 +364,42 @@ func (h *governors) lookUpAuthority(authority string) bool {
 	if string(m.authority) != authority {
 		var ok bool
 		m.authority = m.authority[:0]
-		if m.host, ok = appendHost(m.host[:0], authority); !ok {
-			return false
+		if m.name, ok = appendHost(m.name[:0], authority); !ok {
+			return &h.ambiguous
 		}
 		m.authority = append(m.authority, authority...)
-		m.matched = h.table.findDomain(asString(m.host))
+		h.matchDomain(m)
 	}
 	h.last = m
-	return true
-}
-
-// setGovernor makes g the governor of the request.
-//
-//go:noinline
-func (e *Engine) setGovernor(g *governor) {
-	if g != e.governor {
-		e.governor, e.known = g, g.known
-	}
+	return m
 }
 
 // appendKeySpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for
 // the objects of a host; false if the request has no host.
 //
 //go:noinline
-func (e *Engine) appendKeySpace(dst []byte, c *Cache) ([]byte, bool) {
+func (r *Request) appendKeySpace(dst []byte, c *Cache) ([]byte, bool) {
 	host := ""
 	if c.PerHost {
-		if host = e.governors.host; host == "" {
+		if host = asString(r.host.name); host == "" {
 			return dst, false
 		}
 	}
-	return objectkey.AppendOfVirtualHost(dst, e.governor.name, host, ""), true
+	return objectkey.AppendOfVirtualHost(dst, r.governor.name, host, ""), true
 }
 
-// VirtualHost returns the index of the virtual host of the last located request, or [NoVirtualHost], and the domain
-// that the request's host matched.
-func (e *Engine) VirtualHost() (host int, domain string) {
-	if e.governors == nil || e.governors.matched.host == NoVirtualHost {
+// VirtualHost returns the index of the request's virtual host, or [NoVirtualHost], and the domain that the request's
+// host matched.
+func (r *Request) VirtualHost() (host int, domain string) {
+	m := r.host.matched
+	if m.host == NoVirtualHost {
 		return NoVirtualHost, ""
 	}
-	p := e.governors.matched
-	return p.host, e.config.VirtualHosts[p.host].Domains[p.domain]
+	return m.host, r.engine.config.VirtualHosts[m.host].Domains[m.domain]
 }
 
-// Source tells where to find the client's address of the last located request.
-func (e *Engine) Source() *Source { return &e.governor.Source }
+// Source tells where to find the client's address of the request.
+func (r *Request) Source() *Source { return &r.governor.Source }
 
 // ValidPort reports whether port can be a host's port: at most 5 digits, perhaps none (RFC 3986, section 3.2.3).
 func ValidPort(port string) bool { return len(port) <= 5 && strings.Trim(port, "0123456789") == "" }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
-	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/testbed/vhosts"
 )
@@ -28,10 +27,7 @@ const twoHosts = `{
 	}}`
 
 func TestParseVirtualHosts(t *testing.T) {
-	c, err := parseJSON(t, twoHosts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mustParse(t, twoHosts)
 	headers := Credentials{IDHeader: "x-id", SecretHeader: "x-secret"}
 	want := []VirtualHost{
 		{"blog", []string{"blog.example"}, HostRules{1, 2, headers, Source{Header: "x-client"}, true, false}},
@@ -159,35 +155,25 @@ func TestParseRefusesVirtualHosts(t *testing.T) {
 	}
 }
 
-// atHost returns the engine's decision on GET target with these lines of Host.
-func atHost(t *testing.T, e *Engine, m *memory, target string, hosts []string,
-	more ...[2]string) (d Decision, rule int) {
-	t.Helper()
+// readAtHost returns GET target with these lines of Host.
+func readAtHost(e *Engine, target string, hosts []string, more ...[2]string) Request {
 	all := [][2]string{{":method", "GET"}, {":path", target}}
 	for i, host := range hosts {
 		all = append(all, [2]string{[]string{":authority", "host"}[min(i, 1)], host})
 	}
-	fields, ok := headermap.ParseFields(headermap.Append(nil, append(all, more...)))
-	if !ok {
-		t.Fatal("malformed headers")
-	}
-	at, r := e.Locate(fields), e.Read(fields, nil)
-	governed := e.Govern(&r, &at)
-	if governed && at.Passes {
-		t.Fatalf("said to pass: %s of %q", target, hosts)
-	}
-	e.Decide(&d, now, &r, m, &Answers{})
+	return readHeaders(e, append(all, more...))
+}
+
+// atHost returns the engine's decision on GET target with these lines of Host.
+func atHost(e *Engine, m *memory, target string, hosts []string, more ...[2]string) (d Decision, rule int) {
+	r := readAtHost(e, target, hosts, more...)
 	rule, _ = r.Rule()
-	return d, rule
+	return decideRequest(m, r), rule
 }
 
 func newEngine(t testing.TB, m *memory, config string) *Engine {
 	t.Helper()
-	c, err := parseJSON(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := NewEngine(c)
+	e := newEdge(t, config)
 	e.SetState(now, m.state)
 	return e
 }
@@ -227,9 +213,9 @@ func TestVirtualHostOfRequest(t *testing.T) {
 			if want == "" && e == with {
 				want, domain = "all", "*"
 			}
-			d, _ := atHost(t, e, m, "/", []string{tt.host})
-			got := ""
-			host, matched := e.VirtualHost()
+			r := readAtHost(e, "/", []string{tt.host})
+			d, got := decideRequest(m, r), ""
+			host, matched := r.VirtualHost()
 			if host != NoVirtualHost {
 				got = e.config.VirtualHosts[host].Name
 			} else if d.Reason == AmbiguousHost && d.Status == 403 {
@@ -242,11 +228,11 @@ func TestVirtualHostOfRequest(t *testing.T) {
 	}
 	for _, hosts := range [][]string{{"shop.example", "shop.example"}, {"shop.example", ""}, {"", "shop.example"},
 		{"", ""}} {
-		if d, _ := atHost(t, without, m, "/", hosts); d.Reason != AmbiguousHost || d.Status != 403 {
+		if d, _ := atHost(without, m, "/", hosts); d.Reason != AmbiguousHost || d.Status != 403 {
 			t.Errorf("%q: got %d, %s; want 403 for more than one host", hosts, d.Status, d.Details())
 		}
 	}
-	if d, _ := atHost(t, without, m, "/", nil); d.Reason != DefaultDeny {
+	if d, _ := atHost(without, m, "/", nil); d.Reason != DefaultDeny {
 		t.Errorf("no host: got %s, want the top level's default", d.Details())
 	}
 }
@@ -266,14 +252,14 @@ func TestAmbiguousHostPassesUnprotected(t *testing.T) {
 		`{"credentials": {"basic": true}, "virtual_hosts": {"shop": {"domains": ["shop"],
 			"rules": [{"match": {"path": "/b", "methods": ["POST"]}, "session": "issue"}]}}}`: Reply,
 	} {
-		d, rule := atHost(t, newEngine(t, m, config), m, "/a", []string{"shop,shop"})
+		d, rule := atHost(newEngine(t, m, config), m, "/a", []string{"shop,shop"})
 		if d.Action != want || rule != NoRule || want == Reply && d.Reason != AmbiguousHost {
 			t.Errorf("%s: got %+v under rule %d, want action %d", config, d, rule, want)
 		}
 	}
 	// Without virtual hosts the host decides only about keys.
 	e := newEngine(t, m, `{"default": "deny", "rules": [{"match": {"path": "/a"}, "cache": {"scope": "host"}}]}`)
-	if d, rule := atHost(t, e, m, "/a", []string{"a,b"}); d.Action != Pass || rule != 0 || d.CacheStatus != statusBypass {
+	if d, rule := atHost(e, m, "/a", []string{"a,b"}); d.Action != Pass || rule != 0 || d.CacheStatus != statusBypass {
 		t.Errorf("without virtual hosts: got %+v under rule %d, want a bypass", d, rule)
 	}
 }
@@ -308,22 +294,18 @@ func TestVirtualHostDecides(t *testing.T) {
 	}
 	for range 2 {
 		for _, tt := range tests {
-			all := [][2]string{{":method", "GET"}, {":authority", tt.host}, {":path", tt.target}}
-			fields, _ := headermap.ParseFields(headermap.Append(nil, append(all, tt.more...)))
-			at, r := e.Locate(fields), e.Read(fields, nil)
-			e.Govern(&r, &at)
-			var d Decision
-			e.Decide(&d, now, &r, m, &Answers{})
+			r := readAtHost(e, tt.target, []string{tt.host}, tt.more...)
+			d := decideRequest(m, r)
 			rule, _ := r.Rule()
-			if rule != tt.rule || d.Status != tt.status || d.Status != 0 && d.Reason != tt.reason || *e.Source() != tt.source {
-				t.Errorf("%s: got rule %d, %d, %s, source %+v", tt.name, rule, d.Status, d.Details(), *e.Source())
+			if rule != tt.rule || d.Status != tt.status || d.Status != 0 && d.Reason != tt.reason || *r.Source() != tt.source {
+				t.Errorf("%s: got rule %d, %d, %s, source %+v", tt.name, rule, d.Status, d.Details(), *r.Source())
 			}
-			if got := e.SecretHeaders(&r); d.Device != "" && !slices.Equal(got, tt.secret) ||
+			if got := r.SecretHeaders(); d.Device != "" && !slices.Equal(got, tt.secret) ||
 				(d.Device != "") != (tt.secret != nil) {
 				t.Errorf("%s: device %q, removes %q; want %q", tt.name, d.Device, got, tt.secret)
 			}
-			if tt.name == "shop" && e.UpstreamVary(&r) != "authorization" {
-				t.Errorf("%s: varies by %q", tt.name, e.UpstreamVary(&r))
+			if tt.name == "shop" && r.UpstreamVary() != "authorization" {
+				t.Errorf("%s: varies by %q", tt.name, r.UpstreamVary())
 			}
 			if d.Status == 401 {
 				want := `Device realm="gatehouse"`
@@ -359,12 +341,10 @@ func TestVirtualHostKeys(t *testing.T) {
 	}
 	for _, tt := range tests {
 		e := newEngine(t, newMemory(), config)
-		fields, _ := headermap.ParseFields(headermap.Append(nil,
-			[][2]string{{":method", "GET"}, {":authority", tt.host}, {":path", tt.target}}))
-		at, r := e.Locate(fields), e.Read(fields, nil)
-		if e.Govern(&r, &at); r.rule < 0 {
+		r := readAtHost(e, tt.target, []string{tt.host})
+		if r.rule < 0 {
 			t.Errorf("%s of %q: no rule", tt.target, tt.host)
-		} else if got := e.Key(&r, "dev"); got != tt.want {
+		} else if got := r.Key("dev"); got != tt.want {
 			t.Errorf("%.60s of %q: got %.80q, want %.80q", tt.target, tt.host, got, tt.want)
 		}
 	}
@@ -383,15 +363,9 @@ func TestVirtualHostsAreApart(t *testing.T) {
 		c := vhosts.NewConfig(r)
 		m := newMemory()
 		m.state.ObjectBuckets, m.guard = 1<<30, 1
-		m.state.Permissions = vhosts.AllPermissions()
 		for id, permissions := range c.Devices {
-			v := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
-			for i, name := range m.state.Permissions {
-				if slices.Contains(permissions, name) {
-					v.Permissions |= 1 << i
-				}
-			}
-			m.verdict(id, vhosts.DeviceSecret(id), v)
+			m.verdict(id, vhosts.DeviceSecret(id), wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000,
+				Permissions: strings.Join(permissions, ",")})
 		}
 		for key := range c.Objects {
 			m.putVersion(key, now-5000, 0, `"v1"`, false)
@@ -401,7 +375,7 @@ func TestVirtualHostsAreApart(t *testing.T) {
 			n++
 			q := c.RandomRequest(r)
 			want := c.JudgeRequest(q)
-			d, rule := atHost(t, e, m, q.Target, q.Hosts, q.Headers...)
+			d, rule := atHost(e, m, q.Target, q.Hosts, q.Headers...)
 			got := vhosts.Verdict{Virtual: want.Virtual, Rule: "none", Device: d.Device, Key: d.Key}
 			if rule != NoRule {
 				got.Rule = e.config.RuleName(rule)

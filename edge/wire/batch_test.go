@@ -139,7 +139,7 @@ func TestParseBatchMessages(t *testing.T) {
 	}{
 		{good[:3], "batch of 3 bytes, want at least 24: malformed"},
 		{edited(good, set8(0, 9)),
-			"batch of layout version 9, want 4: run sidecar and module of the same release: another layout version"},
+			"batch of layout version 9, want 5: run sidecar and module of the same release: another layout version"},
 		{edited(good, set8(24, 9)), "operation 0: unknown region 9: malformed"},
 		{edited(good, set32(32, 40)), "operation 0: 40 bytes of record, 32 are left: malformed"},
 		{edited(good, set32(4, 2)), "operation 1 of 2: truncated header: malformed"},

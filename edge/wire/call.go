@@ -75,8 +75,9 @@ func Network(text string) (netip.Addr, bool) {
 //	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable, 4 throttled, 5 away
 //	 2  u16  retry after, seconds (not with allow and deny)
 //	 4  u32  throttle, ms (not with allow)
-//	 8  u64  permissions, a bit per name of the state
-//	16  u64  epoch of that state
+//	 8  u64  epoch of the edge's memory
+//	16  u32  length of what follows
+//	20       the device's permission names in byte order, joined by commas (allow only)
 type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
@@ -84,22 +85,22 @@ type VerifyResponse struct {
 	// Unavailable, credentials of new devices are refused meanwhile; with Throttled, all secrets of this device; with
 	// Deny, all secrets but the right one.
 	ThrottleMS  uint32
-	Permissions uint64
 	Epoch       uint64
+	Permissions string
 }
 
-const verifyResponseSize = 24
+const verifyResponseSize = 20
 
 // AppendVerifyResponse appends the response to dst.
 func AppendVerifyResponse(dst []byte, r *VerifyResponse) []byte {
 	dst = append(dst, Layout, byte(r.Outcome))
 	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
 	dst = binary.LittleEndian.AppendUint32(dst, r.ThrottleMS)
-	dst = binary.LittleEndian.AppendUint64(dst, r.Permissions)
-	return binary.LittleEndian.AppendUint64(dst, r.Epoch)
+	dst = binary.LittleEndian.AppendUint64(dst, r.Epoch)
+	return append(binary.LittleEndian.AppendUint32(dst, uint32(len(r.Permissions))), r.Permissions...)
 }
 
-// ParseVerifyResponse reads a response.
+// ParseVerifyResponse reads a response; the permissions refer to b.
 func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 	if err := checkMessage("verify response", b, verifyResponseSize); err != nil {
 		return VerifyResponse{}, err
@@ -108,10 +109,11 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 		Outcome:     Outcome(b[1]),
 		RetryAfterS: binary.LittleEndian.Uint16(b[2:]),
 		ThrottleMS:  binary.LittleEndian.Uint32(b[4:]),
-		Permissions: binary.LittleEndian.Uint64(b[8:]),
-		Epoch:       binary.LittleEndian.Uint64(b[16:]),
+		Epoch:       binary.LittleEndian.Uint64(b[8:]),
+		Permissions: alias(b[verifyResponseSize:]),
 	}
-	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Away {
+	whole := uint64(binary.LittleEndian.Uint32(b[16:])) == uint64(len(r.Permissions))
+	if !whole || r.Outcome < Allow || r.Outcome > Away {
 		return VerifyResponse{}, fmt.Errorf("verify response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
 	}
 	return r, nil

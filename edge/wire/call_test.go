@@ -142,13 +142,14 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 		name     string
 		response VerifyResponse
 	}{
-		{"allow", VerifyResponse{Outcome: Allow, Permissions: 5, Epoch: 1}},
+		{"allow", VerifyResponse{Outcome: Allow, Permissions: "a,b", Epoch: 1}},
 		{"deny", VerifyResponse{Outcome: Deny, Epoch: testEpoch}},
 		{"unavailable", VerifyResponse{Outcome: Unavailable, RetryAfterS: 30}},
 		{"unavailable for a while", VerifyResponse{Outcome: Unavailable, RetryAfterS: 5, ThrottleMS: 5000}},
 		{"throttled", VerifyResponse{Outcome: Throttled, RetryAfterS: 5, ThrottleMS: 5000}},
 		{"away", VerifyResponse{Outcome: Away, RetryAfterS: 1}},
-		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint32, math.MaxUint64, math.MaxUint64}},
+		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint32, math.MaxUint64,
+			strings.Repeat("p", limits.MaxPermissions*65)}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -162,14 +163,15 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 
 // TestParseVerifyResponseRefused checks that an unknown outcome is an error: authentication fails closed.
 func TestParseVerifyResponseRefused(t *testing.T) {
-	good := AppendVerifyResponse(nil, &VerifyResponse{Outcome: Allow, Permissions: 1, Epoch: 1})
+	good := AppendVerifyResponse(nil, &VerifyResponse{Outcome: Allow, Permissions: "a,b", Epoch: 1})
 	tests := []struct {
 		name string
 		b    []byte
 		want error
 	}{
 		{"empty", nil, ErrMalformed},
-		{"cut", edited(good, cut(23)), ErrMalformed},
+		{"cut", edited(good, cut(len(good)-1)), ErrMalformed},
+		{"cut in its header", edited(good, cut(19)), ErrMalformed},
 		{"a byte more", edited(good, add(0)), ErrMalformed},
 		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},

@@ -139,7 +139,7 @@ func FuzzFindVerdict(f *testing.F) {
 		if len(digest) >= 16 {
 			asked = append(asked, Digest(digest[:16]))
 		}
-		for at := 16; at+48 <= len(rec) && len(asked) < 100; at += 48 {
+		for at := 16; at+verdictSize <= len(rec) && len(asked) < 100; at += verdictSize {
 			asked = append(asked, Digest(rec[at:at+16]))
 		}
 		for _, d := range asked {
@@ -152,10 +152,10 @@ func FuzzFindVerdict(f *testing.F) {
 				continue
 			}
 			got, found := AppendVerdicts(nil, 0, []Verdict{v}, nil)[16:], false
-			for at := 16; at+48 <= len(rec); at += 48 {
-				found = found || bytes.Equal(zeroed(rec[at:at+48], [2]int{41, 1}), got)
+			for at := 16; at+verdictSize <= len(rec); at += verdictSize {
+				found = found || bytes.Equal(zeroed(rec[at:at+verdictSize], [2]int{33, 1}), got[:verdictSize])
 			}
-			if !found || v.Digest != d {
+			if !found || !bytes.Contains(rec[16:], got[verdictSize:]) || v.Digest != d {
 				t.Errorf("got %+v for %x, which is no entry of % x", v, d, rec)
 			}
 		}
@@ -165,7 +165,7 @@ func FuzzFindVerdict(f *testing.F) {
 // checkStatus compares got with the record's first device entry with that tag.
 func checkStatus(t *testing.T, rec []byte, device uint64, got CredentialStatus) {
 	t.Helper()
-	at := 16 + 48*int(binary.LittleEndian.Uint16(rec[2:]))
+	at := 16 + verdictSize*int(binary.LittleEndian.Uint16(rec[2:]))
 	for range binary.LittleEndian.Uint32(rec[4:]) {
 		bits := binary.LittleEndian.Uint64(rec[at:])
 		if at += 8; bits&^3 != device || bits&3 == 3 {

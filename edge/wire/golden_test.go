@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden anew from the codec")
@@ -87,9 +89,7 @@ func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
 	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 		return
 	}
 	want, err := os.ReadFile(path)
@@ -151,9 +151,7 @@ func TestGoldenFiles(t *testing.T) {
 func goldenBytes(t testing.TB, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name+".golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b, err := undump(string(text))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)

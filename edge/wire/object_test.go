@@ -165,7 +165,7 @@ func TestFindBodyTombstone(t *testing.T) {
 	}
 }
 
-// TestFindBodyNeverAnother checks that a slot with another body than the entry's is not an answer: entry or slot was
+// TestFindBodyNeverAnother checks that a slot with another body than the entry's is no answer: entry or slot was
 // written since.
 func TestFindBodyNeverAnother(t *testing.T) {
 	good := AppendBody(nil, testEpoch, 101, []byte("hello"))

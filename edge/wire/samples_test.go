@@ -29,15 +29,15 @@ var (
 	testState = State{
 		Epoch: testEpoch, InStepMS: 1763690400123, HeartbeatMS: 1763690400456,
 		ObjectBuckets: 4096, VerdictBuckets: 1024, BodySlots: 777, DevicesComplete: true,
-		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
+		Keys: testKeys,
 	}
 	testPurges = []Purge{
 		{Stamps: []uint64{1 << 63, Stamp(7, 63)}, Tags: 1 << 31},
 		{Stamps: []uint64{7}, Soft: true, VirtualHost: "shop", Prefix: "/v1/"},
 	}
 	testVerdicts = []Verdict{
-		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000,
-			RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
+		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: "config.read,telemetry.write",
+			ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
 		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
 	}
 	testDevices = []Device{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")},
@@ -97,15 +97,15 @@ func samples() []sample {
 }
 
 func recordSamples() []sample {
-	bare := State{Epoch: 1, Permissions: []string{}}
-	purging := State{Epoch: 1, Permissions: []string{"config.read"}, Purges: testPurges}
+	bare := State{Epoch: 1}
+	purging := State{Epoch: 1, Purges: testPurges}
 	return []sample{
-		{"state", "state record: two permissions", func(dst []byte) []byte { return AppendState(dst, &testState) },
-			stateFields("config.read", "telemetry.write"), readState, ok(testState)},
-		{"state-bare", "state record: no tables, no permissions", func(dst []byte) []byte { return AppendState(dst, &bare) },
+		{"state", "state record", func(dst []byte) []byte { return AppendState(dst, &testState) },
+			stateFields(), readState, ok(testState)},
+		{"state-bare", "state record: no tables", func(dst []byte) []byte { return AppendState(dst, &bare) },
 			stateFields(), readState, ok(bare)},
 		{"state-purging", "state record: two purges", func(dst []byte) []byte { return AppendState(dst, &purging) },
-			slices.Concat(stateFields("config.read"), purgeFields(&testPurges[0]), purgeFields(&testPurges[1])),
+			slices.Concat(stateFields(), purgeFields(&testPurges[0]), purgeFields(&testPurges[1])),
 			readState, ok(purging)},
 		{"objects", "objects record: two entries of one tag", appendBucket,
 			slices.Concat(header(zero), entryFields(&productObject), entryFields(&deviceObject)),
@@ -124,7 +124,8 @@ func recordSamples() []sample {
 			return AppendVerdicts(dst, testEpoch, testVerdicts, testDevices)
 		},
 			slices.Concat(header("devices"), verdictFields(), verdictFields(),
-				[]field{{"device: tag, closed", 8}, {"device: tag", 8}, {"device: tag, new", 8}}), readVerdicts,
+				[]field{{"device: tag, closed", 8}, {"device: tag", 8}, {"device: tag, new", 8}, {"text permissions", 27}}),
+			readVerdicts,
 			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Registered) + ok(New) + ok(Unregistered)},
 		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte {
 			return AppendVerdicts(dst, testEpoch, nil, nil)
@@ -138,7 +139,7 @@ func messageSamples() []sample {
 	session := VerifyRequest{DeviceID: "demo-device", Source: "203.0.113.7", Session: "7-1763690399000"}
 	token := SessionResponse{Outcome: Allow, Body: []byte(`{"token":"a.b.c"}`)}
 	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, ThrottleMS: 0x06050403, Body: []byte{}}
-	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
+	allow := VerifyResponse{Outcome: Allow, Permissions: "config.read,telemetry.write", Epoch: testEpoch}
 	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, ThrottleMS: 0x06050403, Epoch: 1}
 	return []sample{
 		{"batch", "batch: takes over, a record of each region", appendBatch, batchFields(), readBatch,
@@ -165,7 +166,7 @@ func messageSamples() []sample {
 			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4}},
 			readSessionResponse, ok(later)},
 		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
-			verifyResponseFields(), readVerifyResponse, ok(allow)},
+			append(verifyResponseFields(), field{"text permissions", 27}), readVerifyResponse, ok(allow)},
 		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte {
 			return AppendVerifyResponse(dst, &busy)
 		},
@@ -191,14 +192,10 @@ func header(extra string) []field {
 	return []field{{"layout", 1}, {"region", 1}, {"count", 2}, {extra, 4}, {"epoch", 8}}
 }
 
-func stateFields(permissions ...string) []field {
-	f := append(header("object buckets"), field{"in step, ms", 8}, field{"verdict buckets", 4}, field{"body slots", 4},
+func stateFields() []field {
+	return append(header("object buckets"), field{"in step, ms", 8}, field{"verdict buckets", 4}, field{"body slots", 4},
 		field{"placement key", 16}, field{"digest key", 16}, field{"heartbeat, ms", 8}, field{"flags", 1}, field{"purges", 1},
 		field{zero, 6})
-	for i, name := range permissions {
-		f = append(f, field{"name length", 1}, field{fmt.Sprintf("text bit %d", i), len(name)})
-	}
-	return f
 }
 
 func purgeFields(p *Purge) []field {
@@ -221,13 +218,13 @@ func entryFields(o *Object) []field {
 }
 
 func verdictFields() []field {
-	return []field{{"verdict: digest", 16}, {"permissions", 8}, {"expires, ms", 8}, {"refresh after, ms", 8},
-		{"outcome", 1}, {zero, 1}, {"not after, ms", 6}}
+	return []field{{"verdict: digest", 16}, {"expires, ms", 8}, {"refresh after, ms", 8},
+		{"outcome", 1}, {zero, 1}, {"not after, ms", 6}, {"permissions length", 4}}
 }
 
 func verifyResponseFields() []field {
 	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4},
-		{"permissions", 8}, {"epoch", 8}}
+		{"epoch", 8}, {"permissions length", 4}}
 }
 
 func fetchHeader() []field { return []field{{"layout", 1}, {zero, 3}, {"record length", 4}} }
@@ -239,8 +236,7 @@ func batchHeader() []field {
 func batchFields() []field {
 	op := []field{{"op: region", 1}, {zero, 3}, {"index", 4}, {"record length", 4}}
 	return slices.Concat(batchHeader(),
-		op, header("body length"), []field{{"stamp", 8}, {"text body", 5}, {zero, 3}},
-		op, header(zero), []field{{zero, 16}},
+		op, header("body length"), []field{{"stamp", 8}, {"text body", 5}, {zero, 3}}, op, header(zero), []field{{zero, 16}},
 		op, header(zero), []field{{zero, 16}},
 		op, stateFields())
 }

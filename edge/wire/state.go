@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"encoding/binary"
-
-	"github.com/gatehouse/gatehouse/clients/go/limits"
-)
+import "encoding/binary"
 
 const (
 	stateSize           = 80
@@ -27,13 +23,12 @@ type State struct {
 	// unknown.
 	DevicesComplete bool
 	Keys            Keys
-	Permissions     []string // at most limits.MaxPermissions; indexed by bit
-	Purges          []Purge  // under way, at most MaxPurges
+	Purges          []Purge // under way, at most MaxPurges
 }
 
 // AppendState appends the state record to dst.
 func AppendState(dst []byte, s *State) []byte {
-	dst = appendHeader(dst, RegionState, len(s.Permissions), s.ObjectBuckets, s.Epoch)
+	dst = appendHeader(dst, RegionState, 0, s.ObjectBuckets, s.Epoch)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.InStepMS))
 	dst = binary.LittleEndian.AppendUint32(dst, s.VerdictBuckets)
 	dst = binary.LittleEndian.AppendUint32(dst, s.BodySlots)
@@ -45,9 +40,6 @@ func AppendState(dst []byte, s *State) []byte {
 		flags = flagDevicesComplete
 	}
 	dst = append(dst, flags, byte(len(s.Purges)), 0, 0, 0, 0, 0, 0)
-	for _, name := range s.Permissions {
-		dst = append(append(dst, byte(len(name))), name...)
-	}
 	for i := range s.Purges {
 		dst = appendPurge(dst, &s.Purges[i])
 	}
@@ -63,8 +55,7 @@ func ParseState(rec []byte) (State, error) {
 	if len(rec) < stateSize || epoch == 0 {
 		return State{}, ErrMalformed
 	}
-	count := int(binary.LittleEndian.Uint16(rec[2:]))
-	if count > limits.MaxPermissions || rec[72]&^flagDevicesComplete != 0 {
+	if binary.LittleEndian.Uint16(rec[2:]) != 0 || rec[72]&^flagDevicesComplete != 0 {
 		return State{}, ErrMalformed
 	}
 	s := State{
@@ -74,22 +65,12 @@ func ParseState(rec []byte) (State, error) {
 		ObjectBuckets:  binary.LittleEndian.Uint32(rec[4:]),
 		VerdictBuckets: binary.LittleEndian.Uint32(rec[24:]),
 		BodySlots:      binary.LittleEndian.Uint32(rec[28:]),
-		Permissions:    make([]string, 0, count),
 
 		DevicesComplete: rec[72]&flagDevicesComplete != 0,
 	}
 	copy(s.Keys.Placement[:], rec[32:])
 	copy(s.Keys.Credential[:], rec[48:])
-	rest := rec[stateSize:]
-	for len(s.Permissions) < count {
-		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
-			return State{}, ErrMalformed
-		}
-		n := int(rest[0])
-		s.Permissions = append(s.Permissions, string(rest[1:1+n]))
-		rest = rest[1+n:]
-	}
-	if s.Purges, err = parsePurges(rest, int(rec[purgesAt])); err != nil {
+	if s.Purges, err = parsePurges(rec[stateSize:], int(rec[purgesAt])); err != nil {
 		return State{}, err
 	}
 	return s, nil

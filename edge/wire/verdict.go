@@ -31,7 +31,7 @@ func (o Outcome) String() string {
 // Verdict is the stored verification of a credential.
 type Verdict struct {
 	Digest         Digest
-	Permissions    uint64 // a bit per name of State.Permissions
+	Permissions    string // the device's permission names in byte order, joined by commas
 	ExpiresMS      int64  // unix ms; from this time the verdict is invalid
 	RefreshAfterMS int64  // unix ms; from this time one verification runs in the background; 0: never
 	NotAfterMS     int64  // unix ms, below 2^48; from this time the device is refused; 0: never
@@ -39,7 +39,7 @@ type Verdict struct {
 }
 
 const (
-	verdictSize = 48
+	verdictSize = 44
 	deviceSize  = 8
 	closedBit   = 1
 	newBit      = 2
@@ -61,10 +61,10 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, devices []Devi
 	for i := range verdicts {
 		v := &verdicts[i]
 		dst = append(dst, v.Digest[:]...)
-		dst = binary.LittleEndian.AppendUint64(dst, v.Permissions)
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.ExpiresMS))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.RefreshAfterMS))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.Outcome)|uint64(v.NotAfterMS)<<16)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(v.Permissions)))
 	}
 	for _, device := range devices {
 		bits := device.Tag &^ (closedBit | newBit)
@@ -75,6 +75,9 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, devices []Devi
 			bits |= newBit
 		}
 		dst = binary.LittleEndian.AppendUint64(dst, bits)
+	}
+	for i := range verdicts {
+		dst = append(dst, verdicts[i].Permissions...)
 	}
 	return pad(dst, start)
 }
@@ -93,8 +96,9 @@ const (
 )
 
 // FindVerdict looks up a credential in the device's bucket; device is the device's tag. It returns a verdict if the
-// status is [Found]; the caller checks the expiry. It allocates nothing. The comparison of digests need not take
-// constant time: digests are outputs of a keyed function of the secret, so the time reveals nothing.
+// status is [Found], and the verdict's names refer to rec; the caller checks the expiry. It allocates nothing. The
+// comparison of digests need not take constant time: digests are outputs of a keyed function of the secret, so the time
+// reveals nothing.
 func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, CredentialStatus, error) {
 	if rec == nil {
 		return Verdict{}, Unreadable, ErrNotFound
@@ -103,28 +107,37 @@ func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, C
 		return Verdict{}, Unreadable, err
 	}
 	count, devices := int(binary.LittleEndian.Uint16(rec[2:])), binary.LittleEndian.Uint32(rec[4:])
-	if uint64(len(rec)-headerSize) < uint64(count)*verdictSize+uint64(devices)*deviceSize {
+	end := headerSize + uint64(count)*verdictSize + uint64(devices)*deviceSize
+	if uint64(len(rec)) < end {
 		return Verdict{}, Unreadable, ErrMalformed
 	}
+	var found []byte
+	var names uint64
 	for i := range count {
 		b := rec[headerSize+i*verdictSize:][:verdictSize]
-		if Digest(b[:16]) != *d {
-			continue
+		if found == nil && Digest(b[:16]) == *d {
+			found, names = b, end
 		}
-		v := Verdict{
-			Digest:         *d,
-			Permissions:    binary.LittleEndian.Uint64(b[16:]),
-			ExpiresMS:      int64(binary.LittleEndian.Uint64(b[24:])),
-			RefreshAfterMS: int64(binary.LittleEndian.Uint64(b[32:])),
-			NotAfterMS:     int64(binary.LittleEndian.Uint64(b[40:]) >> 16),
-			Outcome:        Outcome(b[40]),
-		}
-		if v.Outcome != Allow && v.Outcome != Deny {
-			return Verdict{}, Unreadable, ErrMalformed
-		}
-		return v, Found, nil
+		end += uint64(binary.LittleEndian.Uint32(b[40:]))
 	}
-	return Verdict{}, deviceStatus(rec[headerSize+count*verdictSize:][:int(devices)*deviceSize], device), nil
+	if uint64(len(rec)) < end {
+		return Verdict{}, Unreadable, ErrMalformed
+	}
+	if found == nil {
+		return Verdict{}, deviceStatus(rec[headerSize+count*verdictSize:][:int(devices)*deviceSize], device), nil
+	}
+	v := Verdict{
+		Digest:         *d,
+		Permissions:    alias(rec[names:][:binary.LittleEndian.Uint32(found[40:])]),
+		ExpiresMS:      int64(binary.LittleEndian.Uint64(found[16:])),
+		RefreshAfterMS: int64(binary.LittleEndian.Uint64(found[24:])),
+		NotAfterMS:     int64(binary.LittleEndian.Uint64(found[32:]) >> 16),
+		Outcome:        Outcome(found[32]),
+	}
+	if v.Outcome != Allow && v.Outcome != Deny {
+		return Verdict{}, Unreadable, ErrMalformed
+	}
+	return v, Found, nil
 }
 
 // deviceStatus returns the status of a device in a list of devices.

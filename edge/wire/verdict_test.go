@@ -4,14 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/limits"
 )
 
 func verdicts(n int) []Verdict {
 	all := make([]Verdict, n)
 	for i := range all {
 		all[i] = Verdict{
-			Digest: testKeys.Digest(fmt.Sprintf("device-%d", i), "secret"), Permissions: uint64(i) << 32,
+			Digest: testKeys.Digest(fmt.Sprintf("device-%d", i), "secret"), Permissions: strings.Repeat("p,", i),
 			ExpiresMS: int64(i) + 1, RefreshAfterMS: int64(i), Outcome: Allow + Outcome(i%2),
 		}
 	}
@@ -29,8 +32,10 @@ func TestVerdictRoundTrip(t *testing.T) {
 		{"a device only", nil, testDevices[:1]},
 		{"sample", testVerdicts, testDevices},
 		{"a crowded bucket", verdicts(300), devices(3000)},
+		{"the longest names", []Verdict{{Outcome: Allow, Permissions: strings.Repeat("p", limits.MaxPermissions*65)},
+			{Digest: Digest{1}, Outcome: Allow, Permissions: "p"}}, devices(1)},
 		{"every number at its end", []Verdict{{
-			Digest: Digest{15: 1}, Permissions: math.MaxUint64, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64,
+			Digest: Digest{15: 1}, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64,
 			NotAfterMS: 1<<48 - 1, Outcome: Deny,
 		}}, []Device{{math.MaxUint64 &^ 3, true, true}, {0, true, false}, {4, false, true}}},
 	}
@@ -100,19 +105,24 @@ func TestFindVerdictMalformed(t *testing.T) {
 		rec  []byte
 		want CredentialStatus
 	}{
-		{"cut in the last device", edited(good, cut(len(good)-1)), Unreadable},
-		{"cut in the last verdict", edited(good, cut(16+48+47)), Unreadable},
+		{"cut in the last name", edited(good, cut(len(good)-1)), Unreadable},
+		{"cut in the last device", edited(good, cut(len(good)-len(testVerdicts[0].Permissions)-1)), Unreadable},
+		{"cut in the last verdict", edited(good, cut(16+44+43)), Unreadable},
 		{"a verdict more than are there", edited(good, set16(2, 3)), Unreadable},
 		{"the greatest count", edited(good, set16(2, math.MaxUint16)), Unreadable},
 		{"a device more than are there", edited(good, set32(4, 4)), Unreadable},
 		{"the greatest count of devices", edited(good, set32(4, math.MaxUint32)), Unreadable},
 		{"devices whose length is more than 32 bits", edited(good, set32(4, 1<<29+1)), Unreadable},
 		{"both counts at their ends", edited(good, set16(2, math.MaxUint16), set32(4, math.MaxUint32)), Unreadable},
+		{"names of a byte more than are left", edited(good, set32(16+44+40, 1)), Unreadable},
+		{"the longest names", edited(good, set32(16+40, math.MaxUint32)), Unreadable},
+		{"names whose length is more than 32 bits",
+			edited(good, set32(16+40, math.MaxUint32), set32(16+44+40, math.MaxUint32)), Unreadable},
 		{"padding taken for a verdict", edited(none, set16(2, 1)), Unreadable},
 		{"padding taken for devices", edited(none, set32(4, 3)), Unreadable},
-		{"outcome 0", edited(good, set8(16+48+40, 0)), Unreadable},
-		{"outcome unavailable", edited(good, set8(16+48+40, byte(Unavailable))), Unreadable},
-		{"outcome 255", edited(good, set8(16+48+40, 255)), Unreadable},
+		{"outcome 0", edited(good, set8(16+44+32, 0)), Unreadable},
+		{"outcome unavailable", edited(good, set8(16+44+32, byte(Unavailable))), Unreadable},
+		{"outcome 255", edited(good, set8(16+44+32, 255)), Unreadable},
 		{"none although they are there", edited(good, set16(2, 0), set32(4, 0)), Unregistered},
 	}
 	for _, tt := range tests {

@@ -9,7 +9,7 @@
 //
 //	0  u8   layout version, [Layout]
 //	1  u8   region
-//	2  u16  count: of permission names, or of entries
+//	2  u16  count of entries (objects, verdicts), else 0
 //	4  u32  object buckets (state), body length (bodies), devices (verdicts), else 0
 //	8  u64  epoch: random, never 0, drawn by the sidecar at each full push
 //
@@ -26,8 +26,7 @@
 //	72  u8   flags: 1 devices complete: every device that may authenticate is listed
 //	73  u8   purges that are under way, at most [MaxPurges]
 //	74  6    zero
-//	80  count × (u8 length, name): permission names; a name's position is its bit
-//	    purges × (u32 tags, u8 1 soft, u8 stamps, u8 length of the virtual host's name,
+//	80  purges × (u32 tags, u8 1 soft, u8 stamps, u8 length of the virtual host's name,
 //	    u16 length of the prefix, stamps × u64 stamp, name, prefix), see [Purge]
 //
 // Objects, one bucket a record, count entries:
@@ -52,16 +51,16 @@
 //	16  u64  stamp, see [Stamp]: greater than all before it, 0 for none, repeated by the entry that names the slot
 //	24       the bytes
 //
-// Verdicts, one bucket a record, with everything about the devices that [Keys.Device] places there: count entries of 48
-// bytes, then devices of 8 bytes each. An entry:
+// Verdicts, one bucket a record, with everything about the devices that [Keys.Device] places there: count entries of 44
+// bytes, then devices of 8 bytes each, then the permission names of each entry. An entry:
 //
 //	 0  16   digest of device id and secret, see [Keys.Digest], or session, see [Keys.SessionDigest]
-//	16  u64  permissions, a bit each
-//	24  i64  expires, unix ms
-//	32  i64  refresh after, unix ms; 0: never
-//	40  u8   outcome: 1 allow, 2 deny
-//	41  1    zero
-//	42  u48  not after: unix ms from which the device is refused in any case; 0: never
+//	16  i64  expires, unix ms
+//	24  i64  refresh after, unix ms; 0: never
+//	32  u8   outcome: 1 allow, 2 deny
+//	33  1    zero
+//	34  u48  not after: unix ms from which the device is refused in any case; 0: never
+//	40  u32  length of its permission names: in byte order, joined by commas
 //
 // A device entry means that the device is registered, so that a secret without a verdict may be right.
 //
@@ -81,7 +80,7 @@ import (
 )
 
 // Layout is the version of all formats in this package.
-const Layout = 4
+const Layout = 5
 
 // MinRecord is the minimum length of a record in bytes.
 const MinRecord = 32

@@ -143,7 +143,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestEpoch checks that no lookup returns anything from a record of another epoch, and that a record never written is
+// TestEpoch checks that no lookup returns anything from a record of an earlier epoch, and that an unwritten record is
 // not found.
 func TestEpoch(t *testing.T) {
 	for _, r := range readers[1:] {

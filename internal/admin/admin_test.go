@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/admin"
 )
 
@@ -36,14 +37,10 @@ func TestEndpoints(t *testing.T) {
 	defer server.Close()
 	get := func(path string) (int, string) {
 		r, err := http.Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer r.Body.Close()
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return r.StatusCode, string(body)
 	}
 	for _, test := range []struct {
@@ -73,7 +70,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestOtherSites: a browser asks on behalf of pages of other sites, or by a name that leads here.
+// TestOtherSites: a browser sends requests on behalf of pages of foreign sites, or by a foreign name of this address.
 func TestOtherSites(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "page") })
 	handler := admin.New("", registry(), nil, page, slog.New(slog.DiscardHandler)).Handler()
@@ -118,7 +115,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// TestFormats serves the text that a client gets without asking, OpenMetrics, and the binary form with native
+// TestFormats serves the text format that a client gets without Accept, OpenMetrics, and the binary form with native
 // histograms.
 func TestFormats(t *testing.T) {
 	server := httptest.NewServer(admin.New("", registry(), nil, http.NotFoundHandler(),
@@ -131,14 +128,10 @@ func TestFormats(t *testing.T) {
 		protobuf + ";proto=io.prometheus.client.MetricFamily;encoding=delimited": protobuf,
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		request.Header.Set("Accept", accept)
 		r, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.Body.Close()
 		if got := r.Header.Get("Content-Type"); !strings.HasPrefix(got, want) {
 			t.Errorf("Accept %q: got %q, want %q", accept, got, want)
@@ -179,14 +172,10 @@ func TestBlockProfile(t *testing.T) {
 	}()
 	defer close(done)
 	r, err := http.Get(server.URL + "/debug/pprof/block?seconds=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Body.Close()
 	unzipped, err := gzip.NewReader(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	profile, err := io.ReadAll(unzipped)
 	if err != nil || !strings.Contains(string(profile), "TestBlockProfile") {
 		t.Errorf("got %d bytes (%v), want a profile with this test's function", len(profile), err)

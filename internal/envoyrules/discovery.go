@@ -29,26 +29,15 @@ type Unread struct {
 // readDiscovered reads the files of discovered filters.
 func (c *Configuration) readDiscovered(tree any) {
 	c.Documents = map[string]*Document{}
-	var walk func(any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, item := range v {
-				walk(item)
-			}
-		case map[string]any:
-			o := Object(v)
-			for _, filter := range o.List("http_filters") {
-				c.readFilter(filter)
-			}
-			for _, key := range o.Keys() {
-				walk(o[key])
-			}
+	if c.name == "" {
+		return
+	}
+	VisitObjects(tree, func(o Object) bool {
+		for _, filter := range o.List("http_filters") {
+			c.readFilter(filter)
 		}
-	}
-	if c.name != "" {
-		walk(tree)
-	}
+		return true
+	})
 }
 
 func (c *Configuration) readFilter(filter Object) {

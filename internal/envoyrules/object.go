@@ -124,6 +124,23 @@ func (o Object) Number(name string, preset float64) float64 {
 	return preset
 }
 
+// VisitObjects calls visit with v and the objects below v, outer objects first. If visit returns false, the objects
+// below that object are left out.
+func VisitObjects(v any, visit func(o Object) (below bool)) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			VisitObjects(item, visit)
+		}
+	case map[string]any:
+		if o := Object(v); visit(o) {
+			for _, key := range o.Keys() {
+				VisitObjects(o[key], visit)
+			}
+		}
+	}
+}
+
 // Keys returns the names of the fields, sorted.
 func (o Object) Keys() []string { return slices.Sorted(maps.Keys(o)) }
 

@@ -56,5 +56,5 @@ func IsRules(file []byte) bool {
 
 func hasRules(o Object) bool {
 	_, hosts := o["virtual_hosts"].(map[string]any) // Envoy's routes have a list
-	return o.Has("rules") || o.Has("max_staleness") || o.Has("default") || hosts
+	return o.Has("rules") || o.Has("credentials") || o.Has("max_staleness") || o.Has("default") || hosts
 }

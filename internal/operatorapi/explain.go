@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
 )
 
 // Question is a request to explain.
@@ -96,8 +96,8 @@ type Device struct {
 	Edge        DeviceAtEdge    `json:"edge"`
 	LastSeen    *time.Time      `json:"last_seen,omitempty"` // by any sidecar, if Redis has it and permits to read it
 	// Failed are the wrong secrets that sidecars verified since yesterday, if Redis stores them and permits the read.
-	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
-	Held   []Hold                   `json:"held,omitempty"` // where it is held back; without a device: new devices are
+	Failed []devicelog.FailedAttempts `json:"failed_attempts,omitempty"`
+	Held   []Hold                     `json:"held,omitempty"` // where it is held back; without a device: new devices are
 }
 
 // ObjectAtSidecar is the sidecar's knowledge about a key.

@@ -10,8 +10,10 @@ type Status struct {
 	Started  time.Time `json:"started"`
 	Problems []Problem `json:"problems"` // the worst first; empty: all is well
 
-	Redis   RedisStatus  `json:"redis"`
-	Edge    EdgeStatus   `json:"edge"`
+	Redis RedisStatus `json:"redis"`
+	Edge  EdgeStatus  `json:"edge"` // with several edges, the worst of those that are ready
+	// Edges are the edges in directories; absent: there is one, at --push.socket.
+	Edges   []NamedEdge  `json:"edges,omitempty"`
 	Objects ObjectStatus `json:"objects"`
 	Devices DeviceStatus `json:"devices"`
 	Bcrypt  BcryptStatus `json:"bcrypt"`
@@ -52,8 +54,17 @@ type EdgeStatus struct {
 	Devices         int       `json:"devices"`
 	Allows          int       `json:"allow_verdicts"`
 	Denies          int       `json:"deny_verdicts"`
-	Permissions     int       `json:"permissions"`
 	HeapFull        float64   `json:"heap_full_percent,omitzero"` // of Envoy, to 5 s
+}
+
+// NamedEdge is an edge in a directory.
+type NamedEdge struct {
+	Name string `json:"name"`
+	// Problem is why the edge isn't ready; absent: it is.
+	Problem   string  `json:"problem,omitempty"`
+	Epoch     string  `json:"epoch,omitempty"` // of the acknowledged state; absent: none yet
+	InStepAge float64 `json:"in_step_age_s"`   // of what was pushed
+	Waiting   int     `json:"waiting_buckets"` // changed, not pushed yet
 }
 
 // ObjectStatus is the budget.
@@ -82,6 +93,8 @@ type BcryptStatus struct {
 type Top struct {
 	Objects []Count `json:"objects"` // keys, by hits that the edge reported: a sample
 	Refused []Count `json:"refused"` // networks, by refused verifications; the edge refuses more without a call
+	// Edges are the edges in directories, by verifications and sampled hits.
+	Edges []Count `json:"edges,omitempty"`
 	// Rates has the requests per second of each counter of the edge since the last sample, by name with labels; nil if
 	// the edge's counters can't be read.
 	Rates map[string]float64 `json:"rates"`

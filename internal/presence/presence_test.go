@@ -13,27 +13,24 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/presence"
 )
 
-// TestPresence: a sidecar is listed while it runs, each edge of a host by itself, and the entries of those that went
-// long ago are removed.
+// TestPresence: a sidecar is listed while running, each edge of a host by itself, and the entries of sidecars that
+// ended long ago are removed.
 func TestPresence(t *testing.T) {
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	for id, age := range map[string]time.Duration{"old": 2 * time.Hour, "gone": time.Minute} {
 		text, err := json.Marshal(presence.Edge{ID: id, Host: "other", Seen: time.Now().Add(-age)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		server.HSet("{gatehouse:0}:edges", id, string(text))
 	}
 	future, err := json.Marshal(presence.Edge{ID: "gone", Host: "other", Seen: time.Now().Add(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Neither may hide other entries, or stay: the first is unreadable, the second has a time in the future and the id
+	require.NoError(t, err)
+	// Neither may hide further entries, or stay: the first is unreadable, the second has a time in the future and the id
 	// of a third.
 	server.HSet("{gatehouse:0}:edges", "unreadable", "{", "future", string(future))
 	if edges, err := presence.List(t.Context(), client, contract.Keyspace{}); err != nil || len(edges) != 4 {
@@ -51,9 +48,7 @@ func TestPresence(t *testing.T) {
 		t.Helper()
 		await.Until(t, fmt.Sprint(want, " entries, running: ", wantRunning), func() bool {
 			edges, err := presence.List(t.Context(), client, contract.Keyspace{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			running := 0
 			for _, e := range edges {
 				if e.Version == "v1" && e.Seq == 7 && e.Ready && e.Host != "" && time.Since(e.Seen) < presence.Gone {

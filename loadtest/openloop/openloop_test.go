@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestParseHead(t *testing.T) {
@@ -48,9 +49,7 @@ func runLoad(t *testing.T, handler http.HandlerFunc, l Load) Result {
 		requests = append(requests, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
 	}
 	result, err := Run(t.Context(), server.URL, RepeatRequests(requests), l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return result
 }
 
@@ -122,9 +121,7 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	var dropped atomic.Bool
 	go func() {
@@ -150,9 +147,7 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 			RepeatRequests([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
 		return err != nil || got.Errors["unsent"] <= 7
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got.Asked != 10 || got.Answered != 0 || got.Errors["closed"] != 1 || got.Errors["timeout"] != 2 ||
 		got.Errors["unsent"] != 7 {
 		t.Errorf("got %d asked, %d answered, %v; want 10, 0, 1 closed, 2 timeouts, 7 unsent", got.Asked,
@@ -219,9 +214,7 @@ func TestOwnRequests(t *testing.T) {
 				let()
 			}
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return len(answers) > 10 && got.Errors["unsent"] == 0
 	})
 	if skipped := got.Asked - got.Answered; got.Asked != 40 || skipped < 5 || len(got.Errors) != 0 || len(answers) < 11 {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -15,14 +16,10 @@ func TestReferenceIsSetUpAsTheEdge(t *testing.T) {
 	if err == nil {
 		err = AddListeners(config, []Listener{{Name: "direct", Address: "127.0.0.1:1"}})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	settings := func(name string) map[string]any {
 		node, err := config.Find("static_resources", "listeners", name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var listener struct {
 			Limit  any `yaml:"per_connection_buffer_limit_bytes"`
 			Chains []struct {
@@ -31,9 +28,7 @@ func TestReferenceIsSetUpAsTheEdge(t *testing.T) {
 				}
 			} `yaml:"filter_chains"`
 		}
-		if err := node.Decode(&listener); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, node.Decode(&listener))
 		settings := listener.Chains[0].Filters[0].Config
 		settings["per_connection_buffer_limit_bytes"] = listener.Limit
 		for _, own := range []string{"stat_prefix", "http_filters", "route_config"} {

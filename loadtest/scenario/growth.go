@@ -228,13 +228,17 @@ func toMiB(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // once.
 func (b *bench) readMemory(edge, sidecar *int64) (err error) {
 	if b.EdgeKind() == stack.NginxEdge {
-		master, workers, err := b.nginxMemory()
+		pids, err := stack.NginxWorkers(b.EdgePID())
 		if err != nil {
 			return err
 		}
-		*edge = master.pss
-		for _, m := range workers {
-			*edge += m.pss
+		*edge = 0
+		for _, pid := range append(pids, b.EdgePID()) {
+			size, err := proc.PSS(pid)
+			if err != nil {
+				return err
+			}
+			*edge += size
 		}
 	} else if *edge, err = proc.RSS(b.EdgePID()); err != nil {
 		return err

@@ -65,7 +65,6 @@ var scenarios = []scenario{
 	{"steady", "devices at work over several lives of their verdicts", steady, false},
 	{"flood", "devices at work under a flood of wrong credentials", flood, false},
 	{"pauses", "five minutes at half load: p99.9 and max", pauses, false},
-	{"nginx-workers", "1, 2 and 4 workers of nginx on one memory file", nginxWorkers, true},
 	{"check", "the ratios of limits.json, which must hold", check, true},
 }
 

@@ -169,8 +169,7 @@ func (g *growthRun) printUpdates(all []updatesSeen) {
 	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tedge, cores\tsidecar\tRedis\tpublisher\t")
 	for _, u := range all {
 		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n",
-			u.rate, u.published, u.applied,
-			u.row.LatencyAt(50), u.row.LatencyAt(90), u.row.LatencyAt(99), u.row.LatencyAt(99.9),
+			u.rate, u.published, u.applied, u.row.LatencyAt(50), u.row.LatencyAt(90), u.row.LatencyAt(99), u.row.LatencyAt(99.9),
 			u.row.EdgeCores(), u.row.Cores["sidecar"], u.row.Cores["redis"], u.row.Cores["publisher"])
 	}
 	_ = t.Flush() // a Recorder never fails

@@ -50,7 +50,7 @@ type world struct {
 type worldOptions struct {
 	name        string
 	workers     int      // of the edge, 0 for the run's
-	binding     string   // of the module, or native or nginx; "" for the environment's
+	binding     string   // of the module, or native; "" for the environment's
 	sidecarArgs []string // arguments
 	capacity    capacity
 	services    []string // kinds, in addition to the origin
@@ -91,10 +91,9 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		listeners = append(listeners, listener)
 	}
 	kind, binding := stack.EdgeKind(os.Getenv("EDGE_KIND")), wo.binding
-	switch {
-	case binding == string(stack.NativeEdge), binding == string(stack.NginxEdge):
-		kind, binding = stack.EdgeKind(binding), ""
-	case binding != "":
+	if binding == string(stack.NativeEdge) {
+		kind, binding = stack.NativeEdge, ""
+	} else if binding != "" {
 		kind = stack.EnvoyEdge
 	}
 	if kind == stack.NginxEdge && wo.needsEnvoy() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
@@ -16,9 +17,7 @@ func TestRateAndObjects(t *testing.T) {
 	server := miniredis.RunT(t)
 	url := "redis://" + server.Addr()
 	client, err := redisurl.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	begin, done := time.Now(), make(chan error, 1)
@@ -39,9 +38,7 @@ func TestRateAndObjects(t *testing.T) {
 		}
 	}
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-done)
 	if n, most := published(), 100*time.Since(begin).Seconds()+1; float64(n) > most {
 		t.Errorf("got %d updates, want at most %.0f", n, most)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
@@ -89,9 +90,7 @@ func TestHold(t *testing.T) {
 	defer server.Close()
 	p, err := Start(t.Context(), server.URL, workload.Workload{Method: http.MethodGet, Path: "/"},
 		Load{Threads: 1, Connections: 2, Duration: 2 * time.Second}, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	until := func(what string, f func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
@@ -101,17 +100,13 @@ func TestHold(t *testing.T) {
 		}
 	}
 	until("at work", func() bool { return requests.Load() > 0 })
-	if err := p.Hold(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Hold())
 	until("held", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		return err == nil && strings.Contains(string(stat), ") T ")
 	})
 	before := requests.Load() + 2 // outstanding requests
-	if err := p.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Resume())
 	until("at work again", func() bool { return requests.Load() > before })
 	if r, err := p.Result(); err != nil || len(r.Errors) > 0 || r.Requests > requests.Load() {
 		t.Errorf("got %+v, %v after %d requests", r, err, requests.Load())

@@ -25,7 +25,7 @@ func (p *proxy) dispatch(c *edge.Call) (uint64, bool) {
 	return p.next, !p.refuse
 }
 
-// shared returns a call that other requests may join; nobody may with the key "".
+// shared returns a call that other requests may join, except with the key "".
 func shared(key string, newest uint32) edge.Call {
 	return edge.Call{Body: []byte(key), Newest: newest, Shared: key != ""}
 }
@@ -137,7 +137,7 @@ func TestPanicOfDispatch(t *testing.T) {
 	a.expect(t, "first: yes")
 }
 
-// TestJoinFromAnswer makes a call from the function that gets an answer, which must not wait for itself.
+// TestJoinFromAnswer makes a call from the function that gets an answer: the function must not wait for itself.
 func TestJoinFromAnswer(t *testing.T) {
 	var p proxy
 	var a answers

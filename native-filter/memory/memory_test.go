@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -42,9 +43,7 @@ func TestRecords(t *testing.T) {
 func TestReadersHoldRecords(t *testing.T) {
 	var s Store
 	for _, text := range []string{"first", "second"} {
-		if err := s.SetRecord(wire.RegionObjects, 7, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.SetRecord(wire.RegionObjects, 7, []byte(text)))
 		if text == "first" {
 			held := s.Record(wire.RegionObjects, 7)
 			defer func() {
@@ -148,9 +147,7 @@ func TestWholeRecords(t *testing.T) {
 
 func TestReadsAllocateNothing(t *testing.T) {
 	var s Store
-	if err := s.SetRecord(wire.RegionObjects, 5, []byte("record")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.SetRecord(wire.RegionObjects, 5, []byte("record")))
 	s.SetState([]byte("state"), 0)
 	allocs := testing.AllocsPerRun(100, func() {
 		s.Record(wire.RegionObjects, 5)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/native-filter/memory"
 )
@@ -55,9 +56,7 @@ func BenchmarkSetRecord(b *testing.B) {
 			b.SetBytes(int64(l.length))
 			b.ResetTimer()
 			for i := range b.N {
-				if err := f.SetRecord(wire.RegionBodies, uint32(i%1000), record); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, f.SetRecord(wire.RegionBodies, uint32(i%1000), record))
 			}
 		})
 	}
@@ -74,9 +73,7 @@ func BenchmarkRepair(b *testing.B) {
 // scattered returns a file with records, whose pages lie in no order.
 func scattered(b *testing.B, length, places int) *File {
 	f, err := Open(filepath.Join(b.TempDir(), "memory"), 400<<20)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(func() { f.Close() })
 	order := make([]uint32, 100_000)
 	for i, at := range rand.Perm(len(order)) {
@@ -89,9 +86,7 @@ func scattered(b *testing.B, length, places int) *File {
 		}
 	}
 	for i := range places {
-		if err := f.SetRecord(wire.RegionBodies, uint32(i), make([]byte, length)); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, f.SetRecord(wire.RegionBodies, uint32(i), make([]byte, length)))
 	}
 	return f
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -80,9 +81,7 @@ func worker(t *testing.T, path string, seed, count int) *process {
 	c := exec.Command(os.Args[0], "-worker-path="+path, fmt.Sprintf("-worker-seed=%d", seed),
 		fmt.Sprintf("-worker-count=%d", count))
 	c.Stderr = os.Stderr
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Start())
 	p := &process{c.Process, make(chan error, 1)}
 	go func() { p.ended <- c.Wait(); close(p.ended) }()
 	t.Cleanup(func() { p.Kill(); <-p.ended })
@@ -160,9 +159,7 @@ func TestKilledWriter(t *testing.T) {
 				checkFree(t, f)
 			}
 			stops++
-			if err := os.WriteFile(restarted, mem, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(restarted, mem, 0o600))
 			r := openTest(t, restarted)
 			check(r, "opened again")
 			r.Close()

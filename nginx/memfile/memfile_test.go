@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -27,9 +28,7 @@ var testRegions = []wire.Region{
 func openTest(t testing.TB, path string) *File {
 	t.Helper()
 	f, err := Open(path, testSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -38,9 +37,7 @@ func newTest(t testing.TB) *File { return openTest(t, filepath.Join(t.TempDir(),
 
 func set(t testing.TB, f *File, region wire.Region, index uint32, record []byte) {
 	t.Helper()
-	if err := f.SetRecord(region, index, record); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.SetRecord(region, index, record))
 }
 
 // checkFree fails unless the free pages are exactly the pages without a record.
@@ -162,9 +159,7 @@ func TestLockIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	stopped, f := openTest(t, path), openTest(t, path)
 	set(t, f, wire.RegionObjects, 1, []byte("x"))
-	if err := stopped.lockWriter(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stopped.lockWriter())
 	begin := time.Now()
 	if err := f.SetRecord(wire.RegionObjects, 1, []byte("y")); err == nil || time.Since(begin) > 10*lockWait {
 		t.Errorf("got error %v after %v, want one after %v", err, time.Since(begin), lockWait)
@@ -191,9 +186,7 @@ func TestAnyFreeBytesFit(t *testing.T) {
 		t.Fatalf("%d pages are free, want those of %d records", free, n/2)
 	}
 	large := bytes.Repeat([]byte("large"), free*pageSize)[:free*pageSize-lengthSize]
-	if err := f.SetRecord(wire.RegionBodies, 5, large[:len(large):len(large)]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.SetRecord(wire.RegionBodies, 5, large[:len(large):len(large)]))
 	if got := f.Record(wire.RegionBodies, 5); !bytes.Equal(got, large) {
 		t.Errorf("got %d bytes, want %d", len(got), len(large))
 	}

@@ -47,22 +47,27 @@ const (
 )
 
 // After a replacement in between, the file is opened again, up to attempts times. A writer waits lockWait for a lock,
-// an opener openWait: another worker may be reserving a large file, or finding the free pages.
+// an opener openWait: another worker may be reserving a large file, or finding the free pages. Reopen has a user with
+// requests to answer, and waits reopenWait.
 const (
-	attempts = 100
-	lockWait = time.Second
-	openWait = time.Minute
-	lockStep = 50 * time.Microsecond
+	attempts   = 100
+	lockWait   = time.Second
+	openWait   = time.Minute
+	reopenWait = 10 * time.Millisecond
+	lockStep   = 50 * time.Microsecond
 )
 
 // Open maps the file at path, of size bytes, and creates a missing file. A file of another size or layout, an
 // incomplete file, or a file that others may write to, is replaced; its users, if any, keep the old file to themselves.
-func Open(path string, size int64) (*File, error) {
+func Open(path string, size int64) (*File, error) { return open(path, size, openWait) }
+
+// open is Open with a bound of the time for which a lock is waited for.
+func open(path string, size int64, wait time.Duration) (*File, error) {
 	if size < MinSize || size > MaxSize {
 		return nil, fmt.Errorf("memory file %s: %d bytes are out of %d to %d", path, size, MinSize, MaxSize)
 	}
 	for range attempts {
-		if f, err := openOnce(path, size); f != nil || err != nil {
+		if f, err := openOnce(path, size, wait); f != nil || err != nil {
 			return f, err
 		}
 	}
@@ -70,7 +75,7 @@ func Open(path string, size int64) (*File, error) {
 }
 
 // openOnce returns nil if the caller must try again.
-func openOnce(path string, size int64) (f *File, err error) {
+func openOnce(path string, size int64, wait time.Duration) (f *File, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -80,7 +85,7 @@ func openOnce(path string, size int64) (f *File, err error) {
 			file.Close() // with its locks
 		}
 	}()
-	if err := waitFor(file, writerByte, openWait); err != nil {
+	if err := waitFor(file, writerByte, wait); err != nil {
 		return nil, err
 	}
 	info, err := file.Stat()
@@ -179,10 +184,10 @@ func mapFile(file *os.File, size int64) (*File, error) {
 
 // Bytes of a sidecar beyond its budget.
 const (
-	perBody    = pageSize - 92 + 16   // rest of the last page, of which the budget counts 92; two entries of a table
-	perObject  = pageSize/4 + 4       // a fourth of a bucket, whose last page has room left
-	perVerdict = pageSize/4 + 96 + 37 // likewise; an allow and a deny; four devices
-	passing    = 7 << 20              // bodies not blanked yet, and a batch
+	perBody    = pageSize - 92 + 16         // rest of the last page, of which the budget counts 92; two entries of a table
+	perObject  = pageSize/4 + 4             // a fourth of a bucket, whose last page has room left
+	perVerdict = pageSize/4 + 88 + 37 + 128 // likewise; an allow and a deny; four devices; permission names
+	passing    = 7 << 20                    // bodies not blanked yet, and a batch
 )
 
 // SizeFor returns a size in which every push has room, for a sidecar's memory.bytes, memory.objects and
@@ -201,8 +206,9 @@ func (f *File) IsReplaced() bool {
 		here.Ino != there.Ino || here.Dev != there.Dev
 }
 
-// Reopen maps the file now at the path, and creates a missing file. The caller closes f after the last use.
-func (f *File) Reopen() (*File, error) { return Open(f.file.Name(), int64(len(f.mem))) }
+// Reopen maps the file now at the path, and creates a missing file. It fails while another process opens the file. The
+// caller closes f after the last use.
+func (f *File) Reopen() (*File, error) { return open(f.file.Name(), int64(len(f.mem)), reopenWait) }
 
 // Close ends the use of the file. No method may run, and no record may be used any more.
 func (f *File) Close() error {

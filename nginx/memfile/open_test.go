@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
@@ -27,18 +29,29 @@ import (
 func TestOpenWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	other := openTest(t, path)
-	if err := setLock(other.file, unix.F_WRLCK, writerByte); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, setLock(other.file, unix.F_WRLCK, writerByte))
 	begin, released := time.Now(), make(chan error)
 	time.AfterFunc(lockWait+lockWait/2, func() { released <- setLock(other.file, unix.F_UNLCK, writerByte) })
 	f, err := Open(path, testSize)
-	if err := errors.Join(err, <-released); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, <-released))
 	defer f.Close()
 	if took := time.Since(begin); took < lockWait {
 		t.Errorf("it took %v: the lock wasn't there", took)
+	}
+}
+
+// TestReopenFailsAtOnce: a worker of nginx with requests to answer doesn't wait while another process opens the file.
+func TestReopenFailsAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory")
+	f, other := openTest(t, path), openTest(t, path)
+	require.NoError(t, setLock(other.file, unix.F_WRLCK, writerByte))
+	late, begin := await.Late(t), time.Now()
+	if again, err := f.Reopen(); err == nil {
+		again.Close()
+		t.Error("the lock wasn't there")
+	}
+	if took := time.Since(begin) - late(); took > lockWait {
+		t.Errorf("it took %v, want about %v", took, reopenWait)
 	}
 }
 
@@ -63,9 +76,7 @@ func TestOpenUnusable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "memory")
-			if err := os.WriteFile(path, content(good(t, filepath.Join(t.TempDir(), "good"))), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, content(good(t, filepath.Join(t.TempDir(), "good"))), 0o600))
 			f := openTest(t, path)
 			if used, _ := f.Usage(); used != 0 {
 				t.Errorf("%d bytes are used, want none", used)
@@ -117,9 +128,7 @@ func TestPagesAreReserved(t *testing.T) {
 			t.Errorf("%d bytes are reserved, want %d (%v)", info.Blocks*512, testSize, err)
 		}
 		head, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		os.WriteFile(path, head[:headSize], 0o600) // what a copy without its zeroes is
 		os.Truncate(path, testSize)
 		openTest(t, path).Close()
@@ -130,9 +139,7 @@ func TestPagesAreReserved(t *testing.T) {
 func TestGeometry(t *testing.T) {
 	for _, size := range []int64{MinSize, MinSize + 1, MinSize + 4095, 3 << 20, 3<<20 + 12345} {
 		f, err := Open(filepath.Join(t.TempDir(), "memory"), size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		from := int64(cap(f.mem) - cap(f.pages))
 		lost := size - int64(len(f.links)*pageSize)
 		if from%pageSize != 0 || lost > headSize+size/50+pageSize*placesIn*2 {
@@ -148,8 +155,8 @@ func TestGeometry(t *testing.T) {
 	}
 }
 
-// TestRecordsMustBeConfirmed opens a file again: with another user, as at a reload, its records go on to count;
-// without, as when nginx was down, the sidecar must confirm them first.
+// TestRecordsMustBeConfirmed opens a file again: with a second user, as at a reload, the records still count; without
+// one, as when nginx was down, the sidecar must confirm the records first.
 func TestRecordsMustBeConfirmed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	confirmed := func(f *File, want bool, when string) {
@@ -183,7 +190,7 @@ func TestRecordsMustBeConfirmed(t *testing.T) {
 	confirmed(c, true, "heard")
 }
 
-// TestOpenOfOthers: a file that others may write to, or with a second name, is replaced, and not emptied.
+// TestOpenOfOthers: a file that foreign users may write to, or with a second name, is replaced, and not emptied.
 func TestOpenOfOthers(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"another name": func(path string) error { return os.Link(path, path+".other") },
@@ -196,13 +203,9 @@ func TestOpenOfOthers(t *testing.T) {
 		}
 		for _, content := range []string{"precious", string(goodFile(t))} {
 			path := filepath.Join(t.TempDir(), "memory")
-			if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), change(path)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(os.WriteFile(path, []byte(content), 0o600), change(path)))
 			before, err := os.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer before.Close()
 			f := openTest(t, path)
 			set(t, f, wire.RegionObjects, 1, []byte("record"))
@@ -223,9 +226,7 @@ func TestAnotherSize(t *testing.T) {
 	old := openTest(t, path)
 	set(t, old, wire.RegionObjects, 1, []byte("old"))
 	f, err := Open(path, 2*testSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	if got := f.Record(wire.RegionObjects, 1); got != nil {
 		t.Errorf("got %q in a new file, want nil", got)
@@ -328,13 +329,9 @@ func useDamaged(t *testing.T, path string, good, values []byte) {
 	for ; len(values) >= 12; values = values[12:] {
 		copy(content[binary.LittleEndian.Uint32(values)%(testSize-8):], values[4:12])
 	}
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, content, 0o600))
 	f, err := Open(path, testSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	for i := range uint32(1000) {
 		f.Record(testRegions[i%5], i)
@@ -352,9 +349,7 @@ func useDamaged(t *testing.T, path string, good, values []byte) {
 // TestSizeInChart: the chart reserves SizeFor's result for each possible memory, and at most 3 MiB more.
 func TestSizeInChart(t *testing.T) {
 	text, err := os.ReadFile("../../charts/gatehouse/templates/_nginx.tpl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	number := func(pattern string) int64 {
 		t.Helper()
 		found := regexp.MustCompile(pattern).FindSubmatch(text)
@@ -362,9 +357,7 @@ func TestSizeInChart(t *testing.T) {
 			t.Fatalf("the chart has no %s", pattern)
 		}
 		n, err := strconv.ParseInt(string(found[1]), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	smallest := number(`min \(mul 4 \$objects\) \(div \(int64 \$bytes\) (\d+)\)`)

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// built runs `make images` with this umask and returns the directory of the images.
+// built runs `make images` with a umask and returns the directory of the images.
 func built(t *testing.T, umask string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "images")
@@ -30,7 +30,7 @@ func built(t *testing.T, umask string) string {
 	return dir
 }
 
-// TestImages builds them twice, with different directories and umasks.
+// TestImages builds the images twice, with different directories and umasks.
 func TestImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long; in short: TestLayerDependsOnContents")
@@ -182,6 +182,28 @@ func checkFiles(t *testing.T, oci v1.Image, root string) {
 	}
 }
 
+// TestGoParts expects the Go client among the parts, in the version that the tree's other modules require.
+func TestGoParts(t *testing.T) {
+	t.Chdir("..") // as release/images.sh runs the program
+	example := read(t, "../examples/postgres/go.mod")
+	parts, err := goParts(wasmModule)("", "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range parts {
+		if p.name == "github.com/gatehouse/gatehouse/clients/go" {
+			if want := p.name + " " + p.version + "\n"; !strings.Contains(example, want) {
+				t.Errorf("got %q, want examples/postgres/go.mod to have it", want)
+			}
+			if want := "pkg:golang/" + p.name + "@" + p.version; p.purl != want {
+				t.Errorf("got %q, want %q", p.purl, want)
+			}
+			return
+		}
+	}
+	t.Errorf("got %v, want the Go client, too", parts)
+}
+
 // checkBOM expects the image's digest, and for each image a required part.
 func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	t.Helper()
@@ -217,7 +239,8 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	}
 }
 
-// checkDockerfile compares the image with its Dockerfile, by parsing the few instructions, without a build.
+// checkDockerfile parses the Dockerfile's few instructions, without a build, and compares the image with the
+// instructions.
 func checkDockerfile(t *testing.T, img image) {
 	t.Helper()
 	want := []string{"FROM scratch", "COPY " + img.name + " /"}

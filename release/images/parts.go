@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -19,14 +20,26 @@ type target struct {
 	tags         string // of the build; builds of the dynamic module need cgo
 }
 
+// requiredClient matches the line of go.mod that requires the Go client.
+var requiredClient = regexp.MustCompile(`(\S+/clients/go) (v\S+)`)
+
 // goParts returns the modules of the packages in the programs, and Go's standard library, from the go command: a Wasm
-// module has no readable build information.
+// module has no readable build information. In the workspace the Go client has no version: go.mod has the version that
+// is released with the programs.
 func goParts(targets ...target) func(string, string) ([]part, error) {
 	return func(_, arch string) ([]part, error) {
+		file, err := os.ReadFile("../go.mod")
+		if err != nil {
+			return nil, err
+		}
+		client := requiredClient.FindStringSubmatch(string(file))
+		if client == nil {
+			return nil, fmt.Errorf("go.mod: want a line that matches %s", requiredClient)
+		}
 		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" +
 			strings.TrimPrefix(runtime.Version(), "go")}}
 		for _, t := range targets {
-			const format = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}`
+			const format = `{{with .Module}}{{.Path}} {{.Version}}{{end}}`
 			cmd := exec.Command("go", "list", "-C", "..", "-deps", "-f", format, "-tags", t.tags, t.dir)
 			cgo := "0"
 			if t.tags != "" {
@@ -38,7 +51,11 @@ func goParts(targets ...target) func(string, string) ([]part, error) {
 				return nil, fmt.Errorf("%s: %w", cmd, err)
 			}
 			for line := range strings.Lines(string(out)) {
-				if module, version, found := strings.Cut(strings.TrimSpace(line), " "); found {
+				module, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+				if module == client[1] {
+					version = client[2]
+				}
+				if version != "" { // the programs' own module has none
 					parts = append(parts, part{module, version, "pkg:golang/" + module + "@" + version})
 				}
 			}

@@ -8,24 +8,21 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../envoy", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
 // TestGenerated compares envoy-native.yaml with the conversion of envoy.yaml.
 func TestGenerated(t *testing.T) {
 	want, err := toNative(readFile(t, "envoy.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if readFile(t, "envoy-native.yaml") != want {
 		t.Error("envoy-native.yaml is outdated: go run ./scripts/envoy-native >envoy/envoy-native.yaml")
 	}
@@ -38,22 +35,14 @@ func TestTested(t *testing.T) {
 		t.Run(strings.TrimSpace(remove), func(t *testing.T) {
 			variant := func(name string) string {
 				path := filepath.Join(t.TempDir(), name)
-				if err := os.WriteFile(path, []byte(strings.ReplaceAll(readFile(t, name), remove, "")), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(readFile(t, name), remove, "")), 0o600))
 				return path
 			}
 			tested, err := stack.LoadConfig(variant("envoy.yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := tested.MakeNative("/usr/lib/gatehouse/libgatehouse.so"); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, tested.MakeNative("/usr/lib/gatehouse/libgatehouse.so"))
 			shipped, err := stack.LoadConfig(variant("envoy-native.yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if got, want := sortedValues(t, shipped), sortedValues(t, tested); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
@@ -65,16 +54,10 @@ func TestTested(t *testing.T) {
 func sortedValues(t *testing.T, c *stack.Config) string {
 	t.Helper()
 	text, err := c.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var tree any
-	if err := yaml.Unmarshal(text, &tree); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(text, &tree))
 	text, err = yaml.Marshal(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }

@@ -4,8 +4,8 @@
 // A package's list is mutants.txt, beside the tests: functions, and below each function the mutants, with test, code
 // and replacement:
 //
-//	Follower.judgeEvent
-//		TestHole: e.Seq > f.seq+1 -> false
+//	tracker.judgeEvent
+//		TestHole: e.Seq > t.seq+1 -> false
 //	Cache.Remove
 //		TestReadBeforeRemoval: c.removals[c.stripe(key)]++ -> deleted
 //		edge/TestReadings: if wrote -> true

@@ -47,17 +47,22 @@ func (r *runner) buildTests(ctx context.Context, mutants []mutant) error {
 }
 
 // runAll returns the mutants that no test notices, and prints each result at once. Many tests run at the same time: a
-// test that fails for lack of a processor, or wins a race by chance, runs once more alone.
-func (r *runner) runAll(ctx context.Context, mutants []mutant) (missed []error) {
-	var again []mutant
-	for _, err := range r.runTests(ctx, mutants, 2*runtime.GOMAXPROCS(0)) {
-		again = append(again, err.mutant)
-		r.baselines.Delete(err.mutant.pkg + " " + err.mutant.test)
+// test that fails for lack of a processor, or wins a race by chance, runs alone up to three times more.
+func (r *runner) runAll(ctx context.Context, mutants []mutant) []error {
+	missed := r.runTests(ctx, mutants, 2*runtime.GOMAXPROCS(0))
+	for range 3 {
+		var again []mutant
+		for _, err := range missed {
+			again = append(again, err.mutant)
+			r.baselines.Delete(err.mutant.pkg + " " + err.mutant.test)
+		}
+		missed = r.runTests(ctx, again, 1)
 	}
-	for _, err := range r.runTests(ctx, again, 1) {
-		missed = append(missed, err)
+	errs := make([]error, len(missed))
+	for i, err := range missed {
+		errs[i] = err
 	}
-	return missed
+	return errs
 }
 
 // missedError says why a mutant doesn't count as noticed.

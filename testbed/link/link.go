@@ -16,14 +16,16 @@ type Link struct {
 	server  string
 	address string
 
-	delay, jitter atomic.Int64 // ns
-	hanging       atomic.Bool
+	delay   atomic.Int64 // ns
+	jitter  atomic.Int64 // ns
+	hanging atomic.Bool
 
-	mu          sync.Mutex // protects the fields below
-	filter      func(dst io.Writer, src io.Reader) error
-	listener    net.Listener      // nil while the link is cut
-	connections map[net.Conn]bool // both ends of each
-	running     sync.WaitGroup
+	running sync.WaitGroup
+
+	mu          sync.Mutex
+	filter      func(dst io.Writer, src io.Reader) error // +checklocks:mu
+	listener    net.Listener                             // +checklocks:mu
+	connections map[net.Conn]bool                        // +checklocks:mu
 }
 
 // New returns a link to server, which needn't run yet. The link listens on address, and keeps address while cut.
@@ -57,7 +59,8 @@ func (l *Link) Cut() {
 	l.closeConnections()
 }
 
-// closeConnections closes all connections. The caller holds mu.
+// closeConnections closes both ends of all connections.
+// +checklocks:l.mu
 func (l *Link) closeConnections() {
 	for c := range l.connections {
 		_ = c.Close()

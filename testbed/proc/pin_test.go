@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestApart has a serving child and an idle child.
@@ -23,17 +25,13 @@ func TestApart(t *testing.T) {
 	var pids []int
 	for range 2 {
 		child := exec.Command("sleep", "60")
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, child.Start())
 		t.Cleanup(func() { _ = child.Process.Kill(); _ = child.Wait() })
 		pids = append(pids, child.Process.Pid)
 	}
 	cores := func(pid int) string {
 		var set unix.CPUSet
-		if err := unix.SchedGetaffinity(pid, &set); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, unix.SchedGetaffinity(pid, &set))
 		return fmt.Sprint(set.Count(), set.IsSet(0))
 	}
 	serving := Server{PID: pids[0], Workers: "sleep"}
@@ -42,9 +40,7 @@ func TestApart(t *testing.T) {
 		t.Errorf("no thread of that name: got %v, and the other on %s", err, cores(pids[1]))
 	}
 	undo, err := PinServingThreads(serving, pids[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if a, b := cores(pids[0]), cores(pids[1]); a != "1 true" || b != fmt.Sprint(runtime.NumCPU()-1, false) {
 		t.Errorf("got the one on %s and the other on %s, want core 0, and all but that", a, b)
 	}
@@ -58,9 +54,7 @@ func TestApart(t *testing.T) {
 		t.Error("got no error for a server without children")
 	}
 	undo, err = PinServingThreads(Server{PID: os.Getpid(), Forks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	own, child := cores(os.Getpid()), cores(pids[0])
 	if err := undo(); err != nil || cores(pids[0]) != fmt.Sprint(runtime.NumCPU(), true) {
 		t.Errorf("undone: got %s (%v), want all cores", cores(pids[0]), err)

@@ -8,20 +8,18 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestUsageOfOneselfGrows(t *testing.T) {
 	servers := []Server{{Name: "self", PID: os.Getpid()}}
 	before, err := ReadUsage(servers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var u Usage
 	for deadline := time.Now().Add(20 * time.Second); u.CPU["self"] < .05 && time.Now().Before(deadline); {
 		after, err := ReadUsage(servers) // reading uses enough CPU
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		u = after.Since(before)
 	}
 	if u.CPU["self"] < .05 || u.Total() != u.CPU["self"] || u.Machine <= 0 || u.Busy["self"] <= 0 {
@@ -33,9 +31,7 @@ func TestUsageOfOneselfGrows(t *testing.T) {
 func TestChildrenCount(t *testing.T) {
 	p := exec.Command("/bin/sh", "-c", "(while :; do :; done) & wait")
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Start())
 	t.Cleanup(func() {
 		_ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL)
 		_ = p.Wait()
@@ -46,15 +42,11 @@ func TestChildrenCount(t *testing.T) {
 	for err != nil && time.Now().Before(deadline) { // until the shell has a child
 		before, err = ReadUsage(servers)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var u Usage
 	for u.CPU["shell"] < .05 && time.Now().Before(deadline) {
 		after, err := ReadUsage(servers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		u = after.Since(before)
 	}
 	if u.CPU["shell"] < .05 || u.Busy["shell"] <= 0 {
@@ -67,9 +59,7 @@ func TestChildrenCount(t *testing.T) {
 // after ReadUsage: the servers may compute for any time between two readings.
 func checkClock(t *testing.T, servers []Server) {
 	clock, err := NewClock(servers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	read := func() (r Reading, before, after time.Duration) {
 		t.Helper()
 		before, err := clock.Read()
@@ -79,9 +69,7 @@ func checkClock(t *testing.T, servers []Server) {
 		if err == nil {
 			after, err = clock.Read()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return r, before, after
 	}
 	first, begin, began := read()

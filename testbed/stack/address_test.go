@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestResolve(t *testing.T) {
@@ -38,9 +40,7 @@ func TestResolve(t *testing.T) {
 
 func TestAddressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	taken := listener.Addr().String()
 	for _, variable := range []string{"EDGE", "ENVOY_ADMIN", "SIDECAR_ADMIN", "UPSTREAM", "REDIS"} {
@@ -64,9 +64,7 @@ func TestAddressInUse(t *testing.T) {
 
 func TestAddressGivenTwice(t *testing.T) {
 	address, err := resolveAddress("EDGE", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o := Options{Edge: address, Redis: address}
 	if err := o.resolveAddresses(); !errors.Is(err, ErrUsage) ||
 		!strings.Contains(err.Error(), "EDGE and REDIS are both "+address) {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 const sample = `# first
@@ -20,22 +22,16 @@ c: {d: /old}
 func load(t *testing.T, text string) *Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "envoy.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	config, err := LoadConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return config
 }
 
 func text(t *testing.T, c *Config) string {
 	t.Helper()
 	b, err := c.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(b)
 }
 
@@ -66,9 +62,7 @@ func TestConfigRefuses(t *testing.T) {
 	}
 	for name, content := range map[string]string{"empty": "", "not YAML": "a: [b"} {
 		path := filepath.Join(t.TempDir(), "envoy.yaml")
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want an error that names the file", name, err)
 		}

@@ -34,6 +34,13 @@ type Options struct {
 	// RedisEnv is added to the environment of redis-server, NAME=value each.
 	RedisEnv []string
 
+	// EdgesDir is a directory with a directory for each of several edges, by the name of the stack: this stack's sidecar
+	// serves them all, its own edge among them.
+	EdgesDir string
+	// Agent is the stack whose sidecar serves this stack's edge: this stack has neither a sidecar nor a Redis. Agent must
+	// have EdgesDir.
+	Agent *Stack
+
 	// SidecarRedisURL is the sidecar's URL of Redis if not direct: a proxy's.
 	SidecarRedisURL string
 
@@ -56,7 +63,7 @@ type Options struct {
 	SidecarArgs []string
 	// SidecarEnv is added to the sidecar's environment, NAME=value each.
 	SidecarEnv []string
-	// Binding is the filter's Proxy-Wasm binding: own, sdk, compare, or plugins, our own with rules in the plugins' own
+	// Binding is the filter's Proxy-Wasm binding: own, sdk, or plugins, our own with rules in the plugins' own
 	// configurations. Default: $BINDING, otherwise own.
 	Binding string
 	// WasmPath is the filter. Default: build/gatehouse.wasm, build/gatehouse-sdk.wasm or build/gatehouse-plugins.wasm.
@@ -80,7 +87,7 @@ type Options struct {
 	// Seed is called once, after the start of Redis and before the start of the sidecar, so that the first snapshot has
 	// everything that Seed publishes. Default: [AcceptLoss] of one shard.
 	Seed func(ctx context.Context, redisURL string) error
-	// ReadyTimeout bounds every wait for a part to become ready, a minute by default: Envoy compiles the module first.
+	// ReadyTimeout bounds every wait for a part to become ready; default: three minutes, since Envoy compiles the module.
 	ReadyTimeout time.Duration
 }
 
@@ -115,11 +122,14 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: EDGE_KIND nginx: these options change Envoy's configuration, and not nginx.conf", ErrUsage)
 	}
 	if o.ReadyTimeout == 0 {
-		o.ReadyTimeout = time.Minute
+		o.ReadyTimeout = 3 * time.Minute
 	}
 	if o.RedisURL != "" && o.RedisServerPath != "" {
 		return o, fmt.Errorf("%w: a Redis to use and a redis-server to run are both given: %s, %s",
 			ErrUsage, o.RedisURL, o.RedisServerPath)
+	}
+	if o.Agent != nil {
+		o.RedisURL, o.EdgesDir = o.Agent.RedisURL(), o.Agent.opts.EdgesDir
 	}
 	if err := o.defaultPaths(); err != nil {
 		return o, err

@@ -20,7 +20,9 @@ func (s *Stack) EdgeURL() string { return "http://" + dialAddress(s.opts.Edge) }
 func (s *Stack) EnvoyAdminURL() string { return "http://" + dialAddress(s.opts.EnvoyAdmin) }
 
 // SidecarAdminURL returns the URL of the sidecar's admin interface.
-func (s *Stack) SidecarAdminURL() string { return "http://" + dialAddress(s.opts.SidecarAdmin) }
+func (s *Stack) SidecarAdminURL() string {
+	return "http://" + dialAddress(s.sidecarOwner().opts.SidecarAdmin)
+}
 
 // UpstreamURL returns the URL of the demo upstream, without Envoy in between.
 func (s *Stack) UpstreamURL() string { return "http://" + dialAddress(s.opts.Upstream) }
@@ -84,6 +86,9 @@ func (s *Stack) sidecarProgram() program {
 		"--api.socket", s.APISocket(),
 		"--admin.address", s.opts.SidecarAdmin,
 		"--edge.admin", s.opts.EnvoyAdmin,
+	}
+	if s.opts.EdgesDir != "" {
+		args = append(args, "--edge.directories", s.opts.EdgesDir+"/*")
 	}
 	return program{
 		name: sidecarName, path: s.opts.SidecarPath, args: append(args, s.opts.SidecarArgs...),

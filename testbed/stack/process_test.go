@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // shell starts a child that runs script, and ends the child when the test ends.
@@ -21,9 +22,7 @@ func shell(t *testing.T, script string, onExit func(error)) *process {
 	p, err := start(program{
 		name: "child", path: "/bin/sh", args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "child.log"),
 	}, onExit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := p.kill(); err != nil {
 			t.Error(err)
@@ -73,9 +72,7 @@ func TestProcessStopsBySIGTERM(t *testing.T) {
 			p := shell(t, `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`, unexpected(t))
 			waitForLog(t, p, "up")
 			if c.paused {
-				if err := p.signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, p.signal(syscall.SIGSTOP))
 			}
 			if err := p.stop(await.Deadline); err != nil {
 				t.Error(err)
@@ -104,24 +101,16 @@ func TestProcessIsKilledAfterGrace(t *testing.T) {
 // by the child.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, role := range []string{"parent", "parent of nginx"} {
 		t.Run(role, func(t *testing.T) {
 			address, err := resolveAddress("CHILD", "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			parent := exec.Command(self, t.TempDir(), address)
 			parent.Env = append(os.Environ(), helperVariable+"="+role)
-			if err := parent.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, parent.Start())
 			waitForListener(t, address, true)
-			if err := parent.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, parent.Process.Kill())
 			_ = parent.Wait() // killed
 			waitForListener(t, address, false)
 		})

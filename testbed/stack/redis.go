@@ -40,19 +40,33 @@ func (s *Stack) StartRedis(ctx context.Context) error {
 	} else if err := s.embedded.Restart(); err != nil {
 		return &AddressError{Variable: "REDIS", Address: s.opts.Redis, Err: err}
 	}
-	s.embedded.Server().SetPreHook(acceptLibrary)
+	s.embedded.Server().SetPreHook(answerMissing)
 	return nil
 }
 
-// acceptLibrary answers CLIENT SETINFO. miniredis lacks the command, but claims a version above 7.2: without an answer,
-// Lettuce 6.3 would not connect.
-func acceptLibrary(c *server.Peer, command string, args ...string) bool {
-	if command != "CLIENT" || len(args) != 3 || !strings.EqualFold(args[0], "SETINFO") {
+// answerMissing answers commands that Redis has and miniredis lacks: CLIENT SETINFO, without which Lettuce 6.3 doesn't
+// connect; INFO's sections of server, replication and memory, and MEMORY USAGE with SAMPLES, without which the sidecar
+// warns.
+func answerMissing(c *server.Peer, command string, args ...string) bool {
+	switch {
+	case command == "CLIENT" && len(args) == 3 && strings.EqualFold(args[0], "SETINFO"):
+		c.WriteOK()
+	case command == "INFO":
+		c.WriteBulk(embeddedInfo)
+	case command == "MEMORY" && len(args) == 4 && strings.EqualFold(args[0], "USAGE"):
+		c.WriteInt(recordMemory)
+	default:
 		return false
 	}
-	c.WriteOK()
 	return true
 }
+
+// recordMemory is the size of each record in the embedded Redis for MEMORY USAGE: demo and tests have only small ones.
+const recordMemory = 4 << 10
+
+var embeddedInfo = fmt.Sprintf("# Server\r\nrun_id:%040x\r\n# Memory\r\nused_memory:1048576\r\nmaxmemory:0\r\n"+
+	"maxmemory_policy:noeviction\r\n# Replication\r\nrole:master\r\nmaster_replid:%040x\r\nmaster_repl_offset:0\r\n",
+	rand.Uint64(), rand.Uint64())
 
 // expireKeys advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
 func expireKeys(ctx context.Context, embedded *miniredis.Miniredis) {

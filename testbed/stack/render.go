@@ -105,6 +105,13 @@ func (s *Stack) makeDirs() error {
 			return fmt.Errorf("remove old log of stack %s: %w", s.opts.Name, err)
 		}
 	}
+	if s.opts.EdgesDir != "" {
+		s.sockets, s.ownSockets = filepath.Join(s.opts.EdgesDir, s.opts.Name), true
+		if err := os.MkdirAll(s.sockets, 0o700); err != nil {
+			return fmt.Errorf("make directory for sockets: %w", err)
+		}
+		return nil
+	}
 	s.sockets = s.opts.Dir
 	if len(s.PushSocket()) <= maxSocketPath {
 		return nil

@@ -75,6 +75,12 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.serveUpstream(); err != nil {
 		return err
 	}
+	if s.opts.Agent != nil {
+		if err := s.StartEdge(ctx); err != nil {
+			return err
+		}
+		return s.AwaitReady(ctx)
+	}
 	if err := s.startSeeded(ctx); err != nil {
 		return err
 	}
@@ -171,14 +177,33 @@ func (s *Stack) StartEdge(ctx context.Context) error {
 // StartSidecar starts the sidecar, also after a kill, and returns when the sidecar is ready: everything in Redis has
 // been pushed.
 func (s *Stack) StartSidecar(ctx context.Context) error {
-	return s.startChild(ctx, sidecarName, s.sidecarProgram(), func(ctx context.Context, child *process) error {
-		return s.awaitOK(ctx, child, s.SidecarAdminURL()+"/readyz")
+	return s.startChild(ctx, sidecarName, s.sidecarProgram(), s.awaitSidecar)
+}
+
+// AwaitReady waits until the sidecar is in step with Redis and this edge.
+func (s *Stack) AwaitReady(ctx context.Context) error {
+	return s.awaitSidecar(ctx, s.sidecarOwner().child(sidecarName))
+}
+
+func (s *Stack) awaitSidecar(ctx context.Context, child *process) error {
+	if err := s.awaitOK(ctx, child, s.SidecarAdminURL()+"/readyz"); err != nil || s.opts.EdgesDir == "" {
+		return err
+	}
+	return s.await(ctx, child, "edge "+s.opts.Name, func(ctx context.Context) error {
+		ready, err := s.Metric(ctx, fmt.Sprintf("gatehouse_edge_ready{edge=%q}", s.opts.Name))
+		if err == nil && ready != 1 {
+			err = errors.New("not ready")
+		}
+		return err
 	})
 }
 
-// AwaitReady waits until the sidecar is in step with Redis and Envoy.
-func (s *Stack) AwaitReady(ctx context.Context) error {
-	return s.awaitOK(ctx, s.child(sidecarName), s.SidecarAdminURL()+"/readyz")
+// sidecarOwner returns the stack with the sidecar of this edge.
+func (s *Stack) sidecarOwner() *Stack {
+	if s.opts.Agent != nil {
+		return s.opts.Agent
+	}
+	return s
 }
 
 // KillEdge ends the edge, Envoy or nginx, by SIGKILL.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // helperOptions returns options for a stack with this test binary as Envoy and sidecar, to test how parts are started,
@@ -23,9 +24,7 @@ func helperOptions(t *testing.T) Options {
 	t.Helper()
 	t.Setenv(helperVariable, "child")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return Options{Dir: t.TempDir(), EnvoyPath: self, SidecarPath: self, WasmPath: self, LibraryPath: self,
 		ReadyTimeout: 20 * time.Second}
 }
@@ -33,9 +32,7 @@ func helperOptions(t *testing.T) Options {
 func startStack(t *testing.T, opts Options) *Stack {
 	t.Helper()
 	s, err := Start(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -47,14 +44,10 @@ func startStack(t *testing.T, opts Options) *Stack {
 func get(t *testing.T, url string) string {
 	t.Helper()
 	res, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(body)
 }
 
@@ -93,9 +86,7 @@ func TestStackStartsAndStops(t *testing.T) {
 		}
 	}
 	options, err := redis.ParseURL(s.RedisURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
 	if got, err := client.Get(t.Context(), "seed").Result(); err != nil || got != "kept" {
@@ -109,9 +100,7 @@ func TestStackStartsAndStops(t *testing.T) {
 	if _, err := subscription.Receive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.Publish(t.Context(), "channel", "event").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Publish(t.Context(), "channel", "event").Err())
 	if message, err := subscription.ReceiveMessage(t.Context()); err != nil || message.Payload != "event" {
 		t.Errorf("embedded Redis after its restart: got %v, %v; want the event", message, err)
 	}

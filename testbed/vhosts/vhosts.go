@@ -89,8 +89,7 @@ var (
 	domains = []string{"a", "b", "a.b", "*.a", "*.b", "*.a.b", "*.b.a.b", "shop", "*.shop", "[::1]", "[1::]", "a.a", "*",
 		"x-y.b", "*.x-y.b", "127.0.0.1"}
 	hosts = []string{"a", "b", "A", "B.a", "a.b", "x.a", "x.a.b", "c.b.a.b", "C.B.A.B", ".a", ".a.b", "a.", "shop",
-		"x.shop",
-		"[::1]", "[1::]", "a.a", "y.x-y.b", "127.0.0.1", "none", "b.b.b.b", "ba", "x.ba", "xshop", "bx-y.b", ""}
+		"x.shop", "[::1]", "[1::]", "a.a", "y.x-y.b", "127.0.0.1", "none", "b.b.b.b", "ba", "x.ba", "xshop", "bx-y.b", ""}
 	paths   = []string{"/", "/v1", "/v1/x", "/shop", "/shop/v1", "/:a/v1", "/a", "/a/v1", "/@d/v1"}
 	devices = []string{"d", "a", "shop", ":a", "d:a", "x@d"}
 )

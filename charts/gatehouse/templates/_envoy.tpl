@@ -16,7 +16,9 @@ static_resources:
   {{- end }}
   clusters:
   - {{- include "gatehouse.sidecarCluster" . | nindent 4 }}
+  {{- if not (include "gatehouse.onNode" .) }}
   - {{- include "gatehouse.adminCluster" (dict "name" "gatehouse-admin" "port" 9090) | nindent 4 }}
+  {{- end }}
   - {{- include "gatehouse.adminCluster" (dict "name" "envoy-admin" "port" 9901) | nindent 4 }}
   - {{- include "gatehouse.upstreamCluster" (list "upstream" .Values.upstream) | nindent 4 }}
   {{- range $name, $host := .Values.virtualHosts }}

@@ -251,7 +251,7 @@ typed_config:
 {{- define "gatehouse.pushListener" -}}
 name: gatehouse-push
 address:
-  pipe: {path: /run/gatehouse/push.sock, mode: 384} # 0600
+  pipe: {path: {{ include "gatehouse.sockets" . }}/push.sock, mode: 384} # 0600
 filter_chains:
 - filters:
   - name: envoy.filters.network.http_connection_manager
@@ -318,8 +318,14 @@ filter_chains:
           routes:
           - match: {path: /live}
             direct_response: {status: 200}
+          {{- if include "gatehouse.onNode" . }}
+          # For the startup probe: whether the agent has filled this edge.
+          - match: {path: /readyz, headers: [{name: ":method", string_match: {exact: GET}}]}
+            route: {cluster: gatehouse-sidecar, timeout: 1s}
+          {{- else }}
           - match: {path: /metrics, headers: [{name: ":method", string_match: {exact: GET}}]}
             route: {cluster: gatehouse-admin, timeout: 10s}
+          {{- end }}
           {{- if eq .Values.mode "gateway" }}
           - match: {path: /stats/prometheus, headers: [{name: ":method", string_match: {exact: GET}}]}
             route: {cluster: envoy-admin, timeout: 10s}
@@ -354,7 +360,7 @@ load_assignment:
   endpoints:
   - lb_endpoints:
     - endpoint:
-        address: {pipe: {path: /run/gatehouse/api.sock}}
+        address: {pipe: {path: {{ include "gatehouse.sockets" . }}/api.sock}}
 circuit_breakers:
   thresholds:
   - {priority: DEFAULT, max_connections: 2048, max_pending_requests: 4096, max_requests: 4096}

@@ -28,9 +28,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if eq .Values.edge "native" }}true{{ end }}
 {{- end }}
 
-{{/* Where an Envoy has the volume of the module. */}}
+{{/* Whether the edge's sidecar is the node's agent. */}}
+{{- define "gatehouse.onNode" -}}
+{{- if eq .Values.agent "node" }}true{{ end }}
+{{- end }}
+
+{{/* Where an edge has its sockets. */}}
+{{- define "gatehouse.sockets" -}}
+/run/gatehouse{{ if include "gatehouse.onNode" . }}/edge{{ end }}
+{{- end }}
+
+{{/* Where an edge has the volume of the module. */}}
 {{- define "gatehouse.moduleDirectory" -}}
-{{- if include "gatehouse.native" . }}/usr/lib/gatehouse{{ else }}/etc/gatehouse{{ end }}
+{{- if eq .Values.edge "nginx" }}/usr/share/gatehouse/nginx{{ else if include "gatehouse.native" . }}/usr/lib/gatehouse{{ else }}/etc/gatehouse{{ end }}
 {{- end }}
 
 {{/* What Envoy's heap leaves of the container's limit, for the memory of a dynamic module, in bytes; empty for others,
@@ -130,7 +140,7 @@ envoy.filters.http.wasm/{{ include "gatehouse.vmID" . }}
 gateway.envoyproxy.io/owning-gateway-name: {{ .Values.envoyGateway.gateway }}
 {{- else -}}
 {{ include "gatehouse.selectorLabels" . }}
-app.kubernetes.io/component: gateway
+app.kubernetes.io/component: {{ .Values.mode }}
 {{- end }}
 {{- end }}
 

@@ -32,8 +32,8 @@ http {
   init_by_lua_block {
     require("gatehouse.edge").init{
       rules = "/usr/share/gatehouse/nginx/rules.json",
-      socket = "unix:/run/gatehouse/api.sock",
-      push = "unix:/run/gatehouse/push.sock",
+      socket = "unix:{{ include "gatehouse.sockets" . }}/api.sock",
+      push = "unix:{{ include "gatehouse.sockets" . }}/push.sock",
       {{- $memory := include "gatehouse.memory" . | fromJson }}
       memory = "/run/gatehouse/memory", memory_mib = {{ int64 $memory.mib }}, objects = {{ int64 $memory.objects }}, verdicts = {{ int64 $memory.verdicts }},
       {{- if .Values.sessions.enabled }}
@@ -81,7 +81,7 @@ http {
   {{- end }}
 
   server {
-    listen unix:/run/gatehouse/push.sock;
+    listen unix:{{ include "gatehouse.sockets" . }}/push.sock;
     include /usr/share/gatehouse/nginx/push.conf;
   }
 
@@ -95,7 +95,12 @@ http {
     limit_conn gatehouse_telemetry 256;
     location = /live { return 200 "live\n"; }
     location = /ready { content_by_lua_block { require("gatehouse.edge").ready() } }
+    {{- if include "gatehouse.onNode" . }}
+    # For the startup probe: whether the agent has filled this edge.
+    location = /readyz { proxy_pass http://unix:{{ include "gatehouse.sockets" . }}/api.sock:/readyz; proxy_read_timeout 1s; }
+    {{- else }}
     location = /metrics { proxy_pass http://127.0.0.1:9090; proxy_read_timeout 10s; }
+    {{- end }}
     location = /metrics/edge { content_by_lua_block { require("gatehouse.counters").print() } }
     location / { return 404; }
   }
@@ -174,6 +179,6 @@ server {
 {{- $objects := int64 ($memory.objects | default 100000) }}
 {{- $verdicts := int64 ($memory.verdicts | default 100000) }}
 {{- $bodies := min (mul 4 $objects) (div (int64 $bytes) 140) }}
-{{- $size := add (int64 $bytes) (mul 180 $bodies) (mul 68 $objects) (mul 197 $verdicts) (mul 7 1048576) }}
+{{- $size := add (int64 $bytes) (mul 180 $bodies) (mul 68 $objects) (mul 317 $verdicts) (mul 7 1048576) }}
 {{- dict "mib" (div (int64 $bytes) 1048576) "objects" $objects "verdicts" $verdicts "file" (add 2 (div (mul $size 1042) 1073741824)) | toJson }}
 {{- end }}

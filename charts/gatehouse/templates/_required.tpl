@@ -2,6 +2,7 @@
 {{- define "gatehouse.required" -}}
 mode
 edge
+agent
 global
 default
 maxStaleness
@@ -79,8 +80,12 @@ sidecar.image.repository
 sidecar.image.pullPolicy
 sidecar.settings
 sidecar.resources
+nodeAgent
+nodeAgent.volume
+nodeAgent.kubeletDirectory
 redis
 redis.shards
+redis.read
 redis.acceptLossAfter
 redis.passwordKey
 redis.tls

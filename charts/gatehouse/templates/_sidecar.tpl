@@ -23,21 +23,21 @@
   - {name: gatehouse-nginx, mountPath: /etc/gatehouse/rules.yaml, subPath: rules.yaml, readOnly: true}
   {{- end }}
 {{ end -}}
-- name: gatehouse-sidecar
-  restartPolicy: Always
+{{- if include "gatehouse.onNode" . }}
+# For the edge's hook: there is no sidecar in the pod.
+- name: gatehousectl
   image: {{ include "gatehouse.sidecarImage" . }}
   imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
-  command: [gatehouse-sidecar, --config, /etc/gatehouse/sidecar.yaml]
-  env:
-  # GOMEMLIMIT is 95 % of the limit: its mebibytes, each counted as 1,000,000 bytes.
-  - name: MEMORY_LIMIT_MIB
-    valueFrom:
-      resourceFieldRef: {containerName: gatehouse-sidecar, resource: limits.memory, divisor: 1Mi}
-  - {name: GOMEMLIMIT, value: $(MEMORY_LIMIT_MIB)000000}
-  {{- include "gatehouse.redisEnvironment" . | nindent 2 }}
-  {{- with .Values.sidecar.extraEnv }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  command: [gatehousectl, install-module, /usr/local/bin/gatehousectl, /module/gatehousectl]
+  resources: {requests: {cpu: 10m, memory: 32Mi}, limits: {memory: 64Mi}}
+  securityContext:
+    {{- include "gatehouse.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+  - {name: gatehouse-module, mountPath: /module}
+{{- else }}
+- name: gatehouse-sidecar
+  restartPolicy: Always
+  {{- include "gatehouse.sidecarProgram" . | nindent 2 }}
   # Ready once the edge has acknowledged everything. The admin address is on loopback.
   readinessProbe:
     exec: {command: [gatehousectl, ready]}
@@ -53,25 +53,50 @@
   ports: # Envoy's, for the PodMonitor: a mesh's Envoy doesn't name it
   - {name: gh-telemetry, containerPort: {{ .Values.envoy.telemetryPort }}}
   {{- end }}
-  resources:
-    {{- toYaml .Values.sidecar.resources | nindent 4 }}
   securityContext:
     {{- include "gatehouse.containerSecurity" . | nindent 4 }}
   volumeMounts:
-  - {name: gatehouse-run, mountPath: /run/gatehouse}
-  - {name: gatehouse-sidecar, mountPath: /etc/gatehouse/sidecar.yaml, subPath: sidecar.yaml, readOnly: true}
-  {{- if .Values.redis.existingSecret }}
-  - {name: gatehouse-redis, mountPath: /etc/gatehouse/redis, readOnly: true}
-  {{- end }}
-  {{- if .Values.redis.tls.existingSecret }}
-  - {name: gatehouse-redis-tls, mountPath: /etc/gatehouse/redis-tls, readOnly: true}
-  {{- end }}
-  {{- range $section, $_ := include "gatehouse.secrets" . | fromJson }}
-  - {name: gatehouse-{{ $section }}-secret, mountPath: /etc/gatehouse/secrets/{{ $section }}, readOnly: true}
-  {{- end }}
-  {{- with .Values.sidecar.extraVolumeMounts }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "gatehouse.sidecarMounts" . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The sidecar's program, in a pod of an edge or of the agent. */}}
+{{- define "gatehouse.sidecarProgram" -}}
+image: {{ include "gatehouse.sidecarImage" . }}
+imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
+command: [gatehouse-sidecar, --config, /etc/gatehouse/sidecar.yaml]
+env:
+# GOMEMLIMIT is 95 % of the limit: its mebibytes, each counted as 1,000,000 bytes.
+- name: MEMORY_LIMIT_MIB
+  valueFrom:
+    resourceFieldRef: {containerName: gatehouse-sidecar, resource: limits.memory, divisor: 1Mi}
+- {name: GOMEMLIMIT, value: $(MEMORY_LIMIT_MIB)000000}
+{{- include "gatehouse.redisEnvironment" . | nindent 0 }}
+{{- with .Values.sidecar.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+resources:
+  {{- toYaml .Values.sidecar.resources | nindent 2 }}
+{{- end }}
+
+{{- define "gatehouse.sidecarMounts" -}}
+- {name: gatehouse-run, mountPath: /run/gatehouse}
+- {name: gatehouse-sidecar, mountPath: /etc/gatehouse/sidecar.yaml, subPath: sidecar.yaml, readOnly: true}
+{{- if .Values.redis.snapshot }}
+- {name: gatehouse-snapshot, mountPath: /tmp}
+{{- end }}
+{{- if .Values.redis.existingSecret }}
+- {name: gatehouse-redis, mountPath: /etc/gatehouse/redis, readOnly: true}
+{{- end }}
+{{- if .Values.redis.tls.existingSecret }}
+- {name: gatehouse-redis-tls, mountPath: /etc/gatehouse/redis-tls, readOnly: true}
+{{- end }}
+{{- range $section, $_ := include "gatehouse.secrets" . | fromJson }}
+- {name: gatehouse-{{ $section }}-secret, mountPath: /etc/gatehouse/secrets/{{ $section }}, readOnly: true}
+{{- end }}
+{{- with .Values.sidecar.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Which Redis, as a URL. */}}
@@ -95,6 +120,15 @@
 - {name: GATEHOUSE_REDIS_SHARDS, value: {{ $redis.shards | quote }}}
 {{- with $redis.namespace }}
 - {name: GATEHOUSE_REDIS_NAMESPACE, value: {{ . | quote }}}
+{{- end }}
+{{- if ne $redis.read "master" }}
+- {name: GATEHOUSE_REDIS_READ, value: {{ $redis.read | quote }}}
+{{- end }}
+{{- with $redis.deviceNamespace }}
+- {name: GATEHOUSE_REDIS_DEVICE_NAMESPACE, value: {{ . | quote }}}
+{{- end }}
+{{- with $redis.snapshot }}
+- {name: GATEHOUSE_REDIS_SNAPSHOT, value: {{ . | quote }}}
 {{- end }}
 - {name: GATEHOUSE_REDIS_ACCEPT_LOSS_AFTER, value: {{ ternary "1s" $redis.acceptLossAfter $redis.bundled.enabled }}}
 {{- with $redis.username }}
@@ -154,6 +188,10 @@
 {{- range $from.items }}{{ $files = append $files (printf "/etc/gatehouse/secrets/%s/%s" $section .path) }}{{ end }}
 {{- $_ := set $settings $from.setting (join "," $files) }}
 {{- $_ := set $config $section $settings }}
+{{- end }}
+{{- if eq .Values.mode "agent" }}
+{{- $_ := set $config "edge" (dict "directories" (printf "/pods/*/volumes/kubernetes.io~empty-dir/%s" .Values.nodeAgent.volume)) }}
+{{- $_ := set $config "admin" (merge (dict "metrics" ":9091") (get $config "admin" | default dict)) }}
 {{- end }}
 {{- with get (dict "istio" 15000 "envoy-gateway" 19000) .Values.mode }}
 {{- $_ := set $config "edge" (merge (get $config "edge" | default dict) (dict "admin" (printf "127.0.0.1:%d" .))) }}

@@ -11,17 +11,40 @@
 {{- end }}
 {{- include "gatehouse.validateMode" . }}
 {{- include "gatehouse.validateRules" .Values }}
-{{- if .Values.sessions.enabled }}
+{{- if and .Values.sessions.enabled (not (include "gatehouse.onNode" .)) }}
 {{- include "gatehouse.validateSessions" .Values }}
 {{- end }}
 {{- include "gatehouse.validateRedis" .Values.redis }}
-{{- if and (not .Values.redis.url) (not .Values.redis.bundled.enabled) }}
+{{- if and (not .Values.redis.url) (not .Values.redis.bundled.enabled) (or .Values.publisher.enabled (not (include "gatehouse.onNode" .))) }}
 {{- fail "redis.url: is empty: give the URL of your Redis, or set redis.bundled.enabled for a trial" }}
 {{- end }}
 {{- if and .Values.publisher.enabled (not .Values.publisher.teams.existingSecret) }}
 {{- fail "publisher.teams.existingSecret: is empty: give the Secret with the file of teams" }}
 {{- end }}
+{{- if ne .Values.mode "agent" }}
 {{- include "gatehouse.validateAuth" .Values }}
+{{- end }}
+{{- include "gatehouse.validateAgent" .Values }}
+{{- end }}
+
+{{- define "gatehouse.validateAgent" -}}
+{{- if eq .mode "agent" }}
+{{- if not .nodeAgent.namespaces }}
+{{- fail "nodeAgent.namespaces: is empty: name those of the edges' pods, or set [\"*\"] for all" }}
+{{- end }}
+{{- if eq .agent "node" }}
+{{- fail "agent: node is for the releases of edges: remove it from the one in mode agent" }}
+{{- end }}
+{{- else if eq .agent "node" }}
+{{- if ne .mode "gateway" }}
+{{- fail (printf "agent: node is for mode gateway: in mode %s each pod of an edge has its own sidecar; remove it" .mode) }}
+{{- end }}
+{{- range $path, $set := dict "redis.bundled.enabled" .redis.bundled.enabled "sessions.existingSecret" .sessions.existingSecret "sharedVerdicts.existingSecret" .sharedVerdicts.existingSecret "peppers.existingSecret" .peppers.existingSecret }}
+{{- if $set }}
+{{- fail (printf "%s: is for the sidecar, and agent is node: give it in the release in mode agent" $path) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "gatehouse.validateMode" -}}
@@ -56,6 +79,7 @@
 {{- if and $v.autoscaling.enabled (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- fail (printf "autoscaling.maxReplicas: %d is less than minReplicas, %d" (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- end }}
+{{- else if eq $v.mode "agent" }}
 {{- else if eq $v.edge "nginx" }}
 {{- fail (printf "edge: nginx is for mode gateway: mode %s is in the Envoys of a mesh" $v.mode) }}
 {{- else if eq $v.mode "istio" }}
@@ -226,6 +250,9 @@
 {{- fail "sessions.enabled: is for the modes gateway and istio: the chart has no jwt_authn before an Envoy Gateway's filter" }}
 {{- end }}
 {{- if not .sessions.existingSecret }}
+{{- if eq .mode "agent" }}
+{{- fail "sessions.existingSecret: is empty: nodes would refuse each other's tokens; give a Secret with openssl rand -hex 32" }}
+{{- end }}
 {{- if eq .mode "istio" }}
 {{- fail "sessions.existingSecret: is empty: the pods of a workload would refuse each other's tokens; give a Secret with openssl rand -hex 32" }}
 {{- end }}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 const (
@@ -119,13 +121,9 @@ func FuzzParseHash(f *testing.F) {
 
 func TestGH1(t *testing.T) {
 	one, err := NewPepper([]byte(" 0123456789abcdef0123456789abcdef\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	other, err := NewPepper([]byte(strings.Repeat("p", 64)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// By Python: hmac.new(b'0123456789abcdef' * 2, b'gatehouse gh1, hash\0' + bytes(range(16)) + secret, 'sha256').
 	const (
 		secret = "gh_ABCDEFGHIJKLMNOPQRSTUVWXYZ_e797b453"
@@ -183,14 +181,10 @@ func TestGenerated(t *testing.T) {
 func TestEqualTime(t *testing.T) {
 	const samples, rounds, leak, leakNS = 20_000, 3, 5, 10
 	pepper, err := NewPepper(bytes.Repeat([]byte("p"), 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	right := NewSecret()
 	hash, err := pepper.Hash(right)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	secrets := [2]string{right, NewSecret()}
 	// compare returns the t of the two, and by how many ns the means differ.
 	compare := func(matches func(hash, secret string) bool) (score, difference float64) {
@@ -242,9 +236,7 @@ func TestEqualTime(t *testing.T) {
 func TestConstantTime(t *testing.T) {
 	for file, function := range map[string]string{"pepper.go": "Matches", "../passhash/passhash.go": "Compare"} {
 		source, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		equal := 0
 		ast.Inspect(source, func(n ast.Node) bool {
 			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name != function {

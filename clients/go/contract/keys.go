@@ -120,6 +120,10 @@ func (k Keys) EventsChannel() string {
 // ResyncKey returns the key of the lease that a sidecar holds during a full resync.
 func (k Keys) ResyncKey() string { return k.keyName("resync") }
 
+// SnapshotsKey returns the key of the hash with the valid snapshots: by their SHA-256 in hex, the time of their
+// position in unix milliseconds.
+func (k Keys) SnapshotsKey() string { return k.keyName("snapshots") }
+
 // VerdictKey returns the key of a shared verdict; name is in hex.
 func (k Keys) VerdictKey(name string) string { return k.keyName("v:" + name) }
 

@@ -37,7 +37,7 @@ const (
 	MaxShards = 64
 	// MaxBatch bounds a push to the edge, in bytes: far more than a body and the records around the body.
 	MaxBatch = 2 << 20
-	// MaxPermissions bounds the distinct permission names of one edge: each is a bit of a 64-bit set.
+	// MaxPermissions bounds the permission names of one device.
 	MaxPermissions = 64
 	// MaxPermissionName bounds a permission name in bytes, and MaxTag a tag.
 	MaxPermissionName = 64

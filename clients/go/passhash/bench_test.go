@@ -7,23 +7,18 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // BenchmarkVerify measures a verification of each scheme, on one core: go test -cpu 1 -bench Verify
 func BenchmarkVerify(b *testing.B) {
 	secret := contract.NewSecret()
 	twelve, err := bcrypt.GenerateFromPassword([]byte(secret), 12)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	pepper, err := contract.NewPepper([]byte(strings.Repeat("p", 64)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	gh1, err := pepper.Hash(secret)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	rest := "$" + strings.Repeat("s", 22) + "$" + strings.Repeat("k", 43)
 	for name, hash := range map[string]string{
 		"bcrypt 12": string(twelve), "argon2id m=19456,t=2,p=1": "$argon2id$v=19$m=19456,t=2,p=1" + rest,

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestGoldens compares with hashes of other programs, listed in testdata/hashes.txt.
 func TestGoldens(t *testing.T) {
 	file, err := os.Open("testdata/hashes.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	count := 0
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -40,14 +39,10 @@ func TestGoldens(t *testing.T) {
 
 func TestNoComparison(t *testing.T) {
 	pepper, err := contract.NewPepper([]byte(strings.Repeat("p", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	secret := contract.NewSecret()
 	gh1, err := pepper.Hash(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, hash := range []string{gh1, "", "x"} {
 		if err := Compare(hash, secret); err == nil || errors.Is(err, ErrMismatch) || Time(hash) != 0 {
 			t.Errorf("%q: got %v, %v", hash, err, Time(hash))
@@ -70,9 +65,7 @@ func TestCost(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", hash, got, want)
 		}
 		h, err := contract.ParseHash(hash)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if err := CheckCost(h, 14); (err == nil) != (want <= 4*Unit) {
 			t.Errorf("%s: %v with cost 14", hash, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // readyHash is a bcrypt hash of no known secret.
@@ -116,9 +117,7 @@ func TestAddWhileSlotsMove(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	client, err := redisurl.Settings{URL: c.URL, Once: true}.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	const shards, batches, size = 2, 12, 40
 	p := New(client, Shards(shards))
@@ -162,8 +161,6 @@ func TestAddWhileSlotsMove(t *testing.T) {
 		default:
 		}
 		slot := int(client.ClusterKeySlot(t.Context(), contract.Keys{Shard: move % shards}.SeqKey()).Val())
-		if err := c.MoveSlot(t.Context(), slot, (slot*3/16384+1+move/shards)%3, nil); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.MoveSlot(t.Context(), slot, (slot*3/16384+1+move/shards)%3, nil))
 	}
 }

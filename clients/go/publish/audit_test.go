@@ -1,11 +1,9 @@
 package publish
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,25 +11,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/clients/go/redisurl"
-	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // audited returns the entries as texts.
-func audited(t *testing.T, p *Publisher, since time.Time) (all []string) {
+func audited(t *testing.T, s server) (all []string) {
 	t.Helper()
-	for c, err := range p.Audit(t.Context(), since) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, entryText(c))
+	for _, entry := range s.XRange(t.Context(), keys.AuditKey(), "-", "+").Val() {
+		all = append(all, fmt.Sprint(entry.Values["device"], " ", entry.Values["change"], " ", entry.Values["fields"], " ",
+			entry.Values["author"]))
 	}
 	return all
-}
-
-func entryText(c Change) string {
-	return strings.Join([]string{c.Device, c.Change, strings.Join(c.Fields, ","), c.Author}, " ")
 }
 
 // TestAudit: each write of a device, and no other write, has an entry with changes and author.
@@ -41,9 +32,7 @@ func TestAudit(t *testing.T) {
 		p := New(s.Client, Author("ann@ops"))
 		must := func(_ Receipt, err error) {
 			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 		}
 		change := func(change func(c *contract.Credential)) {
 			t.Helper()
@@ -72,7 +61,7 @@ func TestAudit(t *testing.T) {
 			strings.Repeat(" ", 200) + "b"} {
 			must(New(s.Client, Author(author)).RevokeDevice(ctx, "e"))
 		}
-		got := audited(t, p, time.Time{})
+		got := audited(t, s)
 		if len(got) == 20 {
 			slices.Sort(got[10:12]) // revoked at once
 		}
@@ -90,117 +79,7 @@ func TestAudit(t *testing.T) {
 				t.Errorf("entry %v has %d fields, want 5", text, len(text))
 			}
 		}
-		if late := audited(t, p, time.Now().Add(time.Hour)); late != nil {
-			t.Errorf("of the future: %q", late)
-		}
 	})
-}
-
-// TestAuditOfShards: entries of several shards come in the order of their times, with all pages.
-func TestAuditOfShards(t *testing.T) {
-	s := serverAt(t, redistest.Start(t))
-	p := New(s.Client, Shards(3))
-	if _, err := p.Put(t.Context(), Object{Key: "/a", ContentType: "a"}); err != nil {
-		t.Fatal(err)
-	}
-	const each = auditPage + 10
-	pipe := s.Pipeline()
-	for i := range each {
-		for shard := range 3 {
-			pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: contract.Keys{Shard: shard}.AuditKey(),
-				ID:     fmt.Sprintf("%d-0", 1000+3*i+shard),
-				Values: []string{"device", "d", "version", strconv.Itoa(3*i + shard)}})
-		}
-	}
-	if _, err := pipe.Exec(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, since := range []int{0, 1500} {
-		next := max(since-1000, 0)
-		for c, err := range p.Audit(t.Context(), time.UnixMilli(int64(since))) {
-			if err != nil || c.Version != uint64(next) {
-				t.Fatalf("since %d: got version %d, %v; want %d", since, c.Version, err, next)
-			}
-			next++
-		}
-		if next != 3*each {
-			t.Errorf("since %d: the list ends with %d, want %d", since, next, 3*each)
-		}
-	}
-}
-
-// TestFollowAudit: new entries are passed as they come, from a Cluster, and by sentinels also after a failover, to a
-// reader with the documented permissions.
-func TestFollowAudit(t *testing.T) {
-	t.Parallel()
-	t.Run("user", func(t *testing.T) {
-		server := redistest.StartServer(t)
-		rules := []any{"acl", "setuser", "auditor", "on", ">p", "%R~{gatehouse:*}:*", "-@all", "+get", "+xrange",
-			"+xread"}
-		if err := server.Client(t).Do(t.Context(), rules...).Err(); err != nil {
-			t.Fatal(err)
-		}
-		followsAudit(t, "redis://"+server.Address, "redis://auditor:p@"+server.Address, func() {})
-	})
-	t.Run("cluster", func(t *testing.T) {
-		c := redistest.StartCluster(t)
-		followsAudit(t, c.URL, c.URL, func() {})
-	})
-	t.Run("sentinel", func(t *testing.T) {
-		s := redistest.StartSentinels(t)
-		followsAudit(t, s.URL, s.URL, func() { s.Failover(t, func() {}) })
-	})
-}
-
-func followsAudit(t *testing.T, writer, reader string, trouble func()) {
-	t.Helper()
-	connect := func(url string) redis.UniversalClient {
-		client, err := redisurl.Connect(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
-		return client
-	}
-	p := New(connect(writer), Author("a"), Shards(3))
-	put := func(id string) {
-		t.Helper()
-		var err error
-		await.Until(t, "write of "+id, func() bool { // after a failover the client looks for the master
-			_, err = p.PutDevice(t.Context(), Device{ID: id, Secret: "s", Cost: 4})
-			return err == nil
-		})
-	}
-	put("before")
-	ctx, cancel := context.WithCancel(t.Context())
-	got, ended := make(chan string, 100), make(chan error, 1)
-	go func() {
-		ended <- New(connect(reader), Shards(3)).FollowAudit(ctx, time.Time{},
-			func(c Change) error { got <- c.Device; return nil }, func(error) {})
-	}()
-	expect := func(want string) {
-		t.Helper()
-		select {
-		case id := <-got:
-			if id != want {
-				t.Fatalf("got %s, want %s", id, want)
-			}
-		case <-time.After(await.Deadline):
-			t.Fatalf("no entry of %s", want)
-		}
-	}
-	expect("before")
-	for _, id := range []string{"b", "c", "d", "e"} { // of all shards
-		put(id)
-		expect(id)
-	}
-	trouble()
-	put("after")
-	expect("after")
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
 }
 
 // TestUnaudited: writers without the permissions for the audit write as before.
@@ -218,9 +97,7 @@ func TestUnaudited(t *testing.T) {
 		for _, rule := range strings.Fields(rules) {
 			args = append(args, rule)
 		}
-		if err := admin.Do(t.Context(), args...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
 		options := *admin.Options()
 		options.Username, options.Password = user, "p"
 		client := redis.NewClient(&options)

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
@@ -82,7 +79,7 @@ func (p *Publisher) deleteAll(ctx context.Context, keys []string, fields func(i 
 		mutations = append(mutations, mutation{replace, contract.ObjectMember(key), fields(i), requestOf(ctx, i)})
 		of = append(of, i)
 	}
-	for n, r := range p.writeAll(ctx, mutations) {
+	for n, r := range p.writer.writeAll(ctx, mutations) {
 		if r.Err != nil {
 			r.Err = fmt.Errorf("delete %q: %w", mutations[n].member.ID, r.Err)
 		}
@@ -183,7 +180,7 @@ func (p *Publisher) putBatch(ctx context.Context, batch []prepared) error {
 		if len(of) == 0 {
 			return nil
 		}
-		written, answered := p.writeBatch(ctx, mutations)
+		written, answered := p.writer.writeBatch(ctx, mutations)
 		for n, r := range written {
 			b := of[n]
 			if b.result = r; b.absent && errors.Is(r.Err, ErrStale) {
@@ -217,7 +214,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	if len(of) == 0 {
 		return nil
 	}
-	states, err := p.readStates(ctx, members...)
+	states, err := p.reader.readStates(ctx, members...)
 	var purged map[string]bool
 	if err == nil {
 		var there []contract.Member
@@ -226,7 +223,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 				there = append(there, members[n])
 			}
 		}
-		purged, err = p.purgedKeys(ctx, there)
+		purged, err = p.reader.purgedKeys(ctx, there)
 	}
 	if err != nil {
 		for i := range batch {
@@ -236,7 +233,7 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 	}
 	for n, s := range states {
 		if s.exists && !purged[of[n].member.ID] {
-			if of[n].result.Receipt, err = p.readReceipt(ctx, members[n].ID, of[n].request); err == nil {
+			if of[n].result.Receipt, err = p.reader.readReceipt(ctx, members[n].ID, of[n].request); err == nil {
 				of[n].done = true
 			} else if errors.Is(err, ErrNotFound) {
 				of[n].fail(ErrExists)
@@ -248,53 +245,4 @@ func (p *Publisher) findAbsent(ctx context.Context, batch []prepared) error {
 		}
 	}
 	return nil
-}
-
-// purgedKeys returns the keys of purged objects, in one round trip and another for each shard.
-func (p *Publisher) purgedKeys(ctx context.Context, members []contract.Member) (map[string]bool, error) {
-	if len(members) == 0 {
-		return nil, nil
-	}
-	type query struct{ tags, seq *redis.StringCmd } // HGET: writers need no HMGET
-	queries := make([]query, len(members))
-	pipe := p.client.Pipeline()
-	for i, m := range members {
-		key := p.keyspace.KeysOf(m.ID).RecordKey(m)
-		queries[i] = query{pipe.HGet(ctx, key, contract.FieldTags), pipe.HGet(ctx, key, contract.FieldSeq)}
-	}
-	if err := execPipeline(ctx, pipe); err != nil {
-		return nil, err
-	}
-	byShard := map[int][]Entry{}
-	for i, m := range members {
-		e := Entry{Key: m.ID}
-		e.Seq, _ = queries[i].seq.Uint64()
-		if tags := queries[i].tags.Val(); tags != "" {
-			e.Tags = strings.Split(tags, ",")
-		}
-		shard := p.keyspace.KeysOf(m.ID).Shard
-		byShard[shard] = append(byShard[shard], e)
-	}
-	purged := map[string]bool{}
-	for shard, entries := range byShard {
-		ids := map[string]bool{}
-		for _, e := range entries {
-			contract.VisitPurges(e.Key, e.Tags, func(id []byte) bool {
-				ids[string(id)] = true
-				return true
-			})
-		}
-		var members []contract.Member
-		for id := range ids {
-			members = append(members, contract.PurgeMember(id))
-		}
-		purges := contract.Purges{}
-		if err := p.readPurges(ctx, p.keyspace.Keys(shard), members, purges); err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			purged[e.Key], _ = purges.Of(e.Key, e.Tags, e.Seq)
-		}
-	}
-	return purged, nil
 }

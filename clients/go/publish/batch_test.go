@@ -18,6 +18,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestPutAll: results are in the order of the objects, whatever becomes of each, and nothing is lost between batches.
@@ -31,9 +32,7 @@ func TestPutAll(t *testing.T) {
 		}
 		objects[bad].Key = "/a//b"
 		objects[twice].Key = objects[0].Key
-		if err := s.Set(t.Context(), keys.ObjectKey(objects[odd].Key), "no hash", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Set(t.Context(), keys.ObjectKey(objects[odd].Key), "no hash", 0).Err())
 		for i, r := range s.p.PutAll(t.Context(), objects) {
 			switch {
 			case i == bad:
@@ -255,7 +254,7 @@ func TestIfVersionOfTheScript(t *testing.T) {
 			m := mutation{replace, m, contract.Object{ETag: `""`, ContentType: "a",
 				Bodies: []contract.Body{{}}}.Fields(), ""}
 			m.fields[contract.FieldVersion] = test.version
-			err := s.p.runScript(t.Context(), writeScript, s.p.writeCall(t.Context(), m, false))[0].err
+			err := writeScript.runCalls(t.Context(), s.p.client, s.p.writer.writeCall(t.Context(), m, false))[0].err
 			if (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("%s: %v, want %q", test.version, err, test.want)
 			}
@@ -299,9 +298,7 @@ func TestOneCreates(t *testing.T) {
 		}
 		group.Wait()
 		o, err := s.p.Get(t.Context(), "/n")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for w := range writers {
 			if n := bytes.Count(o.Bodies[0].Bytes, []byte{byte('0' + w)}); n != updates {
 				t.Errorf("writer %d: %d updates, want %d", w, n, updates)
@@ -344,9 +341,7 @@ func BenchmarkPutAll(b *testing.B) {
 
 func connect(b *testing.B, url string) redis.UniversalClient {
 	client, err := redisurl.Settings{URL: url, Once: !strings.Contains(url, "+cluster")}.Connect()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(func() { client.Close() })
 	return client
 }

@@ -16,29 +16,11 @@ import (
 // GetDevice returns a device's credential. [ErrNotFound]: no such device. [ErrCorrupt]: the contract does not allow the
 // stored record.
 func (p *Publisher) GetDevice(ctx context.Context, id string) (contract.Credential, error) {
-	c, err := p.readDevice(ctx, id)
+	c, err := p.reader.readDevice(ctx, id)
 	if err != nil {
 		return contract.Credential{}, fmt.Errorf("get device: %w", err)
 	}
 	return c, nil
-}
-
-func (p *Publisher) readDevice(ctx context.Context, id string) (contract.Credential, error) {
-	m := contract.CredentialMember(id)
-	if err := checkMember(m); err != nil {
-		return contract.Credential{}, err
-	}
-	records, err := p.readRecords(ctx, []contract.Member{m})
-	if err != nil {
-		return contract.Credential{}, err
-	}
-	c, err := parseDevice(id, records[0])
-	if err == nil && c.Deleted {
-		if err = p.checkShards(ctx); err == nil { // a different number of shards would mean a different shard
-			err = fmt.Errorf("device %q: %w", id, ErrNotFound)
-		}
-	}
-	return c, err
 }
 
 // GetDevices yields the credentials of ids in order, read in one round trip to each server. A missing device, or a
@@ -53,7 +35,7 @@ func (p *Publisher) GetDevices(ctx context.Context, ids []string) iter.Seq2[cont
 		err := p.checkShards(ctx)
 		var records []*redis.MapStringStringCmd
 		if err == nil {
-			records, err = p.readRecords(ctx, members)
+			records, err = p.reader.readRecords(ctx, members)
 		}
 		if err != nil {
 			yield(contract.Credential{}, fmt.Errorf("get devices: %w", err))
@@ -89,7 +71,7 @@ func (p *Publisher) ChangeDevice(ctx context.Context, id string, version uint64,
 
 func (p *Publisher) tryChange(ctx context.Context, id string, version uint64,
 	change func(*contract.Credential) error) (Receipt, error) {
-	c, err := p.readDevice(ctx, id)
+	c, err := p.reader.readDevice(ctx, id)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -103,7 +85,8 @@ func (p *Publisher) tryChange(ctx context.Context, id string, version uint64,
 	if err := checkNames(id, c.Permissions, c.Labels); err != nil {
 		return Receipt{}, err
 	}
-	receipt, err := p.writeRecord(ctx, replace, contract.CredentialMember(id), requireVersion(c.Fields(), c.Version))
+	fields := requireVersion(c.Fields(), c.Version)
+	receipt, err := p.writer.writeRecord(ctx, replace, contract.CredentialMember(id), fields)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("device %q: %w", id, err)
 	}
@@ -168,3 +151,21 @@ func NewSecret() string { return contract.NewSecret() }
 // APIKey returns the API key of a device with a secret from [NewSecret]. ok is false for other secrets and for invalid
 // ids.
 func APIKey(id, secret string) (key string, ok bool) { return apikey.Of(id, secret) }
+
+func (r reader) readDevice(ctx context.Context, id string) (contract.Credential, error) {
+	m := contract.CredentialMember(id)
+	if err := checkMember(m); err != nil {
+		return contract.Credential{}, err
+	}
+	records, err := r.readRecords(ctx, []contract.Member{m})
+	if err != nil {
+		return contract.Credential{}, err
+	}
+	c, err := parseDevice(id, records[0])
+	if err == nil && c.Deleted {
+		if err = r.checkShards(ctx); err == nil { // a different number of shards would mean a different shard
+			err = fmt.Errorf("device %q: %w", id, ErrNotFound)
+		}
+	}
+	return c, err
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // registered puts a device that has all fields.
@@ -205,9 +206,7 @@ func TestNewSecret(t *testing.T) {
 		t.Fatalf("got %q", first)
 	}
 	text, err := os.ReadFile("../../../docs/devices.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	scanned := regexp.MustCompile(regexp.MustCompile(`(?m)^    (gh_\(.*)$`).FindStringSubmatch(string(text))[1])
 	key, ok := APIKey("a_b", first)
 	if got := scanned.FindString(`"` + key + `",`); !ok || got != key || scanned.FindString("x "+first) != first ||

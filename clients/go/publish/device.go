@@ -15,6 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/passhash"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
 // DefaultCost is the default bcrypt cost of a secret's hash.
@@ -53,7 +54,7 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
 	}
-	receipt, err := p.writeRecord(ctx, m.mode, m.member, m.fields)
+	receipt, err := p.writer.writeRecord(ctx, m.mode, m.member, m.fields)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 	}
@@ -78,7 +79,7 @@ func (p *Publisher) AddDevices(ctx context.Context, devices []Device, force bool
 			}
 			mutations, written = append(mutations, m), append(written, i)
 		}
-		for n, r := range p.writeAll(ctx, mutations) {
+		for n, r := range p.writer.writeAll(ctx, mutations) {
 			results[written[n]] = r
 		}
 	}
@@ -220,9 +221,9 @@ func checkNames(id string, permissions []string, labels map[string]string) error
 func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credential, error] {
 	return func(yield func(contract.Credential, error) bool) {
 		var failed error
-		err := p.visitMembers(ctx, contract.KindCredential, func(members []contract.Member) bool {
+		err := p.reader.visitMembers(ctx, contract.KindCredential, func(members []contract.Member) bool {
 			var records []*redis.MapStringStringCmd
-			if records, failed = p.readRecords(ctx, members); failed != nil {
+			if records, failed = p.reader.readRecords(ctx, members); failed != nil {
 				return false
 			}
 			for i, record := range records {
@@ -242,19 +243,6 @@ func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credenti
 	}
 }
 
-// readRecords reads the hashes of members in one round trip.
-func (p *Publisher) readRecords(ctx context.Context, members []contract.Member) ([]*redis.MapStringStringCmd, error) {
-	if len(members) == 0 {
-		return nil, nil
-	}
-	pipe := p.client.Pipeline()
-	records := make([]*redis.MapStringStringCmd, len(members))
-	for i, m := range members {
-		records[i] = pipe.HGetAll(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m))
-	}
-	return records, execPipeline(ctx, pipe)
-}
-
 // parseDevice parses a record as read from Redis. A missing record counts as a tombstone.
 func parseDevice(id string, record *redis.MapStringStringCmd) (c contract.Credential, err error) {
 	fields, err := record.Result()
@@ -269,4 +257,17 @@ func parseDevice(id string, record *redis.MapStringStringCmd) (c contract.Creden
 		return c, fmt.Errorf("device %q: %w: %w", id, ErrCorrupt, err)
 	}
 	return c, nil
+}
+
+// readRecords reads the hashes of members in one round trip.
+func (r reader) readRecords(ctx context.Context, members []contract.Member) ([]*redis.MapStringStringCmd, error) {
+	if len(members) == 0 {
+		return nil, nil
+	}
+	pipe := r.client.Pipeline()
+	records := make([]*redis.MapStringStringCmd, len(members))
+	for i, m := range members {
+		records[i] = pipe.HGetAll(ctx, r.keyspace.KeysOf(m.ID).RecordKey(m))
+	}
+	return records, redisurl.ExecPipeline(ctx, pipe)
 }

@@ -13,15 +13,14 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // stored returns a device's record, which must be valid, without the time of the write.
 func (s server) stored(t *testing.T, id string) contract.Credential {
 	t.Helper()
 	c, err := contract.ParseCredential(s.hash(t, contract.CredentialMember(id)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c.PublishedMS = 0
 	return c
 }
@@ -120,9 +119,7 @@ func TestListDevices(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
 		hash, err := bcrypt.GenerateFromPassword([]byte("s"), bcrypt.MinCost)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, id := range []string{"a", "b", "damaged", "foreign", "gone", "expired"} {
 			if _, err := s.p.PutDevice(ctx, Device{ID: id, Hashes: []string{string(hash)}}); err != nil {
 				t.Fatal(err)

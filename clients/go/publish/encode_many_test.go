@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // crowd is a writer that counts how many write at a time, and all.
@@ -34,9 +36,7 @@ func TestManyLargeBodies(t *testing.T) {
 	}
 	for range cap(idleEncoders) {
 		e, err := newEncoders()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		e.brotli = crowd{&running, &most, &all}
 		idleEncoders <- e
 	}

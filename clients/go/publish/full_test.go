@@ -8,6 +8,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestFullRedis: a Redis without free memory accepts no write that grants, and all writes that take away, from writers
@@ -26,12 +27,8 @@ func TestFullRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The log still has them.
-	if err := client.Del(ctx, keys.CredentialKey("f"), keys.ObjectKey("/trimmed")).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Del(ctx, keys.CredentialKey("f"), keys.ObjectKey("/trimmed")).Err())
+	require.NoError(t, client.ConfigSet(ctx, "maxmemory", "1").Err())
 	for _, p := range []*Publisher{known, New(client)} {
 		for name, grant := range map[string]func(context.Context) error{
 			"object": func(ctx context.Context) error {

@@ -50,12 +50,13 @@ func (p *Publisher) writeInvalidation(ctx context.Context, id string) (receipt R
 
 // tryInvalidation attempts writeInvalidation once. [ErrStale]: a record was written meanwhile.
 func (p *Publisher) tryInvalidation(ctx context.Context, m contract.Member) (Receipt, error) {
-	state, err := p.readState(ctx, m)
+	state, err := p.reader.readState(ctx, m)
 	if err != nil {
 		return Receipt{}, err
 	}
 	if state.exists {
 		return Receipt{}, refuse("it has a record, which decides about it: revoke or delete the device")
 	}
-	return p.writeRecord(ctx, replace, m, requireVersion(contract.Credential{Deleted: true}.Fields(), state.version))
+	fields := requireVersion(contract.Credential{Deleted: true}.Fields(), state.version)
+	return p.writer.writeRecord(ctx, replace, m, fields)
 }

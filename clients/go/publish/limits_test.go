@@ -281,7 +281,7 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 func TestLimitIsNamed(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		fields := map[string]string{"etag": `"a"`, "content-type": "a", "body": strings.Repeat("b", limits.MaxBody+1)}
-		_, err := s.p.writeRecord(t.Context(), replace, contract.ObjectMember("/a"), fields)
+		_, err := s.p.writer.writeRecord(t.Context(), replace, contract.ObjectMember("/a"), fields)
 		if want := "invalid: body of o:/a: 1048577 bytes, at most 1048576 are allowed"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -42,19 +42,3 @@ func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 	}
 	return accepted, nil
 }
-
-// hasLog returns an error if Redis has lost the log of a shard: without the log, some records are unknown.
-func (p *Publisher) hasLog(ctx context.Context, shard contract.Keys) error {
-	pipe := p.client.Pipeline()
-	seq, last := pipe.Get(ctx, shard.SeqKey()), pipe.ZRange(ctx, shard.LogKey(), -1, -1)
-	fields := pipe.HMGet(ctx, shard.ChainKey(), contract.ChainLost, contract.ChainFloor)
-	if err := execPipeline(ctx, pipe); err != nil {
-		return fmt.Errorf("read %s: %w", shard.ChainKey(), err)
-	}
-	lost, floor := fields.Val()[0], fields.Val()[1]
-	if trimmed := seq.Val() == "" || floor == seq.Val(); lost != nil || len(last.Val()) == 0 && !trimmed {
-		return fmt.Errorf("redis has lost %s: records that it does not list are not known; restore the data of redis, or "+
-			"publish all records again, then run gatehousectl accept-loss", shard.LogKey())
-	}
-	return nil
-}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestAcceptLoss: each shard without a data epoch gets a new epoch; other shards don't change.
@@ -58,14 +58,14 @@ func TestLostLogOrSeq(t *testing.T) {
 		return func(t *testing.T, s server) {
 			t.Helper()
 			_, err := s.p.Put(t.Context(), Object{Key: key, ContentType: "a"})
-			must(t, err)
+			require.NoError(t, err)
 		}
 	}
 	known, unknown := put("/a"), put("/new")
 	log, seq, chain := lose(keys.LogKey()), lose(keys.SeqKey()), lose(keys.ChainKey())
 	trimmed := func(t *testing.T, s server) {
 		t.Helper()
-		must(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainFloor, 3).Err())
+		require.NoError(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainFloor, 3).Err())
 	}
 	type steps []func(*testing.T, server)
 	for name, test := range map[string]struct {
@@ -87,11 +87,11 @@ func TestLostLogOrSeq(t *testing.T) {
 		"log, seq, chain":     {steps{log, seq, chain, known}, "1", ""},
 		"seq, counted anew by an earlier script": {steps{func(t *testing.T, s server) {
 			t.Helper()
-			must(t, s.Set(t.Context(), keys.SeqKey(), 1, 0).Err())
+			require.NoError(t, s.Set(t.Context(), keys.SeqKey(), 1, 0).Err())
 		}, known}, "4", ""},
 		"seq, no number": {steps{chain, func(t *testing.T, s server) {
 			t.Helper()
-			must(t, s.Set(t.Context(), keys.SeqKey(), "x", 0).Err())
+			require.NoError(t, s.Set(t.Context(), keys.SeqKey(), "x", 0).Err())
 		}, unknown}, "4", ""},
 		"log, all of which was trimmed":            {steps{log, trimmed, known}, "4", ""},
 		"log, all of which was trimmed, unwritten": {steps{log, trimmed}, "3", ""},
@@ -99,7 +99,7 @@ func TestLostLogOrSeq(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, s server) {
 				_, err := s.p.PutDevice(t.Context(), Device{ID: "d", Hashes: []string{anyHash}})
-				must(t, err)
+				require.NoError(t, err)
 				known(t, s)
 				put("/b")(t, s)
 				for _, step := range test.steps {
@@ -116,7 +116,7 @@ func TestLostLogOrSeq(t *testing.T) {
 					if says := err != nil && strings.Contains(err.Error(), "has lost "+keys.LogKey()); says != lost {
 						t.Errorf("%s: revoke all: %v; want a loss: %t", when, err, lost)
 					}
-					if err := s.p.trimShard(t.Context(), keys, time.Time{}, new(Trimmed)); (err != nil) != lost {
+					if err := (&trimmer{p: s.p, shard: keys, done: new(Trimmed)}).trimShard(t.Context()); (err != nil) != lost {
 						t.Errorf("%s: trim: %v; want a loss: %t", when, err, lost)
 					}
 				}
@@ -134,7 +134,7 @@ func TestLostLogOrSeq(t *testing.T) {
 func TestSeqLostAtTheEnd(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		head := fmt.Sprint(uint64(limits.MaxVersion), " ", strings.Repeat("a", 40))
-		must(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainHead, head).Err())
+		require.NoError(t, s.HSet(t.Context(), keys.ChainKey(), contract.ChainHead, head).Err())
 		_, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "a"})
 		if want := keys.SeqKey() + " is lost, want a number below"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -146,7 +146,7 @@ func TestSeqLostAtTheEnd(t *testing.T) {
 func TestLogLostUnwritten(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		_, err := s.p.PutDevice(t.Context(), Device{ID: "d", Hashes: []string{anyHash}})
-		must(t, err)
+		require.NoError(t, err)
 		lose(keys.LogKey())(t, s)
 		if _, err := s.p.RevokeAll(t.Context()); err == nil {
 			t.Error("all devices are revoked, of which none is known")

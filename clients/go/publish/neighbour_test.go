@@ -13,6 +13,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // userOf returns a client of the user with the documented permissions for role, in a namespace.
@@ -129,9 +130,7 @@ func TestNeighbour(t *testing.T) {
 			for j := range 1000 {
 				pairs = append(pairs, fmt.Sprint("field-", i+j), strings.Repeat("v", 65)) // no listpack
 			}
-			if err := hostile.HSet(ctx, key, pairs...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, hostile.HSet(ctx, key, pairs...).Err())
 		}
 	}
 	many := func(command ...any) []any {
@@ -210,7 +209,5 @@ func TestNeighbour(t *testing.T) {
 // unlink removes a key of a former measurement.
 func unlink(t *testing.T, s *redistest.Server, key string) {
 	t.Helper()
-	if err := s.Client(t).Unlink(t.Context(), key).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Client(t).Unlink(t.Context(), key).Err())
 }

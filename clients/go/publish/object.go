@@ -18,6 +18,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
 // Object is the response that the edges serve for a key.
@@ -160,7 +161,7 @@ func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for object: %w", err)
 	}
-	state, err := p.readState(ctx, contract.ObjectMember(key))
+	state, err := p.reader.readState(ctx, contract.ObjectMember(key))
 	if err != nil {
 		return false, fmt.Errorf("look for %q: %w", key, err)
 	}
@@ -188,7 +189,7 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w: %w", key, ErrCorrupt, err)
 	}
-	purges, err := p.readPurgesOf(ctx, key, o.Tags)
+	purges, err := p.reader.readPurgesOf(ctx, key, o.Tags)
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 	}
@@ -232,7 +233,7 @@ func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, er
 	return func(yield func(Entry, error) bool) {
 		err := p.checkShards(ctx)
 		for i, more := 0, true; err == nil && more && i < p.keyspace.Count(); i++ {
-			more, err = p.listShard(ctx, p.keyspace.Keys(i), prefix, yield)
+			more, err = p.reader.listShard(ctx, p.keyspace.Keys(i), prefix, yield)
 		}
 		if err != nil {
 			yield(Entry{}, fmt.Errorf("list objects: %w", err))
@@ -241,16 +242,16 @@ func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, er
 }
 
 // listShard is List for a single shard. more is true if yield never returned false.
-func (p *Publisher) listShard(ctx context.Context, shard contract.Keys, prefix string,
+func (r reader) listShard(ctx context.Context, shard contract.Keys, prefix string,
 	yield func(Entry, error) bool) (more bool, err error) {
-	purges, err := p.readAllPurges(ctx, shard)
+	purges, err := r.readAllPurges(ctx, shard)
 	if err != nil {
 		return false, err
 	}
 	var failed error
-	more, err = p.visitShardMembers(ctx, shard, contract.KindObject, func(members []contract.Member) bool {
+	more, err = r.visitShardMembers(ctx, shard, contract.KindObject, func(members []contract.Member) bool {
 		var entries []Entry
-		if entries, failed = p.readEntries(ctx, members, prefix); failed != nil {
+		if entries, failed = r.readEntries(ctx, members, prefix); failed != nil {
 			return false
 		}
 		for _, entry := range entries {
@@ -265,22 +266,21 @@ func (p *Publisher) listShard(ctx context.Context, shard contract.Keys, prefix s
 }
 
 // readEntries reads members without bodies in one round trip.
-func (p *Publisher) readEntries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
+func (r reader) readEntries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
 	type query struct {
 		key   string
 		heads *redis.SliceCmd
 		size  *redis.IntCmd
 	}
 	var queries []query
-	pipe := p.client.Pipeline()
+	pipe := r.client.Pipeline()
 	for _, m := range members {
 		if strings.HasPrefix(m.ID, prefix) {
-			key := p.keyspace.KeysOf(m.ID).RecordKey(m)
+			key := r.keyspace.KeysOf(m.ID).RecordKey(m)
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
-					contract.FieldContentType, contract.FieldTTL, contract.FieldTags, contract.FieldSeq,
-					contract.FieldStatus),
+					contract.FieldContentType, contract.FieldTTL, contract.FieldTags, contract.FieldSeq, contract.FieldStatus),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}
@@ -288,7 +288,7 @@ func (p *Publisher) readEntries(ctx context.Context, members []contract.Member, 
 	if len(queries) == 0 {
 		return nil, nil
 	}
-	if err := execPipeline(ctx, pipe); err != nil {
+	if err := redisurl.ExecPipeline(ctx, pipe); err != nil {
 		return nil, err
 	}
 	var entries []Entry

@@ -17,6 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/coding"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestPutGet(t *testing.T) {
@@ -28,9 +29,7 @@ func TestPutGet(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := s.p.Get(t.Context(), "/p?a=1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got.Key != "/p?a=1" || got.Version != 1 || got.ContentType != "application/json" || got.TTLMS != 60000 ||
 			got.ETag != ETag("application/json", body) {
 			t.Errorf("got %+v", got)
@@ -72,13 +71,9 @@ func decode(t *testing.T, b contract.Body) []byte {
 	case coding.Zstd:
 		r, err = zstd.NewReader(r)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decoded, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return decoded
 }
 
@@ -208,9 +203,7 @@ func TestEncode(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			bodies, err := encodeBody(test.body, test.contentType)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got []string
 			for _, b := range bodies {
 				got = append(got, b.Encoding.String())
@@ -261,9 +254,7 @@ func TestPutRefuses(t *testing.T) {
 
 func TestGetCorrupt(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
-		if err := s.HSet(t.Context(), keys.ObjectKey("/a"), "version", "1").Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.HSet(t.Context(), keys.ObjectKey("/a"), "version", "1").Err())
 		_, err := s.p.Get(t.Context(), "/a")
 		if !errors.Is(err, ErrCorrupt) || contract.ReasonOf(err) != contract.ReasonMissing {
 			t.Errorf("got %v, want ErrCorrupt", err)
@@ -311,9 +302,7 @@ func TestList(t *testing.T) {
 		for prefix, want := range map[string]int{"": n + 2, "/many/": n, "/many/59": 11, "/other": 0, "/x*": 1} {
 			got := 0
 			for e, err := range s.p.List(ctx, prefix) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				got++
 				if e.Key == "/x*" && (e.Version != 9 || e.TTLMS != 1000 || e.Size != 2 || e.ContentType != "b" ||
 					e.ETag != ETag("b", []byte("12")) || e.PublishedMS == 0) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 var keys contract.Keys
@@ -48,9 +49,7 @@ func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 func serverAt(t *testing.T, url string) server {
 	t.Helper()
 	options, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	options.ReadTimeout = time.Minute // a busy machine and miniredis
 	client := redis.NewClient(options)
 	t.Cleanup(func() { client.Close() })
@@ -68,13 +67,9 @@ func (s server) events(t *testing.T) func() event {
 	return func() event {
 		t.Helper()
 		message, err := subscription.ReceiveMessage(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		e, err := contract.ParseEvent(message.Payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return event{e, message.Payload}
 	}
 }
@@ -83,9 +78,7 @@ func (s server) events(t *testing.T) func() event {
 func (s server) hash(t *testing.T, m contract.Member) map[string]string {
 	t.Helper()
 	fields, err := s.HGetAll(t.Context(), keys.RecordKey(m)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return fields
 }
 
@@ -194,9 +187,7 @@ func TestFailedWriteLosesNothing(t *testing.T) {
 			_, err := s.p.Put(ctx, Object{Key: "/a", Body: []byte("x"), ContentType: "a"})
 			return err
 		}
-		if err := put(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, put())
 		before := s.hash(t, contract.ObjectMember("/a"))
 		breaks := map[string]func() error{
 			"seq is no number": func() error {
@@ -210,9 +201,7 @@ func TestFailedWriteLosesNothing(t *testing.T) {
 			breaks["memory used up"] = func() error { return s.ConfigSet(ctx, "maxmemory", "1").Err() }
 		}
 		for name, spoil := range breaks {
-			if err := spoil(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, spoil())
 			if err := put(); err == nil || errors.Is(err, ErrStale) {
 				t.Errorf("%s: error %v, want one of Redis", name, err)
 			}
@@ -238,14 +227,10 @@ func TestVersionGoesOn(t *testing.T) {
 		}
 		put(1)
 		put(2)
-		if err := s.Del(ctx, keys.RecordKey(m)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Del(ctx, keys.RecordKey(m)).Err())
 		put(3)
 		for i, damaged := range []string{"", "x", "1e9", "-1", "99999999999999999999"} {
-			if err := s.HSet(ctx, keys.RecordKey(m), "version", damaged).Err(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.HSet(ctx, keys.RecordKey(m), "version", damaged).Err())
 			put(uint64(4 + i))
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
 )
 
@@ -17,9 +18,7 @@ import (
 func listed(t *testing.T, p *Publisher) (keys []string) {
 	t.Helper()
 	for entry, err := range p.List(t.Context(), "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if keys = append(keys, entry.Key); entry.Stale {
 			keys[len(keys)-1] += "*"
 		}
@@ -153,7 +152,7 @@ func TestPurgeRefuses(t *testing.T) {
 				map[string]string{"etag": `""`, "content-type": "a", "body": "", "seq": "9"}, ""},
 		} {
 			run.fields[contract.FieldVersion] = "0"
-			if _, err := s.p.writeRecord(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {
+			if _, err := s.p.writer.writeRecord(t.Context(), run.mode, run.member, run.fields); !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s: %v, want ErrInvalid", name, err)
 			}
 		}
@@ -259,7 +258,7 @@ func TestTrimPurges(t *testing.T) {
 				t.Errorf("round %d: listed %q, want %q", round, got, want)
 			}
 		}
-		purges, err := s.p.readAllPurges(t.Context(), keys)
+		purges, err := s.p.reader.readAllPurges(t.Context(), keys)
 		if err != nil || len(purges) != 1 || purges["#soft"].Soft == 0 {
 			t.Errorf("left are %v, %v; want only #soft", purges, err)
 		}

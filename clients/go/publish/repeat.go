@@ -56,18 +56,18 @@ func requestOf(ctx context.Context, i int) string {
 // Repeated returns the receipt of the request of ctx if the request was applied to the object at key. [ErrNotFound]:
 // not applied, or ctx has no request. [ErrReused]: applied with a different digest.
 func (p *Publisher) Repeated(ctx context.Context, key string) (Receipt, error) {
-	return p.readReceipt(ctx, key, requestOf(ctx, 0))
+	return p.reader.readReceipt(ctx, key, requestOf(ctx, 0))
 }
 
 // readReceipt reads the script's memory of requests. write.lua describes its form.
-func (p *Publisher) readReceipt(ctx context.Context, key, request string) (Receipt, error) {
+func (r reader) readReceipt(ctx context.Context, key, request string) (Receipt, error) {
 	if request == "" {
 		return Receipt{}, ErrNotFound
 	}
 	const idSize, digestSize, number = 20, 8, 16
-	keys := p.keyspace.KeysOf(key)
+	keys := r.keyspace.KeysOf(key)
 	var field, counter *redis.StringCmd
-	_, err := p.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		field = pipe.HGet(ctx, keys.ChainKey(), contract.RequestField(request))
 		counter = pipe.Get(ctx, keys.SeqKey())
 		return nil
@@ -81,19 +81,19 @@ func (p *Publisher) readReceipt(ctx context.Context, key, request string) (Recei
 		return Receipt{}, ErrNotFound
 	}
 	entry := stored[at+idSize:]
-	var r Receipt
-	for i, n := range []*uint64{&r.Version, &r.Seq} {
+	var receipt Receipt
+	for i, n := range []*uint64{&receipt.Version, &receipt.Seq} {
 		text := entry[digestSize+i*number:]
 		if *n, err = strconv.ParseUint(text[:number], 10, 64); err != nil {
 			return Receipt{}, ErrNotFound
 		}
 	}
 	// As in write.lua: seq was lost since.
-	if seq, err := counter.Uint64(); err != nil || r.Seq > seq {
+	if seq, err := counter.Uint64(); err != nil || receipt.Seq > seq {
 		return Receipt{}, ErrNotFound
 	}
 	if entry[:digestSize] != request[len(request)-digestSize:] {
 		return Receipt{}, ErrReused
 	}
-	return r, nil
+	return receipt, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // repetition is a write whose request a client library may repeat.
@@ -46,19 +47,21 @@ func TestRepeatedRequest(t *testing.T) {
 			for _, other := range repetitions {
 				t.Run(first.name+", "+other.name, func(t *testing.T) {
 					ctx := t.Context()
-					must(t, s.FlushDB(ctx).Err())
+					require.NoError(t, s.FlushDB(ctx).Err())
 					_, err := s.p.Put(ctx, Object{Key: "/a", ContentType: "a"})
-					must(t, err)
+					require.NoError(t, err)
 					_, err = s.p.PutDevice(ctx, Device{ID: "d", Hashes: []string{anyHash}})
-					must(t, err)
+					require.NoError(t, err)
 					audited := first.member.Kind == contract.KindCredential
-					c := s.p.writeCall(ctx, mutation{first.mode, first.member, first.fields, ""}, audited)
-					want := s.p.runScript(ctx, writeScript, c)[0]
-					must(t, want.err)
-					s.p.runScript(ctx, writeScript, s.p.writeCall(ctx, mutation{other.mode, other.member, other.fields, ""}, false))
+					c := s.p.writer.writeCall(ctx, mutation{first.mode, first.member, first.fields, ""}, audited)
+					want := writeScript.runCalls(ctx, s.p.client, c)[0]
+					require.NoError(t, want.err)
+					m := mutation{other.mode, other.member, other.fields, ""}
+					writeScript.runCalls(ctx, s.p.client, s.p.writer.writeCall(ctx, m, false))
 					before := s.state(t)
 					for range 2 {
-						if got := s.p.runScript(ctx, writeScript, c)[0]; got.err != nil || !slices.Equal(got.numbers, want.numbers) {
+						got := writeScript.runCalls(ctx, s.p.client, c)[0]
+						if got.err != nil || !slices.Equal(got.numbers, want.numbers) {
 							t.Errorf("repeated: %v, %v; want %v", got.numbers, got.err, want.numbers)
 						}
 					}
@@ -122,11 +125,11 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 				run := func(id string, change map[string]string) reply {
 					m := mutation{replace, anObject, maps.Clone(repetitions[0].fields), ""}
 					maps.Copy(m.fields, change)
-					c := s.p.writeCall(ctx, m, false)
+					c := s.p.writer.writeCall(ctx, m, false)
 					c.args[2] = id
-					return s.p.runScript(ctx, writeScript, c)[0]
+					return writeScript.runCalls(ctx, s.p.client, c)[0]
 				}
-				must(t, run(test.id, nil).err)
+				require.NoError(t, run(test.id, nil).err)
 				if test.meanwhile != nil {
 					test.meanwhile(t, s)
 				}
@@ -147,7 +150,7 @@ func TestWhichRequestsAreRemembered(t *testing.T) {
 func laterBy(n int64, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
-		must(t, s.IncrBy(t.Context(), keys.SeqKey(), n-1).Err())
+		require.NoError(t, s.IncrBy(t.Context(), keys.SeqKey(), n-1).Err())
 		sameEnd(1, id)(t, s)
 	}
 }
@@ -155,7 +158,7 @@ func laterBy(n int64, id string) func(*testing.T, server) {
 func lose(key string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
-		must(t, s.Del(t.Context(), key).Err())
+		require.NoError(t, s.Del(t.Context(), key).Err())
 	}
 }
 
@@ -164,17 +167,10 @@ func sameEnd(n int, id string) func(*testing.T, server) {
 	return func(t *testing.T, s server) {
 		t.Helper()
 		for i := range n {
-			c := s.p.writeCall(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
+			c := s.p.writer.writeCall(t.Context(), mutation{replace, anObject, repetitions[0].fields, ""}, false)
 			c.args[2] = fmt.Sprintf("%020x%s", i, id[20:])
-			must(t, s.p.runScript(t.Context(), writeScript, c)[0].err)
+			require.NoError(t, writeScript.runCalls(t.Context(), s.p.client, c)[0].err)
 		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -184,13 +180,13 @@ func TestRepeatedAfterFailover(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), redistest.StartSentinels(t)
 	write := func(server *redistest.Server, c call) reply {
-		return New(server.Client(t)).runScript(ctx, writeScript, c)[0]
+		return writeScript.runCalls(ctx, server.Client(t), c)[0]
 	}
 	p := New(s.Master.Client(t))
-	kept := p.writeCall(ctx, mutation{repetitions[0].mode, anObject, repetitions[0].fields, ""}, false)
-	lost := p.writeCall(ctx, mutation{repetitions[2].mode, anObject, repetitions[2].fields, ""}, false)
-	must(t, write(s.Master, kept).err)
-	must(t, s.Master.Client(t).Do(ctx, "WAIT", 1, 0).Err())
+	kept := p.writer.writeCall(ctx, mutation{repetitions[0].mode, anObject, repetitions[0].fields, ""}, false)
+	lost := p.writer.writeCall(ctx, mutation{repetitions[2].mode, anObject, repetitions[2].fields, ""}, false)
+	require.NoError(t, write(s.Master, kept).err)
+	require.NoError(t, s.Master.Client(t).Do(ctx, "WAIT", 1, 0).Err())
 	s.Failover(t, func() {
 		if got := write(s.Master, lost); !slices.Equal(got.numbers, []int64{2, 2}) {
 			t.Errorf("before: %v, %v", got.numbers, got.err)
@@ -215,11 +211,11 @@ func TestRepeatedAfterLostSeq(t *testing.T) {
 	client := redistest.StartServer(t).Client(t)
 	p, ctx := New(client), WithRequests(t.Context(), Request{ID: [16]byte{1}})
 	first, err := p.Put(ctx, Object{Key: "/a", ContentType: "text/plain", Body: []byte("a")})
-	must(t, err)
+	require.NoError(t, err)
 	if got, err := p.Repeated(ctx, "/a"); err != nil || got != first {
 		t.Errorf("got %v, %v, want %v", got, err, first)
 	}
-	must(t, client.Decr(ctx, keys.SeqKey()).Err())
+	require.NoError(t, client.Decr(ctx, keys.SeqKey()).Err())
 	if got, err := p.Repeated(ctx, "/a"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("seq was lost: got %v, %v, want ErrNotFound", got, err)
 	}

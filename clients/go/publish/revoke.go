@@ -53,7 +53,7 @@ func (p *Publisher) withdrawDevice(ctx context.Context, verb, id, field, value s
 	}
 	for range attempts {
 		fields := map[string]string{contract.FieldVersion: "0", field: value}
-		if receipt, err = p.writeRecord(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
+		if receipt, err = p.writer.writeRecord(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
 			break
 		}
 		if receipt, err = p.writeTombstone(ctx, m, force); !errors.Is(err, ErrStale) { // stale: written meanwhile
@@ -70,7 +70,7 @@ func (p *Publisher) withdrawDevice(ctx context.Context, verb, id, field, value s
 // derived from the time in microseconds, and every version that Redis has counted after an earlier tombstone of
 // writeTombstone. ErrStale: a record was written meanwhile.
 func (p *Publisher) writeTombstone(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
-	state, err := p.readState(ctx, m)
+	state, err := p.reader.readState(ctx, m)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -81,69 +81,11 @@ func (p *Publisher) writeTombstone(ctx context.Context, m contract.Member, force
 	if state.version >= version {
 		version = 0 // the next version, over a tombstone of a forced revocation
 	}
-	receipt, err := p.writeRecord(ctx, add, m, contract.Credential{Version: version, Deleted: true}.Fields())
+	receipt, err := p.writer.writeRecord(ctx, add, m, contract.Credential{Version: version, Deleted: true}.Fields())
 	if errors.Is(err, ErrExists) {
 		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
 	}
 	return receipt, err
-}
-
-// recordState is the state of a member in Redis.
-type recordState struct {
-	exists  bool   // a record other than a tombstone exists
-	deleted bool   // a tombstone exists
-	logged  bool   // the log has an entry
-	version uint64 // of the record or tombstone, 0 without both
-}
-
-// isMissing reports whether a record was written and doesn't exist any more.
-func (s recordState) isMissing() bool { return s.logged && !s.exists && !s.deleted }
-
-// isKnown reports whether a record exists, or existed and edges may still have the device.
-func (s recordState) isKnown() bool { return s.exists || s.isMissing() }
-
-func (p *Publisher) readState(ctx context.Context, m contract.Member) (recordState, error) {
-	states, err := p.readStates(ctx, m)
-	if err != nil {
-		return recordState{}, err
-	}
-	return states[0], nil
-}
-
-// readStates returns the states of members, read in one round trip to each server.
-func (p *Publisher) readStates(ctx context.Context, members ...contract.Member) ([]recordState, error) {
-	type query struct {
-		score   *redis.FloatCmd
-		version *redis.StringCmd
-		deleted *redis.BoolCmd
-	}
-	queries := make([]query, len(members))
-	pipe := p.client.Pipeline()
-	for i, m := range members {
-		shard := p.keyspace.KeysOf(m.ID)
-		queries[i] = query{
-			score:   pipe.ZScore(ctx, shard.LogKey(), m.String()),
-			version: pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion),
-			deleted: pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted),
-		}
-	}
-	_, _ = pipe.Exec(ctx) // the replies have the errors
-	states := make([]recordState, len(members))
-	for i, q := range queries {
-		for _, cmd := range []redis.Cmder{q.version, q.deleted, q.score} {
-			if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
-				return nil, err
-			}
-		}
-		version, _ := q.version.Uint64()
-		states[i] = recordState{
-			exists:  q.version.Err() == nil && !q.deleted.Val(),
-			deleted: q.deleted.Val(),
-			logged:  q.score.Err() == nil,
-			version: version,
-		}
-	}
-	return states, nil
 }
 
 // RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including devices with
@@ -157,9 +99,9 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var odd failures
 	// A revoked device moves to the end of the log and is listed once more, revoked. A device written before its turn
 	// moves, too.
-	err = p.visitMembers(ctx, contract.KindCredential, func(page []contract.Member) bool {
+	err = p.reader.visitMembers(ctx, contract.KindCredential, func(page []contract.Member) bool {
 		var enabled []contract.Member
-		if enabled, failed = p.readEnabled(ctx, page); failed != nil {
+		if enabled, failed = p.reader.readEnabled(ctx, page); failed != nil {
 			return false
 		}
 		group, ctx := errgroup.WithContext(ctx)
@@ -180,7 +122,7 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 		return failed == nil
 	})
 	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
-		err = p.hasLog(ctx, p.keyspace.Keys(i)) // after all devices that can be found are revoked
+		err = p.reader.hasLog(ctx, p.keyspace.Keys(i)) // after all devices that can be found are revoked
 	}
 	if err = errors.Join(append(odd.allErrors(), err, failed)...); err != nil {
 		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
@@ -224,14 +166,14 @@ func (f *failures) allErrors() []error {
 }
 
 // readEnabled returns the members that are neither deleted nor disabled, and members with an unreadable state.
-func (p *Publisher) readEnabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
+func (r reader) readEnabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
 	if len(members) == 0 {
 		return nil, nil
 	}
-	pipe := p.client.Pipeline()
+	pipe := r.client.Pipeline()
 	states := make([]*redis.SliceCmd, len(members))
 	for i, m := range members {
-		states[i] = pipe.HMGet(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
+		states[i] = pipe.HMGet(ctx, r.keyspace.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
 	}
 	if _, err := pipe.Exec(ctx); err != nil && !errors.As(err, new(redis.Error)) {
 		return nil, err

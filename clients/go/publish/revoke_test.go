@@ -15,6 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestRevokeAll(t *testing.T) {
@@ -22,9 +23,7 @@ func TestRevokeAll(t *testing.T) {
 		const devices, again = 300, 100 // more than a page of the log
 		ctx := t.Context()
 		hash, err := bcrypt.GenerateFromPassword([]byte("s"), bcrypt.MinCost)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		put := func(id string) {
 			t.Helper()
 			if _, err := s.p.PutDevice(ctx, Device{ID: id, Hashes: []string{string(hash)},
@@ -148,9 +147,7 @@ func TestRevokeMissing(t *testing.T) {
 		for id, version := range map[string]uint64{"counted": 0, "revision": 7,
 			"milliseconds": uint64(time.Now().UnixMilli()) - 1} {
 			receipt, err := s.p.PutDevice(ctx, Device{ID: id, Secret: "s", Cost: 4, Version: version})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			next()
 			s.Del(ctx, keys.CredentialKey(id))
 			buried(id, receipt.Version, func() (Receipt, error) { return s.p.RevokeDevice(ctx, id) })
@@ -167,9 +164,7 @@ func TestRevokeMissing(t *testing.T) {
 			next()
 		}
 		receipt, err := s.p.PutDevice(ctx, Device{ID: "counted", Secret: "s", Cost: 4}) // goes on above the tombstone
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		next()
 		s.Del(ctx, keys.CredentialKey("counted"))
 		buried("counted", receipt.Version, func() (Receipt, error) { return s.p.RevokeDevice(ctx, "counted") })

@@ -47,9 +47,9 @@ type reply struct {
 	err     error
 }
 
-// runScript runs a script for each of calls, in one round trip to each server. Calls of the same shard run in order,
+// runCalls runs the script for each of calls, in one round trip to each server. Calls of the same shard run in order,
 // except while the shard's slot moves.
-func (p *Publisher) runScript(ctx context.Context, s script, calls ...call) []reply {
+func (s script) runCalls(ctx context.Context, client redis.UniversalClient, calls ...call) []reply {
 	replies := make([]reply, len(calls))
 	pending := make([]int, len(calls)) // indices
 	for i := range pending {
@@ -57,8 +57,8 @@ func (p *Publisher) runScript(ctx context.Context, s script, calls ...call) []re
 	}
 	pause := firstPause
 	for begin := time.Now(); ; {
-		p.evalScript(ctx, "evalsha", s.hash, calls, pending, replies)
-		loading := p.loadScript(ctx, s, calls, pending, replies)
+		evalScript(ctx, client, "evalsha", s.hash, calls, pending, replies)
+		loading := s.loadScript(ctx, client, calls, pending, replies)
 		pending = slices.DeleteFunc(pending, func(i int) bool {
 			return !isSlotMoving(replies[i].err) && !isUnknownScript(replies[i].err)
 		})
@@ -82,23 +82,24 @@ func (p *Publisher) runScript(ctx context.Context, s script, calls ...call) []re
 
 // loadScript sends the script's source for the first call of each shard whose server did not know the script, and
 // reports whether any source was sent.
-func (p *Publisher) loadScript(ctx context.Context, s script, calls []call, pending []int, replies []reply) bool {
+func (s script) loadScript(ctx context.Context, client redis.UniversalClient, calls []call, pending []int,
+	replies []reply) bool {
 	sent := map[string]bool{} // by shard
 	for _, i := range pending {
 		shard, _, _ := strings.Cut(calls[i].keys[0], "}")
 		if isUnknownScript(replies[i].err) && !sent[shard] {
 			sent[shard] = true
-			p.evalScript(ctx, "eval", s.source, calls, []int{i}, replies)
+			evalScript(ctx, client, "eval", s.source, calls, []int{i}, replies)
 		}
 	}
 	return len(sent) > 0
 }
 
 // evalScript runs a script once for each of the calls with an index in pending, and stores the replies.
-func (p *Publisher) evalScript(ctx context.Context, command, script string, calls []call, pending []int,
-	replies []reply) {
+func evalScript(ctx context.Context, client redis.UniversalClient, command, script string, calls []call,
+	pending []int, replies []reply) {
 	commands := make([]*redis.Cmd, len(pending))
-	pipe := p.client.Pipeline()
+	pipe := client.Pipeline()
 	for n, i := range pending {
 		all := make([]any, 0, 3+len(calls[i].keys)+len(calls[i].args))
 		all = append(all, command, script, len(calls[i].keys))
@@ -110,7 +111,7 @@ func (p *Publisher) evalScript(ctx context.Context, command, script string, call
 		_ = pipe.Process(ctx, once{commands[n]})
 	}
 	if len(pending) == 1 {
-		_ = p.client.Process(ctx, once{commands[0]}) // also follows a failover of a Cluster
+		_ = client.Process(ctx, once{commands[0]}) // also follows a failover of a Cluster
 	} else {
 		_, _ = pipe.Exec(ctx) // the commands have the errors
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestShards: each record is in the shard of its id, and readers find all records.
@@ -68,9 +69,7 @@ func TestAnotherNumberOfShards(t *testing.T) {
 			_, err := p.Put(t.Context(), Object{Key: "/a", Body: []byte("a"), ContentType: "a"})
 			return err
 		}
-		if err := put(New(s.Client, Shards(4))); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, put(New(s.Client, Shards(4))))
 		for _, shards := range []int{1, 8} {
 			p := New(s.Client, Shards(shards))
 			err := put(p)
@@ -92,14 +91,10 @@ func TestAnotherNumberOfShards(t *testing.T) {
 		}
 		// After a loss of data the number is stored again, also by a running publisher.
 		p := New(s.Client, Shards(4))
-		if err := put(p); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, put(p))
 		s.FlushAll(t.Context())
 		for range 2 {
-			if err := put(p); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, put(p))
 		}
 		if got := s.Get(t.Context(), contract.Keyspace{}.ShardsKey()).Val(); got != "4" {
 			t.Errorf("after a flush %s is %q, want 4", contract.Keyspace{}.ShardsKey(), got)

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 )
 
 //go:embed trim.lua
@@ -50,7 +51,7 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	var done Trimmed
 	err := p.checkShards(ctx)
 	if err == nil {
-		err = p.neverEvicts(ctx)
+		err = checkEviction(ctx, p.client)
 	}
 	var now time.Time
 	if err == nil {
@@ -58,7 +59,7 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	}
 	ended := now.Add(-expiredFor)
 	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
-		err = p.trimShard(ctx, p.keyspace.Keys(i), ended, &done)
+		err = (&trimmer{p: p, shard: p.keyspace.Keys(i), ended: ended, done: &done}).trimShard(ctx)
 	}
 	if err != nil {
 		return done, fmt.Errorf("trim: %w", err)
@@ -68,8 +69,8 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 
 var policyLine = regexp.MustCompile(`(?m)^maxmemory_policy:(\S+)`)
 
-// neverEvicts returns [ErrEvicts] if the server, in a Cluster any master, may evict records.
-func (p *Publisher) neverEvicts(ctx context.Context) error {
+// checkEviction returns [ErrEvicts] if the server, in a Cluster any master, may evict records.
+func checkEviction(ctx context.Context, client redis.UniversalClient) error {
 	check := func(ctx context.Context, client redis.Cmdable) error {
 		info, err := client.Info(ctx, "memory").Result()
 		if err != nil {
@@ -81,41 +82,52 @@ func (p *Publisher) neverEvicts(ctx context.Context) error {
 		}
 		return nil
 	}
-	if cluster, ok := p.client.(*redis.ClusterClient); ok {
+	if cluster, ok := client.(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c) })
 	}
-	return check(ctx, p.client)
+	return check(ctx, client)
+}
+
+// trimmer trims a shard.
+type trimmer struct {
+	p     *Publisher
+	shard contract.Keys
+	ended time.Time // objects whose lifetime ended before are deleted
+	done  *Trimmed
+
+	end    uint64 // the last write at the start
+	purges contract.Purges
+	needed map[string]bool // purges that concern remaining objects
 }
 
 // trimShard reads the log once, up to the last write at the start.
-func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended time.Time, done *Trimmed) error {
-	end, err := p.client.Get(ctx, shard.SeqKey()).Uint64()
+func (t *trimmer) trimShard(ctx context.Context) (err error) {
+	t.end, err = t.p.client.Get(ctx, t.shard.SeqKey()).Uint64()
 	if errors.Is(err, redis.Nil) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", shard.SeqKey(), err)
+		return fmt.Errorf("read %s: %w", t.shard.SeqKey(), err)
 	}
-	if err := p.hasLog(ctx, shard); err != nil {
+	if err := t.p.reader.hasLog(ctx, t.shard); err != nil {
 		return err
 	}
-	purges, err := p.readAllPurges(ctx, shard)
-	if err != nil {
+	if t.purges, err = t.p.reader.readAllPurges(ctx, t.shard); err != nil {
 		return err
 	}
-	needed := map[string]bool{} // purges
+	t.needed = map[string]bool{}
 	for from := "-inf"; ; {
-		page, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: shard.LogKey(), Start: from, Stop: strconv.FormatUint(end, 10), ByScore: true, Count: trimPage,
+		page, err := t.p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: t.shard.LogKey(), Start: from, Stop: strconv.FormatUint(t.end, 10), ByScore: true, Count: trimPage,
 		}).Result()
 		if err != nil {
-			return fmt.Errorf("read %s: %w", shard.LogKey(), err)
+			return fmt.Errorf("read %s: %w", t.shard.LogKey(), err)
 		}
 		if len(page) == 0 {
-			return p.trimPurges(ctx, shard, purges, needed, end, done)
+			return t.trimPurges(ctx)
 		}
-		done.Members += len(page)
-		if err := p.trimMembers(ctx, shard, page, ended, purges, needed, done); err != nil {
+		t.done.Members += len(page)
+		if err := t.trimMembers(ctx, page); err != nil {
 			return err
 		}
 		from = "(" + formatScore(page[len(page)-1].Score)
@@ -126,21 +138,20 @@ func formatScore(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) 
 
 // trimPurges deletes purges up to the write end that no object needs, unless written meanwhile. Later purges may
 // concern objects that were written after end, and not seen.
-func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges contract.Purges, needed map[string]bool,
-	end uint64, done *Trimmed) error {
+func (t *trimmer) trimPurges(ctx context.Context) error {
 	var calls []call
-	for id, u := range purges {
-		if u.Last() <= end && !needed[id] {
+	for id, u := range t.purges {
+		if u.Last() <= t.end && !t.needed[id] {
 			fields := requireVersion(contract.Purge{Deleted: true}.Fields(), u.Version)
 			m := mutation{replace, contract.PurgeMember(id), fields, ""}
-			calls = append(calls, p.writeCallIn(ctx, shard, m, false))
+			calls = append(calls, t.p.writer.writeCallIn(ctx, t.shard, m, false))
 		}
 	}
 	for part := range slices.Chunk(calls, trimPage) {
-		for _, reply := range p.runScript(ctx, writeScript, part...) {
-			switch err := p.writeResult(ctx, reply).Err; {
+		for _, reply := range writeScript.runCalls(ctx, t.p.client, part...) {
+			switch err := t.p.writer.writeResult(ctx, reply).Err; {
 			case err == nil:
-				done.Purges++
+				t.done.Purges++
 			case !errors.Is(err, ErrStale):
 				return err
 			}
@@ -150,11 +161,9 @@ func (p *Publisher) trimPurges(ctx context.Context, shard contract.Keys, purges 
 }
 
 // trimMembers removes a page's entries without a record, and deletes objects that were purged or whose lifetime ended
-// before ended. The purges that concern remaining objects are added to needed.
-func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z,
-	ended time.Time, purges contract.Purges, needed map[string]bool, done *Trimmed,
-) error {
-	pipe := p.client.Pipeline()
+// before ended. The purges that concern remaining objects are added to t.needed.
+func (t *trimmer) trimMembers(ctx context.Context, page []redis.Z) error {
+	pipe := t.p.client.Pipeline()
 	heads := make([]*redis.SliceCmd, len(page))
 	members := make([]contract.Member, len(page))
 	for i, z := range page {
@@ -164,11 +173,11 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			continue // the sidecar counts invalid members
 		}
 		members[i] = m
-		heads[i] = pipe.HMGet(ctx, shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL,
+		heads[i] = pipe.HMGet(ctx, t.shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL,
 			contract.FieldTags, contract.FieldSeq, contract.FieldETag)
 	}
 	_, _ = pipe.Exec(ctx) // the replies have the errors
-	keys := []string{shard.LogKey(), shard.ChainKey()}
+	keys := []string{t.shard.LogKey(), t.shard.ChainKey()}
 	var args, gone []any
 	for i, head := range heads {
 		if head == nil || redis.HasErrorPrefix(head.Err(), "WRONGTYPE") {
@@ -179,20 +188,20 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 		}
 		version, _ := head.Val()[0].(string)
 		var err error
-		purged := p.isPurged(members[i], head.Val(), purges, needed)
+		purged := t.isPurged(members[i], head.Val())
 		deleted := false
-		if purged || isExpired(members[i], head.Val(), ended) {
-			deleted, err = p.deleteVersion(ctx, members[i], version)
+		if purged || isExpired(members[i], head.Val(), t.ended) {
+			deleted, err = t.p.writer.deleteVersion(ctx, members[i], version)
 		}
 		switch {
 		case err != nil:
 			return err
 		case deleted && purged:
-			done.Purged++
+			t.done.Purged++
 		case deleted:
-			done.Expired++
+			t.done.Expired++
 		case version == "": // removed, if the script also finds no record
-			keys = append(keys, shard.RecordKey(members[i]))
+			keys = append(keys, t.shard.RecordKey(members[i]))
 			args = append(args, formatScore(page[i].Score), members[i].String())
 			if members[i].Kind == contract.KindCredential {
 				gone = append(gone, members[i].ID)
@@ -202,23 +211,34 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	if len(args) == 0 {
 		return nil
 	}
-	if err := p.forgetSeen(ctx, shard, gone); err != nil { // first: without the entries, nothing finds the devices
+	if err := t.forgetSeen(ctx, gone); err != nil { // first: without the entries, nothing finds the devices
 		return err
 	}
-	reply := p.runScript(ctx, trimScript, call{keys, args})[0]
+	reply := trimScript.runCalls(ctx, t.p.client, call{keys, args})[0]
 	if reply.err != nil {
 		return reply.err
 	}
 	if len(reply.numbers) == 1 {
-		done.Removed += int(reply.numbers[0])
+		t.done.Removed += int(reply.numbers[0])
 	}
 	return nil
 }
 
+// forgetSeen removes devices of a shard from the sidecars' records of authentications.
+func (t *trimmer) forgetSeen(ctx context.Context, ids []any) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	pipe := t.p.client.Pipeline()
+	pipe.ZRem(ctx, t.shard.SeenKey(), ids...)
+	pipe.ZRem(ctx, t.shard.SeenOldKey(), ids...)
+	return redisurl.ExecPipeline(ctx, pipe)
+}
+
 // isPurged reports whether a member is a purged object. For other objects, later purges that concern the object are
-// added to needed. head has version, publish time, lifetime, tags, number and entity-tag.
-func (p *Publisher) isPurged(m contract.Member, head []any, purges contract.Purges, needed map[string]bool) bool {
-	if _, object := head[5].(string); !object || m.Kind != contract.KindObject || len(purges) == 0 {
+// added to t.needed. head has version, publish time, lifetime, tags, number and entity-tag.
+func (t *trimmer) isPurged(m contract.Member, head []any) bool {
+	if _, object := head[5].(string); !object || m.Kind != contract.KindObject || len(t.purges) == 0 {
 		return false
 	}
 	var tags []string
@@ -227,12 +247,12 @@ func (p *Publisher) isPurged(m contract.Member, head []any, purges contract.Purg
 	}
 	text, _ := head[4].(string)
 	seq, _ := strconv.ParseUint(text, 10, 64)
-	if purged, _ := purges.Of(m.ID, tags, seq); purged {
+	if purged, _ := t.purges.Of(m.ID, tags, seq); purged {
 		return true
 	}
 	contract.VisitPurges(m.ID, tags, func(id []byte) bool {
-		if u, found := purges[string(id)]; found && seq <= u.Last() {
-			needed[u.ID] = true
+		if u, found := t.purges[string(id)]; found && seq <= u.Last() {
+			t.needed[u.ID] = true
 		}
 		return true
 	})
@@ -252,22 +272,4 @@ func isExpired(m contract.Member, head []any, ended time.Time) bool {
 		numbers[i] = n
 	}
 	return m.Kind == contract.KindObject && ended.UnixMilli() >= int64(numbers[1]+numbers[2])
-}
-
-// deleteVersion deletes an object, unless the object is written meanwhile, or version is invalid.
-func (p *Publisher) deleteVersion(ctx context.Context, m contract.Member, version string) (bool, error) {
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil || n > math.MaxInt64/2 {
-		return false, nil
-	}
-	fields := contract.Object{Deleted: true}.Fields()
-	fields[contract.FieldVersion] = "~" + strconv.FormatUint(n, 10) // a publisher's next version may be version + 1
-	_, err = p.writeRecord(ctx, replace, m, fields)
-	if errors.Is(err, ErrStale) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("delete %q: %w", m.ID, err)
-	}
-	return true, nil
 }

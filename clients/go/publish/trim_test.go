@@ -14,6 +14,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // onServer runs test on a redis-server; miniredis doesn't report its maxmemory-policy.
@@ -118,9 +119,7 @@ func TestTrimKeepsVersions(t *testing.T) {
 			return err
 		}
 		for _, key := range []string{"/expired", "/purged", "/moved"} {
-			if err := put(key, 7); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, put(key, 7))
 		}
 		day := 25 * time.Hour.Milliseconds()
 		s.HIncrBy(ctx, keys.ObjectKey("/expired"), contract.FieldPublished, -day)
@@ -128,9 +127,7 @@ func TestTrimKeepsVersions(t *testing.T) {
 		if _, err := s.p.Purge(ctx, Purge{Tag: "t"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := put("/moved", 8); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, put("/moved", 8))
 		if done, err := s.p.Trim(ctx); err != nil || done.Expired+done.Purged != 2 {
 			t.Fatalf("%+v, %v, want two deleted", done, err)
 		}
@@ -150,14 +147,14 @@ func TestTrimKeepsVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, of := range []struct{ key, version string }{{"/moved", "7"}, {"/expired", "9"}} { // the latter a tombstone
-			if deleted, err := s.p.deleteVersion(ctx, contract.ObjectMember(of.key), of.version); deleted || err != nil {
+			if deleted, err := s.p.writer.deleteVersion(ctx, contract.ObjectMember(of.key), of.version); deleted || err != nil {
 				t.Errorf("%s, version %s: deleted: %t, %v", of.key, of.version, deleted, err)
 			}
 		}
 		if _, err := s.p.PutDevice(ctx, Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.p.deleteVersion(ctx, contract.CredentialMember("d"), "1")
+		_, err := s.p.writer.deleteVersion(ctx, contract.CredentialMember("d"), "1")
 		if d := s.stored(t, "d"); err == nil || !strings.Contains(err.Error(), "only an object's tombstone") || d.Deleted {
 			t.Errorf("a device: %+v, %v", d, err)
 		}
@@ -209,7 +206,7 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 			}
 		}
 		s.Del(ctx, keys.ObjectKey("/b"))
-		got := s.p.runScript(ctx, trimScript, call{
+		got := trimScript.runCalls(ctx, s.p.client, call{
 			[]string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
 			[]any{"1", "o:/a", "1", "o:/b"}, // the score of the second one has changed
 		})[0]
@@ -273,9 +270,7 @@ func TestTrimKeepsNewPurges(t *testing.T) {
 func TestTrimRefuses(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
-		if err := s.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())
 		if _, err := s.p.PutDevice(ctx, Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
 			t.Fatal(err)
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/apikey"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 var update = flag.Bool("update", false, "write what this package does into vectors.json")
@@ -135,15 +136,11 @@ type outcome struct {
 // TestVectors runs the file that the clients of all languages run.
 func TestVectors(t *testing.T) {
 	file, err := os.ReadFile(vectorsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var want vectors
 	decoder := json.NewDecoder(bytes.NewReader(file))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&want); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decoder.Decode(&want))
 	s := serverAt(t, redistest.Start(t))
 	got := want
 	got.pure()
@@ -153,9 +150,7 @@ func TestVectors(t *testing.T) {
 	}
 	text := got.format(t)
 	if *update {
-		if err := os.WriteFile(vectorsFile, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(vectorsFile, text, 0o644))
 		return
 	}
 	lines := strings.Split(string(file), "\n")
@@ -237,9 +232,7 @@ func runCase(t *testing.T, s server, c caseVector, namespace string) caseVector 
 		keys := p.keyspace.Keys(i)
 		for _, member := range s.ZRange(t.Context(), keys.LogKey(), 0, -1).Val() {
 			m, err := contract.ParseMember(member)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if record := s.HGetAll(t.Context(), keys.RecordKey(m)).Val(); len(record) > 0 {
 				c.Records[member] = c.expect(t, record)
 			}
@@ -289,9 +282,7 @@ func (s stepVector) run(t *testing.T, p *Publisher) (version uint64, err error) 
 	var pepper *contract.Pepper
 	if s.Pepper != "" {
 		made, err := contract.NewPepper([]byte(s.Pepper))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		pepper = &made
 	}
 	switch s.Op {
@@ -439,9 +430,7 @@ func (c caseVector) secretsOf(t *testing.T, hashes string) (lines []string) {
 func (c caseVector) overlapOf(t *testing.T, untilMS string) any {
 	t.Helper()
 	until, err := strconv.ParseInt(untilMS, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, step := range c.Steps {
 		end := time.Now().UnixMilli() + step.OverlapMS
 		if step.OverlapMS > 0 && end-60_000 < until && until <= end {
@@ -485,9 +474,7 @@ func (v vectors) format(t *testing.T) []byte {
 		var text bytes.Buffer
 		encoder := json.NewEncoder(&text)
 		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(value); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, encoder.Encode(value))
 		b.WriteString(indent + strings.TrimSuffix(text.String(), "\n"))
 		if comma {
 			b.WriteByte(',')

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // documentedWriter returns the permissions of a writer in docs/redis-contract.md.
@@ -28,9 +29,7 @@ func documentedWriter(t *testing.T) []string {
 func documented(t *testing.T, user string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/redis-contract.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	line := regexp.MustCompile(`(?m)^ACL SETUSER (` + user + ` on .*)$`).FindSubmatch(page)
 	if line == nil {
 		t.Fatalf("no line of the %s", user)
@@ -44,9 +43,7 @@ func everything(t *testing.T, c *redis.Client) map[string]string {
 	all := map[string]string{}
 	for _, key := range c.Keys(t.Context(), "*").Val() {
 		dump, err := c.Dump(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all[key] = fmt.Sprint(dump, c.Do(t.Context(), "PEXPIRETIME", key).Val())
 	}
 	return all
@@ -75,9 +72,7 @@ func prepare(t *testing.T, p *Publisher) {
 	t.Helper()
 	receipt := func(_ Receipt, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	receipt(p.Put(t.Context(), Object{Key: "/ttl", Body: []byte("precious"), ContentType: "t", TTL: time.Hour}))
 	receipt(p.Put(t.Context(), Object{Key: "/gone", Body: []byte("precious"), ContentType: "t"}))
@@ -172,9 +167,7 @@ func TestLackingPermission(t *testing.T) {
 				t.Errorf("%s, %s: %v, want an error that names the permission", lacks, name, err)
 			}
 		}
-		if err := root.Publish(t.Context(), keys.EventsChannel(), "last").Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, root.Publish(t.Context(), keys.EventsChannel(), "last").Err())
 		if m, err := subscription.ReceiveMessage(t.Context()); err != nil || m.Payload != "last" {
 			t.Errorf("%s: an event of a write that failed: %v, %v", lacks, m, err)
 		}

@@ -6,7 +6,7 @@
 //	redis+cluster://[user:password@]host[:6379],host,…                a Cluster, found through any server
 //
 // rediss://, rediss+sentinel:// and rediss+cluster:// use TLS. User and password are for the servers, in
-// percent-encoding. Replicas are never read.
+// percent-encoding. Replicas are read only through [Settings.FindReplicas].
 package redisurl
 
 import (
@@ -136,6 +136,33 @@ func Database(client redis.UniversalClient) int {
 	return 0
 }
 
+// FindMaster returns a client of the server that has a key: in a Cluster the master of its slot, otherwise client.
+func FindMaster(ctx context.Context, client redis.UniversalClient, key string) (*redis.Client, error) {
+	switch client := client.(type) {
+	case *redis.Client:
+		return client, nil
+	case *redis.ClusterClient:
+		node, err := client.MasterForKey(ctx, key)
+		if err != nil {
+			return nil, fmt.Errorf("find the master of %s: %w", key, err)
+		}
+		return node, nil
+	}
+	return nil, fmt.Errorf("client %T: want one of a server or of a Cluster", client)
+}
+
+// OwnConnection returns a client with a single connection of its own. The connection is new: an old connection may be
+// to a server that had the name before. timeout bounds each read and write.
+func OwnConnection(client *redis.Client, timeout time.Duration) *redis.Client {
+	options := *client.Options()
+	options.PoolSize, options.MaxRetries = 1, -1 // Options has 0 for -1
+	options.ReadTimeout, options.WriteTimeout = timeout, timeout
+	options.PushNotificationProcessor = nil // each client has its own processor
+	// The client's notification settings change while it connects.
+	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return redis.NewClient(&options)
+}
+
 // Subscribe subscribes to a channel, in a Cluster to a shard channel of the name's slot.
 func Subscribe(ctx context.Context, client redis.UniversalClient, channel string) *redis.PubSub {
 	if cluster, ok := client.(*redis.ClusterClient); ok {
@@ -183,6 +210,20 @@ func (s Settings) buildOptions(t *target) (*redis.UniversalOptions, error) {
 	}
 	o.Dialer = newDialer(config)
 	return o, nil
+}
+
+// ExecPipeline runs pipe. A key with a wrong type, or a missing key, fails only its own command.
+func ExecPipeline(ctx context.Context, pipe redis.Pipeliner) error {
+	commands, err := pipe.Exec(ctx)
+	for _, c := range commands {
+		switch {
+		case redis.HasErrorPrefix(c.Err(), "WRONGTYPE"), errors.Is(c.Err(), redis.Nil):
+			err = nil
+		case c.Err() != nil:
+			return c.Err()
+		}
+	}
+	return err
 }
 
 // Withheld reports whether err is the server's refusal of the command itself: unknown, or not permitted to the user.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestParse(t *testing.T) {
@@ -103,9 +105,7 @@ func TestParseRefuses(t *testing.T) {
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -181,9 +181,7 @@ func TestConnectKinds(t *testing.T) {
 		"redis+cluster://h":      "*redis.ClusterClient 0", "rediss+cluster://h,i": "*redis.ClusterClient 0",
 	} {
 		client, err := Connect(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got := fmt.Sprintf("%T %d", client, Database(client)); got != want {
 			t.Errorf("%s: %s, want %s", url, got, want)
 		}
@@ -193,9 +191,7 @@ func TestConnectKinds(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	client, err := Settings{URL: "unix:///run/s?db=2", PoolSize: 3, Once: true}.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer client.Close()
 	o := client.(*redis.Client).Options()
 	if o.Network != "unix" || o.Addr != "/run/s" || o.DB != 2 || o.PoolSize != 3 || o.MaxRetries != 0 ||

@@ -1,15 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
 )
 
 type auditCmd struct {
@@ -30,12 +34,13 @@ func (cmd *auditCmd) Run(c *console) error {
 	if err != nil {
 		return usagef("--since %w", err)
 	}
-	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withClient(func(ctx context.Context, client redis.UniversalClient) error {
+		l := c.deviceLog(client)
 		if cmd.Follow {
-			return p.FollowAudit(ctx, since, func(change publish.Change) error { return cmd.printChange(c, change) },
+			return l.FollowAudit(ctx, since, func(change devicelog.Change) error { return cmd.printChange(c, change) },
 				func(err error) { fmt.Fprintln(c.stderr, "gatehousectl: tries again:", printableLines(err.Error())) })
 		}
-		for change, err := range p.Audit(ctx, since) {
+		for change, err := range l.Audit(ctx, since) {
 			if err == nil {
 				err = cmd.printChange(c, change)
 			}
@@ -52,14 +57,7 @@ func parseSince(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	days, whole := strings.CutSuffix(text, "d")
-	if whole {
-		text = days + "h"
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		if whole {
-			d *= 24
-		}
+	if d, err := parseDuration(text); err == nil {
 		return time.Now().Add(-d), nil
 	}
 	t, err := time.Parse(time.RFC3339, text)
@@ -69,7 +67,21 @@ func parseSince(text string) (time.Time, error) {
 	return t, nil
 }
 
-func (cmd *auditCmd) printChange(c *console, change publish.Change) error {
+// parseDuration parses a duration such as 24h or 30d, 0 at least.
+func parseDuration(text string) (time.Duration, error) {
+	days, whole := strings.CutSuffix(text, "d")
+	unit := time.Duration(1)
+	if whole {
+		days, unit = days+"h", 24
+	}
+	d, err := time.ParseDuration(days)
+	if err != nil || d < 0 || d > math.MaxInt64/unit {
+		return 0, fmt.Errorf("%q: want a duration such as 24h or 30d", text)
+	}
+	return d * unit, nil
+}
+
+func (cmd *auditCmd) printChange(c *console, change devicelog.Change) error {
 	if !matchesGlob(cmd.Device, change.Device) || !matchesGlob(cmd.Author, change.Author) {
 		return nil
 	}
@@ -89,6 +101,6 @@ func (cmd *auditCmd) printChange(c *console, change publish.Change) error {
 		what += " " + printable(strings.Join(fields, ","))
 	}
 	_, err := fmt.Fprintf(c.stdout, "%s  %s version %d: %s, by %s\n", formatTimestamp(change.Time.UnixMilli()),
-		printable(change.Device), change.Version, what, orNone(printable(change.Author)))
+		printable(change.Device), change.Version, what, cmp.Or(printable(change.Author), "-"))
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
 )
 
 // TestAuditCommand changes devices, and finds author and change in the audit.
@@ -50,7 +52,7 @@ func TestAuditCommand(t *testing.T) {
 			t.Errorf("%v: %d lines, want %d", test.args, len(lines), len(test.want))
 		}
 	}
-	var change publish.Change
+	var change devicelog.Change
 	if err := json.Unmarshal([]byte(s.ok("", "audit", "--device", "van-1", "--json")), &change); err != nil ||
 		change.Device != "van-1" || change.Change != "put" || change.Author != "job 7" || change.Fields == nil {
 		t.Errorf("--json: %+v, %v", change, err)
@@ -71,9 +73,7 @@ func TestAuditCommand(t *testing.T) {
 func TestAuditOfTheFuture(t *testing.T) {
 	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": redistest.Start(t)}}
 	client, err := redisurl.Connect(s.env["GATEHOUSE_REDIS"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer client.Close()
 	const highest = "18446744073709551615"
 	for _, id := range []string{"300000000000000-0", highest + "-0", highest + "-" + highest} {
@@ -94,9 +94,7 @@ func TestRedisUserIsAnAuthor(t *testing.T) {
 	server := redistest.StartServer(t)
 	for user, name := range map[string]string{"ops": "ops", "zoë": "zo??"} {
 		acl := []any{"acl", "setuser", user, "on", ">p", "~*", "&*", "+@all"}
-		if err := server.Client(t).Do(t.Context(), acl...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, server.Client(t).Do(t.Context(), acl...).Err())
 		at := "redis://" + url.User(user).String() + ":p@" + server.Address
 		s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": at}}
 		s.ok("secret", "device", "put", "d", "--secret-file", "-", "--cost", "4")

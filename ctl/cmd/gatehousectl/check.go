@@ -15,10 +15,10 @@ import (
 const maxConfig = 64 << 20
 
 type checkCmd struct {
-	File  string `arg:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; or nginx.conf, or the output of nginx -T; - is standard input."`
-	Rules string `placeholder:"FILE" help:"Rules of nginx, as nginx render reads or writes them. Default: the file that nginx.conf names."`
+	File  string `arg:"" optional:"" placeholder:"FILE" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; or nginx.conf, or the output of nginx -T; or rules only; - is standard input."`
+	Rules string `placeholder:"FILE" help:"With nginx.conf: the rules, as nginx render reads or writes them. Default: the file that nginx.conf names."`
 
-	Against  string `placeholder:"FILE" help:"Also compare the rules with those of this file, such as the configuration that runs, and print a request for each path that is judged differently. Exit code 4 if one lets in who was kept out. Both files may also have the rules only."`
+	Against  string `placeholder:"FILE" help:"Also compare the rules with those of this file, such as the configuration that runs, and print a request for each path that is judged differently. Exit code 4 if one lets in who was kept out."`
 	Listener string `placeholder:"NAME" help:"Listener whose rules are compared, if there are several."`
 
 	jsonFlag `embed:""`
@@ -32,6 +32,11 @@ type checkResult struct {
 
 // Run analyses the file, without Redis.
 func (cmd *checkCmd) Run(c *console) error {
+	if cmd.File == "" { // rules only
+		if cmd.File, cmd.Rules = cmd.Rules, ""; cmd.File == "" {
+			return usagef("name a configuration, or rules: see gatehousectl check --help")
+		}
+	}
 	file, err := c.readInput(cmd.File, maxConfig, "a configuration")
 	if err != nil {
 		return err
@@ -59,25 +64,13 @@ func (cmd *checkCmd) Run(c *console) error {
 			return err
 		}
 	} else {
-		for _, f := range report.Findings {
-			at := cmp.Or(f.File, cmd.File)
-			if f.Line > 0 {
-				at += fmt.Sprint(":", f.Line)
-			}
-			if place := f.Place.Text(); place != "" {
-				at += ": " + place
-			}
-			fmt.Fprintf(c.stderr, "%s [%s] %s: %s\n  fix: %s\n", f.Severity, f.Code, at, f.Message, f.Fix)
-			if f.Corrected != "" {
-				fmt.Fprintf(c.stderr, "       %s\n", f.Corrected)
-			}
-		}
+		c.printFindings(cmd.File, &report)
 		if err := printChanges(c, changes, false); err != nil {
 			return err
 		}
 	}
-	if n := report.CountErrors(); n > 0 {
-		return usagef("%s: errors found: %d", cmd.File, n)
+	if err := errorsFound(cmd.File, &report); err != nil {
+		return err
 	}
 	if rehearse.Weakened(changes) {
 		return weakenedError(cmd.File, cmd.Against)
@@ -88,19 +81,43 @@ func (cmd *checkCmd) Run(c *console) error {
 	return nil
 }
 
+// printFindings prints the findings in a file to standard error.
+func (c *console) printFindings(file string, report *findings.Report) {
+	for _, f := range report.Findings {
+		at := cmp.Or(f.File, file)
+		if f.Line > 0 {
+			at += fmt.Sprint(":", f.Line)
+		}
+		if place := f.Place.Text(); place != "" {
+			at += ": " + place
+		}
+		fmt.Fprintf(c.stderr, "%s [%s] %s: %s\n  fix: %s\n", f.Severity, f.Code, at, f.Message, f.Fix)
+		if f.Corrected != "" {
+			fmt.Fprintf(c.stderr, "       %s\n", f.Corrected)
+		}
+	}
+}
+
+// errorsFound returns the error of a file whose report has errors.
+func errorsFound(file string, report *findings.Report) error {
+	if n := report.CountErrors(); n > 0 {
+		return usagef("%s: errors found: %d", file, n)
+	}
+	return nil
+}
+
 func (cmd *checkCmd) analyzeFile(file, rules []byte) (findings.Report, error) {
 	if nginxconfig.Is(file) {
 		return nginxconfig.Analyze(cmd.File, file, cmd.Rules, rules), nil
 	}
-	if cmd.Rules != "" {
+	isRules := envoyrules.IsRules(file)
+	switch {
+	case cmd.Rules != "" && isRules:
+		return findings.Report{}, usagef("--rules: %s has rules, too: name nginx.conf, or omit --rules", cmd.File)
+	case cmd.Rules != "":
 		return findings.Report{}, usagef("--rules: %s is Envoy's, which has the rules in it", cmd.File)
-	}
-	if cmd.Against != "" && envoyrules.IsRules(file) {
-		rules, err := parseRules(cmd.File, file, "")
-		if err != nil {
-			return findings.Report{}, err
-		}
-		return findings.Report{Rules: len(rules.Rules)}, nil
+	case isRules:
+		return nginxconfig.AnalyzeRules(file), nil
 	}
 	return envoyconfig.Analyze(cmd.File, file), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
@@ -23,13 +24,9 @@ import (
 func newPath(t *testing.T) (dir string) {
 	t.Helper()
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir = t.TempDir()
-	if err := os.Symlink(program, filepath.Join(dir, "gatehousectl")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(program, filepath.Join(dir, "gatehousectl")))
 	return dir
 }
 
@@ -179,10 +176,8 @@ func TestCompletion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := newPath(t)
-			if err := errors.Join(os.Mkdir(filepath.Join(dir, "dir"), 0o700),
-				os.WriteFile(filepath.Join(dir, "dir", "one.yaml"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(os.Mkdir(filepath.Join(dir, "dir"), 0o700),
+				os.WriteFile(filepath.Join(dir, "dir", "one.yaml"), nil, 0o600)))
 			out, err := ask(t, dir)
 			answers := strings.Split(out, "<end>")
 			if err != nil || len(answers) != len(completing)+1 {
@@ -231,9 +226,7 @@ func TestMan(t *testing.T) {
 		t.Errorf("begins with %.60q", page)
 	}
 	file := filepath.Join(t.TempDir(), "gatehousectl.1")
-	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(page), 0o600))
 	dir := newPath(t)
 	if out, err := command(dir, "mandoc", "-Tlint", "-Wwarning", file).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("mandoc: %v: %s", err, out)

@@ -137,18 +137,28 @@ type ifVersion struct {
 }
 
 type deviceRotateCmd struct {
-	ID      string        `arg:"" help:"The device's id."`
-	Overlap time.Duration `default:"24h" help:"How long the secret before stays valid beside the new one; 0: it ends at once. Older ones end in any case."`
+	ID      string  `arg:"" help:"The device's id."`
+	Overlap overlap `default:"24h" help:"How long the secret before stays valid beside the new one, such as 24h or 30d; 0: it ends at once. Older ones end in any case."`
 
 	secretFlags `embed:""`
 	ifVersion   `embed:""`
+}
+
+// overlap is a duration, perhaps in days.
+type overlap time.Duration
+
+// UnmarshalText parses a duration.
+func (o *overlap) UnmarshalText(text []byte) error {
+	d, err := parseDuration(string(text))
+	*o = overlap(d)
+	return err
 }
 
 // Run gives the device a new secret.
 func (cmd *deviceRotateCmd) Run(c *console) error {
 	return cmd.writeRecord(c, cmd.ID, func(ctx context.Context, p *publish.Publisher, secret string,
 		pepper *contract.Pepper) (publish.Receipt, error) {
-		return p.RotateDevice(ctx, publish.Rotation{ID: cmd.ID, Secret: secret, Overlap: cmd.Overlap,
+		return p.RotateDevice(ctx, publish.Rotation{ID: cmd.ID, Secret: secret, Overlap: time.Duration(cmd.Overlap),
 			Version: uint64(cmd.IfVersion), Cost: cmd.Cost, Pepper: pepper})
 	})
 }
@@ -240,21 +250,22 @@ func (cmd *deviceDeleteCmd) Run(c *console) error {
 }
 
 type deviceRevokeCmd struct {
-	ID       string `arg:"" optional:"" help:"The device's id."`
-	Force    bool   `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
-	All      bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now."`
-	Replicas int    `placeholder:"N" help:"Also wait, at most 5 s, until N replicas of Redis have the revocation: a failover to another one may undo it. Exit code 1 if fewer have it; it is in force then."`
+	ID       string            `arg:"" optional:"" help:"The device's id."`
+	Labels   map[string]string `name:"label" placeholder:"NAME=VALUE" mapsep:"," help:"Revoke every device with these labels. Prints how many were revoked now."`
+	Force    bool              `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
+	All      bool              `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now."`
+	Replicas int               `placeholder:"N" help:"Also wait, at most 5 s, until N replicas of Redis have the revocation: a failover to another one may undo it. Exit code 1 if fewer have it; it is in force then."`
 
 	jsonFlag `embed:""`
 }
 
-// Run revokes the device, or all.
+// Run revokes the device, those with the labels, or all.
 func (cmd *deviceRevokeCmd) Run(c *console) error {
-	if cmd.All == (cmd.ID != "") {
-		return usagef("device revoke: give a device's id, or --all for every device")
+	if countTrue(cmd.ID != "", cmd.Labels != nil, cmd.All) != 1 {
+		return usagef("device revoke: give a device's id, --label NAME=VALUE, or --all for every device")
 	}
-	if cmd.All && cmd.Force {
-		return usagef("device revoke: --force is for a device's id; --all has no others to find")
+	if cmd.ID == "" && cmd.Force {
+		return usagef("device revoke: --force is for a device's id; --label and --all have no others to find")
 	}
 	if cmd.Replicas < 0 {
 		return usagef("device revoke: --replicas %d: want 0 or more", cmd.Replicas)
@@ -262,12 +273,17 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 	c.redis.oneConnection = cmd.Replicas > 0
 	return c.withClientAndPublisher(func(ctx context.Context, client redis.UniversalClient, p *publish.Publisher) error {
 		confirm := confirmReplicas(ctx, client, c.redis.keyspace(client), cmd.Replicas)
-		if cmd.All {
-			count, err := p.RevokeAll(ctx)
+		if cmd.ID == "" {
+			what, revoke := "all devices", p.RevokeAll
+			if cmd.Labels != nil {
+				what = "devices with " + contract.FormatLabels(cmd.Labels)
+				revoke = func(ctx context.Context) (int, error) { return revokeLabelled(ctx, p, cmd.Labels) }
+			}
+			count, err := revoke(ctx)
 			if err != nil {
 				return err
 			}
-			return errors.Join(cmd.printResult(c, map[string]any{"revoked": count}, "all devices: %d revoked\n", count),
+			return errors.Join(cmd.printResult(c, map[string]any{"revoked": count}, "%s: %d revoked\n", what, count),
 				confirm(""))
 		}
 		revoke := p.RevokeDevice
@@ -286,6 +302,34 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 	})
 }
 
+// revokeLabelled revokes each device with the labels, and returns how many were not revoked before.
+func revokeLabelled(ctx context.Context, p *publish.Publisher, labels map[string]string) (count int, err error) {
+	these := selection{Labels: labels}
+	err = these.visitDevices(ctx, p, func(device contract.Credential, _ error) error {
+		if device.Revoked {
+			return nil
+		}
+		_, err := p.RevokeDevice(ctx, device.ID)
+		if errors.Is(err, publish.ErrNotFound) { // deleted meanwhile
+			return nil
+		}
+		if err == nil {
+			count++
+		}
+		return err
+	})
+	return count, err
+}
+
+func countTrue(these ...bool) (n int) {
+	for _, is := range these {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
 type deviceInvalidateCmd struct {
 	ID    string `arg:"" optional:"" help:"The device's id; it must have no record."`
 	All   bool   `help:"Invalidate the verdicts on all devices without a record."`
@@ -296,14 +340,8 @@ type deviceInvalidateCmd struct {
 
 // Run ends verdicts of an authority.
 func (cmd *deviceInvalidateCmd) Run(c *console) error {
-	given := 0
-	for _, is := range []bool{cmd.ID != "", cmd.All, cmd.Label != ""} {
-		if is {
-			given++
-		}
-	}
 	name, value, pair := strings.Cut(cmd.Label, "=")
-	if given != 1 || cmd.Label != "" && !pair {
+	if countTrue(cmd.ID != "", cmd.All, cmd.Label != "") != 1 || cmd.Label != "" && !pair {
 		return usagef("device invalidate: give a device's id, --all or --label NAME=VALUE")
 	}
 	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) (err error) {

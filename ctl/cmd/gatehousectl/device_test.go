@@ -12,15 +12,14 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // record returns the stored record of device d.
 func (s *shell) record() contract.Credential {
 	s.t.Helper()
 	c, err := contract.ParseCredential(hash(s, "d"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return c
 }
 
@@ -76,6 +75,7 @@ func TestLifeOfADevice(t *testing.T) {
 	s.fails(2, `labels: name "A"`, "", "device", "set", "d", "--label", "A=b")
 	s.fails(2, "can't be used together", "", "device", "set", "d", "--permissions", "a", "--add", "b")
 	s.fails(2, "--secret-file", "", "device", "rotate", "d")
+	s.fails(2, `"-1d": want a duration such as 24h or 30d`, "", "device", "rotate", "d", "--overlap=-1d", "--generate")
 	s.fails(3, "not found", "x", "device", "rotate", "nobody", "--secret-file", "-", "--cost", "4")
 	s.fails(2, "is the current one", first, "device", "rotate", "d", "--secret-file", "-", "--cost", "4")
 
@@ -153,9 +153,7 @@ func TestSelection(t *testing.T) {
 			got := map[string]deviceView{}
 			for line := range strings.Lines(s.ok("", args...)) {
 				var d deviceView
-				if err := json.Unmarshal([]byte(line), &d); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, json.Unmarshal([]byte(line), &d))
 				got[d.ID] = d
 				if d.Permissions == nil {
 					t.Errorf("%v: %s: permissions are null", args, d.ID)
@@ -181,13 +179,9 @@ func TestSelection(t *testing.T) {
 func TestDevicePepper(t *testing.T) {
 	s := newShell(t)
 	file := filepath.Join(t.TempDir(), "pepper")
-	if err := os.WriteFile(file, []byte(strings.Repeat("p", 64)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(strings.Repeat("p", 64)+"\n"), 0o600))
 	pepper, err := contract.NewPepper([]byte(strings.Repeat("p", 64)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.ok("chosen", "device", "put", "d", "--secret-file", "-", "--cost", "4")
 	secret := strings.TrimSpace(s.run("", "device", "rotate", "d", "--generate", "--pepper-file", file).stdout)
 	if c := s.record(); len(c.Hashes) != 2 || !pepper.Matches(c.Hashes[0], secret) {
@@ -215,7 +209,7 @@ func TestSeen(t *testing.T) {
 		s.ok("secret", "device", "put", id, "--secret-file", "-", "--cost", "4")
 	}
 	for _, id := range []string{"old", "both", "moved"} {
-		s.ok("new", "device", "rotate", id, "--secret-file", "-", "--cost", "4")
+		s.ok("new", "device", "rotate", id, "--secret-file", "-", "--cost", "4", "--overlap", "1d")
 	}
 	s.fails(1, "no sidecar has written last authentications", "", "device", "list", "--not-seen", "30d")
 	if out := s.ok("", "device", "get", "here"); !strings.Contains(out, "last seen:    -\n") {

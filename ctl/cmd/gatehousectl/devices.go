@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
 )
 
 // deviceView is the printed form of a device.
@@ -35,7 +37,7 @@ type deviceView struct {
 	LastSeen      string `json:"last_seen,omitempty"`
 	OldSecretSeen string `json:"old_secret_seen,omitempty"`
 	// Failed is empty in lists and exports.
-	Failed []publish.FailedAttempts `json:"failed_attempts,omitempty"`
+	Failed []devicelog.FailedAttempts `json:"failed_attempts,omitempty"`
 	// Hashes is only in an export.
 	Hashes []string `json:"hashes,omitempty"`
 }
@@ -82,16 +84,17 @@ type deviceGetCmd struct {
 
 // Run prints the device's record without the hashes.
 func (cmd *deviceGetCmd) Run(c *console) error {
-	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withClientAndPublisher(func(ctx context.Context, client redis.UniversalClient, p *publish.Publisher) error {
 		device, err := p.GetDevice(ctx, cmd.ID)
 		if err != nil {
 			return err
 		}
 		d := newDeviceView(device, nil)
-		seen, err := p.LastSeen(ctx, cmd.ID)
+		log := c.deviceLog(client)
+		seen, err := log.LastSeen(ctx, cmd.ID)
 		if err == nil {
 			d.setLastSeen(seen[0])
-			d.Failed, err = p.FailedAttempts(ctx, cmd.ID)
+			d.Failed, err = log.FailedAttempts(ctx, cmd.ID)
 		}
 		if err != nil && !redis.IsPermissionError(err) {
 			return err
@@ -101,8 +104,8 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		}
 		w := c.newTable()
 		fmt.Fprintf(w, "id:\t%s\nstate:\t%s\nversion:\t%d\npublished:\t%s\nnot-after:\t%s\npermissions:\t%s\n"+
-			"labels:\t%s\n", d.ID, d.State, d.Version, d.Published, orNone(d.NotAfter),
-			orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
+			"labels:\t%s\n", d.ID, d.State, d.Version, d.Published, cmp.Or(d.NotAfter, "-"),
+			cmp.Or(strings.Join(d.Permissions, ","), "-"), cmp.Or(contract.FormatLabels(d.Labels), "-"))
 		for i, scheme := range d.Schemes {
 			secret := "newest"
 			switch {
@@ -123,7 +126,7 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 		case d.OldSecretSeen != "":
 			with = ", with an old secret " + d.OldSecretSeen
 		}
-		fmt.Fprintf(w, "last seen:\t%s%s\n", orNone(d.LastSeen), with)
+		fmt.Fprintf(w, "last seen:\t%s%s\n", cmp.Or(d.LastSeen, "-"), with)
 		for _, f := range d.Failed {
 			fmt.Fprintf(w, "failed:\t%d times from %s since yesterday\n", f.Count, printable(f.Network))
 		}
@@ -132,20 +135,13 @@ func (cmd *deviceGetCmd) Run(c *console) error {
 }
 
 // setLastSeen sets when the device was seen.
-func (d *deviceView) setLastSeen(seen publish.Seen) {
+func (d *deviceView) setLastSeen(seen devicelog.Seen) {
 	if !seen.Last.IsZero() {
 		d.LastSeen = formatTimestamp(seen.Last.UnixMilli())
 	}
 	if !seen.Old.IsZero() {
 		d.OldSecretSeen = formatTimestamp(seen.Old.UnixMilli())
 	}
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // selection is the flags that select devices.
@@ -236,16 +232,17 @@ func (cmd *deviceListCmd) Run(c *console) error {
 	if err != nil {
 		return usagef("--not-seen %w", err)
 	}
-	return c.withPublisher(func(ctx context.Context, p *publish.Publisher) error {
+	return c.withClientAndPublisher(func(ctx context.Context, client redis.UniversalClient, p *publish.Publisher) error {
+		log := c.deviceLog(client)
 		if cmd.NotSeen != "" {
-			if err := checkSeenSince(ctx, c, p, before); err != nil {
+			if err := checkSeenSince(ctx, c, log, before); err != nil {
 				return err
 			}
 		}
 		const most = 1000
 		var page []listedDevice
 		flush := func() error {
-			kept, err := cmd.filterBySeen(ctx, p, page, before)
+			kept, err := cmd.filterBySeen(ctx, log, page, before)
 			page = page[:0]
 			if err != nil {
 				return err
@@ -258,8 +255,9 @@ func (cmd *deviceListCmd) Run(c *console) error {
 					}
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Version, d.State, orNone(d.NotAfter),
-					orNone(d.LastSeen), orNone(strings.Join(d.Permissions, ",")), orNone(contract.FormatLabels(d.Labels)))
+				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", d.ID, d.Version, d.State, cmp.Or(d.NotAfter, "-"),
+					cmp.Or(d.LastSeen, "-"), cmp.Or(strings.Join(d.Permissions, ","), "-"),
+					cmp.Or(contract.FormatLabels(d.Labels), "-"))
 			}
 			return w.Flush()
 		}
@@ -274,13 +272,13 @@ func (cmd *deviceListCmd) Run(c *console) error {
 }
 
 // filterBySeen sets last authentications in page, and returns the devices that the flags select, in page's memory.
-func (cmd *deviceListCmd) filterBySeen(ctx context.Context, p *publish.Publisher, page []listedDevice,
+func (cmd *deviceListCmd) filterBySeen(ctx context.Context, log *devicelog.Log, page []listedDevice,
 	before time.Time) ([]listedDevice, error) {
 	ids := make([]string, len(page))
 	for i, l := range page {
 		ids[i] = l.device.ID
 	}
-	seen, err := p.LastSeen(ctx, ids...)
+	seen, err := log.LastSeen(ctx, ids...)
 	if redis.IsPermissionError(err) && cmd.NotSeen == "" && !cmd.OldSecretInUse {
 		return page, nil
 	}
@@ -299,14 +297,14 @@ func (cmd *deviceListCmd) filterBySeen(ctx context.Context, p *publish.Publisher
 
 // usesOldSecret reports whether an old secret of a device is still valid and was used at the last authentication, or
 // within 5 minutes before: some processes of the device may have the new secret already.
-func usesOldSecret(c contract.Credential, seen publish.Seen) bool {
+func usesOldSecret(c contract.Credential, seen devicelog.Seen) bool {
 	return c.OldUntilMS > time.Now().UnixMilli() && !seen.Old.IsZero() && seen.Last.Sub(seen.Old) <= 5*time.Minute
 }
 
 // checkSeenSince returns an error if no sidecar records last authentications. If the records begin after before,
 // checkSeenSince prints a warning.
-func checkSeenSince(ctx context.Context, c *console, p *publish.Publisher, before time.Time) error {
-	since, err := p.SeenSince(ctx)
+func checkSeenSince(ctx context.Context, c *console, log *devicelog.Log, before time.Time) error {
+	since, err := log.SeenSince(ctx)
 	if errors.Is(err, publish.ErrNotFound) {
 		return errors.New("no sidecar has written last authentications to every shard: its Redis user may lack the " +
 			"permission (docs/redis-contract.md, Last seen)")

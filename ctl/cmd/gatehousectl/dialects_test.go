@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestDialects reads files that Python wrote, in the dialects of spreadsheets and databases.
@@ -30,18 +31,14 @@ func TestDialects(t *testing.T) {
 	for n := range files {
 		name := filepath.Join(dir, fmt.Sprint(n))
 		text, err := os.ReadFile(name + ".json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var want []struct {
 			ID, Secret, Hash string
 			Permissions      []string
 			Labels           map[string]string
 			NotAfter         string `json:"not_after"`
 		}
-		if err := json.Unmarshal(text, &want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(text, &want))
 		got, err := devicesOf(name + ".csv")
 		if err != nil || len(got) != len(want) {
 			data, _ := os.ReadFile(name + ".csv")
@@ -127,9 +124,7 @@ func TestFilesOfOthers(t *testing.T) {
 func TestQuotedLineEnds(t *testing.T) {
 	record := "\"a" + strings.Repeat("\n", maxDeviceLine-100) + "\",x\n"
 	lines, err := newDeviceLines(strings.NewReader("id,secret\n" + strings.Repeat(record, 20) + "b,y\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	begin := time.Now()
 	for range 20 {
 		if _, err := lines.nextDevice(); !errors.Is(err, errQuote) && (err == nil || err.Error() != errQuote.Error()) {

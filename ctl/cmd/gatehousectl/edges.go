@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -64,7 +65,7 @@ func printEdges(c *console, list []listedEdge) error {
 			state = "not ready"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", printable(e.Host), printable(e.ID), printable(e.Version),
-			state, formatAge(e.LagS), e.Seq, e.Objects, e.Devices, orDash(printable(e.Problem)))
+			state, formatAge(e.LagS), e.Seq, e.Objects, e.Devices, cmp.Or(printable(e.Problem), "-"))
 	}
 	return w.Flush()
 }

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestEnvoyReload uses a stand-in for Envoy's admin, which applies the filter's file unless a rule is named refused.
@@ -16,18 +18,14 @@ import (
 func TestEnvoyReload(t *testing.T) {
 	s := newShell(t)
 	content, err := os.ReadFile("../../../envoy/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	whole := string(content)
 	dir := filepath.Join(t.TempDir(), "parts")
 	config := s.file("envoy.yaml", whole)
 	read := func(name string) string {
 		t.Helper()
 		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(text)
 	}
 	var applied string
@@ -68,9 +66,7 @@ func TestEnvoyReload(t *testing.T) {
 		if text == whole {
 			t.Fatalf("envoy.yaml has no %q", before)
 		}
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 	}
 	for _, tt := range []struct {
 		before, after, want string
@@ -95,9 +91,7 @@ func TestEnvoyReload(t *testing.T) {
 	modes(0o600)
 	s.fails(1, "Say where Envoy's admin is by --admin or $GATEHOUSE_EDGE_ADMIN", "", append(reload[:len(reload)-1],
 		"127.0.0.1:1")...)
-	if err := os.Chmod(config, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(config, 0o640))
 	s.ok("", "envoy", "render", config, "--dir", dir)
 	modes(0o640)
 	s.ok(whole, "envoy", "render", "-", "--dir", dir)

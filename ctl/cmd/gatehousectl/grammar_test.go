@@ -182,6 +182,7 @@ func TestJSON(t *testing.T) {
 		{s, "purge", "", []string{"--prefix", "/docs/", "--dry-run"}, 0},
 		{s, "purge", "", []string{"--all"}, 0},
 		{s, "trim", "", nil, 0},
+		{s, "snapshot", "", []string{filepath.Join(t.TempDir(), "snapshot")}, 0},
 		{s, "device put", "s", append(device, "d", "--label", "fleet=eu"), 0},
 		{s, "device put", "", []string{"e", "--generate", "--cost", "4"}, 0},
 		{s, "device put", "", []string{"f", "--generate", "--api-key", "--cost", "4"}, 0},

@@ -165,8 +165,7 @@ func (i *importer) run(ctx context.Context) error {
 			"%d devices: %d valid, %d failed; nothing was written\n", devices, i.written, i.failed)
 	} else {
 		err = i.printResult(i.console, map[string]any{"devices": devices, "written": i.written, "unchanged": i.unchanged,
-			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged,
-			i.failed)
+			"failed": i.failed}, "%d devices: %d written, %d unchanged, %d failed\n", devices, i.written, i.unchanged, i.failed)
 	}
 	if err != nil {
 		return err

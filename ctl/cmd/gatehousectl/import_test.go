@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestMain lets a test run the program as a separate process, to kill the process.
@@ -158,9 +159,7 @@ func TestImportRefuses(t *testing.T) {
 	s.fails(2, "--secrets", "id\n", "device", "import", "-", "--generate", "--secrets", s.file("there", ""))
 	s.fails(1, "no such file", "", "device", "import", filepath.Join(t.TempDir(), "none"))
 	open := s.file("open", "")
-	if err := os.Chmod(open, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(open, 0o640))
 	s.fails(2, "only its owner", "id\n", "device", "import", "-", "--generate", "--secrets", open, "--resume")
 	s.redis.Close()
 	s.fails(1, "stopped after 0 devices; import it again", "id,hash\nd,"+readyHash+"\n", "device", "import", "-")
@@ -188,17 +187,13 @@ func TestGeneratedSecrets(t *testing.T) {
 		t.Errorf("%s: %v", content, err)
 	}
 	held, err := openSecrets(file, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.fails(1, "another import", "id\nd\n", append(args, "--resume")...)
 	held.close()
 	if got := s.ok("id\n<new>\nd\n", append(args, "--resume")...); got != "2 devices: 1 written, 1 unchanged, 0 failed\n" {
 		t.Errorf("resumed: %q", got)
 	}
-	if err := os.WriteFile(file, append(content, "{}\n{\"id"...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, append(content, "{}\n{\"id"...), 0o600))
 	s.fails(2, "line 2: is no line of an import", "id\nd\n", append(args, "--resume")...)
 }
 
@@ -212,9 +207,7 @@ func TestSecretsFile(t *testing.T) {
 			`{"secret":"s","id":"d","hash":"` + readyHash + `"}` + "\n",
 	} {
 		name := filepath.Join(t.TempDir(), "secrets")
-		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
 		s, err := openSecrets(name, true)
 		if err == nil {
 			s.close()
@@ -231,18 +224,14 @@ func TestSecretsFile(t *testing.T) {
 	}
 	target := filepath.Join(t.TempDir(), "target")
 	link := target + ".link"
-	if err := errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, link)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, link)))
 	if _, err := openSecrets(link, true); err == nil {
 		t.Error("a symbolic link was followed")
 	}
 	if os.Getuid() != 0 {
 		return
 	}
-	if err := os.Chown(target, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chown(target, 65534, 65534))
 	if _, err := openSecrets(target, true); !errors.Is(err, errUsage) {
 		t.Errorf("a file of another owner: %v", err)
 	}
@@ -330,9 +319,7 @@ func (m *meter) commands() int {
 func (m *meter) run(cmd *exec.Cmd, limit int) (did int, killed bool, err error) {
 	m.t.Helper()
 	before := m.commands()
-	if err := cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	for limit > 0 && !killed && len(ended) == 0 {
@@ -351,9 +338,7 @@ func (m *meter) run(cmd *exec.Cmd, limit int) (did int, killed bool, err error) 
 func checkImported(t *testing.T, client *redis.Client, secrets string, devices int) {
 	t.Helper()
 	content, err := os.ReadFile(secrets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	generated := map[string]string{}
 	for line := range strings.Lines(string(content)) {
 		var k keptSecret

@@ -20,7 +20,12 @@ func (cmd *installModuleCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(cmd.Destination, module, 0o644); err != nil {
+	info, err := os.Stat(cmd.Source)
+	if err != nil {
+		return err
+	}
+	// A program stays one: hooks of a proxy's image without a shell run gatehousectl from the volume.
+	if err := writeFile(cmd.Destination, module, 0o644|info.Mode()&0o111); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(c.stdout, "%s: %d bytes\n", cmd.Destination, len(module))

@@ -5,22 +5,20 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 func TestInstallModule(t *testing.T) {
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "from.wasm"), filepath.Join(dir, "volume", "to.wasm")
-	if err := os.Mkdir(filepath.Dir(to), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Dir(to), 0o700))
 	install := func(from, to string) (int, string) {
 		var out bytes.Buffer
 		return run([]string{"install-module", from, to}, nil, &out, &out, func(string) string { return "" }), out.String()
 	}
 	for _, text := range []string{"old module", "new"} { // the second replaces the first
-		if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(from, []byte(text), 0o600))
 		if code, out := install(from, to); code != 0 {
 			t.Fatalf("exit code %d: %s", code, out)
 		}
@@ -29,9 +27,7 @@ func TestInstallModule(t *testing.T) {
 		}
 	}
 	info, err := os.Stat(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got := info.Mode().Perm(); got != 0o644 {
 		t.Errorf("mode %v: another user's Envoy must be able to read it", got)
 	}
@@ -59,9 +55,7 @@ func TestNginxInstall(t *testing.T) {
 			return ""
 		}), out.String()
 	}
-	if err := os.WriteFile(rules, []byte("rulez: []"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(rules, []byte("rulez: []"), 0o600))
 	for _, args := range [][]string{nil, {"--library", library}, {"--library", rules, "--rules", rules}} {
 		if code, out := install(args...); code == 0 {
 			t.Errorf("%q: got no error: %s", args, out)
@@ -70,13 +64,9 @@ func TestNginxInstall(t *testing.T) {
 			t.Errorf("%q: a part was installed", args)
 		}
 	}
-	if err := os.WriteFile(rules, []byte("rules: [{match: {path: /a}, cache: {}}]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(rules, []byte("rules: [{match: {path: /a}, cache: {}}]"), 0o600))
 	for _, text := range []string{"old library", "new"} {
-		if err := os.WriteFile(library, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(library, []byte(text), 0o600))
 		if code, out := install("--library", library, "--rules", rules); code != 0 {
 			t.Fatalf("exit code %d: %s", code, out)
 		}

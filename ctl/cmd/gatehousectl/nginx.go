@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gatehouse/gatehouse/check/nginxconfig"
 	"github.com/gatehouse/gatehouse/internal/yamltext"
 	"github.com/gatehouse/gatehouse/nginx"
 )
@@ -117,7 +118,9 @@ func (c *console) renderRules(file string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSyntax(file, text); err != nil {
+	report := nginxconfig.AnalyzeRules(text)
+	c.printFindings(file, &report)
+	if err := errorsFound(file, &report); err != nil {
 		return nil, err
 	}
 	rendered, n, err := nginx.Render(text)

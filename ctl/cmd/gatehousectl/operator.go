@@ -102,19 +102,43 @@ func (cmd *statusCmd) Run(c *console) error {
 		if s.Redis.Namespace != "" {
 			namespace = "namespace " + s.Redis.Namespace + ", "
 		}
-		fmt.Fprintf(w, "redis\t%sconnected: %t, in step %s ago, write %.0f\n", namespace, s.Redis.Connected,
-			formatAge(s.Redis.InStepAge), s.Redis.Seq)
-		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since,
-			formatAge(s.Edge.AcknowledgedAge), formatAge(s.Edge.InStepAge), s.Edge.Waiting)
-		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", orDash(s.Edge.Epoch), s.Edge.Layout)
+		fmt.Fprintf(w, "redis\t%sconnected: %t, in step %s, write %.0f\n", namespace, s.Redis.Connected,
+			formatAgo(s.Redis.InStepAge), s.Redis.Seq)
+		fmt.Fprintf(w, "edge\t%s, acknowledged %s, %s, %d buckets wait\n", since,
+			formatAgo(s.Edge.AcknowledgedAge), formatBehind(s.Edge.InStepAge), s.Edge.Waiting)
+		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", cmp.Or(s.Edge.Epoch, "-"), s.Edge.Layout)
 		fmt.Fprintf(w, "objects\t%.0f at the edge, %.0f left out, %.0f of %.0f bytes\n", s.Objects.Held,
 			s.Objects.LeftOut, s.Objects.Bytes, s.Objects.Budget)
 		fmt.Fprintf(w, "devices\t%.0f, known to the edge %d, held back %d\n", s.Devices.Records,
 			s.Edge.Devices, s.Devices.Held)
-		fmt.Fprintf(w, "verdicts\t%d allow, %d deny, %d permission names\n", s.Edge.Allows, s.Edge.Denies, s.Edge.Permissions)
+		fmt.Fprintf(w, "verdicts\t%d allow, %d deny\n", s.Edge.Allows, s.Edge.Denies)
 		fmt.Fprintf(w, "bcrypt\t%.0f of %d running, %.0f of %d waiting\n", s.Bcrypt.Running, s.Bcrypt.Workers,
 			s.Bcrypt.Queued, s.Bcrypt.Queue)
+		for _, e := range s.Edges {
+			state := "ready"
+			if e.Problem != "" {
+				state = e.Problem
+			}
+			fmt.Fprintf(w, "edge %s\t%s, %s, %d buckets wait\n", e.Name, state,
+				formatBehind(e.InStepAge), e.Waiting)
+		}
 	})
+}
+
+// formatAgo returns the age of an event in seconds as text.
+func formatAgo(seconds float64) string {
+	if seconds < 0 {
+		return "never"
+	}
+	return formatAge(seconds) + " ago"
+}
+
+// formatBehind returns how many seconds an edge is behind Redis as text.
+func formatBehind(seconds float64) string {
+	if seconds < 0 {
+		return "never in step"
+	}
+	return formatAge(seconds) + " behind"
 }
 
 // formatAge returns an age in seconds as text.
@@ -123,13 +147,6 @@ func formatAge(seconds float64) string {
 		return "never"
 	}
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // maxHeaders bounds the headers of a request, bytes.
@@ -273,7 +290,7 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 		fmt.Fprintf(w, "rule\t%s: %s\n", r.Name, r.Match)
 		if r.Auth {
 			name := map[bool]string{false: "requires", true: "would require"}[r.Trial]
-			fmt.Fprintf(w, "%s\t%s\n", name, orDash(strings.Join(r.Permissions, ", ")))
+			fmt.Fprintf(w, "%s\t%s\n", name, cmp.Or(strings.Join(r.Permissions, ", "), "-"))
 		}
 	} else {
 		fmt.Fprintln(w, "rule\tnone")
@@ -301,9 +318,9 @@ func printExplanation(w io.Writer, e *operatorapi.Explanation) {
 		}
 		fmt.Fprintf(w, "device\t%s, %s\n", d.ID, may)
 		if r := d.Sidecar.Refused; r != nil {
-			fmt.Fprintf(w, "  last refused\t%s, from %s: %s\n", formatTimestamp(r.At.UnixMilli()), orDash(r.From), r.Text)
+			fmt.Fprintf(w, "  last refused\t%s, from %s: %s\n", formatTimestamp(r.At.UnixMilli()), cmp.Or(r.From, "-"), r.Text)
 		}
-		fmt.Fprintf(w, "  permissions\t%s\n", orDash(strings.Join(d.Permissions, ", ")))
+		fmt.Fprintf(w, "  permissions\t%s\n", cmp.Or(strings.Join(d.Permissions, ", "), "-"))
 		fmt.Fprintf(w, "  in Redis\t%s\n", describeVersion(&d.Redis))
 		fmt.Fprintf(w, "  in the sidecar\t%s\n", formatVersion(d.Sidecar.Version))
 		known := "unknown"
@@ -464,7 +481,10 @@ func printTop(w io.Writer, t *operatorapi.Top, most int) {
 	for _, list := range []struct {
 		title  string
 		counts []operatorapi.Count
-	}{{"HITS (SAMPLE)\tOBJECT", t.Objects}, {"REFUSED\tNETWORK", t.Refused}} {
+	}{{"HITS (SAMPLE)\tOBJECT", t.Objects}, {"REFUSED\tNETWORK", t.Refused}, {"CALLS\tEDGE", t.Edges}} {
+		if list.counts == nil {
+			continue // with one edge
+		}
 		fmt.Fprintln(w, "\n"+list.title)
 		for _, n := range list.counts[:min(len(list.counts), most)] {
 			fmt.Fprintf(w, "%.0f\t%s\n", n.Count, n.Name)

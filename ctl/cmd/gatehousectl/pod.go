@@ -34,12 +34,14 @@ func (cmd *readyCmd) Run(c *console) error {
 }
 
 type drainCmd struct {
-	Admin string `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of the edge, Envoy or nginx."`
+	Admin string        `default:"127.0.0.1:9901" variable:"GATEHOUSE_EDGE_ADMIN" placeholder:"HOST:PORT" help:"Admin address of the edge, Envoy or nginx."`
+	For   time.Duration `placeholder:"TIME" help:"How long the command then waits, for a hook that must not end before."`
 }
 
 // Run makes the edge close each connection after the next answer, and fail its health check. The edge still answers
 // requests. nginx.conf serves the path of Envoy's admin.
 func (cmd *drainCmd) Run(c *console) error {
+	defer time.Sleep(cmd.For)
 	return c.printResponse(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail", "--admin or $GATEHOUSE_EDGE_ADMIN")
 }
 

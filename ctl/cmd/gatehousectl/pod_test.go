@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPod(t *testing.T) {
@@ -28,6 +29,11 @@ func TestPod(t *testing.T) {
 	}
 	if got := s.ok("", "drain", "--admin", address); got != "OK\n" {
 		t.Errorf("drain printed %q, want OK", got)
+	}
+	started := time.Now()
+	s.ok("", "drain", "--admin", address, "--for", "50ms")
+	if took := time.Since(started); took < 50*time.Millisecond {
+		t.Errorf("drain --for 50ms took %v", took)
 	}
 	ready = false
 	s.fails(exitRuntime, "503 Service Unavailable: push: not yet", "", "ready", "--url", server.URL+"/readyz")

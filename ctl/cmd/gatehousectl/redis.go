@@ -13,6 +13,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
 )
 
 // redisFlags select Redis and the user. The environment variables are the sidecar's; $GATEHOUSE_REDIS precedes
@@ -71,6 +72,10 @@ func (c *console) withPublisher(command func(context.Context, *publish.Publisher
 	return c.withClientAndPublisher(func(ctx context.Context, _ redis.UniversalClient, p *publish.Publisher) error {
 		return command(ctx, p)
 	})
+}
+
+func (c *console) deviceLog(client redis.UniversalClient) *devicelog.Log {
+	return &devicelog.Log{Client: client, Keyspace: c.redis.keyspace(client)}
 }
 
 // withClientAndPublisher calls command with a client and a publisher on the client.

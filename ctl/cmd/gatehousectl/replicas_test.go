@@ -11,6 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestRevocationOnReplicas: a failover of Sentinel undoes an acknowledged revocation that no replica has. revoke
@@ -59,18 +60,14 @@ func TestReplicasOfACluster(t *testing.T) {
 	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": cluster.URL,
 		"GATEHOUSE_REDIS_SHARDS": fmt.Sprint(int(shards))}}
 	client, err := redisurl.Settings{URL: cluster.URL}.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer client.Close()
 	devices := map[bool]string{} // by whether the server of its shard has a replica
 	for i := 0; len(devices) < 2; i++ {
 		device := fmt.Sprint("d", i)
 		seq := contract.Keyspace{Shards: shards}.KeysOf(device).SeqKey()
 		server, err := client.(*redis.ClusterClient).MasterForKey(t.Context(), seq)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		devices[strings.Contains(server.Info(t.Context(), "replication").Val(), "connected_slaves:1")] = device
 	}
 	for replicated, device := range devices {

@@ -58,6 +58,7 @@ type cli struct {
 	Watch      watchCmd      `cmd:"" group:"operate" help:"Print the events in Redis as they pass." example:"gatehousectl watch --json"`
 	Resync     resyncCmd     `cmd:"" group:"operate" help:"Read all from Redis and push it to the edge again. The local sidecar does it." example:"gatehousectl resync"`
 	LogLevel   logLevelCmd   `cmd:"" group:"operate" help:"Set the local sidecar's log level until it exits." example:"gatehousectl log-level debug"`
+	Snapshot   snapshotCmd   `cmd:"" group:"operate" help:"Write a snapshot, from which sidecars can start. It has objects and purges, and no hash of a device. Redis keeps the SHA-256 of the newest 16." example:"gatehousectl snapshot s3://backups/gatehouse.snapshot"`
 	AcceptLoss acceptLossCmd `cmd:"" group:"operate" help:"Make the sidecars believe that an empty Redis lost all. The edges then drop everything, and refuse all devices. Otherwise they keep it until somebody writes." example:"gatehousectl accept-loss"`
 
 	Check    checkCmd    `cmd:"" group:"rules" help:"Check a configuration of Envoy or nginx, offline. Prints mistakes in how Gatehouse is configured there." example:"gatehousectl check envoy.yaml"`

@@ -14,6 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/check/findings"
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 var keys contract.Keys
@@ -68,9 +69,7 @@ func (s *shell) fails(code int, want, stdin string, args ...string) {
 func (s *shell) file(name, content string) string {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -197,9 +196,7 @@ func TestDevices(t *testing.T) {
 	s.ok("", "device", "put", "demo", "--secret-file", secret("demo-secret\n"), "--permissions",
 		"b,a", "--cost", "4", "--not-after", "2001-02-03T04:05:06Z")
 	c, err := contract.ParseCredential(hash(s, "demo"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := bcrypt.CompareHashAndPassword([]byte(c.Hashes[0]), []byte("demo-secret")); err != nil {
 		t.Errorf("the stored hash is not that of the file's first line: %v", err)
 	}
@@ -234,7 +231,7 @@ func TestRevokeAll(t *testing.T) {
 	}
 	s.ok("", "device", "revoke", "b")
 	for _, args := range [][]string{{"device", "revoke"}, {"device", "revoke", "a", "--all"}} {
-		s.fails(2, "give a device's id, or --all", "", args...)
+		s.fails(2, "give a device's id, --label NAME=VALUE, or --all", "", args...)
 	}
 	for _, want := range []string{"all devices: 2 revoked\n", "all devices: 0 revoked\n"} {
 		if got := s.ok("", "device", "revoke", "--all"); got != want {
@@ -253,6 +250,29 @@ func TestRevokeAll(t *testing.T) {
 	s.fails(2, "--force", "", "device", "revoke", "--all", "--force")
 	if got := s.ok("", "device", "list"); strings.Count(got, "revoked") != 1 {
 		t.Errorf("list:\n%s", got)
+	}
+}
+
+func TestRevokeLabelled(t *testing.T) {
+	s := newShell(t)
+	for id, label := range map[string]string{"a": "fleet=eu,site=7", "b": "fleet=eu", "c": "fleet=us", "d": "site=7"} {
+		s.ok("x", "device", "put", id, "--secret-file", "-", "--cost", "4", "--label", label)
+	}
+	s.ok("", "device", "revoke", "b")
+	for _, args := range [][]string{{"a", "--label", "fleet=eu"}, {"--all", "--label", "fleet=eu"}} {
+		s.fails(2, "give a device's id, --label NAME=VALUE, or --all", "", append([]string{"device", "revoke"}, args...)...)
+	}
+	s.fails(2, "--force", "", "device", "revoke", "--label", "fleet=eu", "--force")
+	for _, want := range []string{"1", "0"} {
+		got := s.ok("", "device", "revoke", "--label", "fleet=eu")
+		if got != "devices with fleet=eu: "+want+" revoked\n" {
+			t.Errorf("got %q, want %s", got, want)
+		}
+	}
+	for id, want := range map[string]string{"a": "revoked", "b": "revoked", "c": "enabled", "d": "enabled"} {
+		if got := s.ok("", "device", "get", id); !strings.Contains(got, "state:        "+want) {
+			t.Errorf("%s: got %s, want %s", id, got, want)
+		}
 	}
 }
 
@@ -398,9 +418,7 @@ func TestCheckFile(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	content, err := os.ReadFile(shipped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	bad := s.file("bad.yaml", strings.NewReplacer("on_miss: fetch", "on_mis: fetch").Replace(string(content)))
 	s.fails(2, "error [GH0104] "+bad+":107: listener edge: rule fleet-config: rules[2].cache.on_mis: unknown field", "",
 		"check", bad)

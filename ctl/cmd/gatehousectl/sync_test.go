@@ -24,6 +24,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/link"
 )
 
@@ -40,10 +41,8 @@ func tree(t *testing.T, files map[string]string) string {
 func write(t *testing.T, name, content string) {
 	t.Helper()
 	old := time.Now().Add(-time.Hour)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(content), 0o600),
-		os.Chtimes(name, old, old)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(content), 0o600),
+		os.Chtimes(name, old, old)))
 }
 
 // keys returns the keys of all objects.
@@ -84,9 +83,7 @@ func TestSync(t *testing.T) {
 	}
 	sync("6 objects: 0 written, 6 unchanged, 0 deleted, 0 failed")
 	write(t, filepath.Join(dir, "a.css"), "p{color:red}")
-	if err := os.RemoveAll(filepath.Join(dir, "sub")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "sub")))
 	out = sync("3 objects: 1 to write, 2 unchanged, 3 to delete, 0 failed; nothing was written", "--dry-run")
 	if !strings.Contains(out,
 		"\ndelete /site/sub/\n") {
@@ -136,15 +133,11 @@ func TestSyncNames(t *testing.T) {
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for _, name := range []string{"out", "dir", "loop", "fifo"} {
-		if err := os.Remove(in(name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(in(name)))
 	}
-	if err := errors.Join(os.Symlink("/etc/hosts", in("out")), os.Symlink(".well-known", in("dir")),
+	require.NoError(t, errors.Join(os.Symlink("/etc/hosts", in("out")), os.Symlink(".well-known", in("dir")),
 		os.Symlink("loop", in("loop")), syscall.Mkfifo(in("fifo"), 0o600), os.Symlink("a b.txt", in("link.txt")),
-		os.Truncate(in("large"), 1<<20+1), os.Symlink(dir, dir+".link")); err != nil {
-		t.Fatal(err)
-	}
+		os.Truncate(in("large"), 1<<20+1), os.Symlink(dir, dir+".link")))
 	s.ok("", "put", "/gone", "--file", in("a b.txt"))
 	r := s.run("", "sync", dir+".link", "/", "--delete")
 	if want := fmt.Sprintf("%d objects: 10 written, 0 unchanged, 0 deleted, %d failed; 3 hidden skipped\n", 10+len(bad),
@@ -217,7 +210,7 @@ func TestSyncStatusAndHeaders(t *testing.T) {
 
 // TestSyncDeletes only under the prefix, what can come from a file, and not too much.
 func TestSyncDeletes(t *testing.T) {
-	s := newShell(t)
+	s := &shell{t, nil, map[string]string{"GATEHOUSE_REDIS": redistest.Start(t)}}
 	kept := []string{"//fleet/a", "//:h/a", "/a?x=1", "/b", "/site", "/sitemap", "@d/a"}
 	for _, key := range kept {
 		s.ok("x", "put", key, "--file", "-")
@@ -275,9 +268,7 @@ func TestSyncDeletesWhatWasListed(t *testing.T) {
 	s.ok("x", "put", "/site/changed", "--file", "-")
 	s.ok("x", "put", "/site/gone", "--file", "-")
 	slow, err := link.New("127.0.0.1:0", s.redis.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(slow.Close)
 	var once sync.Once
 	slow.SetFilter(func(dst io.Writer, src io.Reader) error {
@@ -344,13 +335,9 @@ func TestSyncWhileWritten(t *testing.T) {
 func TestSyncReadsNoFIFO(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "page")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer root.Close()
 	read := make(chan error, 1)
 	go func() {
@@ -451,9 +438,7 @@ func TestKilledSync(t *testing.T) {
 			case generation > 1 && rand.IntN(3) > 0:
 			case generation > 1 && rand.IntN(20) == 0 && content[key] != "":
 				delete(content, key)
-				if err := os.Remove(filepath.Join(dir, name)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Remove(filepath.Join(dir, name)))
 			default:
 				content[key] = fmt.Sprintf(`{"file":%d,"generation":%d}`, i, generation)
 				write(t, filepath.Join(dir, name), content[key])
@@ -466,9 +451,7 @@ func TestKilledSync(t *testing.T) {
 		t.Helper()
 		found := map[string]bool{}
 		for e, err := range publisher.List(t.Context(), "/") {
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			found[e.Key] = true
 			fits := func(body string, there bool) bool {
 				return there && e.ETag == publish.ETag("application/json", []byte(body)) && e.Size == int64(len(body))

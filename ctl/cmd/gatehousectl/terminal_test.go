@@ -15,6 +15,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
@@ -23,13 +24,9 @@ import (
 func onTerminal(t *testing.T, columns, rows uint16) (tty *os.File, shown *logbuffer.Buffer) {
 	t.Helper()
 	ours, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = tty.Close(); _ = ours.Close() })
-	if err := pty.Setsize(tty, &pty.Winsize{Rows: rows, Cols: columns}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pty.Setsize(tty, &pty.Winsize{Rows: rows, Cols: columns}))
 	shown = &logbuffer.Buffer{}
 	go func() { _, _ = io.Copy(shown, ours) }()
 	return tty, shown
@@ -95,15 +92,11 @@ func TestTerminal(t *testing.T) {
 	}
 	// Elsewhere they end, and have whole lines without escape sequences.
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer null.Close()
 	for _, args := range commands {
 		read, write, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text := make(chan string)
 		go func() {
 			all, _ := io.ReadAll(read)

@@ -6,94 +6,37 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/signal"
+	"path/filepath"
 	"slices"
-	"strconv"
-	"syscall"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/gatehouse/gatehouse/e2e/chaos"
+	"github.com/gatehouse/gatehouse/e2e/suite"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(suite.Run("gatehouse-chaos", &commandLine{}, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 type commandLine struct {
 	Seconds  int               `env:"CHAOS_SECONDS" default:"60" help:"Duration of the faults."`
 	Seed     string            `env:"SEED" help:"Seed of the schedule, to repeat a run. Default: a random one, which is printed."`
-	Keys     int               `default:"200" help:"Keys that are written and read."`
-	Writes   int               `default:"800" help:"Writes a second."`
-	Reads    int               `default:"3000" help:"Reads a second."`
-	Readers  int               `default:"16" help:"Connections that read."`
-	Redis    chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster" help:"Deployment of Redis: ${enum}."`
+	Redis    chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster,replica" help:"Deployment of Redis: ${enum}."`
+	Agent    bool              `env:"CHAOS_AGENT" help:"Put two more edges on the first edge's sidecar."`
 	Only     []chaos.FaultKind `help:"Inject only these faults, for example 'sidecar killed'."`
 	FailFast bool              `help:"Stop at the first violation."`
-	Workers  int               `default:"2" help:"Envoy's worker count."`
 	Envoy    string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
-	Sidecar  string            `default:"build/chaos/gatehouse-sidecar" help:"The sidecar's binary, by scripts/chaos-build.sh."`
-	Clock    string            `default:"build/chaos/clock.so" help:"The library by which clocks are stepped, likewise."`
-	Wasm     string            `default:"build/chaos/gatehouse.wasm" help:"The filter, likewise."`
-	Library  string            `default:"build/chaos/libgatehouse.so" help:"The dynamic module of EDGE_KIND=native, likewise."`
-
-	NginxLibrary string `default:"build/chaos/libgatehouse-nginx.so" help:"The library of EDGE_KIND=nginx, likewise."`
+	Build    string            `default:"build/chaos" help:"What scripts/chaos-build.sh has built."`
 }
 
-func run(args []string, stdout, stderr io.Writer) int {
-	var cli commandLine
-	exited := -1 // set by --help
-	parser, err := kong.New(&cli, kong.Name("gatehouse-chaos"), kong.Writers(stdout, stderr),
-		kong.Exit(func(status int) { exited = status }))
-	if err != nil {
-		return reportError(stderr, err)
-	}
-	_, err = parser.Parse(args)
-	if exited >= 0 {
-		return exited
-	}
-	if err != nil {
-		return reportError(stderr, fmt.Errorf("%w: %w; see gatehouse-chaos --help", stack.ErrUsage, err))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	violations, err := cli.runChaos(ctx, stdout)
-	if err != nil {
-		return reportError(stderr, err)
-	}
-	if violations > 0 {
-		return 1
-	}
-	return 0
-}
-
-func reportError(stderr io.Writer, err error) int {
-	_, _ = fmt.Fprintf(stderr, "gatehouse-chaos: %v\n", err)
-	if errors.Is(err, stack.ErrUsage) {
-		return 2
-	}
-	return 1
-}
-
-func (c *commandLine) checkRanges() error {
-	for _, n := range []struct {
-		name                string
-		value, low, highest int
-	}{
-		{"CHAOS_SECONDS", c.Seconds, 1, 24 * 3600}, {"--keys", c.Keys, 16, 1000}, {"--writes", c.Writes, 16, 10000},
-		{"--reads", c.Reads, 16, 100000}, {"--readers", c.Readers, 1, 256},
-	} {
-		if n.value < n.low || n.value > n.highest {
-			return fmt.Errorf("%w: %s %d: want %d to %d", stack.ErrUsage, n.name, n.value, n.low, n.highest)
-		}
+func (c *commandLine) checkFlags() error {
+	if c.Seconds < 1 || c.Seconds > 24*3600 {
+		return fmt.Errorf("%w: CHAOS_SECONDS %d: want 1 to %d", stack.ErrUsage, c.Seconds, 24*3600)
 	}
 	for _, kind := range c.Only {
 		if !slices.Contains(chaos.FaultKinds, kind) {
@@ -103,16 +46,14 @@ func (c *commandLine) checkRanges() error {
 	return nil
 }
 
-// runChaos runs the chaos. It keeps the stack's directory after a violation or failure.
-func (c *commandLine) runChaos(ctx context.Context, stdout io.Writer) (violations int, err error) {
-	if err := c.checkRanges(); err != nil {
+// RunSuite runs the chaos. It keeps the stack's directory after a violation or failure.
+func (c *commandLine) RunSuite(ctx context.Context, stdout io.Writer) (violations int, err error) {
+	if err := c.checkFlags(); err != nil {
 		return 0, err
 	}
-	seed := rand.Uint64N(1 << 32)
-	if c.Seed != "" {
-		if seed, err = strconv.ParseUint(c.Seed, 10, 64); err != nil {
-			return 0, fmt.Errorf("%w: SEED %q: want a decimal number", stack.ErrUsage, c.Seed)
-		}
+	seed, err := suite.ParseSeed(c.Seed)
+	if err != nil {
+		return 0, err
 	}
 	server, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -122,17 +63,19 @@ func (c *commandLine) runChaos(ctx context.Context, stdout io.Writer) (violation
 	if err != nil {
 		return 0, fmt.Errorf("directory for the run: %w", err)
 	}
-	_, _ = fmt.Fprintf(stdout, "SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s, logs in %s until all is well\n",
-		seed, c.Seconds, c.Redis, dir)
-	const writers = 16
+	_, _ = fmt.Fprintf(stdout, "SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s CHAOS_AGENT=%t, logs in %s until all is well\n",
+		seed, c.Seconds, c.Redis, c.Agent, dir)
 	violations, err = chaos.Run(ctx, chaos.Config{
 		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
-		Keys: c.Keys, Writes: c.Writes, Writers: writers, Reads: c.Reads, Readers: c.Readers,
-		Redis: c.Redis, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
-		RedisServerPath: server, ClockPath: c.Clock, Only: c.Only, FailFast: c.FailFast, Out: stdout,
+		Keys: 200, Writes: 800, Writers: 16, Reads: 3000, Readers: 16,
+		Redis: c.Redis, Agent: c.Agent, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
+		RedisServerPath: server, ClockPath: filepath.Join(c.Build, "clock.so"), Only: c.Only, FailFast: c.FailFast,
+		Out: stdout,
 		Stack: stack.Options{
-			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar,
-			WasmPath: c.Wasm, LibraryPath: c.Library, NginxLibrary: c.NginxLibrary,
+			Name: "chaos", Dir: dir, Concurrency: 2, EnvoyPath: c.Envoy,
+			SidecarPath: filepath.Join(c.Build, "gatehouse-sidecar"), WasmPath: filepath.Join(c.Build, "gatehouse.wasm"),
+			LibraryPath:  filepath.Join(c.Build, "libgatehouse.so"),
+			NginxLibrary: filepath.Join(c.Build, "libgatehouse-nginx.so"),
 		},
 	})
 	if err != nil || violations > 0 {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/e2e/suite"
 )
 
 func TestUsage(t *testing.T) {
@@ -20,11 +22,9 @@ func TestUsage(t *testing.T) {
 		{"time is no number", map[string]string{"CHAOS_SECONDS": "x"}, nil, 2, "x"},
 		{"seed is no number", map[string]string{"SEED": "-1"}, nil, 2, `SEED "-1": want a decimal number`},
 		{"unknown fault", nil, []string{"--only", "coffee"}, 2, `--only "coffee": want some of`},
-		{"too few keys", nil, []string{"--keys", "1"}, 2, "--keys 1: want 16 to"},
 		{"unknown flag", nil, []string{"--what"}, 2, "see gatehouse-chaos --help"},
-		{"no sidecar", nil, []string{"--sidecar", "missing", "--clock", "main.go"}, 2, "missing"},
-		{"no library of clocks", nil, []string{"--clock", "missing"}, 2,
-			"missing: no such file or directory; run: scripts/chaos-build.sh"},
+		{"nothing is built", nil, []string{"--build", "missing"}, 2,
+			"missing/clock.so: no such file or directory; run: scripts/chaos-build.sh"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("CHAOS_SECONDS", "60")
@@ -35,7 +35,8 @@ func TestUsage(t *testing.T) {
 				t.Setenv(name, value)
 			}
 			var out bytes.Buffer
-			if got := run(tt.args, &out, &out); got != tt.want || !strings.Contains(out.String(), tt.says) {
+			got := suite.Run("gatehouse-chaos", &commandLine{}, tt.args, &out, &out)
+			if got != tt.want || !strings.Contains(out.String(), tt.says) {
 				t.Errorf("got %d %q, want %d with %q", got, out.String(), tt.want, tt.says)
 			}
 		})

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/settings"
 	"github.com/gatehouse/gatehouse/publisher/internal/config"
 	"github.com/gatehouse/gatehouse/publisher/internal/publisher"
@@ -34,9 +35,7 @@ import (
 func write(t *testing.T, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -44,19 +43,13 @@ func write(t *testing.T, name string, text []byte) string {
 func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a"},
 		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
@@ -129,9 +122,7 @@ log: {format: json}
 	client := &http.Client{Transport: transport}
 	do := func(method, url, body string) (int, string) {
 		r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.Header.Set("Authorization", "Bearer token")
 		r.Header.Set("Content-Type", "text/plain")
 		r.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -186,9 +177,7 @@ log: {format: json}
 // TestPage compares docs/publish-http.md with the program.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/publish-http.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var listed, names, flags []string
 	row := regexp.MustCompile("(?m)^\\| `(gatehouse_\\w+)` \\| ([^|]*) \\|")
 	for _, row := range row.FindAllStringSubmatch(string(page), -1) {
@@ -198,9 +187,7 @@ func TestPage(t *testing.T) {
 	}
 	m := publisher.NewMetrics()
 	families, err := m.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, family := range families {
 		name := family.GetName()
 		if !strings.HasPrefix(name, "gatehouse_") {
@@ -217,9 +204,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("metrics listed:\n%q\nwant:\n%q", listed, names)
 	}
 	var usage bytes.Buffer
-	if err := config.Usage(&usage); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, config.Usage(&usage))
 	for _, flag := range regexp.MustCompile(`--([a-z]+\.[a-z-]+)\b`).FindAllStringSubmatch(usage.String(), -1) {
 		if flags = append(flags, flag[1]); !strings.HasPrefix(flag[1], "redis.") &&
 			!strings.Contains(string(page), "`--"+flag[1]+"`") {

@@ -66,8 +66,7 @@ type batchWrite struct {
 	p      *problem
 	done   publish.Result
 
-	request    publish.Request
-	identified bool // by request
+	request publish.Request // with an Idempotency-Key
 }
 
 // handleBatch writes the lines of the body in their order, and answers with a line for each.
@@ -164,6 +163,7 @@ func (c *call) extendDeadlines() {
 // can be read.
 func (c *call) readPart(ctx context.Context, lines *bufio.Reader, n int) (part []batchWrite, more bool, p *problem) {
 	more = true
+	idempotencyKey := c.r.Header.Get(idempotencyHeader)
 	for size := 0; more && len(part) < min(partLines, c.team.limiter.Burst()) && size < partBytes; {
 		var line []byte
 		if line, more, p = c.readLine(ctx, lines, size); p != nil {
@@ -177,7 +177,9 @@ func (c *call) readPart(ctx context.Context, lines *bufio.Reader, n int) (part [
 			return part, false, problemf(http.StatusRequestEntityTooLarge, "a batch has at most %d lines", maxLines)
 		}
 		w := c.parseLine(line)
-		w.request, w.identified = c.identifyWrite(n+len(part)+1, string(line))
+		if idempotencyKey != "" {
+			w.request = c.identifyWrite(idempotencyKey, n+len(part)+1, string(line))
+		}
 		part = append(part, w)
 	}
 	return part, more, nil
@@ -317,7 +319,7 @@ func (c *call) writeRuns(ctx context.Context, part []batchWrite) {
 func (c *call) writeRun(ctx context.Context, run []batchWrite) {
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	ctx = withLineRequests(ctx, run)
+	ctx = c.withLineRequests(ctx, run)
 	var results []publish.Result
 	if run[0].op == "put" {
 		objects := make([]publish.Object, len(run))

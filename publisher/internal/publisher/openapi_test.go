@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // described is a transport that compares each exchange with openapi.json.
@@ -25,13 +27,9 @@ type described struct {
 func newDescribed(t *testing.T, next http.RoundTripper) *described {
 	t.Helper()
 	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(openAPI))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d := &described{t: t, next: next, document: tree.(map[string]any), compiler: jsonschema.NewCompiler()}
-	if err := d.compiler.AddResource("openapi.json", tree); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.compiler.AddResource("openapi.json", tree))
 	return d
 }
 
@@ -135,9 +133,7 @@ func TestDescription(t *testing.T) {
 	var document struct {
 		Paths map[string]map[string]json.RawMessage
 	}
-	if err := json.Unmarshal(openAPI, &document); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(openAPI, &document))
 	n := 0
 	for path, operations := range document.Paths {
 		for method := range operations {

@@ -26,16 +26,16 @@ func checkIdempotencyKey(h http.Header) *problem {
 	return problemf(http.StatusBadRequest, "%s: want one, of 1 to %d bytes", idempotencyHeader, maxIdempotencyKey)
 }
 
-// identifyWrite identifies a write of the team by Idempotency-Key and the line number in a batch, otherwise 0. found is
-// false without an Idempotency-Key. content is everything that distinguishes requests with the same key.
-func (c *call) identifyWrite(line int, content string) (r publish.Request, found bool) {
-	key := c.r.Header.Get(idempotencyHeader)
-	return publish.RequestOf(strings.Join([]string{c.team.Name, strconv.Itoa(line), key}, "\n"), content), key != ""
+// identifyWrite identifies a write of the team by the Idempotency-Key and the line number in a batch, otherwise 0.
+// content is everything that distinguishes requests with the same key.
+func (c *call) identifyWrite(idempotencyKey string, line int, content string) publish.Request {
+	return publish.RequestOf(strings.Join([]string{c.team.Name, strconv.Itoa(line), idempotencyKey}, "\n"), content)
 }
 
 // withRequest returns ctx with the request's identity, if the request has an Idempotency-Key.
 func (c *call) withRequest(ctx context.Context, operation, key string, body []byte) context.Context {
-	if c.r.Header.Get(idempotencyHeader) == "" { // the body is neither copied nor hashed
+	idempotencyKey := c.r.Header.Get(idempotencyHeader)
+	if idempotencyKey == "" { // the body is neither copied nor hashed
 		return ctx
 	}
 	var lines []string
@@ -47,20 +47,17 @@ func (c *call) withRequest(ctx context.Context, operation, key string, body []by
 	}
 	slices.Sort(lines)
 	content := strings.Join(append(lines, operation+" "+key, string(body)), "\n")
-	r, _ := c.identifyWrite(0, content)
-	return publish.WithRequests(ctx, r)
+	return publish.WithRequests(ctx, c.identifyWrite(idempotencyKey, 0, content))
 }
 
 // withLineRequests is withRequest for lines of a batch.
-func withLineRequests(ctx context.Context, run []batchWrite) context.Context {
-	var requests []publish.Request
-	for _, w := range run {
-		if w.identified {
-			requests = append(requests, w.request)
-		}
-	}
-	if len(requests) < len(run) {
+func (c *call) withLineRequests(ctx context.Context, run []batchWrite) context.Context {
+	if c.r.Header.Get(idempotencyHeader) == "" {
 		return ctx
+	}
+	requests := make([]publish.Request, len(run))
+	for i, w := range run {
+		requests[i] = w.request
 	}
 	return publish.WithRequests(ctx, requests...)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // headers are of a request.
@@ -65,9 +66,7 @@ func teamsFile(t *testing.T) string {
 - {name: slow, tokens: [%s], prefixes: [/v1/slow/], rate: 0.01}
 - {name: hosts, tokens: [%s, %s], prefixes: [//fleet/], rate: 10000}
 `, sum(tokenOf("shop")), sum(tokenOf("slow")), sum(tokenOf("hosts")), sum("another"))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -117,9 +116,7 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.address = listener.Addr().String()
 	done := make(chan error, 1)
 	ctx := t.Context()
@@ -147,9 +144,7 @@ type answer struct {
 func (s *server) do(t *testing.T, method, target string, h headers, body string) answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.address+target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, value := range h {
 		r.Header.Set(name, value)
 	}
@@ -159,9 +154,7 @@ func (s *server) do(t *testing.T, method, target string, h headers, body string)
 	}
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return answer{got.StatusCode, got.Header, string(text)}
 }
 
@@ -299,9 +292,7 @@ func TestWhoMayWrite(t *testing.T) {
 	}
 	written := regexp.MustCompile(`^(@d1|//:a\.example)?/v1/products/[^/#]+(#en-gb)?$|^//fleet(:a\.example)?/v1/products/1$`)
 	for entry, err := range s.p.List(t.Context(), "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !written.MatchString(entry.Key) {
 			t.Errorf("%s was written", entry.Key)
 		}
@@ -482,9 +473,7 @@ not JSON
 	var statuses, versions []string
 	for line := range strings.Lines(got.body) {
 		var r lineResult
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
 		statuses, versions = append(statuses, fmt.Sprint(r.Status)), append(versions, fmt.Sprint(r.Version))
 	}
 	const want = "200 200 200 200 412 412 403 400 400 400 400 400 400 400 400 200"
@@ -520,15 +509,11 @@ func TestRawPath(t *testing.T) {
 	s := start(t)
 	for _, path := range []string{"/v1/products/a|b", `/v1/products/"^{}<>` + "`", "/v1/products/%3fA|%C3%A9"} {
 		r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address, strings.NewReader("x"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.URL.Opaque = "/v1/objects" + path + "?a=|"
 		r.Header = http.Header{"Content-Type": {"a"}, "Authorization": {shop["Authorization"]}}
 		got, err := new(http.Transport).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got.Body.Close()
 		if o, err := s.p.Get(t.Context(), path+"?a=|"); got.StatusCode != 201 || err != nil {
 			t.Errorf("%s: %d, then %s, %v", path, got.StatusCode, o.Key, err)
@@ -536,7 +521,7 @@ func TestRawPath(t *testing.T) {
 	}
 }
 
-// TestPrefixesRate: of purges that make sidecars look at all objects a team may make a few.
+// TestPrefixesRate: a team may make only a few of the purges that make sidecars look at all objects.
 func TestPrefixesRate(t *testing.T) {
 	s := start(t)
 	// No other purge is earned while the test runs.
@@ -563,9 +548,7 @@ func TestBatchLeavesRoom(t *testing.T) {
 	team.Rate, team.limiter = 100, rate.NewLimiter(100, 100)
 	body, lines := io.Pipe()
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Header = http.Header{"Content-Type": {"application/x-ndjson"}, "Authorization": {shop["Authorization"]}}
 	done := make(chan struct{})
 	go func() {
@@ -611,9 +594,7 @@ func TestTokenEndsDuringBatch(t *testing.T) {
 	s := start(t)
 	body, lines := io.Pipe()
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+s.address+"/v1/batch", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Header = http.Header{"Content-Type": {"application/x-ndjson"}, "Authorization": {slow["Authorization"]}}
 	go func() {
 		line := `{"op": "put", "key": "/v1/slow/%d", "content_type": "a"}` + "\n"
@@ -633,9 +614,7 @@ func TestTokenEndsDuringBatch(t *testing.T) {
 		lines.Close()
 	}()
 	got, err := s.http.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
 	if want := `"status":401,"detail":"the token was removed; the rest was not written"}` + "\n"; err != nil ||
@@ -700,9 +679,7 @@ func TestLimits(t *testing.T) {
 	var conns []net.Conn
 	for range maxRequests {
 		conn, err := net.Dial("tcp", s.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer conn.Close()
 		fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: a\r\nAuthorization: %s\r\nContent-Type: a\r\nContent-Length: 5\r\n\r\nx",
 			target, shop["Authorization"])
@@ -723,9 +700,7 @@ func TestLimits(t *testing.T) {
 	await.Until(t, "places", func() bool { return s.do(t, "GET", target, shop, "").status == 200 })
 	// Headers that don't come end the connection.
 	conn, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "PUT / HTTP/1.1\r\nHost: a\r\n")
 	conn.SetReadDeadline(time.Now().Add(3 * headerTimeout))
@@ -742,14 +717,11 @@ func TestLimits(t *testing.T) {
 func counted(t *testing.T, c prometheus.Counter) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := c.Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Write(&m))
 	return m.GetCounter().GetValue()
 }
 
-// TestNothingIsFree: whatever a request asks for, and whether or not it gets that, it counts for the team's rate, and
-// is counted.
+// TestNothingIsFree: every request counts for the team's rate and in the metrics, whether or not the request succeeds.
 func TestNothingIsFree(t *testing.T) {
 	s := start(t)
 	const target = "/v1/objects/v1/products/1"
@@ -814,7 +786,7 @@ func TestNothingIsFree(t *testing.T) {
 	}
 }
 
-// TestBytes: a team that has used up its bytes, published or read, waits or is refused; another one isn't.
+// TestBytes: a team that has used up its bytes, published or read, waits or is refused; a second team isn't.
 func TestBytes(t *testing.T) {
 	s := start(t)
 	team := s.teams.findTeam(tokenOf("shop"))
@@ -869,20 +841,16 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestSpelledFields: a header that a program could read as one for Gatehouse is refused in each spelling.
+// TestSpelledFields: a header that a program could read as Gatehouse's is refused in each spelling.
 func TestSpelledFields(t *testing.T) {
 	s := start(t)
 	send := func(method, target, name string) int {
 		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.address+target, strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"application/x-ndjson"},
 			name: {"1"}}
 		got, err := s.http.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got.Body.Close()
 		return got.StatusCode
 	}
@@ -920,9 +888,7 @@ func TestRedis(t *testing.T) {
 	if got := put(); got.status != 201 {
 		t.Fatalf("put: %d", got.status)
 	}
-	if err := s.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	if got := put(); got.status != 507 || !strings.Contains(got.body, "maxmemory") {
 		t.Errorf("full: %d %s", got.status, got.body)
 	}
@@ -963,9 +929,7 @@ func TestTeams(t *testing.T) {
 	get := func() int { return s.do(t, "GET", "/v1/objects/v1/products/1", shop, "").status }
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(s.teams.file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(s.teams.file, []byte(text), 0o600))
 	}
 	write("teams: [{name: shop}]")
 	await.Until(t, "an error", func() bool { return strings.Contains(s.log.String(), "tokens: none") })
@@ -1046,14 +1010,10 @@ func TestFields(t *testing.T) {
 		for _, values := range [][]string{{""}, {value, value}} {
 			r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+s.address+"/v1/objects/v1/products/1",
 				http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			r.Header = http.Header{"Authorization": {shop["Authorization"]}, "Content-Type": {"a"}, name: values}
 			got, err := s.http.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got.Body.Close()
 			if got.StatusCode != 400 {
 				t.Errorf("%s %q: %d, want 400", name, values, got.StatusCode)
@@ -1099,14 +1059,10 @@ func TestGetConditions(t *testing.T) {
 		{"If-None-Match", []string{`"no"`}, 200},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.address+target, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.Header = http.Header{"Authorization": {shop["Authorization"]}, tt.name: tt.values}
 		got, err := s.http.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got.Body.Close()
 		if got.StatusCode != tt.want {
 			t.Errorf("%s %q: %d, want %d", tt.name, tt.values, got.StatusCode, tt.want)

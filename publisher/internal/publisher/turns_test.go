@@ -17,6 +17,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestTake: requests of teams "a", "b" and "c" come in their order, a millisecond apart, and each takes 1 for a second.
@@ -126,9 +127,7 @@ func TestSlowSenders(t *testing.T) {
 			var conns []net.Conn
 			for range 9 {
 				conn, err := net.Dial("tcp", s.address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer conn.Close()
 				kind := "text/plain"
 				if tt.name == "batch" {
@@ -267,13 +266,9 @@ func TestWrite(t *testing.T) {
 func TestTurnsStay(t *testing.T) {
 	text := "teams: [{name: a, tokens: [" + sum("a") + "], prefixes: [/], rate: %d}]"
 	before, err := parseTeams(fmt.Appendf(nil, text, 1), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after, err := parseTeams(fmt.Appendf(nil, text, 2), before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for token, team := range before {
 		if after[token].turns != team.turns {
 			t.Error("other turns")

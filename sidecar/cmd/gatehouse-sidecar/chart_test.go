@@ -9,21 +9,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 )
 
 // The chart's values have the settings that there are: in sidecar.settings, and in values of
-// their own. Those of redis, push, api and admin are the chart's business.
+// their own. Those of redis, push, api and admin, and the directories of edges, are the chart's business.
 func TestChartSettings(t *testing.T) {
 	source, err := os.ReadFile("../../../charts/gatehouse/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	type node struct{ Properties map[string]json.RawMessage }
 	read := func(raw []byte) (n node) {
-		if err := json.Unmarshal(raw, &n); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(raw, &n))
 		return n
 	}
 	values := read(source).Properties
@@ -47,13 +44,12 @@ func TestChartSettings(t *testing.T) {
 		}
 	}
 	var help bytes.Buffer
-	if err := config.PrintUsage(&help); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, config.PrintUsage(&help))
 	for _, flag := range regexp.MustCompile(`--([a-z]+\.[a-z-]+)\b`).FindAllStringSubmatch(help.String(), -1) {
 		name := strings.ReplaceAll(flag[1], "-", "_")
 		section, _, _ := strings.Cut(name, ".")
-		if name != "admin.address" && !slices.Contains([]string{"redis", "push", "api"}, section) {
+		if !slices.Contains([]string{"admin.address", "admin.metrics", "edge.directories"}, name) &&
+			!slices.Contains([]string{"redis", "push", "api"}, section) {
 			offered = append(offered, name)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
@@ -117,9 +118,7 @@ func faults() []fault {
 			inject: func(t *testing.T, x *scene) {
 				dir := t.TempDir()
 				x.do(t, "CONFIG", "SET", "dir", dir)
-				if err := os.Remove(dir); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Remove(dir))
 				x.do(t, "BGSAVE")
 			}},
 		{name: "evicts", words: []string{"may evict records"}, ready: true,
@@ -141,19 +140,13 @@ func faults() []fault {
 		{name: "edge stopped", words: []string{"push.sock", "connection refused"}, later: true,
 			inject: func(t *testing.T, x *scene) {
 				kept := x.push + ".kept" // as after a crash
-				if err := os.Link(x.push, kept); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Link(x.push, kept))
 				x.edge.Close()
-				if err := os.Rename(kept, x.push); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Rename(kept, x.push))
 			}},
 		{name: "push socket of another user", words: []string{"push.sock", "permission denied"},
 			inject: func(t *testing.T, x *scene) {
-				if err := os.Chmod(filepath.Dir(x.push), 0); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Chmod(filepath.Dir(x.push), 0))
 			}},
 	}
 	for _, command := range []string{"subscribe", "get", "zrange", "hgetall"} {
@@ -170,9 +163,7 @@ func faults() []fault {
 func (x *scene) start(t *testing.T) (admin string, log *logbuffer.Buffer) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sidecar-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	admin, log = redistest.FreeAddress(t), new(logbuffer.Buffer)
 	cmd := exec.Command("/proc/self/exe", "--redis.url="+x.url, "--push.socket="+x.push, "--admin.address="+admin,
@@ -181,14 +172,10 @@ func (x *scene) start(t *testing.T) (admin string, log *logbuffer.Buffer) {
 	cmd.Stderr = log
 	if os.Getuid() == 0 {
 		const nobody = 65534
-		if err := os.Chown(dir, nobody, nobody); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chown(dir, nobody, nobody))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -227,16 +214,12 @@ func TestFaultsAreNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir, err := os.MkdirTemp("", "edge-")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(func() { os.Chmod(dir, 0o700); os.RemoveAll(dir) })
 			os.Chmod(dir, 0o755)
 			x.push = filepath.Join(dir, "push.sock")
 			l, err := net.Listen("unix", x.push)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			os.Chmod(x.push, 0o666)
 			x.edge = &http.Server{Handler: new(forgetfulEdge)}
 			go x.edge.Serve(l)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
@@ -27,9 +28,7 @@ func TestNoFileDescriptorLeft(t *testing.T) {
 		"--redis.url="+redistest.Start(t), "--push.socket="+filepath.Join(dir, "push.sock"), "--admin.address="+admin,
 		"--api.socket="+socket)
 	cmd.Env, cmd.Stderr = append(os.Environ(), asSidecar+"=1"), log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	probes := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	probe := func() bool {
@@ -45,9 +44,7 @@ func TestNoFileDescriptorLeft(t *testing.T) {
 	var held []net.Conn
 	for range 2 * limit {
 		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer conn.Close()
 		held = append(held, conn)
 	}

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/sharedverdict"
-	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/verify/credential"
+	"github.com/gatehouse/gatehouse/verify/sharedverdict"
 )
 
 // joinFleet returns the sidecars with which this sidecar shares verdicts, nil without a fleet; leave closes the
@@ -29,5 +29,5 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 	m.ObserveRedis(client)
 	client.AddHook(tracing.RedisHook())
 	log.Info("sharing verdicts with sidecars that have the same secret")
-	return sharedverdict.New(secret, client, c.Redis.Keyspace(client), m, log), func() { client.Close() }, nil
+	return sharedverdict.New(secret, client, c.Redis.DeviceKeyspace(client), m, log), func() { client.Close() }, nil
 }

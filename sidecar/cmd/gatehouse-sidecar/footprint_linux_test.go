@@ -22,6 +22,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 	"github.com/gatehouse/gatehouse/testbed/proc"
@@ -76,9 +77,7 @@ func startProcess(t *testing.T, program, address string) *process {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "push.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	edge := &http.Server{Handler: new(forgetfulEdge)}
 	go edge.Serve(l)
 	p := &process{admin: redistest.FreeAddress(t)}
@@ -86,9 +85,7 @@ func startProcess(t *testing.T, program, address string) *process {
 		"--api.socket="+filepath.Join(dir, "api.sock"), "--admin.address="+p.admin)
 	p.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit>>20*1_000_000))
 	p.Stderr = &p.log
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Start())
 	t.Cleanup(func() {
 		p.end()
 		edge.Close()
@@ -142,9 +139,7 @@ func (p *process) metric(t *testing.T, name string) float64 {
 		return 0
 	}
 	value, err := strconv.ParseFloat(match[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return value
 }
 
@@ -163,13 +158,9 @@ func (p *process) heap(t *testing.T) float64 {
 func (p *process) fits(t *testing.T, what string) {
 	t.Helper()
 	peak, err := proc.PeakRSS(p.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now, err := proc.RSS(p.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Logf("%s: %d MiB at most, %d MiB now; objects take %.0f MiB of the budget", what, peak>>20,
 		now>>20, p.metric(t, "gatehouse_object_cache_bytes")/(1<<20))
 	if peak > mostMemory {
@@ -265,16 +256,12 @@ func TestFootprint(t *testing.T) {
 			return map[string]string{"version": "1", "published": "1", "hash": hash, "permissions": "read,write"}
 		})
 		c.write(t, 300, objectKey, func(int) map[string]string { return large })
-		if err := c.Do(t.Context(), "CONFIG", "RESETSTAT").Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Do(t.Context(), "CONFIG", "RESETSTAT").Err())
 		p := startProcess(t, program, server.Address)
 		took := p.ready(t)
 		p.fits(t, fmt.Sprintf("300 objects of 4 MiB and 100,000 devices, read in %v", took))
 		// The same again, with everything known, and once more after Redis has lost its data.
-		if err := c.Set(t.Context(), contract.Keys{}.DataEpochKey(), "cafe", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Set(t.Context(), contract.Keys{}.DataEpochKey(), "cafe", 0).Err())
 		p.await(t, "the second resync", func() bool { return strings.Count(p.log.String(), "caught up with redis") >= 2 })
 		p.fits(t, "and all read again")
 	})

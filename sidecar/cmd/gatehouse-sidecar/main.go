@@ -9,7 +9,7 @@ import (
 	// Authorities for Redis over TLS where the system has none, as in an image from scratch.
 	_ "golang.org/x/crypto/x509roots/fallback"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
+	"github.com/gatehouse/gatehouse/verify/hasher"
 )
 
 func main() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
@@ -28,20 +29,14 @@ func TestMillionDevices(t *testing.T) {
 	}
 	path := filepath.Join(dir, "devices.csv")
 	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	csv := bufio.NewWriter(file)
 	fmt.Fprintln(csv, "id,hash,permissions,labels")
 	for i := range devices {
 		fmt.Fprintf(csv, "device-%d,$2b$12$%053d,telemetry.write,\"fleet=f%d,site=%d\"\n", i, i, i%10, i%1000)
 	}
-	if err := csv.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, csv.Flush())
+	require.NoError(t, file.Close())
 	server := redistest.StartServer(t)
 	for _, step := range []struct {
 		args []string
@@ -58,9 +53,7 @@ func TestMillionDevices(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
 		begin := time.Now()
 		mib, err := runMeasured(cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		took := time.Since(begin)
 		t.Logf("%s: %v, %d MiB", step.args[0], took, mib)
 		if took > step.most || mib > step.mib {

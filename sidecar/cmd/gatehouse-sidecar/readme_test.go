@@ -13,10 +13,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/admin"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edges"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // TestReadme compares the lists in docs/settings.md and docs/monitoring.md with the program's settings and metrics.
@@ -24,9 +29,7 @@ func TestReadme(t *testing.T) {
 	text := ""
 	for _, page := range []string{"settings", "monitoring"} {
 		source, err := os.ReadFile("../../../docs/" + page + ".md")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		sidecar, _, _ := strings.Cut(string(source), "\n## Counters\n") // the edge's
 		text += sidecar
 	}
@@ -69,11 +72,10 @@ func listedMetrics(text string) []string {
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	m := metrics.New()
+	credential.New(credential.Config{}, nil, m, nil)
 	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector(), admin.BuildInfo("v0"))
 	families, err := m.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, family := range families {
 		name := family.GetName()
@@ -84,6 +86,13 @@ func metricNames(t *testing.T) []string {
 			name += " " + pair.GetName()
 		}
 		names = append(names, name)
+	}
+	edge := make(chan *prometheus.Desc, 100) // of edges in directories, of which there is none here
+	edges.New(edges.Config{}).Collector().Describe(edge)
+	close(edge)
+	for description := range edge {
+		match := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: {(\w+)}`).FindStringSubmatch(description.String())
+		names = append(names, match[1]+" "+match[2])
 	}
 	return names
 }
@@ -99,11 +108,12 @@ func listedAttributes(text string) []string {
 	return names
 }
 
-// attributes returns the names of the attributes that sidecar and publisher log.
+// attributes returns the names of the attributes that sidecar, verify and publisher log.
 func attributes(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	for _, dir := range []string{".", "../../internal", "../../../internal", "../../../publisher/internal"} {
+	for _, dir := range []string{".", "../../internal", "../../../verify", "../../../internal",
+		"../../../publisher/internal"} {
 		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
@@ -127,9 +137,7 @@ func attributes(t *testing.T) []string {
 			})
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -164,8 +172,6 @@ func logged(call *ast.CallExpr) (names []string) {
 func flags(t *testing.T) []string {
 	t.Helper()
 	var usage bytes.Buffer
-	if err := config.PrintUsage(&usage); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, config.PrintUsage(&usage))
 	return listed(usage.String(), `--([a-z-]+\.[a-z-]+)\b`)
 }

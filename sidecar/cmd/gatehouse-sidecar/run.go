@@ -16,26 +16,27 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/internal/admin"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/internal/presence"
 	"github.com/gatehouse/gatehouse/internal/settings"
+	"github.com/gatehouse/gatehouse/internal/tracing"
 	"github.com/gatehouse/gatehouse/internal/version"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
-	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/familiar"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edges"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
-	"github.com/gatehouse/gatehouse/sidecar/internal/invalidate"
-	"github.com/gatehouse/gatehouse/sidecar/internal/lastseen"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
-	"github.com/gatehouse/gatehouse/sidecar/internal/token"
-	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
-	"github.com/gatehouse/gatehouse/sidecar/internal/upgrade"
+	"github.com/gatehouse/gatehouse/verify/authority"
+	"github.com/gatehouse/gatehouse/verify/credential"
+	"github.com/gatehouse/gatehouse/verify/familiar"
+	"github.com/gatehouse/gatehouse/verify/hasher"
+	"github.com/gatehouse/gatehouse/verify/invalidate"
+	"github.com/gatehouse/gatehouse/verify/lastseen"
+	"github.com/gatehouse/gatehouse/verify/token"
+	"github.com/gatehouse/gatehouse/verify/upgrade"
 )
 
 // drainTimeout bounds how long the sidecar takes to stop.
@@ -138,7 +139,7 @@ func runComponents(ctx context.Context, c *config.Config, log *slog.Logger, leve
 // newComponents makes the components and connects them.
 func newComponents(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool,
 	m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
-	keyspace := c.Redis.Keyspace(client)
+	keyspace, devices := c.Redis.Keyspace(client), c.Redis.DeviceKeyspace(client)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts,
 		Shards: keyspace.Shards, Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
@@ -147,7 +148,7 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 	if err != nil {
 		return nil, err
 	}
-	seen := lastseen.New(client, keyspace, m, log)
+	seen := lastseen.New(client, devices, m, log)
 	addresses := familiar.Open(c.API.Socket+".known", log)
 	peppers, err := c.Credential.ReadPeppers()
 	if err != nil {
@@ -155,7 +156,7 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 	}
 	var upgrades component
 	var offer func(credential.Upgrade)
-	writer := publish.New(client, publish.Shards(c.Redis.Shards), publish.Namespace(c.Redis.Namespace))
+	writer := publish.New(client, publish.Shards(c.Redis.Shards), publish.Namespace(devices.Namespace))
 	if c.Credential.Upgrade {
 		upgrader := upgrade.New(writer, &peppers[0], m, log)
 		upgrades, offer = upgrader, upgrader.Offer
@@ -165,6 +166,10 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 		if deviceAuthority, err = authority.New(c.Authority.Settings(), m, log); err != nil {
 			return nil, err
 		}
+	}
+	replicas, err := c.Redis.Replicas("gatehouse-sidecar")
+	if err != nil {
+		return nil, fmt.Errorf("redis.read: %w", err)
 	}
 	var followers *follow.Group
 	verifier := credential.New(credential.Config{
@@ -176,38 +181,60 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 		Registered: func(ctx context.Context, id string) (bool, error) { return followers.Registered(ctx, id) },
 	}, memory, m, log)
 	followers = follow.NewGroup(keyspace, func(i int) follow.Config {
-		return follow.Config{
+		of := follow.Config{
 			Objects: objects.Shard(i), Credentials: verifier.Shard(i), Purges: objects.Purges(i),
-			AcceptLossAfter: c.Redis.AcceptLossAfter,
-			Tracer:          tracer, Trace: memory.TraceChanges,
+			DeviceNamespace: c.Redis.DeviceNamespace, AcceptLossAfter: c.Redis.AcceptLossAfter,
+			Snapshot: c.Redis.Snapshot,
+			Tracer:   tracer, Trace: memory.TraceChanges,
 		}
+		if replicas != nil {
+			of.Replicas = replicas
+		}
+		return of
 	}, memory, client, m, log)
-	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
 	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, keyspace, followers.Applied, m)
 	if err != nil {
 		return nil, err
+	}
+	if replicas != nil {
+		fetcher.ReadReplicas(followers.Replica)
 	}
 	settings, err := c.Session.Settings()
 	if err != nil {
 		return nil, err
 	}
 	tokens := token.New(settings)
-	checks := []admin.Check{{Name: "redis", Ready: followers.Ready}, {Name: "push", Ready: pusher.Ready}}
-	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
-	inspector := inspect.New(inspect.Parts{
+	var inspector *inspect.Inspector
+	all := edges.New(edges.Config{
+		PushSocket: c.Push.Socket, APISocket: c.API.Socket, Directories: c.Edge.Directories, Memory: memory,
+		NewPusher: func(e *edgemem.Edge, socket string) *push.Pusher {
+			return push.New(e, socket, followers.Synced(), m, tracer, log)
+		},
+		NewServer: func(e *edgemem.Edge, name, socket string) (*api.Server, func()) {
+			v := inspector.WatchVerifier(name)
+			return api.New(socket, v, fetcher.AddEdge(), inspector.WatchUses(name), e, tokens, m, tracer, log), v.RemoveEdge
+		},
+		Log: log,
+	})
+	checks := []admin.Check{{Name: "redis", Ready: followers.Ready}, {Name: "push", Ready: all.Ready}}
+	resync := inspect.NewResync(followers.Resync, all.PushAll, log)
+	inspector = inspect.New(inspect.Parts{
 		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string {
 			return admin.FailedReasons(checks)
 		},
 		Failure: followers.Failure, Degraded: followers.Degraded,
-		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Keyspace: keyspace,
-		EdgeAdmin: c.Edge.Admin, Resync: resync,
+		Memory: memory, Edges: all, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Keyspace: keyspace,
+		Devices: devices, EdgeAdmin: c.Edge.Admin, Resync: resync,
 	})
-	listed := presence.New(client, keyspace, c.Push.Socket, inspector.Presence, log)
+	m.Registry.MustRegister(all.Collector())
+	listed := presence.New(client, keyspace, c.Place(), inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	components := []component{
-		memory, objects, followers, pusher, garbageTuner{}, addresses, inspector, resync, listed, seen,
-		api.New(c.API.Socket, inspector.WatchVerifier(), fetcher, inspector, memory, tokens, m, tracer, log),
+		memory, objects, followers, all, garbageTuner{}, addresses, inspector, resync, listed, seen,
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
+	}
+	if c.Admin.Metrics != "" {
+		components = append(components, admin.New(c.Admin.Metrics, m.Registry, checks, nil, log))
 	}
 	if upgrades != nil {
 		components = append(components, upgrades)

@@ -20,11 +20,12 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/internal/settings"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/verify/hasher"
 )
 
 // TestMain makes the test program able to be a hasher, as the sidecar's program is.
@@ -43,9 +44,7 @@ const asSidecar = "GATEHOUSE_TEST_SIDECAR"
 
 func TestExitCodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
-	if err := os.WriteFile(file, []byte("redis: {url: redis://localhost}\nlog: {levle: info}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("redis: {url: redis://localhost}\nlog: {levle: info}\n"), 0o600))
 	for _, test := range []struct {
 		name           string
 		args           []string
@@ -96,9 +95,7 @@ type program struct {
 func startEdge(t *testing.T, socket string) *edgememtest.Memory {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	memory := edgememtest.NewMemory()
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -157,18 +154,12 @@ func (p *program) ask(t *testing.T, secret string) wire.VerifyResponse {
 	t.Helper()
 	request := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Secret: secret})
 	r, err := unixClient(p.api).Post("http://sidecar/v1/verify", "", bytes.NewReader(request))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Body.Close()
 	answer, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	response, err := wire.ParseVerifyResponse(answer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return response
 }
 
@@ -185,14 +176,10 @@ func (p *program) ready() bool {
 func (p *program) get(t *testing.T, path string) string {
 	t.Helper()
 	r, err := http.Get("http://" + p.admin + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(body)
 }
 
@@ -214,9 +201,9 @@ func TestWholeProgram(t *testing.T) {
 		f, err := p.memory.Object("/a")
 		return err == nil && string(f.Bodies[0]) == "hello"
 	})
-	await.Until(t, "the permissions", func() bool { state, _ := p.memory.State(); return len(state.Permissions) == 2 })
+	await.Until(t, "the device", func() bool { status, _ := p.memory.Status("d", "s"); return status == wire.New })
 	state, _ := p.memory.State()
-	if got := p.verify(t, "s"); got.Outcome != wire.Allow || got.Epoch != state.Epoch || got.Permissions != 3 {
+	if got := p.verify(t, "s"); got.Outcome != wire.Allow || got.Epoch != state.Epoch || got.Permissions != "read,write" {
 		t.Errorf("verify = %+v, want allow with both permissions under epoch %x", got, state.Epoch)
 	}
 	await.Until(t, "the verdict", func() bool {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,14 +25,15 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
-	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/verify/credential"
+	"github.com/gatehouse/gatehouse/verify/token"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -47,8 +49,8 @@ func (v verdicts) Verify(_ context.Context, id, secret, source string) credentia
 	return r
 }
 
-// known is an edge that knows the names of its bits.
-type known uint64
+// known is an edge that has the current epoch and everything of the epoch.
+type known struct{}
 
 func (k known) Epoch() uint64 { return 77 }
 
@@ -62,24 +64,11 @@ func (v verdicts) SessionValid(id, session string) bool {
 	return !gone
 }
 
-func (k known) PermissionNames(bits uint64) []string {
-	if bits == 1 {
-		return []string{"telemetry.write"}
-	}
-	return nil
-}
-
 func (k known) AwaitObject(context.Context, string) error { return nil }
 
 func (k known) AwaitTakeover(context.Context) error { return nil }
 
-func (k known) AwaitPermissions(ctx context.Context, bits uint64) (uint64, error) {
-	if bits&^uint64(k) != 0 {
-		<-ctx.Done()
-		return 77, ctx.Err()
-	}
-	return 77, nil
-}
+func (k known) AwaitEpoch(context.Context) (uint64, error) { return 77, nil }
 
 // fixture is an API on a socket, with a cache and a Redis.
 type fixture struct {
@@ -124,15 +113,12 @@ func start(t *testing.T, v api.Verifier) fixture {
 		t.Fatal(err)
 	}
 	f.cache.Purges(0).EndResync()
-	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	require.NoError(t, err)
+	fetcher := shared.AddEdge()
 	f.fetcher = fetcher
-	server := api.New(f.socket, v, fetcher, f.used, known(1), f.sessions, f.metrics, noop.Tracer{}, discard)
-	if err := server.Listen(); err != nil {
-		t.Fatal(err)
-	}
+	server := api.New(f.socket, v, fetcher, f.used, known{}, f.sessions, f.metrics, noop.Tracer{}, discard)
+	require.NoError(t, server.Listen())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
@@ -151,23 +137,19 @@ func (f fixture) post(t *testing.T, path string, body []byte) (int, []byte) {
 		},
 	}}
 	r, err := client.Post("http://sidecar"+path, "application/octet-stream", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Body.Close()
 	answer, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r.StatusCode, answer
 }
 
 func TestVerify(t *testing.T) {
 	f := start(t, verdicts{
-		"good s":           {Outcome: wire.Allow, Permissions: 1},
-		"new s":            {Outcome: wire.Allow, Permissions: 2}, // the edge never learns the name
-		"away s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1},
-		"revoked s":        {Outcome: wire.Allow, Permissions: 2, Session: "7-1"}, // revoked while the edge gets names
+		"good s":           {Outcome: wire.Allow, Permissions: "telemetry.write"},
+		"none s":           {Outcome: wire.Allow},
+		"away s 192.0.2.1": {Outcome: wire.Allow, Permissions: "telemetry.write"},
+		"revoked s":        {Outcome: wire.Allow, Session: "7-1"}, // revoked while it was verified
 		"revoked gone 7-1": {},
 		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
 	})
@@ -175,12 +157,12 @@ func TestVerify(t *testing.T) {
 		id, secret, source string
 		want               wire.VerifyResponse
 	}{
-		{"good", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
-		{"new", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 2, Epoch: 77}},
+		{"good", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: "telemetry.write", Epoch: 77}},
+		{"none", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Epoch: 77}},
 		{"revoked", "s", "", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: 77}},
 		{"good", "t", "", wire.VerifyResponse{Outcome: wire.Deny, Epoch: 77}},
 		{"busy", "s", "", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2, Epoch: 77}},
-		{"away", "s", "192.0.2.1", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
+		{"away", "s", "192.0.2.1", wire.VerifyResponse{Outcome: wire.Allow, Permissions: "telemetry.write", Epoch: 77}},
 	} {
 		status, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil,
 			&wire.VerifyRequest{DeviceID: test.id, Secret: test.secret, Source: test.source}))
@@ -240,9 +222,7 @@ func (f fixture) fetch(t *testing.T, key string) (uint64, []string) {
 	if errors.Is(err, wire.ErrNotFound) {
 		return 0, nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var bodies []string
 	for i := range o.Variants() {
 		bodies = append(bodies, string(r.Body(&o, i)))
@@ -286,9 +266,7 @@ func TestFetch(t *testing.T) {
 		plain, _, _ := strings.Cut(key, "#")
 		_, answer := f.post(t, "/v1/fetch", []byte(key))
 		r, err := wire.ParseFetchResponse(answer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		inLanguage, _ := wire.FindObject(r.Record, r.Epoch, 0, key)
 		without, _ := wire.FindObject(r.Record, r.Epoch, 0, plain)
 		if got := [2]uint64{inLanguage.Version, without.Version}; got != want || r.Epoch != 77 {
@@ -340,17 +318,34 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	t.Helper()
 	m, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}),
 		metrics.New(), discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m.Purges(0).EndResync()
-	fetcher, err := api.NewRedis(&overtaken{m, func() {
+	shared, err := api.NewRedis(&overtaken{m, func() {
 		during(m)
 	}, times}, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	fetcher := shared.AddEdge()
 	return fetcher.Fetch(t.Context(), "/a")
+}
+
+// TestFetchFromReplica: a call reads from the replica that is followed, and fails without a replica.
+func TestFetchFromReplica(t *testing.T) {
+	f := start(t, verdicts{})
+	putText(t, &f, "/a")
+	master := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	replica := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { master.Close(); replica.Close() })
+	fetcher, err := api.NewRedis(f.cache, master, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	require.NoError(t, err)
+	none := errors.New("none")
+	fetcher.ReadReplicas(func(int) (*redis.Client, error) { return nil, none })
+	if _, _, err := fetcher.AddEdge().Fetch(t.Context(), "/a"); !errors.Is(err, none) {
+		t.Errorf("without a replica: got %v", err)
+	}
+	fetcher.ReadReplicas(func(int) (*redis.Client, error) { return replica, nil })
+	if o, found, err := fetcher.AddEdge().Fetch(t.Context(), "/a"); err != nil || !found || o.Version != 1 {
+		t.Errorf("got version %d, %v, %v from the replica", o.Version, found, err)
+	}
 }
 
 // TestFetchFromServerThatIsBehind: a server that lacks applied writes may have an old record, or no record, and a
@@ -360,13 +355,12 @@ func TestFetchFromServerThatIsBehind(t *testing.T) {
 	putText(t, &f, "/a")
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
-	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	require.NoError(t, err)
+	fetcher := shared.AddEdge()
 	for _, f.applied.Link = range []contract.Link{{Seq: 2}, {Seq: 1, Digest: strings.Repeat("0", 40)}} {
 		for _, key := range []string{"/a", "/b"} {
-			if o, found, err := fetcher.Fetch(t.Context(), key); err == nil {
+			if o, found, err := fetcher.AddEdge().Fetch(t.Context(), key); err == nil {
 				t.Errorf("%s: got version %d, %v from a server without %v; want an error", key, o.Version, found, f.applied.Link)
 			}
 		}
@@ -401,13 +395,11 @@ func TestFetchBesideAChange(t *testing.T) {
 			putText(t, &f, "/a")
 			client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 			t.Cleanup(func() { client.Close() })
-			fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
-			if err == nil {
-				_, _, err = fetcher.Fetch(t.Context(), "/c") // asks for sizes, which this Redis doesn't know
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+			require.NoError(t, err)
+			fetcher := shared.AddEdge()
+			_, _, err = fetcher.Fetch(t.Context(), "/c") // asks for sizes, which this Redis doesn't know
+			require.NoError(t, err)
 			f.applied.Link = contract.Link{Seq: tt.applied}
 			client.AddHook(halfway(func() { tt.change(t, &f) }))
 			if _, found, err := fetcher.Fetch(t.Context(), "/a"); err == nil {
@@ -449,9 +441,7 @@ func TestFetchIsOvertaken(t *testing.T) {
 	put := func(version uint64) {
 		_, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"),
 			ContentType: "text/plain", Version: version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	for name, tt := range map[string]struct {
 		budget int64
@@ -517,10 +507,9 @@ func TestReadsLeaveRoom(t *testing.T) {
 		<-release
 		reading.Add(-1)
 	}))
-	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
-	if err != nil {
-		t.Fatal(err)
-	}
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
+	require.NoError(t, err)
+	fetcher := shared.AddEdge()
 	var fetches sync.WaitGroup
 	var asked atomic.Int64
 	for i := range 50 {
@@ -566,7 +555,7 @@ func TestSocket(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 	}
-	if _, err := api.Listen(f.socket); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := api.Listen(f.socket, false); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second listener: %v, want that another process listens", err)
 	}
 	if err := f.stop(); err != nil {
@@ -575,27 +564,23 @@ func TestSocket(t *testing.T) {
 
 	stale := filepath.Join(t.TempDir(), "stale.sock")
 	l, err := net.Listen("unix", stale)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
-	if l, err = api.Listen(stale); err != nil {
+	if l, err = api.Listen(stale, false); err != nil {
 		t.Fatalf("a stale socket file: %v", err)
 	}
 	l.Close()
 
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("precious"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := api.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o644))
+	if _, err := api.Listen(file, false); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if b, _ := os.ReadFile(file); string(b) != "precious" {
 		t.Error("the file is gone")
 	}
-	if _, err := api.Listen("/tmp/" + strings.Repeat("x", 200)); err == nil ||
+	if _, err := api.Listen("/tmp/"+strings.Repeat("x", 200), false); err == nil ||
 		!strings.Contains(err.Error(), "at most 103") {
 		t.Errorf("a long path: %v", err)
 	}
@@ -620,6 +605,84 @@ func TestHits(t *testing.T) {
 	} {
 		if status, _ := f.post(t, "/v1/hits", tt.body); status != tt.want {
 			t.Errorf("%s: status %d, want %d", name, status, tt.want)
+		}
+	}
+}
+
+// TestReadsOfEdges: Redis is slow, and edge A has many reads to make. Of these, only those that are running delay a
+// read for edge B, even of a key that A waits for.
+func TestReadsOfEdges(t *testing.T) {
+	f := start(t, verdicts{})
+	release := make(chan struct{})
+	var reading atomic.Int64
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr()})
+	t.Cleanup(func() { client.Close() })
+	client.AddHook(hanging(func() {
+		reading.Add(1)
+		<-release
+	}))
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
+	require.NoError(t, err)
+	a, b := shared.AddEdge(), shared.AddEdge()
+	const flood = 1000
+	var asked atomic.Int64
+	var fetches sync.WaitGroup
+	for i := range flood {
+		fetches.Go(func() {
+			asked.Add(1)
+			_, _, _ = a.Fetch(t.Context(), fmt.Sprint("/", i))
+		})
+	}
+	for end := time.Now().Add(10 * time.Second); asked.Load() < flood || reading.Load() < 8; {
+		if time.Now().After(end) {
+			t.Fatalf("%d fetches are asked for and %d read, want %d and 8", asked.Load(), reading.Load(), flood)
+		}
+		<-time.After(time.Millisecond)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := b.Fetch(t.Context(), "/last")
+		done <- err
+	}()
+	released := 0
+	for waits := true; waits; {
+		select {
+		case release <- struct{}{}:
+			released++
+		case err := <-done:
+			require.NoError(t, err)
+			waits = false
+		}
+	}
+	if released > flood/4 {
+		t.Errorf("B's read waited for %d reads of A", released)
+	}
+	close(release)
+	fetches.Wait()
+}
+
+// TestReady: the answer to a proxy's probe is that of the edge, and without an edge of its own there is none.
+func TestReady(t *testing.T) {
+	var problem error
+	server := api.New("", verdicts{}, newest(true), make(used), known{}, nil, metrics.New(), noop.Tracer{}, discard)
+	ask := func() (int, string) {
+		answer := httptest.NewRecorder()
+		server.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
+		return answer.Code, answer.Body.String()
+	}
+	if code, _ := ask(); code != http.StatusNotFound {
+		t.Errorf("without an edge: got %d, want 404", code)
+	}
+	server.ServeReady(func() error { return problem })
+	for _, tt := range []struct {
+		problem error
+		code    int
+		text    string
+	}{{nil, http.StatusOK, "ok\n"}, {errors.New("redis was not read yet"), http.StatusServiceUnavailable,
+		"redis was not read yet\n"}} {
+		problem = tt.problem
+		if code, text := ask(); code != tt.code || text != tt.text {
+			t.Errorf("%v: got %d %q, want %d %q", tt.problem, code, text, tt.code, tt.text)
 		}
 	}
 }

@@ -8,10 +8,11 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
@@ -23,33 +24,24 @@ func TestFetchWithoutBounds(t *testing.T) {
 	record := contract.Keys{}.ObjectKey("/a")
 	fields := map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a",
 		"body": strings.Repeat("x", size)}
-	if err := client.HSet(t.Context(), record, fields).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.HSet(t.Context(), record, fields).Err())
 	sent := func() int {
 		n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(
 			client.Info(t.Context(), "stats").Val())[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	for rights, read := range map[string]bool{"+memory|usage": false, "-memory": true} {
 		t.Run(rights, func(t *testing.T) {
-			if err := client.Do(t.Context(), "ACL", "SETUSER", "default", rights).Err(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "default", rights).Err())
 			m := metrics.New()
 			cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 1, Shards: 1},
 				edgemem.New(edgemem.Config{}), m, discard)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			cache.Purges(0).EndResync()
-			fetcher, err := api.NewRedis(cache, client, 16, contract.Keyspace{}, new(applied).get, m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			shared, err := api.NewRedis(cache, client, 16, contract.Keyspace{}, new(applied).get, m)
+			require.NoError(t, err)
+			fetcher := shared.AddEdge()
 			before := sent()
 			if _, found, err := fetcher.Fetch(t.Context(), "/a"); found || contract.ReasonOf(err) != contract.ReasonLimit {
 				t.Errorf("got %v, %v, want a limit", found, err)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
 // behind is an edge that still has an older version of everything.
@@ -64,7 +64,7 @@ func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
 		for name, over := range map[string]bool{"over in time": true, "not over": false} {
 			t.Run(path+" "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					edge := takeover{known(0), make(chan struct{})}
+					edge := takeover{known{}, make(chan struct{})}
 					server := api.New("", verdicts{}, newest(true), make(used), edge, nil, metrics.New(), noop.Tracer{}, discard)
 					body := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "dev", Secret: "wrong"})
 					got, answered := httptest.NewRecorder(), make(chan struct{})
@@ -103,8 +103,8 @@ func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	}{
 		{"behind", true, behind{}, http.StatusServiceUnavailable},
 		{"behind a deletion", false, behind{}, http.StatusServiceUnavailable},
-		{"up to date", true, known(0), http.StatusOK},
-		{"up to date, and there is none", false, known(0), http.StatusOK},
+		{"up to date", true, known{}, http.StatusOK},
+		{"up to date, and there is none", false, known{}, http.StatusOK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

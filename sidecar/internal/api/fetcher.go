@@ -15,10 +15,10 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
-	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 const (
@@ -39,18 +39,28 @@ type Cache interface {
 	ApplyRead(o *contract.Object, mark uint64) objectcache.Result
 }
 
-// Redis is a [Fetcher] that reads the cache first, and then Redis.
+// EdgeRedis is a [Fetcher] for an edge of Redis. Reads for an edge that wait for other reads of the same edge delay no
+// other edge's.
+type EdgeRedis struct {
+	*Redis
+	flights singleflight.Group
+	reads   []chan struct{} // by server: one element per running call for the edge
+}
+
+// Redis reads the cache first, and then Redis. It is safe for concurrent use.
 type Redis struct {
 	cache    Cache
 	client   redis.UniversalClient
 	keyspace contract.Keyspace
 	applied  func(shard int) (contract.Link, error)
 	metrics  *metrics.Metrics
-	flights  singleflight.Group
+	flights  singleflight.Group // of all edges
 	absent   *otter.Cache[string, struct{}]
 	// noMemory: the server refuses MEMORY USAGE.
 	noMemory atomic.Bool
-	reads    []chan struct{} // by server: one element per running call
+	// replica is of ReadReplicas; nil: client is used.
+	replica func(shard int) (*redis.Client, error)
+	reads   []chan struct{} // by server: one element per running call
 }
 
 // NewRedis returns a Redis that reads through client, which must not read from replicas. Reads use at most half of the
@@ -69,15 +79,29 @@ func NewRedis(m Cache, client redis.UniversalClient, connections int, k contract
 	if _, ok := client.(*redis.ClusterClient); ok {
 		servers = k.Count() // at most: one server may have all shards
 	}
-	reads := make([]chan struct{}, servers)
-	for i := range reads {
-		reads[i] = make(chan struct{}, max(1,
-			min(connections/2, maxReads)/servers,
-		))
-	}
+	reads := makeReads(servers, max(1, min(connections/2, maxReads)/servers))
 	return &Redis{cache: m, client: client, keyspace: k, applied: applied, metrics: mm,
 		absent: absent, reads: reads}, nil
 }
+
+// makeReads returns reads for a number of concurrent calls to each server.
+func makeReads(servers, calls int) []chan struct{} {
+	reads := make([]chan struct{}, servers)
+	for i := range reads {
+		reads[i] = make(chan struct{}, calls)
+	}
+	return reads
+}
+
+// AddEdge returns a Fetcher for an edge. Each edge has as many concurrent calls as all edges together, so an edge
+// alone waits as without others, and of a flood at an edge only these calls are in the way of other edges.
+func (r *Redis) AddEdge() *EdgeRedis {
+	return &EdgeRedis{Redis: r, reads: makeReads(len(r.reads), cap(r.reads[0]))}
+}
+
+// ReadReplicas has further calls of Fetch read from the replica that the follower of the shard reads: the master may be
+// ahead of the replica. Without a replica, calls fail.
+func (r *Redis) ReadReplicas(replica func(shard int) (*redis.Client, error)) { r.replica = replica }
 
 // fetched is the result of one call to Redis.
 type fetched struct {
@@ -86,7 +110,7 @@ type fetched struct {
 }
 
 // Fetch returns the object at key.
-func (r *Redis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
+func (r *EdgeRedis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
 	if o, found := r.cache.Get(key); found {
 		r.countAnswer(ctx, "cache")
 		return o, true, nil
@@ -126,20 +150,42 @@ func (r *Redis) countAnswer(ctx context.Context, result string) {
 	trace.SpanFromContext(ctx).SetAttributes(tracing.FoundIn.String(result))
 }
 
-// readRecord reads the record from Redis and applies it to the cache by version. If an event brought a newer version
-// meanwhile, or a full resync has begun, readRecord returns the cache's object. If the cache has no object, the record
-// may still exist, so readRecord asks Redis once more. readRecord continues after the end of ctx, because other calls
-// may wait for the result.
-func (r *Redis) readRecord(ctx context.Context, key string) (fetched, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
+// readRecord reads the record when the edge's earlier reads leave room, together with other edges that read it then.
+// It continues after the end of ctx, because other calls may wait for the result.
+func (r *EdgeRedis) readRecord(ctx context.Context, key string) (any, error) {
+	ctx = context.WithoutCancel(ctx)
+	waits, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	reads := r.reads[r.keyspace.Of(key)%len(r.reads)]
+	leave, err := acquireRead(waits, r.reads[r.keyspace.Of(key)%len(r.reads)], key)
+	if err != nil {
+		return fetched{}, err
+	}
+	defer leave()
+	// The time begins anew, since other edges may join the read.
+	f, err, _ := r.Redis.flights.Do(key, func() (any, error) { return r.Redis.readRecord(ctx, key) })
+	return f, err
+}
+
+func acquireRead(ctx context.Context, reads chan struct{}, key string) (leave func(), err error) {
 	select {
 	case reads <- struct{}{}:
-		defer func() { <-reads }()
+		return func() { <-reads }, nil
 	case <-ctx.Done():
-		return fetched{}, fmt.Errorf("read %q: %d other reads are in progress, the maximum: %w", key, cap(reads), ctx.Err())
+		return nil, fmt.Errorf("read %q: %d other reads are in progress, the maximum: %w", key, cap(reads), ctx.Err())
 	}
+}
+
+// readRecord reads the record from Redis and applies it to the cache by version. If an event brought a newer version
+// meanwhile, or a full resync has begun, readRecord returns the cache's object. If the cache has no object, the record
+// may still exist, so readRecord asks Redis once more.
+func (r *Redis) readRecord(ctx context.Context, key string) (fetched, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	leave, err := acquireRead(ctx, r.reads[r.keyspace.Of(key)%len(r.reads)], key)
+	if err != nil {
+		return fetched{}, err
+	}
+	defer leave()
 	var result objectcache.Result
 	for range 2 {
 		mark := r.cache.ReadMark(key)
@@ -218,7 +264,13 @@ func (r *Redis) readWithProof(ctx context.Context, key string, command func(redi
 	if err != nil {
 		return err
 	}
-	pipe := r.client.Pipeline()
+	var server redis.Cmdable = r.client
+	if r.replica != nil {
+		if server, err = r.replica(r.keyspace.Of(key)); err != nil {
+			return err
+		}
+	}
+	pipe := server.Pipeline()
 	proof := follow.AskProof(ctx, pipe, r.keyspace.KeysOf(key), applied)
 	command(pipe)
 	still := follow.AskProof(ctx, pipe, r.keyspace.KeysOf(key), applied)

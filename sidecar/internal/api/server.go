@@ -20,15 +20,14 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/internal/httpserver"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 const (
 	// callsTimeout bounds the running calls when the sidecar stops.
 	callsTimeout = 5 * time.Second
-	// awaitTimeout bounds how long an answer waits until the edge knows its permissions, or has no older version of an
-	// object.
+	// awaitTimeout bounds how long an answer waits until the edge has the current epoch, or no older version of an object.
 	awaitTimeout = 250 * time.Millisecond
 	maxVerify    = 5 + limits.MaxDeviceID + limits.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10
@@ -56,15 +55,16 @@ type Uses interface {
 // Memory is the part of the edge's memory that the API needs.
 type Memory interface {
 	Epoch() uint64
-	AwaitPermissions(ctx context.Context, bits uint64) (uint64, error)
+	AwaitEpoch(ctx context.Context) (uint64, error)
 	AwaitObject(ctx context.Context, key string) error
 	AwaitTakeover(ctx context.Context) error
-	PermissionNames(bits uint64) []string
 }
 
 // Server serves the API.
 type Server struct {
 	socket     string
+	everybody  bool         // who can enter the socket's directory may call
+	ready      func() error // nil: GET /readyz isn't served
 	listener   net.Listener // nil before Listen
 	verifier   Verifier
 	fetcher    Fetcher
@@ -84,9 +84,24 @@ func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *
 		log: log, logLimiter: rate.NewLimiter(maxLogged, maxLogged)}
 }
 
+// AllowAll lets everybody call who can enter the socket's directory.
+func (s *Server) AllowAll() *Server {
+	s.everybody = true
+	return s
+}
+
+// ServeReady answers GET /readyz, of a proxy's probe, with what ready returns.
+func (s *Server) ServeReady(ready func() error) *Server {
+	s.ready = ready
+	return s
+}
+
 // Handler serves the calls.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
+	if s.ready != nil {
+		mux.HandleFunc("GET /readyz", s.handleReady)
+	}
 	mux.HandleFunc("POST /v1/verify", s.traceCall("verify", s.handleVerify))
 	mux.HandleFunc("POST /v1/session", s.traceCall("session", s.handleSession))
 	mux.HandleFunc("GET /v1/session/jwks", s.handleKeys)
@@ -97,7 +112,7 @@ func (s *Server) Handler() http.Handler {
 
 // Listen opens the socket. Connections wait until Run serves them.
 func (s *Server) Listen() (err error) {
-	if s.listener, err = Listen(s.socket); err != nil {
+	if s.listener, err = Listen(s.socket, s.everybody); err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
 	return nil
@@ -149,6 +164,14 @@ func (s *Server) writeResponse(w http.ResponseWriter, call, result, contentType 
 	}
 }
 
+func (s *Server) handleReady(w http.ResponseWriter, _ *http.Request) {
+	if err := s.ready(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
 func (s *Server) handleVerify(w http.ResponseWriter, r *http.Request) {
 	started := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
@@ -170,13 +193,12 @@ func (s *Server) handleVerify(w http.ResponseWriter, r *http.Request) {
 	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions,
 		RetryAfterS: ceilSeconds(result.RetryAfter), ThrottleMS: ceilMilliseconds(result.ThrottleFor)}
 	label := "ok"
-	// The bits mean something only to an edge that knows the names of the bits, which a push sends. A name is new only
-	// once, so this wait is rare. If the push is late, the edge gets an unknown epoch or unknown bits, and answers 503.
+	// An edge with another epoch doesn't use an allow, and answers 503. The wait is rare: only an epoch's start is late.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	switch result.Outcome {
 	case wire.Allow:
-		response.Epoch, _ = s.memory.AwaitPermissions(ctx, result.Permissions)
+		response.Epoch, _ = s.memory.AwaitEpoch(ctx)
 		// The record may have changed meanwhile.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			label = "unavailable"

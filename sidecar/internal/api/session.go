@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/verify/credential"
+	"github.com/gatehouse/gatehouse/verify/token"
 )
 
 // Sessions issues tokens, and publishes the keys that validate tokens.
 type Sessions interface {
-	Issue(device, record string, permissions []string, notAfter time.Time) (token.Token, error)
+	Issue(device, record, permissions string, notAfter time.Time) (token.Token, error)
 	Keys() ([]byte, error)
 }
 
@@ -49,13 +50,13 @@ func (s *Server) handleSession(w http.ResponseWriter, r *http.Request) {
 	switch response.Outcome {
 	case wire.Allow:
 		got = "issued"
-		response.Body, err = s.issueToken(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
+		response.Body, err = s.issueToken(request.DeviceID, &result)
 		if err != nil { // can't happen: the secret was validated
 			s.log.Error("creating a token failed", "error", err)
 			http.Error(w, "creating a token failed", http.StatusInternalServerError)
 			return
 		}
-		// Otherwise the permission bits may have got other names before the lookup.
+		// The record may have changed meanwhile.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			call, got = "unavailable", "unavailable"
 			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
@@ -73,8 +74,8 @@ func (s *Server) handleSession(w http.ResponseWriter, r *http.Request) {
 	s.writeAnswer(w, "session", call, wire.AppendSessionResponse(nil, &response))
 }
 
-func (s *Server) issueToken(device, record string, permissions uint64, notAfter time.Time) ([]byte, error) {
-	token, err := s.sessions.Issue(device, record, s.memory.PermissionNames(permissions), notAfter)
+func (s *Server) issueToken(device string, r *credential.Result) ([]byte, error) {
+	token, err := s.sessions.Issue(device, r.Session, r.Permissions, r.NotAfter)
 	if err != nil {
 		return nil, err
 	}

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/verify/credential"
+	"github.com/gatehouse/gatehouse/verify/token"
 )
 
 func (f fixture) exchange(t *testing.T, r wire.VerifyRequest) wire.SessionResponse {
@@ -27,12 +27,13 @@ func (f fixture) exchange(t *testing.T, r wire.VerifyRequest) wire.SessionRespon
 
 func TestSession(t *testing.T) {
 	f := start(t, verdicts{
-		"good s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1, Session: "7-1", NotAfter: time.Now().Add(30 * time.Second)},
-		"gone s":           {Outcome: wire.Allow, Permissions: 1, Session: "6-1"},
-		"gone gone 6-1":    {},
+		"good s 192.0.2.1": {Outcome: wire.Allow, Permissions: "telemetry.write", Session: "7-1",
+			NotAfter: time.Now().Add(30 * time.Second)},
+		"gone s":        {Outcome: wire.Allow, Permissions: "telemetry.write", Session: "6-1"},
+		"gone gone 6-1": {},
 		"busy s": {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond,
 			ThrottleFor: 4500 * time.Millisecond},
-		"theirs s": {Outcome: wire.Allow, Permissions: 1, Session: "a1", ByAuthority: true},
+		"theirs s": {Outcome: wire.Allow, Permissions: "telemetry.write", Session: "a1", ByAuthority: true},
 		"away s":   {Outcome: wire.Away, RetryAfter: time.Second},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
@@ -72,8 +73,8 @@ func TestSession(t *testing.T) {
 }
 
 func TestSessionIsVerified(t *testing.T) {
-	f := start(t, verdicts{"d session 7-1": {Outcome: wire.Allow, Permissions: 1},
-		"d s": {Outcome: wire.Allow, Permissions: 1, Session: "7-1"}})
+	f := start(t, verdicts{"d session 7-1": {Outcome: wire.Allow, Permissions: "telemetry.write"},
+		"d s": {Outcome: wire.Allow, Permissions: "telemetry.write", Session: "7-1"}})
 	for session, want := range map[string]wire.Outcome{"7-1": wire.Allow, "7-2": wire.Deny} {
 		_, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil,
 			&wire.VerifyRequest{DeviceID: "d", Session: session}))

@@ -8,11 +8,12 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // BenchmarkVerify makes calls without traces, and with a collector that never answers while clients ask for a trace of
@@ -29,11 +30,9 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	server := func(c tracing.Config, m *metrics.Metrics) (http.Handler, func()) {
 		tracer, stop, err := tracing.New(c, m, slog.New(slog.DiscardHandler))
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		return api.New("", verdicts{"d s": credential.Result{Outcome: wire.Allow}}, newest(true), make(used),
-			known(1), nil, m, tracer, discard).Handler(), stop
+			known{}, nil, m, tracer, discard).Handler(), stop
 	}
 	b.Run("off", func(b *testing.B) {
 		handler, _ := server(tracing.Config{}, metrics.New())
@@ -41,9 +40,7 @@ func BenchmarkVerify(b *testing.B) {
 	})
 	b.Run("silent collector", func(b *testing.B) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		defer l.Close()
 		handler, stop := server(tracing.Config{Endpoint: "http://" + l.Addr().String(), Ratio: 1}, metrics.New())
 		run(b, handler)

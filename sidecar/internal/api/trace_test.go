@@ -14,8 +14,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 const (
@@ -54,7 +54,7 @@ func TestTrace(t *testing.T) {
 			recorder := tracetest.NewSpanRecorder()
 			tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)).Tracer("")
 			var log logbuffer.Buffer
-			server := api.New("", v, f.fetcher, f.used, known(1), f.sessions, f.metrics, tracer,
+			server := api.New("", v, f.fetcher, f.used, known{}, f.sessions, f.metrics, tracer,
 				slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 			r := httptest.NewRequest("POST", "/v1/"+tt.path, bytes.NewReader(tt.body))
 			for name, value := range map[string]string{"X-Request-Id": tt.id, "Traceparent": tt.parent} {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/authority"
+	"github.com/gatehouse/gatehouse/verify/authority"
 )
 
 // Authority configures the service that decides about devices without a record in Redis.

@@ -2,16 +2,22 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
+	"path/filepath"
 	"runtime"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/internal/settings"
+	"github.com/gatehouse/gatehouse/internal/snapshot"
 )
 
 // Config has every setting.
@@ -37,6 +43,14 @@ type Config struct {
 var about = settings.About{Name: "gatehouse-sidecar",
 	Does: "Keeps an Envoy's shared memory in step with Redis, and verifies credentials for it."}
 
+// Place returns a path that distinguishes the sidecars of a machine.
+func (c *Config) Place() string {
+	if len(c.Edge.Directories) > 0 {
+		return c.Edge.Directories[0]
+	}
+	return c.Push.Socket
+}
+
 // Load reads the flags in args, the environment, and the file named by them, see [settings.Load].
 func Load(args []string) (*Config, error) { return settings.Load(new(Config), about, args) }
 
@@ -46,6 +60,9 @@ func PrintUsage(w io.Writer) error { return about.PrintUsage(w, new(Config)) }
 // Redis configures following Redis.
 type Redis struct {
 	settings.RedisServer `embed:""`
+	Read                 string        `env:"READ" default:"master" placeholder:"WHERE" help:"Where objects are read: master; replica, one that the sentinels name; or HOST:PORT of a replica. Devices are always read at the master. Default: ${default}."`
+	DeviceNamespace      string        `env:"DEVICE_NAMESPACE" placeholder:"NAME" help:"Namespace of the devices, if they have one of their own. Default: that of redis.namespace."`
+	Snapshot             string        `env:"SNAPSHOT" placeholder:"SOURCE" help:"Snapshot of gatehousectl snapshot to start from: a path, s3://BUCKET/KEY, http://… or https://…. Default: none, everything is read from Redis."`
 	AcceptLossAfter      time.Duration `env:"ACCEPT_LOSS_AFTER" default:"0s" placeholder:"TIME" help:"Believe an empty Redis after this time: drop everything, and refuse all devices. Default: 0s, never; gatehousectl accept-loss does so at once."`
 }
 
@@ -62,12 +79,14 @@ type API struct {
 // Admin configures the server for operators.
 type Admin struct {
 	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health, profiles and the operator's page on. Default: ${default}."`
+	Metrics string `env:"METRICS" placeholder:"HOST:PORT" help:"Address to serve only metrics and health on, for Prometheus and probes from elsewhere. Default: none."`
 	Actions bool   `env:"ACTIONS" help:"Let operators release throttled networks, and resync, by the page or gatehousectl. Default: they only see."`
 }
 
-// Edge configures the connection to the edge's operators' server.
+// Edge configures where the edges are, and the connection to an only edge's operators' server.
 type Edge struct {
-	Admin string `env:"ADMIN" default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Address of Envoy's admin interface, or of nginx's counters, for the rates that the operator's page shows. Default: ${default}."`
+	Directories []string `env:"DIRECTORIES" placeholder:"PATTERN" help:"Directories of edges, such as /run/gatehouse/edges/*, several separated by commas: each directory that matches, now or later, is an edge, with push.sock of the proxy and api.sock of the sidecar. Default: none, one edge at push.socket and api.socket."`
+	Admin       string   `env:"ADMIN" default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Address of Envoy's admin interface, or of nginx's counters, for the rates that the operator's page shows. Default: ${default}."`
 }
 
 // Memory bounds the edge's memory.
@@ -130,8 +149,17 @@ func (c *Config) CheckValues() error {
 		check(len(s.path) <= maxSocket, "%s: %q has %d bytes, at most %d are allowed", s.name, s.path, len(s.path), maxSocket)
 	}
 	check(c.Push.Socket != c.API.Socket, "api.socket: %q is push.socket too; each needs its own", c.API.Socket)
+	for _, pattern := range c.Edge.Directories {
+		_, err := filepath.Match(pattern, "")
+		check(err == nil, "edge.directories: %q: %v", pattern, err)
+		check(filepath.IsAbs(pattern), "edge.directories: %q: want an absolute path", pattern)
+	}
 	_, _, err := net.SplitHostPort(c.Admin.Address)
 	check(err == nil, "admin.address: %q: want host:port", c.Admin.Address)
+	if c.Admin.Metrics != "" {
+		_, _, err = net.SplitHostPort(c.Admin.Metrics)
+		check(err == nil, "admin.metrics: %q: want host:port", c.Admin.Metrics)
+	}
 	_, _, err = net.SplitHostPort(c.Edge.Admin)
 	check(err == nil, "edge.admin: %q: want host:port", c.Edge.Admin)
 	check(c.Memory.Bytes >= 1<<20 && c.Memory.Bytes <= 1<<40, "memory.bytes: %v is out of 1MiB to 1TiB", c.Memory.Bytes)
@@ -194,8 +222,35 @@ func (c *Config) BcryptWorkers() int {
 	return max(runtime.GOMAXPROCS(0)/2, 1)
 }
 
+// DeviceKeyspace returns the keyspace of the devices; client was made from the settings.
+func (r *Redis) DeviceKeyspace(client redis.UniversalClient) contract.Keyspace {
+	k := r.Keyspace(client)
+	k.Namespace = cmp.Or(r.DeviceNamespace, k.Namespace)
+	return k
+}
+
+// Replicas returns the replicas to read objects from, nil if objects are read at the master.
+func (r *Redis) Replicas(client string) (*redisurl.Replicas, error) {
+	switch r.Read {
+	case "master":
+		return nil, nil
+	case "replica":
+		return r.Settings(client).FindReplicas("")
+	}
+	return r.Settings(client).FindReplicas(r.Read)
+}
+
 func (r *Redis) check() (errs []error) {
 	errs = r.RedisServer.Check()
+	if _, err := r.Replicas(""); err != nil && len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("redis.read: %w", err))
+	}
+	if err := contract.CheckNamespace(r.DeviceNamespace); err != nil {
+		errs = append(errs, fmt.Errorf("redis.device_namespace: %w", err))
+	}
+	if err := snapshot.CheckLocation(r.Snapshot); err != nil {
+		errs = append(errs, fmt.Errorf("redis.snapshot: %w", err))
+	}
 	if r.AcceptLossAfter < 0 || r.AcceptLossAfter > 30*24*time.Hour {
 		errs = append(errs, fmt.Errorf("redis.accept_loss_after: %v is out of 0s to 720h", r.AcceptLossAfter))
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/internal/settings"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 )
@@ -16,9 +17,7 @@ import (
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sidecar.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -42,9 +41,7 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("GATEHOUSE_MEMORY_OBJECTS", "2")
 	t.Setenv("GATEHOUSE_MEMORY_VERDICTS", "2")
 	c, err := config.Load([]string{"--memory.verdicts", "3"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if c.Memory.Bytes != 1<<20 || c.Memory.Objects != 2 || c.Memory.Verdicts != 3 || c.Verdict.PinTTL != 0 ||
 		c.Log.Format != "json" || c.Log.Level != "info" {
 		t.Errorf("got %+v, %+v, %+v", c.Memory, c.Verdict, c.Log)
@@ -54,9 +51,7 @@ func TestPrecedence(t *testing.T) {
 func TestProblems(t *testing.T) {
 	secret := func(text string) string {
 		path := filepath.Join(t.TempDir(), "short.secret")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	for _, test := range []struct {
@@ -85,14 +80,17 @@ func TestProblems(t *testing.T) {
 		{"not YAML", "a: [\n", nil, []string{"yaml: line"}},
 		{"all values at once", "", []string{
 			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--redis.namespace=a.b",
-			"--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
+			"--redis.device-namespace=A",
+			"--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090",
+			"--admin.metrics=9090", "--memory.bytes=1KiB",
 			"--memory.objects=0", "--memory.verdicts=-1", "--bcrypt.workers=-1", "--bcrypt.queue=0", "--bcrypt.max-cost=16",
 			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h",
 			"--log.level=loud", "--log.format=xml",
 		}, []string{
 			"redis.url", "redis.pool_size: 0 is out of 1 to 1024", "redis.shards: 65 is out of 1 to 64",
 			`redis.namespace: "a.b": want 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit`,
-			"push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
+			`redis.device_namespace: "A": want`,
+			"push.socket", "api.socket", "admin.address", "admin.metrics", "memory.bytes", "memory.objects", "memory.verdicts",
 			"bcrypt.workers", "bcrypt.queue", "bcrypt.max_cost: 16 is out of 4 to 15", "verdict.allow_ttl",
 			"verdict.deny_ttl", "verdict.pin_ttl", "log.level", "log.format",
 		}},
@@ -101,6 +99,12 @@ func TestProblems(t *testing.T) {
 				"redis.password_file: the url has a password too", "redis.username: the url has a user too",
 				"redis.password_file: open /no/such",
 			}},
+		{"replicas that nobody names", "redis: {read: replica}", nil, []string{
+			"redis.read: replica: the url names no sentinels"}},
+		{"replicas of a Cluster", "redis: {url: 'redis+cluster://h', read: 'r:6379'}", nil, []string{
+			"redis.read: a Cluster sends events past replication"}},
+		{"no replica's address", "redis: {read: 'redis://r'}", nil, []string{
+			`redis.read: "redis://r": want a name or address`}},
 		{"TLS files without TLS", "redis: {tls_ca_file: ca.pem}", nil, []string{"redis.tls_ca_file: the url is not of TLS"}},
 		{"secret of the fleet", "verdict: {pin_ttl: 0s}", []string{"--verdict.secret-file=" + secret("short\n")}, []string{
 			"short.secret: a secret of 5 bytes, at least 32 are needed",
@@ -231,9 +235,7 @@ func TestBytes(t *testing.T) {
 // TestNegativeValues: a negative value is a normal error, and hides no other error.
 func TestNegativeValues(t *testing.T) {
 	c, err := config.Load([]string{"--bcrypt.queue", "-1", "--memory.objects", "-7", "--bcrypt.max-cost=99"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	problems := fmt.Sprint(settings.FindProblems(err, c))
 	for _, want := range []string{"bcrypt.queue: -1", "memory.objects: -7", "bcrypt.max_cost: 99"} {
 		if !strings.Contains(problems, want) {

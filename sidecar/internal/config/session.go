@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/verify/token"
 )
 
 // Session configures tokens.

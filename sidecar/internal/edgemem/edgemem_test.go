@@ -3,10 +3,8 @@ package edgemem_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +15,17 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 )
+
+// edge is a memory with one edge.
+type edge struct {
+	*edgemem.Memory
+	*edgemem.Edge
+}
+
+func newEdge(c edgemem.Config) edge {
+	m := edgemem.New(c)
+	return edge{m, m.AddEdge()}
+}
 
 // object returns a version of key whose bodies have key and version as their content.
 func object(key string, version uint64, size int) contract.Object {
@@ -53,7 +62,7 @@ func check(f edgememtest.Found, key string, size int) error {
 }
 
 // push applies all waiting batches to the memory.
-func push(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
+func push(t *testing.T, m edge, memory *edgememtest.Memory) {
 	t.Helper()
 	for {
 		batch, taken := m.TakeBatch(nil)
@@ -70,7 +79,7 @@ func push(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
 func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := edgememtest.NewMemory()
-		before := edgemem.New(edgemem.Config{Objects: 400, Verdicts: 400})
+		before := newEdge(edgemem.Config{Objects: 400, Verdicts: 400})
 		before.Reset(nil)
 		for i := range 300 {
 			before.PutObject(new(object(fmt.Sprintf("/old/%d", i), 1, 2000)))
@@ -80,7 +89,7 @@ func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
 		push(t, before, memory)
 		state, _ := memory.State()
 
-		after := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4})
+		after := newEdge(edgemem.Config{Objects: 4, Verdicts: 4})
 		after.PutObject(new(object("/new", 1, 10)))
 		after.Reset(&state)
 		push(t, after, memory)
@@ -100,7 +109,7 @@ func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
 
 func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, memory := edgemem.New(edgemem.Config{Objects: 4000}), edgememtest.NewMemory()
+		m, memory := newEdge(edgemem.Config{Objects: 4000}), edgememtest.NewMemory()
 		m.Reset(nil)
 		start := time.Now()
 		inStep := func() time.Duration {
@@ -132,7 +141,7 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 				t.Fatalf("in step at %v after %d batches", inStep(), batches)
 			}
 		}
-		if m.Stats().DirtyBuckets == 0 {
+		if m.Memory.Stats().DirtyBuckets == 0 {
 			t.Error("nothing waits: the test shows nothing")
 		}
 		push(t, m, memory)
@@ -152,115 +161,37 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 	})
 }
 
-func TestPermissions(t *testing.T) {
-	m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
-	m.Reset(nil)
-	var names []string
-	for i := range limits.MaxPermissions - 1 {
-		names = append(names, fmt.Sprintf("p%d", i))
+// TestDetachedEdgeHoldsNothing: slots and purges don't wait for an edge whose pushes fail.
+func TestDetachedEdgeHoldsNothing(t *testing.T) {
+	m := edgemem.New(edgemem.Config{Objects: 4, Shards: 1})
+	live, lost := edge{m, m.AddEdge()}, edge{m, m.AddEdge()}
+	memory := edgememtest.NewMemory()
+	live.Reset(nil)
+	lost.Reset(nil)
+	m.PutObject(new(object("/a", 1, 10)))
+	push(t, live, memory)
+	push(t, lost, edgememtest.NewMemory())
+	bodies := m.Stats().Slots
+	end := m.BeginPurge(0, "/", false)
+	m.PutObject(new(object("/a", 4, 10))) // as many bodies as before
+	end()
+	push(t, live, memory)
+	lost.Detach()
+	if s := m.Stats(); s.FreeSlots != s.Slots-bodies {
+		t.Errorf("%d of %d slots are free, want all but %d: bodies wait for the lost edge", s.FreeSlots, s.Slots, bodies)
 	}
-	if set, err := m.Permissions(names); err != nil || set != 1<<63-1 {
-		t.Fatalf("Permissions = %x, %v", set, err)
+	if state, _ := memory.State(); state.Purges != nil {
+		t.Errorf("the edge still has %v", state.Purges)
 	}
-	_, err := m.Permissions([]string{"one", "two"})
-	if p, ok := errors.AsType[*edgemem.PermissionsError](err); !ok || p.Name != "two" {
-		t.Errorf("Permissions with two too many = %v, want an error that names two", err)
-	}
-	if set, err := m.Permissions([]string{"last", "p0"}); err != nil || set != 1<<63|1 {
-		t.Errorf("Permissions = %x, %v after a refusal, want the bit that is left", set, err)
-	}
-	push(t, m, memory)
-	state, _ := memory.State()
-	if len(state.Permissions) != 64 || state.Permissions[63] != "last" || state.Permissions[7] != "p7" {
-		t.Errorf("state has %q", state.Permissions)
-	}
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 63,
-		ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
-	push(t, m, memory)
-	if v, err := memory.Verdict("d", "s"); err != nil || v.Permissions != 1<<63 || v.Outcome != wire.Allow {
-		t.Errorf("Verdict = %+v, %v", v, err)
-	}
-}
-
-// TestPermissionIsUsedAgain reassigns the bits of unused names: in an epoch a bit has one name only, and names in use
-// keep theirs.
-func TestPermissionIsUsedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
-		m.Reset(nil)
-		sets := map[string]uint64{}
-		for i := range limits.MaxPermissions {
-			name := fmt.Sprint("p", i)
-			sets[name], _ = m.Permissions([]string{name})
-		}
-		twice, _ := m.Permissions([]string{"p3", "p3", "p4"})
-		for _, name := range []string{"p3", "p5", "p62", "p63"} {
-			m.ReleasePermissions(sets[name])
-		}
-		push(t, m, memory)
-		before, _ := memory.State()
-		_, err := m.Permissions([]string{"p0", "new"})
-		if p, ok := errors.AsType[*edgemem.PermissionsError](err); !ok || p.Name != "new" || !p.Later() {
-			t.Errorf("got %v, want that there is no bit yet", err)
-		}
-		if _, err := m.Permissions([]string{"a", "b", "c", "d"}); err == nil || err.(*edgemem.PermissionsError).Later() {
-			t.Errorf("got %v, want that there never is one for all", err)
-		}
-		due := func() bool { batch, taken := m.TakeBatch(nil); memory.Apply(batch); m.MarkAcked(); return taken.Renew }
-		if !due() {
-			t.Error("the epoch is not to end")
-		}
-		if now, _ := memory.State(); !slices.Equal(now.Permissions, before.Permissions) {
-			t.Errorf("the names have changed within the epoch: %q", now.Permissions)
-		}
-		state, _ := memory.State()
-		m.Reset(&state)
-		push(t, m, memory)
-		state, _ = memory.State()
-		if len(state.Permissions) != 62 || state.Permissions[5] != "new" || state.Permissions[3] != "p3" ||
-			state.Permissions[61] != "p61" {
-			t.Errorf("got %q, want new in the place of p5", state.Permissions)
-		}
-		if due() {
-			t.Error("another epoch is to begin, for nothing")
-		}
-		set, err := m.Permissions([]string{"p0", "new"})
-		if err != nil || set != 1|1<<5 {
-			t.Errorf("got %b, %v", set, err)
-		}
-		if got := m.PermissionNames(set | twice); !slices.Equal(got, []string{"p0", "p3", "p4", "new"}) {
-			t.Errorf("got %q", got)
-		}
-		m.ReleasePermissions(set)
-		more, _ := m.Permissions([]string{"a", "b"})
-		m.ReleasePermissions(more)
-		if _, err := m.Permissions([]string{"c"}); err == nil || due() {
-			t.Errorf("got %v, and an epoch is to begin: %v; want neither so soon", err, due())
-		}
-		time.Sleep(10 * time.Second)
-		if !due() {
-			t.Error("no epoch is to begin")
-		}
-	})
-}
-
-func TestNewPermissionIsToldBeforeVerdicts(t *testing.T) {
-	m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
-	m.Reset(nil)
-	push(t, m, memory)
-	set, _ := m.Permissions([]string{"new"})
-	memory.AfterOp = func() {
-		if state, _ := memory.LockedState(); len(state.Permissions) != 1 {
-			t.Error("an operation came before the state with the new name")
+	for i := range wire.MaxPurges {
+		if m.BeginPurge(0, fmt.Sprint("/", i, "/"), false) == nil {
+			t.Fatalf("only %d purges can begin: the first waits for the lost edge", i)
 		}
 	}
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: set,
-		ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
-	push(t, m, memory)
 }
 
 func TestBodyOverTheBoundGoesAlone(t *testing.T) {
-	m := edgemem.New(edgemem.Config{})
+	m := newEdge(edgemem.Config{})
 	m.Reset(nil)
 	big := object("/big", 1, 10)
 	for i := range big.Bodies {
@@ -288,7 +219,7 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 // is still sent, as is the in-step time.
 func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := edgemem.New(edgemem.Config{Verdicts: 1 << 10})
+		m := newEdge(edgemem.Config{Verdicts: 1 << 10})
 		m.Reset(nil)
 		memory := edgememtest.NewMemory()
 		push(t, m, memory)
@@ -319,16 +250,15 @@ func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 	})
 }
 
-// TestAwait waits until the edge knows permission names, in a new epoch, and then an additional name.
+// TestAwait waits until the edge has a state of the epoch.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
-		m.Reset(nil)
-		for _, name := range []string{"a", "b"} {
-			set, _ := m.Permissions([]string{name})
+		m, memory := newEdge(edgemem.Config{}), edgememtest.NewMemory()
+		for range 2 {
+			reset(m, memory)
 			done := make(chan uint64)
 			go func() {
-				epoch, err := m.AwaitPermissions(t.Context(), set)
+				epoch, err := m.AwaitEpoch(t.Context())
 				if err != nil {
 					t.Error(err)
 				}
@@ -337,19 +267,19 @@ func TestAwait(t *testing.T) {
 			synctest.Wait()
 			select {
 			case <-done:
-				t.Fatalf("Await returned before the name %q was acknowledged", name)
+				t.Fatal("AwaitEpoch returned before the epoch was acknowledged")
 			default:
 			}
 			push(t, m, memory)
 			if got := <-done; got != m.Epoch() {
-				t.Errorf("Await = %x, want %x", got, m.Epoch())
+				t.Errorf("AwaitEpoch = %x, want %x", got, m.Epoch())
 			}
 		}
 	})
 }
 
 func TestStampsAreUnique(t *testing.T) {
-	m := edgemem.New(edgemem.Config{})
+	m := newEdge(edgemem.Config{})
 	m.Reset(nil)
 	stamps := map[uint64]bool{}
 	for version := range uint64(50) {
@@ -375,7 +305,7 @@ func TestStampsAreUnique(t *testing.T) {
 }
 
 func BenchmarkPutTake(b *testing.B) {
-	m := edgemem.New(edgemem.Config{Objects: 100000})
+	m := newEdge(edgemem.Config{Objects: 100000})
 	m.Reset(nil)
 	objects := make([]contract.Object, 1000)
 	for i := range objects {

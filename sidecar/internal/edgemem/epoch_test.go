@@ -19,7 +19,7 @@ import (
 func TestNewEpochHidesOldVersions(t *testing.T) {
 	const objects = 40
 	memory := edgememtest.NewMemory()
-	before := edgemem.New(edgemem.Config{Objects: 4000, Verdicts: 4000})
+	before := newEdge(edgemem.Config{Objects: 4000, Verdicts: 4000})
 	before.Reset(nil)
 	key := func(i int) string { return fmt.Sprintf("/%d", i) }
 	for i := range objects {
@@ -32,9 +32,8 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 	push(t, before, memory)
 	old, _ := memory.State()
 
-	after := edgemem.New(edgemem.Config{Objects: 1000, Verdicts: 400})
-	after.PutVerdict(key(0), "s", hour, false) // lost in the reset
-	for i := range objects - 1 {               // the last one was deleted
+	after := newEdge(edgemem.Config{Objects: 1000, Verdicts: 400})
+	for i := range objects - 1 { // the last one was deleted
 		after.PutObject(new(object(key(i), 2, 100)))
 	}
 	after.Reset(&old)
@@ -72,13 +71,13 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 // TestAwaitObject waits while an older version may be found, and no longer.
 func TestAwaitObject(t *testing.T) {
 	memory := edgememtest.NewMemory()
-	before := edgemem.New(edgemem.Config{Objects: 8000, Verdicts: 4}) // more buckets than a batch blanks
+	before := newEdge(edgemem.Config{Objects: 8000, Verdicts: 4}) // more buckets than a batch blanks
 	before.Reset(nil)
 	before.PutObject(new(object("/a", 1, 100)))
 	push(t, before, memory)
 	old, _ := memory.State()
 
-	after := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4}) // one bucket
+	after := newEdge(edgemem.Config{Objects: 4, Verdicts: 4}) // one bucket
 	now, cancel := context.WithCancel(t.Context())
 	cancel()
 	check := func(when string, current bool) {

@@ -20,8 +20,6 @@ var collected = []metric{
 	newGauge("free_body_slots", "Body slots that can be reused.", func(s *Stats) int { return s.FreeSlots }),
 	newGauge("places", "Keys of shared memory that were written; constant soon after start, except for body slots.",
 		func(s *Stats) int { return s.Places }),
-	newGauge("permissions", "Permission names that the edge knows, at most 64.",
-		func(s *Stats) int { return s.Permissions }),
 	newGauge("devices", "Registered devices that the edge knows; fewer than the enabled ones if memory.verdicts is too "+
 		"small.", func(s *Stats) int { return s.Devices }),
 	newGauge("allow_verdicts", "Allow verdicts at the edge.", func(s *Stats) int { return s.Allows }),

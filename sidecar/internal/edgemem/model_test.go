@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,9 +17,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 )
 
-// TestModel makes random changes to a target and a memory. Between any two operations each object of the epoch is found
-// whole, in a version that exists and is not older than before, or not, if it is purged; what is put after a purge is
-// found until it changes; at rest the memory equals the target.
+// TestModel makes random changes to a target with one to three edges, and to the memories of the edges, which get
+// batches at different times, or none for a while. Between any two operations each object of the epoch is found whole,
+// in a version that exists and is not older than before, or not, if it is purged; what is put after a purge is found
+// until it changes; a verdict has the permission names that it was put with; at rest each memory equals the target.
 func TestModel(t *testing.T) {
 	seeds := uint64(16)
 	if testing.Short() {
@@ -42,48 +44,63 @@ const (
 	modelShards = contract.Shards(3)
 )
 
-// model is a target, a memory, and the expectations of both.
+// model is a target, and what the target should have.
 type model struct {
 	*testing.T
 	r      *rand.Rand
 	target *edgemem.Memory
-	memory *edgememtest.Memory
+	edges  []*modelEdge
 	size   int // of bodies, approximately
 
 	want    map[int]uint64    // versions that the target should have
 	last    [modelKeys]uint64 // last versions assigned
+	device  [modelKeys]bool   // is listed
+	names   [modelKeys]int    // number of the permission names of the last verdict
+	crowded bool              // a device was not listed
+	purging []*modelPurge     // that have not ended
+}
+
+// modelEdge is an edge with its memory, and what the memory should have.
+type modelEdge struct {
+	*model
+	edge
+	memory   *edgememtest.Memory
+	detached bool
+
 	seen    [modelKeys]uint64 // versions that the reader saw
 	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
 	kept    [modelKeys]uint64 // version that the memory has until it changes; 0: none
-	device  [modelKeys]bool   // is listed
+	named   [modelKeys]int    // number of the permission names that the reader saw
 	listed  [modelKeys]bool   // in the list, and the memory must have it when the list is complete
-	crowded bool              // a device was not listed
-	purging []*modelPurge     // that the memory may know
+	purging []*edgePurge      // that the memory may know
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
 }
 
 func newModel(t *testing.T, r *rand.Rand) *model {
 	m := &model{
-		T: t, r: r, memory: edgememtest.NewMemory(),
-		target: edgemem.New(edgemem.Config{Objects: 1 + r.IntN(modelKeys), Verdicts: 1 + r.IntN(64),
+		T: t, r: r, target: edgemem.New(edgemem.Config{Objects: 1 + r.IntN(modelKeys), Verdicts: 1 + r.IntN(64),
 			Shards: modelShards}),
-		size: []int{10, 1500, 20000}[r.IntN(3)],
-		want: map[int]uint64{}, checked: map[*byte]bool{},
+		size: []int{10, 1500, 20000}[r.IntN(3)], want: map[int]uint64{},
 	}
-	m.target.Reset(nil)
+	for range 1 + r.IntN(3) {
+		e := &modelEdge{model: m, edge: edge{m.target, m.target.AddEdge()}, memory: edgememtest.NewMemory(),
+			checked: map[*byte]bool{}}
+		e.Reset(nil)
+		e.memory.AfterOp = e.read
+		m.edges = append(m.edges, e)
+	}
 	m.target.SetDevicesComplete()
-	m.memory.AfterOp = m.read
 	return m
 }
 
 func (m *model) key(i int) string { return fmt.Sprintf("/k/%d", i) }
 
 // read looks everything up, as a reader might do between any two operations.
-func (m *model) read() {
+func (m *modelEdge) read() {
 	for i := range modelKeys {
 		f, err := m.memory.LockedObject(m.key(i))
 		if errors.Is(err, wire.ErrNotFound) && !errors.Is(err, edgememtest.ErrTorn) {
-			if m.kept[i] != 0 && !m.purged(func(p *modelPurge) bool { return m.kept[i] <= p.of[i] }) {
+			if m.kept[i] != 0 && !m.purged(func(p *edgePurge) bool { return m.kept[i] <= p.of[i] }) {
 				m.Fatalf("%q: version %d isn't found, and nothing purges it", m.key(i), m.kept[i])
 			}
 			continue
@@ -95,7 +112,7 @@ func (m *model) read() {
 		if err == nil && (f.Version < m.seen[i] || f.Version <= m.gone[i]) {
 			err = fmt.Errorf("%q: version %d after %d, deleted up to %d", m.key(i), f.Version, m.seen[i], m.gone[i])
 		}
-		if err == nil && m.purged(func(p *modelPurge) bool { return p.acked && p.tagged(i) && f.Version <= p.of[i] }) {
+		if err == nil && m.purged(func(p *edgePurge) bool { return p.acked && p.tagged(i) && f.Version <= p.of[i] }) {
 			err = fmt.Errorf("%q: version %d is being purged", m.key(i), f.Version)
 		}
 		if err != nil {
@@ -108,13 +125,16 @@ func (m *model) read() {
 
 // readDevices checks that an entry is closed only beside the verdict that closed the entry, and that a complete list in
 // the state has all devices.
-func (m *model) readDevices() {
+func (m *modelEdge) readDevices() {
 	state, found := m.memory.LockedState()
 	for i := range modelKeys {
 		if !found {
 			return
 		}
-		_, right := m.memory.LockedCredentialBy(&state, m.key(i), "secret")
+		verdict, right := m.memory.LockedCredentialBy(&state, m.key(i), "secret")
+		if right == wire.Found {
+			m.readNames(i, verdict.Permissions)
+		}
 		_, wrong := m.memory.LockedCredentialBy(&state, m.key(i), "wrong")
 		if wrong == wire.Closed && right != wire.Found {
 			m.Fatalf("%q: closed, and the right secret's status is %d", m.key(i), right)
@@ -125,30 +145,48 @@ func (m *model) readDevices() {
 	}
 }
 
+// modelNames returns permission names, short or long.
+func modelNames(i, number int) string {
+	return strings.Repeat(fmt.Sprintf("%d:%d,", i, number), 1+(i+number)%14)
+}
+
+// readNames checks a verdict's permission names.
+func (m *modelEdge) readNames(i int, names string) {
+	number := m.named[i]
+	_, after, _ := strings.Cut(names, ":")
+	_, _ = fmt.Sscan(after, &number)
+	if number < m.named[i] || number > m.names[i] || names != modelNames(i, number) {
+		m.Fatalf("%q: permissions %q after number %d", m.key(i), names, m.named[i])
+	}
+	m.named[i] = number
+}
+
 // step changes the target, the memory or the time, or delivers a batch.
 func (m *model) step() {
 	i := m.r.IntN(modelKeys)
 	expires := time.Now().Add(time.Second).UnixMilli()
-	switch m.r.IntN(14) {
+	e := m.edges[m.r.IntN(len(m.edges))]
+	switch m.r.IntN(14 + len(m.edges)) {
 	case 0, 1, 2, 3:
-		m.last[i]++
-		m.want[i], m.kept[i] = m.last[i], 0
-		o := object(m.key(i), m.last[i], m.size)
-		o.Tags = []string{modelTags[i%len(modelTags)]}
-		m.target.PutObject(&o)
+		m.put(i)
 	case 4:
 		m.delete(i)
 	case 13:
 		m.purge()
 	case 5:
 		outcome := wire.Outcome(1 + m.r.IntN(2))
-		m.target.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: outcome, ExpiresMS: expires}, outcome == wire.Allow)
+		m.names[i]++
+		m.target.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: outcome, ExpiresMS: expires,
+			Permissions: modelNames(i, m.names[i])}, outcome == wire.Allow)
 	case 6:
 		m.target.DropVerdicts(m.key(i))
 	case 7:
 		if m.r.IntN(4) == 0 {
 			m.target.DropDevice(m.key(i))
-			m.device[i], m.listed[i] = false, false
+			m.device[i] = false
+			for _, e := range m.edges {
+				e.listed[i] = false
+			}
 		} else if m.target.PutDevice(m.key(i), m.r.IntN(2) == 0) != nil {
 			m.crowded = true
 		} else {
@@ -158,22 +196,34 @@ func (m *model) step() {
 		time.Sleep(time.Duration(m.r.IntN(800)) * time.Millisecond)
 	case 9:
 		if m.r.IntN(10) == 0 {
-			m.memory.Forget()
-			m.kept = [modelKeys]uint64{}
+			e.memory.Forget()
+			e.kept = [modelKeys]uint64{}
 		}
 	default:
-		m.deliver()
+		e.deliver()
+	}
+}
+
+// changed records that the object changes, at each edge at a time of its own.
+func (m *model) changed(i int) {
+	for _, e := range m.edges {
+		e.kept[i] = 0
 	}
 }
 
 // deliver applies a batch to the memory; sometimes the batch or its answer is lost.
-func (m *model) deliver() {
-	batch, taken := m.target.TakeBatch(nil)
+func (m *modelEdge) deliver() {
+	batch, taken := m.TakeBatch(nil)
 	if len(batch) > 320<<10 || taken.Ops > 514 {
 		m.Fatalf("batch of %d bytes, %d operations", len(batch), taken.Ops)
 	}
 	fate := m.r.IntN(12)
 	if fate == 0 {
+		m.Detach()
+		m.detached = true
+		for range m.r.IntN(20) {
+			m.stepOthers()
+		}
 		m.reset()
 		return
 	}
@@ -185,7 +235,7 @@ func (m *model) deliver() {
 		m.reset()
 		return
 	}
-	m.target.MarkAcked()
+	m.MarkAcked()
 	for _, p := range m.purging {
 		p.acked = true
 	}
@@ -198,12 +248,21 @@ func (m *model) deliver() {
 			m.gone[i] = m.last[i]
 		}
 	}
-	m.purging = slices.DeleteFunc(m.purging, func(p *modelPurge) bool { return p.ended })
+	m.purging = slices.DeleteFunc(m.purging, func(p *edgePurge) bool { return p.ended })
+}
+
+func (m *model) put(i int) {
+	m.last[i]++
+	m.want[i] = m.last[i]
+	m.changed(i)
+	o := object(m.key(i), m.last[i], m.size)
+	o.Tags = []string{modelTags[i%len(modelTags)]}
+	m.target.PutObject(&o)
 }
 
 func (m *model) delete(i int) {
 	delete(m.want, i)
-	m.kept[i] = 0
+	m.changed(i)
 	m.target.DeleteObject(m.key(i))
 }
 
@@ -215,14 +274,19 @@ type modelPurge struct {
 	end        func()
 	keys       []int             // still to remove
 	of         [modelKeys]uint64 // versions in the shard at the beginning; the purge may hide each: tags share bits
-	acked      bool              // the edge knows the purge
 	ended      bool
+}
+
+// edgePurge is a purge at an edge.
+type edgePurge struct {
+	*modelPurge
+	acked bool // the edge knows the purge
 }
 
 func (p *modelPurge) tagged(i int) bool { return i%len(modelTags) == p.tag }
 
 // purged reports whether does is true for a purge under way.
-func (m *model) purged(does func(p *modelPurge) bool) bool {
+func (m *modelEdge) purged(does func(p *edgePurge) bool) bool {
 	return slices.ContainsFunc(m.purging, does)
 }
 
@@ -242,6 +306,9 @@ func (m *model) purge() {
 			}
 		}
 		m.purging = append(m.purging, p)
+		for _, e := range m.edges {
+			e.purging = append(e.purging, &edgePurge{modelPurge: p})
+		}
 		return
 	}
 	m.purging[at].step(m)
@@ -267,9 +334,19 @@ func (m *model) finish() {
 			p.step(m)
 		}
 	}
-	quiesce(m.T, m.target, m.memory)
-	if state, _ := m.memory.State(); state.Epoch != m.target.Epoch() {
-		m.Errorf("the memory is of epoch %x, want %x", state.Epoch, m.target.Epoch())
+	for _, e := range m.edges {
+		quiesce(m.T, e.edge, e.memory)
+	}
+	for _, e := range m.edges { // a body that all have released is free only now
+		quiesce(m.T, e.edge, e.memory)
+		e.compare()
+	}
+}
+
+// compare compares the edge's memory with the target.
+func (m *modelEdge) compare() {
+	if state, _ := m.memory.State(); state.Epoch != m.Epoch() {
+		m.Errorf("the memory is of epoch %x, want %x", state.Epoch, m.Epoch())
 	}
 	if state, _ := m.memory.State(); state.DevicesComplete == m.crowded {
 		m.Errorf("got complete %v at the end, want %v", state.DevicesComplete, !m.crowded)
@@ -291,14 +368,30 @@ func (m *model) finish() {
 	}
 }
 
-func (m *model) reset() {
-	reset(m.target, m.memory)
+func (m *modelEdge) reset() {
+	reset(m.edge, m.memory)
+	m.detached = false
 	m.kept = [modelKeys]uint64{}
 	m.listed = m.device
 }
 
+// stepOthers changes the target, or delivers a batch to an edge that is attached.
+func (m *model) stepOthers() {
+	switch other := m.edges[m.r.IntN(len(m.edges))]; {
+	case m.r.IntN(2) == 0:
+		i := m.r.IntN(modelKeys)
+		if m.r.IntN(3) == 0 {
+			m.delete(i)
+			return
+		}
+		m.put(i)
+	case !other.detached:
+		other.deliver()
+	}
+}
+
 // reset does what the pusher does after a failure.
-func reset(m *edgemem.Memory, memory *edgememtest.Memory) {
+func reset(m edge, memory *edgememtest.Memory) {
 	if state, found := memory.State(); found {
 		m.Reset(&state)
 		return
@@ -307,7 +400,7 @@ func reset(m *edgemem.Memory, memory *edgememtest.Memory) {
 }
 
 // quiesce pushes without failures until nothing is left, blanks included.
-func quiesce(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
+func quiesce(t *testing.T, m edge, memory *edgememtest.Memory) {
 	t.Helper()
 	batch, _ := m.TakeBatch(nil)
 	if status, _ := memory.Apply(batch); status != http.StatusOK {

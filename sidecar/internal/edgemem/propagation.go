@@ -13,7 +13,7 @@ type pendingWrite struct {
 }
 
 // ApplyLive calls apply, which applies a write from an event. If apply changes the memory, ApplyLive measures the time
-// from published, when Redis ran the write by its own clock, to the edge's acknowledgement.
+// from published, when Redis ran the write by its own clock, to each edge's acknowledgement.
 func (m *Memory) ApplyLive(published time.Time, apply func()) {
 	m.mu.Lock()
 	before := m.changes
@@ -21,31 +21,45 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 	apply()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.changes == before || len(m.pendingWrites) >= maxPending {
+	if m.changes == before {
 		return
 	}
-	m.pendingWrites = append(m.pendingWrites, pendingWrite{published, m.currentMark()})
-	if m.ackedBatch == m.batch {
-		m.observeAcked() // otherwise a batch with the write may be on its way
+	for _, o := range m.all {
+		o.awaitAck(published)
 	}
 }
 
-// observeAcked measures the writes that the edge has. No batch is on its way, and mu is held.
-func (m *Memory) observeAcked() {
+// awaitAck measures a write when the edge has the write.
+func (o *outbox) awaitAck(published time.Time) {
+	if len(o.pendingWrites) >= maxPending {
+		return
+	}
+	o.pendingWrites = append(o.pendingWrites, pendingWrite{published, o.currentMark()})
+	if o.attached && o.ackedBatch == o.batch {
+		o.observeAcked() // otherwise a batch with the write may be on its way
+	}
+}
+
+// observeAcked measures the writes that the edge has. No batch is on its way.
+func (o *outbox) observeAcked() {
 	now, n := time.Now(), 0
-	for _, p := range m.pendingWrites {
-		if !m.hasTaken(p.after) {
+	for _, p := range o.pendingWrites {
+		if !o.hasTaken(p.after) {
 			break
 		}
-		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis's clock is ahead of ours
+		o.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis's clock is ahead of ours
 		n++
 	}
-	m.pendingWrites = m.pendingWrites[:copy(m.pendingWrites, m.pendingWrites[n:])]
+	o.pendingWrites = o.pendingWrites[:copy(o.pendingWrites, o.pendingWrites[n:])]
 }
 
-// deferPending makes all pending writes wait for what is in the queues now: a new epoch pushes everything again.
-func (m *Memory) deferPending() {
-	for i := range m.pendingWrites {
-		m.pendingWrites[i].after = m.currentMark()
+// deferPending makes all pending writes and traces wait for what is in the queues now: a new epoch pushes everything
+// again.
+func (o *outbox) deferPending() {
+	for i := range o.pendingWrites {
+		o.pendingWrites[i].after = o.currentMark()
+	}
+	for i := range o.pendingTraces {
+		o.pendingTraces[i].after = o.currentMark()
 	}
 }

@@ -21,10 +21,10 @@ func TestPropagation(t *testing.T) {
 	allow := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(1000 * long).UnixMilli()}
 	for _, tt := range []struct {
 		name string
-		run  func(m *edgemem.Memory)
+		run  func(m edge)
 		want []time.Duration
 	}{
-		{"one object", func(m *edgemem.Memory) {
+		{"one object", func(m edge) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			time.Sleep(3 * ms)
 			m.TakeBatch(nil)
@@ -34,7 +34,7 @@ func TestPropagation(t *testing.T) {
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, []time.Duration{5 * ms}},
-		{"two in one batch, and a deletion in the next one", func(m *edgemem.Memory) {
+		{"two in one batch, and a deletion in the next one", func(m edge) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			time.Sleep(ms)
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/b", 1, 10))) })
@@ -46,7 +46,7 @@ func TestPropagation(t *testing.T) {
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, []time.Duration{2 * ms, ms, 2 * ms}},
-		{"a revocation", func(m *edgemem.Memory) {
+		{"a revocation", func(m edge) {
 			m.PutVerdict("d", "s", allow, true)
 			m.TakeBatch(nil)
 			m.MarkAcked()
@@ -55,28 +55,28 @@ func TestPropagation(t *testing.T) {
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, []time.Duration{ms}},
-		{"Redis's clock is ahead", func(m *edgemem.Memory) {
+		{"Redis's clock is ahead", func(m edge) {
 			m.ApplyLive(time.Now().Add(long), func() { m.PutObject(new(object("/a", 1, 10))) })
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, []time.Duration{0}},
-		{"not live", func(m *edgemem.Memory) {
+		{"not live", func(m edge) {
 			m.PutObject(new(object("/a", 1, 10)))
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, nil},
-		{"no change", func(m *edgemem.Memory) {
+		{"no change", func(m edge) {
 			m.ApplyLive(time.Now(), func() { m.DeleteObject("/a") })
 			time.Sleep(long) // a heartbeat is not its acknowledgement
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, nil},
-		{"taken while it was applied", func(m *edgemem.Memory) {
+		{"taken while it was applied", func(m edge) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))); m.TakeBatch(nil) })
 			time.Sleep(ms)
 			m.MarkAcked()
 		}, []time.Duration{ms}},
-		{"acknowledged while it was applied", func(m *edgemem.Memory) {
+		{"acknowledged while it was applied", func(m edge) {
 			m.ApplyLive(time.Now(), func() {
 				m.PutObject(new(object("/a", 1, 10)))
 				m.TakeBatch(nil)
@@ -87,7 +87,7 @@ func TestPropagation(t *testing.T) {
 			m.TakeBatch(nil)
 			m.MarkAcked()
 		}, []time.Duration{ms}},
-		{"behind a body that fills a batch", func(m *edgemem.Memory) {
+		{"behind a body that fills a batch", func(m edge) {
 			m.PutObject(new(object("/large", 1, 300<<10)))
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			for more := true; more; {
@@ -97,7 +97,7 @@ func TestPropagation(t *testing.T) {
 				more = !taken.Drained
 			}
 		}, []time.Duration{3 * ms}},
-		{"pushed again after the edge was lost", func(m *edgemem.Memory) {
+		{"pushed again after the edge was lost", func(m edge) {
 			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
 			m.TakeBatch(nil)
 			time.Sleep(ms)
@@ -113,7 +113,7 @@ func TestPropagation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var got []time.Duration
-				m := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4,
+				m := newEdge(edgemem.Config{Objects: 4, Verdicts: 4,
 					Propagation: prometheus.ObserverFunc(func(seconds float64) {
 						got = append(got, time.Duration(seconds*float64(time.Second)).Round(time.Microsecond))
 					})})

@@ -11,8 +11,8 @@ import (
 )
 
 // purgeFixture has two objects with a tag, one without, and one of a virtual host, all at the edge.
-func purgeFixture(t *testing.T) (*edgemem.Memory, *edgememtest.Memory) {
-	m, memory := edgemem.New(edgemem.Config{Objects: 100, Verdicts: 1}), edgememtest.NewMemory()
+func purgeFixture(t *testing.T) (edge, *edgememtest.Memory) {
+	m, memory := newEdge(edgemem.Config{Objects: 100, Verdicts: 1}), edgememtest.NewMemory()
 	m.Reset(nil)
 	for _, key := range []string{"/a/tagged", "/b/tagged", "/b/other", "//shop:example.com/b/tagged"} {
 		o := object(key, 1, 10)
@@ -83,7 +83,7 @@ func TestPurgeAtTheEdge(t *testing.T) {
 
 // TestPurgeEndsWithItsObjects: the edge keeps a purge until the batch with the last of its objects.
 func TestPurgeEndsWithItsObjects(t *testing.T) {
-	m, memory := edgemem.New(edgemem.Config{Objects: 10_000, Verdicts: 1}), edgememtest.NewMemory()
+	m, memory := newEdge(edgemem.Config{Objects: 10_000, Verdicts: 1}), edgememtest.NewMemory()
 	m.Reset(nil)
 	var keys []string
 	for i := range 3000 {
@@ -149,7 +149,7 @@ func TestManyPurges(t *testing.T) {
 // TestPurgeOfShards: a purge begins and ends in each shard by itself. In a state it is one purge.
 func TestPurgeOfShards(t *testing.T) {
 	const shards = contract.Shards(8)
-	m, memory := edgemem.New(edgemem.Config{Objects: 100, Verdicts: 1, Shards: shards}), edgememtest.NewMemory()
+	m, memory := newEdge(edgemem.Config{Objects: 100, Verdicts: 1, Shards: shards}), edgememtest.NewMemory()
 	m.Reset(nil)
 	keys := make([]string, shards)
 	put := func(shard int, version uint64) {

@@ -1,63 +1,83 @@
 package edgemem
 
+import "math/bits"
+
 // queue is a first-in-first-out queue of bucket indexes without duplicates: a bucket that changes again while waiting
 // keeps its position.
 type queue struct {
-	waiting []uint32 // beginning at head
+	waiting []indexes // beginning at head
 	head    int
-	queued  []bool // by index
+	queued  bitset // by index
 	pushed  uint64 // number ever pushed
 	popped  uint64 // number ever popped; pushed - popped are waiting
 }
 
-func newQueue(indexes int) queue { return queue{queued: make([]bool, indexes)} }
+// indexes are the indexes from next to end - 1.
+type indexes struct{ next, end uint32 }
 
 func (q *queue) push(i uint32) {
-	if q.queued[i] {
+	if q.queued.has(i) {
 		return
 	}
-	q.queued[i] = true
-	q.waiting = append(q.waiting, i)
+	q.queued.set(i)
 	q.pushed++
+	if n := len(q.waiting); n > q.head && q.waiting[n-1].end == i {
+		q.waiting[n-1].end++
+	} else {
+		q.waiting = append(q.waiting, indexes{i, i + 1})
+	}
 }
 
-// front returns the index that has waited longest.
-func (q *queue) front() (uint32, bool) {
-	if q.head == len(q.waiting) {
-		return 0, false
+// popWhile removes indexes from the front as long as take returns true for the front.
+func (q *queue) popWhile(take func(index uint32) bool) {
+	for q.len() > 0 && take(q.waiting[q.head].next) {
+		q.pop()
 	}
-	return q.waiting[q.head], true
 }
 
 // pop removes the index at the front.
 func (q *queue) pop() {
-	q.queued[q.waiting[q.head]] = false
-	q.head++
+	front := &q.waiting[q.head]
+	q.queued.clear(front.next)
 	q.popped++
+	if front.next++; front.next < front.end {
+		return
+	}
+	q.head++
 	if q.head == len(q.waiting) {
-		q.waiting, q.head = q.waiting[:0], 0
+		q.waiting, q.head = nil, 0
 	} else if q.head > 1024 && q.head > len(q.waiting)/2 {
 		q.waiting = q.waiting[:copy(q.waiting, q.waiting[q.head:])]
 		q.head = 0
 	}
 }
 
-func (q *queue) len() int { return len(q.waiting) - q.head }
+func (q *queue) len() int { return int(q.pushed - q.popped) }
 
-// clear empties the queue and counts the elements as popped.
-func (q *queue) clear() {
-	for q.len() > 0 {
-		q.pop()
+// clear empties the queue, frees its memory, and counts the elements as popped.
+func (q *queue) clear() { *q = queue{pushed: q.pushed, popped: q.pushed} }
+
+// bitset is a set of small numbers, which grows as needed.
+type bitset []uint64
+
+func (b bitset) has(i uint32) bool { return int(i/64) < len(b) && b[i/64]>>(i%64)&1 != 0 }
+
+func (b *bitset) set(i uint32) {
+	if n := int(i/64) + 1; n > len(*b) {
+		*b = append(*b, make([]uint64, n-len(*b))...)
+	}
+	(*b)[i/64] |= 1 << (i % 64)
+}
+
+func (b bitset) clear(i uint32) {
+	if int(i/64) < len(b) {
+		b[i/64] &^= 1 << (i % 64)
 	}
 }
 
-// queueMark is a point in both queues, by the number of elements pushed before.
-type queueMark struct{ objects, verdicts uint64 }
-
-// currentMark returns the point after everything that is in the queues now.
-func (m *Memory) currentMark() queueMark { return queueMark{m.dirty.pushed, m.verdicts.dirty.pushed} }
-
-// hasTaken reports whether everything before a point was taken.
-func (m *Memory) hasTaken(at queueMark) bool {
-	return m.dirty.popped >= at.objects && m.verdicts.dirty.popped >= at.verdicts
+func (b bitset) count() (n int) {
+	for _, word := range b {
+		n += bits.OnesCount64(word)
+	}
+	return n
 }

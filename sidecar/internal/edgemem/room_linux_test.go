@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/nginx/memfile"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
@@ -23,18 +24,14 @@ func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, objects = 16 << 20, 4000
 		edge, err := memfile.Open(filepath.Join(t.TempDir(), "memory"), memfile.SizeFor(budget, objects, 1000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer edge.Close()
 		var peak int64
 		for restart := range 3 {
-			memory := edgemem.New(edgemem.Config{Objects: objects, Verdicts: 1000})
+			memory := newEdge(edgemem.Config{Objects: objects, Verdicts: 1000})
 			config := objectcache.Config{Bytes: budget, Objects: objects, Shards: 1}
 			cache, err := objectcache.New(config, memory, metrics.New(), slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			memory.Reset(nil)
 			if before, err := wire.ParseState(edge.Record(wire.RegionState, 0)); err == nil {
 				memory.Reset(&before)
@@ -82,9 +79,7 @@ func TestRoom(t *testing.T) {
 func apply(t *testing.T, edge *memfile.File, bytes []byte) {
 	t.Helper()
 	batch, err := wire.ParseBatch(bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for op := range batch.Ops() {
 		if err := edge.SetRecord(op.Region, op.Index, op.Record); err != nil {
 			t.Fatalf("%s %d: %v", op.Region, op.Index, err)

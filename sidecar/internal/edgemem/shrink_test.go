@@ -9,12 +9,12 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/shrink/shrinktest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/shrink/shrinktest"
 )
 
 // drain delivers all waiting batches.
-func drain(m *edgemem.Memory) {
+func drain(m edge) {
 	var buf []byte
 	for {
 		batch, taken := m.TakeBatch(buf)
@@ -30,7 +30,7 @@ func TestDroppedObjectIsFree(t *testing.T) {
 	for length := 1; length <= 4; length++ {
 		for drop := range length {
 			t.Run(fmt.Sprintf("%d of %d", drop, length), func(t *testing.T) {
-				m := edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}) // one bucket
+				m := newEdge(edgemem.Config{Objects: 1, Verdicts: 1}) // one bucket
 				m.Reset(nil)
 				var dropped weak.Pointer[contract.Object]
 				for i := range length {
@@ -56,7 +56,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	const n = 20_000
 	key := func(i int) string { return fmt.Sprint("/v1/products/", i) }
 	device := func(i int) string { return fmt.Sprint("device-", i) }
-	m := edgemem.New(edgemem.Config{Objects: n, Verdicts: n})
+	m := newEdge(edgemem.Config{Objects: n, Verdicts: n})
 	m.Reset(nil)
 	drain(m)
 	tests := []struct {

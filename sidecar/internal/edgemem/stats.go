@@ -16,44 +16,61 @@ func Footprint(o *contract.Object) int {
 type Stats struct {
 	Objects           int
 	Allows, Denies    int    // verdicts stored
-	Devices           int    // registered devices in the edge's list
+	Devices           int    // registered devices in the list
 	EvictedVerdicts   uint64 // evicted before they expired, ever
-	DirtyBuckets      int    // of both tables, waiting to be taken
 	Slots             int    // slots that may be filled
 	FreeSlots         int    // of Slots
-	Places            int    // in shared memory with a record of this epoch, slots included
-	Permissions       int    // names
-	InStepMS          int64  // in-step time in the state record, unix ms
-	DevicesOverflowed bool   // some devices are not in the edge's list
+	DevicesOverflowed bool   // some devices are not in the list
+	EdgeStats                // the worst of the edges that are attached: most buckets, most places, least time
+}
+
+// EdgeStats has counts of an edge.
+type EdgeStats struct {
+	DirtyBuckets int   // of both tables, waiting to be taken
+	Places       int   // in shared memory with a record of this epoch, slots included
+	InStepMS     int64 // in-step time in the state record, unix ms
 }
 
 // Stats returns the current counts.
 func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	places := 1 + m.slots.count() // one for the state
-	for i := range m.buckets {
-		if m.buckets[i].written {
-			places++
-		}
-	}
-	for i := range m.verdicts.buckets {
-		if m.verdicts.buckets[i].written {
-			places++
-		}
-	}
-	return Stats{
-		Places:            places,
-		Objects:           len(m.objects),
+	s := Stats{
+		Objects:           len(m.objects.entries),
 		Allows:            m.verdicts.allows,
 		Denies:            m.verdicts.denies,
 		Devices:           m.verdicts.devices.count,
 		EvictedVerdicts:   m.verdicts.evicted,
-		DirtyBuckets:      m.dirty.len() + m.verdicts.dirty.len(),
-		Slots:             m.slots.count(),
-		FreeSlots:         m.slots.freeCount(),
-		Permissions:       len(m.permissions.bits),
-		InStepMS:          m.inStep.readyMS,
+		Slots:             len(m.objects.slots.sizes),
+		FreeSlots:         m.objects.slots.freeCount(),
 		DevicesOverflowed: m.verdicts.devices.overflowed,
+	}
+	first := true
+	for _, o := range m.all {
+		if !o.attached && len(m.all) > 1 {
+			continue
+		}
+		one := o.stats()
+		s.DirtyBuckets = max(s.DirtyBuckets, one.DirtyBuckets)
+		s.Places = max(s.Places, one.Places)
+		if first || one.InStepMS < s.InStepMS {
+			s.InStepMS, first = one.InStepMS, false
+		}
+	}
+	return s
+}
+
+// Stats returns the edge's current counts.
+func (e *Edge) Stats() EdgeStats {
+	e.m.mu.Lock()
+	defer e.m.mu.Unlock()
+	return e.outbox.stats()
+}
+
+func (o *outbox) stats() EdgeStats {
+	return EdgeStats{
+		DirtyBuckets: o.dirtyObjects.len() + o.dirtyVerdicts.len(),
+		Places:       1 + int(o.countSlots()) + o.writtenObjects.count() + o.writtenVerdicts.count(), // one for the state
+		InStepMS:     o.inStep.readyMS,
 	}
 }

@@ -15,27 +15,22 @@ type pendingTrace struct {
 	after queueMark
 }
 
-// TraceChanges makes the batch that completes all changes so far at the edge part of a trace.
+// TraceChanges makes the batch that completes all changes so far at an edge part of a trace, for each edge.
 func (m *Memory) TraceChanges(span trace.SpanContext) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.pendingTraces) < maxTraced {
-		m.pendingTraces = append(m.pendingTraces, pendingTrace{span, m.currentMark()})
+	for _, o := range m.all {
+		if len(o.pendingTraces) < maxTraced {
+			o.pendingTraces = append(o.pendingTraces, pendingTrace{span, o.currentMark()})
+		}
 	}
 }
 
 // takeTraces removes and returns the traces completed by this batch.
-func (m *Memory) takeTraces() (spans []trace.SpanContext) {
-	for len(m.pendingTraces) > 0 && len(m.superseded) == 0 && m.hasTaken(m.pendingTraces[0].after) {
-		spans = append(spans, m.pendingTraces[0].span)
-		m.pendingTraces = slices.Delete(m.pendingTraces, 0, 1)
+func (o *outbox) takeTraces() (spans []trace.SpanContext) {
+	for len(o.pendingTraces) > 0 && len(o.superseded) == 0 && o.hasTaken(o.pendingTraces[0].after) {
+		spans = append(spans, o.pendingTraces[0].span)
+		o.pendingTraces = slices.Delete(o.pendingTraces, 0, 1)
 	}
 	return spans
-}
-
-// deferTraces makes all waiting traces wait for what is in the queues now, as [Memory.deferPending] does.
-func (m *Memory) deferTraces() {
-	for i := range m.pendingTraces {
-		m.pendingTraces[i].after = m.currentMark()
-	}
 }

@@ -18,7 +18,7 @@ func spanOf(id byte) trace.SpanContext {
 func TestTrace(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprintf("new epoch %v", reset), func(t *testing.T) {
-			m := edgemem.New(edgemem.Config{Objects: 400})
+			m := newEdge(edgemem.Config{Objects: 400})
 			m.Reset(nil)
 			for more := true; more; {
 				_, taken := m.TakeBatch(nil)
@@ -59,7 +59,7 @@ func TestTrace(t *testing.T) {
 }
 
 func TestTracesAreBounded(t *testing.T) {
-	m := edgemem.New(edgemem.Config{})
+	m := newEdge(edgemem.Config{})
 	m.Reset(nil)
 	for range 1000 {
 		m.TraceChanges(spanOf(1))

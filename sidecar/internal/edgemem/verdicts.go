@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
+	"github.com/gatehouse/gatehouse/internal/shrink"
 )
 
 // Bounds of a bucket of verdicts.
@@ -15,18 +15,26 @@ const (
 	maxAllows = 64
 )
 
+// shortNames is the length, in bytes, up to which a device's permission names take no room from other devices. Longer
+// ones share room for shortNames in each allow.
+const shortNames = 64
+
 // Every sweepEvery, one of sweepParts parts of the table is searched for expired verdicts.
 const (
 	sweepEvery = 100 * time.Millisecond
 	sweepParts = 64
 )
 
-// verdicts has the verdicts on recently verified credentials, and the devices.
-type verdicts struct {
+// verdictTable places verdicts on recently verified credentials, and the devices, in buckets, the same at all edges.
+type verdictTable struct {
+	keys      *wire.Keys
+	edges     *attached
+	maxAllows int // in all buckets
+
 	buckets []verdictBucket
-	dirty   queue
 	allows  int
 	denies  int
+	long    int    // bytes of long permission names
 	evicted uint64 // verdicts evicted before they expired
 	cursor  uint32 // where sweep and eviction continue
 	devices devices
@@ -40,7 +48,6 @@ type verdicts struct {
 type verdictBucket struct {
 	verdicts []*verdict // oldest first
 	devices  []deviceEntry
-	written  bool // a record of this epoch was taken
 }
 
 type verdict struct {
@@ -50,8 +57,15 @@ type verdict struct {
 	keepUntilMS int64 // if there is room, the verdict stays after its end until this time, unix ms
 }
 
-func newVerdicts(buckets int) verdicts {
-	return verdicts{buckets: make([]verdictBucket, buckets), dirty: newQueue(buckets)}
+func newVerdictTable(keys *wire.Keys, edges *attached, buckets, maxAllows int) verdictTable {
+	return verdictTable{keys: keys, edges: edges, maxAllows: maxAllows, buckets: make([]verdictBucket, buckets)}
+}
+
+// queueBucket makes all edges get a bucket.
+func (t *verdictTable) queueBucket(index uint32) {
+	for _, o := range *t.edges {
+		o.dirtyVerdicts.push(index)
+	}
 }
 
 // PutVerdict stores the verdict on a device's secret, and sets v's digest. Device and secret must be within their
@@ -61,7 +75,7 @@ func (m *Memory) PutVerdict(device, secret string, v wire.Verdict, isOnly bool) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.Digest(device, secret)
-	m.storeVerdict(device, v, isOnly, 0)
+	m.wakeIf(m.verdicts.storeVerdict(device, v, isOnly, 0))
 }
 
 // PutAnswer stores an authority's verdict on a device's secret. After its end the verdict stays for verdict_grace,
@@ -70,7 +84,7 @@ func (m *Memory) PutAnswer(device, secret string, v wire.Verdict, until time.Tim
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.Digest(device, secret)
-	m.storeVerdict(device, v, false, until.UnixMilli())
+	m.wakeIf(m.verdicts.storeVerdict(device, v, false, until.UnixMilli()))
 }
 
 // PutSession stores the verdict on a token's session.
@@ -78,36 +92,42 @@ func (m *Memory) PutSession(device, session string, v wire.Verdict) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.SessionDigest(device, session)
-	m.storeVerdict(device, v, false, 0)
+	m.wakeIf(m.verdicts.storeVerdict(device, v, false, 0))
 }
 
-// storeVerdict stores a verdict on device; mu is held.
-func (m *Memory) storeVerdict(device string, v wire.Verdict, isOnly bool, keepUntilMS int64) {
+// storeVerdict stores a verdict on device and reports whether anything changed.
+func (t *verdictTable) storeVerdict(device string, v wire.Verdict, isOnly bool, keepUntilMS int64) bool {
 	now := time.Now().UnixMilli()
 	if v.ExpiresMS <= now {
-		return
+		return false
 	}
-	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
-	m.removeExpired(index, now)
-	for _, other := range m.verdicts.buckets[index].verdicts {
+	index := t.findBucket(device)
+	t.removeExpired(index, now)
+	for _, other := range t.buckets[index].verdicts {
 		if other.Digest == v.Digest {
-			if m.verdicts.buckets[index].isUpToDate(other, &v, isOnly, now) {
-				return // credentials exchanged for tokens again and again must not cause a push
+			if t.buckets[index].isUpToDate(other, &v, isOnly, now) {
+				return false // credentials exchanged for tokens again and again must not cause a push
 			}
-			m.removeVerdict(other)
+			t.removeVerdict(other)
 			break
 		}
 	}
-	m.makeVerdictRoom(index, v.Outcome)
+	t.makeVerdictRoom(index, &v)
 	stored := &verdict{Verdict: v, device: device, bucket: index, keepUntilMS: keepUntilMS}
-	m.addVerdict(stored)
-	if v.Outcome == wire.Allow {
-		m.verdicts.buckets[index].markAuthenticated(device)
+	t.addVerdict(stored)
+	if entry := t.buckets[index].findEntry(device); entry != nil {
+		entry.isNew = entry.isNew && v.Outcome != wire.Allow
+		if isOnly {
+			entry.onlyVerdict = stored
+		}
 	}
-	if isOnly {
-		m.verdicts.buckets[index].closeEntry(stored)
-	}
-	m.wakePusher()
+	return true
+}
+
+// findBucket returns the index of a device's bucket.
+func (t *verdictTable) findBucket(device string) uint32 {
+	index, _ := t.keys.Device(device, uint32(len(t.buckets)))
+	return index
 }
 
 // isUpToDate reports whether the stored verdict and its device's entry already have everything in v, and need no
@@ -117,43 +137,54 @@ func (k *verdictBucket) isUpToDate(stored *verdict, v *wire.Verdict, isOnly bool
 		v.Outcome == wire.Allow && nowMS >= stored.RefreshAfterMS {
 		return false
 	}
-	for i := range k.devices {
-		if entry := &k.devices[i]; entry.device == stored.device {
-			return (entry.onlyVerdict == stored) == isOnly && !(entry.isNew && v.Outcome == wire.Allow)
-		}
-	}
-	return true
+	entry := k.findEntry(stored.device)
+	return entry == nil || (entry.onlyVerdict == stored) == isOnly && !(entry.isNew && v.Outcome == wire.Allow)
 }
 
 // DropVerdicts removes all verdicts on device.
 func (m *Memory) DropVerdicts(device string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
-	if m.removeMatching(index, func(v *verdict) bool { return v.device == device }) {
-		m.wakePusher()
-	}
+	m.wakeIf(m.verdicts.removeMatching(m.verdicts.findBucket(device), func(v *verdict) bool { return v.device == device }))
 }
 
-// makeVerdictRoom evicts verdicts until the bucket has room for another verdict with outcome.
-func (m *Memory) makeVerdictRoom(index uint32, outcome wire.Outcome) {
+// makeVerdictRoom evicts verdicts until the bucket has room for v.
+func (t *verdictTable) makeVerdictRoom(index uint32, v *wire.Verdict) {
+	outcome := v.Outcome
 	if outcome != wire.Allow {
-		if oldest, count := m.verdicts.buckets[index].firstToExpire(outcome); count >= maxDenies {
-			m.evictVerdict(oldest)
+		if oldest, count := t.buckets[index].firstToExpire(outcome); count >= maxDenies {
+			t.evictVerdict(oldest)
 		}
 		return
 	}
-	if oldest, count := m.verdicts.buckets[index].firstToExpire(outcome); count >= maxAllows {
-		m.evictVerdict(oldest)
+	if oldest, count := t.buckets[index].firstToExpire(outcome); count >= maxAllows {
+		t.evictVerdict(oldest)
 	}
 	// The table is full, so some bucket near the cursor has an allow. Evicting the first to expire there is good
 	// enough, since all allows have about the same lifetime.
-	for m.verdicts.allows >= m.maxAllows {
-		if oldest, count := m.verdicts.buckets[m.verdicts.cursor].firstToExpire(outcome); count > 0 {
-			m.evictVerdict(oldest)
+	for t.allows >= t.maxAllows {
+		if oldest, count := t.buckets[t.cursor].firstToExpire(outcome); count > 0 {
+			t.evictVerdict(oldest)
 		}
-		m.verdicts.advanceCursor()
+		t.advanceCursor()
 	}
+	for n := longNames(v); n > 0 && t.long > 0 && t.long+n > shortNames*t.maxAllows; t.advanceCursor() {
+		t.removeMatching(t.cursor, func(other *verdict) bool {
+			isLong := longNames(&other.Verdict) > 0
+			if isLong {
+				t.evicted++
+			}
+			return isLong
+		})
+	}
+}
+
+// longNames returns the length of v's permission names if they are long, otherwise 0.
+func longNames(v *wire.Verdict) int {
+	if n := len(v.Permissions); n > shortNames {
+		return n
+	}
+	return 0
 }
 
 // firstToExpire returns the verdict with this outcome that expires first, and the number of verdicts with the outcome.
@@ -169,49 +200,51 @@ func (k *verdictBucket) firstToExpire(outcome wire.Outcome) (first *verdict, cou
 	return first, count
 }
 
-func (s *verdicts) advanceCursor() { s.cursor = (s.cursor + 1) % uint32(len(s.buckets)) }
+func (t *verdictTable) advanceCursor() { t.cursor = (t.cursor + 1) % uint32(len(t.buckets)) }
 
-func (m *Memory) evictVerdict(v *verdict) {
-	m.removeVerdict(v)
-	m.verdicts.evicted++
+func (t *verdictTable) evictVerdict(v *verdict) {
+	t.removeVerdict(v)
+	t.evicted++
 }
 
-func (m *Memory) addVerdict(v *verdict) {
-	s := &m.verdicts
-	s.buckets[v.bucket].verdicts = append(s.buckets[v.bucket].verdicts, v)
-	s.dirty.push(v.bucket)
+func (t *verdictTable) addVerdict(v *verdict) {
+	t.buckets[v.bucket].verdicts = append(t.buckets[v.bucket].verdicts, v)
+	t.queueBucket(v.bucket)
+	t.long += longNames(&v.Verdict)
 	if v.Outcome == wire.Allow {
-		s.allows++
+		t.allows++
 	} else {
-		s.denies++
+		t.denies++
 	}
 }
 
-func (m *Memory) removeVerdict(v *verdict) {
-	s := &m.verdicts
-	k := &s.buckets[v.bucket]
+func (t *verdictTable) removeVerdict(v *verdict) {
+	k := &t.buckets[v.bucket]
 	k.verdicts = shrink.Slice(slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v }))
-	k.reopenEntry(v)
-	s.dirty.push(v.bucket)
+	if entry := k.findEntry(v.device); entry != nil && entry.onlyVerdict == v {
+		entry.onlyVerdict = nil // opens the entry
+	}
+	t.queueBucket(v.bucket)
+	t.long -= longNames(&v.Verdict)
 	if v.Outcome == wire.Allow {
-		s.allows--
+		t.allows--
 	} else {
-		s.denies--
+		t.denies--
 	}
 }
 
-// removeExpired removes a bucket's expired verdicts.
-func (m *Memory) removeExpired(index uint32, nowMS int64) {
-	m.removeMatching(index, func(v *verdict) bool {
-		return v.ExpiresMS <= nowMS && (v.keepUntilMS <= nowMS || 2*m.verdicts.allows > m.maxAllows)
+// removeExpired removes a bucket's expired verdicts, and reports whether there were any.
+func (t *verdictTable) removeExpired(index uint32, nowMS int64) bool {
+	return t.removeMatching(index, func(v *verdict) bool {
+		return v.ExpiresMS <= nowMS && (v.keepUntilMS <= nowMS || 2*t.allows > t.maxAllows)
 	})
 }
 
 // removeMatching removes a bucket's verdicts for which matches returns true, and reports whether any matched.
-func (m *Memory) removeMatching(index uint32, matches func(*verdict) bool) (found bool) {
-	for i := 0; i < len(m.verdicts.buckets[index].verdicts); {
-		if v := m.verdicts.buckets[index].verdicts[i]; matches(v) {
-			m.removeVerdict(v)
+func (t *verdictTable) removeMatching(index uint32, matches func(*verdict) bool) (found bool) {
+	for i := 0; i < len(t.buckets[index].verdicts); {
+		if v := t.buckets[index].verdicts[i]; matches(v) {
+			t.removeVerdict(v)
 			found = true
 		} else {
 			i++
@@ -224,14 +257,17 @@ func (m *Memory) removeMatching(index uint32, matches func(*verdict) bool) (foun
 func (m *Memory) Sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.wakeIf(m.verdicts.sweep())
+}
+
+// sweep removes the expired verdicts in the next part of the table, and reports whether there were any.
+func (t *verdictTable) sweep() (found bool) {
 	now := time.Now().UnixMilli()
-	for range len(m.verdicts.buckets)/sweepParts + 1 {
-		m.removeExpired(m.verdicts.cursor, now)
-		m.verdicts.advanceCursor()
+	for range len(t.buckets)/sweepParts + 1 {
+		found = t.removeExpired(t.cursor, now) || found
+		t.advanceCursor()
 	}
-	if m.verdicts.dirty.len() > 0 {
-		m.wakePusher()
-	}
+	return found
 }
 
 // Run sweeps until ctx ends.
@@ -248,16 +284,23 @@ func (m *Memory) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Memory) resetVerdicts() {
-	s := &m.verdicts
-	s.dirty.clear()
-	before := s.buckets
-	s.buckets = make([]verdictBucket, len(before))
-	s.allows, s.denies = 0, 0
-	for i := range before {
-		for _, entry := range before[i].devices {
-			m.addDevice(entry.device, entry.isNew)
-		}
+// takeVerdicts adds changed buckets of verdicts, and leaves room for objects.
+func (o *outbox) takeVerdicts(b *batch) {
+	o.dirtyVerdicts.popWhile(func(index uint32) bool { return b.ops < maxVerdictOps && o.takeVerdictBucket(b, index) })
+}
+
+// takeVerdictBucket adds a bucket of verdicts and reports whether the record fits.
+func (o *outbox) takeVerdictBucket(b *batch, index uint32) bool {
+	t := &o.verdicts
+	k := &t.buckets[index]
+	t.removeExpired(index, time.Now().UnixMilli())
+	if len(k.verdicts) == 0 && len(k.devices) == 0 && !o.writtenVerdicts.has(index) {
+		return true
 	}
-	m.deferComplete()
+	if !b.hasRoom(k.recordSize()) {
+		return false
+	}
+	b.addRecord(wire.RegionVerdicts, index, func(dst []byte) []byte { return t.appendRecord(dst, k, o.epoch) })
+	o.writtenVerdicts.set(index)
+	return true
 }

@@ -1,43 +1,54 @@
 package edgemem
 
 import (
-	"slices"
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
-// View reads the memory as the edge does, to explain the edge's answers: the state that the edge acknowledged last, and
-// the records of the target state. A View belongs to one goroutine.
+// View reads an edge's memory as the edge does, to explain the edge's answers: the state that the edge acknowledged
+// last, and the records of the target state. A View belongs to one goroutine.
 type View struct {
-	m      *Memory
+	e      *Edge
 	bucket uint32 // the bucket of objects read last, for Body
 }
 
-// View returns a View.
-func (m *Memory) View() *View { return &View{m: m} }
+// View returns a View of the edge.
+func (e *Edge) View() *View { return &View{e: e} }
+
+// View returns a View of an edge that is attached, if there is one.
+func (m *Memory) View() *View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	shown := m.newOutbox() // for a memory without edges
+	for _, o := range m.all {
+		if shown = o; o.attached {
+			break
+		}
+	}
+	return &View{e: &Edge{m: m, outbox: shown}}
+}
 
 // State returns the state that the edge acknowledged last; Epoch is 0 before the first acknowledgement.
 func (v *View) State() wire.State {
-	v.m.mu.Lock()
-	defer v.m.mu.Unlock()
-	s := v.m.ackedState
-	s.Permissions = slices.Clone(s.Permissions)
-	return s
+	v.e.m.mu.Lock()
+	defer v.e.m.mu.Unlock()
+	return v.e.outbox.ackedState
 }
 
 // Record returns a record of the target state, nil if the index is out of range.
 func (v *View) Record(region wire.Region, index uint32) []byte {
-	m := v.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m := v.e.m
+	v.e.m.mu.Lock()
+	defer v.e.m.mu.Unlock()
+	epoch := v.e.outbox.epoch
 	switch {
-	case region == wire.RegionObjects && int(index) < len(m.buckets):
+	case region == wire.RegionObjects && int(index) < len(m.objects.buckets):
 		v.bucket = index
-		return m.buckets[index].appendRecord(nil, m.epoch)
+		return m.objects.buckets[index].appendRecord(nil, epoch)
 	case region == wire.RegionVerdicts && int(index) < len(m.verdicts.buckets):
-		return m.appendVerdicts(nil, &m.verdicts.buckets[index])
+		return m.verdicts.appendRecord(nil, &m.verdicts.buckets[index], epoch)
 	}
 	return nil
 }
@@ -45,9 +56,9 @@ func (v *View) Record(region wire.Region, index uint32) []byte {
 // Body returns the bytes of a variant in the bucket that was read last, nil if the body was replaced meanwhile. The
 // bytes belong to the memory.
 func (v *View) Body(at wire.Variant) []byte {
-	v.m.mu.Lock()
-	defer v.m.mu.Unlock()
-	for _, e := range v.m.buckets[v.bucket].entries {
+	v.e.m.mu.Lock()
+	defer v.e.m.mu.Unlock()
+	for _, e := range v.e.m.objects.buckets[v.bucket].entries {
 		for i, body := range e.bodies {
 			if body.stamp == at.Stamp {
 				return e.Bodies[i].Bytes
@@ -61,7 +72,7 @@ func (v *View) Body(at wire.Variant) []byte {
 type ObjectInfo struct {
 	Version     uint64
 	PublishedMS int64
-	// Pending: the edge has not acknowledged this version, or the object's removal, yet.
+	// Pending: an edge has not acknowledged this version, or the object's removal, yet.
 	Pending bool
 	// Headers are the publisher's.
 	Headers contract.Headers
@@ -71,11 +82,12 @@ type ObjectInfo struct {
 func (m *Memory) DescribeObject(key string) (at ObjectInfo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e := m.objects[key]; e != nil {
+	if e := m.objects.entries[key]; e != nil {
 		at.Version, at.PublishedMS, at.Headers = e.Version, e.PublishedMS, e.Headers
 	}
-	index, _ := m.keys.Place(key, uint32(len(m.buckets)))
-	at.Pending = m.acked.epoch != m.epoch || m.dirty.queued[index] || m.buckets[index].lastBatch > m.ackedBatch
+	for _, o := range m.all {
+		at.Pending = at.Pending || o.lacksNewest(key)
+	}
 	return at
 }
 
@@ -91,7 +103,7 @@ type DeviceInfo struct {
 func (m *Memory) DescribeDevice(id string) (at DeviceInfo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	index, entry := m.findDevice(id)
+	index, entry := m.verdicts.findDevice(id)
 	k := &m.verdicts.buckets[index]
 	if entry >= 0 {
 		at.Listed, at.New = true, k.devices[entry].isNew

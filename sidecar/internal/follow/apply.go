@@ -5,41 +5,46 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
+
+// applier passes records to their sinks.
+type applier struct{ *shard }
 
 var errWrongType = errors.New("not a hash")
 
 // applyRecord passes a record to its sink. It removes an unreadable record: anything may have changed, so the old
 // record may neither be served nor authenticate a device.
-func (f *Follower) applyRecord(m contract.Member, fields map[string]string) {
+func (a *applier) applyRecord(m contract.Member, fields map[string]string) {
 	switch m.Kind {
 	case contract.KindObject:
 		o, err := contract.ParseObject(fields)
 		if err != nil {
-			f.reportUnreadable("object", m.ID, err)
-			f.Objects.Remove(m.ID)
+			a.reportUnreadable("object", m.ID, err)
+			a.Objects.Remove(m.ID)
 			return
 		}
 		o.Key = m.ID
-		f.Objects.Apply(o)
+		a.Objects.Apply(o)
 	case contract.KindCredential:
 		c, err := contract.ParseCredential(fields)
 		if err != nil {
-			f.reportUnreadable("credential", m.ID, err)
-			f.Credentials.ApplyMalformed(m.ID)
+			a.reportUnreadable("credential", m.ID, err)
+			a.Credentials.ApplyMalformed(m.ID)
 			return
 		}
 		c.ID = m.ID
-		f.Credentials.Apply(c)
+		a.Credentials.Apply(c)
 	case contract.KindPurge:
 		p, err := contract.ParsePurge(fields)
 		if err != nil { // the known purge still counts
-			f.reportUnreadable("purge", m.ID, err)
+			a.reportUnreadable("purge", m.ID, err)
 			return
 		}
 		p.ID = m.ID
-		f.Purges.Apply(p)
+		a.Purges.Apply(p)
 	}
 }
 
@@ -57,32 +62,32 @@ func isForgedPurge(e *contract.Event) bool {
 
 // applyLive calls apply, which applies the record of an announced write, as part of the measurement of the write's
 // propagation.
-func (f *Follower) applyLive(fields map[string]string, apply func()) {
+func (a *applier) applyLive(fields map[string]string, apply func()) {
 	published, err := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
 	if err != nil {
 		apply() // a malformed or missing record
 		return
 	}
-	f.Clock.ApplyLive(time.UnixMilli(published), apply)
+	a.Clock.ApplyLive(time.UnixMilli(published), apply)
 }
 
-func (f *Follower) removeRecord(m contract.Member) {
+func (a *applier) removeRecord(m contract.Member) {
 	switch m.Kind {
 	case contract.KindObject:
-		f.Objects.Remove(m.ID)
+		a.Objects.Remove(m.ID)
 	case contract.KindCredential:
-		f.Credentials.Remove(m.ID)
+		a.Credentials.Remove(m.ID)
 	} // a purge counts until another record of the purge, or a full resync
 }
 
 // removeMalformed removes an unreadable record. A device stays known: an authority would decide about an unknown
 // device.
-func (f *Follower) removeMalformed(m contract.Member) {
+func (a *applier) removeMalformed(m contract.Member) {
 	if m.Kind == contract.KindCredential {
-		f.Credentials.ApplyMalformed(m.ID)
+		a.Credentials.ApplyMalformed(m.ID)
 		return
 	}
-	f.removeRecord(m)
+	a.removeRecord(m)
 }
 
 func kindName(m contract.Member) string {
@@ -96,7 +101,7 @@ func kindName(m contract.Member) string {
 }
 
 // reportUnreadable counts an unreadable item and logs it, at a bounded rate.
-func (f *Follower) reportUnreadable(kind, id string, err error) {
+func (a *applier) reportUnreadable(kind, id string, err error) {
 	reason := contract.ReasonOf(err)
 	switch {
 	case err == errEvicted:
@@ -104,8 +109,28 @@ func (f *Follower) reportUnreadable(kind, id string, err error) {
 	case reason == "":
 		reason = contract.ReasonMalformed
 	}
-	f.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()
-	f.board.refusedLog.Do(func() {
-		f.log.Warn("malformed record from redis skipped", "kind", kind, "id", id, "error", err)
+	a.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()
+	a.board.refusedLog.Do(func() {
+		a.log.Warn("malformed record from redis skipped", "kind", kind, "id", id, "error", err)
 	})
+}
+
+// applyReply applies a record as read from Redis.
+func (a *applier) applyReply(m contract.Member, reply *redis.MapStringStringCmd) error {
+	fields, err := reply.Result()
+	switch {
+	case err == nil && len(fields) == 0:
+		a.removeRecord(m) // the tombstone has expired
+	case err == nil:
+		a.applyRecord(m, fields)
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		a.reportUnreadable(kindName(m), m.ID, errWrongType)
+		a.removeMalformed(m)
+	case contract.ReasonOf(err) != "":
+		a.reportUnreadable(kindName(m), m.ID, err)
+		a.removeMalformed(m)
+	default:
+		return err
+	}
+	return nil
 }

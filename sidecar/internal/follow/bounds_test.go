@@ -11,6 +11,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // sizes records the bytes and the number of records of each pipeline.
@@ -74,20 +75,14 @@ func TestReadsAreBounded(t *testing.T) {
 		{"without", "-memory", 2, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := root.Do(t.Context(), "ACL", "SETUSER", "default", tt.rights).Err(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, root.Do(t.Context(), "ACL", "SETUSER", "default", tt.rights).Err())
 			f, _, log := idle(t, &redis.Options{Addr: s.Address})
-			client, err := f.findMaster(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			client, err := f.findServer(t.Context())
+			require.NoError(t, err)
 			read := new(sizes)
 			client.AddHook(read)
-			_, err = f.readLog(t.Context(), server{client, ""}, 0, large+small, contract.KindObject, func() error { return nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			err = f.newReader(client).readLog(t.Context(), 0, large+small, contract.KindObject)
+			require.NoError(t, err)
 			all := 0
 			for i, bytes := range read.bytes {
 				if all += read.records[i]; bytes > pipelineBytes || read.records[i] > tt.records {
@@ -113,16 +108,10 @@ func TestLeaseIsKept(t *testing.T) {
 	s := redistest.StartServer(t)
 	root := s.Client(t)
 	f, _, _ := idle(t, &redis.Options{Addr: s.Address})
-	master, err := f.findMaster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := f.acquireLease(t.Context(), server{master, ""}, func() error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	called := 0
-	keep := l.prolongDuring(t.Context(), func() error { called++; return nil })
+	master, err := f.findServer(t.Context())
+	require.NoError(t, err)
+	reader := f.newReader(master)
+	require.NoError(t, reader.acquireLease(t.Context()))
 	life := func() time.Duration { return root.PTTL(t.Context(), f.keys.ResyncKey()).Val() }
 	for _, tt := range []struct {
 		name string
@@ -131,21 +120,16 @@ func TestLeaseIsKept(t *testing.T) {
 	}{{"new", 0, false}, {"old", leaseLife / 2, true}, {"just prolonged", -1, false}} {
 		root.PExpire(t.Context(), f.keys.ResyncKey(), leaseLife/3)
 		if tt.age >= 0 {
-			l.prolongedAt = time.Now().Add(-tt.age)
+			reader.leaseAt = time.Now().Add(-tt.age)
 		}
-		if err := keep(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, reader.applyUrgent(t.Context()))
 		if got := life() > leaseLife/2; got != tt.want {
 			t.Errorf("%s: it lives for %v", tt.name, life())
 		}
 	}
-	if called != 3 {
-		t.Errorf("events were applied %d times, want 3", called)
-	}
 	root.Del(t.Context(), f.keys.ResyncKey()) // the lease has expired
-	l.prolongedAt = time.Time{}
-	if err := keep(); err != nil || life() > 0 {
+	reader.leaseAt = time.Now().Add(-leaseLife)
+	if err := reader.applyUrgent(t.Context()); err != nil || life() > 0 {
 		t.Errorf("a lease that has expired lives for %v, %v", life(), err)
 	}
 }

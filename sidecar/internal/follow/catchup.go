@@ -3,17 +3,24 @@ package follow
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 )
 
 const (
 	// An unreadable position is logged after unknownLogAfter, and again after unknownLogEvery at the earliest.
 	unknownLogAfter = 5 * time.Second
 	unknownLogEvery = time.Minute
+	// maxUnsure bounds the earlier events to check with Redis, once a second.
+	maxUnsure = 1000
+	// rereadEvery and rereadBurst bound the rate of catch-ups that events cause, because events may be forged.
+	rereadEvery = 250 * time.Millisecond
+	rereadBurst = 4
 )
 
 // catchUpReason is the reason for a catch-up, a label of metrics.
@@ -29,24 +36,15 @@ const (
 	catchUpDemand     catchUpReason = "demand"     // of an operator
 )
 
-// resyncReason is the reason for a full resync, a label of metrics.
-type resyncReason string
-
-const (
-	resyncStart     resyncReason = "start"     // the first resync, also of the first data in an empty Redis
-	resyncLost      resyncReason = "lost"      // Redis lost writes
-	resyncRestarted resyncReason = "restarted" // Redis may have lost writes, in a restart or failover
-	resyncTrimmed   resyncReason = "trimmed"   // log or tombstones don't go back to the follower's position
-	resyncUnsure    resyncReason = "unsure"    // too many devices must be read again to list them
-	resyncDemand    resyncReason = "demand"    // of an operator
-)
-
 // askPosition reads Redis's position, and adds the follower's state in asked.
 func (f *Follower) askPosition(ctx context.Context, asked position) position {
-	master, err := f.findMaster(ctx)
+	client, err := f.findServer(ctx)
 	var p position
 	if err == nil {
-		p, err = f.readPosition(ctx, server{master, serverAddress(master)}, asked)
+		p, err = f.readPosition(ctx, server{client, serverAddress(client)}, asked)
+	}
+	if err == nil && f.reportEnd != nil {
+		f.reportEnd(p.end)
 	}
 	p.at, p.catchups, p.ours, p.link, p.unsure, p.err = asked.at, asked.catchups, asked.seq, asked.link, asked.unsure, err
 	return p
@@ -54,27 +52,34 @@ func (f *Follower) askPosition(ctx context.Context, asked position) position {
 
 // comparePosition acts on a position from askPosition. Events may have arrived since.
 func (f *Follower) comparePosition(ctx context.Context, p position) error {
+	_, foreign := errors.AsType[*foreignError](p.err)
 	switch {
-	case needsOperator(p.err):
+	case needsOperator(p.err), foreign:
 		return p.err
 	case p.err != nil:
 		if ctx.Err() == nil {
 			f.metrics.RedisErrors.Inc()
-			f.board.setFailure(f.Shard, p.err)
+			f.board.setFailure(f.slot, p.err)
 			f.logUnknownPosition(p.err)
 		}
 		return nil // the subscription may work; otherwise it ends with an error
 	}
 	f.comparison.unknownAt = time.Time{}
-	f.board.setFailure(f.Shard, nil)
+	f.replica.linkDown = p.linkDown
+	f.board.setFailure(f.slot, f.findDelay())
 	switch {
 	case p.catchups != f.catchups:
 		return nil // from before a catch-up
 	case !f.continuesHistory(p), f.mayLackDeletions(p): // before the time of f.history changes
 		return errOtherServer
 	}
+	if f.Replicas != nil && !p.hasOurWrite() {
+		if err := f.judgeReplica(ctx, p); err != nil {
+			return err
+		}
+	}
 	f.setHistory(p)
-	f.board.setVitals(f.Shard, p.vitals, f.log)
+	f.board.setVitals(f.slot, p.vitals, f.log)
 	if f.noticeLogBack(p); !f.synced {
 		return f.catchUp(ctx, catchUpDataEpoch)
 	}
@@ -90,13 +95,13 @@ func (f *Follower) comparePosition(ctx context.Context, p position) error {
 		return f.catchUp(ctx, catchUpDataEpoch)
 	case p.seq < p.ours: // writes may raise p.seq above f.seq before the next comparison
 		f.logLoss(p)
-		f.synced, f.resync.pending = false, resyncLost
+		f.requireResync(resyncLost)
 		return f.catchUp(ctx, catchUpDataEpoch)
 	case p.hasOtherWrite():
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; "+
 			"everything is read again", "seq", p.ours)
-		f.synced, f.resync.pending = false, resyncLost
+		f.requireResync(resyncLost)
 		return f.catchUp(ctx, catchUpChain)
 	case p.seq <= f.seq:
 		f.setInStep(p.at)
@@ -124,19 +129,22 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	f.catchups++
 	f.comparison.ahead, f.comparison.pending = position{}, position{}
 	f.rereadGrants()
-	client, err := f.findMaster(ctx)
+	client, err := f.findServer(ctx)
 	if err != nil {
 		return err
 	}
 	own := f.ownConnection(client)
 	defer own.Close()
-	hook := &lookAheadHook{Follower: f, epoch: f.dataEpoch}
+	hook := &lookAheadHook{deviceReads: f.deviceReads, epoch: f.dataEpoch}
 	own.AddHook(hook)
 	// A single connection, and so a single server, even if a name moves to another server meanwhile.
 	conn := own.Conn()
 	defer conn.Close()
-	master := server{conn, serverAddress(client)}
-	p, err := f.readPosition(ctx, master, position{seq: f.seq})
+	server := server{conn, serverAddress(client)}
+	if err := f.useSnapshot(ctx, server); err != nil {
+		return err
+	}
+	p, err := f.readPosition(ctx, server, position{seq: f.seq})
 	if err != nil {
 		return err
 	}
@@ -148,10 +156,16 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if reason != catchUpConnected && !f.continuesHistory(p) {
 		return errOtherServer
 	}
-	f.board.setVitals(f.Shard, p.vitals, f.log)
+	if f.Replicas != nil && (reason == catchUpConnected || !p.hasOurWrite()) {
+		if err := f.judgeReplica(ctx, p); err != nil {
+			return err
+		}
+	}
+	f.board.setVitals(f.slot, p.vitals, f.log)
 	f.noticeLogBack(p)
 	if f.rereads.overflowed {
-		f.rereads.overflowed, f.synced, f.resync.pending = false, false, cmp.Or(f.resync.pending, resyncUnsure)
+		f.rereads.overflowed = false
+		f.requireResync(cmp.Or(f.resync.pending, resyncUnsure))
 	}
 	from := f.seq
 	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.mayLackDeletions(p) ||
@@ -165,72 +179,34 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	} else { // f.seq is a position of this history, even if some changes can't be read
 		f.setHistory(p)
 	}
-	count, end, err := f.readChanges(ctx, master, from, p, full)
+	c := &catchUpReader{deviceReads: f.deviceReads, server: server, redis: p, full: full}
+	end, err := c.readChanges(ctx, from)
 	f.resync.tried = f.resync.tried || full
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
 	}
 	if full {
-		f.endResync(count)
+		f.endResync(c.count)
+	} else if f.fromSnapshot != nil {
+		f.Credentials.EndResync()
+		f.fromSnapshot = nil
 	}
 	f.moveTo(p, end)
-	f.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", count,
+	f.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", c.count,
 		"seq", f.seq, "duration", time.Since(p.at))
 	return nil
-}
-
-// beginResync begins a full resync for Redis's position p, and logs the reason, which a failed attempt keeps.
-func (f *Follower) beginResync(p position) {
-	switch {
-	case f.dataEpoch != "" &&
-		(p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.hasOtherWrite() || f.nameLostKeys(p) != ""):
-		if f.resync.pending != resyncLost { // not logged yet
-			f.logLoss(p)
-		}
-		f.resync.pending = resyncLost
-	case f.resync.pending != "":
-	case !f.synced || f.dataEpoch == "": // Redis was empty, and has its first data now
-		f.resync.pending = resyncStart
-	case f.mayLackDeletions(p):
-		f.resync.pending = resyncTrimmed
-		f.log.Info("deletions since our position may have left no trace: everything is read again",
-			"seq", f.seq, "floor", p.floor)
-	default:
-		f.resync.pending = resyncRestarted
-		f.log.Info("redis was restarted, or another server has taken over: everything is read again",
-			"seq", f.seq, "redis_seq", p.seq)
-	}
-	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digestAtSeq()})
-	f.metrics.Resyncs.WithLabelValues(string(f.resync.pending)).Inc()
-	f.synced = false // until all was read
-	f.Purges.BeginResync()
-	f.Objects.BeginResync()
-	f.Credentials.BeginResync()
-}
-
-// endResync ends a full resync that has read count records.
-func (f *Follower) endResync(count int) {
-	f.Objects.EndResync()
-	f.Credentials.EndResync()
-	if count > 0 { // an empty resync costs nothing
-		f.resync.endedAt = time.Now()
-	}
-	f.chain, f.resync.pending = chain{}, ""
-	if f.resync.done != nil {
-		f.resync.done <- struct{}{} // has room
-		f.resync.done = nil
-	}
 }
 
 // moveTo sets the follower's position after a catch-up for p that has read everything up to end.
 func (f *Follower) moveTo(p position, end uint64) {
 	f.chain.readable = p.chained
 	f.setLast(p.seq, p.digestAtSeq())
-	f.rereads.reason = ""
+	f.schedule.reason = ""
 	f.setHistory(p)
 	f.dataEpoch, f.synced = p.dataEpoch, true
 	f.batch = pipelineSize
 	f.comparison.unknownAt = time.Time{}
+	f.replica.ours, f.replica.oursAt, f.replica.end = f.seq, time.Now(), chainEnd{}
 	switch {
 	case end == p.seq:
 		f.setInStep(p.at)
@@ -257,7 +233,72 @@ func (f *Follower) logUnknownPosition(err error) {
 	f.log.Debug("the position of redis is unknown", "error", err)
 }
 
-func (f *Follower) logLoss(p position) {
-	f.log.Warn("redis has lost data: the edge drops it, too", "data_epoch", f.dataEpoch, "seq", f.seq,
-		"redis_data_epoch", p.dataEpoch, "redis_seq", p.seq)
+// rejectEvent counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis
+// has lost writes.
+func (f *Follower) rejectEvent(ctx context.Context, e *contract.Event) error {
+	const reason = string(metrics.BreakDigest)
+	f.metrics.Breaks.WithLabelValues(reason).Inc()
+	f.board.breaksLog.Do(func() {
+		f.log.Warn("an event is not of the history that redis had: it is rejected, and redis is read", "reason", reason,
+			"member", e.Member.String(), "event_seq", e.Seq, "seq", f.seq)
+	})
+	return f.requestCatchUp(ctx, catchUpChain)
+}
+
+// requestCatchUp catches up now, or later after many catch-ups: forged events could cause catch-ups at any rate.
+func (f *Follower) requestCatchUp(ctx context.Context, reason catchUpReason) error {
+	f.schedule.reason = reason
+	if !f.schedule.scheduled && f.schedule.limiter.Allow() {
+		return f.catchUp(ctx, reason)
+	}
+	f.scheduleCatchUp()
+	return nil
+}
+
+// scheduleCatchUp starts the timer for runDueCatchUp, for when the rate limit permits a catch-up.
+func (f *Follower) scheduleCatchUp() {
+	if f.schedule.scheduled {
+		return
+	}
+	f.schedule.scheduled = true
+	f.schedule.timer.Reset(f.schedule.limiter.Reserve().Delay())
+}
+
+// runDueCatchUp runs the scheduled catch-up, if a catch-up is still necessary.
+func (f *Follower) runDueCatchUp(ctx context.Context) error {
+	f.schedule.scheduled = false
+	if f.schedule.reason == "" && !f.needsReread() {
+		return nil
+	}
+	return f.catchUp(ctx, cmp.Or(f.schedule.reason, catchUpChain))
+}
+
+// unsureEvent is an earlier event to check with Redis.
+type unsureEvent struct {
+	event  contract.Event // without fields
+	denies bool           // the event removes or restricts a device
+}
+
+// addUnsure adds the event to the list that the next comparison checks with Redis.
+func (f *Follower) addUnsure(e *contract.Event) {
+	if len(f.unsure) < maxUnsure { // further events are only not reported: the data was read from Redis
+		f.unsure = append(f.unsure,
+			unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, deniesDevice(e.Fields)})
+	}
+}
+
+// checkUnsure checks asked against Redis's links of the same numbers, as far as Redis still has links. Without
+// permission to read the chain, links is empty.
+func (f *Follower) checkUnsure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
+	for i, link := range links {
+		if u := asked[i]; link.Seq == u.event.Seq && link.Digest != u.event.Digest {
+			if u.denies {
+				f.doubtDevice(u.event.Member)
+			}
+			if err := f.rejectEvent(ctx, &u.event); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -21,9 +21,10 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 )
 
 // removed is a sink that records removals.
@@ -68,15 +69,13 @@ func TestLoginRefused(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.RequireAuth("right")
 	s, devices, _ := idle(t, &redis.Options{Addr: m.Addr(), Password: "wrong"})
-	client, err := s.findMaster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, err := s.findServer(t.Context())
+	require.NoError(t, err)
 	if p, err := s.readPosition(t.Context(), server{client, ""}, position{}); err == nil {
 		t.Errorf("position: got %+v, want an error", p)
 	}
 	d := contract.CredentialMember("d")
-	err = s.readRecords(t.Context(), server{client, ""}, []sizedRecord{{Member: d}})
+	err = s.newReader(client).readRecords(t.Context(), []sizedRecord{{Member: d}})
 	if err == nil || len(devices.ids) != 0 {
 		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
 	}
@@ -97,9 +96,7 @@ func TestOneServer(t *testing.T) {
 	old.Set(s.keys.SeqKey(), "1")
 	old.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d").String())
 	old.HSet(s.keys.CredentialKey("d"), contract.FieldVersion, "1")
-	if err := s.catchUp(t.Context(), "connected"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.catchUp(t.Context(), "connected"))
 	if other.CommandCount() != 0 || s.seq != 1 {
 		t.Errorf("got %d commands at the other server and seq %d, want all of the first one", other.CommandCount(), s.seq)
 	}
@@ -134,7 +131,7 @@ func TestLateDoubtsEnd(t *testing.T) {
 	for _, n := range []int{10 * pipelineSize, maxRereads + 1} {
 		t.Run(fmt.Sprint(n, " devices"), func(t *testing.T) {
 			s, _, m := inOrder(t, contract.ObjectMember("/a"))
-			s.rereads.limiter = rate.NewLimiter(rate.Every(time.Hour), 1)
+			s.schedule.limiter = rate.NewLimiter(rate.Every(time.Hour), 1)
 			objects := &flood{arrive: func() {
 				for i := range n {
 					s.doubtDevice(contract.CredentialMember(fmt.Sprint("d", i)))
@@ -151,7 +148,7 @@ func TestLateDoubtsEnd(t *testing.T) {
 			objects.arrive = func() {}
 			m.Del(s.keys.ResyncKey())
 			select {
-			case <-s.rereads.timer.C:
+			case <-s.schedule.timer.C:
 			case <-time.After(await.Deadline):
 				t.Fatal("no catch-up is due")
 			}
@@ -167,13 +164,9 @@ func TestLateDoubtsEnd(t *testing.T) {
 func TestGrantBeforeACatchUp(t *testing.T) {
 	a, b := contract.CredentialMember("a"), contract.CredentialMember("b")
 	s, order, _ := inOrder(t, a, b)
-	if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.catchUp(t.Context(), catchUpConnected))
 	s.grants.waiting[a], s.grants.reading, *order = true, map[contract.Member]bool{b: true}, nil
-	if err := s.catchUp(t.Context(), catchUpGap); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.catchUp(t.Context(), catchUpGap))
 	if got := strings.Join(*order, ""); got != "cc" {
 		t.Errorf("got %q, want both devices", got)
 	}
@@ -188,9 +181,7 @@ func TestAwayForADay(t *testing.T) {
 		want string
 	}{"an hour": {time.Hour, ""}, "a day": {24 * time.Hour, "c"}} {
 		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire the lease
-		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.catchUp(t.Context(), catchUpConnected))
 		if s.historyAt != s.historyAt.Round(0) {
 			t.Errorf("%s: got a time that stands still while the machine is suspended", name)
 		}
@@ -201,9 +192,7 @@ func TestAwayForADay(t *testing.T) {
 		if away := errors.Is(compared, errOtherServer); away != (test.want != "") {
 			t.Errorf("%s: compared: %v", name, compared)
 		}
-		if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.catchUp(t.Context(), catchUpConnected))
 		if got := strings.Join(*order, ""); got != test.want {
 			t.Errorf("away for %s: got %q read, want %q", name, got, test.want)
 		}
@@ -251,9 +240,7 @@ func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *m
 func TestDevicesFirst(t *testing.T) {
 	s, order, _ := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"),
 		contract.CredentialMember("b"))
-	if err := s.catchUp(t.Context(), "connected"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.catchUp(t.Context(), "connected"))
 	if got := strings.Join(*order, ""); got != "ccoo" || s.seq != 4 {
 		t.Errorf("got %q and seq %d, want ccoo and 4", got, s.seq)
 	}
@@ -280,9 +267,7 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		e.Digest = strings.Repeat("0", 40) // not looked at
 		s.inbox.put(string(contract.AppendEvent(nil, e)))
 	}
-	if err := s.catchUp(t.Context(), "connected"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.catchUp(t.Context(), "connected"))
 	got := strings.Join(*order, "")
 	if at := strings.Index(got, "c"); at < 0 || at > pipelineSize || strings.Count(got, "c") != 1 ||
 		strings.Count(got, "o") != 300 {
@@ -334,9 +319,7 @@ func TestRevokedDuringARead(t *testing.T) {
 				}
 				return false
 			})
-			if err := s.catchUp(t.Context(), catchUpConnected); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.catchUp(t.Context(), catchUpConnected))
 			if got := strings.Join(*order, ""); reads != 2 || got != "c" || len(s.rereads.members) > 0 {
 				t.Errorf("%d reads, %q applied, %d to read again; want the second of 2, and none", reads, got,
 					len(s.rereads.members))
@@ -411,17 +394,13 @@ func TestLostIsRemembered(t *testing.T) {
 	m.Set(s.keys.DataEpochKey(), strings.Repeat("a", 32))
 	m.Set(s.keys.SeqKey(), "7")
 	m.ZAdd(s.keys.LogKey(), 7, contract.ObjectMember("/a").String())
-	if err := s.catchUp(t.Context(), "connected"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.catchUp(t.Context(), "connected"))
 	m.FastForward(time.Second) // the lease ends
 	p := position{dataEpoch: s.dataEpoch, history: s.history, seq: 5, last: 5, ours: 7, catchups: s.catchups,
 		at: time.Now()}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
-	if err := s.comparePosition(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.comparePosition(t.Context(), p))
 	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") ||
 		!strings.Contains(said, "full=true") {
 		t.Errorf("got %s, want the loss, and all read again", said)
@@ -442,10 +421,8 @@ func TestPositionMoves(t *testing.T) {
 		}
 		return false
 	})
-	client, err := s.findMaster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, err := s.findServer(t.Context())
+	require.NoError(t, err)
 	if p, err := s.readPosition(t.Context(), server{client, ""}, position{}); err != nil || p.seq != 8 || chain != 2 {
 		t.Errorf("got number %d and the chain read %d times, %v; want 8 and twice", p.seq, chain, err)
 	}
@@ -458,23 +435,16 @@ func TestSlowRecords(t *testing.T) {
 		members = append(members, contract.CredentialMember(fmt.Sprint("d", i)))
 	}
 	s, _, _ := inOrder(t, members...)
-	client, err := s.findMaster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, err := s.findServer(t.Context())
+	require.NoError(t, err)
 	client.AddHook(slowFrom(100))
-	read := func() error {
-		_, err := s.readLog(t.Context(), server{client, ""}, 0, 300, contract.KindCredential, func() error { return nil })
-		return err
-	}
+	read := func() error { return s.newReader(client).readLog(t.Context(), 0, 300, contract.KindCredential) }
 	for _, next := range []int{pipelineSize / 2, pipelineSize / 4} {
 		if err := read(); err == nil || s.batch != next {
 			t.Fatalf("got %v, and %d at once next; want a timeout, and %d", err, s.batch, next)
 		}
 	}
-	if err := read(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, read())
 	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || s.batch != pipelineSize {
 		t.Errorf("got %v, and %d at once after it went well, want %d", err, s.batch, pipelineSize)
 	}
@@ -553,9 +523,7 @@ func BenchmarkResync(b *testing.B) {
 			sentBefore, cpuBefore := sent(), cpu()
 			for b.Loop() {
 				s.synced, s.resync.tried = false, resynced
-				if err := s.catchUp(b.Context(), "connected"); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, s.catchUp(b.Context(), "connected"))
 			}
 			read := float64(b.N * n)
 			b.ReportMetric((sent()-sentBefore)/read, "bytes/object")
@@ -647,22 +615,16 @@ func TestAnswerOfBefore(t *testing.T) {
 	for field, value := range tombstone {
 		m.HSet(s.keys.RecordKey(d), field, value)
 	}
-	client, err := s.findMaster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, err := s.findServer(t.Context())
+	require.NoError(t, err)
 	replies, err := s.fetchRecords(t.Context(), client, []sizedRecord{{Member: d}}, grantTimeout, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, want := range map[string]int{"taken away": 0, "not": 1} {
 		s.grants.reading = map[contract.Member]bool{d: true}
 		if order = nil; name == "taken away" {
 			s.doubtDevice(d)
 		}
-		if err := s.applyGrants(grantReplies{members: []contract.Member{d}, replies: replies}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.applyGrants(grantReplies{members: []contract.Member{d}, replies: replies}))
 		if len(order) != want {
 			t.Errorf("%s: got %d records applied, want %d", name, len(order), want)
 		}
@@ -681,14 +643,12 @@ func TestInStepWhenRead(t *testing.T) {
 	}
 	s.grants.waiting, s.grants.reading, s.grants.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true},
 		map[contract.Member]bool{}, 1
-	if err := s.applyGrants(grantReplies{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.applyGrants(grantReplies{}))
 	if got := s.board.inStep[0]; got != at {
 		t.Errorf("got %v when it was read, want %v, though another waits", got, at)
 	}
 	clear(s.grants.waiting)
-	s.rereads.reason = "chain"
+	s.schedule.reason = "chain"
 	if s.setInStep(at.Add(time.Second)); s.board.inStep[0] != at {
 		t.Error("in step while in doubt")
 	}

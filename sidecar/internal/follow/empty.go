@@ -49,65 +49,66 @@ func (p *position) hasWrites() bool { return p.seq != 0 || p.last != 0 || p.head
 // has other keys, or because the follower has read them. Without these keys, records that Redis still has look deleted.
 // A lost log counts as lost even after further writes; so does seq, if the log has a higher number that a script may
 // have counted.
-func (f *Follower) nameLostKeys(p position) string {
-	if !p.hasWrites() && (f.seq == 0 || p.dataEpoch == "" || p.dataEpoch != f.dataEpoch) {
+func (t *tracker) nameLostKeys(p position) string {
+	if !p.hasWrites() && (t.seq == 0 || p.dataEpoch == "" || p.dataEpoch != t.dataEpoch) {
 		return ""
 	}
 	var names []string
 	if p.dataEpoch == "" {
-		names = append(names, f.keys.DataEpochKey())
+		names = append(names, t.keys.DataEpochKey())
 	}
 	if p.seq == 0 || p.seq < p.last && p.last <= limits.MaxOwnVersion {
-		names = append(names, f.keys.SeqKey())
+		names = append(names, t.keys.SeqKey())
 	}
 	if p.lost != 0 {
-		names = append(names, f.keys.LogKey())
+		names = append(names, t.keys.LogKey())
 	}
 	return strings.Join(names, ", ")
 }
 
 // lacksOnlyLog reports whether only the log was lost, and the follower has read everything that the lost log had.
-func (f *Follower) lacksOnlyLog(p position) bool {
-	return f.nameLostKeys(p) == f.keys.LogKey() && f.seq+1 >= p.lost
+func (t *tracker) lacksOnlyLog(p position) bool {
+	return t.nameLostKeys(p) == t.keys.LogKey() && t.seq+1 >= p.lost
 }
 
 // confirmNotLost returns an error if the shard is empty or lacks keys, until the loss has lasted for AcceptLossAfter.
 // The records of a lost shard seem deleted, so the shard counts as unreachable: otherwise a single server that comes
 // back without its data would have all devices of the fleet refused at once. A follower that has read the lost log, and
 // needn't read everything again, goes on.
-func (f *Follower) confirmNotLost(p position, full bool) error {
-	lost := emptyError{f.nameLostKeys(p), !full && f.lacksOnlyLog(p)}
-	f.board.setChainless(f.Shard, p.chained && p.hasWrites() && p.head.Seq == 0, f.keys.ChainKey(), f.log)
+func (t *tracker) confirmNotLost(p position, full bool) error {
+	lost := emptyError{t.nameLostKeys(p), !full && t.lacksOnlyLog(p)}
+	t.board.setChainless(t.slot, p.chained && p.hasWrites() && p.head.Seq == 0, t.keys.ChainKey(), t.log)
 	if lost.keys == "" && (p.dataEpoch != "" || p.hasWrites()) {
-		f.comparison.emptySince, f.comparison.emptyAt = time.Time{}, time.Time{}
-		f.board.setEmpty(f.Shard, nil)
+		t.emptySince, t.emptyAt = time.Time{}, time.Time{}
+		t.board.setEmpty(t.slot, nil)
 		return nil
 	}
-	if p.at.Sub(f.comparison.emptyAt) > maxEmptyGap {
-		f.comparison.emptySince = p.at
+	if p.at.Sub(t.emptyAt) > maxEmptyGap {
+		t.emptySince = p.at
 	}
-	f.comparison.emptyAt = p.at
-	accepted := f.AcceptLossAfter > 0 && p.at.Sub(f.comparison.emptySince) >= f.AcceptLossAfter
+	t.emptyAt = p.at
+	accepted := t.AcceptLossAfter > 0 && p.at.Sub(t.emptySince) >= t.AcceptLossAfter
 	if accepted {
-		f.board.setEmpty(f.Shard, nil)
+		t.board.setEmpty(t.slot, nil)
 		return nil
 	}
-	f.board.setEmpty(f.Shard, lost)
+	t.board.setEmpty(t.slot, lost)
 	if !lost.followed {
 		return lost
 	}
-	if !f.logLost {
-		f.log.Error("this sidecar goes on, because it has read everything before; a sidecar that starts can't", "error", lost)
+	if !t.logLost {
+		t.log.Error("this sidecar goes on, because it has read everything before; a sidecar that starts can't", "error", lost)
 	}
-	f.logLost = true
+	t.logLost = true
 	return nil
 }
 
 // noticeLogBack requires a full resync once the loss of the log was accepted, or the log is back: the follower must
 // have the same records as a sidecar that starts.
-func (f *Follower) noticeLogBack(p position) {
-	if f.logLost && p.lost == 0 {
-		f.logLost, f.synced, f.resync.pending = false, false, resyncLost
+func (t *tracker) noticeLogBack(p position) {
+	if t.logLost && p.lost == 0 {
+		t.logLost = false
+		t.requireResync(resyncLost)
 	}
 }
 
@@ -155,9 +156,9 @@ func (g *Group) Ready() error {
 		return nil
 	default:
 	}
-	for i := range g.followers {
+	for i, f := range g.followers {
 		if err := g.board.emptyReason(i); err != nil {
-			return fmt.Errorf("shard %d: %w", i, err)
+			return fmt.Errorf("%s: %w", f.describe(), err)
 		}
 	}
 	if failure := g.Failure(); failure != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 )
 
 // awaitEmpty waits until the given number of shards are empty, without an accepted loss, and Redis was asked some more

@@ -21,13 +21,14 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/seed"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // served has the entity-tags of the objects at the edge.
@@ -44,7 +45,7 @@ func (e *served) DeleteObjects(keys []string) {
 	}
 }
 
-// ends is a Redis, a sidecar's cache and verifier that follow it, and the records that both must have.
+// ends is a Redis, a sidecar's cache and verifier that follow Redis, and the records that both must have.
 type ends struct {
 	t        *testing.T
 	s        server
@@ -63,9 +64,7 @@ func startEnds(t *testing.T) *ends {
 	t.Helper()
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
 	source, err := os.ReadFile("../../../clients/go/publish/write.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	uncapped := strings.Replace(string(source), "local own = 4503599627370496", "local own = newest", 1)
 	if uncapped == string(source) {
 		t.Fatal("write.lua has another cap")
@@ -74,9 +73,7 @@ func startEnds(t *testing.T) *ends {
 		admitted: map[string]bool{}}
 	m, log := metrics.New(), slog.New(slog.NewTextHandler(&x.log, nil))
 	cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10000, Shards: 1}, x.edge, m, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x.devices = credential.New(credential.Config{Shards: 1, MaxCost: 15},
 		edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1, Shards: 1}), m, log)
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
@@ -389,9 +386,7 @@ func TestCountersAreWild(t *testing.T) {
 // succeeds that the edge doesn't get.
 func TestLaterContract(t *testing.T) {
 	source, err := os.ReadFile("../../../clients/go/publish/write.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	later := string(source)
 	for old, now := range map[string]string{
 		"local speaks = 1": "local speaks = 2",

@@ -16,6 +16,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // oneWay is half of the round trip to a distant Redis.
@@ -106,9 +107,7 @@ func TestResyncEnds(t *testing.T) {
 	for i, version := range versions {
 		key := fmt.Sprint("/", i)
 		want, err := version.Uint64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		await.Until(t, key, func() bool { return f.objects.version(key) == want })
 	}
 }
@@ -162,9 +161,7 @@ func TestGrantFromAfar(t *testing.T) {
 	s := farServer(t)
 	register := func() uint64 {
 		r, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return r.Version
 	}
 	register()

@@ -23,9 +23,9 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
-	"github.com/gatehouse/gatehouse/sidecar/internal/breaker"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/internal/breaker"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/tracing"
 )
 
 const (
@@ -106,6 +106,12 @@ type Config struct {
 	Credentials Credentials
 	Purges      Purges
 	Clock       Clock
+	// DeviceNamespace is the namespace of the devices, "": that of Keyspace.
+	DeviceNamespace string
+	// Replicas are followed instead of the master, for objects and purges; nil: the master is.
+	Replicas Replicas
+	// Snapshot is the path or URL of a snapshot to start from, "": none. That of shard 0 counts.
+	Snapshot string
 	// AcceptLossAfter is how long a shard must have been empty before the loss is accepted; 0: for ever.
 	AcceptLossAfter time.Duration
 	// Tracer makes a span of each event with a sampled trace. Trace receives the span when the event's change was
@@ -114,116 +120,79 @@ type Config struct {
 	Trace  func(trace.SpanContext)
 }
 
-// Follower follows a single shard.
-type Follower struct {
+// shard is what the parts of a Follower share: the configuration, and where the parts report.
+type shard struct {
 	Config
+	slot    int    // of the board
+	kinds   string // of records that are followed, see contract.Member; "": all
 	keys    contract.Keys
 	board   *board
-	client  redis.UniversalClient
 	metrics *metrics.Metrics
 	log     *slog.Logger
+}
 
-	firstSync         chan struct{} // closed after the first catch-up
-	firstOnce         sync.Once
+// Follower follows a single shard: it receives events, compares positions, and catches up. Its parts do the rest. Each
+// uses only parts above it: the applier applies, the fetcher asks Redis, the tracker judges, deviceReads reads what
+// events name, and [catchUpReader] what was missed.
+type Follower struct {
+	*shard
+	*applier
+	*fetcher
+	*tracker
+	*deviceReads
 	connected         atomic.Bool
-	applied           atomic.Pointer[contract.Link] // last applied write; in a full resync, the last write to read
-	withheld          withheldCommands
 	registeredBreaker breaker.Breaker // of Registered
 
 	// Only the goroutine of Run uses the following fields.
-	dataEpoch string    // data epoch of seq; "" before the first write
-	seq       uint64    // number of the last applied write
-	chain     chain     // up to seq
-	history   history   // of the server that reported seq
-	historyAt time.Time // time of the server's report
-	synced    bool      // everything up to seq was applied
-	logLost   bool      // the log was lost since, see confirmNotLost
-	catchups  uint64
-	batch     int             // number of records in a pipeline
-	inbox     *inbox          // of the current subscription
-	readers   *sync.WaitGroup // of the current subscription
-	// recentKinds has the kinds whose entries in the unread rest of the log are too young for an expired tombstone.
-	recentKinds map[byte]bool
-
 	comparison comparison
-	resync     resyncState
-	rereads    rereads
-	grants     grants
+	schedule   schedule
+	unsure     []unsureEvent // for the next comparison
+	replica    replicaState
+	snapshot   *openedSnapshot // to start from; nil: none, or used
+	reportEnd  func(chainEnd)  // receives the end of the objects' chain; may be nil
 }
-
-// withheldCommands says which commands the server refuses in this subscription.
-type withheldCommands struct{ info, chain, memory atomic.Bool }
 
 // comparison is the state of comparisons with the position of Redis.
 type comparison struct {
-	running    bool      // a comparison is running
-	ahead      position  // position at which Redis was ahead of the follower; seq 0: none
-	pending    position  // the follower is in step as of pending.at once pending.seq is applied; seq 0: none
-	unknownAt  time.Time // first time the position was unreadable; zero: readable
-	emptySince time.Time // first of consecutive looks at an empty shard; zero: not empty
-	emptyAt    time.Time // last look at the empty shard
+	running   bool      // a comparison is running
+	ahead     position  // position at which Redis was ahead of the follower; seq 0: none
+	pending   position  // the follower is in step as of pending.at once pending.seq is applied; seq 0: none
+	unknownAt time.Time // first time the position was unreadable; zero: readable
 }
 
-// resyncState is the state of full resyncs.
-type resyncState struct {
-	pending resyncReason         // of the running or required resync; "": unknown yet, or none
-	tried   bool                 // a resync was begun, so the next resync may find known records
-	endedAt time.Time            // end of the last resync
-	demands chan chan<- struct{} // of operators, see [Group.Resync]
-	done    chan<- struct{}      // receives at the end of an operator's resync; nil: none
+// schedule is the schedule of catch-ups that events require.
+type schedule struct {
+	limiter   *rate.Limiter
+	scheduled bool          // timer is running
+	timer     *time.Timer   // for runDueCatchUp
+	reason    catchUpReason // for a pending catch-up; "": none
 }
 
-// rereads has the reads of devices and purges that events require.
-type rereads struct {
-	limiter    *rate.Limiter
-	scheduled  bool                     // timer is running
-	timer      *time.Timer              // for runDueCatchUp
-	reason     catchUpReason            // for a pending catch-up; "": none
-	members    map[contract.Member]bool // devices and purges that the next catch-up reads in any case
-	arrived    map[contract.Member]bool // with an event since the running read began; nil: no running read
-	overflowed bool                     // members would exceed maxRereads: the next catch-up reads everything
-	unsure     []unsureEvent
-}
-
-// grants has the devices to read after events, see applyDevice. True: an event counts only after the read.
-type grants struct {
-	waiting    map[contract.Member]bool
-	reading    map[contract.Member]bool // devices whose pending answer is valid; nil: no running round
-	rounds     uint64                   // number of rounds begun
-	deadline   <-chan time.Time         // for doubtLateGrants; nil: no running round
-	inStep     position                 // in step as of inStep.at once round inStep.seq has ended; seq 0: none
-	replies    chan grantReplies        // of the current subscription
-	registered chan contract.Member     // of [Group.Registered]
-}
-
-func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
+// newFollower returns a Follower that reports in a slot of the board; kinds: see shard.
+func newFollower(c Config, slot int, kinds string, b *board, client redis.UniversalClient, m *metrics.Metrics,
+	log *slog.Logger) *Follower {
 	due := time.NewTimer(0)
 	due.Stop()
-	f := &Follower{
-		Config: c, keys: c.Keyspace.Keys(c.Shard), board: b, client: client, metrics: m, log: log,
-		firstSync: make(chan struct{}), inbox: newInbox(c.Keyspace.Count(), &b.waitingBytes), batch: pipelineSize,
-		resync: resyncState{demands: make(chan chan<- struct{})},
-		rereads: rereads{
-			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), timer: due, members: map[contract.Member]bool{},
-		},
+	s := &shard{Config: c, slot: slot, kinds: kinds, keys: c.Keyspace.Keys(c.Shard), board: b, metrics: m, log: log}
+	s.dropUnfollowed()
+	t := &tracker{shard: s, firstSync: make(chan struct{}), resync: resyncState{demands: make(chan chan<- struct{})}}
+	t.applied.Store(new(contract.Link))
+	d := &deviceReads{
+		shard: s, applier: &applier{s}, fetcher: &fetcher{shard: s, client: client, batch: pipelineSize}, tracker: t,
+		inbox: newInbox(c.Keyspace.Count(), &b.waitingBytes), rereads: rereads{members: map[contract.Member]bool{}},
 		grants: grants{waiting: map[contract.Member]bool{}, registered: make(chan contract.Member, maxRegistered)},
 	}
-	f.applied.Store(new(contract.Link))
+	f := &Follower{shard: s, applier: d.applier, fetcher: d.fetcher, tracker: t, deviceReads: d,
+		schedule: schedule{limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), timer: due}}
+	if c.Replicas != nil {
+		f.fetcher.replicas = true
+		f.replica.ends, f.replica.master = make(chan chainEnd, 1), &fetcher{shard: s, client: client}
+	}
 	return f
 }
 
 // Synced is closed when everything in Redis has been applied once.
 func (f *Follower) Synced() <-chan struct{} { return f.firstSync }
-
-// caughtUp reports whether everything in Redis has been applied once.
-func (f *Follower) caughtUp() bool {
-	select {
-	case <-f.firstSync:
-		return true
-	default:
-		return false
-	}
-}
 
 // Connected reports whether the follower receives events.
 func (f *Follower) Connected() bool { return f.connected.Load() }
@@ -246,7 +215,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			cluster.ReloadState(ctx) // another server may have the shard
 		}
 		why := rootCause(err)
-		f.board.setFailure(f.Shard, err)
+		f.board.setFailure(f.slot, err)
 		switch {
 		case why == logged:
 			f.log.Debug("redis is still not followed", "error", err)
@@ -307,7 +276,7 @@ func (f *Follower) setConnected(connected bool) {
 		f.board.countConnected(map[bool]int{true: 1, false: -1}[connected])
 	}
 	if connected {
-		f.board.setFailure(f.Shard, nil)
+		f.board.setFailure(f.slot, nil)
 	}
 }
 
@@ -327,6 +296,13 @@ func (f *Follower) followOnce(ctx context.Context) error {
 	f.withheld.info.Store(false)
 	f.withheld.chain.Store(false)
 	f.withheld.memory.Store(false)
+	if f.Replicas != nil {
+		replica, err := f.pickReplica(ctx)
+		if err != nil {
+			return err
+		}
+		defer f.closeReplica(replica)
+	}
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
@@ -348,9 +324,12 @@ func (f *Follower) followOnce(ctx context.Context) error {
 	if err := f.applyInbox(ctx, in); err != nil {
 		return err
 	}
-	f.firstOnce.Do(func() { close(f.firstSync) })
+	if !f.caughtUp() {
+		close(f.firstSync)
+	}
 	f.setConnected(true)
-	f.log.Info("in step with redis", "data_epoch", f.dataEpoch, "seq", f.seq)
+	connected := map[bool]string{false: "in step with redis", true: "the replica is followed"}[f.replicas]
+	f.log.Info(connected, "data_epoch", f.dataEpoch, "seq", f.seq)
 	return f.followEvents(ctx, in)
 }
 
@@ -374,11 +353,11 @@ func (f *Follower) followEvents(ctx context.Context, in *inbox) error {
 		case m := <-f.grants.registered:
 			f.queueRegistered(m)
 		case f.resync.done = <-f.resync.demands:
-			f.synced, f.resync.pending = false, cmp.Or(f.resync.pending, resyncDemand)
+			f.requireResync(cmp.Or(f.resync.pending, resyncDemand))
 			if err := f.catchUp(ctx, catchUpDemand); err != nil {
 				return err
 			}
-		case <-f.rereads.timer.C:
+		case <-f.schedule.timer.C:
 			if err := f.runDueCatchUp(ctx); err != nil {
 				return err
 			}
@@ -391,10 +370,15 @@ func (f *Follower) followEvents(ctx context.Context, in *inbox) error {
 				continue
 			}
 			f.comparison.running = true
+			f.replica.ours, f.replica.oursAt = f.seq, time.Now()
 			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups,
-				at: time.Now(), unsure: f.rereads.unsure}
-			f.rereads.unsure = nil
+				at: time.Now(), unsure: f.unsure}
+			f.unsure = nil
 			f.readers.Go(func() { compared <- f.askPosition(ctx, asked) })
+		case end := <-f.replica.ends:
+			if err := f.compareEnd(end); err != nil {
+				return err
+			}
 		case p := <-compared:
 			f.comparison.running = false
 			if err := f.comparePosition(ctx, p); err != nil {
@@ -465,6 +449,7 @@ func (f *Follower) handleEvent(ctx context.Context, payload string) error {
 func (f *Follower) applyEvent(e *contract.Event, unreadable error) {
 	f.setLast(e.Seq, e.Digest)
 	switch stray := f.Keyspace.Belongs(e.Member, f.Shard); {
+	case !f.follows(e.Member.Kind):
 	case unreadable != nil && stray != nil: // of another shard, and already reported
 	case stray != nil:
 		f.metrics.Events.WithLabelValues("corrupt").Inc()
@@ -507,6 +492,21 @@ func (f *Follower) startSpan(e *contract.Event) trace.Span {
 	return span
 }
 
+// setInStep reports the shard in step as of t, once all grants received by now were read. At a replica, only
+// [Follower.compareEnd] knows.
+func (f *Follower) setInStep(t time.Time) {
+	switch {
+	case f.Replicas != nil:
+	case f.schedule.reason != "": // until Redis was read
+	case len(f.grants.waiting) > 0 && f.grants.inStep.seq == 0:
+		f.grants.inStep = position{seq: f.grants.rounds + 1, at: t}
+	case f.grants.reading != nil && f.grants.inStep.seq == 0:
+		f.grants.inStep = position{seq: f.grants.rounds, at: t}
+	case len(f.grants.waiting) == 0 && f.grants.reading == nil:
+		f.board.setInStep(f.slot, t)
+	}
+}
+
 // reportInStep reports the shard in step if everything up to a pending position was applied.
 func (f *Follower) reportInStep() {
 	for _, then := range []*position{&f.comparison.pending, &f.comparison.ahead} {
@@ -515,16 +515,10 @@ func (f *Follower) reportInStep() {
 			*then = position{}
 		}
 	}
-}
-
-// setLast sets the number and the digest of the last applied write, and updates the metric, the sum over all shards.
-func (f *Follower) setLast(seq uint64, digest string) {
-	f.metrics.Seq.Add(float64(seq) - float64(f.seq))
-	f.seq = seq
-	f.chain.addLink(seq, digest)
-	last := contract.Link{Seq: seq}
-	if f.chain.readable {
-		last.Digest = f.chain.digest
+	if f.replica.end.seq != 0 && f.seq >= f.replica.end.seq {
+		select {
+		case f.replica.ends <- f.replica.end: // unless a newer end is waiting
+		default:
+		}
 	}
-	f.applied.Store(&last)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // forger may only publish; he has guessed epoch and numbers.
@@ -35,18 +36,14 @@ func withForger(t *testing.T) forger {
 func (s server) device(t *testing.T, id string) uint64 {
 	t.Helper()
 	r, err := s.publish.PutDevice(t.Context(), publish.Device{ID: id, Secret: "s", Cost: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r.Version
 }
 
 func (s server) revoke(t *testing.T, id string) uint64 {
 	t.Helper()
 	r, err := s.publish.RevokeDevice(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r.Version
 }
 
@@ -54,9 +51,7 @@ func (s server) revoke(t *testing.T, id string) uint64 {
 func (s server) seq(t *testing.T) uint64 {
 	t.Helper()
 	seq, err := s.Get(t.Context(), keys.SeqKey()).Uint64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return seq
 }
 

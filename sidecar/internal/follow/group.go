@@ -16,46 +16,79 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 )
 
 // Group follows all shards, with a Follower for each shard.
 type Group struct {
 	keyspace    contract.Keyspace
+	source      string // of a snapshot; "": none
+	log         *slog.Logger
 	board       *board
 	followers   []*Follower
+	devices     []*Follower // by shard
 	synced      chan struct{}
 	lookupSlots chan struct{} // a slot per call of Registered
 }
 
 // NewGroup returns a Group of all shards of k; of returns the configuration of a shard, to which NewGroup adds
-// Keyspace, Shard and Clock. The caller still closes client.
+// Keyspace, Shard and Clock. If the objects are read from replicas, or devices have a namespace of their own, a shard
+// has two followers: that of the devices is always at the master. The caller still closes client.
 func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, client redis.UniversalClient,
 	m *metrics.Metrics, log *slog.Logger) *Group {
-	board := newBoard(k.Count(), clock, m)
-	g := &Group{keyspace: k, board: board, synced: make(chan struct{}), lookupSlots: make(chan struct{}, maxLookups)}
+	first := of(0)
+	devicesApart := first.DeviceNamespace != "" && first.DeviceNamespace != k.Namespace
+	split := first.Replicas != nil || devicesApart
+	board := newBoard(k.Count()*map[bool]int{false: 1, true: 2}[split], clock, m)
+	g := &Group{keyspace: k, source: first.Snapshot, log: log, board: board,
+		synced: make(chan struct{}), lookupSlots: make(chan struct{}, maxLookups)}
 	for i := range k.Count() {
-		c := of(i)
+		c := first
+		if i > 0 {
+			c = of(i)
+		}
 		c.Keyspace, c.Shard, c.Clock = k, i, clock
 		log := log
 		if k.Count() > 1 {
 			log = log.With("shard", i)
 		}
-		g.followers = append(g.followers, newFollower(c, board, client, m, log))
+		if !split {
+			g.followers = append(g.followers, newFollower(c, i, "", board, client, m, log))
+			continue
+		}
+		objects := newFollower(c, i, objectKinds, board, client, m, log.With("of", "objects"))
+		objectKeys := objects.keys
+		if devicesApart {
+			c.Keyspace.Namespace = c.DeviceNamespace
+		}
+		replicas := c.Replicas != nil
+		c.Replicas = nil
+		devices := newFollower(c, k.Count()+i, deviceKinds, board, client, m, log.With("of", "devices"))
+		if replicas {
+			devices.endKeys, devices.reportEnd = &objectKeys, objects.replica.putEnd
+		}
+		g.followers, g.devices = append(g.followers, objects), append(g.devices, devices)
 	}
+	g.followers = append(g.followers, g.devices...) // in the order of the board's slots
+	g.devices = g.followers[len(g.followers)-k.Count():]
 	return g
 }
 
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty or lacks keys,
-// and the loss was not accepted.
+// Applied returns the last applied write of a shard of objects, for [AskProof], or an error if the shard is empty or
+// lacks keys, and the loss was not accepted.
 func (g *Group) Applied(shard int) (contract.Link, error) {
-	if err := g.board.emptyReason(shard); err != nil && !isFollowedAnyway(err) {
+	return g.followers[shard].lastApplied()
+}
+
+// lastApplied is [Group.Applied] for what f follows.
+func (f *Follower) lastApplied() (contract.Link, error) {
+	if err := f.board.emptyReason(f.slot); err != nil && !isFollowedAnyway(err) {
 		return contract.Link{}, err
 	}
-	return *g.followers[shard].applied.Load(), nil
+	return *f.applied.Load(), nil
 }
 
 // Failure returns why Redis isn't followed, or its position can't be read; "": no call has failed since a successful
@@ -63,11 +96,11 @@ func (g *Group) Applied(shard int) (contract.Link, error) {
 func (g *Group) Failure() string {
 	g.board.mu.Lock()
 	defer g.board.mu.Unlock()
-	for shard, err := range g.board.failures {
+	for slot, err := range g.board.failures {
 		switch {
 		case err == nil:
 		case len(g.followers) > 1:
-			return fmt.Sprintf("shard %d: %s", shard, summarize(err))
+			return g.followers[slot].describe() + ": " + summarize(err)
 		default:
 			return summarize(err)
 		}
@@ -119,6 +152,7 @@ func summarize(err error) string {
 
 // Run follows the events until ctx ends.
 func (g *Group) Run(ctx context.Context) error {
+	defer g.openSnapshot(ctx)()
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, s := range g.followers {

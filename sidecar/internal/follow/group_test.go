@@ -16,19 +16,19 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
 // group is a running Group with a pair of sinks for each shard.
 type group struct {
 	*follow.Group
-	objects, credentials []*sink
-	clock                *clock
-	metrics              *metrics.Metrics
-	log                  *logbuffer.Buffer
+	objects, credentials, purges []*sink
+	clock                        *clock
+	metrics                      *metrics.Metrics
+	log                          *logbuffer.Buffer
 }
 
 func followShards(t *testing.T, s server, n contract.Shards) *group {
@@ -39,13 +39,19 @@ func followShards(t *testing.T, s server, n contract.Shards) *group {
 // followKeyspace is followShards of any keyspace, with a time after which a loss is accepted.
 func followKeyspace(t *testing.T, s server, k contract.Keyspace, acceptLossAfter time.Duration) *group {
 	t.Helper()
-	g := &group{clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), DB: k.Database, MaxRetries: -1})
+	return followFor(t, client, k, follow.Config{AcceptLossAfter: acceptLossAfter})
+}
+
+// followFor follows a keyspace with a configuration whose sinks it adds, and closes the client at the end.
+func followFor(t *testing.T, client redis.UniversalClient, k contract.Keyspace, c follow.Config) *group {
+	t.Helper()
+	g := &group{clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
 	g.Group = follow.NewGroup(k, func(i int) follow.Config {
 		g.objects, g.credentials = append(g.objects, newSink()), append(g.credentials, newSink())
-		return follow.Config{Objects: objects{g.objects[i]}, Credentials: credentials{g.credentials[i]},
-			Purges:          purges{newSink()},
-			AcceptLossAfter: acceptLossAfter}
+		g.purges = append(g.purges, newSink())
+		c.Objects, c.Credentials, c.Purges = objects{g.objects[i]}, credentials{g.credentials[i]}, purges{g.purges[i]}
+		return c
 	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -31,7 +31,12 @@ type inbox struct {
 	share int           // bytes
 	all   *atomic.Int64 // bytes of all shards' inboxes
 
-	mu       sync.Mutex // protects all below
+	mu      sync.Mutex
+	waiting // +checklocks:mu
+}
+
+// waiting has the payloads that were not taken yet.
+type waiting struct {
 	payloads []string
 	seen     int // number of payloads that peekUnseen returned
 	bytes    int
@@ -47,34 +52,39 @@ func newInbox(shards int, all *atomic.Int64) *inbox {
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.addLocked(payload)
+	b.addPayload(payload)
 	if b.bytes > b.share && b.all.Load() > inboxBytes {
 		b.dropOverflow()
 	}
 	b.notify()
 }
 
-func (b *inbox) addLocked(payload string) {
+// addPayload adds a payload.
+// +checklocks:b.mu
+func (b *inbox) addPayload(payload string) {
 	size := len(payload) + inboxEach
 	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+size
 	b.all.Add(int64(size))
 }
 
-func (b *inbox) clear() {
+// dropAll drops all payloads.
+// +checklocks:b.mu
+func (b *inbox) dropAll() {
 	b.all.Add(-int64(b.bytes))
 	b.payloads, b.seen, b.bytes = nil, 0, 0
 }
 
 // dropOverflow drops the payloads, except those of devices that peekUnseen has not returned yet: a revocation can't
 // wait until the running catch-up is over and the next catch-up has read the log.
+// +checklocks:b.mu
 func (b *inbox) dropOverflow() {
 	unseen := b.payloads[b.seen:]
-	b.clear()
+	b.dropAll()
 	b.lost = true
 	for _, payload := range unseen {
 		e, _ := contract.ParseEvent(payload)
 		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.share/2 {
-			b.addLocked(payload)
+			b.addPayload(payload)
 		}
 	}
 }
@@ -99,7 +109,7 @@ func (b *inbox) take() (payloads []string, lost bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads, lost = b.payloads, b.lost
-	b.clear()
+	b.dropAll()
 	b.lost = false
 	return payloads, lost, b.err
 }

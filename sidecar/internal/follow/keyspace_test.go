@@ -16,10 +16,10 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 )
 
-// tenant is a fleet that shares its Redis: its follower, its writer, and its writes.
+// tenant is a fleet in a shared Redis: follower, writer, and writes.
 type tenant struct {
 	*group
 	keyspace contract.Keyspace

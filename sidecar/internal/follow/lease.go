@@ -21,66 +21,63 @@ const (
 // fullEvery is the minimum interval between two full resyncs. Tests shorten it.
 var fullEvery = time.Second
 
-// lease is the permission to read all objects. The zero value belongs to a sidecar that got no lease, and reads
-// nonetheless.
-type lease struct {
-	*Follower
-	master      server
-	prolongedAt time.Time // time of the last prolongation
-}
-
 // acquireLease waits for permission to read all objects, so that the sidecars of a restarted Redis, or of a starting
-// fleet, don't all read at once: with a lease, sidecars read in sequence; without permission for a lease, after a
-// random delay, except at the start. Events of devices don't wait.
-func (f *Follower) acquireLease(ctx context.Context, master server, meanwhile func() error) (*lease, error) {
-	if err := f.waitFor(ctx, time.Until(f.resync.endedAt.Add(fullEvery)), meanwhile); err != nil {
-		return nil, err
+// fleet, don't all read at once: with a lease, sidecars read in sequence; at a replica, or without permission for a
+// lease, after a random delay, except at the start. A sidecar that gets no lease in time reads nonetheless. Events of
+// devices don't wait.
+func (c *catchUpReader) acquireLease(ctx context.Context) error {
+	if err := c.waitFor(ctx, time.Until(c.resync.endedAt.Add(fullEvery))); err != nil {
+		return err
+	}
+	if c.replicas { // nothing can be written there
+		if c.caughtUp() {
+			return c.waitFor(ctx, rand.N(maxJitter))
+		}
+		return nil
 	}
 	for began := time.Now(); time.Since(began) < leaseWait; {
-		taken, err := master.SetNX(ctx, f.keys.ResyncKey(), 1, leaseLife).Result()
+		taken, err := c.server.SetNX(ctx, c.keys.ResyncKey(), 1, leaseLife).Result()
 		switch {
-		case err != nil && f.caughtUp():
-			return &lease{}, f.waitFor(ctx, rand.N(maxJitter), meanwhile)
+		case err != nil && c.caughtUp():
+			return c.waitFor(ctx, rand.N(maxJitter))
 		case err != nil:
-			return &lease{}, nil
+			return nil
 		case taken:
-			return &lease{f, master, time.Now()}, nil
+			c.leaseAt = time.Now()
+			return nil
 		}
-		if err := f.waitFor(ctx, leaseEvery/2+rand.N(leaseEvery), meanwhile); err != nil {
-			return nil, err
+		if err := c.waitFor(ctx, leaseEvery/2+rand.N(leaseEvery)); err != nil {
+			return err
 		}
 	}
-	return &lease{}, nil
+	return nil
 }
 
-// prolongDuring returns a function that prolongs the lease and calls meanwhile. If the lease has expired and another
-// sidecar has it, a third sidecar may start too early.
-func (l *lease) prolongDuring(ctx context.Context, meanwhile func() error) func() error {
-	return func() error {
-		if l.Follower != nil && time.Since(l.prolongedAt) > leaseLife/4 {
-			l.prolongedAt = time.Now()
-			l.master.SetXX(ctx, l.keys.ResyncKey(), 1, leaseLife)
-		}
-		return meanwhile()
+// prolongLease prolongs a lease. If the lease has expired and another sidecar has it, a third sidecar may start too
+// early.
+func (c *catchUpReader) prolongLease(ctx context.Context) {
+	if !c.leaseAt.IsZero() && time.Since(c.leaseAt) > leaseLife/4 {
+		c.leaseAt = time.Now()
+		c.server.SetXX(ctx, c.keys.ResyncKey(), 1, leaseLife)
 	}
 }
 
-// release ends the lease.
-func (l *lease) release(ctx context.Context) {
-	if l.Follower != nil {
-		l.master.SetXX(ctx, l.keys.ResyncKey(), 1, time.Millisecond)
+// releaseLease ends a lease.
+func (c *catchUpReader) releaseLease(ctx context.Context) {
+	if !c.leaseAt.IsZero() {
+		c.server.SetXX(ctx, c.keys.ResyncKey(), 1, time.Millisecond)
 	}
 }
 
 // waitFor waits for d, and calls meanwhile when an event arrives.
-func (f *Follower) waitFor(ctx context.Context, d time.Duration, meanwhile func() error) error {
+func (c *catchUpReader) waitFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
-		return meanwhile()
+		return c.meanwhile()
 	}
-	if err := waitUntil(ctx, time.After(d), f.inbox, meanwhile); err != nil {
+	if err := waitUntil(ctx, time.After(d), c.inbox, c.meanwhile); err != nil {
 		return err
 	}
-	return meanwhile()
+	return c.meanwhile()
 }
 
 // waitUntil waits until ready has a value, and calls meanwhile when an event arrives.

@@ -14,6 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 )
 
@@ -28,9 +29,7 @@ func TestGrantFromTheOldServer(t *testing.T) {
 	register := func(s server) uint64 {
 		t.Helper()
 		r, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return r.Version
 	}
 	register(a)
@@ -58,9 +57,7 @@ func TestGrantFromTheOldServer(t *testing.T) {
 	before := f.clock.inStep()
 	await.Until(t, "a comparison", func() bool { return f.clock.inStep() != before })
 	a.do(t, "LPUSH", "held", "no more")
-	if err := <-free; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-free)
 	reads := func() string { return regexp.MustCompile("cmdstat_hgetall:calls=[0-9]+").FindString(a.commands(t)) }
 	had := reads()
 	version := register(b) // and asked for before the next comparison
@@ -88,9 +85,7 @@ func TestRevokedAtTheNewServer(t *testing.T) {
 	var pooled [4]*redis.Conn // which return to the pool
 	for i := range pooled {
 		pooled[i] = client.Conn()
-		if err := pooled[i].Ping(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, pooled[i].Ping(t.Context()).Err())
 	}
 	for _, conn := range pooled {
 		conn.Close()
@@ -101,9 +96,7 @@ func TestRevokedAtTheNewServer(t *testing.T) {
 		return f.Connected() && strings.Contains(b.ClientList(t.Context()).Val(), "sub=1")
 	})
 	revoked, err := b.publish.RevokeDevice(t.Context(), "d")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	await.Until(t, "the revocation", func() bool { return f.credentials.version("d") == revoked.Version })
 	now := time.Now()
 	await.Until(t, "in step again", func() bool { return f.clock.inStep().After(now) && f.Connected() })

@@ -18,21 +18,20 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // publisher is a user with the contract's permissions for writers of objects, and no devices.
 func publisher(t *testing.T, s server) *redis.Client {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/redis-contract.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	line := regexp.MustCompile(`(?m)^ACL (SETUSER publisher .*)$`).FindSubmatch(text)
 	if line == nil {
 		t.Fatal("the contract lists no permissions of a publisher")
@@ -240,9 +239,7 @@ func TestForgedLogWhileAway(t *testing.T) {
 	p.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: limits.MaxVersion, Member: "c:g"})
 	s.heal(t)
 	await.Until(t, "Redis to be followed", func() bool { return x.followers.Failure() == "" })
-	if err := x.followers.Resync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.followers.Resync(t.Context()))
 	x.becomes(t, "g", "s", wire.Deny, "revoked")
 }
 

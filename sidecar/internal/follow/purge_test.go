@@ -16,8 +16,9 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
@@ -74,9 +75,7 @@ func cachedAt(t *testing.T, s server, e *cacheEdge) (*follower, *objectcache.Cac
 	f := &follower{credentials: newSink(), clock: new(clock), metrics: metrics.New()}
 	log := slog.New(slog.DiscardHandler)
 	cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10000}, e, f.metrics, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1, DialTimeout: time.Second})
 	f.Follower = follow.New(follow.Config{
 		Objects: cache.Shard(0), Purges: cache.Purges(0), Credentials: credentials{f.credentials}, Clock: f.clock,
@@ -95,9 +94,7 @@ func cachedAt(t *testing.T, s server, e *cacheEdge) (*follower, *objectcache.Cac
 func (s server) putTagged(t *testing.T, key string, tags ...string) uint64 {
 	t.Helper()
 	r, err := s.publish.Put(t.Context(), publish.Object{Key: key, Body: []byte(key), ContentType: "image/png", Tags: tags})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r.Version
 }
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
 // TestTrace publishes within a trace: the event continues the trace, and passes its span to the push. An event's grant

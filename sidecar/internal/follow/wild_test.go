@@ -64,8 +64,8 @@ func TestRecordWithoutBounds(t *testing.T) {
 	}
 }
 
-// TestFirstReadTakesItsTurn: a sidecar that starts waits while another sidecar reads all objects, but not for its
-// devices.
+// TestFirstReadTakesItsTurn: a sidecar that starts waits while a second sidecar reads all objects, but reads devices at
+// once.
 func TestFirstReadTakesItsTurn(t *testing.T) {
 	s := farServer(t)
 	s.put(t, "/a")

@@ -2,7 +2,7 @@ package inspect
 
 import (
 	"github.com/gatehouse/gatehouse/internal/operatorapi"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // listHolds returns the present holds of the limits, as operators see them.

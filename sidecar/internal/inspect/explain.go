@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,10 +14,11 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/objectkey"
-	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/devicelog"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 )
 
@@ -155,17 +155,18 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 	if !ok {
 		return errors.New("headers: too many")
 	}
-	engine.Locate(fields)
-	virtual, domain := engine.VirtualHost()
+	at := engine.Locate(fields)
+	request := at.Read(token)
+	virtual, domain := request.VirtualHost()
 	if e.Domain = domain; virtual != policy.NoVirtualHost {
 		e.VirtualHost = config.VirtualHosts[virtual].Name
 	}
 	credentials := config.HostRules(virtual).Credentials
 	fields, _ = headermap.ParseFields(headermap.Append(nil, headersOf(q, &credentials, host, target)))
 	e.Key = ""
-	at := engine.Locate(fields)
-	request := engine.Read(fields, token)
-	governed := !at.Passes && engine.Govern(&request, &at)
+	at = engine.Locate(fields)
+	request = at.Read(token)
+	governed := !at.Passes && request.Governed()
 	index, _ := request.Rule()
 	if governed && index >= 0 {
 		e.Rule = describeRule(config, index)
@@ -185,7 +186,7 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 	if assumed && i.Verifier.Describe(q.Device).Refusal == "" {
 		answers.Verify = i.assumeVerdict(q.Device, memory) // otherwise the edge may refuse the device by itself
 	}
-	engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
+	request.Decide(&d, time.Now().UnixMilli(), memory, &answers)
 	e.Answer = describeDecision(&d)
 	if id := d.Credential.ID; id != "" {
 		q.Device = id
@@ -197,7 +198,7 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 		if session := d.Credential.Session; session != "" && !i.Verifier.SessionValid(q.Device, session) {
 			answers.Verify.Outcome = wire.Deny
 		}
-		engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
+		request.Decide(&d, time.Now().UnixMilli(), memory, &answers)
 		if then := describeDecision(&d); assumed || token != nil {
 			e.Answer = then
 		} else {
@@ -206,7 +207,7 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 	}
 	if index >= 0 && config.Rules[index].Cache != nil {
 		if e.Key = strings.Clone(d.Key); e.Key == "" { // otherwise the key of the answer's object
-			e.Key = engine.Key(&request, q.Device)
+			e.Key = request.Key(q.Device)
 		}
 	}
 	return nil
@@ -275,6 +276,9 @@ func describeRule(c *policy.Config, index int) *operatorapi.Rule {
 	rule.OriginHeaders = r.Cache != nil && r.Cache.OriginHeaders
 	return rule
 }
+
+// replies explains each reason of the edge's own answers.
+var replies = policy.ExplainReasons()
 
 func describeDecision(d *policy.Decision) operatorapi.Answer {
 	a := describeAction(d)
@@ -396,8 +400,9 @@ func originHeaders(all contract.Headers) (names []string) {
 func (i *Inspector) describeDevice(ctx context.Context, id string) operatorapi.Device {
 	known := i.Verifier.Describe(id)
 	d := operatorapi.Device{
-		ID: id, Sidecar: describeDevice(&known), Permissions: i.Memory.PermissionNames(known.Permissions),
-		Edge: operatorapi.DeviceAtEdge(i.Memory.DescribeDevice(id)),
+		ID: id, Sidecar: describeDevice(&known),
+		Permissions: strings.FieldsFunc(known.Permissions, func(r rune) bool { return r == ',' }),
+		Edge:        operatorapi.DeviceAtEdge(i.Memory.DescribeDevice(id)),
 	}
 	for _, h := range i.listHolds() {
 		if h.Device == id || h.Device == "" && h.WaitS > 0 {
@@ -405,14 +410,14 @@ func (i *Inspector) describeDevice(ctx context.Context, id string) operatorapi.D
 		}
 	}
 	pipe := i.Redis.Pipeline() // catch-ups have other connections for themselves
-	fields := pipe.HGetAll(ctx, i.Keyspace.KeysOf(id).CredentialKey(id))
-	seen := pipe.ZMScore(ctx, i.Keyspace.KeysOf(id).SeenKey(), id)
+	fields := pipe.HGetAll(ctx, i.Devices.KeysOf(id).CredentialKey(id))
+	seen := pipe.ZMScore(ctx, i.Devices.KeysOf(id).SeenKey(), id)
 	_, _ = pipe.Exec(ctx) // the replies have the errors
 	if scores := seen.Val(); len(scores) == 1 && scores[0] > 0 {
 		at := time.UnixMilli(int64(scores[0])).UTC()
 		d.LastSeen = &at
 	}
-	d.Failed, _ = publish.ReadFailedAttempts(ctx, i.Redis, i.Keyspace, id)
+	d.Failed, _ = (&devicelog.Log{Client: i.Redis, Keyspace: i.Devices}).FailedAttempts(ctx, id)
 	if err := fields.Err(); err != nil {
 		d.Redis.Error = err.Error()
 		return d

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,9 +12,11 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 func newVerifier() (*edgemem.Memory, *credential.Verifier) {
@@ -29,17 +30,17 @@ func newVerifier() (*edgemem.Memory, *credential.Verifier) {
 func TestSecretIsNotTold(t *testing.T) {
 	memory, v := newVerifier()
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	v.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{string(hash)}})
 	v.Shard(0).EndResync()
+	edge := memory.AddEdge()
+	edge.Reset(nil)
 	memory.SetInStep(time.Now())
 	if r := v.Verify(t.Context(), "d", "right", ""); r.Refused() {
 		t.Fatalf("got %+v", r)
 	}
-	for more := true; more; memory.MarkAcked() {
-		_, taken := memory.TakeBatch(nil)
+	for more := true; more; edge.MarkAcked() {
+		_, taken := edge.TakeBatch(nil)
 		more = taken.More
 	}
 	i := New(Parts{Memory: memory, Verifier: v})
@@ -49,9 +50,7 @@ func TestSecretIsNotTold(t *testing.T) {
 				"rules": [{"match": {"prefix": "/"}, "auth": {}}]}`),
 			Headers: [][2]string{{"i", device}, {"s", secret}},
 		}
-		if err := i.explainRequest(&e, &q, "", "/a"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, i.explainRequest(&e, &q, "", "/a"))
 		return e
 	}
 	right, wrong := explain("d", "right"), explain("d", "wrong")
@@ -61,6 +60,20 @@ func TestSecretIsNotTold(t *testing.T) {
 	}
 	if unknown := explain("other", "x"); unknown.Answer.Status != http.StatusUnauthorized {
 		t.Errorf("an unknown device: got %+v", unknown)
+	}
+}
+
+// TestExplainPassing: a request that certainly passes is explained so, though its method is one that the engine doesn't
+// read.
+func TestExplainPassing(t *testing.T) {
+	memory, v := newVerifier()
+	i := New(Parts{Memory: memory, Verifier: v})
+	q := operatorapi.Question{Method: strings.Repeat("a-", 40),
+		Rules: []byte(`{"sidecar": {"cluster": "c"}, "rules": [{"match": {"prefix": "/a"}, "cache": {}}]}`)}
+	var e operatorapi.Explanation
+	require.NoError(t, i.explainRequest(&e, &q, "", "/b"))
+	if e.Answer.Action != "pass" {
+		t.Errorf("got %+v", e.Answer)
 	}
 }
 
@@ -124,9 +137,7 @@ func TestVirtualHostIsExplained(t *testing.T) {
 	for _, tt := range tests {
 		var e operatorapi.Explanation
 		q := &operatorapi.Question{Rules: []byte(rules), Headers: tt.header, Device: "d"}
-		if err := i.explainRequest(&e, q, tt.host, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, i.explainRequest(&e, q, tt.host, "/a"))
 		name := func(r *operatorapi.Rule) string {
 			if r == nil {
 				return ""
@@ -187,9 +198,7 @@ func TestPageNamesHeadersNotSent(t *testing.T) {
 	var page strings.Builder
 	names := originHeaders("x-a: 1\nalt-svc: clear\nclear-site-data: \"cache\"")
 	explanation := &operatorapi.Explanation{Object: &operatorapi.Object{NotSent: names}}
-	if err := pages.ExecuteTemplate(&page, "explanation", explanation); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pages.ExecuteTemplate(&page, "explanation", explanation))
 	const want = "Not sent: <code>alt-svc</code>, <code>clear-site-data</code>: headers of the whole origin; " +
 		"<code>cache.origin_headers</code>"
 	if !strings.Contains(page.String(), want) {

@@ -1,11 +1,11 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"math"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -35,9 +35,14 @@ type sample struct {
 	totals   map[string]float64 // see [Inspector.collectTotals]
 }
 
-// history has the last samples.
+// history is the past, safe for concurrent use.
 type history struct {
-	mu         sync.Mutex
+	mu   sync.Mutex
+	past // +checklocks:mu
+}
+
+// past has the last samples, and what the next sample is compared with.
+type past struct {
 	samples    []sample
 	edge       map[string]float64 // the edge's counters at the last sample; nil: unknown
 	growthPerS map[string]float64 // their growth per second
@@ -78,6 +83,7 @@ const (
 )
 
 // collectTotals returns the sidecar's counters together with traps, clock steps and refusals.
+// +checklocks:i.history.mu
 func (i *Inspector) collectTotals(own map[string]float64) map[string]float64 {
 	all := maps.Clone(own)
 	all[traps], all[clockSteps], all[refusals] = i.history.traps, i.history.clockSteps, i.history.refusals
@@ -149,8 +155,8 @@ func (i *Inspector) takeSample(ctx context.Context) {
 	h.samples = append(h.samples, s)
 }
 
-// countIncidents counts traps, refusals and steps of the clock since the sample before. The caller holds mu.
-func (h *history) countIncidents(now time.Time, edge map[string]float64) {
+// countIncidents counts traps, refusals and steps of the clock since the sample before.
+func (h *past) countIncidents(now time.Time, edge map[string]float64) {
 	if step := now.Round(0).Sub(h.at.Round(0)) - now.Sub(h.at); !h.at.IsZero() && step.Abs() > clockStep {
 		h.clockSteps++
 	}
@@ -217,7 +223,7 @@ func sumSeries(values map[string]float64, name string) (sum float64) {
 	return sum
 }
 
-// readEdgeCounters reads Gatehouse's counters, and the counters that [history.countIncidents] needs, from Envoy or, at
+// readEdgeCounters reads Gatehouse's counters, and the counters that [past.countIncidents] needs, from Envoy or, at
 // nginx's path, from nginx; nil on failure.
 func (i *Inspector) readEdgeCounters(ctx context.Context) map[string]float64 {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery/2)
@@ -235,20 +241,12 @@ const envoyCounters = "/stats/prometheus?filter=" +
 	"%7Cextension_config_discovery.*update_rejected)"
 
 func fetchCounters(ctx context.Context, url string) (map[string]float64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	body, err := fetchBody(ctx, url, maxCounters)
 	if err != nil {
 		return nil, err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", url, answer.Status)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(http.MaxBytesReader(nil, answer.Body, maxCounters))
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}

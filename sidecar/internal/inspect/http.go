@@ -3,14 +3,14 @@ package inspect
 import (
 	"encoding/json"
 	"fmt"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/internal/strictjson"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // maxQuestion bounds the body of a call, bytes: rules can be long.

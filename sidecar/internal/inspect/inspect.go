@@ -10,10 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edges"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
-	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/verify/credential"
+	"github.com/gatehouse/gatehouse/verify/token"
 )
 
 // Parts are the sources of an Inspector.
@@ -28,11 +29,13 @@ type Parts struct {
 	Failure  func() string
 	Degraded func() []string
 	Memory   *edgemem.Memory
+	Edges    *edges.Group
 	Objects  *objectcache.Cache
 	Verifier *credential.Verifier
 	Tokens   *token.Issuer
 	Redis    redis.UniversalClient
-	Keyspace contract.Keyspace
+	// Keyspace is the objects', Devices the devices'.
+	Keyspace, Devices contract.Keyspace
 	// EdgeAdmin is the address of the edge's counters, host:port.
 	EdgeAdmin string
 	Resync    *Resync
@@ -42,6 +45,7 @@ type Parts struct {
 type Inspector struct {
 	Parts
 	hits, refused counts
+	calls         counts // by edge: verifications, and reports of hits
 	history       history
 	reading       sync.Mutex // held while the edge's configuration is read
 }

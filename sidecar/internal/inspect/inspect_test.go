@@ -3,7 +3,6 @@ package inspect
 import (
 	"context"
 	"fmt"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"log/slog"
 	"math"
 	"net/http"
@@ -16,20 +15,8 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
-	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 )
-
-// TestReasons: each reason of the edge's answers is explained, and no other.
-func TestReasons(t *testing.T) {
-	for _, reason := range policy.Reasons() {
-		if replies[reason] == "" {
-			t.Errorf("%s is not explained", reason)
-		}
-	}
-	if got, want := len(replies), len(policy.Reasons()); got != want {
-		t.Errorf("%d reasons are explained, want %d", got, want)
-	}
-}
 
 // TestUnknownDevice: texts distinguish unknown, revoked, deleted and otherwise refused devices.
 func TestUnknownDevice(t *testing.T) {
@@ -286,7 +273,7 @@ func TestNotice(t *testing.T) {
 		{"new Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, map[string]float64{reloads: 1}, 0, 0},
 		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0, 0},
 	} {
-		h := history{at: tt.before, edge: tt.was}
+		h := past{at: tt.before, edge: tt.was}
 		h.countIncidents(tt.at, tt.is)
 		if h.clockSteps != 0 || h.traps != tt.traps || h.refusals != tt.refusals {
 			t.Errorf("%s: got %v steps, %v traps, %v refusals", tt.name, h.clockSteps, h.traps, h.refusals)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"html/template"
 	"io/fs"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/internal/envoyrules"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 )
 
 //go:embed page

@@ -2,10 +2,11 @@ package inspect
 
 import (
 	"fmt"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 )
 
 const critical, warning = "critical", "warning"
@@ -30,11 +31,14 @@ func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float6
 	check(empty > 0, critical, "Redis is empty or has lost keys (shards: %.0f), so the edge keeps what it has. Restore "+
 		"or publish its data, or run `gatehousectl accept-loss` to drop everything%s", empty, cause)
 	check(!s.Redis.Connected && empty == 0, critical,
-		"Redis is not followed, so the edge serves what it has, and no revocation arrives%s", cause)
+		"Redis is not followed: no revocation arrives, and after max_staleness requests for objects go upstream%s", cause)
 	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s%s",
 		s.Redis.InStepAge, cause)
 	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s",
 		s.Edge.AcknowledgedAge)
+	for _, e := range s.Edges {
+		check(e.Problem != "", warning, "edge %s: %s", e.Name, e.Problem)
+	}
 	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical,
 		"Redis may evict records: set maxmemory-policy noeviction")
 	check(s.Edge.HeapFull > 75, warning,

@@ -19,7 +19,15 @@ func (i *Inspector) readRules(ctx context.Context) ([]envoyrules.Rules, error) {
 	defer i.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
-	url := "http://" + i.EdgeAdmin + "/config_dump"
+	dump, err := fetchBody(ctx, "http://"+i.EdgeAdmin+"/config_dump", maxDump)
+	if err != nil {
+		return nil, err
+	}
+	return envoyrules.RulesOf("", dump)
+}
+
+// fetchBody returns the body at url, at most limit bytes.
+func fetchBody(ctx context.Context, url string, limit int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -32,9 +40,9 @@ func (i *Inspector) readRules(ctx context.Context) ([]envoyrules.Rules, error) {
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: %s", url, answer.Status)
 	}
-	dump, err := io.ReadAll(http.MaxBytesReader(nil, answer.Body, maxDump))
+	body, err := io.ReadAll(http.MaxBytesReader(nil, answer.Body, limit))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
-	return envoyrules.RulesOf("", dump)
+	return body, nil
 }

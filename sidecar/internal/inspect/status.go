@@ -2,14 +2,15 @@ package inspect
 
 import (
 	"fmt"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"math"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"github.com/gatehouse/gatehouse/internal/presence"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edges"
 )
 
 // late is the age of an in-step time or an acknowledgement that is a problem, s: both are renewed several times a
@@ -39,7 +40,7 @@ func (i *Inspector) Status() operatorapi.Status {
 			Layout: wire.Layout, InStepSince: i.history.inStepSince(), InStepAge: age(float64(memory.InStepMS) / 1000),
 			AcknowledgedAge: age(values["gatehouse_push_acknowledged_timestamp_seconds"]),
 			Waiting:         memory.DirtyBuckets, Objects: memory.Objects, Devices: memory.Devices, Allows: memory.Allows,
-			Denies: memory.Denies, Permissions: memory.Permissions, HeapFull: i.history.heapFull(),
+			Denies: memory.Denies, HeapFull: i.history.heapFull(),
 		},
 		Objects: operatorapi.ObjectStatus{
 			Held: values["gatehouse_object_cache_objects"], LeftOut: values["gatehouse_object_cache_left_out_objects"],
@@ -51,13 +52,36 @@ func (i *Inspector) Status() operatorapi.Status {
 			Workers: i.Verifier.Workers,
 		},
 	}
-	if state.Epoch != 0 {
-		s.Edge.Epoch = fmt.Sprintf("%016x", state.Epoch)
+	s.Edge.Epoch = formatEpoch(&state)
+	for _, e := range i.namedEdges() {
+		stats, state := e.Memory.Stats(), e.Memory.View().State()
+		named := operatorapi.NamedEdge{Name: e.Name, Epoch: formatEpoch(&state), Waiting: stats.DirtyBuckets,
+			InStepAge: age(float64(stats.InStepMS) / 1000)}
+		if err := e.Pusher.Ready(); err != nil {
+			named.Problem = err.Error()
+		}
+		s.Edges = append(s.Edges, named)
 	}
 	inStep := func(age float64) bool { return age >= 0 && age <= late }
-	s.InStep = s.Redis.Connected && inStep(s.Redis.InStepAge) && inStep(s.Edge.InStepAge)
+	s.InStep = s.Redis.Connected && inStep(s.Redis.InStepAge) && (inStep(s.Edge.InStepAge) || i.Edges.Many())
 	s.Problems = append(i.findProblems(&s, values, memory.DevicesOverflowed), i.recentIncidents(totals)...)
 	return s
+}
+
+// namedEdges returns the edges in directories.
+func (i *Inspector) namedEdges() []*edges.Edge {
+	if !i.Edges.Many() {
+		return nil
+	}
+	return i.Edges.List()
+}
+
+// formatEpoch returns a state's epoch as text, "" without a state.
+func formatEpoch(s *wire.State) string {
+	if s.Epoch == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", s.Epoch)
 }
 
 // Presence returns the entry of this sidecar for operators of the whole fleet.

@@ -3,13 +3,13 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"github.com/gatehouse/gatehouse/internal/operatorapi"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/internal/operatorapi"
+	"github.com/gatehouse/gatehouse/verify/credential"
 )
 
 // topNames is how many names Top has.
@@ -18,35 +18,57 @@ const topNames = 10
 // Top returns the most used and most refused.
 func (i *Inspector) Top() operatorapi.Top {
 	return operatorapi.Top{Objects: i.hits.mostFrequent(topNames), Refused: i.refused.mostFrequent(topNames),
-		Rates: i.history.edgeRates()}
+		Edges: i.calls.mostFrequent(topNames), Rates: i.history.edgeRates()}
 }
 
-// RecordUses counts hits, and passes the keys on to the object cache. RecordUses implements [api.Uses].
-func (i *Inspector) RecordUses(keys []string) {
+// Uses receives the hits of an edge, and implements [api.Uses].
+type Uses struct {
+	inspector *Inspector
+	edge      string
+}
+
+// WatchUses returns the receiver of an edge's hits for the API.
+func (i *Inspector) WatchUses(edge string) Uses { return Uses{i, edge} }
+
+// RecordUses counts hits, and passes the keys on to the object cache.
+func (u Uses) RecordUses(keys []string) {
+	i := u.inspector
 	for _, key := range keys {
 		i.hits.increment(key)
+	}
+	if u.edge != "" {
+		i.calls.add(u.edge, float64(len(keys)))
 	}
 	i.Objects.RecordUses(keys)
 }
 
-// Verifier is a [credential.Verifier] whose refusals are counted by network.
+// Verifier is a [credential.Verifier] for an edge; refusals are counted by network.
 type Verifier struct {
 	*credential.Verifier
-	refused *counts
+	inspector *Inspector
+	edge      string
 }
 
-// WatchVerifier returns the verifier for the API.
-func (i *Inspector) WatchVerifier() Verifier { return Verifier{i.Verifier, &i.refused} }
+// WatchVerifier returns an edge's verifier for the API, "" is the only edge. Call RemoveEdge when the edge has gone.
+func (i *Inspector) WatchVerifier(edge string) Verifier {
+	if edge == "" {
+		return Verifier{i.Verifier, i, edge}
+	}
+	return Verifier{i.Verifier.AddEdge(), i, edge}
+}
 
 // Verify verifies a credential.
 func (v Verifier) Verify(ctx context.Context, id, secret, from string) credential.Result {
+	if v.edge != "" {
+		v.inspector.calls.increment(v.edge)
+	}
 	r := v.Verifier.Verify(ctx, id, secret, from)
 	if r.Refused() {
 		name := "unknown"
 		if network, ok := credential.NetworkOf(from); ok {
 			name = network.String()
 		}
-		v.refused.increment(name)
+		v.inspector.refused.increment(name)
 	}
 	return r
 }
@@ -64,12 +86,14 @@ type counts struct {
 	halved time.Time
 }
 
-func (c *counts) increment(name string) {
+func (c *counts) increment(name string) { c.add(name, 1) }
+
+func (c *counts) add(name string, n float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.decay(time.Now())
 	if _, found := c.byName[name]; found || len(c.byName) < maxCounted {
-		c.byName[strings.Clone(name)]++ // it may be a part of a whole call
+		c.byName[strings.Clone(name)] += n // it may be a part of a whole call
 	}
 }
 

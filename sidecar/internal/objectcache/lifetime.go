@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
+	"github.com/gatehouse/gatehouse/internal/shrink"
 )
 
 // lifetimes schedules checks of keys. A key has one time, the earliest scheduled since the key's last check; the check

@@ -9,8 +9,9 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
@@ -18,12 +19,11 @@ import (
 func TestMemory(t *testing.T) {
 	const objects = 100_000
 	im := edgemem.New(edgemem.Config{Objects: objects, Verdicts: objects})
-	im.Reset(nil)
+	edge := im.AddEdge()
+	edge.Reset(nil)
 	m, err := objectcache.New(objectcache.Config{Bytes: 256 << 20, Objects: objects, Shards: 1},
 		im, metrics.New(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	heap := func() uint64 {
 		debug.FreeOSMemory()
 		var s runtime.MemStats
@@ -39,20 +39,18 @@ func TestMemory(t *testing.T) {
 			"version": "1", "published": "1700000000000", "etag": fmt.Sprintf(`"%032x"`, i),
 			"content-type": "application/json", "body": body,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		o.Key = key
 		m.Apply(o)
 		if i%1000 == 0 {
-			buf, _ = im.TakeBatch(buf)
-			im.MarkAcked()
+			buf, _ = edge.TakeBatch(buf)
+			edge.MarkAcked()
 		}
 	}
 	for more := true; more; {
 		var taken edgemem.BatchInfo
-		buf, taken = im.TakeBatch(buf)
-		im.MarkAcked()
+		buf, taken = edge.TakeBatch(buf)
+		edge.MarkAcked()
 		more = taken.More && !taken.Drained
 	}
 	each := float64(heap()-before) / objects

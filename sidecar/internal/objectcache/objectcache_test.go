@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
@@ -128,9 +129,7 @@ func TestPurgesOfAResync(t *testing.T) {
 func TestUnjudged(t *testing.T) {
 	cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 10}, edge{}, metrics.New(),
 		slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o := tagged("/a", 1, 1, "t")
 	if got := cache.ApplyRead(&o, cache.ReadMark("/a")); got != objectcache.Unjudged {
 		t.Errorf("got %s before the purges were read", got)
@@ -228,9 +227,7 @@ func BenchmarkPurge(b *testing.B) {
 		b.Run(id, func(b *testing.B) {
 			cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 30, Objects: 200000}, noEdge{}, metrics.New(),
 				slog.New(slog.DiscardHandler))
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			seq := uint64(0)
 			put := func(i int) {
 				seq++
@@ -290,9 +287,7 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 	const shards = contract.Shards(2)
 	c, err := objectcache.New(objectcache.Config{Bytes: 1 << 24, Objects: 10_000, Shards: shards}, e, metrics.New(),
 		slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	keys := func(prefix string) (keys []string) {
 		for i := 0; len(keys) < 1000; i++ {
 			if key := fmt.Sprint(prefix, i); shards.Of(key) == 1 {
@@ -331,10 +326,16 @@ func TestPurgeBeginsAtOnce(t *testing.T) {
 type slowEdge struct {
 	edge
 	during func()
+	atEnd  func()
 	ended  chan struct{}
 }
 
-func (e *slowEdge) BeginPurge(int, string, bool) (end func()) { return func() { close(e.ended) } }
+func (e *slowEdge) BeginPurge(int, string, bool) (end func()) {
+	return func() {
+		e.atEnd()
+		close(e.ended)
+	}
+}
 
 func (e *slowEdge) DeleteObjects(keys []string) {
 	e.edge.DeleteObjects(keys)
@@ -353,9 +354,7 @@ func TestDuringPurge(t *testing.T) {
 			e := &slowEdge{edge: edge{}, ended: make(chan struct{})}
 			c, err := objectcache.New(objectcache.Config{Bytes: 1 << 26, Objects: 30_000}, e, metrics.New(),
 				slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			const objects = 20_000
 			key := func(i int) string { return fmt.Sprint("/a/", i) }
 			published := time.Now().UnixMilli()
@@ -386,13 +385,15 @@ func TestDuringPurge(t *testing.T) {
 				}
 				found <- n
 			}
+			e.atEnd = func() { // with the lock
+				if len(wrote) != 1 {
+					t.Error("nobody could write during the purge")
+				}
+			}
 			c.Purges(0).EndResync()
 			c.Shard(0).BeginResync()
 			c.Purges(0).Apply(hard(id, 1, objects+5))
 			<-e.ended
-			if len(wrote) != 1 {
-				t.Error("nobody could write during the purge")
-			}
 			if n := <-found; n > 0 {
 				t.Errorf("found %d objects that are being purged", n)
 			}
@@ -425,9 +426,7 @@ func TestPurgeDelaysNobody(t *testing.T) {
 	for name, e := range map[string]objectcache.Edge{"known": known, "unknown": edge{}} {
 		c, err := objectcache.New(objectcache.Config{Bytes: 1 << 26, Objects: 30_000}, e, metrics.New(),
 			slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		const objects = 20_000
 		for i := range objects {
 			c.Apply(tagged(fmt.Sprint("/a/", i), 1, uint64(i+1), "t"))

@@ -10,9 +10,9 @@ import (
 	"weak"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/shrink/shrinktest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
-	"github.com/gatehouse/gatehouse/sidecar/internal/shrink/shrinktest"
 )
 
 // TestReleasedBodiesAreFree releases an object in each way.

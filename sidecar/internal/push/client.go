@@ -34,9 +34,7 @@ type client struct {
 
 func newClient(socket string) *client {
 	transport := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, socket) },
 		MaxConnsPerHost:    1,
 		DisableCompression: true,
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/edge/wire"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 )
 
 // TestHostileEdge pushes to an edge whose answers claim more than any edge has: the sidecar allocates by its own needs,

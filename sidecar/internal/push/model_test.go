@@ -11,8 +11,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
 // TestModel changes a memory while pushes are lost, answered wrongly, applied without an answer, or applied long after

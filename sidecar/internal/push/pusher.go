@@ -14,9 +14,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 const (
@@ -27,8 +27,14 @@ const (
 	rivalTimeout = 5 * time.Second
 	// rivalEvery is the interval between checks of the rival's heartbeat.
 	rivalEvery = time.Second
+	// minEpoch is the time from which on a failure in an epoch is followed by the next epoch at once. An edge that loses
+	// its memory more often must not cost the sidecar full pushes without a pause.
+	minEpoch   = time.Second
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
+	// maxIdleBuffer is the maximum size of the buffer that is kept between batches. Most batches of an edge that is up to
+	// date are far smaller.
+	maxIdleBuffer = 64 << 10
 	// maxOwnEpochs bounds the epochs remembered as our own. Several epochs count, because the edge may apply a push
 	// that timed out after the next push.
 	maxOwnEpochs = 1000
@@ -39,6 +45,7 @@ type Memory interface {
 	Wake() <-chan struct{}
 	TakeBatch(dst []byte) ([]byte, edgemem.BatchInfo)
 	MarkAcked()
+	Detach()
 	Reset(before *wire.State)
 }
 
@@ -65,8 +72,8 @@ type Pusher struct {
 	buf         []byte
 }
 
-// New returns a Pusher to the edge that listens on socket. The Pusher takes over after synced is closed: until then the
-// edge's content is better than ours.
+// New returns a Pusher to the edge that listens on socket, a file and no symbolic link to one. The Pusher takes over
+// after synced is closed: until then the edge's content is better than ours.
 func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer,
 	log *slog.Logger) *Pusher {
 	p := &Pusher{
@@ -91,12 +98,11 @@ func (p *Pusher) Ready() error {
 type epochReason string
 
 const (
-	reasonStart       epochReason = "start"
-	reasonEmpty       epochReason = "empty" // the edge's memory was not ours
-	reasonRival       epochReason = "rival" // another sidecar pushed to this edge
-	reasonPermissions epochReason = "permissions"
-	reasonDemand      epochReason = "demand" // of an operator
-	reasonError       epochReason = "error"
+	reasonStart  epochReason = "start"
+	reasonEmpty  epochReason = "empty"  // the edge's memory was not ours
+	reasonRival  epochReason = "rival"  // another sidecar pushed to this edge
+	reasonDemand epochReason = "demand" // of an operator
+	reasonError  epochReason = "error"
 )
 
 // PushAll pushes everything again, in a new epoch, as soon as the edge has all waiting changes. PushAll returns nil or
@@ -132,11 +138,12 @@ func (p *Pusher) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(wait):
 		}
-		upToDate := false
+		upToDate, began := false, time.Now()
 		err := p.takeOver(ctx, reason)
 		if err == nil {
 			upToDate, err = p.sendBatches(ctx)
 		}
+		p.memory.Detach()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -147,7 +154,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 		switch {
 		case reason == reasonRival:
 			wait = rivalEvery
-		case upToDate:
+		case upToDate && time.Since(began) >= minEpoch:
 			wait = 0
 		default:
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
@@ -176,8 +183,6 @@ func (p *Pusher) takeOver(ctx context.Context, reason epochReason) error {
 func isFresh(s *wire.State) bool {
 	return time.Since(time.UnixMilli(s.HeartbeatMS)).Abs() < rivalTimeout
 }
-
-var errRenew = errors.New("permission names need a new epoch")
 
 var errDemand = errors.New("an operator demands a new epoch")
 
@@ -212,11 +217,11 @@ func (p *Pusher) sendBatches(ctx context.Context) (upToDate bool, err error) {
 				p.pushAllDone = nil
 			}
 		}
-		if taken.Renew {
-			return upToDate, errRenew
-		}
 		if taken.More {
 			continue
+		}
+		if cap(p.buf) > maxIdleBuffer {
+			p.buf = nil
 		}
 		heartbeat.Reset(heartbeatEvery)
 		select {
@@ -278,9 +283,6 @@ func formatEpoch(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
 func (p *Pusher) reportFailure(err error) epochReason {
 	conflict, _ := errors.AsType[*conflictError](err)
 	switch {
-	case errors.Is(err, errRenew):
-		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
-		return reasonPermissions
 	case errors.Is(err, errDemand):
 		p.log.Info("operator resync: pushing everything", "socket", p.socket)
 		return reasonDemand

@@ -17,13 +17,13 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
-	"github.com/gatehouse/gatehouse/clients/go/limits"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/internal/metrics"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
@@ -48,9 +48,7 @@ func newProxy(t *testing.T) *proxy {
 func (p *proxy) start(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("unix", p.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.server = &http.Server{Handler: p, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	go p.server.Serve(l)
 }
@@ -72,6 +70,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 type sidecar struct {
 	*edgemem.Memory
+	edge *edgemem.Edge
 	*push.Pusher
 	metrics *metrics.Metrics
 	log     *logbuffer.Buffer
@@ -84,7 +83,8 @@ func start(t *testing.T, socket string) *sidecar {
 		log: new(logbuffer.Buffer)}
 	synced := make(chan struct{})
 	close(synced)
-	s.Pusher = push.New(s.Memory, socket, synced, s.metrics, noop.Tracer{}, slog.New(slog.NewTextHandler(s.log, nil)))
+	s.edge = s.AddEdge()
+	s.Pusher = push.New(s.edge, socket, synced, s.metrics, noop.Tracer{}, slog.New(slog.NewTextHandler(s.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -122,8 +122,8 @@ func TestPush(t *testing.T) {
 	await.Until(t, "a heartbeat", func() bool { state, _ := p.State(); return state.HeartbeatMS > first.HeartbeatMS })
 	s.DeleteObject("/a")
 	await.Until(t, "the deletion", func() bool { return p.version("/a") == 0 })
-	if got, _ := p.State(); got.Epoch != first.Epoch || got.Epoch != s.Epoch() {
-		t.Errorf("epoch %x, then %x, the memory's is %x", first.Epoch, got.Epoch, s.Epoch())
+	if got, _ := p.State(); got.Epoch != first.Epoch || got.Epoch != s.edge.Epoch() {
+		t.Errorf("epoch %x, then %x, the memory's is %x", first.Epoch, got.Epoch, s.edge.Epoch())
 	}
 	if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
 		t.Errorf("%v epochs, want 1", got)
@@ -162,33 +162,6 @@ func TestClosedConnection(t *testing.T) {
 	}
 }
 
-// TestNewEpochForPermissions begins an epoch when a permission name needs another one's bit.
-func TestNewEpochForPermissions(t *testing.T) {
-	p := newProxy(t)
-	s := start(t, p.socket)
-	await.Until(t, "ready", func() bool { return s.Ready() == nil })
-	var names []string
-	for i := range limits.MaxPermissions {
-		names = append(names, fmt.Sprint("p", i))
-	}
-	set, err := s.Permissions(names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.ReleasePermissions(set &^ 1)
-	if _, err := s.Permissions([]string{"new"}); err == nil {
-		t.Fatal("a bit was given to another name within the epoch")
-	}
-	await.Until(t, "the edge knows the new name", func() bool {
-		state, _ := p.State()
-		return len(state.Permissions) == 2 && state.Permissions[0] == "p0" && state.Permissions[1] == "new"
-	})
-	if n := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "permissions"); n != 1 ||
-		s.Ready() != nil {
-		t.Errorf("%v epochs, ready: %v", n, s.Ready())
-	}
-}
-
 // TestPushAll pushes everything in a new epoch, and returns when the edge has it.
 func TestPushAll(t *testing.T) {
 	p := newProxy(t)
@@ -196,9 +169,7 @@ func TestPushAll(t *testing.T) {
 	s.PutObject(new(object("/a", 1)))
 	await.Until(t, "the object", func() bool { return p.version("/a") == 1 })
 	before, _ := p.State()
-	if err := s.PushAll(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.PushAll(t.Context()))
 	after, _ := p.State()
 	if after.Epoch == before.Epoch || p.version("/a") != 1 || s.Ready() != nil {
 		t.Errorf("epoch %x, then %x, version %d, ready: %v", before.Epoch, after.Epoch, p.version("/a"), s.Ready())
@@ -221,7 +192,7 @@ func TestWaitsForTheFirstSync(t *testing.T) {
 	await.Until(t, "version 1", func() bool { return p.version("/a") == 1 })
 
 	im, synced := edgemem.New(edgemem.Config{}), make(chan struct{})
-	after := push.New(im, p.socket, synced, metrics.New(), noop.Tracer{}, slog.New(slog.DiscardHandler))
+	after := push.New(im.AddEdge(), p.socket, synced, metrics.New(), noop.Tracer{}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { after.Run(ctx) })
@@ -234,7 +205,7 @@ func TestWaitsForTheFirstSync(t *testing.T) {
 		state, _ := p.State()
 		await.Until(t, "a heartbeat", func() bool { now, _ := p.State(); return now.HeartbeatMS > state.HeartbeatMS })
 	}
-	if state, _ := p.State(); state.Epoch != before.Epoch() || p.version("/a") != 1 {
+	if state, _ := p.State(); state.Epoch != before.edge.Epoch() || p.version("/a") != 1 {
 		t.Error("a sidecar that knows nothing took over")
 	}
 	before.stop()
@@ -285,7 +256,7 @@ func TestRival(t *testing.T) {
 	if second.Ready() != nil {
 		t.Errorf("the second is not ready: %v", second.Ready())
 	}
-	epochs := func(s *sidecar) string { return fmt.Sprintf("%016x", s.Epoch()) }
+	epochs := func(s *sidecar) string { return fmt.Sprintf("%016x", s.edge.Epoch()) }
 	if strings.Count(first.log.String(), "level=ERROR") != 1 || strings.Count(first.log.String(), epochs(first)) == 0 ||
 		strings.Count(first.log.String(), epochs(second)) == 0 || strings.Count(first.log.String(), p.socket) == 0 {
 		t.Errorf("want one error that names both epochs and the socket:\n%s", first.log.String())
@@ -309,7 +280,7 @@ func TestRival(t *testing.T) {
 // TestTakesOverFromWhateverIsThere starts with memories that have no state, a blanked state, and a state of which only
 // the epoch can be read.
 func TestTakesOverFromWhateverIsThere(t *testing.T) {
-	good := wire.AppendState(nil, &wire.State{Epoch: 7, Permissions: []string{"p"}})
+	good := wire.AppendState(nil, &wire.State{Epoch: 7})
 	for name, state := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord),
 		"broken": good[:len(good)-1]} {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"net/http"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
+	"github.com/gatehouse/gatehouse/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 )
 
@@ -28,7 +28,8 @@ func TestTrace(t *testing.T) {
 	memory := edgemem.New(edgemem.Config{Objects: 100, Verdicts: 100})
 	synced := make(chan struct{})
 	close(synced)
-	pusher := push.New(memory, p.socket, synced, metrics.New(), provider.Tracer(""), slog.New(slog.DiscardHandler))
+	pusher := push.New(memory.AddEdge(), p.socket, synced, metrics.New(), provider.Tracer(""),
+		slog.New(slog.DiscardHandler))
 
 	var ids [2]trace.TraceID
 	for i, key := range []string{"/a", "/b"} {

@@ -15,6 +15,17 @@ tls.yaml: |
 {{- end }}
 {{- end }}
 
+{{/* What an edge mounts for its sockets, and nginx for its memory. */}}
+{{- define "gatehouse.runMounts" -}}
+{{- $node := include "gatehouse.onNode" . }}
+{{- if not (and $node (ne .Values.edge "nginx")) }}
+- {name: gatehouse-run, mountPath: /run/gatehouse}
+{{- end }}
+{{- if $node }}
+- {name: {{ .Values.nodeAgent.volume }}, mountPath: {{ include "gatehouse.sockets" . }}}
+{{- end }}
+{{- end }}
+
 {{/* Envoy of mode gateway. The pod is ready if this container and the sidecar are. */}}
 {{- define "gatehouse.envoyContainer" -}}
 - name: envoy
@@ -34,7 +45,7 @@ tls.yaml: |
   volumeMounts:
     - {name: gatehouse-envoy, mountPath: /etc/envoy, readOnly: true}
     - {name: gatehouse-module, mountPath: {{ include "gatehouse.moduleDirectory" . }}, readOnly: true}
-    - {name: gatehouse-run, mountPath: /run/gatehouse}
+    {{- include "gatehouse.runMounts" . | nindent 4 }}
     {{- if (.Values.envoy.tls).existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
     {{- end }}
@@ -54,8 +65,8 @@ tls.yaml: |
   {{- include "gatehouse.edgeContainer" (list . .Values.nginx) | nindent 2 }}
   volumeMounts:
     - {name: gatehouse-nginx, mountPath: /etc/gatehouse, readOnly: true}
-    - {name: gatehouse-module, mountPath: /usr/share/gatehouse/nginx, readOnly: true}
-    - {name: gatehouse-run, mountPath: /run/gatehouse}
+    - {name: gatehouse-module, mountPath: {{ include "gatehouse.moduleDirectory" . }}, readOnly: true}
+    {{- include "gatehouse.runMounts" . | nindent 4 }}
     {{- if .Values.nginx.tls.existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
     {{- end }}
@@ -82,9 +93,17 @@ ports:
   - {name: http, containerPort: {{ $edge.port }}}
   - {name: telemetry, containerPort: {{ $edge.telemetryPort }}}
 startupProbe:
+  {{- if include "gatehouse.onNode" (index . 0) }}
+  # Passes once the agent has filled the edge: until then the pod isn't ready. Later the edge goes on without the agent.
+  httpGet: {path: /readyz, port: telemetry}
+  periodSeconds: 1
+  timeoutSeconds: 2
+  failureThreshold: 86400 # as long as there is no agent or no Redis, a restart would not help
+  {{- else }}
   httpGet: {path: /ready, port: telemetry}
   periodSeconds: 1
   failureThreshold: 120
+  {{- end }}
 readinessProbe:
   httpGet: {path: /ready, port: telemetry}
   periodSeconds: 5
@@ -96,10 +115,16 @@ livenessProbe:
   timeoutSeconds: 5
   failureThreshold: 6
 lifecycle:
+  {{- if include "gatehouse.onNode" (index . 0) }}
+  # The edge closes connections with their next answer, and goes on while the pod is taken out of the service.
+  preStop:
+    exec: {command: [{{ include "gatehouse.moduleDirectory" (index . 0) }}/gatehousectl, drain, --for, {{ $edge.drainSeconds }}s]}
+  {{- else }}
   # The edge goes on while the pod is taken out of the service. The sidecar's hook has told it to
   # close connections with their next answer.
   preStop:
     sleep: {seconds: {{ $edge.drainSeconds }}}
+  {{- end }}
 resources:
   {{- toYaml $edge.resources | nindent 2 }}
 securityContext:

@@ -7,15 +7,15 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // TestReserved: a returned address is reserved against other processes that look for an address, and the owner can
 // listen on the address, repeatedly.
 func TestReserved(t *testing.T) {
 	address, err := FindAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := reserveAddress(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v for another process, want that it is in use", err)
 	}
@@ -25,9 +25,7 @@ func TestReserved(t *testing.T) {
 			t.Fatalf("the owner can't listen: %v", err)
 		}
 		client, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		server, err := listener.Accept()
 		if err := errors.Join(err, server.Close(), client.Close(), listener.Close()); err != nil { // leaves a TIME_WAIT
 			t.Fatal(err)
@@ -61,12 +59,8 @@ func TestProbeLeavesNoListener(t *testing.T) {
 	defer close(done)
 	for range 200 {
 		address, err := FindAddress()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := Probe(address); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, Probe(address))
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatalf("after a probe: %v", err)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // deploymentTimeout bounds the time until the servers of a deployment know each other.
@@ -39,12 +41,12 @@ func StartCluster(t T) *Cluster {
 	c.URL = "redis+cluster://" + c.Masters[2].Address + "," + c.Masters[1].Address
 	for i, server := range servers {
 		client := server.Client(t)
-		must(t, client.Do(t.Context(), "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
+		require.NoError(t, client.Do(t.Context(), "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
 		if i < masters {
-			must(t, client.ClusterAddSlotsRange(t.Context(), i*slots/masters, (i+1)*slots/masters-1).Err())
+			require.NoError(t, client.ClusterAddSlotsRange(t.Context(), i*slots/masters, (i+1)*slots/masters-1).Err())
 		}
 		for j, other := range servers[:i] {
-			must(t, client.Do(t.Context(), "CLUSTER", "MEET", "127.0.0.1", other.Port(), buses[j]).Err())
+			require.NoError(t, client.Do(t.Context(), "CLUSTER", "MEET", "127.0.0.1", other.Port(), buses[j]).Err())
 		}
 	}
 	id := c.Masters[0].Client(t).Do(t.Context(), "CLUSTER", "MYID").Val()
@@ -89,7 +91,7 @@ func StartSentinels(t T) *Sentinels {
 	var clients []*redis.SentinelClient
 	for range sentinels {
 		file := filepath.Join(t.TempDir(), "sentinel.conf") // sentinels write to this file
-		must(t, os.WriteFile(file, []byte("sentinel monitor main 127.0.0.1 "+s.Master.Port()+" 2\n"+
+		require.NoError(t, os.WriteFile(file, []byte("sentinel monitor main 127.0.0.1 "+s.Master.Port()+" 2\n"+
 			"sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 10000\n"), 0o600))
 		server := StartServer(t, file, "--sentinel")
 		addresses = append(addresses, server.Address)
@@ -115,7 +117,7 @@ func StartSentinels(t T) *Sentinels {
 // Before, the replica is detached and behind is called: the writes that the master acknowledges during behind are lost.
 func (s *Sentinels) Failover(t T, behind func()) {
 	t.Helper()
-	must(t, s.Replica.Client(t).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
+	require.NoError(t, s.Replica.Client(t).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
 	behind()
 	s.Master.Kill()
 	s.Master, s.Replica = s.Replica, s.Master
@@ -155,13 +157,6 @@ func (s *Server) Client(t T) *redis.Client {
 	client := redis.NewClient(&redis.Options{Addr: s.Address, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
-}
-
-func must(t T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func awaitSuccess(t T, what string, check func() error) {

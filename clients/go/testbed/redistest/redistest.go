@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/gatehouse/gatehouse/clients/go/testbed/freeport"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // T is the part of *testing.T that the package uses. Programs that test can implement T, too.
@@ -58,9 +59,7 @@ func StartServer(t T, args ...string) *Server {
 func FreeAddress(t T) string {
 	t.Helper()
 	address, err := freeport.FindAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return address
 }
 
@@ -88,9 +87,7 @@ func (s *Server) Restart() {
 // Signal sends the server a signal.
 func (s *Server) Signal(signal syscall.Signal) {
 	s.t.Helper()
-	if err := s.cmd.Process.Signal(signal); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, s.cmd.Process.Signal(signal))
 }
 
 // startProcess waits until the server logs readiness. Otherwise the test fails with the server's output.
@@ -111,9 +108,7 @@ func (s *Server) startProcess() {
 	}
 	cmd := exec.Command(binary, args...)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
 		s.t.Fatalf("start %s: %v", binary, err)

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
+	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
 )
 
 // Writer returns a function that writes records to a Redis with one shard, without package publish. The function runs
@@ -14,7 +15,7 @@ import (
 func Writer(t T, client redis.Scripter, script string) func(m contract.Member, fields map[string]string) {
 	t.Helper()
 	source, err := os.ReadFile(script)
-	must(t, err)
+	require.NoError(t, err)
 	run := redis.NewScript(string(source))
 	return func(m contract.Member, fields map[string]string) {
 		t.Helper()
@@ -28,6 +29,6 @@ func Writer(t T, client redis.Scripter, script string) func(m contract.Member, f
 		for field, value := range fields {
 			args = append(args, field, value)
 		}
-		must(t, run.Run(t.Context(), client, keys, args...).Err())
+		require.NoError(t, run.Run(t.Context(), client, keys, args...).Err())
 	}
 }

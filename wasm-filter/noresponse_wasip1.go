@@ -1,5 +1,0 @@
-//go:build (!compare && !sdk) || plugins
-
-package main
-
-const compares = false
