@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -413,12 +414,18 @@ func TestSnapshotThenCut(t *testing.T) {
 	s.line.Cut()
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
 	g := followFor(t, client, o.keyspace, follow.Config{Snapshot: o.path})
+	var cut atomic.Bool
 	g.credentials[0].mu.Lock()
-	g.credentials[0].beforeNext = s.line.Cut
+	g.credentials[0].beforeNext = func() {
+		s.line.Cut()
+		cut.Store(true)
+	}
 	g.credentials[0].mu.Unlock()
 	s.heal(t)
-	g.awaitLog(t, snapshotApplied)
-	await.Until(t, "the cut", func() bool { return strings.Contains(g.log.String(), "redis can't be followed yet") })
+	await.Until(t, "the cut", cut.Load)
+	if !strings.Contains(g.log.String(), snapshotApplied) {
+		t.Errorf("devices were read before the snapshot was applied:\n%s", g.log.String())
+	}
 	s.heal(t)
 	g.awaitSynced(t)
 	g.equals(t, o.follow(t, ""))
