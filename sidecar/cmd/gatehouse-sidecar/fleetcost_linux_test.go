@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -353,6 +354,82 @@ func (f *fleet) measureReplicas() {
 	}
 }
 
+// measureBodies measures messages that have the body of an object, beside messages without it after which each
+// subscriber reads the record; and the messages of a batch, beside one message for all.
+func (f *fleet) measureBodies(subscribers int) {
+	f.t.Helper()
+	ctx := f.t.Context()
+	client := redis.NewClient(&redis.Options{Addr: f.server.Address, PoolSize: subscribers})
+	defer client.Close()
+	var reads atomic.Bool
+	var received atomic.Int64
+	for range subscribers {
+		sub := client.Subscribe(ctx, plainChannel)
+		defer sub.Close()
+		_, err := sub.Receive(ctx)
+		require.NoError(f.t, err)
+		go func() {
+			for {
+				if _, err := sub.ReceiveMessage(ctx); err != nil {
+					return // closed
+				}
+				if reads.Load() {
+					client.HGetAll(ctx, "record")
+				}
+				received.Add(1)
+			}
+		}()
+	}
+	// cost returns the microseconds of Redis's CPU for each of the units and subscriber.
+	cost := func(rounds, units, messages int, send func()) float64 {
+		before := f.readUsage()
+		for range rounds {
+			want := received.Load() + int64(messages*subscribers)
+			send()
+			await.Until(f.t, "all messages received", func() bool { return received.Load() >= want })
+		}
+		return f.readUsage().since(before).divide(rounds * units * subscribers).redis
+	}
+	head := strings.Repeat("h", 300)
+	for _, size := range []int{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20} {
+		body := strings.Repeat("b", size)
+		require.NoError(f.t, client.HSet(ctx, "record", "etag", head[:32], "version", 1, "body", body).Err())
+		rounds := min(200, max(10, 100<<20/(size*subscribers)))
+		var whole, heads []float64
+		for range fleetRounds {
+			reads.Store(false)
+			whole = append(whole, cost(rounds, 1, 1, func() { client.Publish(ctx, plainChannel, head+body) }))
+			reads.Store(true)
+			heads = append(heads, cost(rounds, 1, 1, func() { client.Publish(ctx, plainChannel, head) }))
+		}
+		slices.Sort(whole)
+		slices.Sort(heads)
+		fmt.Printf("%d subscribers, body of %d B: redis %.1f µs each for a message with it, %.1f µs for a head and a "+
+			"read\n", subscribers, size, whole[fleetRounds/2], heads[fleetRounds/2])
+	}
+	reads.Store(false)
+	const batch = 100
+	message := strings.Repeat("m", 300+1<<10)
+	send := func(script, last string) func() {
+		return func() {
+			_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+				for range batch {
+					p.Eval(ctx, script, []string{"record"}, message)
+				}
+				if last != "" {
+					p.Publish(ctx, plainChannel, last)
+				}
+				return nil
+			})
+			require.NoError(f.t, err)
+		}
+	}
+	each := cost(20, batch, batch, send("return redis.call('publish', '"+plainChannel+"', ARGV[1])", ""))
+	one := cost(20, batch, 1, send("return ARGV[1]:len()", strings.Repeat(message, batch)))
+	fmt.Printf("%d subscribers, batches of %d: redis %.2f µs for each write and subscriber, %.2f µs if a batch is one "+
+		"message\n", subscribers, batch, each, one)
+}
+
 // TestFleet restarts Redis under followers, without and with the loss of writes. With -fleet, TestFleet measures and
 // prints what followers cost: see docs/scale.md.
 func TestFleet(t *testing.T) {
@@ -411,6 +488,8 @@ func measureFleet(t *testing.T) {
 		f.measureStart(size.followers)
 		if size.followers > 1 {
 			f.measureStorms()
+			f.measureBodies(size.followers)
+			f.measureBodies(100)
 		}
 		f.close()
 	}
