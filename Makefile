@@ -71,7 +71,7 @@ GO ?= go
 build := CGO_ENABLED=0 $(GO) build
 race := $(if $(filter-out 0 no false,$(RACE)),-race)
 # What make test also leaves to CI: tests that take long on two cores, and the packages of other edges, whose builds do.
-unit := $(if $(race),,CGO_ENABLED=0) $(GO) test $(parallel) $(race) -vet=off $(short) $(if $(race),,-skip '^Test(Outside|KilledSync|KilledImport)$$')
+unit := $(if $(race),,CGO_ENABLED=0) $(GO) test $(parallel) $(race) -vet=off -timeout=30m $(short) $(if $(race),,-skip '^Test(Outside|KilledSync|KilledImport)$$')
 elsewhere := $(if $(race)$(filter nginx,$(EDGE_KIND)),^$$,/gatehouse/nginx$$|/nginxconfig$$)
 
 .DEFAULT_GOAL := help
@@ -104,7 +104,7 @@ observe-build: build
 
 observe-check: observe-build ## run every query of the dashboard and every alert in what make observe runs, and the fault of each alert: EDGE_KIND
 	@GO=$(GO) scripts/chaos-build.sh
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3m ./observe
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=30m ./observe
 
 stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
@@ -158,7 +158,7 @@ install-check: packages ## run each command of the documentation that installs, 
 	@GO=$(GO) scripts/install-check.sh $(if $(filter-out 0 no false,$(VERBOSE)),-v)
 
 conformance: build ## check the whole stack, octet by octet, against the specifications of HTTP: EDGE_KIND
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -timeout=3m ./conformance
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -timeout=30m ./conformance
 
 matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
 	@scripts/matrix.sh $(if $(short),,all)

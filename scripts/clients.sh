@@ -25,4 +25,4 @@ cp -r "$stage/node/test" "$work/node/"
 cp -r "$stage/java/target/lib" "$packages"/gatehouse-client-0.1.0.jar "$work/java/"
 
 PYTHONPATH=$work/python:$PWD/.venv/clients "$python" -m mypy --strict --no-incremental --no-error-summary -p gatehouse
-exec "${GO:-go}" test -C e2e -race -count=1 -timeout=5m ./clients "$@"
+exec "${GO:-go}" test -C e2e -race -count=1 -timeout=30m ./clients "$@"

@@ -22,4 +22,4 @@ fi
 
 HELM=$(scripts/chart-tools.sh)/helm
 export HELM PIP="${pip[*]}"
-exec "${GO:-go}" test -C e2e -count=1 -timeout=10m ./install "$@"
+exec "${GO:-go}" test -C e2e -count=1 -timeout=30m ./install "$@"
