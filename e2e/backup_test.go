@@ -61,3 +61,50 @@ func TestBackup(t *testing.T) {
 		t.Errorf("gatehousectl status: %v: %s; want that Redis lost data", err, said)
 	}
 }
+
+// TestBackupInKubernetes follows the same page in Kubernetes, with a kubectl that runs what pods would run.
+func TestBackupInKubernetes(t *testing.T) {
+	t.Parallel()
+	leaveToNative(t)
+	page, err := os.ReadFile("../docs/redis.md")
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(page), "\n### In Kubernetes\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	commands := regexp.MustCompile(`(?m)^    kubectl .*$`).FindAllString(section, -1)
+	if len(commands) != 12 {
+		t.Fatalf("got %d commands, want 12: %q", len(commands), commands)
+	}
+	server, programs, dir := redistest.StartServer(t, "--appendonly", "yes"), t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{
+		"kubectl":      `case $1 in exec) while [ "$1" != -- ]; do shift; done; shift; cd ` + server.Dir + ` && exec "$@";; esac`,
+		"gatehousectl": "",
+		"redis-cli":    "PATH=${PATH#*:} exec redis-cli -p " + server.Port() + ` "$@"`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	}
+	run := func(command string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "bash", "-c", command)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+		return string(out)
+	}
+	run("redis-cli set key old")
+	run(commands[0])
+	run("redis-cli set key new")
+	for _, command := range commands[1:] {
+		switch {
+		case strings.HasSuffix(command, "--replicas=0"):
+			server.Kill()
+		case strings.HasSuffix(command, "--replicas=1"):
+			server.Restart()
+		}
+		run(command)
+	}
+	if got := run("redis-cli get key"); got != "old\n" {
+		t.Errorf("got %q, want the backup's value", got)
+	}
+}

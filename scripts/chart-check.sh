@@ -47,6 +47,15 @@ patched() {
     sed -e '/patch: delete/d' -e 's/^spec:$/&\n  selector: {matchLabels: {app: shop}}/' -e 's/^    spec:$/&\n      containers: [{name: app, image: app}]/'
 }
 
+# values: gatehousectl check of values names a command that checks what the chart renders from them.
+values() {
+  local values command
+  for values in "$chart"/ci/{gateway,nginx}*values.yaml; do
+    command=$(build/gatehousectl check "$values" 2>&1 | sed -n "s,^  helm,helm,p" | sed "s,CHART,$chart,")
+    PATH=$PWD/build:$PATH bash -euo pipefail -c "${command:-false}" >/dev/null || return
+  done
+}
+
 schemas() {
   local values conform=(kubeconform -strict -kubernetes-version 1.36.3
     -schema-location "$tools/../schemas/{{.ResourceKind}}{{.KindSuffix}}.json")
@@ -234,6 +243,7 @@ stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
 stage "nginx's configuration" nginx
 stage "values of two teams" teams
+stage "check of values" values
 stage "settings of envoy/envoy.yaml and envoy-native.yaml" same_settings
 stage "metrics" metrics
 stage "alerts" alerts

@@ -115,9 +115,7 @@ func (a *analysis) checkSidecarCluster(p *plugin) {
 
 // checkManager checks the connection manager of an edge.
 func (a *analysis) checkManager(p *plugin) {
-	add := func(k *findings.Kind, path, format string, args ...any) {
-		a.add(k, p.ListenerName(), path, format, args...)
-	}
+	add := func(k *findings.Kind, path, message string) { a.add(k, p.ListenerName(), path, "%s", message) }
 	m := p.Manager
 	if !m.Flag("normalize_path") {
 		add(&notNormalized, "normalize_path", "is not true: rules and upstream see paths in the client's spelling, so "+
@@ -126,7 +124,7 @@ func (a *analysis) checkManager(p *plugin) {
 	if action := m.Text("path_with_escaped_slashes_action"); !m.Flag("merge_slashes") || action == "" ||
 		action == "IMPLEMENTATION_SPECIFIC_DEFAULT" || action == "KEEP_UNCHANGED" {
 		add(&manySpellings, "path_with_escaped_slashes_action",
-			"merge_slashes is not true, or escaped slashes (%%2F, %%5C) are kept: a path has several spellings, of which all "+
+			"merge_slashes is not true, or escaped slashes (%2F, %5C) are kept: a path has several spellings, of which all "+
 				"but one are misses")
 	}
 	if action := m.Object("common_http_protocol_options").Text("headers_with_underscores_action"); action == "" ||

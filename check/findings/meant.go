@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/internal/spelling"
 )
 
 // otherNames are names of a field in other products, in lower case without separators. Plural, singular and case need
@@ -124,7 +125,7 @@ func findFields(name string, value any, beside []policy.Field, present map[strin
 			}
 		}
 	}
-	near := nearestWord(name, known)
+	near := spelling.Nearest(name, known)
 	if _, there := present[near]; near != "" && !there {
 		i := slices.IndexFunc(beside, func(f policy.Field) bool { return f.Name == near })
 		add(&beside[i])
@@ -173,7 +174,7 @@ func convertValue(f *policy.Field, value any) (all []any) {
 		case !isText:
 		case f.Form == policy.Method:
 			upper := strings.ToUpper(text)
-			all = append(all, nearestWord(upper, policy.Methods()))
+			all = append(all, spelling.Nearest(upper, policy.Methods()))
 		case f.Form == policy.Path:
 			path, _, _ := strings.Cut(text, "?")
 			all = append(all, policy.CanonicalPath("/"+path))
@@ -249,7 +250,7 @@ func convertToWords(f *policy.Field, text string) (all []any) {
 			all = append(all, word)
 		}
 	}
-	if near := nearestWord(text, f.Words); near != "" {
+	if near := spelling.Nearest(text, f.Words); near != "" {
 		all = append(all, near)
 	}
 	return all

@@ -54,6 +54,20 @@ func IsRules(file []byte) bool {
 	return err == nil && ok && hasRules(m)
 }
 
+// IsChartValues reports whether a file has values of our Helm chart.
+func IsChartValues(file []byte) bool {
+	tree, _, err := Parse(file)
+	m, ok := tree.(map[string]any)
+	if err != nil || !ok {
+		return false
+	}
+	_, hosts := m["virtualHosts"].(map[string]any)
+	_, upstream := m["upstream"].(map[string]any)
+	_, redis := m["redis"].(map[string]any)
+	_, mode := m["mode"].(string)
+	return hosts || upstream || redis || mode
+}
+
 func hasRules(o Object) bool {
 	_, hosts := o["virtual_hosts"].(map[string]any) // Envoy's routes have a list
 	return o.Has("rules") || o.Has("credentials") || o.Has("max_staleness") || o.Has("default") || hosts

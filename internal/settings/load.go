@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/gatehouse/gatehouse/internal/spelling"
 	"github.com/gatehouse/gatehouse/internal/version"
 )
 
@@ -110,7 +113,8 @@ func mergeFile(name string, flags *kong.Context, source []byte) error {
 	for _, s := range settings {
 		flag := known[s.path]
 		if flag == nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting", name, s.line, s.path))
+			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting%s", name, s.line, s.path,
+				suggestSetting(s.path, slices.Sorted(maps.Keys(known)))))
 			continue
 		}
 		// The value is checked even if overridden.
@@ -125,6 +129,20 @@ func mergeFile(name string, flags *kong.Context, source []byte) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// suggestSetting returns the question whether another name was meant, "" if no name is near.
+func suggestSetting(path string, known []string) string {
+	near := spelling.Nearest(path, known)
+	for _, name := range known {
+		if strings.HasPrefix(name, path+"_") {
+			near = name
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return ", did you mean " + near + "?"
 }
 
 func inEnvironment(flag *kong.Flag) bool {

@@ -36,7 +36,7 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := errors.Join(w.compareWithFlood(ctx, o, fleet, out), fleet.stop()); err != nil {
 		return err
 	}
-	return w.runUnderFlood(o, out, func(*runningFlood) error { return w.coldFlood(ctx, o, out) })
+	return w.runUnderFlood(out, func(*runningFlood) error { return w.coldFlood(ctx, out) })
 }
 
 // floodRounds is how often the fleet is measured without and with the flood, in turn.
@@ -50,7 +50,7 @@ func (w *world) compareWithFlood(ctx context.Context, o *Options, f *fleet, out 
 		if err != nil {
 			return err
 		}
-		if err := w.runUnderFlood(o, out, func(storm *runningFlood) error {
+		if err := w.runUnderFlood(out, func(storm *runningFlood) error {
 			t := w.edgeWithUpstream()
 			t.clients = []proc.Server{storm.cpuServer()}
 			with, err := w.measurePhase(ctx, o, f, out, t, "with")
@@ -71,7 +71,7 @@ func (w *world) compareWithFlood(ctx context.Context, o *Options, f *fleet, out 
 }
 
 // runUnderFlood runs a function under a flood, and prints the flood's results.
-func (w *world) runUnderFlood(o *Options, out *Recorder, do func(*runningFlood) error) error {
+func (w *world) runUnderFlood(out *Recorder, do func(*runningFlood) error) error {
 	storm, err := startFlood(w.dir, w.EdgeURL())
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (w *world) readFigures(ctx context.Context) (f figures, err error) {
 // Every device is new to the sidecar. Each run of bcrypt that isn't for a good device makes an address of the flood a
 // suspect, and while others wait, at most one of four runs is for suspects: all devices are authenticated after
 // (devices + addresses) × 4/3 runs.
-func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error {
+func (w *world) coldFlood(ctx context.Context, out *Recorder) error {
 	if err := errors.Join(w.KillSidecar(), w.StartSidecar(ctx)); err != nil {
 		return err
 	}

@@ -76,9 +76,17 @@ func (cmd *checkCmd) Run(c *console) error {
 		return weakenedError(cmd.File, cmd.Against)
 	}
 	if !cmd.JSON {
-		fmt.Fprintf(c.stdout, "%s: ok, %d rules\n", cmd.File, report.Rules)
+		fmt.Fprintf(c.stdout, "%s: ok, %s\n", cmd.File, formatRules(report.Rules))
 	}
 	return nil
+}
+
+// formatRules returns a number of rules as text.
+func formatRules(n int) string {
+	if n == 1 {
+		return "1 rule"
+	}
+	return fmt.Sprint(n, " rules")
 }
 
 // printFindings prints the findings in a file to standard error.
@@ -112,6 +120,11 @@ func (cmd *checkCmd) analyzeFile(file, rules []byte) (findings.Report, error) {
 	}
 	isRules := envoyrules.IsRules(file)
 	switch {
+	case envoyrules.IsChartValues(file):
+		return findings.Report{}, usagef("%s has values of the chart: check what the chart renders from them, in mode "+
+			"gateway by\n  helm template edge CHART -f %[1]s -s templates/gateway/edge-config.yaml | "+
+			"sed '1,/yaml: |/d; s/^    //' | gatehousectl check -\n"+
+			"and in other modes the /config_dump of a running Envoy", cmd.File)
 	case cmd.Rules != "" && isRules:
 		return findings.Report{}, usagef("--rules: %s has rules, too: name nginx.conf, or omit --rules", cmd.File)
 	case cmd.Rules != "":

@@ -66,6 +66,10 @@ func TestCheckRules(t *testing.T) {
 	if got := s.ok("", "check", ofEnvoy); !strings.Contains(got, "ok, 0 rules") {
 		t.Errorf("a feature of Envoy's: got %q", got)
 	}
+	const one = "rules: [{match: {prefix: /a}, cache: {}}]"
+	if got := s.ok(one, "check", "-"); got != "-: ok, 1 rule\n" {
+		t.Errorf("one rule: got %q", got)
+	}
 	s.fails(2, "name a configuration, or rules", "", "check")
 	const never = "everything that it matches\n  fix: put this rule above rules[0], or remove it\n"
 	for text, want := range map[string]string{
@@ -97,6 +101,22 @@ func TestCheckRules(t *testing.T) {
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%s: nginx render writes a file", text)
 		}
+	}
+}
+
+// TestCheckValues: instead of the chart's values, check wants what the chart renders, and says how. chart-check.sh runs
+// the command.
+func TestCheckValues(t *testing.T) {
+	s := newShell(t)
+	const command = "helm template edge CHART -f FILE -s templates/gateway/edge-config.yaml | sed "
+	files, err := filepath.Glob("../../../charts/gatehouse/ci/*.yaml")
+	if err != nil || len(files) < 12 {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+	for _, file := range append(files, "../../../charts/gatehouse/values.yaml", s.file("v.yaml", "mode: istio\nrules: []"),
+		s.file("v.yaml", "redis: {url: redis://a}\ncredentials: {}\n")) {
+		s.fails(2, file+" has values of the chart: ", "", "check", file)
+		s.fails(2, strings.Replace(command, "FILE", file, 1), "", "check", file)
 	}
 }
 

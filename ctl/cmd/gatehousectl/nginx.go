@@ -127,6 +127,6 @@ func (c *console) renderRules(file string) ([]byte, error) {
 	if err != nil {
 		return nil, usagef("%s: %w", file, err)
 	}
-	_, err = fmt.Fprintf(c.stderr, "%s: ok, %d rules\n", file, n)
+	_, err = fmt.Fprintf(c.stderr, "%s: ok, %s\n", file, formatRules(n))
 	return rendered, err
 }

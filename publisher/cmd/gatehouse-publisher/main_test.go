@@ -82,6 +82,8 @@ func TestExitCodes(t *testing.T) {
 			"--listen.tls-cert-file=/no/such"}, settings.ExitUsage, "", "redis.shards: 0 is out of 1 to 64"},
 		{"unknown setting", []string{good, "--config", write(t, "p.yaml", []byte("memory: {bytes: 1MiB}"))},
 			settings.ExitUsage, "", "memory.bytes: unknown setting"},
+		{"misspelt setting", []string{good, "--config", write(t, "p.yaml", []byte("listen: {adress: x}"))},
+			settings.ExitUsage, "", "listen.adress: unknown setting, did you mean listen.address?"},
 		{"unknown flag", []string{"--redis.accept-loss-after=1s"}, settings.ExitUsage, "", "unknown flag"},
 		{"address in use", []string{good, "--listen.address=192.0.2.1:1"}, settings.ExitRuntime, "", "listen.address"},
 	} {

@@ -55,7 +55,7 @@ func TestExitCodes(t *testing.T) {
 		{"version", []string{"--version"}, settings.ExitOK, "gatehouse-sidecar ", ""},
 		{"good configuration", []string{"--check-config"}, settings.ExitOK, "ok\n", ""},
 		{"bad configuration", []string{"--check-config", "--config", file, "--memory.bytes=1"}, settings.ExitUsage,
-			"", "sidecar.yaml:2: log.levle: unknown setting\ngatehouse-sidecar: memory.bytes"},
+			"", "sidecar.yaml:2: log.levle: unknown setting, did you mean log.level?\ngatehouse-sidecar: memory.bytes"},
 		{"bad flag", []string{"--nonsense"}, settings.ExitUsage, "", "unknown flag --nonsense"},
 		{"no such directory", []string{"--api.socket=/no/such/directory/api.sock", "--admin.address=127.0.0.1:0",
 			"--redis.url=redis://127.0.0.1:1"}, settings.ExitRuntime, "", "/no/such/directory/api.sock"},

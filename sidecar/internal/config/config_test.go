@@ -131,6 +131,10 @@ func TestProblems(t *testing.T) {
 		{"traces elsewhere", "trace: {endpoint: 'h:4318', ratio: nan}", nil, []string{"trace.endpoint", "trace.ratio: NaN"}},
 		{"good traces", "trace: {endpoint: 'https://h/v1/traces', ratio: 1}", nil, nil},
 		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
+		{"misspelt names", "redis: {nmaespace: a, password: b, tls-ca-file: c}\nbcrypt: {costs: 1}", nil, []string{
+			"sidecar.yaml:1: redis.nmaespace: unknown setting, did you mean redis.namespace?",
+			"did you mean redis.password_file?", "did you mean redis.tls_ca_file?",
+			"sidecar.yaml:2: bcrypt.costs: unknown setting"}},
 		{"unknown flag", "", []string{"--redis.urls=x"}, []string{"unknown flag --redis.urls"}},
 		{"argument", "", []string{"x"}, []string{"unexpected argument x"}},
 	} {

@@ -167,7 +167,7 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 	at = engine.Locate(fields)
 	request = at.Read(token)
 	governed := !at.Passes && request.Governed()
-	index, _ := request.Rule()
+	index, ambiguous := request.Rule()
 	if governed && index >= 0 {
 		e.Rule = describeRule(config, index)
 	}
@@ -177,7 +177,8 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 			Text: "The proxy refuses the token, whatever the rule says: " + refused.Error()}
 		return nil
 	case !governed:
-		e.Answer = operatorapi.Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
+		e.Answer = operatorapi.Answer{Action: "pass", Text: "The request goes upstream without a check, and nothing " +
+			"answers it from memory. " + describeUnmatched(config, virtual, target)}
 		return nil
 	}
 	var d policy.Decision
@@ -188,6 +189,9 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 	}
 	request.Decide(&d, time.Now().UnixMilli(), memory, &answers)
 	e.Answer = describeDecision(&d)
+	if index < 0 && !ambiguous { // the default decides
+		e.Answer.Text += " " + describeUnmatched(config, virtual, target)
+	}
 	if id := d.Credential.ID; id != "" {
 		q.Device = id
 	}
@@ -211,6 +215,33 @@ func (i *Inspector) explainRequest(e *operatorapi.Explanation, q *operatorapi.Qu
 		}
 	}
 	return nil
+}
+
+// describeUnmatched says among which rules none covers a request, and which of them comes nearest.
+func describeUnmatched(c *policy.Config, virtual int, target string) string {
+	text := "No rule covers it"
+	if virtual != policy.NoVirtualHost {
+		text = "No rule of the virtual host " + c.VirtualHosts[virtual].Name + " covers it"
+	} else if len(c.VirtualHosts) > 0 {
+		text = "No virtual host has its host, and no rule at the top level covers it"
+	}
+	path, _, _ := strings.Cut(target, "?")
+	nearest, common := "", len("/") // in each path
+	for n, rules := c.HostRules(virtual).First, c.HostRules(virtual); n < rules.End; n++ {
+		rule, match := describeRule(c, n), c.Rules[n].Match
+		match.Methods = nil
+		if match.Covers(&policy.Match{Path: path}) {
+			return fmt.Sprintf("%s: the rule %s has its path, but not its method: %s.", text, rule.Name, rule.Match)
+		}
+		same := 0
+		for begin := match.Path + match.Prefix; same < min(len(begin), len(path)) && begin[same] == path[same]; {
+			same++
+		}
+		if same > common {
+			nearest, common = fmt.Sprintf(": the nearest rule is %s: %s", rule.Name, rule.Match), same
+		}
+	}
+	return text + nearest + "."
 }
 
 // headersOf returns the request's header map, with the device's credential. A Host header replaces the URL's host.

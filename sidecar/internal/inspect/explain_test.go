@@ -77,6 +77,38 @@ func TestExplainPassing(t *testing.T) {
 	}
 }
 
+// TestExplainUnmatched: an explanation names the rules among which none covers the request, and the nearest rule.
+func TestExplainUnmatched(t *testing.T) {
+	memory, v := newVerifier()
+	i := New(Parts{Memory: memory, Verifier: v})
+	const top = `"rules": [{"name": "short", "match": {"prefix": "/v1/"}}, {"name": "products",
+		"match": {"prefix": "/v2/products/", "methods": ["GET"]}, "cache": {}}]`
+	const hosts = `{"virtual_hosts": {"shop": {"domains": ["shop.example"], "rules": [{"name": "me",
+		"match": {"path": "/me"}}]}}, ` + top + `}`
+	const passes = "The request goes upstream without a check, and nothing answers it from memory. "
+	for _, tt := range []struct{ rules, host, method, target, want string }{
+		{"{" + top + "}", "", "GET", "/v2/product/1?lang=de", passes + "No rule covers it: the nearest rule is products: " +
+			"prefix /v2/products/, methods GET."},
+		{"{" + top + "}", "", "POST", "/v2/products/1?lang=de", passes + "No rule covers it: the rule products has its " +
+			"path, but not its method: prefix /v2/products/, methods GET."},
+		{"{" + top + "}", "", "GET", "/other", passes + "No rule covers it."},
+		{hosts, "shop.example", "GET", "/v2/products/1", passes + "No rule of the virtual host shop covers it."},
+		{hosts, "shop.example", "GET", "/men", passes + "No rule of the virtual host shop covers it: the nearest rule is " +
+			"shop/me: path /me."},
+		{hosts, "other.example", "GET", "/men", passes + "No virtual host has its host, and no rule at the top level " +
+			"covers it."},
+		{`{"default": "deny", ` + top + "}", "", "GET", "/v", "No rule governs the request, and the default is deny. No " +
+			"rule covers it: the nearest rule is short: prefix /v1/."},
+	} {
+		var e operatorapi.Explanation
+		q := operatorapi.Question{Method: tt.method, Rules: []byte(tt.rules)}
+		require.NoError(t, i.explainRequest(&e, &q, tt.host, tt.target))
+		if e.Answer.Text != tt.want || e.Rule != nil {
+			t.Errorf("%s %s%s: got %q, want %q", tt.method, tt.host, tt.target, e.Answer.Text, tt.want)
+		}
+	}
+}
+
 // TestLogLevel: an operator can't silence errors, nor the line that tells of the change.
 func TestLogLevel(t *testing.T) {
 	for _, tt := range []struct {

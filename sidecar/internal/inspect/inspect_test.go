@@ -98,13 +98,13 @@ func TestPlot(t *testing.T) {
 	for _, v := range []float64{1, 2, nan, 4} {
 		samples = append(samples, sample{queue: v})
 	}
-	p := makePlot(samples, "queue", 1, func(v float64) string {
+	p := makePlot(samples, "queue", func(v float64) string {
 		return fmt.Sprint(v)
 	}, func(s *sample) float64 { return s.queue })
 	if len(p.Points) != 2 || p.Last != "4" || p.High != "4" || p.Points[1] != fmt.Sprintf("%d,0.0 ", plotWidth) {
 		t.Errorf("got %+v", p)
 	}
-	if p := makePlot(nil, "", 1, func(float64) string { return "" }, nil); len(p.Points) != 0 || p.Last != "–" {
+	if p := makePlot(nil, "", func(float64) string { return "" }, nil); len(p.Points) != 0 || p.Last != "–" {
 		t.Errorf("without a sample: got %+v", p)
 	}
 }
@@ -204,6 +204,38 @@ func TestNumbers(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestReasonsOnce: a reason why Redis isn't followed is one problem, though it is also why the sidecar isn't ready.
+func TestReasonsOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name, failure string
+		ready         []string
+		empty         float64
+		connected     bool
+		want          []string // the ends of the texts
+	}{
+		{"empty", "redis is empty", []string{"redis: shard 0: redis is empty", "push: not read"}, 1, false,
+			[]string{"Redis is empty or has lost keys (shards: 1), so the edge keeps what it has: redis is empty",
+				"not ready: push: not read"}},
+		{"empty, reason unknown", "", nil, 2, true, []string{"`gatehousectl accept-loss` to drop everything"}},
+		{"away", "refused", []string{"redis: refused"}, 0, false, []string{"requests for objects go upstream: refused"}},
+		{"other reasons", "refused", []string{"redis: shard 1: redis is empty"}, 0, false,
+			[]string{"requests for objects go upstream: refused", "not ready: redis: shard 1: redis is empty"}},
+		{"connected", "refused", []string{"redis: refused"}, 0, true, []string{"not ready: redis: refused"}},
+	} {
+		i := New(Parts{Ready: func() []string { return tt.ready }, Failure: func() string { return tt.failure },
+			Degraded: func() []string { return nil }})
+		s := &operatorapi.Status{InStep: true, Redis: operatorapi.RedisStatus{Connected: tt.connected}}
+		s.Edge.AcknowledgedAge, s.Bcrypt.Queue, s.Objects.Budget = -1, 1, 1
+		var got []string
+		for _, p := range i.findProblems(s, map[string]float64{"gatehouse_redis_empty": tt.empty}, false) {
+			got = append(got, p.Text)
+		}
+		if !slices.EqualFunc(got, tt.want, strings.HasSuffix) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }

@@ -20,27 +20,27 @@ const (
 func makePlots(samples []sample) []plot {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 	return []plot{
-		makePlot(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
-		makePlot(samples, "Last comparison", 1, func(v float64) string {
+		makePlot(samples, "Answered by the edge", percent, func(s *sample) float64 { return s.hits }),
+		makePlot(samples, "Last comparison", func(v float64) string {
 			return fmt.Sprintf("%.2f s", v)
 		}, func(s *sample) float64 { return s.lagS }),
-		makePlot(samples, "bcrypt, mean time", 1, func(v float64) string {
+		makePlot(samples, "bcrypt, mean time", func(v float64) string {
 			return fmt.Sprintf("%.0f ms", v)
 		}, func(s *sample) float64 { return s.bcryptMS }),
-		makePlot(samples, "Verifications", 1, func(v float64) string {
+		makePlot(samples, "Verifications", func(v float64) string {
 			return fmt.Sprintf("%.1f/s", v)
 		}, func(s *sample) float64 { return s.verifies }),
-		makePlot(samples, "Waiting for bcrypt", 1, func(v float64) string {
+		makePlot(samples, "Waiting for bcrypt", func(v float64) string {
 			return fmt.Sprintf("%.0f", v)
 		}, func(s *sample) float64 { return s.queue }),
-		makePlot(samples, "Object budget used", 1, percent, func(s *sample) float64 { return s.budget }),
+		makePlot(samples, "Object budget used", percent, func(s *sample) float64 { return s.budget }),
 	}
 }
 
-// makePlot scales a line to the highest value, at least least.
-func makePlot(samples []sample, name string, least float64, text func(float64) string,
+// makePlot scales a line to the highest value, at least 1.
+func makePlot(samples []sample, name string, text func(float64) string,
 	value func(*sample) float64) plot {
-	high := least
+	high := 1.0
 	for n := range samples {
 		if v := value(&samples[n]); v > high {
 			high = v

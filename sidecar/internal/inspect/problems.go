@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,18 +21,19 @@ func (i *Inspector) findProblems(s *operatorapi.Status, values map[string]float6
 			list = append(list, operatorapi.Problem{Severity: severity, Text: fmt.Sprintf(format, args...)})
 		}
 	}
-	for _, reason := range i.Ready() {
-		check(true, critical, "not ready: %s", reason)
-	}
-	cause := i.Failure()
-	if cause != "" {
-		cause = ": " + cause
+	failure, cause := i.Failure(), ""
+	if failure != "" {
+		cause = ": " + failure
 	}
 	empty := values["gatehouse_redis_empty"]
-	check(empty > 0, critical, "Redis is empty or has lost keys (shards: %.0f), so the edge keeps what it has. Restore "+
-		"or publish its data, or run `gatehousectl accept-loss` to drop everything%s", empty, cause)
+	check(empty > 0, critical, "Redis is empty or has lost keys (shards: %.0f), so the edge keeps what it has%s", empty,
+		cmp.Or(cause, ". Restore or publish its data, or run `gatehousectl accept-loss` to drop everything"))
 	check(!s.Redis.Connected && empty == 0, critical,
 		"Redis is not followed: no revocation arrives, and after max_staleness requests for objects go upstream%s", cause)
+	for _, reason := range i.Ready() {
+		known := len(list) > 0 && failure != "" && strings.HasSuffix(reason, failure)
+		check(!known, critical, "not ready: %s", reason)
+	}
 	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s%s",
 		s.Redis.InStepAge, cause)
 	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s",
