@@ -32,6 +32,7 @@ type Metrics struct {
 	Catchups    *prometheus.CounterVec // reason
 	Members     prometheus.Counter
 	Resyncs     *prometheus.CounterVec // reason
+	Snapshots   *prometheus.CounterVec // result
 	Breaks      *prometheus.CounterVec // reason: a BreakReason
 	Evicts      *prometheus.GaugeVec   // keys
 	RedisFill   prometheus.Gauge
@@ -112,6 +113,8 @@ func New() *Metrics {
 		Members: f.newCounter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
 		Resyncs: f.counterVec("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.",
 			"reason", "start", "lost", "restarted", "trimmed", "unsure", "demand"),
+		Snapshots: f.counterVec("gatehouse_snapshots_total", "Snapshots to start from, by shard.",
+			"result", "applied", "refused"),
 		Breaks: f.counterVec("gatehouse_chain_breaks_total",
 			"Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost "+
 				"writes.", "reason", string(BreakDigest), string(BreakHistory)),

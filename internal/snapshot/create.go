@@ -47,7 +47,10 @@ func Write(ctx context.Context, client redis.UniversalClient, k contract.Keyspac
 	if err != nil {
 		return Written{}, err
 	}
-	return w, d.publish(ctx, w.Bytes)
+	if err := d.publish(ctx, w.Bytes); err != nil {
+		return w, &StoreError{err}
+	}
+	return w, nil
 }
 
 // create writes a snapshot, and registers it. A shard is registered over the connection over which it was read: a

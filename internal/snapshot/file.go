@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -14,6 +13,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"unsafe"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 )
@@ -54,7 +54,7 @@ func (f *File) Close() { f.file.Close() }
 // readWhole computes the hashes, and reads the contents.
 func (f *File) readWhole() error {
 	sum, chunk := sha256.New(), make([]byte, chunkSize)
-	tail := make([]byte, 0, chunkSize+maxContents) // the last bytes, at least those of the contents
+	tail := make([]byte, 0, chunkSize+maxContents+tailSize) // the last bytes, at least those of the contents
 	for first := true; ; first = false {
 		n, err := io.ReadFull(f.file, chunk)
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -66,7 +66,8 @@ func (f *File) readWhole() error {
 		sum.Write(chunk[:n])
 		f.chunks = append(f.chunks, maphash.Bytes(f.seed, chunk[:n]))
 		f.size += int64(n)
-		tail = append(tail[max(0, len(tail)-maxContents-tailSize):], chunk[:n]...)
+		tail = append(tail[:0], tail[max(0, len(tail)-maxContents-tailSize):]...)
+		tail = append(tail, chunk[:n]...)
 		if n < chunkSize {
 			break
 		}
@@ -87,29 +88,21 @@ func (f *File) readWhole() error {
 	return nil
 }
 
+// Size returns the size of the file in bytes.
+func (f *File) Size() int64 { return f.size }
+
 // Visit calls visit with each record of a shard, until visit returns false: purges first, then devices, which have no
-// fields, then objects.
+// fields, then objects. The fields' names and values change once visit returns: visit must copy what it keeps.
 func (f *File) Visit(shard int, visit func(m contract.Member, fields map[string]string) bool) error {
-	s := f.Shards[shard]
-	r := bufio.NewReaderSize(&section{file: f, at: s.Begin, end: s.End, index: -1}, 64<<10)
-	fields, b := map[string]string{}, []byte(nil)
+	s := section{file: f, at: f.Shards[shard].Begin, end: f.Shards[shard].End}
+	fields := map[string]string{}
 	for {
-		size, err := binary.ReadUvarint(r)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil && size > 2*maxRecord {
-			err = errRecord
-		}
-		if err != nil {
-			return err
-		}
-		b = slices.Grow(b[:0], int(size))[:size]
-		if _, err := io.ReadFull(r, b); err != nil {
+		record, err := s.next()
+		if err != nil || record == nil {
 			return err
 		}
 		clear(fields)
-		m, err := parseRecord(string(b), fields)
+		m, err := parseRecord(unsafe.String(unsafe.SliceData(record), len(record)), fields)
 		if err != nil {
 			return err
 		}
@@ -155,32 +148,56 @@ func cutString(s string) (first, rest string, ok bool) {
 // section reads a part of a file, and checks each chunk before it counts: somebody may write to the file.
 type section struct {
 	file    *File
-	at, end int64
-	index   int64 // of chunk; -1: none
-	chunk   []byte
+	at, end int64  // of the file, not read yet
+	buffer  []byte // one for all chunks: a new one for each costs more time than what is done with it
+	unread  []byte // the end of buffer
 }
 
 var errChanged = errors.New("the snapshot was changed while it was read")
 
-// Read implements [io.Reader].
-func (s *section) Read(p []byte) (int, error) {
-	if s.at >= s.end {
-		return 0, io.EOF
+// next returns the next record, until the next call; nil: there is none. No record is empty.
+func (s *section) next() ([]byte, error) {
+	for {
+		size, n := binary.Uvarint(s.unread)
+		switch {
+		case n < 0 || size > 2*maxRecord || n > 0 && size == 0:
+			return nil, errRecord
+		case n > 0 && uint64(len(s.unread)-n) >= size:
+			end := n + int(size)
+			record := s.unread[n:end:end]
+			s.unread = s.unread[end:]
+			return record, nil
+		case s.at < s.end:
+			if err := s.readChunk(); err != nil {
+				return nil, err
+			}
+		case len(s.unread) > 0:
+			return nil, errRecord
+		default:
+			return nil, nil
+		}
 	}
-	if index := s.at / chunkSize; index != s.index {
-		if s.at < 0 || index >= int64(len(s.file.chunks)) {
-			return 0, errRecord
-		}
-		chunk := make([]byte, min(chunkSize, s.file.size-index*chunkSize))
-		if _, err := s.file.file.ReadAt(chunk, index*chunkSize); err != nil && !errors.Is(err, io.EOF) {
-			return 0, err
-		}
-		if maphash.Bytes(s.file.seed, chunk) != s.file.chunks[index] {
-			return 0, errChanged
-		}
-		s.index, s.chunk = index, chunk
+}
+
+// readChunk adds the next chunk to unread, or its part of the section.
+func (s *section) readChunk() error {
+	if s.at < 0 || s.at >= s.file.size {
+		return errRecord
 	}
-	n := copy(p, s.chunk[s.at%chunkSize:min(int64(len(s.chunk)), s.end-s.index*chunkSize)])
-	s.at += int64(n)
-	return n, nil
+	index := s.at / chunkSize
+	begin := index * chunkSize
+	size := int(min(chunkSize, s.file.size-begin))
+	s.buffer = slices.Grow(append(s.buffer[:0], s.unread...), size)
+	from := len(s.buffer)
+	chunk := s.buffer[from : from+size]
+	if _, err := s.file.file.ReadAt(chunk, begin); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if maphash.Bytes(s.file.seed, chunk) != s.file.chunks[index] {
+		return errChanged
+	}
+	end := min(s.end, begin+int64(size))
+	s.buffer = append(s.buffer, chunk[s.at-begin:end-begin]...) // in place
+	s.unread, s.at = s.buffer, end
+	return nil
 }

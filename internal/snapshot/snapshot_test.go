@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -193,6 +195,51 @@ func TestHTTP(t *testing.T) {
 				t.Errorf("%s %s: got %v, want an error without secrets", what, bad, err)
 			}
 		}
+	}
+}
+
+// TestSlowStore: a store without a next byte, or with too few bytes, is given up; a long download passes.
+func TestSlowStore(t *testing.T) {
+	before := patience
+	patience = time.Second
+	t.Cleanup(func() { patience = before })
+	write := func(w http.ResponseWriter, bytes int) {
+		w.Write(make([]byte, bytes))
+		w.(http.Flusher).Flush()
+	}
+	for name, test := range map[string]struct {
+		answer func(w http.ResponseWriter, r *http.Request)
+		want   string
+	}{
+		"no answer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, errSlow.Error()},
+		"no byte more": {func(w http.ResponseWriter, r *http.Request) {
+			write(w, 10*slowest) // enough for 10 s
+			<-r.Context().Done()
+		}, errSlow.Error()},
+		"bytes": {func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				write(w, 1)
+				<-time.After(patience / 30)
+			}
+		}, errSlow.Error()},
+		"longer than patience": {func(w http.ResponseWriter, _ *http.Request) {
+			write(w, 10*slowest)
+			for range 20 {
+				write(w, 1)
+				<-time.After(patience / 10)
+			}
+		}, "no snapshot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(test.answer))
+			defer server.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)
+			defer cancel()
+			if _, err := Open(ctx, server.URL); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
 	}
 }
 

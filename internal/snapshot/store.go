@@ -24,9 +24,23 @@ const (
 	// answerTimeout bounds how long a server takes to begin an answer, transferTimeout how long a transfer takes.
 	answerTimeout   = 30 * time.Second
 	transferTimeout = 10 * time.Minute
+	// A download on average slower than slowest, in bytes a second, is given up: Redis would send everything earlier.
+	slowest = 8 << 20
 	// partSize is the size of the parts in which S3 gets a snapshot.
 	partSize = 16 << 20
 )
+
+// patience bounds how long a download may wait for a byte. Its first patience doesn't count for slowest. Tests shorten
+// it.
+var patience = 10 * time.Second
+
+var errSlow = errors.New("the store is too slow: no byte for 10 s, or less than 8 MiB/s after the first 10 s")
+
+// StoreError is an error of where the snapshot is kept, and not of Redis.
+type StoreError struct{ error }
+
+// Unwrap returns the cause.
+func (e *StoreError) Unwrap() error { return e.error }
 
 // location is where a snapshot is: a path, or a URL.
 type location struct {
@@ -94,6 +108,35 @@ func fetch(ctx context.Context, source string) (*os.File, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, transferTimeout)
 	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	w := &slowWatch{begin: time.Now(), timer: time.AfterFunc(patience, func() { giveUp(errSlow) })}
+	defer w.timer.Stop()
+	file, err := l.download(ctx, w)
+	if err != nil && context.Cause(ctx) == errSlow {
+		return nil, errSlow // the client of S3 returns only that the context ended
+	}
+	return file, err
+}
+
+// slowWatch gives a download up that is too slow, see patience.
+type slowWatch struct {
+	begin time.Time
+	bytes int64
+	timer *time.Timer // gives it up
+}
+
+// Write counts what has arrived.
+func (w *slowWatch) Write(b []byte) (int, error) {
+	w.bytes += int64(len(b))
+	allowed := patience + time.Duration(float64(w.bytes)/slowest*float64(time.Second))
+	if w.timer.Stop() {
+		w.timer.Reset(min(patience, allowed-time.Since(w.begin)))
+	}
+	return len(b), nil
+}
+
+// download copies what the URL names to a temporary file, and to progress.
+func (l location) download(ctx context.Context, progress io.Writer) (*os.File, error) {
 	body, err := l.get(ctx)
 	if err != nil {
 		return nil, err
@@ -104,7 +147,7 @@ func fetch(ctx context.Context, source string) (*os.File, error) {
 		return nil, err
 	}
 	os.Remove(file.Name()) // its disk is free once it is closed, however this process ends
-	if _, err = io.Copy(file, body); err == nil {
+	if _, err = io.Copy(file, io.TeeReader(body, progress)); err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {

@@ -1,6 +1,8 @@
 package contract
 
 import (
+	"maps"
+	"reflect"
 	"strings"
 	"testing"
 	"unsafe"
@@ -97,5 +99,27 @@ func TestMemberIsACopy(t *testing.T) {
 	payload[3] = 'b'
 	if err != nil || m.ID != "/a" {
 		t.Errorf("got %q, %v; want /a", m.ID, err)
+	}
+}
+
+// TestObjectIsACopy retains nothing of the fields, which a snapshot's reader overwrites with the next record.
+func TestObjectIsACopy(t *testing.T) {
+	fields, all := maps.Clone(object), [][]byte{}
+	fields[FieldTags] = "a,b"
+	want, err := ParseObject(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range fields {
+		b := []byte(value)
+		fields[name] = unsafe.String(&b[0], len(b))
+		all = append(all, b)
+	}
+	got, err := ParseObject(fields)
+	for _, b := range all {
+		clear(b)
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 }

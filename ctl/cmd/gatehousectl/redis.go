@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/publish"
 	"github.com/gatehouse/gatehouse/clients/go/redisurl"
 	"github.com/gatehouse/gatehouse/internal/devicelog"
+	"github.com/gatehouse/gatehouse/internal/snapshot"
 )
 
 // redisFlags select Redis and the user. The environment variables are the sidecar's; $GATEHOUSE_REDIS precedes
@@ -127,8 +129,13 @@ func (c *console) withClient(command func(context.Context, redis.UniversalClient
 	return addHint(command(ctx, client))
 }
 
-// addHint adds advice to an error of Redis.
+// addHint adds advice to an error of Redis. Errors of files and stores are like those of a connection.
 func addHint(err error) error {
+	_, ofFile := errors.AsType[*fs.PathError](err)
+	_, ofStore := errors.AsType[*snapshot.StoreError](err)
+	if ofFile || ofStore {
+		return err
+	}
 	if _, unreachable := errors.AsType[net.Error](err); unreachable {
 		return fmt.Errorf("%w\n--redis or $GATEHOUSE_REDIS tells which Redis: see gatehousectl --help-redis", err)
 	}

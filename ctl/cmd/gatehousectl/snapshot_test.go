@@ -51,5 +51,12 @@ func TestSnapshot(t *testing.T) {
 	if content, err := os.ReadFile(path); err != nil || strings.Contains(string(content), "$2") {
 		t.Errorf("got %v, want a file without hashes", err)
 	}
+	for destination, want := range map[string]string{filepath.Join(path, "below"): "not a directory",
+		"http://" + redistest.FreeAddress(t): "connection refused"} {
+		r := s.run("", "snapshot", destination)
+		if r.code == 0 || !strings.Contains(r.stderr, want) || strings.Contains(r.stderr, "--redis") {
+			t.Errorf("%s: got %+v, want %q, and no advice about Redis", destination, r, want)
+		}
+	}
 	s.fails(exitUsage, "want a path", "", "snapshot", "ftp://host/file")
 }

@@ -5,27 +5,44 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 )
 
 func TestGCPercent(t *testing.T) {
-	for live, want := range map[uint64]int{0: 100, 4 << 20: 100, 24 << 20: 100, 48 << 20: 50, 160 << 20: 15, 4 << 30: 12} {
-		if got := gcPercent(live); got != want {
-			t.Errorf("%d bytes: got %d %%, want %d", live, got, want)
+	for _, test := range []struct {
+		live, start uint64
+		want        int
+	}{
+		{0, 0, 100}, {4 << 20, 0, 100}, {24 << 20, 0, 100}, {48 << 20, 0, 50}, {160 << 20, 0, 15}, {4 << 30, 0, 12},
+		{4 << 20, 400 << 20, 9900}, {100 << 20, 400 << 20, 300}, {160 << 20, 200 << 20, 25}, {400 << 20, 400 << 20, 12},
+		{1 << 30, 400 << 20, 12},
+	} {
+		if got := gcPercent(test.live, test.start); got != test.want {
+			t.Errorf("%d bytes, %d in the end: got %d %%, want %d", test.live, test.start, got, test.want)
 		}
 	}
 }
 
-// TestCollector fills the heap: how much garbage there may be goes down.
+// TestCollector fills the heap: how much garbage there may be goes down. During a start it was more.
 func TestCollector(t *testing.T) {
 	t.Setenv("GOGC", "")
 	before := debug.SetGCPercent(100)
 	defer debug.SetGCPercent(before)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- garbageTuner{}.Run(ctx) }()
+	var start atomic.Int64
+	start.Store(4 << 30)
+	go func() { done <- garbageTuner{start.Load, 2 << 30}.Run(ctx) }()
 	live, percent := make([][]byte, 0, 200), []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	await.Until(t, "more garbage", func() bool {
+		metrics.Read(percent)
+		return percent[0].Value.Uint64() > 200
+	})
+	start.Store(0)
 	for end := time.Now().Add(30 * time.Second); ; {
 		if len(live) < cap(live) {
 			live = append(live, make([]byte, 1<<20))

@@ -229,8 +229,9 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 	m.Registry.MustRegister(all.Collector())
 	listed := presence.New(client, keyspace, c.Place(), inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
+	tuner := garbageTuner{followers.StartBytes, int64(c.Memory.Bytes)}
 	components := []component{
-		memory, objects, followers, all, garbageTuner{}, addresses, inspector, resync, listed, seen,
+		memory, objects, followers, all, tuner, addresses, inspector, resync, listed, seen,
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}
 	if c.Admin.Metrics != "" {

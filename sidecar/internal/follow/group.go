@@ -23,6 +23,7 @@ import (
 type Group struct {
 	keyspace    contract.Keyspace
 	source      string // of a snapshot; "": none
+	startBytes  atomic.Int64
 	log         *slog.Logger
 	board       *board
 	followers   []*Follower

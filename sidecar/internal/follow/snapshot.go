@@ -3,7 +3,7 @@ package follow
 import (
 	"context"
 	"fmt"
-	"maps"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -52,10 +52,11 @@ func (g *Group) openSnapshot(ctx context.Context) (close func()) {
 		}
 	}
 	if err != nil {
-		g.log.Warn("the snapshot is not used: everything is read from redis", "error", err)
+		g.followers[0].refuseSnapshot(err)
 		return none
 	}
 	g.log.Info("a snapshot was read", "sha256", file.SHA256, "duration", time.Since(began))
+	g.startBytes.Store(file.Size() * 3 / 2)
 	opened := &openedSnapshot{File: file}
 	for _, f := range g.followers {
 		if f.keys.Namespace == g.keyspace.Namespace {
@@ -64,6 +65,23 @@ func (g *Group) openSnapshot(ctx context.Context) (close func()) {
 		}
 	}
 	return file.Close
+}
+
+// refuseSnapshot logs and counts that the snapshot is not used.
+func (s *shard) refuseSnapshot(err error) {
+	s.metrics.Snapshots.WithLabelValues("refused").Inc()
+	s.log.Warn("the snapshot is not used: everything is read from redis", "error", err)
+}
+
+// StartBytes returns about how much memory the objects of the snapshot will take, with bodies of 1 KiB, until
+// everything in Redis was applied; 0: unknown, or done.
+func (g *Group) StartBytes() int64 {
+	select {
+	case <-g.synced:
+		return 0
+	default:
+		return g.startBytes.Load()
+	}
 }
 
 // useSnapshot applies the shard's part of the snapshot, and moves the follower to its position, if Redis has registered
@@ -105,7 +123,7 @@ func (f *Follower) useSnapshot(ctx context.Context, server server) error {
 		err = judgeSnapshot(from, s.SHA256, p, age, registered[0] != nil)
 	}
 	if err != nil {
-		f.log.Warn("the snapshot is not used: everything is read from redis", "error", err)
+		f.refuseSnapshot(err)
 		return nil
 	}
 	began := time.Now()
@@ -114,7 +132,7 @@ func (f *Follower) useSnapshot(ctx context.Context, server server) error {
 	f.resync.tried = true
 	devices, count, err := f.applySnapshot(s)
 	if err != nil { // the full resync drops what was applied
-		f.log.Warn("the snapshot is not used: everything is read from redis", "error", err)
+		f.refuseSnapshot(err)
 		return nil
 	}
 	f.dataEpoch, f.chain.readable = p.dataEpoch, p.chained
@@ -122,6 +140,7 @@ func (f *Follower) useSnapshot(ctx context.Context, server server) error {
 	f.setHistory(p)
 	f.historyAt = p.at.Add(-age)
 	f.synced, f.fromSnapshot = true, &snapshotReads{devices}
+	f.metrics.Snapshots.WithLabelValues("applied").Inc()
 	f.log.Info("the snapshot was applied", "records", count, "seq", from.Seq, "redis_seq", p.seq,
 		"duration", time.Since(began))
 	return nil
@@ -153,7 +172,10 @@ func (f *Follower) applySnapshot(s *openedSnapshot) (devices []string, count int
 			if o, err := contract.ParseObject(fields); m.Kind == contract.KindObject && err == nil {
 				o.Key, r.object = m.ID, &o
 			} else {
-				r.fields = maps.Clone(fields)
+				r.fields = make(map[string]string, len(fields))
+				for name, value := range fields {
+					r.fields[strings.Clone(name)] = strings.Clone(value)
+				}
 			}
 			if batch = append(batch, r); len(batch) == pipelineSize {
 				batches <- batch

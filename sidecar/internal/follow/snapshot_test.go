@@ -24,6 +24,7 @@ import (
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/redistest"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/require"
+	"github.com/gatehouse/gatehouse/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/internal/snapshot"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 )
@@ -98,6 +99,11 @@ func (o *origin) follow(t *testing.T, source string) *group {
 	return g
 }
 
+func (g *group) countSnapshots(t *testing.T, result string) float64 {
+	t.Helper()
+	return metricstest.Value(t, g.metrics, "gatehouse_snapshots_total", "result", result)
+}
+
 // equals fails the test unless both groups have the same records.
 func (g *group) equals(t *testing.T, want *group) {
 	t.Helper()
@@ -144,8 +150,8 @@ func TestStartFromSnapshot(t *testing.T) {
 			equal := func() {
 				t.Helper()
 				g := o.follow(t, o.path)
-				if got := strings.Count(g.log.String(), snapshotApplied); got != 3 || g.fullResyncs() != 0 {
-					t.Errorf("got %d parts of the snapshot applied and %d full resyncs, want 3 and none:\n%s", got,
+				if got := g.countSnapshots(t, "applied"); got != 3 || g.fullResyncs() != 0 {
+					t.Errorf("got %v parts of the snapshot applied and %d full resyncs, want 3 and none:\n%s", got,
 						g.fullResyncs(), g.log.String())
 				}
 				g.equals(t, o.follow(t, ""))
@@ -253,6 +259,9 @@ func TestSnapshotIsRefused(t *testing.T) {
 			if !strings.Contains(log, "the snapshot is not used") || !strings.Contains(log, test.want) ||
 				strings.Contains(log, snapshotApplied) {
 				t.Errorf("got no refusal with %q:\n%s", test.want, log)
+			}
+			if got := g.countSnapshots(t, "refused"); got != 1 {
+				t.Errorf("got %v refusals counted, want 1", got)
 			}
 			want := o.follow(t, "")
 			g.equals(t, want)
@@ -475,4 +484,20 @@ func TestSnapshotOfAnEmptyRedis(t *testing.T) {
 		t.Errorf("got %d refusals, want 2:\n%s", got, g.log.String())
 	}
 	g.equals(t, o.follow(t, ""))
+}
+
+// TestStartBytes: the memory that a start from a snapshot will take is known until the start is over.
+func TestStartBytes(t *testing.T) {
+	t.Parallel()
+	s := serverAt(t, redistest.StartServer(t).Address)
+	o := newOrigin(t, s.Client, contract.Keyspace{})
+	o.fill(t, 0, 10)
+	w := o.write(t)
+	s.line.Cut()
+	g := followFor(t, redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1}), o.keyspace,
+		follow.Config{Snapshot: o.path})
+	await.Until(t, "the size of the snapshot", func() bool { return g.StartBytes() > w.Bytes })
+	s.heal(t)
+	g.awaitSynced(t)
+	await.Until(t, "the end of the start", func() bool { return g.StartBytes() == 0 })
 }
