@@ -62,6 +62,9 @@
 // A run of a minute has each of these faults at least once, most in pairs: see densePairs. While a link is cut, or
 // Envoy is paused, for longer than max_staleness, bulky objects are written, which take some time to reach the edge.
 //
+// The first edge's sidecar starts from a snapshot, whenever it starts again. Every second snapshot is forged: its bodies
+// were changed, and no edge may serve them.
+//
 // Behind Sentinel, the master is killed and its replica promoted. Writes that were acknowledged in the second before a
 // promotion or a loss of power may be lost. The lost writes are counted, revocations separately, and no answer must
 // have them; an older version may follow, until the edge has caught up. In a Cluster, slots move between masters under

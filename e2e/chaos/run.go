@@ -111,6 +111,7 @@ type run struct {
 	rules       string
 	bulk        *writer // of bulky objects
 	purger      *purger
+	snapshots   snapshots
 	registrar   *deviceWriter
 	counters    [counterWriters]*counter
 	deviceSlots []deviceSlot // of devices
@@ -243,6 +244,8 @@ func (r *run) startStack(ctx context.Context) (*stack.Stack, error) {
 	if err := r.configureSecrets(&opts); err != nil {
 		return nil, err
 	}
+	r.snapshots.path = filepath.Join(opts.Dir, "snapshot")
+	opts.SidecarArgs = append(opts.SidecarArgs, "--redis.snapshot="+r.snapshots.path)
 	err := r.deployRedis(ctx, &opts)
 	r.options = opts
 	var running *stack.Stack
@@ -408,6 +411,9 @@ func (r *run) runLoad(ctx context.Context) error {
 		r.purger.keys = append(r.purger.keys, key)
 	}
 	writers.Go(func() { r.purger.run(writing) })
+	s := &r.snapshots
+	s.client, s.keyspace, s.writing = client, contract.Keyspace{Shards: r.shards()}, &r.writing
+	writers.Go(func() { repeat(writing, snapshotEvery, func() { s.writeNext(writing) }) })
 	newLogin := func(device int) *login {
 		return newLogin(r.world, r.devices, registrar.deviceClass(device), r.urls, device)
 	}
@@ -775,6 +781,9 @@ func (r *run) printSummary() {
 	if p := r.purger; p != nil {
 		r.printf("purges: %d acknowledged, %d of them soft\n", count(&p.purges[0])+count(&p.purges[1]), count(&p.purges[1]))
 	}
+	applied, refused := r.snapshots.countStarts()
+	r.printf("snapshots: %d written, %d of them forged; %d starts of the first sidecar applied one, %d refused one\n",
+		r.snapshots.written, r.snapshots.forged, applied, refused)
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer "+
 		"while Envoy or a VM was down; %d answers of no certain Envoy\n",
 		sumAnswers(a), float64(sumAnswers(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),
