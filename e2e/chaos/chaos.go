@@ -62,8 +62,8 @@
 // A run of a minute has each of these faults at least once, most in pairs: see densePairs. While a link is cut, or
 // Envoy is paused, for longer than max_staleness, bulky objects are written, which take some time to reach the edge.
 //
-// The first edge's sidecar starts from a snapshot, whenever it starts again. Every second snapshot is forged: its bodies
-// were changed, and no edge may serve them.
+// The first edge's sidecar starts from a snapshot, whenever it starts again. Every second snapshot is forged: its
+// bodies were changed, and no edge may serve them.
 //
 // Behind Sentinel, the master is killed and its replica promoted. Writes that were acknowledged in the second before a
 // promotion or a loss of power may be lost. The lost writes are counted, revocations separately, and no answer must
