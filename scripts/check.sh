@@ -55,7 +55,7 @@ sidecar clients/go|edge/wire|edge/policy|edge/headermap|internal|verify
 ctl clients/go|edge/policy|nginx|internal|check
 publisher clients/go|edge/entitytag|internal
 testbed clients/go|nginx
-e2e clients/go|edge/wire|testbed
+e2e clients/go|edge/wire|internal/snapshot|testbed
 loadtest clients/go|testbed
 END
 }
