@@ -55,7 +55,9 @@ func TestChangeShards(t *testing.T) {
 	for n := range 4 {
 		e.putDevice(fmt.Sprint("dev-", n), "s", 4, "telemetry.write")
 	}
-	e.awaitRecords(4)
+	for n := range 4 {
+		e.awaitAnswer("a device", hasStatus(200), "POST /v1/telemetry", credential(fmt.Sprint("dev-", n), "s")...)
+	}
 	tr := traffic{done: make(chan struct{})}
 	tr.repeatRequests(e, func(n int) (string, []string, int) { return "GET " + key(n), nil, 200 })
 	tr.repeatRequests(e, func(n int) (string, []string, int) {

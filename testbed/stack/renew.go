@@ -25,7 +25,7 @@ func (s *Stack) Rest() error {
 
 // Renew starts the sidecar and Redis of a stack again after [Stack.Rest]. Used options: RedisURL, RedisServerPath,
 // RedisEnv, SidecarRedisURL, SidecarArgs, SidecarEnv and Seed. A redis-server is empty; the logs and Envoy's counters
-// are reset. Envoy keeps running, since compiling the module takes most of a start.
+// are reset. The edge keeps running, since compiling the module takes most of a start of Envoy.
 func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	if s.embedded != nil || len(s.opts.RedisArgs)+len(opts.RedisArgs) != 0 {
 		return fmt.Errorf("%w: a Redis that is embedded or has arguments may keep its data: it can't be renewed", ErrUsage)
@@ -45,8 +45,10 @@ func (s *Stack) Renew(ctx context.Context, opts Options) error {
 			return fmt.Errorf("empty a log of stack %s: %w", s.opts.Name, err)
 		}
 	}
-	if err := s.resetCounters(ctx); err != nil {
-		return err
+	if s.opts.EdgeKind != NginxEdge {
+		if err := s.resetCounters(ctx); err != nil {
+			return err
+		}
 	}
 	if err := s.startSeeded(ctx); err != nil {
 		return err
