@@ -22,10 +22,19 @@ func TestRefusedWithoutACall(t *testing.T) {
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which would be a call
 	clients := e.workerClients()
 	calls := func() float64 { return e.metric("gatehouse_api_requests_total") }
+	// in authenticates a device until each worker has read its verdict: a call about a wrong secret would make the worker
+	// ask about each secret for a minute.
 	in := func(id, secret string) {
 		t.Helper()
-		await(t, id+" is authenticated with "+secret, patience, func() error {
-			return e.sendFromAll(clients, let, "POST /v1/telemetry", credential(id, secret)...)
+		await(t, id+" is authenticated with "+secret+" without a call", patience, func() error {
+			before := calls()
+			if err := e.sendFromAll(clients, let, "POST /v1/telemetry", credential(id, secret)...); err != nil {
+				return err
+			}
+			if n := calls() - before; n != 0 {
+				return fmt.Errorf("%v calls", n)
+			}
+			return nil
 		})
 	}
 	// free sends wrong credentials to both workers: both refuse, and make no calls after they have read the newest state.
