@@ -198,7 +198,7 @@ loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see
 bench-check: build native nginx floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
 	@WORKERS=$${WORKERS:-1} scripts/loadtest.sh --scenario check,observed --out build/bench-check
 
-fleet: packages ## measure what 1, 10, 100 and 1,000 followers cost Redis, 3 minutes; Linux, two cores: FOLLOWERS=1,100
+fleet: packages ## measure what 1, 10, 100 and 1,000 followers cost Redis, 5 minutes; Linux, two cores: FOLLOWERS=1,100
 	@cd sidecar/cmd/gatehouse-sidecar && $(GO) test -count=1 -timeout=10m -v -run '^TestFleet$$' . -fleet=$(FOLLOWERS)
 
 check: packages ## format, lint, module files, links

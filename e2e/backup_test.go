@@ -19,9 +19,7 @@ import (
 func TestBackup(t *testing.T) {
 	t.Parallel()
 	leaveToNative(t)
-	page, err := os.ReadFile("../docs/redis.md")
-	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(page), "\n## Backup and restore\n")
+	section := readSection(t, "../docs/redis.md", "## Backup and restore")
 	commands := regexp.MustCompile(`(?m)^    redis-cli -u URL .*$`).FindAllString(section, -1)
 	if len(commands) != 2 {
 		t.Fatalf("docs/redis.md: want the commands of redis-cli that back up and switch appendonly on, got %q", commands)
@@ -66,10 +64,7 @@ func TestBackup(t *testing.T) {
 func TestBackupInKubernetes(t *testing.T) {
 	t.Parallel()
 	leaveToNative(t)
-	page, err := os.ReadFile("../docs/redis.md")
-	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(page), "\n### In Kubernetes\n")
-	section, _, _ = strings.Cut(section, "\n### ")
+	section := readSection(t, "../docs/redis.md", "### In Kubernetes")
 	commands := regexp.MustCompile(`(?m)^    kubectl .*$`).FindAllString(section, -1)
 	if len(commands) != 12 {
 		t.Fatalf("got %d commands, want 12: %q", len(commands), commands)

@@ -272,14 +272,7 @@ func TestDocumentedEvent(t *testing.T) {
 // sectionOf returns the text of the document under a heading.
 func sectionOf(t *testing.T, heading string) string {
 	t.Helper()
-	text, err := os.ReadFile(contractDoc)
-	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("no section %q in %s", heading, contractDoc)
-	}
-	rest, _, _ = strings.Cut(rest, "\n## ")
-	return rest
+	return readSection(t, contractDoc, "## "+heading)
 }
 
 // codeBlock returns the first code block of a language in a section, without the last newline.

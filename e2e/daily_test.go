@@ -28,17 +28,14 @@ func TestRenewedCertificate(t *testing.T) {
 	t.Parallel()
 	skipOnThisEdge(t)
 	leaveToNative(t)
-	page, err := os.ReadFile("../docs/install/machine.md")
-	require.NoError(t, err)
-	_, section, found := strings.Cut(string(page), "\n## TLS\n")
-	blocks := regexp.MustCompile(`(?m)(^    .*\n)+`).FindAllString(section, -1)
-	if !found || len(blocks) != 3 {
+	blocks := indentedBlocks(readSection(t, "../docs/install/machine.md", "## TLS"))
+	if len(blocks) != 3 {
 		t.Fatalf("docs/install/machine.md: want two files and a command, got %q", blocks)
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "tls"), 0o700))
 	for i, block := range blocks {
-		blocks[i] = strings.ReplaceAll(regexp.MustCompile(`(?m)^    `).ReplaceAllString(block, ""), "/etc/envoy", dir)
+		blocks[i] = strings.ReplaceAll(block, "/etc/envoy", dir)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.yaml"), []byte(blocks[1]), 0o600))
 	renew := func() *http.Client {
@@ -134,10 +131,7 @@ var tested = map[string][2]string{
 // TestDailyTasks compares the commands of docs/operate.md#daily-tasks with the commands of tests.
 func TestDailyTasks(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/operate.md")
-	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(page), "\n## Daily tasks\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	section := readSection(t, "../docs/operate.md", "## Daily tasks")
 	documented := map[string]bool{}
 	for row := range strings.Lines(section) {
 		if !strings.HasPrefix(row, "| ") {

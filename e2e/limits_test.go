@@ -21,10 +21,7 @@ import (
 // limitBlocks returns the fenced blocks of a language in a part of docs/devices.md.
 func limitBlocks(t *testing.T, language string) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/devices.md")
-	require.NoError(t, err)
-	_, part, _ := strings.Cut(string(text), "\n## Limit each device\n")
-	part, _, _ = strings.Cut(part, "\n## ")
+	part := readSection(t, "../docs/devices.md", "## Limit each device")
 	for _, found := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(part, -1) {
 		blocks = append(blocks, found[1])
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -166,6 +167,31 @@ func gatehousectl(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "../build/gatehousectl", args...).CombinedOutput()
 	return string(out), err
+}
+
+// readSection returns the text of a page under a heading, such as "## Limits", with the headings below it.
+func readSection(t *testing.T, page, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
+	if !found {
+		t.Fatalf("%s has no section %q", page, heading)
+	}
+	level := strings.Index(heading, " ")
+	if end := regexp.MustCompile(fmt.Sprintf(`(?m)^#{2,%d} `, level)).FindStringIndex(section); end != nil {
+		section = section[:end[0]]
+	}
+	return section
+}
+
+// indentedBlocks returns the blocks of code that a section has by four or more blanks, without the first four.
+func indentedBlocks(section string) []string {
+	blocks := regexp.MustCompile(`(?m)(^    .*\n)+`).FindAllString(section, -1)
+	for i, block := range blocks {
+		blocks[i] = regexp.MustCompile(`(?m)^    `).ReplaceAllString(block, "")
+	}
+	return blocks
 }
 
 // answer is a complete response.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -20,11 +19,7 @@ import (
 // no request fails, and the edge then follows the new namespace alone.
 func TestChangeShards(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/redis.md")
-	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(page), "\n### Change the number of shards\n")
-	section, _, _ = strings.Cut(section, "\n### ")
-	blocks := regexp.MustCompile(`(?m)(^       .*\n)+`).FindAllString(section, -1)
+	blocks := indentedBlocks(readSection(t, "../docs/redis.md", "### Change the number of shards"))
 	if len(blocks) != 2 {
 		t.Fatalf("docs/redis.md: want two blocks of commands, got %q", blocks)
 	}

@@ -34,7 +34,8 @@ const (
 // it.
 var patience = 10 * time.Second
 
-var errSlow = errors.New("the store is too slow: no byte for 10 s, or less than 8 MiB/s after the first 10 s")
+var errSlow = fmt.Errorf("the store is too slow: no byte for %v, or less than %d MiB/s after the first %[1]v", patience,
+	slowest>>20)
 
 // StoreError is an error of where the snapshot is kept, and not of Redis.
 type StoreError struct{ error }

@@ -380,52 +380,60 @@ func (f *fleet) measureBodies(subscribers int) {
 			}
 		}()
 	}
-	// cost returns the microseconds of Redis's CPU for each of the units and subscriber.
-	cost := func(rounds, units, messages int, send func()) float64 {
+	// measure returns what each unit costs for each subscriber.
+	measure := func(rounds, units, messages int, send func()) costs {
 		before := f.readUsage()
 		for range rounds {
 			want := received.Load() + int64(messages*subscribers)
 			send()
 			await.Until(f.t, "all messages received", func() bool { return received.Load() >= want })
 		}
-		return f.readUsage().since(before).divide(rounds * units * subscribers).redis
+		return f.readUsage().since(before).divide(rounds * units * subscribers)
+	}
+	// compare measures two ways in turn, and returns the medians of Redis's CPU in microseconds.
+	compare := func(first, second func() costs) (float64, float64) {
+		var firsts, seconds []costs
+		for range fleetRounds {
+			firsts, seconds = append(firsts, first()), append(seconds, second())
+		}
+		return median(firsts).redis, median(seconds).redis
 	}
 	head := strings.Repeat("h", 300)
+	publish := func(text string) { require.NoError(f.t, client.Publish(ctx, plainChannel, text).Err()) }
 	for _, size := range []int{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20} {
 		body := strings.Repeat("b", size)
 		require.NoError(f.t, client.HSet(ctx, "record", "etag", head[:32], "version", 1, "body", body).Err())
 		rounds := min(200, max(10, 100<<20/(size*subscribers)))
-		var whole, heads []float64
-		for range fleetRounds {
+		whole, heads := compare(func() costs {
 			reads.Store(false)
-			whole = append(whole, cost(rounds, 1, 1, func() { client.Publish(ctx, plainChannel, head+body) }))
+			return measure(rounds, 1, 1, func() { publish(head + body) })
+		}, func() costs {
 			reads.Store(true)
-			heads = append(heads, cost(rounds, 1, 1, func() { client.Publish(ctx, plainChannel, head) }))
-		}
-		slices.Sort(whole)
-		slices.Sort(heads)
+			return measure(rounds, 1, 1, func() { publish(head) })
+		})
 		fmt.Printf("%d subscribers, body of %d B: redis %.1f µs each for a message with it, %.1f µs for a head and a "+
-			"read\n", subscribers, size, whole[fleetRounds/2], heads[fleetRounds/2])
+			"read\n", subscribers, size, whole, heads)
 	}
 	reads.Store(false)
-	const batch = 100
+	const batch, batches = 100, 20
 	message := strings.Repeat("m", 300+1<<10)
-	send := func(script, last string) func() {
-		return func() {
-			_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
-				for range batch {
-					p.Eval(ctx, script, []string{"record"}, message)
-				}
-				if last != "" {
-					p.Publish(ctx, plainChannel, last)
-				}
-				return nil
-			})
-			require.NoError(f.t, err)
-		}
+	write := func(script string) {
+		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for range batch {
+				p.Eval(ctx, script, []string{"record"}, message)
+			}
+			return nil
+		})
+		require.NoError(f.t, err)
 	}
-	each := cost(20, batch, batch, send("return redis.call('publish', '"+plainChannel+"', ARGV[1])", ""))
-	one := cost(20, batch, 1, send("return ARGV[1]:len()", strings.Repeat(message, batch)))
+	each, one := compare(func() costs {
+		return measure(batches, batch, batch, func() { write("return redis.call('publish', '" + plainChannel + "', ARGV[1])") })
+	}, func() costs {
+		return measure(batches, batch, 1, func() {
+			write("return ARGV[1]:len()")
+			publish(strings.Repeat(message, batch))
+		})
+	})
 	fmt.Printf("%d subscribers, batches of %d: redis %.2f µs for each write and subscriber, %.2f µs if a batch is one "+
 		"message\n", subscribers, batch, each, one)
 }
