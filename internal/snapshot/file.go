@@ -155,12 +155,12 @@ type section struct {
 
 var errChanged = errors.New("the snapshot was changed while it was read")
 
-// next returns the next record, until the next call; nil: there is none. No record is empty.
+// next returns the next record, until the next call; nil: there is none.
 func (s *section) next() ([]byte, error) {
 	for {
 		size, n := binary.Uvarint(s.unread)
 		switch {
-		case n < 0 || size > 2*maxRecord || n > 0 && size == 0:
+		case n < 0 || size > 2*maxRecord:
 			return nil, errRecord
 		case n > 0 && uint64(len(s.unread)-n) >= size:
 			end := n + int(size)

@@ -3,8 +3,10 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"maps"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -92,6 +95,36 @@ func TestDamaged(t *testing.T) {
 				f.Visit(shard, func(contract.Member, map[string]string) bool { return true })
 			}
 			f.Close()
+		}
+	}
+}
+
+// TestDamagedSection: a record that its section doesn't hold, or that is too large, is an error.
+func TestDamagedSection(t *testing.T) {
+	large := binary.AppendUvarint(nil, 2*maxRecord+1)
+	for name, test := range map[string]struct {
+		section []byte
+		end     int64
+	}{
+		"empty record":       {[]byte{0}, 1},
+		"cut size":           {[]byte{0x80}, 1},
+		"cut record":         {append([]byte{100}, "0123456789"...), 11},
+		"end after the file": {[]byte{0x80}, 2},
+		"large record":       {append(large, make([]byte, 2*maxRecord+1)...), int64(len(large)) + 2*maxRecord + 1},
+	} {
+		file, err := os.Create(filepath.Join(t.TempDir(), "section"))
+		require.NoError(t, err)
+		defer file.Close()
+		_, err = file.Write(test.section)
+		require.NoError(t, err)
+		f := File{file: file, size: int64(len(test.section)), seed: maphash.MakeSeed()}
+		f.Shards = []Shard{{End: test.end}}
+		for chunk := range slices.Chunk(test.section, chunkSize) {
+			f.chunks = append(f.chunks, maphash.Bytes(f.seed, chunk))
+		}
+		err = f.Visit(0, func(contract.Member, map[string]string) bool { return true })
+		if !errors.Is(err, errRecord) {
+			t.Errorf("%s: got %v, want %v", name, err, errRecord)
 		}
 	}
 }

@@ -35,13 +35,18 @@ func TestCollector(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	var start atomic.Int64
-	start.Store(4 << 30)
-	go func() { done <- garbageTuner{start.Load, 2 << 30}.Run(ctx) }()
+	start.Store(1 << 40)
+	const most = 512 << 20
+	runtime.GC() // frees what other tests left
+	go func() { done <- garbageTuner{start.Load, most}.Run(ctx) }()
 	live, percent := make([][]byte, 0, 200), []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	await.Until(t, "more garbage", func() bool {
 		metrics.Read(percent)
 		return percent[0].Value.Uint64() > 200
 	})
+	if got := percent[0].Value.Uint64(); got > 100*most>>20 { // at least 1 MiB is live
+		t.Errorf("got %d %%, want at most %d bytes", got, most)
+	}
 	start.Store(0)
 	for end := time.Now().Add(30 * time.Second); ; {
 		if len(live) < cap(live) {
