@@ -427,7 +427,9 @@ func (f *fleet) measureBodies(subscribers int) {
 		require.NoError(f.t, err)
 	}
 	each, one := compare(func() costs {
-		return measure(batches, batch, batch, func() { write("return redis.call('publish', '" + plainChannel + "', ARGV[1])") })
+		return measure(batches, batch, batch, func() {
+			write("return redis.call('publish', '" + plainChannel + "', ARGV[1])")
+		})
 	}, func() costs {
 		return measure(batches, batch, 1, func() {
 			write("return ARGV[1]:len()")
