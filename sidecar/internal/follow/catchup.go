@@ -213,9 +213,10 @@ func (f *Follower) moveTo(p position, end uint64) {
 	case end > p.seq: // an event announces each write beyond p
 		f.comparison.pending = position{seq: end, at: p.at}
 	}
-	if f.needsReread() {
+	if f.rereads.overflowed {
 		f.scheduleCatchUp()
 	}
+	f.queueRereads()
 }
 
 // logUnknownPosition logs that the position has been unreadable for a while, though events may still arrive.

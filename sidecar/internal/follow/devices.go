@@ -112,6 +112,15 @@ func (d *deviceReads) addReread(m contract.Member) {
 	}
 }
 
+// queueRereads schedules single reads of the devices and purges whose events arrived too late for the catch-up. Another
+// catch-up would meet the next events, and so on, and the edge would not be in step meanwhile.
+func (d *deviceReads) queueRereads() {
+	for m := range d.rereads.members {
+		d.queueRegistered(m)
+	}
+	clear(d.rereads.members)
+}
+
 // needsReread reports whether a catch-up must read devices that the log may not list.
 func (d *deviceReads) needsReread() bool { return len(d.rereads.members) > 0 || d.rereads.overflowed }
 
