@@ -66,9 +66,9 @@ func (v verdicts) SessionValid(id, session string) bool {
 
 func (k known) AwaitObject(context.Context, string) error { return nil }
 
-func (k known) AwaitTakeover(context.Context) error { return nil }
+func (k known) AwaitVerdicts(context.Context, string) error { return nil }
 
-func (k known) AwaitEpoch(context.Context) (uint64, error) { return 77, nil }
+func (k known) AwaitEpoch(context.Context, string) (uint64, error) { return 77, nil }
 
 // fixture is an API on a socket, with a cache and a Redis.
 type fixture struct {

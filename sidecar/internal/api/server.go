@@ -55,9 +55,9 @@ type Uses interface {
 // Memory is the part of the edge's memory that the API needs.
 type Memory interface {
 	Epoch() uint64
-	AwaitEpoch(ctx context.Context) (uint64, error)
+	AwaitEpoch(ctx context.Context, device string) (uint64, error)
 	AwaitObject(ctx context.Context, key string) error
-	AwaitTakeover(ctx context.Context) error
+	AwaitVerdicts(ctx context.Context, device string) error
 }
 
 // Server serves the API.
@@ -193,20 +193,21 @@ func (s *Server) handleVerify(w http.ResponseWriter, r *http.Request) {
 	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions,
 		RetryAfterS: ceilSeconds(result.RetryAfter), ThrottleMS: ceilMilliseconds(result.ThrottleFor)}
 	label := "ok"
-	// An edge with another epoch doesn't use an allow, and answers 503. The wait is rare: only an epoch's start is late.
+	// An edge with another epoch doesn't use an allow, and answers 503; an edge with a verdict on an older record could
+	// use that once more. Waits are rare: only the start of an epoch and a changed record are late.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	switch result.Outcome {
 	case wire.Allow:
-		response.Epoch, _ = s.memory.AwaitEpoch(ctx)
+		response.Epoch, err = s.memory.AwaitEpoch(ctx, request.DeviceID)
 		// The record may have changed meanwhile.
-		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
+		if err != nil || !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}
 	case wire.Deny:
-		// Otherwise a worker in an earlier epoch could authenticate the device that was just refused.
-		_ = s.memory.AwaitTakeover(ctx)
+		// Otherwise an older verdict, perhaps of an earlier epoch, could let in the device that was just refused.
+		_ = s.memory.AwaitVerdicts(ctx, request.DeviceID)
 		response.Epoch = s.memory.Epoch()
 	default:
 		label = "unavailable"

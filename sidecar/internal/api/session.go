@@ -65,7 +65,7 @@ func (s *Server) handleSession(w http.ResponseWriter, r *http.Request) {
 		// As for verify.
 		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 		defer cancel()
-		_ = s.memory.AwaitTakeover(ctx)
+		_ = s.memory.AwaitVerdicts(ctx, request.DeviceID)
 	default:
 		call, got = "unavailable", "unavailable"
 	}

@@ -27,7 +27,7 @@ func (m *Memory) AddEdge() *Edge {
 
 // newOutbox returns an outbox that isn't attached.
 func (p *parts) newOutbox() *outbox {
-	return &outbox{parts: p, epoch: drawEpoch(), sent: make(map[uint32]struct{}),
+	return &outbox{parts: p, epoch: drawEpoch(), sent: make(map[uint32]struct{}), dropped: make(map[uint32]bool),
 		purgeEnds: make(map[*shardPurge]uint64), wake: make(chan struct{}, 1), acks: make(chan struct{})}
 }
 
@@ -88,18 +88,21 @@ func (e *Edge) AwaitObject(ctx context.Context, key string) error {
 	return e.awaitCondition(ctx, func(o *outbox) bool { return o.isCurrent(key) })
 }
 
-// AwaitTakeover waits while a worker of the edge may still use records of an earlier epoch although the new epoch has
-// begun at the edge; it returns ctx's error if ctx ends first.
-func (e *Edge) AwaitTakeover(ctx context.Context) error {
-	return e.awaitCondition(ctx, func(o *outbox) bool { return o.isTakenOver() })
+// AwaitVerdicts waits while a worker of the edge may still use records of an earlier epoch although the new epoch has
+// begun at the edge, or a verdict on the device that was dropped; it returns ctx's error if ctx ends first. An API
+// handler calls AwaitVerdicts before it refuses the device; otherwise the next request could be let in by the old
+// verdict.
+func (e *Edge) AwaitVerdicts(ctx context.Context, device string) error {
+	return e.awaitCondition(ctx, func(o *outbox) bool { return o.isTakenOver() && !o.hasDropped(device) })
 }
 
-// AwaitEpoch waits until the edge has a state of the current epoch, and returns that epoch; or ctx's error and the
-// current epoch.
-func (e *Edge) AwaitEpoch(ctx context.Context) (epoch uint64, err error) {
+// AwaitEpoch waits until the edge has a state of the current epoch, and no verdict on the device that was dropped, and
+// returns that epoch; or ctx's error and the current epoch. An API handler calls AwaitEpoch before it lets the device
+// in, for the same reason.
+func (e *Edge) AwaitEpoch(ctx context.Context, device string) (epoch uint64, err error) {
 	err = e.awaitCondition(ctx, func(o *outbox) bool {
 		epoch = o.epoch
-		return o.acked.epoch == epoch
+		return o.acked.epoch == epoch && !o.hasDropped(device)
 	})
 	return epoch, err
 }

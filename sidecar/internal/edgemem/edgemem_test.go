@@ -258,7 +258,7 @@ func TestAwait(t *testing.T) {
 			reset(m, memory)
 			done := make(chan uint64)
 			go func() {
-				epoch, err := m.AwaitEpoch(t.Context())
+				epoch, err := m.AwaitEpoch(t.Context(), "d")
 				if err != nil {
 					t.Error(err)
 				}

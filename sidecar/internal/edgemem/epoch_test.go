@@ -88,7 +88,7 @@ func TestAwaitObject(t *testing.T) {
 	}
 	checkTakeover := func(when string, over bool) {
 		t.Helper()
-		if got := after.AwaitTakeover(now) == nil; got != over {
+		if got := after.AwaitVerdicts(now, "d") == nil; got != over {
 			t.Errorf("%s: got that the takeover is over: %v, want %v", when, got, over)
 		}
 	}
@@ -133,4 +133,41 @@ func TestAwaitObject(t *testing.T) {
 	check("the edge has what was deleted", false)
 	push(t, after, memory)
 	check("the edge has nothing", true)
+}
+
+// TestAwaitVerdicts waits while the edge may have a verdict that was dropped, and no longer.
+func TestAwaitVerdicts(t *testing.T) {
+	memory, edge := edgememtest.NewMemory(), newEdge(edgemem.Config{Verdicts: 4})
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	check := func(when string, current bool) {
+		t.Helper()
+		_, err := edge.AwaitEpoch(now, "d")
+		for _, err := range []error{err, edge.AwaitVerdicts(now, "d")} {
+			if got := err == nil; got != current {
+				t.Errorf("%s: got current %v, want %v", when, got, current)
+			}
+		}
+	}
+	hour := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}
+	reset(edge, memory)
+	edge.PutVerdict("d", "s", hour, false)
+	edge.DropVerdicts("d")
+	push(t, edge, memory)
+	check("the edge never had the verdict", true)
+	edge.PutVerdict("d", "s", hour, false)
+	push(t, edge, memory)
+	edge.DropVerdicts("d")
+	check("the edge has a dropped verdict", false)
+	batch, _ := edge.TakeBatch(nil)
+	check("the drop is on its way", false)
+	edge.PutVerdict("d", "t", hour, false)
+	edge.DropVerdicts("d") // in the next batch
+	memory.Apply(batch)
+	edge.MarkAcked()
+	check("the second drop waits", false)
+	push(t, edge, memory)
+	check("the edge has nothing", true)
+	edge.DropVerdicts("d")
+	check("there was nothing to drop", true)
 }

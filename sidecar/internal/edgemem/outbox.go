@@ -1,6 +1,7 @@
 package edgemem
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -40,6 +41,7 @@ type outbox struct {
 	writtenVerdicts bitset              //
 	filledBuckets   bitset              // buckets of objects whose last taken record has entries
 	sent            map[uint32]struct{} // buckets of objects in batches without an acknowledgement
+	dropped         map[uint32]bool     // buckets with a dropped verdict that the edge may have; true: in such a batch
 	purgeEnds       map[*shardPurge]uint64
 	devices         listProgress
 
@@ -235,6 +237,7 @@ func (o *outbox) markWritten(region wire.Region, index uint32) bool {
 func (o *outbox) markAcked() {
 	o.slots.releaseDropped(o.dirtyObjects.popped, &o.objects.slots)
 	clear(o.sent)
+	maps.DeleteFunc(o.dropped, func(_ uint32, taken bool) bool { return taken })
 	o.acked, o.ackedBatch, o.ackedState = o.taken, o.batch, o.takenState
 	o.observeAcked()
 	close(o.acks)
@@ -253,6 +256,7 @@ func (o *outbox) detach() {
 	o.endPurges(o.dirtyObjects.popped)
 	o.slots.restart(0, &o.objects.slots)
 	o.writtenObjects, o.writtenVerdicts, o.filledBuckets = nil, nil, nil
+	clear(o.dropped)
 }
 
 // reset is [Edge.Reset].
@@ -318,6 +322,13 @@ func (o *outbox) lacksNewest(key string) bool {
 	bucket := o.objects.findBucket(key)
 	_, isSent := o.sent[bucket]
 	return !o.attached || o.acked.epoch != o.epoch || isSent || o.dirtyObjects.queued.has(bucket)
+}
+
+// hasDropped reports whether the edge may have a verdict on the device, or on another one of its bucket, that was
+// dropped.
+func (o *outbox) hasDropped(device string) bool {
+	_, found := o.dropped[o.verdicts.findBucket(device)]
+	return found
 }
 
 // isTakenOver reports whether no worker uses an earlier epoch's buckets any more, or all still do.

@@ -145,7 +145,19 @@ func (k *verdictBucket) isUpToDate(stored *verdict, v *wire.Verdict, isOnly bool
 func (m *Memory) DropVerdicts(device string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.wakeIf(m.verdicts.removeMatching(m.verdicts.findBucket(device), func(v *verdict) bool { return v.device == device }))
+	m.wakeIf(m.verdicts.dropVerdicts(device))
+}
+
+// dropVerdicts is [Memory.DropVerdicts], and reports whether there were any verdicts.
+func (t *verdictTable) dropVerdicts(device string) bool {
+	index := t.findBucket(device)
+	if !t.removeMatching(index, func(v *verdict) bool { return v.device == device }) {
+		return false
+	}
+	for _, o := range *t.edges {
+		o.dropped[index] = false
+	}
+	return true
 }
 
 // makeVerdictRoom evicts verdicts until the bucket has room for v.
@@ -295,6 +307,7 @@ func (o *outbox) takeVerdictBucket(b *batch, index uint32) bool {
 	k := &t.buckets[index]
 	t.removeExpired(index, time.Now().UnixMilli())
 	if len(k.verdicts) == 0 && len(k.devices) == 0 && !o.writtenVerdicts.has(index) {
+		delete(o.dropped, index)
 		return true
 	}
 	if !b.hasRoom(k.recordSize()) {
@@ -302,5 +315,8 @@ func (o *outbox) takeVerdictBucket(b *batch, index uint32) bool {
 	}
 	b.addRecord(wire.RegionVerdicts, index, func(dst []byte) []byte { return t.appendRecord(dst, k, o.epoch) })
 	o.writtenVerdicts.set(index)
+	if _, found := o.dropped[index]; found {
+		o.dropped[index] = true
+	}
 	return true
 }

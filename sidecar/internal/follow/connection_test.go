@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	miniredisserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/clients/go/contract"
 	"github.com/gatehouse/gatehouse/clients/go/testbed/await"
@@ -136,8 +137,11 @@ func TestLateDoubtsEnd(t *testing.T) {
 				}
 			})
 			s.Objects, s.grants.replies = &flood{arrive: late}, make(chan grantReplies, 1)
-			s.readers = new(sync.WaitGroup)
+			s.readers, s.schedule.limiter = new(sync.WaitGroup), rate.NewLimiter(rate.Every(time.Hour), 1)
 			require.NoError(t, s.catchUp(t.Context(), catchUpConnected))
+			if s.schedule.scheduled {
+				s.scheduleCatchUp() // doesn't delay what is scheduled
+			}
 			m.Del(s.keys.ResyncKey()) // miniredis doesn't expire the lease
 			for s.schedule.scheduled || len(s.grants.waiting) > 0 {
 				s.readGrants(t.Context())
