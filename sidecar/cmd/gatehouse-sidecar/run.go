@@ -192,7 +192,8 @@ func newComponents(c *config.Config, client redis.UniversalClient, others creden
 		}
 		return of
 	}, memory, client, m, log)
-	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, keyspace, followers.Applied, m)
+	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, keyspace, followers.Applied,
+		followers.Synced(), m)
 	if err != nil {
 		return nil, err
 	}

@@ -85,6 +85,13 @@ type fixture struct {
 	stop     func() error
 }
 
+// synced is closed: everything in Redis has been applied.
+var synced = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // applied is the last applied write.
 type applied struct {
 	contract.Link
@@ -113,7 +120,7 @@ func start(t *testing.T, v api.Verifier) fixture {
 		t.Fatal(err)
 	}
 	f.cache.Purges(0).EndResync()
-	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, synced, f.metrics)
 	require.NoError(t, err)
 	fetcher := shared.AddEdge()
 	f.fetcher = fetcher
@@ -322,10 +329,34 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	m.Purges(0).EndResync()
 	shared, err := api.NewRedis(&overtaken{m, func() {
 		during(m)
-	}, times}, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
+	}, times}, client, 16, contract.Keyspace{}, new(applied).get, synced, metrics.New())
 	require.NoError(t, err)
 	fetcher := shared.AddEdge()
 	return fetcher.Fetch(t.Context(), "/a")
+}
+
+// TestFetchDuringAStart: until everything in Redis has been applied, the versions of the cache don't count, which may be
+// of a snapshot.
+func TestFetchDuringAStart(t *testing.T) {
+	f := start(t, verdicts{})
+	for _, key := range []string{"/a", "/deleted"} {
+		putText(t, &f, key)
+		_, _, err := f.fetcher.Fetch(t.Context(), key) // into the cache
+		require.NoError(t, err)
+	}
+	putText(t, &f, "/a")
+	f.redis.Del(contract.Keyspace{}.KeysOf("/deleted").ObjectKey("/deleted"))
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr()})
+	t.Cleanup(func() { client.Close() })
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, make(chan struct{}), f.metrics)
+	require.NoError(t, err)
+	fetcher := shared.AddEdge()
+	if o, found, err := fetcher.Fetch(t.Context(), "/a"); err != nil || !found || o.Version != 2 {
+		t.Errorf("/a: got version %d, %v, %v; want 2", o.Version, found, err)
+	}
+	if o, found, err := fetcher.Fetch(t.Context(), "/deleted"); err != nil || found {
+		t.Errorf("/deleted: got version %d, %v; want none", o.Version, err)
+	}
 }
 
 // TestFetchFromReplica: a call reads from the replica that is followed, and fails without a replica.
@@ -335,7 +366,7 @@ func TestFetchFromReplica(t *testing.T) {
 	master := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	replica := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { master.Close(); replica.Close() })
-	fetcher, err := api.NewRedis(f.cache, master, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	fetcher, err := api.NewRedis(f.cache, master, 16, contract.Keyspace{}, f.applied.get, synced, f.metrics)
 	require.NoError(t, err)
 	none := errors.New("none")
 	fetcher.ReadReplicas(func(int) (*redis.Client, error) { return nil, none })
@@ -355,7 +386,7 @@ func TestFetchFromServerThatIsBehind(t *testing.T) {
 	putText(t, &f, "/a")
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
-	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, synced, f.metrics)
 	require.NoError(t, err)
 	fetcher := shared.AddEdge()
 	for _, f.applied.Link = range []contract.Link{{Seq: 2}, {Seq: 1, Digest: strings.Repeat("0", 40)}} {
@@ -395,7 +426,7 @@ func TestFetchBesideAChange(t *testing.T) {
 			putText(t, &f, "/a")
 			client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 			t.Cleanup(func() { client.Close() })
-			shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
+			shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, synced, f.metrics)
 			require.NoError(t, err)
 			fetcher := shared.AddEdge()
 			_, _, err = fetcher.Fetch(t.Context(), "/c") // asks for sizes, which this Redis doesn't know
@@ -507,7 +538,7 @@ func TestReadsLeaveRoom(t *testing.T) {
 		<-release
 		reading.Add(-1)
 	}))
-	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, synced, metrics.New())
 	require.NoError(t, err)
 	fetcher := shared.AddEdge()
 	var fetches sync.WaitGroup
@@ -621,7 +652,7 @@ func TestReadsOfEdges(t *testing.T) {
 		reading.Add(1)
 		<-release
 	}))
-	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
+	shared, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, synced, metrics.New())
 	require.NoError(t, err)
 	a, b := shared.AddEdge(), shared.AddEdge()
 	const flood = 1000

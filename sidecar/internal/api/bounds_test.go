@@ -39,7 +39,7 @@ func TestFetchWithoutBounds(t *testing.T) {
 				edgemem.New(edgemem.Config{}), m, discard)
 			require.NoError(t, err)
 			cache.Purges(0).EndResync()
-			shared, err := api.NewRedis(cache, client, 16, contract.Keyspace{}, new(applied).get, m)
+			shared, err := api.NewRedis(cache, client, 16, contract.Keyspace{}, new(applied).get, synced, m)
 			require.NoError(t, err)
 			fetcher := shared.AddEdge()
 			before := sent()

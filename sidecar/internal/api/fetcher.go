@@ -53,6 +53,7 @@ type Redis struct {
 	client   redis.UniversalClient
 	keyspace contract.Keyspace
 	applied  func(shard int) (contract.Link, error)
+	synced   <-chan struct{}
 	metrics  *metrics.Metrics
 	flights  singleflight.Group // of all edges
 	absent   *otter.Cache[string, struct{}]
@@ -65,9 +66,10 @@ type Redis struct {
 
 // NewRedis returns a Redis that reads through client, which must not read from replicas. Reads use at most half of the
 // client's connections to a server, because the followers need connections. applied returns the last write that the
-// follower of a shard has applied, or why the shard's records can't be read.
+// follower of a shard has applied, or why the shard's records can't be read. synced is closed when everything in Redis
+// has been applied once: until then, the cache may have versions of a snapshot, older than what the edge has.
 func NewRedis(m Cache, client redis.UniversalClient, connections int, k contract.Keyspace,
-	applied func(shard int) (contract.Link, error), mm *metrics.Metrics) (*Redis, error) {
+	applied func(shard int) (contract.Link, error), synced <-chan struct{}, mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentTTL),
@@ -80,8 +82,8 @@ func NewRedis(m Cache, client redis.UniversalClient, connections int, k contract
 		servers = k.Count() // at most: one server may have all shards
 	}
 	reads := makeReads(servers, max(1, min(connections/2, maxReads)/servers))
-	return &Redis{cache: m, client: client, keyspace: k, applied: applied, metrics: mm,
-		absent: absent, reads: reads}, nil
+	return &Redis{cache: m, client: client, keyspace: k, applied: applied, synced: synced,
+		metrics: mm, absent: absent, reads: reads}, nil
 }
 
 // makeReads returns reads for a number of concurrent calls to each server.
@@ -111,7 +113,7 @@ type fetched struct {
 
 // Fetch returns the object at key.
 func (r *EdgeRedis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
-	if o, found := r.cache.Get(key); found {
+	if o, found := r.cache.Get(key); found && r.isSynced() {
 		r.countAnswer(ctx, "cache")
 		return o, true, nil
 	}
@@ -129,6 +131,15 @@ func (r *EdgeRedis) Fetch(ctx context.Context, key string) (contract.Object, boo
 		return r.countFetch(ctx, f, done.Err)
 	case <-ctx.Done():
 		return r.countFetch(ctx, fetched{}, ctx.Err())
+	}
+}
+
+func (r *Redis) isSynced() bool {
+	select {
+	case <-r.synced:
+		return true
+	default:
+		return false
 	}
 }
 
