@@ -259,9 +259,13 @@ func TestManyEdges(t *testing.T) {
 	require.NoError(t, e.KillSidecar())
 	began := time.Now()
 	require.NoError(t, e.StartSidecar(t.Context()))
-	for _, e := range a.edges {
-		require.NoError(t, e.AwaitReady(t.Context()))
-	}
+	await(t, "all edges are full", 10*time.Minute, func() error {
+		ready, err := e.Metric(t.Context(), "gatehouse_edge_ready")
+		if err == nil && int(ready) != len(a.edges) {
+			err = fmt.Errorf("%v edges are", ready)
+		}
+		return err
+	})
 	t.Logf("all edges are full %v after a start of the sidecar", time.Since(began).Round(time.Millisecond))
 	all := peakMemory(t, e.SidecarPID())
 	t.Logf("memory at its highest: %d KiB with one edge, %d KiB with %d, ratio %.3f", alone, all, len(a.edges),
