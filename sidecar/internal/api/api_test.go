@@ -335,8 +335,8 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	return fetcher.Fetch(t.Context(), "/a")
 }
 
-// TestFetchDuringAStart: until everything in Redis has been applied, the versions of the cache don't count, which may be
-// of a snapshot.
+// TestFetchDuringAStart: until everything in Redis has been applied, the versions of the cache don't count: they may be
+// a snapshot's.
 func TestFetchDuringAStart(t *testing.T) {
 	f := start(t, verdicts{})
 	for _, key := range []string{"/a", "/deleted"} {
