@@ -171,3 +171,61 @@ func TestAwaitVerdicts(t *testing.T) {
 	edge.DropVerdicts("d")
 	check("there was nothing to drop", true)
 }
+
+// TestDroppedUnseen: the edge may have a verdict that the memory doesn't know any more: of an earlier epoch, dropped
+// while the edge was detached, or evicted before.
+func TestDroppedUnseen(t *testing.T) {
+	hour := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, drop := range map[string]func(e edge, memory *edgememtest.Memory){
+		"an earlier epoch": func(e edge, memory *edgememtest.Memory) {
+			state, _ := memory.State()
+			state.VerdictBuckets = 4000 // more than a batch blanks
+			e.Reset(&state)
+			batch, _ := e.TakeBatch(nil)
+			memory.Apply(batch)
+			e.MarkAcked()
+		},
+		"detached before": func(e edge, _ *edgememtest.Memory) {
+			e.Detach()
+			e.DropVerdicts("d")
+		},
+		"detached afterwards": func(e edge, _ *edgememtest.Memory) {
+			e.DropVerdicts("d")
+			e.Detach()
+		},
+		"attached again": func(e edge, memory *edgememtest.Memory) {
+			e.DropVerdicts("d")
+			reset(e, memory)
+		},
+		"evicted": func(e edge, _ *edgememtest.Memory) {
+			e.PutVerdict("other", "s", hour, false) // of the only allow
+			e.DropVerdicts("d")
+		},
+		"evicted, on its way": func(e edge, _ *edgememtest.Memory) {
+			e.PutVerdict("other", "s", hour, false)
+			e.TakeBatch(nil)
+			e.DropVerdicts("d")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory, e := edgememtest.NewMemory(), newEdge(edgemem.Config{Verdicts: 1})
+			reset(e, memory)
+			e.PutVerdict("d", "s", hour, false)
+			push(t, e, memory)
+			drop(e, memory)
+			if _, err := e.AwaitEpoch(now, "d"); err == nil {
+				t.Error("AwaitEpoch returned before the edge had dropped the verdict")
+			}
+			if err := e.AwaitVerdicts(now, "d"); err == nil {
+				t.Error("AwaitVerdicts returned before the edge had dropped the verdict")
+			}
+			reset(e, memory)
+			push(t, e, memory)
+			if _, err := e.AwaitEpoch(now, "d"); err != nil || e.AwaitVerdicts(now, "d") != nil {
+				t.Error("the edge has dropped the verdict, and the call waits")
+			}
+		})
+	}
+}

@@ -42,6 +42,7 @@ type outbox struct {
 	filledBuckets   bitset              // buckets of objects whose last taken record has entries
 	sent            map[uint32]struct{} // buckets of objects in batches without an acknowledgement
 	dropped         map[uint32]bool     // buckets with a dropped verdict that the edge may have; true: in such a batch
+	droppedBefore   map[uint32]bool     // those of earlier epochs
 	purgeEnds       map[*shardPurge]uint64
 	devices         listProgress
 
@@ -65,11 +66,12 @@ type attached []*outbox
 
 // sentState is the part of a state record whose change requires a new state record.
 type sentState struct {
-	epoch      uint64
-	slots      uint32 // number of slots that may be filled
-	superseded bool   // objects and verdicts of an earlier epoch may still be found
-	devices    bool   // every device is listed
-	purge      uint64 // number of begun purges
+	epoch       uint64
+	slots       uint32 // number of slots that may be filled
+	superseded  bool   // objects of an earlier epoch may still be found
+	oldVerdicts bool   // and verdicts
+	devices     bool   // every device is listed
+	purge       uint64 // number of begun purges
 }
 
 // inStepTimes are times at which the memory was in step with Redis. The edge may learn a time once everything that
@@ -239,6 +241,9 @@ func (o *outbox) markAcked() {
 	clear(o.sent)
 	maps.DeleteFunc(o.dropped, func(_ uint32, taken bool) bool { return taken })
 	o.acked, o.ackedBatch, o.ackedState = o.taken, o.batch, o.takenState
+	if o.acked.epoch == o.epoch && !o.acked.oldVerdicts {
+		o.droppedBefore = nil
+	}
 	o.observeAcked()
 	close(o.acks)
 	o.acks = make(chan struct{})
@@ -256,7 +261,6 @@ func (o *outbox) detach() {
 	o.endPurges(o.dirtyObjects.popped)
 	o.slots.restart(0, &o.objects.slots)
 	o.writtenObjects, o.writtenVerdicts, o.filledBuckets = nil, nil, nil
-	clear(o.dropped)
 }
 
 // reset is [Edge.Reset].
@@ -265,6 +269,9 @@ func (o *outbox) reset(before *wire.State) {
 	clear(o.sent)
 	o.epoch = drawEpoch()
 	o.taken, o.crowdedOut = sentState{}, false
+	if maps.Copy(o.dropped, o.droppedBefore); len(o.dropped) > 0 {
+		o.droppedBefore, o.dropped = o.dropped, make(map[uint32]bool)
+	}
 	// What is written from now on is at least as new as the edge's memory is now.
 	o.inStep = inStepTimes{readyMS: o.inStepMS}
 	var earlier wire.State
@@ -300,7 +307,8 @@ func (o *outbox) reset(before *wire.State) {
 }
 
 func (o *outbox) stateToSend() sentState {
-	return sentState{o.epoch, o.countSlots(), len(o.superseded) > 0, o.listsDevices(), o.purges.begun}
+	return sentState{o.epoch, o.countSlots(), len(o.superseded) > 0,
+		len(o.superseded) > 0 && o.superseded[0].region == wire.RegionVerdicts, o.listsDevices(), o.purges.begun}
 }
 
 // isCurrent reports whether no worker can find an older version of the object at key. A bucket that is not yet in the
@@ -324,11 +332,24 @@ func (o *outbox) lacksNewest(key string) bool {
 	return !o.attached || o.acked.epoch != o.epoch || isSent || o.dirtyObjects.queued.has(bucket)
 }
 
+// markDropped records that verdicts of a bucket were dropped; found: that the memory had one. The edge may also have
+// one that was evicted just before.
+func (o *outbox) markDropped(bucket uint32, found bool) {
+	switch {
+	case found || o.dirtyVerdicts.queued.has(bucket):
+		o.dropped[bucket] = false
+	case o.batch != o.ackedBatch:
+		o.dropped[bucket] = true
+	}
+}
+
 // hasDropped reports whether the edge may have a verdict on the device, or on another one of its bucket, that was
 // dropped.
 func (o *outbox) hasDropped(device string) bool {
-	_, found := o.dropped[o.verdicts.findBucket(device)]
-	return found
+	bucket := o.verdicts.findBucket(device)
+	_, found := o.dropped[bucket]
+	_, foundBefore := o.droppedBefore[bucket]
+	return found || foundBefore
 }
 
 // isTakenOver reports whether no worker uses an earlier epoch's buckets any more, or all still do.

@@ -145,19 +145,12 @@ func (k *verdictBucket) isUpToDate(stored *verdict, v *wire.Verdict, isOnly bool
 func (m *Memory) DropVerdicts(device string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.wakeIf(m.verdicts.dropVerdicts(device))
-}
-
-// dropVerdicts is [Memory.DropVerdicts], and reports whether there were any verdicts.
-func (t *verdictTable) dropVerdicts(device string) bool {
-	index := t.findBucket(device)
-	if !t.removeMatching(index, func(v *verdict) bool { return v.device == device }) {
-		return false
+	index := m.verdicts.findBucket(device)
+	found := m.verdicts.removeMatching(index, func(v *verdict) bool { return v.device == device })
+	for _, o := range m.all {
+		o.markDropped(index, found)
 	}
-	for _, o := range *t.edges {
-		o.dropped[index] = false
-	}
-	return true
+	m.wakeIf(found)
 }
 
 // makeVerdictRoom evicts verdicts until the bucket has room for v.

@@ -177,7 +177,10 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.beginResync(p)
 		from = 0
 	} else { // f.seq is a position of this history, even if some changes can't be read
-		f.setHistory(p)
+		f.history = p.history
+		if f.fromSnapshot != nil { // reads must not get older records than this catch-up
+			f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digestAtSeq()})
+		}
 	}
 	c := &catchUpReader{deviceReads: f.deviceReads, server: server, redis: p, full: full}
 	end, err := c.readChanges(ctx, from)
@@ -207,16 +210,17 @@ func (f *Follower) moveTo(p position, end uint64) {
 	f.batch = pipelineSize
 	f.comparison.unknownAt = time.Time{}
 	f.replica.ours, f.replica.oursAt, f.replica.end = f.seq, time.Now(), chainEnd{}
+	f.queueRereads()
+	if f.rereads.overflowed {
+		f.scheduleCatchUp()
+		return
+	}
 	switch {
 	case end == p.seq:
 		f.setInStep(p.at)
 	case end > p.seq: // an event announces each write beyond p
 		f.comparison.pending = position{seq: end, at: p.at}
 	}
-	if f.rereads.overflowed {
-		f.scheduleCatchUp()
-	}
-	f.queueRereads()
 }
 
 // logUnknownPosition logs that the position has been unreadable for a while, though events may still arrive.

@@ -324,8 +324,8 @@ func (f *Follower) followOnce(ctx context.Context) error {
 	if err := f.applyInbox(ctx, in); err != nil {
 		return err
 	}
-	if !f.caughtUp() {
-		close(f.firstSync)
+	if f.Replicas == nil {
+		f.endFirstSync()
 	}
 	f.setConnected(true)
 	connected := map[bool]string{false: "in step with redis", true: "the replica is followed"}[f.replicas]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -60,5 +61,21 @@ func TestAppliedDuringResync(t *testing.T) {
 	s.Objects = &flood{arrive: func() { during = *s.applied.Load() }}
 	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || during.Seq != s.seq || s.seq == 0 {
 		t.Errorf("got %v, and %v as the last write during a resync up to %d", err, during, s.seq)
+	}
+}
+
+// TestAppliedAfterASnapshot: as TestAppliedDuringResync, when a catch-up continues from a snapshot's position.
+func TestAppliedAfterASnapshot(t *testing.T) {
+	s, _, _ := inOrder(t, contract.ObjectMember("/a"), contract.ObjectMember("/b"))
+	during := contract.Link{}
+	s.Objects = &flood{arrive: func() {
+		s.setLast(1, "") // as after a page of the log
+		during = *s.applied.Load()
+	}}
+	s.dataEpoch, s.synced, s.fromSnapshot = strings.Repeat("a", 32), true, new(snapshotReads)
+	s.historyAt = time.Now()
+	s.setLast(1, "")
+	if err := s.catchUp(t.Context(), catchUpConnected); err != nil || during.Seq != 2 || s.catchups != 1 {
+		t.Errorf("got %v, and %v as the last write during a catch-up to 2", err, during)
 	}
 }

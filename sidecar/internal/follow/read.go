@@ -344,13 +344,14 @@ func (c *catchUpReader) readRecords(ctx context.Context, records []sizedRecord) 
 	replies, err := c.fetchRecords(ctx, c.server, records, recordsTimeout, nil, !c.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		m := records[i].Member
-		if c.rereads.arrived[m] {
+		arrived := c.rereads.arrived[m]
+		if arrived && m.Kind != contract.KindPurge {
 			continue // the reply may be older than the event, which has the record read again
 		}
 		if records[i].logged {
 			c.reportEvicted(m, replies[i])
 		}
-		if err = c.applyReply(m, replies[i]); err == nil {
+		if err = c.applyReply(m, replies[i]); err == nil && !arrived {
 			delete(c.rereads.members, m)
 		}
 		replies[i] = nil // frees the reply, which may be large

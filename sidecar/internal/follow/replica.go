@@ -250,7 +250,8 @@ func (f *Follower) judgeEnd(end chainEnd) (reached bool, err error) {
 	case end.digest != "" && digest != "" && end.digest != digest:
 		return false, &foreignError{f.replica.server, fmt.Sprintf("the master has another write %d", end.seq)}
 	case end.digest == digest || end.digest == "":
-		if f.schedule.reason == "" {
+		if f.schedule.reason == "" && len(f.grants.waiting) == 0 && f.grants.reading == nil {
+			f.endFirstSync()
 			f.board.setInStep(f.slot, end.at)
 		}
 	} // otherwise the follower no longer knows the digest

@@ -268,6 +268,30 @@ func TestReplicaCut(t *testing.T) {
 	}
 }
 
+// TestStartAtASlowReplica: a start is not over before the replica has what the master had: an edge may have it from an
+// earlier sidecar.
+func TestStartAtASlowReplica(t *testing.T) {
+	t.Parallel()
+	master, s := startMaster(t)
+	replica, l := startReplica(t, master)
+	l.Hang()
+	s.put(t, "/a")
+	var p pick
+	p.Store(replica)
+	g := followReplica(t, s.Client, &p, "")
+	g.awaitLog(t, "the replica is followed")
+	select {
+	case <-g.Synced():
+		t.Errorf("synced with version %d of /a, the master has 2", g.version("/a"))
+	default:
+	}
+	l.Clear()
+	g.awaitSynced(t)
+	if got := g.version("/a"); got != 2 {
+		t.Errorf("synced with version %d of /a, want 2", got)
+	}
+}
+
 // TestReplicaPromoted: a replica that became a master isn't followed, whatever was written there; as a replica again,
 // it is.
 func TestReplicaPromoted(t *testing.T) {

@@ -23,7 +23,7 @@ const (
 // the Follower may use it, except for applied and firstSync.
 type tracker struct {
 	*shard
-	firstSync chan struct{}                 // closed after the first catch-up
+	firstSync chan struct{}                 // closed by endFirstSync
 	applied   atomic.Pointer[contract.Link] // last applied write; in a full resync, the last write to read
 
 	dataEpoch  string    // data epoch of seq; "" before the first write
@@ -60,6 +60,14 @@ func (t *tracker) caughtUp() bool {
 	}
 }
 
+// endFirstSync records that everything in Redis has been applied once. A replica may lack what the edge has of an
+// earlier sidecar, so there the end of the chain at the master counts.
+func (t *tracker) endFirstSync() {
+	if !t.caughtUp() {
+		close(t.firstSync)
+	}
+}
+
 // setLast sets the number and the digest of the last applied write, and updates the metric, the sum over all shards.
 func (t *tracker) setLast(seq uint64, digest string) {
 	if t.follows(contract.KindObject) {
@@ -71,7 +79,9 @@ func (t *tracker) setLast(seq uint64, digest string) {
 	if t.chain.readable {
 		last.Digest = t.chain.digest
 	}
-	t.applied.Store(&last)
+	if t.fromSnapshot == nil || seq > t.applied.Load().Seq {
+		t.applied.Store(&last)
+	}
 }
 
 // requireResync has the next catch-up read everything.
