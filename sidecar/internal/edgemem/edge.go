@@ -96,9 +96,9 @@ func (e *Edge) AwaitVerdicts(ctx context.Context, device string) error {
 	return e.awaitCondition(ctx, func(o *outbox) bool { return o.isTakenOver() && !o.hasDropped(device) })
 }
 
-// AwaitEpoch waits until the edge has a state of the current epoch, no verdict of an earlier epoch, and no dropped verdict
-// on the device. It returns the epoch, or ctx's error and the current epoch. An API handler calls AwaitEpoch before it
-// lets the device in, for the same reason.
+// AwaitEpoch waits until the edge has a state of the current epoch, no verdict of an earlier epoch, and no dropped
+// verdict on the device. It returns the epoch, or ctx's error and the current epoch. An API handler calls AwaitEpoch
+// before it lets the device in, for the same reason.
 func (e *Edge) AwaitEpoch(ctx context.Context, device string) (epoch uint64, err error) {
 	err = e.awaitCondition(ctx, func(o *outbox) bool {
 		epoch = o.epoch
