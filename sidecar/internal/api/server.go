@@ -27,7 +27,8 @@ import (
 const (
 	// callsTimeout bounds the running calls when the sidecar stops.
 	callsTimeout = 5 * time.Second
-	// awaitTimeout bounds how long an answer waits until the edge has the current epoch, or no older version of an object.
+	// awaitTimeout bounds how long an answer waits until the edge has the current epoch, and no older version of an object
+	// or verdict on a device.
 	awaitTimeout = 250 * time.Millisecond
 	maxVerify    = 5 + limits.MaxDeviceID + limits.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"log/slog"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +17,13 @@ func init() {
 	compareEvery, fullEvery = 200*time.Millisecond, 200*time.Millisecond
 	registeredTimeout = 5 * time.Second
 	delayShown, maxBehind = time.Second, 3*time.Second
+}
+
+// SetGrantTimeout changes grantTimeout until the end of the test, which must not be parallel.
+func SetGrantTimeout(t *testing.T, timeout time.Duration) {
+	before := grantTimeout
+	grantTimeout = timeout
+	t.Cleanup(func() { grantTimeout = before })
 }
 
 // newReader returns the reader of a catch-up at a server.
