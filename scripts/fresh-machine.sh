@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# fresh-machine.sh SUITE COMMAND...: runs COMMAND as root in a clone of HEAD on a machine made new: a minimal Debian or
-# Ubuntu (SUITE is bookworm, trixie, noble, …) with this machine's kernel, network and Go, what README.md says is needed
-# before "make", and nothing else: no cache of Go, pip or apt, and no file of this machine but its settings for
-# registries and certificates. Ports are shared, so another make run would be in the way.
+# fresh-machine.sh [--go-build-cache] SUITE COMMAND...: runs COMMAND as root in a clone of HEAD on a machine made new: a
+# minimal Debian or Ubuntu (SUITE is bookworm, trixie, noble, …) with this machine's kernel, network and Go, what
+# README.md says is needed before "make", and nothing else: no cache of Go, pip or apt, and no file of this machine but
+# its settings for registries and certificates. Ports are shared, so another make run would be in the way.
+# --go-build-cache: what Go compiles comes from this machine's cache, and goes there. Go names it by the contents of all
+# that it depends on. Modules are downloaded as without.
 # Status 77: this machine can't make one, or its mirror doesn't have SUITE.
 #
 # All of it is in namespaces of its own, which end with this script however it ends, and in a directory that is deleted
 # then, or by the next run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+build_cache=
+if [[ $1 == --go-build-cache ]]; then
+  build_cache=$(go env GOCACHE)
+  shift
+fi
 suite=$1
 shift
 
@@ -75,7 +82,7 @@ for name in GOPROXY GOSUMDB GOPRIVATE GONOPROXY GONOSUMDB GOINSECURE; do setting
 mapfile -t -O "${#settings[@]}" settings < <(env | grep -iE '^((https?|no|all)_proxy|SEED|SSL_CERT_(FILE|DIR)|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|PROXY|TRUSTED_HOST|DEFAULT_TIMEOUT))=')
 
 GOROOT=$(go env GOROOT)
-export base work root over GOROOT
+export base work root over GOROOT build_cache
 # shellcheck disable=SC2016 # the inner shell expands it
 setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child bash -euc '
   mount -t overlay -o "lowerdir=$base,upperdir=$over,workdir=$work/layers" overlay "$root" 2>/dev/null ||
@@ -87,6 +94,10 @@ setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child bash -euc '
   mkdir -p "$root/usr/local/go"
   mount --bind "$GOROOT" "$root/usr/local/go"
   mount -o remount,bind,ro "$root/usr/local/go"
+  if [[ -n $build_cache ]]; then
+    mkdir -p "$root/root/.cache/go-build"
+    mount --bind "$build_cache" "$root/root/.cache/go-build"
+  fi
   exec chroot "$root" env --chdir=/src -i "$@"' bash "${settings[@]}" "$@" 9<&- </dev/null &
 pid=$!
 status=0
